@@ -1,15 +1,15 @@
-"""Admission: what happens to a write between authorization and storage.
+"""Admission: the checks and changes of a write between authorization and storage.
 
-`AdmissionChain` is what the API server plugs into its `Admission` seam:
+`AdmissionChain` implements `policyinterfaces.Admission`:
 
     admission = AdmissionChain(store, rbac, webhook_hosts={"ns/service": "127.0.0.1:9443"})
-    registry = Registry(…, admission=admission)
+    registry = ObjectRegistry(…, admission=admission)
     …
     await admission.close()
 
 Order of mutation: namespace, service account, priority, tolerations, mutating webhooks. Order of validation:
-namespace again (admission may have taken time), rights handed out by roles, validating webhooks. Schema
-defaults and validation are not here but in the registry, around these two.
+namespace again (it may have changed during admission), rights granted by roles, validating webhooks. The registry
+applies schema defaults and validation before and after these two.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["AdmissionChain"]
 
 
 class AdmissionChain:
-    """The `Admission` seam. Without `rbac` roles are not held to their author's rights."""
+    """Implements `policyinterfaces.Admission`. Without `rbac` the rights that roles grant are not checked."""
 
     def __init__(
         self, store: ObjectStore, rbac: RBAC | None = None, webhook_hosts: Mapping[str, str] | None = None

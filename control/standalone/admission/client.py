@@ -1,8 +1,8 @@
-"""Calls admission webhooks over HTTPS: one AdmissionReview out, one back.
+"""Calls admission webhooks over HTTPS, with one AdmissionReview as request and response.
 
-Certificates are checked against the webhook's own caBundle (the system's trust without one). TLS contexts are
-kept by bundle, connections by the session; a call is bounded by the webhook's timeoutSeconds, and answers are
-read up to MAX_ANSWER bytes. Every failure becomes a `WebhookFailure` that the failure policy then judges.
+Certificates are verified with the webhook's caBundle (without one, with the system's CAs). TLS contexts are
+cached by bundle, connections by the session. A call is limited by the webhook's timeoutSeconds, a response to
+MAX_RESPONSE_BYTES. Every failure is a `WebhookFailure`, to which the caller applies the failure policy.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from control.standalone.admission.endpoints import UnresolvedWebhook, WebhookEnd
 
 Json = dict[str, Any]
 
-DEFAULT_TIMEOUT = 10.0
-MAX_ANSWER = 16 * 1024 * 1024
+DEFAULT_TIMEOUT_SECONDS = 10.0
+MAX_RESPONSE_BYTES = 16 * 1024 * 1024
 
 
 class WebhookFailure(Exception):
-    """The webhook could not be asked, or its answer makes no sense."""
+    """The webhook could not be called, or its response is invalid."""
 
 
 @dataclass(frozen=True, slots=True)
 class WebhookResponse:
-    """AdmissionResponse, checked."""
+    """A validated AdmissionResponse."""
 
     allowed: bool
     patch: list[Json] | None = None
@@ -51,7 +51,7 @@ class WebhookClient:
     async def call(self, webhook: Mapping[str, Any], request: Json) -> WebhookResponse:
         """Raises WebhookFailure."""
         review = {"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "request": request}
-        seconds = float(webhook.get("timeoutSeconds") or DEFAULT_TIMEOUT)
+        seconds = float(webhook.get("timeoutSeconds") or DEFAULT_TIMEOUT_SECONDS)
         try:
             target = self._endpoints.resolve(webhook.get("clientConfig") or {})
         except UnresolvedWebhook as error:
@@ -65,7 +65,7 @@ class WebhookClient:
         except (aiohttp.ClientError, ssl.SSLError, OSError) as error:
             shown = f"{target.shown}?timeout={seconds:g}s"
             raise WebhookFailure(f'failed to call webhook: Post "{shown}": {error}') from error
-        return _answer(body, str(request["uid"]))
+        return _parse_response(body, str(request["uid"]))
 
     async def close(self) -> None:
         if self._session is not None:
@@ -84,13 +84,13 @@ class WebhookClient:
             server_hostname=target.server_name or None,
             allow_redirects=False,
         ) as response:
-            body = await response.content.read(MAX_ANSWER + 1)
-            while len(body) <= MAX_ANSWER and not response.content.at_eof():
-                body += await response.content.read(MAX_ANSWER + 1 - len(body))
-            if len(body) > MAX_ANSWER:
-                raise WebhookFailure("failed to call webhook: the answer is too large")
+            body = await response.content.read(MAX_RESPONSE_BYTES + 1)
+            while len(body) <= MAX_RESPONSE_BYTES and not response.content.at_eof():
+                body += await response.content.read(MAX_RESPONSE_BYTES + 1 - len(body))
+            if len(body) > MAX_RESPONSE_BYTES:
+                raise WebhookFailure("failed to call webhook: the response is too large")
             if response.status != 200:
-                raise WebhookFailure(f"failed to call webhook: the server answered {response.status}")
+                raise WebhookFailure(f"failed to call webhook: the server responded with status {response.status}")
             return body
 
     def _context(self, bundle: str) -> ssl.SSLContext:
@@ -104,17 +104,17 @@ class WebhookClient:
         return context
 
 
-def _answer(body: bytes, uid: str) -> WebhookResponse:
+def _parse_response(body: bytes, uid: str) -> WebhookResponse:
     try:
         review = json.loads(body)
     except ValueError as error:
-        raise WebhookFailure("failed to call webhook: the answer is not JSON") from error
+        raise WebhookFailure("failed to call webhook: the response is not JSON") from error
     response = review.get("response") if isinstance(review, dict) else None
     if not isinstance(response, dict):
         raise WebhookFailure("webhook response was absent")
     if review.get("apiVersion") != "admission.k8s.io/v1" or review.get("kind") != "AdmissionReview":
-        got = f"{review.get('apiVersion')}, Kind={review.get('kind')}"
-        raise WebhookFailure(f"expected webhook response of admission.k8s.io/v1, Kind=AdmissionReview, got {got}")
+        actual = f"{review.get('apiVersion')}, Kind={review.get('kind')}"
+        raise WebhookFailure(f"expected webhook response of admission.k8s.io/v1, Kind=AdmissionReview, got {actual}")
     if response.get("uid") != uid:
         raise WebhookFailure(f'expected response.uid="{uid}", got "{response.get("uid", "")}"')
     return WebhookResponse(

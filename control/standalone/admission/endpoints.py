@@ -1,8 +1,8 @@
-"""Where a webhook listens: its URL, or its Service by way of the Endpoints behind it.
+"""Resolves a webhook's address: its URL, or an endpoint of its Service.
 
-This server has no service network, so a service is resolved to the address of one of its ready endpoints
+This server has no service network. A service is resolved to the address of one of its ready endpoints
 (Endpoints, then EndpointSlices), or by a configured map `namespace/name -> host:port`. The certificate is
-always checked for the service's DNS name.
+always verified for the service's DNS name.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ Json = Mapping[str, Any]
 
 
 class UnresolvedWebhook(LookupError):
-    """There is nobody to call; the message says what is missing."""
+    """The webhook has no address; the message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class WebhookTarget:
-    """Where to send a review, the name to check the certificate for, and the bundle (PEM) to trust."""
+    """The URL for a review, the server name in the certificate, and the CA bundle (PEM)."""
 
     url: str
     server_name: str
     ca_bundle: str
     shown: str
-    """The URL as error messages show it."""
+    """The URL in error messages."""
 
 
 class WebhookEndpoints:
-    """Resolves clientConfigs. `hosts` wins over what the store says."""
+    """Resolves clientConfigs. `hosts` has precedence over the endpoints in the store."""
 
     def __init__(self, store: ObjectStore, hosts: Mapping[str, str] | None = None) -> None:
         self._store = store
@@ -60,12 +60,12 @@ class WebhookEndpoints:
         if service is None:
             raise UnresolvedWebhook(f'service "{name}" not found')
         ports = (service.get("spec") or {}).get("ports") or ()
-        wanted = next((each for each in ports if each.get("port") == port), None)
-        if wanted is None:
+        service_port = next((each for each in ports if each.get("port") == port), None)
+        if service_port is None:
             raise UnresolvedWebhook(f'no service port {port} found for service "{name}"')
-        for address, number in self._candidates(namespace, name, str(wanted.get("name") or "")):
+        for address, number in self._candidates(namespace, name, str(service_port.get("name") or "")):
             host = f"[{address}]" if ":" in address else address
-            return f"{host}:{number or wanted.get('targetPort') or port}"
+            return f"{host}:{number or service_port.get('targetPort') or port}"
         raise UnresolvedWebhook(f'no endpoints available for service "{name}"')
 
     def _candidates(self, namespace: str, name: str, port_name: str) -> Iterator[tuple[str, int | None]]:
@@ -83,8 +83,8 @@ class WebhookEndpoints:
 
 
 def _port(ports: Any, name: str) -> int | None:
-    found = next((each for each in ports or () if (each.get("name") or "") == name), None)
-    return int(found["port"]) if found and found.get("port") else None
+    port = next((each for each in ports or () if (each.get("name") or "") == name), None)
+    return int(port["port"]) if port and port.get("port") else None
 
 
 def _bundle(text: Any) -> str:

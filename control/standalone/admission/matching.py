@@ -1,4 +1,4 @@
-"""Does a webhook want to see a request? Rules, scope, selectors and match policy, as pure decisions."""
+"""Decides whether a webhook is called for a request, by rules, scope, selectors and match policy; pure."""
 
 from __future__ import annotations
 
@@ -15,17 +15,16 @@ Json = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """The version that the webhook is to get the object in."""
+    """The version of the object that is sent to the webhook."""
 
     version: str
 
 
 def match(webhook: Json, request: AdmissionAttributes, namespace: Json | None) -> Match | None:
-    """None: not this webhook's. `namespace` is the object of the request's namespace, if it has one."""
-    found = _match_rules(webhook, request)
-    if found is None or not _namespace_selected(webhook, request, namespace) or not _object_selected(webhook, request):
+    """None: the webhook is not called. `namespace` is the object of the request's namespace, if it has one."""
+    if not _namespace_selected(webhook, request, namespace) or not _object_selected(webhook, request):
         return None
-    return found
+    return _match_rules(webhook, request)
 
 
 def _match_rules(webhook: Json, request: AdmissionAttributes) -> Match | None:
@@ -46,21 +45,21 @@ def _rule_matches(rule: Json, request: AdmissionAttributes, version: str) -> boo
         and _has(rule.get("apiGroups"), kind.group)
         and _has(rule.get("apiVersions"), version)
         and _scope_matches(str(rule.get("scope", "*")), kind)
-        and any(_resource_matches(wanted, kind.plural, request.subresource) for wanted in rule.get("resources") or ())
+        and any(_resource_matches(pattern, kind.plural, request.subresource) for pattern in rule.get("resources") or ())
     )
 
 
-def _has(values: Any, wanted: str) -> bool:
-    return any(value in ("*", wanted) for value in values or ())
+def _has(values: Any, expected: str) -> bool:
+    return any(value in ("*", expected) for value in values or ())
 
 
 def _scope_matches(scope: str, kind: ResourceKind) -> bool:
     return scope == "*" or (scope == "Namespaced") == kind.namespaced
 
 
-def _resource_matches(wanted: str, plural: str, subresource: str) -> bool:
-    """`pods`, `pods/status`, `pods/*`, `*`, `*/scale`, `*/*`; `*` alone is no subresource."""
-    resource, slash, sub = wanted.partition("/")
+def _resource_matches(pattern: str, plural: str, subresource: str) -> bool:
+    """`pods`, `pods/status`, `pods/*`, `*`, `*/scale`, `*/*`; `*` alone matches no subresource."""
+    resource, slash, sub = pattern.partition("/")
     if resource not in ("*", plural):
         return False
     if not slash:

@@ -1,4 +1,4 @@
-"""Nothing is created in a namespace that isn't there or is going away."""
+"""Rejects the creation of objects in a namespace that doesn't exist or is being deleted."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What admission fills into new pods: service account, priority, tolerations of failing nodes.
+"""Admission of new pods: sets service account, priority, and tolerations of failing nodes.
 
-Each step reads other objects from the store and changes the pod in place, as the plugins of kube-apiserver of
-the same names do. A pod of the kubelet itself (a mirror pod) is left alone. Service-account token volumes are
-not added: programs that need a token ask for it by TokenRequest.
+Each step reads other objects from the store and changes the pod in place, like the plugins of kube-apiserver with
+the same names. Mirror pods of a kubelet are not changed. Service-account token volumes are
+not added: programs that need a token get it by TokenRequest.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ PRIORITY_CLASSES = "scheduling.k8s.io/priorityclasses"
 ACCOUNTS = "/serviceaccounts"
 MIRROR = "kubernetes.io/config.mirror"
 DEFAULT_ACCOUNT = "default"
-ACCOUNT_TRIES, ACCOUNT_PAUSE = 20, 0.05
-"""A new namespace gets its default account moments after it: wait up to a second for it, as users expect."""
+ACCOUNT_ATTEMPTS = 20
+ACCOUNT_PAUSE_SECONDS = 0.05
+"""The default account of a new namespace is created shortly after it: wait up to a second for it."""
 TOLERATION_SECONDS = 300
 FAILING = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
@@ -43,13 +44,13 @@ def _forbidden(request: AdmissionAttributes, why: str) -> errors.StatusError:
 
 
 async def service_account(store: ObjectStore, request: AdmissionAttributes) -> None:
-    """Default to the namespace's `default` account; the account must exist."""
+    """Set the namespace's `default` account if the pod names none; the account must exist."""
     spec = _spec(request)
     name = spec.get("serviceAccountName") or spec.get("serviceAccount") or DEFAULT_ACCOUNT
     spec["serviceAccountName"] = spec["serviceAccount"] = name
-    for attempt in range(ACCOUNT_TRIES if name == DEFAULT_ACCOUNT else 1):
+    for attempt in range(ACCOUNT_ATTEMPTS if name == DEFAULT_ACCOUNT else 1):
         if attempt:
-            await asyncio.sleep(ACCOUNT_PAUSE)
+            await asyncio.sleep(ACCOUNT_PAUSE_SECONDS)
         account = store.get(ACCOUNTS, request.namespace, name)
         if account is not None:
             break
@@ -61,14 +62,14 @@ async def service_account(store: ObjectStore, request: AdmissionAttributes) -> N
 
 
 def priority(store: ObjectStore, request: AdmissionAttributes) -> None:
-    """spec.priority and preemptionPolicy from the pod's PriorityClass, or the global default."""
+    """Set spec.priority and preemptionPolicy from the pod's PriorityClass, or from the global default."""
     spec = _spec(request)
     name = spec.get("priorityClassName") or ""
     policy = None
     if name:
-        found = store.get(PRIORITY_CLASSES, None, name)
-        if found is not None:
-            value, policy = int(found.get("value", 0)), found.get("preemptionPolicy")
+        priority_class = store.get(PRIORITY_CLASSES, None, name)
+        if priority_class is not None:
+            value, policy = int(priority_class.get("value", 0)), priority_class.get("preemptionPolicy")
         elif name in SYSTEM_PRIORITIES:
             value = SYSTEM_PRIORITIES[name]
         else:
@@ -79,10 +80,10 @@ def priority(store: ObjectStore, request: AdmissionAttributes) -> None:
         if default:
             spec["priorityClassName"] = default["metadata"]["name"]
             policy = default.get("preemptionPolicy")
-    given = spec.get("priority")
-    if given is not None and given != value:
+    requested = spec.get("priority")
+    if requested is not None and requested != value:
         why = (
-            f"the integer value of priority ({given}) must not be provided in pod spec; "
+            f"the integer value of priority ({requested}) must not be provided in pod spec; "
             f"priority admission controller computed {value} from the given PriorityClass name"
         )
         raise _forbidden(request, why)
@@ -93,7 +94,8 @@ def priority(store: ObjectStore, request: AdmissionAttributes) -> None:
             f"priority admission controller computed {policy} from the given PriorityClass name"
         )
         raise _forbidden(request, why)
-    spec["priority"], spec["preemptionPolicy"] = value, policy
+    spec["priority"] = value
+    spec["preemptionPolicy"] = policy
 
 
 def _global_default(store: ObjectStore) -> Json | None:
@@ -102,7 +104,7 @@ def _global_default(store: ObjectStore) -> Json | None:
 
 
 def tolerations(request: AdmissionAttributes) -> None:
-    """Stay on a node that is not ready or unreachable for five minutes, unless the pod says otherwise."""
+    """Tolerate a node that is not ready or unreachable for five minutes, unless the pod has its own toleration."""
     spec = _spec(request)
     present = list(spec.get("tolerations") or ())
     for key in FAILING:

@@ -1,16 +1,15 @@
-"""Runs the configured admission webhooks: mutating ones in turn, validating ones side by side.
+"""Calls the configured admission webhooks: mutating ones one after another, validating ones concurrently.
 
-Mutating webhooks go by configuration name and their order in it; each sees what those before it changed. One
-with reinvocationPolicy IfNeeded is asked a second time when the object changed after its turn. A webhook that
-can't be asked is judged by its failurePolicy. `matchConditions` (CEL) are not evaluated: such a webhook is
-always called. Webhook configurations themselves never go to webhooks, so that a broken one can be removed.
+Mutating webhooks are called by configuration name and their order in it; each gets the changes of the previous ones.
+One with reinvocationPolicy IfNeeded is called again when the object changed after its call. The failurePolicy
+decides when a call fails. `matchConditions` (CEL) are not evaluated: such a webhook is always called. Writes of
+webhook configurations are not sent to webhooks, so that a broken one can be removed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import copy
-import logging
 import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -23,10 +22,11 @@ from control.standalone.kinds import NAMESPACE
 from control.standalone.patch import json_patch
 from control.standalone.policyinterfaces import AdmissionAttributes
 from control.standalone.store import ObjectStore
+from koordlet.app.logging import get_logger
 
 Json = dict[str, Any]
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 GROUP = "admissionregistration.k8s.io"
 MUTATING, VALIDATING = f"{GROUP}/mutatingwebhookconfigurations", f"{GROUP}/validatingwebhookconfigurations"
@@ -36,34 +36,33 @@ _OPTIONS = {
     "DELETE": "DeleteOptions",
     "CONNECT": "PodExecOptions",
 }
-
-
-_CREATED_BELOW = {"binding": "Binding"}
-"""Subresource -> the kind of what is sent to it, where that is not the object's own."""
+_SUBRESOURCE_KINDS = {"binding": "Binding"}
+"""Subresource -> kind of its objects, where it is not the main resource's kind."""
 
 
 class Webhooks:
-    """Calls what the store configures."""
+    """Calls the webhooks that are configured in the store."""
 
     def __init__(self, store: ObjectStore, client: WebhookClient) -> None:
         self._store = store
         self._client = client
 
     async def mutate(self, request: AdmissionAttributes) -> None:
-        """Run the mutating webhooks over `request.obj`. Raises StatusError."""
-        seen: dict[int, Json | None] = {}  # position -> the object as the webhook left it
+        """Call the mutating webhooks with `request.obj`. Raises StatusError."""
+        results: dict[int, Json | None] = {}  # index of the webhook -> the object after its call
         webhooks = list(self._webhooks(MUTATING, request))
-        for at, webhook in enumerate(webhooks):
+        for index, webhook in enumerate(webhooks):
             if await self._mutate_by(webhook, request):
-                seen[at] = copy.deepcopy(request.obj)
-        for at, webhook in enumerate(webhooks):
-            if webhook.get("reinvocationPolicy") == "IfNeeded" and at in seen and seen[at] != request.obj:
+                results[index] = copy.deepcopy(request.obj)
+        for index, webhook in enumerate(webhooks):
+            reinvoked = webhook.get("reinvocationPolicy") == "IfNeeded"
+            if reinvoked and index in results and results[index] != request.obj:
                 await self._mutate_by(webhook, request)
 
     async def validate(self, request: AdmissionAttributes) -> None:
-        """Ask all validating webhooks at once; raises the first refusal in their order."""
-        asked = [self._ask(webhook, request) for webhook in self._webhooks(VALIDATING, request)]
-        for result in await asyncio.gather(*asked, return_exceptions=True):
+        """Call all validating webhooks concurrently; raises the first rejection in their order."""
+        calls = [self._call(webhook, request) for webhook in self._webhooks(VALIDATING, request)]
+        for result in await asyncio.gather(*calls, return_exceptions=True):
             if isinstance(result, BaseException):
                 raise result
 
@@ -74,26 +73,26 @@ class Webhooks:
             yield from configuration.get("webhooks") or ()
 
     async def _mutate_by(self, webhook: Mapping[str, Any], request: AdmissionAttributes) -> bool:
-        """True if the webhook was asked."""
-        found = await self._ask(webhook, request)
-        if found is None:
+        """True if the webhook was called."""
+        result = await self._call(webhook, request)
+        if result is None:
             return False
-        answer, version = found
-        if answer.patch and request.obj is not None:
+        response, version = result
+        if response.patch and request.obj is not None:
             try:
-                patched = json_patch.apply(_as_version(request, request.obj, version), answer.patch)
+                patched = json_patch.apply(_as_version(request, request.obj, version), response.patch)
             except json_patch.JsonPatchError as error:
                 raise errors.internal(f'webhook "{webhook.get("name")}": {error}') from error
             if not isinstance(patched, dict) or not isinstance(patched.get("metadata"), dict):
-                raise errors.internal(f'webhook "{webhook.get("name")}" left no object behind')
+                raise errors.internal(f'webhook "{webhook.get("name")}": the result of its patch is not an object')
             patched["apiVersion"] = request.obj.get("apiVersion")
             request.obj = patched
         return True
 
-    async def _ask(
+    async def _call(
         self, webhook: Mapping[str, Any], request: AdmissionAttributes
     ) -> tuple[WebhookResponse, Match] | None:
-        """None: not concerned, or failed and to be ignored. Raises StatusError for a refusal."""
+        """None: not called, or failed and ignored. Raises StatusError for a rejection."""
         namespace = self._store.get(NAMESPACE, None, request.namespace) if request.namespace else None
         version = match(webhook, request, namespace)
         if version is None:
@@ -102,20 +101,20 @@ class Webhooks:
         if request.dry_run and webhook.get("sideEffects") not in ("None", "NoneOnDryRun"):
             raise errors.bad_request(f'admission webhook "{name}" does not support dry run')
         try:
-            answer = await self._client.call(webhook, review_request(request, version))
+            response = await self._client.call(webhook, review_request(request, version))
         except WebhookFailure as error:
             if webhook.get("failurePolicy", "Fail") == "Ignore":
-                log.warning("failed calling webhook, failing open name=%s error=%s", name, error)
+                log.warning("Failed calling webhook, failing open", webhook=name, err=error)
                 return None
             raise errors.internal(f'failed calling webhook "{name}": {error}') from error
-        request.warnings.extend(answer.warnings)
-        if not answer.allowed:
-            raise denied(name, answer.status)
-        return answer, version
+        request.warnings.extend(response.warnings)
+        if not response.allowed:
+            raise denied(name, response.status)
+        return response, version
 
 
 def denied(name: str, status: Mapping[str, Any]) -> errors.StatusError:
-    """The webhook's own status with Kubernetes' head in front of its message."""
+    """The webhook's status, with Kubernetes' prefix before its message."""
     head = f'admission webhook "{name}" denied the request'
     text = status.get("message") or status.get("reason")
     message = f"{head}: {text}" if text else f"{head} without explanation"
@@ -124,12 +123,12 @@ def denied(name: str, status: Mapping[str, Any]) -> errors.StatusError:
     return errors.StatusError(code, str(status.get("reason") or ""), message, dict(status.get("details") or {}))
 
 
-def review_request(request: AdmissionAttributes, found: Match) -> Json:
+def review_request(request: AdmissionAttributes, version: Match) -> Json:
     """The `request` of an AdmissionReview."""
     kind = request.kind
-    name = _CREATED_BELOW.get(request.subresource, kind.kind)
-    gvk = {"group": kind.group, "version": found.version, "kind": name}
-    gvr = {"group": kind.group, "version": found.version, "resource": kind.plural}
+    name = _SUBRESOURCE_KINDS.get(request.subresource, kind.kind)
+    gvk = {"group": kind.group, "version": version.version, "kind": name}
+    gvr = {"group": kind.group, "version": version.version, "resource": kind.plural}
     out: Json = {
         "uid": str(uuid.uuid4()),
         "kind": gvk,
@@ -139,8 +138,8 @@ def review_request(request: AdmissionAttributes, found: Match) -> Json:
         "name": request.name,
         "operation": request.operation,
         "userInfo": user_info(request.user),
-        "object": _as_version(request, request.obj, found),
-        "oldObject": _as_version(request, request.old, found),
+        "object": _as_version(request, request.obj, version),
+        "oldObject": _as_version(request, request.old, version),
         "dryRun": request.dry_run,
         "options": {"kind": _OPTIONS[request.operation], "apiVersion": "meta.k8s.io/v1", **request.options},
     }
@@ -151,6 +150,6 @@ def review_request(request: AdmissionAttributes, found: Match) -> Json:
     return out
 
 
-def _as_version(request: AdmissionAttributes, obj: Json | None, found: Match) -> Json | None:
-    """The object in the version that the webhook asked for; versions differ in name only here."""
-    return None if obj is None else {**obj, "apiVersion": request.kind.served_as(found.version)}
+def _as_version(request: AdmissionAttributes, obj: Json | None, version: Match) -> Json | None:
+    """The object in the version that the webhook expects; only apiVersion differs."""
+    return None if obj is None else {**obj, "apiVersion": request.kind.served_as(version.version)}

@@ -1,4 +1,4 @@
-"""The embedded API server as a process and as an object: see `server`."""
+"""The embedded API server, as a process and as an object (`server.ApiServer`)."""
 
 from control.standalone.apiserver.server import AlreadyRunning, ApiServer, ApiServerConfig
 

@@ -1,4 +1,4 @@
-"""The audit log: one JSON line a request, metadata level, appended to a file the operator named."""
+"""The audit log: one JSON line per request, at metadata level, appended to a file."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _encode = msgspec.json.Encoder().encode
 
 
 class RequestAuditLog:
-    """`path` None writes nothing. Lines are flushed as written, so that a crash keeps what was answered.
+    """With `path` None nothing is written. Each line is written at once, so that it survives a crash of the process.
 
-    A line that can't be written (a full disk) is counted in `lost`, and doesn't fail the request: reads have to go on.
+    A line that can't be written (a full disk) is counted in `lost` and doesn't fail the request.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -33,7 +33,7 @@ class RequestAuditLog:
             os.write(self._file, _encode(event) + b"\n")
         except OSError as error:
             if not self.lost:
-                log.error("Cannot write the audit log; counting what is lost", err=error)
+                log.error("Cannot write the audit log, counting lost lines", err=error)
             self.lost += 1
 
     def close(self) -> None:
@@ -41,4 +41,4 @@ class RequestAuditLog:
             os.close(self._file)
             self._file = None
         if self.lost:
-            log.error("The audit log is not complete", lost=self.lost)
+            log.error("The audit log is incomplete", lost=self.lost)

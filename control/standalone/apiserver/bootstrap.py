@@ -1,8 +1,7 @@
-"""What a fresh cluster holds before anybody writes to it; made again at each start if it went missing.
+"""The initial objects of a cluster; missing ones are created at each start.
 
-Namespaces, the `kubernetes` Service with its endpoints, the two system priority classes, the list of API
-services, the default roles of `auth.bootstrap`. Existing objects are left as they are, so that what an admin
-changed stays.
+Namespaces, the `kubernetes` Service with its endpoints, the two system priority classes, the APIServices, and the
+default roles of `auth.bootstrap`. Existing objects are not changed, so that an administrator's changes stay.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _PRIORITIES = {
 
 
 async def bootstrap(registry: ObjectRegistry, host: str, port: int, service_ip: str) -> None:
-    """Create what is missing. Runs before the server says it is ready."""
+    """Create the missing objects. Runs before the server reports ready."""
     for name in NAMESPACES:
         await _ensure(registry, "/namespaces", None, {"metadata": {"name": name}})
     for name, (value, description) in _PRIORITIES.items():
@@ -83,7 +82,7 @@ async def _kubernetes_service(registry: ObjectRegistry, host: str, port: int, se
 
 
 async def _put(registry: ObjectRegistry, key: str, body: Json) -> None:
-    """Create or replace: where the server listens may have changed since the last start."""
+    """Create or replace: the server's address may have changed since the last start."""
     meta = body["metadata"]
     if registry.find(key, meta["namespace"], meta["name"]) is None:
         await registry.create(key, meta["namespace"], body, options=_OPTIONS)
@@ -92,24 +91,24 @@ async def _put(registry: ObjectRegistry, key: str, body: Json) -> None:
 
 
 async def sync_api_services(registry: ObjectRegistry) -> None:
-    """One APIService for each served group version; those of vanished groups go."""
+    """Create an APIService for each served group version; delete those of groups that aren't served."""
     key = "apiregistration.k8s.io/apiservices"
-    wanted = api_services(registry.kinds)
+    desired = api_services(registry.kinds)
     for obj in registry.list(key):
-        if obj["metadata"]["name"] not in wanted:
+        if obj["metadata"]["name"] not in desired:
             await registry.delete(key, None, obj["metadata"]["name"])
-    for name, body in wanted.items():
+    for name, body in desired.items():
         if registry.find(key, None, name) is not None:
             continue
         status = body.pop("status")
-        made = await registry.create(key, None, body, options=_OPTIONS)
-        made["status"] = status
+        created = await registry.create(key, None, body, options=_OPTIONS)
+        created["status"] = status
         options = WriteOptions(subresource="status", field_manager="kube-apiserver")
-        await registry.update(key, None, name, made, options=options)
+        await registry.update(key, None, name, created, options=options)
 
 
 def api_services(kinds: Kinds) -> dict[str, Json]:
-    found: dict[str, Json] = {}
+    services: dict[str, Json] = {}
     for group, members in kinds.groups().items():
         versions = sorted({v for k in members for v in k.versions}, key=version_priority)
         for rank, version in enumerate(versions):
@@ -120,7 +119,7 @@ def api_services(kinds: Kinds) -> dict[str, Json]:
                 "reason": "Local",
                 "message": "Local APIServices are always available",
             }
-            found[name] = {
+            services[name] = {
                 "metadata": {"name": name, "labels": {"kube-aggregator.kubernetes.io/automanaged": "onstart"}},
                 "spec": {
                     "group": group,
@@ -130,4 +129,4 @@ def api_services(kinds: Kinds) -> dict[str, Json]:
                 },
                 "status": {"conditions": [condition]},
             }
-    return found
+    return services

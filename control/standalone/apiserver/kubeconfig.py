@@ -1,4 +1,4 @@
-"""Kubeconfig files: who the client is, where the server is, what to trust."""
+"""Writes kubeconfig files: the server's URL and CA, and the client's user and token."""
 
 from __future__ import annotations
 

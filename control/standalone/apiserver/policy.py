@@ -1,4 +1,4 @@
-"""Plugging the policy libraries into the server: schemas, patches, authn, authz, admission, controllers."""
+"""Builds the policy implementations: schemas, patches, authentication, authorization, admission, controllers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class ServerPolicies:
 
 
 def build_policy(config: ApiServerConfig, registry: ObjectRegistry, pki: Pki, admin_token: str) -> ServerPolicies:
-    """Make the policy objects and hang schemas, admission and patches onto `registry`."""
+    """Make the policy objects, and set schemas, admission and patches of `registry`."""
     registry.patcher = Patches()
     schemas = KindSchemas(_builtins())
     static = StaticTokens.read(config.token_auth_file) if config.token_auth_file else StaticTokens()
@@ -69,5 +69,5 @@ def build_policy(config: ApiServerConfig, registry: ObjectRegistry, pki: Pki, ad
 
 @cache
 def _builtins() -> Builtins:
-    """Read once a process: the schemas of the built-in kinds never change."""
+    """Read once per process: the schemas of the built-in kinds never change."""
     return Builtins()

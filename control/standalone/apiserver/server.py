@@ -1,11 +1,11 @@
-"""`ApiServer`: everything wired together, in one readable page, for the binary and for tests in process.
+"""`ApiServer` builds and connects all parts of the API server, for the binary and for tests in the same process.
 
     async with ApiServer(data_dir) as server:
         … server.url, server.kubeconfig_path, server.ca_file, server.admin_token, server.registry
 
-Start order: lock the data directory, keys, store, kinds from stored CRDs, what a fresh cluster holds, socket,
-controllers; ready then. Stop order: not ready, no new connections, watches ended, requests finished,
-controllers, store. kill -9 at any moment loses no acknowledged write (see `store`).
+Start order: lock the data directory, keys, store, kinds of the stored CRDs, socket, initial objects,
+controllers; then it is ready. Stop order: not ready, no new connections, watches ended, requests finished,
+controllers, store. kill -9 at any time loses no acknowledged write (see `store`).
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ class AlreadyRunning(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ApiServerConfig:
-    """Where and how to serve."""
+    """The configuration of an API server."""
 
     data_dir: Path
     host: str = "127.0.0.1"
-    port: int = 0  # 0: any free one
+    port: int = 0  # 0: any free port
     advertise: str = ""  # address in kubeconfig and certificate; default: host
     token_auth_file: Path | None = None
     audit_log: Path | None = None
@@ -73,7 +73,7 @@ class ApiServerConfig:
 
 
 class ApiServer:
-    """One server; start it once."""
+    """One API server; it can be started once."""
 
     def __init__(self, data_dir: Path | str, **config: Any) -> None:
         self.config = ApiServerConfig(Path(data_dir), **config)
@@ -151,11 +151,11 @@ class ApiServer:
             transports = [c.transport for c in self._runner.server.connections] if self._runner.server else []
             await self._runner.cleanup()
             for transport in transports:
-                # Closed by now, but TLS would wait half a minute for the goodbye of a client that left without one.
+                # Already closed, but TLS would wait 30 s for the close notification of a client that vanished.
                 try:
                     if transport is not None and transport.get_write_buffer_size() == 0:
                         transport.abort()
-                except AttributeError:  # closed twice: asyncio's TLS has let go of it already
+                except AttributeError:  # asyncio's TLS transport is already detached
                     continue
             await self._kubelet.close()
             self._audit.close()
@@ -218,7 +218,7 @@ class ApiServer:
             try:
                 await self.store.maintain()
             except StoreError as error:
-                log.error("Upkeep of the store failed, trying again", seconds=MAINTAIN_SECONDS, err=error)
+                log.error("Store maintenance failed, trying again", seconds=MAINTAIN_SECONDS, err=error)
 
     def _service_address(self) -> str:
         host = self.config.advertise or self.config.host
@@ -231,7 +231,7 @@ class ApiServer:
 
 
 def _request(message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> web.BaseRequest:
-    """As aiohttp makes requests, with our limit on bodies."""
+    """Like aiohttp's request factory, with this server's limit of body sizes."""
     loop = asyncio.get_running_loop()
     return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=MAX_BODY_BYTES)
 
@@ -252,7 +252,7 @@ def _lock(path: Path) -> int:
 
 
 def _secret(path: Path) -> str:
-    """A random token that lives as long as the data directory."""
+    """A random token, stored in the data directory."""
     if path.exists() and (text := path.read_text().strip()):
         return text
     token = secrets.token_urlsafe(32)

@@ -52,7 +52,7 @@ class Pki:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.load_cert_chain(self.cert_file, self.key_file)
-        # Client certificates of our CA are taken as users; nobody needs one.
+        # Client certificates of this CA authenticate users; they are optional.
         context.load_verify_locations(self.ca_file)
         context.verify_mode = ssl.CERT_OPTIONAL
         context.set_alpn_protocols(["http/1.1"])
@@ -60,7 +60,7 @@ class Pki:
 
 
 def ensure_pki(directory: Path, hosts: tuple[str, ...], now: datetime | None = None) -> Pki:
-    """Make what is missing or stale; `hosts` are the addresses and names to serve under. Raises PkiError."""
+    """Make missing or expiring keys and certificates for the addresses and names in `hosts`. Raises PkiError."""
     now = now or datetime.now(UTC)
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     pki = Pki(*(directory / n for n in ("ca.crt", "ca.key", "apiserver.crt", "apiserver.key", "sa.key")))
@@ -122,16 +122,16 @@ def _builder(
 
 
 def _alt_names(hosts: tuple[str, ...]) -> list[x509.GeneralName]:
-    found: list[x509.GeneralName] = []
+    names: list[x509.GeneralName] = []
     for host in dict.fromkeys((*hosts, "127.0.0.1", SERVICE_IP, *_NAMES, socket.gethostname())):
         try:
             address = ipaddress.ip_address(host)
         except ValueError:
-            found.append(x509.DNSName(host))
+            names.append(x509.DNSName(host))
             continue
         if not address.is_unspecified:
-            found.append(x509.IPAddress(address))
-    return found
+            names.append(x509.IPAddress(address))
+    return names
 
 
 def _still_good(pki: Pki, ca: x509.Certificate, names: list[x509.GeneralName], now: datetime) -> bool:
@@ -140,8 +140,8 @@ def _still_good(pki: Pki, ca: x509.Certificate, names: list[x509.GeneralName], n
     cert, _ = _load(pki.cert_file, pki.key_file)
     if cert.issuer != ca.subject or cert.not_valid_after_utc < now + timedelta(days=RENEW_DAYS):
         return False
-    have = cert.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    return set(names) <= set(have)
+    cert_names = cert.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    return set(names) <= set(cert_names)
 
 
 def _load(cert_file: Path, key_file: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:

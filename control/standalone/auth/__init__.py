@@ -1,15 +1,15 @@
-"""Who may do what: tokens and certificates, RBAC, access reviews.
+"""Authentication and authorization: tokens and certificates, RBAC, access reviews.
 
-How the API server puts it together:
+`apiserver.policy` builds them:
 
     signer = Signer.from_pem(pki.sa_key_file.read_bytes())
     accounts = ServiceAccountTokens(signer, store.get)
-    static = StaticTokens([(admin_token, UserInfo("admin", ("system:masters",)))])   # or StaticTokens.read(path)
+    static = StaticTokens([(admin_token, RequestUser("admin", ("system:masters",)))])   # or StaticTokens.read(path)
     rbac = RBAC(store)
-    authenticator = Authentication(static, accounts)      # Authenticator seam
-    authorizer = rbac                                     # Authorizer seam
-    reviews = AccessReviews(rbac, static, accounts)       # Reviews seam
-    issue = accounts.request                              # TokenIssuer of Subresources
+    authenticator = Authentication(static, accounts)      # policyinterfaces.Authenticator
+    authorizer = rbac                                     # policyinterfaces.Authorizer
+    reviews = AccessReviews(rbac, static, accounts)       # http.server.Reviews
+    issue = accounts.request                              # http.subresources.TokenIssuer
     for key, obj in bootstrap.objects(): create if missing
 """
 

@@ -1,7 +1,8 @@
-"""Who is asking: bearer tokens (static, service account) and client certificates.
+"""Authentication of requests: bearer tokens (static, service account) and client certificates.
 
-Order as in Kubernetes: a certificate that TLS verified against our CA, then the bearer token. No credential
-is the anonymous user (None), a wrong one is 401. Everybody authenticated is in `system:authenticated`.
+The order is Kubernetes': a client certificate that TLS verified with the server's CA, then the bearer token. Without
+credentials the user is anonymous (None); an invalid credential is a 401. Authenticated users are in the group
+`system:authenticated`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ AUTHENTICATED = "system:authenticated"
 
 
 class Authentication:
-    """The `Authenticator` seam. `peer_cert` is what `ssl.SSLSocket.getpeercert()` gives, or None."""
+    """Implements `policyinterfaces.Authenticator`. `peer_cert` is the result of `ssl.SSLSocket.getpeercert()`."""
 
     def __init__(self, static: StaticTokens, accounts: ServiceAccountTokens, anonymous: bool = True) -> None:
         self._static = static
@@ -42,7 +43,7 @@ class Authentication:
         return None
 
     def by_token(self, token: str) -> RequestUser | None:
-        """The user of a bearer token for this server, None for a bad one."""
+        """The user of a bearer token; None for an invalid token."""
         user = self._static.find(token)
         if user is None:
             try:
@@ -57,7 +58,7 @@ def authenticated(user: RequestUser) -> RequestUser:
 
 
 def certificate_user(peer_cert: Mapping[str, Any]) -> RequestUser | None:
-    """CN is the user, every O a group; None for a certificate without CN."""
+    """The common name is the user, every organization a group; None for a certificate without a common name."""
     names: dict[str, list[str]] = {}
     for part in peer_cert.get("subject") or ():
         for key, value in part:

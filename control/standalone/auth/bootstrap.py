@@ -1,7 +1,7 @@
-"""The roles and bindings that a new server starts with: what everybody may ask, admin/edit/view, nodes.
+"""The initial roles and bindings: discovery and self reviews for all users, admin/edit/view, nodes.
 
-`objects()` gives (key, object) pairs; the server creates those that are missing at each start and leaves the
-ones that an administrator changed alone.
+`objects()` returns (key, object) pairs. At each start the server creates those that are missing and doesn't change
+existing ones.
 """
 
 from __future__ import annotations
@@ -69,8 +69,10 @@ _BASIC = [
     rule(["create"], "selfsubjectaccessreviews selfsubjectrulesreviews", ["authorization.k8s.io"]),
     rule(["create"], "selfsubjectreviews", ["authentication.k8s.io"]),
 ]
-_DISCOVERY = urls("/api", "/api/*", "/apis", "/apis/*", "/healthz", "/livez", "/openapi", "/openapi/*", "/readyz",
-                  "/version", "/version/")  # fmt: skip
+_DISCOVERY = urls(
+    *("/api", "/api/*", "/apis", "/apis/*", "/healthz", "/livez", "/openapi", "/openapi/*"),
+    *("/readyz", "/version", "/version/"),
+)
 _PUBLIC = urls("/healthz", "/livez", "/readyz", "/version", "/version/")
 
 
@@ -99,9 +101,9 @@ def _binding(name: str, role: str, *groups: str) -> tuple[str, Json]:
 
 
 def objects() -> list[tuple[str, Json]]:
-    """Fresh copies of the bootstrap roles and bindings, with the key of the kind each belongs to."""
+    """New copies of the initial roles and bindings, each with the key of its kind."""
     everything = [rule(["*"], "*", ["*"]), {"verbs": ["*"], "nonResourceURLs": ["*"]}]
-    known, anyone = "system:authenticated", "system:unauthenticated"
+    authenticated, unauthenticated = "system:authenticated", "system:unauthenticated"
     return [
         _role("cluster-admin", everything),
         _role("admin", [], aggregates="admin"),
@@ -115,8 +117,8 @@ def objects() -> list[tuple[str, Json]]:
         _role("system:public-info-viewer", [_PUBLIC]),
         _role("system:node", _NODE),
         _binding("cluster-admin", "cluster-admin", SUPERUSERS),
-        _binding("system:basic-user", "system:basic-user", known),
-        _binding("system:discovery", "system:discovery", known),
-        _binding("system:public-info-viewer", "system:public-info-viewer", known, anyone),
+        _binding("system:basic-user", "system:basic-user", authenticated),
+        _binding("system:discovery", "system:discovery", authenticated),
+        _binding("system:public-info-viewer", "system:public-info-viewer", authenticated, unauthenticated),
         _binding("system:node", "system:node", "system:nodes"),
     ]

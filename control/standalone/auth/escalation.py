@@ -1,7 +1,7 @@
-"""Nobody may hand out rights that they don't hold.
+"""Prevents privilege escalation by RBAC objects.
 
-Whoever writes a role must hold all of its rules, or the verb `escalate` on it; whoever writes a binding must
-hold the rules of the role it refers to, or the verb `bind`. Called by validating admission.
+The author of a role must have all of its rights, or the verb `escalate` on it. The author of a binding must
+have the rights of its role, or the verb `bind` on it. Called by validating admission.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ Json = Mapping[str, Any]
 
 
 def check(rbac: RBAC, request: AdmissionAttributes) -> None:
-    """Raises StatusError 403 for a write that grants more than its author holds."""
+    """Raises StatusError 403 for a write that grants rights which its author doesn't have."""
     kind, obj, old = request.kind, request.obj, request.old or {}
     if obj is None or SUPERUSERS in request.user.groups:
         return
     if kind.key in (ROLES, CLUSTER_ROLES):
         if obj.get("rules") == old.get("rules") and obj.get("aggregationRule") == old.get("aggregationRule"):
             return
-        wanted, verb, target = list(obj.get("rules") or ()), "escalate", kind.plural
+        granted, verb, target = list(obj.get("rules") or ()), "escalate", kind.plural
         name = request.name
         if obj.get("aggregationRule") and obj.get("aggregationRule") != old.get("aggregationRule"):
-            wanted += [
+            granted += [
                 {"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]},
                 {"verbs": ["*"], "nonResourceURLs": ["*"]},
             ]
@@ -36,14 +36,14 @@ def check(rbac: RBAC, request: AdmissionAttributes) -> None:
         if obj.get("roleRef") == old.get("roleRef") and obj.get("subjects") == old.get("subjects"):
             return
         ref = obj.get("roleRef") or {}
-        wanted, verb = rbac.role_rules(request.namespace, ref), "bind"
+        granted, verb = rbac.role_rules(request.namespace, ref), "bind"
         target, name = ("roles" if ref.get("kind") == "Role" else "clusterroles"), str(ref.get("name", ""))
     else:
         return
-    question = AuthzAttributes(request.user, verb, GROUP, "v1", target, "", request.namespace, name)
-    if rbac.authorize(question)[0]:
+    attributes = AuthzAttributes(request.user, verb, GROUP, "v1", target, "", request.namespace, name)
+    if rbac.authorize(attributes)[0]:
         return
-    missing = uncovered(rbac.rules_for(request.user, request.namespace), wanted)
+    missing = uncovered(rbac.rules_for(request.user, request.namespace), granted)
     if missing:
         listed = "\n".join(sorted(show(piece) for piece in missing))
         groups = " ".join(f'"{group}"' for group in request.user.groups)

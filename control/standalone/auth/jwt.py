@@ -1,7 +1,6 @@
-"""Compact JSON web tokens signed with ES256: just enough for service-account tokens.
+"""Compact JSON web tokens signed with ES256, for service-account tokens.
 
-One algorithm, one key, no negotiation: a token that names another algorithm is refused before anything else is
-looked at. Pure but for the key held.
+One algorithm and one key, no negotiation: a token that names another algorithm is rejected. Pure.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _COORDINATE = 32  # bytes of r and of s on P-256
 
 
 class JwtError(ValueError):
-    """The token can't be trusted; the message says why, without the token."""
+    """The token is invalid; the message has the reason, never the token."""
 
 
 class Signer:
@@ -36,7 +35,7 @@ class Signer:
 
     @classmethod
     def from_pem(cls, pem: bytes) -> Signer:
-        """Raises TokenError for anything but an unencrypted P-256 private key."""
+        """Raises JwtError for anything but an unencrypted P-256 private key."""
         try:
             key = serialization.load_pem_private_key(pem, password=None)
         except (ValueError, TypeError) as error:
@@ -52,7 +51,7 @@ class Signer:
         return f"{signed}.{_b64(r.to_bytes(_COORDINATE) + s.to_bytes(_COORDINATE))}"
 
     def verify(self, token: str) -> dict[str, Any]:
-        """The claims of a token signed by this key; raises TokenError. Times are the caller's to check."""
+        """The claims of a token signed by this key; raises JwtError. The caller has to check the times."""
         parts = token.split(".")
         if len(parts) != 3:
             raise JwtError("not a compact JSON web token")

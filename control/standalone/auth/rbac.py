@@ -1,9 +1,8 @@
-"""The RBAC authorizer: Roles and bindings in the store decide, members of system:masters may do everything.
+"""The RBAC authorizer: roles and bindings in the store decide; members of system:masters may do everything.
 
-An index from subject to granted rules is built from the four RBAC tables and kept until one of them changes, so
-that a decision costs a few dictionary look-ups. ClusterRoles with an aggregationRule take the rules of the
-roles that it selects (of one level, as the aggregation of aggregated roles settles in Kubernetes too, here at
-once: `_rules_of` follows them to the end).
+An index from subject to granted rules is built from the four RBAC kinds and cached until one of them changes, so
+that a decision costs a few dictionary lookups. ClusterRoles with an aggregationRule have the rules of the roles that
+it selects. `_rules_of` follows aggregated roles recursively; Kubernetes reaches the same result in several steps.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ Json = Mapping[str, Any]
 GROUP = "rbac.authorization.k8s.io"
 ROLES, CLUSTER_ROLES = f"{GROUP}/roles", f"{GROUP}/clusterroles"
 BINDINGS, CLUSTER_BINDINGS = f"{GROUP}/rolebindings", f"{GROUP}/clusterrolebindings"
-_TABLES = (ROLES, CLUSTER_ROLES, BINDINGS, CLUSTER_BINDINGS)
+_KINDS = (ROLES, CLUSTER_ROLES, BINDINGS, CLUSTER_BINDINGS)
 SUPERUSERS = "system:masters"
 
 Subject = tuple[str, str]  # ("User" | "Group", name); service accounts are users
@@ -30,7 +29,7 @@ Subject = tuple[str, str]  # ("User" | "Group", name); service accounts are user
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """Rules that a binding gives its subjects; `namespace` "" is everywhere."""
+    """The rules that a binding grants its subjects; with `namespace` "" they hold everywhere."""
 
     namespace: str
     rules: tuple[Rule, ...]
@@ -45,14 +44,14 @@ class _Index:
 
 
 class RBAC:
-    """The `Authorizer` seam over the RBAC objects of a store."""
+    """Implements `policyinterfaces.Authorizer` with the RBAC objects of a store."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
         self._index: _Index | None = None
 
     def authorize(self, attributes: AuthzAttributes) -> tuple[bool, str]:
-        """(allowed, why). The reason is empty for a refusal, which the caller words."""
+        """(allowed, reason). The reason of a denial is empty; the caller makes the message."""
         if SUPERUSERS in attributes.user.groups:
             return True, ""
         for grant in self.grants(attributes.user, attributes.namespace):
@@ -63,7 +62,7 @@ class RBAC:
         return False, ""
 
     def grants(self, user: RequestUser, namespace: str) -> Iterator[Grant]:
-        """Everything the user is granted in a namespace ("": cluster-wide only)."""
+        """All grants of the user in a namespace ("": only cluster-wide ones)."""
         index = self._current()
         for subject in (("User", user.name), *(("Group", group) for group in user.groups)):
             for grant in index.grants.get(subject, ()):
@@ -71,14 +70,14 @@ class RBAC:
                     yield grant
 
     def rules_for(self, user: RequestUser, namespace: str) -> list[Rule]:
-        """All rules that hold for the user in a namespace."""
+        """All rules of the user in a namespace."""
         if SUPERUSERS in user.groups:
             everything = {"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}
             return [everything, {"verbs": ["*"], "nonResourceURLs": ["*"]}]
         return [rule for grant in self.grants(user, namespace) for rule in grant.rules]
 
     def role_rules(self, namespace: str, ref: Json) -> list[Rule]:
-        """The rules of the role that a binding refers to; none if it doesn't exist."""
+        """The rules of the role that a binding refers to; empty if it doesn't exist."""
         name = str(ref.get("name", ""))
         if ref.get("kind") == "Role":
             role = self._store.get(ROLES, namespace, name)
@@ -87,13 +86,13 @@ class RBAC:
         return self._rules_of(cluster_role) if cluster_role else []
 
     def _current(self) -> _Index:
-        stamp = tuple(self._stamp(key) for key in _TABLES)
+        stamp = tuple(self._stamp(key) for key in _KINDS)
         if self._index is None or self._index.stamp != stamp:
             self._index = self._build(stamp)
         return self._index
 
     def _stamp(self, key: str) -> tuple[int, int]:
-        """Changes with every write to a table: writes raise the newest version, deletions lower the count."""
+        """Changes with every write to a kind: writes increase the newest version, deletions decrease the count."""
         newest = 0
         count = 0
         for entry in self._store.entries(key):
@@ -112,9 +111,9 @@ class RBAC:
                 if not rules:
                     continue
                 name = f'"{metadata["name"]}"' if not namespace else f'"{metadata["name"]}/{namespace}"'
-                held = "ClusterRoleBinding" if not namespace else "RoleBinding"
+                binding_kind = "ClusterRoleBinding" if not namespace else "RoleBinding"
                 role = f'{ref.get("kind")} "{ref.get("name")}"'
-                grant = Grant(namespace, rules, f"{held} {name}", role)
+                grant = Grant(namespace, rules, f"{binding_kind} {name}", role)
                 for subject in binding.get("subjects") or ():
                     index.grants.setdefault(_subject(subject, namespace), []).append(grant)
         return index
@@ -135,6 +134,6 @@ class RBAC:
 
 def _subject(subject: Json, namespace: str) -> Subject:
     if subject.get("kind") == "ServiceAccount":
-        home = subject.get("namespace") or namespace
-        return "User", f"system:serviceaccount:{home}:{subject.get('name')}"
+        account_namespace = subject.get("namespace") or namespace
+        return "User", f"system:serviceaccount:{account_namespace}:{subject.get('name')}"
     return str(subject.get("kind")), str(subject.get("name"))

@@ -1,4 +1,4 @@
-"""Kinds that are questions: access reviews, token reviews, "who am I". Answered, never stored."""
+"""Access reviews, token reviews and self reviews: a status is computed, nothing is stored."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ Json = dict[str, Any]
 
 
 class AccessReviews:
-    """The `Reviews` seam: `await reviews.review(kind, namespace, body, user)` -> the body with its status."""
+    """Implements `http.server.Reviews`: `await reviews.review(kind, namespace, body, user)` -> body with status."""
 
     def __init__(self, rbac: RBAC, static: StaticTokens, accounts: ServiceAccountTokens) -> None:
         self._rbac = rbac
         self._static = static
         self._accounts = accounts
-        self._answers: dict[str, Callable[[str, Json, RequestUser], Json]] = {
+        self._handlers: dict[str, Callable[[str, Json, RequestUser], Json]] = {
             "SelfSubjectAccessReview": self._self_access,
             "SubjectAccessReview": self._subject_access,
             "LocalSubjectAccessReview": self._local_access,
@@ -35,10 +35,10 @@ class AccessReviews:
         }
 
     async def review(self, kind: ResourceKind, namespace: str, body: Json, user: RequestUser) -> Json:
-        answer = self._answers.get(kind.kind)
-        if answer is None:
+        handler = self._handlers.get(kind.kind)
+        if handler is None:
             raise errors.method_not_allowed()
-        status = answer(namespace, body.get("spec") or {}, user)
+        status = handler(namespace, body.get("spec") or {}, user)
         head = {"kind": kind.kind, "apiVersion": kind.served_as()}
         return {**head, "metadata": body.get("metadata") or {}, **_spec(kind, body), "status": status}
 
@@ -47,28 +47,28 @@ class AccessReviews:
 
     def _subject_access(self, namespace: str, spec: Json, user: RequestUser) -> Json:
         if not spec.get("user") and not spec.get("groups"):
-            fault = fe.required("spec.user", "at least one of user or group must be specified")
-            raise errors.invalid("authorization.k8s.io", "SubjectAccessReview", "", [fault])
+            field_error = fe.required("spec.user", "at least one of user or group must be specified")
+            raise errors.invalid("authorization.k8s.io", "SubjectAccessReview", "", [field_error])
         extra = {key: tuple(values) for key, values in (spec.get("extra") or {}).items()}
-        asked = RequestUser(
+        reviewed_user = RequestUser(
             str(spec.get("user") or ""), tuple(spec.get("groups") or ()), str(spec.get("uid") or ""), extra
         )
-        return self._decide(spec, asked, "SubjectAccessReview")
+        return self._decide(spec, reviewed_user, "SubjectAccessReview")
 
     def _local_access(self, namespace: str, spec: Json, user: RequestUser) -> Json:
         attributes = spec.get("resourceAttributes")
         if not attributes or attributes.get("namespace", namespace) != namespace:
-            fault = fe.invalid("spec.resourceAttributes.namespace", (attributes or {}).get("namespace", ""),
-                               "must match metadata.namespace")  # fmt: skip
-            raise errors.invalid("authorization.k8s.io", "LocalSubjectAccessReview", "", [fault])
+            value = (attributes or {}).get("namespace", "")
+            field_error = fe.invalid("spec.resourceAttributes.namespace", value, "must match metadata.namespace")
+            raise errors.invalid("authorization.k8s.io", "LocalSubjectAccessReview", "", [field_error])
         return self._subject_access(namespace, spec, user)
 
     def _decide(self, spec: Json, user: RequestUser, kind: str) -> Json:
         resource, path = spec.get("resourceAttributes"), spec.get("nonResourceAttributes")
         if (resource is None) == (path is None):
             message = "exactly one of nonResourceAttributes or resourceAttributes must be specified"
-            fault = fe.invalid("spec.resourceAttributes", resource, message)
-            raise errors.invalid("authorization.k8s.io", kind, "", [fault])
+            field_error = fe.invalid("spec.resourceAttributes", resource, message)
+            raise errors.invalid("authorization.k8s.io", kind, "", [field_error])
         allowed, reason = self._rbac.authorize(_attributes(resource, path, user))
         status: Json = {"allowed": allowed}
         if reason:
@@ -97,16 +97,16 @@ class AccessReviews:
 
     def _token(self, namespace: str, spec: Json, user: RequestUser) -> Json:
         token, audiences = str(spec.get("token") or ""), list(spec.get("audiences") or ())
-        found = self._static.find(token) if not audiences or self._accounts.issuer in audiences else None
-        if found is not None:
+        token_user = self._static.find(token) if not audiences or self._accounts.issuer in audiences else None
+        if token_user is not None:
             shared = [self._accounts.issuer]
         else:
             try:
                 verified = self._accounts.verify(token, audiences)
             except JwtError as error:
                 return {"user": {}, "error": f"invalid bearer token: {error}"}
-            found, shared = verified.user, list(verified.audiences)
-        return {"authenticated": True, "user": user_info(authenticated(found)), "audiences": shared}
+            token_user, shared = verified.user, list(verified.audiences)
+        return {"authenticated": True, "user": user_info(authenticated(token_user)), "audiences": shared}
 
 
 def user_info(user: RequestUser) -> Json:
@@ -125,8 +125,8 @@ def _attributes(
     resource: Mapping[str, Any] | None, path: Mapping[str, Any] | None, user: RequestUser
 ) -> AuthzAttributes:
     if resource is None:
-        asked = path or {}
-        return AuthzAttributes(user, str(asked.get("verb", "")), path=str(asked.get("path", "")))
+        request = path or {}
+        return AuthzAttributes(user, str(request.get("verb", "")), path=str(request.get("path", "")))
     return AuthzAttributes(
         user,
         str(resource.get("verb", "")),

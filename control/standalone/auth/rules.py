@@ -1,4 +1,4 @@
-"""RBAC rules as data: does a rule allow a request, does a set of rules cover another.
+"""RBAC rules as data: whether a rule allows a request, and whether a set of rules covers another.
 
 Pure functions over PolicyRule dicts (verbs, apiGroups, resources, resourceNames, nonResourceURLs).
 """
@@ -19,30 +19,32 @@ def allows(rule: Rule, request: AuthzAttributes) -> bool:
         return False
     if not request.resource:
         return any(_url_matches(url, request.path) for url in rule.get("nonResourceURLs") or ())
-    wanted = f"{request.resource}/{request.subresource}" if request.subresource else request.resource
+    full_resource = f"{request.resource}/{request.subresource}" if request.subresource else request.resource
     names = rule.get("resourceNames")
     return (
         _has(rule.get("apiGroups"), request.group)
-        and _resource_matches(rule.get("resources") or (), wanted, request.subresource)
+        and _resource_matches(rule.get("resources") or (), full_resource, request.subresource)
         and (not names or request.name in names)
     )
 
 
-def _has(values: Iterable[str] | None, wanted: str) -> bool:
-    return values is not None and any(value in ("*", wanted) for value in values)
+def _has(values: Iterable[str] | None, expected: str) -> bool:
+    return values is not None and any(value in ("*", expected) for value in values)
 
 
-def _resource_matches(resources: Iterable[str], wanted: str, subresource: str) -> bool:
-    return any(resource in ("*", wanted) or (subresource and resource == f"*/{subresource}") for resource in resources)
+def _resource_matches(resources: Iterable[str], full_resource: str, subresource: str) -> bool:
+    return any(
+        resource in ("*", full_resource) or (subresource and resource == f"*/{subresource}") for resource in resources
+    )
 
 
 def _url_matches(pattern: str, path: str) -> bool:
     return pattern in ("*", path) or (pattern.endswith("*") and path.startswith(pattern.rstrip("*")))
 
 
-def uncovered(owned: Sequence[Rule], wanted: Iterable[Rule]) -> list[dict[str, Any]]:
-    """The one-verb, one-resource pieces of `wanted` that no rule of `owned` covers."""
-    return [piece for rule in wanted for piece in _pieces(rule) if not any(_covers(have, piece) for have in owned)]
+def uncovered(owned: Sequence[Rule], granted: Iterable[Rule]) -> list[dict[str, Any]]:
+    """The parts of `granted` (one verb, one resource each) that no rule of `owned` covers."""
+    return [piece for rule in granted for piece in _pieces(rule) if not any(_covers(own, piece) for own in owned)]
 
 
 def _pieces(rule: Rule) -> Iterator[dict[str, Any]]:
@@ -59,24 +61,24 @@ def _pieces(rule: Rule) -> Iterator[dict[str, Any]]:
                     yield {**piece, "resourceNames": [name]}
 
 
-def _covers(have: Rule, piece: Mapping[str, list[str]]) -> bool:
-    if not _has(have.get("verbs"), piece["verbs"][0]):
+def _covers(rule: Rule, piece: Mapping[str, list[str]]) -> bool:
+    if not _has(rule.get("verbs"), piece["verbs"][0]):
         return False
     if "nonResourceURLs" in piece:
         url = piece["nonResourceURLs"][0]
-        return any(_url_matches(mine, url) for mine in have.get("nonResourceURLs") or ())
+        return any(_url_matches(pattern, url) for pattern in rule.get("nonResourceURLs") or ())
     resource = piece["resources"][0]
     subresource = resource.partition("/")[2]
-    names = have.get("resourceNames") or ()
+    names = rule.get("resourceNames") or ()
     return (
-        _has(have.get("apiGroups"), piece["apiGroups"][0])
-        and _resource_matches(have.get("resources") or (), resource, subresource)
+        _has(rule.get("apiGroups"), piece["apiGroups"][0])
+        and _resource_matches(rule.get("resources") or (), resource, subresource)
         and (not names or piece.get("resourceNames", [""])[0] in names)
     )
 
 
 def show(piece: Mapping[str, list[str]]) -> str:
-    """A piece as Kubernetes prints it: `{APIGroups:[""], Resources:["pods"], Verbs:["get"]}`."""
+    """A part of a rule as Kubernetes prints it: `{APIGroups:[""], Resources:["pods"], Verbs:["get"]}`."""
     labels = (
         ("apiGroups", "APIGroups"),
         ("resources", "Resources"),

@@ -1,8 +1,8 @@
-"""Service-account tokens: issued by TokenRequest, bound to the account's uid, verified on every use.
+"""Service-account tokens: issued by TokenRequest, bound to the account's uid, verified at every use.
 
-A token is good while its signature and times are, and while the service account it was issued for (and the pod,
-node or secret it is bound to, if any) still exists with the same uid. Nothing is stored: deleting the account
-revokes its tokens.
+A token is valid while its signature and times are valid, and while its service account (and the pod,
+node or secret that it is bound to, if any) exists with the same uid. Tokens are not stored: deleting the account
+revokes them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from control.standalone.schema import fielderrors as fe
 
 Json = dict[str, Any]
 Lookup = Callable[[str, str | None, str], Json | None]
-"""(key "group/plural", namespace, name) -> live object or None; `Store.get` is one."""
+"""(key "group/plural", namespace, name) -> live object or None, like `ObjectStore.get`."""
 
 MIN_SECONDS, DEFAULT_SECONDS, MAX_SECONDS = 600, 3600, 365 * 24 * 3600
 _BOUND_KINDS = {"Pod": "/pods", "Secret": "/secrets", "Node": "/nodes"}
@@ -33,14 +33,14 @@ _CREDENTIAL = "authentication.kubernetes.io/credential-id"
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """A good token: whose it is, and the audiences it is for."""
+    """The user and the audiences of a valid token."""
 
     user: RequestUser
     audiences: tuple[str, ...]
 
 
 class ServiceAccountTokens:
-    """Issues and verifies. `issuer` is the server's own audience: tokens for others don't open this API."""
+    """Issues and verifies tokens. `issuer` is also the server's audience: tokens for others aren't accepted."""
 
     def __init__(
         self,
@@ -55,12 +55,14 @@ class ServiceAccountTokens:
         self.issuer = issuer
 
     def request(self, account: Mapping[str, Any], body: Mapping[str, Any]) -> Json:
-        """Answer a TokenRequest for a live service account; raises StatusError 422 for a bad one."""
+        """The TokenRequest with a token, for an existing service account; raises StatusError 422 for an invalid one."""
         spec = body.get("spec") or {}
         seconds = spec.get("expirationSeconds", DEFAULT_SECONDS)
         if not isinstance(seconds, int) or seconds < MIN_SECONDS:
-            fault = fe.invalid("spec.expirationSeconds", seconds, "may not specify a duration less than 10 minutes")
-            raise errors.invalid("authentication.k8s.io", "TokenRequest", "", [fault])
+            field_error = fe.invalid(
+                "spec.expirationSeconds", seconds, "may not specify a duration less than 10 minutes"
+            )
+            raise errors.invalid("authentication.k8s.io", "TokenRequest", "", [field_error])
         seconds = min(seconds, MAX_SECONDS)
         audiences = list(spec.get("audiences") or [self.issuer])
         metadata = account["metadata"]
@@ -94,23 +96,23 @@ class ServiceAccountTokens:
         kind, name = str(ref.get("kind", "")), str(ref.get("name", ""))
         key = _BOUND_KINDS.get(kind)
         if key is None:
-            fault = fe.not_supported("spec.boundObjectRef.kind", kind, sorted(_BOUND_KINDS))
-            raise errors.invalid("authentication.k8s.io", "TokenRequest", "", [fault])
-        found = self._lookup(key, None if kind == "Node" else namespace, name)
-        if found is None:
+            field_error = fe.not_supported("spec.boundObjectRef.kind", kind, sorted(_BOUND_KINDS))
+            raise errors.invalid("authentication.k8s.io", "TokenRequest", "", [field_error])
+        target = self._lookup(key, None if kind == "Node" else namespace, name)
+        if target is None:
             raise errors.not_found("", key.removeprefix("/"), name)
-        uid = found["metadata"]["uid"]
+        uid = target["metadata"]["uid"]
         if ref.get("uid") and ref["uid"] != uid:
             why = f"the UID in the bound object reference ({ref['uid']}) does not match the UID in record ({uid})"
             raise errors.conflict("", key.removeprefix("/"), name, why)
         bound: Json = {kind.lower(): {"name": name, "uid": uid}}
-        node = (found.get("spec") or {}).get("nodeName") if kind == "Pod" else None
+        node = (target.get("spec") or {}).get("nodeName") if kind == "Pod" else None
         if node and (live := self._lookup("/nodes", None, node)) is not None:
             bound["node"] = {"name": node, "uid": live["metadata"]["uid"]}
         return bound
 
     def verify(self, token: str, audiences: Sequence[str] = ()) -> Verified:
-        """Whose token this is; raises TokenError. Without `audiences` it must be for this server."""
+        """The user of a token; raises JwtError. Without `audiences` the token must be for this server."""
         claims = self._signer.verify(token)
         now = self._now()
         try:
@@ -141,15 +143,15 @@ class ServiceAccountTokens:
         return service_account_user(namespace, account["name"], account["uid"], extra)
 
     def _alive(self, key: str, namespace: str | None, ref: Mapping[str, Any]) -> None:
-        found = self._lookup(key, namespace, ref["name"])
-        if found is None or found["metadata"]["uid"] != ref["uid"]:
-            what = key.removeprefix("/").removesuffix("s")
-            raise JwtError(f"the {what} this token is bound to is gone")
+        target = self._lookup(key, namespace, ref["name"])
+        if target is None or target["metadata"]["uid"] != ref["uid"]:
+            kind = key.removeprefix("/").removesuffix("s")
+            raise JwtError(f"the {kind} this token is bound to is gone")
 
 
 def service_account_user(
     namespace: str, name: str, uid: str = "", extra: Mapping[str, tuple[str, ...]] | None = None
 ) -> RequestUser:
-    """The user that a service account is."""
+    """The user of a service account."""
     groups = (f"{_PREFIX}s", f"{_PREFIX}s:{namespace}", "system:authenticated")
     return RequestUser(f"{_PREFIX}:{namespace}:{name}", groups, uid, extra or {})

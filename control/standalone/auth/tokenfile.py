@@ -1,4 +1,4 @@
-"""Static bearer tokens from a file of Kubernetes' own format: `token,user,uid[,"group1,group2"]` a line."""
+"""Static bearer tokens from a file in Kubernetes' format: one `token,user,uid[,"group1,group2"]` per line."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from control.standalone.policyinterfaces import RequestUser
 
 
 class TokenFileError(ValueError):
-    """The file can't be used; the message names file and line, never a token."""
+    """The file is invalid; the message names file and line, never a token."""
 
 
 class StaticTokens:
-    """Tokens known in advance. Compared in constant time, so that answering tells nothing about them."""
+    """Static tokens. The comparison takes constant time, so that response times reveal nothing about them."""
 
     def __init__(self, users: Iterable[tuple[str, RequestUser]] = ()) -> None:
         self._users = [(token.encode(), user) for token, user in users]
@@ -34,15 +34,15 @@ class StaticTokens:
         self._users.append((token.encode(), user))
 
     def find(self, token: str) -> RequestUser | None:
-        found = None
+        matching_user = None
         for known, user in self._users:
             if hmac.compare_digest(known, token.encode()):
-                found = user
-        return found
+                matching_user = user
+        return matching_user
 
 
 def parse(text: str, where: str = "tokens") -> list[tuple[str, RequestUser]]:
-    """The users of a token file; raises TokenFileError naming the line."""
+    """(token, user) of each line; raises TokenFileError, which names the line."""
     out = []
     for number, row in enumerate(csv.reader(io.StringIO(text)), start=1):
         if not row or row[0].startswith("#"):

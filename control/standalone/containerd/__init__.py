@@ -1,1 +1,1 @@
-"""containerd for a machine without one running: its images (made here, offline), configuration and slices."""
+"""Runs containerd on a machine without one: images made offline, configuration, slice paths, clean-up."""

@@ -1,8 +1,8 @@
-"""Image archives made without a network or a registry: one tar that containerd imports and `docker load` takes.
+"""Makes image archives without a network or a registry: one tar for containerd's import and `docker load`.
 
-The archive is an OCI image layout with Docker's manifest.json beside it; both name the same blobs. Layers are plain
-tars, so that a blob's digest is its diff id. Everything is deterministic: same content, same digests. No file of a
-foreign image is in here: what is packed is Debian's static busybox, or empty directories.
+The archive is an OCI image layout plus Docker's manifest.json; both refer to the same blobs. Layers are uncompressed
+tars, so that a blob's digest is its diff id. The output is deterministic: the same content has the same digests. The
+contents are Debian's static busybox, or empty directories; no other image is used.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Image:
 
 
 def write_archive(path: Path, images: Sequence[Image]) -> None:
-    """Write `images` as one archive; an existing file is replaced whole."""
+    """Write `images` as one archive; an existing file is replaced atomically."""
     blobs: dict[str, bytes] = {}
 
     def put(data: bytes) -> tuple[str, int]:
@@ -89,7 +89,7 @@ def write_archive(path: Path, images: Sequence[Image]) -> None:
 
 
 def busybox_layer(busybox: Path = BUSYBOX, applets: Sequence[str] = APPLETS) -> bytes:
-    """A root file system of one static busybox with its applets as links, and the usual empty directories."""
+    """A root file system with one static busybox, links to its applets, and the usual empty directories."""
     program = busybox.read_bytes()
     if not program.startswith(b"\x7fELF") or _needs_interpreter(program):
         raise ValueError(f"{busybox} is not a static program: install busybox-static")
@@ -99,7 +99,7 @@ def busybox_layer(busybox: Path = BUSYBOX, applets: Sequence[str] = APPLETS) -> 
 
 
 def _needs_interpreter(program: bytes) -> bool:
-    """Has this 64-bit ELF a PT_INTERP header (type 3)?"""
+    """Whether this 64-bit ELF has a PT_INTERP header (type 3)."""
     offset = int.from_bytes(program[32:40], "little")
     size, count = int.from_bytes(program[54:56], "little"), int.from_bytes(program[56:58], "little")
     return any(int.from_bytes(program[offset + i * size :][:4], "little") == 3 for i in range(count))

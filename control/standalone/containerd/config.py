@@ -1,7 +1,7 @@
-"""What a containerd of ours is told: everything below one folder, no network, cgroups by path.
+"""The configuration of the own containerd: all files below one directory, no network, cgroups by path.
 
-Pods must ask for the host's network: no CNI plugin is configured. `runc_wrapper` replaces runc for slice paths
-(`slices`). Written for containerd 1.6, and read by 1.7 as well.
+Pods must use the host's network, because no CNI plugin is configured. `runc_wrapper` replaces runc for slice paths
+(`slices`). For containerd 1.6 and 1.7.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 BUSYBOX = Path("/usr/bin/busybox")
-"""From Debian's busybox-static; that of plain `busybox` would need libraries, which an image has not."""
+"""From Debian's busybox-static; the one of `busybox` is dynamically linked, and the image has no libraries."""
 PAUSE_IMAGE = "localhost/pause:koord"
 CAP_SYS_RESOURCE = 24
 PROGRAMS = ("containerd", "containerd-shim-runc-v2", "ctr", "runc")
-_USELESS = (
-    "io.containerd.internal.v1.opt",  # would make /opt/containerd
+_DISABLED_PLUGINS = (
+    "io.containerd.internal.v1.opt",  # would create /opt/containerd
     "io.containerd.snapshotter.v1.aufs",
     "io.containerd.snapshotter.v1.btrfs",
     "io.containerd.snapshotter.v1.devmapper",
@@ -26,7 +26,7 @@ _USELESS = (
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """Where everything of one containerd is. A unix socket's path is limited to 107 bytes: keep `root` short."""
+    """The paths of one containerd. A unix socket's path is limited to 107 bytes: keep `root` short."""
 
     root: Path
 
@@ -52,7 +52,7 @@ class Folder:
 
 
 def missing() -> str | None:
-    """What of containerd is not installed here, in words; None when all is there."""
+    """A message that lists the missing programs; None when all are installed."""
     absent = [name for name in PROGRAMS if shutil.which(name) is None]
     if not BUSYBOX.exists():
         absent.append("busybox (busybox-static)")
@@ -60,17 +60,17 @@ def missing() -> str | None:
 
 
 def may_protect(status: Path = Path("/proc/self/status")) -> bool:
-    """May we lower oom_score_adj (CAP_SYS_RESOURCE)? runc fails on a sandbox's -998 where it is not allowed to."""
-    bounds = next(line for line in status.read_text().splitlines() if line.startswith("CapEff:"))
-    return bool(int(bounds.split()[1], 16) >> CAP_SYS_RESOURCE & 1)
+    """Whether this process may lower oom_score_adj (CAP_SYS_RESOURCE). Without it runc fails on a sandbox's -998."""
+    capabilities = next(line for line in status.read_text().splitlines() if line.startswith("CapEff:"))
+    return bool(int(capabilities.split()[1], 16) >> CAP_SYS_RESOURCE & 1)
 
 
 def configuration(
     folder: Folder, runc_wrapper: Path | None = None, snapshotter: str = "overlayfs", *, protect: bool | None = None
 ) -> str:
-    """The text of config.toml. Without `protect` oom_score_adj is never set below containerd's own; None looks."""
+    """The text of config.toml. Without `protect` oom_score_adj is never set below containerd's own; None: detect."""
     protect = may_protect() if protect is None else protect
-    disabled = ", ".join(f'"{name}"' for name in _USELESS)
+    disabled = ", ".join(f'"{name}"' for name in _DISABLED_PLUGINS)
     cri = 'plugins."io.containerd.grpc.v1.cri"'
     lines = [
         "version = 2",

@@ -1,8 +1,8 @@
-"""An image without content whose containers see this host's programs: what demo pods run from.
+"""An image without content for containers that run this host's programs, such as the demo pods.
 
-Pods made for the process runtime name the image `localhost/process:none` and run commands of this host. Under a real
-runtime that image has the host's top-level links (`/bin` -> `usr/bin`) and empty directories, and the kubelet mounts
-the host's programs over them, read-only (`mounts`). Everything else, /tmp and /var above all, is the container's own.
+Pods for the process runtime have the image `localhost/process:none` and run commands of this host. For a real
+runtime the image has the host's top-level links (`/bin` -> `usr/bin`) and empty directories, and the kubelet mounts
+the host's programs over them, read-only (`mounts`). Everything else, such as /tmp and /var, belongs to the container.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from control.standalone.containerd.archive import Image, tree_layer
 HOST_IMAGE = "localhost/process:none"
 TOP = ("bin", "sbin", "lib", "lib32", "lib64", "libx32", "usr")
 ETC = ("etc/alternatives", "etc/group", "etc/ld.so.cache", "etc/passwd")
-"""Of /etc only what programs need to start."""
+"""The files of /etc that programs need to start."""
 EMPTY = ("dev", "etc", "home", "proc", "root", "run", "sys", "tmp", "var")
 CHECKOUT = Path(__file__).resolve().parents[3]
 
@@ -37,12 +37,12 @@ def image(root: Path = Path("/")) -> Image:
 
 
 def mounts(root: Path = Path("/"), extra: Sequence[Path] | None = None) -> Iterator[HostMount]:
-    """What to mount: `TOP` less its links, `ETC`, then this checkout and its Python, unless they are below those."""
+    """The mounts: `TOP` without links, `ETC`, then this checkout and its Python, unless they are below those."""
     more = [CHECKOUT, Path(sys.prefix), Path(sys.base_prefix)] if extra is None else list(extra)
-    shown: list[Path] = []
+    mounted: list[Path] = []
     for path in [*(Path("/") / name for name in (*TOP, *ETC)), *sorted(set(more))]:
-        there = root / path.relative_to("/")
-        if there.is_symlink() or not there.exists() or any(path.is_relative_to(one) for one in shown):
+        host_path = root / path.relative_to("/")
+        if host_path.is_symlink() or not host_path.exists() or any(path.is_relative_to(parent) for parent in mounted):
             continue
-        shown.append(path)
+        mounted.append(path)
         yield HostMount(str(path))

@@ -1,4 +1,4 @@
-"""The images that a containerd of ours is given: busybox, the pause image for sandboxes, and the host's programs."""
+"""The images of the own containerd: busybox, the pause image for sandboxes, and the host's programs."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from control.standalone.containerd.archive import Image, busybox_layer, write_ar
 from control.standalone.containerd.config import PAUSE_IMAGE
 
 BUSYBOX = "docker.io/library/busybox:latest"
-"""What a pod's `busybox` stands for; here Debian's."""
+"""The full reference of `busybox`; the content is Debian's."""
 NAMES = (BUSYBOX, PAUSE_IMAGE, hostimage.HOST_IMAGE)
 
 
 def write_images(path: Path) -> None:
-    """Write the archive with all of them. Raises `OSError`, `ValueError` without a static busybox."""
+    """Write the archive of all images. Raises `OSError`, and `ValueError` without a static busybox."""
     layer = busybox_layer()
     busybox = Image([BUSYBOX], layer, command=["sh"])
     pause = Image([PAUSE_IMAGE], layer, entrypoint=["/bin/sleep", "infinity"])

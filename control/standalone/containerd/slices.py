@@ -1,10 +1,10 @@
-"""runc with slice paths on a machine without systemd: `slice:prefix:id` becomes the directory systemd would make.
+"""runc with slice paths on a machine without systemd: `slice:prefix:id` becomes the directory of systemd's scope.
 
-containerd hands a pod whose cgroup parent ends in `.slice` to runc in systemd's notation, and runc would ask systemd
-over D-Bus. Here a wrapper (`write_wrapper`) stands before runc: for `create` it replaces the notation in the bundle's
-config.json by the path (`kubepods-besteffort-podX.slice:cri-containerd:ID` ->
-`/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-podX.slice/cri-containerd-ID.scope`), then runs runc.
-Each create pays for one start of a bare Python, some 15 ms. `python -S -E slices.py RUNC ARGUMENTS…`
+When a pod's cgroup parent ends in `.slice`, containerd passes it to runc in systemd's notation, and runc would call
+systemd over D-Bus. A wrapper around runc (`write_wrapper`) replaces the notation in the bundle's config.json for
+`create` by the path (`kubepods-besteffort-podX.slice:cri-containerd:ID` ->
+`/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-podX.slice/cri-containerd-ID.scope`), then executes runc.
+Each create costs one start of a bare Python, about 15 ms. `python -S -E slices.py RUNC ARGUMENTS…`
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def expand(path: str) -> str:
-    """The directory of a cgroups path in systemd's notation; any other path as it is."""
+    """The directory for a cgroups path in systemd's notation; other paths unchanged."""
     parts = path.split(":")
     if len(parts) != 3 or not parts[0].endswith(".slice"):
         return path
@@ -31,7 +31,7 @@ def expand(path: str) -> str:
 
 
 def rewrite(bundle: str) -> None:
-    """Expand the cgroups path of one bundle."""
+    """Expand the cgroups path in one bundle's config.json."""
     file = os.path.join(bundle, "config.json")  # noqa: PTH118 - pathlib would double this program's time
     with open(file) as handle:  # noqa: PTH123
         spec = json.load(handle)
@@ -44,7 +44,7 @@ def rewrite(bundle: str) -> None:
 
 
 def write_wrapper(file: Path, runc: str, python: str = sys.executable) -> None:
-    """Write the script to name as containerd's runc binary."""
+    """Write the wrapper script for containerd's BinaryName option."""
     words = [python, "-S", "-E", os.path.abspath(__file__), runc]  # noqa: PTH100
     file.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
     file.chmod(0o755)

@@ -1,8 +1,8 @@
-"""Everything that a containerd of ours has made and would leave, taken away without asking it: it may be dead.
+"""Removes everything that the own containerd left behind, without its help, because it may have been killed.
 
-Containers outlive containerd by design: each has a shim. What they are is read from the bundles below the state
-folder. Killed are the processes in the cgroups that are named after those containers, and shims whose command line
-names a path below the folder (containerd's socket). To be called when containerd itself has ended.
+Containers outlive containerd by design: each has a shim. The bundles below the state directory list the containers.
+The processes in cgroups that are named after these containers are killed, and the shims whose command line
+has a path below the directory (containerd's socket). Call it after containerd itself has ended.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from control.standalone.containerd.config import Folder
 from control.standalone.kubelet.cgroups.directories import CgroupTree
 
 PROC = Path("/proc")
-PATIENCE = 10.0
+TIMEOUT_SECONDS = 10.0
 MNT_DETACH = 2
 SHIM_SOCKETS = Path("/run/containerd/s")
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class WipeError(Exception):
-    """Something stays; the message says what."""
+    """Something could not be removed; the message names it."""
 
 
 def wipe(folder: Folder, tree: CgroupTree) -> bool:
-    """End containers and shims, remove their cgroups, sockets and mounts. Files stay. Raises `WipeError`.
+    """Kill containers and shims, remove their cgroups, sockets and mounts; files stay. Raises `WipeError`.
 
-    False when there was nothing.
+    Returns False when there was nothing to remove.
     """
     bundles = list(_bundles(folder))
-    found = bool(bundles or shims(folder) or mounts(folder))
+    anything = bool(bundles or shims(folder) or mounts(folder))
     sockets = [address for bundle in bundles if (address := _shim_socket(bundle)) is not None]
     groups = {path for bundle in bundles if (path := _cgroup(bundle)) is not None}
     for path in groups:
@@ -53,13 +53,13 @@ def wipe(folder: Folder, tree: CgroupTree) -> bool:
             raise WipeError(f"umount {point}: {os.strerror(code)}")
     for socket in sockets:
         socket.unlink(missing_ok=True)
-    return found
+    return anything
 
 
 def shims(folder: Folder) -> list[int]:
     """Pids of this containerd's live shims."""
     below = os.fsencode(folder.root) + b"/"
-    found = []
+    pids = []
     for entry in PROC.iterdir():
         if not entry.name.isdecimal():
             continue
@@ -70,12 +70,12 @@ def shims(folder: Folder) -> list[int]:
         if argv[0].rpartition(b"/")[2].startswith(b"containerd-shim") and any(
             word.startswith(below) for word in argv[1:]
         ):
-            found.append(int(entry.name))
-    return found
+            pids.append(int(entry.name))
+    return pids
 
 
 def mounts(folder: Folder) -> list[str]:
-    """Mount points below the folder, in the order they were made."""
+    """Mount points below the directory, in the order of mounting."""
     points = [_unescape(line.split()[4]) for line in Path("/proc/self/mountinfo").read_text().splitlines()]
     return [point for point in points if Path(point).is_relative_to(folder.root)]
 
@@ -93,10 +93,10 @@ def _cgroup(bundle: Path) -> str | None:
     """The container's cgroup, relative to the hierarchies' roots."""
     try:
         spec = json.loads((bundle / "config.json").read_bytes())
-    except (FileNotFoundError, ValueError):  # killed while it was written: the container never ran
+    except (FileNotFoundError, ValueError):  # containerd was killed while it wrote the file: the container never ran
         return None
     path = str((spec.get("linux") or {}).get("cgroupsPath") or "").strip("/")
-    # Named after the container, or it is not this container's own.
+    # A cgroup that is not named after the container may contain other processes.
     return path if bundle.name in path and ".." not in path.split("/") else None
 
 
@@ -109,9 +109,9 @@ def _shim_socket(bundle: Path) -> Path | None:
     return path if path.parent == SHIM_SOCKETS else None
 
 
-def _until(done: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE
+def _until(done: Callable[[], bool], description: str) -> None:
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while not done():
         if time.monotonic() > deadline:
-            raise WipeError(f"{what} stays")
+            raise WipeError(f"cannot remove {description}")
         time.sleep(0.01)

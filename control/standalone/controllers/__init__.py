@@ -1,9 +1,9 @@
-"""The controllers that run inside the embedded API server, over the registry directly.
+"""The controllers inside the embedded API server, which use the registry directly.
 
-    controllers = build(registry, ca_pem)            # every one has `await start()` and `await stop()`
-    subresources = Subresources(…, gate=eviction_gate)
+    controllers = build(registry, ca_pem)            # each has `await start()` and `await stop()`
+    subresources = SubresourceHandlers(…, gate=eviction_gate)
 
-Each lives in its own file, is level-triggered and may be stopped and started at any time (see `base`).
+Each has its own file, is level-triggered and may be stopped and started at any time (see `base`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from control.standalone.controllers.deployment import DeploymentController
 from control.standalone.controllers.disruption import DisruptionController, eviction_gate
 from control.standalone.controllers.garbage import GarbageCollector
 from control.standalone.controllers.job import JobController
-from control.standalone.controllers.namespaces import NamespaceDeletion, NamespaceFurnishing
+from control.standalone.controllers.namespaces import NamespaceDefaults, NamespaceDeletion
 from control.standalone.controllers.nodes import NodeLifecycle, TaintEviction
 from control.standalone.controllers.podgc import PodGarbage
 from control.standalone.controllers.replicaset import ReplicaSetController
@@ -30,9 +30,9 @@ __all__ = ["EmbeddedController", "build", "eviction_gate"]
 def build(
     registry: ObjectRegistry, ca_pem: str, monotonic: Callable[[], float] = time.monotonic
 ) -> list[EmbeddedController]:
-    """All controllers in the order to start them."""
+    """All controllers, in their start order."""
     return [
-        NamespaceFurnishing(registry, ca_pem),
+        NamespaceDefaults(registry, ca_pem),
         NamespaceDeletion(registry),
         GarbageCollector(registry),
         NodeLifecycle(registry, monotonic),

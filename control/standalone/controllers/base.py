@@ -1,10 +1,9 @@
-"""What every controller here is: watches that name keys, and a function that makes one key right.
+"""The base class of the embedded controllers: watches that produce keys, and a function that reconciles one key.
 
-Level-triggered: a change says only "look at this key", `reconcile` looks at the store and compares what is with
-what should be. It may run any number of times for one change and after a restart runs for everything that
-exists. Reads are of the store itself, so that a controller sees its own writes at once and needs no
-expectations. A `reconcile` that raises is retried with back-off; one that returns a number is run again after
-so many seconds.
+Level-triggered: a change only names a key; `reconcile` compares the actual state in the store with the desired one.
+It may run any number of times for one change, and after a restart it runs for every existing object. Controllers
+read the store itself, so that they see their own writes at once and need no expectations. A `reconcile` that raises
+is retried with back-off; one that returns a number runs again after that number of seconds.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from koordlet.kube.workqueue import WorkQueue
 
 Json = dict[str, Any]
 Key = tuple[str, str]
-"""(namespace, name); namespace "" for cluster-wide kinds."""
+"""(namespace, name); namespace "" for cluster-scoped kinds."""
 Mapper = Callable[[ObjectChange], Iterable[Key]]
 
 log = get_logger(__name__)
@@ -59,11 +58,11 @@ class EmbeddedController(ABC):
 
     @abstractmethod
     def watches(self) -> dict[str, Mapper]:
-        """Kind key -> which keys a change of such an object concerns."""
+        """Kind -> function from a change of an object of this kind to the affected keys."""
 
     @abstractmethod
     async def reconcile(self, key: Key) -> float | None:
-        """Make `key` right."""
+        """Make the state of `key` as desired; returns the seconds until the next run, or None."""
 
     async def start(self) -> None:
         self.queue = self._new_queue()
@@ -73,7 +72,7 @@ class EmbeddedController(ABC):
         self._spawn(self.queue.work(self._attempt), f"{self.name}:work")
 
     def prepare(self) -> None:
-        """Called at every start, before the first watch: forget what an earlier run remembered."""
+        """Called at every start, before the first watch: reset the state of an earlier run."""
         return None
 
     async def stop(self) -> None:
@@ -84,15 +83,15 @@ class EmbeddedController(ABC):
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _attempt(self, key: Key) -> float | None:
-        """`reconcile`, but for the two failures that are part of everyday life."""
+        """`reconcile`, with the handling of two expected failures: namespace being deleted, and write conflict."""
         try:
             return await self.reconcile(key)
         except StatusError as error:
             causes = error.details.get("causes") or ()
             if any(cause.get("reason") == "NamespaceTerminating" for cause in causes):
-                return None  # what this key wants will go with its namespace
+                return None  # the objects of this key are deleted with the namespace
             if error.reason == "Conflict":
-                return CONFLICT_PAUSE_SECONDS  # somebody else wrote: look again
+                return CONFLICT_PAUSE_SECONDS  # another writer changed the object: read it again
             raise
 
     @property
@@ -109,9 +108,9 @@ class EmbeddedController(ABC):
         return task
 
     async def _follow(self, kind: str, mapper: Mapper, since: int | None = None) -> None:
-        """Feed the queue from a watch, from the start again when the history is gone or the watch breaks.
+        """Fill the queue from a watch; restart it when its version is too old or it fails.
 
-        `since`: the version that the first watch goes on from; None: that begins with what there is, too.
+        `since`: the version after which the first watch starts. None: it starts with all existing objects.
         """
         while True:
             try:
@@ -127,7 +126,7 @@ class EmbeddedController(ABC):
 
 
 async def ignore_missing(write: Any) -> Any:
-    """Await a write whose object may have vanished meanwhile; None then."""
+    """Await a write; None when its object doesn't exist."""
     try:
         return await write
     except StatusError as error:

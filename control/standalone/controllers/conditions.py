@@ -1,4 +1,4 @@
-"""Status conditions: set one, keep the time of its last change of status."""
+"""Status conditions: find, set and remove them; a transition time changes only with the status."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ def find(conditions: list[Json] | None, kind: str) -> Json | None:
 
 
 def is_true(obj: Json, kind: str) -> bool:
-    found = find((obj.get("status") or {}).get("conditions"), kind)
-    return found is not None and found.get("status") == "True"
+    condition = find((obj.get("status") or {}).get("conditions"), kind)
+    return condition is not None and condition.get("status") == "True"
 
 
 def put(
     conditions: list[Json] | None, kind: str, status: str, reason: str, message: str, now: str, **more: Any
 ) -> list[Json]:
-    """The conditions with this one set; `now` counts only if its status changes."""
+    """The conditions with this one set; its transition time is `now` if its status changes."""
     old = find(conditions, kind)
     since = old.get("lastTransitionTime", now) if old is not None and old.get("status") == status else now
-    new = {**(old or {}), "type": kind, "status": status, "reason": reason, "message": message,
-           "lastTransitionTime": since, **more}  # fmt: skip
-    kept = [new if each.get("type") == kind else each for each in conditions or ()]
-    return kept if old is not None else [*kept, new]
+    new = {**(old or {}), "type": kind, "status": status, "reason": reason, "message": message}
+    new |= {"lastTransitionTime": since, **more}
+    updated = [new if each.get("type") == kind else each for each in conditions or ()]
+    return updated if old is not None else [*updated, new]
 
 
 def drop(conditions: list[Json] | None, kind: str) -> list[Json]:

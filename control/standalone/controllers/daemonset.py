@@ -1,7 +1,7 @@
-"""DaemonSet: one pod on every node that it fits.
+"""DaemonSet: one pod on every node that its pod template selects.
 
-Pods are bound to their node by spec.nodeName rather than by node affinity and a scheduler, so that daemons run
-on a server without one. A rolling update deletes pods of older templates, maxUnavailable at a time.
+Pods are bound by spec.nodeName instead of node affinity, so that they run without a scheduler. A rolling update
+deletes pods of older templates, at most maxUnavailable at a time.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class DaemonSetController(WorkloadController):
         return {**super().watches(), NODE: self._all}
 
     def _all(self, change: ObjectChange) -> list[Key]:
-        found = self.registry.store.list(self.kind)
-        return [(each["metadata"]["namespace"], each["metadata"]["name"]) for each in found]
+        daemon_sets = self.registry.store.list(self.kind)
+        return [(each["metadata"]["namespace"], each["metadata"]["name"]) for each in daemon_sets]
 
     async def reconcile(self, key: Key) -> float | None:
         owner = self.registry.find(self.kind, *key)
@@ -50,18 +50,18 @@ class DaemonSetController(WorkloadController):
         if not owner["metadata"].get("deletionTimestamp"):
             await self._place(owner, fitting, revision)
         pods = [pod for pod in await self.owned(owner) if ownership.active(pod)]
-        right = [pod for pod in pods if _node_of(pod) in fitting]
-        waits = [available(pod, spec.get("minReadySeconds", 0), self.now) for pod in right]
+        placed = [pod for pod in pods if _node_of(pod) in fitting]
+        waits = [available(pod, spec.get("minReadySeconds", 0), self.now) for pod in placed]
 
         def status(old: Json) -> Json:
             counts = {
-                "currentNumberScheduled": len(right),
+                "currentNumberScheduled": len(placed),
                 "desiredNumberScheduled": len(fitting),
-                "numberMisscheduled": len(pods) - len(right),
+                "numberMisscheduled": len(pods) - len(placed),
                 "numberReady": sum(wait is not None for wait in waits),
                 "numberAvailable": sum(wait == 0 for wait in waits),
                 "numberUnavailable": len(fitting) - sum(wait == 0 for wait in waits),
-                "updatedNumberScheduled": sum(_revision_of(pod) == revision for pod in right),
+                "updatedNumberScheduled": sum(_revision_of(pod) == revision for pod in placed),
             }
             return {**old, **counts, "observedGeneration": owner["metadata"].get("generation", 1)}
 
@@ -95,7 +95,7 @@ class DaemonSetController(WorkloadController):
         if strategy.get("type") == "OnDelete":
             return
         limit = ownership.amount((strategy.get("rollingUpdate") or {}).get("maxUnavailable", 1), len(fitting), True)
-        for pod in sorted(outdated, key=ownership.ready):  # those that don't serve cost nothing
+        for pod in sorted(outdated, key=ownership.ready):  # pods that aren't ready first: they reduce no availability
             if ownership.ready(pod):
                 if down >= max(1, limit):
                     continue
@@ -123,7 +123,7 @@ def _revision_of(pod: Json) -> str:
 
 
 def fits(spec: Json, node: Json) -> bool:
-    """Whether a daemon with this pod spec belongs on the node: selector, required node affinity, taints."""
+    """Whether a DaemonSet pod with this spec runs on the node: node selector, required node affinity, taints."""
     labels = node["metadata"].get("labels") or {}
     if any(labels.get(key) != value for key, value in (spec.get("nodeSelector") or {}).items()):
         return False
@@ -169,7 +169,7 @@ def _requirement(requirement: Json, labels: dict[str, str]) -> bool:
     if operator in ("Exists", "DoesNotExist"):
         return (value is not None) == (operator == "Exists")
     try:
-        have, want = int(value or ""), int(values[0])
+        number, limit = int(value or ""), int(values[0])
     except (ValueError, IndexError):
         return False
-    return have > want if operator == "Gt" else have < want
+    return number > limit if operator == "Gt" else number < limit

@@ -1,8 +1,8 @@
-"""Deployment: a ReplicaSet for each template it has had, and a gradual move to the newest.
+"""Deployment: one ReplicaSet per pod template, and a rollout to the newest one.
 
-RollingUpdate keeps within maxSurge and maxUnavailable, Recreate empties the old sets first. Revisions are
-numbered in `deployment.kubernetes.io/revision`, so that `kubectl rollout` status, history and undo work. A
-rollout that makes no progress for progressDeadlineSeconds is reported as such.
+RollingUpdate stays within maxSurge and maxUnavailable; Recreate scales the old sets to zero first. Revisions are
+numbered in `deployment.kubernetes.io/revision`, for `kubectl rollout` status, history and undo. A
+rollout without progress for progressDeadlineSeconds gets the reason ProgressDeadlineExceeded.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class DeploymentController(WorkloadController):
         return await self._report(key, deployment, await self.owned(deployment))
 
     async def _current(self, deployment: Json, new: Json | None, sets: list[Json]) -> Json:
-        """The ReplicaSet of the present template, made if needed, with the highest revision number."""
+        """The ReplicaSet of the current template, created if needed, with the highest revision number."""
         highest = max((_revision(each) for each in sets), default=0)
         if new is None:
             new = await self._create(deployment, highest + 1)
@@ -63,10 +63,10 @@ class DeploymentController(WorkloadController):
     async def _create(self, deployment: Json, revision: int) -> Json:
         metadata, spec = deployment["metadata"], deployment["spec"]
         template = copy.deepcopy(spec["template"])
-        mark = {HASH: ownership.template_hash(template)}
-        template.setdefault("metadata", {})["labels"] = {**(template["metadata"].get("labels") or {}), **mark}
+        hash_label = {HASH: ownership.template_hash(template)}
+        template.setdefault("metadata", {})["labels"] = {**(template["metadata"].get("labels") or {}), **hash_label}
         selector = copy.deepcopy(spec["selector"])
-        selector["matchLabels"] = {**(selector.get("matchLabels") or {}), **mark}
+        selector["matchLabels"] = {**(selector.get("matchLabels") or {}), **hash_label}
         annotations = {
             k: v for k, v in (metadata.get("annotations") or {}).items() if k not in (LAST_APPLIED, REVISION)
         }
@@ -74,7 +74,7 @@ class DeploymentController(WorkloadController):
             "apiVersion": "apps/v1",
             "kind": "ReplicaSet",
             "metadata": {
-                "name": f"{metadata['name']}-{mark[HASH]}",
+                "name": f"{metadata['name']}-{hash_label[HASH]}",
                 "namespace": metadata["namespace"],
                 "labels": template["metadata"]["labels"],
                 "annotations": {**annotations, REVISION: str(revision)},
@@ -118,11 +118,11 @@ class DeploymentController(WorkloadController):
             await self._scale(new, deployment["spec"].get("replicas", 1))
 
     async def _roll(self, deployment: Json, new: Json, old: list[Json]) -> None:
-        wanted = deployment["spec"].get("replicas", 1)
-        plan = rolling_plan(wanted, *_limits(deployment), _size(new), [(_size(each), _available(each)) for each in old],
-                            _available(new))  # fmt: skip
-        await self._scale(new, plan[0])
-        for each, size in zip(old, plan[1], strict=True):
+        desired = deployment["spec"].get("replicas", 1)
+        old_sizes = [(_size(each), _available(each)) for each in old]
+        new_size, sizes = rolling_plan(desired, *_limits(deployment), _size(new), old_sizes, _available(new))
+        await self._scale(new, new_size)
+        for each, size in zip(old, sizes, strict=True):
             await self._scale(each, size)
 
     async def _forget_old(self, deployment: Json, old: list[Json]) -> None:
@@ -144,24 +144,24 @@ class DeploymentController(WorkloadController):
 
 
 def next_status(old: Json, deployment: Json, sets: list[Json], now: float) -> tuple[Json, float | None]:
-    """The status that the ReplicaSets call for, and when to look again if the rollout is still going on."""
+    """The status that follows from the ReplicaSets, and the seconds until the next run while a rollout is going on."""
     spec, stamp = deployment["spec"], timestamp(now)
-    wanted, deadline = spec.get("replicas", 1), spec.get("progressDeadlineSeconds", 600)
+    desired, deadline = spec.get("replicas", 1), spec.get("progressDeadlineSeconds", 600)
     new = next((each for each in sets if _same_template(each, spec["template"])), None)
     counts = {
         name: sum((each.get("status") or {}).get(name, 0) for each in sets)
         for name in ("replicas", "readyReplicas", "availableReplicas")
     }
-    serving = counts["availableReplicas"]
+    available = counts["availableReplicas"]
     counts["updatedReplicas"] = ((new or {}).get("status") or {}).get("replicas", 0)
-    counts["unavailableReplicas"] = max(0, wanted - serving)
-    complete = new is not None and counts["updatedReplicas"] == wanted == counts["replicas"] == serving
-    enough = serving >= wanted - _limits(deployment)[1]
+    counts["unavailableReplicas"] = max(0, desired - available)
+    complete = new is not None and counts["updatedReplicas"] == desired == counts["replicas"] == available
+    enough = available >= desired - _limits(deployment)[1]
     rows = conditions.put(old.get("conditions"), "Available", *_availability(enough), stamp)
 
-    found = conditions.find(rows, "Progressing")
-    moved = found is None or any(old.get(name, 0) != value for name, value in counts.items())
-    since = stamp if moved or found is None else found.get("lastUpdateTime", stamp)
+    progressing = conditions.find(rows, "Progressing")
+    progress = progressing is None or any(old.get(name, 0) != value for name, value in counts.items())
+    since = stamp if progress or progressing is None else progressing.get("lastUpdateTime", stamp)
     name = (new or deployment)["metadata"]["name"]
     again = None
     if complete:
@@ -177,42 +177,42 @@ def next_status(old: Json, deployment: Json, sets: list[Json], now: float) -> tu
 
 
 def rolling_plan(
-    wanted: int, surge: int, unavailable: int, new: int, old: list[tuple[int, int]], new_available: int
+    desired: int, surge: int, unavailable: int, new: int, old: list[tuple[int, int]], new_available: int
 ) -> tuple[int, list[int]]:
-    """Next sizes of the new set and of the old ones, each given as (size, available).
+    """The next size of the new set and the next sizes of the old ones; `old` has their (size, available).
 
-    Never more than `wanted + surge` pods in all, and none that is available is given up while that would leave
-    fewer than `wanted - unavailable`.
+    The total is at most `desired + surge` pods, and available pods are only removed while at least
+    `desired - unavailable` remain.
     """
     sizes = [size for size, _ in old]
-    if new > wanted:
-        new = wanted
-    room = max(0, wanted + surge - new - sum(sizes))
-    grown = min(wanted, new + room)
-    spare = max(0, new + sum(sizes) - (wanted - unavailable) - max(0, new - new_available))
-    for at, (size, ready) in enumerate(old):  # pods that serve nobody go first
-        idle = min(size - min(ready, size), spare)
-        sizes[at] -= idle
-        spare -= idle
-    free = min(spare, max(0, new_available + sum(min(r, s) for (_, r), s in zip(old, sizes, strict=True))
-                          - (wanted - unavailable)))  # fmt: skip
-    for at, size in enumerate(sizes):
-        cut = min(size, free)
-        sizes[at] -= cut
-        free -= cut
+    new = min(new, desired)
+    room = max(0, desired + surge - new - sum(sizes))
+    grown = min(desired, new + room)
+    minimum = desired - unavailable
+    spare = max(0, new + sum(sizes) - minimum - max(0, new - new_available))
+    for index, (size, available) in enumerate(old):  # first the pods that are not available
+        removed = min(size - min(available, size), spare)
+        sizes[index] -= removed
+        spare -= removed
+    old_available = sum(min(available, size) for (_, available), size in zip(old, sizes, strict=True))
+    spare = min(spare, max(0, new_available + old_available - minimum))
+    for index, size in enumerate(sizes):
+        removed = min(size, spare)
+        sizes[index] -= removed
+        spare -= removed
     return grown, sizes
 
 
 def _limits(deployment: Json) -> tuple[int, int]:
-    """(maxSurge, maxUnavailable) in pods; never both 0, or nothing could move."""
-    wanted = deployment["spec"].get("replicas", 1)
+    """(maxSurge, maxUnavailable) in pods; not both 0, because then a rollout could not proceed."""
+    desired = deployment["spec"].get("replicas", 1)
     strategy = deployment["spec"].get("strategy") or {}
     rolling = strategy.get("rollingUpdate") or {}
     if strategy.get("type") == "Recreate":
-        return 0, wanted
-    surge = ownership.amount(rolling.get("maxSurge", "25%"), wanted, True)
-    unavailable = min(wanted, ownership.amount(rolling.get("maxUnavailable", "25%"), wanted, False))
-    return surge, unavailable if surge or unavailable else min(1, wanted)
+        return 0, desired
+    surge = ownership.amount(rolling.get("maxSurge", "25%"), desired, True)
+    unavailable = min(desired, ownership.amount(rolling.get("maxUnavailable", "25%"), desired, False))
+    return surge, unavailable if surge or unavailable else min(1, desired)
 
 
 def _availability(enough: bool) -> tuple[str, str, str]:
@@ -222,12 +222,11 @@ def _availability(enough: bool) -> tuple[str, str, str]:
 
 
 def _same_template(replica_set: Json, template: Json) -> bool:
-    held = copy.deepcopy(replica_set["spec"].get("template") or {})
-    labels = (held.get("metadata") or {}).get("labels") or {}
-    wanted = ((template.get("metadata") or {}).get("labels") or {}).get(HASH)
-    if wanted is None:
+    set_template = copy.deepcopy(replica_set["spec"].get("template") or {})
+    labels = (set_template.get("metadata") or {}).get("labels") or {}
+    if ((template.get("metadata") or {}).get("labels") or {}).get(HASH) is None:
         labels.pop(HASH, None)
-    return _content(held) == _content(template)
+    return _content(set_template) == _content(template)
 
 
 def _content(template: Json) -> Json:

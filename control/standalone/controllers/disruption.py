@@ -1,9 +1,8 @@
-"""PodDisruptionBudgets: how many pods of an application may be missing, and the gate that evictions pass.
+"""PodDisruptionBudgets: keeps their status, and checks evictions against them.
 
-The controller keeps each budget's status (expectedPods, currentHealthy, desiredHealthy, disruptionsAllowed);
-`eviction_gate` takes one disruption from the budget of a pod before it is evicted, or refuses with 429 as
-Kubernetes does. Evicted pods count as missing by name (disruptedPods) until they are seen to go, for at most
-DISRUPTED_SECONDS.
+The controller keeps each budget's status (expectedPods, currentHealthy, desiredHealthy, disruptionsAllowed).
+`eviction_gate` uses one allowed disruption of a pod's budget before the pod is evicted, or rejects the eviction with
+429. Evicted pods count as not healthy by name (disruptedPods) until they are deleted, for at most DISRUPTED_SECONDS.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ VIOLATION = "Cannot evict pod as it would violate the pod's disruption budget."
 
 
 class UnknownScale(Exception):
-    """The pods' controller doesn't tell how many there should be."""
+    """The desired number of pods can't be determined from their controllers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,21 +85,21 @@ class DisruptionController(EmbeddedController):
         )
         if not disrupted:
             status.pop("disruptedPods", None)
-        budget["status"] = status  # carries its resourceVersion: an eviction meanwhile makes this a conflict
+        budget["status"] = status  # with its resourceVersion, so that a concurrent eviction makes this a conflict
         await ignore_missing(self.registry.update(PDB, *key, budget, SYSTEM, _STATUS))
         return again
 
     def _disrupted(self, budget: Json, pods: list[Json]) -> tuple[dict[str, str], float | None]:
-        """Evicted pods that are still to go, and when the first of them stops counting."""
+        """Evicted pods that still exist, and the seconds until the first of them stops counting."""
         present = {pod["metadata"]["name"]: pod for pod in pods if not pod["metadata"].get("deletionTimestamp")}
-        kept: dict[str, str] = {}
+        disrupted: dict[str, str] = {}
         again: float | None = None
         for name, since in ((budget.get("status") or {}).get("disruptedPods") or {}).items():
             left = parse_timestamp(since) + DISRUPTED_SECONDS - self.now
             if name in present and left > 0:
-                kept[name] = since
+                disrupted[name] = since
                 again = left if again is None else min(again, left)
-        return kept, again
+        return disrupted, again
 
     def _count(self, budget: Json, pods: list[Json], disrupted: dict[str, str]) -> Counts:
         spec = budget.get("spec") or {}
@@ -120,7 +119,7 @@ class DisruptionController(EmbeddedController):
         return Counts(expected, ownership.amount(low if low is not None else 0, expected, True), healthy)
 
     def _scales(self, pods: list[Json]) -> dict[str, int]:
-        """uid of each controller of the pods -> how many pods it wants."""
+        """uid of each controller of the pods -> its desired number of pods."""
         scales: dict[str, int] = {}
         for pod in pods:
             reference = ownership.controller_of(pod)
@@ -128,20 +127,20 @@ class DisruptionController(EmbeddedController):
                 name = pod["metadata"]["name"]
                 raise UnknownScale(f'found no controllers for pod "{name}"')
             owner = self._live(pod, reference)
-            above = ownership.controller_of(owner) if owner["kind"] == "ReplicaSet" else None
-            if above is not None and above.get("kind") == "Deployment":
-                owner = self._live(owner, above)
-            scales[owner["metadata"]["uid"]] = self._wanted(owner)
+            deployment = ownership.controller_of(owner) if owner["kind"] == "ReplicaSet" else None
+            if deployment is not None and deployment.get("kind") == "Deployment":
+                owner = self._live(owner, deployment)
+            scales[owner["metadata"]["uid"]] = self._replicas(owner)
         return scales
 
     def _live(self, obj: Json, reference: Json) -> Json:
         kind = self.registry.kinds.by_gvk(reference["apiVersion"], reference["kind"])
-        found = self.registry.find(kind.key, obj["metadata"]["namespace"], reference["name"]) if kind else None
-        if found is None or found["metadata"]["uid"] != reference["uid"]:
+        owner = self.registry.find(kind.key, obj["metadata"]["namespace"], reference["name"]) if kind else None
+        if owner is None or owner["metadata"]["uid"] != reference["uid"]:
             raise UnknownScale(f'{reference["kind"]} "{reference["name"]}" not found')
-        return found
+        return owner
 
-    def _wanted(self, owner: Json) -> int:
+    def _replicas(self, owner: Json) -> int:
         kind = self.registry.kinds.by_gvk(owner["apiVersion"], owner["kind"])
         if kind is None or kind.scale is None:
             raise UnknownScale(f"{owner['kind']} does not implement the scale subresource")
@@ -157,7 +156,7 @@ def covers(budget: Json, pod: Json) -> bool:
 
 
 async def eviction_gate(registry: ObjectRegistry, pod: Json, dry_run: bool) -> None:
-    """Take one disruption from the pod's budget; raises StatusError 429 if it has none to give, 500 for two budgets."""
+    """Use one disruption of the pod's budget; raises StatusError 429 if none is allowed, 500 for several budgets."""
     namespace, name = pod["metadata"]["namespace"], pod["metadata"]["name"]
     budgets = [each for each in registry.store.list(PDB, namespace) if covers(each, pod)]
     if not budgets:
@@ -176,13 +175,14 @@ async def eviction_gate(registry: ObjectRegistry, pod: Json, dry_run: bool) -> N
 
     def take(live: Json) -> Json | None:
         status = live.setdefault("status", {})
-        held = live["metadata"]["name"]
+        budget_name = live["metadata"]["name"]
         if status.get("observedGeneration", 0) < live["metadata"].get("generation", 1):
-            cause = f"The disruption budget {held} is still being processed by the server."
-            raise _refused(cause, 10)
+            cause = f"The disruption budget {budget_name} is still being processed by the server."
+            raise _rejected(cause, 10)
         if status.get("disruptionsAllowed", 0) <= 0:
-            wanted, healthy = status.get("desiredHealthy", 0), status.get("currentHealthy", 0)
-            raise _refused(f"The disruption budget {held} needs {wanted} healthy pods and has {healthy} currently", 0)
+            desired, healthy = status.get("desiredHealthy", 0), status.get("currentHealthy", 0)
+            cause = f"The disruption budget {budget_name} needs {desired} healthy pods and has {healthy} currently"
+            raise _rejected(cause, 0)
         status["disruptionsAllowed"] -= 1
         status["disruptedPods"] = {**(status.get("disruptedPods") or {}), name: timestamp(registry.now())}
         if status["disruptionsAllowed"] == 0:
@@ -200,6 +200,6 @@ async def eviction_gate(registry: ObjectRegistry, pod: Json, dry_run: bool) -> N
     await ignore_missing(registry.modify(PDB, namespace, budget["metadata"]["name"], take, SYSTEM, options))
 
 
-def _refused(cause: str, retry: int) -> errors.StatusError:
+def _rejected(cause: str, retry: int) -> errors.StatusError:
     causes = [{"reason": "DisruptionBudget", "message": cause}]
     return errors.too_many_requests(VIOLATION, retry or None, causes)

@@ -1,13 +1,12 @@
-"""The garbage collector: objects go when their owners have gone.
+"""The garbage collector: deletes objects whose owners are deleted.
 
-Background: an object all of whose owners are gone is deleted; references to some that are gone are dropped.
-Foreground: an owner with the finalizer `foregroundDeletion` has its dependents deleted first and goes when none
-that blocks it (blockOwnerDeletion) is left. Orphan: an owner with the finalizer `orphan` has its dependents'
-references removed first.
+Background: an object without any existing owner is deleted; if some owners exist, references to the others are removed.
+Foreground: the dependents of an owner with the finalizer `foregroundDeletion` are deleted first; the owner is removed
+when no blocking dependent (blockOwnerDeletion) is left. Orphan: the references of the dependents to an owner with the
+finalizer `orphan` are removed first.
 
-`Graph` remembers who refers to whom, by uid; it holds only objects that have owners, so its size is that of
-those. All kinds are followed, custom ones as they come and go; an owner of a kind that isn't served is neither
-there nor gone, and its dependents are left alone until it is.
+`Graph` has the owner references by uid, only of objects that have owners. All served kinds are watched, custom ones
+while they are served. The existence of an owner whose kind isn't served is unknown; its dependents stay unchanged.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ RECHECK_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where an object is, and which one of that name."""
+    """Kind, namespace, name and uid of an object."""
 
     key: str
     namespace: str
@@ -45,20 +44,21 @@ class Address:
 
 @dataclass(slots=True)
 class Graph:
-    """Who refers to whom. `observe` and `forget` are idempotent."""
+    """Owner references by uid. `observe` and `forget` are idempotent."""
 
     addresses: dict[str, Address] = field(default_factory=dict)
     owners: dict[str, frozenset[str]] = field(default_factory=dict)
     dependents: dict[str, set[str]] = field(default_factory=dict)
 
     def observe(self, address: Address, owners: frozenset[str]) -> None:
-        for gone in self.owners.get(address.uid, frozenset()) - owners:
-            self._unlink(gone, address.uid)
+        for former_owner in self.owners.get(address.uid, frozenset()) - owners:
+            self._unlink(former_owner, address.uid)
         if not owners:
             self.addresses.pop(address.uid, None)
             self.owners.pop(address.uid, None)
             return
-        self.addresses[address.uid], self.owners[address.uid] = address, owners
+        self.addresses[address.uid] = address
+        self.owners[address.uid] = owners
         for owner in owners:
             self.dependents.setdefault(owner, set()).add(address.uid)
 
@@ -71,36 +71,36 @@ class Graph:
         return [self.addresses[each] for each in sorted(self.dependents.get(uid, ()))]
 
     def _unlink(self, owner: str, uid: str) -> None:
-        left = self.dependents.get(owner)
-        if left is not None:
-            left.discard(uid)
-            if not left:
+        dependents = self.dependents.get(owner)
+        if dependents is not None:
+            dependents.discard(uid)
+            if not dependents:
                 del self.dependents[owner]
 
 
 class GarbageCollector(EmbeddedController):
-    """Its queue holds uids as ("", uid); addresses are in `_known`."""
+    """Its queue has uids as ("", uid); their addresses are in `_queued`."""
 
     name = "garbage-collector"
 
     def __init__(self, registry: ObjectRegistry) -> None:
         super().__init__(registry)
         self.graph = Graph()
-        self._known: dict[str, Address] = {}  # what is in the queue
+        self._queued: dict[str, Address] = {}  # what is in the queue
         self._following: dict[str, asyncio.Task[None]] = {}
         self._since = 0
-        """The version that the graph was made of. Watches go on from it: an owner might go before they have begun."""
+        """The version of the initial graph. Watches start after it, so that no deletion in between is missed."""
 
     def watches(self) -> dict[str, Mapper]:
         return {}
 
     def prepare(self) -> None:
         self.graph = Graph()
-        self._known = {}
+        self._queued = {}
         self._following = {}
         self.registry.store.commit()
         self._since = self.registry.store.revision
-        for kind in self._kinds():  # the whole graph first, or an owner might seem to have no dependents
+        for kind in self._kinds():  # the whole graph first, else an owner could appear to have no dependents
             for entry in self.registry.store.entries(kind.stored_as):
                 self._observe(kind, entry.obj)
 
@@ -130,7 +130,7 @@ class GarbageCollector(EmbeddedController):
     def _mapper(self, kind: ResourceKind) -> Mapper:
         def changed(change: ObjectChange) -> list[Key]:
             if change.type == "DELETED":
-                self._gone(change.object)
+                self._deleted(change.object)
             else:
                 self._observe(kind, change.object)
             return []
@@ -141,31 +141,31 @@ class GarbageCollector(EmbeddedController):
         metadata = obj["metadata"]
         address = Address(kind.key, metadata.get("namespace") or "", metadata["name"], metadata["uid"])
         owners = frozenset(str(each.get("uid")) for each in metadata.get("ownerReferences") or ())
-        news = self.graph.owners.get(address.uid, frozenset()) != owners
+        changed = self.graph.owners.get(address.uid, frozenset()) != owners
         self.graph.observe(address, owners)
-        held = metadata.get("deletionTimestamp") and {FOREGROUND, ORPHAN} & set(metadata.get("finalizers") or ())
-        if news or held:
+        waiting = metadata.get("deletionTimestamp") and {FOREGROUND, ORPHAN} & set(metadata.get("finalizers") or ())
+        if changed or waiting:
             self._enqueue(address)
 
-    def _gone(self, obj: Json) -> None:
+    def _deleted(self, obj: Json) -> None:
         uid = obj["metadata"]["uid"]
         owners = self.graph.owners.get(uid, frozenset())
         for dependent in self.graph.dependents_of(uid):
             self._enqueue(dependent)
         self.graph.forget(uid)
-        for owner in owners:  # one of them may wait for this one
-            if (waiting := self._known.get(owner)) is not None:
+        for owner in owners:  # an owner may wait for the deletion of this object
+            if (waiting := self._queued.get(owner)) is not None:
                 self._enqueue(waiting)
 
     def _enqueue(self, address: Address) -> None:
-        self._known[address.uid] = address
+        self._queued[address.uid] = address
         self.queue.add(("", address.uid))
 
     async def reconcile(self, key: Key) -> float | None:
-        address = self._known.get(key[1])
+        address = self._queued.get(key[1])
         obj = self._find(address) if address is not None else None
         if address is None or obj is None:
-            self._known.pop(key[1], None)
+            self._queued.pop(key[1], None)
             return None
         metadata = obj["metadata"]
         finalizers = metadata.get("finalizers") or ()
@@ -175,11 +175,11 @@ class GarbageCollector(EmbeddedController):
             elif FOREGROUND in finalizers:
                 return await self._foreground(address)
             else:
-                self._known.pop(address.uid, None)
+                self._queued.pop(address.uid, None)
             return None
         again = await self._collect(address, obj)
         if again is None:
-            self._known.pop(address.uid, None)
+            self._queued.pop(address.uid, None)
         return again
 
     def _find(self, address: Address) -> Json | None:
@@ -190,25 +190,25 @@ class GarbageCollector(EmbeddedController):
         return obj if obj is not None and obj["metadata"]["uid"] == address.uid else None
 
     async def _collect(self, address: Address, obj: Json) -> float | None:
-        """Background rule for one object that isn't being deleted."""
-        gone, waiting, solid = [], [], []
+        """The background rule, for one object that isn't being deleted."""
+        absent, deleting, present = [], [], []  # uids of owners
         for reference in obj["metadata"].get("ownerReferences") or ():
             owner, known = self._owner(address, reference)
             if not known:
                 return RECHECK_SECONDS
             if owner is None:
-                gone.append(reference["uid"])
+                absent.append(reference["uid"])
             elif _deleting_in_foreground(owner):
-                waiting.append(reference["uid"])
+                deleting.append(reference["uid"])
             else:
-                solid.append(reference["uid"])
-        if not gone and not waiting:
+                present.append(reference["uid"])
+        if not absent and not deleting:
             return None
-        if solid:
-            await self._drop_references(address, {*gone, *waiting})
+        if present:
+            await self._drop_references(address, {*absent, *deleting})
             return None
         policy = "Background"
-        if waiting and self.graph.dependents_of(address.uid):
+        if deleting and self.graph.dependents_of(address.uid):
             policy = "Foreground"
         elif ORPHAN in (obj["metadata"].get("finalizers") or ()):
             policy = "Orphan"
@@ -218,7 +218,7 @@ class GarbageCollector(EmbeddedController):
         return None
 
     def _owner(self, address: Address, reference: Mapping[str, Any]) -> tuple[Json | None, bool]:
-        """(the live owner or None, whether that is certain)."""
+        """(the live owner or None, whether its existence is known)."""
         kind = self.registry.kinds.by_gvk(str(reference.get("apiVersion")), str(reference.get("kind")))
         if kind is None:
             return None, False
@@ -255,11 +255,11 @@ class GarbageCollector(EmbeddedController):
     async def _drop_references(self, address: Address, uids: set[str]) -> None:
         def change(obj: Json) -> Json | None:
             references = obj["metadata"].get("ownerReferences") or []
-            kept = [each for each in references if each.get("uid") not in uids]
-            if obj["metadata"]["uid"] != address.uid or kept == references:
+            remaining = [each for each in references if each.get("uid") not in uids]
+            if obj["metadata"]["uid"] != address.uid or remaining == references:
                 return None
-            obj["metadata"]["ownerReferences"] = kept
-            if not kept:
+            obj["metadata"]["ownerReferences"] = remaining
+            if not remaining:
                 del obj["metadata"]["ownerReferences"]
             return obj
 
@@ -284,7 +284,7 @@ class GarbageCollector(EmbeddedController):
         try:
             await self.registry.delete(address.key, address.namespace or None, address.name, SYSTEM, options)
         except StatusError as error:
-            if error.reason not in ("NotFound", "Conflict"):  # gone, or another one by now
+            if error.reason not in ("NotFound", "Conflict"):  # deleted, or the name belongs to another object
                 raise
 
 

@@ -1,7 +1,7 @@
-"""Job: run pods until enough have succeeded, or too many failed.
+"""Job: runs pods until enough have succeeded or too many have failed.
 
-Counts come from the pods themselves, which stay until the Job is deleted. Failed pods are replaced after 10 s,
-doubling to 6 min, at most backoffLimit times; Indexed jobs give each completion its number.
+The counts are those of the pods themselves, which stay until the Job is deleted. Failed pods are replaced after 10 s,
+doubled up to 6 min, at most backoffLimit times. In Indexed jobs each completion has an index.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class JobController(WorkloadController):
         job = self.registry.find(self.kind, *key)
         if job is None or job["metadata"].get("deletionTimestamp"):
             return None
-        end = next((each for each in (job.get("status") or {}).get("conditions") or ()
-                    if each["type"] in ("Complete", "Failed") and each["status"] == "True"), None)  # fmt: skip
-        if end is not None:
+        rows = (job.get("status") or {}).get("conditions") or ()
+        ends = (each for each in rows if each["type"] in ("Complete", "Failed") and each["status"] == "True")
+        if (end := next(ends, None)) is not None:
             return await self._expire(key, job, end)
         pods = await self.owned(job)
         again = self._deadline(job)
@@ -50,7 +50,7 @@ class JobController(WorkloadController):
         return again
 
     def _deadline(self, job: Json) -> float | None:
-        """Seconds until activeDeadlineSeconds is over; 0.0 or less when it is."""
+        """Seconds until activeDeadlineSeconds has passed; 0.0 or less when it has."""
         seconds, start = job["spec"].get("activeDeadlineSeconds"), (job.get("status") or {}).get("startTime")
         if seconds is None or start is None or job["spec"].get("suspend"):
             return None
@@ -70,7 +70,7 @@ class JobController(WorkloadController):
         return None
 
     def _backoff(self, pods: list[Json]) -> float | None:
-        """Seconds to wait before the next pod, None when one may start."""
+        """Seconds until the next pod may start; None: now."""
         ends = [_finished_at(pod) for pod in pods if ownership.phase(pod) == "Failed"]
         known = [each for each in ends if each is not None]
         if not known:
@@ -84,16 +84,16 @@ class JobController(WorkloadController):
         parallelism, completions = spec.get("parallelism", 1), spec.get("completions")
         succeeded = _succeeded(job, pods)
         if completions is not None:
-            wanted = min(parallelism, completions - succeeded)
+            desired = min(parallelism, completions - succeeded)
         else:
-            wanted = 0 if succeeded else parallelism
-        surplus = len(running) - wanted
+            desired = 0 if succeeded else parallelism
+        surplus = len(running) - desired
         for pod in sorted(running, key=ownership.deletion_order)[: max(0, surplus)]:
             await self.delete_child(pod)
         if not may_start:
             return
         indexes = _open_indexes(job, pods) if spec.get("completionMode") == "Indexed" else None
-        for _ in range(min(BURST, wanted - len(running))):
+        for _ in range(min(BURST, desired - len(running))):
             pod = ownership.pod_from(job, spec.get("template") or {})
             if indexes is not None:
                 if not indexes:
@@ -140,7 +140,7 @@ class JobController(WorkloadController):
         await self.set_status(key, status)
 
     async def _expire(self, key: Key, job: Json, end: Json) -> float | None:
-        """Delete a finished Job when its ttlSecondsAfterFinished has passed."""
+        """Delete a finished Job after its ttlSecondsAfterFinished."""
         ttl = job["spec"].get("ttlSecondsAfterFinished")
         if ttl is None:
             return None
@@ -159,8 +159,8 @@ def _index_of(pod: Json) -> int | None:
 
 def _succeeded_indexes(job: Json, pods: list[Json]) -> list[int]:
     total = job["spec"].get("completions") or 0
-    found = {_index_of(pod) for pod in pods if ownership.phase(pod) == "Succeeded"}
-    return sorted(each for each in found if each is not None and each < total)
+    indexes = {_index_of(pod) for pod in pods if ownership.phase(pod) == "Succeeded"}
+    return sorted(each for each in indexes if each is not None and each < total)
 
 
 def _succeeded(job: Json, pods: list[Json]) -> int:

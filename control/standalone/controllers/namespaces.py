@@ -1,7 +1,7 @@
-"""Empties namespaces that are being deleted, and furnishes new ones.
+"""Empties namespaces that are being deleted, and creates the default objects of new ones.
 
-Deletion: everything of every namespaced kind is deleted, what is left is told in the conditions, and when
-nothing is the finalizer `kubernetes` goes and with it the namespace. Furnishing: each namespace has the service
+Deletion: all objects of all namespaced kinds are deleted; the conditions report what remains; when nothing does,
+the finalizer `kubernetes` is removed, and with it the namespace. Default objects of each namespace: the service
 account `default` and the ConfigMap `kube-root-ca.crt` with the server's CA.
 """
 
@@ -21,7 +21,7 @@ from control.standalone.registry import ObjectChange, ObjectRegistry, WriteOptio
 Json = dict[str, Any]
 
 FINALIZER = "kubernetes"
-LOOK_AGAIN_SECONDS = 0.5
+RECHECK_SECONDS = 0.5
 ROOT_CA, DEFAULT_ACCOUNT = "kube-root-ca.crt", "default"
 _STATUS = WriteOptions(subresource="status", field_manager="kube-controller-manager")
 _FINALIZE = WriteOptions(subresource="finalize", field_manager="kube-controller-manager")
@@ -43,7 +43,7 @@ class NamespaceDeletion(EmbeddedController):
         failures, left = await self._empty(name)
         if failures or left:
             await self._report(name, failures, left)
-            return LOOK_AGAIN_SECONDS
+            return RECHECK_SECONDS
 
         def release(obj: Json) -> Json:
             spec = obj.setdefault("spec", {})
@@ -54,7 +54,7 @@ class NamespaceDeletion(EmbeddedController):
         return None
 
     async def _empty(self, name: str) -> tuple[list[str], list[Json]]:
-        """Delete all content; returns what failed, and the objects that are still there."""
+        """Delete all content; returns the failures, and the objects that remain."""
         failures: list[str] = []
         left: list[Json] = []
         options = DeletionOptions(propagation_policy="Background")
@@ -73,20 +73,20 @@ class NamespaceDeletion(EmbeddedController):
     async def _report(self, name: str, failures: list[str], left: list[Json]) -> None:
         now = timestamp(self.now)
         counts: dict[str, int] = {}
-        holders: dict[str, int] = {}
+        finalizer_counts: dict[str, int] = {}
         for obj in left:
             counts[str(obj.get("kind"))] = counts.get(str(obj.get("kind")), 0) + 1
             for finalizer in obj["metadata"].get("finalizers") or ():
-                holders[finalizer] = holders.get(finalizer, 0) + 1
+                finalizer_counts[finalizer] = finalizer_counts.get(finalizer, 0) + 1
         remaining = ", ".join(f"{kind} has {n} resource instances" for kind, n in sorted(counts.items()))
-        held = ", ".join(f"{finalizer} in {n} resource instances" for finalizer, n in sorted(holders.items()))
+        finalizers = ", ".join(f"{name} in {n} resource instances" for name, n in sorted(finalizer_counts.items()))
         rows = (
             ("NamespaceDeletionContentFailure", bool(failures), "ContentDeletionFailed", "ContentDeleted",
              "; ".join(failures), "All content successfully deleted, may be waiting on finalization"),
             ("NamespaceContentRemaining", bool(left), "SomeResourcesRemain", "ContentRemoved",
              f"Some resources are remaining: {remaining}", "All content successfully removed"),
-            ("NamespaceFinalizersRemaining", bool(holders), "SomeFinalizersRemain", "ContentHasNoFinalizers",
-             f"Some content in the namespace has finalizers remaining: {held}",
+            ("NamespaceFinalizersRemaining", bool(finalizers), "SomeFinalizersRemain", "ContentHasNoFinalizers",
+             f"Some content in the namespace has finalizers remaining: {finalizers}",
              "All content-preserving finalizers finished"),
         )  # fmt: skip
 
@@ -106,7 +106,7 @@ class NamespaceDeletion(EmbeddedController):
         await ignore_missing(self.registry.modify(NAMESPACE, None, name, change, SYSTEM, _STATUS))
 
 
-class NamespaceFurnishing(EmbeddedController):
+class NamespaceDefaults(EmbeddedController):
     name = "serviceaccount-and-root-ca"
 
     def __init__(self, registry: ObjectRegistry, ca_pem: str) -> None:
@@ -139,10 +139,10 @@ class NamespaceFurnishing(EmbeddedController):
 
 
 def _of_namespace(change: ObjectChange) -> list[Key]:
-    """Only the two objects kept here concern their namespace, and only when they changed away."""
+    """The namespace of a changed or deleted default object; other objects are ignored."""
     metadata = change.object["metadata"]
-    concerned = change.type != "ADDED" and metadata["name"] in (ROOT_CA, DEFAULT_ACCOUNT)
-    return [("", metadata["namespace"])] if concerned else []
+    affected = change.type != "ADDED" and metadata["name"] in (ROOT_CA, DEFAULT_ACCOUNT)
+    return [("", metadata["namespace"])] if affected else []
 
 
 async def _create(registry: ObjectRegistry, key: str, namespace: str, obj: Json) -> None:

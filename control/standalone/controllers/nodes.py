@@ -1,8 +1,8 @@
-"""Nodes that fall silent: conditions become Unknown, taints follow, pods that don't tolerate them go.
+"""Nodes without heartbeat: conditions become Unknown, taints follow, pods that don't tolerate them are deleted.
 
-A node lives while its Lease in kube-node-lease is renewed (or its Ready condition's heartbeat moves). Renewal is
-judged by when this controller saw it change, not by the node's clock, so that skewed clocks and a restarted
-server harm nobody: after a start every node has the full grace period.
+A node is alive while its Lease in kube-node-lease is renewed (or its Ready condition's heartbeat changes). The time of
+a renewal is when this controller observed it, not the node's clock, so that clock skew and a restart of the server
+don't matter: after a start every node has the full grace period.
 """
 
 from __future__ import annotations
@@ -43,40 +43,40 @@ class NodeLifecycle(EmbeddedController):
         super().__init__(registry)
         self._monotonic = monotonic
         self._grace = grace
-        self._seen: dict[str, tuple[tuple[Any, Any], float]] = {}  # node -> (renewal and heartbeat, when they changed)
+        self._observed: dict[str, tuple[tuple[Any, Any], float]] = {}
+        """Node -> ((renewTime, lastHeartbeatTime), monotonic time at which they changed)."""
 
     def watches(self) -> dict[str, Mapper]:
         return {NODE: itself, LEASES: _node_of_lease}
 
     def prepare(self) -> None:
-        self._seen.clear()
+        self._observed.clear()
 
     async def reconcile(self, key: Key) -> float | None:
         name = key[1]
         node = self.registry.find(NODE, None, name)
         if node is None:
-            self._seen.pop(name, None)
+            self._observed.pop(name, None)
             return None
         silent = self._monotonic() - self._last_seen(name, node)
         if silent >= self._grace:
             await self._mark_unknown(name, node)
             node = self.registry.find(NODE, None, name) or node
-        wanted = wanted_taints(node)
-        await self._taint(name, wanted)
+        await self._set_taints(name, desired_taints(node))
         return max(0.5, self._grace - silent) if silent < self._grace else self._grace
 
     def _last_seen(self, name: str, node: Json) -> float:
         lease = self.registry.store.get(LEASES, LEASE_NAMESPACE, name)
         ready = conditions.find((node.get("status") or {}).get("conditions"), "Ready") or {}
-        held = self._seen.get(name)
+        observed = self._observed.get(name)
         renewed = ((lease or {}).get("spec") or {}).get("renewTime")
-        if ready.get("reason") == "NodeStatusUnknown":  # our own mark, no sign of life
-            beat = held[0][1] if held is not None else None
+        if ready.get("reason") == "NodeStatusUnknown":  # set by this controller, not a heartbeat
+            heartbeat = observed[0][1] if observed is not None else None
         else:
-            beat = ready.get("lastHeartbeatTime")
-        if held is None or held[0] != (renewed, beat):
-            held = self._seen[name] = ((renewed, beat), self._monotonic())
-        return held[1]
+            heartbeat = ready.get("lastHeartbeatTime")
+        if observed is None or observed[0] != (renewed, heartbeat):
+            observed = self._observed[name] = ((renewed, heartbeat), self._monotonic())
+        return observed[1]
 
     async def _mark_unknown(self, name: str, node: Json) -> None:
         now = timestamp(self.now)
@@ -85,8 +85,8 @@ class NodeLifecycle(EmbeddedController):
             status = obj.setdefault("status", {})
             rows = list(status.get("conditions") or [])
             for kind in _SILENT:
-                found = conditions.find(rows, kind)
-                if found is None or found.get("status") != "Unknown":
+                condition = conditions.find(rows, kind)
+                if condition is None or condition.get("status") != "Unknown":
                     rows = conditions.put(
                         rows, kind, "Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status.", now
                     )
@@ -110,18 +110,18 @@ class NodeLifecycle(EmbeddedController):
         write = self.registry.modify(POD, metadata["namespace"], metadata["name"], change, SYSTEM, _STATUS)
         await ignore_missing(write)
 
-    async def _taint(self, name: str, wanted: list[Json]) -> None:
+    async def _set_taints(self, name: str, desired: list[Json]) -> None:
         now = timestamp(self.now)
 
         def change(obj: Json) -> Json | None:
             spec = obj.setdefault("spec", {})
-            have = list(spec.get("taints") or [])
-            kept = [each for each in have if each.get("key") not in _MANAGED or _in(each, wanted)]
-            added = [dict(each) for each in wanted if not _in(each, have)]
+            present = list(spec.get("taints") or [])
+            kept = [each for each in present if each.get("key") not in _MANAGED or _in(each, desired)]
+            added = [dict(each) for each in desired if not _in(each, present)]
             for each in added:
                 if each["effect"] == "NoExecute":
                     each["timeAdded"] = now
-            if not added and kept == have:
+            if not added and kept == present:
                 return None
             spec["taints"] = kept + added
             if not spec["taints"]:
@@ -131,8 +131,8 @@ class NodeLifecycle(EmbeddedController):
         await ignore_missing(self.registry.modify(NODE, None, name, change, SYSTEM, _WRITE))
 
 
-def wanted_taints(node: Json) -> list[Json]:
-    """The taints that a node's conditions and spec.unschedulable call for."""
+def desired_taints(node: Json) -> list[Json]:
+    """The taints that follow from a node's conditions and spec.unschedulable."""
     rows = (node.get("status") or {}).get("conditions")
     out: list[Json] = []
     ready = conditions.find(rows, "Ready")
@@ -143,8 +143,8 @@ def wanted_taints(node: Json) -> list[Json]:
     elif ready.get("status") == "False":
         out += [{"key": NOT_READY, "effect": effect} for effect in ("NoSchedule", "NoExecute")]
     for kind, key in _PRESSURE.items():
-        found = conditions.find(rows, kind)
-        if found is not None and found.get("status") == "True":
+        condition = conditions.find(rows, kind)
+        if condition is not None and condition.get("status") == "True":
             out.append({"key": key, "effect": "NoSchedule"})
     if (node.get("spec") or {}).get("unschedulable"):
         out.append({"key": UNSCHEDULABLE, "effect": "NoSchedule"})
@@ -161,7 +161,7 @@ def _node_of_lease(change: ObjectChange) -> list[Key]:
 
 
 class TaintEviction(EmbeddedController):
-    """Deletes pods that don't tolerate a NoExecute taint of their node, when their toleration has run out."""
+    """Deletes pods that don't tolerate a NoExecute taint of their node, or whose tolerationSeconds have passed."""
 
     name = "taint-eviction"
 
@@ -200,7 +200,7 @@ def no_execute(node: Json) -> list[Json]:
 
 
 def eviction_time(pod: Json, taints: list[Json], now: float) -> float | None:
-    """When a pod has to go because of its node's NoExecute taints; None: it may stay."""
+    """The time at which a pod must be deleted because of its node's NoExecute taints; None: it may stay."""
     due: float | None = None
     tolerations = (pod.get("spec") or {}).get("tolerations") or ()
     for taint in taints:

@@ -1,4 +1,4 @@
-"""Owners and their pods: references, templates, and what state a pod is in. Pure functions."""
+"""Owners and their pods: references, templates, and states of pods. Pure functions."""
 
 from __future__ import annotations
 
@@ -35,36 +35,36 @@ def controller_of(obj: Mapping[str, Any]) -> Json | None:
 
 
 def controlled_by(obj: Mapping[str, Any], owner: Mapping[str, Any]) -> bool:
-    found = controller_of(obj)
-    return found is not None and found.get("uid") == owner["metadata"]["uid"]
+    controller = controller_of(obj)
+    return controller is not None and controller.get("uid") == owner["metadata"]["uid"]
 
 
 def owner_key(obj: Mapping[str, Any], kind: str) -> list[tuple[str, str]]:
-    """The queue key of the controller of `obj`, if it is of this kind."""
-    found = controller_of(obj)
-    if found is None or found.get("kind") != kind:
+    """The queue key of the controller of `obj`, if it has this kind."""
+    controller = controller_of(obj)
+    if controller is None or controller.get("kind") != kind:
         return []
-    return [(obj["metadata"].get("namespace") or "", found["name"])]
+    return [(obj["metadata"].get("namespace") or "", controller["name"])]
 
 
 def children(objects: Iterable[Json], owner: Mapping[str, Any]) -> tuple[list[Json], list[Json]]:
-    """(controlled by `owner`, orphans that its selector matches and that it should adopt)."""
+    """(objects controlled by `owner`, orphans that its selector matches and that it should adopt)."""
     matches = label_selector((owner.get("spec") or {}).get("selector"))
-    mine, orphans = [], []
+    controlled, orphans = [], []
     for obj in objects:
         if controlled_by(obj, owner):
-            mine.append(obj)
+            controlled.append(obj)
         elif (
             controller_of(obj) is None
             and not obj["metadata"].get("deletionTimestamp")
             and matches(obj["metadata"].get("labels") or {})
         ):
             orphans.append(obj)
-    return mine, orphans
+    return controlled, orphans
 
 
 def pod_from(owner: Mapping[str, Any], template: Mapping[str, Any], name: str = "", **labels: str) -> Json:
-    """A new pod of `owner` from its template; without `name` the server makes one up."""
+    """A new pod of `owner` from its template; without `name` the server generates one."""
     metadata = template.get("metadata") or {}
     pod: Json = {
         "apiVersion": "v1",
@@ -87,7 +87,7 @@ def pod_from(owner: Mapping[str, Any], template: Mapping[str, Any], name: str = 
 
 
 def template_hash(template: Mapping[str, Any]) -> str:
-    """A short name of a template's content; equal templates give equal names."""
+    """A short hash of a template's content, as text."""
     text = json.dumps(template, sort_keys=True, separators=(",", ":"))
     digest = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8])
     alphabet = "bcdfghjklmnpqrstvwxz2456789"
@@ -107,7 +107,7 @@ def finished(pod: Mapping[str, Any]) -> bool:
 
 
 def active(pod: Mapping[str, Any]) -> bool:
-    """Neither finished nor on its way out."""
+    """Neither finished nor being deleted."""
     return not finished(pod) and not pod["metadata"].get("deletionTimestamp")
 
 
@@ -116,7 +116,7 @@ def ready(pod: Json) -> bool:
 
 
 def deletion_order(pod: Json) -> tuple[int, int, int, str]:
-    """Sort key: which pods to give up first: unbound, not running, not ready, then the youngest."""
+    """Sort key of the pods to delete first: unbound, not running, not ready, then the youngest."""
     bound = 1 if (pod.get("spec") or {}).get("nodeName") else 0
     running = 1 if phase(pod) == "Running" else 0
     age = "".join(chr(0x10FFFF - ord(c)) for c in pod["metadata"].get("creationTimestamp", ""))
@@ -124,7 +124,7 @@ def deletion_order(pod: Json) -> tuple[int, int, int, str]:
 
 
 def amount(value: Any, total: int, round_up: bool) -> int:
-    """An int-or-percent of `total`."""
+    """The number for an int-or-percent value of `total`."""
     if isinstance(value, int):
         return value
     share = int(str(value).rstrip("%")) * total

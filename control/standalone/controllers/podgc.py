@@ -1,6 +1,6 @@
-"""Removes pods that nobody will: those of nodes that are gone, and deleted ones that were never bound.
+"""Removes pods that no kubelet removes: those of deleted nodes, and deleted pods that were never bound.
 
-A node must be missing for QUARANTINE_SECONDS before its pods go: a node that is registered anew keeps its pods.
+A node must be missing for QUARANTINE_SECONDS before its pods are removed: a node that is registered again keeps them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class PodGarbage(EmbeddedController):
         super().__init__(registry)
         self._monotonic = monotonic
         self._quarantine = quarantine
-        self._missing: dict[str, float] = {}  # node -> since when it is missing
+        self._missing: dict[str, float] = {}  # node -> monotonic time since which it is missing
 
     def watches(self) -> dict[str, Mapper]:
         return {POD: itself, NODE: self._pods_of}

@@ -1,4 +1,4 @@
-"""ReplicaSet: as many pods as asked for."""
+"""ReplicaSet: keeps the desired number of pods."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ class ReplicaSetController(WorkloadController):
         return soonest(waits)
 
     async def _balance(self, owner: Json, pods: list[Json]) -> None:
-        wanted = (owner.get("spec") or {}).get("replicas", 1)
-        for _ in range(min(BURST, wanted - len(pods))):
+        desired = (owner.get("spec") or {}).get("replicas", 1)
+        for _ in range(min(BURST, desired - len(pods))):
             await self.create_pod(ownership.pod_from(owner, owner["spec"].get("template") or {}))
-        surplus = min(BURST, len(pods) - wanted)
+        surplus = min(BURST, len(pods) - desired)
         for pod in sorted(pods, key=ownership.deletion_order)[: max(0, surplus)]:
             await self.delete_child(pod)

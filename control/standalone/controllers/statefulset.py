@@ -1,6 +1,6 @@
-"""StatefulSet, the basics: pods with ordinals and stable names, made in order, replaced from the top.
+"""StatefulSet, the basics: pods with ordinals and stable names, created in order, updated from the highest ordinal.
 
-No volume claims are made from volumeClaimTemplates: this server has no volumes to bind them to.
+No volume claims are created from volumeClaimTemplates, because this server has no volumes.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ class StatefulSetController(WorkloadController):
         return None
 
     async def _step(self, owner: Json, revision: str) -> None:
-        """One step towards the wanted pods; the changes that it causes bring the next."""
+        """One step towards the desired pods; the changes that it causes trigger the next one."""
         spec = owner["spec"]
-        wanted = spec.get("replicas", 1)
+        desired = spec.get("replicas", 1)
         parallel = spec.get("podManagementPolicy") == "Parallel"
         pods = {_ordinal(owner, pod): pod for pod in await self.owned(owner)}
-        for ordinal in range(wanted):
+        for ordinal in range(desired):
             pod = pods.get(ordinal)
             if pod is not None and ownership.finished(pod):
                 await self.delete_child(pod)
@@ -68,16 +68,16 @@ class StatefulSetController(WorkloadController):
                     return
             elif not parallel and (not ownership.ready(pod) or pod["metadata"].get("deletionTimestamp")):
                 if ownership.active(pod) and _revision_of(pod) != revision and _rolls(spec, ordinal):
-                    await self.delete_child(pod)  # a broken template is replaced, not waited for
+                    await self.delete_child(pod)  # an outdated pod that isn't ready is replaced at once
                 return
-        surplus = sorted((ordinal for ordinal in pods if ordinal >= wanted), reverse=True)
+        surplus = sorted((ordinal for ordinal in pods if ordinal >= desired), reverse=True)
         for ordinal in surplus:
             await self.delete_child(pods[ordinal])
             if not parallel:
                 return
         if surplus:
             return
-        for ordinal in range(wanted - 1, -1, -1):
+        for ordinal in range(desired - 1, -1, -1):
             pod = pods.get(ordinal)
             if pod is None or not ownership.active(pod):
                 return

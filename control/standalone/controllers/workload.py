@@ -1,4 +1,4 @@
-"""What the workload controllers share: their pods, creating and deleting them, writing status."""
+"""The base class of the workload controllers: finds, creates and deletes their pods, and writes status."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from control.standalone.registry import ObjectChange, WriteOptions
 Json = dict[str, Any]
 
 BURST = 500
-"""Pods created or deleted in one pass; the rest in the next."""
+"""Limit of the pods created or deleted in one pass; the next pass continues."""
 WRITE = WriteOptions(field_manager="kube-controller-manager")
 STATUS = WriteOptions(subresource="status", field_manager="kube-controller-manager")
 
@@ -38,25 +38,24 @@ class WorkloadController(EmbeddedController):
         labels = child["metadata"].get("labels")
         if not labels or change.type == "DELETED":
             return []
-        namespace = child["metadata"]["namespace"]  # an orphan: whoever selects it may adopt it
-        found = self.registry.store.list(self.kind, namespace)
+        namespace = child["metadata"]["namespace"]  # an orphan: any owner that selects it may adopt it
         return [
             (namespace, each["metadata"]["name"])
-            for each in found
+            for each in self.registry.store.list(self.kind, namespace)
             if ownership.children([child], each)[1] and not each["metadata"].get("deletionTimestamp")
         ]
 
     async def owned(self, owner: Json) -> list[Json]:
-        """The owner's children (shared, read only), orphans that it selects adopted."""
+        """The owner's children (shared, read only); adopts the orphans that it selects."""
         namespace = owner["metadata"]["namespace"]
-        mine, orphans = ownership.children(self.registry.store.list(self.children_kind, namespace), owner)
+        controlled, orphans = ownership.children(self.registry.store.list(self.children_kind, namespace), owner)
         if owner["metadata"].get("deletionTimestamp"):
-            return mine
+            return controlled
         for orphan in orphans:
             adopted = await self._adopt(owner, orphan)
             if adopted is not None:
-                mine.append(adopted)
-        return mine
+                controlled.append(adopted)
+        return controlled
 
     async def _adopt(self, owner: Json, orphan: Json) -> Json | None:
         def change(obj: Json) -> Json | None:
@@ -82,7 +81,7 @@ class WorkloadController(EmbeddedController):
         )
 
     async def set_status(self, key: Key, change: Callable[[Json], Json]) -> None:
-        """`change` gets the present status and returns the new one; nothing is written if it is the same."""
+        """`change` gets the current status and returns the new one; nothing is written if they are equal."""
 
         def update(obj: Json) -> Json | None:
             old = obj.get("status") or {}
@@ -93,16 +92,16 @@ class WorkloadController(EmbeddedController):
 
 
 def available(pod: Json, min_ready: int, now: float) -> float | None:
-    """0 when the pod has been ready for long enough, the seconds that are missing, None when it isn't ready."""
-    found = conditions.find((pod.get("status") or {}).get("conditions"), "Ready")
-    if found is None or found.get("status") != "True":
+    """Seconds until the pod has been ready for `min_ready` seconds, 0 when it has; None when it isn't ready."""
+    condition = conditions.find((pod.get("status") or {}).get("conditions"), "Ready")
+    if condition is None or condition.get("status") != "True":
         return None
-    since = found.get("lastTransitionTime")
+    since = condition.get("lastTransitionTime")
     if not min_ready or not since:
         return 0.0
     return max(0.0, parse_timestamp(since) + min_ready - now)
 
 
 def soonest(times: list[float | None]) -> float | None:
-    """When to look again: the least of the positive times."""
+    """The least of the positive times; None when there is none."""
     return min((each for each in times if each), default=None)

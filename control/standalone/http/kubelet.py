@@ -88,7 +88,9 @@ class KubeletProxy:
         host = addresses.get("InternalIP") or addresses.get("Hostname")
         endpoint = port or ((status.get("daemonEndpoints") or {}).get("kubeletEndpoint") or {}).get("Port")
         if not host or not endpoint:
-            raise errors.StatusError(503, "ServiceUnavailable", f'node "{name}" has not said where its kubelet listens')
+            raise errors.StatusError(
+                503, "ServiceUnavailable", f'node "{name}" does not report the address of its kubelet'
+            )
         return f"https://[{host}]:{endpoint}" if ":" in host else f"https://{host}:{endpoint}"
 
     def _client(self) -> aiohttp.ClientSession:

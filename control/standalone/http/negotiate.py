@@ -20,10 +20,8 @@ from control.standalone.http import protobuf
 View = Literal["object", "table", "partial"]
 ACCEPTED = "application/json"
 OPENAPI_PROTOBUF = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
-_OPENAPI_NAMES = (
-    OPENAPI_PROTOBUF,
-    "application/com.github.proto-openapi.spec.v2@v1.0+protobuf",
-)  # kubectl sends the second
+# kubectl sends the second name.
+_OPENAPI_NAMES = (OPENAPI_PROTOBUF, "application/com.github.proto-openapi.spec.v2@v1.0+protobuf")
 _JSON_LIKE = ("application/json", "*/*", "application/*")
 DISCOVERY_GROUP = "apidiscovery.k8s.io"
 

@@ -1,11 +1,11 @@
 """Patches of plain JSON objects: JSON patch, merge patch, strategic merge patch, server-side apply.
 
-`Patches` is what the API server plugs into its `Patcher` seam:
+`Patches` implements `policyinterfaces.Patcher`:
 
-    server = Registry(…, patcher=Patches())
+    registry = ObjectRegistry(…, patcher=Patches())
 
-Each kind of patch is a pure function in its own module; `Patches` turns their errors into API failures.
-`schema` is a `control.standalone.schema.walk.Schema`, or None where nothing is known about the kind.
+Each kind of patch is a pure function in its own module; `Patches` converts their errors to `StatusError`s.
+`schema` is a `control.standalone.schema.walk.Schema`, or None when the kind has no schema.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ __all__ = ["ApplyConflict", "Patches", "conflict_error"]
 
 
 def conflict_error(conflicts: list[ApplyConflict]) -> errors.StatusError:
-    """409 naming every manager and field in the way of an apply."""
+    """409 that names every conflicting manager and field."""
     return errors.of_reason("Conflict", conflict_message(conflicts), {"causes": conflict_causes(conflicts)})
 
 
 class Patches:
-    """The `Patcher` seam."""
+    """Implements `policyinterfaces.Patcher`."""
 
     def json(self, doc: Json, ops: Any) -> Json:
         try:
@@ -85,5 +85,5 @@ class Patches:
 
 def _object(result: Any) -> Json:
     if not isinstance(result, dict):
-        raise errors.bad_request("the patch does not leave an object behind")
+        raise errors.bad_request("the result of the patch is not an object")
     return result

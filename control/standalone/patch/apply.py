@@ -1,15 +1,15 @@
-"""Server-side apply: merge what a manager wants into what is, and know who owns every field.
+"""Server-side apply: merges the applied object into the live one and tracks the owner of every field.
 
-The rules (those of Kubernetes' structured merge):
-- the applier comes to own exactly the fields it names; what it named the last time and no longer does is
-  removed, unless somebody else owns it too;
+The rules are those of Kubernetes' structured merge:
+- the applier owns exactly the fields of the applied object; fields that it applied the last time and no longer applies
+  are removed, unless another manager owns them too;
 - changing a field that another manager owns is a conflict, unless the value stays the same (then both own it)
-  or the applier forces it (then it alone owns it);
-- applying the same again changes nothing, managedFields' time included.
+  or the applier forces it (then only the applier owns it);
+- applying the same object again changes nothing, not even managedFields' time.
 
-Nulls in an applied object mean "not mentioned". An object that has never had managedFields gets the manager
-"before-first-apply" for what it already holds. `kubectl apply --server-side` after client-side apply: fields
-that the last-applied annotation holds don't conflict, and the annotation keeps step.
+A null in an applied object means that the field is not applied. The fields of an object that never had managedFields
+get the manager "before-first-apply". With `kubectl apply --server-side` after client-side apply, the fields in the
+last-applied annotation don't conflict, and the annotation is kept up to date.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ KUBECTL_CLIENT_SIDE = "kubectl-client-side-apply"
 
 
 class ApplyError(ValueError):
-    """The applied object itself can't be applied (HTTP 400)."""
+    """The applied object is invalid (HTTP 400)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApplyConflict:
-    """One field that `manager` owns and the applier wants otherwise."""
+    """One field that `manager` owns and for which the applier has another value."""
 
     manager: ManagerId
     path: Path
@@ -77,7 +77,7 @@ def _holder(manager: ManagerId) -> str:
 
 
 def conflict_message(conflicts: list[ApplyConflict]) -> str:
-    """`Apply failed with 1 conflict: conflict with "a" using v1: .spec.x`, as kubectl prints it."""
+    """`Apply failed with 1 conflict: conflict with "a" using v1: .spec.x`, which kubectl prints."""
     head = f"Apply failed with {len(conflicts)} conflict{'s' if len(conflicts) > 1 else ''}: "
     if len(conflicts) == 1:
         return head + str(conflicts[0])
@@ -104,10 +104,10 @@ def server_side_apply(
 ) -> tuple[dict[str, Any], list[ApplyConflict]]:
     """Apply `applied` to `live` (None: the object is being created).
 
-    Returns the merged object with its managedFields, and the conflicts; with conflicts the object is `live`
-    unchanged. With `force` there are none. For subresource "status" only `status` is taken from `applied`;
-    otherwise the caller has dropped `status` where the kind has that subresource. The result is final: it must
-    not go through `update_on_write` again. Raises ApplyError for an unappliable object.
+    Returns the merged object with its managedFields, and the conflicts; with conflicts the object is `live`,
+    unchanged. With `force` there are none. For the subresource "status" only `status` of `applied` is used;
+    otherwise the caller has removed `status` if the kind has that subresource. The result has its final managedFields:
+    it must not be passed to `update_on_write`. Raises ApplyError for an invalid object.
     """
     if not manager:
         raise ApplyError("fieldManager: Required value: is required for apply patch")
@@ -116,52 +116,56 @@ def server_side_apply(
     if (applied.get("metadata") or {}).get("managedFields"):
         raise ApplyError("metadata.managedFields must be nil")
     schema = schema or UNKNOWN
-    wanted = _wanted(applied, subresource)
+    desired = _desired(applied, subresource)
     before = _without_managed_fields(live or {})
     managers = _managers_of(live, before, schema, now)
-    me = manager_id(manager, "Apply", api_version, subresource)
-    mine_before: FieldSet = set(managers[me].paths) if me in managers else set()
-    mine: FieldSet = {path for path in field_set(wanted, schema) if path not in UNOWNED}
-    if manager == KUBECTL and me not in managers:
-        mine_before |= _adopt_last_applied(managers, before, schema)
+    applier = manager_id(manager, "Apply", api_version, subresource)
+    applied_before: FieldSet = set(managers[applier].paths) if applier in managers else set()
+    applied_paths: FieldSet = {path for path in field_set(desired, schema) if path not in UNOWNED}
+    if manager == KUBECTL and applier not in managers:
+        applied_before |= _adopt_last_applied(managers, before, schema)
 
     try:
-        merged = merge(before, wanted, schema)
+        merged = merge(before, desired, schema)
     except DuplicateItem as error:
         raise ApplyError(str(error)) from error
-    held = managers.get(me)
-    managers[me] = Owned(frozenset(mine), api_version, now)
-    merged = _prune(merged, managers, mine_before, schema)
+    previous = managers.get(applier)
+    managers[applier] = Owned(frozenset(applied_paths), api_version, now)
+    merged = _prune(merged, managers, applied_before, schema)
 
     difference = compare(before, merged, schema)
     taken = (difference.added | difference.modified) - UNOWNED
     conflicts = [
-        ApplyConflict(key, path) for key, owned in managers.items() if key != me for path in sorted(owned.paths & taken)
+        ApplyConflict(key, path)
+        for key, owned in managers.items()
+        if key != applier
+        for path in sorted(owned.paths & taken)
     ]
     if conflicts and not force:
         return dict(live or {}), sorted(conflicts, key=lambda c: (c.manager.name, c.path))
-    settle(managers, me, taken, difference.removed)
-    _follow_last_applied(merged, before, wanted, manager)
-    if live is not None and held is not None and held.paths == mine and held.api_version == api_version:
+    settle(managers, applier, taken, difference.removed)
+    _follow_last_applied(merged, before, desired, manager)
+    reapplied = previous is not None and previous.paths == applied_paths and previous.api_version == api_version
+    if live is not None and previous is not None and reapplied:
         if not difference and merged == before:
             return dict(live), []
         if not difference:
-            managers[me] = held
+            managers[applier] = previous
     merged["metadata"] = {**merged.get("metadata", {}), "managedFields": encode(managers)}
     if not merged["metadata"]["managedFields"]:
         del merged["metadata"]["managedFields"]
     return merged, []
 
 
-def _wanted(applied: Mapping[str, Any], subresource: str) -> dict[str, Any]:
-    """The applied object without nulls, and only its status for the status subresource."""
-    wanted: dict[str, Any] = _drop_nulls(applied)
+def _desired(applied: Mapping[str, Any], subresource: str) -> dict[str, Any]:
+    """The applied object without nulls; for the status subresource only its status."""
+    desired: dict[str, Any] = _drop_nulls(applied)
     if subresource == "status":
         keep = ("apiVersion", "kind", "metadata", "status")
-        wanted = {key: value for key, value in wanted.items() if key in keep}
+        desired = {key: value for key, value in desired.items() if key in keep}
         identity = ("name", "namespace", "resourceVersion", "uid")
-        wanted["metadata"] = {k: v for k, v in wanted.get("metadata", {}).items() if k in identity}
-    return wanted
+        desired["metadata"] = {k: v for k, v in desired.get("metadata", {}).items() if k in identity}
+    return desired
 
 
 def _drop_nulls(value: Any) -> Any:
@@ -191,14 +195,14 @@ def _managers_of(live: Mapping[str, Any] | None, before: dict[str, Any], schema:
     return {key: Owned(frozenset(paths), version, now)} if paths else {}
 
 
-def _prune(merged: dict[str, Any], managers: Managers, mine_before: FieldSet, schema: Schema) -> dict[str, Any]:
-    """Remove what the applier owned before and nobody owns now (it included)."""
+def _prune(merged: dict[str, Any], managers: Managers, applied_before: FieldSet, schema: Schema) -> dict[str, Any]:
+    """Remove the fields that the applier owned before and that no manager owns now."""
     owned: FieldSet = set()
     for entry in managers.values():
         owned |= entry.paths
-    kept = owned | prefixes(owned)
-    gone = members_with_fields(mine_before, schema) - kept - UNOWNED
-    result: dict[str, Any] = remove(merged, schema, gone, owned)
+    remaining = owned | prefixes(owned)
+    removed = members_with_fields(applied_before, schema) - remaining - UNOWNED
+    result: dict[str, Any] = remove(merged, schema, removed, owned)
     return result
 
 
@@ -208,9 +212,9 @@ def _last_applied(obj: Mapping[str, Any]) -> str | None:
 
 
 def _adopt_last_applied(managers: Managers, before: Mapping[str, Any], schema: Schema) -> FieldSet:
-    """The first server-side apply by kubectl takes over what its client-side apply had applied.
+    """Transfer the fields of kubectl's client-side apply to its first server-side apply.
 
-    Returns the paths taken over, so that those not applied any more are removed as they would have been.
+    Returns the transferred paths; those that are not applied any more are removed.
     """
     text = _last_applied(before)
     if text is None:
@@ -218,7 +222,7 @@ def _adopt_last_applied(managers: Managers, before: Mapping[str, Any], schema: S
     try:
         paths = field_set(_drop_nulls(json.loads(text)), schema)
     except ValueError:
-        return set()  # an unreadable annotation claims nothing
+        return set()  # an invalid annotation transfers nothing
     adopted: FieldSet = set()
     for key in [k for k in managers if k.name == KUBECTL_CLIENT_SIDE and k.operation == "Update"]:
         owned = managers[key]
@@ -228,17 +232,17 @@ def _adopt_last_applied(managers: Managers, before: Mapping[str, Any], schema: S
 
 
 def _follow_last_applied(
-    merged: dict[str, Any], before: Mapping[str, Any], wanted: Mapping[str, Any], manager: str
+    merged: dict[str, Any], before: Mapping[str, Any], desired: Mapping[str, Any], manager: str
 ) -> None:
-    """Keep the annotation true, so that a later client-side apply computes the right deletions."""
+    """Update the last-applied annotation, so that a later client-side apply computes the right deletions."""
     if manager != KUBECTL or _last_applied(before) is None:
         return
-    metadata = dict(wanted.get("metadata") or {})
+    metadata = dict(desired.get("metadata") or {})
     annotations = {k: v for k, v in (metadata.get("annotations") or {}).items() if k != LAST_APPLIED}
     metadata["annotations"] = annotations
-    text = json.dumps({**wanted, "metadata": metadata}, separators=(",", ":"), sort_keys=True) + "\n"
-    kept = dict(merged["metadata"].get("annotations") or {})
-    kept[LAST_APPLIED] = text
-    if sum(len(k) + len(v) for k, v in kept.items()) > MAX_ANNOTATION_BYTES:
-        del kept[LAST_APPLIED]
-    merged["metadata"] = {**merged["metadata"], "annotations": kept}
+    text = json.dumps({**desired, "metadata": metadata}, separators=(",", ":"), sort_keys=True) + "\n"
+    new_annotations = dict(merged["metadata"].get("annotations") or {})
+    new_annotations[LAST_APPLIED] = text
+    if sum(len(k) + len(v) for k, v in new_annotations.items()) > MAX_ANNOTATION_BYTES:
+        del new_annotations[LAST_APPLIED]
+    merged["metadata"] = {**merged["metadata"], "annotations": new_annotations}

@@ -1,9 +1,9 @@
-"""Sets of field paths and their `fieldsV1` form, the currency of managedFields and server-side apply.
+"""Sets of field paths and their `fieldsV1` form, which managedFields and server-side apply use.
 
-A path is a tuple of elements spelled as in fieldsV1: `f:name` for a field or map key, `k:{"name":"x"}` for
-an item of a keyed list, `v:"x"` for a member of a set. A set is a plain `set` of paths, so that union,
-difference and intersection are the interpreter's own. In fieldsV1 a member without members below it is `{}`;
-one with members below carries `".": {}`.
+A path is a tuple of elements written as in fieldsV1: `f:name` for a field or map key, `k:{"name":"x"}` for
+an item of a keyed list, `v:"x"` for a member of a set. A field set is a plain `set` of paths, with the
+interpreter's union, difference and intersection. In fieldsV1 a member without members below it is `{}`;
+one with members below it has `".": {}`.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ FieldSet = set[Path]
 
 
 class FieldSetError(ValueError):
-    """A fieldsV1 value that no server could have written."""
+    """An invalid fieldsV1 value."""
 
 
 def parse(fields_v1: Mapping[str, Any]) -> FieldSet:
-    """fieldsV1 -> set of paths; raises FieldSetError naming the bad element."""
+    """fieldsV1 -> set of paths; raises FieldSetError, which names the invalid element."""
     out: FieldSet = set()
     _parse(fields_v1, (), out)
     return out
@@ -41,22 +41,22 @@ def _parse(node: Any, path: Path, out: FieldSet) -> None:
 
 
 def to_fields_v1(paths: Iterable[Path]) -> dict[str, Any]:
-    """Set of paths -> fieldsV1, keys in order so that equal sets print equally."""
+    """Set of paths -> fieldsV1, with sorted keys, so that equal sets have equal encodings."""
     root: dict[str, Any] = {}
-    for path in sorted(paths):  # so that a member comes before the members below it
+    for path in sorted(paths):  # a member comes before the members below it
         node = root
         for element in path:
             child = node.get(element)
             if child is None:
                 child = node[element] = {}
-            elif not child:  # a member that had none below it so far
+            elif not child:  # a member without members below it so far
                 child["."] = {}
             node = child
     return root
 
 
 def prefixes(paths: Iterable[Path]) -> FieldSet:
-    """Every proper prefix of the given paths: the containers that something lives in."""
+    """Every proper prefix of the paths: the containers of the members."""
     out: FieldSet = set()
     for path in paths:
         for length in range(len(path) - 1, 0, -1):
@@ -68,7 +68,7 @@ def prefixes(paths: Iterable[Path]) -> FieldSet:
 
 
 def format_path(path: Path) -> str:
-    """`.spec.containers[name="web"].image`, as conflicts print it."""
+    """`.spec.containers[name="web"].image`, for conflict messages."""
     text = ""
     for element in path:
         kind, value = element[:2], element[2:]

@@ -1,7 +1,7 @@
-"""JSON patch (RFC 6902) over plain JSON values.
+"""JSON patch (RFC 6902) on plain JSON values.
 
-`apply` never changes its input: it works on a deep copy and returns it. Errors say which operation failed
-and why, in the words the API server uses for them, and leave the caller with the original document.
+`apply` never changes its input: it patches a deep copy and returns it. Errors name the failed operation
+and the reason, with kube-apiserver's wording.
 """
 
 from __future__ import annotations
@@ -11,12 +11,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 MAX_OPERATIONS = 10_000
-"""The API server's own bound on the operations of one patch."""
+"""kube-apiserver's limit of the operations of one patch."""
 
 
 class JsonPatchError(ValueError):
-    """The patch is malformed or does not fit the document. `invalid` tells a failed fit (HTTP 422)
-    from a malformed patch (400)."""
+    """The patch does not apply to the document (`invalid`, HTTP 422) or is malformed (HTTP 400)."""
 
     def __init__(self, message: str, *, invalid: bool = True) -> None:
         super().__init__(message)
@@ -69,7 +68,7 @@ _OPERATIONS = frozenset({"add", "remove", "replace", "move", "copy", "test"})
 
 
 def parse_pointer(pointer: Any, index: int = 0) -> tuple[str, ...]:
-    """RFC 6901 pointer -> its unescaped tokens; `""` is the whole document."""
+    """The unescaped tokens of an RFC 6901 pointer; `""` is the whole document."""
     if not isinstance(pointer, str) or (pointer and not pointer.startswith("/")):
         raise JsonPatchError(f"operation {index}: invalid path {pointer!r}", invalid=False)
     return tuple(token.replace("~1", "/").replace("~0", "~") for token in pointer.split("/")[1:])
@@ -143,7 +142,7 @@ def _test(doc: Any, tokens: tuple[str, ...], expected: Any) -> None:
     try:
         actual = _get(doc, tokens, "test")
     except JsonPatchError:
-        if expected is None:  # as the API server's library: an absent value tests equal to null
+        if expected is None:  # as in kube-apiserver's library: an absent value is equal to null
             return
         raise
     if not json_equal(actual, expected):
@@ -151,7 +150,7 @@ def _test(doc: Any, tokens: tuple[str, ...], expected: Any) -> None:
 
 
 def json_equal(a: Any, b: Any) -> bool:
-    """Equality of JSON values: numbers by value, but true is not 1."""
+    """Equality of JSON values: numbers by value; true is not equal to 1."""
     if isinstance(a, bool) or isinstance(b, bool):
         return a is b
     if isinstance(a, dict) and isinstance(b, dict):

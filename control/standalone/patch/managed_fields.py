@@ -1,11 +1,11 @@
-"""metadata.managedFields: who wrote which field, kept up to date by every write.
+"""metadata.managedFields: the manager of each field, updated by every write.
 
-`Managers` is the decoded form: one `Owned` (set of paths, apiVersion, time) a manager. An update gives its
-manager what it added or changed and takes from everybody what it changed or removed; apply (in `apply.py`)
-works on the same type. At most MAX_UPDATE_MANAGERS update entries are kept; the oldest are folded into one
-entry named "ancient-changes", as Kubernetes does, so that the annotation stays small.
+`Managers` is the decoded form: one `Owned` (set of paths, apiVersion, time) per manager. An update gives its
+manager the fields that it added or changed, and removes changed and removed fields from all other managers;
+`apply` uses the same type. At most MAX_UPDATE_MANAGERS update entries are kept; the oldest are merged into one
+entry named "ancient-changes", as in Kubernetes, to limit the size.
 
-Callers: the registry, after defaulting and before storing, for every create, update and patch that isn't an
+The registry calls this after defaulting and before storing, for every create, update and patch other than
 apply. `now` is RFC 3339 with seconds.
 """
 
@@ -41,16 +41,16 @@ UNOWNED: frozenset[Path] = frozenset(
         )
     }
 )
-"""Fields that belong to the server or name the object; nobody owns them."""
+"""Fields of the server and of the object's identity; they have no manager."""
 
 
 class ManagedFieldsError(ValueError):
-    """A client sent managedFields that can't be read (HTTP 422)."""
+    """A client sent invalid managedFields (HTTP 422)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ManagerId:
-    """What tells managers apart. An applier keeps its identity across API versions."""
+    """The identity of a manager. An applier keeps its identity across API versions."""
 
     name: str
     operation: str  # "Apply" or "Update"
@@ -60,7 +60,7 @@ class ManagerId:
 
 @dataclass(frozen=True, slots=True)
 class Owned:
-    """`fields` is the fieldsV1 that `paths` were read from, so that what didn't change isn't made again."""
+    """The fields of a manager. `fields` is the fieldsV1 from which `paths` were decoded, to avoid encoding it again."""
 
     paths: frozenset[Path]
     api_version: str
@@ -76,7 +76,7 @@ def manager_id(name: str, operation: str, api_version: str, subresource: str) ->
 
 
 def decode(entries: Any) -> Managers:
-    """metadata.managedFields -> managers; raises ManagedFieldsError naming entry and fault."""
+    """metadata.managedFields -> managers; raises ManagedFieldsError, which names the entry and the problem."""
     managers: Managers = {}
     if not isinstance(entries, list):
         raise ManagedFieldsError("metadata.managedFields: expected a list")
@@ -104,7 +104,7 @@ def decode(entries: Any) -> Managers:
 
 
 def encode(managers: Managers) -> list[dict[str, Any]]:
-    """Managers -> metadata.managedFields: appliers first, then by time and name; empty managers vanish."""
+    """Managers -> metadata.managedFields: appliers first, then by time and name; without managers of no fields."""
     entries = []
     order = sorted(managers.items(), key=lambda kv: (kv[0].operation, kv[1].time, kv[0].name, kv[0].subresource))
     for key, owned in order:
@@ -127,22 +127,22 @@ def encode(managers: Managers) -> list[dict[str, Any]]:
 
 
 def current(live: Mapping[str, Any] | None, new: Mapping[str, Any], subresource: str) -> tuple[Managers, bool]:
-    """The managers a write starts from, and whether the client set them itself.
+    """The managers before a write, and whether the client has set them.
 
-    A client may rewrite managedFields of the main resource (kubectl moves ownership from client-side to
-    server-side apply that way); a single empty entry clears them; leaving them out keeps the live ones.
+    A client may rewrite managedFields of the main resource (kubectl transfers ownership from client-side to
+    server-side apply this way); a single empty entry clears them; without them the live ones are kept.
     """
-    kept = ((live or {}).get("metadata") or {}).get("managedFields") or []
+    live_entries = ((live or {}).get("metadata") or {}).get("managedFields") or []
     sent = (new.get("metadata") or {}).get("managedFields")
-    if subresource or not sent or sent == kept:
-        return decode(kept), False
+    if subresource or not sent or sent == live_entries:
+        return decode(live_entries), False
     if sent == [{}]:
         return {}, True
     return {key: replace(owned, fields=None) for key, owned in decode(sent).items()}, True
 
 
 def settle(managers: Managers, change_of: ManagerId, taken: FieldSet, removed: FieldSet) -> None:
-    """Take `taken` and `removed` from everybody but `change_of`, in place."""
+    """Remove the paths in `taken` and `removed` from all managers except `change_of`, in place."""
     lost = taken | removed
     for key, owned in managers.items():
         if key != change_of and not owned.paths.isdisjoint(lost):
@@ -158,9 +158,9 @@ def update_on_write(
     subresource: str,
     now: str,
 ) -> dict[str, Any]:
-    """`new` with metadata.managedFields as they are after `manager` turned `live` into it.
+    """`new` with metadata.managedFields after `manager` changed `live` to `new`.
 
-    Raises ManagedFieldsError if the client sent unreadable ones. A write that changes nothing keeps the live
+    Raises ManagedFieldsError if the client sent invalid ones. A write without changes keeps the live
     entries and their times.
     """
     managers, rewritten = current(live, new, subresource)
@@ -172,12 +172,12 @@ def update_on_write(
     if taken or removed:
         key = manager_id(manager[:MAX_MANAGER_NAME], operation, version, subresource)
         settle(managers, key, taken, removed)
-        mine = managers.get(key)
-        paths = ((mine.paths if mine else frozenset()) | taken) - removed
-        if mine is None or paths != mine.paths:
+        owned = managers.get(key)
+        paths = ((owned.paths if owned else frozenset()) | taken) - removed
+        if owned is None or paths != owned.paths:
             managers[key] = Owned(frozenset(paths), version, now)
         elif taken:
-            managers[key] = replace(mine, api_version=version, time=now)
+            managers[key] = replace(owned, api_version=version, time=now)
         _cap(managers)
         rewritten = True
     metadata = dict(new.get("metadata") or {})
@@ -191,7 +191,7 @@ def update_on_write(
 
 
 def _cap(managers: Managers) -> None:
-    """Fold the oldest update managers into one entry a version while there are too many."""
+    """Merge the oldest update managers into one entry per version while there are too many."""
     updates = sorted(
         (key for key, owned in managers.items() if key.operation == "Update" and owned.paths),
         key=lambda key: managers[key].time,
@@ -201,7 +201,7 @@ def _cap(managers: Managers) -> None:
         return
     for key in updates[: excess + 1]:
         owned = managers.pop(key)
-        bucket = manager_id(ANCIENT, "Update", owned.api_version, "")
-        held = managers.get(bucket)
-        paths = owned.paths | (held.paths if held else frozenset())
-        managers[bucket] = Owned(paths, owned.api_version, max(owned.time, held.time if held else ""))
+        ancient = manager_id(ANCIENT, "Update", owned.api_version, "")
+        merged = managers.get(ancient)
+        paths = owned.paths | (merged.paths if merged else frozenset())
+        managers[ancient] = Owned(paths, owned.api_version, max(owned.time, merged.time if merged else ""))

@@ -20,7 +20,7 @@ def apply(doc: Any, patch: Any) -> Any:
 
 
 def diff(old: Any, new: Any) -> Any:
-    """A patch that turns `old` into `new`, which must hold no nulls: `apply(old, diff(old, new)) == new`."""
+    """A patch from `old` to `new`, which must not contain nulls: `apply(old, diff(old, new)) == new`."""
     if not isinstance(old, dict) or not isinstance(new, dict):
         return copy.deepcopy(new)
     patch: dict[str, Any] = {key: None for key in old if key not in new}

@@ -1,4 +1,4 @@
-"""Strategic merge patch: the algorithm is `koordlet.api.encoding.strategicmerge`, the schemas are the API server's."""
+"""Strategic merge patch: the algorithm of `koordlet.api.encoding.strategicmerge`, with the API server's schemas."""
 
 from koordlet.api.encoding.strategicmerge import StrategicPatchError, apply
 

@@ -1,8 +1,8 @@
-"""Walking two objects by their schema: which fields there are, how they differ, how they merge.
+"""Structured-merge operations by schema: collect fields, compare, merge and remove.
 
-The four functions here are the structured-merge operations that apply and managedFields are built from. They
-share one reading of a schema: atomic maps and lists are leaves, keyed lists and sets are addressed by item,
-everything else by key. They never change their arguments; results may share unchanged parts with them.
+apply and managedFields are built from these four functions. They interpret a schema in the same way: atomic maps and
+lists are leaves, keyed lists and sets are addressed by item, everything else by key. They never change their
+arguments; results may share unchanged parts with them.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ _ABSENT = object()
 
 
 class DuplicateItem(ValueError):
-    """An applied keyed list names the same item twice, or an item lacks its key."""
+    """An applied keyed list has the same item twice, or an item without its key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Paths that `new` has and `old` lacks, that both have with other values, that only `old` has."""
+    """Paths that only `new` has, that both have with different values, and that only `old` has."""
 
     added: FieldSet = field(default_factory=set)
     modified: FieldSet = field(default_factory=set)
@@ -35,8 +35,7 @@ class Difference:
 def field_set(value: Any, schema: Schema, *, containers: bool = False) -> FieldSet:
     """All leaf paths of an object, and the paths of list items and map keys.
 
-    With `containers`, non-empty maps and lists count as members too: what a manager gets for having
-    created them with an update.
+    With `containers`, non-empty maps and lists are members too: a manager owns those that its update created.
     """
     out: FieldSet = set()
     _collect(value, schema, (), out, containers)
@@ -44,8 +43,8 @@ def field_set(value: Any, schema: Schema, *, containers: bool = False) -> FieldS
 
 
 def _child(schema: Schema, key: str) -> Schema:
-    found = schema.field(key)
-    return UNKNOWN if found is None else found
+    child = schema.field(key)
+    return UNKNOWN if child is None else child
 
 
 def _is_leaf(value: Any, schema: Schema) -> bool:
@@ -79,7 +78,7 @@ def _collect(value: Any, schema: Schema, path: Path, out: FieldSet, containers: 
 
 
 def compare(old: Any, new: Any, schema: Schema) -> Difference:
-    """What changed from `old` to `new`. Order of keyed lists and sets is no difference."""
+    """The changes from `old` to `new`. The order of keyed lists and sets doesn't matter."""
     result = Difference()
     _compare(_ABSENT if old is None else old, _ABSENT if new is None else new, schema, (), result)
     return result
@@ -116,7 +115,7 @@ def _compare(old: Any, new: Any, schema: Schema, path: Path, out: Difference) ->
 
 
 def _by_key(items: list[Any], schema: Schema) -> dict[str, Any]:
-    """Items by path element; the first of duplicates counts, items without identity are not tracked."""
+    """Items by path element; of duplicates the first counts; items without identity are left out."""
     out: dict[str, Any] = {}
     for item in items:
         element = schema.item_key(item)
@@ -126,7 +125,7 @@ def _by_key(items: list[Any], schema: Schema) -> dict[str, Any]:
 
 
 def merge(live: Any, applied: Any, schema: Schema, where: str = "") -> Any:
-    """`live` with everything that `applied` says; raises DuplicateItem for an ambiguous applied list."""
+    """`live` with the fields of `applied`; raises DuplicateItem for an ambiguous applied list."""
     if isinstance(live, dict) and isinstance(applied, dict) and not schema.atomic_map:
         result = dict(live)
         for key, value in applied.items():
@@ -140,35 +139,35 @@ def merge(live: Any, applied: Any, schema: Schema, where: str = "") -> Any:
 
 
 def _merge_list(live: list[Any], applied: list[Any], schema: Schema, where: str) -> list[Any]:
-    wanted: dict[str, Any] = {}
+    applied_items: dict[str, Any] = {}
     for item in applied:
         element = schema.item_key(item)
         if element is None:
             raise DuplicateItem(f"{where}: element lacks its key field(s) {', '.join(schema.list_map_keys)}")
-        if element in wanted:
+        if element in applied_items:
             raise DuplicateItem(f"{where}: duplicate entries for key [{element[2:]}]")
-        wanted[element] = item
+        applied_items[element] = item
     keyed = [(schema.item_key(item), item) for item in live]
-    position = {element: at for at, (element, _) in reversed(list(enumerate(keyed))) if element is not None}
+    position = {element: index for index, (element, _) in reversed(list(enumerate(keyed))) if element is not None}
     result: list[Any] = []
     emitted = 0  # live items before this index are in the result, or will be placed by the applied order
-    known = [element for element in wanted if element in position]
-    for element, item in wanted.items():
-        at = position.get(element)
-        # A live item goes in after the live items before it; new ones behind all that are known go to the end.
-        upto = at if at is not None else 0 if known else len(keyed)
-        result.extend(old for key, old in keyed[emitted:upto] if key not in wanted)
-        emitted = max(emitted, upto if at is None else at + 1)
-        if at is not None:
+    known = [element for element in applied_items if element in position]
+    for element, item in applied_items.items():
+        index = position.get(element)
+        # A live item follows the live items before it; new items after the last known one are appended at the end.
+        upto = index if index is not None else 0 if known else len(keyed)
+        result.extend(old for key, old in keyed[emitted:upto] if key not in applied_items)
+        emitted = max(emitted, upto if index is None else index + 1)
+        if index is not None:
             known.remove(element)
-        held = _ABSENT if at is None else keyed[at][1]
-        result.append(merge(held, item, schema.element(), f"{where}[{element[2:]}]"))
-    result.extend(old for key, old in keyed[emitted:] if key not in wanted)
+        live_item = _ABSENT if index is None else keyed[index][1]
+        result.append(merge(live_item, item, schema.element(), f"{where}[{element[2:]}]"))
+    result.extend(old for key, old in keyed[emitted:] if key not in applied_items)
     return result
 
 
 def remove(value: Any, schema: Schema, paths: FieldSet, keep: FieldSet | frozenset[Path] = frozenset()) -> Any:
-    """`value` without the given paths (and all below them); containers emptied by it go too, but for `keep`."""
+    """`value` without these paths and everything below them; emptied containers are removed too, except `keep`."""
     if not paths:
         return value
     return _remove(value, schema, (), _Removal(paths, prefixes(paths), keep))
@@ -176,23 +175,23 @@ def remove(value: Any, schema: Schema, paths: FieldSet, keep: FieldSet | frozens
 
 @dataclass(frozen=True, slots=True)
 class _Removal:
-    gone: FieldSet
-    inner: FieldSet  # containers that something is removed from
+    paths: FieldSet
+    inner: FieldSet  # containers of removed members
     keep: FieldSet | frozenset[Path]
 
 
-def _remove(value: Any, schema: Schema, path: Path, what: _Removal) -> Any:
+def _remove(value: Any, schema: Schema, path: Path, removal: _Removal) -> Any:
     if isinstance(value, dict):
         result: dict[str, Any] = {}
         for key, item in value.items():
             here = (*path, "f:" + key)
-            if here in what.gone:
+            if here in removal.paths:
                 continue
-            if here in what.inner:
-                kept = _remove(item, _child(schema, key), here, what)
-                if item and not kept and isinstance(kept, dict | list) and here not in what.keep:
+            if here in removal.inner:
+                remainder = _remove(item, _child(schema, key), here, removal)
+                if item and not remainder and isinstance(remainder, dict | list) and here not in removal.keep:
                     continue
-                item = kept
+                item = remainder
             result[key] = item
         return result
     if isinstance(value, list) and schema.list_type != "atomic":
@@ -200,15 +199,15 @@ def _remove(value: Any, schema: Schema, path: Path, what: _Removal) -> Any:
         for item in value:
             element = schema.item_key(item)
             here = (*path, element or "")
-            if here in what.gone:
+            if here in removal.paths:
                 continue
-            items.append(_remove(item, schema.element(), here, what) if here in what.inner else item)
+            items.append(_remove(item, schema.element(), here, removal) if here in removal.inner else item)
         return items
     return value
 
 
 def members_with_fields(paths: FieldSet, schema: Schema) -> FieldSet:
-    """The set plus every declared field on the way to a member: a struct lives while a part of it does."""
+    """The set plus every declared field that contains a member: a struct exists while it has a member."""
     return paths | {path for path in prefixes(paths) if path[-1].startswith("f:") and _declared(path, schema)}
 
 

@@ -1,13 +1,13 @@
-"""What kinds look like: schemas, defaults, validation, OpenAPI documents.
+"""Schemas of kinds: unknown fields, defaults, validation, OpenAPI documents.
 
-`KindSchemas` is what the API server plugs into its `Schemas` seam:
+`KindSchemas` implements `policyinterfaces.Schemas`:
 
     schemas = KindSchemas()
-    registry = Registry(…, schemas=schemas)
+    registry = ObjectRegistry(…, schemas=schemas)
     documents = schemas.openapi(kinds)          # .v2() .v3_index() .v3("apis/apps/v1")
 
-For built-in kinds the structure comes from the model classes of the `kubernetes` package, for custom kinds
-from the CRD's schema (`ResourceKind.crd`).
+The schemas of built-in kinds come from the model classes of the `kubernetes` package, those of custom kinds
+from the CRD (`ResourceKind.crd`).
 """
 
 from __future__ import annotations
@@ -34,44 +34,44 @@ __all__ = ["KindSchemas", "OpenAPI", "Schema"]
 
 
 class KindSchemas:
-    """The `Schemas` seam; schemas are made on first use and kept while the kind stays what it is."""
+    """Implements `policyinterfaces.Schemas`. Schemas are made on first use and cached until the kind changes."""
 
     def __init__(self, builtins: Builtins | None = None) -> None:
         self.builtins = builtins if builtins is not None else Builtins()
         self._custom: dict[tuple[str, str], tuple[Mapping[str, Any] | None, Schema]] = {}
 
     def openapi(self, kinds: Kinds) -> OpenAPI:
-        """The OpenAPI documents over the same schemas."""
+        """The OpenAPI documents of the same schemas."""
         return OpenAPI(kinds, self.builtins)
 
     def merge_schema(self, kind: ResourceKind, version: str) -> Schema:
-        """The schema of a kind in a version; UNKNOWN (deduced merging) where there is none."""
+        """The schema of a kind in a version; UNKNOWN (merging without a schema) when there is none."""
         if kind.custom:
             return self._custom_schema(kind, version)
-        if kind.storage_key:  # a view: objects are handled in the form they are stored in
+        if kind.storage_key:  # objects of another kind's storage are handled in their stored form
             return self.builtins.schema("", "v1", kind.kind) or UNKNOWN
         return self.builtins.schema(kind.group, version, kind.kind) or UNKNOWN
 
     def unknown_fields(self, kind: ResourceKind, version: str, obj: Json, old: Json | None = None) -> list[str]:
-        """Read the object as its kind: raises StatusError 400 for a wrong type in a built-in kind; removes
-        fields that the schema doesn't know and returns their paths. What is as in `old` was read before."""
+        """Remove the fields that the schema doesn't have; returns their paths. Raises StatusError 400 for a field of
+        the wrong type in a built-in kind. Fields with the same value as in `old` have been checked before."""
         schema = self.merge_schema(kind, version)
-        if kind.custom:  # all of it, every time: a CRD's schema may have changed since
+        if kind.custom:  # the whole object each time: the CRD's schema may have changed
             _decode(obj["metadata"], self._meta, kind, version)
             return structural.prune(obj, schema)
         if old is None:
             _decode(obj, schema, kind, version)
             return structural.prune(obj, schema)
-        fresh = _differing(obj, old)
+        changed = _differing(obj, old)
         meta = _differing(obj["metadata"], old["metadata"])
         if meta:
-            fresh["metadata"] = meta
-        names, meta_names = set(fresh), set(meta)
-        _decode(fresh, schema, kind, version)
-        gone = structural.prune(fresh, schema)
+            changed["metadata"] = meta
+        names, meta_names = set(changed), set(meta)
+        _decode(changed, schema, kind, version)
+        removed = structural.prune(changed, schema)
         _drop(obj["metadata"], meta_names - meta.keys())
-        _drop(obj, names - fresh.keys())
-        return gone
+        _drop(obj, names - changed.keys())
+        return removed
 
     def default(self, kind: ResourceKind, version: str, obj: Json) -> None:
         if kind.custom:
@@ -85,7 +85,7 @@ class KindSchemas:
         if kind.custom:
             return structural.validate(obj, self._custom_schema(kind, version))
         if subresource and subresource != "status":
-            return []  # the subresource has judged its own input, and the rest has not changed
+            return []  # the subresource has validated its own part, and the other fields have not changed
         if subresource == "status" and kind.key != "/nodes":
             return []
         return validation.validate(kind.key, obj, old)
@@ -95,9 +95,9 @@ class KindSchemas:
         return self.builtins.object_meta
 
     def _custom_schema(self, kind: ResourceKind, version: str) -> Schema:
-        held = self._custom.get((kind.key, version))
-        if held is not None and held[0] is kind.crd:
-            return held[1]
+        cached = self._custom.get((kind.key, version))
+        if cached is not None and cached[0] is kind.crd:
+            return cached[1]
         raw = version_schema(kind.crd or {"spec": {}}, version)
         if raw is None:
             raw = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
@@ -115,7 +115,7 @@ def _decode(obj: Json, schema: Schema, kind: ResourceKind, version: str) -> None
 
 
 def _differing(obj: Json, old: Json) -> Json:
-    """The fields of `obj` that are not as in `old`; their values are shared with `obj`."""
+    """The fields of `obj` that differ from `old`; their values are shared with `obj`."""
     # Encoded, because 1, 1.0 and True are equal but not the same JSON.
     return {name: value for name, value in obj.items() if name not in old or _encode(old[name]) != _encode(value)}
 

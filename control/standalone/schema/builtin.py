@@ -1,9 +1,8 @@
-"""The built-in kinds as schemas: for patches and validation by kind, for OpenAPI as named definitions.
+"""Schemas of the built-in kinds: per kind for patches and validation, as named definitions for OpenAPI.
 
-`Builtins.schema(kind, version)` gives the walkers their `Schema`; `Builtins.definitions()` gives all
-definitions under the names Kubernetes publishes them by (`io.k8s.api.core.v1.Pod`) with
-`x-kubernetes-group-version-kind`. Both come from `models`; reading everything takes about 0.15 s and happens
-on the first OpenAPI request, a single kind takes milliseconds on first use.
+`Builtins.schema(group, version, kind)` returns a `Schema`; `Builtins.definitions()` returns all definitions by
+Kubernetes' public names (`io.k8s.api.core.v1.Pod`), with `x-kubernetes-group-version-kind`. Both come from `models`.
+Reading all of them takes about 0.15 s, at the first OpenAPI request; a single kind takes milliseconds at first use.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _FIXED_NAMES = {
     INT_OR_STRING: "io.k8s.apimachinery.pkg.util.intstr.IntOrString",
 }
 
-# Kinds whose class is not just the version and the kind, and kinds that only subresources take.
+# Kinds whose class name is not version + kind, and kinds that only subresources accept.
 _CLASSES = {
     ("", "v1", "Event"): "CoreV1Event",
     ("events.k8s.io", "v1", "Event"): "EventsV1Event",
@@ -53,7 +52,7 @@ _CLASS_NAME = re.compile(r"^(?:[A-Z][a-z]+)*?(V\d+(?:alpha\d+|beta\d+)?)([A-Z]\w
 
 
 class Builtins:
-    """Schemas of the kinds in `kinds.BUILTIN`, made on demand and kept."""
+    """Schemas of the kinds in `kinds.BUILTIN`, made on demand and cached."""
 
     def __init__(self, models: BuiltinModels | None = None) -> None:
         self.models = models if models is not None else BuiltinModels()
@@ -61,27 +60,27 @@ class Builtins:
         self._definitions: dict[str, Definition] | None = None
 
     def schema(self, group: str, version: str, kind: str) -> Schema | None:
-        """The schema of a kind, None when no model class describes it."""
+        """The schema of a kind; None when there is no model class for it."""
         return self.by_class(self.class_of(group, version, kind))
 
     def by_class(self, name: str) -> Schema | None:
-        found = self._schemas.get(name)
-        if found is None and self.models.has(name):
-            found = self._schemas[name] = Schema(self.models.get(name), self.models.get)
-        return found
+        schema = self._schemas.get(name)
+        if schema is None and self.models.has(name):
+            schema = self._schemas[name] = Schema(self.models.get(name), self.models.get)
+        return schema
 
     @property
     def object_meta(self) -> Schema:
-        found = self.by_class("V1ObjectMeta")
-        assert found is not None
-        return found
+        schema = self.by_class("V1ObjectMeta")
+        assert schema is not None
+        return schema
 
     @staticmethod
     def class_of(group: str, version: str, kind: str) -> str:
         return _CLASSES.get((group, version, kind), version[:1].upper() + version[1:] + kind)
 
     def definitions(self) -> dict[str, Definition]:
-        """All definitions by public name, `$ref`s to match; shared, do not change."""
+        """All definitions by public name, with matching `$ref`s; shared and read only."""
         if self._definitions is None:
             self._definitions = self._publish()
         return self._definitions
@@ -89,7 +88,8 @@ class Builtins:
     def _publish(self) -> dict[str, Definition]:
         kinds: dict[str, list[dict[str, str]]] = {}  # class -> group-version-kinds
         names = dict(_FIXED_NAMES)
-        order = sorted(_roots(BUILTIN), key=lambda root: root[0] != "")  # core first: it owns what others share
+        # The core group first: shared definitions get its package name.
+        order = sorted(_roots(BUILTIN), key=lambda root: root[0] != "")
         for group, version, kind in order:
             name = self.class_of(group, version, kind)
             lists = [name + "List"] if self.models.has(name + "List") else []
@@ -111,8 +111,8 @@ class Builtins:
         return published_definitions
 
     def _described(self, name: str) -> Definition:
-        """A definition whose bare references carry the description of what they refer to: the models have
-        none for such fields, and `kubectl explain` would list them without."""
+        """The definition of a class, in which fields that are only a `$ref` get the description of its target. The
+        models have none for such fields, so that `kubectl explain` would show none."""
         definition = self.models.get(name)
         properties = {}
         for field, schema in definition.get("properties", {}).items():
@@ -124,7 +124,7 @@ class Builtins:
 
 
 def public_name(group: str, version: str, kind: str) -> str:
-    """The definition name of a kind, custom ones included: reversed group, version, kind."""
+    """The definition name of a kind; of custom kinds: reversed group, version, kind."""
     if group in _PACKAGES or any(k.group == group for k in BUILTIN):
         return _public_name(Builtins.class_of(group, version, kind), group, version)
     return ".".join([*reversed(group.split(".")), version, kind])
@@ -145,7 +145,7 @@ def _roots(kinds: Iterable[ResourceKind]) -> list[tuple[str, str, str]]:
 
 
 def _renamed(schema: Any, names: Mapping[str, str]) -> Any:
-    """A copy with every `$ref` pointing at the public name, and without our own keywords."""
+    """A copy in which every `$ref` has the public name."""
     if isinstance(schema, dict):
         out = {}
         for key, value in schema.items():

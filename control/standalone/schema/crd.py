@@ -1,8 +1,8 @@
-"""Is a CustomResourceDefinition one that the server can serve?
+"""Validates a CustomResourceDefinition.
 
-Checks names, scope, versions and that every version's schema is structural: a type everywhere (unless
-int-or-string or preserve-unknown-fields), no forbidden keywords, list types with their keys, and logic
-branches (allOf, anyOf, oneOf, not) that only restrict. Pure; the CRD strategy calls it on create and update.
+Checks names, scope and versions, and that every version's schema is structural: a type everywhere (except for
+int-or-string and preserve-unknown-fields), no forbidden keywords, list types with their keys, and logical
+branches (allOf, anyOf, oneOf, not) that only restrict values. Pure; `validation` calls it on create and update.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Json = Mapping[str, Any]
 
 
 def check_crd(crd: Json) -> list[FieldError]:
-    """All faults of a CustomResourceDefinition, by field path."""
+    """All errors of a CustomResourceDefinition, with field paths."""
     spec = crd.get("spec")
     if not isinstance(spec, Mapping):
         return [fe.required("spec")]
@@ -204,7 +204,7 @@ def _lists(schema: Json, kind: Any, path: str) -> Iterator[FieldError]:
 
 
 def _branch(schema: Any, path: str, in_int_or_string: bool) -> Iterator[FieldError]:
-    """A branch of logic may restrict values but not describe structure."""
+    """A logical branch may restrict values but not describe structure."""
     if not isinstance(schema, Mapping):
         yield fe.type_invalid(path, structural.type_name(schema), "must be an object")
         return

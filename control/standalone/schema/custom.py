@@ -1,8 +1,7 @@
-"""Schemas of custom kinds: the CRD's openAPIV3Schema completed with what every object has.
+"""Schemas of custom kinds: the CRD's openAPIV3Schema, completed with the fields that every object has.
 
-`complete` adds apiVersion, kind and a typed metadata (the schema in a CRD may restrict but not describe it),
-and makes embedded resources accept theirs. The result is what pruning, defaulting, validation, apply and
-OpenAPI of custom kinds all read.
+`complete` adds apiVersion, kind and a typed metadata (the schema in a CRD may restrict metadata but not describe it).
+Pruning, defaulting, validation, apply and OpenAPI of custom kinds use the result.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ Json = dict[str, Any]
 
 
 def version_schema(crd: Mapping[str, Any], version: str) -> Json | None:
-    """The openAPIV3Schema of a served version, None if the CRD gives none."""
+    """The openAPIV3Schema of a version; None if the CRD has none."""
     for entry in crd["spec"].get("versions", ()):
         if entry.get("name") == version:
             schema = (entry.get("schema") or {}).get("openAPIV3Schema")

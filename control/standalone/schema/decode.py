@@ -1,8 +1,8 @@
-"""Reading an object of a built-in kind the way a typed server does.
+"""Normalises an object of a built-in kind as a server with typed structs does.
 
-Kubernetes decodes built-in kinds into typed structs, which has effects clients rely on: a field of the wrong
-type is refused as a whole, nulls are the same as absent, quantities are stored in canonical form. `decode`
-does that to a plain dict, in place. Malformed quantities are left alone for validation to name them.
+Kubernetes decodes built-in kinds into typed structs. Clients rely on the effects: a field of the wrong
+type is an error, null is the same as absent, quantities are stored in canonical form. `decode`
+applies this to a plain dict, in place. Malformed quantities stay unchanged, for validation to report.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from control.standalone.schema.walk import UNKNOWN, Schema
 
 
 class DecodeError(ValueError):
-    """The first value whose type doesn't fit; the message is worded as Go's JSON decoder words it."""
+    """A value has the wrong type; the message has the wording of Go's JSON decoder."""
 
 
 def decode(obj: dict[str, Any], schema: Schema, kind: str) -> None:
-    """Drop nulls and canonicalise quantities; raises DecodeError."""
+    """Remove nulls and canonicalise quantities; raises DecodeError for the first value of the wrong type."""
     _decode(obj, schema, kind, "")
 
 
@@ -58,12 +58,12 @@ def _check(value: Any, schema: Schema, kind: str, path: str) -> None:
     if schema.raw.get("x-kubernetes-int-or-string"):
         fits = actual in ("integer", "string")
     else:
-        wanted = schema.type
-        fits = not wanted or actual == wanted or (wanted == "number" and actual == "integer")
+        expected = schema.type
+        fits = not expected or actual == expected or (expected == "number" and actual == "integer")
     if not fits:
-        have = "bool" if actual == "boolean" else "number" if actual == "integer" else actual
-        want = "string" if schema.type == "string" else _GO_NAMES.get(schema.type, schema.type)
-        raise DecodeError(f"json: cannot unmarshal {have} into Go struct field {kind}{path} of type {want}")
+        json_type = "bool" if actual == "boolean" else "number" if actual == "integer" else actual
+        go_type = "string" if schema.type == "string" else _GO_NAMES.get(schema.type, schema.type)
+        raise DecodeError(f"json: cannot unmarshal {json_type} into Go struct field {kind}{path} of type {go_type}")
 
 
 def _canonical(value: Any, kind: str, path: str) -> Any:

@@ -1,7 +1,7 @@
-"""Defaults that the API server fills into built-in kinds, so that every reader finds them set.
+"""Defaults of the built-in kinds, which the API server sets before it stores an object.
 
-A table of small functions by kind; each takes the object and changes it in place, and running one twice is
-running it once. Defaults that depend on other objects (priority, service account, tolerations) are admission's.
+A table of small idempotent functions by kind; each changes the object in place. Admission sets the defaults that
+depend on other objects (priority, service account, tolerations).
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ _RBAC = "rbac.authorization.k8s.io"
 
 
 def fill(key: str, obj: Json) -> None:
-    """Fill the defaults of the kind `key` ("group/plural")."""
+    """Set the defaults of the kind `key` ("group/plural")."""
     function = _BY_KEY.get(key)
     if function is not None:
         function(obj)
 
 
 def _sub(obj: Json, name: str) -> Json:
-    """The object below `name`, made if absent."""
+    """The object at `name`, created if absent."""
     value = obj.get(name)
     if not isinstance(value, dict):
         value = obj[name] = {}
@@ -48,7 +48,7 @@ def _pod(obj: Json) -> None:
 
 
 def pod_spec(spec: Json) -> None:
-    """Defaults of a pod's spec, of a template's as well."""
+    """Defaults of the spec of a pod or a pod template."""
     _defaults(
         spec,
         restartPolicy="Always",

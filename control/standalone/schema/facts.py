@@ -1,8 +1,8 @@
-"""What the model classes don't say about the built-in kinds: how fields merge, enums, quantities, defaults.
+"""Facts about the built-in kinds that the model classes don't have: merge rules, enums, quantities, defaults.
 
-Plain tables keyed by `Class.jsonField`. MERGE rows: how server-side apply sees a list (`map:key,key`, `set`;
-everything else is atomic) and how strategic merge patch does (strategy, merge key). The two differ in places,
-as they do in Kubernetes (ports: apply tells them apart by port and protocol, strategic merge by port alone).
+Plain tables by `Class.jsonField`. MERGE rows: how server-side apply treats a list (`map:key,key`, `set`;
+others are atomic) and how strategic merge patch does (strategy, merge key). The two differ in places, as in
+Kubernetes: apply identifies ports by port and protocol, strategic merge patch by port alone.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def words(text: str) -> frozenset[str]:
-    """A set of names, written as a paragraph."""
+    """The set of the words of a text."""
     return frozenset(text.split())
 
 
@@ -123,7 +123,7 @@ ENUMS: dict[str, list[str]] = {
 }
 
 DEFAULTS: dict[str, Any] = {"V1ContainerPort.protocol": "TCP", "V1ServicePort.protocol": "TCP"}
-"""Defaults that are part of the key of a keyed list; all other defaults of built-ins are in `defaults`."""
+"""Defaults of fields that are keys of keyed lists; `defaults` has all other defaults of built-in kinds."""
 
 
 def _merge_rows() -> dict[str, dict[str, Any]]:
@@ -148,7 +148,7 @@ MERGE = _merge_rows()
 
 
 def field_extensions(key: str, is_list: bool) -> dict[str, Any]:
-    """Everything the tables say about `Class.field`, as schema keywords."""
+    """The facts about `Class.field`, as schema keywords."""
     out: dict[str, Any] = dict(MERGE.get(key, {}))
     if is_list:
         out.setdefault("x-kubernetes-list-type", "atomic")

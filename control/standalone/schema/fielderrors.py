@@ -1,4 +1,4 @@
-"""Constructors of `FieldError`s in the words that Kubernetes users know."""
+"""Constructors of `FieldError`s with Kubernetes' wording."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from control.standalone.errors import FieldError
 
 
 def show(value: Any) -> str:
-    """A value as it stands in a message: strings quoted, numbers bare, everything else as JSON."""
+    """A value as messages show it: as JSON, so that strings are quoted and numbers are not."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
 
 

@@ -1,4 +1,4 @@
-"""String formats that a schema may name; unknown formats are accepted, as Kubernetes does."""
+"""String formats of schemas; unknown formats are accepted, as in Kubernetes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 _DATE_TIME = re.compile(r"^\d{4}-\d{2}-\d{2}[Tt]\d{2}:\d{2}:\d{2}(\.\d+)?([Zz]|[+-]\d{2}:\d{2})$")
 _DURATION = re.compile(r"^[+-]?(?:0|(?:(?:\d+(?:\.\d*)?|\.\d+)(?:ns|us|µs|μs|ms|s|m|h))+)$")
-_WORDY_DURATION = re.compile(
+_DURATION_WITH_UNIT_NAMES = re.compile(
     r"^\s*(?:\d+\s*(?:ns|nanos?|us|µs|micros?|ms|millis?|s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?|"
     r"d|days?|w|weeks?)\s*)+$"
 )
@@ -26,7 +26,7 @@ _MAC = re.compile(r"^[0-9A-Fa-f]{2}([:-][0-9A-Fa-f]{2}){5}$")
 def _date_time(text: str) -> bool:
     if not _DATE_TIME.match(text):
         return False
-    # Leap seconds are legal and fractions may be longer than Python takes.
+    # Leap seconds are valid, and fractions may have more digits than Python accepts.
     datetime.fromisoformat(re.sub(r"\.\d+", "", text).upper().replace(":60", ":59"))
     return True
 
@@ -36,7 +36,7 @@ def _date(text: str) -> bool:
 
 
 def _duration(text: str) -> bool:
-    return bool(_DURATION.match(text) or _WORDY_DURATION.match(text))
+    return bool(_DURATION.match(text) or _DURATION_WITH_UNIT_NAMES.match(text))
 
 
 def _byte(text: str) -> bool:
@@ -67,7 +67,7 @@ _CHECKS: dict[str, Callable[[str], object]] = {
 
 
 def conforms(text: str, name: str) -> bool:
-    """Whether `text` is of the format `name`."""
+    """Whether `text` has the format `name`."""
     check = _CHECKS.get(name)
     if check is None:
         return True

@@ -1,12 +1,12 @@
 """Schemas of the built-in kinds, read from the model classes of the installed `kubernetes` package.
 
-The models are generated from Kubernetes' own OpenAPI document, one class a file, one field a line with its
-type, JSON name, whether it may be left out, and its description. Only that part of a file is read, as text:
-importing the classes would build hundreds of pydantic validators (seconds, tens of megabytes) for facts that
-are already in the text. A test holds this reading to the imported classes, so that a change of the generator
-is noticed. What the models don't tell (how lists merge, enums, quantities) is in `facts`.
+The models are generated from Kubernetes' OpenAPI document: one class per file, one field per line with its
+type, JSON name, whether it is optional, and its description. Only that part of a file is read, as text:
+importing the classes would build hundreds of pydantic validators (seconds, tens of megabytes) for the same
+facts. A test compares the result with the imported classes, to detect changes of the generator.
+Facts that the models don't have (merge rules, enums, quantities) are in `facts`.
 
-Definitions are named by class (`V1PodSpec`); nothing is read before it is asked for.
+Definitions are named by class (`V1PodSpec`) and read on first use.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ _SCALARS: Mapping[str, Definition] = {
 
 
 class ModelError(RuntimeError):
-    """The installed `kubernetes` package lacks a model, or one that can't be read."""
+    """A model is missing in the installed `kubernetes` package, or can't be read."""
 
 
 class BuiltinModels:
-    """All definitions, each read once when first asked for. `models.get("V1Pod")`."""
+    """All definitions, each read once at first use: `models.get("V1Pod")`."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder if folder is not None else _installed()
@@ -68,13 +68,13 @@ class BuiltinModels:
 
     def get(self, name: str) -> Definition:
         """The definition of a class; raises ModelError for an unknown one."""
-        found = self._read.get(name)
-        if found is None:
-            found = self._read[name] = self._load(name)
-        return found
+        definition = self._read.get(name)
+        if definition is None:
+            definition = self._read[name] = self._load(name)
+        return definition
 
     def closure(self, roots: Iterator[str] | list[str]) -> list[str]:
-        """The roots and everything they refer to, depth first in the order of first mention."""
+        """The roots and all definitions that they refer to, depth first in the order of the first reference."""
         seen: dict[str, None] = {}
         stack = list(reversed(list(roots)))
         while stack:
@@ -138,7 +138,7 @@ def _property(owner: str, name: str, annotation: str, value: str) -> Definition:
 
 
 def _type(annotation: str) -> Definition:
-    """An annotation such as `Dict[str, List[StrictStr]]` as a schema; unknown unions allow anything."""
+    """The schema of an annotation such as `Dict[str, List[StrictStr]]`; an unknown union accepts any value."""
     if annotation in _SCALARS:
         return dict(_SCALARS[annotation])
     if _MODEL.match(annotation):

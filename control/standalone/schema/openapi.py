@@ -1,9 +1,9 @@
-"""The OpenAPI documents of the server: v2 in one piece, v3 by group version, custom kinds included.
+"""The OpenAPI documents of the server, including custom kinds: v2 as one document, v3 per group version.
 
-kubectl reads v3 for `explain`, for merge keys of `apply`, and to learn that the server validates fields (the
-`fieldValidation` parameter of PATCH); older clients read v2. Paths therefore carry operations, kinds and
-parameters, but no response bodies beyond a reference to the kind. Documents are built when first asked for
-and kept until the set of kinds changes (`Kinds.generation`).
+kubectl reads v3 for `explain`, for the merge keys of `apply`, and to find out that the server validates fields (the
+`fieldValidation` parameter of PATCH); older clients read v2. Paths therefore have operations, kinds and
+parameters, but no response bodies except a reference to the kind. Documents are built at the first request
+and cached until the set of kinds changes (`Kinds.generation`).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _PATCH_TYPES = (
 
 
 class OpenAPI:
-    """Documents over `kinds`; every method is cheap after the first call for a set of kinds."""
+    """The documents of `kinds`; every method is fast after the first call for a set of kinds."""
 
     def __init__(self, kinds: Kinds, builtins: Builtins, version: str = "v1.37.0") -> None:
         self._kinds = kinds
@@ -72,11 +72,11 @@ class OpenAPI:
         return self._cached("v2", lambda: _to_json(self._v2()))
 
     def v2_protobuf(self) -> bytes:
-        """/openapi/v2 as protobuf, which is what kubectl takes."""
+        """/openapi/v2 as protobuf, the only form that kubectl requests."""
         return self._cached("v2 protobuf", self._v2_protobuf)
 
     def v3_index(self) -> Json:
-        """/openapi/v3: where the document of each group version is, with a hash that clients may cache by."""
+        """/openapi/v3: the URL of the document of each group version, with a hash for caching by clients."""
         paths: Json = {}
         for path in self._group_versions():
             document = self.v3(path)
@@ -86,11 +86,11 @@ class OpenAPI:
         return {"paths": paths}
 
     def v3(self, path: str) -> bytes | None:
-        """The document of a group version, `path` as in `api/v1` or `apis/apps/v1`; None if not served."""
-        found = self._group_versions().get(path)
-        if found is None:
+        """The document of a group version; `path` is `api/v1` or `apis/apps/v1`; None if it is not served."""
+        group_version = self._group_versions().get(path)
+        if group_version is None:
             return None
-        group, version = found
+        group, version = group_version
         return self._cached(path, lambda: _to_json(self._v3(group, version)))
 
     def _cached(self, key: str, build: Callable[[], bytes]) -> bytes:
@@ -124,14 +124,14 @@ class OpenAPI:
         }
 
     def _v2_protobuf(self) -> bytes:
-        """A custom kind that says nonsense must not take the document from all others: of that one, only the name."""
+        """A custom schema that can't be encoded is reduced to its name, so that the document stays available."""
         document = self._v2()
         definitions = document["definitions"]
         for name in definitions.keys() - self._builtins.definitions().keys():
             try:
                 openapi_proto.encode({"definitions": {name: definitions[name]}})
             except openapi_proto.EncodeError as error:
-                log.warning("schema of a custom kind has no protobuf form", definition=name, error=str(error))
+                log.warning("Cannot encode the schema of a custom kind as protobuf", definition=name, error=str(error))
                 definitions[name] = {_GVK: definitions[name][_GVK]}
         return openapi_proto.encode(document)
 
@@ -197,7 +197,7 @@ def _gvk(group: str, version: str, kind: str) -> dict[str, str]:
 
 
 def _patch_types(kind: ResourceKind) -> list[str]:
-    """What PATCH takes: clients choose by it, and custom kinds take no strategic merge patch."""
+    """The patch types of a kind, by which clients choose; custom kinds don't accept strategic merge patches."""
     return [each for each in _PATCH_TYPES if not (kind.custom and "strategic" in each)]
 
 
@@ -292,9 +292,9 @@ _DATA = frozenset({"default", "enum", "example"})  # keywords that hold values, 
 
 
 def _v2_subset(item: tuple[str, Json]) -> tuple[str, Json]:
-    """A custom schema without what OpenAPI v2 can't say.
+    """A custom schema without the keywords that OpenAPI v2 doesn't have.
 
-    Where null or unknown fields are right, clients that check by v2 would call them wrong: there anything goes.
+    Where null or unknown fields are valid, the v2 schema accepts anything, because v2 clients would reject them.
     """
     return item[0], _strip_v3(item[1])
 

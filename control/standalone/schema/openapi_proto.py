@@ -1,9 +1,9 @@
-"""An OpenAPI v2 document as protobuf, the only form in which kubectl asks for /openapi/v2.
+"""Encodes an OpenAPI v2 document as protobuf, the only form in which kubectl requests /openapi/v2.
 
-kubectl checks by it what the server can't be asked to check: the items of a `kind: List`. `encode` walks the document
-along `openapi_proto.yaml`, which holds the numbers and is read once on first use. What the message has no place for
-is left out; so are null and zero values of plain fields, as everywhere in protobuf. Pure but for reading the table.
-A document whose keyword holds a value of another type than it must have raises `EncodeError` naming the keyword.
+kubectl uses it to validate the items of a `kind: List`, which the server can't validate. `encode` walks the document
+by `openapi_proto.yaml`, which has the field numbers and is read once at first use. Keywords without a field in the
+message are left out; so are null and zero values of scalar fields, as always in protobuf. Pure except for reading the
+table. A keyword whose value has the wrong type raises `EncodeError`, which names the keyword.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _VARINT, _FIXED64, _BYTES = 0, 1, 2
 
 
 class EncodeError(ValueError):
-    """The document isn't one: a keyword holds what it can't hold."""
+    """A keyword of the document has a value of the wrong type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class EncodingField:
     number: int
     type: str
     shape: str  # "", "[]" or "{}"
-    inner: int  # the repeated field of the message that holds a list or a map; 0 if they stand by themselves
+    inner: int  # number of the repeated field, if a message wraps the list or map; else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +52,10 @@ def table() -> EncodingTable:
 
 
 def _field(text: str) -> tuple[str, EncodingField]:
-    found = _FIELD.fullmatch(text)
-    assert found is not None, text
-    inner = int(found["inner"] or 0)
-    return found["name"], EncodingField(int(found["number"]), found["type"], found["shape"] or "", inner)
+    match = _FIELD.fullmatch(text)
+    assert match is not None, text
+    inner = int(match["inner"] or 0)
+    return match["name"], EncodingField(int(match["number"]), match["type"], match["shape"] or "", inner)
 
 
 def _case(text: str) -> tuple[tuple[int, ...], str]:
@@ -70,7 +70,7 @@ def encode(document: Mapping[str, Any]) -> bytes:
 
 def _message(name: str, data: Any) -> bytes:
     if not isinstance(data, Mapping):
-        raise EncodeError(f"{name}: an object is needed, not {type(data).__name__}")
+        raise EncodeError(f"{name}: expected an object, got {type(data).__name__}")
     fields = table().messages[name]
     out = bytearray()
     for keyword, value in data.items():
@@ -84,7 +84,7 @@ def _message(name: str, data: Any) -> bytes:
             try:
                 out += _keyword(field, value)
             except (TypeError, AttributeError, UnicodeEncodeError, OverflowError, struct.error) as error:
-                raise EncodeError(f"{keyword}: {type(value).__name__} is not a value it can have") from error
+                raise EncodeError(f"{keyword}: invalid value of type {type(value).__name__}") from error
     return bytes(out)
 
 
@@ -148,7 +148,7 @@ def _varint(value: int) -> bytes:
 
 
 def _any(value: Any) -> bytes:
-    """A value of any shape: JSON, which is YAML."""
+    """A value of any type, as JSON (the field is YAML, of which JSON is a subset)."""
     return _sized(_block(_ANY_YAML, msgspec.json.encode(value)))
 
 
@@ -168,5 +168,5 @@ _SCALARS: dict[str, tuple[int, Callable[[Any], bytes], Any]] = {
     "bool": (_VARINT, _boolean, False),
     "int": (_VARINT, _integer, 0),
     "double": (_FIXED64, struct.Struct("<d").pack, 0),
-    "any": (_BYTES, _any, msgspec.UNSET),  # null is a value of its own
+    "any": (_BYTES, _any, msgspec.UNSET),  # null is a value, too
 }

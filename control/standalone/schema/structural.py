@@ -1,11 +1,10 @@
-"""Structural schemas at work: prune what they don't know, fill defaults, say what is wrong.
+"""Applies structural schemas: prune unknown fields, fill in defaults, validate.
 
-The three passes a custom resource takes on its way in, in this order. Pruning and defaulting change the object
-in place; validation returns every fault found, worded as kube-apiserver words it, up to MAX_ERRORS. The same
-passes serve the built-in kinds, whose schemas come from `models`.
+A custom resource goes through these three passes in this order before it is stored. Pruning and defaulting change the
+object in place; validation returns all errors, with kube-apiserver's wording, up to MAX_ERRORS. The built-in
+kinds, whose schemas come from `models`, use the same passes.
 
-CEL rules (`x-kubernetes-validations`) are not evaluated: a CRD carrying them is accepted and the rules have no
-effect here.
+CEL rules (`x-kubernetes-validations`) are not evaluated: a CRD with such rules is accepted and they have no effect.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ _IDENTITY = ("apiVersion", "kind", "metadata")
 
 
 def prune(obj: Any, schema: Schema) -> list[str]:
-    """Remove fields that the schema doesn't know; returns their paths (`spec.x[0].y`), for strict clients."""
-    gone: list[str] = []
-    _prune(obj, schema, "", gone, root=True)
-    return gone
+    """Remove fields that the schema doesn't have; returns their paths (`spec.x[0].y`), for strict clients."""
+    removed: list[str] = []
+    _prune(obj, schema, "", removed, root=True)
+    return removed
 
 
-def _prune(value: Any, schema: Schema, where: str, gone: list[str], root: bool = False) -> None:
+def _prune(value: Any, schema: Schema, where: str, removed: list[str], root: bool = False) -> None:
     if schema is UNKNOWN:
         return
     if isinstance(value, dict):
@@ -45,18 +44,18 @@ def _prune(value: Any, schema: Schema, where: str, gone: list[str], root: bool =
             path = f"{where}.{key}" if where else key
             child = schema.field(key)
             if child is not None:
-                _prune(value[key], child, path, gone)
+                _prune(value[key], child, path, removed)
             elif not (embedded and key in _IDENTITY):
                 del value[key]
-                gone.append(path)
+                removed.append(path)
     elif isinstance(value, list):
         element = schema.element()
         for at, item in enumerate(value):
-            _prune(item, element, f"{where}[{at}]", gone)
+            _prune(item, element, f"{where}[{at}]", removed)
 
 
 def fill_defaults(obj: Any, schema: Schema) -> None:
-    """Defaults for absent fields, in place; a null where null is not allowed counts as absent."""
+    """Fill in defaults for absent fields, in place; null counts as absent where it is not allowed."""
     if isinstance(obj, dict):
         for name, raw in schema.properties.items():
             if "default" in raw and (name not in obj or (obj[name] is None and not raw.get("nullable"))):
@@ -74,7 +73,7 @@ def fill_defaults(obj: Any, schema: Schema) -> None:
 
 
 def validate(obj: Any, schema: Schema, path: str = "") -> list[FieldError]:
-    """Everything wrong with `obj`, in the order of the object."""
+    """All errors of `obj`, in the order of its fields, up to MAX_ERRORS."""
     out: list[FieldError] = []
     for error in _validate(obj, schema, path):
         out.append(error)
@@ -84,15 +83,15 @@ def validate(obj: Any, schema: Schema, path: str = "") -> list[FieldError]:
 
 
 def type_name(value: Any) -> str:
-    """The JSON type of a value as messages call it."""
+    """The JSON type of a value, for messages."""
     return _TYPE_NAMES.get(type(value), "object")
 
 
-def _is_type(value: Any, wanted: str) -> bool:
+def _is_type(value: Any, expected: str) -> bool:
     actual = type_name(value)
-    if wanted == "integer":
+    if expected == "integer":
         return actual == "integer" or (actual == "number" and float(value).is_integer())
-    return actual == wanted or (wanted == "number" and actual == "integer")
+    return actual == expected or (expected == "number" and actual == "integer")
 
 
 def _validate(value: Any, schema: Schema, path: str) -> Iterator[FieldError]:
@@ -124,22 +123,22 @@ def _validate(value: Any, schema: Schema, path: str) -> Iterator[FieldError]:
     yield from _logic(value, schema, path)
 
 
-def _wrong_type(path: str, value: Any, wanted: str) -> FieldError:
+def _wrong_type(path: str, value: Any, expected: str) -> FieldError:
     actual = type_name(value)
-    return fe.type_invalid(path, actual, f'{path} in body must be of type {wanted}: "{actual}"')
+    return fe.type_invalid(path, actual, f'{path} in body must be of type {expected}: "{actual}"')
 
 
 QUANTITY_MESSAGE = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
 
 
 def is_quantity(value: Any) -> bool:
-    """Whether a JSON value is a resource quantity: a number, or a string with an optional suffix."""
+    """Whether a JSON value is a resource quantity: a number, or a string of a number with an optional suffix."""
     return parse_quantity(str(value)) is not None if isinstance(value, str | int | float) else False
 
 
 @lru_cache(maxsize=4096)
 def parse_quantity(text: str) -> Quantity | None:
-    """The quantity a string stands for, None if it is none."""
+    """The quantity in a string; None if it is not one."""
     try:
         return Quantity(text)
     except QuantityError:
@@ -153,7 +152,7 @@ def _quantity(value: Any, path: str) -> Iterator[FieldError]:
 
 @lru_cache(maxsize=1024)
 def compiled(pattern: str) -> re.Pattern[str] | None:
-    """An RE2 pattern as Python's; None where Python can't compile it."""
+    """An RE2 pattern as a Python pattern; None when Python can't compile it."""
     try:
         return re.compile(re.sub(r"\\z", r"\\Z", pattern))
     except re.error:
@@ -248,9 +247,9 @@ def _logic(value: Any, schema: Schema, path: str) -> Iterator[FieldError]:
     if options := raw.get("oneOf"):
         fitting = sum(_fits(value, branch, path) for branch in options)
         if fitting != 1:
-            found = "Found none valid" if not fitting else f"Found {fitting} valid alternatives"
-            yield fe.invalid(path, _brief(value), f'"{path}" must validate one and only one schema (oneOf). {found}')
-    if (unwanted := raw.get("not")) is not None and _fits(value, unwanted, path):
+            detail = "Found none valid" if not fitting else f"Found {fitting} valid alternatives"
+            yield fe.invalid(path, _brief(value), f'"{path}" must validate one and only one schema (oneOf). {detail}')
+    if (negated := raw.get("not")) is not None and _fits(value, negated, path):
         yield fe.invalid(path, _brief(value), f'"{path}" must not validate the schema (not)')
 
 

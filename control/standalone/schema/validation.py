@@ -1,8 +1,8 @@
-"""Validation of built-in kinds beyond their structure: one function a kind, in a table.
+"""Validation of built-in kinds beyond their schema: one function per kind, in a table.
 
-`validate(key, obj, old)` runs the kind's function; kinds without one are held to their schema only. Metadata
-(names, labels, annotations) is checked by the registry for every kind. Functions are pure and yield
-`FieldError`s worded as Kubernetes words them.
+`validate(key, obj, old)` calls the kind's function; kinds without one are only checked against their schema. The
+registry validates the metadata (names, labels, annotations) of every kind. The functions are pure and yield
+`FieldError`s with Kubernetes' wording.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _RBAC = "rbac.authorization.k8s.io"
 
 
 def validate(key: str, obj: Json, old: Json | None) -> list[FieldError]:
-    """All faults of an object of the kind `key`; `old` is the stored object of an update."""
+    """All errors of an object of the kind `key`; `old` is the stored object of an update."""
     function = _BY_KEY.get(key)
     return list(function(obj, old)) if function is not None else []
 
@@ -217,7 +217,7 @@ def _selector(selector: Any, path: str) -> Iterator[FieldError]:
 
 
 def _workload(obj: Json, old: Json | None) -> Iterator[FieldError]:
-    """Deployment, ReplicaSet, DaemonSet, StatefulSet: a selector that fits its template, and pods that restart."""
+    """Deployment, ReplicaSet, DaemonSet, StatefulSet: the selector matches the template, restartPolicy is Always."""
     spec = obj.get("spec") or {}
     replicas = spec.get("replicas")
     if replicas is not None and replicas < 0:
@@ -328,13 +328,13 @@ def _crd(obj: Json, old: Json | None) -> Iterator[FieldError]:
     yield from check_crd(obj)
     if old is not None:
         before, after = old.get("spec") or {}, obj.get("spec") or {}
-        for field, was, now in (
+        for field, old_value, new_value in (
             ("spec.scope", before.get("scope"), after.get("scope")),
             ("spec.group", before.get("group"), after.get("group")),
             ("spec.names.kind", (before.get("names") or {}).get("kind"), (after.get("names") or {}).get("kind")),
         ):
-            if was != now:
-                yield _immutable(field, now)
+            if old_value != new_value:
+                yield _immutable(field, new_value)
 
 
 _ADM = "admissionregistration.k8s.io"

@@ -1,7 +1,7 @@
-"""What makes a pod (or a pod template) valid, and what may change in a running one.
+"""Validation of pods and pod templates, and of updates of existing pods.
 
-Covers what people get wrong: names, images, ports, resources, mounts, policies. Each function yields
-`FieldError`s with the path below the one it is given, worded as Kubernetes words them.
+Covers the common mistakes: names, images, ports, resources, mounts, policies. Each function yields
+`FieldError`s with paths below its `path` argument and with Kubernetes' wording.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def _ports(container: Json, path: str) -> Iterator[FieldError]:
 
 
 def quantities(amounts: Any, path: str) -> Iterator[FieldError]:
-    """Every amount of a resource list is a quantity and not negative."""
+    """Every amount of a resource list must be a non-negative quantity."""
     for name, amount in (amounts or {}).items():
         quantity = parse_quantity(str(amount))
         if quantity is None:
@@ -194,7 +194,7 @@ def resources(requirements: Json, path: str) -> Iterator[FieldError]:
 
 
 def is_extended(name: str) -> bool:
-    """Resources of other domains come in whole units and can't be overcommitted."""
+    """Extended resources have a domain other than kubernetes.io, integer amounts and no overcommit."""
     return "/" in name and "kubernetes.io/" not in name and not name.startswith("requests.")
 
 
@@ -236,11 +236,11 @@ def _same_but_seconds(old: Any, new: Any) -> bool:
 
 
 def _frozen(spec: Json, gated: bool) -> Json:
-    """The part of a pod's spec that can't change once it is created."""
-    free = {"activeDeadlineSeconds", "tolerations", "schedulingGates"}
-    if gated:  # a pod that isn't being scheduled yet may still be steered
-        free |= {"nodeSelector", "affinity"}
-    out = {key: value for key, value in spec.items() if key not in free and value not in ({}, [], None)}
+    """The part of a pod's spec that can't change after its creation."""
+    mutable = {"activeDeadlineSeconds", "tolerations", "schedulingGates"}
+    if gated:  # with scheduling gates, the pod's node selection may still change
+        mutable |= {"nodeSelector", "affinity"}
+    out = {key: value for key, value in spec.items() if key not in mutable and value not in ({}, [], None)}
     for group in ("containers", "initContainers"):
         if group in out:
             out[group] = [{key: value for key, value in c.items() if key != "image"} for c in out[group]]

@@ -1,10 +1,10 @@
-"""One view of a schema for everything that walks objects: patches, apply, pruning, unknown-field checks.
+"""The view of a schema for all code that walks objects: patches, apply, pruning, unknown-field checks.
 
-A `Schema` wraps one OpenAPI / structural schema node (a plain dict) and the definitions its `$ref`s point to.
-It answers only what walkers ask: which child belongs to a key, how a list merges, which key names an item.
-Nodes are made on demand and remembered, so that the recursive built-in schemas cost nothing until they are
-walked. `UNKNOWN` stands for "no schema known": maps merge by key, lists are replaced whole, as Kubernetes
-deduces for objects without a schema.
+A `Schema` wraps one node of an OpenAPI or structural schema (a plain dict) and the definitions of its `$ref`s.
+It has only what walkers need: the child of a key, how a list merges, the key that identifies an item.
+Nodes are made on demand and cached, so that the recursive built-in schemas cost nothing until they are
+walked. `UNKNOWN` means that there is no schema: maps merge by key and lists are replaced, as Kubernetes does for
+objects without a schema.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ Definitions = Callable[[str], Mapping[str, Any]]
 
 
 class SchemaNodeError(ValueError):
-    """A schema refers to something that does not exist."""
+    """A schema refers to a definition that does not exist."""
 
 
 def no_definitions(name: str) -> Mapping[str, Any]:
-    """The resolver of schemas that hold no `$ref`s."""
+    """The resolver for schemas without `$ref`s."""
     raise SchemaNodeError(f"schema refers to unknown definition {name!r}")
 
 
 class Schema:
-    """A schema node. `raw` is the resolved dict; siblings of a `$ref` win over what it points to."""
+    """A schema node. `raw` is the resolved dict; siblings of a `$ref` override its target."""
 
     __slots__ = ("_children", "_definitions", "_element", "properties", "raw")
 
@@ -42,27 +42,27 @@ class Schema:
 
     @property
     def type(self) -> str:
-        """JSON type, or "" when the schema does not say."""
+        """JSON type, or "" when the schema has none."""
         return str(self.raw.get("type", ""))
 
     @property
     def preserves_unknown(self) -> bool:
-        """True where unknown fields are kept: told so, or nothing at all is known about an object."""
+        """Whether unknown fields are kept: by the keyword, or because the schema describes no fields at all."""
         if self.raw.get("x-kubernetes-preserve-unknown-fields"):
             return True
         return not self.properties and "additionalProperties" not in self.raw and not self.closed
 
     @property
     def closed(self) -> bool:
-        """True for an object that declares (possibly zero) properties, so that others are unknown."""
+        """True for an object schema with `properties` (possibly empty): other fields are unknown."""
         return "properties" in self.raw
 
     def has_property(self, name: str) -> bool:
-        """Whether `name` is a declared field, as opposed to a key of a map."""
+        """Whether `name` is a declared field, not a key of a map."""
         return name in self.properties
 
     def field(self, name: str) -> Schema | None:
-        """The schema of a key; UNKNOWN where anything goes; None when the key is not allowed."""
+        """The schema of a key; UNKNOWN when it may have any value; None when the key is not allowed."""
         child = self._children.get(name)
         if child is not None:
             return child
@@ -77,7 +77,7 @@ class Schema:
         return UNKNOWN if self.preserves_unknown else None
 
     def values(self) -> Schema | None:
-        """The schema of the values of a map (`additionalProperties`), if it is one."""
+        """The schema of the values of a map (`additionalProperties`); None when it is not a map."""
         additional = self.raw.get("additionalProperties")
         if isinstance(additional, dict):
             if self._element is None:
@@ -117,14 +117,14 @@ class Schema:
         return str(self.raw.get("x-kubernetes-patch-merge-key", ""))
 
     def default_of(self, name: str) -> Any:
-        """The default of a declared field, None when it has none."""
+        """The default of a declared field; None when it has none."""
         child = self.field(name)
         return None if child is None else child.raw.get("default")
 
     def item_key(self, item: Any) -> str | None:
-        """The field-path element of a list item (`k:{…}` or `v:…`), None where items have no identity.
+        """The field-path element of a list item (`k:{…}` or `v:…`); None when the items have no identity.
 
-        Missing keys take their schema default, as the server stores them; a map item lacking all of its
+        Missing keys have their schema default, as in the stored object; a map item without any of its
         keys has no identity.
         """
         kind = self.list_type
@@ -146,7 +146,7 @@ class Schema:
 
 
 def _resolve(raw: Mapping[str, Any], definitions: Definitions) -> Mapping[str, Any]:
-    """Follow `$ref`, alone, beside siblings, or wrapped in a one-element `allOf` as OpenAPI v3 does."""
+    """Follow a `$ref`: alone, with siblings, or in an `allOf` of one element, as OpenAPI v3 writes it."""
     all_of = raw.get("allOf")
     if "$ref" not in raw and isinstance(all_of, list) and len(all_of) == 1 and "$ref" in all_of[0]:
         raw = {**{k: v for k, v in raw.items() if k != "allOf"}, **all_of[0]}

@@ -308,6 +308,6 @@ async def test_who_does_not_answer_in_time(asking):
     error = await cluster.refused(cluster.create(PODS, pod("a")))
     assert error.status == 500
     # Both sides count the same second: who gives up first is chance.
-    assert any(words in str(error) for words in ("context deadline exceeded", "the server answered 504"))
+    assert any(words in str(error) for words in ("context deadline exceeded", "the server responded with status 504"))
     node = await cluster.merge(f"{NODES}/n/status", {"status": {"allocatable": {"cpu": "4"}}})
     assert node["status"]["allocatable"] == {"cpu": "4"}

@@ -224,8 +224,8 @@ async def test_refusals_keep_the_webhooks_status(store, hook, kind, status, code
 
 
 FAILURES = {
-    "status": (lambda r: web.Response(status=503), "the server answered 503"),
-    "no JSON": (lambda r: web.Response(text="hello"), "the answer is not JSON"),
+    "status": (lambda r: web.Response(status=503), "the server responded with status 503"),
+    "no JSON": (lambda r: web.Response(text="hello"), "the response is not JSON"),
     "no response": (lambda r: web.json_response({}), "webhook response was absent"),
     "wrong uid": (lambda r: {"uid": "other", "allowed": True}, "expected response.uid="),
     "no patch type": ({"allowed": True, "patch": "W10="}, "but not response.patchType"),

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from control.standalone.controllers.garbage import Address, GarbageCollector, Graph
-from control.standalone.controllers.namespaces import ROOT_CA, NamespaceDeletion, NamespaceFurnishing
+from control.standalone.controllers.namespaces import ROOT_CA, NamespaceDefaults, NamespaceDeletion
 from control.standalone.deletion import DeletionOptions
 
 CM, RS, SECRET = "/configmaps", "apps/replicasets", "/secrets"
@@ -183,7 +183,7 @@ async def test_a_namespace_tells_what_it_waits_for(cluster):
 
 async def test_a_new_namespace_is_furnished_and_kept_so(cluster):
     await cluster.create("/namespaces", "ns")
-    controller = NamespaceFurnishing(cluster.registry, "PEM")
+    controller = NamespaceDefaults(cluster.registry, "PEM")
     await controller.reconcile(("", "ns"))
     assert cluster.names("/serviceaccounts", "ns") == ["default"]
     assert cluster.find(CM, ROOT_CA, "ns")["data"] == {"ca.crt": "PEM"}
@@ -198,4 +198,4 @@ async def test_a_new_namespace_is_furnished_and_kept_so(cluster):
 async def test_the_furnishing_controller_reacts_by_itself(cluster, running, name):
     if name != "default":
         await cluster.create("/namespaces", name)
-    await running(NamespaceFurnishing(cluster.registry, "PEM"), lambda: cluster.find(CM, ROOT_CA, name) is not None)
+    await running(NamespaceDefaults(cluster.registry, "PEM"), lambda: cluster.find(CM, ROOT_CA, name) is not None)

@@ -10,8 +10,8 @@ from control.standalone.controllers.nodes import (
     UNREACHABLE,
     NodeLifecycle,
     TaintEviction,
+    desired_taints,
     eviction_time,
-    wanted_taints,
 )
 from control.standalone.controllers.podgc import PodGarbage
 from control.standalone.errors import StatusError
@@ -189,7 +189,7 @@ CORDONED_AND_FULL = {
     ids=["ready", "not ready", "never heard of", "cordoned and full"],
 )
 def test_taints_follow_conditions(obj, want):
-    assert {(each["key"], each["effect"]) for each in wanted_taints(obj)} == want
+    assert {(each["key"], each["effect"]) for each in desired_taints(obj)} == want
 
 
 async def test_taints_of_others_are_left_alone(cluster):
