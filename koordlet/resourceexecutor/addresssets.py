@@ -1,10 +1,10 @@
-"""Address sets and the packet rules that read them, as settings (spec 03 §4.12).
+"""Address sets and the packet rules that use them, as settings (spec 03 §4.12).
 
     ipset[be_class]      "hash:ip 10.0.0.1 10.0.0.2"
-    iptables[be_class]   "1:4"     mangle/POSTROUTING: who is in the set by source goes to that class
+    iptables[be_class]   "1:4"     mangle/POSTROUTING: packets whose source is in the set go to that class
 
-Sets go through netlink; rules through the `iptables` of the host, because it alone knows which of the two packet
-filters the host uses. A call takes some two milliseconds and is made when rules are looked at: once a minute.
+Sets are changed through netlink, rules through the `iptables` command of the host, because only the command knows which
+of the two packet filters the host uses. A call takes about 2 ms; rules are listed when they are checked, once a minute.
 """
 
 from __future__ import annotations
@@ -23,35 +23,38 @@ from koordlet.system.network.ipset import TYPE, IPSets
 from koordlet.system.network.netlink import NETFILTER, Netlink
 from koordlet.system.write import WriteError, write_error
 
-SET, RULE = "ipset", "iptables"
+SET = "ipset"
+RULE = "iptables"
 COMMAND = ("iptables", "-w", "2", "-t", "mangle")
-SECONDS, FRESH_SECONDS = 5.0, 1.0
-"""How long a command may take, and how long its answer counts."""
+COMMAND_TIMEOUT_S = 5.0
+RULES_TTL_S = 1.0
+"""How long the list of rules is used again."""
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,31}")
 _CLASS = re.compile(r"1:([0-9a-f]{1,4})")
 _SHOWN = re.compile(r"-A POSTROUTING -m set --match-set (\S+) src -j CLASSIFY --set-class 0*1:0*([0-9a-fA-F]+)")
 
 
 class RuleError(Exception):
-    """iptables said no; the message is its own."""
+    """The iptables command failed; the message is its own."""
 
 
 class AddressStore:
-    """`link` opens a socket in the namespace of the sets when it is first needed; `prefix` leads commands there."""
+    """`link` opens a socket in the network namespace of the sets, at first use; `prefix` of a command runs it there."""
 
     resources = (SET, RULE)
 
     def __init__(self, link: Callable[[], Netlink] = lambda: Netlink(NETFILTER), prefix: Sequence[str] = ()) -> None:
-        self._open, self._prefix = link, tuple(prefix)
+        self._open = link
+        self._prefix = tuple(prefix)
         self._known: dict[str, str] = {}
-        self._asked = float("-inf")
+        self._listed_at = float("-inf")
 
     @cached_property
     def _sets(self) -> IPSets:
         return IPSets(self._open())
 
     def probe(self) -> str:
-        """Why addresses can't be matched this way here; empty when they can."""
+        """Why this host cannot match addresses this way; empty when it can."""
         try:
             link = self._open()
             try:
@@ -65,10 +68,10 @@ class AddressStore:
         return missing
 
     def check(self, setting: Setting, value: Value) -> Value:
-        """Addresses in order."""
+        """Addresses are sorted."""
         text = str(value)
         if not _NAME.fullmatch(setting.device):
-            raise InvalidValue(setting.label, text, "not a set's name")
+            raise InvalidValue(setting.label, text, "not the name of a set")
         if setting.resource == RULE:
             if text != ABSENT and not _CLASS.fullmatch(text):
                 raise InvalidValue(setting.label, text, "expected 1:<minor>")
@@ -82,7 +85,7 @@ class AddressStore:
             raise InvalidValue(setting.label, text, str(error)) from error
 
     def read(self, setting: Setting) -> Value | None:
-        """Never None: sets and rules need no place."""
+        """Never None: sets and rules can always be created."""
         try:
             if setting.resource == RULE:
                 return self._rules().get(setting.device, ABSENT)
@@ -92,8 +95,9 @@ class AddressStore:
         return ABSENT if members is None else _text(members)
 
     def write(self, setting: Setting, value: Value) -> None:
-        """Only what differs."""
-        text, name = str(value), setting.device
+        """Writes only the differences."""
+        text = str(value)
+        name = setting.device
         try:
             if setting.resource == RULE:
                 self._write_rule(name, text)
@@ -108,12 +112,12 @@ class AddressStore:
         """Never."""
         return False
 
-    def holds(self, setting: Setting, asked: Value) -> bool | None:
-        """Values can be compared."""
+    def holds(self, setting: Setting, desired: Value) -> bool | None:
+        """None: comparing values is enough."""
         return None
 
     def period(self, setting: Setting) -> float | None:
-        """As everything."""
+        """None: the executor's period."""
         return None
 
     def _write_set(self, name: str, text: str) -> None:
@@ -123,35 +127,37 @@ class AddressStore:
             return
         if members is None:
             self._sets.create(name)
-        wanted, given = set(text.split()[1:]), members or set()
-        self._sets.remove(name, sorted(given - wanted))
-        self._sets.add(name, sorted(wanted - given))
+        desired = set(text.split()[1:])
+        current = members or set()
+        self._sets.remove(name, sorted(current - desired))
+        self._sets.add(name, sorted(desired - current))
 
     def _write_rule(self, name: str, text: str) -> None:
         rules = self._rules()
-        given = rules.pop(name, None)
-        if given is not None:
-            self._run("-D", *_rule(name, given))
+        current = rules.pop(name, None)
+        if current is not None:
+            self._run("-D", *_rule(name, current))
         if text != ABSENT:
             self._run("-A", *_rule(name, text))
             rules[name] = text
 
     def _rules(self) -> dict[str, str]:
-        """Set -> class. Asked once for all rules of a pass; what is written is known without asking."""
+        """Set -> class. Listed once for all rules of a pass; rules that are written are known without listing."""
         now = time.monotonic()
-        if now >= self._asked + FRESH_SECONDS:
-            told = _SHOWN.findall(self._run("-S", "POSTROUTING"))
-            self._known, self._asked = {name: f"1:{minor.lower()}" for name, minor in told}, now
+        if now >= self._listed_at + RULES_TTL_S:
+            rules = _SHOWN.findall(self._run("-S", "POSTROUTING"))
+            self._known = {name: f"1:{minor.lower()}" for name, minor in rules}
+            self._listed_at = now
         return self._known
 
     def _run(self, *arguments: str) -> str:
         command = [*self._prefix, *COMMAND, *arguments]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+            done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, check=False)
         except subprocess.TimeoutExpired as error:
-            raise RuleError(f"{' '.join(command)}: no answer in {SECONDS:g} s") from error
+            raise RuleError(f"{' '.join(command)}: no answer within {COMMAND_TIMEOUT_S:g} s") from error
         if done.returncode != 0:
-            self._asked = float("-inf")
+            self._listed_at = float("-inf")
             raise RuleError(f"{' '.join(command)}: {done.stderr.strip() or f'exit {done.returncode}'}")
         return done.stdout
 

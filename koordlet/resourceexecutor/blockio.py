@@ -1,13 +1,14 @@
 """One device's limits, weight and cost model in a cgroup, as settings named by their v1 file (spec 03 §2.4, §3.6).
 
     setting                              value                          v1                            v2
-    blkio.throttle.read_bps_device ...   bytes or operations a second   the file                      one key of io.max
+    blkio.throttle.read_bps_device ...   bytes or operations per second the file                      one key of io.max
     blkio.cost.weight                    1..100                         the file (vendor)             io.weight
     blkio.bfq.weight_device              1..1000                        the file                      io.bfq.weight
     blkio.cost.qos, blkio.cost.model     "enable=1 ctrl=user ..."       the file (vendor, root only)  io.cost.*
 
-0 is no throttle (`max` in io.max), 100 the weight of a device that nobody spoke of. What the kernel shows is brought to
-the form in which it is asked for, so that equal is equal; `ctrl=auto` stands for all numbers behind it.
+0 means no limit (`max` in io.max), 100 is the weight of a device without a line. Values that the kernel shows are
+converted to the form in which they are written, so that they can be compared; `ctrl=auto` replaces all numbers after
+it.
 """
 
 from __future__ import annotations
@@ -28,9 +29,11 @@ THROTTLES = {
     "blkio.throttle.write_iops_device": "wiops",
     "blkio.throttle.write_bps_device": "wbps",
 }
-"""In the order in which they are written; the key of io.max."""
-WEIGHT, BFQ_WEIGHT = "blkio.cost.weight", "blkio.bfq.weight_device"
-QOS, MODEL = "blkio.cost.qos", "blkio.cost.model"
+"""File -> key of io.max, in the order of writing."""
+WEIGHT = "blkio.cost.weight"
+BFQ_WEIGHT = "blkio.bfq.weight_device"
+QOS = "blkio.cost.qos"
+MODEL = "blkio.cost.model"
 V2_FILES = {
     **dict.fromkeys(THROTTLES, "io.max"), WEIGHT: "io.weight", BFQ_WEIGHT: "io.bfq.weight", QOS: "io.cost.qos",
     MODEL: "io.cost.model",
@@ -41,11 +44,11 @@ VALID = {
     QOS: BlkioLine(7, 0), MODEL: BlkioLine(8, 0),
 }  # fmt: skip
 _DEFAULTS = frozenset({"min=1", "max=10000", "model=linear"})
-"""What the kernel adds to a cost line on its own."""
+"""Fields that the kernel adds to a cost line."""
 
 
 class BlockStore:
-    """`files` says where the hierarchies are."""
+    """Limits and weights of block devices."""
 
     resources = tuple(V2_FILES)
 
@@ -53,12 +56,12 @@ class BlockStore:
         self._files = files
 
     def path(self, setting: Setting) -> str:
-        """Of the file that holds the device's line."""
+        """Path of the file with the device's line."""
         name = V2_FILES[setting.resource] if self._files.version == 2 else setting.resource
         return os.path.join(self._files.hierarchy("blkio"), setting.cgroup_dir or "", name)  # noqa: PTH118 - hot
 
     def check(self, setting: Setting, value: Value) -> Value:
-        """Raises ResourceUnsupported where the blkio controller is not there at all."""
+        """Raises ResourceUnsupported without the blkio controller."""
         major, colon, minor = setting.device.partition(":")
         if not (colon and major.isdecimal() and minor.isdecimal()):
             raise InvalidValue(setting.label, value, f"{setting.device!r} is not a device number")
@@ -74,7 +77,7 @@ class BlockStore:
         return os.path.exists(self.path(Setting(resource, cgroup_dir)))  # noqa: PTH110 - hot
 
     def read(self, setting: Setting) -> Value | None:
-        """The device's value; what a device without a line has where the file names others only."""
+        """The device's value, or the default if the file has no line for it."""
         text = read_now(self.path(setting))
         if text is None:
             return None
@@ -95,19 +98,19 @@ class BlockStore:
         if self._files.version == 2 and setting.resource in THROTTLES:
             text = f"{THROTTLES[setting.resource]}={'max' if text == '0' else text}"
         elif self._files.version == 2 and text == UNSET.get(setting.resource) and setting.resource == WEIGHT:
-            text = "default"  # no line of its own
+            text = "default"  # removes the line of the device
         write_value(self.path(setting), codecs.format_blkio(setting.device, text))
 
     def gone(self, setting: Setting) -> bool:
-        """Whether the cgroup is away."""
+        """Whether the cgroup does not exist."""
         return bool(setting.cgroup_dir) and not os.path.isdir(os.path.dirname(self.path(setting)))  # noqa: PTH112, PTH120
 
-    def holds(self, setting: Setting, asked: Value) -> bool | None:
-        """Values can be compared."""
+    def holds(self, setting: Setting, desired: Value) -> bool | None:
+        """None: comparing values is enough."""
         return None
 
     def period(self, setting: Setting) -> float | None:
-        """As everything."""
+        """None: the executor's period."""
         return None
 
 

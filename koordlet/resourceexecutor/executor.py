@@ -1,12 +1,12 @@
-"""The executor: keeps what owners declared, and makes the kernel agree, one pass at a time.
+"""The executor: keeps the settings that owners declared and writes them to the kernel, one pass at a time.
 
-`declare` only remembers. `apply` does a pass: it reads what a changed wish (or one that was not looked at for
-`force_seconds`) finds in its file, writes what differs in a safe order, and gives back what nobody wants any more. A
-setting whose cgroup is not there yet stays wished and is tried at the next pass; a refusal of the kernel is counted,
-audited once per cause and tried again, and costs nobody else's setting.
+`declare` only stores. `apply` does a pass: it reads the current value of each setting that changed or was not checked
+for `force_seconds`, writes the differences in a safe order, and restores settings that no owner wants any longer. A
+setting whose cgroup does not exist yet stays desired and is tried at the next pass. A write that the kernel refuses is
+counted, logged once per cause, tried again later, and does not affect other settings.
 
-Nothing is given back until every expected owner has declared once: after a restart the first strategy to speak must not
-undo the others' work. Runs in the process's one loop; a pass over an unchanged node reads nothing.
+Nothing is restored until every expected owner has declared once: after a restart the first strategy must not undo the
+work of the others. Runs in the event loop; a pass over an unchanged node reads nothing.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from koordlet.prometheus import Registries
 from koordlet.resourceexecutor.durations import Durations
 from koordlet.resourceexecutor.kernelfiles import KernelFiles
 from koordlet.resourceexecutor.ledger import Ledger, LedgerError
-from koordlet.resourceexecutor.merge import OwnerRule, Wish, merge
-from koordlet.resourceexecutor.order import CPU_SETS, Change, ordered
-from koordlet.resourceexecutor.settings import RANKS, Setting, Update, Value
+from koordlet.resourceexecutor.merge import MergedSetting, OwnerRule, merge
+from koordlet.resourceexecutor.order import SettingChange, ordered
+from koordlet.resourceexecutor.settings import RANKS, DesiredSetting, Setting, Value
+from koordlet.system.cgroup.registry import RESOURCES, SUSPENDED_BY
 from koordlet.system.errors import InvalidValue, KernelFileError, ResourceUnsupported
 from koordlet.system.write import TargetGone, WriteError
 
@@ -33,37 +34,38 @@ log = get_logger(__name__)
 
 FORCE_SECONDS = 60.0
 RETRY_SECONDS = 5.0
-SHORT = 200
+AUDIT_LEVEL = 3
+AUDIT_VALUE_LENGTH = 200
 """Characters of a value in the audit log."""
-GIVEN_BACK = "GiveBack"
-NOBODY = "nobody"
-IDLE, WEIGHT = "cpu.idle", "cpu.shares"
-"""The kernel forgets a group's weight when it becomes idle, takes none while it is, and gives it the default one after:
-the weight is remembered before and written again after."""
+RESTORED = "GiveBack"
+"""Audit reason of a restored setting."""
+NO_OWNER = "nobody"
+"""Owner of a restored setting, in metrics and in the audit log."""
 
 
 @dataclass
 class PassResult:
-    """What one pass did. `problems`: setting -> why it does not hold what it should."""
+    """What one pass did. `problems`: setting -> why it does not have the desired value."""
 
-    written: list[Change] = field(default_factory=list)
+    written: list[SettingChange] = field(default_factory=list)
     waiting: list[Setting] = field(default_factory=list)
     problems: dict[Setting, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
-class _Held:
-    """What the last look found: `asked` led to `shown`, which the kernel may have rounded (None after a refusal)."""
+class _Check:
+    """The last check of a setting: with the desired value the kernel showed `shown`, possibly rounded (None after a
+    refusal)."""
 
-    asked: Value
+    desired: Value
     shown: Value | None
-    next_look: float
+    next_check: float
     problem: str = ""
 
 
 class Executor:
-    """See the module. `expected` owners must have declared once before anything is given back; writes for
-    `reconcilers` are timed apart."""
+    """See the module. `expected` owners must have declared once before anything is restored; writes for `reconcilers`
+    are timed separately."""
 
     def __init__(
         self,
@@ -78,248 +80,261 @@ class Executor:
         force_seconds: float = FORCE_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._files, self._ledger, self._auditor, self._registries = files, ledger, auditor, registries
-        self._rules, self._force, self._clock = tuple(rules), force_seconds, clock
-        self._silent = set(expected)
-        self._incomplete = bool(self._silent)
-        """Whether there was no pass yet in which everybody had spoken."""
-        self._given: dict[str, tuple[Update, ...]] = {}
-        """As declared; `_declared` is what of it can be set."""
-        self._declared: dict[str, dict[Setting, Update]] = {}
-        self._merged: dict[Setting, Wish] | None = None
-        self._following: dict[Setting, Wish] | None = None
-        """What follows from the CPU sets that are declared."""
-        self._held: dict[Setting, _Held] = {}
+        self._files = files
+        self._ledger = ledger
+        self._auditor = auditor
+        self._registries = registries
+        self._rules = tuple(rules)
+        self._force = force_seconds
+        self._clock = clock
+        self._undeclared = set(expected)
+        self._incomplete = bool(self._undeclared)
+        """Whether there was no pass yet after all expected owners had declared."""
+        self._requested: dict[str, tuple[DesiredSetting, ...]] = {}
+        """As declared; `_declared` is the part that can be set."""
+        self._declared: dict[str, dict[Setting, DesiredSetting]] = {}
+        self._merged: dict[Setting, MergedSetting] | None = None
+        self._followers: dict[Setting, MergedSetting] | None = None
+        """Settings of child directories that the declared ones require."""
+        self._checks: dict[Setting, _Check] = {}
         self._problems: dict[Setting, str] = {}
         self._durations = Durations(registries, reconcilers)
 
-    def declare(self, owner: str, updates: Iterable[Update]) -> None:
-        """All that `owner` wants from now on; what it wanted before and does not name is given back. A value that the
-        setting can't take is left out, said and counted; the owner's others stand."""
-        given = tuple(updates)
-        if self._given.get(owner) == given and owner not in self._silent:
+    def declare(self, owner: str, settings: Iterable[DesiredSetting]) -> None:
+        """All settings that `owner` wants from now on; those that it wanted before and does not name are restored. An
+        invalid value is left out, logged and counted; the owner's other settings are kept."""
+        requested = tuple(settings)
+        if self._requested.get(owner) == requested and owner not in self._undeclared:
             return
-        asked, stands = {update.setting: update for update in self._given.get(owner, ())}, self._declared.get(owner, {})
-        self._given[owner] = given
-        wanted = {}
-        for update in given:
-            if update.setting in stands and asked.get(update.setting) == update:  # a hundred pods' checks take a while
-                wanted[update.setting] = stands[update.setting]
+        before = {desired.setting: desired for desired in self._requested.get(owner, ())}
+        accepted = self._declared.get(owner, {})
+        self._requested[owner] = requested
+        declared = {}
+        for desired in requested:
+            # Only changed settings are checked: checking those of a hundred pods takes a while.
+            if desired.setting in accepted and before.get(desired.setting) == desired:
+                declared[desired.setting] = accepted[desired.setting]
                 continue
-            wanted |= self._checked(owner, (update,))
-        self._silent.discard(owner)
-        if self._declared.get(owner) != wanted:
-            if _cpu_sets(self._declared.get(owner, {})) != _cpu_sets(wanted):
-                self._following = None
-            self._declared[owner] = wanted
+            declared |= self._accepted(owner, (desired,))
+        self._undeclared.discard(owner)
+        if accepted != declared or owner not in self._declared:
+            if self._covering(accepted) != self._covering(declared):
+                self._followers = None
+            self._declared[owner] = declared
             self._merged = None
 
-    def _checked(self, owner: str, updates: Iterable[Update]) -> dict[Setting, Update]:
-        """Those that can be set, in canonical form; the others are said and counted."""
-        found = {}
-        for update in updates:
+    def _accepted(self, owner: str, settings: Iterable[DesiredSetting]) -> dict[Setting, DesiredSetting]:
+        """The settings that can be set, in canonical form; the others are logged and counted."""
+        accepted = {}
+        for desired in settings:
             try:
-                value = self._files.check(update.setting, update.value)
+                value = self._files.check(desired.setting, desired.value)
             except (InvalidValue, ResourceUnsupported) as error:
                 kind = "unsupported" if isinstance(error, ResourceUnsupported) else "invalid"
-                self._count(owner, update.setting, kind, str(error))
+                self._count(owner, desired.setting, kind, str(error))
                 continue
-            found[update.setting] = replace(update, value=value)
-        return found
+            accepted[desired.setting] = replace(desired, value=value)
+        return accepted
 
-    def add(self, owner: str, updates: Iterable[Update]) -> list[Setting]:
-        """More that `owner` wants, until it declares the next time, and the settings that this is about. What stands
-        already costs nothing; the rest is judged as `declare` does, without looking at what everybody else wants."""
-        asked = tuple(updates)
+    def _covering(self, settings: Mapping[Setting, DesiredSetting]) -> dict[Setting, DesiredSetting]:
+        covers = self._files.covers_children
+        return {setting: desired for setting, desired in settings.items() if covers(setting.resource)}
+
+    def add(self, owner: str, settings: Iterable[DesiredSetting]) -> list[Setting]:
+        """Add settings that `owner` wants until its next declaration; returns which settings they are. Settings that
+        are declared already cost nothing; the others are checked as by `declare`, without merging all owners."""
+        requested = tuple(settings)
         declared = self._declared.setdefault(owner, {})
-        news = {update.setting: update for update in asked if declared.get(update.setting) != update}
-        if news:
-            self._given[owner] = (*self._given.get(owner, ()), *news.values())
-            added = self._checked(owner, news.values())
-            for setting in news:
+        changed = {desired.setting: desired for desired in requested if declared.get(desired.setting) != desired}
+        if changed:
+            self._requested[owner] = (*self._requested.get(owner, ()), *changed.values())
+            accepted = self._accepted(owner, changed.values())
+            for setting in changed:
                 declared.pop(setting, None)
-            declared.update(added)
-            self._merge_again(news)
-        return [update.setting for update in asked]
+            declared.update(accepted)
+            self._merge_again(changed)
+        return [desired.setting for desired in requested]
 
     def _merge_again(self, settings: Collection[Setting]) -> None:
-        """Wishes for these only, if the others stand whatever these are."""
-        if self._merged is None or any(setting.resource in CPU_SETS for setting in settings):
-            self._merged = self._following = None
+        """Merge only these settings, if no other setting depends on them."""
+        if self._merged is None or any(self._files.covers_children(setting.resource) for setting in settings):
+            self._merged = None
+            self._followers = None
             return
         claims = {
-            owner: {setting: updates[setting] for setting in settings if setting in updates}
-            for owner, updates in self._declared.items()
+            owner: {setting: declared[setting] for setting in settings if setting in declared}
+            for owner, declared in self._declared.items()
         }
-        found = merge(claims, self._rules)
+        merged = merge(claims, self._rules)
         for setting in settings:
-            if setting in found:
-                self._merged[setting] = found[setting]
+            if setting in merged:
+                self._merged[setting] = merged[setting]
             else:
                 self._merged.pop(setting, None)
 
-    def withdraw(self, owner: str) -> None:
-        """The owner was switched off."""
-        self.declare(owner, ())
-
     @property
-    def wishes(self) -> Mapping[Setting, Wish]:
-        """What shall be, and who says so."""
+    def desired(self) -> Mapping[Setting, MergedSetting]:
+        """The merged settings of all owners, with those of child directories that they require."""
         if self._merged is None:
             merged = merge(self._declared, self._rules)
-            if self._following is None:  # looking below hundreds of groups takes a while
-                self._following = self._followers(merged)
-            self._merged = merged | self._following
+            if self._followers is None:  # kept, because listing hundreds of directories takes a while
+                self._followers = self._find_followers(merged)
+            self._merged = merged | self._followers
         return self._merged
 
-    def _followers(self, wishes: Mapping[Setting, Wish]) -> dict[Setting, Wish]:
-        """cgroup v1 lets no group have fewer CPUs than one below it, whether somebody knows that one (a container) or
-        not (a pod's sandbox, a dead container): unknown ones get what their parents get."""
-        found: dict[Setting, Wish] = {}
-        parents = [setting for setting in wishes if setting.resource in CPU_SETS]
+    def _find_followers(self, merged: Mapping[Setting, MergedSetting]) -> dict[Setting, MergedSetting]:
+        """Settings of child directories that no owner declares and that would make the kernel refuse the parent's
+        value: on cgroup v1 no directory may have fewer CPUs than one below it, whether an owner knows that one (a
+        container) or not (a pod's sandbox, a dead container). They get the value of their parent."""
+        followers: dict[Setting, MergedSetting] = {}
+        parents = [setting for setting in merged if self._files.covers_children(setting.resource)]
         while parents:
             parent = parents.pop()
-            wish = wishes.get(parent) or found[parent]
-            for child in self._files.bound_below(parent):
-                if child not in wishes:
-                    found[child] = Wish(replace(wish.update, setting=child, neutral=None), wish.owner)
+            above = merged.get(parent) or followers[parent]
+            for child in self._files.child_settings(parent):
+                if child not in merged:
+                    followers[child] = MergedSetting(replace(above.desired, setting=child, neutral=None), above.owner)
                     parents.append(child)
-        return found
+        return followers
 
     def current(self, setting: Setting) -> Value | None:
-        """What the kernel holds, from the last look where that is recent; None when it can't be told."""
-        held = self._held.get(setting)
-        if held is not None and held.shown is not None and self._clock() < held.next_look:
-            return held.shown
+        """The kernel's value, from the last check where that is recent; None when it cannot be read."""
+        check = self._checks.get(setting)
+        if check is not None and check.shown is not None and self._clock() < check.next_check:
+            return check.shown
         try:
             return self._files.read(setting)
         except KernelFileError as error:
-            self._count(NOBODY, setting, "unreadable", str(error))
+            self._count(NO_OWNER, setting, "unreadable", str(error))
             return None
 
     @property
     def problems(self) -> Mapping[Setting, str]:
-        """Settings that the last look found not to hold what they should, and why."""
+        """Settings that did not have the desired value at their last check, and why."""
         return self._problems
 
     @property
     def originals(self) -> Mapping[Setting, Value]:
-        """What touched settings held before."""
+        """The values of settings before koordlet's first write."""
         return self._ledger.originals
 
     def apply(self) -> PassResult:
-        """One pass. A ledger that can't be saved holds back what was never touched before, and nothing else."""
-        result, now = PassResult(), self._clock()
-        wishes = self.wishes
-        if self._incomplete and not self._silent:  # leftovers go now: what they stood in the way of is tried again
+        """One pass over all settings. If the ledger cannot be saved, settings that were never written before are not
+        written; all others are."""
+        result = PassResult()
+        now = self._clock()
+        desired = self.desired
+        if self._incomplete and not self._undeclared:
+            # Leftovers of an earlier process are restored now. Settings that they may have blocked are tried again.
             self._incomplete = False
-            self._held = {setting: held for setting, held in self._held.items() if not held.problem}
+            self._checks = {setting: check for setting, check in self._checks.items() if not check.problem}
         changes = [
             change
-            for setting, wish in wishes.items()
-            if not self._weight_of_idle(setting) and (change := self._look(setting, wish, now, result))
+            for setting, merged in desired.items()
+            if not self._suspended(setting) and (change := self._check(setting, merged, now, result))
         ]
-        if not self._silent:
+        if not self._undeclared:
             unwanted = [
-                setting
-                for setting in self._ledger.originals
-                if setting not in wishes and not self._weight_of_idle(setting)
+                setting for setting in self._ledger.originals if setting not in desired and not self._suspended(setting)
             ]
-            changes += [change for setting in unwanted if (change := self._give_back(setting, result))]
-        for setting in [setting for setting in self._problems if setting not in wishes]:
+            changes += [change for setting in unwanted if (change := self._restore(setting, result))]
+        for setting in [setting for setting in self._problems if setting not in desired]:
             del self._problems[setting]
         return self._finish(changes, now, result)
 
     def above(self, cgroup_dir: str) -> list[Setting]:
-        """What is wished of the groups that this one is in."""
+        """The desired settings of the directories above this one."""
         parents = {str(parent) for parent in PurePosixPath(cgroup_dir).parents}
-        return [setting for setting in self.wishes if setting.cgroup_dir in parents]
+        return [setting for setting in self.desired if setting.cgroup_dir in parents]
 
     def apply_to(self, settings: Iterable[Setting]) -> PassResult:
-        """A pass over these only, whenever they were looked at last: nothing else is looked at, nothing given back."""
-        result, now = PassResult(), self._clock()
-        wishes = self.wishes
+        """A pass over these settings only, even if they were checked recently. Nothing is restored."""
+        result = PassResult()
+        now = self._clock()
+        desired = self.desired
         changes = [
             change
             for setting in dict.fromkeys(settings)
-            if (wish := wishes.get(setting)) is not None
-            and not self._weight_of_idle(setting)
-            and (change := self._look(setting, wish, now, result, anew=True))
+            if (merged := desired.get(setting)) is not None
+            and not self._suspended(setting)
+            and (change := self._check(setting, merged, now, result, force=True))
         ]
         return self._finish(changes, now, result)
 
-    def give_everything_back(self) -> PassResult:
-        """What an orderly stop does: every touched setting as it was."""
-        self._given.clear()
+    def restore_everything(self) -> PassResult:
+        """Restore every setting, as at an orderly stop."""
+        self._requested.clear()
         self._declared.clear()
         self._merged = {}
-        self._silent.clear()
+        self._undeclared.clear()
         return self.apply()
 
-    def _finish(self, changes: list[Change], now: float, result: PassResult) -> PassResult:
-        """How every pass ends."""
+    def _finish(self, changes: list[SettingChange], now: float, result: PassResult) -> PassResult:
+        """The end of every pass."""
         self._carry_out(changes, now, result)
-        self._go_on(now, result)
+        self._retry_waiting(now, result)
         self._save()
         self._problems.update(result.problems)
         return result
 
-    def _carry_out(self, changes: list[Change], now: float, result: PassResult) -> None:
-        for change in ordered(self._remembered(changes, result)):
-            self._write(change, self.wishes.get(change.setting), now, result)
+    def _carry_out(self, changes: list[SettingChange], now: float, result: PassResult) -> None:
+        for change in ordered(self._recorded(changes, result)):
+            self._write(change, self.desired.get(change.setting), now, result)
 
-    def _go_on(self, now: float, result: PassResult) -> None:
-        """Settings that waited for something that this pass has made."""
+    def _retry_waiting(self, now: float, result: PassResult) -> None:
+        """Settings that waited for an object that this pass has created."""
         for _ in set(RANKS.values()):
-            again = [setting for setting in result.waiting if setting.resource in RANKS]
-            if not again or not any(change.setting.resource in RANKS for change in result.written):
+            waiting = [setting for setting in result.waiting if setting.resource in RANKS]
+            if not waiting or not any(change.setting.resource in RANKS for change in result.written):
                 return
             result.waiting = [setting for setting in result.waiting if setting.resource not in RANKS]
-            looks = [self._look(setting, self.wishes[setting], now, result) for setting in again]
-            changes = [change for change in looks if change is not None]
+            checks = [self._check(setting, self.desired[setting], now, result) for setting in waiting]
+            changes = [change for change in checks if change is not None]
             if not changes:
                 return
             self._carry_out(changes, now, result)
 
-    def _look(
-        self, setting: Setting, wish: Wish, now: float, result: PassResult, *, anew: bool = False
-    ) -> Change | None:
+    def _check(
+        self, setting: Setting, merged: MergedSetting, now: float, result: PassResult, *, force: bool = False
+    ) -> SettingChange | None:
         """The change that the setting needs, if any."""
-        asked = wish.update.value
-        held = self._held.get(setting)
-        if not anew and held is not None and held.asked == asked and now < held.next_look:
-            if held.problem:
-                result.problems[setting] = held.problem
+        value = merged.desired.value
+        last = self._checks.get(setting)
+        if not force and last is not None and last.desired == value and now < last.next_check:
+            if last.problem:
+                result.problems[setting] = last.problem
             return None
         try:
             current = self._files.read(setting)
-            holds = None if current is None else self._files.holds(setting, asked)
+            holds = None if current is None else self._files.holds(setting, value)
         except KernelFileError as error:
-            self._fail(setting, asked, wish.owner, str(error), now + RETRY_SECONDS, result)
+            self._fail(setting, value, merged.owner, str(error), now + RETRY_SECONDS, result)
             return None
         if current is None and not self._files.gone(setting):
-            self._fail(setting, asked, wish.owner, "this kernel has no such file", now + self._force, result)
+            self._fail(setting, value, merged.owner, "this kernel has no such file", now + self._force, result)
             return None
         if current is None:
-            self._held.pop(setting, None)
+            self._checks.pop(setting, None)
             result.waiting.append(setting)
             return None
-        foreign = held is not None and held.shown is not None and current not in (held.shown, held.asked)
-        if foreign and setting in self._ledger.originals:  # the kubelet's newer word is what to go back to
+        foreign = last is not None and last.shown is not None and current not in (last.shown, last.desired)
+        if (
+            foreign and setting in self._ledger.originals
+        ):  # the kubelet wrote a new value, which is to be restored later
             self._ledger.originals[setting] = current
         if holds is None:
-            holds = current == asked or (held is not None and held.asked == asked and held.shown == current)
+            holds = current == value or (last is not None and last.desired == value and last.shown == current)
         if holds:
-            self._held[setting] = _Held(asked, current, now + self._patience(setting))
+            self._checks[setting] = _Check(value, current, now + self._check_period(setting))
             self._problems.pop(setting, None)
-            if wish.update.neutral is not None:  # a hook had set it already
-                self._ledger.originals.setdefault(setting, wish.update.neutral)
+            if merged.desired.neutral is not None:  # a hook has set the value before koordlet saw the file
+                self._ledger.originals.setdefault(setting, merged.desired.neutral)
             return None
-        return Change(setting, current, asked)
+        return SettingChange(setting, current, value)
 
-    def _give_back(self, setting: Setting, result: PassResult) -> Change | None:
-        """The change back to the original, or None when there is nothing (left) to change."""
-        self._held.pop(setting, None)
+    def _restore(self, setting: Setting, result: PassResult) -> SettingChange | None:
+        """The change to the original value, or None when there is nothing (left) to change."""
+        self._checks.pop(setting, None)
         original = self._ledger.originals[setting]
         try:
             current = self._files.read(setting)
@@ -329,18 +344,18 @@ class Executor:
         if current is None or current == original:
             del self._ledger.originals[setting]
             return None
-        return Change(setting, current, original)
+        return SettingChange(setting, current, original)
 
-    def _remembered(self, changes: list[Change], result: PassResult) -> list[Change]:
-        """The changes whose way back is on disk."""
+    def _recorded(self, changes: list[SettingChange], result: PassResult) -> list[SettingChange]:
+        """The changes whose original value is in the ledger on disk."""
         new = {change.setting for change in changes if change.setting not in self._ledger.originals}
         for change in changes:
-            if change.setting.resource == IDLE and change.value == 1:
-                self._remember_weight(Setting(WEIGHT, change.setting.cgroup_dir))
+            if change.value == 1 and (suspended := _suspended_setting(change.setting)) is not None:
+                self._record_suspended(suspended)
         for change in changes:
             if change.setting in new:
-                neutral = self.wishes[change.setting].update.neutral
-                unset = change.current == ""  # a v2 CPU set that follows its parent's is its own way back
+                neutral = self.desired[change.setting].desired.neutral
+                unset = change.current == ""  # a v2 CPU set that equals the parent's: restored to the empty set
                 self._ledger.originals[change.setting] = change.current if neutral is None or unset else neutral
         error = self._save()
         if not error:
@@ -350,113 +365,120 @@ class Executor:
             result.problems[setting] = error
         return [change for change in changes if change.setting not in new]
 
-    def _weight_of_idle(self, setting: Setting) -> bool:
-        """A weight that the kernel neither takes nor shows because the group is idle, or shall be."""
-        if setting.resource != WEIGHT:
+    def _suspended(self, setting: Setting) -> bool:
+        """Whether the kernel neither accepts nor shows the setting, because another one suspends it or is going to."""
+        name = SUSPENDED_BY.get(setting.resource)
+        if name is None:
             return False
-        idle = Setting(IDLE, setting.cgroup_dir)
-        wish = self.wishes.get(idle)
-        if wish is not None and wish.update.value == 1:
+        suspending = Setting(name, setting.cgroup_dir)
+        merged = self.desired.get(suspending)
+        if merged is not None and merged.desired.value == 1:
             return True
-        return idle in self._ledger.originals and self.current(idle) == 1
+        return suspending in self._ledger.originals and self.current(suspending) == 1
 
-    def _remember_weight(self, weight: Setting) -> None:
-        current = None if weight in self._ledger.originals else self.current(weight)
+    def _record_suspended(self, setting: Setting) -> None:
+        current = None if setting in self._ledger.originals else self.current(setting)
         if current is not None:
-            self._ledger.originals[weight] = current
+            self._ledger.originals[setting] = current
 
-    def _weigh_again(self, weight: Setting, now: float, result: PassResult) -> None:
-        """The group has just ceased to be idle: what is wished, or what it weighed before."""
-        self._held.pop(weight, None)
-        wish, original = self.wishes.get(weight), self._ledger.originals.get(weight)
-        value = original if wish is None else wish.update.value
-        current = self.current(weight)
+    def _write_suspended(self, setting: Setting, now: float, result: PassResult) -> None:
+        """The setting has just become writable again: write the desired value, or the original."""
+        self._checks.pop(setting, None)
+        merged = self.desired.get(setting)
+        value = self._ledger.originals.get(setting) if merged is None else merged.desired.value
+        current = self.current(setting)
         if value is not None and current is not None:
-            self._write(Change(weight, current, value), wish, now, result)
+            self._write(SettingChange(setting, current, value), merged, now, result)
 
     def _save(self) -> str:
         try:
             self._ledger.save()
         except LedgerError as error:
-            log.once(f"ledger:{error}", "settings are not touched for the first time until they can be remembered",
-                     cause=str(error))  # fmt: skip
-            return str(error)
+            cause = str(error)
+            log.once(f"ledger:{cause}", "Settings are not written for the first time: no ledger", cause=cause)
+            return cause
         return ""
 
-    def _write(self, change: Change, wish: Wish | None, now: float, result: PassResult) -> None:
-        setting, owner = change.setting, NOBODY if wish is None else wish.owner
+    def _write(self, change: SettingChange, merged: MergedSetting | None, now: float, result: PassResult) -> None:
+        setting = change.setting
+        owner = NO_OWNER if merged is None else merged.owner
         started = time.perf_counter()
         try:
             self._files.write(setting, change.value)
             shown = self._files.read(setting)
         except TargetGone as error:
             if self._files.gone(setting):
-                self._vanished(setting, wish, result)
+                self._vanished(setting, merged, result)
             else:
-                self._refused(change, wish, str(error), now, result)
+                self._refused(change, merged, str(error), now, result)
             return
         except (WriteError, KernelFileError) as error:
             self._durations.observe(setting, owner, started, failed=True)
-            self._refused(change, wish, str(error), now, result)
+            self._refused(change, merged, str(error), now, result)
             return
         self._durations.observe(setting, owner, started, failed=False)
         result.written.append(change)
-        self._audit(change, wish)
+        self._audit(change, merged)
         if shown is None:
-            self._vanished(setting, wish, result)
-        elif change.last and wish is None:
+            self._vanished(setting, merged, result)
+        elif change.last and merged is None:
             del self._ledger.originals[setting]
         elif change.last:
-            self._held[setting] = _Held(change.value, shown, now + self._patience(setting))
+            self._checks[setting] = _Check(change.value, shown, now + self._check_period(setting))
             self._problems.pop(setting, None)
-        if setting.resource == IDLE and change.value == 0:
-            self._weigh_again(Setting(WEIGHT, setting.cgroup_dir), now, result)
+        if change.value == 0 and (suspended := _suspended_setting(setting)) is not None:
+            self._write_suspended(suspended, now, result)
 
-    def _patience(self, setting: Setting) -> float:
-        """Seconds until the next look at what holds."""
+    def _check_period(self, setting: Setting) -> float:
+        """Seconds until the next check of a setting that has the desired value."""
         period = self._files.period(setting)
         return self._force if period is None else min(period, self._force)
 
-    def _vanished(self, setting: Setting, wish: Wish | None, result: PassResult) -> None:
-        if wish is None:
+    def _vanished(self, setting: Setting, merged: MergedSetting | None, result: PassResult) -> None:
+        if merged is None:
             self._ledger.originals.pop(setting, None)
         else:
             result.waiting.append(setting)
 
-    def _refused(self, change: Change, wish: Wish | None, cause: str, now: float, result: PassResult) -> None:
-        if wish is not None:
-            self._fail(change.setting, wish.update.value, wish.owner, cause, now + RETRY_SECONDS, result)
+    def _refused(
+        self, change: SettingChange, merged: MergedSetting | None, cause: str, now: float, result: PassResult
+    ) -> None:
+        if merged is not None:
+            self._fail(change.setting, merged.desired.value, merged.owner, cause, now + RETRY_SECONDS, result)
         else:
             result.problems[change.setting] = cause
-            self._count(NOBODY, change.setting, "failed", cause)
+            self._count(NO_OWNER, change.setting, "failed", cause)
 
-    def _audit(self, change: Change, wish: Wish | None) -> None:
+    def _audit(self, change: SettingChange, merged: MergedSetting | None) -> None:
         setting = change.setting
-        about = wish.update.about if wish is not None else None
+        about = merged.desired.about if merged is not None else None
         if about is None:
             about = audit.node() if setting.cgroup_dir is None else audit.group(setting.cgroup_dir)
-        reason = GIVEN_BACK if wish is None else wish.update.reason or "UpdateCgroups"
-        self._auditor.record(
-            3, about, reason, f"update {setting.label} from {_short(change.current)} to {_short(change.value)}",
-            details={"owner": NOBODY if wish is None else wish.owner},
-        )  # fmt: skip
+        reason = RESTORED if merged is None else merged.desired.reason or "UpdateCgroups"
+        owner = NO_OWNER if merged is None else merged.owner
+        message = f"update {setting.label} from {_short(change.current)} to {_short(change.value)}"
+        self._auditor.record(AUDIT_LEVEL, about, reason, message, details={"owner": owner})
 
-    def _fail(self, setting: Setting, asked: Value, owner: str, cause: str, again: float, result: PassResult) -> None:
-        """Tried again later, not at every pass."""
+    def _fail(
+        self, setting: Setting, value: Value, owner: str, cause: str, next_check: float, result: PassResult
+    ) -> None:
+        """Record a problem; the setting is tried again later, not at every pass."""
         result.problems[setting] = cause
-        self._held[setting] = _Held(asked, None, again, cause)
+        self._checks[setting] = _Check(value, None, next_check, cause)
         self._count(owner, setting, "failed", cause)
 
     def _count(self, owner: str, setting: Setting, kind: str, cause: str) -> None:
         self._registries.count("resource_update_problems_total", owner, setting.resource, kind)
-        log.once(f"{kind}:{setting.resource}:{cause}", "setting not applied", owner=owner, cause=cause)
+        log.once(f"{kind}:{setting.resource}:{cause}", "Setting not applied", owner=owner, cause=cause)
+
+
+def _suspended_setting(setting: Setting) -> Setting | None:
+    """The setting that this one suspends while it is 1."""
+    resource = RESOURCES.get(setting.resource)
+    return Setting(resource.suspends, setting.cgroup_dir) if resource is not None and resource.suspends else None
 
 
 def _short(value: Value) -> str:
-    """Lists of directories and addresses are as long as a node has pods."""
+    """Lists of directories and addresses have an entry for each pod of the node."""
     text = str(value)
-    return text if len(text) <= SHORT else f"{text[:SHORT]}… ({len(text)} characters)"
-
-
-def _cpu_sets(updates: Mapping[Setting, Update]) -> dict[Setting, Update]:
-    return {setting: update for setting, update in updates.items() if setting.resource in CPU_SETS}
+    return text if len(text) <= AUDIT_VALUE_LENGTH else f"{text[:AUDIT_VALUE_LENGTH]}… ({len(text)} characters)"

@@ -1,8 +1,8 @@
-"""Settings as files: read in v1 terms, written in the file's own form; those of a store go to it. Only this package
-calls `system.write`.
+"""Settings as files: read in v1 units, written in the form of the file. Settings of a store are passed to it. Only this
+package calls `system.write`.
 
-Each function deals with one setting and says why it can't: `None` from `read` means that file or cgroup is not there
-now (a container that has not started yet or has ended), `KernelFileError` that it can't be used.
+Each function is about one setting. `read` returns None when file or cgroup does not exist (a container that has not
+started yet or has ended) and raises KernelFileError when the file cannot be used.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from koordlet.resourceexecutor.order import CPU_SETS
 from koordlet.resourceexecutor.settings import Setting, Value
-from koordlet.resourceexecutor.stores import Store
+from koordlet.resourceexecutor.stores import SettingStore
 from koordlet.system.cgroup import registry, tree
 from koordlet.system.cgroup.codecs import WEIGHT, Codec
 from koordlet.system.cgroup.readers import CgroupFS
@@ -26,28 +25,29 @@ from koordlet.system.roots import Roots
 from koordlet.system.write import WriteRefused, write_value
 
 EMPTY = "\n"
-"""A write of no bytes never reaches a cgroup file."""
+"""Text of an empty value: a write of 0 bytes does not reach a cgroup file."""
 
 
 class KernelFiles:
     """Reads and writes settings on this host."""
 
-    def __init__(self, files: CgroupFS, roots: Roots, stores: Iterable[Store] = ()) -> None:
-        self._files, self._roots = files, roots
+    def __init__(self, files: CgroupFS, roots: Roots, stores: Iterable[SettingStore] = ()) -> None:
+        self._files = files
+        self._roots = roots
         self._stores = {resource: store for store in stores for resource in store.resources}
 
     def path(self, setting: Setting) -> str:
-        """Absolute path; raises ResourceUnsupported when there is no such file here."""
+        """Absolute path; raises ResourceUnsupported when this host has no such file."""
         if setting.cgroup_dir is not None:
             return self._files.path(setting.resource, setting.cgroup_dir)
         node = registry.NODE_FILES.get(setting.resource)
         if node is None or node.root is NodeRoot.VIRTUAL:
             raise ResourceUnsupported(setting.resource, "not a file of the node")
-        root = self._roots.proc / "sys" if node.root is NodeRoot.PROC_SYS else self._roots.sys
+        root = self._roots.proc_sys if node.root is NodeRoot.PROC_SYS else self._roots.sys
         return os.fspath(root / node.path)
 
     def check(self, setting: Setting, value: Value) -> Value:
-        """`value` in canonical form. Raises InvalidValue, or ResourceUnsupported when there is no such setting here."""
+        """`value` in canonical form. Raises InvalidValue, or ResourceUnsupported when this host has no such setting."""
         if store := self._stores.get(setting.resource):
             return store.check(setting, value)
         self.path(setting)
@@ -61,7 +61,7 @@ class KernelFiles:
             return value
         if spec.read_only:
             raise InvalidValue(setting.resource, value, "the file is read only")
-        if spec.support is not Support.DIRECTORY:  # that one is told when the directory is there
+        if spec.support is not Support.DIRECTORY:  # DIRECTORY is only known once the directory exists
             support = self._files.support(setting.resource, setting.cgroup_dir or "")
             if not support:
                 raise ResourceUnsupported(setting.label, support.reason)
@@ -75,12 +75,12 @@ class KernelFiles:
         return value
 
     def read(self, setting: Setting) -> Value | None:
-        """What the kernel holds now. Raises MalformedFile and UnreadableFile."""
+        """The kernel's current value. Raises MalformedFile and UnreadableFile."""
         if store := self._stores.get(setting.resource):
             return store.read(setting)
         path = self.path(setting)
         try:
-            with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - a kernel file, once
+            with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - a kernel file, read once
                 text = file.read().decode("ascii", "surrogateescape").strip("\n")
         except (FileNotFoundError, NotADirectoryError):
             return None
@@ -112,9 +112,10 @@ class KernelFiles:
         except WriteRefused:
             if text != EMPTY:
                 raise
-            write_value(path, self._above(path))  # Linux 6.1 takes no empty set where tasks run: the same CPUs by name
+            # Linux 6.1 refuses the empty CPU set in a group with tasks: write the parent's set, which is the same CPUs.
+            write_value(path, self._parents_cpus(path))
 
-    def _above(self, path: str) -> str:
+    def _parents_cpus(self, path: str) -> str:
         """CPUs of the parent of a v2 group."""
         effective = Path(path).parents[1] / "cpuset.cpus.effective"
         try:
@@ -122,27 +123,34 @@ class KernelFiles:
         except OSError as error:
             raise UnreadableFile(os.fspath(effective), error) from error
 
-    def bound_below(self, setting: Setting) -> list[Setting]:
-        """The same setting of the groups right below, where the kernel refuses one that they exceed: CPU sets on v1."""
+    def covers_children(self, resource: str) -> bool:
+        """Whether the kernel refuses a value that does not cover those of the child directories."""
+        entry = registry.RESOURCES.get(resource)
+        spec = None if entry is None else entry.spec(self._files.version)
+        return spec is not None and spec.covers_children
+
+    def child_settings(self, setting: Setting) -> list[Setting]:
+        """The same setting of each child directory."""
         directory = setting.cgroup_dir
-        if self._files.version == 2 or directory is None or setting.resource not in CPU_SETS:
+        if directory is None:
             return []
-        names = tree.children(self._files.hierarchy("cpuset"), directory)
+        subsystem = registry.lookup(setting.resource, self._files.version).subsystem
+        names = tree.children(self._files.hierarchy(subsystem), directory)
         return [replace(setting, cgroup_dir=f"{directory}/{name}") for name in names]
 
     def gone(self, setting: Setting) -> bool:
-        """Whether the cgroup itself is away, so that nothing is to be put back."""
+        """Whether the cgroup itself does not exist, so that there is nothing to restore."""
         if store := self._stores.get(setting.resource):
             return store.gone(setting)
         return setting.cgroup_dir is not None and not self._files.exists(setting.cgroup_dir)
 
-    def holds(self, setting: Setting, asked: Value) -> bool | None:
-        """See `Store.holds`."""
+    def holds(self, setting: Setting, desired: Value) -> bool | None:
+        """See `SettingStore.holds`."""
         store = self._stores.get(setting.resource)
-        return store.holds(setting, asked) if store is not None else None
+        return store.holds(setting, desired) if store is not None else None
 
     def period(self, setting: Setting) -> float | None:
-        """See `Store.period`."""
+        """See `SettingStore.period`."""
         store = self._stores.get(setting.resource)
         return store.period(setting) if store is not None else None
 
@@ -150,8 +158,8 @@ class KernelFiles:
         return None if setting.cgroup_dir is None else registry.lookup(setting.resource, self._files.version)
 
     def _current(self, path: str) -> str:
-        """The other field of `cpu.max` must stay; empty for other files and for one that is gone, which the write will
-        find out."""
+        """The content of `cpu.max`, whose other field must stay. Empty for other files, and for a file that is gone:
+        the write will report that."""
         if not path.endswith("/cpu.max"):
             return ""
         try:
@@ -162,14 +170,14 @@ class KernelFiles:
 
 
 def exactly(codec: Codec, text: str) -> int:
-    """In v1 terms, and so that encoding it gives `text` again: what is put back must be what was there."""
-    found = codec.decode(text)
-    rounded = codec is WEIGHT and codec.encode(found, "") != text == codec.encode(found + 1, "")
-    return found + 1 if rounded else found
+    """The value in v1 units whose encoding is `text` again, so that exactly the original is restored."""
+    value = codec.decode(text)
+    rounded = codec is WEIGHT and codec.encode(value, "") != text == codec.encode(value + 1, "")
+    return value + 1 if rounded else value
 
 
 def _feature(text: str, name: str) -> Value | None:
-    """1 or 0 of a scheduler feature (`NAME` or `NO_NAME` among the words); None when the kernel has no such one."""
+    """1 or 0 of a scheduler feature (`NAME` or `NO_NAME` among the words); None when the kernel has no such feature."""
     words = text.split()
     return 1 if name in words else 0 if f"NO_{name}" in words else None
 

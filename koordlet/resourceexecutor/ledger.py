@@ -1,11 +1,11 @@
-"""What was there before our first write, on disk before that write happens.
+"""The original values of settings, on disk before koordlet's first write to each.
 
-One JSON document, replaced as a whole (write, rename), and behind it a line for each time that settings were touched
-for the first time since: a runtime waits for this with every new pod, whose few settings cost one append. Nothing waits
-for the disk itself: who reads the file is a later process of the same boot, which finds what this one wrote however it
-ended, and a machine that lost its power has lost the cgroups too. A ledger that can't be read is set aside under
-another name and said: nothing can be put back from it, but the next one must not be lost for it. Values are in v1
-terms, so a ledger outlives a change of the cgroup version's text.
+The file is one JSON document, replaced as a whole, followed by one line for each later time that settings were written
+for the first time: a runtime waits for this with every new pod, whose few settings cost one append. Nothing waits for
+the disk: the reader is a later process of the same boot, which sees every write of this one however it ended, and a
+machine that lost power has lost its cgroups too. An unreadable ledger is renamed and logged: nothing can be restored
+from it, but the next one must not be lost because of it. Values are in v1 units, so a ledger does not depend on the
+cgroup version.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from koordlet.resourceexecutor.settings import Setting, Value
 
 FORMAT = 1
 MAX_LINES = 64
-"""Appended before the document is written anew."""
+"""Lines that are appended before the document is written again."""
 
 
 class LedgerError(Exception):
-    """The ledger can't be read or written; the message names file and cause."""
+    """The ledger cannot be read or written; the message contains file and cause."""
 
 
 class _Row(msgspec.Struct, array_like=True):
@@ -45,21 +45,21 @@ class _Document(msgspec.Struct):
 
 @dataclass
 class Ledger:
-    """`originals`: what each touched setting held before us. `path` None keeps it in memory only."""
+    """`originals`: the value of each setting before koordlet's first write. `path` None keeps it in memory only."""
 
     path: Path | None
     boot_id: str
     originals: dict[Setting, Value] = field(default_factory=dict)
     _saved: dict[Setting, Value] = field(default_factory=dict, compare=False)
     _lines: int = field(default=MAX_LINES, compare=False)
-    """Behind the document in the file; it is written anew before the first line of this process's."""
+    """Lines after the document in the file. A new process writes the document again before its first line."""
 
     @classmethod
     def load(cls, path: Path, boot_id: str) -> tuple[Ledger, str]:
-        """The ledger and what to say about it. Another boot's is void: its cgroups are gone."""
+        """The ledger and a message for the log, or "". The ledger of another boot is void: its cgroups are gone."""
         try:
             content = path.read_bytes()
-            if not content.strip(b"\0"):  # the name was on the disk before the content when the power went
+            if not content.strip(b"\0"):  # after a power failure: the rename was on disk, the content was not
                 return cls(path, boot_id), ""
             first, *lines = content.split(b"\n")
             document = msgspec.json.decode(first, type=_Document)
@@ -69,26 +69,27 @@ class Ledger:
         except OSError as error:
             raise LedgerError(f"{path}: {error.strerror}") from error
         except msgspec.MsgspecError as error:
-            aside = path.with_suffix(".unreadable")
-            path.replace(aside)
-            return cls(path, boot_id), f"{path}: {error}; kept as {aside.name}, its settings can't be put back"
+            renamed = path.with_suffix(".unreadable")
+            path.replace(renamed)
+            return cls(path, boot_id), f"{path}: {error}; kept as {renamed.name}, its settings cannot be restored"
         if document.format != FORMAT or document.boot_id != boot_id:
             return cls(path, boot_id), ""
         originals = {Setting(row.resource, row.cgroup_dir, row.device): row.original for row in rows}
         return cls(path, boot_id, originals, dict(originals)), ""
 
     def save(self) -> None:
-        """Any later process of this boot finds it when this returns; nothing to do when nothing changed. Raises
-        LedgerError."""
+        """Write the changes, if any. Afterwards any later process of this boot can read them. Raises LedgerError."""
         if self.path is None or self.originals == self._saved:
             return
-        before = len(self._saved)
-        more = list(self.originals.items())
-        if self._lines < MAX_LINES and more[:before] == list(self._saved.items()):
-            content, lines = b"\n" + msgspec.json.encode(_rows(more[before:])), self._lines + 1
+        saved = len(self._saved)
+        originals = list(self.originals.items())
+        if self._lines < MAX_LINES and originals[:saved] == list(self._saved.items()):
+            content = b"\n" + msgspec.json.encode(_rows(originals[saved:]))
+            lines = self._lines + 1
         else:
-            content, lines = msgspec.json.encode(_Document(FORMAT, self.boot_id, _rows(more))), 0
-        self._lines = MAX_LINES  # behind half a line there shall be none
+            content = msgspec.json.encode(_Document(FORMAT, self.boot_id, _rows(originals)))
+            lines = 0
+        self._lines = MAX_LINES  # if the write fails, the next one replaces the document: nothing follows half a line
         try:
             self._write(content, whole=not lines)
         except OSError as error:
@@ -115,7 +116,7 @@ def _rows(settings: Iterable[tuple[Setting, Value]]) -> list[_Row]:
 
 
 def _appended(lines: list[bytes]) -> Iterator[_Row]:
-    """Up to the first that is not whole: its writer did not get to write what it was about."""
+    """Rows up to the first incomplete line; its writer ended before it wrote those settings."""
     for line in lines:
         try:
             yield from msgspec.json.decode(line, type=list[_Row])

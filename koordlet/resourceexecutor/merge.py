@@ -1,8 +1,8 @@
-"""One wish per setting out of what all owners declare. Pure.
+"""One desired value per setting from the declarations of all owners. Pure.
 
-The rule is the same everywhere and has no hidden cases: among the owners that want a setting, the one that stands
-highest for its resource wins, and the others are reported as overruled. `RULES` is the table; docs/enforcement.md
-shows it and `/enforcement` serves it.
+The rule is the same for all settings: of the owners that want a setting, the one that ranks highest for its resource
+wins, and the others are reported as overruled. `koordlet.wiring` has the ranks; docs/enforcement.md shows them and
+`/enforcement` serves them.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from koordlet.resourceexecutor.settings import Setting, Update
+from koordlet.resourceexecutor.settings import DesiredSetting, Setting
 
-Declarations = Mapping[str, Mapping[Setting, Update]]
-"""Owner -> what it wants."""
+Declarations = Mapping[str, Mapping[Setting, DesiredSetting]]
+"""Owner -> its desired settings."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnerRule:
-    """For `resources` (all when empty) `owners` stand in this order, highest first, and why."""
+    """The rank of `owners`, highest first, for `resources` (all when empty), and the reason."""
 
     resources: tuple[str, ...]
     owners: tuple[str, ...]
@@ -29,33 +29,34 @@ class OwnerRule:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """What shall be, who says so, and who else wanted something different."""
+class MergedSetting:
+    """The desired setting that won, its owner, and the owners that wanted another value."""
 
-    update: Update
+    desired: DesiredSetting
     owner: str
     overruled: tuple[str, ...] = ()
 
 
-def merge(declared: Declarations, rules: Sequence[OwnerRule]) -> dict[Setting, Wish]:
-    """Owners that no rule names stand below those it names, in alphabetical order."""
-    claims: dict[Setting, list[tuple[str, Update]]] = {}
+def merge(declared: Declarations, rules: Sequence[OwnerRule]) -> dict[Setting, MergedSetting]:
+    """Owners that no rule names rank below those that it names, in alphabetical order."""
+    claims: dict[Setting, list[tuple[str, DesiredSetting]]] = {}
     for owner in sorted(declared):
-        for setting, update in declared[owner].items():
-            claims.setdefault(setting, []).append((owner, update))
+        for setting, desired in declared[owner].items():
+            claims.setdefault(setting, []).append((owner, desired))
     ranks: dict[str, Mapping[str, int]] = {}
-    wishes = {}
-    for setting, found in claims.items():
-        if len(found) == 1:
-            wishes[setting] = Wish(found[0][1], found[0][0])
+    merged = {}
+    for setting, claimants in claims.items():
+        if len(claimants) == 1:
+            owner, desired = claimants[0]
+            merged[setting] = MergedSetting(desired, owner)
             continue
         rank = ranks.get(setting.resource)
         if rank is None:
             rank = ranks[setting.resource] = _rank(setting.resource, rules)
-        owner, update = min(found, key=lambda claim: rank.get(claim[0], len(rank)))
-        others = tuple(name for name, other in found if name != owner and other.value != update.value)
-        wishes[setting] = Wish(update, owner, others)
-    return wishes
+        owner, desired = min(claimants, key=lambda claim: rank.get(claim[0], len(rank)))
+        overruled = tuple(name for name, other in claimants if name != owner and other.value != desired.value)
+        merged[setting] = MergedSetting(desired, owner, overruled)
+    return merged
 
 
 def _rank(resource: str, rules: Sequence[OwnerRule]) -> Mapping[str, int]:

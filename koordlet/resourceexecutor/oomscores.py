@@ -1,8 +1,8 @@
 """`oom_score_adj` of all processes of a cgroup as one setting (spec 03 §4.14).
 
-The kernel keeps the value by process, and what a process starts inherits it. The setting's value is what most of them
-have; it holds when all have it. What comes into a container by another way than from one of its processes
-(`kubectl exec`) is found at the next look.
+The kernel keeps the value per process, and child processes inherit it. The value of the setting is the most common one;
+it holds when all processes have it. A process that enters a container in another way (`kubectl exec`) is found at the
+next check.
 """
 
 from __future__ import annotations
@@ -20,46 +20,48 @@ from koordlet.system.roots import Roots
 from koordlet.system.write import TargetGone, write_value
 
 OOM_SCORE_ADJ: Final = "oom_score_adj"
-LOWEST, HIGHEST = -1000, 1000
-LOOK_SECONDS: Final = 10.0
+LOWEST = -1000
+HIGHEST = 1000
+CHECK_PERIOD_S: Final = 10.0
 
 Processes = Callable[[str], tuple[int, ...] | None]
-"""Process ids of a cgroup directory; None when it is gone. Raises KernelFileError."""
+"""Process ids of a cgroup directory; None when it does not exist. Raises KernelFileError."""
 
 
-class OOMScores:
-    """A `Store`."""
+class OOMScoreStore:
+    """A `SettingStore` of processes' OOM scores."""
 
     resources: Collection[str] = (OOM_SCORE_ADJ,)
 
     def __init__(self, processes: Processes, roots: Roots) -> None:
-        self._processes, self._roots = processes, roots
+        self._processes = processes
+        self._roots = roots
 
     def check(self, setting: Setting, value: Value) -> Value:
-        """A score."""
+        """Scores from -1000 to 1000 of a cgroup."""
         if setting.cgroup_dir is None or not isinstance(value, int) or not LOWEST <= value <= HIGHEST:
             raise InvalidValue(setting.label, value, f"not a score from {LOWEST} to {HIGHEST} of a cgroup")
         return value
 
     def read(self, setting: Setting) -> Value | None:
-        """What most processes have, the lower of two that are as common; None without processes."""
-        found = Counter(self._scores(setting).values())
-        return min(found, key=lambda score: (-found[score], score)) if found else None
+        """The most common score, of two equally common ones the lower; None without processes."""
+        counts = Counter(self._scores(setting).values())
+        return min(counts, key=lambda score: (-counts[score], score)) if counts else None
 
     def gone(self, setting: Setting) -> bool:
-        """Nobody is in there (yet)."""
+        """Whether the cgroup has no process (yet)."""
         return not self._scores(setting)
 
-    def holds(self, setting: Setting, asked: Value) -> bool | None:
-        """Whether every process has it."""
-        return set(self._scores(setting).values()) == {asked}
+    def holds(self, setting: Setting, desired: Value) -> bool | None:
+        """Whether every process has the score."""
+        return set(self._scores(setting).values()) == {desired}
 
     def period(self, setting: Setting) -> float | None:
-        """Processes come and go."""
-        return LOOK_SECONDS
+        """Short, because processes start and end."""
+        return CHECK_PERIOD_S
 
     def write(self, setting: Setting, value: Value) -> None:
-        """Raises WriteError; processes that end meanwhile are nobody's loss."""
+        """Raises WriteError. Processes that end meanwhile are ignored."""
         wrong = [pid for pid, score in self._scores(setting).items() if score != value]
         gone = 0
         for pid in wrong:
@@ -71,9 +73,9 @@ class OOMScores:
             raise TargetGone(setting.label, str(value), errno.ESRCH, "no process is left")
 
     def _scores(self, setting: Setting) -> dict[int, int]:
-        found = {}
+        scores = {}
         for pid in self._processes(setting.cgroup_dir or "") or ():
-            score = read_oom_score_adj(self._roots, pid) if pid else None  # 0: of another PID namespace
+            score = read_oom_score_adj(self._roots, pid) if pid else None  # pid 0: a process of another PID namespace
             if score is not None:
-                found[pid] = score
-        return found
+                scores[pid] = score
+        return scores

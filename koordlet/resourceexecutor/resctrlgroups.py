@@ -4,11 +4,11 @@
     resctrl.group[LS]           "present"
     resctrl.L3[LS]              "0=7ff;1=7ff"    hexadecimal masks by cache id
     resctrl.MB[LS]              "0=100;1=100"
-    resctrl.tasks[LS]           cgroup directories whose threads belong into the group, separated by blanks
+    resctrl.tasks[LS]           cgroup directories whose threads belong to the group, separated by blanks
 
-Threads are found when they are needed, by directory: what starts between two looks is caught by the next one, and what
-a moved thread starts is in its group from birth. A thread that ends meanwhile is nobody's fault. What leaves a group
-goes to the root group, as the kernel does with the threads of a removed one.
+Threads are listed by directory at each check; those that start between two checks are found by the next one, and
+threads that a moved thread starts are in its group from the beginning. A thread that ends meanwhile is no error.
+Threads that leave a group go to the root group, as the kernel does with those of a removed group.
 """
 
 from __future__ import annotations
@@ -33,17 +33,25 @@ from koordlet.system.resctrl import (
 )
 from koordlet.system.write import TargetGone, WriteError, write_error, write_value
 
-MOUNT, GROUP, L3, MB, TASKS = "resctrl.mount", "resctrl.group", "resctrl.L3", "resctrl.MB", "resctrl.tasks"
-ON, PRESENT, MEMBERS = "on", "present", "members"
-SCAN_SECONDS = 5.0
-"""How often threads are looked for that came by another way than from a member (`kubectl exec`): a look at 110 pods
-with three cgroups each takes 10 ms of CPU time."""
-SWEEPS = 4
-"""A process that forks faster than this is caught by the next look."""
-AT_ONCE, BEHIND_SECONDS = 2_000, 1.0
-"""Threads moved in one pass (some microseconds each), and when the rest follows."""
+MOUNT = "resctrl.mount"
+GROUP = "resctrl.group"
+L3 = "resctrl.L3"
+MB = "resctrl.MB"
+TASKS = "resctrl.tasks"
+ON = "on"
+PRESENT = "present"
+MEMBERS = "members"
+CHECK_PERIOD_S = 5.0
+"""How often threads are searched that were not started by a member (`kubectl exec`). Listing 110 pods with three
+cgroups each takes 10 ms of CPU time."""
+LISTINGS_PER_PASS = 4
+"""Threads of a process that forks faster than this are found at the next check."""
+MOVES_PER_PASS = 2_000
+"""A move takes some microseconds."""
+NEXT_MOVES_S = 1.0
+"""When the remaining threads are moved."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_TAKEN = ("info", "mon_groups", "mon_data")
+_RESERVED_NAMES = ("info", "mon_groups", "mon_data")
 _MS_RELATIME = 1 << 21
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -64,12 +72,12 @@ def unmount(point: Path) -> None:
 
 
 def row(values: dict[int, int], base: int) -> str:
-    """A schemata line's values as a setting holds them."""
+    """The values of a schemata line as the value of a setting."""
     return ";".join(f"{key}={value:x}" if base == 16 else f"{key}={value}" for key, value in sorted(values.items()))
 
 
 class ResctrlStore:
-    """`root` is the mount point. Bounded by the groups that the hardware has."""
+    """`root` is the mount point. Bounded by the number of groups of the hardware."""
 
     resources = (MOUNT, GROUP, L3, MB, TASKS)
 
@@ -81,17 +89,21 @@ class ResctrlStore:
         mount: Callable[[Path], None] = mount,
         unmount: Callable[[Path], None] = unmount,
     ) -> None:
-        self._root, self._threads, self._mount, self._unmount = root, threads, mount, unmount
-        self._behind: set[str] = set()
-        """Groups that have threads to come."""
+        self._root = root
+        self._threads = threads
+        self._mount = mount
+        self._unmount = unmount
+        self._incomplete: set[str] = set()
+        """Groups with threads that are still to be moved."""
 
     def check(self, setting: Setting, value: Value) -> Value:
-        """Masks are held to what the mounted resctrl says it takes, while it can be asked."""
-        name, text = setting.device, str(value)
+        """Masks are checked by the rules that a mounted resctrl shows."""
+        name = setting.device
+        text = str(value)
         if setting.resource == MOUNT:
             return _one_of(setting, text, ON)
-        if not _NAME.fullmatch(name) or name in _TAKEN:
-            raise InvalidValue(setting.label, text, f"{name!r} can't be a group's name")
+        if not _NAME.fullmatch(name) or name in _RESERVED_NAMES:
+            raise InvalidValue(setting.label, text, f"{name!r} cannot be the name of a group")
         if setting.resource == GROUP:
             return _one_of(setting, text, PRESENT)
         if setting.resource == TASKS:
@@ -103,7 +115,7 @@ class ResctrlStore:
         return row(values, 16 if setting.resource == L3 else 10)
 
     def read(self, setting: Setting) -> Value | None:
-        """None while the group, or resctrl itself, is not there."""
+        """None while the group, or the mount, does not exist."""
         if setting.resource == MOUNT:
             return ON if self._mounted() else ABSENT
         if not self._mounted():
@@ -116,32 +128,33 @@ class ResctrlStore:
         text = read_now(group / "schemata")
         if text is None:
             return None
-        found = parse_schemata(text, path=str(group / "schemata"))
-        values = dict(found.l3 if setting.resource == L3 else found.mb)
+        schemata = parse_schemata(text, path=str(group / "schemata"))
+        values = dict(schemata.l3 if setting.resource == L3 else schemata.mb)
         return row(values, 16 if setting.resource == L3 else 10) if values else None
 
     def gone(self, setting: Setting) -> bool:
-        """Whether the group, or the mount, is not there."""
+        """Whether the group, or the mount, does not exist."""
         if setting.resource == MOUNT:
             return False
         try:
             return not self._mounted() or not (self._root / setting.device).is_dir()
-        except (OSError, KernelFileError):  # what can't be looked at has not gone
+        except (OSError, KernelFileError):  # unreadable is not gone
             return False
 
-    def holds(self, setting: Setting, asked: Value) -> bool | None:
-        """Of tasks: whether every thread is in the group."""
-        return None if setting.resource != TASKS else not self._missing(setting.device, str(asked))
+    def holds(self, setting: Setting, desired: Value) -> bool | None:
+        """For tasks: whether every thread is in the group."""
+        return None if setting.resource != TASKS else not self._missing(setting.device, str(desired))
 
     def period(self, setting: Setting) -> float | None:
-        """Threads come and go."""
+        """Short for tasks, because threads start and end."""
         if setting.resource != TASKS:
             return None
-        return BEHIND_SECONDS if setting.device in self._behind else SCAN_SECONDS
+        return NEXT_MOVES_S if setting.device in self._incomplete else CHECK_PERIOD_S
 
     def write(self, setting: Setting, value: Value) -> None:
-        """As the module says."""
-        group, text = self._root / setting.device, str(value)
+        """Raises WriteError."""
+        group = self._root / setting.device
+        text = str(value)
         try:
             if setting.resource == MOUNT:
                 (self._mount if text == ON else self._unmount_unused)(self._root)
@@ -153,11 +166,11 @@ class ResctrlStore:
                 self._move(setting.device, text)
             else:
                 values = _values(setting, text)
-                self._told(group / "schemata", format_l3(values) if setting.resource == L3 else format_mb(values))
+                self._write_line(group / "schemata", format_l3(values) if setting.resource == L3 else format_mb(values))
         except FileExistsError:
             return
         except OSError as error:
-            raise write_error(os.fspath(group), text, error.errno or 5, self._why()) from error
+            raise write_error(os.fspath(group), text, error.errno or 5, self._last_status()) from error
 
     def _mounted(self) -> bool:
         text = read_now(self._root / "schemata")
@@ -166,37 +179,37 @@ class ResctrlStore:
     def _facts(self) -> ResctrlFacts | None:
         try:
             return read_facts(self._root, "")
-        except (OSError, KernelFileError):  # the kernel will judge
+        except (OSError, KernelFileError):  # the mask is then checked by the kernel only
             return None
 
     def _unmount_unused(self, root: Path) -> None:
         facts = self._facts()
-        if facts is None or not facts.groups:  # somebody else's groups would go with it
+        if facts is None or not facts.groups:  # unmounting would remove groups of others
             self._unmount(root)
 
     def _move(self, group: str, text: str) -> None:
         if text == ABSENT:
             self._enter("", self._members(group))
             return
-        left = AT_ONCE
-        self._behind.discard(group)
-        for _ in range(SWEEPS):
+        remaining = MOVES_PER_PASS
+        self._incomplete.discard(group)
+        for _ in range(LISTINGS_PER_PASS):
             missing = sorted(self._missing(group, text))
             if not missing:
                 return
-            self._enter(group, missing[:left])
-            left -= len(missing)
-            if left <= 0:
-                self._behind.add(group)
+            self._enter(group, missing[:remaining])
+            remaining -= len(missing)
+            if remaining <= 0:
+                self._incomplete.add(group)
                 return
 
     def _enter(self, group: str, threads: Iterable[int]) -> None:
-        """One write a thread, in ascending order. A thread that ended is passed over; the first other refusal is told
-        after all were tried."""
+        """One write per thread, in ascending order. Threads that ended are skipped; the first other refusal is raised
+        after all threads were tried."""
         refused: WriteError | None = None
         for thread in sorted(threads):
             try:
-                self._told(self._root / group / "tasks", str(thread))
+                self._write_line(self._root / group / "tasks", str(thread))
             except TargetGone:
                 if not (self._root / group).is_dir():
                     raise
@@ -205,28 +218,29 @@ class ResctrlStore:
         if refused is not None:
             raise refused
 
-    def _told(self, path: Path, text: str) -> None:
-        """A write whose refusal carries the kernel's own words."""
+    def _write_line(self, path: Path, text: str) -> None:
+        """A write whose error contains the kernel's explanation."""
         try:
             write_value(path, text)
         except WriteError as error:
-            said = self._why()
-            if not said:
+            explanation = self._last_status()
+            if not explanation:
                 raise
-            raise write_error(str(path), text, error.errno, said) from error
+            raise write_error(str(path), text, error.errno, explanation) from error
 
-    def _why(self) -> str:
+    def _last_status(self) -> str:
+        """The kernel's explanation of the last refusal; empty without one."""
         try:
-            said = read_now(self._root / "info/last_cmd_status")
+            status = read_now(self._root / "info/last_cmd_status")
         except UnreadableFile:
             return ""
-        return "" if said is None or said.strip() == "ok" else said.strip()
+        return "" if status is None or status.strip() == "ok" else status.strip()
 
     def _missing(self, group: str, directories: str) -> set[int]:
-        wanted: set[int] = set()
+        threads: set[int] = set()
         for directory in directories.split():
-            wanted.update(self._threads(directory))
-        return wanted - self._members(group)
+            threads.update(self._threads(directory))
+        return threads - self._members(group)
 
     def _members(self, group: str) -> set[int]:
         path = self._root / group / "tasks"
@@ -253,5 +267,5 @@ def _values(setting: Setting, text: str) -> dict[int, int]:
     except ValueError as error:
         raise InvalidValue(setting.label, text, "expected <cache id>=<value>;…") from error
     if any(value <= 0 for value in values.values()):
-        raise InvalidValue(setting.label, text, "values are above 0")
+        raise InvalidValue(setting.label, text, "values must be above 0")
     return values

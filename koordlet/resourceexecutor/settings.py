@@ -1,9 +1,9 @@
-"""What can be set and what is wanted: data only.
+"""Settings and desired values: data only.
 
-A `Setting` names one value that the kernel keeps: a cgroup file of a directory, one device's line in a blkio file, a
-file of the node, or an object that a store (`stores`) makes and removes. Values are in v1 terms whatever the cgroup
-version (`system.cgroup.codecs`): integers with -1 for unlimited, CPU lists in canonical form, blkio lines without
-their device.
+A `Setting` identifies one value that the kernel keeps: a cgroup file of a directory, one device's line in a blkio file,
+a file of the node, or an object that a store (`stores`) creates and removes. Values are in v1 units on every cgroup
+version (`system.cgroup.codecs`): integers with -1 for unlimited, CPU lists in canonical form, blkio lines without their
+device.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ RANKS = {
     "tc.qdisc": 0, "tc.total": 1, "tc.class": 2, "tc.cgroup": 3, "tc.sources": 3, "ipset": 0, "iptables": 1,
     "terway.global": 0, "terway.pods": 0,
 }  # fmt: skip
-"""Of settings without a cgroup that build on each other: made in this order, removed in the opposite one."""
+"""Order of settings without a cgroup that depend on each other: created in this order, removed in the opposite
+order."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Setting:
     """`cgroup_dir` is relative to a hierarchy's root, without slashes at its ends; None for a file of the node
-    (`system.cgroup.registry.NODE_FILES`). `device` picks one line of a blkio file (`MAJ:MIN`), a feature of the
-    scheduler, or a store's object (a resctrl group)."""
+    (`system.cgroup.registry.NODE_FILES`). `device` selects one line of a blkio file (`MAJ:MIN`), a feature of the
+    scheduler, or an object of a store (a resctrl group)."""
 
     resource: str
     cgroup_dir: str | None = None
@@ -34,7 +35,7 @@ class Setting:
 
     @property
     def depth(self) -> int:
-        """Parents before children: 0 for the node and a hierarchy's root."""
+        """Level in the tree, for writing parents before children: 0 for the node and a hierarchy's root."""
         return self.cgroup_dir.count("/") + 1 if self.cgroup_dir else RANKS.get(self.resource, 0)
 
     @property
@@ -45,23 +46,23 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True)
-class Update:
-    """One wish of one owner."""
+class DesiredSetting:
+    """The value that one owner wants a setting to have."""
 
     setting: Setting
     value: Value
     reason: str = ""
-    """For the audit log; the original's words where it has some (`suppressBECPU`, `CPUBurst` ...)."""
+    """For the audit log; Koordinator's word where it has one (`suppressBECPU`, `CPUBurst` ...)."""
     neutral: Value | None = None
-    """What the kubelet would have set, where the owner knows better than the file's first value: a container that a
-    hook set up never had another one."""
+    """The kubelet's value, to restore later, where the owner knows it better than the file's first value shows: in a
+    container that a hook set up the file never had another value."""
     about: About | None = None
     """For the audit log; the cgroup or the node when None."""
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """A write that is done once, now: it sets nothing, so there is nothing to give back (`memory.reclaim`)."""
+    """A write that is done once, now. It sets nothing, so there is nothing to restore (`memory.reclaim`)."""
 
     setting: Setting
     value: Value

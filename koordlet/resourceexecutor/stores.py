@@ -1,7 +1,7 @@
-"""Settings that are not a value in a cgroup's or the node's file: groups, members, objects of other subsystems.
+"""Settings that are not a value in a cgroup file or a file of the node: groups, members, objects of other subsystems.
 
-A store knows its resources as `KernelFiles` knows files; values are text, `""` means that the object is not there, and
-writing it removes the object. So the executor's merging, order, ledger and giving back hold for them as they are.
+A store reads and writes its resources as `KernelFiles` does files. Values are text; `""` means that the object does not
+exist, and writing it removes the object. So the executor merges, orders, records and restores them as it does files.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ABSENT = ""
 
 
 def read_now(path: Path | str) -> str | None:
-    """A kernel file's content; None when it, or what it is about, is not there. Raises UnreadableFile."""
+    """A kernel file's content; None when it, or its object, does not exist. Raises UnreadableFile."""
     try:
         return Path(path).read_text(encoding="ascii", errors="surrogateescape")
     except (FileNotFoundError, NotADirectoryError):
@@ -29,8 +29,8 @@ def read_now(path: Path | str) -> str | None:
         raise UnreadableFile(path, error) from error
 
 
-class Store(Protocol):
-    """What `KernelFiles` asks of it. Errors are those of `KernelFiles`."""
+class SettingStore(Protocol):
+    """The part of `KernelFiles` for some resources; the errors are those of `KernelFiles`."""
 
     @property
     def resources(self) -> Collection[str]:
@@ -42,7 +42,7 @@ class Store(Protocol):
         ...
 
     def read(self, setting: Setting) -> Value | None:
-        """What is there; None when not even the place for it is. Raises KernelFileError."""
+        """The current value; None when the object that would hold it does not exist. Raises KernelFileError."""
         ...
 
     def write(self, setting: Setting, value: Value) -> None:
@@ -50,14 +50,14 @@ class Store(Protocol):
         ...
 
     def gone(self, setting: Setting) -> bool:
-        """Whether the place is missing for now: a group to be, an interface that left."""
+        """Whether the object that would hold the value does not exist: a group to be created, a removed interface."""
         ...
 
-    def holds(self, setting: Setting, asked: Value) -> bool | None:
-        """Whether the kernel does what was asked, where comparing values can't tell; else None. Raises
+    def holds(self, setting: Setting, desired: Value) -> bool | None:
+        """Whether the setting has the desired value, where comparing values does not show it; otherwise None. Raises
         KernelFileError."""
         ...
 
     def period(self, setting: Setting) -> float | None:
-        """Seconds after which to look again at what held; None for the executor's own time."""
+        """Seconds until a setting that held is checked again; None for the executor's period."""
         ...

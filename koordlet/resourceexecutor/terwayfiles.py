@@ -1,9 +1,9 @@
-"""The two files through which Terway is told about bandwidth, as settings whose value is their content (spec 03 §4.13).
+"""The two files with bandwidths for Terway, as settings whose value is the content of the file (spec 03 §4.13).
 
     terway.global    global_bps_config
     terway.pods      pod.json
 
-Terway watches the directory: a file is replaced as a whole, and the way back is that it is not there.
+Terway watches the directory, so a file is replaced as a whole; restoring removes it.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from koordlet.resourceexecutor.settings import Setting, Value
 from koordlet.resourceexecutor.stores import ABSENT, read_now
 from koordlet.system.write import write_error
 
-GLOBAL, PODS = "terway.global", "terway.pods"
+GLOBAL = "terway.global"
+PODS = "terway.pods"
 FILES = {GLOBAL: "global_bps_config", PODS: "pod.json"}
 
 
 class TerwayStore:
-    """`directory` is made when the first file is written, readable for all."""
+    """`directory` is created with the first file, readable for all users."""
 
     resources = tuple(FILES)
 
@@ -38,7 +39,8 @@ class TerwayStore:
 
     def write(self, setting: Setting, value: Value) -> None:
         """Raises WriteError."""
-        path, text = self._directory / FILES[setting.resource], str(value)
+        path = self._directory / FILES[setting.resource]
+        text = str(value)
         try:
             if text == ABSENT:
                 path.unlink(missing_ok=True)
@@ -52,10 +54,10 @@ class TerwayStore:
         """Never."""
         return False
 
-    def holds(self, setting: Setting, asked: Value) -> bool | None:
-        """Values can be compared."""
+    def holds(self, setting: Setting, desired: Value) -> bool | None:
+        """None: comparing values is enough."""
         return None
 
     def period(self, setting: Setting) -> float | None:
-        """As everything."""
+        """None: the executor's period."""
         return None

@@ -1,10 +1,10 @@
-"""Traffic control of an interface as settings (spec 03 §4.12); rates are bits a second.
+"""Traffic control of an interface as settings (spec 03 §4.12); rates are bits per second.
 
-tc.qdisc[eth0]       "htb 1: default 2"            the root; a foreign one is replaced, and made again from its kind
+tc.qdisc[eth0]       "htb 1: default 2"            the root; another one is replaced, and restored from its kind
 tc.total[eth0]       "prio 0 rate 8000 ceil 8000"  class 1:1
 tc.class[eth0 1:3]   "prio 2 rate 800 ceil 8000"   a class below it; the minor is hexadecimal, as everywhere in tc
-tc.cgroup[eth0]      "on"                          the three filters that read a task's net_cls.classid
-tc.sources[eth0]     "10.0.0.1=1:3 10.0.0.2=1:4"   packets by their source address
+tc.cgroup[eth0]      "on"                          the three filters that use a task's net_cls.classid
+tc.sources[eth0]     "10.0.0.1=1:3 10.0.0.2=1:4"   classes by source address
 """
 
 from __future__ import annotations
@@ -21,23 +21,28 @@ from koordlet.system.network.netlink import Netlink
 from koordlet.system.network.tc import HTB, MAJOR, HtbClass, Traffic
 from koordlet.system.write import write_error
 
-QDISC, TOTAL, CLASS, BY_CGROUP, SOURCES = "tc.qdisc", "tc.total", "tc.class", "tc.cgroup", "tc.sources"
+QDISC = "tc.qdisc"
+TOTAL = "tc.total"
+CLASS = "tc.class"
+BY_CGROUP = "tc.cgroup"
+SOURCES = "tc.sources"
 DEFAULT_MINOR = 2
-ROOT, ON = f"htb 1: default {DEFAULT_MINOR}", "on"
+ROOT = f"htb 1: default {DEFAULT_MINOR}"
+ON = "on"
 CGROUP_FILTERS = {1: 2, 2: 3, 3: 4}
-"""prio -> handle."""
+"""Priority -> handle."""
 SOURCE_PRIO = 4
 _CLASS = re.compile(r"prio ([0-7]) rate ([1-9][0-9]*) ceil ([1-9][0-9]*)")
 _SOURCE = re.compile(r"([0-9.]+)=1:([0-9a-f]{1,4})")
 
 
-def class_text(wanted: HtbClass) -> str:
-    """As a setting holds it."""
-    return f"prio {wanted.prio} rate {wanted.rate} ceil {wanted.ceil}"
+def class_text(parameters: HtbClass) -> str:
+    """The value of a class setting."""
+    return f"prio {parameters.prio} rate {parameters.rate} ceil {parameters.ceil}"
 
 
 class TrafficStore:
-    """`link` opens a socket in the namespace of the interfaces, when it is first needed."""
+    """`link` opens a socket in the network namespace of the interfaces, at first use."""
 
     resources = (QDISC, TOTAL, CLASS, BY_CGROUP, SOURCES)
 
@@ -49,7 +54,7 @@ class TrafficStore:
         return Traffic(self._open())
 
     def check(self, setting: Setting, value: Value) -> Value:
-        """What it means is the kernel's to judge; what it says must be readable."""
+        """Checks the form; the kernel checks the meaning."""
         text = str(value)
         if setting.resource in (QDISC, BY_CGROUP):
             if text not in (ROOT if setting.resource == QDISC else ON, ABSENT):
@@ -61,7 +66,7 @@ class TrafficStore:
         return text
 
     def read(self, setting: Setting) -> Value | None:
-        """None while the interface, or our root on it, is not there."""
+        """None while the interface, or koordlet's root on it, does not exist."""
         interface, minor = _place(setting)
         try:
             index = self._traffic.index(interface)
@@ -70,38 +75,39 @@ class TrafficStore:
             if setting.resource == QDISC:
                 return self._root(index)
             if setting.resource in (TOTAL, CLASS):
-                found = self._traffic.htb_class(index, minor)
-                if found is not None:
-                    return class_text(found)
+                parameters = self._traffic.htb_class(index, minor)
+                if parameters is not None:
+                    return class_text(parameters)
             if self._root(index) != ROOT:
                 return None
             if setting.resource == BY_CGROUP:
                 return ON if self._traffic.cgroup_filters(index) == CGROUP_FILTERS else ABSENT
             if setting.resource == SOURCES:
-                given = self._traffic.source_filters(index, SOURCE_PRIO)
-                return _sources_text({address: number for address, (number, _) in given.items()})
+                filters = self._traffic.source_filters(index, SOURCE_PRIO)
+                return _sources_text({address: number for address, (number, _) in filters.items()})
             return ABSENT
         except OSError as error:
             raise KernelFileError(setting.label, f"{setting.label}: {error.strerror}") from error
 
     def gone(self, setting: Setting) -> bool:
-        """The interface left, or its root is to be made."""
+        """Whether the interface, or koordlet's root on it, does not exist."""
         try:
             return self.read(setting) is None
-        except KernelFileError:  # what can't be looked at has not gone
+        except KernelFileError:  # unreadable is not gone
             return False
 
-    def holds(self, setting: Setting, asked: Value) -> bool | None:
-        """Values can be compared."""
+    def holds(self, setting: Setting, desired: Value) -> bool | None:
+        """None: comparing values is enough."""
         return None
 
     def period(self, setting: Setting) -> float | None:
-        """As everything."""
+        """None: the executor's period."""
         return None
 
     def write(self, setting: Setting, value: Value) -> None:
-        """As the module says."""
-        text, (interface, minor) = str(value), _place(setting)
+        """Raises WriteError."""
+        text = str(value)
+        interface, minor = _place(setting)
         try:
             index = self._traffic.index(interface)
             if index is None:
@@ -126,7 +132,7 @@ class TrafficStore:
         return kind if handle else ABSENT
 
     def _write_root(self, index: int, text: str) -> None:
-        """A foreign HTB's classes can't be made again: what comes back in its place is the kernel's own root."""
+        """The classes of another HTB cannot be created again, so it is restored as the kernel's default root."""
         if self._traffic.root(index)[1]:
             self._traffic.remove_root(index)
         if text == ROOT:
@@ -140,17 +146,17 @@ class TrafficStore:
         for prio, handle in CGROUP_FILTERS.items() if text == ON else ():
             self._traffic.add_cgroup_filter(index, prio, handle)
 
-    def _write_sources(self, index: int, wanted: dict[str, int]) -> None:
-        """Only what differs."""
-        given = self._traffic.source_filters(index, SOURCE_PRIO)
-        if not wanted and given:
+    def _write_sources(self, index: int, desired: dict[str, int]) -> None:
+        """Writes only the differences."""
+        current = self._traffic.source_filters(index, SOURCE_PRIO)
+        if not desired and current:
             self._traffic.remove_filters(index, SOURCE_PRIO)
             return
-        for address, (minor, handle) in given.items():
-            if wanted.get(address) != minor:
+        for address, (minor, handle) in current.items():
+            if desired.get(address) != minor:
                 self._traffic.remove_source_filter(index, SOURCE_PRIO, handle)
-        for address, minor in wanted.items():
-            if given.get(address, (None, 0))[0] != minor:
+        for address, minor in desired.items():
+            if current.get(address, (None, 0))[0] != minor:
                 self._traffic.add_source_filter(index, SOURCE_PRIO, address, minor)
 
 
@@ -161,26 +167,26 @@ def _place(setting: Setting) -> tuple[str, int]:
 
 
 def _class(setting: Setting, text: str) -> HtbClass:
-    found = _CLASS.fullmatch(text)
-    if found is None:
+    match = _CLASS.fullmatch(text)
+    if match is None:
         raise InvalidValue(setting.label, text, "expected prio <0-7> rate <bit/s> ceil <bit/s>")
-    prio, rate, ceil = map(int, found.groups())
+    prio, rate, ceil = map(int, match.groups())
     if rate % 8 or ceil % 8:
-        raise InvalidValue(setting.label, text, "rates are whole bytes a second")
+        raise InvalidValue(setting.label, text, "rates must be whole bytes per second")
     return HtbClass(rate, ceil, prio)
 
 
 def _sources(setting: Setting, text: str) -> dict[str, int]:
-    found = {}
+    classes = {}
     for word in text.split():
         match = _SOURCE.fullmatch(word)
         try:
             if match is None:
                 raise AddressValueError(f"{word!r} is not <address>=1:<minor>")
-            found[str(IPv4Address(match[1]))] = int(match[2], 16)
+            classes[str(IPv4Address(match[1]))] = int(match[2], 16)
         except AddressValueError as error:
             raise InvalidValue(setting.label, text, str(error)) from error
-    return found
+    return classes
 
 
 def _sources_text(sources: dict[str, int]) -> str:

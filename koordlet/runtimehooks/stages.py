@@ -19,7 +19,7 @@ from koordlet.api.encoding.wire import WireError
 from koordlet.app.logging import get_logger
 from koordlet.prometheus import Registries
 from koordlet.qosmanager.engine.view import NodeView, PodView
-from koordlet.resourceexecutor import Update
+from koordlet.resourceexecutor import DesiredSetting
 from koordlet.system.cgroup.naming import CgroupDriver, NamingError, container_name
 
 log = get_logger(__name__)
@@ -170,7 +170,7 @@ _FIELD_OF = {
 }
 
 
-def answer_of(updates: Iterable[Update]) -> Answer:
+def answer_of(updates: Iterable[DesiredSetting]) -> Answer:
     """What a strategy wants set for one pod or container, as an answer."""
     given: dict[str, Any] = {_FIELD_OF[update.setting.resource]: update.value for update in updates}
     return Answer(**given)

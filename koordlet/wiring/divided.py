@@ -19,7 +19,7 @@ from koordlet.qosmanager.throttling.strategy import InterferenceActions
 from koordlet.resourceexecutor.addresssets import AddressStore
 from koordlet.resourceexecutor.blockio import BlockStore
 from koordlet.resourceexecutor.resctrlgroups import ResctrlStore
-from koordlet.resourceexecutor.stores import Store
+from koordlet.resourceexecutor.stores import SettingStore
 from koordlet.resourceexecutor.terwayfiles import TerwayStore
 from koordlet.resourceexecutor.traffic import TrafficStore
 from koordlet.runtimehooks.hooks.netqos import NetQoS
@@ -41,7 +41,7 @@ CLAIMS_SECONDS = 5.0
 DISKS_SECONDS = 60.0
 
 
-def stores(context: Context) -> list[Store]:
+def stores(context: Context) -> list[SettingStore]:
     """Whatever the gates say: what an earlier koordlet set is given back through them."""
 
     def threads(directory: str) -> Iterator[int]:

@@ -38,7 +38,7 @@ from koordlet.resourceexecutor.cookies import Cookies
 from koordlet.resourceexecutor.kernelfiles import KernelFiles
 from koordlet.resourceexecutor.ledger import Ledger, LedgerError
 from koordlet.resourceexecutor.merge import OwnerRule
-from koordlet.resourceexecutor.oomscores import OOMScores
+from koordlet.resourceexecutor.oomscores import OOMScoreStore
 from koordlet.runtimehooks.hooks.batchresource import BatchResource
 from koordlet.runtimehooks.hooks.coresched import CoreSched, attach_cookies
 from koordlet.runtimehooks.hooks.cpunormalization import CPUNormalization
@@ -94,7 +94,7 @@ def enforcement(
     strategies = [pair for pair in every if pair[1] > 0]
     cookies = Cookies(context.files.procs, context.host.facts.features["core_sched"], boot_clock)
     attach_cookies(context.registries, cookies, lambda: states.workloads.pods.values())
-    oom_scores = OOMScores(context.files.procs, context.host.roots)
+    oom_scores = OOMScoreStore(context.files.procs, context.host.roots)
     files = KernelFiles(context.files, context.host.roots, [cookies, oom_scores, *divided.stores(context)])
     executor = Executor(
         files,

@@ -15,7 +15,7 @@ from koordlet.qosmanager.engine.evictor import Evictor
 from koordlet.qosmanager.engine.strategy import Decision, Notice, Strategy
 from koordlet.qosmanager.engine.view import NodeView, PodView
 from koordlet.qosmanager.rules.cpu import CPURules
-from koordlet.resourceexecutor import Executor, PassResult, Update
+from koordlet.resourceexecutor import DesiredSetting, Executor, PassResult
 from koordlet.resourceexecutor.actions import Actor
 from koordlet.system.cgroup.naming import is_slice
 
@@ -128,7 +128,7 @@ class QoSManager:
             self._decide(slot, everything)
         return self._executor.apply()
 
-    def _for_newborns(self, slot: _Slot, view: NodeView) -> tuple[Update, ...] | None:
+    def _for_newborns(self, slot: _Slot, view: NodeView) -> tuple[DesiredSetting, ...] | None:
         try:
             return slot.strategy.for_newborns(view)
         except Exception as error:  # one strategy's fault must not stop the others
@@ -138,7 +138,7 @@ class QoSManager:
 
     def give_back(self) -> PassResult:
         """Everything as the kubelet had set it."""
-        return self._executor.give_everything_back()
+        return self._executor.restore_everything()
 
     def _decide(self, slot: _Slot, view: NodeView) -> None:
         slot.due = view.now + slot.interval

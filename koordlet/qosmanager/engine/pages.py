@@ -15,22 +15,22 @@ from koordlet.resourceexecutor import Executor, OwnerRule
 def state_page(manager: QoSManager, executor: Executor, rules: Sequence[OwnerRule]) -> Enforcement:
     """For people and `koordctl`."""
     problems, originals = executor.problems, executor.originals
-    wishes = sorted(executor.wishes.items(), key=lambda item: item[0].label)
+    desired = sorted(executor.desired.items(), key=lambda item: item[0].label)
     return Enforcement(
         strategies=manager.notes,
         rules=[RuleState(resources=list(rule.resources), owners=list(rule.owners), why=rule.why) for rule in rules],
         settings=[
             SettingState(
                 setting=setting.label,
-                value=wish.update.value,
-                owner=wish.owner,
-                overruled=list(wish.overruled),
+                value=merged.desired.value,
+                owner=merged.owner,
+                overruled=list(merged.overruled),
                 was=originals.get(setting),
                 problem=problems.get(setting, ""),
             )
-            for setting, wish in wishes
+            for setting, merged in desired
         ],
-        stuck={setting.label: cause for setting, cause in problems.items() if setting not in executor.wishes},
+        stuck={setting.label: cause for setting, cause in problems.items() if setting not in executor.desired},
     )
 
 
@@ -70,6 +70,6 @@ def attach_enforcement(registries: Registries, executor: Executor) -> None:
 
 def _by_owner(executor: Executor) -> list[tuple[tuple[str, ...], float]]:
     counts: dict[str, int] = {}
-    for wish in executor.wishes.values():
-        counts[wish.owner] = counts.get(wish.owner, 0) + 1
+    for merged in executor.desired.values():
+        counts[merged.owner] = counts.get(merged.owner, 0) + 1
     return [((owner,), count) for owner, count in counts.items()]

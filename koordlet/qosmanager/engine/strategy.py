@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 from koordlet.qosmanager.engine.eviction import Task
 from koordlet.qosmanager.engine.view import NodeView
-from koordlet.resourceexecutor import Action, Setting, Update
-from koordlet.resourceexecutor.actions import Outcome
+from koordlet.resourceexecutor import Action, DesiredSetting, Setting
+from koordlet.resourceexecutor.actions import ActionOutcome
 from koordlet.statesinformer.pods.model import PodMeta
 
 Rows = Mapping[tuple[str, ...], float]
@@ -38,7 +38,7 @@ class Decision:
     `node`). `note`: one sentence for people. `notices`: what changed with this decision and is to be said.
     `actions`: writes that are done once, with this decision."""
 
-    updates: tuple[Update, ...] = ()
+    updates: tuple[DesiredSetting, ...] = ()
     evictions: tuple[Task, ...] = ()
     figures: Mapping[str, Rows] = field(default_factory=dict)
     note: str = ""
@@ -58,7 +58,7 @@ class Strategy(Protocol):
         """The decision of one round; None when something it needs is missing: what was decided before stands."""
         ...
 
-    def for_newborns(self, view: NodeView) -> tuple[Update, ...] | None:
+    def for_newborns(self, view: NodeView) -> tuple[DesiredSetting, ...] | None:
         """For one that follows pods: what `decide` would say of this view's newborns, if that can be told without
         deciding about everybody (`view.births` is set); None when it can't."""
         return None
@@ -72,7 +72,7 @@ class Strategy(Protocol):
         """Somebody of the last decision was evicted; strategies that evict cool down."""
         return
 
-    def acted(self, now: float, outcomes: Mapping[Setting, Outcome]) -> None:
+    def acted(self, now: float, outcomes: Mapping[Setting, ActionOutcome]) -> None:
         """What became of the last decision's actions."""
         return
 
@@ -82,7 +82,7 @@ class PodByPod(Strategy):
 
     follows_pods = True
 
-    def for_newborns(self, view: NodeView) -> tuple[Update, ...] | None:
+    def for_newborns(self, view: NodeView) -> tuple[DesiredSetting, ...] | None:
         """See `Strategy`. With what it says of the node, which stands already."""
         decision = self.decide(view)
         return () if decision is None else decision.updates

@@ -31,7 +31,7 @@ from koordlet.audit import About
 from koordlet.audit import pod as about_pod
 from koordlet.qosmanager.engine.strategy import Decision, Strategy, Supports
 from koordlet.qosmanager.engine.view import NodeView, PodView
-from koordlet.resourceexecutor import Setting, Update
+from koordlet.resourceexecutor import DesiredSetting, Setting
 from koordlet.resourceexecutor.blockio import BFQ_WEIGHT, MODEL, QOS, WEIGHT
 from koordlet.system.devices.storage import LocalStorage
 
@@ -159,7 +159,7 @@ class BlkIO(Strategy):
         if strategy is None or storage is None:
             return None
         disks, notes = Disks(storage, self._claims, self._kubelet_dir), list(_ignored(strategy))
-        wanted: dict[Setting, Update] = {}
+        wanted: dict[Setting, DesiredSetting] = {}
         for directories, blocks, pod, about in self._targets(view, strategy):
             try:
                 values = self._values(disks, blocks, pod, directories[0], notes)
@@ -169,7 +169,7 @@ class BlkIO(Strategy):
             for directory in directories:
                 for (file, device), value in values.items():
                     setting = Setting(file, directory, device)
-                    wanted[setting] = Update(setting, str(value), REASON, about=about)
+                    wanted[setting] = DesiredSetting(setting, str(value), REASON, about=about)
         return Decision(tuple(wanted.values()), note="; ".join(dict.fromkeys(notes)))
 
     def _targets(

@@ -28,7 +28,7 @@ from koordlet.qosmanager.engine.view import (
     normalized_quota,
     pod_quota,
 )
-from koordlet.resourceexecutor import Setting, Update
+from koordlet.resourceexecutor import DesiredSetting, Setting
 from koordlet.system.cgroup.codecs import CFS_PERIOD_US, UNLIMITED
 
 log = get_logger(__name__)
@@ -161,7 +161,7 @@ class CPUBurst(Strategy):
             return None
         window = min(WINDOW_INTERVALS * self._interval, WINDOW_MAX)
         state = node_state(view, strategy.share_pool_threshold_percent or 0, window)
-        updates: list[Update] = []
+        updates: list[DesiredSetting] = []
         bursts: dict[tuple[str, ...], float] = {}
         quotas: dict[tuple[str, ...], float] = {}
         for pod in view.pods:
@@ -180,7 +180,7 @@ class CPUBurst(Strategy):
 
     def _of_pod(
         self, view: NodeView, pod: PodView, config: CPUBurstConfig, state: NodeState
-    ) -> Iterator[tuple[Update, ContainerView | None]]:
+    ) -> Iterator[tuple[DesiredSetting, ContainerView | None]]:
         specs = {container.name: container for container in pod.meta.pod.spec.containers} if pod.meta.pod else {}
         about = about_pod(pod.meta.namespace, pod.meta.name)
         burst = growth = 0
@@ -195,20 +195,28 @@ class CPUBurst(Strategy):
                 if own_quota != base:
                     growth += own_quota - base
                     setting = Setting(QUOTA, container.meta.cgroup_dir)
-                    yield Update(setting, own_quota, "CFSQuotaBurst", kubelets, about), container
+                    yield DesiredSetting(setting, own_quota, "CFSQuotaBurst", kubelets, about), container
             own_burst = static_burst(spec, config)
             if not self._beyond:
                 own_burst = min(own_burst, max(base, 0))
             if own_burst > 0:
                 burst += own_burst
-                yield Update(Setting(BURST, container.meta.cgroup_dir), own_burst, "CPUBurst", 0, about), container
+                yield (
+                    DesiredSetting(Setting(BURST, container.meta.cgroup_dir), own_burst, "CPUBurst", 0, about),
+                    container,
+                )
         kubelets = UNLIMITED if pod.meta.pod is None else pod_quota(pod.meta.pod)
         pod_base = normalized_quota(kubelets, view.ratio_of(pod))
         if growth and pod_base > 0:
-            yield Update(Setting(QUOTA, pod.meta.cgroup_dir), pod_base + growth, "CFSQuotaBurst", kubelets, about), None
+            yield (
+                DesiredSetting(
+                    Setting(QUOTA, pod.meta.cgroup_dir), pod_base + growth, "CFSQuotaBurst", kubelets, about
+                ),
+                None,
+            )
         if burst and (self._beyond or pod_base > 0):
             allowed = burst if self._beyond else min(burst, pod_base)
-            yield Update(Setting(BURST, pod.meta.cgroup_dir), allowed, "CPUBurst", 0, about), None
+            yield DesiredSetting(Setting(BURST, pod.meta.cgroup_dir), allowed, "CPUBurst", 0, about), None
 
     def _quota(
         self, view: NodeView, container: ContainerView, config: CPUBurstConfig, state: NodeState, base: int,

@@ -15,7 +15,7 @@ from koordlet.api.sloconfig.threshold import CFS_QUOTA_POLICY
 from koordlet.qosmanager.engine.strategy import Decision, Rows, Strategy
 from koordlet.qosmanager.engine.view import NodeView, exclusive, pinned_elsewhere
 from koordlet.qosmanager.strategies.cpupick import pick
-from koordlet.resourceexecutor import Setting, Update
+from koordlet.resourceexecutor import DesiredSetting, Setting
 from koordlet.system.cgroup.codecs import CFS_PERIOD_US, UNLIMITED
 from koordlet.system.cpu.cpuset import CPUSet
 
@@ -125,29 +125,31 @@ class CPUSuppress(Strategy):
         if held is None:
             return None
         quota = next_quota(view, milli, int(held))
-        update = Update(setting, quota, "suppressBECPU", neutral=UNLIMITED)
+        update = DesiredSetting(setting, quota, "suppressBECPU", neutral=UNLIMITED)
         rows = _figures(view, "cfsQuota", quota / CFS_PERIOD_US)
         return Decision((update, *self._free(view)), figures=rows, note=f"{milli}m for best effort: quota {quota} us")
 
-    def _free(self, view: NodeView) -> Iterator[Update]:
+    def _free(self, view: NodeView) -> Iterator[DesiredSetting]:
         """Everything but what LSE pods and the system have for themselves; nothing to say where that is everything."""
         free = unsuppressed(view)
         if free and view.topology is not None and free != view.topology.online:
             yield from self._everywhere(view, free, free=free, containers=not self._manager)
 
-    def _everywhere(self, view: NodeView, cpus: CPUSet, *, free: CPUSet, containers: bool = True) -> Iterator[Update]:
+    def _everywhere(
+        self, view: NodeView, cpus: CPUSet, *, free: CPUSet, containers: bool = True
+    ) -> Iterator[DesiredSetting]:
         """`cpus` for containers, `free` for the directories above them (the same unless the kubelet pins)."""
         everything = str(view.topology.online) if view.topology is not None else None
         upper, lower = str(free), str(cpus)
-        yield Update(Setting(CPUSET, view.best_effort_dir), upper, REASON, neutral=everything)
+        yield DesiredSetting(Setting(CPUSET, view.best_effort_dir), upper, REASON, neutral=everything)
         for pod in view.pods:
             if pod.meta.kube_qos != "BestEffort":
                 continue
-            yield Update(Setting(CPUSET, pod.meta.cgroup_dir), upper, REASON, neutral=everything)
+            yield DesiredSetting(Setting(CPUSET, pod.meta.cgroup_dir), upper, REASON, neutral=everything)
             if containers or not (pod.cpuset or pod.numa_nodes):  # BECPUManager places only those with an allocation
                 for container in pod.meta.containers:
                     if container.running:
-                        yield Update(Setting(CPUSET, container.cgroup_dir), lower, REASON, neutral=everything)
+                        yield DesiredSetting(Setting(CPUSET, container.cgroup_dir), lower, REASON, neutral=everything)
 
 
 def _figures(view: NodeView, policy: str, cores: float) -> dict[str, Rows]:

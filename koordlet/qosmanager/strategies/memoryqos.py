@@ -27,7 +27,7 @@ from koordlet.audit import About
 from koordlet.audit import pod as about_pod
 from koordlet.qosmanager.engine.strategy import Decision, Strategy, Supports
 from koordlet.qosmanager.engine.view import NodeView, PodView
-from koordlet.resourceexecutor import Setting, Update, Value
+from koordlet.resourceexecutor import DesiredSetting, Setting, Value
 from koordlet.system.cgroup.codecs import UNLIMITED
 from koordlet.system.cgroup.validators import INT64_MAX
 
@@ -192,7 +192,7 @@ class MemoryQOSReconcile(Strategy):
         self._vendor = self._supports(VENDOR, root)
         others = self._vendor or self._supports("memory.reclaim", root)
         self._throttles = not others and self._supports("memory.high", root)
-        updates: list[Update] = []
+        updates: list[DesiredSetting] = []
         sums: dict[str, dict[str, int]] = {kube: {} for kube in view.qos_dirs}
         for pod in view.pods:
             config = config_of(pod, strategy) if pod.active else None
@@ -221,7 +221,7 @@ class MemoryQOSReconcile(Strategy):
     def _protection(self, amounts: Amounts, config: MemoryQOS) -> dict[str, int]:
         return protection(amounts, config) if self._vendor else stock_protection(amounts, config)
 
-    def _containers(self, view: NodeView, pod: PodView, config: MemoryQOS, about: About) -> Iterator[Update]:
+    def _containers(self, view: NodeView, pod: PodView, config: MemoryQOS, about: About) -> Iterator[DesiredSetting]:
         specs = (
             {} if pod.meta.pod is None else {container.name: container for container in pod.meta.pod.spec.containers}
         )
@@ -242,8 +242,8 @@ class MemoryQOSReconcile(Strategy):
             yield from _updates(meta.cgroup_dir, values, about)
 
 
-def _updates(directory: str, values: Mapping[str, Value], about: About | None) -> Iterable[Update]:
-    return [Update(Setting(file, directory), value, REASON, about=about) for file, value in values.items()]
+def _updates(directory: str, values: Mapping[str, Value], about: About | None) -> Iterable[DesiredSetting]:
+    return [DesiredSetting(Setting(file, directory), value, REASON, about=about) for file, value in values.items()]
 
 
 def _add(sums: dict[str, int] | None, amounts: Mapping[str, int]) -> None:

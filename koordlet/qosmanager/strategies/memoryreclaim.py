@@ -16,7 +16,7 @@ from koordlet.qosmanager.engine.view import NodeView, PodView
 from koordlet.qosmanager.strategies.memoryqos import amounts_of_container, config_of
 from koordlet.qosmanager.strategies.proactive import LEAST, Marks, Watched, backed_off, marks, step, went_well
 from koordlet.resourceexecutor import Action, Setting
-from koordlet.resourceexecutor.actions import Outcome
+from koordlet.resourceexecutor.actions import ActionOutcome
 from koordlet.statesinformer.pods.model import ContainerMeta
 
 NAME = "memoryreclaim"
@@ -72,13 +72,13 @@ class MemoryReclaim(Strategy):
             note = "without pressure figures (PSI) nothing is reclaimed"
         return Decision(note=note, actions=tuple(actions))
 
-    def acted(self, now: float, outcomes: Mapping[Setting, Outcome]) -> None:
+    def acted(self, now: float, outcomes: Mapping[Setting, ActionOutcome]) -> None:
         """A kernel that found too few pages, or refused, is left alone for a while."""
         for setting, outcome in outcomes.items():
             known = self._watched.get(setting.cgroup_dir or "")
-            if known is None or outcome is Outcome.LATER:
+            if known is None or outcome is ActionOutcome.LATER:
                 continue
-            well = outcome is Outcome.DONE
+            well = outcome is ActionOutcome.DONE
             self._watched[setting.cgroup_dir or ""] = (
                 went_well(known) if well else backed_off(known, now, "no pages to take")
             )

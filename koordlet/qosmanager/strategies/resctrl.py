@@ -15,7 +15,7 @@ from koordlet.api.names import ANNOTATION_RESCTRL
 from koordlet.api.sloconfig.resourceqos import ResctrlQOS, ResourceQOSStrategy
 from koordlet.qosmanager.engine.strategy import Decision, Strategy
 from koordlet.qosmanager.engine.view import NodeView
-from koordlet.resourceexecutor import Setting, Update
+from koordlet.resourceexecutor import DesiredSetting, Setting
 from koordlet.resourceexecutor.resctrlgroups import GROUP, L3, MB, MOUNT, ON, PRESENT, TASKS, row
 from koordlet.resourceexecutor.stores import ABSENT
 from koordlet.system.errors import InvalidValue
@@ -28,7 +28,7 @@ GROUP_OF = {"LSE": "LSR", "LSR": "LSR", "LS": "LS", "BE": "BE"}
 Facts = Callable[[], ResctrlFacts | None]
 """What the mounted resctrl can do; None while it is not mounted."""
 
-MOUNTED = Update(Setting(MOUNT), ON, REASON)
+MOUNTED = DesiredSetting(Setting(MOUNT), ON, REASON)
 
 
 def unmounted(missing: str) -> Decision:
@@ -91,15 +91,15 @@ class ResctrlClasses(Strategy):
             found, said = lines(config, facts)
             wrong += [f"{group}: {one}" for one in said]
             about = audit.group(group)
-            updates.append(Update(Setting(GROUP, device=group), PRESENT, GROUP_REASON, about=about))
+            updates.append(DesiredSetting(Setting(GROUP, device=group), PRESENT, GROUP_REASON, about=about))
             updates += [
-                Update(Setting(line, device=group), value, REASON, about=about) for line, value in found.items()
+                DesiredSetting(Setting(line, device=group), value, REASON, about=about) for line, value in found.items()
             ]
         updates += self._tasks(view, {group for group, config in configs.items() if config.enable})
         return Decision(tuple(updates), note="; ".join(wrong) or "groups " + ", ".join(configs))
 
     @staticmethod
-    def _tasks(view: NodeView, groups: set[str]) -> Iterator[Update]:
+    def _tasks(view: NodeView, groups: set[str]) -> Iterator[DesiredSetting]:
         directories: dict[str, list[str]] = {group: [] for group in sorted(groups)}
         for pod in view.pods:
             group = GROUP_OF.get(pod.meta.qos)
@@ -107,7 +107,7 @@ class ResctrlClasses(Strategy):
                 directories[group].append(pod.meta.cgroup_dir)
         for group, found in directories.items():
             if found:
-                yield Update(
+                yield DesiredSetting(
                     Setting(TASKS, device=group), " ".join(sorted(found)), TASKS_REASON, ABSENT, audit.group(group)
                 )
 

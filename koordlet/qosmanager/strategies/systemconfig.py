@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from koordlet.api.sloconfig.node import SystemStrategy
 from koordlet.qosmanager.engine.strategy import Decision, Strategy
 from koordlet.qosmanager.engine.view import NodeView
-from koordlet.resourceexecutor import Setting, Update
+from koordlet.resourceexecutor import DesiredSetting, Setting
 
 REASON = "systemConfig reconcile"
 PLAIN = {
@@ -38,13 +38,13 @@ class SystemConfig(Strategy):
             return None
         return Decision(tuple(self._updates(strategy, capacity)))
 
-    def _updates(self, strategy: SystemStrategy, capacity: int) -> Iterator[Update]:
+    def _updates(self, strategy: SystemStrategy, capacity: int) -> Iterator[DesiredSetting]:
         factor = strategy.min_free_kbytes_factor
         if factor is not None:
-            yield Update(Setting("min_free_kbytes"), min_free_kbytes(capacity, factor), REASON)
+            yield DesiredSetting(Setting("min_free_kbytes"), min_free_kbytes(capacity, factor), REASON)
         for file, name in PLAIN.items():
             value = getattr(strategy, name)
             if value is not None:
-                yield Update(Setting(file), value, REASON)
+                yield DesiredSetting(Setting(file), value, REASON)
         for feature, on in strategy.sched_features.items():
-            yield Update(Setting("sched_features", device=feature), int(on), REASON)
+            yield DesiredSetting(Setting("sched_features", device=feature), int(on), REASON)

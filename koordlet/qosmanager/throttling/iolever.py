@@ -15,7 +15,7 @@ from koordlet.qosmanager.engine.strategy import Supports
 from koordlet.qosmanager.engine.view import NodeView, PodView
 from koordlet.qosmanager.throttling.level import FREE, Squeeze
 from koordlet.qosmanager.throttling.levers import REASON
-from koordlet.resourceexecutor import Setting, Update
+from koordlet.resourceexecutor import DesiredSetting, Setting
 from koordlet.resourceexecutor.blockio import BFQ_WEIGHT, WEIGHT
 
 LEAST_BYTES = 1 << 20
@@ -42,18 +42,20 @@ class IoLever:
         """No disk is known."""
         return "" if self._disks() else "no disk of this node is known"
 
-    def updates(self, view: NodeView, pod: PodView, held: Squeeze, action: InterferenceAction) -> Iterator[Update]:
+    def updates(
+        self, view: NodeView, pod: PodView, held: Squeeze, action: InterferenceAction
+    ) -> Iterator[DesiredSetting]:
         """Of each disk."""
         directory, about = pod.meta.cgroup_dir, about_pod(pod.meta.namespace, pod.meta.name)
         weight = next((file for file in WEIGHTS if self._supports(file, directory)), None)
         below = [one.cgroup_dir for one in pod.meta.containers if one.running] if self._flat else []
         for disk in sorted(self._disks()):
             if weight is not None:
-                yield Update(Setting(weight, directory, disk), str(max(held.level, 1)), REASON, about=about)
+                yield DesiredSetting(Setting(weight, directory, disk), str(max(held.level, 1)), REASON, about=about)
             if weight is None or held.level <= LIMIT_FROM:
                 for file in LIMITS:
                     for where in (directory, *below):
-                        yield Update(Setting(file, where, disk), str(held.value), REASON, about=about)
+                        yield DesiredSetting(Setting(file, where, disk), str(held.value), REASON, about=about)
 
     def words(self, view: NodeView, held: Squeeze) -> str:
         """`weight 80` or `4 MiB a second`"""

@@ -17,7 +17,7 @@ from koordlet.audit import pod as about_pod
 from koordlet.qosmanager.engine.strategy import Supports
 from koordlet.qosmanager.engine.view import NodeView, PodView
 from koordlet.qosmanager.throttling.level import FREE, Squeeze
-from koordlet.resourceexecutor import Setting, Update
+from koordlet.resourceexecutor import DesiredSetting, Setting
 from koordlet.system.cgroup.codecs import UNLIMITED, milli_to_quota
 
 CPU_QUOTA, MEMORY_HIGH, MEMORY_LIMIT = "cpu.cfs_quota_us", "memory.high", "memory.limit_in_bytes"
@@ -40,7 +40,9 @@ class Lever(Protocol):
 
     def problem(self, view: NodeView, pod: PodView, action: InterferenceAction) -> str: ...
 
-    def updates(self, view: NodeView, pod: PodView, held: Squeeze, action: InterferenceAction) -> Iterator[Update]: ...
+    def updates(
+        self, view: NodeView, pod: PodView, held: Squeeze, action: InterferenceAction
+    ) -> Iterator[DesiredSetting]: ...
 
     def words(self, view: NodeView, held: Squeeze) -> str: ...
 
@@ -66,7 +68,9 @@ class CpuLever:
         """Every kernel has quotas."""
         return ""
 
-    def updates(self, view: NodeView, pod: PodView, held: Squeeze, action: InterferenceAction) -> Iterator[Update]:
+    def updates(
+        self, view: NodeView, pod: PodView, held: Squeeze, action: InterferenceAction
+    ) -> Iterator[DesiredSetting]:
         """None where best effort as a whole is held back."""
         if self.whole(view):
             return
@@ -74,11 +78,11 @@ class CpuLever:
         specs = {} if pod.meta.pod is None else {one.name: one for one in pod.meta.pod.spec.containers}
         own = [_own_quota(view, spec) for spec in specs.values()]
         whole = min(quota, sum(own)) if own and min(own) > 0 else quota
-        yield Update(Setting(CPU_QUOTA, pod.meta.cgroup_dir), whole, REASON, about=about)
+        yield DesiredSetting(Setting(CPU_QUOTA, pod.meta.cgroup_dir), whole, REASON, about=about)
         for meta in pod.meta.containers:
             spec = specs.get(meta.name)
             if spec is not None and meta.running and _own_quota(view, spec) > whole:
-                yield Update(Setting(CPU_QUOTA, meta.cgroup_dir), whole, REASON, about=about)
+                yield DesiredSetting(Setting(CPU_QUOTA, meta.cgroup_dir), whole, REASON, about=about)
 
     def words(self, view: NodeView, held: Squeeze) -> str:
         """`quota 76000 us`, or what all of best effort gets."""
@@ -125,7 +129,9 @@ class MemoryLever:
             return "this kernel has no memory.high; policy limit bounds growth"
         return ""
 
-    def updates(self, view: NodeView, pod: PodView, held: Squeeze, action: InterferenceAction) -> Iterator[Update]:
+    def updates(
+        self, view: NodeView, pod: PodView, held: Squeeze, action: InterferenceAction
+    ) -> Iterator[DesiredSetting]:
         """Whole pages. What is far above its goal gets there in steps of GLIDE_BYTES, one a round."""
         high = action.policy != LIMIT and self._supports(MEMORY_HIGH, pod.meta.cgroup_dir)
         if high or action.policy != HIGH:
@@ -134,7 +140,7 @@ class MemoryLever:
             limits = [_own_limit(one) for one in pod.meta.pod.spec.containers] if pod.meta.pod is not None else []
             most = sum(limits) if limits and min(limits) > 0 else goal
             value = min(goal, most) // PAGE * PAGE
-            yield Update(setting, value, REASON, about=about_pod(pod.meta.namespace, pod.meta.name))
+            yield DesiredSetting(setting, value, REASON, about=about_pod(pod.meta.namespace, pod.meta.name))
 
     def words(self, view: NodeView, held: Squeeze) -> str:
         """`203 MiB`"""
@@ -162,7 +168,9 @@ class NetworkLever:
         """Nothing is shaped here."""
         return self._why_not(view)
 
-    def updates(self, view: NodeView, pod: PodView, held: Squeeze, action: InterferenceAction) -> Iterator[Update]:
+    def updates(
+        self, view: NodeView, pod: PodView, held: Squeeze, action: InterferenceAction
+    ) -> Iterator[DesiredSetting]:
         """The classes are `netqos`'s."""
         yield from ()
 

@@ -22,7 +22,7 @@ from koordlet.qosmanager.engine.view import NodeView, PodView
 from koordlet.qosmanager.throttling.culprits import Charge, Key, charges
 from koordlet.qosmanager.throttling.level import Blame, Pace, Squeeze, advance, evict_now
 from koordlet.qosmanager.throttling.levers import CpuLever, Lever, MemoryLever, target_percent
-from koordlet.resourceexecutor import Update
+from koordlet.resourceexecutor import DesiredSetting
 from koordlet.statesinformer.pods.model import PodMeta
 
 NAME = "interferenceactions"
@@ -253,7 +253,7 @@ class InterferenceActions(Strategy):
         notices: list[Notice],
         tasks: tuple[Task, ...] = (),
     ) -> Decision:
-        updates: list[Update] = []
+        updates: list[DesiredSetting] = []
         said: list[Said] = []
         levels: dict[tuple[str, ...], float] = {}
         pods = {pod.meta.uid: pod for pod in view.pods}

@@ -19,7 +19,7 @@ from koordlet.audit import About
 from koordlet.audit import pod as about_pod
 from koordlet.qosmanager.engine.strategy import Decision, PodByPod
 from koordlet.qosmanager.engine.view import NodeView, PodView
-from koordlet.resourceexecutor import Setting, Update
+from koordlet.resourceexecutor import DesiredSetting, Setting
 from koordlet.runtimehooks.stages import NOTHING, Answer, HookContext, Stage, answer_of, followed, running
 from koordlet.system.cgroup.codecs import SHARES_MIN, UNLIMITED, milli_to_quota, milli_to_shares
 
@@ -70,7 +70,7 @@ class BatchResource(PodByPod):
 
     def decide(self, view: NodeView) -> Decision | None:
         """See the module."""
-        updates: list[Update] = []
+        updates: list[DesiredSetting] = []
         for pod in followed(view):
             specs = _containers(pod)
             if specs:
@@ -104,15 +104,17 @@ def _init_containers(pod: PodView) -> dict[str, Container]:
     return {} if spec is None else {container.name: container for container in spec.spec.init_containers}
 
 
-def _within(one: Update, whole: Update) -> Update:
+def _within(one: DesiredSetting, whole: DesiredSetting) -> DesiredSetting:
     """A container's setting, its quota no larger than the pod's: cgroup v1 refuses that."""
     if one.setting.resource != QUOTA or not 0 < int(whole.value) < int(one.value):
         return one
     return replace(one, value=whole.value)
 
 
-def _of(view: NodeView, directory: str, specs: Iterable[Container], about: About | None) -> list[Update]:
+def _of(view: NodeView, directory: str, specs: Iterable[Container], about: About | None) -> list[DesiredSetting]:
     threshold = view.slo.resource_used_threshold_with_be
     by_quota = threshold is not None and threshold.enable and threshold.cpu_suppress_policy == CFS_QUOTA_POLICY
     found = values(specs, view.normalization, quota=not by_quota)
-    return [Update(Setting(file, directory), value, REASON, NEUTRAL[file], about) for file, value in found.items()]
+    return [
+        DesiredSetting(Setting(file, directory), value, REASON, NEUTRAL[file], about) for file, value in found.items()
+    ]

@@ -18,7 +18,7 @@ from koordlet.audit import pod as about_pod
 from koordlet.prometheus import Registries
 from koordlet.qosmanager.engine.strategy import Decision, PodByPod
 from koordlet.qosmanager.engine.view import NodeView, PodView
-from koordlet.resourceexecutor import Setting, Update
+from koordlet.resourceexecutor import DesiredSetting, Setting
 from koordlet.resourceexecutor.cookies import COOKIE, Cookies, group_value
 from koordlet.runtimehooks.stages import followed, running
 from koordlet.statesinformer.pods.model import PodMeta
@@ -102,19 +102,19 @@ class CoreSched(PodByPod):
         return Decision((*_sysctls(view), *idle, *cookies), note=f"{groups} groups")
 
 
-def _idle_directories(view: NodeView, rules: Rules) -> Iterator[Update]:
+def _idle_directories(view: NodeView, rules: Rules) -> Iterator[DesiredSetting]:
     for kube_qos, directory in view.qos_dirs.items():
         if directory and kube_rule(kube_qos, rules).idle:
-            yield Update(Setting(IDLE, directory), 1, REASON, 0)
+            yield DesiredSetting(Setting(IDLE, directory), 1, REASON, 0)
 
 
-def _sysctls(view: NodeView) -> Iterator[Update]:
+def _sysctls(view: NodeView) -> Iterator[DesiredSetting]:
     for name, value in SYSCTLS:
         if view.current(Setting(name)) is not None:
-            yield Update(Setting(name), value, REASON)
+            yield DesiredSetting(Setting(name), value, REASON)
 
 
-def _cookies(pod: PodView, rules: Rules) -> Iterator[Update]:
+def _cookies(pod: PodView, rules: Rules) -> Iterator[DesiredSetting]:
     group = group_of(pod, rules)
     if group is None:
         return
@@ -123,7 +123,7 @@ def _cookies(pod: PodView, rules: Rules) -> Iterator[Update]:
     if pod.meta.sandbox_dir:
         directories.append(pod.meta.sandbox_dir)
     for directory in directories:
-        yield Update(Setting(COOKIE, directory), group_value(group), REASON, "", about)
+        yield DesiredSetting(Setting(COOKIE, directory), group_value(group), REASON, "", about)
 
 
 def attach_cookies(registries: Registries, cookies: Cookies, pods: Callable[[], Iterable[PodMeta]]) -> None:

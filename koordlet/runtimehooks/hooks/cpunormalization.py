@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from koordlet.audit import pod as about_pod
 from koordlet.qosmanager.engine.strategy import Decision, PodByPod
 from koordlet.qosmanager.engine.view import NodeView, PodView, container_quota, normalized_quota, pod_quota
-from koordlet.resourceexecutor import Setting, Update
+from koordlet.resourceexecutor import DesiredSetting, Setting
 from koordlet.runtimehooks.stages import NOTHING, Answer, HookContext, HookError, Stage, followed, running
 
 QUOTA = "cpu.cfs_quota_us"
@@ -31,7 +31,7 @@ class CPUNormalization(PodByPod):
         """See the module."""
         if view.normalization <= 1:
             return Decision(note="quotas are worth what they say")
-        updates: list[Update] = []
+        updates: list[DesiredSetting] = []
         for pod in followed(view):
             if pod.normalizes and not pod.allocation_error:
                 updates += _of_pod(pod, view.normalization)
@@ -47,7 +47,7 @@ class CPUNormalization(PodByPod):
         return Answer(cfs_quota=normalized_quota(native, view.normalization))
 
 
-def _of_pod(pod: PodView, ratio: float) -> Iterator[Update]:
+def _of_pod(pod: PodView, ratio: float) -> Iterator[DesiredSetting]:
     spec = pod.meta.pod
     if spec is None:
         return
@@ -56,4 +56,4 @@ def _of_pod(pod: PodView, ratio: float) -> Iterator[Update]:
     quotas = {directory: container_quota(specs[name]) for name, directory in running(pod) if name in specs}
     for directory, quota in {pod.meta.cgroup_dir: pod_quota(spec), **quotas}.items():
         if quota > 0:
-            yield Update(Setting(QUOTA, directory), normalized_quota(quota, ratio), REASON, quota, about)
+            yield DesiredSetting(Setting(QUOTA, directory), normalized_quota(quota, ratio), REASON, quota, about)

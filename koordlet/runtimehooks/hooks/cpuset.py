@@ -26,7 +26,7 @@ from koordlet.qosmanager.engine.view import (
 )
 from koordlet.qosmanager.rules.cpu import CPURules, joined
 from koordlet.qosmanager.strategies.cpusuppress import unsuppressed
-from koordlet.resourceexecutor import Setting, Update
+from koordlet.resourceexecutor import DesiredSetting, Setting
 from koordlet.runtimehooks.stages import NOTHING, Answer, HookContext, HookError, Stage, followed, running
 from koordlet.system.cgroup.codecs import UNLIMITED
 from koordlet.system.cpu.cpuset import CPUSet
@@ -82,7 +82,7 @@ class CPUSetAllocator(PodByPod):
             self._waits_until = self._waits_until or view.now + PATIENCE
             if view.now < self._waits_until:
                 return None
-        updates: list[Update] = []
+        updates: list[DesiredSetting] = []
         for pod in followed(view):
             updates += self._of_pod(view, pod)
         for app in view.host_apps:
@@ -110,7 +110,7 @@ class CPUSetAllocator(PodByPod):
             return cpus & (unsuppressed(view) | (cpus - view.topology.online))
         return cpus
 
-    def _of_pod(self, view: NodeView, pod: PodView) -> Iterator[Update]:
+    def _of_pod(self, view: NodeView, pod: PodView) -> Iterator[DesiredSetting]:
         if pod.allocation_error:
             return  # said where it was read
         cpus = self._cpus_of(view, pod)
@@ -124,9 +124,9 @@ class CPUSetAllocator(PodByPod):
             yield from _no_quota(pod, about)
 
 
-def _cpus(view: NodeView, directory: str, cpus: CPUSet, about: About | None) -> Update:
+def _cpus(view: NodeView, directory: str, cpus: CPUSet, about: About | None) -> DesiredSetting:
     everything = None if view.topology is None else _text(view.topology.online)
-    return Update(Setting(CPUS, directory), _text(cpus), REASON, everything, about)
+    return DesiredSetting(Setting(CPUS, directory), _text(cpus), REASON, everything, about)
 
 
 @lru_cache(maxsize=64)
@@ -135,18 +135,18 @@ def _text(cpus: CPUSet) -> str:
     return str(cpus)
 
 
-def _no_quota(pod: PodView, about: About) -> Iterator[Update]:
+def _no_quota(pod: PodView, about: About) -> Iterator[DesiredSetting]:
     spec = pod.meta.pod
     if spec is None:
         return
-    yield Update(Setting(QUOTA, pod.meta.cgroup_dir), UNLIMITED, REASON, pod_quota(spec), about)
+    yield DesiredSetting(Setting(QUOTA, pod.meta.cgroup_dir), UNLIMITED, REASON, pod_quota(spec), about)
     specs = {container.name: container for container in (*spec.spec.init_containers, *spec.spec.containers)}
     for name, directory in running(pod):
         if name in specs:
-            yield Update(Setting(QUOTA, directory), UNLIMITED, REASON, container_quota(specs[name]), about)
+            yield DesiredSetting(Setting(QUOTA, directory), UNLIMITED, REASON, container_quota(specs[name]), about)
 
 
-def _of_host_app(view: NodeView, app: HostAppView) -> Iterator[Update]:
+def _of_host_app(view: NodeView, app: HostAppView) -> Iterator[DesiredSetting]:
     """Services share the pools; no other class of host application gets CPUs."""
     if app.qos != LS:
         log.once(f"hostapp:{app.name}:{app.qos}", "a host application of this class gets no CPU set", name=app.name,

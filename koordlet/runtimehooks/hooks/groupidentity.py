@@ -19,7 +19,7 @@ from koordlet.audit import About
 from koordlet.audit import pod as about_pod
 from koordlet.qosmanager.engine.strategy import Decision, PodByPod, Supports
 from koordlet.qosmanager.engine.view import NodeView, PodView
-from koordlet.resourceexecutor import Setting, Update
+from koordlet.resourceexecutor import DesiredSetting, Setting
 from koordlet.runtimehooks.stages import NOTHING, Answer, HookContext, Stage, answer_of, followed, running
 from koordlet.system.cgroup.codecs import SHARES_MIN
 
@@ -93,13 +93,13 @@ class GroupIdentity(PodByPod):
     def _has_bvt(self, view: NodeView) -> bool:
         return self._supports(BVT, view.best_effort_dir)
 
-    def _sysctls(self, view: NodeView) -> Iterator[Update]:
+    def _sysctls(self, view: NodeView) -> Iterator[DesiredSetting]:
         if self._has_bvt(view) and view.current(Setting(SYSCTLS[-1][0])) is not None:
             for name, value in SYSCTLS:
                 if view.current(Setting(name)) is not None:
-                    yield Update(Setting(name), value, REASON)
+                    yield DesiredSetting(Setting(name), value, REASON)
 
-    def _directories(self, view: NodeView, values: Mapping[str, int | None]) -> Iterator[Update]:
+    def _directories(self, view: NodeView, values: Mapping[str, int | None]) -> Iterator[DesiredSetting]:
         for kube_qos, name in (("Burstable", "ls"), ("BestEffort", "be")):
             directory = view.qos_dirs.get(kube_qos)
             if directory:
@@ -114,7 +114,7 @@ class GroupIdentity(PodByPod):
         value = pod_value(context.pod, values)
         return answer_of(self._of_pod(view, context.pod, value, values, self._has_bvt(view)))
 
-    def _pods(self, view: NodeView, values: Mapping[str, int | None]) -> Iterator[Update]:
+    def _pods(self, view: NodeView, values: Mapping[str, int | None]) -> Iterator[DesiredSetting]:
         bvt = self._has_bvt(view)
         for pod in followed(view):
             try:
@@ -131,21 +131,23 @@ class GroupIdentity(PodByPod):
 
     def _of_pod(
         self, view: NodeView, pod: PodView, value: int, values: Mapping[str, int | None], bvt: bool
-    ) -> Iterator[Update]:
+    ) -> Iterator[DesiredSetting]:
         below = f"{view.best_effort_dir}/"
         if not bvt and pod.meta.cgroup_dir.startswith(below) and (values["be"] or 0) < 0:
             return  # the directory is idle as a whole; inside it weights go on to count
         about = about_pod(pod.meta.namespace, pod.meta.name)
         yield from self._identity(pod.meta.cgroup_dir, value, about, like=view.best_effort_dir)
 
-    def _identity(self, directory: str, value: int, about: About | None, like: str | None = None) -> Iterator[Update]:
+    def _identity(
+        self, directory: str, value: int, about: About | None, like: str | None = None
+    ) -> Iterator[DesiredSetting]:
         """`like`: where to look what this kernel has, for a directory that may not be there yet."""
         if not value or not directory:
             return
         where = directory if like is None else like
         if self._supports(BVT, where):
-            yield Update(Setting(BVT, directory), value, REASON, 0, about)
+            yield DesiredSetting(Setting(BVT, directory), value, REASON, 0, about)
         elif value < 0 and self._supports(IDLE, where):
-            yield Update(Setting(IDLE, directory), 1, REASON, 0, about)
+            yield DesiredSetting(Setting(IDLE, directory), 1, REASON, 0, about)
         elif value < 0:
-            yield Update(Setting(SHARES, directory), SHARES_MIN, REASON, None, about)
+            yield DesiredSetting(Setting(SHARES, directory), SHARES_MIN, REASON, None, about)

@@ -18,7 +18,7 @@ from koordlet.audit import pod as about_pod
 from koordlet.qosmanager.engine.strategy import Decision, Strategy, Supports
 from koordlet.qosmanager.engine.view import NodeView, PodView
 from koordlet.qosmanager.rules.bandwidth import Bandwidth, of_class, of_pod, policy, total
-from koordlet.resourceexecutor import Setting, Update
+from koordlet.resourceexecutor import DesiredSetting, Setting
 from koordlet.resourceexecutor.addresssets import RULE, SET
 from koordlet.resourceexecutor.stores import ABSENT
 from koordlet.resourceexecutor.traffic import BY_CGROUP, CLASS, ON, QDISC, ROOT, SOURCES, TOTAL, class_text
@@ -82,7 +82,7 @@ class NetQoS(Strategy):
         self._interface, self._supports, self._no_sets, self._held = interface, supports, sets, held
         self._minors: dict[str, int] = {}
         """Pod UID -> minor of its own class."""
-        self._last: tuple[Update, ...] = ()
+        self._last: tuple[DesiredSetting, ...] = ()
         self._kept: dict[str, int] = {}
         """`held` as of the last decision."""
 
@@ -122,7 +122,7 @@ class NetQoS(Strategy):
         self._last = tuple(updates)
         return Decision(self._last, note=self._say(interface, pods, by_task))
 
-    def for_newborns(self, view: NodeView) -> tuple[Update, ...] | None:
+    def for_newborns(self, view: NodeView) -> tuple[DesiredSetting, ...] | None:
         """See `Strategy`: pods share classes, sets of addresses and the numbers of their own classes."""
         wanted = policy(view.slo.resource_qos_strategy) == NET_POLICY_TC and total(view) > 0
         return None if wanted else ()
@@ -146,7 +146,7 @@ class NetQoS(Strategy):
             self._minors[uid] = minor
             taken.add(minor)
 
-    def _own(self, interface: str, pods: Iterable[PodView], own: dict[str, int]) -> Iterator[Update]:
+    def _own(self, interface: str, pods: Iterable[PodView], own: dict[str, int]) -> Iterator[DesiredSetting]:
         for pod in pods:
             if pod.meta.uid in own:
                 rate = _rate(own[pod.meta.uid])
@@ -154,7 +154,7 @@ class NetQoS(Strategy):
                 place = f"{interface} 1:{self._minors[pod.meta.uid]:x}"
                 yield _update(CLASS, place, class_text(wanted), about_pod(pod.meta.namespace, pod.meta.name))
 
-    def _addresses(self, interface: str, pods: Iterable[PodView], own: dict[str, int]) -> Iterator[Update]:
+    def _addresses(self, interface: str, pods: Iterable[PodView], own: dict[str, int]) -> Iterator[DesiredSetting]:
         """Pods with a class of their own are in no set: a packet rule would win over their filter."""
         sources: dict[str, int] = {}
         members: dict[int, list[str]] = {minor: [] for minor in SETS}
@@ -174,7 +174,7 @@ class NetQoS(Strategy):
             yield _update(SET, name, " ".join((TYPE, *sorted(members[minor]))))
             yield _update(RULE, name, f"1:{minor:x}")
 
-    def _classids(self, pods: Iterable[PodView], own: dict[str, int]) -> Iterator[Update]:
+    def _classids(self, pods: Iterable[PodView], own: dict[str, int]) -> Iterator[DesiredSetting]:
         """Of the pod, and of containers that were there before: a new one has its pod's."""
         for pod in pods:
             minor = self._minors[pod.meta.uid] if pod.meta.uid in own else MINOR_OF.get(pod.raw_qos)
@@ -184,18 +184,18 @@ class NetQoS(Strategy):
             directories = [pod.meta.cgroup_dir, *(one.cgroup_dir for one in pod.meta.containers if one.running)]
             for directory in directories:
                 if self._supports(CLASSID, directory):
-                    yield Update(Setting(CLASSID, directory), MAJOR + minor, REASON, 0, about)
+                    yield DesiredSetting(Setting(CLASSID, directory), MAJOR + minor, REASON, 0, about)
 
 
-def _tree(interface: str, whole: int, found: dict[int, HtbClass]) -> Iterator[Update]:
-    yield Update(Setting(QDISC, device=interface), ROOT, REASON)
+def _tree(interface: str, whole: int, found: dict[int, HtbClass]) -> Iterator[DesiredSetting]:
+    yield DesiredSetting(Setting(QDISC, device=interface), ROOT, REASON)
     yield _update(TOTAL, interface, class_text(HtbClass(_rate(whole), _rate(whole), 0)))
     for minor, wanted in found.items():
         yield _update(CLASS, f"{interface} 1:{minor:x}", class_text(wanted))
 
 
-def _update(resource: str, device: str, value: str, about: About | None = None) -> Update:
-    return Update(Setting(resource, device=device), value, REASON, ABSENT, about)
+def _update(resource: str, device: str, value: str, about: About | None = None) -> DesiredSetting:
+    return DesiredSetting(Setting(resource, device=device), value, REASON, ABSENT, about)
 
 
 def _host_network(pod: PodView) -> bool:

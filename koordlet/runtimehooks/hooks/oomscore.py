@@ -12,7 +12,7 @@ from koordlet.app.logging import get_logger
 from koordlet.audit import pod as about_pod
 from koordlet.qosmanager.engine.strategy import Decision, PodByPod
 from koordlet.qosmanager.engine.view import NodeView, PodView
-from koordlet.resourceexecutor import Setting, Update
+from koordlet.resourceexecutor import DesiredSetting, Setting
 from koordlet.resourceexecutor.oomscores import OOM_SCORE_ADJ
 from koordlet.runtimehooks.stages import followed, running
 
@@ -30,7 +30,7 @@ class OOMScoreAdj(PodByPod):
 
     def decide(self, view: NodeView) -> Decision | None:
         """See the module."""
-        updates: list[Update] = []
+        updates: list[DesiredSetting] = []
         figures: dict[tuple[str, ...], float] = {}
         for pod in followed(view):
             scores = _asked(pod)
@@ -42,7 +42,7 @@ class OOMScoreAdj(PodByPod):
                 if score is None:
                     continue
                 setting = Setting(OOM_SCORE_ADJ, directory)
-                updates.append(Update(setting, score, REASON, about=about))
+                updates.append(DesiredSetting(setting, score, REASON, about=about))
                 if view.current(setting) == score:
                     figures[pod.meta.name, pod.meta.namespace, pod.meta.uid, name] = score
         return Decision(tuple(updates), figures={FAMILY: figures})

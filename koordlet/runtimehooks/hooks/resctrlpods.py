@@ -17,7 +17,7 @@ from koordlet.audit import pod as about_pod
 from koordlet.qosmanager.engine.strategy import Decision, Strategy
 from koordlet.qosmanager.engine.view import NodeView, PodView
 from koordlet.qosmanager.strategies.resctrl import MOUNTED, Facts, unmounted
-from koordlet.resourceexecutor import Setting, Update
+from koordlet.resourceexecutor import DesiredSetting, Setting
 from koordlet.resourceexecutor.resctrlgroups import GROUP, L3, MB, PRESENT, TASKS, row
 from koordlet.resourceexecutor.stores import ABSENT
 from koordlet.runtimehooks.stages import NOTHING, Answer, HookContext, ResctrlAnswer, Stage, followed
@@ -104,10 +104,10 @@ class ResctrlPods(Strategy):
         for pod, found in asked.values():
             updates += self._group(pod, found, facts)
         gone = self._gone(facts, {closid(uid) for uid in asked}, view.now)
-        updates += [Update(Setting(GROUP, device=group), ABSENT, REASON, ABSENT) for group in gone]
+        updates += [DesiredSetting(Setting(GROUP, device=group), ABSENT, REASON, ABSENT) for group in gone]
         return Decision(tuple(updates), note=f"{len(asked)} pods with a group")
 
-    def for_newborns(self, view: NodeView) -> tuple[Update, ...] | None:
+    def for_newborns(self, view: NodeView) -> tuple[DesiredSetting, ...] | None:
         """See `Strategy`: groups are counted, so that one which nobody asks for goes."""
         return None if any(self._asked(pod) is not None for pod in followed(view)) else ()
 
@@ -136,12 +136,12 @@ class ResctrlPods(Strategy):
             return None
 
     @staticmethod
-    def _group(pod: PodView, asked: Resctrl, facts: ResctrlFacts) -> Iterator[Update]:
+    def _group(pod: PodView, asked: Resctrl, facts: ResctrlFacts) -> Iterator[DesiredSetting]:
         name, about = closid(pod.meta.uid), about_pod(pod.meta.namespace, pod.meta.name)
-        yield Update(Setting(GROUP, device=name), PRESENT, REASON, ABSENT, about)
+        yield DesiredSetting(Setting(GROUP, device=name), PRESENT, REASON, ABSENT, about)
         for line, values in lines(asked, facts).items():
-            yield Update(Setting(line, device=name), row(values, 16 if line == L3 else 10), REASON, None, about)
-        yield Update(Setting(TASKS, device=name), pod.meta.cgroup_dir, REASON, ABSENT, about)
+            yield DesiredSetting(Setting(line, device=name), row(values, 16 if line == L3 else 10), REASON, None, about)
+        yield DesiredSetting(Setting(TASKS, device=name), pod.meta.cgroup_dir, REASON, ABSENT, about)
 
     def _gone(self, facts: ResctrlFacts, wanted: set[str], now: float) -> list[str]:
         """Groups of pods that are no more, also those that an earlier koordlet made."""

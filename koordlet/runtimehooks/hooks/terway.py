@@ -11,7 +11,7 @@ from koordlet.api.sloconfig.resourceqos import NET_POLICY_TERWAY
 from koordlet.qosmanager.engine.strategy import Decision, Strategy
 from koordlet.qosmanager.engine.view import NodeView, PodView
 from koordlet.qosmanager.rules.bandwidth import Bandwidth, of_class, of_pod, policy, total
-from koordlet.resourceexecutor import Setting, Update
+from koordlet.resourceexecutor import DesiredSetting, Setting
 from koordlet.resourceexecutor.stores import ABSENT
 from koordlet.resourceexecutor.terwayfiles import GLOBAL, PODS
 from koordlet.runtimehooks.stages import followed
@@ -59,7 +59,7 @@ class TerwayQoS(Strategy):
     follows_pods = True
 
     def __init__(self) -> None:
-        self._global: Update | None = None
+        self._global: DesiredSetting | None = None
 
     def decide(self, view: NodeView) -> Decision | None:
         """See the module. A bandwidth that makes no sense leaves the node's file as it was; where it is not Terway's
@@ -67,19 +67,19 @@ class TerwayQoS(Strategy):
         strategy = view.slo.resource_qos_strategy
         if policy(strategy) != NET_POLICY_TERWAY:
             self._global = None
-            gone = tuple(Update(Setting(file), ABSENT, REASON, ABSENT) for file in (GLOBAL, PODS))
+            gone = tuple(DesiredSetting(Setting(file), ABSENT, REASON, ABSENT) for file in (GLOBAL, PODS))
             return Decision(gone, note=f"left to {policy(strategy)}")
         whole, note = total(view), ""
         try:
             ls, be = of_class(strategy, "ls_class", whole), of_class(strategy, "be_class", whole)
-            self._global = Update(Setting(GLOBAL), global_config(whole, ls, be), REASON, ABSENT)
+            self._global = DesiredSetting(Setting(GLOBAL), global_config(whole, ls, be), REASON, ABSENT)
         except ValueError as error:
             note = f"as before: {error}"
         pods = {pod.meta.uid: pod_config(pod) for pod in followed(view)}
         text = json.dumps(pods, sort_keys=True)
-        updates = [Update(Setting(PODS), text, REASON, ABSENT)]
+        updates = [DesiredSetting(Setting(PODS), text, REASON, ABSENT)]
         return Decision(tuple(updates if self._global is None else [self._global, *updates]), note=note)
 
-    def for_newborns(self, view: NodeView) -> tuple[Update, ...] | None:
+    def for_newborns(self, view: NodeView) -> tuple[DesiredSetting, ...] | None:
         """See `Strategy`: all pods are in one file."""
         return None if policy(view.slo.resource_qos_strategy) == NET_POLICY_TERWAY else ()

@@ -47,6 +47,15 @@ class FileKind(enum.Enum):
     COMMAND = "write only"
 
 
+class Bound(enum.Enum):
+    """What limits the value of a cgroup file, besides its validator."""
+
+    NONE = "nothing"
+    PARENT = "the parent's value: a limit or a protection beyond it is refused or has no effect"
+    PARENT_CPUS = "the parent's CPU set: a set outside it is refused"
+    OWN_QUOTA = "the quota of the same directory"
+
+
 @dataclass(frozen=True, slots=True)
 class FileSpec:
     """One file on one cgroup version. `subsystem` is the v1 hierarchy; on v2 it is empty, except for `net_cls`, which
@@ -59,6 +68,8 @@ class FileSpec:
     codec: Codec = codecs.INTEGER
     validator: Validator | None = None
     read_only: bool = False
+    covers_children: bool = False
+    """The kernel refuses a value that does not cover those of the child directories (v1 CPU sets)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +77,10 @@ class CgroupResource:
     name: str
     v1: FileSpec | None
     v2: FileSpec | None
+    bound: Bound = Bound.NONE
+    suspends: str = ""
+    """A resource that the kernel resets when this one becomes 1, refuses while it is 1, and leaves at its default when
+    it becomes 0: its value has to be saved before and written again after."""
 
     def spec(self, version: int) -> FileSpec | None:
         return self.v2 if version == 2 else self.v1
@@ -84,17 +99,21 @@ def _both(
     v1: Support = Support.ALWAYS,
     v2: Support = Support.ALWAYS,
     kind: FileKind = FileKind.VALUE,
-    v2_kind: FileKind | None = None,
     codec: Codec = codecs.INTEGER,
     v2_codec: Codec | None = None,
     valid: Validator | None = None,
     v2_valid: Validator | None = None,
     read_only: bool = False,
+    covers_children_on_v1: bool = False,
+    bound: Bound = Bound.NONE,
+    suspends: str = "",
 ) -> CgroupResource:
     return CgroupResource(
         name,
-        FileSpec(name, subsystem, v1, kind, codec, valid, read_only),
-        FileSpec(v2_file or name, "", v2, v2_kind or kind, v2_codec or codec, v2_valid or valid, read_only),
+        FileSpec(name, subsystem, v1, kind, codec, valid, read_only, covers_children_on_v1),
+        FileSpec(v2_file or name, "", v2, kind, v2_codec or codec, v2_valid or valid, read_only),
+        bound,
+        suspends,
     )
 
 
@@ -121,17 +140,20 @@ _ROWS = (
         "cpu.shares", "cpu", v2_file="cpu.weight", v2_codec=codecs.WEIGHT,
         valid=Range(codecs.SHARES_MIN, codecs.SHARES_MAX), v2_valid=Range(codecs.WEIGHT_MIN, codecs.WEIGHT_MAX),
     ),
-    _both("cpu.cfs_quota_us", "cpu", v2_file="cpu.max", v2_codec=codecs.QUOTA),
+    _both("cpu.cfs_quota_us", "cpu", v2_file="cpu.max", v2_codec=codecs.QUOTA, bound=Bound.PARENT),
     _both("cpu.cfs_period_us", "cpu", v2_file="cpu.max", v2_codec=codecs.PERIOD),
     _both(
         "cpu.cfs_burst_us", "cpu", v2_file="cpu.max.burst", v1=_D, v2=_K,
-        valid=Range(0, 100_000_000), v2_valid=_BYTES,
+        valid=Range(0, 100_000_000), v2_valid=_BYTES, bound=Bound.OWN_QUOTA,
     ),
     _both("cpu.bvt_warp_ns", "cpu", v1=_D, v2=_D, valid=Range(-1, 2)),
-    _both("cpu.idle", "cpu", v1=_K, v2=_K, valid=_BIT),
+    _both("cpu.idle", "cpu", v1=_K, v2=_K, valid=_BIT, suspends="cpu.shares"),
     _both("tasks", "cpu", v2_file="cgroup.threads", kind=FileKind.IDS),
     _both("cgroup.procs", "cpu", kind=FileKind.IDS),
-    _both("cpuset.cpus", "cpuset", kind=FileKind.CPU_LIST, valid=CpuList()),
+    _both(
+        "cpuset.cpus", "cpuset", kind=FileKind.CPU_LIST, valid=CpuList(), covers_children_on_v1=True,
+        bound=Bound.PARENT_CPUS,
+    ),
     _v2_only("cpuset.cpus.effective", Support.ALWAYS, FileKind.CPU_LIST, read_only=True),
     _both("cpuacct.stat", "cpuacct", v2_file="cpu.stat", kind=FileKind.KEY_VALUES, read_only=True),
     _both("cpuacct.usage", "cpuacct", v2_file="cpu.stat", kind=FileKind.CPU_TIME, read_only=True),
@@ -146,7 +168,7 @@ _ROWS = (
     _both("memory.stat", "memory", kind=FileKind.KEY_VALUES, read_only=True),
     _both("memory.numa_stat", "memory", kind=FileKind.NUMA, read_only=True),
     *(
-        _both(name, "memory", v1=_K, codec=codecs.MAXIMUM, valid=_BYTES)
+        _both(name, "memory", v1=_K, codec=codecs.MAXIMUM, valid=_BYTES, bound=Bound.PARENT)
         for name in ("memory.min", "memory.low", "memory.high")
     ),
     _both("memory.wmark_ratio", "memory", v1=_K, v2=_D, valid=Range(0, 100)),
@@ -181,6 +203,14 @@ _ROWS = (
 )  # fmt: skip
 
 RESOURCES: Mapping[str, CgroupResource] = MappingProxyType({row.name: row for row in _ROWS})
+SUSPENDED_BY: Mapping[str, str] = MappingProxyType({row.suspends: row.name for row in _ROWS if row.suspends})
+"""Resource -> the resource that suspends it."""
+
+
+def bound(name: str) -> Bound:
+    """The bound of a resource; NONE for one that is not in the table."""
+    resource = RESOURCES.get(name)
+    return Bound.NONE if resource is None else resource.bound
 
 
 def lookup(name: str, version: int) -> FileSpec:

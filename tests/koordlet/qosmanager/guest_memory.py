@@ -21,7 +21,7 @@ from koordlet.qosmanager.strategies.memoryreclaim import MemoryReclaim
 from koordlet.qosmanager.throttling.level import Squeeze
 from koordlet.qosmanager.throttling.levers import MEMORY_HIGH, MemoryLever
 from koordlet.resourceexecutor import Executor, Setting
-from koordlet.resourceexecutor.actions import Actor, Outcome
+from koordlet.resourceexecutor.actions import ActionOutcome, Actor
 from koordlet.resourceexecutor.kernelfiles import KernelFiles
 from koordlet.resourceexecutor.ledger import Ledger
 from koordlet.system.cgroup.readers import CgroupFS
@@ -97,7 +97,7 @@ def test_a_container_comes_down_to_its_low_mark_step_by_step(
     assert before > HIGH * MIB
     acts = MemoryReclaim(lambda resource, directory: bool(kernel_fs.support(resource, directory)))
     actor = Actor(KernelFiles(kernel_fs, kernel_host.roots), NullAuditor(), Registries())
-    outcomes: list[Outcome] = []
+    outcomes: list[ActionOutcome] = []
     lowest, now = before, 1000.0
     for _ in range(120):
         now += 1.0
@@ -109,7 +109,7 @@ def test_a_container_comes_down_to_its_low_mark_step_by_step(
         lowest = min(lowest, used(group))
         if "above" in decision.note and "nobody" in decision.note and outcomes:
             break
-    assert Outcome.DONE in outcomes and set(outcomes) <= {Outcome.DONE, Outcome.PARTLY}
+    assert ActionOutcome.DONE in outcomes and set(outcomes) <= {ActionOutcome.DONE, ActionOutcome.PARTLY}
     assert len(outcomes) >= (before - HIGH * MIB) // (8 * MIB), "in small steps"
     assert LOW * MIB - 4 * MIB < lowest < LOW * MIB + 2 * MIB
     assert process.poll() is None
@@ -128,7 +128,7 @@ def test_priority_is_protection_and_everything_is_given_back(pod: Any, kernel_fs
     assert executor.apply().problems == {}
     assert int((group.path("memory") / "memory.low").read_text()) == LIMIT // 2 * MIB * 6 // 12
     assert (group.path("memory") / "memory.oom.group").read_text() == "1\n"
-    executor.give_everything_back()
+    executor.restore_everything()
     assert {setting: files.read(setting) for setting in before} == before
 
 
@@ -148,6 +148,6 @@ def test_a_culprit_is_held_to_part_of_what_it_has(pod: Any, kernel_fs: CgroupFS,
     executor.declare("interferenceactions", [update])
     assert executor.apply().problems == {}
     assert files.read(setting) == LIMIT // 2 * MIB
-    executor.withdraw("interferenceactions")
+    executor.declare("interferenceactions", ())
     executor.apply()
     assert files.read(setting) == (1 << 63) - 1

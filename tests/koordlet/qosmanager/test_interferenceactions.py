@@ -15,7 +15,7 @@ from koordlet.qosmanager.engine.view import Judged
 from koordlet.qosmanager.throttling.iolever import IoLever
 from koordlet.qosmanager.throttling.levers import NetworkLever
 from koordlet.qosmanager.throttling.strategy import InterferenceActions
-from koordlet.resourceexecutor import Setting, Update
+from koordlet.resourceexecutor import DesiredSetting, Setting
 from koordlet.resourceexecutor.merge import merge
 from koordlet.statesinformer.pods.cgroupindex import Owner, owner_of
 from koordlet.statesinformer.pods.model import subjects_of
@@ -277,7 +277,9 @@ def test_network_is_a_share_of_the_class_that_netqos_asks_for(why) -> None:
 @pytest.mark.parametrize("other", ["batchresource", "memoryqos", "blkio", "cpuburst", "cpunormalization"])
 def test_a_bound_on_a_culprit_outranks_what_it_may_have(resource, other) -> None:
     setting = Setting(resource, "kubepods/besteffort/pod1")
-    claims = {owner: {setting: Update(setting, value)} for owner, value in ((other, 9), ("interferenceactions", 5))}
+    claims = {
+        owner: {setting: DesiredSetting(setting, value)} for owner, value in ((other, 9), ("interferenceactions", 5))
+    }
     assert merge(claims, RULES)[setting].owner == "interferenceactions"
 
 

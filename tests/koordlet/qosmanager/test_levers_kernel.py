@@ -17,7 +17,7 @@ from koordlet.qosmanager.engine.view import PodView
 from koordlet.qosmanager.throttling.iolever import IoLever
 from koordlet.qosmanager.throttling.level import Squeeze
 from koordlet.qosmanager.throttling.levers import CPU_QUOTA, MEMORY_LIMIT, CpuLever, MemoryLever
-from koordlet.resourceexecutor import Executor, Setting, Update
+from koordlet.resourceexecutor import DesiredSetting, Executor, Setting
 from koordlet.resourceexecutor.blockio import BlockStore
 from koordlet.resourceexecutor.kernelfiles import KernelFiles
 from koordlet.resourceexecutor.ledger import Ledger
@@ -57,7 +57,7 @@ def test_quotas_go_down_and_up_with_a_container_that_has_its_own(pod: Any, execu
     assert DEFAULT.cpu is not None
     own = Setting(CPU_QUOTA, view.meta.containers[0].cgroup_dir)
     whole, other = Setting(CPU_QUOTA, view.meta.cgroup_dir), Setting(CPU_QUOTA, view.meta.containers[1].cgroup_dir)
-    executor.declare("batchresource", [Update(own, 200_000)])
+    executor.declare("batchresource", [DesiredSetting(own, 200_000)])
     assert executor.apply().problems == {}
     lever, node = CpuLever(), make_view(pods=(view,))
     base = lever.base(node, view)
@@ -65,10 +65,10 @@ def test_quotas_go_down_and_up_with_a_container_that_has_its_own(pod: Any, execu
     for level in LEVELS:
         held = Squeeze(base, level, 0.0, 0.0, 0.0)
         executor.declare("interferenceactions", lever.updates(node, view, held, DEFAULT.cpu))
-        executor.declare("batchresource", [] if level == 10 else [Update(own, 200_000)])
+        executor.declare("batchresource", [] if level == 10 else [DesiredSetting(own, 200_000)])
         assert executor.apply().problems == {}
         assert [executor.current(one) for one in (whole, own, other)] == [1500 * level, 1500 * level, -1]
-    executor.withdraw("interferenceactions")
+    executor.declare("interferenceactions", ())
     assert executor.apply().problems == {}
     assert [executor.current(one) for one in (whole, own, other)] == [-1, 200_000, -1]
 
@@ -91,7 +91,7 @@ def test_a_limit_that_the_kernel_can_not_reach_is_a_problem_and_no_harm(
         assert (setting in executor.apply().problems) == refused
         assert process.poll() is None
     assert executor.current(setting) == 192 * MIB
-    executor.withdraw("interferenceactions")
+    executor.declare("interferenceactions", ())
     executor.apply()
     assert executor.current(setting) == -1
 
@@ -120,7 +120,7 @@ def test_block_io_is_limited_on_the_disk_in_pod_and_containers_and_free_again(
         executor.declare("interferenceactions", updates)
         assert executor.apply().problems == {}
         assert {files.read(one.setting) for one in updates} == {str(4 * MIB)}
-        executor.withdraw("interferenceactions")
+        executor.declare("interferenceactions", ())
         assert executor.apply().problems == {}
         assert {files.read(one.setting) for one in updates} == {"0"}
     finally:

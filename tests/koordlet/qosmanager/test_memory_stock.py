@@ -10,7 +10,7 @@ from koordlet.qosmanager.engine.view import ContainerView
 from koordlet.qosmanager.strategies.memoryqos import MemoryQOSReconcile
 from koordlet.qosmanager.strategies.memoryreclaim import MemoryReclaim
 from koordlet.resourceexecutor import Setting
-from koordlet.resourceexecutor.actions import Outcome
+from koordlet.resourceexecutor.actions import ActionOutcome
 from tests.koordlet.qosmanager.conftest import make_node, make_pod, make_view
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -163,11 +163,11 @@ def test_pages_that_could_not_be_found_make_a_pause_and_late_ones_none() -> None
     for _ in range(3):
         actions = stage.round().actions
     setting = actions[0].setting
-    stage.acts.acted(stage.now, {setting: Outcome.LATER})
+    stage.acts.acted(stage.now, {setting: ActionOutcome.LATER})
     assert stage.round().actions
-    stage.acts.acted(stage.now, {setting: Outcome.PARTLY})
+    stage.acts.acted(stage.now, {setting: ActionOutcome.PARTLY})
     assert [bool(stage.round().actions) for _ in range(3)] == [False, True, True]
-    stage.acts.acted(stage.now, {Setting("memory.reclaim", "nobody"): Outcome.DONE})
+    stage.acts.acted(stage.now, {Setting("memory.reclaim", "nobody"): ActionOutcome.DONE})
 
 
 def test_all_containers_together_are_bounded_too() -> None:

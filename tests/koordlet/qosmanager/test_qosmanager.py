@@ -10,7 +10,7 @@ from koordlet.qosmanager.engine.eviction import Task
 from koordlet.qosmanager.engine.manager import QoSManager
 from koordlet.qosmanager.engine.strategy import Decision
 from koordlet.qosmanager.rules.cpu import CPURules
-from koordlet.resourceexecutor import PassResult, Setting, Update
+from koordlet.resourceexecutor import DesiredSetting, PassResult, Setting
 from tests.koordlet.qosmanager.conftest import CPUSet, make_view
 
 SHARES = Setting("cpu.shares", "kubepods")
@@ -18,10 +18,10 @@ SHARES = Setting("cpu.shares", "kubepods")
 
 @dataclass
 class Executor:
-    declared: dict[str, tuple[Update, ...]] = field(default_factory=dict)
+    declared: dict[str, tuple[DesiredSetting, ...]] = field(default_factory=dict)
     passes: int = 0
 
-    def declare(self, owner: str, updates: tuple[Update, ...]) -> None:
+    def declare(self, owner: str, updates: tuple[DesiredSetting, ...]) -> None:
         self.declared[owner] = updates
 
     def apply(self) -> PassResult:
@@ -75,7 +75,7 @@ def manager_of(*strategies: Scripted, interval: float = 1.0):
 
 
 async def test_a_decision_is_declared_and_stands_while_the_strategy_waits() -> None:
-    update = Update(SHARES, 2)
+    update = DesiredSetting(SHARES, 2)
     manager, executor, _, clock = manager_of(Scripted("a", [Decision((update,), note="two"), None]))
     await manager.round()
     assert (executor.declared, manager.notes) == ({"a": (update,)}, {"a": "two"})

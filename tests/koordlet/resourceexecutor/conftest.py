@@ -1,4 +1,4 @@
-"""A kernel in memory that refuses what the real one refuses, and an executor over it."""
+"""A model of the kernel that refuses what the real one refuses, and an executor that writes to it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from koordlet.prometheus import Registries
 from koordlet.resourceexecutor.executor import Executor
 from koordlet.resourceexecutor.ledger import Ledger
-from koordlet.resourceexecutor.settings import Setting, Update, Value
+from koordlet.resourceexecutor.settings import DesiredSetting, Setting, Value
 from koordlet.system.cpu.cpuset import CPUSet
 from koordlet.system.write import TargetBusy, TargetGone, WriteRefused
 
@@ -24,15 +24,15 @@ INFINITE = float("inf")
 
 @dataclass
 class ModelKernel:
-    """Quotas bounded by the nearest limited ancestor, CPU sets nested, no weight while idle, no memory limit below what
-    is used: as cgroup v1 has them."""
+    """The rules of cgroup v1: quotas bounded by the nearest limited ancestor, nested CPU sets, no weight while idle, no
+    memory limit below the memory in use."""
 
     values: dict[Setting, Value] = field(default_factory=dict)
     log: list[tuple[Setting, Value]] = field(default_factory=list)
     reads: int = 0
     broken: dict[Setting, Exception] = field(default_factory=dict)
     used: dict[str, int] = field(default_factory=dict)
-    """Bytes that can't be reclaimed, by directory."""
+    """Bytes that cannot be reclaimed, by directory."""
     refused: list[tuple[Setting, Value]] = field(default_factory=list)
 
     def mkdir(self, *directories: str, cpus: str = "0-7") -> None:
@@ -57,16 +57,16 @@ class ModelKernel:
     def gone(self, setting: Setting) -> bool:
         return not any(other.cgroup_dir == setting.cgroup_dir for other in self.values)
 
-    def holds(self, setting: Setting, asked: Value) -> bool | None:
+    def holds(self, setting: Setting, desired: Value) -> bool | None:
         return None
 
     def period(self, setting: Setting) -> float | None:
         return None
 
-    def bound_below(self, setting: Setting) -> list[Setting]:
-        return [other for other in self._below(setting) if setting.resource == CPUS]
+    def covers_children(self, resource: str) -> bool:
+        return resource == CPUS
 
-    def _below(self, setting: Setting) -> list[Setting]:
+    def child_settings(self, setting: Setting) -> list[Setting]:
         return [
             other
             for other in self.values
@@ -98,7 +98,9 @@ class ModelKernel:
         mine = CPUSet.parse(str(value))
         within = above is None or mine <= CPUSet.parse(str(above))
         return (
-            bool(mine) and within and all(CPUSet.parse(str(self.values[one])) <= mine for one in self._below(setting))
+            bool(mine)
+            and within
+            and all(CPUSet.parse(str(self.values[child])) <= mine for child in self.child_settings(setting))
         )
 
     def _schedulable(self, values: dict[Setting, Value]) -> bool:
@@ -139,9 +141,9 @@ def auditor() -> Recorder:
 
 @pytest.fixture
 def registries() -> Registries:
-    made = Registries()
-    made.node = "n"
-    return made
+    registries = Registries()
+    registries.node = "n"
+    return registries
 
 
 @pytest.fixture
@@ -152,11 +154,11 @@ def make(kernel: ModelKernel, auditor: Recorder, registries: Registries) -> Call
     return executor
 
 
-def wants(values: dict[Setting, Value]) -> Iterable[Update]:
-    return [Update(setting, value) for setting, value in values.items()]
+def desired(values: dict[Setting, Value]) -> Iterable[DesiredSetting]:
+    return [DesiredSetting(setting, value) for setting, value in values.items()]
 
 
 def ledger_at(path: Path) -> Ledger:
-    ledger, said = Ledger.load(path, "boot")
-    assert said == ""
+    ledger, message = Ledger.load(path, "boot")
+    assert message == ""
     return ledger

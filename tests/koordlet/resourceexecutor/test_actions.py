@@ -8,7 +8,7 @@ import pytest
 
 from koordlet.prometheus import Registries
 from koordlet.resourceexecutor import Action, Setting, actions
-from koordlet.resourceexecutor.actions import Actor, Outcome
+from koordlet.resourceexecutor.actions import ActionOutcome, Actor
 from koordlet.system.errors import InvalidValue
 from koordlet.system.write import TargetBusy, TargetGone, WriteDenied, WriteRefused, WriteUnsupported
 
@@ -50,14 +50,14 @@ def act(auditor):
 @pytest.mark.parametrize(
     ("error", "there", "outcome", "audited"),
     [
-        (None, True, Outcome.DONE, True),
-        (TargetBusy("f", "1", errno.EAGAIN, "in use"), True, Outcome.PARTLY, True),
-        (TargetBusy("f", "1", errno.EBUSY, "in use"), True, Outcome.FAILED, True),
-        (WriteRefused("f", "1", errno.EINVAL, "no"), True, Outcome.FAILED, False),
-        (WriteDenied("f", "1", errno.EROFS, "no"), True, Outcome.FAILED, False),
-        (WriteUnsupported("f", "1", errno.EOPNOTSUPP, "no"), True, Outcome.FAILED, False),
-        (TargetGone("f", "1", errno.ENOENT, "no"), False, Outcome.GONE, False),
-        (TargetGone("f", "1", errno.ENOENT, "no"), True, Outcome.FAILED, False),
+        (None, True, ActionOutcome.DONE, True),
+        (TargetBusy("f", "1", errno.EAGAIN, "in use"), True, ActionOutcome.PARTLY, True),
+        (TargetBusy("f", "1", errno.EBUSY, "in use"), True, ActionOutcome.FAILED, True),
+        (WriteRefused("f", "1", errno.EINVAL, "no"), True, ActionOutcome.FAILED, False),
+        (WriteDenied("f", "1", errno.EROFS, "no"), True, ActionOutcome.FAILED, False),
+        (WriteUnsupported("f", "1", errno.EOPNOTSUPP, "no"), True, ActionOutcome.FAILED, False),
+        (TargetGone("f", "1", errno.ENOENT, "no"), False, ActionOutcome.GONE, False),
+        (TargetGone("f", "1", errno.ENOENT, "no"), True, ActionOutcome.FAILED, False),
     ],
     ids=["done", "partly", "busy", "invalid", "read-only", "unsupported", "group-ended", "no-such-file"],
 )
@@ -76,7 +76,7 @@ def test_outcomes(act, auditor, error, there, outcome, audited) -> None:
 
 def test_a_value_that_is_none_is_not_written(act) -> None:
     files = Files()
-    assert act(files, value="much")[0] == {Setting(RECLAIM, POD): Outcome.FAILED}
+    assert act(files, value="much")[0] == {Setting(RECLAIM, POD): ActionOutcome.FAILED}
     assert files.written == []
 
 
@@ -85,5 +85,5 @@ def test_a_round_is_bounded_and_the_rest_is_for_later(act, monkeypatch) -> None:
     monkeypatch.setattr(actions.time, "perf_counter", lambda: next(clock))
     files = Files()
     found, _ = act(files, "a", "b", "c", "d")
-    assert list(found.values()) == [Outcome.DONE, Outcome.DONE, Outcome.LATER, Outcome.LATER]
+    assert list(found.values()) == [ActionOutcome.DONE, ActionOutcome.DONE, ActionOutcome.LATER, ActionOutcome.LATER]
     assert len(files.written) == 2

@@ -15,7 +15,7 @@ from koordlet.qosmanager.strategies.blkio import BlkIO
 from koordlet.resourceexecutor.blockio import BFQ_WEIGHT, MODEL, QOS, THROTTLES, WEIGHT, BlockStore
 from koordlet.resourceexecutor.executor import Executor
 from koordlet.resourceexecutor.kernelfiles import KernelFiles
-from koordlet.resourceexecutor.settings import Setting, Update
+from koordlet.resourceexecutor.settings import DesiredSetting, Setting
 from koordlet.system.cgroup.readers import CgroupFS
 from koordlet.system.devices.storage import LocalStorage
 from koordlet.system.errors import InvalidValue
@@ -70,7 +70,7 @@ def strategy_for(store: BlockStore, disk: Path, number: str) -> BlkIO:
     return BlkIO(lambda: LocalStorage({str(disk): number}, {}, {}, {}, {}), store.supports)
 
 
-def wanted(store: BlockStore, disk: Path, number: str, directory: str, **config: int) -> tuple[Update, ...]:
+def wanted(store: BlockStore, disk: Path, number: str, directory: str, **config: int) -> tuple[DesiredSetting, ...]:
     blocks = [{"name": str(disk), "type": "device", "ioCfg": config}]
     slo = {"resourceQOSStrategy": {"beClass": {"blkioQOS": {"enable": True, "blocks": blocks}}}}
     decision = strategy_for(store, disk, number).decide(make_view(slo=slo, qos_dirs={"BestEffort": directory}))
@@ -98,7 +98,7 @@ def test_limits_are_in_the_files_and_go_when_they_are_given_back(store, disk, nu
         assert found["blkio.throttle.write_iops_device"] == ""
     else:
         assert found["io.max"] == f"{number} rbps={MIB} wbps={2 * MIB} riops=50 wiops=max"
-    assert make().apply().written != [], "as after kill -9: nobody wants it any more"
+    assert make().apply().written != [], "as after kill -9: nobody desired it any more"
     assert text_of(group, version) == before
 
 
@@ -123,7 +123,7 @@ def test_somebody_elses_devices_are_left_alone(store, disk, number, cgroup_child
     executor = make()
     executor.declare("blkio", wanted(store, disk, number, group.dir, readBPS=MIB))
     assert executor.apply().problems == {}
-    executor.give_everything_back()
+    executor.restore_everything()
     assert store.read(setting) == str(7 * MIB), "what was there before"
     assert store.read(Setting("blkio.throttle.read_bps_device", group.dir, other)) == "0"
     store.write(setting, "0")
@@ -141,13 +141,13 @@ def test_weights_where_this_kernel_has_them(store, disk, number, cgroup_child, m
         scheduler.write_text("bfq")
     else:
         line = "enable=1 ctrl=user rpct=95 rlat=3000 wpct=95 wlat=3000"
-        updates.append(Update(Setting(QOS, "", number), line))
+        updates.append(DesiredSetting(Setting(QOS, "", number), line))
     try:
         executor = make()
         executor.declare("blkio", updates)
         assert executor.apply().problems == {}
         assert store.read(Setting(file, group.dir, number)) == "40"
-        assert executor.give_everything_back().problems == {}
+        assert executor.restore_everything().problems == {}
         assert store.read(Setting(file, group.dir, number)) == "100"
     finally:
         if version == 1:
@@ -170,7 +170,7 @@ def test_the_cost_model_of_the_root(store, disk, number, make, kernel_host):
     assert line.split()[1:4] == ["enable=1", "ctrl=user", "rpct=95.00"]
     assert "rlat=5000" in line
     assert store.read(Setting(QOS, "", number)) == "enable=1 ctrl=user rpct=95 rlat=5000 wpct=95 wlat=3000"
-    assert executor.give_everything_back().problems == {}
+    assert executor.restore_everything().problems == {}
     assert store.read(Setting(QOS, "", number)) == "enable=0 ctrl=auto"
     assert store.read(Setting(MODEL, "", number)) == "ctrl=auto"
 

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from koordlet.prometheus import Registries
-from koordlet.resourceexecutor.cookies import COOKIE, LOOK_SECONDS, SHOWN_SECONDS, Cookies, group_value
+from koordlet.resourceexecutor.cookies import CHECK_PERIOD_S, COOKIE, OUTCOME_TTL_S, Cookies, group_value
 from koordlet.resourceexecutor.executor import Executor
 from koordlet.resourceexecutor.kernelfiles import KernelFiles
 from koordlet.resourceexecutor.ledger import Ledger
-from koordlet.resourceexecutor.order import Change, ordered
-from koordlet.resourceexecutor.settings import Setting, Update
+from koordlet.resourceexecutor.order import SettingChange, ordered
+from koordlet.resourceexecutor.settings import DesiredSetting, Setting
 from koordlet.system.cpu import coresched
 from koordlet.system.errors import InvalidValue, ResourceUnsupported
 from koordlet.system.kernel import Feature
@@ -63,11 +63,11 @@ class Machine:
 
     def want(self, **groups: str):
         """A round: directory -> group."""
-        updates = [Update(Setting(COOKIE, name), group_value(group), "", "") for name, group in groups.items()]
+        updates = [DesiredSetting(Setting(COOKIE, name), group_value(group), "", "") for name, group in groups.items()]
         self.executor.declare("coresched", updates)
         return self.executor.apply()
 
-    def later(self, seconds: float = LOOK_SECONDS):
+    def later(self, seconds: float = CHECK_PERIOD_S):
         self.now += seconds
         return self.executor.apply()
 
@@ -151,7 +151,7 @@ def test_given_up_it_is_given_back(machine) -> None:
     machine.want(a="g", b="g", c="h")
     machine.want(b="g")
     assert machine.of("a") == machine.of("c") == {0} != machine.of("b")
-    machine.executor.give_everything_back()
+    machine.executor.restore_everything()
     assert machine.of("b") == {0}
     assert machine.ledger.originals == {}
     assert list(machine.cookies.groups()) == []
@@ -207,7 +207,7 @@ def test_a_process_that_refuses_is_a_problem_and_costs_the_others_nothing(machin
     machine.kernel.protected = set()
     machine.later()
     assert len(machine.of("a") | machine.of("b")) == 1
-    machine.now += SHOWN_SECONDS
+    machine.now += OUTCOME_TTL_S
     assert dict(machine.cookies.outcomes()) == {}
 
 
@@ -284,14 +284,14 @@ def test_whatever_happens_groups_are_apart_members_together_and_all_of_it_goes(h
         assert len(cookies) == len(set(cookies))
         assert 0 not in cookies
         assert all(machine.of(name) <= {0} for name in "abc" if name not in wanted)
-        machine.executor.give_everything_back()
+        machine.executor.restore_everything()
         assert set(kernel.tasks.values()) <= {0}
 
 
 @pytest.mark.parametrize(("core", "identity"), [(0, 1), (1, 0)])
 def test_of_two_switches_that_exclude_each_other_off_comes_first(core, identity) -> None:
     changes = [
-        Change(Setting("sched_group_identity_enabled"), 1 - identity, identity),
-        Change(Setting("sched_core"), 1 - core, core),
+        SettingChange(Setting("sched_group_identity_enabled"), 1 - identity, identity),
+        SettingChange(Setting("sched_core"), 1 - core, core),
     ]
     assert [change.value for change in ordered(changes)] == [0, 1]

@@ -16,11 +16,20 @@ from koordlet.prometheus import Registries
 from koordlet.resourceexecutor.executor import Executor
 from koordlet.resourceexecutor.ledger import Ledger, LedgerError
 from koordlet.resourceexecutor.merge import OwnerRule
-from koordlet.resourceexecutor.order import Change, ordered
-from koordlet.resourceexecutor.settings import Setting, Update, Value
+from koordlet.resourceexecutor.order import SettingChange, ordered
+from koordlet.resourceexecutor.settings import DesiredSetting, Setting, Value
 from koordlet.system.cpu.cpuset import CPUSet
 from koordlet.system.write import TargetBusy, TargetGone, WriteDenied, WriteError, WriteRefused, WriteUnsupported
-from tests.koordlet.resourceexecutor.conftest import CPUS, IDLE, QUOTA, SHARES, ModelKernel, Recorder, ledger_at, wants
+from tests.koordlet.resourceexecutor.conftest import (
+    CPUS,
+    IDLE,
+    QUOTA,
+    SHARES,
+    ModelKernel,
+    Recorder,
+    desired,
+    ledger_at,
+)
 
 POD, CONTAINER = "kubepods/besteffort/pod1", "kubepods/besteffort/pod1/c1"
 
@@ -35,14 +44,14 @@ class Clock:
 
 def test_growing_writes_parents_first_and_shrinking_children_first(make, kernel) -> None:
     executor = make()
-    executor.declare("burst", wants({Setting(QUOTA, CONTAINER): 200_000, Setting(QUOTA, POD): 400_000}))
+    executor.declare("burst", desired({Setting(QUOTA, CONTAINER): 200_000, Setting(QUOTA, POD): 400_000}))
     assert executor.apply().problems == {}
     kernel.log.clear()
-    executor.declare("burst", wants({Setting(QUOTA, CONTAINER): 150_000, Setting(QUOTA, POD): 300_000}))
+    executor.declare("burst", desired({Setting(QUOTA, CONTAINER): 150_000, Setting(QUOTA, POD): 300_000}))
     executor.apply()
     assert kernel.log == [(Setting(QUOTA, CONTAINER), 150_000), (Setting(QUOTA, POD), 300_000)]
     kernel.log.clear()
-    executor.declare("burst", wants({Setting(QUOTA, CONTAINER): 300_000, Setting(QUOTA, POD): 600_000}))
+    executor.declare("burst", desired({Setting(QUOTA, CONTAINER): 300_000, Setting(QUOTA, POD): 600_000}))
     executor.apply()
     assert kernel.log == [(Setting(QUOTA, POD), 600_000), (Setting(QUOTA, CONTAINER), 300_000)]
 
@@ -50,10 +59,10 @@ def test_growing_writes_parents_first_and_shrinking_children_first(make, kernel)
 def test_a_cpu_set_moves_over_the_union(make, kernel) -> None:
     executor = make()
     tree = ("kubepods/besteffort", POD, CONTAINER)
-    executor.declare("suppress", wants({Setting(CPUS, path): "0-1" for path in tree}))
+    executor.declare("suppress", desired({Setting(CPUS, path): "0-1" for path in tree}))
     executor.apply()
     kernel.log.clear()
-    executor.declare("suppress", wants({Setting(CPUS, path): "2,3" for path in tree}))
+    executor.declare("suppress", desired({Setting(CPUS, path): "2,3" for path in tree}))
     assert executor.apply().problems == {}
     assert [value for _, value in kernel.log] == ["0-3"] * 3 + ["2-3"] * 3
     assert [setting.cgroup_dir for setting, _ in kernel.log] == [*tree, *reversed(tree)]
@@ -64,31 +73,31 @@ def test_groups_that_nobody_names_follow_a_cpu_set(make, kernel, tmp_path) -> No
     kernel.mkdir(f"{POD}/sandbox", f"{POD}/sandbox/below")
     before = dict(kernel.values)
     executor = make(ledger_at(tmp_path / "ledger.json"))
-    executor.declare("suppress", wants({Setting(CPUS, path): "1" for path in (POD, CONTAINER)}))
+    executor.declare("suppress", desired({Setting(CPUS, path): "1" for path in (POD, CONTAINER)}))
     assert executor.apply().problems == {}
     assert [kernel.values[Setting(CPUS, f"{POD}/{name}")] for name in ("c1", "sandbox", "sandbox/below")] == ["1"] * 3
     killed = make(ledger_at(tmp_path / "ledger.json"))
-    killed.declare("suppress", wants({Setting(CPUS, POD): "2,3"}))
+    killed.declare("suppress", desired({Setting(CPUS, POD): "2,3"}))
     assert killed.apply().problems == {}
     assert kernel.values[Setting(CPUS, f"{POD}/sandbox/below")] == "2-3"
-    killed.withdraw("suppress")
+    killed.declare("suppress", ())
     assert killed.apply().problems == {}
     assert kernel.values == before
 
 
 def test_cpu_sets_that_follow_again_do_so_after_their_parents() -> None:
     """Where the kernel takes no empty set, the parent's CPUs are named: those that it has by then."""
-    changes = [Change(Setting(CPUS, path), "1", "") for path in (CONTAINER, POD)]
+    changes = [SettingChange(Setting(CPUS, path), "1", "") for path in (CONTAINER, POD)]
     assert [change.setting.cgroup_dir for change in ordered(changes)] == [POD, CONTAINER]
 
 
 def test_an_unchanged_pass_reads_nothing_until_it_is_forced(make, kernel) -> None:
     clock = Clock()
     executor = make(clock=clock)
-    executor.declare("hook", wants({Setting(SHARES, POD): 2}))
+    executor.declare("hook", desired({Setting(SHARES, POD): 2}))
     executor.apply()
     reads = kernel.reads
-    executor.declare("hook", wants({Setting(SHARES, POD): 2}))
+    executor.declare("hook", desired({Setting(SHARES, POD): 2}))
     assert executor.apply().written == []
     assert kernel.reads == reads
     kernel.values[Setting(SHARES, POD)] = 512  # somebody else writes
@@ -100,14 +109,14 @@ def test_an_unchanged_pass_reads_nothing_until_it_is_forced(make, kernel) -> Non
 def test_what_nobody_wants_any_more_is_given_back(make, kernel, auditor) -> None:
     executor = make()
     before = dict(kernel.values)
-    executor.declare("suppress", wants({Setting(CPUS, path): "0" for path in (POD, CONTAINER)}))
-    executor.declare("hook", wants({Setting(SHARES, POD): 2}))
+    executor.declare("suppress", desired({Setting(CPUS, path): "0" for path in (POD, CONTAINER)}))
+    executor.declare("hook", desired({Setting(SHARES, POD): 2}))
     executor.apply()
-    executor.withdraw("suppress")
+    executor.declare("suppress", ())
     assert executor.apply().problems == {}
     assert kernel.values == {**before, Setting(SHARES, POD): 2}
     assert auditor.events[-1][2] == "GiveBack"
-    executor.give_everything_back()
+    executor.restore_everything()
     assert kernel.values == before
     assert executor.originals == {}
 
@@ -115,13 +124,13 @@ def test_what_nobody_wants_any_more_is_given_back(make, kernel, auditor) -> None
 def test_the_kubelets_newer_value_is_what_is_given_back(make, kernel) -> None:
     clock = Clock()
     executor = make(clock=clock)
-    executor.declare("hook", wants({Setting(SHARES, POD): 2}))
+    executor.declare("hook", desired({Setting(SHARES, POD): 2}))
     executor.apply()
     kernel.values[Setting(SHARES, POD)] = 2048
     clock.now += 61
     executor.apply()
     assert kernel.values[Setting(SHARES, POD)] == 2
-    executor.withdraw("hook")
+    executor.declare("hook", ())
     executor.apply()
     assert kernel.values[Setting(SHARES, POD)] == 2048
 
@@ -129,9 +138,9 @@ def test_the_kubelets_newer_value_is_what_is_given_back(make, kernel) -> None:
 def test_a_neutral_value_is_what_is_given_back_even_if_a_hook_had_set_the_file(make, kernel) -> None:
     kernel.values[Setting(SHARES, CONTAINER)] = 2
     executor = make()
-    executor.declare("hook", [Update(Setting(SHARES, CONTAINER), 2, neutral=1024)])
+    executor.declare("hook", [DesiredSetting(Setting(SHARES, CONTAINER), 2, neutral=1024)])
     assert executor.apply().written == []
-    executor.withdraw("hook")
+    executor.declare("hook", ())
     executor.apply()
     assert kernel.values[Setting(SHARES, CONTAINER)] == 1024
 
@@ -141,9 +150,9 @@ def test_a_cpu_set_that_followed_its_parents_follows_it_again(make, kernel) -> N
     kernel.values[setting] = ""
     kernel._nested = lambda *_: True  # v2 takes any set, and the empty one
     executor = make()
-    executor.declare("suppress", [Update(setting, "0", neutral="0-7")])
+    executor.declare("suppress", [DesiredSetting(setting, "0", neutral="0-7")])
     executor.apply()
-    executor.withdraw("suppress")
+    executor.declare("suppress", ())
     executor.apply()
     assert kernel.values[setting] == ""
 
@@ -153,18 +162,18 @@ def test_a_group_that_was_idle_weighs_again_what_it_did(make, kernel, tmp_path) 
     weight, idle = Setting(SHARES, POD), Setting(IDLE, POD)
     kernel.values[weight] = 2
     executor = make(ledger_at(tmp_path / "ledger.json"))
-    executor.declare("identity", wants({idle: 1}))
+    executor.declare("identity", desired({idle: 1}))
     assert executor.apply().problems == {}
-    executor.declare("hook", wants({weight: 512}))
+    executor.declare("hook", desired({weight: 512}))
     assert executor.apply().problems == {}, "an idle group takes no weight"
     assert kernel.values[weight] == 3
     killed = make(ledger_at(tmp_path / "ledger.json"))
-    killed.declare("hook", wants({weight: 512}))
+    killed.declare("hook", desired({weight: 512}))
     assert killed.apply().problems == {}
     assert (kernel.values[idle], kernel.values[weight]) == (0, 512)
-    killed.declare("identity", wants({idle: 1}))
+    killed.declare("identity", desired({idle: 1}))
     killed.apply()
-    assert killed.give_everything_back().problems == {}
+    assert killed.restore_everything().problems == {}
     assert (kernel.values[idle], kernel.values[weight]) == (0, 2)
     assert killed.originals == {}
 
@@ -172,7 +181,7 @@ def test_a_group_that_was_idle_weighs_again_what_it_did(make, kernel, tmp_path) 
 def test_a_late_cgroup_gets_its_setting_when_it_appears(make, kernel) -> None:
     executor = make()
     late = Setting(SHARES, f"{POD}/c2")
-    executor.declare("hook", wants({late: 2}))
+    executor.declare("hook", desired({late: 2}))
     assert executor.apply().waiting == [late]
     kernel.mkdir(f"{POD}/c2")
     assert [change.setting for change in executor.apply().written] == [late]
@@ -180,10 +189,10 @@ def test_a_late_cgroup_gets_its_setting_when_it_appears(make, kernel) -> None:
 
 def test_nothing_is_given_back_for_a_cgroup_that_ended(make, kernel) -> None:
     executor = make()
-    executor.declare("hook", wants({Setting(SHARES, CONTAINER): 2}))
+    executor.declare("hook", desired({Setting(SHARES, CONTAINER): 2}))
     executor.apply()
     kernel.rmdir(CONTAINER)
-    executor.withdraw("hook")
+    executor.declare("hook", ())
     assert executor.apply().problems == {}
     assert executor.originals == {}
 
@@ -193,7 +202,7 @@ def test_a_refusal_costs_only_its_own_setting_and_is_tried_again(make, kernel) -
     executor = make(clock=clock)
     bad = Setting(SHARES, POD)
     kernel.broken[bad] = TargetBusy(bad.label, "2", errno.EBUSY, "in use")
-    executor.declare("hook", wants({bad: 2, Setting(SHARES, CONTAINER): 2}))
+    executor.declare("hook", desired({bad: 2, Setting(SHARES, CONTAINER): 2}))
     result = executor.apply()
     assert [change.setting for change in result.written] == [Setting(SHARES, CONTAINER)]
     assert "in use" in result.problems[bad] == executor.problems[bad]
@@ -216,7 +225,7 @@ def test_whatever_the_kernel_says_is_shown_counted_and_tried_again_in_a_while(ma
     executor = make(clock=clock)
     bad, good = Setting(SHARES, POD), Setting(SHARES, CONTAINER)
     kernel.broken[bad] = kind(bad.label, "2", code, "no")
-    executor.declare("hook", wants({bad: 2, good: 2}))
+    executor.declare("hook", desired({bad: 2, good: 2}))
     for _ in range(3):
         result = executor.apply()
         assert list(result.problems) == [bad] and kernel.values[good] == 2
@@ -228,17 +237,17 @@ def test_whatever_the_kernel_says_is_shown_counted_and_tried_again_in_a_while(ma
     del kernel.broken[bad]
     clock.now += 3600  # a clock that jumps ahead (a machine that slept) only makes it look sooner
     assert executor.apply().problems == {} and kernel.values[bad] == 2
-    executor.give_everything_back()
+    executor.restore_everything()
     assert kernel.values[bad] == kernel.values[good] == 1024
 
 
 def test_what_can_not_be_given_back_is_shown_until_it_can(make, kernel) -> None:
     executor = make()
     setting = Setting(SHARES, POD)
-    executor.declare("hook", wants({setting: 2}))
+    executor.declare("hook", desired({setting: 2}))
     executor.apply()
     kernel.broken[setting] = WriteDenied(setting.label, "1024", errno.EROFS, "read only")
-    executor.withdraw("hook")
+    executor.declare("hook", ())
     assert "read only" in executor.apply().problems[setting]
     assert executor.originals == {setting: 1024}
     del kernel.broken[setting]
@@ -249,12 +258,12 @@ def test_what_can_not_be_given_back_is_shown_until_it_can(make, kernel) -> None:
 def test_the_owner_that_stands_higher_wins_and_the_other_is_named(make, kernel) -> None:
     executor = make(rules=(OwnerRule((QUOTA,), ("suppress", "burst"), "what protects others goes first"),))
     setting = Setting(QUOTA, POD)
-    executor.declare("burst", wants({setting: 300_000}))
-    executor.declare("suppress", wants({setting: 100_000}))
+    executor.declare("burst", desired({setting: 300_000}))
+    executor.declare("suppress", desired({setting: 100_000}))
     executor.apply()
     assert kernel.values[setting] == 100_000
-    assert (executor.wishes[setting].owner, executor.wishes[setting].overruled) == ("suppress", ("burst",))
-    executor.withdraw("suppress")
+    assert (executor.desired[setting].owner, executor.desired[setting].overruled) == ("suppress", ("burst",))
+    executor.declare("suppress", ())
     executor.apply()
     assert kernel.values[setting] == 300_000
 
@@ -262,30 +271,30 @@ def test_the_owner_that_stands_higher_wins_and_the_other_is_named(make, kernel) 
 def test_after_a_kill_the_next_one_knows_what_to_give_back(make, kernel, tmp_path) -> None:
     before = dict(kernel.values)
     first = make(ledger_at(tmp_path / "ledger.json"))
-    first.declare("suppress", wants({Setting(CPUS, POD): "0", Setting(CPUS, CONTAINER): "0"}))
-    first.declare("hook", wants({Setting(SHARES, POD): 2}))
+    first.declare("suppress", desired({Setting(CPUS, POD): "0", Setting(CPUS, CONTAINER): "0"}))
+    first.declare("hook", desired({Setting(SHARES, POD): 2}))
     first.apply()
     second = make(ledger_at(tmp_path / "ledger.json"), expected=("suppress", "hook"))
-    second.declare("hook", wants({Setting(SHARES, POD): 2}))
+    second.declare("hook", desired({Setting(SHARES, POD): 2}))
     second.apply()
     assert kernel.values[Setting(CPUS, POD)] == "0", "suppress has not spoken yet"
-    second.withdraw("suppress")
+    second.declare("suppress", ())
     second.apply()
     assert kernel.values == {**before, Setting(SHARES, POD): 2}
     third = make(ledger_at(tmp_path / "ledger.json"))
-    third.give_everything_back()
+    third.restore_everything()
     assert kernel.values == before
 
 
 def test_what_leftovers_stood_in_the_way_of_is_set_with_them_gone(make, kernel, tmp_path) -> None:
     """Not only at the next retry: the pass in which the last owner speaks is the one that sets everything right."""
     first = make(ledger_at(tmp_path / "ledger.json"))
-    first.declare("suppress", wants({Setting(QUOTA, POD): 50_000}))
+    first.declare("suppress", desired({Setting(QUOTA, POD): 50_000}))
     first.apply()
     second = make(ledger_at(tmp_path / "ledger.json"), expected=("suppress", "hook"))
-    second.declare("hook", wants({Setting(QUOTA, CONTAINER): 80_000}))
+    second.declare("hook", desired({Setting(QUOTA, CONTAINER): 80_000}))
     assert list(second.apply().problems) == [Setting(QUOTA, CONTAINER)]
-    second.withdraw("suppress")
+    second.declare("suppress", ())
     assert second.apply().problems == {} == second.problems
     assert (kernel.values[Setting(QUOTA, POD)], kernel.values[Setting(QUOTA, CONTAINER)]) == (-1, 80_000)
 
@@ -364,7 +373,7 @@ def test_what_cannot_be_remembered_is_not_touched(make, kernel, tmp_path) -> Non
     with pytest.raises(LedgerError):
         Ledger(ledger.path, "boot", {Setting(SHARES, POD): 1}).save()
     executor = make(ledger)
-    executor.declare("hook", wants({Setting(SHARES, POD): 2}))
+    executor.declare("hook", desired({Setting(SHARES, POD): 2}))
     result = executor.apply()
     assert "ledger.json" in result.problems[Setting(SHARES, POD)]
     assert kernel.values[Setting(SHARES, POD)] == 1024
@@ -376,9 +385,9 @@ def test_what_cannot_be_remembered_is_not_touched(make, kernel, tmp_path) -> Non
 def test_an_invalid_value_is_refused_at_once_and_the_others_stand(make, kernel) -> None:
     executor = make()
     kernel.check = lambda setting, value: _only_shares(setting, value)
-    executor.declare("hook", wants({Setting(CPUS, POD): "x", Setting(SHARES, POD): 2}))
+    executor.declare("hook", desired({Setting(CPUS, POD): "x", Setting(SHARES, POD): 2}))
     executor.apply()
-    assert list(executor.wishes) == [Setting(SHARES, POD)]
+    assert list(executor.desired) == [Setting(SHARES, POD)]
 
 
 def test_only_what_is_asked_for_anew_is_checked(make, kernel) -> None:
@@ -386,11 +395,11 @@ def test_only_what_is_asked_for_anew_is_checked(make, kernel) -> None:
     checked: list[Setting] = []
     kernel.check = lambda setting, value: checked.append(setting) or check(setting, value)
     cpus, shares, quota = Setting(CPUS, POD), Setting(SHARES, POD), Setting(QUOTA, POD)
-    executor.declare("hook", wants({cpus: "0,1", shares: 2}))
+    executor.declare("hook", desired({cpus: "0,1", shares: 2}))
     checked.clear()
-    executor.declare("hook", wants({cpus: "0,1", shares: 3, quota: 1000}))
+    executor.declare("hook", desired({cpus: "0,1", shares: 3, quota: 1000}))
     assert checked == [shares, quota]
-    assert [executor.wishes[setting].update.value for setting in (cpus, shares, quota)] == ["0-1", 3, 1000]
+    assert [executor.desired[setting].desired.value for setting in (cpus, shares, quota)] == ["0-1", 3, 1000]
 
 
 def _only_shares(setting: Setting, value: Value) -> Value:
@@ -431,10 +440,10 @@ def test_every_step_is_one_the_kernel_takes_and_the_end_is_what_was_asked(states
     kernel, executor = _fresh()
     before = dict(kernel.values)
     for wanted in states:
-        executor.declare("all", wants(wanted))
+        executor.declare("all", desired(wanted))
         assert executor.apply().problems == {}
         assert {setting: kernel.values[setting] for setting in wanted} == wanted
-    assert executor.give_everything_back().problems == {}
+    assert executor.restore_everything().problems == {}
     assert kernel.values == before
 
 
@@ -443,10 +452,10 @@ def test_any_part_can_be_given_back(first, second, kept) -> None:
     """Whatever was declared in between, what is no longer declared holds its original, if its parents allow it."""
     kernel, executor = _fresh()
     before = dict(kernel.values)
-    executor.declare("one", wants(first))
+    executor.declare("one", desired(first))
     executor.apply()
-    executor.declare("one", wants({s: v for s, v in second.items() if s.cgroup_dir in kept and s.resource == SHARES}))
-    executor.declare("one", wants({}))
+    executor.declare("one", desired({s: v for s, v in second.items() if s.cgroup_dir in kept and s.resource == SHARES}))
+    executor.declare("one", desired({}))
     executor.apply()
     assert kernel.values == before
 

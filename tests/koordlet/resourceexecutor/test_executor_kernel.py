@@ -12,7 +12,7 @@ from koordlet.system.cgroup.codecs import UNLIMITED, WEIGHT
 from koordlet.system.cgroup.readers import CgroupFS
 from koordlet.system.errors import InvalidValue, ResourceUnsupported
 from koordlet.system.host import Host
-from tests.koordlet.resourceexecutor.conftest import Recorder, ledger_at, wants
+from tests.koordlet.resourceexecutor.conftest import Recorder, desired, ledger_at
 
 pytestmark = pytest.mark.kernel
 
@@ -43,17 +43,17 @@ def test_shares_quota_and_limits_are_set_and_given_back(files, pod, tmp_path) ->
     }
     before = {setting: files.read(setting) for setting in wanted}
     executor = executor_over(files, tmp_path / "ledger.json")
-    executor.declare("test", wants(wanted))
+    executor.declare("test", desired(wanted))
     assert executor.apply().problems == {}
     assert {s: files.read(s) for s in wanted if s.resource.startswith("cpu.cfs")} == {
         s: v for s, v in wanted.items() if s.resource.startswith("cpu.cfs")
     }
     assert files.read(Setting("memory.limit_in_bytes", dirs[1])) == 64 << 20
     fresh = executor_over(files, tmp_path / "ledger.json")  # as after kill -9
-    fresh.declare("test", wants({s: v for s, v in wanted.items() if s.cgroup_dir == dirs[0]}))
+    fresh.declare("test", desired({s: v for s, v in wanted.items() if s.cgroup_dir == dirs[0]}))
     assert fresh.apply().problems == {}
     assert files.read(Setting("cpu.cfs_quota_us", dirs[1])) == UNLIMITED == before[Setting("cpu.cfs_quota_us", dirs[1])]
-    fresh.give_everything_back()
+    fresh.restore_everything()
     assert {setting: files.read(setting) for setting in wanted} == before
 
 
@@ -63,10 +63,10 @@ def test_a_cpu_set_moves_through_the_tree(files, pod, kernel_host, tmp_path) -> 
     before = [files.read(setting) for setting in settings]
     executor = executor_over(files, tmp_path / "ledger.json")
     for cpu in (first, last):
-        executor.declare("test", wants({setting: str(cpu) for setting in settings}))
+        executor.declare("test", desired({setting: str(cpu) for setting in settings}))
         assert executor.apply().problems == {}
         assert [files.read(setting) for setting in settings] == [str(cpu)] * 2
-    executor.give_everything_back()
+    executor.restore_everything()
     assert [files.read(setting) for setting in settings] == before
 
 
@@ -75,10 +75,10 @@ def test_a_group_that_was_idle_weighs_again_what_it_did(files, pod, tmp_path) ->
     files.write(weight, 128)
     before = files.read(weight)
     executor = executor_over(files, tmp_path / "ledger.json")
-    executor.declare("identity", wants({idle: 1}))
+    executor.declare("identity", desired({idle: 1}))
     assert executor.apply().problems == {}
     assert files.read(idle) == 1 and files.read(weight) != before
-    executor.give_everything_back()
+    executor.restore_everything()
     assert (files.read(idle), files.read(weight)) == (0, before)
 
 
@@ -87,13 +87,13 @@ def test_cpus_that_do_not_exist_are_refused_and_everything_else_is_set(files, po
     nowhere, shares = Setting("cpuset.cpus", pod[1].dir), Setting("cpu.shares", pod[1].dir)
     before = files.read(nowhere)
     executor = executor_over(files, tmp_path / "ledger.json")
-    executor.declare("test", wants({nowhere: str(max(kernel_host.facts.online_cpus) + 4000), shares: 512}))
+    executor.declare("test", desired({nowhere: str(max(kernel_host.facts.online_cpus) + 4000), shares: 512}))
     result = executor.apply()
     assert list(result.problems) == [nowhere] and "writing" in result.problems[nowhere]
     assert files.read(nowhere) == before
     found = files.read(shares)
     assert found is not None and abs(int(found) - 512) <= 26
-    executor.give_everything_back()
+    executor.restore_everything()
     assert files.read(nowhere) == before and executor.originals == {}
 
 
@@ -101,11 +101,11 @@ def test_a_cgroup_that_ends_and_comes_again(files, pod, tmp_path) -> None:
     container = pod[1]
     setting = Setting("cpu.shares", container.dir)
     executor = executor_over(files, tmp_path / "ledger.json")
-    executor.declare("test", wants({setting: 2}))
+    executor.declare("test", desired({setting: 2}))
     executor.apply()
     container.remove()
     assert files.read(setting) is None and files.gone(setting)
-    executor.declare("test", wants({setting: 512}))
+    executor.declare("test", desired({setting: 512}))
     assert executor.apply().waiting == [setting]
     container.make()
     executor.apply()

@@ -23,7 +23,7 @@ from koordlet.resourceexecutor.ledger import Ledger
 from koordlet.resourceexecutor.settings import Setting, Value
 from koordlet.system.cpu.cpuset import CPUSet
 from koordlet.system.write import TargetBusy, WriteRefused
-from tests.koordlet.resourceexecutor.conftest import CPUS, IDLE, MEMORY, QUOTA, SHARES, ModelKernel, Recorder, wants
+from tests.koordlet.resourceexecutor.conftest import CPUS, IDLE, MEMORY, QUOTA, SHARES, ModelKernel, Recorder, desired
 
 TREE = ("q", "q/a", "q/b", "q/a/x", "q/a/y", "q/b/z")
 OWNERS = {"suppress": (CPUS, QUOTA), "hooks": (SHARES, IDLE, MEMORY)}
@@ -118,7 +118,7 @@ class Node(RuleBasedStateMachine):
         self._declare("hooks", wanted)
 
     def _declare(self, owner: str, wanted: dict[Setting, Value]) -> None:
-        self.executor.declare(owner, wants(wanted))
+        self.executor.declare(owner, desired(wanted))
         self.wanted[owner], self.clean = wanted, False
 
     @rule(parent=st.sampled_from(TREE))
@@ -209,7 +209,7 @@ class Node(RuleBasedStateMachine):
         try:
             self.kernel.used.clear()
             self.now += LONG
-            assert self.executor.give_everything_back().problems == {}
+            assert self.executor.restore_everything().problems == {}
             assert self.kernel.values == self.before
             assert self.executor.originals == {}
         finally:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from koordlet.resourceexecutor import Setting
-from koordlet.resourceexecutor.oomscores import OOM_SCORE_ADJ, OOMScores
+from koordlet.resourceexecutor.oomscores import OOM_SCORE_ADJ, OOMScoreStore
 from koordlet.system.errors import InvalidValue
 from koordlet.system.roots import Roots
 from koordlet.system.write import TargetGone
@@ -27,15 +27,15 @@ def processes() -> Iterator[list[subprocess.Popen[bytes]]]:
 
 
 @pytest.fixture
-def store(processes: list[subprocess.Popen[bytes]]) -> OOMScores:
-    return OOMScores(lambda directory: tuple(one.pid for one in processes), Roots.host())
+def store(processes: list[subprocess.Popen[bytes]]) -> OOMScoreStore:
+    return OOMScoreStore(lambda directory: tuple(one.pid for one in processes), Roots.host())
 
 
 def scores(processes: list[subprocess.Popen[bytes]]) -> list[int]:
     return [int(Path(f"/proc/{one.pid}/oom_score_adj").read_text()) for one in processes]
 
 
-def test_all_processes_get_it(store: OOMScores, processes: list[subprocess.Popen[bytes]]) -> None:
+def test_all_processes_get_it(store: OOMScoreStore, processes: list[subprocess.Popen[bytes]]) -> None:
     store.write(SETTING, 100)
     assert scores(processes) == [100] * 3
     assert (store.read(SETTING), store.holds(SETTING, 100), store.holds(SETTING, 5)) == (100, True, False)
@@ -47,9 +47,9 @@ def test_all_processes_get_it(store: OOMScores, processes: list[subprocess.Popen
 
 def test_without_processes_there_is_nothing(tmp_path: Path) -> None:
     for pids in (None, (), (2**22 + 1,), (0,)):
-        empty = OOMScores(lambda directory, pids=pids: pids, Roots.host())
+        empty = OOMScoreStore(lambda directory, pids=pids: pids, Roots.host())
         assert (empty.read(SETTING), empty.gone(SETTING)) == (None, True)
-    store = OOMScores(lambda directory: (7,), Roots.under(tmp_path))
+    store = OOMScoreStore(lambda directory: (7,), Roots.under(tmp_path))
     (tmp_path / "proc/7").mkdir(parents=True)
     (tmp_path / "proc/7/oom_score_adj").write_text("5\n")
     assert (store.read(SETTING), store.gone(SETTING)) == (5, False)
@@ -66,7 +66,7 @@ def test_processes_that_all_end_before_the_write(tmp_path: Path) -> None:
         asked += 1
         return (7,) if asked == 1 else ()
 
-    class Ending(OOMScores):
+    class Ending(OOMScoreStore):
         def _scores(self, setting: Setting) -> dict[int, int]:
             found = super()._scores(setting)
             file.unlink(missing_ok=True)
@@ -77,6 +77,6 @@ def test_processes_that_all_end_before_the_write(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [-1001, 1001, "5"])
-def test_no_score(store: OOMScores, value: int | str) -> None:
+def test_no_score(store: OOMScoreStore, value: int | str) -> None:
     with pytest.raises(InvalidValue, match="not a score"):
         store.check(SETTING, value)

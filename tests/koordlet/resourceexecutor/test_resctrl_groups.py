@@ -16,8 +16,8 @@ from koordlet.prometheus import Registries
 from koordlet.resourceexecutor import resctrlgroups
 from koordlet.resourceexecutor.executor import Executor
 from koordlet.resourceexecutor.kernelfiles import KernelFiles
-from koordlet.resourceexecutor.resctrlgroups import GROUP, L3, MB, MOUNT, SCAN_SECONDS, TASKS, ResctrlStore
-from koordlet.resourceexecutor.settings import Setting, Update
+from koordlet.resourceexecutor.resctrlgroups import CHECK_PERIOD_S, GROUP, L3, MB, MOUNT, TASKS, ResctrlStore
+from koordlet.resourceexecutor.settings import DesiredSetting, Setting
 from koordlet.system.errors import InvalidValue
 from koordlet.system.resctrl import ResctrlFacts, check_mask, legal_mask, read_facts
 from koordlet.system.write import WriteRefused
@@ -49,7 +49,7 @@ class Bench:
         )  # type: ignore[arg-type]  # fmt: skip
         return self.executor
 
-    def want(self, *updates: Update, owner: str = "resctrl"):
+    def want(self, *updates: DesiredSetting, owner: str = "resctrl"):
         self.executor.declare(owner, updates)
         return self.executor.apply()
 
@@ -57,12 +57,12 @@ class Bench:
         return set(map(int, (self.root / group / "tasks").read_text().split()))
 
 
-def group(name: str, l3: str = "0=f;1=f", mb: str = "", tasks: str = "") -> list[Update]:
-    updates = [Update(Setting(GROUP, device=name), "present"), Update(Setting(L3, device=name), l3)]
+def group(name: str, l3: str = "0=f;1=f", mb: str = "", tasks: str = "") -> list[DesiredSetting]:
+    updates = [DesiredSetting(Setting(GROUP, device=name), "present"), DesiredSetting(Setting(L3, device=name), l3)]
     if mb:
-        updates.append(Update(Setting(MB, device=name), mb))
+        updates.append(DesiredSetting(Setting(MB, device=name), mb))
     if tasks:
-        updates.append(Update(Setting(TASKS, device=name), tasks, neutral=""))
+        updates.append(DesiredSetting(Setting(TASKS, device=name), tasks, neutral=""))
     return updates
 
 
@@ -90,7 +90,7 @@ def test_a_group_is_there_with_its_schemata_after_one_pass_and_gone_after_giving
     assert mounted_resctrl.schemata("BE") == {"L3": {0: 0xF, 1: 0xF}, "MB": {0: 90, 1: 90}}
     assert bench.want(*group("BE", "0=7ff;1=c", "0=90;1=90")).problems == {}
     assert mounted_resctrl.schemata("BE")["L3"] == {0: 0x7FF, 1: 0xC}
-    assert bench.executor.give_everything_back().problems == {}
+    assert bench.executor.restore_everything().problems == {}
     assert {path.name for path in bench.root.iterdir()} == before
     assert (bench.root / "schemata").read_text() == root_schemata
     assert bench.executor.originals == {}
@@ -123,7 +123,7 @@ def test_a_group_that_was_there_before_gets_its_schemata_back_and_stays(bench) -
         bench.threads["pods/a"] = {process.pid}
         assert bench.want(*group("BE", "0=3;1=3", "0=10;1=10", "pods/a")).problems == {}
         assert bench.members("BE") == {process.pid}
-        assert bench.executor.give_everything_back().problems == {}
+        assert bench.executor.restore_everything().problems == {}
         assert (bench.root / "BE/schemata").read_text() == before
         assert bench.members("BE") == set(), "back in the root group"
 
@@ -138,7 +138,7 @@ def test_threads_follow_their_class_and_new_ones_are_found(bench) -> None:
         bench.threads["pods/a"] = {first, late}
         bench.now += 1
         assert bench.executor.apply().written == [], "not every round"
-        bench.now += SCAN_SECONDS
+        bench.now += CHECK_PERIOD_S
         assert len(bench.executor.apply().written) == 1
         assert bench.members("LS") == {first, late}
         bench.want(*group("LS"), *group("BE", tasks="pods/a pods/b"))
@@ -147,14 +147,14 @@ def test_threads_follow_their_class_and_new_ones_are_found(bench) -> None:
 
 @kernel
 def test_many_threads_are_moved_in_steps(bench, monkeypatch) -> None:
-    monkeypatch.setattr(resctrlgroups, "AT_ONCE", 2)
+    monkeypatch.setattr(resctrlgroups, "MOVES_PER_PASS", 2)
     with sleepers(5) as processes:
         everybody = {process.pid for process in processes}
         bench.threads["pods/a"] = everybody
         bench.want(*group("BE", tasks="pods/a"))
         moved = [len(bench.members("BE"))]
         for _ in range(2):
-            bench.now += resctrlgroups.BEHIND_SECONDS
+            bench.now += resctrlgroups.NEXT_MOVES_S
             bench.executor.apply()
             moved.append(len(bench.members("BE")))
         assert moved == [2, 4, 5]
@@ -283,12 +283,12 @@ def test_it_is_mounted_where_it_is_not_and_only_then_unmounted(tmp_path) -> None
     root = tmp_path / "resctrl"
     root.mkdir()
     bench = Bench(root, tmp_path / "ledger.json")
-    result = bench.want(Update(Setting(MOUNT), "on"), *group("BE"))
+    result = bench.want(DesiredSetting(Setting(MOUNT), "on"), *group("BE"))
     assert bench.mounts == ["mount"]
     assert {setting.resource for setting in result.waiting} == {GROUP, L3}
     (root / "schemata").write_text("L3:0=7ff\n")  # now it is
     bench.now += 100
-    bench.executor.give_everything_back()
+    bench.executor.restore_everything()
     assert bench.mounts == ["mount", "unmount"]
 
 
@@ -297,8 +297,8 @@ def test_what_was_mounted_before_stays(tmp_path) -> None:
     root.mkdir()
     (root / "schemata").write_text("L3:0=7ff\n")
     bench = Bench(root, tmp_path / "ledger.json")
-    bench.want(Update(Setting(MOUNT), "on"))
-    bench.executor.give_everything_back()
+    bench.want(DesiredSetting(Setting(MOUNT), "on"))
+    bench.executor.restore_everything()
     assert bench.mounts == []
 
 

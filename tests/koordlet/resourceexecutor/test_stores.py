@@ -10,7 +10,7 @@ from koordlet.prometheus import Registries
 from koordlet.resourceexecutor.executor import Executor
 from koordlet.resourceexecutor.kernelfiles import KernelFiles
 from koordlet.resourceexecutor.ledger import Ledger
-from koordlet.resourceexecutor.settings import RANKS, Setting, Update, Value
+from koordlet.resourceexecutor.settings import RANKS, DesiredSetting, Setting, Value
 from koordlet.resourceexecutor.stores import ABSENT
 from koordlet.system.write import TargetBusy, WriteRefused
 from tests.koordlet.resourceexecutor.conftest import Recorder
@@ -97,7 +97,7 @@ def test_every_set_of_wishes_is_reached_and_left_without_a_trace(
     executor = fresh()
     for asked in rounds:
         wanted = {base: asked.get(base, "1") for setting in asked for base in whole(setting)}
-        executor.declare("x", [Update(setting, value) for setting, value in wanted.items()])
+        executor.declare("x", [DesiredSetting(setting, value) for setting, value in wanted.items()])
         now[0] += 100
         result = executor.apply()
         assert (result.problems, result.waiting) == ({}, [])

@@ -22,7 +22,7 @@ from koordlet.prometheus import Registries
 from koordlet.resourceexecutor.addresssets import AddressStore
 from koordlet.resourceexecutor.executor import Executor
 from koordlet.resourceexecutor.kernelfiles import KernelFiles
-from koordlet.resourceexecutor.settings import Setting, Update
+from koordlet.resourceexecutor.settings import DesiredSetting, Setting
 from koordlet.resourceexecutor.traffic import BY_CGROUP, QDISC, ROOT, SOURCES, TrafficStore
 from koordlet.runtimehooks.hooks.netqos import NetQoS
 from koordlet.system.errors import InvalidValue
@@ -178,7 +178,7 @@ def pods() -> tuple[Any, ...]:
     return tuple(made)
 
 
-def wanted(sets: str = "", interface: str = "up0", some: tuple[Any, ...] | None = None) -> tuple[Update, ...]:
+def wanted(sets: str = "", interface: str = "up0", some: tuple[Any, ...] | None = None) -> tuple[DesiredSetting, ...]:
     classes = {
         "lsClass": {"networkQOS": {"enable": True, "egressRequest": "400M", "egressLimit": "900M"}},
         "beClass": {"networkQOS": {"enable": True, "egressRequest": 0, "egressLimit": str(LIMIT)}},
@@ -215,7 +215,7 @@ def test_what_is_built_is_what_the_tools_show_and_all_of_it_goes(bench: Bench, s
         assert bench.space.inside("ipset", "list", "be_class").split("Members:")[1].split() == [ADDRESSES["be"]]
         assert found["rules"].count("-j CLASSIFY") == 3
         assert "-A POSTROUTING -m set --match-set be_class src -j CLASSIFY --set-class 0001:0004" in found["rules"]
-    assert bench.executor().apply().written, "as after kill -9: nobody wants it any more"
+    assert bench.executor().apply().written, "as after kill -9: nobody desired it any more"
     assert bench.space.picture() == before
 
 
@@ -231,7 +231,7 @@ def test_pods_come_and_go_and_nothing_else_is_written(bench: Bench) -> None:
     assert "flowid" not in found["filters"]
     assert len(found["classes"]) == 4
     assert executor.apply().written == []
-    assert executor.give_everything_back().problems == {}
+    assert executor.restore_everything().problems == {}
 
 
 @pytest.mark.parametrize("sets", ["", "no sets"], ids=["sets", "filters"])
@@ -244,7 +244,7 @@ def test_best_effort_gets_no_more_than_its_limit(bench: Bench, spawn: Any, sets:
     assert bench.space.sent("1:4") >= 2 * MB
     assert bench.space.sent("1:3") >= 2 * MB
     assert bench.space.sent("1:2") < MB, "answers to ARP and the like"
-    assert executor.give_everything_back().problems == {}
+    assert executor.restore_everything().problems == {}
 
 
 def transfer(space: Space, spawn: Any, source: str, count: int) -> float:
@@ -265,7 +265,7 @@ def test_a_foreign_root_is_replaced_and_made_again(bench: Bench) -> None:
     executor.declare("netqos", wanted())
     assert executor.apply().problems == {}
     assert bench.space.picture()["qdisc"][0]["kind"] == "htb"
-    assert executor.give_everything_back().problems == {}
+    assert executor.restore_everything().problems == {}
     assert [one["kind"] for one in bench.space.picture()["qdisc"]] == ["pfifo"]
 
 
@@ -275,7 +275,7 @@ def test_a_foreign_htb_is_replaced(bench: Bench) -> None:
     executor.declare("netqos", wanted())
     assert executor.apply().problems == {}
     assert bench.space.picture()["qdisc"][0]["options"]["default"] == "0x2"
-    assert executor.give_everything_back().problems == {}
+    assert executor.restore_everything().problems == {}
     assert bench.space.picture()["classes"] == {}
 
 
@@ -284,7 +284,7 @@ def test_an_interface_that_leaves_takes_its_settings_along(bench: Bench) -> None
     executor.declare("netqos", wanted())
     executor.apply()
     bench.space.inside("ip", "link", "del", "up0")
-    assert executor.give_everything_back().problems == {}
+    assert executor.restore_everything().problems == {}
     assert bench.space.inside("ipset", "list", "-name") == ""
 
 
@@ -295,20 +295,20 @@ def test_an_interface_that_is_not_there_yet_is_waited_for(bench: Bench) -> None:
     assert {setting.device.split()[0] for setting in result.waiting} == {"later0"}
     bench.space.inside("ip", "link", "add", "later0", "type", "veth")
     assert executor.apply().waiting == []
-    assert executor.give_everything_back().problems == {}
+    assert executor.restore_everything().problems == {}
 
 
 def test_filters_by_task_where_the_kernel_has_them(bench: Bench) -> None:
     """Elsewhere they are a problem of their own and of nothing else."""
     executor = bench.executor()
     by_task = Setting(BY_CGROUP, device="up0")
-    executor.declare("netqos", [*wanted(), Update(by_task, "on", neutral="")])
+    executor.declare("netqos", [*wanted(), DesiredSetting(by_task, "on", neutral="")])
     result = executor.apply()
     assert set(result.problems) <= {by_task}
     there = re.findall(r"pref (\d) cgroup chain 0 handle 0x(\d)", bench.space.picture()["filters"])
     assert there == ([] if result.problems else [("1", "2"), ("2", "3"), ("3", "4")])
     assert bench.stores[0].read(by_task) == ("" if result.problems else "on")
-    assert executor.give_everything_back().problems == {}
+    assert executor.restore_everything().problems == {}
     assert bench.space.picture()["filters"] == ""
 
 
@@ -336,11 +336,14 @@ def test_rates_beyond_thirty_two_bits(bench: Bench) -> None:
     executor, place = bench.executor(), Setting("tc.total", device="up0")
     executor.declare(
         "x",
-        [Update(Setting(QDISC, device="up0"), ROOT), Update(place, f"prio 0 rate {80_000 * MB} ceil {96_000 * MB}")],
+        [
+            DesiredSetting(Setting(QDISC, device="up0"), ROOT),
+            DesiredSetting(place, f"prio 0 rate {80_000 * MB} ceil {96_000 * MB}"),
+        ],
     )
     assert executor.apply().problems == {}
     assert bench.space.classes() == {"1:1": ("root", 80_000 * MB, 96_000 * MB, 0)}
-    assert executor.give_everything_back().problems == {}
+    assert executor.restore_everything().problems == {}
 
 
 def test_addresses_can_be_matched_by_sets_here(bench: Bench) -> None:
@@ -365,4 +368,4 @@ def test_a_second_reader_sees_the_same(bench: Bench) -> None:
         told = parameters[minor]
         assert bench.stores[0].read(place) == f"prio {told['prio']} rate {told['rate'] * 8} ceil {told['ceil'] * 8}"
         assert min(told["buffer"], told["cbuffer"]) >= 200
-    assert executor.give_everything_back().problems == {}
+    assert executor.restore_everything().problems == {}

@@ -109,7 +109,7 @@ def test_together_they_never_ask_for_what_the_kernel_refuses(found, history, man
         result = executor.apply()
         assert result.problems == {}, "the model kernel refuses a child outside its parent and a CPU set of nothing"
         _everybody_is_where_he_belongs(view, kernel)
-    executor.give_everything_back()
+    executor.restore_everything()
     assert kernel.values == before
 
 

@@ -101,7 +101,7 @@ def test_everybody_runs_where_he_may_and_where_he_did_at_the_end(node: Node) -> 
     assert node.round(used=0, suppress=False, pinned=False).problems == {}
     assert set(node.allowed().values()) == {node.online}
     node.round(used=0, suppress=False)
-    assert node.executor.give_everything_back().problems == {}
+    assert node.executor.restore_everything().problems == {}
     assert node.allowed() == before
 
 
@@ -117,5 +117,5 @@ def test_suppression_shrinks_at_once_and_grows_by_steps(node: Node) -> None:
         sizes.append(len(node.allowed()["job"]))
     assert sizes == [min(2 + step * turn, count) for turn in range(count + 1)]
     assert node.allowed()["web"] == node.online
-    assert node.executor.give_everything_back().problems == {}
+    assert node.executor.restore_everything().problems == {}
     assert node.allowed() == before

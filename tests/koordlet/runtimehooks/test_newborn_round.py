@@ -17,7 +17,7 @@ from koordlet.qosmanager.engine.manager import QoSManager
 from koordlet.qosmanager.engine.strategy import Decision, Strategy
 from koordlet.qosmanager.engine.view import NodeView, PodView
 from koordlet.qosmanager.rules.cpu import CPURules
-from koordlet.resourceexecutor import Executor, Setting, Update
+from koordlet.resourceexecutor import DesiredSetting, Executor, Setting
 from koordlet.resourceexecutor.ledger import Ledger
 from koordlet.runtimehooks.contexts import pod_of
 from koordlet.runtimehooks.hooks.batchresource import BatchResource
@@ -47,8 +47,8 @@ class Files(ModelKernel):
     def write(self, setting: Setting, value: Any) -> None:
         self.values[setting] = value
 
-    def bound_below(self, setting: Setting) -> list[Setting]:
-        return []
+    def covers_children(self, resource: str) -> bool:
+        return False
 
     def gone(self, setting: Setting) -> bool:
         return False
@@ -75,8 +75,8 @@ class Node:
         self.looks += 1
         return self.view
 
-    def wishes(self) -> dict[Setting, Any]:
-        return {setting: wish.update.value for setting, wish in self.executor.wishes.items()}
+    def desired(self) -> dict[Setting, Any]:
+        return {setting: merged.desired.value for setting, merged in self.executor.desired.items()}
 
 
 def every(supports: Callable[[str, str], bool]) -> list[Strategy]:
@@ -157,10 +157,10 @@ def test_newborns_get_what_a_full_round_gives_them(node: dict[str, Any], facts: 
     alone.view = whole.view  # what a look shows from now on
     alone.manager.born(newborns)
     whole.manager.follow()
-    assert alone.wishes() == whole.wishes()
+    assert alone.desired() == whole.desired()
     assert alone.files.values == whole.files.values
     alone.manager.follow()
-    assert (alone.wishes(), alone.files.values) == (whole.wishes(), whole.files.values), "and it stays"
+    assert (alone.desired(), alone.files.values) == (whole.desired(), whole.files.values), "and it stays"
 
 
 def test_the_nodes_picture_is_looked_at_for_what_follows_from_all_pods_only() -> None:
@@ -200,7 +200,7 @@ def test_what_systemd_wrote_over_is_written_again_at_once(suffix: str, mended: b
     pod = replace(pod, meta=replace(pod.meta, cgroup_dir=f"{DIRECTORIES['BestEffort']}/pod1{suffix}"))
     node = Node(make_view(qos_dirs=DIRECTORIES), [BatchResource()])
     parent, own = Setting("cpu.shares", DIRECTORIES["BestEffort"]), Setting("cpu.cfs_quota_us", pod.meta.cgroup_dir)
-    node.executor.declare("o", (Update(parent, 2),))
+    node.executor.declare("o", (DesiredSetting(parent, 2),))
     node.manager.born((pod,))
     node.executor.apply()
     assert (node.files.values[parent], node.files.values[own]) == (2, 50_000)
@@ -221,12 +221,14 @@ def test_without_a_picture_nothing_is_decided() -> None:
 def test_what_is_added_stands_until_the_owner_declares(again: bool) -> None:
     node = Node(make_view(), [])
     one, other = Setting("cpu.shares", "a"), Setting("cpu.shares", "b")
-    node.executor.declare("o", (Update(one, 2),))
+    node.executor.declare("o", (DesiredSetting(one, 2),))
     node.executor.apply()
-    assert node.executor.add("o", (Update(one, 2), Update(other, 3))) == [one, other]
+    assert node.executor.add("o", (DesiredSetting(one, 2), DesiredSetting(other, 3))) == [one, other]
     result = node.executor.apply_to((one, other))
     assert [change.setting for change in result.written] == [other]
-    node.executor.declare("o", (Update(one, 2), Update(other, 3)) if not again else (Update(one, 2),))
+    node.executor.declare(
+        "o", (DesiredSetting(one, 2), DesiredSetting(other, 3)) if not again else (DesiredSetting(one, 2),)
+    )
     node.executor.apply()
     assert node.files.values[other] == (0 if again else 3)
 
@@ -234,11 +236,11 @@ def test_what_is_added_stands_until_the_owner_declares(again: bool) -> None:
 def test_owners_keep_their_ranks_for_what_is_added() -> None:
     node = Node(make_view(), [])
     setting = Setting("cpu.shares", "a")
-    node.executor.declare("a", (Update(setting, 2),))
+    node.executor.declare("a", (DesiredSetting(setting, 2),))
     node.executor.apply()
-    node.executor.add("b", (Update(setting, 7),))
-    wish = node.executor.wishes[setting]
-    assert (wish.owner, wish.update.value, wish.overruled) == ("a", 2, ("b",))
+    node.executor.add("b", (DesiredSetting(setting, 7),))
+    merged = node.executor.desired[setting]
+    assert (merged.owner, merged.desired.value, merged.overruled) == ("a", 2, ("b",))
 
 
 def test_an_owner_has_not_spoken_before_it_declares() -> None:
@@ -248,7 +250,7 @@ def test_an_owner_has_not_spoken_before_it_declares() -> None:
     executor = Executor(
         files, Ledger(None, "boot", {left: 1}), NullAuditor(), Registries(), expected=["o"],  # type: ignore[arg-type]
     )  # fmt: skip
-    update = Update(Setting("cpu.shares", "a"), 2)
+    update = DesiredSetting(Setting("cpu.shares", "a"), 2)
     executor.apply_to(executor.add("o", (update,)))
     executor.apply()
     assert files.values[left] == 9
