@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from control.scheduler.process.options import Options
+from control.scheduler.process.options import SchedulerOptions
 from koordlet.app.flags import FlagError, parse
 from koordlet.app.gates import GateError
 from koordlet.app.logging import begin
@@ -13,7 +13,7 @@ from koordlet.app.runner import run
 from koordlet.kube import ConfigError
 
 
-async def _start(options: Options) -> int:
+async def _start(options: SchedulerOptions) -> int:
     from control.scheduler.process.process import Scheduler  # what it loads finds the settings of `main`
 
     return await Scheduler(options).run()
@@ -22,7 +22,9 @@ async def _start(options: Options) -> int:
 def main() -> int:
     """Exit status: 0 after an orderly stop, 1 for bad configuration, a failed part or a lost lease, 2 for bad flags."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy starts a thread a CPU for algebra that nobody here does
-    options = parse(Options, sys.argv[1:], prog="koord-scheduler", description="Schedules pods as Koordinator does.")
+    options = parse(
+        SchedulerOptions, sys.argv[1:], prog="koord-scheduler", description="Schedules pods as Koordinator does."
+    )
     from control.scheduler.config.errors import ConfigurationError
 
     try:

@@ -25,7 +25,7 @@ from control.scheduler.framework.plugin import CycleState, Plugin, Reads, overri
 from control.scheduler.plugins.balancedallocation import NodeResourcesBalancedAllocation
 from control.scheduler.plugins.imagelocality import ImageLocality
 from control.scheduler.plugins.interpodaffinity import InterPodAffinity
-from control.scheduler.plugins.nodeaffinity import NodeAffinity
+from control.scheduler.plugins.nodeaffinity import NodeAffinityPlugin
 from control.scheduler.plugins.nodeports import NodePorts
 from control.scheduler.plugins.noderesourcesfit import NodeResourcesFit
 from control.scheduler.plugins.nodeunschedulable import NodeUnschedulable
@@ -78,7 +78,7 @@ def cases() -> list[Case]:
         Case(NodeResourcesBalancedAllocation, pod(cpu="500m", memory="512Mi"), "cpu, memory"),
         Case(TaintToleration, pod(), "no tolerations"),
         Case(NodeUnschedulable, pod(), "no tolerations"),
-        Case(NodeAffinity, node_affine(), "zone In, preferred zone"),
+        Case(NodeAffinityPlugin, node_affine(), "zone In, preferred zone"),
         Case(NodePorts, ported, "one port"),
         Case(ImageLocality, pod(), "one image"),
         Case(PodTopologySpread, pod(), "no constraints"),

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from control.scheduler.config.args import CoschedulingArgs
-from control.scheduler.cycle.cycle import Cycle, Placement
-from control.scheduler.cycle.loop import Loop, Silent
+from control.scheduler.cycle.cycle import Cycle
+from control.scheduler.cycle.loop import Loop, Reporter
+from control.scheduler.cycle.placement import Placement
 from control.scheduler.framework.plugin import CycleState, Plugin
 from control.scheduler.framework.profile import Framework
-from control.scheduler.framework.status import SUCCESS, Status
+from control.scheduler.framework.status import SUCCESS, PluginStatus
 from control.scheduler.plugins.coscheduling import Coscheduling
 from control.scheduler.plugins.registry import PLUGINS
 from control.scheduler.queue import QueueProfile, SchedulingQueue
@@ -31,14 +32,14 @@ class Taker(Plugin):
 
     name = "Taker"
 
-    async def apply_patch(self, state: CycleState, original: Pod, changed: Pod) -> Status:
+    async def apply_patch(self, state: CycleState, original: Pod, changed: Pod) -> PluginStatus:
         return SUCCESS
 
-    async def bind(self, state: CycleState, pod: PodInfo, node: str) -> Status:
+    async def bind(self, state: CycleState, pod: PodInfo, node: str) -> PluginStatus:
         return SUCCESS
 
 
-class Counting(Silent):
+class Counting(Reporter):
     """How many are bound."""
 
     def __init__(self) -> None:
@@ -103,7 +104,6 @@ def _with_gangs(bench: Bench) -> tuple[Loop, Coscheduling, Counting]:
     assert framework.sort is not None
     profile = QueueProfile.of(framework.sort, framework.pre_enqueue, framework.plugins.values())
     queue = SchedulingQueue({PROFILE: profile}, time.monotonic)
-    handle.queue = queue
     told = Counting()
-    loop = Loop({PROFILE: Cycle(framework, old.cache, old.waiting)}, old.cache, queue, reporter=told)
+    loop = Loop({PROFILE: Cycle(framework, old.cache, old.waiting, queue=queue)}, old.cache, queue, reporter=told)
     return loop, plugin, told

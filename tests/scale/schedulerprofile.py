@@ -72,10 +72,10 @@ def open_bench(nodes: int, rng: random.Random) -> Bench:
     for i in range(nodes):
         labels = {"topology.kubernetes.io/zone": f"zone-{i % 5}", "pool": f"p{i % 4}"}
         cluster.table.set_node(node(f"node-{i}", cpu="32", memory="256Gi", pods=256, labels=labels))
-    cluster.handle.rng = rng
+    cluster.use(rng=rng)
     reports = Reports()
-    cluster.handle.objects = reports  # type: ignore[assignment]
-    cluster.handle.waiting = WaitingPods(SYSTEM_CLOCK)
+    cluster.use(objects=reports)
+    cluster.use(waiting=WaitingPods(SYSTEM_CLOCK))
     order = [
         "NodeUnschedulable", "NodeName", "TaintToleration", "NodeAffinity", "NodePorts", "NodeResourcesFit",
         "VolumeRestrictions", "NodeVolumeLimits", "VolumeBinding", "VolumeZone", "PodTopologySpread",

@@ -1,29 +1,32 @@
-"""The workload auditor: which workloads there are, what happens to each (spec 05 §7.4, `--enable-workload-auditor`).
+"""The workload auditor: the workloads and the events of each (spec 05 §7.4, `--enable-workload-auditor`).
 
-It hears of pods as the API server tells of them, of attempts from the loop, of preemption from PostFilter and the
-evictor, of gangs from Coscheduling. What it makes of that is in `auditing`. Switched off, nobody calls it.
+Its inputs are pods from the API server, attempts from the reporter, preemption from PostFilter and the evictor, and
+gangs from Coscheduling. `workload` derives warnings and metrics from the events. When disabled it is not created.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Sequence
 
-from control.scheduler.audit.workload import AuditMetrics, Kind, Limits, Workload
+from control.scheduler.audit.workload import AuditLimits, AuditMetrics, Workload, WorkloadEvent
+from control.scheduler.cycle.cycle import Cycle
 from control.scheduler.cycle.failures import FitError
+from control.scheduler.cycle.observer import CycleObserver
+from control.scheduler.framework.plugin import CycleState
 from control.scheduler.state.pods import PodInfo
 from koordlet.api.core import Pod
 from koordlet.app.clock import Clock
 
-_LEAVING = "terminating pod on the nominated node"
-"""What both plugins that preempt say while victims are on their way out."""
-_ATTEMPTED = "preemption already attempted by"
+_VICTIMS_TERMINATING = "terminating pod on the nominated node"
+"""Part of the message of both preempting plugins while victims terminate."""
+_ALREADY_ATTEMPTED = "preemption already attempted by"
 
 GroupOf = Callable[[Pod], "tuple[str, bool] | None"]
 """(id of the pod's gang group, whether it has enough members); None for a pod without a gang."""
 
 
-class Auditor:
-    """See the module text. `served`: scheduler names of this process; `labels`: of pods, shown in metrics."""
+class WorkloadAuditor(CycleObserver):
+    """See the module text."""
 
     def __init__(
         self,
@@ -32,12 +35,16 @@ class Auditor:
         served: Container[str],
         group_of: GroupOf,
         *,
-        limits: Limits,
+        limits: AuditLimits,
         labels: Sequence[str] = (),
     ) -> None:
+        """`served`: scheduler names of this process; `labels`: names of pod labels that the metrics have."""
         self._now = clock.monotonic
-        self._metrics, self._limits, self._labels = metrics, limits, labels
-        self._served, self._group_of = served, group_of
+        self._metrics = metrics
+        self._limits = limits
+        self._labels = labels
+        self._served = served
+        self._group_of = group_of
         self.workloads: dict[str, Workload] = {}
         """By id of the gang group, or `namespace/name/uid` of the pod."""
         self._of_pod: dict[str, str] = {}
@@ -45,10 +52,11 @@ class Auditor:
         self._members: dict[str, set[str]] = {}
         """Gang group -> uids of its members without a node."""
         self._victims: dict[str, set[str]] = {}
-        """Workload -> uids of victims that are not gone yet."""
+        """Workload -> uids of its victims that still exist."""
         self._of_victim: dict[str, set[str]] = {}
+        """uid of a victim -> the workloads that it makes room for."""
 
-    # -- pods --------------------------------------------------------------------------------------------------------
+    # Pods
 
     def pod_added(self, pod: Pod) -> None:
         if not pod.spec.node_name and pod.spec.scheduler_name in self._served:
@@ -65,17 +73,17 @@ class Auditor:
             left.discard(uid)
             if not left:
                 self._victims.pop(key, None)
-                self._note(key, Kind.VICTIMS_GONE)
-        mine = self._of_pod.pop(uid, None)
-        if mine is None:
+                self._note(key, WorkloadEvent.VICTIMS_GONE)
+        own = self._of_pod.pop(uid, None)
+        if own is None:
             return
-        members = self._members.get(mine)
+        members = self._members.get(own)
         if members is None:
-            self._end(mine, "deleted")
+            self._end(own, "deleted")
             return
         members.discard(uid)
         if not members:
-            self._end(mine, "gangDeleted")
+            self._end(own, "gangDeleted")
 
     def _appeared(self, pod: Pod) -> None:
         uid, gang = pod.metadata.uid, self._group_of(pod)
@@ -87,30 +95,29 @@ class Auditor:
             if key not in self.workloads:
                 values = (pod.spec.priority_class_name, *(pod.metadata.labels.get(name, "") for name in self._labels))
                 self.workloads[key] = Workload(key, values, self._metrics, self._limits)
-                self._note(key, Kind.CREATE)
+                self._note(key, WorkloadEvent.CREATE)
         workload = self.workloads.get(key)
-        if workload is None:  # it has an outcome already: the other members are on their way
+        if workload is None:  # it has ended already: the remaining members are being bound
             return
-        if gang is not None and gang[1] and not workload.counts[Kind.COMPLETE]:
-            self._note(key, Kind.COMPLETE)
+        if gang is not None and gang[1] and not workload.counts[WorkloadEvent.COMPLETE]:
+            self._note(key, WorkloadEvent.COMPLETE)
         gated = bool(pod.spec.scheduling_gates)
         if gated != workload.gated:
             workload.gated = gated
-            self._note(key, Kind.GATED if gated else Kind.ADMITTED)
+            self._note(key, WorkloadEvent.GATED if gated else WorkloadEvent.ADMITTED)
 
-    # -- attempts ----------------------------------------------------------------------------------------------------
+    # Attempts
 
-    def post_filter(self, pod: PodInfo, failure: FitError) -> None:
-        """PostFilter has run for a pod that no node fits."""
-        said = " ".join(failure.post_filter)
+    def on_unschedulable(self, cycle: Cycle, state: CycleState, pod: PodInfo, failure: FitError) -> None:
+        message = " ".join(failure.post_filter)
         key = self._of_pod.get(pod.uid, "")
         if failure.nominated:
-            if self._attempted(pod, Kind.NOMINATED) and key not in self._victims:
-                self._note(key, Kind.VICTIMS_GONE)  # they waited at Permit, and are gone already
-        elif _LEAVING in said:
-            self._attempted(pod, Kind.DELETING)
-        elif "preemption:" in said and _ATTEMPTED not in said:
-            self._attempted(pod, Kind.PREEMPT_FAILED)
+            if self._attempted(pod, WorkloadEvent.NOMINATED) and key not in self._victims:
+                self._note(key, WorkloadEvent.VICTIMS_GONE)  # they were held at Permit, and are gone already
+        elif _VICTIMS_TERMINATING in message:
+            self._attempted(pod, WorkloadEvent.DELETING)
+        elif "preemption:" in message and _ALREADY_ATTEMPTED not in message:
+            self._attempted(pod, WorkloadEvent.PREEMPT_FAILED)
 
     def evicting(self, by: PodInfo, victims: Iterable[PodInfo]) -> None:
         """Pods are being removed to make room."""
@@ -121,15 +128,15 @@ class Auditor:
             self._victims.setdefault(key, set()).add(victim.uid)
             self._of_victim.setdefault(victim.uid, set()).add(key)
 
-    def failed(self, pod: PodInfo) -> None:
-        """An attempt ended without a node; told already if preemption had something to say of it."""
-        self._attempted(pod, Kind.FAILED)
+    def attempt_failed(self, pod: PodInfo) -> None:
+        """An attempt ended without a node. Ignored if preemption recorded an event for the attempt already."""
+        self._attempted(pod, WorkloadEvent.FAILED)
 
-    def scheduled(self, pod: PodInfo) -> None:
+    def attempt_scheduled(self, pod: PodInfo) -> None:
         """The pod is bound."""
         key = self._of_pod.pop(pod.uid, "")
         gang = key in self._members
-        self._note(key, Kind.SCHEDULED)
+        self._note(key, WorkloadEvent.SCHEDULED)
         self._end(key, "gangScheduled" if gang else "scheduled")
         if gang:
             self._members[key].discard(pod.uid)
@@ -137,22 +144,20 @@ class Auditor:
                 del self._members[key]
 
     def all_attempted(self, group: str) -> None:
-        """A gang group's turn ended without a failure, and without enough members."""
-        self._note(group, Kind.ALL_ATTEMPTED)
+        """Every member of a gang group was tried; none failed, but there are not enough members."""
+        self._note(group, WorkloadEvent.ALL_ATTEMPTED)
 
-    # -- inside ------------------------------------------------------------------------------------------------------
-
-    def _attempted(self, pod: PodInfo, kind: Kind) -> bool:
-        """Note what came of an attempt, unless something is noted of it already."""
+    def _attempted(self, pod: PodInfo, kind: WorkloadEvent) -> bool:
+        """Record the result of an attempt, unless one is recorded already. Returns whether it was recorded."""
         key = self._of_pod.get(pod.uid, "")
         workload = self.workloads.get(key)
-        if workload is None or workload.noted == pod.attempts:
+        if workload is None or workload.recorded_attempt == pod.attempts:
             return False
-        workload.noted = pod.attempts
+        workload.recorded_attempt = pod.attempts
         self._note(key, kind)
         return True
 
-    def _note(self, key: str, kind: Kind) -> None:
+    def _note(self, key: str, kind: WorkloadEvent) -> None:
         workload = self.workloads.get(key)
         if workload is not None:
             with self._metrics.method.labels("add").time():

@@ -1,8 +1,8 @@
-"""What the workload auditor makes of one workload's history: a record of events, held to rules (spec 05 §7.4).
+"""The record of one audited workload: its events, the metrics derived from them, and warnings (spec 05 §7.4).
 
-A workload is a pod, or a group of gangs. Its record begins with `create` and ends with an outcome; in between events
-are counted, the time between them is observed, and what goes wrong with preemption is counted and told. No I/O but
-metrics and the log; times are monotonic seconds.
+A workload is a pod or a gang group. Its record begins with `create` and ends with an outcome. In between, events are
+counted, the time between them is observed, and failed preemption is counted and logged. The only I/O is metrics and the
+log. Times are monotonic seconds.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from koordlet.app.logging import get_logger
 log = get_logger(__name__)
 
 
-class Kind(StrEnum):
-    """What can happen to a workload."""
+class WorkloadEvent(StrEnum):
+    """Events of a workload; the values are the label `event_type`."""
 
     CREATE = "create"
     GATED = "gatedByQueueAdmission"
@@ -38,15 +38,15 @@ class Kind(StrEnum):
     VICTIMS_GONE = "victimAllDeleted"
 
 
-_STARTS: Final = frozenset((Kind.CREATE, Kind.ADMITTED, Kind.COMPLETE))
-_INVALIDATE: Final = frozenset((Kind.NOMINATED, Kind.PREEMPT_FAILED, Kind.FAILED))
-_ANSWERS: Final = _INVALIDATE | {Kind.SCHEDULED}
-"""What ends the wait of a workload whose victims are gone, and, before that, its preemption."""
+_STARTS: Final = frozenset((WorkloadEvent.CREATE, WorkloadEvent.ADMITTED, WorkloadEvent.COMPLETE))
+_INVALIDATE: Final = frozenset((WorkloadEvent.NOMINATED, WorkloadEvent.PREEMPT_FAILED, WorkloadEvent.FAILED))
+_RETRIED: Final = _INVALIDATE | {WorkloadEvent.SCHEDULED}
+"""Events that end a preemption, and the wait of a workload whose victims are gone."""
 
 
 @dataclass(frozen=True)
-class Limits:
-    """What takes longer, or more attempts, is told (seconds)."""
+class AuditLimits:
+    """Durations (seconds) and attempts above which a warning is logged."""
 
     reschedule: float = 10.0
     deletion: float = 30.0
@@ -55,7 +55,7 @@ class Limits:
 
 
 class AuditMetrics:
-    """Koordinator's families; each series has the workload's priority class and the configured labels of pods."""
+    """Koordinator's metrics. Each series has the priority class of the workload and the configured pod labels."""
 
     def __init__(self, registry: CollectorRegistry, labels: Sequence[str] = ()) -> None:
         own = ("priority", *map(label_name, labels))
@@ -69,82 +69,95 @@ class AuditMetrics:
             )
 
         seconds = exponential(0.1, 2, 15)
-        self.repeated = counter("repeated_preemptions_total", "Workloads' second and later preemptions.")
-        self.invalidated = counter("preemption_invalidations_total", "Nominations that led to nothing.")
+        self.repeated = counter("repeated_preemptions_total", "Second and later preemptions of a workload.")
+        self.invalidated = counter("preemption_invalidations_total", "Nominations that did not lead to scheduling.")
         self.reschedule = histogram(
-            "victim_reschedule_duration_seconds", "From the last victim's end to what came of it.", seconds
+            "victim_reschedule_duration_seconds", "From the deletion of the last victim to the next attempt.", seconds
         )
         self.deleted = histogram(
-            "preemption_to_victim_deleted_seconds", "From a nomination until all victims were gone.", seconds
+            "preemption_to_victim_deleted_seconds", "From a nomination until all victims were deleted.", seconds
         )
         self.interrupted = histogram(
-            "preemption_cycle_interrupted_seconds", "From a nomination until something else happened.", seconds
+            "preemption_cycle_interrupted_seconds",
+            "From a nomination until another event ended the preemption.",
+            seconds,
         )
         self.retries = histogram(
-            "preemption_victim_deleting_retries", "Attempts while victims were leaving.", [float(n) for n in range(20)]
+            "preemption_victim_deleting_retries",
+            "Attempts while victims were terminating.",
+            [float(n) for n in range(20)],
         )
         self.before = histogram(
-            "scheduling_events_before_outcome", "Events of a workload, by kind, until its outcome.",
-            [float(n) for n in range(30)], "event_type", "outcome",
-        )  # fmt: skip
+            "scheduling_events_before_outcome",
+            "Events of a workload until its outcome, by type.",
+            [float(n) for n in range(30)],
+            "event_type",
+            "outcome",
+        )
         self.interval = histogram(
-            "scheduling_event_interval_seconds", "Between two events of a workload.", exponential(0.1, 2, 20)
+            "scheduling_event_interval_seconds", "Time between two events of a workload.", exponential(0.1, 2, 20)
         )
         self.method = Histogram(
-            "scheduler_workload_auditor_record_method_duration_seconds", "What auditing itself takes.", ["method"],
-            buckets=exponential(1e-6, 4, 10), registry=registry,
-        )  # fmt: skip
+            "scheduler_workload_auditor_record_method_duration_seconds",
+            "Duration of the auditor's own methods.",
+            ["method"],
+            buckets=exponential(1e-6, 4, 10),
+            registry=registry,
+        )
 
 
 def label_name(text: str) -> str:
-    """The label of a pod as the label of a series."""
+    """The name of a pod label as the name of a metric label."""
     return re.sub(r"[^a-zA-Z0-9_]", "_", text)
 
 
 @dataclass
 class Workload:
-    """One record. `labels`: values of its series."""
+    """The record of one workload. `labels`: label values of its series."""
 
     key: str
     labels: tuple[str, ...]
     metrics: AuditMetrics
-    limits: Limits
-    counts: Counts[Kind] = field(default_factory=Counts)
+    limits: AuditLimits
+    counts: Counts[WorkloadEvent] = field(default_factory=Counts)
     gated: bool = False
-    noted: int = 0
-    """The attempt that has been told of already."""
-    _last: float | None = None
-    """When the last event of the round was; None: no round."""
+    recorded_attempt: int = 0
+    """Number of the attempt whose result is recorded already."""
+    _last_event: float | None = None
+    """Time of the last event; None before the first and while gated."""
     _nominated: float | None = None
-    """When the preemption began that is under way."""
-    _deleting: int = 0
-    _valid: bool = False
-    """The last nomination has not been invalidated yet."""
-    _gone: float | None = None
-    """When the last victim was gone, while nothing came of it yet."""
+    """When the preemption in progress began."""
+    _deleting_attempts: int = 0
+    """Attempts of that preemption while its victims terminated."""
+    _nomination_valid: bool = False
+    """The last nomination has not been invalidated."""
+    _victims_gone: float | None = None
+    """When the last victim was gone; None after the next attempt."""
 
-    def add(self, kind: Kind, now: float) -> None:
-        """Something happened to the workload."""
+    def add(self, kind: WorkloadEvent, now: float) -> None:
+        """Record an event."""
         self.counts[kind] += 1
-        self._interval(kind, now)
-        if kind is Kind.GATED:
-            self._gone = None
-        if kind in _ANSWERS:
-            self._answered(now)
+        self._observe_interval(kind, now)
+        if kind is WorkloadEvent.GATED:
+            self._victims_gone = None
+        if kind in _RETRIED:
+            self._observe_reschedule(now)
             self._interrupted(now)
-        if kind in _INVALIDATE and self._valid:
-            self._valid = False
+        if kind in _INVALIDATE and self._nomination_valid:
+            self._nomination_valid = False
             self.metrics.invalidated.labels(*self.labels).inc()
-        if kind is Kind.NOMINATED:
+        if kind is WorkloadEvent.NOMINATED:
             if self.counts[kind] > 1:
                 self.metrics.repeated.labels(*self.labels).inc()
-            self._nominated, self._deleting, self._valid = now, 0, True
-        elif kind is Kind.DELETING:
-            self._deleting += 1
-        elif kind is Kind.VICTIMS_GONE:
-            self._gone = now
+            self._nominated = now
+            self._deleting_attempts = 0
+            self._nomination_valid = True
+        elif kind is WorkloadEvent.DELETING:
+            self._deleting_attempts += 1
+        elif kind is WorkloadEvent.VICTIMS_GONE:
+            self._victims_gone = now
             if self._nominated is not None:
-                self._preempted(self.metrics.deleted, now - self._nominated)
+                self._end_preemption(self.metrics.deleted, now - self._nominated)
 
     def end(self, outcome: str, now: float) -> None:
         """The workload is scheduled or gone."""
@@ -152,38 +165,43 @@ class Workload:
         for kind, number in self.counts.items():
             self.metrics.before.labels(*self.labels, kind.value, outcome).observe(number)
 
-    def _interval(self, kind: Kind, now: float) -> None:
-        if kind is Kind.VICTIMS_GONE:
+    def _observe_interval(self, kind: WorkloadEvent, now: float) -> None:
+        if kind is WorkloadEvent.VICTIMS_GONE:
             return
-        if kind is Kind.GATED:
-            self._last = None
-        elif self._last is not None:
-            seconds = now - self._last
+        if kind is WorkloadEvent.GATED:
+            self._last_event = None
+        elif self._last_event is not None:
+            seconds = now - self._last_event
             self.metrics.interval.labels(*self.labels).observe(seconds)
             if seconds > self.limits.interval:
-                log.warning("Nothing happened to a workload for long", workload=self.key, seconds=round(seconds, 1),
-                            then=kind.value)  # fmt: skip
-            self._last = now
+                log.warning(
+                    "Long time without an event of a workload",
+                    workload=self.key,
+                    seconds=round(seconds, 1),
+                    next_event=kind.value,
+                )
+            self._last_event = now
         elif kind in _STARTS:
-            self._last = now
+            self._last_event = now
 
-    def _answered(self, now: float) -> None:
-        gone, self._gone = self._gone, None
+    def _observe_reschedule(self, now: float) -> None:
+        gone, self._victims_gone = self._victims_gone, None
         if gone is None:
             return
         self.metrics.reschedule.labels(*self.labels).observe(now - gone)
         if now - gone > self.limits.reschedule:
-            log.warning("A workload whose victims are gone was tried late", workload=self.key,
-                        seconds=round(now - gone, 1))  # fmt: skip
+            seconds = round(now - gone, 1)
+            log.warning("Late attempt after all victims were deleted", workload=self.key, seconds=seconds)
 
     def _interrupted(self, now: float) -> None:
         if self._nominated is not None:
-            self._preempted(self.metrics.interrupted, now - self._nominated)
+            self._end_preemption(self.metrics.interrupted, now - self._nominated)
 
-    def _preempted(self, family: Histogram, seconds: float) -> None:
-        """A preemption is over, one way or the other."""
+    def _end_preemption(self, family: Histogram, seconds: float) -> None:
+        """A preemption is over, successful or not."""
         family.labels(*self.labels).observe(seconds)
-        self.metrics.retries.labels(*self.labels).observe(self._deleting)
-        if self._deleting > self.limits.retries or seconds > self.limits.deletion:
-            log.warning("A preemption took long", workload=self.key, seconds=round(seconds, 1), retries=self._deleting)
+        self.metrics.retries.labels(*self.labels).observe(self._deleting_attempts)
+        if self._deleting_attempts > self.limits.retries or seconds > self.limits.deletion:
+            retries = self._deleting_attempts
+            log.warning("Slow preemption", workload=self.key, seconds=round(seconds, 1), retries=retries)
         self._nominated = None

@@ -32,7 +32,7 @@ def _within(path: str, value: int, low: int, high: int | None) -> Errors:
         yield invalid(path, value, f"not in valid range [{low}, {limit}")
 
 
-def _weighted(path: str, resources: Sequence[a.ResourceSpec], *, only: int | None = None) -> Errors:
+def _weighted(path: str, resources: Sequence[a.WeightedResource], *, only: int | None = None) -> Errors:
     seen: set[str] = set()
     for index, one in enumerate(resources):
         where = f"{path}[{index}]"
@@ -97,7 +97,7 @@ def _qualified(name: str) -> bool:
     return bool(_LABEL.fullmatch(rest)) and (not slash or bool(_SUBDOMAIN.fullmatch(prefix)))
 
 
-# -- upstream ----------------------------------------------------------------------------------------------------------
+# Upstream
 
 
 def _fit(args: a.NodeResourcesFitArgs, path: str) -> Errors:
@@ -189,7 +189,7 @@ def _candidates(args: a.DefaultPreemptionArgs | a.ReservationArgs, path: str) ->
         yield invalid(f"{path}.minCandidateNodesPercentage", share, text)
 
 
-# -- Koordinator -------------------------------------------------------------------------------------------------------
+# Koordinator
 
 
 def _percentages(path: str, values: Mapping[str, int], low: int) -> Errors:

@@ -23,19 +23,19 @@ class Args(msgspec.Struct, frozen=True, rename="camel"):
     """Base of all arguments. Shared by whoever holds them, so never changed."""
 
 
-class ResourceSpec(Args, frozen=True):
+class WeightedResource(Args, frozen=True):
     """A resource and what it weighs in a score."""
 
     name: str = ""
     weight: int = 0
 
 
-def weights(**amounts: int) -> list[ResourceSpec]:
+def weights(**amounts: int) -> list[WeightedResource]:
     """Resources and weights, in order."""
-    return [ResourceSpec(name, weight) for name, weight in amounts.items()]
+    return [WeightedResource(name, weight) for name, weight in amounts.items()]
 
 
-# -- upstream ----------------------------------------------------------------------------------------------------------
+# Upstream
 
 
 class UtilizationShapePoint(Args, frozen=True):
@@ -55,7 +55,7 @@ class ScoringStrategy(Args, frozen=True):
     """How amounts become a score. Koordinator's plugins know only the first three types."""
 
     type: str = "LeastAllocated"
-    resources: list[ResourceSpec] = msgspec.field(default_factory=list)
+    resources: list[WeightedResource] = msgspec.field(default_factory=list)
     requested_to_capacity_ratio: RequestedToCapacityRatioParam | None = None
 
 
@@ -76,7 +76,7 @@ class NodeResourcesFitArgs(Args, frozen=True):
 class NodeResourcesBalancedAllocationArgs(Args, frozen=True):
     """Without resources: cpu 1, memory 1; a weight of 0 is 1, and no other is allowed."""
 
-    resources: list[ResourceSpec] = msgspec.field(default_factory=list)
+    resources: list[WeightedResource] = msgspec.field(default_factory=list)
 
     def __post_init__(self) -> None:
         resources = [msgspec.structs.replace(one, weight=one.weight or 1) for one in self.resources]
@@ -124,7 +124,7 @@ class DynamicResourcesArgs(Args, frozen=True):
     binding_timeout: Duration = Duration("600s")
 
 
-# -- Koordinator: load and gangs ---------------------------------------------------------------------------------------
+# Koordinator: load and gangs
 
 
 class LoadAwareSchedulingAggregatedArgs(Args, frozen=True):
@@ -176,7 +176,7 @@ class CoschedulingArgs(Args, frozen=True):
     default_match_policy: str = "once-satisfied"
 
 
-# -- Koordinator: resources --------------------------------------------------------------------------------------------
+# Koordinator: resources
 
 
 class PreAllocationConfig(Args, frozen=True):
@@ -289,7 +289,9 @@ _DEVICE_RESOURCES: Final = ("gpu-memory-ratio", "gpu-memory", "rdma", "fpga")
 
 
 def _least_of_devices() -> ScoringStrategy:
-    return ScoringStrategy("LeastAllocated", [ResourceSpec(f"koordinator.sh/{name}", 1) for name in _DEVICE_RESOURCES])
+    return ScoringStrategy(
+        "LeastAllocated", [WeightedResource(f"koordinator.sh/{name}", 1) for name in _DEVICE_RESOURCES]
+    )
 
 
 class DeviceShareArgs(Args, frozen=True):
@@ -306,7 +308,7 @@ class DeviceShareArgs(Args, frozen=True):
     gpu_share_unsupported_models: list[GPUShareUnsupportedModel] = msgspec.field(default_factory=list)
 
 
-# -- Koordinator: small plugins ----------------------------------------------------------------------------------------
+# Koordinator: small plugins
 
 
 class ResourcesType(Args, frozen=True):
@@ -334,7 +336,7 @@ class SchedulingHintArgs(Args, frozen=True):
     max_hint_nodes: int = 100
 
 
-# -- ours --------------------------------------------------------------------------------------------------------------
+# Ours
 
 
 def _for_every_kind(amount: int) -> dict[str, int]:

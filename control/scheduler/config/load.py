@@ -46,14 +46,16 @@ class ProfileSettings:
 
 
 @dataclass(frozen=True)
-class Settings:
+class SchedulerSettings:
     """The file as it was written, defaults filled in, and its profiles."""
 
     configuration: Configuration
     profiles: tuple[ProfileSettings, ...]
 
 
-def load(text: str, known: Collection[str], implements: Implements, promised: Collection[str] = ()) -> Settings:
+def load(
+    text: str, known: Collection[str], implements: Implements, promised: Collection[str] = ()
+) -> SchedulerSettings:
     """Read, complete and check a file; "" is an empty one. Raises ConfigurationError.
 
     `known`: plugins of this build. `promised`: names that are no mistake although the build lacks them."""
@@ -81,10 +83,10 @@ def load(text: str, known: Collection[str], implements: Implements, promised: Co
             )
     if errors:
         raise ConfigurationError(errors)
-    return Settings(configuration, tuple(profiles))
+    return SchedulerSettings(configuration, tuple(profiles))
 
 
-def shown(settings: Settings) -> dict[str, Any]:
+def shown(settings: SchedulerSettings) -> dict[str, Any]:
     """The effective configuration as JSON, for /configz: plugins expanded, all arguments with their defaults."""
     document: dict[str, Any] = msgspec.to_builtins(settings.configuration, enc_hook=wire.enc_hook)
     for profile, one in zip(document["profiles"], settings.profiles, strict=True):

@@ -47,7 +47,7 @@ def _set() -> Any:
     return msgspec.field(default_factory=PluginSet)
 
 
-class Plugins(_Config):
+class ProfilePlugins(_Config):
     """One set a point; `multi_point` means every point that a plugin implements."""
 
     pre_enqueue: PluginSet = _set()
@@ -73,7 +73,7 @@ class Plugins(_Config):
         return ((point, self.at(point)) for point in _ATTRIBUTES)
 
 
-_ATTRIBUTES: Final = dict(zip(Plugins.__struct_encode_fields__, Plugins.__struct_fields__, strict=True))
+_ATTRIBUTES: Final = dict(zip(ProfilePlugins.__struct_encode_fields__, ProfilePlugins.__struct_fields__, strict=True))
 
 
 class PluginConfig(_Config):
@@ -88,7 +88,7 @@ class Profile(_Config):
 
     scheduler_name: str = ""
     percentage_of_nodes_to_score: int | None = None
-    plugins: Plugins | None = None
+    plugins: ProfilePlugins | None = None
     plugin_config: list[PluginConfig] = msgspec.field(default_factory=list)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from control.scheduler.config.model import POINTS, PluginRef, Plugins, PluginSet
+from control.scheduler.config.model import POINTS, PluginRef, PluginSet, ProfilePlugins
 
 DEFAULT_WEIGHTS: Final = {
     "TaintToleration": 3,
@@ -55,11 +55,11 @@ def default_set() -> PluginSet:
     return PluginSet([PluginRef(name, DEFAULT_WEIGHTS.get(name, 0)) for name in DEFAULT_PLUGINS])
 
 
-def merged(plugins: Plugins | None) -> Plugins:
+def merged(plugins: ProfilePlugins | None) -> ProfilePlugins:
     """A profile's plugins on top of the defaults, with DefaultPreBind (spec 05 §1.3-2). The argument is left alone."""
-    own = plugins or Plugins()
+    own = plugins or ProfilePlugins()
     sets = [merge_set(default_set() if point == "multiPoint" else PluginSet(), given) for point, given in own.sets()]
-    found = Plugins(*sets)
+    found = ProfilePlugins(*sets)
     pre_bind = found.pre_bind
     if PREBIND not in pre_bind.names() and not pre_bind.switched_off() & {PREBIND, "*"}:
         pre_bind.enabled.append(PluginRef(PREBIND))
@@ -82,7 +82,7 @@ def merge_set(default: PluginSet, own: PluginSet) -> PluginSet:
     return PluginSet(enabled, list(own.disabled))
 
 
-def expanded(plugins: Plugins, implements: Implements) -> Enabled:
+def expanded(plugins: ProfilePlugins, implements: Implements) -> Enabled:
     """What runs at each point; who does nothing there is left out. Raises PluginError for who is enabled twice."""
     points = {point: tuple(_at(plugins, point, implements)) for point in POINTS}
     weights: dict[str, int] = {}
@@ -92,7 +92,7 @@ def expanded(plugins: Plugins, implements: Implements) -> Enabled:
     return Enabled(points, weights)
 
 
-def _at(plugins: Plugins, point: str, implements: Implements) -> list[str]:
+def _at(plugins: ProfilePlugins, point: str, implements: Implements) -> list[str]:
     listed = plugins.at(point).names()
     _once(listed, point)
     explicit = [name for name in listed if implements(name, point)]

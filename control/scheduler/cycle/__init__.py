@@ -1,1 +1,1 @@
-"""One pod's scheduling cycle and its binding, and the loop that runs them (spec 05 §3.5)."""
+"""The scheduling cycle of a pod, its binding, and the loop that runs them (spec 05 §3.5)."""

@@ -1,11 +1,11 @@
-"""A whole job placed within one cycle, when a plugin has planned it (spec 05 §12; gate EnableInlineBatchSchedule).
+"""Placing a whole job within one cycle, after a plugin planned it (spec 05 §12; gate EnableInlineBatchSchedule).
 
-FindOneNode plans a node for every member. Without this engine the plan narrows each member's own cycle to its node;
-with it the first member's cycle checks, claims and asks permission for all of them. Either everybody has a node, and
-each is bound by a task of its own, or everything is taken back and the first member says why.
+FindOneNode plans a node for every member. Without this engine the plan restricts each member's own cycle to its node.
+With it the first member's cycle checks, claims and permits all members. Either every member has a node, and each is
+bound by a task of its own, or all claims are released and the first member's cycle fails with the reason.
 
-Nothing is copied: cycles are synchronous, so members are claimed on the table itself, which later members then see, and
-are taken back from there.
+The table is not copied: cycles are synchronous, so members are claimed on the table itself, where later members see
+them, and are released there.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from control.scheduler.cycle.cycle import Cycle, CycleFailed, Placement, narrow
+from control.scheduler.cycle.cycle import Cycle
+from control.scheduler.cycle.evaluation import run_pre_filters
+from control.scheduler.cycle.placement import CycleFailed, Placement
 from control.scheduler.framework.plugin import CycleState
-from control.scheduler.framework.status import SUCCESS, Status, error, unresolvable
+from control.scheduler.framework.status import SUCCESS, PluginStatus, error, unresolvable
 from control.scheduler.process.metrics import exponential
 from control.scheduler.state.cache import CacheError
 from control.scheduler.state.pods import PodInfo
@@ -42,34 +44,43 @@ class BatchMetrics(MetricSet):
         def counter(name: str, text: str, *labels: str) -> Counter:
             return Counter("scheduler_" + name, text, labels, registry=registry)
 
-        self.jobs = histogram("inline_batch_schedule_duration_seconds", "Time of placing a whole job.", "result")
-        self.by_node = histogram("batch_algorithm_by_node_duration_seconds", "Time of a job's pods on one node.")
-        self.by_pod = histogram("batch_algorithm_by_pod_duration_seconds", "Time of one pod of a job.")
-        self.cleanups = counter("batch_assumed_pods_cleanup_total", "Pods whose nodes were given back.", "reason")
-        self.partial_jobs = counter("batch_partial_bind_jobs_total", "Jobs of which only some pods were bound.")
-        self.partial_pods = counter("batch_partial_bind_pods_total", "Pods of those jobs.", "status")
+        self.jobs = histogram("inline_batch_schedule_duration_seconds", "Duration of placing a whole job.", "result")
+        self.by_node = histogram(
+            "batch_algorithm_by_node_duration_seconds", "Duration of placing a job's pods on one node."
+        )
+        self.by_pod = histogram("batch_algorithm_by_pod_duration_seconds", "Duration of placing one pod of a job.")
+        self.cleanups = counter(
+            "batch_assumed_pods_cleanup_total", "Placed pods of jobs whose claims were released.", "reason"
+        )
+        self.partial_jobs = counter("batch_partial_bind_jobs_total", "Jobs with both bound and unbound pods.")
+        self.partial_pods = counter(
+            "batch_partial_bind_pods_total", "Pods of partially bound jobs, by result.", "status"
+        )
         self.bind_failures = counter(
-            "batch_bind_failures_total", "Pods of jobs that were not bound.", "reason", "phase"
+            "batch_bind_failures_total", "Pods of jobs whose binding failed.", "reason", "phase"
         )
         for reason in (SCHEDULE_FAILURE, PERMIT_FAILURE):
             self.cleanups.labels(reason)
 
 
 class JobBindings:
-    """How the bindings of one job end: together, or in part."""
+    """Counts how the bindings of one job end: all, none, or some of them."""
 
     def __init__(self, size: int, metrics: BatchMetrics) -> None:
-        self._left, self._bound, self._failed = size, 0, 0
+        self._in_progress = size
+        self._bound = 0
+        self._failed = 0
         self._metrics = metrics
 
     def ended(self, placement: Placement, ok: bool) -> None:
-        """A pod of the job is bound, or not."""
-        self._left -= 1
-        self._bound, self._failed = self._bound + ok, self._failed + (not ok)
+        """The binding of one pod of the job succeeded or failed."""
+        self._in_progress -= 1
+        self._bound += ok
+        self._failed += not ok
         if not ok:
             phase = placement.phase
             self._metrics.bind_failures.labels(_BIND_FAILURES.get(phase, "permit_error"), phase or "Permit").inc()
-        if not self._left and self._bound and self._failed:
+        if not self._in_progress and self._bound and self._failed:
             self._metrics.partial_jobs.inc()
             self._metrics.partial_pods.labels("success").inc(self._bound)
             self._metrics.partial_pods.labels("failure").inc(self._failed)
@@ -86,27 +97,27 @@ class _Refusal:
 
 
 class InlineBatch:
-    """The engine of one profile. `place` is called by the cycle of the member that was planned for."""
+    """The `BatchEngine`. The cycle of the member that triggered the plan calls `place`."""
 
-    def __init__(self, cycle: Cycle, metrics: BatchMetrics) -> None:
-        self._cycle, self._metrics = cycle, metrics
+    def __init__(self, metrics: BatchMetrics) -> None:
+        self._metrics = metrics
 
-    def place(self, state: CycleState, pod: PodInfo) -> Placement | Status:
-        """Claim the nodes of `state.plan`. The placement of `pod`, with everybody's in `job`; or why there is none."""
+    def place(self, cycle: Cycle, state: CycleState, pod: PodInfo) -> Placement | PluginStatus:
+        """Claim the nodes of `state.plan`. Returns the placement of `pod` with all members' in `job`, or the reason."""
         begun = perf_counter()
         claimed: list[Placement] = []
         try:
-            status = self._claim(state, pod, claimed)
+            status = self._claim(cycle, state, pod, claimed)
             reason = SCHEDULE_FAILURE
             if status is None:
-                status, reason = self._permit(claimed), PERMIT_FAILURE
-        except BaseException:  # a plugin's fault: what was claimed must not stay claimed
-            self._take_back(claimed, SCHEDULE_FAILURE)
+                status, reason = _permit(cycle, claimed), PERMIT_FAILURE
+        except BaseException:  # also on a plugin's bug the claims must not remain
+            self._release(cycle, claimed, SCHEDULE_FAILURE)
             raise
         result = "success" if status is None else "failure"
         self._metrics.jobs.labels(result).observe(perf_counter() - begun)
         if status is not None:
-            self._take_back(claimed, reason)
+            self._release(cycle, claimed, reason)
             return status
         bindings = JobBindings(len(claimed), self._metrics)
         first = next(one for one in claimed if one.pod.uid == pod.uid)
@@ -115,11 +126,11 @@ class InlineBatch:
         first.job = tuple(claimed)
         return first
 
-    # -- nodes -------------------------------------------------------------------------------------------------------
-
-    def _claim(self, state: CycleState, trigger: PodInfo, claimed: list[Placement]) -> Status | None:
-        """A node for every member, as planned; None when each has its own."""
-        table = self._cycle.table
+    def _claim(
+        self, cycle: Cycle, state: CycleState, trigger: PodInfo, claimed: list[Placement]
+    ) -> PluginStatus | None:
+        """Claim the planned node of every member. Returns None if all succeeded."""
+        table = cycle.table
         by_row: dict[int, list[PodInfo]] = {}
         for member, row in state.plan:
             if row < 0 or not table.valid[row]:
@@ -128,14 +139,15 @@ class InlineBatch:
         refusals: list[_Refusal] = []
         for row, members in by_row.items():
             begun = perf_counter()
-            self._claim_on(state, row, sorted(members, key=lambda one: one.key), claimed, refusals)
+            self._claim_on(cycle, state, row, sorted(members, key=lambda one: one.key), claimed, refusals)
             self._metrics.by_node.observe(perf_counter() - begun)
         if refusals:
-            return _failed(claimed, refusals)
+            return _job_failure(claimed, refusals)
         return None if any(one.pod.uid == trigger.uid for one in claimed) else error("no pods to schedule")
 
     def _claim_on(
         self,
+        cycle: Cycle,
         state: CycleState,
         row: int,
         members: Sequence[PodInfo],
@@ -144,89 +156,89 @@ class InlineBatch:
     ) -> None:
         refused: _Refusal | None = None
         for member in members:
-            if member.terminating or member.uid in self._cycle.cache.pods:
+            if member.terminating or member.uid in cycle.cache.pods:
                 continue
             if refused is None:
                 begun = perf_counter()
-                found = self._place_one(state, member, row)
+                placed = _place_member(cycle, state, member, row)
                 self._metrics.by_pod.observe(perf_counter() - begun)
-                if isinstance(found, Placement):
-                    claimed.append(found)
+                if isinstance(placed, Placement):
+                    claimed.append(placed)
                     continue
-                refused = found
+                refused = placed
             refusals.append(_Refusal(member, refused.node, refused.text, refused.plugin))
 
-    def _place_one(self, job: CycleState, pod: PodInfo, row: int) -> Placement | _Refusal:
-        """PreFilter to Reserve for one member on its node."""
-        cycle, node = self._cycle, self._cycle.table.names[row]
-        state = CycleState(same_job=job.same_job)
-        who = f"{pod.key}/{pod.uid}"
-        try:
-            status, left_out = self._pre_filter(state, pod, row)
-            if not status.ok:
-                return _Refusal(pod, node, f"pre-filter failed for pod {who}, {status.message}", status.plugin)
-            if left_out:
-                return _Refusal(pod, node, f"node {node} is pre-filter out for pod {who}")
-            status = cycle.fits(state, pod, row)
-            if not status.ok:
-                text = f"filter pod {who} on node {node} failed, err: {status.message}"
-                return _Refusal(pod, node, text, status.plugin)
-        finally:
-            while state.undo:
-                state.undo.pop()()
-        placement = Placement(pod, row, node, state, 1, 1)
-        try:
-            cycle.claim(placement)
-        except CacheError as failure:
-            return _Refusal(pod, node, f"assume pod {who} on node {node} failed, err: {failure}")
-        except CycleFailed as failure:
-            text = f"reserve pod {who} on node {node} failed, err: {failure}"
-            return _Refusal(pod, node, text, failure.status.plugin)
-        return placement
-
-    def _pre_filter(self, state: CycleState, pod: PodInfo, row: int) -> tuple[Status, bool]:
-        """What PreFilter and the hooks around it say, and whether they leave the node out."""
-        framework = self._cycle.framework
-        for plugin in framework.before_pre_filter:
-            status = plugin.before_pre_filter(state, pod).by(plugin.name)
-            if not status.ok and not status.skipped:
-                return status, False
-        rows, _, status = narrow(framework, state, pod)
-        if not status.ok or (rows is not None and row not in rows):
-            return status, status.ok
-        for plugin in framework.after_pre_filter:
-            status = plugin.after_pre_filter(state, pod, rows).by(plugin.name)
-            if not status.ok and not status.skipped:
-                return status, False
-        return SUCCESS, False
-
-    # -- permission --------------------------------------------------------------------------------------------------
-
-    def _permit(self, claimed: Sequence[Placement]) -> Status | None:
-        """Ask for everybody, in the order in which they were claimed; in the end nobody may have to wait."""
-        for placement in claimed:
-            try:
-                self._cycle.permit(placement)
-            except CycleFailed as failure:
-                key, why = placement.pod.key, failure.status
-                text = f"permit failed for pod {key}@{placement.node}: {why.message}"
-                return unresolvable(text, plugin=why.plugin) if why.rejected else error(text, plugin=why.plugin)
-        waiting = sum(self._cycle.waiting.waiting(one.pod.uid) is not None for one in claimed)
-        if waiting:
-            return unresolvable(
-                f"inline batch permit did not complete: {waiting} pods are still waiting after all pods were permitted"
-            )
-        return None
-
-    def _take_back(self, claimed: Sequence[Placement], reason: str) -> None:
+    def _release(self, cycle: Cycle, claimed: Sequence[Placement], reason: str) -> None:
         for placement in reversed(claimed):
-            self._cycle.take_back(placement)
-            self._cycle.waiting.leave(placement.pod.uid)
+            cycle.release(placement)
+            cycle.waiting.leave(placement.pod.uid)
         self._metrics.cleanups.labels(reason).inc(len(claimed))
 
 
-def _failed(claimed: Sequence[Placement], refusals: Sequence[_Refusal]) -> Status:
-    """What the first refusal, by the pod's key, and the pods that do have a node there make of the whole job."""
+def _place_member(cycle: Cycle, job: CycleState, pod: PodInfo, row: int) -> Placement | _Refusal:
+    """PreFilter to Reserve for one member on its node."""
+    node = cycle.table.names[row]
+    state = CycleState(same_job=job.same_job)
+    full_name = f"{pod.key}/{pod.uid}"
+    try:
+        status, left_out = _pre_filter(cycle, state, pod, row)
+        if not status.ok:
+            return _Refusal(pod, node, f"pre-filter failed for pod {full_name}, {status.message}", status.plugin)
+        if left_out:
+            return _Refusal(pod, node, f"node {node} is pre-filter out for pod {full_name}")
+        status = cycle.fits(state, pod, row)
+        if not status.ok:
+            text = f"filter pod {full_name} on node {node} failed, err: {status.message}"
+            return _Refusal(pod, node, text, status.plugin)
+    finally:
+        state.run_undo()
+    placement = Placement(pod, row, node, state, 1, 1)
+    try:
+        cycle.claim(placement)
+    except CacheError as failure:
+        return _Refusal(pod, node, f"assume pod {full_name} on node {node} failed, err: {failure}")
+    except CycleFailed as failure:
+        text = f"reserve pod {full_name} on node {node} failed, err: {failure}"
+        return _Refusal(pod, node, text, failure.status.plugin)
+    return placement
+
+
+def _pre_filter(cycle: Cycle, state: CycleState, pod: PodInfo, row: int) -> tuple[PluginStatus, bool]:
+    """The status of PreFilter and the hooks around it, and whether they exclude the node."""
+    framework = cycle.framework
+    for plugin in framework.before_pre_filter:
+        status = plugin.before_pre_filter(state, pod).by(plugin.name)
+        if not status.ok and not status.skipped:
+            return status, False
+    rows, _, status = run_pre_filters(framework, state, pod)
+    if not status.ok or (rows is not None and row not in rows):
+        return status, status.ok
+    for plugin in framework.after_pre_filter:
+        status = plugin.after_pre_filter(state, pod, rows).by(plugin.name)
+        if not status.ok and not status.skipped:
+            return status, False
+    return SUCCESS, False
+
+
+def _permit(cycle: Cycle, claimed: Sequence[Placement]) -> PluginStatus | None:
+    """Permit all members, in the order of the claims. Returns None if no member is held at Permit afterwards."""
+    for placement in claimed:
+        try:
+            cycle.permit(placement)
+        except CycleFailed as failure:
+            status = failure.status
+            text = f"permit failed for pod {placement.pod.key}@{placement.node}: {status.message}"
+            return unresolvable(text, plugin=status.plugin) if status.rejected else error(text, plugin=status.plugin)
+    waiting = sum(cycle.waiting.waiting(one.pod.uid) is not None for one in claimed)
+    if waiting:
+        return unresolvable(
+            f"inline batch permit did not complete: {waiting} pods are still waiting after all pods were permitted"
+        )
+    return None
+
+
+def _job_failure(claimed: Sequence[Placement], refusals: Sequence[_Refusal]) -> PluginStatus:
+    """The status of the job: its first refusal by the pod's key, with the pods that were placed on the same node."""
     first = min(refusals, key=lambda one: one.pod.key)
     beside = sorted(one.pod.key for one in claimed if one.node == first.node)
     text = (

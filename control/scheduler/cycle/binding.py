@@ -1,6 +1,6 @@
-"""What follows a placement: wait for permission, prepare, patch once, bind (spec 05 §3.5-9, §5.7). One task a pod.
+"""Binding of a placed pod: wait at Permit, PreBind, one patch, Bind (spec 05 §3.5-9, §5.7). One task per pod.
 
-Whatever fails, the pod is unreserved everywhere and forgotten, and goes back to the queue; nothing is left claimed.
+When a step fails, the pod is unreserved in every plugin, forgotten, and requeued; nothing remains claimed.
 """
 
 from __future__ import annotations
@@ -12,51 +12,62 @@ from typing import Protocol
 
 import msgspec
 
-from control.scheduler.cycle.cycle import Cycle, Placement
+from control.scheduler.cycle.cycle import Cycle
 from control.scheduler.cycle.extenders import Extenders
-from control.scheduler.framework.status import SUCCESS, Code, Status, error
+from control.scheduler.cycle.placement import Placement
+from control.scheduler.framework.status import SUCCESS, Code, PluginStatus, error
 from control.scheduler.state.pods import PodInfo
 from koordlet.api.core import Pod
 from koordlet.app.logging import get_logger
 
 log = get_logger(__name__)
 
-Current = Callable[[str], "Pod | None"]
-"""`namespace/name` -> the pod as last seen, or None."""
+CurrentPod = Callable[[str], "Pod | None"]
+"""`namespace/name` -> the last known version of the pod, or None."""
 
 
-class Outcomes(Protocol):
-    """Told how bindings end."""
+class BindingOutcomes(Protocol):
+    """Receives the results of bindings."""
 
     def binding(self, placement: Placement) -> None:
-        """Permission is given: events no longer matter to the pod (spec 05 §3.3-3)."""
+        """The pod is permitted: events no longer matter to it (spec 05 §3.3-3)."""
 
     def bound(self, placement: Placement) -> None: ...
 
-    def not_bound(self, placement: Placement, status: Status) -> None:
-        """Everything is taken back; the pod is to be queued again."""
+    def not_bound(self, placement: Placement, status: PluginStatus) -> None:
+        """The claim is released; the pod is to be requeued."""
 
 
 class BindTimings(Protocol):
-    """Told how long things take while pods are bound."""
+    """Receives the durations of the steps of bindings."""
 
-    def permit_waited(self, status: Status, seconds: float) -> None: ...
+    def permit_waited(self, status: PluginStatus, seconds: float) -> None: ...
 
-    def took(self, plugin: str, point: str, status: Status, seconds: float) -> None:
-        """A plugin at PreBind, Bind or PostBind, of a pod whose cycle was measured."""
+    def took(self, plugin: str, point: str, status: PluginStatus, seconds: float) -> None:
+        """A call at PreBind, Bind or PostBind, for a pod whose cycle was measured."""
 
 
 class Binder:
-    """Binding tasks of one profile. `current`: None leaves the last-minute check out."""
+    """Binding tasks of one profile."""
 
-    def __init__(self, cycle: Cycle, outcomes: Outcomes, current: Current | None = None) -> None:
-        self._cycle, self._outcomes, self._current = cycle, outcomes, current
-        self.timings: BindTimings | None = None
-        self.extenders: Extenders | None = None
+    def __init__(
+        self,
+        cycle: Cycle,
+        outcomes: BindingOutcomes,
+        current: CurrentPod | None = None,
+        timings: BindTimings | None = None,
+        extenders: Extenders | None = None,
+    ) -> None:
+        """Without `current` the pod is not checked again before it is bound."""
+        self._cycle = cycle
+        self._outcomes = outcomes
+        self._current = current
+        self._timings = timings
+        self._extenders = extenders
         self._tasks: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
-        """Bindings under way."""
+        """Bindings in progress."""
         return len(self._tasks)
 
     def start(self, placement: Placement) -> None:
@@ -66,12 +77,12 @@ class Binder:
         task.add_done_callback(self._tasks.discard)
 
     async def idle(self) -> None:
-        """Until no binding is under way."""
+        """Wait until no binding is in progress."""
         while self._tasks:
             await asyncio.wait(self._tasks)
 
     async def stop(self) -> None:
-        """Cancel what is under way. What the API server has taken in counts; the next start sees it."""
+        """Cancel the bindings in progress. Those that reached the API server count; the next start sees them."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -83,7 +94,7 @@ class Binder:
             log.exception("Binding failed", pod=placement.pod.key, node=placement.node, err=failure)
             status = error(f"{type(failure).__name__}: {failure}")
         if not status.ok:
-            self._cycle.take_back(placement)
+            self._cycle.release(placement)
             self._outcomes.not_bound(placement, status)
             return
         self._outcomes.bound(placement)
@@ -92,17 +103,17 @@ class Binder:
             try:
                 await plugin.post_bind(placement.state, placement.pod, placement.row)
                 self._took(placement, plugin.name, "PostBind", SUCCESS, begun)
-            except Exception as failure:  # the pod is bound whatever a plugin makes of it
+            except Exception as failure:  # the pod is bound in any case
                 log.exception("PostBind failed", pod=placement.pod.key, plugin=plugin.name, err=failure)
 
-    async def _bind(self, placement: Placement) -> Status:
+    async def _bind(self, placement: Placement) -> PluginStatus:
         pod, state, framework = placement.pod, placement.state, self._cycle.framework
         if placement.parked:
             begun = perf_counter()
             status = await self._cycle.waiting.wait(pod.uid)
-            if self.timings is not None:
-                self.timings.permit_waited(status, perf_counter() - begun)
-            if not status.ok and placement.bindings is None:  # a job was let go as a whole
+            if self._timings is not None:
+                self._timings.permit_waited(status, perf_counter() - begun)
+            if not status.ok and placement.bindings is None:  # a job placed at once was permitted as a whole
                 return status
         self._outcomes.binding(placement)
         original, status = self._checked(pod)
@@ -113,7 +124,7 @@ class Binder:
         if not status.ok:
             return status
         placement.phase = "Bind"
-        extender = self.extenders.binder(pod) if self.extenders is not None else None
+        extender = self._extenders.binder(pod) if self._extenders is not None else None
         if extender is not None:
             return await extender.bind(pod, placement.node)
         for plugin in framework.bind:
@@ -124,8 +135,8 @@ class Binder:
                 return status.by(plugin.name)
         return error("no bind plugin took the pod")
 
-    def _checked(self, pod: PodInfo) -> tuple[Pod | None, Status]:
-        """The pod as it is now, unless it is no longer ours to bind (gate DynamicSchedulerCheck)."""
+    def _checked(self, pod: PodInfo) -> tuple[Pod | None, PluginStatus]:
+        """The current version of the pod, unless it must not be bound any more (gate DynamicSchedulerCheck)."""
         if self._current is None:
             return pod.pod, SUCCESS
         now = self._current(pod.key)
@@ -137,8 +148,8 @@ class Binder:
             return None, error("pod is being deleted")
         return now, SUCCESS
 
-    async def _prepare(self, placement: Placement, original: Pod) -> Status:
-        """PreBind on a copy, then one patch with what changed."""
+    async def _prepare(self, placement: Placement, original: Pod) -> PluginStatus:
+        """PreBind on a copy, then one patch with the changes."""
         framework = self._cycle.framework
         if not framework.pre_bind:
             return SUCCESS
@@ -157,13 +168,13 @@ class Binder:
                 return status.by(patcher.name)
         return error("plugins changed the pod, but none that sends the change (DefaultPreBind) is enabled at preBind")
 
-    def _took(self, placement: Placement, plugin: str, point: str, status: Status, begun: float) -> None:
-        if placement.state.measured and self.timings is not None:
-            self.timings.took(plugin, point, status, perf_counter() - begun)
+    def _took(self, placement: Placement, plugin: str, point: str, status: PluginStatus, begun: float) -> None:
+        if placement.state.measured and self._timings is not None:
+            self._timings.took(plugin, point, status, perf_counter() - begun)
 
 
 def _copy(pod: Pod) -> Pod:
-    """A pod whose labels and annotations, and the members of its spec, may be replaced."""
+    """A copy whose labels, annotations and spec fields may be replaced."""
     meta = msgspec.structs.replace(
         pod.metadata, labels=dict(pod.metadata.labels), annotations=dict(pod.metadata.annotations)
     )

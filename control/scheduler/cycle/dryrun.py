@@ -1,11 +1,12 @@
-"""Trying a pod on a row with other pods added or removed: plugins are told, all is taken back (spec 05 §3.6)."""
+"""Trying a pod on a row with other pods added or removed; plugins take part, and everything is reverted (spec 05
+§3.6)."""
 
 from __future__ import annotations
 
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from control.scheduler.framework.status import SUCCESS, Status
+from control.scheduler.framework.status import SUCCESS, PluginStatus
 from control.scheduler.state.pods import PodInfo
 from control.scheduler.state.table import Trial
 
@@ -15,9 +16,9 @@ if TYPE_CHECKING:
 
 
 class DryRun:
-    """`with DryRun(framework, state, pod) as trial: trial.remove(victim); handle.fits(state, pod, row)`.
+    """`with DryRun(framework, state, pod) as trial: trial.remove(victim); runtime.fits(state, pod, row)`.
 
-    Pods may be added and removed again in any order. A plugin that refuses an addition ends the trial with its status.
+    Pods may be added and removed again in any order. A plugin that refuses a change ends the dry run with its status.
     """
 
     def __init__(self, framework: Framework, state: CycleState, pod: PodInfo) -> None:
@@ -40,7 +41,7 @@ class DryRun:
                     plugin.added(self._state, self._pod, other, row)
         self._trial.undo()
 
-    def add(self, other: PodInfo, row: int) -> Status:
+    def add(self, other: PodInfo, row: int) -> PluginStatus:
         self._trial.add(other, row)
         self._done.append((other, row, True))
         for plugin in self._framework.added:
@@ -49,7 +50,7 @@ class DryRun:
                 return status.by(plugin.name)
         return SUCCESS
 
-    def remove(self, other: PodInfo) -> Status:
+    def remove(self, other: PodInfo) -> PluginStatus:
         row = other.row
         self._trial.remove(other)
         self._done.append((other, row, False))

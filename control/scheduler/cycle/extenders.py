@@ -1,11 +1,11 @@
-"""Extenders: services of others that filter, score and bind over HTTP, as kube-scheduler's configuration has them.
+"""Extenders: external services that filter, score and bind over HTTP, as in kube-scheduler's configuration.
 
-A cycle is synchronous and must not wait for anybody. So a pod that extenders are interested in is judged twice: its
-nodes are filtered, the extenders are asked about those that fit, and then the cycle runs as always, with their
-`Verdict` by node name in hand. A node that began to fit meanwhile was not asked about and is left out this time. What
-extenders bind, they bind in the pod's own task.
+A cycle is synchronous and cannot wait for HTTP. Therefore a pod in which extenders are interested is evaluated twice:
+its nodes are filtered, the extenders are called with those that fit, and then the normal cycle runs with their
+`ExtenderResult`. A node that begins to fit in between was not sent to the extenders and is not used this time. An
+extender that binds is called in the pod's binding task.
 
-Who is refused by an extender is tried again after any event: extenders name none.
+A pod that an extender rejects is retried after any event, because extenders do not declare events.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import json
 import os
 import ssl
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import aiohttp
@@ -23,25 +22,26 @@ from prometheus_client import CollectorRegistry, Counter
 
 from control.scheduler.config.errors import ConfigurationError
 from control.scheduler.config.model import ExtenderConfig, ExtenderTls
-from control.scheduler.cycle.cycle import Cycle
-from control.scheduler.explain.podreport import judge
-from control.scheduler.framework.plugin import CycleState
-from control.scheduler.framework.status import SUCCESS, Status, error, unresolvable, unschedulable
+from control.scheduler.cycle.evaluation import evaluate
+from control.scheduler.framework.plugin import CycleState, ExtenderResult
+from control.scheduler.framework.profile import Framework
+from control.scheduler.framework.status import SUCCESS, PluginStatus, error, unresolvable, unschedulable
 from control.scheduler.state.pods import PodInfo
+from control.scheduler.state.table import NodeTable
 from koordlet.api.encoding import wire
 from koordlet.app.logging import get_logger
 from koordlet.app.metrics import MetricSet
 
 log = get_logger(__name__)
 
-PLUGIN: Final = "Extender"
-"""Stands for all extenders where the queue asks which plugin refused a pod."""
-SCALE: Final = 10
-"""An extender's scores go up to 10, plugins' up to 100."""
+EXTENDER: Final = "Extender"
+"""The plugin name that stands for all extenders as the reason of a rejection."""
+SCORE_SCALE: Final = 10
+"""The highest score of an extender is 10, of a plugin 100."""
 
 
 class ExtenderError(Exception):
-    """An extender did not answer, or not in a way that can be used; the message names it."""
+    """An extender did not respond, or its response is unusable. The message names the extender."""
 
 
 class ExtenderMetrics(MetricSet):
@@ -49,23 +49,15 @@ class ExtenderMetrics(MetricSet):
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.calls = Counter(
-            "scheduler_extender_requests_total", "Requests to extenders.", ["extender", "verb", "result"],
+            "scheduler_extender_requests_total",
+            "Requests to extenders.",
+            ["extender", "verb", "result"],
             registry=registry,
-        )  # fmt: skip
-
-
-@dataclass
-class Verdict:
-    """What extenders make of the nodes that fit a pod."""
-
-    allowed: frozenset[str]
-    refused: Mapping[str, Status] = field(default_factory=dict)
-    scores: Mapping[str, int] = field(default_factory=dict)
-    """Weighted and scaled; a node that is not in it has 0."""
+        )
 
 
 class Extender:
-    """One of them."""
+    """The client of one extender."""
 
     def __init__(
         self,
@@ -74,66 +66,69 @@ class Extender:
         session: aiohttp.ClientSession,
         metrics: ExtenderMetrics,
     ) -> None:
-        self.config, self._tls = config, tls
+        self.config = config
         self.url = config.url_prefix.rstrip("/")
-        self._session, self._metrics = session, metrics
-        self._managed = frozenset(one.name for one in config.managed_resources)
+        self._tls = tls
+        self._session = session
+        self._metrics = metrics
+        self._managed = frozenset(resource.name for resource in config.managed_resources)
 
     def interested(self, pod: PodInfo) -> bool:
-        """Whether the pod asks for a resource that the extender manages; for everything, if it manages none."""
+        """Whether the pod uses a resource that the extender manages; always true if it manages none."""
         if not self._managed:
             return True
         spec = pod.pod.spec
         return any(
-            not self._managed.isdisjoint((*one.resources.requests, *one.resources.limits))
-            for one in (*spec.containers, *spec.init_containers)
+            not self._managed.isdisjoint((*container.resources.requests, *container.resources.limits))
+            for container in (*spec.containers, *spec.init_containers)
         )
 
-    async def filter(self, cycle: Cycle, pod: PodInfo, nodes: Sequence[str]) -> tuple[list[str], dict[str, Status]]:
-        """(nodes that it allows, what it says of the others that it names). Raises ExtenderError."""
-        found = await self._call("filter", self.config.filter_verb, self._about(cycle, pod, nodes))
-        if found.get("Error"):
-            raise ExtenderError(f"{self.url}: {found['Error']}")
-        refused: dict[str, Status] = {}
+    async def filter(
+        self, table: NodeTable, pod: PodInfo, nodes: Sequence[str]
+    ) -> tuple[list[str], dict[str, PluginStatus]]:
+        """(allowed nodes, status of the nodes that it refuses by name). Raises ExtenderError."""
+        response = await self._call("filter", self.config.filter_verb, self._arguments(table, pod, nodes))
+        if response.get("Error"):
+            raise ExtenderError(f"{self.url}: {response['Error']}")
+        refused: dict[str, PluginStatus] = {}
         for key, status in (("FailedNodes", unschedulable), ("FailedAndUnresolvableNodes", unresolvable)):
-            for node, text in (found.get(key) or {}).items():
-                refused[str(node)] = status(str(text), plugin=PLUGIN)
-        names = found.get("NodeNames") if self.config.node_cache_capable else None
+            for node, text in (response.get(key) or {}).items():
+                refused[str(node)] = status(str(text), plugin=EXTENDER)
+        names = response.get("NodeNames") if self.config.node_cache_capable else None
         if names is None:
-            items = (found.get("Nodes") or {}).get("items") or []
-            names = [((one or {}).get("metadata") or {}).get("name") for one in items]
-        asked = frozenset(nodes)
-        strange = next((name for name in names if name not in asked), None)
-        if strange is not None:
-            raise ExtenderError(f"{self.url}: extender allows node {strange!r}, which it was not asked about")
+            items = (response.get("Nodes") or {}).get("items") or []
+            names = [((node or {}).get("metadata") or {}).get("name") for node in items]
+        sent = frozenset(nodes)
+        unknown = next((name for name in names if name not in sent), None)
+        if unknown is not None:
+            raise ExtenderError(f"{self.url}: extender allows node {unknown!r}, which was not in the request")
         return [str(name) for name in names if str(name) not in refused], refused
 
-    async def prioritize(self, cycle: Cycle, pod: PodInfo, nodes: Sequence[str]) -> dict[str, int]:
+    async def prioritize(self, table: NodeTable, pod: PodInfo, nodes: Sequence[str]) -> dict[str, int]:
         """Weighted scores by node. Raises ExtenderError."""
-        found = await self._call("prioritize", self.config.prioritize_verb, self._about(cycle, pod, nodes))
+        response = await self._call("prioritize", self.config.prioritize_verb, self._arguments(table, pod, nodes))
         try:
-            return {str(one["Host"]): int(one["Score"]) * self.config.weight for one in found or ()}
-        except (KeyError, TypeError, ValueError) as problem:
-            raise ExtenderError(f"{self.url}: not a list of hosts with scores: {problem!r}") from problem
+            return {str(item["Host"]): int(item["Score"]) * self.config.weight for item in response or ()}
+        except (KeyError, TypeError, ValueError) as failure:
+            raise ExtenderError(f"{self.url}: not a list of hosts with scores: {failure!r}") from failure
 
-    async def bind(self, pod: PodInfo, node: str) -> Status:
-        """Bind the pod there."""
+    async def bind(self, pod: PodInfo, node: str) -> PluginStatus:
+        """Let the extender bind the pod."""
         body = {"PodName": pod.name, "PodNamespace": pod.namespace, "PodUID": pod.uid, "Node": node}
         try:
-            found = await self._call("bind", self.config.bind_verb, body)
-        except ExtenderError as problem:
-            return error(str(problem), plugin=PLUGIN)
-        said = found.get("Error") if isinstance(found, dict) else None
-        return error(f"{self.url}: {said}", plugin=PLUGIN) if said else SUCCESS
+            response = await self._call("bind", self.config.bind_verb, body)
+        except ExtenderError as failure:
+            return error(str(failure), plugin=EXTENDER)
+        text = response.get("Error") if isinstance(response, dict) else None
+        return error(f"{self.url}: {text}", plugin=EXTENDER) if text else SUCCESS
 
-    def _about(self, cycle: Cycle, pod: PodInfo, nodes: Sequence[str]) -> dict[str, Any]:
-        """A pod and nodes, by name for an extender that knows them."""
+    def _arguments(self, table: NodeTable, pod: PodInfo, nodes: Sequence[str]) -> dict[str, Any]:
+        """A pod and nodes; only the names of nodes for an extender that caches them."""
         body: dict[str, Any] = {"Pod": wire.to_builtins(pod.pod), "Nodes": None, "NodeNames": None}
         if self.config.node_cache_capable:
             body["NodeNames"] = list(nodes)
         else:
-            rows = cycle.table.rows
-            body["Nodes"] = {"items": [wire.to_builtins(cycle.table.nodes[rows[name]]) for name in nodes]}
+            body["Nodes"] = {"items": [wire.to_builtins(table.nodes[table.rows[name]]) for name in nodes]}
         return body
 
     async def _call(self, verb: str, path: str, body: Mapping[str, Any]) -> Any:
@@ -141,34 +136,35 @@ class Extender:
         timeout = aiohttp.ClientTimeout(total=self.config.http_timeout.seconds or None)
         url = f"{self.url}/{path}"
         try:
-            async with self._session.post(url, json=body, timeout=timeout, ssl=self._tls) as answer:
-                text = await answer.text()
-                if answer.status != 200:
-                    raise ExtenderError(f"failed {verb} with extender at URL {url}, code {answer.status}")
-            found = json.loads(text)
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as problem:
+            async with self._session.post(url, json=body, timeout=timeout, ssl=self._tls) as response:
+                text = await response.text()
+                if response.status != 200:
+                    raise ExtenderError(f"failed {verb} with extender at URL {url}, code {response.status}")
+            body_received = json.loads(text)
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as failure:
             labels(self.url, verb, "error").inc()
-            raise ExtenderError(f"{url}: {str(problem) or type(problem).__name__}") from problem
+            raise ExtenderError(f"{url}: {str(failure) or type(failure).__name__}") from failure
         except ExtenderError:
             labels(self.url, verb, "error").inc()
             raise
         labels(self.url, verb, "ok").inc()
-        return found if found is not None else {}
+        return body_received if body_received is not None else {}
 
 
 class Extenders:
-    """All of them, in the configuration's order. `ask` before a cycle; `binder` when a pod is bound."""
+    """All extenders, in the configuration's order. `query` is called before a cycle, `binder` when a pod is bound."""
 
     def __init__(self, configs: Sequence[ExtenderConfig], registry: CollectorRegistry) -> None:
-        """Raises ConfigurationError for TLS settings that can't be used."""
+        """Raises ConfigurationError for unusable TLS settings."""
         self.name = "extenders"
-        self._configs, self._registry = configs, registry
+        self._configs = configs
+        self._registry = registry
         self._tls: list[ssl.SSLContext | bool] = []
         for index, config in enumerate(configs):
             try:
                 self._tls.append(tls_context(config))
-            except (OSError, ValueError) as problem:  # SSLError and binascii's are among them
-                raise ConfigurationError([f"extenders[{index}].tlsConfig: {problem}"]) from problem
+            except (OSError, ValueError) as failure:  # includes SSLError and binascii.Error
+                raise ConfigurationError([f"extenders[{index}].tlsConfig: {failure}"]) from failure
         self._session: aiohttp.ClientSession | None = None
         self.all: tuple[Extender, ...] = ()
 
@@ -184,80 +180,80 @@ class Extenders:
             await session.close()
 
     def binder(self, pod: PodInfo) -> Extender | None:
-        """Who binds the pod instead of the plugins."""
+        """The extender that binds the pod instead of the plugins."""
         return next((one for one in self.all if one.config.bind_verb and one.interested(pod)), None)
 
-    async def ask(self, cycle: Cycle, pod: PodInfo) -> Verdict | None:
-        """What they say of the nodes that fit; None: nobody is interested, or no node fits anyway.
+    async def query(self, framework: Framework, pod: PodInfo) -> ExtenderResult | None:
+        """The results for the nodes that fit. None: no extender is interested, or no node fits.
 
-        Raises ExtenderError when one that is not ignorable can't be asked."""
+        Raises ExtenderError when an extender that is not ignorable fails."""
         filters = [one for one in self.all if one.config.filter_verb and one.interested(pod)]
         scorers = [one for one in self.all if one.config.prioritize_verb and one.interested(pod)]
         if not filters and not scorers:
             return None
-        nodes = _fitting(cycle, pod)
+        table = framework.handle.table
+        nodes = _fitting(framework, pod)
         if not nodes:
             return None
-        refused: dict[str, Status] = {}
+        refused: dict[str, PluginStatus] = {}
         for extender in filters:
             try:
-                nodes, said = await extender.filter(cycle, pod, [name for name in nodes if _there(cycle, name)])
-            except ExtenderError as problem:
+                nodes, refusals = await extender.filter(table, pod, _existing(table, nodes))
+            except ExtenderError as failure:
                 if not extender.config.ignorable:
                     raise
-                log.warning("Extender left out", pod=pod.key, err=problem)
+                log.warning("Ignoring a failed extender", pod=pod.key, err=failure)
                 continue
-            refused |= said
+            refused |= refusals
             if not nodes:
                 break
         scores: dict[str, int] = {}
         for extender in scorers if len(nodes) > 1 else ():
             try:
-                given = await extender.prioritize(cycle, pod, [name for name in nodes if _there(cycle, name)])
-            except ExtenderError as problem:  # others decide then, as in kube-scheduler
-                log.warning("Extender gives no scores", pod=pod.key, err=problem)
+                own_scores = await extender.prioritize(table, pod, _existing(table, nodes))
+            except ExtenderError as failure:  # the remaining scores decide, as in kube-scheduler
+                log.warning("Extender returned no scores", pod=pod.key, err=failure)
                 continue
-            for name, score in given.items():
-                scores[name] = scores.get(name, 0) + score * SCALE
-        return Verdict(frozenset(nodes), refused, scores)
+            for name, score in own_scores.items():
+                scores[name] = scores.get(name, 0) + score * SCORE_SCALE
+        return ExtenderResult(frozenset(nodes), refused, scores)
 
 
-def _fitting(cycle: Cycle, pod: PodInfo) -> list[str]:
-    """Names of the nodes that every plugin accepts just now."""
+def _fitting(framework: Framework, pod: PodInfo) -> list[str]:
+    """Names of the nodes that every plugin accepts now."""
     state = CycleState()
     try:
-        _, rows = judge(cycle, state, pod)
+        _, rows = evaluate(framework, state, pod)
     finally:
-        while state.undo:
-            state.undo.pop()()
-    return [cycle.table.names[row] for row in rows.tolist()]
+        state.run_undo()
+    return [framework.handle.table.names[row] for row in rows.tolist()]
 
 
-def _there(cycle: Cycle, node: str) -> bool:
-    """Nodes may go while extenders are asked."""
-    return cycle.table.row(node) is not None
+def _existing(table: NodeTable, nodes: Sequence[str]) -> list[str]:
+    """The nodes that still exist: nodes may be removed while an extender is called."""
+    return [name for name in nodes if table.row(name) is not None]
 
 
 def tls_context(config: ExtenderConfig) -> ssl.SSLContext | bool:
-    """How an extender is spoken to; True: as the machine trusts others."""
-    given = config.tls_config
-    if given is None:
+    """The TLS settings for an extender; True: the defaults of the machine."""
+    tls = config.tls_config
+    if tls is None:
         return True
-    made = ssl.create_default_context(cafile=given.ca_file or None, cadata=_text(given.ca_data) or None)
-    if given.insecure:
-        made.check_hostname, made.verify_mode = False, ssl.CERT_NONE
-    if given.cert_file:
-        made.load_cert_chain(given.cert_file, given.key_file or None)
-    elif given.cert_data:
-        _load(made, given)
-    return made
+    context = ssl.create_default_context(cafile=tls.ca_file or None, cadata=_text(tls.ca_data) or None)
+    if tls.insecure:
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    if tls.cert_file:
+        context.load_cert_chain(tls.cert_file, tls.key_file or None)
+    elif tls.cert_data:
+        _load_cert_data(context, tls)
+    return context
 
 
-def _load(into: ssl.SSLContext, given: ExtenderTls) -> None:
-    descriptor = os.memfd_create("extender")  # `ssl` reads from files only
+def _load_cert_data(context: ssl.SSLContext, tls: ExtenderTls) -> None:
+    descriptor = os.memfd_create("extender")  # `ssl` loads key pairs only from files
     try:
-        os.write(descriptor, f"{_text(given.key_data)}\n{_text(given.cert_data)}\n".encode())
-        into.load_cert_chain(f"/proc/self/fd/{descriptor}")
+        os.write(descriptor, f"{_text(tls.key_data)}\n{_text(tls.cert_data)}\n".encode())
+        context.load_cert_chain(f"/proc/self/fd/{descriptor}")
     finally:
         os.close(descriptor)
 

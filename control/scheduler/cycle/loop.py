@@ -1,7 +1,7 @@
 """The scheduling loop: pods from the queue, one cycle each, bindings in the background (spec 05 §3.5, §5.2, §5.6).
 
-A cycle is synchronous; between cycles the loop lets others run once it has worked for a few milliseconds. Failures go
-to `Reporter`, which tells the user, and back to the queue with the plugins whose events may help.
+A cycle is synchronous. Between cycles the loop yields to other tasks after a few milliseconds of work. A failed pod is
+reported to users by `Reporter` and requeued with the plugins whose events may help.
 """
 
 from __future__ import annotations
@@ -9,16 +9,17 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Protocol
 
 from msgspec.structs import replace
 
-from control.scheduler.cycle.binding import Binder, Current
-from control.scheduler.cycle.cycle import Cycle, CycleFailed, Placement
+from control.scheduler.cycle.binding import Binder, BindTimings, CurrentPod
+from control.scheduler.cycle.cycle import Cycle
 from control.scheduler.cycle.extenders import ExtenderError, Extenders
 from control.scheduler.cycle.failures import FitError
-from control.scheduler.cycle.nominationloss import takeover
-from control.scheduler.framework.status import Code, Status, error, unschedulable
+from control.scheduler.cycle.nominationloss import nomination_after_loss
+from control.scheduler.cycle.placement import CycleFailed, Placement
+from control.scheduler.framework.plugin import ExtenderResult
+from control.scheduler.framework.status import Code, PluginStatus, error, unschedulable
 from control.scheduler.queue.changes import POD_DELETE
 from control.scheduler.queue.feed import Feed
 from control.scheduler.queue.queue import SchedulingQueue
@@ -29,40 +30,34 @@ from koordlet.app.logging import get_logger
 
 log = get_logger(__name__)
 
-SLICE_SECONDS = 0.005
-"""How long cycles may follow each other before others on the event loop get their turn."""
-RUN = 64
+TIME_SLICE_S = 0.005
+"""Cycles run for this time before other tasks of the event loop run."""
+MAX_RUN_PODS = 64
 """Pods of one shape that are taken from the queue at once."""
+RECENT_FAILURES = 256
 
 
-class Reporter(Protocol):
-    """Tells users and metrics what became of a pod. Must return at once."""
+class Reporter:
+    """Receives what happens to each pod, for users and metrics. Methods must return at once; these do nothing."""
 
-    def scheduled(self, placement: Placement, seconds: float) -> None:
-        """Bound; `seconds` since the pod was first tried."""
-
-    def failed(self, pod: PodInfo, status: Status, message: str, nominated: str | None) -> None:
-        """Not scheduled. `nominated`: node to write to the pod's status, "" to clear, None to leave."""
+    def started(self, pod: PodInfo) -> None:
+        """A cycle for the pod begins. Ended by `scheduled`, `failed` or `abandoned`."""
 
     def attempt(self, profile: str, result: str, seconds: float) -> None:
-        """One cycle ended: scheduled, unschedulable or error."""
-
-
-class Silent:
-    """A reporter that says nothing."""
+        """A cycle ended: scheduled, unschedulable or error."""
 
     def scheduled(self, placement: Placement, seconds: float) -> None:
-        return
+        """The pod is bound, `seconds` after it was first tried."""
 
-    def failed(self, pod: PodInfo, status: Status, message: str, nominated: str | None) -> None:
-        return
+    def failed(self, pod: PodInfo, status: PluginStatus, message: str, nominated: str | None) -> None:
+        """The pod was not scheduled. `nominated`: node for the pod's status, "" to remove it, None to keep it."""
 
-    def attempt(self, profile: str, result: str, seconds: float) -> None:
-        return
+    def abandoned(self, pod: PodInfo) -> None:
+        """The attempt ended without a result to report, because the pod is gone or was bound by another scheduler."""
 
 
 class Loop:
-    """See the module text. `cycles` by profile (scheduler name)."""
+    """See the module text."""
 
     def __init__(
         self,
@@ -72,110 +67,124 @@ class Loop:
         *,
         clock: Clock = SYSTEM_CLOCK,
         reporter: Reporter | None = None,
-        current: Current | None = None,
-        suppressed: Callable[[PodInfo, Status], bool] | None = None,
+        current: CurrentPod | None = None,
+        extenders: Extenders | None = None,
+        timings: Mapping[str, BindTimings] | None = None,
     ) -> None:
-        """`suppressed(pod, status)`: whether somebody else has dealt with this failure already (spec 05 §5.6)."""
-        self.cycles, self.cache, self.queue = cycles, cache, queue
+        """`cycles` and `timings` by profile (scheduler name)."""
+        self.cycles = cycles
+        self.cache = cache
+        self.queue = queue
         self._clock = clock
-        self._reporter: Reporter = reporter or Silent()
+        self._reporter = reporter or Reporter()
         self._current = current
-        self._suppressed = suppressed
-        self.extenders: Extenders | None = None
+        self._extenders = extenders
         self._failures = 0
-        self._last_failed: deque[PodInfo] = deque(maxlen=256)
-        self.binders = {name: Binder(cycle, self, current) for name, cycle in cycles.items()}
+        self._last_failed: deque[PodInfo] = deque(maxlen=RECENT_FAILURES)
+        self.binders = {
+            name: Binder(cycle, self, current, (timings or {}).get(name), extenders) for name, cycle in cycles.items()
+        }
         self._next_pod = next((c.framework.next_pod for c in cycles.values() if c.framework.next_pod is not None), None)
 
     async def run(self, feed: Feed) -> None:
         """Schedule until cancelled."""
         while True:
-            pods = await feed.pop_run(RUN)
-            until = self._clock.monotonic() + SLICE_SECONDS
+            pods = await feed.pop_run(MAX_RUN_PODS)
+            until = self._clock.monotonic() + TIME_SLICE_S
             for pod in pods:
-                if self.extenders is not None:
-                    await self._work_extended(self.extenders, pod)
+                if self._extenders is not None:
+                    await self.work_extended(self._extenders, pod)
                 else:
                     self.work([pod])
                 if self._clock.monotonic() >= until:
                     await asyncio.sleep(0)
-                    until = self._clock.monotonic() + SLICE_SECONDS
+                    until = self._clock.monotonic() + TIME_SLICE_S
             await asyncio.sleep(0)
 
     def work(self, pods: list[PodInfo]) -> None:
-        """Cycles for these pods, and for those that plugins want next."""
+        """Run cycles for these pods, and for the pods that plugins want next."""
         for pod in pods:
             self.schedule(pod)
-            if self._next_pod is not None:
-                while (other := self._next_pod.next_pod()) is not None:
-                    self.queue.take(other)
-                    other.attempts, other.first_attempt = pod.attempts, pod.first_attempt
-                    self.schedule(other)
+            while (other := self._take_next(pod)) is not None:
+                self.schedule(other)
 
-    async def _work_extended(self, extenders: Extenders, pod: PodInfo) -> None:
-        """`work` for one pod, with extenders asked before each cycle."""
+    async def work_extended(self, extenders: Extenders, pod: PodInfo) -> None:
+        """`work` for one pod, with the extenders called before each cycle."""
         await self._schedule_extended(extenders, pod)
-        while self._next_pod is not None and (other := self._next_pod.next_pod()) is not None:
-            self.queue.take(other)
-            other.attempts, other.first_attempt = pod.attempts, pod.first_attempt
+        while (other := self._take_next(pod)) is not None:
             await self._schedule_extended(extenders, other)
 
-    async def _schedule_extended(self, extenders: Extenders, pod: PodInfo) -> None:
-        cycle = self.cycles.get(pod.shape.scheduler)
-        if cycle is not None and pod.uid in self.queue and not pod.terminating and pod.uid not in self.cache.pods:
-            begun = self._clock.monotonic()
-            try:
-                cycle.extended = await extenders.ask(cycle, pod)
-            except ExtenderError as failure:
-                self._ended(cycle, "error", begun)
-                self._failed(pod, error(str(failure)), str(failure), set(), None)
-                return
-        try:
-            self.schedule(pod)
-        finally:
-            if cycle is not None:
-                cycle.extended = None
+    def _take_next(self, pod: PodInfo) -> PodInfo | None:
+        """The pod that a plugin wants to be scheduled next, in the same attempt as `pod`."""
+        other = self._next_pod.next_pod() if self._next_pod is not None else None
+        if other is not None:
+            self._join(other, pod)
+        return other
 
-    def schedule(self, pod: PodInfo) -> Placement | None:
-        """One cycle. None: the pod was dropped, or goes back to the queue."""
-        cycle = self.cycles.get(pod.shape.scheduler)
-        if cycle is None or pod.terminating or pod.uid in self.cache.pods or pod.uid not in self.queue:
-            self.queue.done(pod.uid)
-            return None
+    def _join(self, other: PodInfo, pod: PodInfo) -> None:
+        """`other` is scheduled together with `pod`, whose turn it is."""
+        self.queue.take(other)
+        other.attempts, other.first_attempt = pod.attempts, pod.first_attempt
+
+    async def _schedule_extended(self, extenders: Extenders, pod: PodInfo) -> None:
+        cycle = self._cycle_of(pod)
+        if cycle is None:
+            self.schedule(pod)
+            return
         begun = self._clock.monotonic()
         try:
-            placement = cycle.place(pod)
+            result = await extenders.query(cycle.framework, pod)
+        except ExtenderError as failure:
+            self._ended(cycle, "error", begun)
+            self._failed(pod, error(str(failure)), str(failure), set(), None)
+            return
+        self.schedule(pod, result)
+
+    def _cycle_of(self, pod: PodInfo) -> Cycle | None:
+        """None: the pod need not be scheduled any more."""
+        if pod.terminating or pod.uid in self.cache.pods or pod.uid not in self.queue:
+            return None
+        return self.cycles.get(pod.shape.scheduler)
+
+    def schedule(self, pod: PodInfo, extenders: ExtenderResult | None = None) -> Placement | None:
+        """Run one cycle. None: the pod was dropped, or requeued."""
+        cycle = self._cycle_of(pod)
+        if cycle is None:
+            self.queue.done(pod.uid)
+            return None
+        self._reporter.started(pod)
+        begun = self._clock.monotonic()
+        try:
+            placement = cycle.place(pod, extenders)
         except FitError as failure:
-            status = failure.pre_filter or _unschedulable(failure)
+            status = failure.pre_filter or unschedulable(failure.text(bare=True))
             self._ended(cycle, "unschedulable", begun)
             self._failed(pod, status, failure.text(), failure.plugins(), failure.nominated)
             return None
         except CycleFailed as failure:
             status = failure.status
             self._ended(cycle, "unschedulable" if status.rejected else "error", begun)
-            plugins = {status.plugin} - {""} if status.rejected else set()
-            self._failed(pod, status, status.message, plugins, None)
+            self._failed(pod, status, status.message, _rejecting(status), None)
             return None
         except CacheError as failure:
             self._ended(cycle, "error", begun)
             self._failed(pod, error(str(failure)), str(failure), set(), None)
             return None
-        except Exception as failure:  # a plugin's fault must not end scheduling
+        except Exception as failure:  # a bug in a plugin must not end scheduling
             log.exception("Scheduling failed", pod=pod.key, err=failure)
             self._ended(cycle, "error", begun)
             text = f"{type(failure).__name__}: {failure}"
             self._failed(pod, error(text), text, set(), None)
             return None
         self._ended(cycle, "scheduled", begun)
-        for one in placement.job or (placement,):
-            one.after = self._failures
-            if one is not placement:  # placed with the pod whose turn it was
-                self.queue.take(one.pod)
-                one.pod.attempts, one.pod.first_attempt = pod.attempts, pod.first_attempt
-            self.binders[cycle.framework.name].start(one)
+        for member in placement.job or (placement,):
+            member.failures_before = self._failures
+            if member is not placement:
+                self._join(member.pod, pod)
+            self.binders[cycle.framework.name].start(member)
         return placement
 
-    # -- outcomes of bindings (`binding.Outcomes`) -------------------------------------------------------------------
+    # Results of bindings (`BindingOutcomes`)
 
     def binding(self, placement: Placement) -> None:
         self.queue.done(placement.pod.uid)
@@ -188,48 +197,44 @@ class Loop:
         first = pod.first_attempt
         self._reporter.scheduled(placement, self._clock.monotonic() - first if first is not None else 0.0)
 
-    def not_bound(self, placement: Placement, status: Status) -> None:
-        plugins = {status.plugin} - {""} if status.rejected else set()
-        event, released = POD_DELETE, _placed(placement)
+    def not_bound(self, placement: Placement, status: PluginStatus) -> None:
+        released = _as_placed(placement)
         if not status.rejected:
-            self.queue.move(event, released, None)
-        nominated = takeover(status, placement.node)
+            self.queue.move(POD_DELETE, released, None)
+        nominated = nomination_after_loss(status, placement.node)
         if nominated is None:
             self.queue.renominate(placement.pod)
-        self._failed(placement.pod, status, status.message, plugins, nominated)
-        if status.rejected and self._kept_from_others(placement):  # the pod's own release must not wake itself
-            uid, ours = placement.pod.uid, placement.state.of_job
-            self.queue.move(
-                event, released, None, lambda other: other.uid != uid and not (ours is not None and ours(other))
-            )
+        self._failed(placement.pod, status, status.message, _rejecting(status), nominated)
+        if status.rejected and self._may_help_others(placement):
+            self.queue.move(POD_DELETE, released, None, _outside_job(placement))
         if placement.bindings is not None:
             placement.bindings.ended(placement, False)
-            self.queue.activate([placement.pod.key])  # its job has nodes: it is not to wait behind a backoff
+            self.queue.activate([placement.pod.key])  # its job has nodes, so the pod must not wait for a backoff
 
-    def _kept_from_others(self, placement: Placement) -> bool:
-        """Whether others may have failed for what this pod held.
+    def _may_help_others(self, placement: Placement) -> bool:
+        """Whether pods outside the job may have failed because of what this pod held.
 
-        A job that fails holds its nodes for a moment only, and who failed before that moment gains nothing by their
-        release: two jobs would wake each other for ever."""
-        ours, missed = placement.state.of_job, self._failures - placement.after
-        if ours is None or missed > len(self._last_failed):
+        A job that fails holds its nodes only for a moment. A pod that failed before that moment gains nothing from
+        their release: two jobs would wake each other endlessly."""
+        of_job, failures_since = placement.state.of_job, self._failures - placement.failures_before
+        if of_job is None or failures_since > len(self._last_failed):
             return True
-        recent = [self._last_failed[-1 - back] for back in range(missed)]
-        return not all(map(ours, recent))
+        recent = [self._last_failed[-1 - back] for back in range(failures_since)]
+        return not all(map(of_job, recent))
 
-    # -- failures ----------------------------------------------------------------------------------------------------
+    # Failures
 
-    def _failed(self, pod: PodInfo, status: Status, message: str, plugins: set[str], nominated: str | None) -> None:
+    def _failed(
+        self, pod: PodInfo, status: PluginStatus, message: str, plugins: set[str], nominated: str | None
+    ) -> None:
         self._failures += 1
         self._last_failed.append(pod)
-        if self._suppressed is not None and self._suppressed(pod, status):
-            self.queue.done(pod.uid)
-            return
         if self._current is not None:
             now = self._current(pod.key)
             if now is None or now.metadata.uid != pod.uid or now.spec.node_name:
                 self.queue.done(pod.uid)
                 self.queue.delete(pod)
+                self._reporter.abandoned(pod)
                 return
         pending = {status.plugin} if status.code is Code.PENDING else ()
         self.queue.requeue(pod, plugins, pending)
@@ -241,11 +246,18 @@ class Loop:
         self._reporter.attempt(cycle.framework.name, result, self._clock.monotonic() - begun)
 
 
-def _unschedulable(failure: FitError) -> Status:
-    return unschedulable(failure.text(bare=True))
+def _rejecting(status: PluginStatus) -> set[str]:
+    """The plugin whose events may help; none after an error."""
+    return {status.plugin} - {""} if status.rejected else set()
 
 
-def _placed(placement: Placement) -> PodInfo:
-    """The pod as it was while it was assumed: hints ask where a pod was that is gone."""
+def _outside_job(placement: Placement) -> Callable[[PodInfo], bool]:
+    """Which pods the release may wake: neither the pod itself nor the members of its job."""
+    uid, of_job = placement.pod.uid, placement.state.of_job
+    return lambda other: other.uid != uid and not (of_job is not None and of_job(other))
+
+
+def _as_placed(placement: Placement) -> PodInfo:
+    """The pod as it was while it was assumed: hints read on which node a removed pod was."""
     pod, shape = placement.pod.pod, placement.pod.shape
     return PodInfo(replace(pod, spec=replace(pod.spec, node_name=placement.node)), shape)

@@ -1,26 +1,26 @@
-"""What becomes of a pod's nomination when it loses a node that it was given, by who took it away (spec 05 §5.6).
+"""What happens to a pod's nomination when the pod loses the node that it held, by the rejecting plugin (spec 05 §5.6).
 
-Three rejectors at Permit speak for a job, in the name of whichever plugin schedules jobs; `Loop` asks `takeover`.
+Three plugin names stand for rejections at Permit on behalf of a job, whatever plugin schedules jobs.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from control.scheduler.framework.status import Code, Status
+from control.scheduler.framework.status import Code, PluginStatus
 
 JOB_REJECT: Final = "JobRejectPlugin"
-"""Rejects members because of another one; a nomination stays as it was."""
+"""Rejects members because another member failed. Nominations stay as they were."""
 JOB_SUCCESS: Final = "JobPreemptionSuccessPlugin"
-"""Rejects waiting members after preemption: each is nominated to the node that it had."""
+"""Rejects waiting members after a successful preemption. Each is nominated to the node that it held."""
 JOB_FAILURE: Final = "JobPreemptionFailurePlugin"
-"""Rejects waiting members when preemption can't help: nominations are dropped."""
+"""Rejects waiting members when preemption cannot help. Nominations are removed."""
 
 
-def takeover(status: Status, node: str) -> str | None:
-    """The nomination of a pod that was rejected while it held `node`: that, "" (none), or None (as it was).
+def nomination_after_loss(status: PluginStatus, node: str) -> str | None:
+    """The nomination of a pod that was rejected while it held `node`: `node`, "" (none), or None (unchanged).
 
-    Goes by who rejected the pod, for all three alike (spec 05 §17, D2).
+    Depends on the rejecting plugin in all three cases (spec 05 §17, D2).
     """
     if status.code is Code.UNSCHEDULABLE:
         if status.plugin == JOB_SUCCESS:

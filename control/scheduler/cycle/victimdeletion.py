@@ -1,7 +1,7 @@
 """Deleting preempted pods in the background (spec 05 §3.6-5).
 
-Each victim gets the condition `DisruptionTarget=True` (`PreemptionByScheduler`), is deleted, and an Event says so.
-A victim that can't be deleted is logged and counted; the preemptor comes back to the queue and tries anew.
+Each victim gets the condition `DisruptionTarget=True` (`PreemptionByScheduler`), is deleted, and an Event reports it.
+A victim that cannot be deleted is logged and counted; the preemptor returns to the queue and tries again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ REASON = "PreemptionByScheduler"
 
 
 class BackgroundEvictor:
-    """The `Evictor` of a running scheduler. `finished(uid)` is called when all calls for a preemptor are through."""
+    """The `VictimEvictor` of a running scheduler."""
 
     def __init__(
         self,
@@ -35,41 +35,45 @@ class BackgroundEvictor:
         events: EventRecorder,
         clock: Clock,
         failures: Counter,
-        finished: Callable[[str], None],
-        told: Callable[[PodInfo, Sequence[PodInfo]], object] | None = None,
+        finished: Callable[[PodInfo], None],
+        on_evict: Callable[[PodInfo, Sequence[PodInfo]], object] | None = None,
     ) -> None:
-        """`told(preemptor, victims)`: who is about to be removed."""
-        self._client, self._events, self._clock = client, events, clock
-        self._failures, self._finished = failures, finished
-        self._told = told
+        """`finished(preemptor)` is called when all deletion calls for it have returned; `on_evict(preemptor, victims)`
+        before they start."""
+        self._client = client
+        self._events = events
+        self._clock = clock
+        self._failures = failures
+        self._finished = finished
+        self._on_evict = on_evict
         self._running: dict[str, set[asyncio.Task[None]]] = {}
 
     def evicting_for(self, uid: str) -> bool:
         return uid in self._running
 
     def evict(self, victims: Sequence[PodInfo], *, by: PodInfo, message: str) -> None:
-        if self._told is not None:
-            self._told(by, victims)
+        if self._on_evict is not None:
+            self._on_evict(by, victims)
         for victim in victims:
             if victim.terminating:
                 continue
             task = asyncio.create_task(self._evict(victim, by, message), name=f"preempt:{victim.key}")
             self._running.setdefault(by.uid, set()).add(task)
-            task.add_done_callback(partial(self._done, by.uid))
+            task.add_done_callback(partial(self._done, by))
 
     async def stop(self) -> None:
-        """Cancel what is under way: the next leader decides anew."""
+        """Cancel the deletion calls in progress: the next leader decides again."""
         tasks = [task for tasks in self._running.values() for task in tasks]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _done(self, uid: str, task: asyncio.Task[None]) -> None:
-        tasks = self._running.get(uid, set())
+    def _done(self, by: PodInfo, task: asyncio.Task[None]) -> None:
+        tasks = self._running.get(by.uid, set())
         tasks.discard(task)
         if not tasks:
-            self._running.pop(uid, None)
-            self._finished(uid)
+            self._running.pop(by.uid, None)
+            self._finished(by)
 
     async def _evict(self, victim: PodInfo, by: PodInfo, message: str) -> None:
         condition = {

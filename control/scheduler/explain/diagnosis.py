@@ -1,7 +1,7 @@
-"""What is told of cycles as they run: the best nodes with their scores, and why no node fits (spec 05 §7.1, §7.2).
+"""Debug output for single cycles: a table of the best nodes, and a diagnosis when no node fits (spec 05 §7.1, §7.2).
 
-Both are off unless a flag or a page switches them on, and then cost what they cost. `Diagnoses` keeps what failed until
-one of a few tasks has written it; what finds its queue full is dropped, and that is said.
+Both are off by default; `debugging` switches them. `Diagnoses` queues diagnoses until one of a few tasks writes them to
+the log. When the queue is full, a diagnosis is dropped and that is logged.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from control.scheduler.cycle.failures import LEFT_OUT, FitError
-from control.scheduler.framework.status import Code, Status
+from control.scheduler.framework.status import Code, PluginStatus
 from control.scheduler.state.pods import PodInfo
 from koordlet.api import names
 from koordlet.api.encoding.wire import Time
@@ -27,7 +27,7 @@ log = get_logger(__name__)
 
 
 def score_table(pod: str, scored: Sequence[NodeScored], plugins: Iterable[str]) -> list[str]:
-    """The lines of a Markdown table of nodes, best first; a plugin that had nothing to say scores 0."""
+    """The lines of a Markdown table of nodes, best first. Plugins that skipped the pod score 0."""
     columns = sorted(plugins)
     lines = [
         _line(("#", "Pod", "Node", "Score", *columns)),
@@ -47,8 +47,8 @@ class _Json(msgspec.Struct, rename="camel", omit_defaults=True):
     pass
 
 
-class NodeFailedDetail(_Json, kw_only=True):
-    """Nodes that one plugin refuses for one reason."""
+class RefusedNodes(_Json, kw_only=True):
+    """Nodes that one plugin rejects for one reason."""
 
     failed_plugin: str = ""
     reason: str = ""
@@ -61,11 +61,11 @@ class ScheduleDiagnosis(_Json):
 
     already_wait_for_bound: int
     node_offer_slot: dict[str, int] = {}
-    node_failed_details: list[NodeFailedDetail] = []
+    node_failed_details: list[RefusedNodes] = []
 
 
 class PreemptionDiagnosis(_Json):
-    """What PostFilter said; the nodes that preemption tried are not listed."""
+    """The PostFilter messages. The nodes that preemption tried are not listed."""
 
     failed_message: str = ""
 
@@ -83,30 +83,30 @@ class Diagnosis(_Json, kw_only=True):
     preemption_diagnosis: PreemptionDiagnosis
 
 
-def details(statuses: Iterable[tuple[str, Status]]) -> list[NodeFailedDetail]:
-    """(node, its status) grouped by plugin, reason and whether preemption might help."""
+def group_refusals(statuses: Iterable[tuple[str, PluginStatus]]) -> list[RefusedNodes]:
+    """(node, its status), grouped by plugin, reason and whether preemption might help."""
     groups: dict[tuple[str, str, bool], list[str]] = defaultdict(list)
     for node, status in statuses:
         groups[status.plugin, status.message, status.code is not Code.UNRESOLVABLE].append(node)
     return [
-        NodeFailedDetail(failed_plugin=plugin, reason=reason, preempt_might_help=helps, failed_nodes=sorted(nodes))
+        RefusedNodes(failed_plugin=plugin, reason=reason, preempt_might_help=helps, failed_nodes=sorted(nodes))
         for (plugin, reason, helps), nodes in sorted(groups.items(), key=lambda item: (*item[0][:2], not item[0][2]))
     ]
 
 
-def schedule_diagnosis(statuses: Iterable[tuple[str, Status]], waiting: Sequence[str]) -> ScheduleDiagnosis:
+def schedule_diagnosis(statuses: Iterable[tuple[str, PluginStatus]], waiting: Sequence[str]) -> ScheduleDiagnosis:
     """`waiting`: the node of each pod of the same gang group that waits at Permit."""
     return ScheduleDiagnosis(
         already_wait_for_bound=len(waiting),
         node_offer_slot=dict(sorted(Counter(waiting).items())),
-        node_failed_details=details(statuses),
+        node_failed_details=group_refusals(statuses),
     )
 
 
 def diagnose(
     pod: PodInfo, failure: FitError, nodes: Sequence[str], *, at: float, group: str = "", waiting: Sequence[str] = ()
 ) -> Diagnosis:
-    """`nodes`: their names by row, `group`: the gang group that the pod is of, `at`: Unix seconds."""
+    """`nodes`: names by row. `at`: Unix seconds. `group`: the pod's gang group. `waiting`: see `schedule_diagnosis`."""
     before = failure.pre_filter
     return Diagnosis(
         timestamp=str(Time.of(datetime.fromtimestamp(at, UTC))),
@@ -115,15 +115,15 @@ def diagnose(
         pre_filter_message=before.message if before is not None else "",
         topology_key_to_explain=pod.shape.labels.get(names.LABEL_TOPOLOGY_KEY_TO_EXPLAIN, ""),
         is_root_cause_pod=before is None or before.plugin != "Coscheduling",
-        schedule_diagnosis=schedule_diagnosis(() if before is not None else explicit(failure, nodes), waiting),
+        schedule_diagnosis=schedule_diagnosis(() if before is not None else filter_statuses(failure, nodes), waiting),
         preemption_diagnosis=PreemptionDiagnosis(
             failed_message="" if failure.nominated else " ".join(part for part in failure.post_filter if part)
         ),
     )
 
 
-def explicit(failure: FitError, nodes: Sequence[str]) -> Iterable[tuple[str, Status]]:
-    """(node, status) of the nodes that filters were asked about."""
+def filter_statuses(failure: FitError, nodes: Sequence[str]) -> Iterable[tuple[str, PluginStatus]]:
+    """(node, status) of the nodes that Filter plugins evaluated."""
     known = {int(code): failure.of(int(code)) for code in np.unique(failure.codes)}
     for row, code in zip(failure.rows.tolist(), failure.codes.tolist(), strict=True):
         if code != LEFT_OUT:
@@ -134,12 +134,13 @@ Process = Callable[[Diagnosis], object]
 
 
 def write(diagnosis: Diagnosis) -> None:
-    """As one line of the log."""
+    """Write the diagnosis as one line of the log."""
     log.info("Schedule diagnosis", pod=diagnosis.questioned_key, diagnosis=msgspec.json.encode(diagnosis).decode())
 
 
 class Diagnoses:
-    """Writes diagnoses when `on`; `blocking` at once, else by tasks that are started with the first."""
+    """Writes diagnoses when `on`: inside the cycle when `blocking`, else in tasks that start with the first
+    diagnosis."""
 
     def __init__(
         self, clock: Clock, *, on: bool = False, blocking: bool = False, limit: int = 1000, workers: int = 10
@@ -148,29 +149,31 @@ class Diagnoses:
         self.on, self.blocking = on, blocking
         self.processors: list[Process] = [write]
         self.dropped = 0
-        self._clock, self._limit, self._workers = clock, limit, workers
+        self._clock = clock
+        self._limit = limit
+        self._workers = workers
         self._queue: asyncio.Queue[Diagnosis] = asyncio.Queue(limit)
         self._tasks: list[asyncio.Task[None]] = []
 
     def failed(self, pod: PodInfo, failure: FitError, nodes: Sequence[str], group: str, waiting: Sequence[str]) -> None:
-        """A cycle has failed, PostFilter included."""
-        found = diagnose(pod, failure, nodes, at=self._clock.now(), group=group, waiting=waiting)
+        """No node fits, and PostFilter has run. For the other arguments see `diagnose`."""
+        diagnosis = diagnose(pod, failure, nodes, at=self._clock.now(), group=group, waiting=waiting)
         if self.blocking:
-            self._process(found)
+            self._process(diagnosis)
             return
         if not self._tasks:
             self._tasks = [asyncio.create_task(self._work(), name=f"diagnosis:{n}") for n in range(self._workers)]
         try:
-            self._queue.put_nowait(found)
+            self._queue.put_nowait(diagnosis)
         except asyncio.QueueFull:
             self.dropped += 1
-            log.warning("Diagnosis dropped: too many wait to be written", pod=pod.key, waiting=self._limit)
+            log.warning("Dropped a diagnosis: the queue is full", pod=pod.key, waiting=self._limit)
 
     async def start(self) -> None:
-        """Nothing: tasks are started with the first diagnosis."""
+        """Tasks start with the first diagnosis."""
 
     async def stop(self) -> None:
-        """Write what is left."""
+        """Write the queued diagnoses."""
         tasks, self._tasks = self._tasks, []
         for task in tasks:
             task.cancel()

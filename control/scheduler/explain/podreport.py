@@ -1,106 +1,58 @@
-"""Why a pod would go where: every plugin's answer for every node, asked afresh (`koordctl explain pod`).
+"""Where a pod would be placed now and why: the result of every plugin for every node (`koordctl explain pod`).
 
-Nothing is remembered and nothing stays changed. Hooks that drive a round (BeforePreFilter, FindOneNode, PreferNodes)
-are left out, and a pod that counts on a node is taken off it for the time of the question.
+Nothing is cached and nothing is changed. A pod that has a node is removed from it during the evaluation.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 
-import numpy as np
 from msgspec.structs import replace
 
-from control.scheduler.cycle.cycle import Cycle, left_out, narrow
-from control.scheduler.cycle.equivalence import ask
-from control.scheduler.cycle.failures import LEFT_OUT, PASS, FitError
+from control.scheduler.cycle.evaluation import evaluate, rank_nodes
+from control.scheduler.cycle.failures import FitError
 from control.scheduler.framework.plugin import CycleState
+from control.scheduler.framework.profile import Framework
 from control.scheduler.framework.status import Code
-from control.scheduler.state.columns import IntArray, RowArray
 from control.scheduler.state.pods import PodInfo
-from koordlet.api.pages.placement import NodeScored, NodesRefused, PodPlacement
+from koordlet.api.pages.placement import NodesRefused, PodPlacement
 
-SHOWN = 10
-"""Nodes that are named of each kind."""
+MAX_NODES_SHOWN = 10
+"""Number of nodes that are listed by name, for the best nodes and for each reason."""
 
 
-def explain(cycle: Cycle, pod: PodInfo, state: str) -> PodPlacement:
-    """What the cycle would make of the pod now. `state` is where the pod is, in words for the user."""
-    table = cycle.table
-    own = table.names[pod.row] if pod.row >= 0 else ""
-    found = PodPlacement(pod=pod.key, state=state, node=own, nominated=pod.nominated, attempts=pod.attempts)
-    found.nodes = table.nodes_alive
-    given = pod.pod
+def explain(framework: Framework, pod: PodInfo, state: str) -> PodPlacement:
+    """Evaluate the pod now. `state`: where the pod is, in words for the user."""
+    table = framework.handle.table
+    own_node = table.names[pod.row] if pod.row >= 0 else ""
+    report = PodPlacement(pod=pod.key, state=state, node=own_node, nominated=pod.nominated, attempts=pod.attempts)
+    report.nodes = table.nodes_alive
+    original = pod.pod
     with table.what_if() as trial:
         if pod.row >= 0:
             trial.remove(pod)
-            pod.pod = replace(given, spec=replace(given.spec, node_name=""))  # else NodeName refuses all the others
+            pod.pod = replace(original, spec=replace(original.spec, node_name=""))  # or NodeName rejects other nodes
         try:
-            _judge(cycle, pod, own, found)
+            _evaluate(framework, pod, own_node, report)
         finally:
-            pod.pod = given
-    return found
+            pod.pod = original
+    return report
 
 
-def _judge(cycle: Cycle, pod: PodInfo, own: str, found: PodPlacement) -> None:
+def _evaluate(framework: Framework, pod: PodInfo, own_node: str, report: PodPlacement) -> None:
     state = CycleState()
     try:
-        failure, feasible = judge(cycle, state, pod)
-        found.feasible = len(feasible)
-        found.scored = scored(cycle, state, pod, feasible, own) if len(feasible) else []
+        failure, feasible = evaluate(framework, state, pod)
+        report.feasible = len(feasible)
+        if len(feasible):
+            report.scored = rank_nodes(framework, state, pod, feasible, limit=MAX_NODES_SHOWN, always=own_node)
+        else:
+            report.scored = []
     finally:
-        while state.undo:
-            state.undo.pop()()
-    found.refused = _refused(failure, cycle.table.names)
-    if not found.feasible:
-        found.message = failure.text()
-
-
-def judge(cycle: Cycle, state: CycleState, pod: PodInfo, within: RowArray | None = None) -> tuple[FitError, RowArray]:
-    """(what every node says, the rows that fit), among the rows `within`. The caller calls `state.undo`."""
-    framework, table = cycle.framework, cycle.table
-    valid = np.flatnonzero(table.valid) if within is None else within
-    failure = FitError(pod, framework, valid, np.full(len(valid), PASS, np.uint32))
-    rows, narrowed_by, status = narrow(framework, state, pod)
-    if not status.ok:
-        failure.pre_filter = status
-        return failure, valid[:0]
-    failure.codes = ask(state, pod, valid, framework.filters, table.size)
-    if rows is not None:
-        failure.codes[~np.isin(valid, rows)] = LEFT_OUT
-        failure.left_out = left_out(narrowed_by)
-    return failure, valid[failure.codes == PASS]
-
-
-def scored(
-    cycle: Cycle, state: CycleState, pod: PodInfo, feasible: RowArray, own: str = "", limit: int = SHOWN
-) -> list[NodeScored]:
-    """The best nodes, and the pod's own; scores are weighted."""
-    by_plugin: dict[str, IntArray] = {}
-    for plugin in cycle.framework.pre_score:
-        if plugin.pre_score(state, pod, feasible).code is Code.SKIP:
-            state.skip_score.add(plugin.name)
-    total = np.zeros(len(feasible), np.int64)
-    for scorer in cycle.framework.scorers:
-        name = scorer.plugin.name
-        if name in state.skip_score:
-            continue
-        scores = scorer.plugin.score(state, pod, feasible)
-        if scorer.normalizes:
-            scores = scorer.plugin.normalize(state, pod, feasible, scores)
-        by_plugin[name] = scores * scorer.weight
-        total += by_plugin[name]
-    names = [cycle.table.names[row] for row in feasible.tolist()]
-    order = sorted(range(len(names)), key=lambda at: (-int(total[at]), names[at]))
-    shown = order[:limit] + [at for at in order[limit:] if names[at] == own]
-    return [
-        NodeScored(
-            node=names[at],
-            total=int(total[at]),
-            scores={name: int(scores[at]) for name, scores in by_plugin.items()},
-        )
-        for at in shown
-    ]
+        state.run_undo()
+    report.refused = _refused(failure, framework.handle.table.names)
+    if not report.feasible:
+        report.message = failure.text()
 
 
 def _refused(failure: FitError, names: list[str]) -> list[NodesRefused]:
@@ -109,14 +61,14 @@ def _refused(failure: FitError, names: list[str]) -> list[NodesRefused]:
         if not status.ok:
             might_help = status.code is not Code.UNRESOLVABLE
             groups[status.plugin, status.message, might_help].append(names[row])
-    found = [
+    refused = [
         NodesRefused(
             plugin=plugin,
             reason=reason,
             preemption_might_help=might_help,
             count=len(nodes),
-            nodes=sorted(nodes)[:SHOWN],
+            nodes=sorted(nodes)[:MAX_NODES_SHOWN],
         )
         for (plugin, reason, might_help), nodes in groups.items()
     ]
-    return sorted(found, key=lambda one: (-one.count, one.plugin, one.reason))
+    return sorted(refused, key=lambda one: (-one.count, one.plugin, one.reason))

@@ -1,16 +1,17 @@
-"""What a scheduling plugin is (spec 05 §3.5, §5.1): one class, with a method for each extension point it works at.
+"""The base class of scheduling plugins (spec 05 §3.5, §5.1): one class, with one method per extension point.
 
-A plugin's points are the methods that it overrides. Points that see nodes get *rows* and answer with a column:
+A plugin works at the extension points whose methods it overrides. Methods that evaluate nodes get *rows* of the node
+table and return one column with a value per row:
 
-- `filter(state, pod, rows)` answers with a number a row: 0 passes, anything else is a reason of `self.reasons`.
-- `score(state, pod, rows)` answers with a raw score a row; `normalize` brings those of the feasible rows to 0..100.
+- `filter(state, pod, rows)` returns a number per row: 0 passes, any other number is a reason in `self.reasons`.
+- `score(state, pod, rows)` returns a raw score per row; `normalize` maps the scores of the feasible rows to 0..100.
 
-`Reads` says what an answer for a row depends on, and so how long it may be remembered for pods of one shape. A plugin
-that can only look at one node at a time overrides `filter_row` / `score_row`; it is asked last and only about rows
-that everybody else accepts.
+`Reads` declares what a result depends on, and therefore how long it may be cached for pods of one shape. A plugin that
+can evaluate only one node at a time overrides `filter_row` or `score_row`. Such filters run last, and only for rows
+that every other filter accepts.
 
-Everything up to Reserve and Permit is synchronous and must be quick; PreBind, Bind and PostBind run in a task of the
-pod's own and may talk to the API server. Nothing here may change a `Pod` or `Node` object in place.
+All calls up to Permit are synchronous and must be fast. PreBind, Bind and PostBind run in a task per pod and may call
+the API server. No method may modify a `Pod` or `Node` object in place.
 """
 
 from __future__ import annotations
@@ -22,52 +23,65 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from control.scheduler.framework.status import SUCCESS, Code, Status
+from control.scheduler.framework.runtime import Runtime
+from control.scheduler.framework.status import SUCCESS, Code, PluginStatus
 from control.scheduler.state.columns import IntArray, Reasons16, RowArray, Rows
 from control.scheduler.state.pods import PodInfo
 from control.scheduler.state.table import selected
 from koordlet.api.core import Pod
 
 if TYPE_CHECKING:
+    from control.scheduler.cycle.failures import FitError
     from control.scheduler.framework.handle import Handle
 
 MAX_SCORE = 100
 
 
 class Reads(IntEnum):
-    """What an answer for (pod, row) depends on, besides the pod's shape."""
+    """What the result for (pod, row) depends on, besides the pod's shape."""
 
     NODE = 0
-    """On the row's node object only."""
+    """Only on the row's node object."""
     PODS = 1
-    """On the node object, the pods counted on the row, and whatever makes the plugin call `table.touch(row)`."""
+    """On the node object, on the pods counted on the row, and on plugin data whose changes the plugin reports with
+    `table.touch(row)`."""
     CLUSTER = 2
-    """On anything, other rows and the pod itself included: asked again in every cycle."""
+    """On anything, including other rows and the pod itself. The plugin is called in every cycle."""
 
 
 class Reasons:
-    """A plugin's reasons for a rejection, as numbers from 1 on."""
+    """The reasons for which a plugin rejects nodes, numbered from 1."""
 
     def __init__(self) -> None:
         self._numbers: dict[tuple[Code, tuple[str, ...]], int] = {}
-        self._statuses: list[Status] = [SUCCESS]
+        self._statuses: list[PluginStatus] = [SUCCESS]
 
     def number(self, code: Code, *texts: str) -> int:
-        """The number of this reason (several texts count each)."""
+        """The number of this reason. Each of several texts is counted separately in messages."""
         key = (code, texts)
-        found = self._numbers.get(key)
-        if found is None:
-            found = self._numbers[key] = len(self._statuses)
-            self._statuses.append(Status(code, texts))
-        return found
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = len(self._statuses)
+            self._statuses.append(PluginStatus(code, texts))
+        return number
 
-    def status(self, number: int) -> Status:
+    def status(self, number: int) -> PluginStatus:
         return self._statuses[number]
+
+
+@dataclass(frozen=True)
+class ExtenderResult:
+    """The results of the extenders for the nodes that fitted a pod before its cycle, by node name."""
+
+    allowed: frozenset[str]
+    refused: Mapping[str, PluginStatus] = field(default_factory=dict)
+    scores: Mapping[str, int] = field(default_factory=dict)
+    """Weighted and scaled to plugin scores. Nodes that are missing have score 0."""
 
 
 @dataclass
 class CycleState:
-    """What plugins leave for each other during one pod's cycle, by a key of their own."""
+    """Data that plugins pass to each other during one pod's cycle, by a key of the plugin."""
 
     data: dict[str, Any] = field(default_factory=dict)
     skip_filter: set[str] = field(default_factory=set)
@@ -75,22 +89,30 @@ class CycleState:
     phase: str = ""
     """`PostFilter` or `Reserve` while those run (spec 05 §5.4)."""
     same_job: frozenset[str] = frozenset()
-    """uids of pods that are planned together: their nominations don't block each other (spec 05 §5.5)."""
+    """uids of pods that are planned together. Their nominations do not block each other (spec 05 §5.5)."""
     of_job: Callable[[PodInfo], bool] | None = None
-    """Whether a pod belongs to the same job: releasing this pod does not help it, and would go on for ever."""
+    """Whether a pod belongs to the same job. Releasing this pod does not wake such pods, or the members of a job that
+    does not fit would wake each other endlessly."""
     measured: bool = False
-    """Whether what plugins do while the pod is bound is timed."""
+    """Whether the plugins' calls during binding are timed."""
     preempted_for_job: bool = False
-    """Somebody decided for the whole job whether room is made; doing it for this pod alone would be in vain."""
+    """A plugin has decided about preemption for the whole job, so preemption for this pod alone is pointless."""
     plan: Sequence[tuple[PodInfo, int]] = ()
-    """Every member of the pod's job and the row that FindOneNode plans for it (spec 05 §12.1)."""
+    """Every member of the pod's job with the row that FindOneNode planned for it (spec 05 §12.1)."""
     undo: list[Callable[[], None]] = field(default_factory=list)
-    """Called, last first, when the synchronous part of the cycle is over; `Trial.undo` of a restored reservation."""
+    """Reverts changes made for this cycle, e.g. `Trial.undo` of a restored reservation; see `run_undo`."""
+    extenders: ExtenderResult | None = None
+    """None: no extender was called for this pod."""
+
+    def run_undo(self) -> None:
+        """Call and clear `undo`, last entry first. Done at the end of the synchronous part of the cycle."""
+        while self.undo:
+            self.undo.pop()()
 
 
 @dataclass(frozen=True)
-class Event:
-    """Something that happened in the cluster. `resource` is a kind (`Node`, `AssignedPod`, `NodeMetric` …)."""
+class ClusterEvent:
+    """A change in the cluster. `resource` is a kind (`Node`, `AssignedPod`, `NodeMetric` …)."""
 
     resource: str
     action: str
@@ -99,14 +121,14 @@ class Event:
 
 
 Hint = Callable[[PodInfo, Any, Any], bool]
-"""(waiting pod, old object, new object) -> whether it may fit now. One that raises counts as yes."""
+"""(waiting pod, old object, new object) -> whether the pod may fit now. An exception counts as True."""
 
 
 @dataclass(frozen=True)
-class Interest:
-    """An event that may make a pod schedulable that this plugin rejected; `hint` None: always.
+class EventInterest:
+    """Events that may make a pod schedulable that this plugin rejected. Without `hint` every such event wakes the pod.
 
-    `actions` empty: any. A plugin without interests is never woken by events (spec 05 §3.3)."""
+    Empty `actions` match every action. A plugin without interests is never woken by events (spec 05 §3.3)."""
 
     resource: str
     actions: frozenset[str] = frozenset()
@@ -115,22 +137,22 @@ class Interest:
 
 @dataclass(frozen=True)
 class PreFilterResult:
-    """`rows`: only these need be looked at; None is all."""
+    """`rows`: the only rows to evaluate; None means all."""
 
-    status: Status = SUCCESS
+    status: PluginStatus = SUCCESS
     rows: RowArray | None = None
 
 
 @dataclass(frozen=True)
 class PostFilterResult:
-    """`nominated`: the node to nominate, "" to clear, None to leave as it is."""
+    """`nominated`: the node to nominate; "" removes the nomination, None keeps it."""
 
-    status: Status
+    status: PluginStatus
     nominated: str | None = None
 
 
 class Plugin:
-    """Base of all plugins. `args` are the decoded arguments of the configuration (None: the plugin has none)."""
+    """Base of all plugins. `args` are the decoded arguments of the configuration, None if the plugin has none."""
 
     name: ClassVar[str]
     reads: ClassVar[Reads] = Reads.PODS
@@ -140,42 +162,47 @@ class Plugin:
         self.handle = handle
         self.table = handle.table
         self.reasons = Reasons()
+        self.runtime = Runtime()
 
-    # -- queue -------------------------------------------------------------------------------------------------------
+    def connect(self, runtime: Runtime) -> None:
+        """Receive the services that are built from the plugins. Called once, before the first event and cycle."""
+        self.runtime = runtime
 
-    def interests(self) -> Sequence[Interest]:
+    # Queue
+
+    def interests(self) -> Sequence[EventInterest]:
         return ()
 
-    def pre_enqueue(self, pod: PodInfo) -> Status:
+    def pre_enqueue(self, pod: PodInfo) -> PluginStatus:
         """Whether the pod may enter the active queue."""
         return SUCCESS
 
     def sort_key(self, pod: PodInfo, timestamp: float) -> Any:
-        """QueueSort: smaller is scheduled first. `timestamp`: when the pod entered the queue."""
+        """QueueSort: pods with smaller keys are scheduled first. `timestamp`: when the pod entered the queue."""
         raise NotImplementedError
 
     def next_pod(self) -> PodInfo | None:
-        """A pod to schedule next instead of the queue's head (spec 05 §5.2)."""
+        """A pod to schedule next instead of the head of the queue (spec 05 §5.2)."""
         return None
 
-    # -- the cycle ---------------------------------------------------------------------------------------------------
+    # Cycle
 
-    def before_pre_filter(self, state: CycleState, pod: PodInfo) -> Status:
+    def before_pre_filter(self, state: CycleState, pod: PodInfo) -> PluginStatus:
         return SUCCESS
 
     def pre_filter(self, state: CycleState, pod: PodInfo) -> PreFilterResult:
-        """Parse once, reject early, or narrow the rows. SKIP: this plugin's `filter` is not asked in this cycle."""
+        """Parse the pod once, reject it early, or restrict the rows. SKIP: `filter` is not called in this cycle."""
         return PreFilterResult()
 
-    def after_pre_filter(self, state: CycleState, pod: PodInfo, rows: RowArray | None) -> Status:
+    def after_pre_filter(self, state: CycleState, pod: PodInfo, rows: RowArray | None) -> PluginStatus:
         return SUCCESS
 
-    def find_one_node(self, state: CycleState, pod: PodInfo, rows: RowArray | None) -> tuple[Status, int]:
-        """(SUCCESS, row): the planned node; (SKIP, -1): schedule normally; else the cycle fails (spec 05 §12)."""
+    def find_one_node(self, state: CycleState, pod: PodInfo, rows: RowArray | None) -> tuple[PluginStatus, int]:
+        """(SUCCESS, row): the planned node; (SKIP, -1): schedule normally; otherwise the cycle fails (spec 05 §12)."""
         raise NotImplementedError
 
     def prefer_nodes(self, state: CycleState, pod: PodInfo, rows: RowArray | None) -> Sequence[int]:
-        """Rows to try first, in order; the first that passes every filter is taken (spec 05 §13.3)."""
+        """Rows to try first, in order. The first row that passes every filter is used (spec 05 §13.3)."""
         raise NotImplementedError
 
     def filter(self, state: CycleState, pod: PodInfo, rows: Rows) -> Reasons16:
@@ -186,27 +213,29 @@ class Plugin:
     def filter_row(self, state: CycleState, pod: PodInfo, row: int) -> int:
         raise NotImplementedError
 
-    def added(self, state: CycleState, pod: PodInfo, other: PodInfo, row: int) -> Status:
-        """In a trial `other` was added to `row`: adjust what PreFilter left in `state` (AddPod)."""
+    def added(self, state: CycleState, pod: PodInfo, other: PodInfo, row: int) -> PluginStatus:
+        """A dry run added `other` to `row`: update the data that PreFilter put into `state` (AddPod)."""
         return SUCCESS
 
-    def removed(self, state: CycleState, pod: PodInfo, other: PodInfo, row: int) -> Status:
-        """In a trial `other` was removed from `row` (RemovePod)."""
+    def removed(self, state: CycleState, pod: PodInfo, other: PodInfo, row: int) -> PluginStatus:
+        """A dry run removed `other` from `row` (RemovePod)."""
         return SUCCESS
 
-    def post_filter(self, state: CycleState, pod: PodInfo, failure: Any) -> PostFilterResult:
-        """No node fits (`failure` is a `cycle.FitError`): make room, or say what is missing."""
+    def post_filter(self, state: CycleState, pod: PodInfo, failure: FitError) -> PostFilterResult:
+        """No node fits: make room, or return what is missing."""
         raise NotImplementedError
 
-    def after_post_filter(self, state: CycleState, pod: PodInfo, failure: Any, result: PostFilterResult | None) -> None:
-        """Observe a failure, after all PostFilter plugins."""
+    def after_post_filter(
+        self, state: CycleState, pod: PodInfo, failure: FitError, result: PostFilterResult | None
+    ) -> None:
+        """Observe a failure, after all PostFilter plugins ran."""
 
-    def pre_score(self, state: CycleState, pod: PodInfo, rows: RowArray) -> Status:
-        """`rows` are the feasible ones. SKIP: this plugin's score is 0 everywhere in this cycle."""
+    def pre_score(self, state: CycleState, pod: PodInfo, rows: RowArray) -> PluginStatus:
+        """`rows`: the feasible rows. SKIP: this plugin's score is 0 for every row in this cycle."""
         return SUCCESS
 
     def score(self, state: CycleState, pod: PodInfo, rows: Rows) -> IntArray:
-        """[len(rows)]: raw scores; 0..100 unless `normalize` makes them so."""
+        """[len(rows)]: raw scores. They must be within 0..100 unless `normalize` maps them to that range."""
         chosen = selected(rows, self.table.size)
         return np.fromiter((self.score_row(state, pod, int(row)) for row in chosen), np.int64, len(chosen))
 
@@ -214,63 +243,64 @@ class Plugin:
         raise NotImplementedError
 
     def normalize(self, state: CycleState, pod: PodInfo, rows: RowArray, scores: IntArray) -> IntArray:
-        """The raw scores of the feasible `rows`, brought to 0..100."""
+        """The raw scores of the feasible `rows`, mapped to 0..100."""
         raise NotImplementedError
 
-    def resize_pod(self, state: CycleState, pod: PodInfo, row: int) -> Status:
+    def resize_pod(self, state: CycleState, pod: PodInfo, row: int) -> PluginStatus:
         return SUCCESS
 
-    def reserve(self, state: CycleState, pod: PodInfo, row: int) -> Status:
+    def reserve(self, state: CycleState, pod: PodInfo, row: int) -> PluginStatus:
         """Claim in this plugin's own caches what the pod will use."""
         return SUCCESS
 
     def unreserve(self, state: CycleState, pod: PodInfo, row: int) -> None:
-        """Give it back; also called when `reserve` never ran or failed."""
+        """Release the claim. Also called when `reserve` was not called or failed."""
 
-    def permit(self, state: CycleState, pod: PodInfo, row: int) -> Status:
+    def permit(self, state: CycleState, pod: PodInfo, row: int) -> PluginStatus:
         """SUCCESS, WAIT with a timeout, or a rejection."""
         return SUCCESS
 
-    # -- binding -----------------------------------------------------------------------------------------------------
+    # Binding
 
-    async def pre_bind(self, state: CycleState, pod: PodInfo, row: int, changed: Pod) -> Status:
-        """Last preparations; `changed` is a copy of the pod that may be edited, one patch is sent (spec 05 §5.7)."""
+    async def pre_bind(self, state: CycleState, pod: PodInfo, row: int, changed: Pod) -> PluginStatus:
+        """Prepare the binding. `changed` is a copy of the pod that may be edited; all edits are sent in one patch
+        (spec 05 §5.7)."""
         return SUCCESS
 
-    async def apply_patch(self, state: CycleState, original: Pod, changed: Pod) -> Status:
-        """Send the difference that PreBind made. SKIP: let the next plugin do it."""
+    async def apply_patch(self, state: CycleState, original: Pod, changed: Pod) -> PluginStatus:
+        """Send the edits of PreBind. SKIP leaves it to the next plugin."""
         raise NotImplementedError
 
-    async def bind(self, state: CycleState, pod: PodInfo, node: str) -> Status:
-        """Bind; SKIP leaves it to the next plugin."""
+    async def bind(self, state: CycleState, pod: PodInfo, node: str) -> PluginStatus:
+        """Bind the pod. SKIP leaves it to the next plugin."""
         raise NotImplementedError
 
     async def post_bind(self, state: CycleState, pod: PodInfo, row: int) -> None:
         """The pod is bound."""
 
-    # -- around it ---------------------------------------------------------------------------------------------------
+    # Process
 
     def forgotten(self, pod: PodInfo) -> None:
-        """An assumed pod was forgotten (spec 05 §5.1)."""
+        """An assumed pod was removed from the cache (spec 05 §5.1)."""
 
     def routes(self) -> Mapping[str, Callable[..., Any]]:
         """Pages under /apis/v1/plugins/<name>/: path -> handler(**path parameters) -> JSON (spec 05 §6)."""
         return {}
 
     async def start(self) -> None:
-        """Controllers of this plugin, once the caches are filled and this process leads."""
+        """Start the plugin's controllers. Called when the caches are filled and this process is the leader."""
 
     async def stop(self) -> None:
-        """End what `start` began."""
+        """Stop the plugin's controllers."""
 
 
 def overrides(plugin: Plugin, method: str) -> bool:
-    """Whether the plugin works at the point whose method this is."""
+    """Whether the plugin works at the extension point of this method."""
     return getattr(type(plugin), method) is not getattr(Plugin, method)
 
 
 def default_normalize(scores: IntArray, *, reverse: bool = False) -> IntArray:
-    """Upstream's default: the highest becomes 100 (spec 05 §4)."""
+    """kube-scheduler's default: the highest score becomes 100 (spec 05 §4)."""
     highest = int(scores.max(initial=0))
     if highest == 0:
         return np.full(len(scores), MAX_SCORE, np.int64) if reverse else scores

@@ -1,13 +1,15 @@
-"""A profile's plugins, by extension point, in their order (spec 05 §2.1, §5.1)."""
+"""The plugins of a profile by extension point, in their order (spec 05 §2.1, §5.1)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import copy
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from control.scheduler.framework.handle import Handle
 from control.scheduler.framework.plugin import Plugin, Reads, overrides
+from control.scheduler.framework.runtime import Runtime
 
 POINTS: dict[str, tuple[str, ...]] = {
     "preEnqueue": ("pre_enqueue",),
@@ -23,31 +25,32 @@ POINTS: dict[str, tuple[str, ...]] = {
     "bind": ("bind",),
     "postBind": ("post_bind",),
 }
-"""Extension point of the configuration -> methods of `Plugin` that work there."""
+"""Extension point of the configuration -> methods of `Plugin` that belong to it."""
 
 
 @dataclass(frozen=True)
-class Scorer:
-    """A Score plugin and its weight."""
+class FilterPlugin:
+    """`index`: position in the order. The first plugin that rejects a node determines the reason."""
+
+    plugin: Plugin
+    index: int
+    by_row: bool
+    """The plugin evaluates one node at a time, so it runs last; its results are cached."""
+
+
+@dataclass(frozen=True)
+class ScorePlugin:
+    """A Score plugin with its weight."""
 
     plugin: Plugin
     weight: int
     normalizes: bool
     by_row: bool
-    """It can only look at one node at a time, and is asked last; not if its answers are asked for in every cycle."""
-
-
-@dataclass(frozen=True)
-class Filterer:
-    """A Filter plugin and its place in the order, which decides whose reason is given for a node."""
-
-    plugin: Plugin
-    index: int
-    by_row: bool
+    """The plugin evaluates one node at a time, so only for feasible nodes; its results are cached."""
 
 
 class Framework:
-    """See the module text. `points`: names of the plugins enabled at each point, in order, already expanded."""
+    """The plugins of one profile. Attributes named after an extension point hold its plugins in their order."""
 
     def __init__(
         self,
@@ -59,53 +62,94 @@ class Framework:
         weights: Mapping[str, int] | None = None,
         percentage: int = 0,
     ) -> None:
-        """Builds each plugin once. Raises KeyError for a name that the registry lacks: validate first."""
+        """Create each plugin once. `points`: names of the plugins enabled at each point, in order, fully expanded.
+
+        Raises KeyError for a name that the registry lacks: validate first."""
         self.handle = handle
         self.name = handle.profile
         self.percentage = percentage
         self.plugins: dict[str, Plugin] = {}
-        handle.plugin = self.plugins.get
-        handle.framework = self
         for names in points.values():
             for name in names:
                 if name not in self.plugins:
                     self.plugins[name] = registry[name]((args or {}).get(name), handle)
         self._points = points
+        self._weights = weights or {}
+        self._arrange(self.plugins)
+
+    def connect(self, runtime: Runtime) -> None:
+        """Give every plugin the services that were built from the plugins. Called once."""
+        for plugin in self.plugins.values():
+            plugin.connect(runtime)
+
+    def observed(self, wrap: Callable[[Plugin], Plugin]) -> Framework:
+        """A view for observed cycles: the same order, but every call goes through `wrap(plugin)`."""
+        view = copy.copy(self)
+        view._arrange({name: wrap(plugin) for name, plugin in self.plugins.items()})
+        return view
+
+    def _arrange(self, called: Mapping[str, Plugin]) -> None:
+        """`called`: the object whose methods are called, for each plugin."""
 
         def at(point: str, method: str) -> tuple[Plugin, ...]:
-            found = (self.plugins[name] for name in points.get(point, ()))
-            return tuple(plugin for plugin in found if overrides(plugin, method))
+            names = self._points.get(point, ())
+            return tuple(called[name] for name in names if overrides(self.plugins[name], method))
+
+        def anywhere(method: str) -> tuple[Plugin, ...]:
+            return tuple(called[name] for name, plugin in self.plugins.items() if overrides(plugin, method))
+
+        def by_row(name: str, method: str) -> bool:
+            plugin = self.plugins[name]
+            return overrides(plugin, method) and plugin.reads is not Reads.CLUSTER
 
         self.pre_enqueue = at("preEnqueue", "pre_enqueue")
         self.sort = next(iter(at("queueSort", "sort_key")), None)
+        self.next_pod = next(iter(anywhere("next_pod")), None)
+
         self.before_pre_filter = at("preFilter", "before_pre_filter")
         self.pre_filter = at("preFilter", "pre_filter")
         self.after_pre_filter = at("preFilter", "after_pre_filter")
         self.find_one_node = next(iter(at("preFilter", "find_one_node")), None)
         self.prefer_nodes = next(iter(at("preFilter", "prefer_nodes")), None)
-        self.added = tuple(plugin for plugin in self.pre_filter if overrides(plugin, "added"))
-        self.removed = tuple(plugin for plugin in self.pre_filter if overrides(plugin, "removed"))
+        pre_filters = {plugin.name: plugin for plugin in self.pre_filter}
+        self.added = tuple(plugin for name, plugin in pre_filters.items() if overrides(self.plugins[name], "added"))
+        self.removed = tuple(plugin for name, plugin in pre_filters.items() if overrides(self.plugins[name], "removed"))
+
         self.filters = tuple(
-            Filterer(plugin, index, _kept_by_row(plugin, "filter_row"))
-            for index, plugin in enumerate(self.plugins[name] for name in points.get("filter", ()))
+            FilterPlugin(called[name], index, by_row(name, "filter_row"))
+            for index, name in enumerate(self._points.get("filter", ()))
         )
+        columns = [one for one in self.filters if not one.by_row]
+        self.node_filters = tuple(one for one in columns if one.plugin.reads is Reads.NODE)
+        self.pod_filters = tuple(one for one in columns if one.plugin.reads is Reads.PODS)
+        self.cluster_filters = tuple(one for one in columns if one.plugin.reads is Reads.CLUSTER)
+        self.row_filters = tuple(one for one in self.filters if one.by_row)
         self.post_filter = at("postFilter", "post_filter")
-        self.after_post_filter = tuple(p for p in self.plugins.values() if overrides(p, "after_post_filter"))
-        self.pre_score = tuple(
-            plugin
-            for plugin in (self.plugins[name] for name in points.get("score", ()))
-            if overrides(plugin, "pre_score")
-        )
+        self.after_post_filter = anywhere("after_post_filter")
+
+        self.pre_score = at("score", "pre_score")
         self.scorers = tuple(
-            Scorer(
-                plugin,
-                (weights or {}).get(plugin.name) or 1,
-                overrides(plugin, "normalize"),
-                _kept_by_row(plugin, "score_row"),
+            ScorePlugin(
+                called[name],
+                self._weights.get(name) or 1,
+                overrides(self.plugins[name], "normalize"),
+                by_row(name, "score_row"),
             )
-            for plugin in (self.plugins[name] for name in points.get("score", ()))
+            for name in self._points.get("score", ())
         )
-        self.resize = tuple(p for p in self.plugins.values() if overrides(p, "resize_pod"))
+        cached = [one for one in self.scorers if one.plugin.reads is not Reads.CLUSTER and not one.by_row]
+        self.final_scorers = {
+            reads: tuple(one for one in cached if one.plugin.reads is reads and not one.normalizes) for reads in Reads
+        }
+        """By what they read: cached scorers whose raw score is final, so that only the weighted sum is cached."""
+        self.normalized_scorers = {
+            reads: tuple(one for one in cached if one.plugin.reads is reads and one.normalizes) for reads in Reads
+        }
+        """By what they read: cached scorers whose raw scores are normalized over the feasible rows in each cycle."""
+        self.row_scorers = tuple(one for one in self.scorers if one.by_row)
+        self.cluster_scorers = tuple(one for one in self.scorers if one.plugin.reads is Reads.CLUSTER)
+
+        self.resize = anywhere("resize_pod")
         self.reserve = at("reserve", "reserve")
         self.unreserve = tuple(reversed(at("reserve", "unreserve")))
         self.permit = at("permit", "permit")
@@ -113,14 +157,4 @@ class Framework:
         self.patchers = at("preBind", "apply_patch")
         self.bind = at("bind", "bind")
         self.post_bind = at("postBind", "post_bind")
-        self.next_pod = next((p for p in self.plugins.values() if overrides(p, "next_pod")), None)
-        self.forgotten = tuple(p for p in self.plugins.values() if overrides(p, "forgotten"))
-
-    def group(self, reads: Reads) -> tuple[Filterer, ...]:
-        """Column filters whose answers depend on `reads`."""
-        return tuple(f for f in self.filters if f.plugin.reads is reads and not f.by_row)
-
-
-def _kept_by_row(plugin: Plugin, method: str) -> bool:
-    """Whether the plugin looks at one node at a time, and what it says may be remembered."""
-    return overrides(plugin, method) and plugin.reads is not Reads.CLUSTER
+        self.forgotten = anywhere("forgotten")

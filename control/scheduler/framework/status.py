@@ -1,4 +1,4 @@
-"""What a plugin says: a code, the reasons, and who said it (spec 05 §3.4)."""
+"""The result of a plugin call: a code, the reasons and the plugin that returned it (spec 05 §3.4)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 
 class Code(IntEnum):
-    """Outcome of a plugin. `UNRESOLVABLE` is upstream's UnschedulableAndUnresolvable: preemption can't help."""
+    """`UNRESOLVABLE` is kube-scheduler's UnschedulableAndUnresolvable: preemption cannot help."""
 
     SUCCESS = 0
     ERROR = 1
@@ -24,8 +24,8 @@ _NAMES = {Code.UNRESOLVABLE: "UnschedulableAndUnresolvable"}
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
-    """Immutable; `timeout` (seconds) belongs to WAIT alone."""
+class PluginStatus:
+    """Immutable. `timeout`, in seconds, is used by WAIT only."""
 
     code: Code
     reasons: tuple[str, ...] = ()
@@ -50,33 +50,33 @@ class Status:
 
     @property
     def code_name(self) -> str:
-        """As upstream prints it, e.g. `UnschedulableAndUnresolvable`."""
+        """The name that kube-scheduler prints, e.g. `UnschedulableAndUnresolvable`."""
         return _NAMES.get(self.code) or self.code.name.capitalize()
 
-    def by(self, plugin: str) -> Status:
-        """The same, said by `plugin`, unless somebody is named already."""
+    def by(self, plugin: str) -> PluginStatus:
+        """The same status attributed to `plugin`, unless it names a plugin already."""
         return self if self.plugin else replace(self, plugin=plugin)
 
 
-SUCCESS: Final = Status(Code.SUCCESS)
-SKIP: Final = Status(Code.SKIP)
+SUCCESS: Final = PluginStatus(Code.SUCCESS)
+SKIP: Final = PluginStatus(Code.SKIP)
 
 
-def unschedulable(*reasons: str, plugin: str = "") -> Status:
-    """Rejected; removing pods may help."""
-    return Status(Code.UNSCHEDULABLE, reasons, plugin)
+def unschedulable(*reasons: str, plugin: str = "") -> PluginStatus:
+    """Rejected. Removing pods may help."""
+    return PluginStatus(Code.UNSCHEDULABLE, reasons, plugin)
 
 
-def unresolvable(*reasons: str, plugin: str = "") -> Status:
-    """Rejected; removing pods can't help."""
-    return Status(Code.UNRESOLVABLE, reasons, plugin)
+def unresolvable(*reasons: str, plugin: str = "") -> PluginStatus:
+    """Rejected. Removing pods cannot help."""
+    return PluginStatus(Code.UNRESOLVABLE, reasons, plugin)
 
 
-def error(*reasons: str, plugin: str = "") -> Status:
-    """Something went wrong; the cycle ends."""
-    return Status(Code.ERROR, reasons, plugin)
+def error(*reasons: str, plugin: str = "") -> PluginStatus:
+    """An internal error. It ends the cycle."""
+    return PluginStatus(Code.ERROR, reasons, plugin)
 
 
-def wait(seconds: float) -> Status:
-    """Park the pod at Permit for at most `seconds`."""
-    return Status(Code.WAIT, timeout=seconds)
+def wait(seconds: float) -> PluginStatus:
+    """Hold the pod at Permit for at most `seconds`."""
+    return PluginStatus(Code.WAIT, timeout=seconds)

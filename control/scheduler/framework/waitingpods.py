@@ -1,4 +1,4 @@
-"""Pods parked at Permit until every plugin that asked to wait has allowed them (spec 05 §3.5)."""
+"""Pods held at Permit until every plugin that requested a wait has allowed them (spec 05 §3.5)."""
 
 from __future__ import annotations
 
@@ -6,87 +6,88 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from control.scheduler.framework.status import SUCCESS, Status, unschedulable
+from control.scheduler.framework.status import SUCCESS, PluginStatus, unschedulable
 from control.scheduler.state.pods import PodInfo
 from koordlet.app.clock import Clock
 
-MAX_WAIT = 15 * 60.0
+MAX_WAIT_S = 15 * 60.0
 
 
 @dataclass
-class _Parked:
+class _HeldPod:
     pod: PodInfo
     deadlines: dict[str, tuple[float, float]]
-    """plugin -> (monotonic deadline, seconds asked for)"""
-    settled: asyncio.Future[Status]
+    """plugin -> (monotonic deadline, requested seconds)"""
+    settled: asyncio.Future[PluginStatus]
 
 
 class WaitingPods:
-    """See the module text. `park`, `allow` and `reject` are synchronous; `wait` is the binding task's."""
+    """The held pods of all profiles. `park`, `allow` and `reject` are synchronous; the binding task calls `wait`."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._parked: dict[str, _Parked] = {}
+        self._held: dict[str, _HeldPod] = {}
 
     def __len__(self) -> int:
-        return len(self._parked)
+        return len(self._held)
 
     def park(self, pod: PodInfo, timeouts: Mapping[str, float]) -> None:
         """Hold the pod until every plugin in `timeouts` (seconds, at most 15 min) allows it."""
         now = self._clock.monotonic()
-        deadlines = {plugin: (now + min(s, MAX_WAIT), min(s, MAX_WAIT)) for plugin, s in timeouts.items()}
-        self._parked[pod.uid] = _Parked(pod, deadlines, asyncio.get_running_loop().create_future())
+        limited = {plugin: min(seconds, MAX_WAIT_S) for plugin, seconds in timeouts.items()}
+        deadlines = {plugin: (now + seconds, seconds) for plugin, seconds in limited.items()}
+        self._held[pod.uid] = _HeldPod(pod, deadlines, asyncio.get_running_loop().create_future())
 
     def waiting_pods(self) -> Iterable[PodInfo]:
-        return [parked.pod for parked in self._parked.values() if not parked.settled.done()]
+        return [held.pod for held in self._held.values() if not held.settled.done()]
 
     def waiting(self, uid: str) -> PodInfo | None:
-        parked = self._parked.get(uid)
-        return parked.pod if parked is not None and not parked.settled.done() else None
+        held = self._held.get(uid)
+        return held.pod if held is not None and not held.settled.done() else None
 
     def allow(self, uid: str, plugin: str) -> None:
-        parked = self._parked.get(uid)
-        if parked is None or parked.settled.done():
+        held = self._held.get(uid)
+        if held is None or held.settled.done():
             return
-        parked.deadlines.pop(plugin, None)
-        if not parked.deadlines:
-            parked.settled.set_result(SUCCESS)
+        held.deadlines.pop(plugin, None)
+        if not held.deadlines:
+            held.settled.set_result(SUCCESS)
 
     def reject(self, uid: str, plugin: str, message: str) -> bool:
-        parked = self._parked.get(uid)
-        if parked is None or parked.settled.done():
+        held = self._held.get(uid)
+        if held is None or held.settled.done():
             return False
-        parked.settled.set_result(unschedulable(message, plugin=plugin))
+        held.settled.set_result(unschedulable(message, plugin=plugin))
         return True
 
     def leave(self, uid: str) -> None:
-        """The pod is not parked any more, and nobody waits for what becomes of it."""
-        self._parked.pop(uid, None)
+        """Drop a held pod without settling it; no task waits for it."""
+        self._held.pop(uid, None)
 
-    async def wait(self, uid: str) -> Status:
-        """Until the pod is allowed, rejected, or its first deadline passes; at once when it was never parked."""
-        parked = self._parked.get(uid)
-        if parked is None:
+    async def wait(self, uid: str) -> PluginStatus:
+        """Wait until the pod is allowed or rejected or its first deadline passes. Returns at once if it is not held."""
+        held = self._held.get(uid)
+        if held is None:
             return SUCCESS
         try:
-            while not parked.settled.done():
-                plugin, (deadline, asked) = min(parked.deadlines.items(), key=lambda item: item[1][0])
+            while not held.settled.done():
+                plugin, (deadline, requested) = min(held.deadlines.items(), key=lambda item: item[1][0])
                 left = deadline - self._clock.monotonic()
                 if left <= 0:
-                    text = f"rejected due to timeout after waiting {_seconds(asked)} at plugin {plugin}"
+                    text = f"rejected due to timeout after waiting {_duration(requested)} at plugin {plugin}"
                     return unschedulable(text, plugin=plugin)
                 try:
                     async with self._clock.timeout(left):
-                        await asyncio.shield(parked.settled)
+                        await asyncio.shield(held.settled)
                 except TimeoutError:
                     continue
-            return parked.settled.result()
+            return held.settled.result()
         finally:
-            del self._parked[uid]
+            del self._held[uid]
 
 
-def _seconds(seconds: float) -> str:
-    """As Go prints a duration: `30s`, `10m0s`."""
+def _duration(seconds: float) -> str:
+    """Formatted like a Go duration: `30s`, `10m0s`."""
     whole, part = divmod(seconds, 1)
     minutes, rest = divmod(int(whole), 60)
     tail = f"{rest + part:g}s"

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from control.scheduler.config.args import ResourceSpec
+from control.scheduler.config.args import WeightedResource
 from control.scheduler.state.columns import IntArray, Rows
 from control.scheduler.state.pods import Shape
 from control.scheduler.state.table import CPU, MEMORY, NodeTable
@@ -30,7 +30,7 @@ class Measured:
     weight: int
 
 
-def measured(table: NodeTable, shape: Shape, resources: Iterable[ResourceSpec], *, nonzero: bool) -> list[Measured]:
+def measured(table: NodeTable, shape: Shape, resources: Iterable[WeightedResource], *, nonzero: bool) -> list[Measured]:
     """The configured resources that count for pods of this shape, in order."""
     found = []
     defaults = {"cpu": shape.nonzero_cpu, "memory": shape.nonzero_memory} if nonzero else {}

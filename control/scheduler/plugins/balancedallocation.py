@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from control.scheduler.config.args import NodeResourcesBalancedAllocationArgs
 from control.scheduler.framework.handle import Handle
 from control.scheduler.framework.plugin import MAX_SCORE, CycleState, Plugin, Reads
-from control.scheduler.framework.status import SKIP, SUCCESS, Status
+from control.scheduler.framework.status import SKIP, SUCCESS, PluginStatus
 from control.scheduler.plugins import allocation, answers
 from control.scheduler.plugins.allocation import Measured
 from control.scheduler.state.columns import IntArray, Rows
@@ -29,7 +29,7 @@ class NodeResourcesBalancedAllocation(Plugin):
         self._resources = (args or NodeResourcesBalancedAllocationArgs()).resources
         self._memo = answers.memo_key(self.name, handle)
 
-    def pre_score(self, state: CycleState, pod: PodInfo, rows: Any) -> Status:
+    def pre_score(self, state: CycleState, pod: PodInfo, rows: Any) -> PluginStatus:
         return SUCCESS if self._measured(pod.shape) else SKIP
 
     def score(self, state: CycleState, pod: PodInfo, rows: Rows) -> IntArray:

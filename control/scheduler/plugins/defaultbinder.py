@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from control.scheduler.framework.plugin import CycleState, Plugin
-from control.scheduler.framework.status import SUCCESS, Status, error
+from control.scheduler.framework.status import SUCCESS, PluginStatus, error
 from control.scheduler.state.pods import PodInfo
 from koordlet.api.core import Pod
 from koordlet.api.registry import resource_for
@@ -15,7 +15,7 @@ class DefaultBinder(Plugin):
 
     name = "DefaultBinder"
 
-    async def bind(self, state: CycleState, pod: PodInfo, node: str) -> Status:
+    async def bind(self, state: CycleState, pod: PodInfo, node: str) -> PluginStatus:
         client = self.handle.client
         if client is None:
             return error("no API server to bind at")

@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from control.scheduler.framework.plugin import CycleState, Plugin
-from control.scheduler.framework.status import SUCCESS, Status, error
+from control.scheduler.framework.status import SUCCESS, PluginStatus, error
 from koordlet.api.core import Pod
 from koordlet.api.core.pod import Container
 from koordlet.api.encoding import wire
@@ -31,7 +31,7 @@ class DefaultPreBind(Plugin):
 
     name = "DefaultPreBind"
 
-    async def apply_patch(self, state: CycleState, original: Pod, changed: Pod) -> Status:
+    async def apply_patch(self, state: CycleState, original: Pod, changed: Pod) -> PluginStatus:
         try:
             body = pod_patch(original, changed)
         except ValueError as failure:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from control.scheduler.state.columns import IntArray, LabelColumn, Mask, RowArray, Rows
-from control.scheduler.state.selectors import Counter
+from control.scheduler.state.selectors import PodCounter
 from control.scheduler.state.table import NodeTable
 
 T = TypeVar("T", bound=np.generic)
@@ -83,7 +83,7 @@ class DomainSums:
     )  # fmt: skip
 
     def __init__(
-        self, table: NodeTable, counter: Counter, domains: DomainIds, eligible: Callable[[], Mask] | None = None
+        self, table: NodeTable, counter: PodCounter, domains: DomainIds, eligible: Callable[[], Mask] | None = None
     ) -> None:
         self._table, self._counter, self._eligible = table, counter, eligible
         self.ids = domains

@@ -13,7 +13,7 @@ import numpy as np
 
 from control.scheduler.framework.handle import Handle
 from control.scheduler.framework.plugin import MAX_SCORE, CycleState, Plugin, Reads
-from control.scheduler.framework.status import SKIP, SUCCESS, Status
+from control.scheduler.framework.status import SKIP, SUCCESS, PluginStatus
 from control.scheduler.plugins import answers
 from control.scheduler.state.columns import IntArray, RowArray, Rows
 from control.scheduler.state.nodeimages import ContainerImage, images_of
@@ -45,7 +45,7 @@ class ImageLocality(Plugin):
         self._node_at = -1
         self._version = 0
 
-    def pre_score(self, state: CycleState, pod: PodInfo, rows: RowArray) -> Status:
+    def pre_score(self, state: CycleState, pod: PodInfo, rows: RowArray) -> PluginStatus:
         self._sync()
         if not self._images or not any(name in self._images for name in _names(pod.shape)):
             return SKIP

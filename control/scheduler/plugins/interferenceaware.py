@@ -18,9 +18,9 @@ import numpy as np
 
 from control.scheduler.config.args import InterferenceAwareArgs
 from control.scheduler.framework.handle import Handle
-from control.scheduler.framework.plugin import MAX_SCORE, CycleState, Interest, Plugin, PreFilterResult, Reads
+from control.scheduler.framework.plugin import MAX_SCORE, CycleState, EventInterest, Plugin, PreFilterResult, Reads
 from control.scheduler.framework.status import SKIP, Code
-from control.scheduler.state.columns import Column, IntArray, Reasons16, Rows, count
+from control.scheduler.state.columns import IntArray, Reasons16, RowColumn, Rows, count
 from control.scheduler.state.pods import PodInfo, Shape
 from koordlet.api.crs.nodemetric import NodeMetric
 from koordlet.api.encoding.wire import WireError, convert
@@ -53,9 +53,9 @@ class InterferenceAware(Plugin):
         """Node -> (when, hurt containers by kind), where anybody is hurt."""
         self._weights = [self.args.weights.get(kind, 0) for kind in KINDS]
         self._thresholds = [self.args.thresholds.get(kind, 0) for kind in KINDS]
-        self._score: Column = self.table.column(np.int64, MAX_SCORE)
-        self._refuses: list[Column] = [self.table.column(np.bool_, False) for _ in KINDS]
-        self._expires: Column = self.table.column(np.float64, _NEVER)
+        self._score: RowColumn = self.table.column(np.int64, MAX_SCORE)
+        self._refuses: list[RowColumn] = [self.table.column(np.bool_, False) for _ in KINDS]
+        self._expires: RowColumn = self.table.column(np.float64, _NEVER)
         self._next_expiry = _NEVER
         self._numbers = [
             self.reasons.number(Code.UNSCHEDULABLE, f"node(s) had pods suffering from {kind} interference")
@@ -68,13 +68,13 @@ class InterferenceAware(Plugin):
                 self.set_metric, lambda _, new: self.set_metric(new), self.drop_metric
             )
 
-    # -- the cycle ---------------------------------------------------------------------------------------------------
+    # The cycle
 
-    def interests(self) -> Sequence[Interest]:
+    def interests(self) -> Sequence[EventInterest]:
         return (
-            Interest("NodeMetric", hint=self._may_help),
-            Interest("AssignedPod", frozenset({"Delete"})),
-            Interest("Node", frozenset({"Add"})),
+            EventInterest("NodeMetric", hint=self._may_help),
+            EventInterest("AssignedPod", frozenset({"Delete"})),
+            EventInterest("Node", frozenset({"Add"})),
         )
 
     def pre_filter(self, state: CycleState, pod: PodInfo) -> PreFilterResult:
@@ -108,7 +108,7 @@ class InterferenceAware(Plugin):
             shape.memo[self._memo] = found
         return found
 
-    # -- reports -----------------------------------------------------------------------------------------------------
+    # Reports
 
     def set_metric(self, metric: NodeMetric) -> None:
         """A NodeMetric was added or updated."""
@@ -136,7 +136,7 @@ class InterferenceAware(Plugin):
         row = self.table.row((new or old).metadata.name)
         return row is not None and not self.filter(CycleState(), pod, np.array([row], np.intp)).any()
 
-    # -- rows --------------------------------------------------------------------------------------------------------
+    # Rows
 
     def _catch_up(self) -> None:
         """Take over what no event told: nodes, and reports that are too old by now."""
@@ -174,7 +174,7 @@ class InterferenceAware(Plugin):
                 column.data[row] = refused
             self.table.touch(row)
 
-    # -- around it ---------------------------------------------------------------------------------------------------
+    # Around it
 
     def routes(self) -> Mapping[str, Callable[..., Any]]:
         return {"nodes": self.nodes_page}

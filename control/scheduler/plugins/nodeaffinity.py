@@ -9,10 +9,17 @@ import numpy as np
 
 from control.scheduler.config.args import NodeAffinityArgs
 from control.scheduler.framework.handle import Handle
-from control.scheduler.framework.plugin import CycleState, Interest, Plugin, PreFilterResult, Reads, default_normalize
-from control.scheduler.framework.status import SKIP, SUCCESS, Code, Status, unresolvable
+from control.scheduler.framework.plugin import (
+    CycleState,
+    EventInterest,
+    Plugin,
+    PreFilterResult,
+    Reads,
+    default_normalize,
+)
+from control.scheduler.framework.status import SKIP, SUCCESS, Code, PluginStatus, unresolvable
 from control.scheduler.plugins import answers
-from control.scheduler.plugins.nodeselection import Wanted, select_term, term_matches
+from control.scheduler.plugins.nodeselection import RequiredNodes, select_term, term_matches
 from control.scheduler.state.columns import IntArray, Reasons16, RowArray, Rows, count
 from control.scheduler.state.pods import PodInfo, Shape
 from koordlet.api.core import Node, Pod
@@ -28,13 +35,13 @@ class _Compiled:
     __slots__ = ("names", "preferred", "wanted")
 
     def __init__(self, pod: Pod, added: list[tuple[int, NodeSelectorTerm]]) -> None:
-        self.wanted = Wanted.of(pod)
+        self.wanted = RequiredNodes.of(pod)
         self.names = self.wanted.names()
         affinity = pod.spec.affinity
         self.preferred = added + _preferred(affinity.node_affinity if affinity else None)
 
 
-class NodeAffinity(Plugin):
+class NodeAffinityPlugin(Plugin):
     name = "NodeAffinity"
     reads = Reads.NODE
 
@@ -42,16 +49,18 @@ class NodeAffinity(Plugin):
         super().__init__(args, handle)
         given: NodeAffinityArgs = args or NodeAffinityArgs()
         added = given.added_affinity
-        self._added = Wanted.selected_by(added.required_during_scheduling_ignored_during_execution if added else None)
+        self._added = RequiredNodes.selected_by(
+            added.required_during_scheduling_ignored_during_execution if added else None
+        )
         self._added_preferred = _preferred(added)
         self._memo = answers.memo_key(self.name, handle)
         self._mismatch = self.reasons.number(Code.UNRESOLVABLE, "node(s) didn't match Pod's node affinity/selector")
         self._enforced = self.reasons.number(Code.UNRESOLVABLE, "node(s) didn't match scheduler-enforced node affinity")
 
-    def interests(self) -> Sequence[Interest]:
-        return (Interest("Node", frozenset(("Add", "Label")), self._node_hint),)
+    def interests(self) -> Sequence[EventInterest]:
+        return (EventInterest("Node", frozenset(("Add", "Label")), self._node_hint),)
 
-    # -- filter ------------------------------------------------------------------------------------------------------
+    # Filter
 
     def pre_filter(self, state: CycleState, pod: PodInfo) -> PreFilterResult:
         compiled = self._compiled(pod.shape)
@@ -74,16 +83,16 @@ class NodeAffinity(Plugin):
             found[~self._added.select(self.table, rows)] = self._enforced
         return found
 
-    def _filter_node(self, wanted: Wanted, node: Node | None) -> int:
+    def _filter_node(self, wanted: RequiredNodes, node: Node | None) -> int:
         if node is None:
             return 0
         if not self._added.matches(node):
             return self._enforced
         return 0 if wanted.matches(node) else self._mismatch
 
-    # -- score -------------------------------------------------------------------------------------------------------
+    # Score
 
-    def pre_score(self, state: CycleState, pod: PodInfo, rows: RowArray) -> Status:
+    def pre_score(self, state: CycleState, pod: PodInfo, rows: RowArray) -> PluginStatus:
         return SUCCESS if self._compiled(pod.shape).preferred else SKIP
 
     def score(self, state: CycleState, pod: PodInfo, rows: Rows) -> IntArray:
@@ -100,7 +109,7 @@ class NodeAffinity(Plugin):
     def normalize(self, state: CycleState, pod: PodInfo, rows: RowArray, scores: IntArray) -> IntArray:
         return default_normalize(scores)
 
-    # -- the shape ---------------------------------------------------------------------------------------------------
+    # The shape
 
     def _compiled(self, shape: Shape) -> _Compiled:
         found: _Compiled | None = shape.memo.get(self._memo)
@@ -113,7 +122,7 @@ class NodeAffinity(Plugin):
         node, before = answers.as_node(new), answers.as_node(old)
         if node is None:
             return True
-        wanted = Wanted.of(pod.pod)
+        wanted = RequiredNodes.of(pod.pod)
         if not self._added.matches(node) or not wanted.matches(node):
             return False
         return before is None or not (wanted.matches(before) and self._added.matches(before))

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from control.scheduler.framework.handle import Handle
-from control.scheduler.framework.plugin import CycleState, Interest, Plugin, PreFilterResult, Reads
+from control.scheduler.framework.plugin import CycleState, EventInterest, Plugin, PreFilterResult, Reads
 from control.scheduler.framework.status import Code
 from control.scheduler.plugins import answers
 from control.scheduler.state.columns import Reasons16, Rows
@@ -27,8 +27,8 @@ class NodeName(Plugin):
         super().__init__(args, handle)
         self._other = self.reasons.number(Code.UNRESOLVABLE, "node(s) didn't match the requested node name")
 
-    def interests(self) -> Sequence[Interest]:
-        return (Interest("Node", frozenset(("Add",))),)
+    def interests(self) -> Sequence[EventInterest]:
+        return (EventInterest("Node", frozenset(("Add",))),)
 
     def pre_filter(self, state: CycleState, pod: PodInfo) -> PreFilterResult:
         return answers.PASS_ALL if pod.pod.spec.node_name else answers.SKIP_FILTER

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from control.scheduler.framework.handle import Handle
-from control.scheduler.framework.plugin import CycleState, Interest, Plugin, PreFilterResult, Reads
+from control.scheduler.framework.plugin import CycleState, EventInterest, Plugin, PreFilterResult, Reads
 from control.scheduler.framework.status import Code
 from control.scheduler.plugins import answers
 from control.scheduler.state.columns import Reasons16, Rows
@@ -43,10 +43,10 @@ class NodePorts(Plugin):
         )
         self.table.listen(self)
 
-    def interests(self) -> Sequence[Interest]:
+    def interests(self) -> Sequence[EventInterest]:
         return (
-            Interest("AssignedPod", frozenset(("Delete",)), _pod_hint),
-            Interest("Node", frozenset(("Add",))),
+            EventInterest("AssignedPod", frozenset(("Delete",)), _pod_hint),
+            EventInterest("Node", frozenset(("Add",))),
         )
 
     def pre_filter(self, state: CycleState, pod: PodInfo) -> PreFilterResult:

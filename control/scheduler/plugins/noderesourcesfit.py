@@ -14,7 +14,7 @@ import numpy as np
 
 from control.scheduler.config.args import NodeResourcesFitArgs, UtilizationShapePoint
 from control.scheduler.framework.handle import Handle
-from control.scheduler.framework.plugin import MAX_SCORE, CycleState, Interest, Plugin, Reads
+from control.scheduler.framework.plugin import MAX_SCORE, CycleState, EventInterest, Plugin, Reads
 from control.scheduler.framework.status import Code
 from control.scheduler.plugins import allocation, answers
 from control.scheduler.plugins.allocation import Measured
@@ -63,14 +63,14 @@ class NodeResourcesFit(Plugin):
             self._curve = np.array(curve, np.int64)
             self._rate = lambda alloc, used: curve[100 if used > alloc else used * 100 // alloc]
 
-    def interests(self) -> Sequence[Interest]:
+    def interests(self) -> Sequence[EventInterest]:
         return (
-            Interest("AssignedPod", frozenset(("Delete", "ScaleDown")), _pod_hint),
-            Interest("UnscheduledPod", frozenset(("ScaleDown",)), _pod_hint),
-            Interest("Node", frozenset(("Add", "Allocatable")), self._node_hint),
+            EventInterest("AssignedPod", frozenset(("Delete", "ScaleDown")), _pod_hint),
+            EventInterest("UnscheduledPod", frozenset(("ScaleDown",)), _pod_hint),
+            EventInterest("Node", frozenset(("Add", "Allocatable")), self._node_hint),
         )
 
-    # -- filter ------------------------------------------------------------------------------------------------------
+    # Filter
 
     def filter(self, state: CycleState, pod: PodInfo, rows: Rows) -> Reasons16:
         compiled = self._compiled(pod.shape)
@@ -125,7 +125,7 @@ class NodeResourcesFit(Plugin):
             found = compiled.numbers[short] = self.reasons.number(code, *texts)
         return found
 
-    # -- score -------------------------------------------------------------------------------------------------------
+    # Score
 
     def score(self, state: CycleState, pod: PodInfo, rows: Rows) -> IntArray:
         compiled = self._compiled(pod.shape)
@@ -169,7 +169,7 @@ class NodeResourcesFit(Plugin):
             return 0
         return (2 * total + weights) // (2 * weights) if self._curve is not None else total // weights
 
-    # -- the shape ---------------------------------------------------------------------------------------------------
+    # The shape
 
     def _compiled(self, shape: Shape) -> _Compiled:
         found: _Compiled | None = shape.memo.get(self._memo)
@@ -191,7 +191,7 @@ class NodeResourcesFit(Plugin):
             return False
         return name in self._ignored or name.partition("/")[0] in self._ignored_groups
 
-    # -- what may help -----------------------------------------------------------------------------------------------
+    # What may help
 
     def _node_hint(self, pod: PodInfo, old: Any, new: Any) -> bool:
         """The node could hold the pod if it were empty, and is new or has more of something that the pod requests."""

@@ -19,7 +19,7 @@ from koordlet.api.core.selectors import NodeSelector, NodeSelectorRequirement, N
 NAME_FIELD: Final = "metadata.name"
 
 
-class Wanted:
+class RequiredNodes:
     """The nodes that a pod requires: its node selector and its required node affinity."""
 
     __slots__ = ("anything", "pairs", "terms")
@@ -31,14 +31,14 @@ class Wanted:
         self.anything = not self.pairs and terms is None
 
     @classmethod
-    def of(cls, pod: Pod) -> Wanted:
+    def of(cls, pod: Pod) -> RequiredNodes:
         affinity = pod.spec.affinity
         node_affinity = affinity.node_affinity if affinity else None
         required = node_affinity.required_during_scheduling_ignored_during_execution if node_affinity else None
         return cls(tuple(pod.spec.node_selector.items()), _terms(required))
 
     @classmethod
-    def selected_by(cls, selector: NodeSelector | None) -> Wanted:
+    def selected_by(cls, selector: NodeSelector | None) -> RequiredNodes:
         return cls((), _terms(selector))
 
     def matches(self, node: Node) -> bool:

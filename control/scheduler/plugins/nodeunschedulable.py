@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from control.scheduler.framework.handle import Handle
-from control.scheduler.framework.plugin import CycleState, Interest, Plugin, PreFilterResult, Reads
+from control.scheduler.framework.plugin import CycleState, EventInterest, Plugin, PreFilterResult, Reads
 from control.scheduler.framework.status import Code
 from control.scheduler.plugins import answers
 from control.scheduler.state.columns import Reasons16, Rows
@@ -28,10 +28,10 @@ class NodeUnschedulable(Plugin):
         self._memo = answers.memo_key(self.name, handle)
         self._cordoned = np.int16(self.reasons.number(Code.UNRESOLVABLE, "node(s) were unschedulable"))
 
-    def interests(self) -> Sequence[Interest]:
+    def interests(self) -> Sequence[EventInterest]:
         return (
-            Interest("Node", frozenset(("Add", "Taint")), _node_hint),
-            Interest("UnscheduledPod", frozenset(("Toleration",)), _pod_hint),
+            EventInterest("Node", frozenset(("Add", "Taint")), _node_hint),
+            EventInterest("UnscheduledPod", frozenset(("Toleration",)), _pod_hint),
         )
 
     def pre_filter(self, state: CycleState, pod: PodInfo) -> PreFilterResult:

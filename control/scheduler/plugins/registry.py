@@ -15,7 +15,7 @@ from control.scheduler.plugins.imagelocality import ImageLocality
 from control.scheduler.plugins.interferenceaware import InterferenceAware
 from control.scheduler.plugins.interpodaffinity import InterPodAffinity
 from control.scheduler.plugins.loadaware import LoadAwareScheduling
-from control.scheduler.plugins.nodeaffinity import NodeAffinity
+from control.scheduler.plugins.nodeaffinity import NodeAffinityPlugin
 from control.scheduler.plugins.nodename import NodeName
 from control.scheduler.plugins.nodeports import NodePorts
 from control.scheduler.plugins.noderesourcesfit import NodeResourcesFit
@@ -25,7 +25,7 @@ from control.scheduler.plugins.podtopologyspread import PodTopologySpread
 from control.scheduler.plugins.prioritysort import PrioritySort
 from control.scheduler.plugins.scarceresourceavoidance import ScarceResourceAvoidance
 from control.scheduler.plugins.schedulinggates import SchedulingGates
-from control.scheduler.plugins.schedulinghint import SchedulingHint
+from control.scheduler.plugins.schedulinghint import SchedulingHintPlugin
 from control.scheduler.plugins.tainttoleration import TaintToleration
 from control.scheduler.plugins.volumes import NodeVolumeLimits, VolumeBinding, VolumeRestrictions, VolumeZone
 
@@ -40,7 +40,7 @@ PLUGINS: Final[Mapping[str, type[Plugin]]] = {
         InterPodAffinity,
         InterferenceAware,
         LoadAwareScheduling,
-        NodeAffinity,
+        NodeAffinityPlugin,
         NodeName,
         NodePorts,
         NodeResourcesBalancedAllocation,
@@ -52,7 +52,7 @@ PLUGINS: Final[Mapping[str, type[Plugin]]] = {
         PrioritySort,
         ScarceResourceAvoidance,
         SchedulingGates,
-        SchedulingHint,
+        SchedulingHintPlugin,
         TaintToleration,
         VolumeBinding,
         VolumeRestrictions,

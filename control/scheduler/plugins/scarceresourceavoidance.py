@@ -9,7 +9,7 @@ import numpy as np
 from control.scheduler.config.args import ScarceResourceAvoidanceArgs
 from control.scheduler.framework.handle import Handle
 from control.scheduler.framework.plugin import MAX_SCORE, CycleState, Plugin, Reads
-from control.scheduler.state.columns import Column, IntArray, Rows
+from control.scheduler.state.columns import IntArray, RowColumn, Rows
 from control.scheduler.state.pods import PodInfo
 from koordlet.api.core import Node
 
@@ -23,7 +23,7 @@ class ScarceResourceAvoidance(Plugin):
     def __init__(self, args: ScarceResourceAvoidanceArgs | None, handle: Handle) -> None:
         super().__init__(args or ScarceResourceAvoidanceArgs(), handle)
         self._scarce = frozenset((args or ScarceResourceAvoidanceArgs()).resources)
-        self._kind: Column = self.table.column(np.int32)
+        self._kind: RowColumn = self.table.column(np.int32)
         """[row]: number of the node's list of names in `_kinds`."""
         self._kinds: list[frozenset[str]] = [frozenset()]
         self._numbers: dict[frozenset[str], int] = {frozenset(): 0}

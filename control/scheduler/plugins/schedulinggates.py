@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from control.scheduler.framework.plugin import Interest, Plugin
-from control.scheduler.framework.status import SUCCESS, Status, unresolvable
+from control.scheduler.framework.plugin import EventInterest, Plugin
+from control.scheduler.framework.status import SUCCESS, PluginStatus, unresolvable
 from control.scheduler.state.pods import PodInfo
 
 
@@ -15,10 +15,10 @@ class SchedulingGates(Plugin):
 
     name = "SchedulingGates"
 
-    def interests(self) -> Sequence[Interest]:
-        return (Interest("UnscheduledPod", frozenset(("GatesEliminated",)), _itself),)
+    def interests(self) -> Sequence[EventInterest]:
+        return (EventInterest("UnscheduledPod", frozenset(("GatesEliminated",)), _itself),)
 
-    def pre_enqueue(self, pod: PodInfo) -> Status:
+    def pre_enqueue(self, pod: PodInfo) -> PluginStatus:
         gates = pod.pod.spec.scheduling_gates
         if not gates:
             return SUCCESS

@@ -10,7 +10,7 @@ import numpy as np
 from control.scheduler.config.args import SchedulingHintArgs
 from control.scheduler.framework.handle import Handle
 from control.scheduler.framework.plugin import CycleState, Plugin, PreFilterResult
-from control.scheduler.framework.status import SKIP, SUCCESS, Status, error
+from control.scheduler.framework.status import SKIP, SUCCESS, PluginStatus, error
 from control.scheduler.state.columns import RowArray
 from control.scheduler.state.pods import PodInfo, Shape
 from koordlet.api.annotations import scheduling
@@ -22,7 +22,7 @@ STATE: Final = "SchedulingHint"
 NO_HINT: Final = PreFilterResult(SKIP)
 
 
-class SchedulingHint(Plugin):
+class SchedulingHintPlugin(Plugin):
     """See the module text."""
 
     name: ClassVar[str] = "SchedulingHint"
@@ -31,7 +31,7 @@ class SchedulingHint(Plugin):
         super().__init__(args or SchedulingHintArgs(), handle)
         self.args: SchedulingHintArgs
 
-    def before_pre_filter(self, state: CycleState, pod: PodInfo) -> Status:
+    def before_pre_filter(self, state: CycleState, pod: PodInfo) -> PluginStatus:
         hint = _hint(pod.shape)
         if hint is None:
             return SUCCESS

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from control.scheduler.framework.handle import Handle
-from control.scheduler.framework.plugin import CycleState, Interest, Plugin, Reads, default_normalize
+from control.scheduler.framework.plugin import CycleState, EventInterest, Plugin, Reads, default_normalize
 from control.scheduler.framework.status import Code
 from control.scheduler.plugins import answers
 from control.scheduler.state.columns import IntArray, Reasons16, RowArray, Rows
@@ -42,10 +42,10 @@ class TaintToleration(Plugin):
         self._memo = answers.memo_key(self.name, handle)
         self._untolerated = self.reasons.number(Code.UNRESOLVABLE, UNTOLERATED)
 
-    def interests(self) -> Sequence[Interest]:
+    def interests(self) -> Sequence[EventInterest]:
         return (
-            Interest("Node", frozenset(("Add", "Taint")), _node_hint),
-            Interest("UnscheduledPod", frozenset(("Toleration",)), _pod_hint),
+            EventInterest("Node", frozenset(("Add", "Taint")), _node_hint),
+            EventInterest("UnscheduledPod", frozenset(("Toleration",)), _pod_hint),
         )
 
     def filter(self, state: CycleState, pod: PodInfo, rows: Rows) -> Reasons16:

@@ -1,4 +1,4 @@
-"""The scheduler's families: upstream's names that dashboards know, and Koordinator's (spec 05 §16)."""
+"""The scheduler's metrics: kube-scheduler's names, which dashboards know, and Koordinator's (spec 05 §16)."""
 
 from __future__ import annotations
 
@@ -9,121 +9,147 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from control.scheduler.cycle.pluginevaluations import PluginEvaluations
 from control.scheduler.framework.profile import Framework
-from control.scheduler.framework.status import Status
-from control.scheduler.framework.timing import Evaluations, Probe, SecondsHistogram
+from control.scheduler.framework.status import PluginStatus
+from control.scheduler.framework.timing import PluginTimer, SecondsHistogram
 from koordlet.app.metrics import MetricSet, UnsuffixedCounter
 
-_P: Final = "scheduler_"
+_PREFIX: Final = "scheduler_"
 
-Read = Callable[[], Mapping[Any, float]]
+ReadGauge = Callable[[], Mapping[Any, float]]
 """Label values (a tuple of texts) -> value."""
 
 
 def exponential(first: float, factor: float, count: int) -> tuple[float, ...]:
-    """`count` bucket bounds from `first` on."""
+    """`count` bucket bounds: `first`, `first * factor`, …"""
     return tuple(first * factor**step for step in range(count))
 
 
 class SchedulerMetrics(MetricSet):
-    """What is counted as it happens; gauges of states are `StateGauges`."""
+    """Counters and histograms; for gauges see `StateGauges`."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         def counter(name: str, text: str, *labels: str) -> Counter:
-            return Counter(_P + name, text, labels, registry=registry)
+            return Counter(_PREFIX + name, text, labels, registry=registry)
 
         def histogram(name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
-            return Histogram(_P + name, text, labels, buckets=buckets, registry=registry)
+            return Histogram(_PREFIX + name, text, labels, buckets=buckets, registry=registry)
 
         seconds = exponential(0.001, 2, 15)
-        self.attempts = counter("schedule_attempts_total", "Attempts to schedule pods.", "result", "profile")
+        self.attempts = counter("schedule_attempts_total", "Scheduling attempts, by result.", "result", "profile")
         self.attempt_seconds = histogram(
-            "scheduling_attempt_duration_seconds", "Time of an attempt.", seconds, "result", "profile"
+            "scheduling_attempt_duration_seconds",
+            "Duration of a scheduling attempt without binding.",
+            seconds,
+            "result",
+            "profile",
         )
         self.algorithm_seconds = histogram(
-            "scheduling_algorithm_duration_seconds", "Time of a cycle that found a node.", seconds
+            "scheduling_algorithm_duration_seconds", "Duration of a scheduling cycle that found a node.", seconds
         )
-        self.incoming = counter("queue_incoming_pods_total", "Pods that came into a queue.", "queue", "event")
+        self.incoming = counter(
+            "queue_incoming_pods_total", "Pods added to a part of the scheduling queue, by event.", "queue", "event"
+        )
         self.pod_attempts = histogram(
-            "pod_scheduling_attempts", "Attempts until a pod was bound.", exponential(1, 2, 5)
+            "pod_scheduling_attempts", "Attempts until the pod was bound.", exponential(1, 2, 5)
         )
         self.sli_seconds = histogram(
-            "pod_scheduling_sli_duration_seconds", "From a pod's first attempt until it was bound.",
-            exponential(0.01, 2, 20), "attempts",
-        )  # fmt: skip
+            "pod_scheduling_sli_duration_seconds",
+            "Time from the first attempt of a pod until it was bound.",
+            exponential(0.01, 2, 20),
+            "attempts",
+        )
         self.evaluated = histogram(
-            "pod_scheduling_evaluated_nodes", "Nodes looked at for a pod.", exponential(1, 2, 24)
+            "pod_scheduling_evaluated_nodes", "Nodes evaluated for a scheduled pod.", exponential(1, 2, 24)
         )
-        self.feasible = histogram("pod_scheduling_feasible_nodes", "Nodes that fit a pod.", exponential(1, 2, 24))
+        self.feasible = histogram(
+            "pod_scheduling_feasible_nodes", "Feasible nodes of a scheduled pod.", exponential(1, 2, 24)
+        )
         self.timeouts = UnsuffixedCounter(
-            _P + "scheduling_timeout", "Attempts that took too long.", ["profile"], registry=registry
+            _PREFIX + "scheduling_timeout", "Scheduling attempts that took too long.", ["profile"], registry=registry
         )
-        self.preemption_attempts = counter("preemption_attempts_total", "Attempts to make room by preemption.")
-        self.preemption_victims = histogram(
-            "preemption_victims", "Pods that one preemption removes.", exponential(1, 2, 7)
+        self.preemption_attempts = counter("preemption_attempts_total", "Preemption attempts.")
+        self.preemption_victims = histogram("preemption_victims", "Victims of one preemption.", exponential(1, 2, 7))
+        self.permit_wait = histogram(
+            "permit_wait_duration_seconds", "Duration of the wait at Permit.", seconds, "result"
         )
-        self.permit_wait = histogram("permit_wait_duration_seconds", "Time of a wait at Permit.", seconds, "result")
 
         def quick(name: str, text: str, buckets: tuple[float, ...], *labels: str) -> SecondsHistogram:
-            return SecondsHistogram(registry, _P + name, text, labels, buckets)
+            return SecondsHistogram(registry, _PREFIX + name, text, labels, buckets)
 
         self.points = quick(
-            "framework_extension_point_duration_seconds", "Time of all plugins at an extension point (sampled).",
-            exponential(0.0001, 2, 12), "extension_point", "status", "profile",
-        )  # fmt: skip
+            "framework_extension_point_duration_seconds",
+            "Duration of all plugins at an extension point (every tenth cycle).",
+            exponential(0.0001, 2, 12),
+            "extension_point",
+            "status",
+            "profile",
+        )
         plugin_seconds = exponential(1e-5, 1.5, 20)
         self.plugins = quick(
-            "plugin_execution_duration_seconds", "Time of a plugin at an extension point (sampled).",
-            plugin_seconds, "plugin", "extension_point", "status",
-        )  # fmt: skip
+            "plugin_execution_duration_seconds",
+            "Duration of a plugin at an extension point (every tenth cycle).",
+            plugin_seconds,
+            "plugin",
+            "extension_point",
+            "status",
+        )
         self.hints = quick(
-            "queueing_hint_execution_duration_seconds", "Time of a queueing hint (sampled).",
-            plugin_seconds, "plugin", "event", "hint",
-        )  # fmt: skip
+            "queueing_hint_execution_duration_seconds",
+            "Duration of a queueing hint (every tenth call).",
+            plugin_seconds,
+            "plugin",
+            "event",
+            "hint",
+        )
         self.handled = quick(
-            "event_handling_duration_seconds", "Time of telling the queue of an event.",
-            exponential(0.0001, 2, 12), "event",
-        )  # fmt: skip
-        self.evaluations = Evaluations(registry)
-        self.eviction_failures = counter("preemption_failures_total", "Victims that could not be removed.")
-        self.patch_failures = counter("pod_status_patch_failures_total", "Conditions that could not be written.")
+            "event_handling_duration_seconds",
+            "Duration of handling a cluster event in the scheduling queue.",
+            exponential(0.0001, 2, 12),
+            "event",
+        )
+        self.evaluations = PluginEvaluations(registry)
+        self.eviction_failures = counter("preemption_failures_total", "Victims that could not be deleted.")
+        self.patch_failures = counter("pod_status_patch_failures_total", "Failed writes of pod conditions.")
 
-    def preempting(self, victims: int) -> None:
-        """An attempt to preempt begins (0), or has found victims."""
+    def observe_preemption(self, victims: int) -> None:
+        """0: a preemption attempt begins. Otherwise the number of victims of a successful attempt."""
         if victims:
             self.preemption_victims.observe(victims)
         else:
             self.preemption_attempts.inc()
 
-    def probe(self, framework: Framework) -> Probe:
-        """What times the plugins of a profile."""
-        return Probe(framework, self.plugins, self.points)
+    def timer(self, framework: Framework) -> PluginTimer:
+        """The timer for the plugins of a profile."""
+        return PluginTimer(framework, self.plugins, self.points)
 
 
 class BindingTimes:
-    """What the bindings of a profile are told to (`binding.BindTimings`)."""
+    """Durations of the bindings of a profile (`binding.BindTimings`)."""
 
     def __init__(self, metrics: SchedulerMetrics, profile: str) -> None:
-        self._metrics, self._profile = metrics, profile
+        self._metrics = metrics
+        self._profile = profile
 
-    def permit_waited(self, status: Status, seconds: float) -> None:
+    def permit_waited(self, status: PluginStatus, seconds: float) -> None:
         self._metrics.permit_wait.labels(status.code_name).observe(seconds)
 
-    def took(self, plugin: str, point: str, status: Status, seconds: float) -> None:
+    def took(self, plugin: str, point: str, status: PluginStatus, seconds: float) -> None:
         self._metrics.plugins.observe((plugin, point, status.code_name), seconds)
         self._metrics.points.observe((point, status.code_name, self._profile), seconds)
 
 
 class StateGauges(Collector):
-    """Gauges read when somebody looks. Each function gives label values -> value."""
+    """Gauges that are read when metrics are collected. Each function returns label values -> value."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._families: list[tuple[str, str, tuple[str, ...], Read]] = []
+        self._families: list[tuple[str, str, tuple[str, ...], ReadGauge]] = []
         self._registry = registry
         registry.register(self)
 
-    def add(self, name: str, text: str, labels: tuple[str, ...], read: Read) -> None:
-        self._families.append((_P + name, text, labels, read))
+    def add(self, name: str, text: str, labels: tuple[str, ...], read: ReadGauge) -> None:
+        self._families.append((_PREFIX + name, text, labels, read))
 
     def describe(self) -> Iterator[Metric]:
         return iter(())

@@ -1,7 +1,8 @@
 """koord-scheduler's command line: Koordinator's flags with their defaults, and kube-scheduler's (spec 05 §1.1).
 
-Read once at start; everybody else gets an `Options`. What stands in the configuration file loses against a flag that
-was given. Flags of kube-scheduler that have no meaning here are accepted, so that manifests can stay as they are.
+Read once at start; everybody else gets an `SchedulerOptions`. What stands in the configuration file loses against a
+flag that was given. Flags of kube-scheduler that have no meaning here are accepted, so that manifests can stay as they
+are.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _UNUSED = "accepted, without effect"
 
 
 @dataclass
-class Options(LoggingOptions):
+class SchedulerOptions(LoggingOptions):
     """Everything that can be told on the command line."""
 
     config: str = flag("config", "", "KubeSchedulerConfiguration file; none: kube-scheduler's defaults")

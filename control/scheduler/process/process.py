@@ -23,12 +23,13 @@ from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector,
 
 from control.delegated import DelegatedAuth, server_context
 from control.scheduler.config.errors import ConfigurationError
-from control.scheduler.config.load import Settings, load, shown
+from control.scheduler.config.load import SchedulerSettings, load, shown
 from control.scheduler.plugins.registry import PLUGINS
 from control.scheduler.process import podresources
-from control.scheduler.process.assembly import PROMISED, Assembly, implements
-from control.scheduler.process.options import Options
+from control.scheduler.process.assembly import Assembly
+from control.scheduler.process.options import SchedulerOptions
 from control.scheduler.process.pages import boolean, configz, debug_flags, whole
+from control.scheduler.process.profiles import KNOWN_PLUGINS, implements
 from control.scheduler.process.services import Services
 from control.scheduler.process.slis import HealthSlis
 from control.scheduler.process.syncbarrier import SyncBarrier
@@ -72,7 +73,7 @@ _WITHOUT_EFFECT = ("enable_network_topology_manager",)
 """Flags that are taken and that nothing in this build asks."""
 
 
-def read_settings(options: Options) -> Settings:
+def read_settings(options: SchedulerOptions) -> SchedulerSettings:
     """The configuration file with the flags on top. Raises ConfigurationError."""
     text = ""
     if options.config:
@@ -80,7 +81,7 @@ def read_settings(options: Options) -> Settings:
             text = Path(options.config).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigurationError([f"cannot read {options.config}: {error}"]) from error
-    settings = load(text, PLUGINS, implements, PROMISED)
+    settings = load(text, PLUGINS, implements, KNOWN_PLUGINS)
     lease = settings.configuration.leader_election
     if options.leader_elect:
         lease.leader_elect = options.leader_elect == "true"
@@ -103,7 +104,7 @@ def read_settings(options: Options) -> Settings:
 class Scheduler:
     """`run()` serves until a signal and returns the exit status."""
 
-    def __init__(self, options: Options, *, config: Config | None = None, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(self, options: SchedulerOptions, *, config: Config | None = None, clock: Clock = SYSTEM_CLOCK) -> None:
         """Raises ConfigurationError, GateError, ConfigError for what can't be used."""
         self.options, self.settings = options, read_settings(options)
         self.gates = gates = FeatureGates(SCHEDULER)
@@ -279,7 +280,7 @@ class Scheduler:
 
     def _routes(self) -> list[web.RouteDef]:
         assembly, given = self.assembly, self.settings.configuration
-        services = Services(assembly.table, assembly.plugins.values(), lambda: self.leading, assembly.explain)
+        services = Services(assembly.table, assembly.plugins.values(), lambda: self.leading, assembly.lookup.explain)
         pods = assembly.objects.informer(Pod)
         routes = [
             *configz(shown(self.settings)),
@@ -320,6 +321,6 @@ def _set_verbosity(verbosity: int) -> None:
     logging.getLogger().setLevel(logging.DEBUG if verbosity >= DEBUG_VERBOSITY else logging.INFO)
 
 
-def write_configuration(settings: Settings, path: str) -> None:
+def write_configuration(settings: SchedulerSettings, path: str) -> None:
     """The effective configuration as YAML (`--write-config-to`)."""
     Path(path).write_text(yaml.safe_dump(shown(settings), sort_keys=False), encoding="utf-8")

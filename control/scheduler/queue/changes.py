@@ -1,49 +1,49 @@
-"""What an update changed, as the events that plugins wait for (spec 05 §3.3, §3.7). Pure."""
+"""Updates of pods and nodes as the cluster events that plugins declare interest in (spec 05 §3.3, §3.7). Pure."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from control.scheduler.framework.plugin import Event
+from control.scheduler.framework.plugin import ClusterEvent
 from control.scheduler.state.pods import PodInfo
 from koordlet.api.core import Node, Pod
 
-POD_ADD: Final = Event("AssignedPod", "Add")
-POD_DELETE: Final = Event("AssignedPod", "Delete")
-EVERYTHING: Final = Event("*", "*")
+POD_ADD: Final = ClusterEvent("AssignedPod", "Add")
+POD_DELETE: Final = ClusterEvent("AssignedPod", "Delete")
 
 
-def pod_changes(old: PodInfo, new: PodInfo, resource: str) -> list[Event]:
-    """Events of a pod's update; `resource` is `AssignedPod` or `UnscheduledPod`. Empty: nothing that matters."""
+def pod_changes(old: PodInfo, new: PodInfo, resource: str) -> list[ClusterEvent]:
+    """The events of a pod's update. `resource`: `AssignedPod` or `UnscheduledPod`. Empty if no relevant field
+    changed."""
     before, after = old.pod, new.pod
-    found = []
+    events = []
     if before.metadata.labels != after.metadata.labels:
-        found.append(Event(resource, "Label"))
+        events.append(ClusterEvent(resource, "Label"))
     if _scaled_down(old, new):
-        found.append(Event(resource, "ScaleDown"))
+        events.append(ClusterEvent(resource, "ScaleDown"))
     if before.spec.tolerations != after.spec.tolerations:
-        found.append(Event(resource, "Toleration"))
+        events.append(ClusterEvent(resource, "Toleration"))
     if before.spec.scheduling_gates and not after.spec.scheduling_gates:
-        found.append(Event(resource, "GatesEliminated"))
-    if not found and _changed(before, after):
-        found.append(Event(resource, "Update"))
-    return found
+        events.append(ClusterEvent(resource, "GatesEliminated"))
+    if not events and _changed(before, after):
+        events.append(ClusterEvent(resource, "Update"))
+    return events
 
 
-def node_changes(old: Node, new: Node) -> list[Event]:
-    """Events of a node's update. Heartbeats alone are none."""
-    found = []
+def node_changes(old: Node, new: Node) -> list[ClusterEvent]:
+    """The events of a node's update; none for a heartbeat."""
+    events = []
     if old.spec.unschedulable != new.spec.unschedulable or old.spec.taints != new.spec.taints:
-        found.append(Event("Node", "Taint"))
+        events.append(ClusterEvent("Node", "Taint"))
     if old.status.allocatable != new.status.allocatable:
-        found.append(Event("Node", "Allocatable"))
+        events.append(ClusterEvent("Node", "Allocatable"))
     if old.metadata.labels != new.metadata.labels:
-        found.append(Event("Node", "Label"))
+        events.append(ClusterEvent("Node", "Label"))
     if _conditions(old) != _conditions(new):
-        found.append(Event("Node", "Condition"))
+        events.append(ClusterEvent("Node", "Condition"))
     if old.metadata.annotations != new.metadata.annotations:
-        found.append(Event("Node", "Annotation"))
-    return found
+        events.append(ClusterEvent("Node", "Annotation"))
+    return events
 
 
 def _scaled_down(old: PodInfo, new: PodInfo) -> bool:
@@ -52,7 +52,7 @@ def _scaled_down(old: PodInfo, new: PodInfo) -> bool:
 
 
 def _changed(before: Pod, after: Pod) -> bool:
-    """Whether anything but the status and the book-keeping of the API server changed."""
+    """Whether a field other than the status and the API server's own metadata changed."""
     return (
         before.metadata.annotations != after.metadata.annotations
         or before.metadata.deletion_timestamp != after.metadata.deletion_timestamp

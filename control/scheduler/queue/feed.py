@@ -1,4 +1,4 @@
-"""Waiting for the queue, and its two clocks: backoffs end every second, leftovers are tried every 30 seconds."""
+"""Lets a task wait for pods, ends backoffs every second and retries long-waiting pods every 30 seconds."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from control.scheduler.state.pods import PodInfo
 from koordlet.app.clock import SYSTEM_CLOCK, Clock
 from koordlet.app.periodic import Periodic
 
-BACKOFF_PERIOD = 1.0
-LEFTOVER_PERIOD = 30.0
+BACKOFF_PERIOD_S = 1.0
+LEFTOVER_PERIOD_S = 30.0
 
 
 class Feed:
-    """A service for `Runner`. For one task that pops."""
+    """A service for `Runner`. Only one task may pop."""
 
     def __init__(
         self, queue: SchedulingQueue, *, clock: Clock = SYSTEM_CLOCK, registry: CollectorRegistry | None = None
@@ -28,8 +28,8 @@ class Feed:
         self._flushes = [
             Periodic(name, period, flush, immediate=False, clock=clock, registry=registry)
             for name, period, flush in (
-                ("queue-backoff", BACKOFF_PERIOD, queue.flush_backoff),
-                ("queue-leftover", LEFTOVER_PERIOD, queue.flush_leftover),
+                ("queue-backoff", BACKOFF_PERIOD_S, queue.flush_backoff),
+                ("queue-leftover", LEFTOVER_PERIOD_S, queue.flush_leftover),
             )
         ]
 
@@ -42,11 +42,11 @@ class Feed:
             await flush.stop()
 
     async def pop(self) -> PodInfo:
-        """The next pod; waits until there is one."""
+        """Wait for the next pod."""
         return (await self.pop_run(1))[0]
 
     async def pop_run(self, limit: int) -> list[PodInfo]:
-        """The next pods of one shape, at least one; waits until there is one."""
+        """Wait for the next pods, at least one, all of one shape."""
         while not (run := self.queue.pop_run(limit)):
             self._filled.clear()
             await self._filled.wait()

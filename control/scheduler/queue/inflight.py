@@ -1,7 +1,7 @@
-"""Pods being scheduled, and what happened meanwhile: an event during an attempt must not be lost on its pod.
+"""Attempts in progress and the cluster events since they began, so that a pod does not miss an event that helps it.
 
-The log begins where the oldest attempt began. It is bounded: a pod whose beginning has fallen off the log is taken to
-have missed something that helps.
+The log begins with the oldest attempt. It is bounded: a pod whose attempt began before the log is assumed to have
+missed an event that helps.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from control.scheduler.framework.plugin import Event
+from control.scheduler.framework.plugin import ClusterEvent
 
 
 @dataclass(frozen=True, slots=True)
-class Happening:
-    """An event with the objects that it was about."""
+class InFlightEvent:
+    """A cluster event with the object before and after it."""
 
-    event: Event
+    event: ClusterEvent
     old: Any
     new: Any
 
@@ -25,19 +25,19 @@ class Happening:
 @dataclass(slots=True)
 class _Attempt:
     start: int
-    own: list[Happening] = field(default_factory=list)
+    own: list[InFlightEvent] = field(default_factory=list)
     forced: bool = False
 
 
 class InFlight:
     """Attempts by uid of the pod."""
 
-    LIMIT: Final = 1 << 15
+    MAX_EVENTS: Final = 1 << 15
 
     def __init__(self) -> None:
         self._attempts: dict[str, _Attempt] = {}
         self._base = 0
-        self._log: list[Happening] = []
+        self._log: list[InFlightEvent] = []
 
     def __len__(self) -> int:
         return len(self._attempts)
@@ -46,15 +46,16 @@ class InFlight:
         return uid in self._attempts
 
     @property
-    def events(self) -> Sequence[Happening]:
+    def events(self) -> Sequence[InFlightEvent]:
         return self._log
 
     def begin(self, uid: str) -> None:
-        self._attempts.pop(uid, None)  # a second attempt goes to the end of the order
+        self._attempts.pop(uid, None)  # so that a second attempt is the newest in the order
         self._attempts[uid] = _Attempt(self._base + len(self._log))
 
-    def end(self, uid: str) -> tuple[Sequence[Happening] | None, bool]:
-        """End an attempt: (what happened since it began, or None if that is not known any more; whether forced)."""
+    def end(self, uid: str) -> tuple[Sequence[InFlightEvent] | None, bool]:
+        """End an attempt: (the events since it began, or None if the log does not reach back; whether it was
+        forced)."""
         attempt = self._attempts.pop(uid, None)
         if attempt is None:
             return (), False
@@ -64,21 +65,21 @@ class InFlight:
         self._trim()
         return missed, attempt.forced
 
-    def note(self, happening: Happening) -> None:
-        """Something happened in the cluster."""
+    def note(self, event: InFlightEvent) -> None:
+        """Record an event for all attempts."""
         if not self._attempts:
             return
-        self._log.append(happening)
-        if len(self._log) > self.LIMIT:
-            self._base += self.LIMIT // 2
-            del self._log[: self.LIMIT // 2]
+        self._log.append(event)
+        if len(self._log) > self.MAX_EVENTS:
+            self._base += self.MAX_EVENTS // 2
+            del self._log[: self.MAX_EVENTS // 2]
 
-    def note_for(self, uid: str, happening: Happening) -> None:
-        """Something happened to this pod itself."""
-        self._attempts[uid].own.append(happening)
+    def note_for(self, uid: str, event: InFlightEvent) -> None:
+        """Record an event of the pod itself."""
+        self._attempts[uid].own.append(event)
 
     def force(self, uid: str) -> None:
-        """Let the pod come back to the active queue at once."""
+        """After its attempt the pod returns to the active queue immediately."""
         self._attempts[uid].forced = True
 
     def _trim(self) -> None:

@@ -1,6 +1,6 @@
-"""Which events which plugin wants to hear of, and whether one is worth another attempt of a pod (spec 05 §3.3-7).
+"""The events that each plugin is interested in, and whether an event justifies another attempt (spec 05 §3.3-7).
 
-A hint is asked once an event for all waiting pods of a shape: it may not depend on what differs between equal pods.
+A hint is called once per event for all waiting pods of a shape, so it may not depend on data of a single replica.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from enum import IntEnum
 from time import perf_counter
 from typing import Any, Final
 
-from control.scheduler.framework.plugin import Event, Interest, Plugin
-from control.scheduler.framework.status import Status
-from control.scheduler.queue.record import Record
+from control.scheduler.framework.plugin import ClusterEvent, EventInterest, Plugin
+from control.scheduler.framework.status import PluginStatus
+from control.scheduler.queue.record import QueuedPod
 from control.scheduler.state.pods import PodInfo
 from koordlet.app.logging import get_logger
 
@@ -25,13 +25,13 @@ _PODS: Final = frozenset(("AssignedPod", "UnscheduledPod"))
 
 
 HintTimed = Callable[[tuple[str, ...], float], object]
-"""((plugin, event, `Queue` or `QueueSkip`), seconds): how long a hint took."""
-EVERY: Final = 10
-"""One hint of so many is timed."""
+"""((plugin, event, `Queue` or `QueueSkip`), seconds): the duration of a hint."""
+SAMPLE_INTERVAL: Final = 10
+"""One hint call out of this number is timed."""
 
 
-class Verdict(IntEnum):
-    """Whether a pod should be tried again."""
+class QueueHint(IntEnum):
+    """Whether and when a pod is to be tried again."""
 
     SKIP = 0
     AFTER_BACKOFF = 1
@@ -40,14 +40,14 @@ class Verdict(IntEnum):
 
 @dataclass(frozen=True)
 class QueueProfile:
-    """What the queue asks of the plugins of one profile.
+    """The functions of the plugins of one profile that the queue calls.
 
-    `sort_key(pod, timestamp)` orders the active queue and must be the same in all profiles; `gates` are the PreEnqueue
-    plugins in order; `interests` those of every enabled plugin, by name."""
+    `sort_key(pod, timestamp)` orders the active queue and must be the same in all profiles. `gates`: name and check of
+    the PreEnqueue plugins, in order. `interests`: those of every enabled plugin, by name."""
 
     sort_key: Callable[[PodInfo, float], Any]
-    gates: Sequence[tuple[str, Callable[[PodInfo], Status]]] = ()
-    interests: Mapping[str, Sequence[Interest]] = field(default_factory=dict)
+    gates: Sequence[tuple[str, Callable[[PodInfo], PluginStatus]]] = ()
+    interests: Mapping[str, Sequence[EventInterest]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, sort: Plugin, gates: Iterable[Plugin], plugins: Iterable[Plugin]) -> QueueProfile:
@@ -58,8 +58,8 @@ class QueueProfile:
         )
 
 
-def concerns(interest: Interest, event: Event) -> bool:
-    """Whether an event is one that the interest names. `Update` covers all parts of an update."""
+def concerns(interest: EventInterest, event: ClusterEvent) -> bool:
+    """Whether the interest covers the event. The action `Update` covers all parts of an update."""
     resource, action = interest.resource, event.action
     if resource not in (ANY, event.resource) and not (resource == "Pod" and event.resource in _PODS):
         return False
@@ -70,44 +70,45 @@ def concerns(interest: Interest, event: Event) -> bool:
 
 
 class Interests:
-    """The interests of all profiles, and the verdict on events."""
+    """The interests of all profiles, and the evaluation of events."""
 
     def __init__(self, profiles: Mapping[str, QueueProfile], timed: HintTimed | None = None) -> None:
-        self._profiles, self._timed = profiles, timed
-        self._asked = 0
-        self._found: dict[tuple[str, str, Event], list[Interest]] = {}
-        self._wanted: dict[Event, bool] = {}
+        self._profiles = profiles
+        self._timed = timed
+        self._hint_calls = 0
+        self._by_event: dict[tuple[str, str, ClusterEvent], list[EventInterest]] = {}
+        self._wanted: dict[ClusterEvent, bool] = {}
 
-    def wanted(self, event: Event) -> bool:
-        """Whether any plugin of any profile wants to hear of it."""
-        found = self._wanted.get(event)
-        if found is None:
-            found = event.resource == ANY or any(
-                concerns(one, event)
+    def wanted(self, event: ClusterEvent) -> bool:
+        """Whether any plugin of any profile is interested in the event."""
+        wanted = self._wanted.get(event)
+        if wanted is None:
+            wanted = event.resource == ANY or any(
+                concerns(interest, event)
                 for profile in self._profiles.values()
-                for several in profile.interests.values()
-                for one in several
+                for interests in profile.interests.values()
+                for interest in interests
             )
-            self._wanted[event] = found
-        return found
+            self._wanted[event] = wanted
+        return wanted
 
-    def of(self, profile: str, plugin: str, event: Event) -> list[Interest]:
-        """The interests of one plugin that an event concerns."""
+    def of(self, profile: str, plugin: str, event: ClusterEvent) -> list[EventInterest]:
+        """The interests of one plugin that cover an event."""
         key = (profile, plugin, event)
-        found = self._found.get(key)
-        if found is None:
+        covering = self._by_event.get(key)
+        if covering is None:
             known = self._profiles.get(profile)
-            several = known.interests.get(plugin, ()) if known is not None else ()
-            found = self._found[key] = [one for one in several if concerns(one, event)]
-        return found
+            interests = known.interests.get(plugin, ()) if known is not None else ()
+            covering = self._by_event[key] = [interest for interest in interests if concerns(interest, event)]
+        return covering
 
-    def helps(self, pod: PodInfo, plugin: str, event: Event, old: Any, new: Any) -> bool:
-        """Whether an event may change a plugin's mind about a pod. A hint that raises counts as yes."""
+    def helps(self, pod: PodInfo, plugin: str, event: ClusterEvent, old: Any, new: Any) -> bool:
+        """Whether the plugin may accept the pod after the event. True if a hint raises."""
         for interest in self.of(pod.shape.scheduler, plugin, event):
             if interest.hint is None:
                 return True
-            self._asked += 1
-            measured = self._timed is not None and self._asked % EVERY == 0
+            self._hint_calls += 1
+            measured = self._timed is not None and self._hint_calls % SAMPLE_INTERVAL == 0
             begun = perf_counter() if measured else 0.0
             try:
                 helps = interest.hint(pod, old, new)
@@ -121,15 +122,15 @@ class Interests:
                 return True
         return False
 
-    def verdict(self, record: Record, event: Event, old: Any, new: Any) -> Verdict:
-        """What an event means for one pod that was rejected or gated."""
+    def evaluate(self, record: QueuedPod, event: ClusterEvent, old: Any, new: Any) -> QueueHint:
+        """Whether the event justifies another attempt of a pod that was rejected or gated."""
         wakers = record.wakers
         if not wakers or event.resource == ANY:
-            return Verdict.AFTER_BACKOFF
-        best = Verdict.SKIP
+            return QueueHint.AFTER_BACKOFF
+        best = QueueHint.SKIP
         for plugin in sorted(wakers):
             if self.helps(record.pod, plugin, event, old, new):
                 if plugin in record.pending_by:
-                    return Verdict.NOW
-                best = Verdict.AFTER_BACKOFF
+                    return QueueHint.NOW
+                best = QueueHint.AFTER_BACKOFF
         return best

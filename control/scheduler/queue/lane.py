@@ -1,6 +1,6 @@
-"""An ordered container of records: a heap from which anything can be removed.
+"""A priority queue of pods from which any element can be removed.
 
-Removed entries stay in the heap, emptied, until they come up or outnumber the rest.
+Removed entries stay in the heap, marked as empty, until they reach the head or outnumber the live entries.
 """
 
 from __future__ import annotations
@@ -10,15 +10,16 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-from control.scheduler.queue.record import Place, Record
+from control.scheduler.queue.record import QueuedPod, QueuePlace
 
-_SLACK = 64
+_MAX_EXTRA_ENTRIES = 64
+"""The heap is rebuilt when more than half of its entries, and this number more, are empty."""
 
 
 class Lane:
-    """Records by a key given when they are put in; equal keys in the order of putting."""
+    """Pods ordered by the key passed to `put`; pods with equal keys in the order of insertion."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: QueuePlace) -> None:
         self.place = place
         self._heap: list[list[Any]] = []
         self._live = 0
@@ -27,44 +28,40 @@ class Lane:
     def __len__(self) -> int:
         return self._live
 
-    def __iter__(self) -> Iterator[Record]:
+    def __iter__(self) -> Iterator[QueuedPod]:
         """In no particular order."""
         return (entry[2] for entry in self._heap if entry[2] is not None)
 
-    def put(self, record: Record, key: Any) -> None:
+    def put(self, record: QueuedPod, key: Any) -> None:
         entry = [key, next(self._sequence), record]
         record.entry = entry
         record.place = self.place
         heapq.heappush(self._heap, entry)
         self._live += 1
 
-    def remove(self, record: Record) -> None:
-        """Take a record out that is in this lane."""
+    def remove(self, record: QueuedPod) -> None:
+        """Remove a record that is in this lane."""
         record.entry[2] = None
         record.entry = []
-        record.place = Place.OUT
+        record.place = QueuePlace.OUT
         self._live -= 1
-        if len(self._heap) > 2 * self._live + _SLACK:
+        if len(self._heap) > 2 * self._live + _MAX_EXTRA_ENTRIES:
             self._heap = [entry for entry in self._heap if entry[2] is not None]
             heapq.heapify(self._heap)
 
-    def head(self) -> Record | None:
-        """The first record, left in."""
+    def head(self) -> QueuedPod | None:
+        """The first record, which stays in the lane."""
         heap = self._heap
         while heap and heap[0][2] is None:
             heapq.heappop(heap)
         return heap[0][2] if heap else None
 
-    def head_key(self) -> Any:
-        """Key of the first record; None when empty."""
-        return None if self.head() is None else self._heap[0][0]
-
-    def pop(self) -> Record | None:
-        """The first record, taken out."""
+    def pop(self) -> QueuedPod | None:
+        """Remove and return the first record."""
         record = self.head()
         if record is not None:
             heapq.heappop(self._heap)
             record.entry = []
-            record.place = Place.OUT
+            record.place = QueuePlace.OUT
             self._live -= 1
         return record

@@ -1,6 +1,6 @@
-"""Pods that wait for an event, found by the plugin that it would have to convince, and by shape.
+"""Unschedulable pods that wait for an event, indexed by rejecting plugin and by shape.
 
-Thousands of equal pods may wait, and thousands of events a second may come: an event is held against shapes, and only
+There may be thousands of equal pods and thousands of events per second. An event is evaluated per shape, and only the
 pods that it helps are touched.
 """
 
@@ -8,41 +8,41 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from control.scheduler.queue.record import Place, Record
+from control.scheduler.queue.record import QueuedPod, QueuePlace
 from control.scheduler.state.pods import Shape
 
-_Group = dict[str, Record]
+_Group = dict[str, QueuedPod]
 
-ANYTHING = ""
-"""Stands for a plugin where none is known: such a pod is woken by any event."""
+ANY_PLUGIN = ""
+"""The index key of pods without a rejecting plugin. Every event wakes them."""
 
 
-class Waiting:
+class UnschedulablePods:
     """Records by uid, grouped by (plugin, shape)."""
 
     def __init__(self) -> None:
-        self._records: dict[str, Record] = {}
+        self._records: dict[str, QueuedPod] = {}
         self._groups: dict[str, dict[Shape, _Group]] = {}
         self.gated = 0
 
     def __len__(self) -> int:
         return len(self._records)
 
-    def __iter__(self) -> Iterator[Record]:
+    def __iter__(self) -> Iterator[QueuedPod]:
         return iter(self._records.values())
 
-    def put(self, record: Record) -> None:
-        record.place = Place.WAITING
+    def put(self, record: QueuedPod) -> None:
+        record.place = QueuePlace.WAITING
         self._records[record.pod.uid] = record
         self.gated += bool(record.gated_by)
-        for plugin in record.wakers or (ANYTHING,):
+        for plugin in record.wakers or (ANY_PLUGIN,):
             self._groups.setdefault(plugin, {}).setdefault(record.pod.shape, {})[record.pod.uid] = record
 
-    def remove(self, record: Record) -> None:
+    def remove(self, record: QueuedPod) -> None:
         uid, shape = record.pod.uid, record.pod.shape
         del self._records[uid]
         self.gated -= bool(record.gated_by)
-        for plugin in record.wakers or (ANYTHING,):
+        for plugin in record.wakers or (ANY_PLUGIN,):
             shapes = self._groups[plugin]
             group = shapes[shape]
             del group[uid]
@@ -50,22 +50,22 @@ class Waiting:
                 del shapes[shape]
                 if not shapes:
                     del self._groups[plugin]
-        record.place = Place.OUT
+        record.place = QueuePlace.OUT
 
     def plugins(self) -> Iterable[str]:
-        """Plugins that pods wait for; `ANYTHING` among them for pods that no plugin rejected."""
+        """The plugins that pods wait for; `ANY_PLUGIN` for pods that no plugin rejected."""
         return tuple(self._groups)
 
     def groups(self, plugin: str) -> list[_Group]:
-        """The pods that wait for a plugin, those of one shape together. The groups are live."""
+        """The pods that wait for a plugin, grouped by shape. The groups are live."""
         return list(self._groups.get(plugin, {}).values())
 
     def counts(self) -> dict[tuple[str, str], int]:
-        """(plugin, profile) -> pods that wait for it, gated ones not counted."""
-        found: dict[tuple[str, str], int] = {}
+        """(plugin, profile) -> pods that wait for it, without gated pods."""
+        counts: dict[tuple[str, str], int] = {}
         for record in self._records.values():
             if not record.gated_by:
                 for plugin in record.rejected_by:
                     key = (plugin, record.pod.shape.scheduler)
-                    found[key] = found.get(key, 0) + 1
-        return found
+                    counts[key] = counts.get(key, 0) + 1
+        return counts

@@ -1,6 +1,6 @@
-"""Which pods count where: bound ones as the API server tells, assumed ones as this process decided (spec 05 §3.2).
+"""The pods that are counted on nodes: bound pods of the API server, assumed pods of this process (spec 05 §3.2).
 
-A pod is unknown, then *assumed* (placed here, binding under way), then *bound*. Assumed pods don't expire: a binding
+A pod is unknown, then *assumed* (placed here, binding in progress), then *bound*. Assumed pods do not expire: a binding
 either succeeds and the watch confirms it, or fails and the pod is forgotten.
 """
 
@@ -16,19 +16,20 @@ log = get_logger(__name__)
 
 
 class CacheError(Exception):
-    """A step that the pod's state does not allow."""
+    """The state of the pod does not allow the step."""
 
 
 class Cache:
     """The pods that are counted in `table`, by uid."""
 
     def __init__(self, table: NodeTable, shapes: Shapes) -> None:
-        self.table, self.shapes = table, shapes
+        self.table = table
+        self.shapes = shapes
         self.pods: dict[str, PodInfo] = {}
         self.assumed: set[str] = set()
 
     def assume(self, pod: PodInfo, node: str) -> None:
-        """Count a pod on the node that was chosen for it."""
+        """Count a pod on the node that was chosen for it. Raises CacheError."""
         if pod.uid in self.pods:
             raise CacheError(f"pod {pod.key} is in the cache, so can't be assumed")
         self.table.add_pod(pod, node)
@@ -37,7 +38,7 @@ class Cache:
         pod.assumed = True
 
     def forget(self, pod: PodInfo) -> None:
-        """Take an assumption back."""
+        """Stop counting an assumed pod. Raises CacheError."""
         if pod.uid not in self.assumed:
             raise CacheError(f"pod {pod.key} is not assumed, so can't be forgotten")
         self.assumed.remove(pod.uid)
@@ -46,9 +47,9 @@ class Cache:
         pod.assumed = False
 
     def set_pod(self, pod: Pod) -> PodInfo | None:
-        """Take over what the API server says of a pod that has a node. None: it ended and counts no longer.
+        """Apply the API server's version of a pod that has a node. None: it has terminated and is not counted.
 
-        Confirms an assumption; a pod that was bound elsewhere than assumed moves to where it really is.
+        Confirms an assumed pod. A pod that was bound to another node than assumed is moved there.
         """
         meta, node = pod.metadata, pod.spec.node_name
         known = self.pods.get(meta.uid)
@@ -63,29 +64,28 @@ class Cache:
         if known.assumed:
             self.assumed.discard(meta.uid)
             known.assumed = False
-        where = self.table.names[known.row]
-        if where != node:
-            log.warning("Pod was bound to another node than assumed", pod=known.key, assumed=where, node=node)
+        counted_on = self.table.names[known.row]
+        if counted_on != node:
+            log.warning("Pod was bound to another node than assumed", pod=known.key, assumed=counted_on, node=node)
         old = known.pod
-        same = (
-            where == node
+        unchanged = (
+            counted_on == node
             and old.metadata.labels == meta.labels
             and old.metadata.annotations == meta.annotations
             and known.terminating == (meta.deletion_timestamp is not None)
             and _same_spec(old, pod)
         )
-        if same:
-            _take(known, pod)
+        if unchanged:
+            _update(known, pod)
             return known
         self.table.remove_pod(known)
-        fresh = self.shapes.shape(pod)
-        known.shape = fresh
-        _take(known, pod)
+        known.shape = self.shapes.shape(pod)
+        _update(known, pod)
         self.table.add_pod(known, node)
         return known
 
     def remove_pod(self, uid: str) -> PodInfo | None:
-        """The pod is gone, bound or assumed. Returns what was known of it."""
+        """A bound or assumed pod was deleted. Returns its last known version."""
         known = self.pods.pop(uid, None)
         if known is not None:
             self.assumed.discard(uid)
@@ -95,7 +95,7 @@ class Cache:
 
 
 def _same_spec(old: Pod, new: Pod) -> bool:
-    """Whether nothing changed that a shape is made of; binding alone sets the node's name."""
+    """Whether the parts of the spec that determine the shape are equal. Binding changes only the node name."""
     a, b = old.spec, new.spec
     return (
         a.containers == b.containers
@@ -106,7 +106,7 @@ def _same_spec(old: Pod, new: Pod) -> bool:
     )
 
 
-def _take(info: PodInfo, pod: Pod) -> None:
+def _update(info: PodInfo, pod: Pod) -> None:
     info.pod = pod
     info.version = pod.metadata.resource_version
     info.terminating = pod.metadata.deletion_timestamp is not None

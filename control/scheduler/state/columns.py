@@ -1,7 +1,7 @@
 """Columns with a row per node: growing arrays, and node labels as interned numbers.
 
-A row is an index into every column. Rows of removed nodes are used again; `NodeTable.valid` tells which are alive.
-`Rows` selects rows: the whole table as a slice (no copy), or an index array.
+A row is an index into every column. Rows of removed nodes are reused; `NodeTable.valid` marks rows with a node object.
+`Rows` selects rows: a slice for the whole table (no copy), or an index array.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ Reasons16: TypeAlias = NDArray[np.int16]
 Rows: TypeAlias = "slice | RowArray"
 
 
-class Column:
-    """An array over the rows that grows with the table; `data` is replaced when it does, so ask for it each time."""
+class RowColumn:
+    """An array over the rows that grows with the table. Growing replaces `data`: do not keep a reference to it."""
 
     __slots__ = ("data", "fill")
 
@@ -35,38 +35,38 @@ class Column:
 
 
 class LabelColumn:
-    """The values of one label key: `ids.data[row]` is 0 where the node lacks the key, else the number of its value."""
+    """The values of one label key. `ids.data[row]` is the number of the value, 0 if the node lacks the key."""
 
     __slots__ = ("ids", "numbers", "values")
 
     def __init__(self, capacity: int) -> None:
-        self.ids = Column(capacity, np.int32)
+        self.ids = RowColumn(capacity, np.int32)
         self.values: list[str] = [""]
-        """Value of each number; 0 is absence."""
+        """[number]: the value. Number 0 stands for a missing label."""
         self.numbers: dict[str, int] = {}
 
     def put(self, row: int, value: str | None) -> None:
         self.ids.data[row] = 0 if value is None else self.number(value)
 
     def number(self, value: str) -> int:
-        """The number of a value; given when it is new."""
-        found = self.numbers.get(value)
-        if found is None:
-            found = self.numbers[value] = len(self.values)
+        """The number of a value. A new value gets the next number."""
+        number = self.numbers.get(value)
+        if number is None:
+            number = self.numbers[value] = len(self.values)
             self.values.append(value)
-        return found
+        return number
 
-    def select(self, rows: Rows, wanted: Callable[[str | None], bool]) -> Mask:
-        """Where the value (None: absent) satisfies `wanted`, which is asked once a value, not once a node."""
+    def select(self, rows: Rows, predicate: Callable[[str | None], bool]) -> Mask:
+        """The rows whose value (None: missing) satisfies `predicate`, which is called once per value, not per node."""
         table = np.fromiter(
-            (wanted(None if number == 0 else value) for number, value in enumerate(self.values)), np.bool_
+            (predicate(None if number == 0 else value) for number, value in enumerate(self.values)), np.bool_
         )
         chosen: Mask = table[self.ids.data[rows]]
         return chosen
 
 
 class LabelColumns:
-    """Label columns, made when first asked for and kept current ever after."""
+    """Label columns. Each is created at its first use and kept current from then on."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
@@ -74,12 +74,12 @@ class LabelColumns:
         self._labels: dict[int, Mapping[str, str]] = {}
 
     def column(self, key: str) -> LabelColumn:
-        found = self._columns.get(key)
-        if found is None:
-            found = self._columns[key] = LabelColumn(self._capacity)
+        column = self._columns.get(key)
+        if column is None:
+            column = self._columns[key] = LabelColumn(self._capacity)
             for row, labels in self._labels.items():
-                found.put(row, labels.get(key))
-        return found
+                column.put(row, labels.get(key))
+        return column
 
     def put(self, row: int, labels: Mapping[str, str]) -> None:
         self._labels[row] = labels
@@ -101,5 +101,5 @@ class LabelColumns:
 
 
 def count(rows: Rows, size: int) -> int:
-    """How many rows a selection has in a table of `size` rows."""
+    """The number of rows in a selection of a table with `size` rows."""
     return len(range(*rows.indices(size))) if isinstance(rows, slice) else len(rows)

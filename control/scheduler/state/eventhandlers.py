@@ -1,10 +1,11 @@
-"""What the API server tells, brought to cache and queue (spec 05 §3.7).
+"""Forwards events of the API server to cache and queue (spec 05 §3.7).
 
-Two handlers an informer: `Watching` is made before the plugins, so that its first handlers (the cache) run before
-theirs; `route` is called after they are made, so that the queue hears last, when everybody knows.
+Each informer has two handlers. The constructor registers the first, before the plugins are created, so that the cache
+is updated before the plugins see an event. `route` registers the last, after the plugins are created, so that the queue
+handles an event after cache and plugins.
 
-Events of nodes go to the hints of the plugins that rejected a pod, without a check of the whole node before: a pod that
-one plugin rejected and whose node another plugin refuses as well would never hear of the second one's change.
+Node events go to the hints of the plugins that rejected a pod. The whole node is not checked first: a pod that one
+plugin rejected, on a node that another plugin rejects too, would otherwise miss the change that matters to the second.
 """
 
 from __future__ import annotations
@@ -13,42 +14,46 @@ from collections.abc import Callable, Mapping
 from time import perf_counter
 from typing import Any, Final
 
-from control.scheduler.framework.plugin import Event
+from control.scheduler.framework.plugin import ClusterEvent
 from control.scheduler.framework.profile import Framework
 from control.scheduler.queue.changes import POD_ADD, POD_DELETE, node_changes, pod_changes
 from control.scheduler.queue.queue import SchedulingQueue
 from control.scheduler.state.cache import Cache
-from control.scheduler.state.objects import StoreObjects
+from control.scheduler.state.objects import ClusterObjects
 from control.scheduler.state.pods import PodInfo
 from koordlet.api.core import Node, Pod
 from koordlet.api.core.podresources import is_terminated
 
-NODE_ADD: Final = Event("Node", "Add")
-NODE_DELETE: Final = Event("Node", "Delete")
+NODE_ADD: Final = ClusterEvent("Node", "Add")
+NODE_DELETE: Final = ClusterEvent("Node", "Delete")
 
 
-class Watching:
-    """See the module text. `reject(uid)` ends the wait at Permit of a pod that was deleted."""
+class ClusterEventHandlers:
+    """See the module text."""
 
     def __init__(
-        self, objects: StoreObjects, cache: Cache, handled: Callable[[tuple[str, ...], float], object] | None = None
+        self, objects: ClusterObjects, cache: Cache, handled: Callable[[tuple[str, ...], float], object] | None = None
     ) -> None:
-        """`handled((event,), seconds)`: how long the queue took over an event."""
+        """`handled((event,), seconds)` receives how long the queue took to handle an event."""
         self._handled = handled or (lambda event, seconds: None)
-        self._objects, self._cache, self._table = objects, cache, cache.table
+        self._objects = objects
+        self._cache = cache
+        self._table = cache.table
         self._queue: SchedulingQueue | None = None
         self._frameworks: Mapping[str, Framework] = {}
         self._reject: Callable[[str], object] = lambda uid: None
         self._before: PodInfo | None = None
-        """The pod of the event being told, as the cache knew it before."""
-        self._node_events: list[Event] = []
+        """The pod of the present event as it was in the cache before."""
+        self._node_events: list[ClusterEvent] = []
         objects.informer(Pod).add_handler(self._pod_counted, self._pod_recounted, self._pod_uncounted)
         objects.informer(Node).add_handler(self._node_set, self._node_changed, self._node_removed)
 
     def route(
         self, queue: SchedulingQueue, frameworks: Mapping[str, Framework], reject: Callable[[str], object]
     ) -> None:
-        """Tell the queue from now on; all informers must have been asked for."""
+        """Forward events to the queue from now on. All informers must exist.
+
+        `reject(uid)` ends the wait at Permit of a deleted pod."""
         self._queue, self._frameworks, self._reject = queue, frameworks, reject
         self._objects.informer(Pod).add_handler(self._pod_added, self._pod_updated, self._pod_deleted)
         self._objects.informer(Node).add_handler(self._node_added, self._node_updated, self._node_deleted)
@@ -57,14 +62,14 @@ class Watching:
                 self._route_other(kind.__name__, informer)
 
     def _route_other(self, kind: str, informer: Any) -> None:
-        added, updated, deleted = (Event(kind, action) for action in ("Add", "Update", "Delete"))
+        added, updated, deleted = (ClusterEvent(kind, action) for action in ("Add", "Update", "Delete"))
         informer.add_handler(
             lambda new: self._move(added, None, new),
             lambda old, new: self._move(updated, old, new),
             lambda old: self._move(deleted, old, None),
         )
 
-    def _move(self, event: Event, old: Any, new: Any) -> None:
+    def _move(self, event: ClusterEvent, old: Any, new: Any) -> None:
         begun = perf_counter()
         self._routed().move(event, old, new)
         self._handled((event.resource + event.action,), perf_counter() - begun)
@@ -76,10 +81,10 @@ class Watching:
 
     def _routed(self) -> SchedulingQueue:
         if self._queue is None:
-            raise RuntimeError("nobody is routed to yet")
+            raise RuntimeError("an event arrived before `route` was called")
         return self._queue
 
-    # -- the cache, first --------------------------------------------------------------------------------------------
+    # First handlers: the cache
 
     def _pod_counted(self, pod: Pod) -> None:
         self._before = self._cache.pods.get(pod.metadata.uid)
@@ -95,7 +100,7 @@ class Watching:
             self._cache.set_pod(new)
 
     def _pod_uncounted(self, pod: Pod) -> None:
-        self._before = self._cache.remove_pod(pod.metadata.uid)  # also an assumed one: its binding will fail
+        self._before = self._cache.remove_pod(pod.metadata.uid)  # also an assumed pod, whose binding will fail
 
     def _node_set(self, node: Node) -> None:
         self._table.set_node(node)
@@ -108,7 +113,7 @@ class Watching:
     def _node_removed(self, node: Node) -> None:
         self._table.remove_node(node.metadata.name)
 
-    # -- the queue, last: pods ---------------------------------------------------------------------------------------
+    # Last handlers: the queue, pods
 
     def _pod_added(self, pod: Pod) -> None:
         if is_terminated(pod):
@@ -137,14 +142,14 @@ class Watching:
         self._gone(pod, self._before)
 
     def _info(self, known: PodInfo | None, old: Pod, new: Pod) -> PodInfo:
-        """The new version; an update of the status alone keeps its shape."""
+        """The new version. An update of the status only keeps the shape."""
         a, b = old.metadata, new.metadata
         if known is not None and a.labels == b.labels and a.annotations == b.annotations and old.spec == new.spec:
             return PodInfo(new, known.shape)
         return self._cache.shapes.info(new)
 
     def _assigned(self, pod: Pod, before: PodInfo | None) -> None:
-        """A pod has a node; `before`: what it was while it had it already."""
+        """A pod has a node. `before`: its previous version if it had the node already."""
         queue, uid = self._routed(), pod.metadata.uid
         record = queue.record(uid)
         if record is not None:
@@ -167,7 +172,7 @@ class Watching:
         if before is not None or pod.spec.node_name:
             self._move(POD_DELETE, before or self._cache.shapes.info(pod), None)
 
-    # -- the queue, last: nodes --------------------------------------------------------------------------------------
+    # Last handlers: the queue, nodes
 
     def _node_added(self, node: Node) -> None:
         self._move(NODE_ADD, None, node)

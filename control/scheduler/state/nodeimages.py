@@ -1,6 +1,6 @@
-"""Nodes with the images that they hold, which only the scheduler wants (spec 05 §4, ImageLocality).
+"""Nodes with their container images, for ImageLocality (spec 05 §4).
 
-Everybody else's `Node` drops images: a node lists up to 50, and most nodes list the same ones. Here equal entries are
+The common `Node` type drops images: a node lists up to 50, and most nodes list the same ones. Here equal entries share
 one object. Use: `Informer(client, ImageNode, resource=Node, trim=ImagePool().trim)`.
 """
 
@@ -33,7 +33,7 @@ class ImageNode(Node):
 
 
 class ImagePool:
-    """Makes equal images of nodes one object. Images that no node has any more stay until the process ends."""
+    """Lets equal images of nodes share one object. Images that no node has any more stay until the process ends."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, tuple[str, ...]], ContainerImage] = {}
@@ -46,7 +46,9 @@ class ImagePool:
         if not isinstance(node, ImageNode):
             return node
         known = self._known
-        node.status.images = [known.setdefault((one.size_bytes, tuple(one.names)), one) for one in node.status.images]
+        node.status.images = [
+            known.setdefault((image.size_bytes, tuple(image.names)), image) for image in node.status.images
+        ]
         return node
 
 

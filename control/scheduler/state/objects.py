@@ -1,7 +1,7 @@
-"""Typed copies of cluster objects: one informer a kind, made when a plugin first asks, started together.
+"""Caches of cluster objects: one informer per kind, created at first use, all started together.
 
-What enters a store has been through the transformers (spec 05 §1.6) and is cut down to what schedulers read: a
-cluster's 100,000 pods must fit beside the table.
+Objects are transformed (spec 05 §1.6) and reduced to what the scheduler reads before they enter a store: 100,000 pods
+must fit in memory beside the table.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from koordlet.kube import Client, Informer
 LIVING_PODS: Final = "status.phase!=Succeeded,status.phase!=Failed"
 
 
-class StoreObjects:
+class ClusterObjects:
     """The `Objects` of a running scheduler. A service for `Runner`."""
 
     def __init__(self, client: Client, gates: FeatureGates) -> None:
@@ -34,7 +34,7 @@ class StoreObjects:
         self._started = False
         self._informers: dict[type[Any], Informer[Any]] = {}
         images = ImagePool()
-        self._shape: dict[type[Any], Callable[[Any], Any]] = {
+        self._trim: dict[type[Any], Callable[[Any], Any]] = {
             Pod: lambda pod: trim_pod(transform_pod(pod, gates)),
             Node: lambda node: slimmed(images.trim(transform_node(node))),
             Device: lambda device: slimmed(transform_device(device)),
@@ -46,18 +46,18 @@ class StoreObjects:
 
     def informer(self, kind: type[Any]) -> Informer[Any]:
         """The informer of a kind. Raises RuntimeError for a new kind once they are started."""
-        found = self._informers.get(kind)
-        if found is None:
+        informer = self._informers.get(kind)
+        if informer is None:
             if self._started:
-                raise RuntimeError(f"{kind.__name__} is asked for after the start")
-            found = self._informers[kind] = Informer(
+                raise RuntimeError(f"informer for {kind.__name__} requested after the start")
+            informer = self._informers[kind] = Informer(
                 self._client,
                 ImageNode if kind is Node else kind,
                 resource=kind,
                 field_selector=LIVING_PODS if kind is Pod else None,
-                trim=self._shape.get(kind, slimmed),
+                trim=self._trim.get(kind, slimmed),
             )
-        return found
+        return informer
 
     async def start(self) -> None:
         self._started = True
@@ -65,12 +65,13 @@ class StoreObjects:
             await informer.start()
 
     async def synced(self) -> None:
-        """Until every store is complete and every handler has seen it."""
+        """Wait until every store is complete and every handler has processed it."""
         await asyncio.gather(*(informer.synced.wait() for informer in self._informers.values()))
 
     def late(self) -> list[str]:
-        """Stores that are not complete, and why."""
-        return [f"{one.name}: {one.problem}" for one in self._informers.values() if not one.synced.is_set()]
+        """The stores that are not complete, with the reason."""
+        incomplete = [informer for informer in self._informers.values() if not informer.synced.is_set()]
+        return [f"{informer.name}: {informer.problem}" for informer in incomplete]
 
     async def stop(self) -> None:
         for informer in self._informers.values():
@@ -78,10 +79,10 @@ class StoreObjects:
 
 
 def trim_pod(pod: Pod) -> Pod:
-    """A pod without what no plugin asks for: commands, environment, mounts, what the kubelet says of containers."""
+    """Drop the parts of a pod that no plugin reads: commands, environment, mounts, container statuses."""
     spec, status = pod.spec, pod.status
-    spec.containers = [_container(one) for one in spec.containers]
-    spec.init_containers = [_container(one) for one in spec.init_containers]
+    spec.containers = [_trim_container(container) for container in spec.containers]
+    spec.init_containers = [_trim_container(container) for container in spec.init_containers]
     spec.service_account_name = spec.hostname = ""
     pod.metadata.generate_name = ""
     conditions = status.conditions
@@ -100,7 +101,7 @@ def trim_pod(pod: Pod) -> Pod:
     return pod
 
 
-def _container(one: Container) -> Container:
+def _trim_container(container: Container) -> Container:
     return msgspec.structs.replace(
-        one, command=[], args=[], env=[], volume_mounts=[], volume_devices=[], working_dir=""
+        container, command=[], args=[], env=[], volume_mounts=[], volume_devices=[], working_dir=""
     )

@@ -1,11 +1,11 @@
-"""Pods as the scheduler sees them: what equal pods share (`Shape`), and what each has for itself (`PodInfo`).
+"""Pods in the scheduler: data shared by equal pods (`Shape`), and the data of a single pod (`PodInfo`).
 
-A cluster holds few shapes and many pods, so everything that filters and scorers may read is parsed once a shape:
-requests, labels, and what plugins compile for themselves in `Shape.memo`. A `PodInfo` is small; 100,000 of them fit
-in memory beside the table. Two pods have one shape when nothing that a plugin may read through the shape differs:
-namespace, priority, labels and annotations (without the ones that tell replicas apart), owner, and the scheduling part
-of the spec (spec 05 §15.2). What differs between replicas a plugin reads from `PodInfo.pod`, and then it must not let
-its results be shared (`Reads.POD`, see `plugin`).
+A cluster has few shapes and many pods. Therefore everything that filters and scorers read is parsed once per shape:
+requests, labels, and data that plugins compile into `Shape.memo`. A `PodInfo` is small; 100,000 of them fit in memory
+beside the table. Two pods share a shape when everything that a plugin may read through the shape is equal: namespace,
+priority, labels and annotations (without those that distinguish replicas), owner, and the scheduling part of the spec
+(spec 05 §15.2). A plugin that reads data of a single replica from `PodInfo.pod` must not share its results between pods
+(`Reads.CLUSTER`, see `framework.plugin`).
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from koordlet.api.encoding.quantity import Quantity
 from koordlet.api.names import DOMAIN_GANG
 
 DEFAULT_CPU_MILLI: Final = 100
-DEFAULT_MEMORY: Final = 200 << 20
-"""What a container without a request counts as when nodes are scored, upstream's `schedutil` defaults."""
+DEFAULT_MEMORY_BYTES: Final = 200 << 20
+"""Requests that score plugins assume for a container without requests; kube-scheduler's `schedutil` defaults."""
 
-LIMIT: Final = 1 << 53
-"""What a pod asks for counts as this at most (8 PiB of memory), and a node never has as much: the sum of a thousand
-pods, and a hundred times what a node has, still fit a column."""
+MAX_AMOUNT: Final = 1 << 53
+"""Upper bound of a pod's request for one resource (8 PiB of memory); a node's capacity is bounded below it. The sum of
+a thousand pods, and a hundred times the capacity of a node, still fit into an int64 column."""
 
 REPLICA_LABELS: Final = frozenset(
     (
@@ -45,24 +45,36 @@ REPLICA_ANNOTATIONS: Final = frozenset(
         "cni.projectcalico.org/podIP",
     )
 )
-"""Differ between replicas; a plugin that reads one of them reads it from the pod, not from the shape."""
+"""Labels and annotations that differ between replicas. A plugin reads them from the pod, not from the shape."""
 
 _encode = msgspec.json.Encoder(order="deterministic", enc_hook=wire.enc_hook).encode
 
 
 class Shape:
-    """What equal pods share. `pod` is the first of them: its name, uid and status must not be read."""
+    """Data shared by equal pods. `pod` is the first of them: its name, uid and status must not be read."""
 
     __slots__ = (
-        "annotations", "id", "labels", "look", "memo", "namespace", "nonzero_cpu", "nonzero_memory", "owner_kind",
-        "owner_uid", "pod", "priority", "requests", "scheduler",
-    )  # fmt: skip
+        "annotations",
+        "equivalence_id",
+        "id",
+        "labels",
+        "memo",
+        "namespace",
+        "nonzero_cpu",
+        "nonzero_memory",
+        "owner_kind",
+        "owner_uid",
+        "pod",
+        "priority",
+        "requests",
+        "scheduler",
+    )
 
-    def __init__(self, number: int, pod: Pod, look: int | None = None) -> None:
+    def __init__(self, number: int, pod: Pod, equivalence_id: int | None = None) -> None:
         spec, meta = pod.spec, pod.metadata
         self.id: int = number
-        self.look: int = number if look is None else look
-        """The same for shapes that differ in their gangs only: what is remembered of rows is shared by them."""
+        self.equivalence_id: int = number if equivalence_id is None else equivalence_id
+        """Equal for shapes that differ only in their gangs: they share the equivalence cache."""
         self.pod: Pod = pod
         self.namespace: str = meta.namespace
         self.scheduler: str = spec.scheduler_name
@@ -73,26 +85,39 @@ class Shape:
         self.owner_kind: str = owner.kind if owner else ""
         self.owner_uid: str = owner.uid if owner else ""
         self.requests: Mapping[str, int] = amounts(pod_requests(pod))
-        """What NodeResourcesFit holds against a node: cpu in milli-cores, everything else in whole units."""
+        """The amounts that NodeResourcesFit compares: cpu in milli-cores, other resources in whole units."""
         nonzero = amounts(pod_requests(_with_defaults(pod)))
         self.nonzero_cpu: int = nonzero.get("cpu", 0)
         self.nonzero_memory: int = nonzero.get("memory", 0)
         self.memo: dict[str, Any] = {}
-        """What plugins compiled for this shape, by a key of their own. Lives as long as the shape."""
+        """Data that plugins compiled for this shape, by a key of the plugin. Lives as long as the shape."""
 
 
 class PodInfo:
     """One pod. `row` is its node's row in the table while it is counted there (assumed or bound), else -1."""
 
     __slots__ = (
-        "assumed", "attempts", "created", "first_attempt", "key", "name", "namespace", "nominated", "pod", "row",
-        "shape", "start_time", "terminating", "uid", "version",
-    )  # fmt: skip
+        "assumed",
+        "attempts",
+        "created",
+        "first_attempt",
+        "key",
+        "name",
+        "namespace",
+        "nominated",
+        "pod",
+        "row",
+        "shape",
+        "start_time",
+        "terminating",
+        "uid",
+        "version",
+    )
 
     def __init__(self, pod: Pod, shape: Shape) -> None:
         meta = pod.metadata
         self.pod: Pod = pod
-        """The last version seen."""
+        """The last known version."""
         self.shape: Shape = shape
         self.uid: str = meta.uid
         self.namespace: str = meta.namespace
@@ -122,11 +147,11 @@ class PodInfo:
 
 
 class Shapes:
-    """Interns shapes: `info(pod)` gives a pod its `PodInfo`, sharing the shape of an equal pod."""
+    """Interns shapes: `info(pod)` creates a `PodInfo` that shares the shape of equal pods."""
 
     def __init__(self) -> None:
         self._by_key: dict[bytes, Shape] = {}
-        self._looks: dict[bytes, int] = {}
+        self._equivalence_ids: dict[bytes, int] = {}
         self._next = 1
 
     def __len__(self) -> int:
@@ -137,35 +162,38 @@ class Shapes:
 
     def shape(self, pod: Pod) -> Shape:
         key = shape_key(pod)
-        found = self._by_key.get(key)
-        if found is None:
-            found = self._by_key[key] = Shape(self._next, pod, self._look(pod))
+        shape = self._by_key.get(key)
+        if shape is None:
+            shape = self._by_key[key] = Shape(self._next, pod, self._equivalence_id(pod))
             self._next += 1
-        return found
+        return shape
 
-    def _look(self, pod: Pod) -> int | None:
-        """The look of a gang's member: every gang has shapes of its own, and most are alike but for the name.
+    def _equivalence_id(self, pod: Pod) -> int | None:
+        """For gang members: every gang has its own shapes, and most of them differ only in the gang's name.
 
-        Its annotations are read only where answers are asked for in every cycle (`Reads.CLUSTER`)."""
+        Gang annotations are read only by plugins whose results are not cached (`Reads.CLUSTER`)."""
         annotations = pod.metadata.annotations
         others = {key: value for key, value in annotations.items() if not key.startswith(DOMAIN_GANG)}
         if len(others) == len(annotations):
             return None
         meta = msgspec.structs.replace(pod.metadata, annotations=others)
-        return self._looks.setdefault(shape_key(msgspec.structs.replace(pod, metadata=meta)), self._next)
+        return self._equivalence_ids.setdefault(shape_key(msgspec.structs.replace(pod, metadata=meta)), self._next)
 
     def keep(self, used: set[int]) -> None:
-        """Forget shapes whose ids are not in `used`: no pod has them any more."""
+        """Drop shapes whose ids are not in `used`: no pod has them any more."""
         self._by_key = {key: shape for key, shape in self._by_key.items() if shape.id in used}
-        looks = {shape.look for shape in self._by_key.values()}
-        self._looks = {key: look for key, look in self._looks.items() if look in looks}
+        kept = {shape.equivalence_id for shape in self._by_key.values()}
+        self._equivalence_ids = {key: number for key, number in self._equivalence_ids.items() if number in kept}
 
 
 def amounts(resources: Mapping[str, Any]) -> dict[str, int]:
-    """Quantities as integers, rounded up: cpu in milli-cores, everything else in whole units (spec 05 §3.1).
+    """Quantities as integers, rounded up: cpu in milli-cores, other resources in whole units (spec 05 §3.1).
 
-    Within 0 and `LIMIT`: one absurd pod must not make a node look empty to others."""
-    return {name: min(max(q.milli_value() if name == "cpu" else q.value(), 0), LIMIT) for name, q in resources.items()}
+    Bounded by 0 and `MAX_AMOUNT`: an integer overflow would make a full node look empty to other pods."""
+    return {
+        name: min(max(quantity.milli_value() if name == "cpu" else quantity.value(), 0), MAX_AMOUNT)
+        for name, quantity in resources.items()
+    }
 
 
 def shape_key(pod: Pod) -> bytes:
@@ -173,7 +201,7 @@ def shape_key(pod: Pod) -> bytes:
     spec, meta = pod.spec, pod.metadata
     owner = next(((ref.kind, ref.uid) for ref in meta.owner_references if ref.controller), ())
     volumes = [v for v in spec.volumes if v.persistent_volume_claim or v.ephemeral or v.csi or v.host_path or v.is_disk]
-    named = meta.name if any(v.ephemeral for v in volumes) else ""  # its claim is named after the pod
+    named = meta.name if any(v.ephemeral for v in volumes) else ""  # the name of its claim contains the pod's name
     return _encode(
         (
             meta.namespace,
@@ -199,7 +227,7 @@ def shape_key(pod: Pod) -> bytes:
 
 
 def _with_defaults(pod: Pod) -> Pod:
-    """The pod with cpu and memory requests where a container has none."""
+    """The pod with default cpu and memory requests for containers that have none."""
 
     def filled(container: Container) -> Container:
         requests = {**_DEFAULTS, **container.resources.requests}
@@ -215,4 +243,4 @@ def _with_defaults(pod: Pod) -> Pod:
     return msgspec.structs.replace(pod, spec=spec)
 
 
-_DEFAULTS: Final = {"cpu": Quantity.milli(DEFAULT_CPU_MILLI), "memory": Quantity.of(DEFAULT_MEMORY)}
+_DEFAULTS: Final = {"cpu": Quantity.milli(DEFAULT_CPU_MILLI), "memory": Quantity.of(DEFAULT_MEMORY_BYTES)}

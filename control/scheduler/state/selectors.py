@@ -1,12 +1,12 @@
-"""Counting pods by what they carry: a column of counts for each selector, current as pods come and go.
+"""Numbers of pods per node that match a selector: one column of counts per selector, updated with every pod.
 
-Spreading and inter-pod affinity ask how many pods on every node match a selector. Those are counts by row, maintained
-when a pod is counted or discounted (trials included), so that a cycle only sums them over domains (`plugins.domains`):
+Topology spreading and inter-pod affinity need the number of matching pods on every node. The counts are maintained when
+a pod is added to or removed from a row (trials included), so that a cycle only sums them by domain (`plugins.domains`):
 
     counter = counters.counter(key, lambda shape: int(selector.matches(shape.labels)))   # .data[row]
 
-Which counters a shape belongs to is decided once and remembered on the shape. A counter is kept as long as whoever
-asked for it keeps it: selectors come and go with workloads.
+The counters that a shape belongs to are determined once and kept on the shape. A counter lives as long as a caller of
+`counter` references it: selectors come and go with workloads.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from weakref import ReferenceType, WeakValueDictionary, ref
 
 import numpy as np
 
-from control.scheduler.state.columns import Column, IntArray
+from control.scheduler.state.columns import IntArray, RowColumn
 from control.scheduler.state.pods import PodInfo, Shape
 from control.scheduler.state.table import NodeTable
 
-Belongs: TypeAlias = Callable[[Shape], int]
-"""How often a pod of this shape counts (0: not at all)."""
+Weight: TypeAlias = Callable[[Shape], int]
+"""By how much a pod of this shape increases the count (0: it does not match)."""
 
 
 @dataclass(eq=False)
 class _Tally:
-    """`column.data[row]`: the count of the pods on a row. Not `live`: terminating pods count, too."""
+    """`column.data[row]`: the count for a row. With `live`, terminating pods are not counted."""
 
-    belongs: Belongs
+    weight: Weight
     live: bool
-    column: Column
+    column: RowColumn
     total: int = 0
-    counter: ReferenceType[Counter] | None = None
+    counter: ReferenceType[PodCounter] | None = None
 
 
-class Counter:
-    """What is counted, for those who asked; nobody counts any more when they let go of it."""
+class PodCounter:
+    """A reference to a counter. Counting stops when the last reference is dropped."""
 
     __slots__ = ("__weakref__", "_tally")
 
@@ -49,8 +49,8 @@ class Counter:
     @property
     def data(self) -> IntArray:
         """[row]"""
-        found: IntArray = self._tally.column.data
-        return found
+        counts: IntArray = self._tally.column.data
+        return counts
 
     @property
     def total(self) -> int:
@@ -59,7 +59,7 @@ class Counter:
 
 @dataclass
 class _Membership:
-    """Which counters a shape counts in, as far as `upto` counters were known."""
+    """The counters among the first `upto` ones that a shape belongs to, with its weight."""
 
     upto: int = 0
     generation: int = 0
@@ -67,45 +67,46 @@ class _Membership:
 
 
 class PodCounters:
-    """The counters of one table. `generation` changes when what `belongs` reads changed (labels of namespaces)."""
+    """The counters of one table."""
 
     def __init__(self, table: NodeTable) -> None:
         self._table = table
-        self._by_key: WeakValueDictionary[Hashable, Counter] = WeakValueDictionary()
+        self._by_key: WeakValueDictionary[Hashable, PodCounter] = WeakValueDictionary()
         self._tallies: list[_Tally] = []
         self._placed: dict[Shape, dict[int, int]] = {}
-        """Shape -> row -> how many pods; ~row for those being deleted. A new counter asks each shape, not each pod."""
+        """Shape -> row -> number of pods; ~row for terminating pods. A new counter evaluates shapes, not pods."""
         self._generation = 0
+        """Changes when the memberships of all shapes become invalid."""
         table.listen(self)
 
     def __len__(self) -> int:
         return len(self._tallies)
 
-    def counter(self, key: Hashable, belongs: Belongs, *, live: bool = False) -> Counter:
-        """The counter named `key`; made, over the pods that there are, when it is new. It lives as long as it is held.
+    def counter(self, key: Hashable, weight: Weight, *, live: bool = False) -> PodCounter:
+        """The counter named `key`. A new one starts with the present pods. It lives as long as it is referenced.
 
-        `live`: terminating pods don't count (spreading; spec 05 §4).
+        `live`: terminating pods are not counted (topology spreading; spec 05 §4).
         """
-        found = self._by_key.get(key)
-        if found is None:
-            tally = _Tally(belongs, live, self._table.column(np.int64))
-            found = self._by_key[key] = Counter(tally)
+        counter = self._by_key.get(key)
+        if counter is None:
+            tally = _Tally(weight, live, self._table.column(np.int64))
+            counter = self._by_key[key] = PodCounter(tally)
             self._tallies.append(tally)
             self._fill(tally)
-        return found
+        return counter
 
     def drop_unused(self) -> None:
-        """Forget what nobody asks for any more; due every few minutes."""
+        """Drop counters without references. Called every few minutes."""
         unused = [one for one in self._tallies if one.counter is None or one.counter() is None]
         if not unused:
             return
         self._tallies = [one for one in self._tallies if one.counter is not None and one.counter() is not None]
         for one in unused:
             self._table.drop_column(one.column)
-        self._generation += 1  # shapes must not count in them any more
+        self._generation += 1  # invalidates the memberships of all shapes
 
     def rebuild(self) -> None:
-        """Count everything anew: what some `belongs` reads has changed (labels of a namespace)."""
+        """Count all pods again, because data that a `weight` reads has changed (labels of a namespace)."""
         self._generation += 1
         for tally in self._tallies:
             self._fill(tally)
@@ -128,12 +129,12 @@ class PodCounters:
         pods = self._placed.get(shape)
         if pods is None:
             pods = self._placed[shape] = {}
-        where = ~row if pod.terminating else row
-        number = pods.get(where, 0) + sign
+        place = ~row if pod.terminating else row
+        number = pods.get(place, 0) + sign
         if number:
-            pods[where] = number
+            pods[place] = number
             return
-        del pods[where]
+        del pods[place]
         if not pods:
             del self._placed[shape]
 
@@ -143,7 +144,7 @@ class PodCounters:
             membership = shape.memo["counters"] = _Membership(generation=self._generation)
         if membership.upto < len(self._tallies):
             for tally in self._tallies[membership.upto :]:
-                times = tally.belongs(shape)
+                times = tally.weight(shape)
                 if times:
                     membership.members.append((tally, times))
             membership.upto = len(self._tallies)
@@ -154,8 +155,8 @@ class PodCounters:
         data[:] = 0
         tally.total = 0
         for shape, pods in self._placed.items():
-            times = tally.belongs(shape)
-            for where, number in pods.items() if times else ():
-                if where >= 0 or not tally.live:
-                    data[where if where >= 0 else ~where] += number * times
+            times = tally.weight(shape)
+            for place, number in pods.items() if times else ():
+                if place >= 0 or not tally.live:
+                    data[place if place >= 0 else ~place] += number * times
                     tally.total += number * times

@@ -1,17 +1,17 @@
-"""The cluster as a table: a row per node, with what is allocatable, requested and said of the node (design §3.6).
+"""The cluster as a table: one row per node with allocatable and requested resources, labels, taints and pods.
 
-Everything in a scheduling cycle reads this table as it stands: cycles are synchronous and nothing else runs in them,
-so there is no snapshot. What changes a row is written to a log of rows, and whoever remembers results by row (see
-`shapes`) reads the log from where it was: `node_log` for the node object, `pod_log` for the pods counted on it.
+A scheduling cycle reads this table directly, without a snapshot: cycles are synchronous, so nothing changes it during a
+cycle. Every changed row is appended to a log. Readers that cache results by row (`cycle.equivalence`) read the log from
+their last position: `node_log` for changes of the node object, `pod_log` for changes of the pods counted on it.
 
-Trying things out (nominated pods, preemption, restored reservations) is done on the table itself and taken back:
+Trials (nominated pods, preemption, restored reservations) are made on the table itself and reverted:
 
     with table.what_if() as trial:
         trial.remove(victim); trial.add(pod, row)
-        … ask the plugins about `row` …
+        … evaluate `row` with the plugins …
 
-Quantities are integers: cpu in milli-cores, the rest in whole units (spec 05 §3.1). A removed node that still has pods
-keeps its row, without a node object, until they are gone (spec 05 §3.2).
+Quantities are integers: cpu in milli-cores, other resources in whole units (spec 05 §3.1). A removed node that still
+has pods keeps its row as a placeholder, without a node object, until they are gone (spec 05 §3.2).
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from control.scheduler.state.columns import Column, IntArray, LabelColumns, Mask, RowArray, Rows
-from control.scheduler.state.pods import LIMIT, PodInfo, Shape, amounts
+from control.scheduler.state.columns import IntArray, LabelColumns, Mask, RowArray, RowColumn, Rows
+from control.scheduler.state.pods import MAX_AMOUNT, PodInfo, Shape, amounts
 from koordlet.api.core import Node
 from koordlet.api.core.selectors import Taint
 
@@ -32,17 +32,18 @@ _FIXED: Final = ("cpu", "memory", "ephemeral-storage", "pods")
 
 
 class PodListener(Protocol):
-    """Told of every pod that begins or ends to count on a row; also in trials, so what it keeps must be invertible."""
+    """Called for every pod that is added to or removed from a row, also in trials; so its effects must be
+    invertible."""
 
     def pod_added(self, row: int, pod: PodInfo) -> None: ...
 
     def pod_removed(self, row: int, pod: PodInfo) -> None: ...
 
 
-class Log:
-    """Rows in the order in which they changed. A reader keeps the position that it has read up to."""
+class RowLog:
+    """Rows in the order of their changes. A reader keeps the position up to which it has read."""
 
-    LIMIT: Final = 1 << 16
+    MAX_ROWS: Final = 1 << 16
 
     def __init__(self) -> None:
         self._base = 0
@@ -54,97 +55,97 @@ class Log:
 
     def note(self, row: int) -> None:
         self._rows.append(row)
-        if len(self._rows) > self.LIMIT:
-            del self._rows[: self.LIMIT // 2]
-            self._base += self.LIMIT // 2
+        if len(self._rows) > self.MAX_ROWS:
+            del self._rows[: self.MAX_ROWS // 2]
+            self._base += self.MAX_ROWS // 2
 
     def last(self, row: int) -> int:
-        """Where the row's last change ends; 0 when it is too long ago to know, or there was none. Slow."""
+        """The position after the row's last change; 0 if there was none or the log does not reach back. Slow."""
         back = next((at for at, noted in enumerate(reversed(self._rows)) if noted == row), None)
         return 0 if back is None else self.end - back
 
     def since(self, position: int) -> list[int] | None:
-        """The rows changed since, perhaps repeatedly; None when that is too long ago to know."""
+        """The rows changed since `position`, possibly repeated; None if the log does not reach back to it."""
         if position < self._base:
             return None
         return self._rows[position - self._base :] if position < self.end else []
 
 
 class NodeTable:
-    """See the module text. Not for several threads."""
+    """See the module text. For one thread."""
 
     def __init__(self, capacity: int = 64) -> None:
         self.capacity = capacity
         self.size = 0
-        """Rows in use or used before: every column is meaningful up to here."""
+        """Number of rows that are or were in use. Columns are valid up to here."""
         self.rows: dict[str, int] = {}
         """Row of each node, placeholders included."""
         self.names: list[str] = []
         self.nodes: list[Node | None] = []
         self.pods: list[dict[str, PodInfo]] = []
-        """By row: the pods counted there, by uid."""
+        """[row]: the pods counted there, by uid."""
         self.nodes_alive = 0
-        self.node_log, self.pod_log = Log(), Log()
+        self.node_log, self.pod_log = RowLog(), RowLog()
         self.labels = LabelColumns(capacity)
         self.taint_sets: list[tuple[Taint, ...]] = [()]
-        """Distinct taints of nodes; `taint_set` holds each node's number."""
+        """The distinct sets of taints; `taint_set` has the number of each node's set."""
         self._taint_numbers: dict[tuple[tuple[str, str, str], ...], int] = {(): 0}
-        self._valid = Column(capacity, np.bool_, False)
-        self._unschedulable = Column(capacity, np.bool_, False)
-        self._taint_set = Column(capacity, np.int32)
+        self._valid = RowColumn(capacity, np.bool_, False)
+        self._unschedulable = RowColumn(capacity, np.bool_, False)
+        self._taint_set = RowColumn(capacity, np.int32)
         self.resources: dict[str, int] = {name: column for column, name in enumerate(_FIXED)}
         """Column of each resource in `allocatable` and `requested`."""
         self.allocatable: IntArray = np.zeros((len(_FIXED), capacity), np.int64)
         """[resource, row]; a node that does not list a resource has 0 of it."""
         self.requested: IntArray = np.zeros((len(_FIXED), capacity), np.int64)
-        """[resource, row]; `PODS` counts pods."""
+        """[resource, row]; the `PODS` column is the number of pods."""
         self.nonzero: IntArray = np.zeros((2, capacity), np.int64)
-        """[CPU or MEMORY, row]: requests with defaults where a container has none, for scores."""
+        """[CPU or MEMORY, row]: requests with defaults for containers without requests, for scores."""
         self._free_rows: list[int] = []
         self._listeners: list[PodListener] = []
-        self._columns: list[Column] = [self._valid, self._unschedulable, self._taint_set]
+        self._columns: list[RowColumn] = [self._valid, self._unschedulable, self._taint_set]
 
-    # -- reading -----------------------------------------------------------------------------------------------------
+    # Reading
 
     @property
     def all(self) -> slice:
-        """Every row, dead ones included."""
+        """Every row, including unused ones."""
         return slice(0, self.size)
 
     @property
     def valid(self) -> Mask:
         """[row]: whether there is a node object."""
-        found: Mask = self._valid.data[: self.size]
-        return found
+        column: Mask = self._valid.data[: self.size]
+        return column
 
     @property
     def unschedulable(self) -> Mask:
-        found: Mask = self._unschedulable.data[: self.size]
-        return found
+        column: Mask = self._unschedulable.data[: self.size]
+        return column
 
     @property
     def taint_set(self) -> IntArray:
-        """[row]: number of the node's taints in `taint_sets`."""
-        found: IntArray = self._taint_set.data[: self.size]
-        return found
+        """[row]: index of the node's taints in `taint_sets`."""
+        column: IntArray = self._taint_set.data[: self.size]
+        return column
 
     def resource(self, name: str) -> int:
-        """Column of a resource, made when it is new."""
-        found = self.resources.get(name)
-        if found is None:
-            found = self.resources[name] = len(self.resources)
+        """The column of a resource. A new resource gets a new column."""
+        column = self.resources.get(name)
+        if column is None:
+            column = self.resources[name] = len(self.resources)
             row = np.zeros((1, self.capacity), np.int64)
             self.allocatable = np.concatenate((self.allocatable, row))
             self.requested = np.concatenate((self.requested, row))
-        return found
+        return column
 
     def vector(self, shape: Shape) -> list[tuple[int, int]]:
-        """(column, amount) of everything that the shape requests; zeros are left out."""
-        found: list[tuple[int, int]] | None = shape.memo.get("vector")
-        if found is None:
-            found = [(self.resource(name), amount) for name, amount in shape.requests.items() if amount]
-            shape.memo["vector"] = found
-        return found
+        """(column, amount) of the non-zero requests of the shape."""
+        vector: list[tuple[int, int]] | None = shape.memo.get("vector")
+        if vector is None:
+            vector = [(self.resource(name), amount) for name, amount in shape.requests.items() if amount]
+            shape.memo["vector"] = vector
+        return vector
 
     def node(self, row: int) -> Node:
         """The node object of a valid row."""
@@ -154,31 +155,31 @@ class NodeTable:
         return node
 
     def row(self, name: str) -> int | None:
-        """Row of a node that exists; None also for placeholders."""
+        """The row of an existing node; None also for placeholders."""
         row = self.rows.get(name)
         return row if row is not None and self._valid.data[row] else None
 
-    def column(self, dtype: type, fill: object = 0) -> Column:
-        """A column of a plugin's own, that grows with the table."""
-        made = Column(self.capacity, dtype, fill)
-        self._columns.append(made)
-        return made
+    def column(self, dtype: type, fill: object = 0) -> RowColumn:
+        """A new column for a plugin. It grows with the table."""
+        column = RowColumn(self.capacity, dtype, fill)
+        self._columns.append(column)
+        return column
 
-    def drop_column(self, column: Column) -> None:
-        """A column that nobody reads any more."""
+    def drop_column(self, column: RowColumn) -> None:
+        """Stop growing a column that is not used any more."""
         self._columns = [one for one in self._columns if one is not column]
 
     def listen(self, listener: PodListener) -> None:
-        """Tell `listener` of pods from now on; those already there are told at once."""
+        """Call `listener` for pods from now on, and once for every pod that is already counted."""
         self._listeners.append(listener)
         for row, pods in enumerate(self.pods):
             for pod in pods.values():
                 listener.pod_added(row, pod)
 
-    # -- nodes -------------------------------------------------------------------------------------------------------
+    # Nodes
 
     def set_node(self, node: Node) -> int:
-        """Add a node, or take over its new version. Returns its row."""
+        """Add a node, or apply its new version. Returns its row."""
         name = node.metadata.name
         row = self.rows.get(name)
         if row is None:
@@ -227,11 +228,11 @@ class NodeTable:
             self.names[row] = ""
             self._free_rows.append(row)
 
-    def _set_allocatable(self, row: int, found: Mapping[str, int]) -> None:
-        columns = [(self.resource(name), amount) for name, amount in found.items()]
+    def _set_allocatable(self, row: int, allocatable: Mapping[str, int]) -> None:
+        columns = [(self.resource(name), amount) for name, amount in allocatable.items()]
         self.allocatable[:, row] = 0
         for column, amount in columns:
-            self.allocatable[column, row] = min(amount, LIMIT - 1)
+            self.allocatable[column, row] = min(amount, MAX_AMOUNT - 1)
 
     def _taints(self, taints: list[Taint]) -> int:
         key = tuple((taint.key, taint.value, taint.effect) for taint in taints)
@@ -251,10 +252,10 @@ class NodeTable:
         self.requested = np.pad(self.requested, ((0, 0), (0, extra)))
         self.nonzero = np.pad(self.nonzero, ((0, 0), (0, extra)))
 
-    # -- pods --------------------------------------------------------------------------------------------------------
+    # Pods
 
     def add_pod(self, pod: PodInfo, node: str) -> int:
-        """Count a pod on a node, which need not exist yet. Raises ValueError if it counts somewhere already."""
+        """Count a pod on a node, which need not exist yet. Raises ValueError if the pod is counted already."""
         if pod.row >= 0:
             raise ValueError(f"pod {pod.key} is already counted on {self.names[pod.row]}")
         row = self.rows.get(node)
@@ -264,7 +265,7 @@ class NodeTable:
         return row
 
     def remove_pod(self, pod: PodInfo) -> None:
-        """Stop counting a pod. Raises ValueError if it does not count."""
+        """Stop counting a pod. Raises ValueError if it is not counted."""
         if pod.row < 0:
             raise ValueError(f"pod {pod.key} is not counted")
         row = pod.row
@@ -272,7 +273,7 @@ class NodeTable:
         self._drop_empty_placeholder(row)
 
     def touch(self, row: int) -> None:
-        """Something that a plugin keeps about the row changed: remembered results for it are stale."""
+        """Plugin data for the row changed: cached results for it are stale."""
         self.pod_log.note(row)
 
     def _count(self, pod: PodInfo, row: int) -> None:
@@ -302,7 +303,7 @@ class NodeTable:
 
     @contextmanager
     def what_if(self) -> Iterator[Trial]:
-        """Changes that are taken back, last first, when the block ends."""
+        """Changes that are reverted, last first, when the block ends."""
         trial = Trial(self)
         try:
             yield trial
@@ -311,7 +312,7 @@ class NodeTable:
 
 
 class Trial:
-    """Pods added and removed on trial. Both can be called in any order; `undo` takes everything back."""
+    """Pods added and removed on trial, in any order. `undo` reverts everything."""
 
     def __init__(self, table: NodeTable) -> None:
         self._table = table
@@ -337,5 +338,5 @@ class Trial:
 
 
 def selected(rows: Rows, size: int) -> RowArray:
-    """A selection as an index array."""
+    """The selected rows as an index array."""
     return np.arange(*rows.indices(size)) if isinstance(rows, slice) else rows

@@ -1,6 +1,6 @@
-"""Objects as plugins are to see them: old names renamed, node reservations subtracted (spec 05 §1.6).
+"""Changes to objects before plugins see them: deprecated names replaced, node reservations subtracted (spec 05 §1.6).
 
-Applied to everything before it enters a store. Objects come fresh from the decoder and are changed in place.
+Applied before objects enter a store. The objects come fresh from the decoder and are modified in place.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ Change = Callable[[ResourceList], ResourceList]
 
 
 def renamed(resources: ResourceList) -> ResourceList:
-    """Deprecated names replaced; the list itself when it has none."""
+    """The resources with deprecated names replaced; the argument itself if it has none."""
     return resources if DEPRECATED.keys().isdisjoint(resources) else without_deprecated(resources)
 
 
 def transform_pod(pod: Pod, gates: FeatureGates) -> Pod:
-    """Rename resources; behind gates replace them, set priority and preemption policy; then the scheduler's name."""
+    """Rename resources, set priority and preemption policy (both behind gates), and apply the scheduler label."""
     _each_list(pod, renamed)
     _rename_allocated(pod)
     meta, spec = pod.metadata, pod.spec
     if gates.enabled("ReplaceResourcesTransformer"):
-        table = replaced_resources(meta.annotations)
-        if table:
-            _each_list(pod, lambda given: _replaced(given, table))
+        replacements = replaced_resources(meta.annotations)
+        if replacements:
+            _each_list(pod, lambda resources: _replaced(resources, replacements))
     if gates.enabled("PriorityTransformer") and not spec.priority:
         spec.priority = default_value(priority_class(pod))
     if gates.enabled("PreemptionPolicyTransformer"):
@@ -56,26 +56,31 @@ def transform_pod(pod: Pod, gates: FeatureGates) -> Pod:
 
 
 def transform_node(node: Node) -> Node:
-    """Allocatable less what is reserved for others, and names that are current."""
+    """Subtract the node reservation from allocatable, and replace deprecated names."""
     status = node.status
     try:
         status.allocatable = without_reserved(status.allocatable, RESERVATION.get(node.metadata.annotations))
     except (WireError, ValueError) as error:
-        log.once(f"reservation:{node.metadata.name}", "Ignoring a node reservation", node=node.metadata.name, err=error)
+        log.once(
+            f"reservation:{node.metadata.name}",
+            "Ignoring an invalid node reservation",
+            node=node.metadata.name,
+            err=error,
+        )
     status.allocatable = renamed(status.allocatable)
     status.capacity = renamed(status.capacity)
     return node
 
 
 def transform_device(device: Device) -> Device:
-    """Names that are current."""
-    for one in device.spec.devices:
-        one.resources = renamed(one.resources)
+    """Replace deprecated names."""
+    for info in device.spec.devices:
+        info.resources = renamed(info.resources)
     return device
 
 
 def transform_quota(quota: ElasticQuota) -> ElasticQuota:
-    """Names that are current."""
+    """Replace deprecated names."""
     spec = quota.spec
     spec.min, spec.max = renamed(spec.min), renamed(spec.max)
     return quota
@@ -92,23 +97,25 @@ def _each_list(pod: Pod, change: Change) -> None:
         spec.resources.limits = change(spec.resources.limits)
 
 
-def _replaced(given: ResourceList, table: dict[str, str | None]) -> ResourceList:
-    """`table` applied, but for names whose new name is there already."""
-    wanted = {old: new for old, new in table.items() if old in given and (new is None or new not in given)}
-    return apply_replaced(given, wanted) if wanted else given
+def _replaced(resources: ResourceList, replacements: dict[str, str | None]) -> ResourceList:
+    """The resources with `replacements` applied, except where the new name is present already."""
+    applicable = {
+        old: new for old, new in replacements.items() if old in resources and (new is None or new not in resources)
+    }
+    return apply_replaced(resources, applicable) if applicable else resources
 
 
 def _rename_allocated(pod: Pod) -> None:
-    """Old names inside the device-allocated annotation; one that can't be read is left to whoever reads it."""
+    """Replace deprecated names in the device-allocated annotation. An invalid annotation is left unchanged."""
     text = pod.metadata.annotations.get(ALLOCATED.key)
     if text is None or not any(f'"{old}"' in text for old in DEPRECATED):
         return
     try:
-        found = ALLOCATED.get(pod.metadata.annotations)
+        allocations = ALLOCATED.get(pod.metadata.annotations)
     except WireError:
         return
     changed = {
-        kind: [msgspec.structs.replace(one, resources=renamed(one.resources)) for one in several]
-        for kind, several in (found or {}).items()
+        kind: [msgspec.structs.replace(device, resources=renamed(device.resources)) for device in devices]
+        for kind, devices in (allocations or {}).items()
     }
     pod.metadata.annotations = ALLOCATED.put(pod.metadata.annotations, changed)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import msgspec
 
-from control.scheduler.cycle.cycle import Cycle, Placement
+from control.scheduler.cycle.cycle import Cycle
 from control.scheduler.cycle.failures import FitError
+from control.scheduler.cycle.placement import Placement
 from control.scheduler.framework.plugin import CycleState
 from koordlet.api.core import Pod
 from tests.control.scheduler.build import Cluster
 from tests.control.scheduler.plain.whole import PlainCycle
 from tests.control.scheduler.plain.world import World
+from tests.control.scheduler.toys import evaluated
 
 
 def agree(cycle: Cycle, cluster: Cluster, one: Pod, world: World, plain: PlainCycle) -> Placement | None:
@@ -33,15 +35,13 @@ def agree(cycle: Cycle, cluster: Cluster, one: Pod, world: World, plain: PlainCy
     fits = sorted(n for n, refusal in expected.items() if refusal is None and preferred in (None, n))
     state = CycleState()
     rows, _ = cycle._pre_filter(state, info)
-    remembered = cycle.memory.of(info)
-    remembered.filter(state, info)
-    feasible = cycle._feasible(state, info, remembered, rows)
+    feasible, totals_of = evaluated(cycle, state, info, rows)
     assert sorted(names[row] for row in feasible) == fits
     best = fits
     if len(fits) > 1:
         totals = plain.totals(one, world)
-        found = cycle._totals(state, info, remembered, feasible)
-        assert {names[row]: int(total) for row, total in zip(feasible, found, strict=True)} == totals
+        computed = totals_of()
+        assert {names[row]: int(total) for row, total in zip(feasible, computed, strict=True)} == totals
         best = [name for name, total in totals.items() if total == max(totals.values())]
     placement = cycle.place(info)
     assert placement.node in best

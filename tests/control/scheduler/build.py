@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
 from typing import Any
 
 from control.scheduler.framework.handle import Handle
@@ -90,25 +91,34 @@ def pod(
 
 
 class Cluster:
-    """A table with nodes and pods on them."""
+    """A table with nodes and pods on them, and the services that plugins and cycles over it use."""
 
     def __init__(self, *nodes: Node) -> None:
         self.table = NodeTable(4)
         self.shapes = Shapes()
         self.counters = PodCounters(self.table)
         self.handle = Handle(self.table, self.shapes, self.counters)
+        self.cycle_services: dict[str, Any] = {}
+        """Keyword arguments for `Cycle`: queue, evictor, auditor."""
         for one in nodes:
             self.table.set_node(one)
+
+    def use(self, **services: Any) -> None:
+        """Replace services: fields of `Handle`, or `queue`, `evictor`, `auditor`. Call it before plugins are
+        created."""
+        names = {field.name for field in fields(Handle)}
+        self.handle = replace(self.handle, **{name: value for name, value in services.items() if name in names})
+        self.cycle_services |= {name: value for name, value in services.items() if name not in names}
 
     def info(self, one: Pod) -> PodInfo:
         return self.shapes.info(one)
 
     def put(self, *pods: Pod) -> list[PodInfo]:
         """Count pods on the nodes that they name."""
-        made = [self.info(one) for one in pods]
-        for one in made:
-            self.table.add_pod(one, one.pod.spec.node_name)
-        return made
+        infos = [self.info(one) for one in pods]
+        for info in infos:
+            self.table.add_pod(info, info.pod.spec.node_name)
+        return infos
 
     def rows(self, *names: str) -> list[int]:
         return [self.table.rows[name] for name in names]

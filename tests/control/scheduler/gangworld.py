@@ -13,11 +13,13 @@ import msgspec
 from prometheus_client import CollectorRegistry
 
 from control.scheduler.config.args import CoschedulingArgs
+from control.scheduler.cycle.batch import BatchMetrics, InlineBatch
 from control.scheduler.cycle.cycle import Cycle
-from control.scheduler.cycle.loop import Loop, Silent
-from control.scheduler.framework.plugin import CycleState, Event, Interest, Plugin
+from control.scheduler.cycle.loop import Loop, Reporter
+from control.scheduler.framework.plugin import ClusterEvent, CycleState, EventInterest, Plugin
 from control.scheduler.framework.profile import Framework
-from control.scheduler.framework.status import SUCCESS, Status, error
+from control.scheduler.framework.runtime import VictimEvictor
+from control.scheduler.framework.status import SUCCESS, PluginStatus, error
 from control.scheduler.framework.waitingpods import WaitingPods
 from control.scheduler.plugins.coscheduling import Coscheduling
 from control.scheduler.plugins.prioritysort import PrioritySort
@@ -39,11 +41,11 @@ class Room(Fits):
 
     name = "Room"
 
-    def interests(self) -> Sequence[Interest]:
-        return (Interest("Node"), Interest("AssignedPod", frozenset({"Delete"})))
+    def interests(self) -> Sequence[EventInterest]:
+        return (EventInterest("Node"), EventInterest("AssignedPod", frozenset({"Delete"})))
 
 
-class Told(Silent):
+class Told(Reporter):
     """Remembers why pods failed, last word last."""
 
     def __init__(self) -> None:
@@ -55,20 +57,10 @@ class Told(Silent):
     def attempt(self, profile: str, result: str, seconds: float) -> None:
         self.cycles += 1
 
-    def failed(self, pod: PodInfo, status: Status, message: str, nominated: str | None) -> None:
+    def failed(self, pod: PodInfo, status: PluginStatus, message: str, nominated: str | None) -> None:
         self.said[pod.name] = message
         if nominated is not None:
             self.nominated[pod.name] = nominated
-
-
-class Queue(SchedulingQueue):
-    """With what plugins ask of nominations."""
-
-    def nominated_on(self, node: str) -> Iterable[PodInfo]:
-        return self.nominations().get(node, ())
-
-    def nominated_nodes(self) -> Iterable[str]:
-        return self.nominations().keys()
 
 
 class GangWorld:
@@ -80,6 +72,8 @@ class GangWorld:
         extra: Sequence[type[Plugin]] = (),
         post: Sequence[type[Plugin]] = (),
         at: Mapping[str, Sequence[type[Plugin]]] | None = None,
+        evictor: VictimEvictor | None = None,
+        batch: bool = False,
         **args: Any,
     ) -> None:
         """`extra`: further filters; `post`: plugins that make room, after gangs; `at`: more, by point; `args`:
@@ -91,19 +85,19 @@ class GangWorld:
         self.refused: set[str] = set()
         self.bound_with: dict[str, dict[str, str]] = {}
         """By name: annotations at binding."""
-        cluster.handle.clock, cluster.handle.rng = self.clock, random.Random(1)
+        cluster.use(clock=self.clock, rng=random.Random(1))
         self.waiting = WaitingPods(self.clock)
-        cluster.handle.waiting = self.waiting
+        cluster.use(waiting=self.waiting)
         world = self
 
         class Server(Plugin):
             name = "Server"
 
-            async def apply_patch(self, state: CycleState, original: Pod, changed: Pod) -> Status:
+            async def apply_patch(self, state: CycleState, original: Pod, changed: Pod) -> PluginStatus:
                 world.bound_with[changed.metadata.name] = dict(changed.metadata.annotations)
                 return SUCCESS
 
-            async def bind(self, state: CycleState, pod: PodInfo, node: str) -> Status:
+            async def bind(self, state: CycleState, pod: PodInfo, node: str) -> PluginStatus:
                 return world.bind(pod, node)
 
         gang = "Coscheduling"
@@ -132,12 +126,14 @@ class GangWorld:
         self.gangs: Coscheduling = found
         assert framework.sort is not None
         profile = QueueProfile.of(framework.sort, framework.pre_enqueue, framework.plugins.values())
-        self.queue = Queue({PROFILE: profile}, self.clock.monotonic)
-        cluster.handle.queue = self.queue
+        self.queue = SchedulingQueue({PROFILE: profile}, self.clock.monotonic)
         self.cache = Cache(cluster.table, cluster.shapes)
         self.told = Told()
+        services: dict[str, Any] = {"queue": self.queue, "evictor": evictor}
+        if batch:
+            services["batch"] = InlineBatch(BatchMetrics.of(self.registry))
         self.loop = Loop(
-            {PROFILE: Cycle(framework, self.cache, self.waiting)},
+            {PROFILE: Cycle(framework, self.cache, self.waiting, **services)},
             self.cache,
             self.queue,
             clock=self.clock,
@@ -145,7 +141,7 @@ class GangWorld:
             current=self.pods.get,
         )
 
-    # -- the API server ----------------------------------------------------------------------------------------------
+    # The API server
 
     def create(self, *pods: Pod) -> None:
         for one in pods:
@@ -163,7 +159,7 @@ class GangWorld:
             else:
                 self.create(one)
 
-    def bind(self, pod: PodInfo, node: str) -> Status:
+    def bind(self, pod: PodInfo, node: str) -> PluginStatus:
         old = self.pods.get(pod.key)
         if pod.name in self.refused:
             return error("the server is unwell")
@@ -182,7 +178,7 @@ class GangWorld:
         known = self.cache.pods.get(uid)
         if old.spec.node_name:
             self.cache.remove_pod(uid)
-            self.queue.move(Event("AssignedPod", "Delete"), known, None)
+            self.queue.move(ClusterEvent("AssignedPod", "Delete"), known, None)
         else:
             info = self.queue.pending(key)
             if info is not None:
@@ -192,7 +188,7 @@ class GangWorld:
 
     def add_node(self, name: str, cpu: str) -> None:
         self.cluster.table.set_node(node(name, cpu=cpu))
-        self.queue.move(Event("Node", "Add"))
+        self.queue.move(ClusterEvent("Node", "Add"))
 
     def lose_node(self, name: str) -> None:
         """The node goes, and its pods with it."""
@@ -201,7 +197,7 @@ class GangWorld:
             if one.spec.node_name == name:
                 self.delete(key)
 
-    # -- time --------------------------------------------------------------------------------------------------------
+    # Time
 
     async def drive(self) -> None:
         """Schedule until nobody is ready, and bindings that can end have ended."""
@@ -219,7 +215,7 @@ class GangWorld:
     async def stop(self) -> None:
         await self.loop.binders[PROFILE].stop()
 
-    # -- looking -----------------------------------------------------------------------------------------------------
+    # Looking
 
     def bound(self, gang: str = "") -> list[str]:
         """Names of bound pods, of one gang or all."""

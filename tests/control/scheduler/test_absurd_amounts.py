@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from control.scheduler.cycle.cycle import Cycle
 from control.scheduler.cycle.failures import FitError
 from control.scheduler.plugins.registry import PLUGINS
-from control.scheduler.state.pods import LIMIT
+from control.scheduler.state.pods import MAX_AMOUNT
 from control.scheduler.state.table import CPU, MEMORY
 from koordlet.api.core import Node, Pod
 from koordlet.api.encoding import wire
@@ -97,7 +97,7 @@ def test_nodes_that_claim_the_absurd_break_nobodys_cycle(amount: str) -> None:
     assert outcome(made, cluster, asking("1e30")).startswith("0/2 nodes are available: 2 Insufficient cpu")
     endless = amount.startswith(("1e", "9", "8"))
     assert (outcome(made, cluster, pod(cpu="2", spec={"nodeName": "a"})) == "a") == endless
-    assert int(cluster.table.allocatable[CPU, 0]) in range(LIMIT)
+    assert int(cluster.table.allocatable[CPU, 0]) in range(MAX_AMOUNT)
 
 
 def test_a_node_with_a_malformed_amount_is_no_node() -> None:

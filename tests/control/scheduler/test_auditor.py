@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
 
-from control.scheduler.audit.auditor import Auditor
-from control.scheduler.audit.workload import AuditMetrics, Kind, Limits, Workload
+from control.scheduler.audit.auditor import WorkloadAuditor
+from control.scheduler.audit.workload import AuditLimits, AuditMetrics, Workload, WorkloadEvent
 from control.scheduler.cycle.failures import FitError
-from control.scheduler.process.options import Options
+from control.scheduler.framework.plugin import CycleState
+from control.scheduler.process.options import SchedulerOptions
 from koordlet.api.core import Pod
 from koordlet.app.clock import FakeClock
 from koordlet.app.flags import FlagError, read
@@ -19,7 +20,7 @@ from tests.control.scheduler.build import Cluster, node, pod
 from tests.control.scheduler.toys import cycle_of
 
 P = "scheduler_workload_auditor_"
-K = Kind
+K = WorkloadEvent
 
 
 class Book:
@@ -33,9 +34,9 @@ class Book:
         return self.registry.get_sample_value(P + name, {"priority": "p", **labels}) or 0.0
 
 
-def told(*events: tuple[float, Kind], outcome: str = "scheduled", at: float = 1000.0) -> Book:
+def told(*events: tuple[float, WorkloadEvent], outcome: str = "scheduled", at: float = 1000.0) -> Book:
     book = Book()
-    workload = Workload("w", ("p",), book.metrics, Limits())
+    workload = Workload("w", ("p",), book.metrics, AuditLimits())
     for when, kind in events:
         workload.add(kind, when)
     workload.end(outcome, at)
@@ -57,13 +58,13 @@ def test_second_and_later_nominations_are_repeated() -> None:
         ([K.DELETING, K.SCHEDULED], 0),
     ],
 )
-def test_a_nomination_is_invalidated_once(after: list[Kind], expected: int) -> None:
+def test_a_nomination_is_invalidated_once(after: list[WorkloadEvent], expected: int) -> None:
     book = told((0, K.NOMINATED), *((n + 1.0, kind) for n, kind in enumerate(after)))
     assert book("preemption_invalidations_total") == expected
 
 
 @pytest.mark.parametrize("answer", [K.FAILED, K.PREEMPT_FAILED, K.NOMINATED, K.SCHEDULED])
-def test_what_came_of_victims_that_are_gone(answer: Kind) -> None:
+def test_what_came_of_victims_that_are_gone(answer: WorkloadEvent) -> None:
     book = told((0, K.NOMINATED), (4, K.VICTIMS_GONE), (7, answer), (9, K.SCHEDULED))
     assert (book("victim_reschedule_duration_seconds_count"), book("victim_reschedule_duration_seconds_sum")) == (1, 3)
     assert book("preemption_to_victim_deleted_seconds_sum") == 4
@@ -101,7 +102,11 @@ def test_what_takes_long_is_told(caplog: Any) -> None:
     told((0, K.CREATE), (301, K.FAILED), (302, K.NOMINATED), *((303, K.DELETING),) * 4, (310, K.VICTIMS_GONE),
          (321, K.SCHEDULED))  # fmt: skip
     said = " ".join(record.getMessage() for record in caplog.records)
-    for text in ("Nothing happened to a workload for long", "A preemption took long", "was tried late"):
+    for text in (
+        "Long time without an event of a workload",
+        "Slow preemption",
+        "Late attempt after all victims were deleted",
+    ):
         assert text in said
 
 
@@ -111,7 +116,9 @@ class Scene:
     def __init__(self) -> None:
         self.clock, self.book = FakeClock(), Book()
         self.complete: set[str] = set()
-        self.auditor = Auditor(self.clock, self.book.metrics, {"koord-scheduler"}, self.group_of, limits=Limits())
+        self.auditor = WorkloadAuditor(
+            self.clock, self.book.metrics, {"koord-scheduler"}, self.group_of, limits=AuditLimits()
+        )
         self.cluster = Cluster(node("n"))
 
     def group_of(self, one: Pod) -> tuple[str, bool] | None:
@@ -123,6 +130,10 @@ class Scene:
         found = FitError(one, cycle.framework, np.array([0]), np.array([0], np.uint32))
         found.post_filter, found.nominated = said, nominated or None
         return found
+
+    def unschedulable(self, one: Any, failure: FitError) -> None:
+        cycle = cycle_of(self.cluster)
+        self.auditor.on_unschedulable(cycle, CycleState(), one, failure)
 
     def counts(self, key: str) -> dict[str, int]:
         return {kind.value: number for kind, number in self.auditor.workloads[key].counts.items()}
@@ -149,14 +160,14 @@ def test_a_pod_from_its_creation_to_its_node() -> None:
     auditor.pod_updated(gated, free)
     info = scene.cluster.info(free)
     info.attempts = 1
-    auditor.post_filter(info, scene.failure(info, "preemption: 0/1 nodes are available: 1 Insufficient cpu."))
-    auditor.failed(info)
+    scene.unschedulable(info, scene.failure(info, "preemption: 0/1 nodes are available: 1 Insufficient cpu."))
+    auditor.attempt_failed(info)
     info.attempts = 2
-    auditor.failed(info)
+    auditor.attempt_failed(info)
     assert scene.counts(key) == {
         "create": 1, "gatedByQueueAdmission": 1, "admissionPassed": 1, "preemptFailure": 1, "scheduleFailure": 1,
     }  # fmt: skip
-    auditor.scheduled(info)
+    auditor.attempt_scheduled(info)
     assert auditor.workloads == {}
     labels = {"event_type": "scheduled", "outcome": "scheduled"}
     assert scene.book("scheduling_events_before_outcome_count", **labels) == 1
@@ -172,17 +183,17 @@ def test_preemption_is_followed_to_its_last_victim() -> None:
     info = scene.cluster.info(one)
     info.attempts = 1
     auditor.evicting(info, victims)
-    auditor.post_filter(info, scene.failure(info, nominated="n"))
-    auditor.failed(info)
+    scene.unschedulable(info, scene.failure(info, nominated="n"))
+    auditor.attempt_failed(info)
     info.attempts = 2
     text = "preemption: not eligible due to a terminating pod on the nominated node."
-    auditor.post_filter(info, scene.failure(info, text))
+    scene.unschedulable(info, scene.failure(info, text))
     auditor.pod_deleted(victims[0].pod)
     assert scene.counts(key) == {"create": 1, "preemptNominated": 1, "preemptVictimDeleting": 1}
     auditor.pod_deleted(victims[1].pod)
     assert scene.counts(key)["victimAllDeleted"] == 1
     info.attempts = 3
-    auditor.post_filter(info, scene.failure(info, nominated="n"))  # its victims waited at Permit
+    scene.unschedulable(info, scene.failure(info, nominated="n"))  # its victims waited at Permit
     assert scene.counts(key)["victimAllDeleted"] == 2
     auditor.pod_deleted(one)
     assert not auditor.workloads
@@ -202,16 +213,16 @@ def test_a_gang_is_one_workload() -> None:
     infos = [scene.cluster.info(one) for one in members]
     for info in infos:
         info.attempts = 1
-        auditor.failed(info)
-    auditor.post_filter(infos[1], scene.failure(infos[1], "preemption: preemption already attempted by default/a …"))
+        auditor.attempt_failed(info)
+    scene.unschedulable(infos[1], scene.failure(infos[1], "preemption: preemption already attempted by default/a …"))
     auditor.all_attempted("ns/g")
     assert scene.counts("ns/g") == {
         "create": 1, "gangMinMemberSatisfied": 1, "scheduleFailure": 1, "gangAllPodsAlreadyAttempted": 1,
     }  # fmt: skip
-    auditor.scheduled(infos[0])
+    auditor.attempt_scheduled(infos[0])
     auditor.pod_updated(members[1], members[1])  # on its way, too
     assert auditor.workloads == {}
-    auditor.scheduled(infos[1])
+    auditor.attempt_scheduled(infos[1])
     labels = {"event_type": "create", "outcome": "gangScheduled"}
     assert scene.book("scheduling_events_before_outcome_count", **labels) == 1
     assert not auditor._members
@@ -229,5 +240,8 @@ def test_a_gang_is_one_workload() -> None:
 @pytest.mark.parametrize("labels", ["priority", "a/b,a.b", "outcome,x"])
 def test_labels_of_series_must_differ(labels: str) -> None:
     with pytest.raises(FlagError, match="workload-auditor-metric-labels"):
-        read(Options, [f"--workload-auditor-metric-labels={labels}"])
-    assert read(Options, ["--workload-auditor-metric-labels=app,team"]).workload_auditor_metric_labels == "app,team"
+        read(SchedulerOptions, [f"--workload-auditor-metric-labels={labels}"])
+    assert (
+        read(SchedulerOptions, ["--workload-auditor-metric-labels=app,team"]).workload_auditor_metric_labels
+        == "app,team"
+    )

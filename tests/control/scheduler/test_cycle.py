@@ -9,14 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from control.scheduler.cycle.cycle import Cycle, CycleFailed
+from control.scheduler.cycle.cycle import Cycle
 from control.scheduler.cycle.failures import FitError
+from control.scheduler.cycle.placement import CycleFailed
 from control.scheduler.framework.plugin import CycleState, Plugin, Reads
-from control.scheduler.framework.status import Code, Status
+from control.scheduler.framework.status import Code, PluginStatus
 from control.scheduler.plugins.registry import PLUGINS
 from control.scheduler.state.pods import PodInfo
 from tests.control.scheduler.build import Cluster, node, pod
-from tests.control.scheduler.toys import Guard, cycle_of
+from tests.control.scheduler.toys import Guard, cycle_of, evaluated
 
 
 def test_places_where_most_is_free() -> None:
@@ -69,7 +70,7 @@ async def test_a_parked_pod_is_assumed_until_allowed_or_rejected() -> None:
     assert cycle.waiting.reject(placement.pod.uid, "Guard", "gang broke up")
     status = await waiter
     assert (status.rejected, status.message, status.plugin) == (True, "gang broke up", "Guard")
-    cycle.take_back(placement)
+    cycle.release(placement)
     assert not cluster.table.requested.any()
     assert len(cycle.waiting) == 0
 
@@ -78,7 +79,7 @@ def test_room_is_left_for_a_nominated_pod() -> None:
     """Spec 05 §5.5: free 4 cores, a nominee of equal priority with 3: a pod of 2 fails, one of 1 does not."""
     cluster = Cluster(node("a", cpu="4"))
     nominee = cluster.info(pod(cpu="3", priority=100))
-    cluster.handle.queue = _Nominations(nominee, "a")  # type: ignore[assignment]
+    cluster.use(queue=_Nominations(nominee, "a"))
     cycle = cycle_of(cluster, {"filter": ("Fits",)})
     with pytest.raises(FitError) as failure:
         cycle.place(cluster.info(pod(cpu="2", priority=100)))
@@ -90,7 +91,7 @@ def test_room_is_left_for_a_nominated_pod() -> None:
 def test_what_stands_in_the_way_beside_nominated_pods_is_told() -> None:
     """A pod that would fit nowhere anyway is told what it is told beside those that are nominated."""
     cluster = Cluster(node("a", cpu="4", pods=1))
-    cluster.handle.queue = _Nominations(cluster.info(pod(cpu="1", priority=100)), "a")  # type: ignore[assignment]
+    cluster.use(queue=_Nominations(cluster.info(pod(cpu="1", priority=100)), "a"))
     cycle = cycle_of(cluster, {"filter": ("NodeResourcesFit",)}, PLUGINS)
     with pytest.raises(FitError) as failure:
         cycle.place(cluster.info(pod(cpu="5", priority=100)))
@@ -151,12 +152,10 @@ def test_remembered_answers_are_fresh_ones(steps: list[tuple[str, int, int]]) ->
 def _answers(cycle: Cycle, one: PodInfo) -> tuple[list[int], list[int]]:
     """(feasible rows, their totals) as the cycle sees them."""
     state = CycleState()
-    remembered = cycle.memory.of(one)
-    remembered.filter(state, one)
-    feasible = cycle._feasible(state, one, remembered, None)
+    feasible, totals_of = evaluated(cycle, state, one)
     if not len(feasible):
         return [], []
-    totals = cycle._totals(state, one, remembered, feasible)
+    totals = totals_of()
     assert np.all(np.diff(feasible) > 0)
     return feasible.tolist(), totals.tolist()
 
@@ -167,7 +166,7 @@ def test_a_plugins_fault_leaves_nothing_claimed() -> None:
     guard = cycle.framework.plugins["Guard"]
     assert isinstance(guard, Guard)
 
-    def broken(*args: object) -> Status:
+    def broken(*args: object) -> PluginStatus:
         raise RuntimeError("broken")
 
     guard.permit = broken  # type: ignore[method-assign]

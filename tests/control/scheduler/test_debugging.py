@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from typing import Any
 
 import msgspec
 import pytest
 
+from control.scheduler.cycle.cycle import Cycle
 from control.scheduler.cycle.failures import FitError
-from control.scheduler.explain.debugflags import Debug, TalkingCycle
+from control.scheduler.explain.debugging import DebugOutput
 from control.scheduler.explain.diagnosis import Diagnoses, Diagnosis, diagnose, schedule_diagnosis, score_table
 from control.scheduler.framework.plugin import CycleState, PreFilterResult
-from control.scheduler.framework.profile import Framework
 from control.scheduler.framework.status import SUCCESS, unresolvable, unschedulable
-from control.scheduler.framework.waitingpods import WaitingPods
 from control.scheduler.plugins.coscheduling.plugin import QUESTIONED
-from control.scheduler.state.cache import Cache
 from control.scheduler.state.pods import PodInfo
 from koordlet.api.pages.placement import NodeScored
-from koordlet.app.clock import SYSTEM_CLOCK, FakeClock
+from koordlet.app.clock import FakeClock
 from tests.control.scheduler.build import Cluster, node, pod
-from tests.control.scheduler.toys import POINTS, TOYS, Guard
+from tests.control.scheduler.toys import POINTS, TOYS, Guard, cycle_over, framework_of
 
 SCORES = {
     "ImageLocality": 0, "InterPodAffinity": 0, "LoadAwareScheduling": 87, "NodeAffinity": 0, "NodeNUMAResource": 0,
@@ -79,12 +78,10 @@ class Picky(Guard):
         return PreFilterResult(unresolvable("never") if pod.shape.labels.get("never") else SUCCESS)
 
 
-def talking(cluster: Cluster, **more: object) -> TalkingCycle:
-    points = {**POINTS, "preFilter": ("Picky",)}
-    framework = Framework(cluster.handle, points, {**TOYS, "Picky": Picky})
-    cycle = TalkingCycle(framework, Cache(cluster.table, cluster.shapes), WaitingPods(SYSTEM_CLOCK))
-    cycle.debug = Debug(Diagnoses(FakeClock(), **more))  # type: ignore[arg-type]
-    return cycle
+def debugged(cluster: Cluster, **more: Any) -> tuple[Cycle, DebugOutput]:
+    framework = framework_of(cluster, {**POINTS, "preFilter": ("Picky",)}, {**TOYS, "Picky": Picky})
+    debug = DebugOutput(Diagnoses(FakeClock(), **more))
+    return cycle_over(cluster, framework, observers=[debug]), debug
 
 
 def rows(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -94,11 +91,10 @@ def rows(caplog: pytest.LogCaptureFixture) -> list[str]:
 def test_tables_are_told_when_switched_on(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     cluster = Cluster(node("a", cpu="4"), node("b", cpu="8"), node("c", cpu="2"))
-    cycle = talking(cluster)
-    assert cycle.debug is not None
+    cycle, debug = debugged(cluster)
     cycle.place(cluster.info(pod("p", cpu="2")))
     assert rows(caplog) == []
-    cycle.debug.set_scores(2)
+    debug.set_scores(2)
     cycle.place(cluster.info(pod("q", cpu="2")))
     found = rows(caplog)
     assert found[0] == "| # | Pod | Node | Score | ByRow | Crowd | Fits |"
@@ -107,20 +103,19 @@ def test_tables_are_told_when_switched_on(caplog: pytest.LogCaptureFixture) -> N
         ["| 1", "default/q", "c", "114"],
     ]
     with pytest.raises(ValueError, match="negative"):
-        cycle.debug.set_scores(-1)
+        debug.set_scores(-1)
 
 
 async def test_a_failure_names_waiting_pods_of_its_job() -> None:
     cluster = Cluster(node("a", cpu="2"), node("b", cpu="1", unschedulable=True))
-    cycle = talking(cluster, blocking=True)
+    cycle, debug = debugged(cluster, blocking=True)
     told: list[Diagnosis] = []
-    assert cycle.debug is not None
-    cycle.debug.diagnoses.processors.append(told.append)
+    debug.diagnoses.processors.append(told.append)
     cycle.place(cluster.info(pod("one", namespace="job", labels={"permit": "wait"})))
     with pytest.raises(FitError):
         cycle.place(cluster.info(pod("two", namespace="job", cpu="2")))
     assert told == []
-    cycle.debug.set_diagnoses(True)
+    debug.set_diagnoses(True)
     with pytest.raises(FitError):
         cycle.place(cluster.info(pod("two", namespace="job", cpu="2")))
     with pytest.raises(FitError):
@@ -150,10 +145,9 @@ async def test_a_failure_names_waiting_pods_of_its_job() -> None:
 
 async def test_what_finds_the_queue_full_is_dropped_and_the_rest_is_written() -> None:
     cluster = Cluster(node("a", cpu="1"))
-    cycle = talking(cluster, on=True, limit=3, workers=2)
+    cycle, debug = debugged(cluster, on=True, limit=3, workers=2)
     told: list[Diagnosis] = []
-    assert cycle.debug is not None
-    diagnoses = cycle.debug.diagnoses
+    diagnoses = debug.diagnoses
     diagnoses.processors[:] = [told.append]
 
     def fail(number: int) -> None:
@@ -173,7 +167,7 @@ async def test_what_finds_the_queue_full_is_dropped_and_the_rest_is_written() ->
 
 def test_a_diagnosis_says_when_and_for_what() -> None:
     cluster = Cluster(node("a", cpu="1"))
-    cycle = talking(cluster)
+    cycle, _ = debugged(cluster)
     one = cluster.info(pod("p", cpu="9", labels={"scheduling.koordinator.sh/topology-key-to-explain": "zone"}))
     with pytest.raises(FitError) as failure:
         cycle.place(one)

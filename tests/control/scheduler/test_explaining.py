@@ -17,7 +17,7 @@ def test_a_pending_pod_is_told_who_refuses_it() -> None:
     cluster = Cluster(node("a", cpu="1"), node("b", cpu="1"), node("c", unschedulable=True))
     cycle = cycle_of(cluster, POINTS)
     one = cluster.info(pod(cpu="2"))
-    found = explain(cycle, one, "unschedulable")
+    found = explain(cycle.framework, one, "unschedulable")
     assert (found.state, found.nodes, found.feasible, found.scored) == ("unschedulable", 3, 0, [])
     assert [(r.plugin, r.reason, r.count, r.nodes, r.preemption_might_help) for r in found.refused] == [
         ("Fits", "Insufficient cpu", 2, ["a", "b"], True),
@@ -33,7 +33,7 @@ def test_a_placed_pod_is_judged_as_if_it_were_placed_anew() -> None:
     cycle = cycle_of(cluster, POINTS)
     (one,) = cluster.put(pod(cpu="2", on="a"))
     before = cluster.table.requested.copy()
-    found = explain(cycle, one, "placed")
+    found = explain(cycle.framework, one, "placed")
     assert found.node == "a"
     assert [(s.node, s.total, s.scores) for s in found.scored] == [
         ("b", 175, {"Fits": 75, "Crowd": 100}),
@@ -49,8 +49,8 @@ def test_the_node_that_a_pod_has_does_not_rule_the_others_out() -> None:
     points = {"preFilter": ("NodeName",), "filter": ("NodeName",)}
     cycle = cycle_of(cluster, points, PLUGINS)
     (one,) = cluster.put(pod(on="a"))
-    found = explain(cycle, one, "placed")
+    found = explain(cycle.framework, one, "placed")
     assert (found.node, found.feasible, found.refused) == ("a", 2, [])
     assert one.pod.spec.node_name == "a"
-    named = explain(cycle, cluster.info(pod(on="b")), "active")  # not placed yet: its user has chosen
+    named = explain(cycle.framework, cluster.info(pod(on="b")), "active")  # not placed yet: its user has chosen
     assert [(refused.plugin, refused.nodes) for refused in named.refused] == [("NodeName", ["a"])]

@@ -10,8 +10,8 @@ from prometheus_client import CollectorRegistry
 
 from control.scheduler.config.args import DefaultPreemptionArgs
 from control.scheduler.cycle.cycle import Cycle
-from control.scheduler.explain.controller import AT_ONCE, Explanations, body, expired
-from control.scheduler.explain.evaluate import answer
+from control.scheduler.explain.controller import MAX_PER_SWEEP, ExplanationController, expired, status_body
+from control.scheduler.explain.jobreport import explain_job
 from control.scheduler.plugins.defaultpreemption import DefaultPreemption
 from control.scheduler.state.pods import PodInfo
 from koordlet.api.crs.explanation import ScheduleExplanation, ScheduleExplanationStatus, SchedulingResult
@@ -31,7 +31,7 @@ def cycle_over(cluster: Cluster) -> Cycle:
 
 
 def told(cycle: Cycle, *pods: PodInfo) -> ScheduleExplanationStatus:
-    return answer(cycle, pods)
+    return explain_job(cycle.framework, pods)
 
 
 def test_a_pod_that_fits_is_told_where() -> None:
@@ -125,9 +125,9 @@ def question(name: str, key: str, *, ttl: str | None = None, created: str = "202
     return wire.convert({"metadata": meta, "spec": spec}, ScheduleExplanation)
 
 
-def service(api: Any, pods: Sequence[PodInfo], cycle: Cycle) -> Explanations:
+def service(api: Any, pods: Sequence[PodInfo], cycle: Cycle) -> ExplanationController:
     known = {one.key: one for one in pods}
-    return Explanations(api, lambda key: (cycle, [known[key]]) if key in known else None, api)
+    return ExplanationController(api, lambda key: (cycle.framework, [known[key]]) if key in known else None, api)
 
 
 async def test_answers_are_written_when_they_change_and_once_a_minute() -> None:
@@ -154,12 +154,12 @@ async def test_answers_are_written_when_they_change_and_once_a_minute() -> None:
 
 async def test_a_sweep_answers_a_few_and_nobody_is_left_out() -> None:
     cluster = Cluster(node("a"))
-    api = Api(*(question(f"q{n}", "default/nobody") for n in range(AT_ONCE + 5)))
+    api = Api(*(question(f"q{n}", "default/nobody") for n in range(MAX_PER_SWEEP + 5)))
     asked = service(api, [], cycle_over(cluster))
     await asked.sweep()
-    assert len(api.written) == AT_ONCE
+    assert len(api.written) == MAX_PER_SWEEP
     await asked.sweep()
-    assert len({name for name, _ in api.written}) == AT_ONCE + 5
+    assert len({name for name, _ in api.written}) == MAX_PER_SWEEP + 5
     assert api.written[0][1]["failedMessage"] == 'no pod, gang or job "default/nobody" is scheduled here'
 
 
@@ -198,6 +198,6 @@ async def test_what_has_lived_long_enough_is_removed() -> None:
 
 
 def test_a_merge_leaves_nothing_of_the_last_answer() -> None:
-    assert set(body(ScheduleExplanationStatus())) == {
+    assert set(status_body(ScheduleExplanationStatus())) == {
         "schedulable", "schedulableAfterPreemption", "failedMessage", "lastUpdateTime", "detailedExplanation",
     }  # fmt: skip

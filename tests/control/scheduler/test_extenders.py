@@ -18,12 +18,11 @@ from control.scheduler.cycle.extenders import ExtenderError, Extenders
 from control.scheduler.cycle.failures import FitError
 from control.scheduler.cycle.loop import Loop
 from control.scheduler.plugins.prioritysort import PrioritySort
-from control.scheduler.queue import QueueProfile, SchedulingQueue
 from koordlet.api.encoding.times import Duration
 from koordlet.app.http import Server
 from tests.control.scheduler.build import Cluster, node, pod
 from tests.control.scheduler.gangworld import Told
-from tests.control.scheduler.toys import TOYS, cycle_of
+from tests.control.scheduler.toys import TOYS, cycle_of, queue_of
 
 POINTS = {"filter": ("Cordon", "Fits"), "score": ("Fits",), "queueSort": ("PrioritySort",)}
 
@@ -83,7 +82,7 @@ async def test_an_extender_that_knows_nodes_is_asked_by_name(service: Service) -
     service.answers["filter"] = {
         "NodeNames": ["c"], "FailedNodes": {"a": "busy"}, "FailedAndUnresolvableNodes": {"b": "never"},
     }  # fmt: skip
-    found = await (await service.extenders(NAMES)).ask(cycle, cluster.info(pod("p")))
+    found = await (await service.extenders(NAMES)).query(cycle.framework, cluster.info(pod("p")))
     ((verb, body),) = service.asked
     assert (verb, sorted(body["NodeNames"]), body["Nodes"]) == ("filter", ["a", "b", "c"], None)
     assert body["Pod"]["metadata"]["name"] == "p"
@@ -99,7 +98,7 @@ async def test_an_extender_that_knows_nodes_is_asked_by_name(service: Service) -
 async def test_others_get_whole_nodes(service: Service) -> None:
     cluster, cycle = three()
     service.answers["filter"] = {"Nodes": {"items": [{"metadata": {"name": "b"}}]}}
-    found = await (await service.extenders(FILTER)).ask(cycle, cluster.info(pod("p")))
+    found = await (await service.extenders(FILTER)).query(cycle.framework, cluster.info(pod("p")))
     items = service.asked[0][1]["Nodes"]["items"]
     assert sorted(one["metadata"]["name"] for one in items) == ["a", "b", "c"]
     assert items[0]["status"]["allocatable"]["cpu"] == "8"
@@ -111,7 +110,7 @@ async def test_the_next_one_is_asked_about_what_is_left(service: Service) -> Non
     cluster, cycle = three()
     service.answers |= {"filter": {"NodeNames": ["a", "b"]}, "second": {"NodeNames": []}, "third": {}}
     asked = await service.extenders(NAMES, {**NAMES, "filter_verb": "second"}, {**NAMES, "filter_verb": "third"})
-    found = await asked.ask(cycle, cluster.info(pod("p")))
+    found = await asked.query(cycle.framework, cluster.info(pod("p")))
     assert [(verb, body["NodeNames"]) for verb, body in service.asked][1:] == [("second", ["a", "b"])]
     assert found is not None
     assert found.allowed == frozenset()
@@ -123,7 +122,7 @@ async def test_scores_are_weighted_and_summed(service: Service) -> None:
     service.answers["second"] = [{"Host": "a", "Score": 1}]
     configs = [{"prioritize_verb": verb, "weight": weight} for verb, weight in (("first", 2), ("second", 5))]
     asked = await service.extenders(*configs, {"prioritize_verb": "broken", "weight": 1})
-    found = await asked.ask(cycle, cluster.info(pod("p")))
+    found = await asked.query(cycle.framework, cluster.info(pod("p")))
     assert found is not None
     assert found.scores == {"a": 110, "b": 200}  # (3*2 + 1*5) * 10, 10*2 * 10
     assert found.allowed == {"a", "b", "c"}
@@ -134,10 +133,12 @@ async def test_only_pods_with_managed_resources_concern_it(service: Service) -> 
     cluster, cycle = three()
     service.answers["filter"] = {"NodeNames": ["a"]}
     asked = await service.extenders({**NAMES, "managed_resources": [ManagedResource("example.com/gpu")]})
-    assert await asked.ask(cycle, cluster.info(pod("p"))) is None
+    assert await asked.query(cycle.framework, cluster.info(pod("p"))) is None
     wants = cluster.info(pod("q", limits={"example.com/gpu": "1"}))
-    assert await asked.ask(cycle, wants) is not None
-    assert await asked.ask(cycle, cluster.info(pod("big", cpu="99", limits={"example.com/gpu": "1"}))) is None
+    assert await asked.query(cycle.framework, wants) is not None
+    assert (
+        await asked.query(cycle.framework, cluster.info(pod("big", cpu="99", limits={"example.com/gpu": "1"}))) is None
+    )
     assert len(service.asked) == 1
 
 
@@ -146,15 +147,15 @@ async def test_only_pods_with_managed_resources_concern_it(service: Service) -> 
     [
         (500, "failed filter with extender at URL"),
         ({"Error": "out of order"}, "out of order"),
-        ({"NodeNames": ["z"]}, "allows node 'z', which it was not asked about"),
+        ({"NodeNames": ["z"]}, "allows node 'z', which was not in the request"),
     ],
 )
 async def test_failures_end_the_attempt_unless_they_may_be_ignored(service: Service, answer: Any, text: str) -> None:
     cluster, cycle = three()
     service.answers["filter"] = answer
     with pytest.raises(ExtenderError, match=text):
-        await (await service.extenders(NAMES)).ask(cycle, cluster.info(pod("p")))
-    found = await (await service.extenders({**NAMES, "ignorable": True})).ask(cycle, cluster.info(pod("p")))
+        await (await service.extenders(NAMES)).query(cycle.framework, cluster.info(pod("p")))
+    found = await (await service.extenders({**NAMES, "ignorable": True})).query(cycle.framework, cluster.info(pod("p")))
     assert found is not None
     assert found.allowed == {"a", "b", "c"}
 
@@ -164,7 +165,7 @@ async def test_an_extender_that_does_not_answer_in_time(service: Service) -> Non
     service.hold.clear()
     asked = await service.extenders({**NAMES, "http_timeout": Duration("50ms")})
     with pytest.raises(ExtenderError, match="filter"):
-        await asked.ask(cycle, cluster.info(pod("p")))
+        await asked.query(cycle.framework, cluster.info(pod("p")))
     service.hold.set()
 
 
@@ -173,37 +174,31 @@ async def test_cycles_keep_to_what_extenders_say(service: Service) -> None:
     service.answers["filter"] = {"NodeNames": ["a", "b"], "FailedNodes": {"c": "no licence"}}
     service.answers["prioritize"] = [{"Host": "b", "Score": 10}]
     asked = await service.extenders({**NAMES, "prioritize_verb": "prioritize", "weight": 1})
-    cycle.extended = await asked.ask(cycle, cluster.info(pod("p")))
-    assert cycle.place(cluster.info(pod("p"))).node == "b"
+    result = await asked.query(cycle.framework, cluster.info(pod("p")))
+    assert cycle.place(cluster.info(pod("p")), result).node == "b"
     cluster.table.set_node(node("new"))  # it was not asked about
     service.answers["filter"] = {"NodeNames": [], "FailedNodes": {"a": "no licence"}}
-    cycle.extended = await asked.ask(cycle, cluster.info(pod("q")))
+    result = await asked.query(cycle.framework, cluster.info(pod("q")))
     with pytest.raises(FitError) as failure:
-        cycle.place(cluster.info(pod("q")))
+        cycle.place(cluster.info(pod("q")), result)
     assert failure.value.text() == (
         "0/5 nodes are available: 1 Insufficient cpu, 1 no licence, 3 node(s) were not allowed by an extender."
     )
     assert failure.value.plugins() == {"Fits", "Extender"}
-    cycle.extended = None
     assert cycle.place(cluster.info(pod("r"))).node in ("a", "c", "new")
 
 
 async def test_the_loop_asks_before_each_cycle_and_lets_the_extender_bind(service: Service) -> None:
     cluster, cycle = three()
-    framework = cycle.framework
-    assert framework.sort is not None
-    profile = QueueProfile.of(framework.sort, framework.pre_enqueue, framework.plugins.values())
-    queue = SchedulingQueue({"koord-scheduler": profile}, lambda: 0.0)
-    cluster.handle.queue = queue
+    queue = queue_of(cycle.framework)
     told = Told()
-    loop = Loop({"koord-scheduler": cycle}, cycle.cache, queue, reporter=told)
-    loop.extenders = await service.extenders({**NAMES, "bind_verb": "bind"})
+    extenders = await service.extenders({**NAMES, "bind_verb": "bind"})
+    loop = Loop({"koord-scheduler": cycle}, cycle.cache, queue, reporter=told, extenders=extenders)
     binder = loop.binders["koord-scheduler"]
-    binder.extenders = loop.extenders
     service.answers |= {"filter": {"NodeNames": ["c"]}, "bind": {}}
     one = cluster.info(pod("p"))
     queue.add(one)
-    await loop._work_extended(loop.extenders, queue.pop_run(1)[0])
+    await loop.work_extended(extenders, queue.pop_run(1)[0])
     async with asyncio.timeout(60):
         await binder.idle()
     bound = [body for verb, body in service.asked if verb == "bind"]
@@ -212,13 +207,13 @@ async def test_the_loop_asks_before_each_cycle_and_lets_the_extender_bind(servic
     service.answers["filter"] = 500
     other = cluster.info(pod("q"))
     queue.add(other)
-    await loop._work_extended(loop.extenders, queue.pop_run(1)[0])
+    await loop.work_extended(extenders, queue.pop_run(1)[0])
     assert "failed filter with extender" in told.said["q"]
     assert queue.counts()["backoff"] == 1
     service.answers |= {"filter": {"NodeNames": ["c"]}, "bind": {"Error": "no"}}
     third = cluster.info(pod("r"))
     queue.add(third)
-    await loop._work_extended(loop.extenders, queue.pop_run(1)[0])
+    await loop.work_extended(extenders, queue.pop_run(1)[0])
     async with asyncio.timeout(60):
         await binder.idle()
     assert told.said["r"].endswith("/x: no")

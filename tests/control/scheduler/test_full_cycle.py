@@ -22,7 +22,7 @@ from control.scheduler.config.args import (
     ScarceResourceAvoidanceArgs,
     SchedulingHintArgs,
 )
-from control.scheduler.cycle.cycle import Placement
+from control.scheduler.cycle.placement import Placement
 from control.scheduler.plugins.registry import PLUGINS
 from control.scheduler.state.pods import PodInfo
 from koordlet.api.core import Pod
@@ -157,18 +157,19 @@ def test_cycles_with_everything_agree_with_the_plain_ones(data: st.DataObject) -
         if data.draw(st.booleans()):
             one.status.allocatable["nvidia.com/gpu"] = one.status.allocatable["pods"]
     cluster = Cluster(*listed)
-    clock = cluster.handle.clock = FakeClock(NOW)
+    clock = FakeClock(NOW)
+    cluster.use(clock=clock)
     world = World(listed, [], storage=data.draw(storages(len(listed))), metrics={}, since={})
-    cluster.handle.objects = StorageObjects(world.storage)
+    cluster.use(objects=StorageObjects(world.storage))
     names = st.sampled_from([one.metadata.name for one in listed])
     world.nominated = [on(one, data.draw(names)) for one in data.draw(st.lists(nominees(), max_size=2))]
-    cluster.handle.queue = Nominations(cluster, world.nominated)  # type: ignore[assignment]
+    cluster.use(queue=Nominations(cluster, world.nominated))
     cycle = cycle_of(cluster, POINTS, PLUGINS, args=ARGS, weights=WEIGHTS)
     placed: list[tuple[Placement, Pod, dict[str, str], list[str]]] = []
     for _ in range(data.draw(st.integers(4, 9))):
         match data.draw(st.integers(0, 7)):
             case 0 if placed:
-                cycle.take_back(placed.pop(data.draw(st.integers(0, len(placed) - 1)))[0])
+                cycle.release(placed.pop(data.draw(st.integers(0, len(placed) - 1)))[0])
             case 1:
                 clock.jump(data.draw(st.sampled_from((10.0, 100.0, 180.0))))
             case 2 | 3:

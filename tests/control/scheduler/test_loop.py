@@ -7,9 +7,8 @@ import asyncio
 from control.scheduler.cycle.loop import Loop
 from control.scheduler.plugins.noderesourcesfit import NodeResourcesFit
 from control.scheduler.plugins.prioritysort import PrioritySort
-from control.scheduler.queue import QueueProfile, SchedulingQueue
 from tests.control.scheduler.build import Cluster, node, pod
-from tests.control.scheduler.toys import Guard, cycle_of
+from tests.control.scheduler.toys import Guard, cycle_over, framework_of, queue_of
 
 POINTS = {
     "queueSort": ("PrioritySort",),
@@ -22,13 +21,10 @@ PLUGINS = {plugin.name: plugin for plugin in (PrioritySort, NodeResourcesFit, Gu
 
 async def test_a_pod_that_is_not_permitted_gives_its_place_to_one_that_lacked_it() -> None:
     cluster = Cluster(node("n1", cpu="1"))
-    cycle = cycle_of(cluster, POINTS, PLUGINS)
-    framework = cycle.framework
-    assert framework.sort is not None
-    profile = QueueProfile.of(framework.sort, framework.pre_enqueue, framework.plugins.values())
+    framework = framework_of(cluster, POINTS, PLUGINS)
     now = [100.0]
-    queue = SchedulingQueue({"koord-scheduler": profile}, lambda: now[0])
-    cluster.handle.queue = queue
+    queue = queue_of(framework, lambda: now[0])
+    cycle = cycle_over(cluster, framework, queue=queue)
     loop = Loop({"koord-scheduler": cycle}, cycle.cache, queue)
 
     first, second = cluster.info(pod("first", labels={"permit": "wait"})), cluster.info(pod("second"))

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 
-from control.scheduler.cycle.monitor import Monitor
-from control.scheduler.cycle.reporter import RETRY_SECONDS, UserReporter, cut
+from control.scheduler.cycle.monitor import AttemptMonitor
+from control.scheduler.cycle.reporter import RETRY_S, UserReporter, truncated
 from control.scheduler.framework.status import error, unschedulable
 from control.scheduler.process.metrics import SchedulerMetrics
 from koordlet.api.core import Pod
@@ -31,9 +31,9 @@ from tests.control.scheduler.build import Cluster, pod
     ],
     ids=["short", "just", "long", "no-half-letters"],
 )
-def test_notes_are_cut(text: str, expected: str) -> None:
-    assert cut(text) == expected
-    assert len(cut(text).encode()) <= 1024
+def test_notes_are_truncated(text: str, expected: str) -> None:
+    assert truncated(text) == expected
+    assert len(truncated(text).encode()) <= 1024
 
 
 class Api:
@@ -61,7 +61,7 @@ async def reporter(
     api: Api, current: Callable[[str], Pod | None], clock: FakeClock | None = None
 ) -> AsyncIterator[tuple[UserReporter, SchedulerMetrics]]:
     metrics = SchedulerMetrics.of(CollectorRegistry())
-    monitor = Monitor(lambda: 0.0, lambda profile: None)
+    monitor = AttemptMonitor(lambda: 0.0, lambda profile: None)
     client: Any = api
     found = UserReporter(client, client, metrics, monitor, clock or FakeClock(), current)
     await found.start()
@@ -162,10 +162,10 @@ async def test_what_may_pass_is_tried_again(failure: Exception, again: bool) -> 
         found.failed(Cluster().info(one), error("x"), "text", "n1")
         await settle()
         assert len(api.patches) == 1
-        await clock.advance(RETRY_SECONDS)
+        await clock.advance(RETRY_S)
         await settle()
         assert len(api.patches) == 1 + again
-        await clock.advance(10 * RETRY_SECONDS)
+        await clock.advance(10 * RETRY_S)
         await settle()
     assert [status["conditions"][0]["message"] for status in api.patches] == ["text"] * (1 + again)
     assert [status["nominatedNodeName"] for status in api.patches] == ["n1"] * (1 + again)
@@ -180,10 +180,10 @@ async def test_a_newer_verdict_and_a_node_replace_what_failed() -> None:
         found.failed(info, error("x"), "older", None)
         await settle()
         found.failed(info, error("x"), "newer", None)
-        await clock.advance(RETRY_SECONDS)
+        await clock.advance(RETRY_S)
         await settle()
         assert [status["conditions"][0]["message"] for status in api.patches] == ["older", "newer"]
         now[0] = placed
-        await clock.advance(RETRY_SECONDS)
+        await clock.advance(RETRY_S)
         await settle()
     assert len(api.patches) == 2

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from control.scheduler.config.errors import ConfigurationError
-from control.scheduler.process.options import Options, enabled
+from control.scheduler.process.options import SchedulerOptions, enabled
 from control.scheduler.process.process import read_settings
 from koordlet.app.flags import FlagError, read
 
@@ -24,20 +24,23 @@ from koordlet.app.flags import FlagError, read
 )
 def test_mistakes(args: list[str], message: str) -> None:
     with pytest.raises(FlagError, match=message):
-        read(Options, args)
+        read(SchedulerOptions, args)
 
 
 def test_defaults_and_short_forms() -> None:
-    options = read(Options, [])
+    options = read(SchedulerOptions, [])
     assert (options.port, options.address, options.secure_port) == (10251, "0.0.0.0", 10259)
     assert (options.scheduling_timeout, options.scheduler_monitor_period) == (30, 10)
     assert options.pod_max_in_unschedulable_pods_duration == 300
-    short = read(Options, ["-s=20", "-f", "-d"])
+    short = read(SchedulerOptions, ["-s=20", "-f", "-d"])
     assert (short.debug_scores, short.debug_filters, short.debug_diagnosis) == (20, True, True)
 
 
 def test_the_shipped_deployments_flags_are_accepted() -> None:
-    read(Options, ["--port=10251", "--authentication-skip-lookup=true", "--v=4", "--feature-gates=", "--config=x"])
+    read(
+        SchedulerOptions,
+        ["--port=10251", "--authentication-skip-lookup=true", "--v=4", "--feature-gates=", "--config=x"],
+    )
 
 
 @pytest.mark.parametrize(
@@ -62,7 +65,7 @@ def test_flags_win_over_the_file(tmp_path: Path) -> None:
         "leaderElection: {resourceName: a, leaseDuration: 1m}\nclientConnection: {qps: 7, kubeconfig: x}\n"
     )
     flags = ["--leader-elect=false", "--leader-elect-renew-deadline=5s", "--kube-api-burst=3", "--kubeconfig=y"]
-    given = read_settings(read(Options, [f"--config={path}", *flags])).configuration
+    given = read_settings(read(SchedulerOptions, [f"--config={path}", *flags])).configuration
     lease, connection = given.leader_election, given.client_connection
     assert (lease.leader_elect, lease.resource_name, str(lease.lease_duration)) == (False, "a", "1m0s")
     assert str(lease.renew_deadline) == "5s"
@@ -72,4 +75,4 @@ def test_flags_win_over_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("flag", ["--config=/does/not/exist", "--leader-elect-retry-period=soon"])
 def test_what_cannot_be_used_is_told(flag: str) -> None:
     with pytest.raises(ConfigurationError):
-        read_settings(read(Options, [flag]))
+        read_settings(read(SchedulerOptions, [flag]))

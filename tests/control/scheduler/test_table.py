@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from control.scheduler.state.pods import PodInfo, Shape
-from control.scheduler.state.selectors import Counter
+from control.scheduler.state.selectors import PodCounter
 from control.scheduler.state.table import CPU, PODS
 from tests.control.scheduler.build import Cluster, node, pod
 
@@ -62,13 +62,13 @@ def test_members_of_gangs_that_are_alike_look_alike() -> None:
     a, b, other, plain, twin = shape("a"), shape("b"), shape("a", cpu="7"), shape(""), shape("a")
     assert a is twin
     assert a is not b
-    assert a.look == b.look
-    assert len({a.look, other.look, plain.look}) == 3
+    assert a.equivalence_id == b.equivalence_id
+    assert len({a.equivalence_id, other.equivalence_id, plain.equivalence_id}) == 3
     cluster.shapes.keep({b.id})
     again = shape("c")
-    assert again.look == b.look
+    assert again.equivalence_id == b.equivalence_id
     cluster.shapes.keep(set())
-    assert shape("d").look == shape("e").look != b.look
+    assert shape("d").equivalence_id == shape("e").equivalence_id != b.equivalence_id
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5)), max_size=30))
@@ -96,10 +96,10 @@ def test_a_trial_leaves_no_trace(steps: list[tuple[int, int]]) -> None:
 @given(st.lists(st.sampled_from(("ask", "let go", "sweep", "come", "leave", "node")), max_size=40), st.randoms())
 def test_counters_are_right_while_they_are_held_and_gone_after(steps: list[str], rng: random.Random) -> None:
     cluster = Cluster(node("n0"))
-    held: dict[int, Counter] = {}
+    held: dict[int, PodCounter] = {}
     placed: list[PodInfo] = []
 
-    def of(digit: int) -> Counter:
+    def of(digit: int) -> PodCounter:
         return cluster.counters.counter(digit, lambda shape: int(shape.labels["n"] == str(digit)))
 
     for step in steps:

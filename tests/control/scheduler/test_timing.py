@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from control.scheduler.cycle.cycle import CycleFailed
+from control.scheduler.cycle.cycle import Cycle
 from control.scheduler.cycle.failures import FitError
+from control.scheduler.cycle.placement import CycleFailed
 from control.scheduler.framework.plugin import CycleState, Plugin, PostFilterResult, PreFilterResult
 from control.scheduler.framework.profile import Framework
-from control.scheduler.framework.status import SKIP, SUCCESS, Status, unschedulable
-from control.scheduler.framework.timing import EVERY, MeasuredCycle, Probe, SecondsHistogram
+from control.scheduler.framework.status import SKIP, SUCCESS, PluginStatus, unschedulable
+from control.scheduler.framework.timing import SAMPLE_INTERVAL, PluginTimer, SecondsHistogram
 from control.scheduler.framework.waitingpods import WaitingPods
 from control.scheduler.process.metrics import SchedulerMetrics, exponential
 from control.scheduler.state.cache import Cache
@@ -32,16 +33,16 @@ class Everywhere(Plugin):
 
     name = "Everywhere"
 
-    def before_pre_filter(self, state: CycleState, pod: PodInfo) -> Status:
+    def before_pre_filter(self, state: CycleState, pod: PodInfo) -> PluginStatus:
         return SUCCESS
 
     def pre_filter(self, state: CycleState, pod: PodInfo) -> PreFilterResult:
         return PreFilterResult(SKIP)
 
-    def after_pre_filter(self, state: CycleState, pod: PodInfo, rows: RowArray | None) -> Status:
+    def after_pre_filter(self, state: CycleState, pod: PodInfo, rows: RowArray | None) -> PluginStatus:
         return SUCCESS
 
-    def find_one_node(self, state: CycleState, pod: PodInfo, rows: RowArray | None) -> tuple[Status, int]:
+    def find_one_node(self, state: CycleState, pod: PodInfo, rows: RowArray | None) -> tuple[PluginStatus, int]:
         return SKIP, -1
 
     def prefer_nodes(self, state: CycleState, pod: PodInfo, rows: RowArray | None) -> Sequence[int]:
@@ -56,18 +57,16 @@ class Everywhere(Plugin):
     def unreserve(self, state: CycleState, pod: PodInfo, row: int) -> None:
         return None
 
-    def resize_pod(self, state: CycleState, pod: PodInfo, row: int) -> Status:
+    def resize_pod(self, state: CycleState, pod: PodInfo, row: int) -> PluginStatus:
         return SUCCESS
 
 
-def measured(
-    cluster: Cluster, registry: CollectorRegistry, points: Mapping[str, Sequence[str]] = POINTS
-) -> MeasuredCycle:
+def measured(cluster: Cluster, registry: CollectorRegistry, points: Mapping[str, Sequence[str]] = POINTS) -> Cycle:
     framework = Framework(cluster.handle, points, {**TOYS, Everywhere.name: Everywhere})
     metrics = SchedulerMetrics.of(registry)
-    cycle = MeasuredCycle(framework, Cache(cluster.table, cluster.shapes), WaitingPods(SYSTEM_CLOCK))
     ticks = itertools.count()
-    cycle.probe = Probe(framework, metrics.plugins, metrics.points, lambda: float(next(ticks)))
+    timer = PluginTimer(framework, metrics.plugins, metrics.points, lambda: float(next(ticks)))
+    cycle = Cycle(framework, Cache(cluster.table, cluster.shapes), WaitingPods(SYSTEM_CLOCK), timer=timer)
     metrics.evaluations.add(framework, cycle.evaluations)
     return cycle
 
@@ -76,12 +75,10 @@ def test_whatever_a_point_answers_is_told() -> None:
     registry, cluster = CollectorRegistry(), Cluster(node("a"))
     points = {**POINTS, "preFilter": ("Everywhere",), "postFilter": ("Everywhere",), "reserve": ("Everywhere", "Guard")}
     cycle = measured(cluster, registry, points)
-    assert cycle.probe is not None
-    with cycle.probe:
-        cycle.place(cluster.info(pod(cpu="10m")))
-        for one in (pod(cpu="100"), pod(labels={"reserve": "no"})):
-            with pytest.raises((FitError, CycleFailed)):
-                cycle.place(cluster.info(one))
+    for more in ({"cpu": "10m"}, {"cpu": "100"}, {"labels": {"reserve": "no"}}):
+        for _ in range(SAMPLE_INTERVAL):  # the last of them is measured
+            with suppress(FitError, CycleFailed):
+                cycle.place(cluster.info(pod(**more)))
     told = {
         (sample.labels["extension_point"], sample.labels["status"])
         for family in registry.collect()
@@ -106,8 +103,8 @@ def test_every_tenth_cycle_is_measured_and_leaves_nothing_behind() -> None:
     registry, cluster = CollectorRegistry(), Cluster(node("a"), node("b"))
     cycle = measured(cluster, registry)
     own = {name: dict(vars(plugin)) for name, plugin in cycle.framework.plugins.items()}
-    marks = [cycle.place(cluster.info(pod(cpu="10m"))).state.measured for _ in range(2 * EVERY)]
-    assert [at for at, mark in enumerate(marks, 1) if mark] == [EVERY, 2 * EVERY]
+    marks = [cycle.place(cluster.info(pod(cpu="10m"))).state.measured for _ in range(2 * SAMPLE_INTERVAL)]
+    assert [at for at, mark in enumerate(marks, 1) if mark] == [SAMPLE_INTERVAL, 2 * SAMPLE_INTERVAL]
     assert {name: set(vars(plugin)) for name, plugin in cycle.framework.plugins.items()} == {
         name: set(attributes) for name, attributes in own.items()
     }
@@ -132,7 +129,7 @@ def test_every_tenth_cycle_is_measured_and_leaves_nothing_behind() -> None:
 async def test_the_status_of_a_point_is_what_ended_it(one: Pod, point: str, status: str) -> None:
     registry, cluster = CollectorRegistry(), Cluster(node("a"))
     cycle = measured(cluster, registry)
-    for _ in range(EVERY - 1):
+    for _ in range(SAMPLE_INTERVAL - 1):
         cycle.place(cluster.info(pod(cpu="10m")))
     with suppress(FitError, CycleFailed):
         cycle.place(cluster.info(one))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,8 +11,9 @@ import numpy as np
 from control.scheduler.cycle.cycle import Cycle
 from control.scheduler.framework.plugin import CycleState, Plugin, Reads, default_normalize
 from control.scheduler.framework.profile import Framework
-from control.scheduler.framework.status import SUCCESS, Code, Status, unschedulable, wait
+from control.scheduler.framework.status import SUCCESS, Code, PluginStatus, unschedulable, wait
 from control.scheduler.framework.waitingpods import WaitingPods
+from control.scheduler.queue import QueueProfile, SchedulingQueue
 from control.scheduler.state.cache import Cache
 from control.scheduler.state.columns import IntArray, Mask, Reasons16, RowArray, Rows
 from control.scheduler.state.pods import PodInfo
@@ -100,7 +101,7 @@ class Guard(Plugin):
         super().__init__(args, handle)
         self.reserved: set[str] = set()
 
-    def reserve(self, state: CycleState, pod: PodInfo, row: int) -> Status:
+    def reserve(self, state: CycleState, pod: PodInfo, row: int) -> PluginStatus:
         if pod.shape.labels.get("reserve") == "no":
             return unschedulable("not reserved")
         self.reserved.add(pod.uid)
@@ -109,7 +110,7 @@ class Guard(Plugin):
     def unreserve(self, state: CycleState, pod: PodInfo, row: int) -> None:
         self.reserved.discard(pod.uid)
 
-    def permit(self, state: CycleState, pod: PodInfo, row: int) -> Status:
+    def permit(self, state: CycleState, pod: PodInfo, row: int) -> PluginStatus:
         match pod.shape.labels.get("permit"):
             case "no":
                 return unschedulable("not permitted")
@@ -135,11 +136,41 @@ def cycle_of(
     seed: int = 1,
     **more: Any,
 ) -> Cycle:
-    cluster.handle.rng = random.Random(seed)
-    framework = Framework(cluster.handle, points, registry, **more)
-    waiting = WaitingPods(SYSTEM_CLOCK)
-    cluster.handle.waiting = waiting
-    return Cycle(framework, Cache(cluster.table, cluster.shapes), waiting)
+    return cycle_over(cluster, framework_of(cluster, points, registry, seed=seed, **more))
+
+
+def framework_of(
+    cluster: Cluster,
+    points: Mapping[str, Sequence[str]] = POINTS,
+    registry: Mapping[str, type[Plugin]] = TOYS,
+    *,
+    seed: int = 1,
+    **more: Any,
+) -> Framework:
+    cluster.use(rng=random.Random(seed), waiting=WaitingPods(SYSTEM_CLOCK))
+    return Framework(cluster.handle, points, registry, **more)
+
+
+def cycle_over(cluster: Cluster, framework: Framework, **services: Any) -> Cycle:
+    waiting = cluster.handle.waiting
+    assert isinstance(waiting, WaitingPods)
+    return Cycle(framework, Cache(cluster.table, cluster.shapes), waiting, **(cluster.cycle_services | services))
+
+
+def evaluated(
+    cycle: Cycle, state: CycleState, pod: PodInfo, rows: RowArray | None = None
+) -> tuple[RowArray, Callable[[], IntArray]]:
+    """The feasible rows among `rows`, and a function that returns their totals, as the cycle computes both."""
+    calls, cached = cycle.framework, cycle._equivalence.of(pod)
+    cached.filter(calls, state, pod)
+    feasible = cycle._feasibility.rows(calls, state, pod, cached, rows)
+    return feasible, lambda: cycle._scoring.totals(calls, state, pod, cached, feasible)
+
+
+def queue_of(framework: Framework, now: Callable[[], float] = lambda: 0.0) -> SchedulingQueue:
+    assert framework.sort is not None
+    profile = QueueProfile.of(framework.sort, framework.pre_enqueue, framework.plugins.values())
+    return SchedulingQueue({framework.name: profile}, now)
 
 
 def _length(rows: Rows, size: int) -> int:

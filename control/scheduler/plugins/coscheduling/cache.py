@@ -28,7 +28,7 @@ class GangCache:
         self._freed: list[str] = []
         """Members that need not wait for each other any more; handed out by `_with_freed`."""
 
-    # -- reading -----------------------------------------------------------------------------------------------------
+    # Reading
 
     def gangs_of(self, group: GangGroup) -> list[Gang]:
         """Those of the group's gangs that there are."""
@@ -41,7 +41,7 @@ class GangCache:
             found.update(gang.waiting)
         return found
 
-    # -- pods --------------------------------------------------------------------------------------------------------
+    # Pods
 
     def pod_added(self, pod: Pod) -> list[str]:
         name = params.gang_id(pod)
@@ -117,7 +117,7 @@ class GangCache:
         if gang.group.representative == key:
             gang.group.representative = ""
 
-    # -- pod groups --------------------------------------------------------------------------------------------------
+    # Pod groups
 
     def pod_group_set(self, pod_group: PodGroup) -> list[str]:
         """Added or updated."""
@@ -134,7 +134,7 @@ class GangCache:
         if gang is not None:
             self._remove(gang)
 
-    # -- the cycle's doings ------------------------------------------------------------------------------------------
+    # The cycle's doings
 
     def wait(self, gang: Gang, key: str, uid: str) -> None:
         """The pod was given a node and asks for permission."""
@@ -156,7 +156,7 @@ class GangCache:
             self._leave_waiting(gang, key)
         return self._with_freed([])
 
-    # -- inside ------------------------------------------------------------------------------------------------------
+    # Inside
 
     def _make(self, name: str, *, crd: bool) -> Gang:
         members = self._members.setdefault(name, {})

@@ -40,7 +40,7 @@ def patch(text: str, at: float) -> dict[str, Any]:
     return {"status": {"conditions": [condition]}}
 
 
-class Conditions:
+class MemberConditions:
     """Sends the patches. A failure is logged and not repeated: the member's own attempt will say it again."""
 
     def __init__(self, handle: Handle) -> None:

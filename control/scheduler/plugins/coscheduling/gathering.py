@@ -14,6 +14,7 @@ import numpy as np
 
 from control.scheduler.framework.handle import Handle
 from control.scheduler.framework.plugin import CycleState
+from control.scheduler.framework.runtime import Runtime
 from control.scheduler.plugins.coscheduling.planning import NoPlan, Planner, Wishes, neighbours_first
 from control.scheduler.plugins.coscheduling.topology import Domain, build
 from control.scheduler.state.columns import IntArray, RowArray
@@ -32,10 +33,15 @@ class Gathering:
         self._topologies: Informer[ClusterNetworkTopology] | None = (
             handle.objects.informer(ClusterNetworkTopology) if handle.objects is not None else None
         )
+        self._runtime = Runtime()
         self.topology: ClusterNetworkTopology | None = None
         """Instead of the informer's, where there is none."""
         self._tree: Domain | None = None
         self._built: tuple[int, ClusterNetworkTopology | None] | None = None
+
+    def connect(self, runtime: Runtime) -> None:
+        """See `Plugin.connect`."""
+        self._runtime = runtime
 
     def tree(self) -> Domain | None:
         """The network as it is now; None without a usable ClusterNetworkTopology."""
@@ -90,12 +96,10 @@ class Gathering:
         return positions
 
     def _slots(self, state: CycleState, members: Sequence[PodInfo], row: int, reasons: Counter[str]) -> int:
-        fits, taken = self._handle.fits, 0
-        if fits is None:
-            return 0
+        taken = 0
         with self._table.what_if() as trial:
             for pod in members:
-                status = fits(state, pod, row)
+                status = self._runtime.fits(state, pod, row)
                 if not status.ok:
                     reasons.update(status.reasons)
                     break

@@ -21,14 +21,14 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from control.scheduler.cycle.equivalence import ask
+from control.scheduler.cycle.equivalence import run_filters
 from control.scheduler.cycle.failures import PASS, PASS_CODE
-from control.scheduler.framework.handle import Handle
 from control.scheduler.framework.plugin import CycleState
-from control.scheduler.framework.status import Code, Status
+from control.scheduler.framework.runtime import Runtime
+from control.scheduler.framework.status import Code, PluginStatus
 from control.scheduler.state.columns import RowArray
 from control.scheduler.state.pods import PodInfo
-from control.scheduler.state.table import Trial
+from control.scheduler.state.table import NodeTable, Trial
 from koordlet.api import names
 from koordlet.api.annotations.scheduling import is_preemptible, quota_preemptible
 
@@ -47,7 +47,7 @@ class SimulationFailed(Exception):
 
 
 @dataclass(frozen=True)
-class Job:
+class PreemptingJob:
     """`members`: who needs a node, in the order of placing. `mine(pod)`: never a victim, because of the same job."""
 
     trigger: PodInfo
@@ -58,7 +58,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Plan:
+class PreemptionPlan:
     """`rows`: uid of each member -> its row. `victims`: row -> who must leave, most important first; none is empty."""
 
     rows: Mapping[str, int] = field(default_factory=dict)
@@ -70,7 +70,7 @@ Choose: TypeAlias = Callable[[CycleState, Mapping[str, int]], Mapping[str, str]]
 NotHelpful. Called while all potential victims are gone."""
 
 
-# -- decisions ---------------------------------------------------------------------------------------------------------
+# Decisions
 
 
 def may_leave(pod: PodInfo, priority: int) -> bool:
@@ -104,7 +104,7 @@ def by_importance(pods: Iterable[PodInfo]) -> list[PodInfo]:
     return sorted(pods, key=lambda pod: (-pod.priority, job_key(pod), pod.key))
 
 
-def text(nodes: int, tried: Mapping[int, Status], without: int) -> str:
+def text(nodes: int, tried: Mapping[int, PluginStatus], without: int) -> str:
     """Why not: what nodes say that were tried, `without` victims, and that the others can't be helped."""
     counts: Counter[str] = Counter(reason for status in tried.values() for reason in status.reasons)
     counts += Counter({NO_VICTIMS: without, NOT_HELPFUL: nodes - without - len(tried)})
@@ -118,16 +118,22 @@ def _take_away(groups: Iterable[Iterable[PodInfo]], trial: Trial) -> None:
             trial.remove(pod)
 
 
-# -- trying ------------------------------------------------------------------------------------------------------------
+# Trying
 
 
 class JobPlanner:
     """See the module text. `skip`: the plugin that plans the job itself; its PreFilter is not asked."""
 
-    def __init__(self, handle: Handle, skip: str = "") -> None:
-        self._handle, self._table, self._skip = handle, handle.table, skip
+    def __init__(self, table: NodeTable, skip: str = "") -> None:
+        self._table = table
+        self._skip = skip
+        self._runtime = Runtime()
 
-    def plan(self, job: Job, rows: RowArray, choose: Choose | None = None) -> Plan:
+    def connect(self, runtime: Runtime) -> None:
+        """See `Plugin.connect`."""
+        self._runtime = runtime
+
+    def plan(self, job: PreemptingJob, rows: RowArray, choose: Choose | None = None) -> PreemptionPlan:
         """`rows`: where removing pods may help. Raises NotHelpful or SimulationFailed; changes nothing."""
         table, priority = self._table, job.trigger.priority
         there = {
@@ -150,9 +156,9 @@ class JobPlanner:
                         trial.add(pod, row)
             gone = {row: self._victims(job, placed, row, victims[row], trial) for row in sorted(used & victims.keys())}
             self._verify(job, placed, trial)
-        return Plan(placed, {row: pods for row, pods in gone.items() if pods})
+        return PreemptionPlan(placed, {row: pods for row, pods in gone.items() if pods})
 
-    def _place(self, job: Job, there: Mapping[int, Collection[PodInfo]], trial: Trial) -> dict[str, int]:
+    def _place(self, job: PreemptingJob, there: Mapping[int, Collection[PodInfo]], trial: Trial) -> dict[str, int]:
         """The cheapest node for each member in turn, the first by name among equals.
 
         Nodes without potential victims hurt nobody, so they come first: members that are smaller than the trigger may
@@ -162,7 +168,7 @@ class JobPlanner:
         cost, names_of = costs({row: pods for row, pods in there.items() if pods}), self._table.names
         order = np.array(sorted(there, key=lambda row: (cost.get(row, -1), names_of[row])), np.intp)
         opened = 0
-        refusing: dict[int, dict[int, Status]] = {}
+        refusing: dict[int, dict[int, PluginStatus]] = {}
         placed: dict[str, int] = {}
         for pod in job.members:
             said = refusing.setdefault(pod.shape.id, {})
@@ -186,7 +192,7 @@ class JobPlanner:
             placed[pod.uid] = row
         return placed
 
-    def _first(self, job: Job, pod: PodInfo, rows: RowArray) -> tuple[int | None, dict[int, Status]]:
+    def _first(self, job: PreemptingJob, pod: PodInfo, rows: RowArray) -> tuple[int | None, dict[int, PluginStatus]]:
         """The first of the rows that takes the pod as the table stands, and what those before it (or all) say.
 
         Of rows behind the first that fits only what the columns say is known."""
@@ -194,11 +200,9 @@ class JobPlanner:
         refused = dict.fromkeys(rows[~np.isin(rows, allowed)].tolist(), status)
         if not len(allowed):
             return None, refused
-        framework, fits = self._handle.framework, self._handle.fits
-        assert framework is not None
-        assert fits is not None
-        columns = tuple(one for one in framework.filters if not one.by_row)
-        codes = ask(state, pod, allowed, columns, self._table.size)
+        fits = self._runtime.fits
+        columns = tuple(one for one in self._runtime.profile.filters if not one.by_row)
+        codes = run_filters(state, pod, allowed, columns, self._table.size)
         plugins = {one.index: one.plugin for one in columns}
         for row, code in zip(allowed[codes != PASS].tolist(), codes[codes != PASS].tolist(), strict=True):
             plugin = plugins[code >> 16]
@@ -210,13 +214,11 @@ class JobPlanner:
             refused[row] = answer
         return None, refused
 
-    def _prepared(self, job: Job, pod: PodInfo, rows: RowArray) -> tuple[CycleState, RowArray, Status]:
+    def _prepared(self, job: PreemptingJob, pod: PodInfo, rows: RowArray) -> tuple[CycleState, RowArray, PluginStatus]:
         """A cycle of the pod's own up to Filter: its state, the rows that are left, and what the others say."""
-        framework = self._handle.framework
-        assert framework is not None
         state = CycleState(phase="PostFilter", same_job=job.same_job, of_job=job.mine)
-        left_out = Status(Code.UNRESOLVABLE, (NOT_HELPFUL,))
-        for plugin in framework.pre_filter:
+        left_out = PluginStatus(Code.UNRESOLVABLE, (NOT_HELPFUL,))
+        for plugin in self._runtime.profile.pre_filter:
             if plugin.name == self._skip:
                 state.skip_filter.add(plugin.name)
                 continue
@@ -232,7 +234,7 @@ class JobPlanner:
                 rows = rows[np.isin(rows, result.rows)]
         return state, rows, left_out
 
-    def _placed_by(self, choose: Choose, job: Job, cost: Mapping[int, int], trial: Trial) -> dict[str, int]:
+    def _placed_by(self, choose: Choose, job: PreemptingJob, cost: Mapping[int, int], trial: Trial) -> dict[str, int]:
         table = self._table
         state, rows, status = self._prepared(job, job.trigger, np.flatnonzero(table.valid))
         if not len(rows):
@@ -244,7 +246,7 @@ class JobPlanner:
         return placed
 
     def _victims(
-        self, job: Job, placed: Mapping[str, int], row: int, removed: Collection[PodInfo], trial: Trial
+        self, job: PreemptingJob, placed: Mapping[str, int], row: int, removed: Collection[PodInfo], trial: Trial
     ) -> tuple[PodInfo, ...]:
         """Who can't come back to the row, with all members of the row there."""
         members = [pod for pod in job.members if placed[pod.uid] == row]
@@ -256,11 +258,13 @@ class JobPlanner:
                 gone.append(pod)
         return tuple(gone)
 
-    def _refusal(self, job: Job, members: Sequence[PodInfo], placed: Mapping[str, int], trial: Trial) -> Status | None:
+    def _refusal(
+        self, job: PreemptingJob, members: Sequence[PodInfo], placed: Mapping[str, int], trial: Trial
+    ) -> PluginStatus | None:
         """Take the members away and put them back one after another: what the first says that doesn't fit any more."""
         for pod in members:
             trial.remove(pod)
-        refusal: Status | None = None
+        refusal: PluginStatus | None = None
         for pod in members:
             if refusal is None:
                 row = placed[pod.uid]
@@ -269,7 +273,7 @@ class JobPlanner:
             trial.add(pod, placed[pod.uid])
         return refusal
 
-    def _verify(self, job: Job, placed: Mapping[str, int], trial: Trial) -> None:
+    def _verify(self, job: PreemptingJob, placed: Mapping[str, int], trial: Trial) -> None:
         refusal = self._refusal(job, job.members, placed, trial)
         if refusal is not None:
             raise NotHelpful(f"the plan does not hold with those who stay: {refusal.message}")

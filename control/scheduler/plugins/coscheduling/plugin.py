@@ -26,10 +26,11 @@ from control.scheduler.framework.plugin import (
     Reads,
     default_normalize,
 )
-from control.scheduler.framework.status import SKIP, SUCCESS, Status, error, unresolvable, unschedulable, wait
+from control.scheduler.framework.runtime import Runtime
+from control.scheduler.framework.status import SKIP, SUCCESS, PluginStatus, error, unresolvable, unschedulable, wait
 from control.scheduler.plugins.coscheduling import decisions, params, summary
 from control.scheduler.plugins.coscheduling.cache import GangCache
-from control.scheduler.plugins.coscheduling.conditions import Conditions
+from control.scheduler.plugins.coscheduling.conditions import MemberConditions
 from control.scheduler.plugins.coscheduling.gang import Gang, GangGroup
 from control.scheduler.plugins.coscheduling.gathering import Gathering
 from control.scheduler.plugins.coscheduling.jobpreemption import Choose, NotHelpful
@@ -75,7 +76,7 @@ class Coscheduling(Plugin):
         self.turn: Turn | None = None
         self._let_go: set[str] = set()
         """uids that were allowed at Permit and are being bound."""
-        self._conditions = Conditions(handle)
+        self._conditions = MemberConditions(handle)
         self.gathering = Gathering(handle) if self.args.aware_network_topology else None
         self._controller: PodGroupController | None = None
         self._metrics: GangMetrics | None = None
@@ -96,9 +97,15 @@ class Coscheduling(Plugin):
                     handle.client, groups, workers=self.args.controller_workers, clock=handle.clock
                 )
 
-    # -- queue -------------------------------------------------------------------------------------------------------
+    def connect(self, runtime: Runtime) -> None:
+        super().connect(runtime)
+        for part in (self.gathering, self._preemption):
+            if part is not None:
+                part.connect(runtime)
 
-    def pre_enqueue(self, pod: PodInfo) -> Status:
+    # Queue
+
+    def pre_enqueue(self, pod: PodInfo) -> PluginStatus:
         name = self._gang_id(pod.shape)
         if not name:
             return SUCCESS
@@ -116,25 +123,25 @@ class Coscheduling(Plugin):
         return unresolvable(why) if why else SUCCESS
 
     def next_pod(self) -> PodInfo | None:
-        turn, queue = self.turn, self.handle.queue
+        turn, queue = self.turn, self.runtime.queue
         if turn is None:
             return None
         if not self.gangs.gangs_of(turn.group):
             self._end_turn("gang is nil, may be already deleted")
             return None
-        while queue is not None and (key := turn.next(self.gangs)) is not None:
+        while (key := turn.next(self.gangs)) is not None:
             found = self._free(queue.pending(key))
             if found is not None:
                 return found
         self._reject_waiting(turn)
-        if not turn.failed and self.handle.auditor is not None:
-            self.handle.auditor.all_attempted(turn.group.id)
+        if not turn.failed and self.runtime.auditor is not None:
+            self.runtime.auditor.all_attempted(turn.group.id)
         self._end_turn("all pending pods is already been attempted")
         return None
 
-    # -- the cycle ---------------------------------------------------------------------------------------------------
+    # The cycle
 
-    def before_pre_filter(self, state: CycleState, pod: PodInfo) -> Status:
+    def before_pre_filter(self, state: CycleState, pod: PodInfo) -> PluginStatus:
         name = self._gang_id(pod.shape)
         if not name:
             return SUCCESS
@@ -170,14 +177,14 @@ class Coscheduling(Plugin):
             return PreFilterResult(error("no planned pods"))
         return PreFilterResult(rows=np.array([row], np.intp))
 
-    def find_one_node(self, state: CycleState, pod: PodInfo, rows: RowArray | None) -> tuple[Status, int]:
+    def find_one_node(self, state: CycleState, pod: PodInfo, rows: RowArray | None) -> tuple[PluginStatus, int]:
         """Plan the whole group when its first member's turn comes."""
-        turn, queue = self.turn, self.handle.queue
+        turn, queue = self.turn, self.runtime.queue
         if self.gathering is None or turn is None or pod.key != turn.first or not self._planned(turn, pod):
             return PLANLESS
         spec = self._closeness(turn.group)
         keys = [key for gang in self.gangs.gangs_of(turn.group) for key in gang.in_order() if key != pod.key]
-        others = [found for key in keys if queue is not None and (found := self._free(queue.pending(key))) is not None]
+        others = [found for key in keys if (found := self._free(queue.pending(key))) is not None]
         if spec is None or not any(pod.key in gang.pending for gang in self.gangs.gangs_of(turn.group)):
             return error("no pending pods"), -1
         try:
@@ -188,7 +195,7 @@ class Coscheduling(Plugin):
         state.plan = [(one, rows_of[turn.plan[one.key]]) for one in (pod, *others)]
         return SUCCESS, rows_of[turn.plan[pod.key]]
 
-    def pre_score(self, state: CycleState, pod: PodInfo, rows: RowArray) -> Status:
+    def pre_score(self, state: CycleState, pod: PodInfo, rows: RowArray) -> PluginStatus:
         positions = self.gathering.neighbour_scores(pod.shape, rows) if self.gathering is not None else None
         if positions is None:
             return SKIP
@@ -229,7 +236,7 @@ class Coscheduling(Plugin):
             group.waiting_gang_ids.clear()
             self._reject(group, JOB_REJECT, message)
 
-    def permit(self, state: CycleState, pod: PodInfo, row: int) -> Status:
+    def permit(self, state: CycleState, pod: PodInfo, row: int) -> PluginStatus:
         name = self._gang_id(pod.shape)
         if not name:
             return SUCCESS
@@ -245,7 +252,7 @@ class Coscheduling(Plugin):
         if not group.binding_members:
             group.binding_members = frozenset(together)
         for uid in together:
-            if uid != pod.uid and uid not in self._let_go and self.handle.waiting is not None:
+            if uid != pod.uid and uid not in self._let_go:
                 self.handle.waiting.allow(uid, self.name)
             self._let_go.add(uid)
         if self.turn is not None and self.turn.group is group:
@@ -266,7 +273,7 @@ class Coscheduling(Plugin):
         if gang.strict and not gang.settled:
             self._reject(gang.group, self.name, f'Gang "{gang.id}" gets rejected due to Pod "{pod.name}" in Unreserve')
 
-    async def pre_bind(self, state: CycleState, pod: PodInfo, row: int, changed: Pod) -> Status:
+    async def pre_bind(self, state: CycleState, pod: PodInfo, row: int, changed: Pod) -> PluginStatus:
         gang = self._gang(pod)
         if gang is None:
             return SUCCESS
@@ -300,7 +307,7 @@ class Coscheduling(Plugin):
         gangs = cache.gangs_of(group) if group is not None else [cache.gangs[name]] if name in cache.gangs else []
         return [key for gang in gangs for key in gang.children]
 
-    # -- events ------------------------------------------------------------------------------------------------------
+    # Events
 
     def pod_added(self, pod: Pod) -> None:
         self._activate(self.gangs.pod_added(pod))
@@ -324,14 +331,14 @@ class Coscheduling(Plugin):
         self.gangs.pod_group_deleted(pod_group)
 
     def _activate(self, keys: list[str]) -> None:
-        if keys and self.handle.queue is not None:
-            self.handle.queue.activate(keys)
+        if keys:
+            self.runtime.queue.activate(keys)
 
     def _note_member(self, pod: Pod) -> None:
         if self._controller is not None and params.needs_pod_group(pod):
             self._controller.look_at(params.gang_id(pod))
 
-    # -- inside ------------------------------------------------------------------------------------------------------
+    # Inside
 
     @staticmethod
     def _gang_id(shape: Shape) -> str:
@@ -359,10 +366,10 @@ class Coscheduling(Plugin):
     ) -> PostFilterResult:
         """Room for the whole group; no other plugin makes any for one member alone."""
         state.preempted_for_job = True
-        queue = self.handle.queue
+        queue = self.runtime.queue
         pending: list[PodInfo] = []
         for key in (key for gang in self.gangs.gangs_of(turn.group) for key in gang.in_order()):
-            found = pod if key == pod.key else self._free(queue.pending(key)) if queue is not None else None
+            found = pod if key == pod.key else self._free(queue.pending(key))
             if found is not None:
                 pending.append(found)
         waiting = {key: uid for key, uid in self.gangs.waiting_in(turn.group).items() if self._permitted(uid)}
@@ -395,8 +402,7 @@ class Coscheduling(Plugin):
 
     def _permitted(self, uid: str) -> bool:
         """Parked at Permit and not rejected since, or let go on."""
-        waiting = self.handle.waiting
-        return uid in self._let_go or (waiting is not None and waiting.waiting(uid) is not None)
+        return uid in self._let_go or self.handle.waiting.waiting(uid) is not None
 
     def _note_failure(self, turn: Turn, pod: PodInfo, failure: Any, result: PostFilterResult | None) -> str:
         """The failed message; made, for the whole turn, from its first failure."""
@@ -429,11 +435,9 @@ class Coscheduling(Plugin):
 
     def _reject(self, group: GangGroup, plugin: str, message: str) -> None:
         """Reject every member that is parked at Permit."""
-        waiting = self.handle.waiting
-        if waiting is not None:
-            for uid in self.gangs.waiting_in(group).values():
-                if uid not in self._let_go:
-                    waiting.reject(uid, plugin, message)
+        for uid in self.gangs.waiting_in(group).values():
+            if uid not in self._let_go:
+                self.handle.waiting.reject(uid, plugin, message)
 
     def _end_turn(self, reason: str) -> None:
         turn, self.turn = self.turn, None
@@ -443,7 +447,7 @@ class Coscheduling(Plugin):
                 self._metrics.turn_seconds.labels(reason, job_size(len(turn.attempted))).observe(seconds)
             log.debug("Gang group's turn ended", group=turn.group.id, reason=reason, seconds=round(seconds, 4))
 
-    # -- around it ---------------------------------------------------------------------------------------------------
+    # Around it
 
     def routes(self) -> Mapping[str, Callable[..., Any]]:
         return {"gang/{namespace}/{name}": self.gang_page, "gangs": self.gangs_page}

@@ -18,13 +18,14 @@ from control.scheduler.cycle.failures import FitError
 from control.scheduler.cycle.nominationloss import JOB_FAILURE, JOB_REJECT, JOB_SUCCESS
 from control.scheduler.framework.handle import Handle
 from control.scheduler.framework.plugin import CycleState, PostFilterResult
-from control.scheduler.framework.status import SUCCESS, Code, Status, error, unschedulable
+from control.scheduler.framework.runtime import Runtime
+from control.scheduler.framework.status import SUCCESS, Code, PluginStatus, error, unschedulable
 from control.scheduler.plugins.coscheduling.jobpreemption import (
     Choose,
-    Job,
     JobPlanner,
     NotHelpful,
-    Plan,
+    PreemptingJob,
+    PreemptionPlan,
     SimulationFailed,
     may_leave,
 )
@@ -44,7 +45,7 @@ class Attempt:
     """What one attempt came to; `reason` is for people and metrics."""
 
     reason: str
-    status: Status = SUCCESS
+    status: PluginStatus = SUCCESS
     drop: bool = False
     """Nominations help nobody any more."""
     victims: int = 0
@@ -54,13 +55,20 @@ class GangPreemption:
     """See the module text. `owner`: the plugin's name."""
 
     def __init__(self, handle: Handle, owner: str) -> None:
-        self._handle, self._table, self._owner = handle, handle.table, owner
-        self._planner = JobPlanner(handle, owner)
+        self._handle = handle
+        self._table = handle.table
+        self._runtime = Runtime()
+        self._planner = JobPlanner(handle.table, owner)
         self._metrics = PreemptionMetrics.of(handle.client.registry) if handle.client is not None else None
+
+    def connect(self, runtime: Runtime) -> None:
+        """See `Plugin.connect`."""
+        self._runtime = runtime
+        self._planner.connect(runtime)
 
     def evicting(self, pod: PodInfo) -> bool:
         """Whether victims of this pod are just being removed."""
-        return self._handle.evictor is not None and self._handle.evictor.evicting_for(pod.uid)
+        return self._runtime.evictor.evicting_for(pod.uid)
 
     def post_filter(
         self,
@@ -82,7 +90,7 @@ class GangPreemption:
             return PostFilterResult(unschedulable(text), turn.nominations.get(trigger.key))
         turn.preempted = True
         begun = self._handle.clock.monotonic()
-        job = Job(
+        job = PreemptingJob(
             trigger,
             pending,
             state.of_job or (lambda other: False),
@@ -98,19 +106,18 @@ class GangPreemption:
             "Gang preemption", group=turn.group.id, trigger=trigger.key, reason=attempt.reason, why=message,
             seconds=round(seconds, 4),
         )  # fmt: skip
-        if self._handle.preempting is not None:
-            self._handle.preempting(attempt.victims)
+        self._handle.observe_preemption(attempt.victims)
         if attempt.drop:
             self._cancel(turn, pending, waiting if strict else {}, message)
         if attempt.status.ok:
             return PostFilterResult(SUCCESS, turn.nominations[trigger.key])
-        status = Status(attempt.status.code, (f"preemption: {message}",))
+        status = PluginStatus(attempt.status.code, (f"preemption: {message}",))
         return PostFilterResult(status, "" if attempt.drop else None)
 
-    # -- the attempt -------------------------------------------------------------------------------------------------
+    # The attempt
 
     def _attempt(
-        self, job: Job, turn: Turn, failure: FitError, waiting: Mapping[str, str], choose: Choose | None
+        self, job: PreemptingJob, turn: Turn, failure: FitError, waiting: Mapping[str, str], choose: Choose | None
     ) -> Attempt:
         why = self._ineligible(job, failure)
         if why:
@@ -126,7 +133,7 @@ class GangPreemption:
         reason = f"preempt success, alreadyWaitingForBound: {len(waiting)}/{len(waiting) + len(job.members)}"
         return Attempt(reason, victims=sum(map(len, plan.victims.values())))
 
-    def _ineligible(self, job: Job, failure: FitError) -> str:
+    def _ineligible(self, job: PreemptingJob, failure: FitError) -> str:
         """Why the job may not preempt now; empty when it may."""
         trigger = job.trigger
         if all(pod.uid != trigger.uid for pod in job.members):
@@ -142,42 +149,34 @@ class GangPreemption:
                 return TERMINATING
         return ""
 
-    def _make_room(self, job: Job, turn: Turn, plan: Plan) -> None:
-        handle, trigger = self._handle, job.trigger
+    def _make_room(self, job: PreemptingJob, turn: Turn, plan: PreemptionPlan) -> None:
+        handle, queue, trigger = self._handle, self._runtime.queue, job.trigger
         victims = [pod for pods in plan.victims.values() for pod in pods]
-        parked = handle.waiting
-        deleted = [v for v in victims if parked is None or not parked.reject(v.uid, JOB_REJECT, "preempted")]
-        if handle.evictor is not None and deleted:
+        deleted = [v for v in victims if not handle.waiting.reject(v.uid, JOB_REJECT, "preempted")]
+        if deleted:
             text = (
                 f"{handle.profile}: preempting to accommodate higher priority pods, preemptor: {turn.group.id}, "
                 f"triggerPod: {trigger.key}"
             )
-            handle.evictor.evict(deleted, by=trigger, message=text)
-        if handle.queue is not None:
-            for row in plan.victims:  # every one of them (spec 05 §17, D4)
-                for other in list(handle.queue.nominated_on(self._table.names[row])):
-                    if other.priority < trigger.priority and not job.mine(other):
-                        handle.queue.nominate(other, "")
+            self._runtime.evictor.evict(deleted, by=trigger, message=text)
+        for row in plan.victims:  # on every row (spec 05 §17, D4)
+            for other in list(queue.nominated_on(self._table.names[row])):
+                if other.priority < trigger.priority and not job.mine(other):
+                    queue.nominate(other, "")
 
-    def _nominate(self, job: Job, turn: Turn, plan: Plan, waiting: Mapping[str, str]) -> None:
-        queue, parked = self._handle.queue, self._handle.waiting
+    def _nominate(self, job: PreemptingJob, turn: Turn, plan: PreemptionPlan, waiting: Mapping[str, str]) -> None:
         turn.nominations = {pod.key: self._table.names[plan.rows[pod.uid]] for pod in job.members}
         for pod in job.members:
-            if queue is not None:
-                queue.nominate(pod, turn.nominations[pod.key])
+            self._runtime.queue.nominate(pod, turn.nominations[pod.key])
         for uid in waiting.values():
-            if parked is not None:
-                parked.reject(uid, JOB_SUCCESS, f'GangGroup "{turn.group.id}" waits for its victims to leave')
+            self._handle.waiting.reject(uid, JOB_SUCCESS, f'GangGroup "{turn.group.id}" waits for its victims to leave')
 
     def _cancel(self, turn: Turn, pending: Sequence[PodInfo], waiting: Mapping[str, str], message: str) -> None:
-        queue, parked = self._handle.queue, self._handle.waiting
         turn.nominations = {pod.key: "" for pod in pending}
         for pod in pending:
-            if queue is not None:
-                queue.nominate(pod, "")
+            self._runtime.queue.nominate(pod, "")
         for uid in waiting.values():
-            if parked is not None:
-                parked.reject(uid, JOB_FAILURE, f"preemption: {message}")
+            self._handle.waiting.reject(uid, JOB_FAILURE, f"preemption: {message}")
 
 
 def _leaving(pod: PodInfo, priority: int) -> bool:

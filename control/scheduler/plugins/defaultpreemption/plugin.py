@@ -14,7 +14,7 @@ from control.scheduler.cycle.dryrun import DryRun
 from control.scheduler.cycle.failures import FitError
 from control.scheduler.framework.handle import Handle
 from control.scheduler.framework.plugin import CycleState, Plugin, PostFilterResult
-from control.scheduler.framework.status import SUCCESS, Code, Status, unresolvable, unschedulable
+from control.scheduler.framework.status import SUCCESS, Code, PluginStatus, unresolvable, unschedulable
 from control.scheduler.plugins.defaultpreemption.victims import Victims, best, spare
 from control.scheduler.state.pods import PodInfo
 from koordlet.api.core.workloads import PodDisruptionBudget
@@ -32,17 +32,15 @@ class DefaultPreemption(Plugin):
         super().__init__(args, handle)
         self._informer = None if handle.objects is None else handle.objects.informer(PodDisruptionBudget)
 
-    def pre_enqueue(self, pod: PodInfo) -> Status:
-        evictor = self.handle.evictor
-        if evictor is not None and evictor.evicting_for(pod.uid):
+    def pre_enqueue(self, pod: PodInfo) -> PluginStatus:
+        if self.runtime.evictor.evicting_for(pod.uid):
             return unresolvable("waiting for the preemption for this pod to be finished")
         return SUCCESS
 
     def post_filter(self, state: CycleState, pod: PodInfo, failure: FitError) -> PostFilterResult:
         if state.preempted_for_job:
             return PostFilterResult(unschedulable())
-        if self.handle.preempting is not None:
-            self.handle.preempting(0)
+        self.handle.observe_preemption(0)
         reason = self._ineligible(pod, failure)
         if reason:
             return PostFilterResult(unschedulable(f"preemption: {reason}"))
@@ -53,8 +51,7 @@ class DefaultPreemption(Plugin):
         chosen = best(found)
         node = self.table.names[chosen.row]
         self._make_room(pod, node, chosen.pods)
-        if self.handle.preempting is not None:
-            self.handle.preempting(len(chosen.pods))
+        self.handle.observe_preemption(len(chosen.pods))
         return PostFilterResult(SUCCESS, nominated=node)
 
     def would_displace(self, state: CycleState, pod: PodInfo, failure: FitError) -> list[Victims]:
@@ -77,17 +74,17 @@ class DefaultPreemption(Plugin):
 
     def _candidates(
         self, state: CycleState, pod: PodInfo, failure: FitError
-    ) -> tuple[list[Victims], dict[int, Status]]:
+    ) -> tuple[list[Victims], dict[int, PluginStatus]]:
         """Nodes on which victims would help; and what other nodes that were tried say."""
         rows = failure.preemptible().tolist()
         enough = self._enough(len(rows))
         budgets = self._budgets()
         begin = self.handle.rng.randrange(len(rows)) if rows else 0
         found: list[Victims] = []
-        refused: dict[int, Status] = {}
+        refused: dict[int, PluginStatus] = {}
         for row in rows[begin:] + rows[:begin]:
             outcome = self._try(state, pod, row, budgets)
-            if isinstance(outcome, Status):
+            if isinstance(outcome, PluginStatus):
                 refused[row] = outcome
             else:
                 found.append(outcome)
@@ -102,14 +99,12 @@ class DefaultPreemption(Plugin):
 
     def _try(
         self, state: CycleState, pod: PodInfo, row: int, budgets: Sequence[PodDisruptionBudget]
-    ) -> Victims | Status:
+    ) -> Victims | PluginStatus:
         lower = [other for other in self._on(row) if other.priority < pod.priority]
         if not lower:
             return NO_VICTIMS
-        framework, fits = self.handle.framework, self.handle.fits
-        assert framework is not None
-        assert fits is not None
-        with DryRun(framework, state, pod) as trial:
+        fits = self.runtime.fits
+        with DryRun(self.runtime.profile, state, pod) as trial:
             for other in lower:
                 status = trial.remove(other)
                 if not status.ok:
@@ -128,18 +123,15 @@ class DefaultPreemption(Plugin):
             return found if found.pods else unschedulable(NOT_HELPFUL)  # an extender refuses the node, not a plugin
 
     def _make_room(self, pod: PodInfo, node: str, victims: Sequence[PodInfo]) -> None:
-        waiting, queue, evictor = self.handle.waiting, self.handle.queue, self.handle.evictor
-        deleted = [v for v in victims if waiting is None or not waiting.reject(v.uid, self.name, "preempted")]
-        if evictor is not None:
-            evictor.evict(
-                deleted, by=pod, message=f"{self.handle.profile}: preempting to accommodate a higher priority pod"
-            )
-        if queue is not None:
-            for other in list(queue.nominated_on(node)):
-                if other.priority < pod.priority:
-                    queue.nominate(other, "")
+        queue = self.runtime.queue
+        deleted = [v for v in victims if not self.handle.waiting.reject(v.uid, self.name, "preempted")]
+        message = f"{self.handle.profile}: preempting to accommodate a higher priority pod"
+        self.runtime.evictor.evict(deleted, by=pod, message=message)
+        for other in list(queue.nominated_on(node)):
+            if other.priority < pod.priority:
+                queue.nominate(other, "")
 
-    def _why(self, failure: FitError, refused: dict[int, Status]) -> str:
+    def _why(self, failure: FitError, refused: dict[int, PluginStatus]) -> str:
         counts: Counter[str] = Counter()
         for row in failure.rows.tolist():
             status = refused.get(row)

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from control.scheduler.plugins.interpodaffinity.terms import NamespaceLabels, Term, terms_of
-from control.scheduler.state.columns import Column, IntArray, LabelColumn
+from control.scheduler.state.columns import IntArray, LabelColumn, RowColumn
 from control.scheduler.state.pods import PodInfo, Shape
 from control.scheduler.state.table import NodeTable
 
@@ -22,7 +22,7 @@ class Topology:
 
     __slots__ = ("column", "filed")
 
-    def __init__(self, column: LabelColumn, filed: Column) -> None:
+    def __init__(self, column: LabelColumn, filed: RowColumn) -> None:
         self.column = column
         self.filed = filed
 

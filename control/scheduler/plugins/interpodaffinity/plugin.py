@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from control.scheduler.config.args import InterPodAffinityArgs
 from control.scheduler.framework.handle import Handle
-from control.scheduler.framework.plugin import MAX_SCORE, CycleState, Interest, Plugin, PreFilterResult, Reads
-from control.scheduler.framework.status import SKIP, SUCCESS, Code, Status, error
+from control.scheduler.framework.plugin import MAX_SCORE, CycleState, EventInterest, Plugin, PreFilterResult, Reads
+from control.scheduler.framework.status import SKIP, SUCCESS, Code, PluginStatus, error
 from control.scheduler.plugins import answers
 from control.scheduler.plugins.domains import Domains, DomainSums, by_row
 from control.scheduler.plugins.interpodaffinity.owners import OwnedTerm, Owners
@@ -76,14 +76,14 @@ class InterPodAffinity(Plugin):
                 on_delete=lambda old: self._namespace(old, _NOTHING),
             )
 
-    def interests(self) -> Sequence[Interest]:
+    def interests(self) -> Sequence[EventInterest]:
         return (
-            Interest("AssignedPod", frozenset(("Add", "Label", "Delete")), self._pod_hint),
-            Interest("UnscheduledPod", frozenset(("Label",)), self._pod_hint),
-            Interest("Node", frozenset(("Add", "Label")), self._node_hint),
+            EventInterest("AssignedPod", frozenset(("Add", "Label", "Delete")), self._pod_hint),
+            EventInterest("UnscheduledPod", frozenset(("Label",)), self._pod_hint),
+            EventInterest("Node", frozenset(("Add", "Label")), self._node_hint),
         )
 
-    # -- filter ------------------------------------------------------------------------------------------------------
+    # Filter
 
     def pre_filter(self, state: CycleState, pod: PodInfo) -> PreFilterResult:
         compiled = self._compiled(pod.shape)
@@ -125,9 +125,9 @@ class InterPodAffinity(Plugin):
         assert labelled is not None
         return labelled if compiled.first and not anywhere else near
 
-    # -- score -------------------------------------------------------------------------------------------------------
+    # Score
 
-    def pre_score(self, state: CycleState, pod: PodInfo, rows: RowArray) -> Status:
+    def pre_score(self, state: CycleState, pod: PodInfo, rows: RowArray) -> PluginStatus:
         compiled = self._compiled(pod.shape)
         if compiled.terms.broken:
             return error(compiled.terms.broken)
@@ -166,7 +166,7 @@ class InterPodAffinity(Plugin):
         scaled: IntArray = (MAX_SCORE * ((scores - lowest) / float(highest - lowest))).astype(np.int64)
         return scaled
 
-    # -- the shape ---------------------------------------------------------------------------------------------------
+    # The shape
 
     def _compiled(self, shape: Shape) -> _Compiled:
         found: _Compiled | None = shape.memo.get(self._memo)
@@ -216,7 +216,7 @@ class InterPodAffinity(Plugin):
             if self._by_namespace:
                 self.handle.counters.rebuild()
 
-    # -- what may help -----------------------------------------------------------------------------------------------
+    # What may help
 
     def _pod_hint(self, pod: PodInfo, old: Any, new: Any) -> bool:
         """A pod came that the waiting pod wants near, or went that stood against it, or changed sides."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from control.scheduler.plugins.loadaware.estimate import PodLoad
-from control.scheduler.plugins.loadaware.report import Report
+from control.scheduler.plugins.loadaware.report import LoadReport
 from control.scheduler.plugins.loadaware.vectors import Vector, plus
 from koordlet.api.core import Pod
 
@@ -38,7 +38,7 @@ class Parts:
     prod_delta: Vector | None
 
 
-def parts(pod: Assigned, report: Report) -> Parts:
+def parts(pod: Assigned, report: LoadReport) -> Parts:
     """What `pod` adds while `report` is the last one."""
     usage, prod = report.pods.get(pod.key), pod.load.prod
     as_prod = prod and pod.key in report.prod
@@ -65,7 +65,7 @@ class NodeLoad:
         self.name = name
         self.zero = zero
         self.pods: dict[str, Assigned] = {}
-        self.report: Report | None = None
+        self.report: LoadReport | None = None
         self.prod_usage = list(zero)
         self.node_delta = list(zero)
         self.prod_delta = list(zero)
@@ -75,7 +75,7 @@ class NodeLoad:
     def empty(self) -> bool:
         return not self.pods and self.report is None
 
-    def set_report(self, report: Report | None, *, include_system: bool) -> None:
+    def set_report(self, report: LoadReport | None, *, include_system: bool) -> None:
         """Take over a report (None: it is gone) and sum up anew."""
         self.report = report
         zero = self.zero
@@ -112,7 +112,7 @@ class NodeLoad:
         for pod in self.pods.values():
             yield pod, parts(pod, self.report) if self.report is not None else None
 
-    def _sum(self, pod: Assigned, report: Report, sign: int) -> None:
+    def _sum(self, pod: Assigned, report: LoadReport, sign: int) -> None:
         part = parts(pod, report)
         _add(self.prod_usage, part.prod_usage, sign)
         _add(self.node_delta, part.node_delta, sign)
@@ -120,7 +120,7 @@ class NodeLoad:
         _add(self.prod_delta, part.prod_delta, sign)
 
 
-def _unsettled(pod: Assigned, report: Report) -> bool:
+def _unsettled(pod: Assigned, report: LoadReport) -> bool:
     """Whether what was measured is too young to be believed."""
     if report.update_time is None:
         return True

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from control.scheduler.config.args import LoadAwareSchedulingArgs
 from control.scheduler.plugins.loadaware.assigned import NodeLoad
-from control.scheduler.plugins.loadaware.report import Report
-from control.scheduler.plugins.loadaware.thresholds import NO_BOUND, NodeFacts
+from control.scheduler.plugins.loadaware.report import LoadReport
+from control.scheduler.plugins.loadaware.thresholds import NO_BOUND, NodeLimits
 from control.scheduler.plugins.loadaware.vectors import Vector
 from control.scheduler.state.columns import IntArray, Mask, Reasons16
 
@@ -26,7 +26,7 @@ NOTHING_LEFT: Final = -NO_BOUND
 NEVER: Final = float("inf")
 
 
-class Columns:
+class LoadColumns:
     """[view, resource, row] and [view, row]; `resize` before a row beyond `capacity` is written."""
 
     def __init__(self, args: LoadAwareSchedulingArgs, resources: int, expired_reason: int) -> None:
@@ -83,7 +83,7 @@ class Columns:
         self.aggregated[:, row] = False
         self.expires[row] = NEVER
 
-    def put(self, row: int, facts: NodeFacts, load: NodeLoad, now: float) -> None:
+    def put(self, row: int, facts: NodeLimits, load: NodeLoad, now: float) -> None:
         """Work the row out."""
         report = load.report
         if report is None:
@@ -138,7 +138,7 @@ class Columns:
         for at, amount in enumerate(capacity):
             left[at, row] = amount - existing[at] if amount else NOTHING_LEFT
 
-    def _note_expiry(self, row: int, report: Report, now: float) -> bool:
+    def _note_expiry(self, row: int, report: LoadReport, now: float) -> bool:
         """Whether the report counts as expired; if not yet, note when it will."""
         if report.update_time is not None:
             at = report.update_time + self._args.node_metric_expiration_seconds

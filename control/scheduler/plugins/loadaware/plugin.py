@@ -16,14 +16,14 @@ import numpy as np
 
 from control.scheduler.config.args import LoadAwareSchedulingArgs
 from control.scheduler.framework.handle import Handle
-from control.scheduler.framework.plugin import CycleState, Interest, Plugin, PreFilterResult, Reads
-from control.scheduler.framework.status import SKIP, SUCCESS, Code, Status
+from control.scheduler.framework.plugin import CycleState, EventInterest, Plugin, PreFilterResult, Reads
+from control.scheduler.framework.status import SKIP, SUCCESS, Code, PluginStatus
 from control.scheduler.plugins.loadaware import report as reports
 from control.scheduler.plugins.loadaware import summary
 from control.scheduler.plugins.loadaware.assigned import Assigned, NodeLoad
-from control.scheduler.plugins.loadaware.columns import Columns
+from control.scheduler.plugins.loadaware.columns import LoadColumns
 from control.scheduler.plugins.loadaware.estimate import PodLoad, pod_load, scheduled_at
-from control.scheduler.plugins.loadaware.thresholds import NodeFacts, from_args, node_facts
+from control.scheduler.plugins.loadaware.thresholds import NodeLimits, from_args, node_facts
 from control.scheduler.plugins.loadaware.vectors import Tracked
 from control.scheduler.state.columns import IntArray, Reasons16, Rows, count
 from control.scheduler.state.pods import PodInfo, Shape
@@ -64,10 +64,10 @@ class LoadAwareScheduling(Plugin):
         self.loads: dict[str, NodeLoad] = {}
         self._node_of: dict[str, NodeLoad] = {}
         """By uid of an assigned pod."""
-        self._facts: dict[int, NodeFacts] = {}
+        self._facts: dict[int, NodeLimits] = {}
         self._thresholds = from_args(self.args, self.tracked)
         number, tracked = self.reasons.number, self.tracked.names
-        self._columns = Columns(self.args, len(tracked), number(Code.UNSCHEDULABLE, "node(s) nodeMetric expired"))
+        self._columns = LoadColumns(self.args, len(tracked), number(Code.UNSCHEDULABLE, "node(s) nodeMetric expired"))
         self._over = np.array(
             [
                 [
@@ -93,13 +93,13 @@ class LoadAwareScheduling(Plugin):
             )
             handle.objects.informer(Pod).add_handler(self.pod_seen, self.pod_changed, self.pod_gone)
 
-    # -- the cycle ---------------------------------------------------------------------------------------------------
+    # The cycle
 
-    def interests(self) -> Sequence[Interest]:
+    def interests(self) -> Sequence[EventInterest]:
         return (
-            Interest("AssignedPod", frozenset({"Delete"})),
-            Interest("NodeMetric", hint=self._may_help),
-            Interest("Node", frozenset({"Add", "Allocatable", "Annotation"}), self._may_help),  # ours, see docs
+            EventInterest("AssignedPod", frozenset({"Delete"})),
+            EventInterest("NodeMetric", hint=self._may_help),
+            EventInterest("Node", frozenset({"Add", "Allocatable", "Annotation"}), self._may_help),  # ours, see docs
         )
 
     def pre_filter(self, state: CycleState, pod: PodInfo) -> PreFilterResult:
@@ -160,7 +160,7 @@ class LoadAwareScheduling(Plugin):
             total += self.args.dominant_resource_weight * min(counted, default=0)
         return total // self._sum_of_weights
 
-    def reserve(self, state: CycleState, pod: PodInfo, row: int) -> Status:
+    def reserve(self, state: CycleState, pod: PodInfo, row: int) -> PluginStatus:
         if not self._is_reservation(pod.pod):
             self._assign(pod.pod, pod.uid, pod.key, self.table.names[row], self._asked(pod.shape).load)
         return SUCCESS
@@ -171,7 +171,7 @@ class LoadAwareScheduling(Plugin):
     def forgotten(self, pod: PodInfo) -> None:
         self._unassign(pod.uid)
 
-    # -- pods --------------------------------------------------------------------------------------------------------
+    # Pods
 
     def pod_seen(self, pod: Pod) -> None:
         """A pod was added."""
@@ -234,7 +234,7 @@ class LoadAwareScheduling(Plugin):
     def _is_reservation(pod: Pod) -> bool:
         return names.ANNOTATION_RESERVE_POD in pod.metadata.annotations
 
-    # -- metrics -----------------------------------------------------------------------------------------------------
+    # Metrics
 
     def set_metric(self, metric: NodeMetric) -> None:
         """A NodeMetric was added or updated."""
@@ -260,7 +260,7 @@ class LoadAwareScheduling(Plugin):
             return False
         return not self.filter(CycleState(), pod, np.array([row], np.intp)).any()
 
-    # -- rows --------------------------------------------------------------------------------------------------------
+    # Rows
 
     def _changed(self, entry: NodeLoad) -> None:
         """Work the entry's row out again, and drop an entry that says nothing."""
@@ -324,7 +324,7 @@ class LoadAwareScheduling(Plugin):
             )
         return found
 
-    # -- around it ---------------------------------------------------------------------------------------------------
+    # Around it
 
     def routes(self) -> Mapping[str, Callable[..., Any]]:
         return {"node/{node}": self.node_page}

@@ -16,7 +16,7 @@ LONGEST: Final = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class LoadReport:
     """The last NodeMetric of a node. Times are Unix seconds."""
 
     update_time: float | None
@@ -38,7 +38,7 @@ class Report:
         return self.usage if found is None and key[1] == LONGEST else found
 
 
-def read(metric: NodeMetric, tracked: Tracked, previous: Report | None = None) -> Report:
+def read(metric: NodeMetric, tracked: Tracked, previous: LoadReport | None = None) -> LoadReport:
     """`previous` is the report before this one: its time stands when this one has none."""
     status, info, policy = metric.status, metric.status.node_metric, metric.spec.metric_collect_policy
     aggregated: dict[tuple[str, int], Vector] = {}
@@ -53,7 +53,7 @@ def read(metric: NodeMetric, tracked: Tracked, previous: Report | None = None) -
                     aggregated[(kind, LONGEST)] = vector
     measured = [one for one in status.pods_metric if one.pod_usage.resources]
     time = status.update_time.unix if status.update_time is not None else None
-    return Report(
+    return LoadReport(
         update_time=time if time is not None or previous is None else previous.update_time,
         interval=float((policy.report_interval_seconds if policy is not None else None) or DEFAULT_INTERVAL),
         complete=info is not None,

@@ -28,7 +28,7 @@ class Thresholds:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeFacts:
+class NodeLimits:
     """What the node object says: capacity, and the largest use that is within the thresholds."""
 
     capacity: Vector
@@ -70,10 +70,10 @@ def of_node(node: Node, general: Thresholds, tracked: Tracked) -> Thresholds:
     return Thresholds(usual, window, prod)
 
 
-def node_facts(node: Node, general: Thresholds, tracked: Tracked) -> NodeFacts:
+def node_facts(node: Node, general: Thresholds, tracked: Tracked) -> NodeLimits:
     found, size = of_node(node, general, tracked), capacity(node, tracked)
     usual = bounds(size, found.usual) if any(found.usual) else None
-    return NodeFacts(size, usual, found.window, bounds(size, found.prod) if found.prod is not None else None)
+    return NodeLimits(size, usual, found.window, bounds(size, found.prod) if found.prod is not None else None)
 
 
 def bounds(size: Vector, percents: Vector) -> Vector:

@@ -9,11 +9,11 @@ from typing import Final
 import numpy as np
 
 from control.scheduler.plugins.domains import Domains, DomainSums
-from control.scheduler.plugins.nodeselection import Wanted
+from control.scheduler.plugins.nodeselection import RequiredNodes
 from control.scheduler.plugins.tainttoleration import tolerated
 from control.scheduler.state.columns import Mask
 from control.scheduler.state.pods import Shape
-from control.scheduler.state.selectors import Counter, PodCounters
+from control.scheduler.state.selectors import PodCounter, PodCounters
 from control.scheduler.state.table import NodeTable
 from koordlet.api.core.selectors import TopologySpreadConstraint
 from koordlet.api.encoding import wire
@@ -39,7 +39,7 @@ class Constraint:
     max_skew: int
     min_domains: int
     self_match: int
-    counter: Counter
+    counter: PodCounter
     domains: DomainSums
 
 
@@ -115,7 +115,7 @@ class _Eligible:
     def __init__(self, table: NodeTable, shape: Shape, one: TopologySpreadConstraint, keys: Sequence[str]) -> None:
         self._table = table
         self._columns = [table.labels.column(key) for key in keys]
-        wanted = Wanted.of(shape.pod) if one.node_affinity_policy in (None, "", "Honor") else None
+        wanted = RequiredNodes.of(shape.pod) if one.node_affinity_policy in (None, "", "Honor") else None
         self._wanted = wanted if wanted and not wanted.anything else None
         self._tolerations = shape.pod.spec.tolerations if one.node_taints_policy == "Honor" else None
 

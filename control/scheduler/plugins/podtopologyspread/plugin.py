@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from control.scheduler.config.args import PodTopologySpreadArgs
 from control.scheduler.framework.handle import Handle
-from control.scheduler.framework.plugin import MAX_SCORE, CycleState, Interest, Plugin, PreFilterResult, Reads
-from control.scheduler.framework.status import SKIP, SUCCESS, Code, Status, error
+from control.scheduler.framework.plugin import MAX_SCORE, CycleState, EventInterest, Plugin, PreFilterResult, Reads
+from control.scheduler.framework.status import SKIP, SUCCESS, Code, PluginStatus, error
 from control.scheduler.plugins import answers
 from control.scheduler.plugins.domains import Domains, by_row
 from control.scheduler.plugins.podtopologyspread.constraints import (
@@ -29,7 +29,7 @@ from control.scheduler.plugins.podtopologyspread.constraints import (
     Constraint,
     compile_constraints,
 )
-from control.scheduler.plugins.podtopologyspread.workloads import Workloads
+from control.scheduler.plugins.podtopologyspread.workloads import WorkloadSelectors
 from control.scheduler.plugins.recent import RecentShapes
 from control.scheduler.state.columns import IntArray, Mask, Reasons16, RowArray, Rows, count
 from control.scheduler.state.pods import PodInfo, Shape
@@ -71,21 +71,21 @@ class PodTopologySpread(Plugin):
         self._defaults: Sequence[TopologySpreadConstraint] = (
             SYSTEM_DEFAULTS if self._system else given.default_constraints
         )
-        self._workloads = Workloads(handle.objects)
+        self._workloads = WorkloadSelectors(handle.objects)
         self._memo = answers.memo_key(self.name, handle)
         self._recent = RecentShapes(self._memo)
         self._domains = Domains(self.table)
         self._mismatch = self.reasons.number(Code.UNSCHEDULABLE, _MISMATCH)
         self._missing = self.reasons.number(Code.UNRESOLVABLE, f"{_MISMATCH} (missing required label)")
 
-    def interests(self) -> Sequence[Interest]:
+    def interests(self) -> Sequence[EventInterest]:
         return (
-            Interest("AssignedPod", frozenset(("Add", "Label", "Delete")), self._pod_hint),
-            Interest("UnscheduledPod", frozenset(("Label",)), self._pod_hint),
-            Interest("Node", frozenset(("Add", "Delete", "Label", "Taint")), self._node_hint),
+            EventInterest("AssignedPod", frozenset(("Add", "Label", "Delete")), self._pod_hint),
+            EventInterest("UnscheduledPod", frozenset(("Label",)), self._pod_hint),
+            EventInterest("Node", frozenset(("Add", "Delete", "Label", "Taint")), self._node_hint),
         )
 
-    # -- filter ------------------------------------------------------------------------------------------------------
+    # Filter
 
     def pre_filter(self, state: CycleState, pod: PodInfo) -> PreFilterResult:
         compiled = self._compiled(pod.shape)
@@ -112,9 +112,9 @@ class PodTopologySpread(Plugin):
         verdicts[0] = self._missing
         return verdicts
 
-    # -- score -------------------------------------------------------------------------------------------------------
+    # Score
 
-    def pre_score(self, state: CycleState, pod: PodInfo, rows: RowArray) -> Status:
+    def pre_score(self, state: CycleState, pod: PodInfo, rows: RowArray) -> PluginStatus:
         compiled = self._compiled(pod.shape)
         if compiled.failure is not None:
             return compiled.failure.status
@@ -184,7 +184,7 @@ class PodTopologySpread(Plugin):
             complete = there if complete is None else complete & there
         return None if complete is None or complete.all() else complete
 
-    # -- the shape ---------------------------------------------------------------------------------------------------
+    # The shape
 
     def _compiled(self, shape: Shape) -> _Compiled:
         version = self._workloads.version(shape.namespace)
@@ -220,7 +220,7 @@ class PodTopologySpread(Plugin):
             return ()
         return [msgspec.structs.replace(one, label_selector=selector) for one in self._defaults]
 
-    # -- what may help -----------------------------------------------------------------------------------------------
+    # What may help
 
     def _pod_hint(self, pod: PodInfo, old: Any, new: Any) -> bool:
         """A pod that the constraints count came, went, or changed sides."""

@@ -15,7 +15,7 @@ from koordlet.api.core import ReplicaSet, ReplicationController, Service, Statef
 from koordlet.api.meta import LabelSelector
 
 
-class Workloads:
+class WorkloadSelectors:
     """Follows the informers; empty without them."""
 
     def __init__(self, objects: Objects | None) -> None:

@@ -13,10 +13,10 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from control.scheduler.framework.handle import Handle
-from control.scheduler.framework.plugin import CycleState, Interest, Plugin, PreFilterResult, Reads
-from control.scheduler.framework.status import SUCCESS, Code, Status, error, unresolvable
+from control.scheduler.framework.plugin import CycleState, EventInterest, Plugin, PreFilterResult, Reads
+from control.scheduler.framework.status import SUCCESS, Code, PluginStatus, error, unresolvable
 from control.scheduler.plugins.answers import PASS_ALL, SKIP_FILTER
-from control.scheduler.plugins.nodeselection import Wanted
+from control.scheduler.plugins.nodeselection import RequiredNodes
 from control.scheduler.plugins.volumes import matching
 from control.scheduler.plugins.volumes.claims import (
     BOUND_BY_CONTROLLER,
@@ -28,7 +28,7 @@ from control.scheduler.plugins.volumes.claims import (
     not_found,
     reference_of,
 )
-from control.scheduler.plugins.volumes.matching import Claims, Plan
+from control.scheduler.plugins.volumes.matching import PodClaims, VolumePlan
 from control.scheduler.state.columns import Reasons16, RowArray, Rows
 from control.scheduler.state.pods import PodInfo
 from control.scheduler.state.table import selected
@@ -54,16 +54,16 @@ class VolumeBinding(Plugin):
         self._conflict = self.reasons.number(Code.UNRESOLVABLE, matching.NODE_CONFLICT)
         self._gone = self.reasons.number(Code.UNRESOLVABLE, matching.GONE)
 
-    def interests(self) -> Sequence[Interest]:
+    def interests(self) -> Sequence[EventInterest]:
         changed = frozenset(("Add", "Update"))
         return (
-            Interest("StorageClass", changed),
-            Interest("PersistentVolumeClaim", changed, _own_claim),
-            Interest("PersistentVolume", changed),
-            Interest("Node", frozenset(("Add", "Label"))),
-            Interest("CSINode", changed),
-            Interest("CSIDriver", frozenset(("Update",))),
-            Interest("CSIStorageCapacity", changed),
+            EventInterest("StorageClass", changed),
+            EventInterest("PersistentVolumeClaim", changed, _own_claim),
+            EventInterest("PersistentVolume", changed),
+            EventInterest("Node", frozenset(("Add", "Label"))),
+            EventInterest("CSINode", changed),
+            EventInterest("CSIDriver", frozenset(("Update",))),
+            EventInterest("CSIStorageCapacity", changed),
         )
 
     def pre_filter(self, state: CycleState, pod: PodInfo) -> PreFilterResult:
@@ -86,11 +86,11 @@ class VolumeBinding(Plugin):
                 delayed.append(claim)
             else:
                 return _refused("pod has unbound immediate PersistentVolumeClaims")
-        state.data[_KEY] = Claims(tuple(bound), tuple(delayed), matching.sort_out(self._storage, delayed))
+        state.data[_KEY] = PodClaims(tuple(bound), tuple(delayed), matching.sort_out(self._storage, delayed))
         return PASS_ALL
 
     def filter(self, state: CycleState, pod: PodInfo, rows: Rows) -> Reasons16:
-        claims: Claims = state.data[_KEY]
+        claims: PodClaims = state.data[_KEY]
         chosen = selected(rows, self.table.size)
         answer: Reasons16 = np.zeros(len(chosen), np.int16)
         gone = np.zeros(len(chosen), np.bool_)
@@ -102,14 +102,14 @@ class VolumeBinding(Plugin):
                 break
             affinity = volume.spec.node_affinity
             if affinity is not None and affinity.required is not None:
-                conflict |= ~Wanted.selected_by(affinity.required).select(self.table, chosen)
+                conflict |= ~RequiredNodes.selected_by(affinity.required).select(self.table, chosen)
         answer[conflict] = self._conflict
         answer[gone] = self._gone
         if claims.delayed:
             self._match(claims, chosen, answer)
         return answer
 
-    def _match(self, claims: Claims, rows: RowArray, answer: Reasons16) -> None:
+    def _match(self, claims: PodClaims, rows: RowArray, answer: Reasons16) -> None:
         """Plan for one node of each kind: mostly a few labels decide, and nodes that have them alike answer alike."""
         alive = np.flatnonzero(self.table.valid[rows])
         if not len(alive):
@@ -140,8 +140,8 @@ class VolumeBinding(Plugin):
         _, first, kinds = np.unique(kinds, return_index=True, return_inverse=True)
         return rows[first], kinds
 
-    def reserve(self, state: CycleState, pod: PodInfo, row: int) -> Status:
-        claims: Claims | None = state.data.get(_KEY)
+    def reserve(self, state: CycleState, pod: PodInfo, row: int) -> PluginStatus:
+        claims: PodClaims | None = state.data.get(_KEY)
         if claims is None or not claims.delayed:
             return SUCCESS
         found = matching.plan(self._storage, claims, self.table.node(row))
@@ -154,8 +154,8 @@ class VolumeBinding(Plugin):
     def unreserve(self, state: CycleState, pod: PodInfo, row: int) -> None:
         self._settle(state)
 
-    async def pre_bind(self, state: CycleState, pod: PodInfo, row: int, changed: Pod) -> Status:
-        found: Plan | None = state.data.get(_PLAN)
+    async def pre_bind(self, state: CycleState, pod: PodInfo, row: int, changed: Pod) -> PluginStatus:
+        found: VolumePlan | None = state.data.get(_PLAN)
         if found is None:
             return SUCCESS
         client = self.handle.client
@@ -192,7 +192,7 @@ class VolumeBinding(Plugin):
         }
         await client.patch(PersistentVolume, name, body=body)
 
-    async def _bound(self, found: Plan) -> Status:
+    async def _bound(self, found: VolumePlan) -> PluginStatus:
         """Until every claim of the plan is bound."""
         clock = self.handle.clock
         deadline = clock.monotonic() + self._timeout
@@ -209,7 +209,7 @@ class VolumeBinding(Plugin):
 
     def _settle(self, state: CycleState) -> None:
         """The API server knows what was assumed, or it was given up."""
-        found: Plan | None = state.data.pop(_PLAN, None)
+        found: VolumePlan | None = state.data.pop(_PLAN, None)
         if found is not None:
             self._storage.assumed.release(found.matched, found.provisioned)
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from control.scheduler.framework.handle import Handle
-from control.scheduler.framework.plugin import CycleState, Interest, Plugin, PreFilterResult, Reads
+from control.scheduler.framework.plugin import CycleState, EventInterest, Plugin, PreFilterResult, Reads
 from control.scheduler.framework.status import Code
 from control.scheduler.plugins.answers import PASS_ALL, SKIP_FILTER
 from control.scheduler.plugins.volumes.claims import Storage, claim_names, claims_of
@@ -43,11 +43,11 @@ class NodeVolumeLimits(Plugin):
         self._exceeded = self.reasons.number(Code.UNSCHEDULABLE, "node(s) exceed max volume count")
         self._missing = self.reasons.number(Code.UNRESOLVABLE, "a persistentvolumeclaim of the pod was not found")
 
-    def interests(self) -> Sequence[Interest]:
+    def interests(self) -> Sequence[EventInterest]:
         return (
-            Interest("CSINode", frozenset(("Add", "Update"))),
-            Interest("AssignedPod", frozenset(("Delete",)), lambda pod, old, new: bool(claims_of(pod))),
-            Interest("PersistentVolumeClaim", frozenset(("Add", "Update"))),
+            EventInterest("CSINode", frozenset(("Add", "Update"))),
+            EventInterest("AssignedPod", frozenset(("Delete",)), lambda pod, old, new: bool(claims_of(pod))),
+            EventInterest("PersistentVolumeClaim", frozenset(("Add", "Update"))),
         )
 
     def pre_filter(self, state: CycleState, pod: PodInfo) -> PreFilterResult:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from control.scheduler.plugins.nodeselection import Wanted
+from control.scheduler.plugins.nodeselection import RequiredNodes
 from control.scheduler.plugins.volumes.claims import (
     NO_PROVISIONER,
     SELECTED_NODE,
@@ -25,7 +25,7 @@ GONE = "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s
 
 
 @dataclass(frozen=True)
-class Claims:
+class PodClaims:
     """A pod's claims, sorted out once a cycle."""
 
     bound: tuple[PersistentVolumeClaim, ...]
@@ -36,7 +36,7 @@ class Claims:
 
 
 @dataclass(frozen=True)
-class Plan:
+class VolumePlan:
     """What binding on a node means. Claims are `namespace/name`."""
 
     matched: tuple[tuple[str, str], ...] = ()
@@ -63,10 +63,10 @@ def sort_out(storage: Storage, delayed: Sequence[PersistentVolumeClaim]) -> dict
 def reachable(volume: PersistentVolume, node: Node) -> bool:
     """Whether a node can reach a volume."""
     affinity = volume.spec.node_affinity
-    return affinity is None or affinity.required is None or Wanted.selected_by(affinity.required).matches(node)
+    return affinity is None or affinity.required is None or RequiredNodes.selected_by(affinity.required).matches(node)
 
 
-def deciding_labels(storage: Storage, claims: Claims) -> frozenset[str] | None:
+def deciding_labels(storage: Storage, claims: PodClaims) -> frozenset[str] | None:
     """The labels of nodes that `plan` depends on: equal ones, equal answer. None: on more than labels."""
     keys: set[str] = set()
     for claim in claims.delayed:
@@ -93,7 +93,7 @@ def deciding_labels(storage: Storage, claims: Claims) -> frozenset[str] | None:
     return frozenset(keys)
 
 
-def plan(storage: Storage, claims: Claims, node: Node) -> Plan | str:
+def plan(storage: Storage, claims: PodClaims, node: Node) -> VolumePlan | str:
     """How the delayed claims would be met on a node, or why they can't be."""
     taken: set[str] = set()
     matched: list[tuple[str, str]] = []
@@ -118,7 +118,7 @@ def plan(storage: Storage, claims: Claims, node: Node) -> Plan | str:
         refused = _refused(storage, claim, node)
         if refused:
             return refused
-    return Plan(tuple(matched), tuple(claim.metadata.key for claim in provisioned))
+    return VolumePlan(tuple(matched), tuple(claim.metadata.key for claim in provisioned))
 
 
 def _selected_node(storage: Storage, claim: PersistentVolumeClaim) -> str | None:

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 
 from control.scheduler.framework.handle import Handle
-from control.scheduler.framework.plugin import CycleState, Interest, Plugin, PreFilterResult, Reads
+from control.scheduler.framework.plugin import CycleState, EventInterest, Plugin, PreFilterResult, Reads
 from control.scheduler.framework.status import Code, unresolvable
 from control.scheduler.plugins.answers import PASS_ALL, SKIP_FILTER
 from control.scheduler.plugins.volumes.claims import Storage, named_claims, not_found
@@ -60,10 +60,10 @@ class VolumeRestrictions(Plugin):
         self._in_use = self.reasons.number(Code.UNSCHEDULABLE, IN_USE)
         self.table.listen(self)
 
-    def interests(self) -> Sequence[Interest]:
+    def interests(self) -> Sequence[EventInterest]:
         return (
-            Interest("AssignedPod", frozenset(("Delete",)), _shares),
-            Interest("PersistentVolumeClaim", frozenset(("Add", "Update"))),
+            EventInterest("AssignedPod", frozenset(("Delete",)), _shares),
+            EventInterest("PersistentVolumeClaim", frozenset(("Add", "Update"))),
         )
 
     def pod_added(self, row: int, pod: PodInfo) -> None:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from control.scheduler.framework.handle import Handle
-from control.scheduler.framework.plugin import CycleState, Interest, Plugin, PreFilterResult, Reads
+from control.scheduler.framework.plugin import CycleState, EventInterest, Plugin, PreFilterResult, Reads
 from control.scheduler.framework.status import Code, unresolvable
 from control.scheduler.plugins.answers import PASS_ALL, SKIP_FILTER
 from control.scheduler.plugins.volumes.claims import Storage, class_name, named_claims, not_found
@@ -37,12 +37,12 @@ class VolumeZone(Plugin):
         self._storage = Storage(handle)
         self._elsewhere = self.reasons.number(Code.UNRESOLVABLE, "node(s) had no available volume zone")
 
-    def interests(self) -> Sequence[Interest]:
+    def interests(self) -> Sequence[EventInterest]:
         return (
-            Interest("StorageClass", frozenset(("Add",))),
-            Interest("Node", frozenset(("Add", "Label"))),
-            Interest("PersistentVolumeClaim", frozenset(("Add", "Update"))),
-            Interest("PersistentVolume", frozenset(("Add", "Update"))),
+            EventInterest("StorageClass", frozenset(("Add",))),
+            EventInterest("Node", frozenset(("Add", "Label"))),
+            EventInterest("PersistentVolumeClaim", frozenset(("Add", "Update"))),
+            EventInterest("PersistentVolume", frozenset(("Add", "Update"))),
         )
 
     def pre_filter(self, state: CycleState, pod: PodInfo) -> PreFilterResult:

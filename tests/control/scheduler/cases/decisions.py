@@ -55,7 +55,8 @@ class Board:
     ) -> None:
         """`namespaces`: their labels, by name; `objects`: services and the like."""
         self.cluster = Cluster(*nodes)
-        told = self.cluster.handle.objects = ToldObjects()  # type: ignore[assignment]
+        told = ToldObjects()
+        self.cluster.use(objects=told)
         self.cycle: Cycle = cycle_of(self.cluster, POINTS, PLUGINS, weights=WEIGHTS, args=args or {})
         for name, labels in (namespaces or {}).items():
             told.tell("add", wire.convert({"metadata": {"name": name, "labels": dict(labels)}}, Namespace))
@@ -66,7 +67,7 @@ class Board:
     def decide(self, one: Pod) -> Decision:
         """Judge, then place: the cycle must choose one of the best."""
         info = self.cluster.info(one)
-        found = explain(self.cycle, info, "asked")
+        found = explain(self.cycle.framework, info, "asked")
         fits = sorted(scored.node for scored in found.scored)
         assert len(fits) == found.feasible
         top = max((scored.total for scored in found.scored), default=0)
@@ -81,7 +82,7 @@ class Board:
 
     def scores(self, one: Pod, plugin: str) -> dict[str, int]:
         """Node -> what the plugin gives it, weighted."""
-        found = explain(self.cycle, self.cluster.info(one), "asked")
+        found = explain(self.cycle.framework, self.cluster.info(one), "asked")
         return {scored.node: scored.scores.get(plugin, 0) for scored in found.scored}
 
     def place(self, *pods: Pod) -> list[str]:

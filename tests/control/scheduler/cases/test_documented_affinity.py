@@ -38,7 +38,7 @@ def on_nodes(*terms: list[dict[str, Any]], wishes: Mapping[int, dict[str, Any]] 
     return {"affinity": {"nodeAffinity": found}}
 
 
-# -- nodeSelector, nodeName, node affinity ----------------------------------------------------------------------------
+# NodeSelector, nodeName, node affinity
 
 
 def test_a_selector_needs_all_its_labels() -> None:
@@ -123,7 +123,7 @@ def test_a_node_by_name() -> None:
     )
 
 
-# -- pods near to and far from pods -----------------------------------------------------------------------------------
+# Pods near to and far from pods
 
 
 def near(labels: Mapping[str, str], key: str = HOST, **more: Any) -> dict[str, Any]:
@@ -210,7 +210,7 @@ def test_whoever_is_there_keeps_others_away() -> None:
     assert refused.message == "0/2 nodes are available: 2 node(s) didn't satisfy existing pods anti-affinity rules."
 
 
-# -- namespaces -------------------------------------------------------------------------------------------------------
+# Namespaces
 
 NAMESPACES = {"default": {}, "blue": {"team": "x"}, "red": {"team": "y"}}
 
@@ -234,7 +234,7 @@ def test_namespaces(more: dict[str, Any], fits: str) -> None:
     assert board.decide(light("p", **pods_affinity(near_to=[near(STORE, **more)]))).fits == fits
 
 
-# -- revisions and tenants --------------------------------------------------------------------------------------------
+# Revisions and tenants
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ def test_of_two_wishes_both_count() -> None:
     assert board.decide(wanted).best == "node4"
 
 
-# -- rules that contradict each other ---------------------------------------------------------------------------------
+# Rules that contradict each other
 
 THREE = {"zoneA": ("node1", "node2"), "zoneB": ("node3",)}
 FIVE_PODS = "node1 node1 node2 node3 node3"
@@ -110,7 +110,7 @@ def test_rules_in_conflict(wanted: Pod, fits: str) -> None:
     assert decision.message == ("" if fits else f"0/3 nodes are available: 3 node(s) {SKEWED}.")
 
 
-# -- which nodes make domains -----------------------------------------------------------------------------------------
+# Which nodes make domains
 
 FIVE = {**FOUR, "zoneC": ("node5",)}
 
@@ -181,7 +181,7 @@ def test_three_zones(counts: tuple[int, ...], fits: str) -> None:
     assert Board(nodes, pods).decide(mypod(rule())).fits == fits
 
 
-# -- what goes without saying -----------------------------------------------------------------------------------------
+# What goes without saying
 
 
 def test_pods_of_other_namespaces_do_not_count() -> None:
@@ -213,7 +213,7 @@ def test_a_zone_that_is_empty_of_nodes_is_no_domain() -> None:
     assert board.decide(mypod(rule())).fits == ANYWHERE
 
 
-# -- revisions, defaults ----------------------------------------------------------------------------------------------
+# Revisions, defaults
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from control.scheduler.config.argchecks import check
-from control.scheduler.config.args import ARGS, QUOTA_UNLIMITED, ResourceSpec, default_args
+from control.scheduler.config.args import ARGS, QUOTA_UNLIMITED, WeightedResource, default_args
 from control.scheduler.config.reading import Reader
 
 
@@ -86,7 +86,7 @@ def test_defaults(plugin: str, body: dict[str, Any], field: str, expected: objec
     ],
 )
 def test_scored_resources(plugin: str, body: dict[str, Any], strategy: str, expected: list[tuple[str, int]]) -> None:
-    assert getattr(read(plugin, body), strategy).resources == [ResourceSpec(*one) for one in expected]
+    assert getattr(read(plugin, body), strategy).resources == [WeightedResource(*one) for one in expected]
 
 
 def test_quota_groups_are_unlimited_by_default() -> None:

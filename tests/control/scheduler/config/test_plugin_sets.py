@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from control.scheduler.config.model import PluginRef, Plugins, PluginSet
+from control.scheduler.config.model import PluginRef, PluginSet, ProfilePlugins
 from control.scheduler.config.plugins import PluginError, expanded, merge_set, merged
 
 
@@ -58,18 +58,20 @@ def test_merging(default: PluginSet, own: PluginSet, expected: str) -> None:
     ids=["multi", "explicit-behind", "overridden-first", "one-off", "all-off", "not-implemented", "does-nothing-there"],
 )
 def test_expansion_order(multi: PluginSet, filter_set: PluginSet, expected: str) -> None:
-    found = expanded(Plugins(filter=filter_set, multi_point=multi), lambda name, point: name != "Silent")
+    found = expanded(ProfilePlugins(filter=filter_set, multi_point=multi), lambda name, point: name != "Silent")
     assert " ".join(found.points["filter"]) == expected
 
 
 def test_weights_come_from_the_point_before_multi_point() -> None:
-    found = expanded(Plugins(score=of("A:5 C"), multi_point=of("A:2 B:3 D")), everything)
+    found = expanded(ProfilePlugins(score=of("A:5 C"), multi_point=of("A:2 B:3 D")), everything)
     assert found.weights == {"A": 5, "C": 1, "B": 3, "D": 1}
     assert found.points["score"] == ("A", "B", "D", "C")
 
 
-@pytest.mark.parametrize("plugins", [Plugins(filter=of("A A")), Plugins(multi_point=of("A A"))], ids=["point", "multi"])
-def test_twice_is_once_too_often(plugins: Plugins) -> None:
+@pytest.mark.parametrize(
+    "plugins", [ProfilePlugins(filter=of("A A")), ProfilePlugins(multi_point=of("A A"))], ids=["point", "multi"]
+)
+def test_twice_is_once_too_often(plugins: ProfilePlugins) -> None:
     with pytest.raises(PluginError, match='plugin "A" already registered as'):
         expanded(plugins, everything)
 
@@ -86,7 +88,7 @@ def test_twice_is_once_too_often(plugins: Plugins) -> None:
     ids=["alone", "last", "already", "disabled", "all-disabled"],
 )
 def test_default_pre_bind_is_appended(pre_bind: PluginSet, expected: list[str]) -> None:
-    assert merged(Plugins(pre_bind=pre_bind)).pre_bind.names() == expected
+    assert merged(ProfilePlugins(pre_bind=pre_bind)).pre_bind.names() == expected
 
 
 names = st.lists(st.sampled_from("ABCDEF"), unique=True).map(lambda found: of(" ".join(found)))
@@ -94,7 +96,7 @@ names = st.lists(st.sampled_from("ABCDEF"), unique=True).map(lambda found: of(" 
 
 @given(names, names, st.sets(st.sampled_from("ABCDEF")))
 def test_each_plugin_runs_once_in_a_known_order(multi: PluginSet, explicit: PluginSet, off: set[str]) -> None:
-    plugins = Plugins(filter=PluginSet(explicit.enabled, [PluginRef(name) for name in off]), multi_point=multi)
+    plugins = ProfilePlugins(filter=PluginSet(explicit.enabled, [PluginRef(name) for name in off]), multi_point=multi)
     found = expanded(plugins, everything).points["filter"]
     assert set(found) == set(explicit.names()) | (set(multi.names()) - off)
     assert len(found) == len(set(found))

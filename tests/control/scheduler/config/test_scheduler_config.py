@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from control.scheduler.config.errors import ConfigurationError
-from control.scheduler.config.load import Settings, load, shown
+from control.scheduler.config.load import SchedulerSettings, load, shown
 from control.scheduler.config.plugins import DEFAULT_PLUGINS
 
 HEAD = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
@@ -26,7 +26,7 @@ def implements(plugin: str, point: str) -> bool:
     return point in AT.get(plugin, {"filter"})
 
 
-def loaded(body: str) -> Settings:
+def loaded(body: str) -> SchedulerSettings:
     return load(HEAD + body, KNOWN, implements, promised=("Reservation",))
 
 

@@ -12,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from control.scheduler.cycle.batch import BatchMetrics, InlineBatch
+from control.scheduler.cycle.batch import BatchMetrics
 from control.scheduler.framework.plugin import CycleState, Plugin, PreFilterResult
-from control.scheduler.framework.status import SUCCESS, Status, error, unschedulable, wait
+from control.scheduler.framework.status import SUCCESS, PluginStatus, error, unschedulable, wait
 from control.scheduler.state.pods import PodInfo
 from koordlet.api.core import Pod
 from tests.control.scheduler.build import node, pod
 from tests.control.scheduler.coscheduling.test_gang_gathering import BLOCKS, NODES, SPINES, P
-from tests.control.scheduler.gangworld import PROFILE, GangWorld
+from tests.control.scheduler.gangworld import GangWorld
 
 
 class Picky(Plugin):
@@ -30,12 +30,12 @@ class Picky(Plugin):
     def pre_filter(self, state: CycleState, pod: PodInfo) -> PreFilterResult:
         return PreFilterResult(unschedulable("not today") if _point(pod) == "preFilter" else SUCCESS)
 
-    def reserve(self, state: CycleState, pod: PodInfo, row: int) -> Status:
+    def reserve(self, state: CycleState, pod: PodInfo, row: int) -> PluginStatus:
         if _point(pod) == "fault":
             raise RuntimeError("broken")
         return error("no room") if _point(pod) == "reserve" else SUCCESS
 
-    def permit(self, state: CycleState, pod: PodInfo, row: int) -> Status:
+    def permit(self, state: CycleState, pod: PodInfo, row: int) -> PluginStatus:
         return {"permit": unschedulable("not allowed"), "wait": wait(600)}.get(_point(pod), SUCCESS)
 
 
@@ -49,12 +49,9 @@ Make = Callable[..., Awaitable[GangWorld]]
 def opened(*, batch: bool) -> GangWorld:
     nodes = [node(name, cpu="16", labels={"block": block, "spine": BLOCKS[block]}) for name, block in NODES.items()]
     picky = dict.fromkeys(("preFilter", "reserve", "permit"), (Picky,))
-    world = GangWorld(*nodes, aware_network_topology=True, at=picky)
+    world = GangWorld(*nodes, aware_network_topology=True, at=picky, batch=batch)
     assert world.gangs.gathering is not None
     world.gangs.gathering.topology = SPINES
-    if batch:
-        cycle = world.loop.cycles[PROFILE]
-        cycle.batch = InlineBatch(cycle, BatchMetrics.of(world.registry))
     return world
 
 

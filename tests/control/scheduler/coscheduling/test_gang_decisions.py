@@ -67,7 +67,7 @@ class World:
     def __init__(self, **args: Any) -> None:
         self.cluster = Cluster(node("n"))
         self.parking = Parking()
-        self.cluster.handle.waiting = self.parking
+        self.cluster.use(waiting=self.parking)
         self.plugin = Coscheduling(CoschedulingArgs(**args), self.cluster.handle)
 
     def add(self, *pods: Pod) -> None:

@@ -57,7 +57,7 @@ STEPS = st.lists(
 @given(GANGS, STEPS)
 def test_decisions_are_those_of_counting(wanted: dict[str, tuple[int, str]], steps: list[tuple[str, str, int]]) -> None:
     cluster, parked = Cluster(node("n")), Parked()
-    cluster.handle.waiting = parked
+    cluster.use(waiting=parked)
     plugin = Coscheduling(CoschedulingArgs(), cluster.handle)
     plain = PlainGangs({f"default/{name}": PlainGang(*wanted[name], IDS[name]) for name in IDS})
     pods: dict[str, Pod] = {}

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from control.scheduler.cycle.nominationloss import JOB_FAILURE, JOB_REJECT, JOB_SUCCESS, takeover
-from control.scheduler.framework.status import Status, error, unresolvable, unschedulable
-from control.scheduler.plugins.coscheduling.jobpreemption import JobPlanner, Plan, SimulationFailed
+from control.scheduler.cycle.nominationloss import JOB_FAILURE, JOB_REJECT, JOB_SUCCESS, nomination_after_loss
+from control.scheduler.framework.status import PluginStatus, error, unresolvable, unschedulable
+from control.scheduler.plugins.coscheduling.jobpreemption import JobPlanner, PreemptionPlan, SimulationFailed
 from control.scheduler.plugins.coscheduling.metrics import PreemptionMetrics
 from control.scheduler.plugins.defaultpreemption import DefaultPreemption
 from control.scheduler.state.pods import PodInfo
@@ -32,11 +32,10 @@ class World(GangWorld):
     """With an evictor that notes victims; `leave()` lets them go."""
 
     def __init__(self, *nodes: Any, **more: Any) -> None:
-        super().__init__(*nodes, **{"enable_preemption": True} | more)
         self.victims: list[str] = []
         self.messages: set[str] = set()
         self.busy: set[str] = set()
-        self.cluster.handle.evictor = self
+        super().__init__(*nodes, evictor=self, **{"enable_preemption": True} | more)
 
     def evict(self, victims: Sequence[PodInfo], *, by: PodInfo, message: str) -> None:
         self.victims += [victim.key for victim in victims]
@@ -72,7 +71,9 @@ class World(GangWorld):
         self.queue.activate(keys)
 
     def nominations(self) -> dict[str, list[str]]:
-        return {name: sorted(one.name for one in pods) for name, pods in self.queue.nominations().items()}
+        return {
+            node: sorted(pod.name for pod in self.queue.nominated_on(node)) for node in self.queue.nominated_nodes()
+        }
 
     def where(self) -> dict[str, str]:
         return {one.metadata.name: one.spec.node_name for one in self.pods.values()}
@@ -259,7 +260,7 @@ async def test_why_not(make: Make, labels: dict[str, str], spec: dict[str, Any],
 
 
 async def test_a_plugin_that_fails_is_an_error(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    def plan(self: JobPlanner, *given: Any) -> Plan:
+    def plan(self: JobPlanner, *given: Any) -> PreemptionPlan:
         raise SimulationFailed("the plugin is unwell")
 
     monkeypatch.setattr(JobPlanner, "plan", plan)
@@ -376,8 +377,8 @@ async def _whole_or_nobody(nodes: list[int], there: list[tuple[int, int]], sizes
     ],
     ids=["success", "reject", "failure", "another", "not exactly unschedulable", "error"],
 )
-def test_takeover(status: Status, expected: str | None) -> None:
-    assert takeover(status, "n1") == expected
+def test_nomination_after_loss(status: PluginStatus, expected: str | None) -> None:
+    assert nomination_after_loss(status, "n1") == expected
 
 
 def test_idle_series_are_dropped() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from control.scheduler.plugins.coscheduling.conditions import Conditions
+from control.scheduler.plugins.coscheduling.conditions import MemberConditions
 from control.scheduler.plugins.coscheduling.metrics import GangMetrics, job_size
 from control.scheduler.plugins.coscheduling.podgroups import PodGroupController
 from koordlet.api.core import Pod
@@ -101,12 +101,12 @@ async def test_what_fails_is_tried_again() -> None:
     assert server.patches == [("PodGroup", "ns/g", {"phase": "Running", "running": 2})]
 
 
-def telling(server: Server, *, gate: bool = True) -> Conditions:
+def telling(server: Server, *, gate: bool = True) -> MemberConditions:
     cluster = Cluster(node("n"))
-    cluster.handle.client = server  # type: ignore[assignment]
-    cluster.handle.gates = FeatureGates({"GangPendingPodsConditionPatch": Gate(gate, "beta")})
-    cluster.handle.clock = FakeClock()
-    return Conditions(cluster.handle)
+    cluster.use(client=server)
+    cluster.use(gates=FeatureGates({"GangPendingPodsConditionPatch": Gate(gate, "beta")}))
+    cluster.use(clock=FakeClock())
+    return MemberConditions(cluster.handle)
 
 
 async def test_members_that_were_never_tried_are_told() -> None:

@@ -10,14 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from control.scheduler.cycle.cycle import Cycle
 from control.scheduler.framework.plugin import CycleState, Plugin, PreFilterResult, Reads
 from control.scheduler.framework.status import Code, error, unschedulable
 from control.scheduler.plugins.coscheduling import jobpreemption
 from control.scheduler.plugins.coscheduling.jobpreemption import (
-    Job,
     JobPlanner,
     NotHelpful,
-    Plan,
+    PreemptingJob,
+    PreemptionPlan,
     SimulationFailed,
     by_importance,
     costs,
@@ -74,22 +75,28 @@ def test_importance() -> None:
 
 
 def planner(cluster: Cluster) -> JobPlanner:
-    cycle_of(cluster, {"filter": ("Fits",)}, TOYS)
-    return JobPlanner(cluster.handle)
+    return connected(cycle_of(cluster, {"filter": ("Fits",)}, TOYS))
 
 
-def job(cluster: Cluster, *sizes: int, priority: int = 100, **more: Any) -> Job:
+def connected(cycle: Cycle, skip: str = "") -> JobPlanner:
+    """A planner that works with the plugins of the cycle."""
+    made = JobPlanner(cycle.table, skip)
+    made.connect(next(iter(cycle.framework.plugins.values())).runtime)
+    return made
+
+
+def job(cluster: Cluster, *sizes: int, priority: int = 100, **more: Any) -> PreemptingJob:
     members = [
         cluster.info(pod(f"m{number}", f"{size}m", priority=priority, **more)) for number, size in enumerate(sizes)
     ]
-    return Job(members[0], members, lambda other: other in members)
+    return PreemptingJob(members[0], members, lambda other: other in members)
 
 
-def places(cluster: Cluster, one: Job, plan: Plan) -> dict[str, str]:
+def places(cluster: Cluster, one: PreemptingJob, plan: PreemptionPlan) -> dict[str, str]:
     return {pod.name: cluster.table.names[plan.rows[pod.uid]] for pod in one.members}
 
 
-def gone(plan: Plan) -> list[str]:
+def gone(plan: PreemptionPlan) -> list[str]:
     return sorted(pod.name for pods in plan.victims.values() for pod in pods)
 
 
@@ -158,8 +165,7 @@ class Silence(Plugin):
 def test_a_plan_must_hold_beside_those_who_stay(where: str) -> None:
     cluster = Cluster(node("n1", cpu="1"), node("n2", cpu="1"))
     cluster.put(*(pod(f"v{n}", priority=1, on=n, labels={"noisy": "1"} if n == where else {}) for n in ("n1", "n2")))
-    planner = JobPlanner(cluster.handle)
-    cycle_of(cluster, {"filter": ("Fits", "Silence")}, {**TOYS, "Silence": Silence})
+    planner = connected(cycle_of(cluster, {"filter": ("Fits", "Silence")}, {**TOYS, "Silence": Silence}))
     one = job(cluster, 1000)
     if where == "n1":
         assert gone(planner.plan(one, cluster.table.valid.nonzero()[0])) == ["vn1"]
@@ -199,15 +205,16 @@ class Moody(Plugin):
 def test_prefilter_has_a_say(mood: str, failure: type[Exception] | None, message: str) -> None:
     cluster = Cluster(node("n1", cpu="1"), node("n2", cpu="1"))
     cluster.put(*(pod(f"v{name}", priority=1, on=name) for name in ("n1", "n2")))
-    cycle_of(cluster, {"preFilter": ("Moody",), "filter": ("Fits", "Moody")}, {**TOYS, "Moody": Moody})
+    points = {"preFilter": ("Moody",), "filter": ("Fits", "Moody")}
+    cycle = cycle_of(cluster, points, {**TOYS, "Moody": Moody})
     one = job(cluster, 1000, labels={"mood": mood})
     rows = cluster.table.valid.nonzero()[0]
     if failure is None:
-        assert gone(JobPlanner(cluster.handle).plan(one, rows)) == ["vn2"]
-        assert gone(JobPlanner(cluster.handle, "Moody").plan(one, rows)) == ["vn1"]
+        assert gone(connected(cycle).plan(one, rows)) == ["vn2"]
+        assert gone(connected(cycle, "Moody").plan(one, rows)) == ["vn1"]
     else:
         with pytest.raises(failure) as problem:
-            JobPlanner(cluster.handle).plan(one, rows)
+            connected(cycle).plan(one, rows)
         assert str(problem.value) == message
     assert [len(pods) for pods in cluster.table.pods[:2]] == [1, 1]
 

@@ -66,7 +66,7 @@ def _size(claim: PersistentVolumeClaim) -> int:
     return asked["storage"].value() if "storage" in asked else 0
 
 
-# -- VolumeRestrictions ------------------------------------------------------------------------------------------------
+# VolumeRestrictions
 
 
 def restrictions_first(pod: Pod, world: World) -> Verdict:
@@ -110,7 +110,7 @@ def _one_disk(a: Volume, b: Volume) -> bool:
     return False
 
 
-# -- NodeVolumeLimits --------------------------------------------------------------------------------------------------
+# NodeVolumeLimits
 
 
 def limits(pod: Pod, node: Node, world: World) -> Verdict:
@@ -146,7 +146,7 @@ def _attached(pod: Pod, world: World) -> Iterator[tuple[str, str]]:
             yield f"{volume.spec.csi.driver} {volume.spec.csi.volume_handle}", volume.spec.csi.driver
 
 
-# -- VolumeBinding -----------------------------------------------------------------------------------------------------
+# VolumeBinding
 
 
 def binding_first(pod: Pod, world: World) -> Verdict:
@@ -307,7 +307,7 @@ def _why_not_made(claim: PersistentVolumeClaim, node: Node, storage: Storage) ->
     return FULL
 
 
-# -- VolumeZone --------------------------------------------------------------------------------------------------------
+# VolumeZone
 
 OLD_ZONE, OLD_REGION = "failure-domain.beta.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/region"
 NEW_NAME = {OLD_ZONE: "topology.kubernetes.io/zone", OLD_REGION: "topology.kubernetes.io/region"}

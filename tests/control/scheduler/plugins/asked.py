@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from control.scheduler.framework.plugin import CycleState, Plugin
-from control.scheduler.framework.status import Status
+from control.scheduler.framework.status import PluginStatus
 from control.scheduler.plugins.answers import FEW
 from control.scheduler.state.pods import PodInfo
 from koordlet.api.core import Pod
@@ -14,7 +14,7 @@ from tests.control.scheduler.build import Cluster
 Said = tuple[str, tuple[str, ...]] | None
 
 
-def said(status: Status) -> Said:
+def said(status: PluginStatus) -> Said:
     return None if status.ok or status.skipped else (status.code_name, status.reasons)
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from control.scheduler.cycle.cycle import Cycle
 from control.scheduler.cycle.failures import FitError
+from control.scheduler.framework.plugin import ExtenderResult
 from control.scheduler.plugins.defaultpreemption import DefaultPreemption
 from control.scheduler.plugins.defaultpreemption.victims import Victims, best, split_by_budget
 from control.scheduler.state.pods import PodInfo
@@ -52,10 +53,8 @@ def budget(app: str, allowed: int, disrupted: Sequence[str] = ()) -> PodDisrupti
 
 def preempting(cluster: Cluster, budgets: Sequence[PodDisruptionBudget] = ()) -> tuple[Cycle, Evictions]:
     evictions = Evictions()
-    cluster.handle.evictor = evictions
-    cluster.handle.objects = SimpleNamespace(  # type: ignore[assignment]
-        informer=lambda kind: SimpleNamespace(list=lambda: list(budgets))
-    )
+    cluster.use(evictor=evictions)
+    cluster.use(objects=SimpleNamespace(informer=lambda kind: SimpleNamespace(list=lambda: list(budgets))))
     return cycle_of(cluster, POINTS, REGISTRY), evictions
 
 
@@ -63,9 +62,9 @@ def started(second: int) -> dict[str, Any]:
     return {"startTime": f"2026-01-01T00:00:{second:02}Z"}
 
 
-def fail(cycle: Cycle, one: PodInfo) -> FitError:
+def fail(cycle: Cycle, one: PodInfo, extenders: ExtenderResult | None = None) -> FitError:
     with pytest.raises(FitError) as failure:
-        cycle.place(one)
+        cycle.place(one, extenders)
     return failure.value
 
 
@@ -110,8 +109,7 @@ def test_nobody_goes_where_only_an_extender_refuses_the_pod() -> None:
     cluster = Cluster(node("a", cpu="4"))
     cluster.put(pod("low", cpu="1", priority=0, on="a"))
     cycle, evictions = preempting(cluster)
-    cycle.extended = SimpleNamespace(allowed=(), refused={}, scores={})
-    failure = fail(cycle, cluster.info(pod("new", cpu="1", priority=9)))
+    failure = fail(cycle, cluster.info(pod("new", cpu="1", priority=9)), ExtenderResult(frozenset()))
     assert failure.text() == (
         "0/1 nodes are available: 1 node(s) were not allowed by an extender."
         " preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling."

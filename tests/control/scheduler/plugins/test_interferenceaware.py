@@ -44,7 +44,8 @@ def hurt(name: str, *briefs: dict[str, Any], qos: str = "LS") -> dict[str, Any]:
 class World:
     def __init__(self, *names: str, **args: Any) -> None:
         self.cluster = Cluster(*(node(name) for name in names or ("a",)))
-        self.clock = self.cluster.handle.clock = FakeClock(NOW)
+        self.clock = FakeClock(NOW)
+        self.cluster.use(clock=self.clock)
         self.plugin = InterferenceAware(InterferenceAwareArgs(**args), self.cluster.handle)
 
     def reasons(self, one: Pod) -> list[str]:

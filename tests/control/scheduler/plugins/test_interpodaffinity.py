@@ -224,7 +224,7 @@ def namespace(name: str, **labels: str) -> Namespace:
 def test_namespaces_are_followed() -> None:
     cluster = Cluster(*four())
     objects = ToldObjects()
-    cluster.handle.objects = objects
+    cluster.use(objects=objects)
     plugin = InterPodAffinity(None, cluster.handle)
     cluster.put(
         web("a", namespace="prod"), with_terms(far=[term(WEB, namespaceSelector={"matchLabels": {"t": "1"}})], on="x")
@@ -274,7 +274,7 @@ def test_hints() -> None:
     assert not node_hint(near, zoned, zoned)
 
 
-# -- against the plain rules -------------------------------------------------------------------------------------------
+# Against the plain rules
 
 selectors = st.sampled_from([None, {}, WEB, DB, {"tier": "1"}])
 terms = st.builds(
@@ -322,7 +322,7 @@ def test_it_follows_the_plain_rules_while_the_cluster_changes(data: st.DataObjec
     known = {name: data.draw(nodes(name)) for name in names}
     cluster = Cluster(*known.values())
     objects = ToldObjects()
-    cluster.handle.objects = objects
+    cluster.use(objects=objects)
     plugin = InterPodAffinity(InterPodAffinityArgs(data.draw(st.sampled_from([0, 1, 50]))), cluster.handle)
     namespaces: dict[str, Mapping[str, str]] = {}
     infos = cluster.put(

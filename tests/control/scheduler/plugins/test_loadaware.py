@@ -48,7 +48,7 @@ class World:
     def __init__(self, *nodes: Any, **given: Any) -> None:
         self.cluster = Cluster(*nodes)
         self.clock = FakeClock(NOW)
-        self.cluster.handle.clock = self.clock
+        self.cluster.use(clock=self.clock)
         self.plugin = LoadAwareScheduling(args(**given), self.cluster.handle)
         self.state = CycleState()
 

@@ -96,7 +96,8 @@ def reports(draw: st.DrawFn, name: str, pods: list[PodInfo], now: float) -> Any:
 @given(configurations(), st.data())
 def test_agrees_with_the_plain_implementation(args: LoadAwareSchedulingArgs, data: st.DataObject) -> None:
     cluster = Cluster(*(node(name, cpu=data.draw(st.sampled_from(("0", "8", "16")))) for name in NODES))
-    clock = cluster.handle.clock = FakeClock(NOW)
+    clock = FakeClock(NOW)
+    cluster.use(clock=clock)
     plugin = LoadAwareScheduling(args, cluster.handle)
     nodes = {name: plain.PlainNode(cluster.table.node(cluster.table.rows[name])) for name in NODES}
     running: dict[str, tuple[PodInfo, str]] = {}

@@ -20,7 +20,8 @@ POINTS: Mapping[str, Any] = dict.fromkeys(("preFilter", "filter", "score", "rese
 
 def world() -> tuple[Any, LoadAwareScheduling, FakeClock]:
     cluster = Cluster(*(node(name, "10", "100Gi") for name in ("a", "b", "c")))
-    clock = cluster.handle.clock = FakeClock(NOW)
+    clock = FakeClock(NOW)
+    cluster.use(clock=clock)
     cycle = cycle_of(cluster, POINTS, {NAME: LoadAwareScheduling})
     plugin = cycle.framework.plugins[NAME]
     assert isinstance(plugin, LoadAwareScheduling)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from control.scheduler.config.args import NodeAffinityArgs
 from control.scheduler.framework.plugin import CycleState, Plugin
-from control.scheduler.plugins.nodeaffinity import NodeAffinity
+from control.scheduler.plugins.nodeaffinity import NodeAffinityPlugin
 from control.scheduler.plugins.nodename import NodeName
 from control.scheduler.plugins.nodeunschedulable import NodeUnschedulable
 from control.scheduler.plugins.tainttoleration import TaintToleration
@@ -43,7 +43,7 @@ def taint(key: str, value: str, effect: str) -> dict[str, str]:
     return {"key": key, "value": value, "effect": effect}
 
 
-# -- NodeUnschedulable, NodeName ---------------------------------------------------------------------------------------
+# NodeUnschedulable, NodeName
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_node_name() -> None:
     assert filtered(plugin, cluster, pod(on="c")) == {"a": ELSEWHERE, "b": ELSEWHERE}
 
 
-# -- TaintToleration ---------------------------------------------------------------------------------------------------
+# TaintToleration
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_taint_hints() -> None:
     assert not told(waiting, None, tainted)
 
 
-# -- NodeAffinity ------------------------------------------------------------------------------------------------------
+# NodeAffinity
 
 
 def requiring(*terms: Mapping[str, Any], selector: Mapping[str, str] | None = None) -> Pod:
@@ -213,13 +213,13 @@ def test_affinity(wanted: Pod, nodes: str) -> None:
         node("b", labels={"zone": "y", "gen": "3"}),
         node("c", labels={"gen": "10"}),
     )
-    plugin = NodeAffinity(NodeAffinityArgs(), cluster.handle)
+    plugin = NodeAffinityPlugin(NodeAffinityArgs(), cluster.handle)
     assert filtered(plugin, cluster, wanted) == {name: None if name in nodes else MISMATCH for name in "abc"}
 
 
 def test_names_narrow_the_nodes_and_must_not_contradict() -> None:
     cluster = Cluster(node("a"), node("b"), node("c"))
-    plugin = NodeAffinity(NodeAffinityArgs(), cluster.handle)
+    plugin = NodeAffinityPlugin(NodeAffinityArgs(), cluster.handle)
 
     def asked(wanted: Pod) -> Any:
         return plugin.pre_filter(CycleState(), cluster.info(wanted))
@@ -241,7 +241,7 @@ def test_added_affinity_is_checked_first_and_scores_too() -> None:
         Affinity,
     )
     cluster = Cluster(node("a", labels={"pool": "koord"}), node("b", labels={"zone": "x"}))
-    plugin = NodeAffinity(NodeAffinityArgs(added), cluster.handle)
+    plugin = NodeAffinityPlugin(NodeAffinityArgs(added), cluster.handle)
     assert filtered(plugin, cluster, pod()) == {"a": None, "b": ENFORCED}
     assert filtered(plugin, cluster, pod(spec={"nodeSelector": {"zone": "x"}})) == {"a": MISMATCH, "b": ENFORCED}
     assert scored(plugin, cluster, pod()) == {"a": 0, "b": 100}
@@ -254,7 +254,7 @@ def preferring(*terms: tuple[int, Mapping[str, Any]]) -> Pod:
 
 def test_preferences_add_up() -> None:
     cluster = Cluster(node("a", labels={"zone": "x"}), node("b", labels={"zone": "y", "ssd": ""}), node("c"))
-    plugin = NodeAffinity(NodeAffinityArgs(), cluster.handle)
+    plugin = NodeAffinityPlugin(NodeAffinityArgs(), cluster.handle)
     wanted = preferring((2, is_("zone", "In", "x")), (4, is_("ssd", "Exists")), (4, is_("zone", "Exists")))
     assert scored(plugin, cluster, wanted) == {"a": 75, "b": 100, "c": 0}
     assert scored(plugin, cluster, pod()) is None
@@ -263,7 +263,7 @@ def test_preferences_add_up() -> None:
 
 def test_affinity_hint() -> None:
     cluster = Cluster()
-    told = hint(NodeAffinity(NodeAffinityArgs(), cluster.handle), "Node")
+    told = hint(NodeAffinityPlugin(NodeAffinityArgs(), cluster.handle), "Node")
     waiting = cluster.info(pod(spec={"nodeSelector": {"zone": "x"}}))
     right, wrong = node("a", labels={"zone": "x"}), node("a")
     assert told(waiting, None, right)
@@ -273,7 +273,7 @@ def test_affinity_hint() -> None:
     assert not told(waiting, None, wrong)
 
 
-# -- against the plain rules -------------------------------------------------------------------------------------------
+# Against the plain rules
 
 KEYS, VALUES = st.sampled_from(["zone", "gen", "ssd"]), st.sampled_from(["x", "y", "1", "5", ""])
 EFFECTS = ["NoSchedule", "NoExecute", "PreferNoSchedule"]
@@ -342,7 +342,7 @@ def pods(draw: st.DrawFn) -> Pod:
 def test_plugins_follow_the_plain_rules(world: World, wanted: Pod, extra: Any) -> None:
     cluster = Cluster(*world.nodes)
     added = wire.convert(extra, Affinity) if extra else None
-    affinity = NodeAffinity(NodeAffinityArgs(added), cluster.handle)
+    affinity = NodeAffinityPlugin(NodeAffinityArgs(added), cluster.handle)
     taint_plugin = TaintToleration(None, cluster.handle)
 
     def expected(rule: Any, *more: Any) -> dict[str, Any]:
@@ -368,5 +368,5 @@ def test_a_node_without_object_is_no_trouble() -> None:
     cluster.table.remove_node("b")
     wanted: Node = node("a", labels={"zone": "x"})
     cluster.table.set_node(wanted)
-    for plugin in (NodeAffinity(None, cluster.handle), TaintToleration(None, cluster.handle)):
+    for plugin in (NodeAffinityPlugin(None, cluster.handle), TaintToleration(None, cluster.handle)):
         assert filtered(plugin, cluster, requiring(is_("zone", "In", "x"))) == {"a": None}

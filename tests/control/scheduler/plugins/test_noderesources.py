@@ -12,9 +12,9 @@ from control.scheduler.config.args import (
     NodeResourcesBalancedAllocationArgs,
     NodeResourcesFitArgs,
     RequestedToCapacityRatioParam,
-    ResourceSpec,
     ScoringStrategy,
     UtilizationShapePoint,
+    WeightedResource,
 )
 from control.scheduler.plugins.balancedallocation import NodeResourcesBalancedAllocation
 from control.scheduler.plugins.noderesourcesfit import NodeResourcesFit
@@ -34,7 +34,7 @@ def fit(cluster: Cluster, **args: Any) -> NodeResourcesFit:
 
 def strategy(kind: str, *, curve: list[tuple[int, int]] | None = None, **weights: int) -> ScoringStrategy:
     shape = RequestedToCapacityRatioParam([UtilizationShapePoint(*point) for point in curve]) if curve else None
-    return ScoringStrategy(kind, [ResourceSpec(name, weight) for name, weight in weights.items()], shape)
+    return ScoringStrategy(kind, [WeightedResource(name, weight) for name, weight in weights.items()], shape)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ CURVE = [(0, 0), (50, 10), (100, 2)]
             id="curve: a resource that scores 0 is left out",
         ),
         pytest.param(
-            ScoringStrategy("LeastAllocated", [ResourceSpec("cpu", 1), ResourceSpec(GPU, 5)]),
+            ScoringStrategy("LeastAllocated", [WeightedResource("cpu", 1), WeightedResource(GPU, 5)]),
             ("0", "0"),
             98,
             id="an extended resource that is not requested is left out",
@@ -179,7 +179,7 @@ def test_pod_hint(old: Pod | None, new: Pod | None, wakes: bool) -> None:
     assert hint(cluster.info(pod(cpu="2")), old, new) is wakes
 
 
-# -- against the plain rules -------------------------------------------------------------------------------------------
+# Against the plain rules
 
 amount = st.sampled_from([None, "0", "100m", "700m", "1", "3", "9"])
 size = st.sampled_from([None, "0", "128Mi", "1Gi", "5Gi"])
@@ -219,7 +219,7 @@ def test_fit_follows_the_plain_rules(world: World, wanted: Pod, kind: str, ignor
     cluster = Cluster(*world.nodes)
     cluster.put(*world.pods)
     curve = RequestedToCapacityRatioParam([UtilizationShapePoint(x, y) for x, y in CURVE])
-    given_strategy = ScoringStrategy(kind, [ResourceSpec(*one) for one in WEIGHTS.items()], curve)
+    given_strategy = ScoringStrategy(kind, [WeightedResource(*one) for one in WEIGHTS.items()], curve)
     ignored = [GPU] if ignore else []
     plugin = fit(cluster, scoring_strategy=given_strategy, ignored_resources=ignored)
     verdicts = filtered(plugin, cluster, wanted)
@@ -238,7 +238,7 @@ def test_fit_follows_the_plain_rules(world: World, wanted: Pod, kind: str, ignor
 def test_balance_follows_the_plain_rules(world: World, wanted: Pod, names: tuple[str, ...]) -> None:
     cluster = Cluster(*world.nodes)
     cluster.put(*world.pods)
-    args = NodeResourcesBalancedAllocationArgs([ResourceSpec(name, 1) for name in names])
+    args = NodeResourcesBalancedAllocationArgs([WeightedResource(name, 1) for name in names])
     got = scored(NodeResourcesBalancedAllocation(args, cluster.handle), cluster, wanted)
     expected = {one.metadata.name: plain.balanced_score(wanted, one, world, names) for one in world.nodes}
     assert got == (None if None in expected.values() else expected)

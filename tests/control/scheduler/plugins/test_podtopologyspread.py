@@ -169,7 +169,7 @@ def service(selector: Mapping[str, str]) -> Service:
 def test_pods_of_services_are_spread_by_default() -> None:
     cluster = Cluster(*four())
     objects = ToldObjects()
-    cluster.handle.objects = objects
+    cluster.use(objects=objects)
     cluster.put(foo("a"), foo("a"))
     plugin = PodTopologySpread(None, cluster.handle)
     wanted = cluster.info(pod(labels={"foo": "", "bar": ""}))
@@ -189,7 +189,7 @@ def test_pods_of_services_are_spread_by_default() -> None:
 def test_pods_of_replica_sets_are_spread_by_its_selector() -> None:
     cluster = Cluster(*four())
     objects = ToldObjects()
-    cluster.handle.objects = objects
+    cluster.use(objects=objects)
     cluster.put(pod(labels={"app": "web"}, on="a"))
     hard = TopologySpreadConstraint(max_skew=1, topology_key=ZONE, when_unsatisfiable="DoNotSchedule")
     plugin = PodTopologySpread(PodTopologySpreadArgs([hard], "List"), cluster.handle)
@@ -227,7 +227,7 @@ def test_hints() -> None:
     assert not node_hint(waiting, zoned, zoned)
 
 
-# -- against the plain rules -------------------------------------------------------------------------------------------
+# Against the plain rules
 
 selectors = st.sampled_from([FOO, {"matchLabels": {"bar": "1"}}, {}, None, {"matchExpressions": [
     {"key": "bar", "operator": "NotIn", "values": ["1"]}]}])  # fmt: skip
@@ -307,7 +307,7 @@ def test_default_constraints_follow_the_plain_rules(data: st.DataObject) -> None
     names = [f"n{i}" for i in range(data.draw(st.integers(1, 6)))]
     cluster = Cluster(*(data.draw(nodes(name)) for name in names))
     objects = ToldObjects()
-    cluster.handle.objects = objects
+    cluster.use(objects=objects)
     infos = cluster.put(*(data.draw(placed(names)) for _ in range(data.draw(st.integers(0, 8)))))
     plugin = PodTopologySpread(None, cluster.handle)
     objects.tell("add", service({"foo": ""}))

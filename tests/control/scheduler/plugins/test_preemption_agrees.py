@@ -132,7 +132,7 @@ def test_victims_and_node_are_those_of_trying(scene: tuple[World, list[PodDisrup
     world, budgets_, wanted = scene
     nodes, there = world.nodes, world.pods
     cluster, evicted = Cluster(*nodes), Evicted()
-    cluster.handle.objects, cluster.handle.evictor = Objects(world.storage, budgets_), evicted
+    cluster.use(objects=Objects(world.storage, budgets_), evictor=evicted)
     cycle = cycle_of(cluster, POINTS, PLUGINS)
     cluster.put(*there)
     counted = cluster.table.requested.copy()

@@ -17,7 +17,7 @@ from control.scheduler.framework.plugin import CycleState
 from control.scheduler.framework.status import Code
 from control.scheduler.plugins.noderesourcesfitplus import NodeResourcesFitPlus
 from control.scheduler.plugins.scarceresourceavoidance import ScarceResourceAvoidance
-from control.scheduler.plugins.schedulinghint import SchedulingHint
+from control.scheduler.plugins.schedulinghint import SchedulingHintPlugin
 from koordlet.api.core import Pod
 from tests.control.scheduler.build import Cluster, node, pod
 
@@ -72,7 +72,7 @@ def test_scarce_resources_as_verified() -> None:
     assert scores(plugin, cluster, pod()) == [100, 100, 66]
     cluster.table.set_node(node("late", **gpus(1)))
     assert scores(plugin, cluster, pod()) == [100, 100, 66, 50]
-    cluster.handle.profile = "another"
+    cluster.use(profile="another")
     assert scores(ScarceResourceAvoidance(None, cluster.handle), cluster, pod()) == [100] * 4
 
 
@@ -80,9 +80,9 @@ def hinted(text: str, key: str = "internal.scheduling.koordinator.sh/scheduling-
     return pod(annotations={key: text})
 
 
-def hinting(**args: Any) -> tuple[Cluster, SchedulingHint]:
+def hinting(**args: Any) -> tuple[Cluster, SchedulingHintPlugin]:
     cluster = Cluster(*(node(f"n{number}") for number in range(1, 5)))
-    return cluster, SchedulingHint(SchedulingHintArgs(**args), cluster.handle)
+    return cluster, SchedulingHintPlugin(SchedulingHintArgs(**args), cluster.handle)
 
 
 @pytest.mark.parametrize(

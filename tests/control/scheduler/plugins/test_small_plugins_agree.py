@@ -21,7 +21,7 @@ from control.scheduler.plugins.noderesourcesfitplus import NodeResourcesFitPlus
 from control.scheduler.plugins.prioritysort import PrioritySort
 from control.scheduler.plugins.scarceresourceavoidance import ScarceResourceAvoidance
 from control.scheduler.plugins.schedulinggates import SchedulingGates
-from control.scheduler.plugins.schedulinghint import SchedulingHint
+from control.scheduler.plugins.schedulinghint import SchedulingHintPlugin
 from koordlet.api.core import Node, Pod
 from koordlet.app.clock import FakeClock
 from tests.control.scheduler.build import Cluster, node, pod
@@ -96,7 +96,7 @@ NAMES = st.lists(st.sampled_from(("n0", "n1", "n2", "n9")), max_size=4)
 def test_hints(only: list[str], first: list[str], key: str, most: int, fitting: set[str]) -> None:
     cluster = Cluster(*(node(f"n{number}") for number in range(3)))
     names = cluster.table.names
-    plugin = SchedulingHint(SchedulingHintArgs(max_hint_nodes=most), cluster.handle)
+    plugin = SchedulingHintPlugin(SchedulingHintArgs(max_hint_nodes=most), cluster.handle)
     wanted = pod(annotations={key: json.dumps({"nodeNames": only, "preferredNodeNames": first})})
     state, info = CycleState(), cluster.info(wanted)
     assert plugin.before_pre_filter(state, info).ok
@@ -136,7 +136,8 @@ def test_interference(
         wanted.metadata.labels["koordinator.sh/qosClass"] = qos
     listed = [node(f"n{number}") for number in range(3)]
     cluster, args = Cluster(*listed), InterferenceAwareArgs(thresholds=thresholds, weights=weights)
-    clock = cluster.handle.clock = FakeClock(NOW)
+    clock = FakeClock(NOW)
+    cluster.use(clock=clock)
     plugin = InterferenceAware(args, cluster.handle)
     metrics = {}
     for one, report in zip(listed, reports, strict=True):

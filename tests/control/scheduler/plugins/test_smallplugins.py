@@ -44,8 +44,8 @@ class Api:
 
 def over(api: Api) -> Cluster:
     cluster = Cluster()
-    cluster.handle.client = api  # type: ignore[assignment]
-    cluster.handle.clock = FakeClock(auto=True)
+    cluster.use(client=api)
+    cluster.use(clock=FakeClock(auto=True))
     return cluster
 
 

@@ -126,8 +126,12 @@ def using(*claims: str, **more: Any) -> Pod:
 
 def ready(cluster: Cluster, *objects: msgspec.Struct) -> tuple[Cycle, Objects]:
     found = Objects(*objects)
-    cluster.handle.objects = found
-    return cycle_of(cluster, POINTS, REGISTRY), found
+    return cycle_with(cluster, found), found
+
+
+def cycle_with(cluster: Cluster, objects: Objects) -> Cycle:
+    cluster.use(objects=objects)
+    return cycle_of(cluster, POINTS, REGISTRY)
 
 
 def refusal(cycle: Cycle, cluster: Cluster, one: Pod) -> str:
@@ -182,16 +186,17 @@ def test_two_pods_do_not_count_on_one_volume() -> None:
     first = cycle.place(cluster.info(using("one")))
     assert first.node == "a"
     assert "didn't find available persistent volumes" in refusal(cycle, cluster, using("two"))
-    cycle.take_back(first)
+    cycle.release(first)
     assert cycle.place(cluster.info(using("two"))).node == "a"
 
 
 def test_the_smallest_volume_that_suits_is_taken() -> None:
     cluster = Cluster(node("a"))
     volumes = (volume("large", size="9Gi"), volume("small", size="2Gi"), volume("tiny", size="1Gi"))
-    cycle, objects = ready(cluster, claim("data", size="2Gi"), storage_class(), *volumes)
+    objects = Objects(claim("data", size="2Gi"), storage_class(), *volumes)
     client = Patches(objects)
-    cluster.handle.client = client  # type: ignore[assignment]
+    cluster.use(client=client)
+    cycle = cycle_with(cluster, objects)
     placement = cycle.place(cluster.info(using("data")))
     plugin = cycle.framework.plugins["VolumeBinding"]
     status = asyncio.run(plugin.pre_bind(placement.state, placement.pod, placement.row, placement.pod.pod))
@@ -205,9 +210,10 @@ def test_a_volume_is_made_where_the_pod_goes() -> None:
     cluster = hosts()
     topologies = [{"matchLabelExpressions": [{"key": ZONE, "values": ["z2"]}]}]
     made = storage_class(provisioner="disk.csi", allowedTopologies=topologies)
-    cycle, objects = ready(cluster, claim("data"), made)
+    objects = Objects(claim("data"), made)
     client = Patches(objects)
-    cluster.handle.client = client  # type: ignore[assignment]
+    cluster.use(client=client)
+    cycle = cycle_with(cluster, objects)
     placement = cycle.place(cluster.info(using("data")))
     assert placement.node == "b"
     plugin = cycle.framework.plugins["VolumeBinding"]
@@ -240,7 +246,7 @@ def test_storage_capacity_is_heeded_where_the_driver_tells_it() -> None:
     cycle, objects = ready(cluster, claim("data", size="5Gi"), late, driver, left("z1", "1Gi"), left("z2", "9Gi"))
     placement = cycle.place(cluster.info(using("data")))
     assert placement.node == "b"
-    cycle.take_back(placement)
+    cycle.release(placement)
     objects.all.pop()
     assert "2 node(s) did not have enough free storage" in refusal(cycle, cluster, using("data"))
 
@@ -327,9 +333,9 @@ def test_pods_with_one_claim_take_one_volume() -> None:
     assert second.node == first.node
     assumed = cycle.framework.plugins["VolumeBinding"]._storage.assumed
     assert list(assumed.volumes.values()) == ["default/data"]
-    cycle.take_back(first)
+    cycle.release(first)
     assert list(assumed.volumes.values()) == ["default/data"]
-    cycle.take_back(second)
+    cycle.release(second)
     assert assumed.volumes == {}
 
 
@@ -361,14 +367,14 @@ def test_a_claim_for_one_pod_is_used_by_one_pod() -> None:
     cycle, _ = ready(cluster, only, volume("pv"))
     first = cycle.place(cluster.info(using("data")))
     assert "ReadWriteOncePod access mode" in refusal(cycle, cluster, using("data"))
-    cycle.take_back(first)
+    cycle.release(first)
     assert cycle.place(cluster.info(using("data"))).node
 
 
 def test_a_claim_for_one_pod_is_taken_from_a_less_important_one() -> None:
     cluster = hosts()
     only = bind(claim("data", modes=["ReadWriteOncePod"]), "pv")
-    cluster.handle.objects = Objects(only, volume("pv"))
+    cluster.use(objects=Objects(only, volume("pv")))
     points = {**POINTS, "postFilter": ("DefaultPreemption",)}
     cycle = cycle_of(cluster, points, {**REGISTRY, "DefaultPreemption": DefaultPreemption})
     (user,) = cluster.put(using("data", on="b", priority=1))

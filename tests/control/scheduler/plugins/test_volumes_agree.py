@@ -65,7 +65,7 @@ def expected(plugin: type[Plugin], wanted: Pod, world: World) -> dict[str, Said]
 def test_volumes_follow_the_plain_rules(given_world: tuple[World, Pod]) -> None:
     world, wanted = given_world
     cluster = Cluster(*world.nodes)
-    cluster.handle.objects = StorageObjects(world.storage)
+    cluster.use(objects=StorageObjects(world.storage))
     cluster.put(*world.pods)
     for kind in PLAIN:
         plugin = kind(None, cluster.handle)

@@ -17,7 +17,7 @@ import yaml
 from control.manager import manifests as manager_manifests
 from control.scheduler.config.shipped import configuration
 from control.scheduler.process import manifests
-from control.scheduler.process.options import Options
+from control.scheduler.process.options import SchedulerOptions
 from control.scheduler.process.process import Scheduler
 from control.slim import EMPTY_LIST, EMPTY_MAP
 from control.standalone.apiserver import ApiServer
@@ -170,7 +170,7 @@ async def scheduler(world: World) -> AsyncIterator[Callable[..., Awaitable[Runni
             """`through`: an address to reach the API server by."""
             port = free_port()
             given = (f"--config={path}", f"--port={port}", "--secure-port=0", "--address=127.0.0.1")
-            options = read(Options, [*given, "--kube-api-qps=500", "--kube-api-burst=500", *flags])
+            options = read(SchedulerOptions, [*given, "--kube-api-qps=500", "--kube-api-burst=500", *flags])
             config = await world.account()
             config = replace(config, server=through, ssl=None) if through else config
             running = Running(Scheduler(options, config=config), port)

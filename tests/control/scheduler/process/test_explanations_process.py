@@ -13,8 +13,8 @@ P = "gang.scheduling.koordinator.sh/"
 
 
 async def test_questions_are_answered_and_removed(world: Any, scheduler: Any, until: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr(explanations, "SWEEP_SECONDS", 0.05)
-    monkeypatch.setattr(explanations, "AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr(explanations, "SWEEP_PERIOD_S", 0.05)
+    monkeypatch.setattr(explanations, "MIN_INTERVAL_S", 0.05)
     await world.node("n1", cpu="1")
     running = await scheduler()
 

@@ -73,7 +73,7 @@ async def test_pods_are_placed_and_told_of(world: Any, scheduler: Any, until: An
     for name in ("b", "late"):
         await world.delete_pod(name)
     await until(lambda: len(assembly.cache.pods) == 1)
-    assembly.forget_shapes()
+    assembly.drop_unused_shapes()
     assert len(assembly.shapes) == 1 < before
     assert await running.stop() == 0
 

@@ -27,8 +27,8 @@ def unused(audit: Path, *, without: str = "") -> set[Right]:
 async def test_every_call_is_allowed_and_every_right_is_used(
     world: Any, scheduler: Any, until: Any, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(explanations, "SWEEP_SECONDS", 0.1)
-    monkeypatch.setattr(explanations, "AGAIN_SECONDS", 0.1)
+    monkeypatch.setattr(explanations, "SWEEP_PERIOD_S", 0.1)
+    monkeypatch.setattr(explanations, "MIN_INTERVAL_S", 0.1)
     given = configuration()
     kind = {"apiVersion": given["apiVersion"], "kind": "CoschedulingArgs"}
     close = {"name": "Coscheduling", "args": {**kind, "awareNetworkTopology": True}}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from control.scheduler.framework.plugin import Interest
-from control.scheduler.framework.status import Status
+from control.scheduler.framework.plugin import EventInterest
+from control.scheduler.framework.status import PluginStatus
 from control.scheduler.queue import QueueProfile, SchedulingQueue
 from control.scheduler.state.pods import PodInfo, Shapes
 from tests.control.scheduler.build import pod
@@ -17,8 +17,8 @@ class Scene:
 
     def __init__(
         self,
-        interests: Mapping[str, Sequence[Interest]] | None = None,
-        gates: Sequence[tuple[str, Callable[[PodInfo], Status]]] = (),
+        interests: Mapping[str, Sequence[EventInterest]] | None = None,
+        gates: Sequence[tuple[str, Callable[[PodInfo], PluginStatus]]] = (),
         **options: Any,
     ) -> None:
         self.now = 100.0

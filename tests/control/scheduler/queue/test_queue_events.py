@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from control.scheduler.framework.plugin import Event, Interest
-from control.scheduler.queue import Place
+from control.scheduler.framework.plugin import ClusterEvent, EventInterest
+from control.scheduler.queue import QueuePlace
 from control.scheduler.queue.changes import node_changes
 from control.scheduler.queue.inflight import InFlight
 from control.scheduler.queue.interests import concerns
@@ -15,7 +15,7 @@ from control.scheduler.state.pods import PodInfo
 from tests.control.scheduler.build import node
 from tests.control.scheduler.queue.scene import Scene
 
-ADD, LABEL, TAINT = Event("Node", "Add"), Event("Node", "Label"), Event("Node", "Taint")
+ADD, LABEL, TAINT = ClusterEvent("Node", "Add"), ClusterEvent("Node", "Label"), ClusterEvent("Node", "Taint")
 
 
 @pytest.mark.parametrize(
@@ -27,23 +27,23 @@ ADD, LABEL, TAINT = Event("Node", "Add"), Event("Node", "Label"), Event("Node", 
         ("Node", ("Update",), LABEL, True),
         ("Node", ("Taint",), LABEL, False),
         ("*", (), ADD, True),
-        ("Pod", ("Delete",), Event("AssignedPod", "Delete"), True),
-        ("Pod", (), Event("UnscheduledPod", "Label"), True),
-        ("AssignedPod", (), Event("UnscheduledPod", "Label"), False),
+        ("Pod", ("Delete",), ClusterEvent("AssignedPod", "Delete"), True),
+        ("Pod", (), ClusterEvent("UnscheduledPod", "Label"), True),
+        ("AssignedPod", (), ClusterEvent("UnscheduledPod", "Label"), False),
         ("nodemetrics.v1alpha1.slo.koordinator.sh", (), ADD, False),
     ],
 )
-def test_interests_name_events(resource: str, actions: tuple[str, ...], event: Event, expected: bool) -> None:
-    assert concerns(Interest(resource, frozenset(actions)), event) is expected
+def test_interests_name_events(resource: str, actions: tuple[str, ...], event: ClusterEvent, expected: bool) -> None:
+    assert concerns(EventInterest(resource, frozenset(actions)), event) is expected
 
 
-def says(answer: bool | Exception) -> list[Interest]:
+def says(answer: bool | Exception) -> list[EventInterest]:
     def hint(pod: PodInfo, old: Any, new: Any) -> bool:
         if isinstance(answer, Exception):
             raise answer
         return answer
 
-    return [Interest("Node", frozenset(("Add",)), hint)]
+    return [EventInterest("Node", frozenset(("Add",)), hint)]
 
 
 @pytest.mark.parametrize(
@@ -89,8 +89,8 @@ def test_events_before_an_attempt_are_not_replayed() -> None:
     assert scene.queue.pop() is other
     scene.queue.move(ADD)
     scene.queue.pop()
-    assert scene.queue.requeue(one, ["A"]) is Place.WAITING
-    assert scene.queue.requeue(other, ["A"]) is Place.BACKOFF
+    assert scene.queue.requeue(one, ["A"]) is QueuePlace.WAITING
+    assert scene.queue.requeue(other, ["A"]) is QueuePlace.BACKOFF
     assert scene.queue.inflight_events == 0
 
 
@@ -101,29 +101,29 @@ def test_after_done_events_are_nobodys() -> None:
     scene.queue.done(one.uid)
     scene.queue.move(ADD)
     assert scene.queue.inflight_events == 0
-    assert scene.queue.requeue(one, ["A"]) is Place.WAITING
+    assert scene.queue.requeue(one, ["A"]) is QueuePlace.WAITING
 
 
 def test_a_change_of_the_pod_itself_during_its_attempt_counts() -> None:
-    scene = Scene({"A": [Interest("UnscheduledPod", frozenset(("Label",)))]})
+    scene = Scene({"A": [EventInterest("UnscheduledPod", frozenset(("Label",)))]})
     one = scene.add("a")
     scene.queue.pop()
     new = scene.info("a", labels={"x": "y"})
     scene.queue.update(one, new)
-    assert scene.queue.requeue(one, ["A"]) is Place.BACKOFF
+    assert scene.queue.requeue(one, ["A"]) is QueuePlace.BACKOFF
     assert scene.queue.pop() is new
     assert new.attempts == 2
 
 
 def test_a_log_that_is_too_short_counts_as_help(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(InFlight, "LIMIT", 4)
+    monkeypatch.setattr(InFlight, "MAX_EVENTS", 4)
     scene = Scene({"A": says(False)})
     one = scene.add("a")
     scene.queue.pop()
     for _ in range(20):
         scene.queue.move(ADD)
     assert scene.queue.inflight_events <= 4
-    assert scene.queue.requeue(one, ["A"]) is Place.BACKOFF
+    assert scene.queue.requeue(one, ["A"]) is QueuePlace.BACKOFF
 
 
 def test_prechecks_rule_pods_out() -> None:
@@ -144,13 +144,13 @@ def test_a_precheck_tells_equal_pods_apart() -> None:
 def test_a_wildcard_wakes_everybody_who_was_rejected() -> None:
     scene = Scene()
     one = scene.failed("a", "Unknown")
-    scene.queue.wake_all()
+    scene.queue.move(ClusterEvent("*", "*"))
     assert scene.place(one) == "backoff"
 
 
 def test_a_hint_is_asked_once_for_equal_pods() -> None:
     asked = []
-    scene = Scene({"A": [Interest("Node", hint=lambda pod, old, new: asked.append(pod) is not None)]})
+    scene = Scene({"A": [EventInterest("Node", hint=lambda pod, old, new: asked.append(pod) is not None)]})
     for number in range(10):
         scene.failed(f"p{number}", "A")
     scene.queue.move(ADD)

@@ -6,11 +6,15 @@ from typing import Any
 
 import pytest
 
-from control.scheduler.framework.plugin import Event, Interest
-from control.scheduler.framework.status import SUCCESS, Status, unresolvable
-from control.scheduler.queue import Place
+from control.scheduler.framework.plugin import ClusterEvent, EventInterest
+from control.scheduler.framework.status import SUCCESS, PluginStatus, unresolvable
+from control.scheduler.queue import QueuePlace
 from control.scheduler.state.pods import PodInfo
 from tests.control.scheduler.queue.scene import Scene
+
+
+def nominations(scene: Scene) -> dict[str, list[PodInfo]]:
+    return {node: list(scene.queue.nominated_on(node)) for node in scene.queue.nominated_nodes()}
 
 
 def test_the_more_important_first_then_the_earlier() -> None:
@@ -66,20 +70,20 @@ def test_errors_serve_their_backoff_even_when_nothing_else_is_there() -> None:
 
 
 def test_an_idle_scheduler_takes_from_backoff_early() -> None:
-    scene = Scene({"Fit": [Interest("Node")]})
+    scene = Scene({"Fit": [EventInterest("Node")]})
     one = scene.failed("a", "Fit")
-    scene.queue.move(Event("Node", "Add"))
+    scene.queue.move(ClusterEvent("Node", "Add"))
     assert scene.place(one) == "backoff"
     assert scene.queue.pop() is one
 
 
 def test_inside_a_window_the_important_come_out_of_backoff_first() -> None:
-    scene = Scene({"Fit": [Interest("Node")]})
+    scene = Scene({"Fit": [EventInterest("Node")]})
     scene.now = 100.1
     low = scene.failed("low", "Fit", priority=1)
     scene.now = 100.8
     high = scene.failed("high", "Fit", priority=5)
-    scene.queue.move(Event("Node", "Add"))
+    scene.queue.move(ClusterEvent("Node", "Add"))
     assert [scene.queue.pop(), scene.queue.pop()] == [high, low]
 
 
@@ -100,13 +104,13 @@ class Gate:
     def __init__(self) -> None:
         self.open = False
 
-    def __call__(self, pod: PodInfo) -> Status:
+    def __call__(self, pod: PodInfo) -> PluginStatus:
         return SUCCESS if self.open else unresolvable("closed")
 
 
 def gated() -> tuple[Scene, Gate]:
     gate = Gate()
-    return Scene({"Gate": [Interest("Node", frozenset(("Add",)))]}, [("Gate", gate)]), gate
+    return Scene({"Gate": [EventInterest("Node", frozenset(("Add",)))]}, [("Gate", gate)]), gate
 
 
 def test_a_gate_keeps_a_pod_out_until_its_own_event() -> None:
@@ -115,9 +119,9 @@ def test_a_gate_keeps_a_pod_out_until_its_own_event() -> None:
     assert scene.place(one) == "gated"
     assert one.first_attempt is None
     gate.open = True
-    scene.queue.move(Event("PersistentVolume", "Add"))
+    scene.queue.move(ClusterEvent("PersistentVolume", "Add"))
     assert scene.place(one) == "gated"
-    scene.queue.move(Event("Node", "Add"))
+    scene.queue.move(ClusterEvent("Node", "Add"))
     assert scene.place(one) == "active"
     assert one.first_attempt == 100.0
     assert scene.heard == [("gated", "PodAdd"), ("active", "NodeAdd")]
@@ -126,7 +130,7 @@ def test_a_gate_keeps_a_pod_out_until_its_own_event() -> None:
 def test_a_closed_gate_holds_against_flush_event_and_activation() -> None:
     scene, _ = gated()
     one = scene.add("a")
-    scene.queue.move(Event("Node", "Add"))
+    scene.queue.move(ClusterEvent("Node", "Add"))
     scene.queue.activate([one.key])
     scene.now += 1000
     scene.queue.flush_leftover()
@@ -157,13 +161,13 @@ def test_activation_during_an_attempt_counts_when_it_fails() -> None:
     one = scene.add("a")
     scene.queue.pop()
     scene.queue.activate([one.key])
-    assert scene.queue.requeue(one, ["Fit"]) is Place.ACTIVE
+    assert scene.queue.requeue(one, ["Fit"]) is QueuePlace.ACTIVE
 
 
 def test_what_is_queued_is_not_queued_again() -> None:
     scene = Scene()
     one = scene.failed("a", "Fit")
-    assert scene.queue.requeue(one, ["Other"]) is Place.WAITING
+    assert scene.queue.requeue(one, ["Other"]) is QueuePlace.WAITING
     record = scene.queue.record(one.uid)
     assert record is not None
     assert (record.rejections, record.rejected_by) == (1, {"Fit"})
@@ -203,7 +207,7 @@ def test_a_new_pod_of_the_same_name_replaces_the_old() -> None:
 def test_an_update_helps_whoever_waits_for_that_change(change: dict[str, Any], helps: str | None) -> None:
     actions = ("Label", "Toleration", "ScaleDown", "GatesEliminated", "Update")
     for action in actions:
-        scene = Scene({"Fit": [Interest("UnscheduledPod", frozenset((action,)))]})
+        scene = Scene({"Fit": [EventInterest("UnscheduledPod", frozenset((action,)))]})
         one = scene.failed("a", "Fit", cpu="1")
         new = scene.info("a", **({"cpu": "1"} | change))
         scene.now += 50
@@ -215,10 +219,10 @@ def test_an_update_helps_whoever_waits_for_that_change(change: dict[str, Any], h
 
 
 def test_losing_its_scheduling_gates_frees_a_pod() -> None:
-    def gate(pod: PodInfo) -> Status:
+    def gate(pod: PodInfo) -> PluginStatus:
         return unresolvable("gated") if pod.pod.spec.scheduling_gates else SUCCESS
 
-    scene = Scene({"Gates": [Interest("UnscheduledPod", frozenset(("GatesEliminated",)))]}, [("Gates", gate)])
+    scene = Scene({"Gates": [EventInterest("UnscheduledPod", frozenset(("GatesEliminated",)))]}, [("Gates", gate)])
     one = scene.add("a", spec={"schedulingGates": [{"name": "x"}]})
     scene.queue.update(one, scene.info("a", spec={"schedulingGates": [{"name": "x"}]}, labels={"x": "y"}))
     assert scene.queue.pop() is None
@@ -241,8 +245,8 @@ def test_a_pod_taken_out_of_turn_keeps_its_nomination() -> None:
     scene.queue.nominate(one, "n1")
     scene.queue.take(one)
     assert scene.place(one) == "out"
-    assert scene.queue.nominations() == {"n1": [one]}
-    assert scene.queue.requeue(one, ["Fit"]) is Place.WAITING
+    assert nominations(scene) == {"n1": [one]}
+    assert scene.queue.requeue(one, ["Fit"]) is QueuePlace.WAITING
 
 
 def test_a_run_is_of_one_shape_and_in_order() -> None:
@@ -268,7 +272,7 @@ def test_nominations_follow_the_status(before: str, memory: str, after: str, exp
         scene.queue.nominate(one, memory)
     new = scene.info("a", status={"nominatedNodeName": after})
     scene.queue.update(one, new)
-    assert scene.queue.nominations() == ({expected: [new]} if expected else {})
+    assert nominations(scene) == ({expected: [new]} if expected else {})
     assert new.nominated == expected
     scene.queue.delete(new)
-    assert not scene.queue.nominations()
+    assert not nominations(scene)

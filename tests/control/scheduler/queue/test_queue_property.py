@@ -6,13 +6,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
-from control.scheduler.framework.plugin import Event, Interest
-from control.scheduler.framework.status import SUCCESS, Status, unschedulable
+from control.scheduler.framework.plugin import ClusterEvent, EventInterest
+from control.scheduler.framework.status import SUCCESS, PluginStatus, unschedulable
 from control.scheduler.state.pods import PodInfo
 from tests.control.scheduler.queue.scene import Scene
 
 PLUGINS = ("A", "B", "Silent")
-EVENTS = (Event("Node", "Add"), Event("Node", "Label"), Event("AssignedPod", "Delete"))
+EVENTS = (ClusterEvent("Node", "Add"), ClusterEvent("Node", "Label"), ClusterEvent("AssignedPod", "Delete"))
 
 
 class Queue(RuleBasedStateMachine):
@@ -23,9 +23,9 @@ class Queue(RuleBasedStateMachine):
         self.closed: set[str] = set()
         self.scene = Scene(
             {
-                "A": [Interest("Node", frozenset(("Add",)))],
-                "B": [Interest("*", hint=lambda pod, old, new: pod.priority > 2)],
-                "Gate": [Interest("Node")],
+                "A": [EventInterest("Node", frozenset(("Add",)))],
+                "B": [EventInterest("*", hint=lambda pod, old, new: pod.priority > 2)],
+                "Gate": [EventInterest("Node")],
             },
             [("Gate", self.gate)],
         )
@@ -34,7 +34,7 @@ class Queue(RuleBasedStateMachine):
         self.popped: dict[str, int] = {}
         self.number = 0
 
-    def gate(self, pod: PodInfo) -> Status:
+    def gate(self, pod: PodInfo) -> PluginStatus:
         return unschedulable("closed") if pod.uid in self.closed else SUCCESS
 
     pods = Bundle("pods")
@@ -107,7 +107,7 @@ class Queue(RuleBasedStateMachine):
             self.scene.queue.delete(self.known.pop(uid, one))
 
     @rule(event=st.sampled_from(EVENTS))
-    def move(self, event: Event) -> None:
+    def move(self, event: ClusterEvent) -> None:
         self.scene.queue.move(event)
 
     @rule(name=pods)

@@ -1,0 +1,105 @@
+"""Services that are built from the plugins of a profile and connected to them afterwards (spec 05 §5.1).
+
+The queue needs the plugins' QueueSort and interests, and a cycle needs the plugins in their order. So plugins are built
+first, then queue and cycle, and then `Plugin.connect` gives each plugin a `Runtime`, before the first event and cycle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from control.scheduler.framework.status import PluginStatus
+from control.scheduler.state.pods import PodInfo
+
+if TYPE_CHECKING:
+    from control.scheduler.framework.plugin import CycleState
+    from control.scheduler.framework.profile import Framework
+
+
+class PluginQueue(Protocol):
+    """The part of the scheduling queue that plugins and cycles use."""
+
+    def activate(self, keys: Iterable[str]) -> None:
+        """Move waiting pods (`namespace/name`) to the active queue immediately."""
+
+    def nominate(self, pod: PodInfo, node: str) -> None:
+        """Record a nomination in memory; "" removes it."""
+
+    def nominated_on(self, node: str) -> Iterable[PodInfo]: ...
+
+    def nominated_nodes(self) -> Iterable[str]:
+        """Nodes that have nominated pods. Called in every cycle and usually empty, so it must be cheap."""
+
+    def pending(self, key: str) -> PodInfo | None:
+        """A pod in the queue, by `namespace/name`."""
+
+
+class EmptyQueue:
+    """A queue without pods, for cycles that run without one."""
+
+    def activate(self, keys: Iterable[str]) -> None:
+        return
+
+    def nominate(self, pod: PodInfo, node: str) -> None:
+        return
+
+    def nominated_on(self, node: str) -> Iterable[PodInfo]:
+        return ()
+
+    def nominated_nodes(self) -> Iterable[str]:
+        return ()
+
+    def pending(self, key: str) -> PodInfo | None:
+        return None
+
+
+class VictimEvictor(Protocol):
+    """Deletes pods to make room for another one."""
+
+    def evict(self, victims: Sequence[PodInfo], *, by: PodInfo, message: str) -> None:
+        """Mark the victims as preempted and delete them in the background. Failures are logged and counted."""
+
+    def evicting_for(self, uid: str) -> bool:
+        """Whether deletion calls for this preemptor are still in progress."""
+
+
+class NoEvictor:
+    """Deletes nothing, for cycles that run without an API server."""
+
+    def evict(self, victims: Sequence[PodInfo], *, by: PodInfo, message: str) -> None:
+        return
+
+    def evicting_for(self, uid: str) -> bool:
+        return False
+
+
+class GangAuditor(Protocol):
+    """Records what happens to gang groups."""
+
+    def all_attempted(self, group: str) -> None:
+        """Every member of a gang group was tried; none failed, but there are not enough members."""
+
+
+def _no_filters(state: CycleState, pod: PodInfo, row: int) -> PluginStatus:
+    raise RuntimeError("the plugin is not connected to a cycle")
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """Services that are built from the plugins of a profile."""
+
+    framework: Framework | None = None
+    """The profile: the other plugins and the order in which they run. None only before `Plugin.connect`."""
+    fits: Callable[[CycleState, PodInfo, int], PluginStatus] = _no_filters
+    """(state, pod, row): the result of the Filter plugins for the row as the table is, nominated pods included."""
+    queue: PluginQueue = field(default_factory=EmptyQueue)
+    evictor: VictimEvictor = field(default_factory=NoEvictor)
+    auditor: GangAuditor | None = None
+
+    @property
+    def profile(self) -> Framework:
+        if self.framework is None:
+            raise RuntimeError("the plugin is not connected to a cycle")
+        return self.framework
