@@ -1,1 +1,1 @@
-"""This node's state: its API objects, its pods, what cgroup is whose, and the reports about it (spec 02 §3, §7)."""
+"""This node's state: its API objects, its pods, the owner of each cgroup, and koordlet's reports (spec 02 §3, §7)."""

@@ -1,10 +1,10 @@
-"""Who wants to hear that this node's state changed (spec 02 §3.2).
+"""Callbacks that run when this node's state changed (spec 02 §3.2).
 
     callbacks.register(StateType.NODE_SLO_SPEC, "cpu-burst", "new strategy at once", fn)
 
-Each type has a mailbox with one slot and one worker: triggers that come while one waits are that one, and the callback
-sees the newest state. Callbacks of one type run one after the other in the order of registration, types run side by
-side. A trigger before `start` is not lost. A callback that raises is logged and counted, and the next one runs.
+Each type has one worker and a mailbox with one slot: triggers that arrive while one is pending are merged with it, and
+the callback sees the newest state. Callbacks of one type run one after another in the order of registration; types run
+concurrently. A trigger before `start` is not lost. A callback that raises is logged and counted, and the next one runs.
 """
 
 from __future__ import annotations
@@ -25,31 +25,31 @@ log = get_logger(__name__)
 
 
 class StateType(enum.StrEnum):
-    """What can change."""
+    """A kind of state change."""
 
     NODE_SLO_SPEC = "NodeSLOSpec"
-    """NodeSLO added, or its spec differs; the object is the spec in force."""
+    """A NodeSLO was added or its spec changed. Object: the spec in force."""
     ALL_PODS = "AllPods"
-    """The kubelet was asked, with or without a change; the object is True, a mere marker."""
+    """The kubelet returned its pods, changed or not. Object: True."""
     NODE_TOPOLOGY = "NodeTopology"
-    """The node's NodeResourceTopology changed; the object is it."""
+    """The node's NodeResourceTopology changed. Object: the NodeResourceTopology."""
     NODE_METADATA = "NodeMetadata"
-    """First sight of the Node, or its labels or annotations differ; the object is it."""
+    """The Node was seen for the first time, or its labels or annotations changed. Object: the Node."""
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
-    """What runs on the node when a callback is called."""
+class CallbackTarget:
+    """The node's workloads at the time of the call."""
 
     pods: Mapping[str, PodMeta]
     host_applications: tuple[HostApplicationSpec, ...]
 
 
-Callback = Callable[[StateType, object, Target], Awaitable[None] | None]
+Callback = Callable[[StateType, object, CallbackTarget], Awaitable[None] | None]
 
 
 class CallbackError(ValueError):
-    """A registration that cannot be; names type and callback."""
+    """An invalid registration; names type and callback."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class _Registered:
 class Callbacks:
     """A service for `Runner`; register before or after its start.
 
-    sources: the current object of each type, asked right before callbacks run; None skips the run.
+    sources: read the current object of each type right before its callbacks run; None skips the run.
     """
 
     def __init__(
@@ -73,31 +73,32 @@ class Callbacks:
     ) -> None:
         self.name = "state-callbacks"
         self._sources = dict(sources)
-        self._pods, self._host_applications = pods, host_applications
+        self._pods = pods
+        self._host_applications = host_applications
         self._registered: dict[StateType, list[_Registered]] = {type: [] for type in StateType}
         self._mailboxes = {type: asyncio.Event() for type in StateType}
         self._workers: list[asyncio.Task[None]] = []
         self.failures: dict[tuple[str, str], int] = {}
-        """Runs that raised, by type and name of the callback."""
+        """Calls that raised, by (type, name of the callback)."""
 
     def attach(self, registries: Registries) -> None:
-        """Export the failures."""
+        """Export `failures`."""
         registries.view("state_callback_failures_total", self.failures.items)
 
-    def source(self, type: StateType, read: Callable[[], object | None]) -> None:
-        """Take the object of a type from here."""
+    def add_source(self, type: StateType, read: Callable[[], object | None]) -> None:
+        """Read the object of a type with `read`."""
         self._sources[type] = read
 
     def register(self, type: StateType, name: str, description: str, fn: Callback) -> None:
         """Call `fn(type, object, target)` after changes. CallbackError when the name is taken within the type."""
         if type not in self._registered:
-            raise CallbackError(f"callback {name}: there is no state type {type!r}")
-        if any(one.name == name for one in self._registered[type]):
-            raise CallbackError(f"callback {name} of {type} is registered already")
+            raise CallbackError(f"callback {name}: unknown state type {type!r}")
+        if any(registered.name == name for registered in self._registered[type]):
+            raise CallbackError(f"callback {name} of {type} is already registered")
         self._registered[type].append(_Registered(name, description, fn))
 
     def trigger(self, type: StateType) -> None:
-        """Have the callbacks of a type run soon."""
+        """Schedule the callbacks of a type."""
         self._mailboxes[type].set()
 
     async def start(self) -> None:
@@ -105,8 +106,9 @@ class Callbacks:
             self._workers = [asyncio.create_task(self._work(type), name=f"callbacks:{type}") for type in StateType]
 
     async def stop(self) -> None:
-        """Cancel what runs."""
-        workers, self._workers = self._workers, []
+        """Cancel the workers."""
+        workers = self._workers
+        self._workers = []
         for worker in workers:
             worker.cancel()
         await asyncio.gather(*workers, return_exceptions=True)
@@ -115,21 +117,21 @@ class Callbacks:
         while True:
             await self._mailboxes[type].wait()
             self._mailboxes[type].clear()
-            for one in list(self._registered[type]):
+            for registered in list(self._registered[type]):
                 try:
-                    await self._call(type, one)
-                except (Exception, asyncio.CancelledError) as error:  # must not cost the others; counted and logged
+                    await self._call(type, registered)
+                except (Exception, asyncio.CancelledError) as error:  # the next callbacks must run; counted and logged
                     if is_cancelled(error):
                         raise
-                    key = (type.value, one.name)
+                    key = (type.value, registered.name)
                     self.failures[key] = self.failures.get(key, 0) + 1
-                    log.exception("State callback failed", type=type.value, callback=one.name, err=error)
+                    log.exception("State callback failed", type=type.value, callback=registered.name, err=error)
 
-    async def _call(self, type: StateType, one: _Registered) -> None:
+    async def _call(self, type: StateType, registered: _Registered) -> None:
         read = self._sources.get(type)
-        found = read() if read is not None else None
-        if found is None:
+        current = read() if read is not None else None
+        if current is None:
             return
-        result = one.fn(type, found, Target(self._pods(), tuple(self._host_applications())))
+        result = registered.fn(type, current, CallbackTarget(self._pods(), tuple(self._host_applications())))
         if inspect.isawaitable(result):
             await result

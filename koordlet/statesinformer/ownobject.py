@@ -1,7 +1,7 @@
-"""An object of the API server that says what koordlet knows of its node: one of each kind, named like the node.
+"""A cluster object that koordlet owns and that describes its node: one of each kind, with the node's name.
 
-It is watched, and written when it differs: made if it is missing, else patched. Somebody else's write in between makes
-another try with what they left; so does a server that is busy.
+The object is watched and written when it differs: created if it is missing, else patched. A conflicting write by
+another client, or a 429 of the API server, causes a retry with the object as it is then.
 """
 
 from __future__ import annotations
@@ -21,42 +21,46 @@ from koordlet.prometheus import Registries
 log = get_logger(__name__)
 T = TypeVar("T", Device, NodeResourceTopology)
 
-RETRY_SECONDS = (0.01, 0.05, 0.25)
-"""Waits between the four tries to write."""
+RETRY_DELAYS_S = (0.01, 0.05, 0.25)
+"""Delays between the four attempts to write."""
 
 
 class OwnObject(Generic[T]):
-    """`stored` must run as a service of its own. Rounds are counted by outcome in the family `reports`."""
+    """Add the informer `stored` to the runner. Rounds are counted by outcome in the metric family `reports`."""
 
     def __init__(
         self, client: Client, kind: type[T], node_name: str, registries: Registries, *, reports: str, title: str
     ) -> None:
         self.stored: ObjectInformer[T] = ObjectInformer(client, kind, node_name)
         self._kind: type[T] = kind
-        self._client, self._name, self._registries = client, node_name, registries
-        self._reports, self._title = reports, title
+        self._client = client
+        self._name = node_name
+        self._registries = registries
+        self._reports = reports
+        self._title = title
 
-    def skipped(self) -> None:
-        """Count a round that had nothing to say."""
+    def count_skipped(self) -> None:
+        """Count a round that had nothing to report."""
         self._registries.count(self._reports, "skipped")
 
-    async def bring_up_to_date(self, new: Callable[[], T | None], patch: Callable[[T], dict[str, Any]]) -> None:
-        """Write the difference: `new` is what to create (None: nothing), `patch` the merge patch for what is stored
-        (empty: nothing to write), with the resourceVersion it was made for. Raises KubeError, after counting it."""
+    async def update(self, new: Callable[[], T | None], patch: Callable[[T], dict[str, Any]]) -> None:
+        """Write the difference. `new` returns the object to create (None: nothing). `patch` returns the merge patch for
+        the stored object, with the resourceVersion it was made for (empty: nothing to write). Raises KubeError after
+        counting it."""
         if not self.stored.synced.is_set():
-            return  # whether the object exists is not known
+            return  # it is unknown whether the object exists
         current = self.stored.object
         try:
-            for wait in (*RETRY_SECONDS, None):
+            for delay in (*RETRY_DELAYS_S, None):
                 try:
                     outcome = await self._write(current, new, patch)
                     break
                 except (Conflict, TooManyRequests):
-                    if wait is None:
+                    if delay is None:
                         raise
-                    await asyncio.sleep(wait)
+                    await asyncio.sleep(delay)
                 except NotFound:
-                    if wait is None or current is None:
+                    if delay is None or current is None:
                         raise
                 current = await self._fetch()
         except Exception:
@@ -64,17 +68,17 @@ class OwnObject(Generic[T]):
             raise
         if outcome:
             self._registries.count(self._reports, outcome)
-            log.info("reported", what=self._title, node=self._name, outcome=outcome)
+            log.info("Reported to the API server", object=self._title, node=self._name, outcome=outcome)
 
     async def _write(
         self, current: T | None, new: Callable[[], T | None], patch: Callable[[T], dict[str, Any]]
     ) -> str | None:
-        """What was done; None: nothing."""
+        """The outcome for the counter; None if nothing was written."""
         if current is None:
-            made = new()
-            if made is None:
+            created = new()
+            if created is None:
                 return None
-            await self._client.create(made, field_manager="koordlet")
+            await self._client.create(created, field_manager="koordlet")
             return "created"
         body = patch(current)
         if not body:
@@ -90,7 +94,7 @@ class OwnObject(Generic[T]):
 
 
 def owned_by(node: Node, *, labels: dict[str, str], annotations: dict[str, str]) -> ObjectMeta:
-    """Metadata of an object that is named like the node and goes with it."""
+    """Metadata of an object that has the node's name and is garbage-collected with the Node."""
     meta = node.metadata
     owner = OwnerReference(
         api_version="v1", kind="Node", name=meta.name, uid=meta.uid, controller=True, block_owner_deletion=True

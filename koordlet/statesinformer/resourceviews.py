@@ -1,10 +1,12 @@
-"""Batch and mid resources of the node and of containers, for Prometheus (spec 02 §10). Views only."""
+"""Prometheus views of the batch and mid resources of the node and of containers (spec 02 §10)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from koordlet.api.core import Container
+from koordlet.api.core.pod import ResourceRequirements
+from koordlet.api.encoding.quantity import Quantity
 from koordlet.api.names import (
     RESOURCE_BATCH_CPU,
     RESOURCE_BATCH_MEMORY,
@@ -15,7 +17,7 @@ from koordlet.prometheus import Registries
 from koordlet.statesinformer.pods.model import ContainerMeta, PodMeta
 from koordlet.statesinformer.states import KubeStates
 
-UNITS = {
+RESOURCE_UNITS = {
     RESOURCE_BATCH_CPU: "integer",
     RESOURCE_BATCH_MEMORY: "byte",
     RESOURCE_MID_CPU: "integer",
@@ -23,31 +25,35 @@ UNITS = {
 }
 
 
-class ResourceViews:
-    """Attaches three families to the external registry."""
+def attach_resource_views(states: KubeStates, registries: Registries) -> None:
+    """Add three families to the external registry."""
+    registries.view("node_resource_allocatable", lambda: _allocatable(states))
+    registries.view("container_resource_requests", lambda: _containers(states, lambda spec: spec.requests))
+    registries.view("container_resource_limits", lambda: _containers(states, lambda spec: spec.limits))
 
-    def __init__(self, states: KubeStates, registries: Registries) -> None:
-        self._states = states
-        registries.view("node_resource_allocatable", self._allocatable)
-        registries.view("container_resource_requests", lambda: self._containers("requests"))
-        registries.view("container_resource_limits", lambda: self._containers("limits"))
 
-    def _allocatable(self) -> list[tuple[tuple[str, str], float]]:
-        """Absent resources are 0; a node without any allocatable is skipped."""
-        node = self._states.node.object
-        if node is None or not node.status.allocatable:
-            return []
-        given = node.status.allocatable
-        return [((name, unit), float(given[name].value()) if name in given else 0.0) for name, unit in UNITS.items()]
+def _allocatable(states: KubeStates) -> list[tuple[tuple[str, str], float]]:
+    """Absent resources are 0; a node without any allocatable has no samples."""
+    node = states.node.object
+    if node is None or not node.status.allocatable:
+        return []
+    amounts = node.status.allocatable
+    return [
+        ((name, unit), float(amounts[name].value()) if name in amounts else 0.0)
+        for name, unit in RESOURCE_UNITS.items()
+    ]
 
-    def _containers(self, member: str) -> Iterator[tuple[tuple[str, ...], float]]:
-        for meta in self._states.workloads.pods.values():
-            for status, container in _with_status(meta):
-                amounts = getattr(container.resources, member)
-                for name, unit in UNITS.items():
-                    if name in amounts:
-                        labels = (meta.uid, meta.name, meta.namespace, status.id, status.name)
-                        yield (name, unit, *labels), float(amounts[name].value())
+
+def _containers(
+    states: KubeStates, amounts_of: Callable[[ResourceRequirements], Mapping[str, Quantity]]
+) -> Iterator[tuple[tuple[str, ...], float]]:
+    for meta in states.workloads.pods.values():
+        for status, container in _with_status(meta):
+            amounts = amounts_of(container.resources)
+            for name, unit in RESOURCE_UNITS.items():
+                if name in amounts:
+                    labels = (meta.uid, meta.name, meta.namespace, status.id, status.name)
+                    yield (name, unit, *labels), float(amounts[name].value())
 
 
 def _with_status(meta: PodMeta) -> Iterator[tuple[ContainerMeta, Container]]:

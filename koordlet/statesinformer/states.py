@@ -1,7 +1,7 @@
-"""This node's objects and what runs on it: the state that collectors, strategies and reporters share (spec 02 §3).
+"""This node's API objects and workloads: the state that collectors, strategies and reporters share (spec 02 §3).
 
-Two sources behind one interface: `KubeStates` (API server and kubelet) and `LocalStates` (the cgroup tree alone). Both
-give `workloads`, an immutable picture that changes identity only when its content does.
+One interface, two sources: `KubeStates` (API server and kubelet) and `LocalStates` (the cgroup tree alone). Both
+provide `workloads`, an immutable snapshot whose identity changes only when its content does.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from koordlet.api.sloconfig import HostApplicationSpec
 from koordlet.app.logging import get_logger
 from koordlet.kube import Client, ObjectInformer
 from koordlet.statesinformer.callbacks import Callbacks, StateType
-from koordlet.statesinformer.nodemetric.status import Policy
-from koordlet.statesinformer.nodeslo.effective import Accepted
+from koordlet.statesinformer.nodemetric.status import ReportPolicy
+from koordlet.statesinformer.nodeslo.effective import AcceptedNodeSLO
 from koordlet.statesinformer.pods.informer import PodsInformer, SandboxDir, TaskIds
-from koordlet.statesinformer.pods.kubelet import Endpoint, KubeletClient, KubeletError, endpoint_of
+from koordlet.statesinformer.pods.kubelet import KubeletClient, KubeletError, kubelet_url
 from koordlet.statesinformer.pods.local import discover
 from koordlet.statesinformer.pods.model import PodMeta, Subject, SubjectKind, Workloads, subjects_of
 from koordlet.system.cgroup.naming import (
@@ -42,43 +42,50 @@ class States(Protocol):
 
     @property
     def workloads(self) -> Workloads:
-        """The current picture."""
+        """The current snapshot."""
         ...
 
 
-SPARED = 10
-"""Looks at the tree that can be spared in a row."""
+MAX_SKIPPED_WALKS = 10
+"""Walks of the cgroup tree that `LocalStates.refresh` skips in a row."""
+
+WalkCounts = Callable[[], tuple[int, int]]
+"""-> (walks of the cgroup tree by another component, walks of these that found a cgroup added or removed)."""
 
 
 class LocalStates:
-    """`koordlet --standalone`: whatever cgroups say; call `refresh` now and then."""
+    """`koordlet --standalone`: the workloads that the cgroup tree shows. Call `refresh` periodically."""
 
-    def __init__(self, dirs: Callable[[], Iterable[str]]) -> None:
+    def __init__(self, dirs: Callable[[], Iterable[str]], walk_counts: WalkCounts | None = None) -> None:
+        """`dirs` walks the cgroup tree. `walk_counts`: counters of another component that walks the same tree and
+        notices every cgroup that is added or removed; None where there is none."""
         self._dirs = dirs
-        self._known: tuple[str, ...] = ()
-        self._tree: tuple[int, int] | None = None
-        self._spared = 0
+        self._walk_counts = walk_counts
+        self._known_dirs: tuple[str, ...] = ()
+        self._last_counts: tuple[int, int] | None = None
+        self._skipped = 0
         self.workloads = Workloads()
-        self.tree: Callable[[], tuple[int, int]] | None = None
-        """(how often somebody else has walked the same tree, at how many of these times it was another than before),
-        where somebody does and notices every cgroup that comes or goes."""
 
     def expire(self) -> None:
-        """Look at the next `refresh` in any case."""
-        self._tree = None
+        """Walk the tree at the next `refresh` in any case."""
+        self._last_counts = None
 
     def refresh(self) -> None:
-        """Look again; the picture stays the same object if nothing changed. Where the tree has been walked since the
-        last time and was the same, there is nothing to look at; a renamed cgroup is found after `SPARED` times."""
-        tree, before = None if self.tree is None else self.tree(), self._tree
-        unchanged = tree is not None and before is not None and tree[0] > before[0] and tree[1] == before[1]
-        if unchanged and self._spared < SPARED:
-            self._tree, self._spared = tree, self._spared + 1
+        """Walk the tree; `workloads` stays the same object if nothing changed. The walk is skipped if the other
+        component walked the tree since the last refresh and found no change. A renamed cgroup changes no count and is
+        found after `MAX_SKIPPED_WALKS` refreshes."""
+        counts = None if self._walk_counts is None else self._walk_counts()
+        last = self._last_counts
+        unchanged = counts is not None and last is not None and counts[0] > last[0] and counts[1] == last[1]
+        self._last_counts = counts
+        if unchanged and self._skipped < MAX_SKIPPED_WALKS:
+            self._skipped += 1
             return
+        self._skipped = 0
         dirs = tuple(self._dirs())
-        self._tree, self._spared = tree, 0
-        if dirs != self._known:
-            self._known, self.workloads = dirs, discover(dirs, self.workloads.version + 1)
+        if dirs != self._known_dirs:
+            self._known_dirs = dirs
+            self.workloads = discover(dirs, self.workloads.version + 1)
 
 
 def kube_subjects(
@@ -109,9 +116,10 @@ def _host_app(driver: CgroupDriver, app: HostApplicationSpec) -> Subject:
 
 
 class KubeStates:
-    """The node's own objects by watch, its pods by polling the kubelet.
+    """The node's own API objects by watch, its pods by polling the kubelet.
 
-    The API server away: the last known state stays. No NodeSLO: no host applications (spec 02 §1.2).
+    While the API server is unreachable the last known state stays. Without a NodeSLO there are no host applications
+    (spec 02 §1.2).
     """
 
     def __init__(
@@ -119,26 +127,28 @@ class KubeStates:
         client: Client,
         node_name: str,
         *,
-        found_driver: Callable[[], CgroupDriver | None],
-        told_driver: Callable[[int], CgroupDriver] | None = None,
-        ask_config: bool = True,
+        tree_driver: Callable[[], CgroupDriver | None],
+        process_driver: Callable[[int], CgroupDriver] | None = None,
+        query_config: bool = True,
         address_type: str = "InternalIP",
         insecure: bool = False,
         read_only_port: int = 10255,
     ) -> None:
-        """`found_driver`: what the cgroup tree says of the kubelet's driver. `told_driver`: what the kubelet's process
-        was told, by its port; raises NamingError. `ask_config`: whether the kubelet may be asked for its
-        configuration."""
+        """`tree_driver`: the kubelet's cgroup driver as the cgroup tree shows it. `process_driver`: the driver that the
+        process listening on this port was started with; raises NamingError. `query_config`: whether the kubelet may be
+        queried for its configuration."""
         self.node_name = node_name
         self.node = ObjectInformer(client, Node, node_name)
         self.node_slo = ObjectInformer(client, NodeSLO, node_name)
-        self._accepted = Accepted()
+        self._accepted_slo = AcceptedNodeSLO()
         self.node_metric = ObjectInformer(client, NodeMetric, node_name)
         self.workloads = Workloads()
-        self._found_driver, self._told_driver, self._ask_config = found_driver, told_driver, ask_config
+        self._tree_driver = tree_driver
+        self._process_driver = process_driver
+        self._query_config = query_config
         self._driver: CgroupDriver | None = None
         self._address = (address_type, insecure, read_only_port)
-        self._policy = Policy()
+        self._default_policy = ReportPolicy()
         self._kubelet: KubeletClient | None = None
         self.pods: PodsInformer | None = None
         self.callbacks = Callbacks(
@@ -157,70 +167,70 @@ class KubeStates:
         )
         self.node.add_handler(on_add=lambda new: self._node_changed(None, new), on_update=self._node_changed)
 
-    def ask(
+    def connect(
         self, kubelet: KubeletClient, task_ids: TaskIds | None = None, sandbox_dir: SandboxDir | None = None
     ) -> PodsInformer:
-        """Take pods from this kubelet, with the threads of their containers where `task_ids` reads them, and with their
-        sandboxes where `sandbox_dir` finds them."""
+        """Poll pods from this kubelet. `task_ids` adds the threads of their containers, `sandbox_dir` the cgroups of
+        their sandboxes; None leaves them out."""
         self._kubelet = kubelet
         self.pods = PodsInformer(
             kubelet, lambda: self.driver, on_sync=self._pods_synced, task_ids=task_ids, sandbox_dir=sandbox_dir
         )
         return self.pods
 
-    def endpoint(self) -> Endpoint:
-        """Where the kubelet of the Node listens; raises KubeletError while the Node is unknown."""
+    def kubelet_url(self) -> str:
+        """URL of the Node's kubelet; raises KubeletError while the Node is unknown."""
         node = self.node.object
         if node is None:
             raise KubeletError(f"node {self.node_name} is not known yet")
         address_type, insecure, port = self._address
-        return endpoint_of(node, address_type, insecure=insecure, read_only_port=port)
+        return kubelet_url(node, address_type, insecure=insecure, read_only_port=port)
 
     @property
     def driver(self) -> CgroupDriver:
-        """The kubelet's cgroup driver: what its directories say; systemd while nothing says (spec 02 §2.1)."""
+        """The kubelet's cgroup driver, derived from its directories; systemd while it is unknown (spec 02 §2.1)."""
         if self._driver is None:
-            self._driver = self._found_driver()
+            self._driver = self._tree_driver()
         return self._driver or CgroupDriver.SYSTEMD
 
     async def sync_pods(self) -> None:
-        """One round with the kubelet; before its first pod the driver is asked of it too."""
+        """Query the kubelet once: its pods, and its cgroup driver while the cgroup tree shows none."""
         if self.pods is None or self._kubelet is None:
             raise KubeletError("no kubelet is configured")
-        await self.node.synced.wait()  # the Node says where the kubelet listens
-        if self._driver is None and self._found_driver() is None:
-            self._driver = await self._ask_driver(self._kubelet)
+        await self.node.synced.wait()  # the Node has the kubelet's address
+        if self._driver is None and self._tree_driver() is None:
+            self._driver = await self._query_driver(self._kubelet)
         await self.pods.sync()
 
-    async def _ask_driver(self, kubelet: KubeletClient) -> CgroupDriver | None:
-        """What the kubelet says of itself, else what its process was told; None while nobody says."""
+    async def _query_driver(self, kubelet: KubeletClient) -> CgroupDriver | None:
+        """The driver in the kubelet's configuration, else the one its process was started with; None if unknown."""
         try:
-            config = await kubelet.config() if self._ask_config else {}
+            config = await kubelet.config() if self._query_config else {}
         except KubeletError as error:
-            log.once(f"driver:{error}", "the kubelet does not tell its cgroup driver", error=str(error))
+            log.once(f"driver:{error}", "Cannot read the kubelet's configuration for its driver", error=str(error))
             config = {}
         name = str(config.get("cgroupDriver", ""))
         if name in (driver.value for driver in CgroupDriver):
             return CgroupDriver(name)
         node = self.node.object
-        served = None if node is None else node.status.daemon_endpoints.kubelet_endpoint
-        if self._told_driver is None or served is None or not served.port:
+        endpoint = None if node is None else node.status.daemon_endpoints.kubelet_endpoint
+        if self._process_driver is None or endpoint is None or not endpoint.port:
             return None
         try:
-            return self._told_driver(served.port)
+            return self._process_driver(endpoint.port)
         except NamingError as error:
-            log.once(f"driver:{error}", "the cgroup driver is not known; taking systemd's names", error=str(error))
+            log.once(f"driver:{error}", "The cgroup driver is unknown, assuming systemd", error=str(error))
             return None
 
     def rebuild(self) -> None:
-        """Make the picture anew; keep the old object when nothing changed."""
+        """Build `workloads` again. Subjects and version stay when the subjects did not change."""
         pods = self._pods
         subjects = kube_subjects(self.driver, pods, self.slo.host_applications)
-        known = self.workloads
-        if subjects == known.subjects:
-            self.workloads = Workloads(known.version, pods, known.subjects)
+        old = self.workloads
+        if subjects == old.subjects:
+            self.workloads = Workloads(old.version, pods, old.subjects)
         else:
-            self.workloads = Workloads(known.version + 1, pods, subjects)
+            self.workloads = Workloads(old.version + 1, pods, subjects)
 
     @property
     def _pods(self) -> MappingProxyType[str, PodMeta]:
@@ -243,17 +253,20 @@ class KubeStates:
     @property
     def slo(self) -> NodeSLOSpec:
         """The strategies in force; koordlet's defaults while there is no NodeSLO."""
-        found = self.node_slo.object
-        return self._accepted.take(None if found is None else found.spec)
+        node_slo = self.node_slo.object
+        return self._accepted_slo.update(None if node_slo is None else node_slo.spec)
 
     @property
     def slo_problems(self) -> Problems:
         """Section of NodeSLO -> field -> why it is not in force."""
-        self._accepted.take(None if self.node_slo.object is None else self.node_slo.object.spec)
-        return self._accepted.problems
+        node_slo = self.node_slo.object
+        self._accepted_slo.update(None if node_slo is None else node_slo.spec)
+        return self._accepted_slo.problems
 
     @property
-    def policy(self) -> Policy:
-        """How NodeMetric wants to be filled; the default while there is no object."""
-        found = self.node_metric.object
-        return self._policy if found is None else Policy.of(found.spec.metric_collect_policy, found.spec.predict_policy)
+    def policy(self) -> ReportPolicy:
+        """The policy in NodeMetric's spec; the default while the object does not exist."""
+        node_metric = self.node_metric.object
+        if node_metric is None:
+            return self._default_policy
+        return ReportPolicy.of(node_metric.spec.metric_collect_policy, node_metric.spec.predict_policy)

@@ -1,8 +1,8 @@
 """Keeps the Device of this node up to date: its GPUs, other accelerators and RDMA NICs (spec 02 §3.9, 08 §4).
 
-Every round looks at what the collectors found lately and writes what differs from the stored object. Of a kind that
-nobody told of lately the stored entries stay, for `HOLD_ROUNDS` rounds: a restart of koordlet, or a machine that was
-suspended, must not take a node's GPUs away. Rounds and not seconds, because the clock runs on while nobody looks.
+Each round takes the collectors' recent facts and writes the difference to the stored object. If a kind of device has no
+recent facts, its stored entries stay for `HOLD_ROUNDS` rounds: a restart of koordlet, or a machine that was suspended,
+must not remove a node's GPUs. The limit is in rounds, not in seconds, because the clock also runs during suspension.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from koordlet.app.logging import get_logger
 from koordlet.kube import Client
 from koordlet.prometheus import Registries
 from koordlet.statesinformer.devices.patch import new_object, patch_for
-from koordlet.statesinformer.devices.status import DeviceStatus, Inventory, describe
+from koordlet.statesinformer.devices.status import Inventory, NodeDevices, describe
 from koordlet.statesinformer.ownobject import OwnObject
 
 log = get_logger(__name__)
 
-REPORTS = "device_reports_total"
+REPORTS_METRIC = "device_reports_total"
 HOLD_ROUNDS = 120
-"""Rounds in a row in which a kind may be unknown before it counts as not there: six minutes at the usual period, so
-that NVML, which is tried every five, has a second try."""
+"""Consecutive rounds in which a kind may be unknown before it counts as absent: six minutes at the default period, so
+that NVML, which is retried every five, has a second attempt."""
 KINDS = ("xpus", "gpus", "rdma")
 TYPES = frozenset({GPU, RDMA})
 
 
 class DeviceReporter:
-    """`report` is one round; `stored` must run as a service of its own."""
+    """Call `report` periodically. Add the informer `stored` to the runner."""
 
     def __init__(
         self,
@@ -44,43 +44,46 @@ class DeviceReporter:
         registries: Registries,
         wall: Callable[[], float],
     ) -> None:
-        """`node` answers None while it does not know; `wall` gives seconds since 1970."""
-        self._own = OwnObject(client, Device, node_name, registries, reports=REPORTS, title="devices")
+        """`node` returns None while it is unknown; `wall` returns seconds since 1970."""
+        self._own = OwnObject(client, Device, node_name, registries, reports=REPORTS_METRIC, title="Device")
         self.stored = self._own.stored
-        self.problem: str | None = "not looked at yet"
-        """What is not known; fits `Health.check`."""
-        self.status: DeviceStatus | None = None
-        """What the last round found."""
-        self._node_name, self._node, self._inventory, self._wall = node_name, node, inventory, wall
-        self._unknown = dict.fromkeys(KINDS, 0)
-        """Rounds in a row that a kind was not known."""
+        self.problem: str | None = "not read yet"
+        """What is unknown; fits `Health.check`."""
+        self.status: NodeDevices | None = None
+        """The result of the last round."""
+        self._node_name = node_name
+        self._node = node
+        self._inventory = inventory
+        self._wall = wall
+        self._unknown_rounds = dict.fromkeys(KINDS, 0)
+        """Consecutive rounds in which a kind was unknown."""
 
     async def report(self) -> None:
-        """Look, compute, write; raises what the API server said, after counting it."""
+        """Compute and write; raises KubeError after counting it."""
         node = self._node()
         if node is None:
             self.problem = f"node {self._node_name} is not known yet"
-            self._own.skipped()
+            self._own.count_skipped()
             return
-        status = self.status = describe(self._settled(self._inventory()), Time.from_unix(self._wall()))
+        status = self.status = describe(self._with_absent(self._inventory()), Time.from_unix(self._wall()))
         self.problem = self._held(status)
         for problem in status.problems:
-            log.once(f"device:{problem}", "passed over for the node's devices", error=problem)
-        await self._own.bring_up_to_date(lambda: new_object(node, status), lambda found: patch_for(found, status))
+            log.once(f"device:{problem}", "Left out of the node's devices", error=problem)
+        await self._own.update(lambda: new_object(node, status), lambda stored: patch_for(stored, status))
 
-    def _held(self, status: DeviceStatus) -> str | None:
-        """Why the stored object tells of devices that nobody vouches for now."""
+    def _held(self, status: NodeDevices) -> str | None:
+        """The problem text if the stored object has devices of a type without recent facts."""
         stored = self.stored.object
-        held = {one.type for one in stored.spec.devices if one.type in TYPES} - status.types if stored else None
-        return f"nothing is heard of {', '.join(status.unknown)}: what was reported stays for now" if held else None
+        held = {device.type for device in stored.spec.devices if device.type in TYPES} - status.types if stored else None
+        return f"no recent data of {', '.join(status.unknown)}; keeping the reported devices" if held else None
 
-    def _settled(self, found: Inventory) -> Inventory:
-        """Kinds that were unknown for long are not there."""
-        gone: dict[str, Any] = {}
+    def _with_absent(self, inventory: Inventory) -> Inventory:
+        """Kinds that were unknown for more than `HOLD_ROUNDS` rounds count as absent."""
+        absent: dict[str, Any] = {}
         for kind in KINDS:
-            known = getattr(found, kind) is not None
-            self._unknown[kind] = 0 if known else self._unknown[kind] + 1
-            if self._unknown[kind] > HOLD_ROUNDS:
-                gone[kind] = ()
-                log.once(f"device:{kind}", "nothing is heard of a kind of devices: it counts as not there", kind=kind)
-        return replace(found, **gone)
+            known = getattr(inventory, kind) is not None
+            self._unknown_rounds[kind] = 0 if known else self._unknown_rounds[kind] + 1
+            if self._unknown_rounds[kind] > HOLD_ROUNDS:
+                absent[kind] = ()
+                log.once(f"device:{kind}", "No recent data of a kind of device, it counts as absent", kind=kind)
+        return replace(inventory, **absent)

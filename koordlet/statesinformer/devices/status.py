@@ -1,4 +1,4 @@
-"""What the Device of this node should say, from what collectors found (spec 02 §3.9, 08 §4.3-§4.6). Pure."""
+"""Computes the content of this node's Device from the collectors' facts (spec 02 §3.9, 08 §4.3-§4.6). Pure."""
 
 from __future__ import annotations
 
@@ -33,76 +33,79 @@ from koordlet.system.devices.pci import PciPlace
 
 NVIDIA: Final = "nvidia"
 WHOLE: Final = Quantity.of(100)
-"""Of a device, in percent."""
+"""100 % of a device."""
 PARTITION_LABEL: Final = names.LABEL_GPU_PARTITION_POLICY
 PARTITIONS: Final = names.ANNOTATION_GPU_PARTITIONS
 GPU_LABELS: Final = (names.LABEL_GPU_VENDOR, names.LABEL_GPU_MODEL, names.LABEL_GPU_DRIVER_VERSION)
-MAX_MESSAGE, MAX_REASON, MAX_LABEL = 32768, 1024, 63
+MAX_MESSAGE_CHARS = 32768
+MAX_REASON_CHARS = 1024
+MAX_LABEL_CHARS = 63
 _SHORT_NAMES: Final = {"gpu-core": names.RESOURCE_GPU_CORE, "gpu-memory": names.RESOURCE_GPU_MEMORY}
 _UNKNOWN_SOCKET: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """What collectors found. None: not known, because nobody looked yet or whoever looks has stopped."""
+    """The collectors' recent facts. None: unknown, because the collector has not run yet or has failed for long."""
 
     xpus: Sequence[XpuInfo] | None = ()
     gpus: Sequence[GpuInfo] | None = ()
     rdma: Sequence[RdmaInfo] | None = ()
     driver: str = ""
-    """version of NVIDIA's"""
+    """Version of NVIDIA's driver."""
     faults: Mapping[str, DeviceFault] = field(default_factory=dict)
-    """GPUs found unhealthy, by UUID"""
+    """Unhealthy GPUs by UUID."""
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceStatus:
-    """Everything of the object that is ours, as far as it is known."""
+class NodeDevices:
+    """The part of the Device object that koordlet owns, as far as it is known."""
 
     devices: tuple[DeviceInfo, ...]
-    """By type and minor."""
+    """Sorted by type and minor."""
     types: frozenset[str]
     """Types of which all devices are known."""
     labels: Mapping[str, str | None]
-    """None: must not be there."""
+    """None: the label must be absent."""
     partitions: str | None
-    """The annotation."""
+    """Value of the annotation."""
     partitioned: bool
-    """Whether `partitions` and the policy's label are ours to say; for NVIDIA's GPUs they are somebody else's."""
+    """Whether koordlet owns the annotation and the policy's label; for NVIDIA GPUs other writers do."""
     unknown: tuple[str, ...] = ()
-    """What is not known, for people."""
+    """Kinds without recent facts, for messages."""
     problems: tuple[str, ...] = ()
-    """What was passed over: for the log."""
+    """Inputs that were ignored, for the log."""
 
 
-def describe(found: Inventory, now: Time) -> DeviceStatus:
-    """The status. Accelerators of files come before NVML's; conditions are as of `now`."""
+def describe(inventory: Inventory, now: Time) -> NodeDevices:
+    """The desired content. Accelerators described in files have precedence over NVML's; conditions are as of `now`."""
     problems: list[str] = []
     devices: list[DeviceInfo] = []
     types: set[str] = set()
     labels: dict[str, str | None] = {}
     unknown: list[str] = []
     partitions, partitioned = None, False
-    if found.xpus is None or (not found.xpus and found.gpus is None):
-        unknown.append("GPUs" if found.xpus is not None else "accelerators")
+    if inventory.xpus is None or (not inventory.xpus and inventory.gpus is None):
+        unknown.append("GPUs" if inventory.xpus is not None else "accelerators")
     else:
         types.add(GPU)
         labels = dict.fromkeys(GPU_LABELS)
-        if found.xpus:
-            devices += [_xpu(one, now, problems) for one in found.xpus]
-            table = partition_table(found.xpus, problems)
-            partitions, partitioned = gpu_partitions_text(table) if table else None, True
-            labels.update(xpu_labels(found.xpus[0]))
-        elif found.gpus:
-            devices += [_gpu(one, found.faults.get(one.uuid), now) for one in found.gpus]
-            labels.update(gpu_labels(found.gpus, found.driver))
-    if found.rdma is None:
+        if inventory.xpus:
+            devices += [_xpu(xpu, now, problems) for xpu in inventory.xpus]
+            table = partition_table(inventory.xpus, problems)
+            partitions = gpu_partitions_text(table) if table else None
+            partitioned = True
+            labels.update(xpu_labels(inventory.xpus[0]))
+        elif inventory.gpus:
+            devices += [_gpu(gpu, inventory.faults.get(gpu.uuid), now) for gpu in inventory.gpus]
+            labels.update(gpu_labels(inventory.gpus, inventory.driver))
+    if inventory.rdma is None:
         unknown.append("RDMA NICs")
     else:
         types.add(RDMA)
-        devices += [_rdma(one) for one in found.rdma]
-    return DeviceStatus(
-        devices=tuple(sorted(devices, key=order)),
+        devices += [_rdma(nic) for nic in inventory.rdma]
+    return NodeDevices(
+        devices=tuple(sorted(devices, key=sort_key)),
         types=frozenset(types),
         labels=labels,
         partitions=partitions,
@@ -112,16 +115,13 @@ def describe(found: Inventory, now: Time) -> DeviceStatus:
     )
 
 
-def order(device: DeviceInfo) -> tuple[str, int, str]:
-    """The key that devices are sorted by."""
+def sort_key(device: DeviceInfo) -> tuple[str, int, str]:
+    """By type, minor, id."""
     return device.type, -1 if device.minor is None else device.minor, device.id
 
 
-# --- entries
-
-
 def _gpu(gpu: GpuInfo, fault: DeviceFault | None, now: Time) -> DeviceInfo:
-    """One of NVML; it has a condition only while it is unhealthy."""
+    """A GPU of NVML; it has a condition only while it is unhealthy."""
     place = gpu.place
     known = place is not None and place.node_id >= 0 and place.pcie_id and place.bus_id
     return DeviceInfo(
@@ -169,21 +169,18 @@ def _topology(place: PciPlace) -> DeviceTopology:
 
 
 def _amounts(xpu: XpuInfo, problems: list[str]) -> dict[str, Quantity]:
-    """Short names stand for Koordinator's; one that is spelt out wins over its short form."""
+    """Amounts by Koordinator's resource names; a full name has precedence over its short form."""
     amounts: dict[str, Quantity] = {}
     for name, text in sorted(xpu.resources.items(), key=lambda item: item[0] not in _SHORT_NAMES):
         try:
             amount = Quantity(text.strip())
             if amount < ZERO:
-                raise QuantityError(f"{text!r} is below 0")
+                raise QuantityError(f"{text!r} is negative")
         except QuantityError as error:
             problems.append(f"accelerator {xpu.uuid}: resources[{name}]: {error}")
             continue
         amounts[_SHORT_NAMES.get(name, name)] = amount
     return amounts
-
-
-# --- conditions
 
 
 def healthy_condition(fault: DeviceFault | None, now: Time) -> Condition:
@@ -199,24 +196,21 @@ def _condition(status: str, reason: str, message: str, now: Time) -> Condition:
         status=status,
         last_transition_time=now,
         reason=reason,
-        message=message[:MAX_MESSAGE],
+        message=message[:MAX_MESSAGE_CHARS],
     )
 
 
 def legal_reason(code: str) -> str:
-    """A vendor's error code as a condition may have it: characters that are not allowed are dropped.
+    """A vendor's error code as a condition's reason, without characters that are not allowed.
 
-    One illegal reason would have the API server refuse the whole Device, just when a device breaks.
+    With an invalid reason the API server would reject the whole Device, at the time when a device fails.
     """
     kept = re.sub(r"[^A-Za-z0-9_,:]", "", code)
-    return re.sub(r"^[^A-Za-z]+", "", kept)[:MAX_REASON].rstrip(",:") or "Unknown"
-
-
-# --- labels and partitions
+    return re.sub(r"^[^A-Za-z]+", "", kept)[:MAX_REASON_CHARS].rstrip(",:") or "Unknown"
 
 
 def gpu_labels(gpus: Sequence[GpuInfo], driver: str) -> dict[str, str | None]:
-    """Vendor; model and driver only where all GPUs are of one model."""
+    """Vendor; model and driver only if all GPUs are of the same model."""
     models = {gpu.model for gpu in gpus}
     model = models.pop() if len(models) == 1 else ""
     return {
@@ -237,13 +231,13 @@ def xpu_labels(first: XpuInfo) -> dict[str, str | None]:
 
 
 def legal_label(text: str) -> str | None:
-    """As a label's value: spaces and what else is not allowed become `-`. None for an empty one."""
+    """A valid label value: characters that are not allowed become `-`. None for an empty text."""
     legal = re.sub(r"[^A-Za-z0-9_.-]", "-", text.strip())
-    return legal.strip("-_.")[:MAX_LABEL].rstrip("-_.") or None
+    return legal.strip("-_.")[:MAX_LABEL_CHARS].rstrip("-_.") or None
 
 
 def partition_table(xpus: Iterable[XpuInfo], problems: list[str]) -> PartitionTable:
-    """Groups of linked devices by their size, each group once (spec 08 §4.5)."""
+    """Groups of linked devices by group size, each group once (spec 08 §4.5)."""
     table: PartitionTable = {}
     seen: set[tuple[int, ...]] = set()
     for xpu in xpus:
@@ -251,10 +245,10 @@ def partition_table(xpus: Iterable[XpuInfo], problems: list[str]) -> PartitionTa
             if not link.peer_minor or not link.type:
                 continue
             peers = [part.strip() for part in link.peer_minor.split(",")]
-            odd = [part for part in peers if not re.fullmatch(r"[0-9]{1,10}", part)]
-            if odd:
-                problems.append(f"accelerator {xpu.uuid}: p2pLinks: peerMinor: {odd[0]!r} is no number")
-            members = tuple(sorted({xpu.minor, *(int(part) for part in peers if part not in odd)}))
+            invalid = [part for part in peers if not re.fullmatch(r"[0-9]{1,10}", part)]
+            if invalid:
+                problems.append(f"accelerator {xpu.uuid}: p2pLinks: peerMinor: {invalid[0]!r} is not a number")
+            members = tuple(sorted({xpu.minor, *(int(part) for part in peers if part not in invalid)}))
             if members not in seen:
                 seen.add(members)
                 partition = GPUPartition(minors=list(members), gpu_link_type=link.type, allocation_score=1)

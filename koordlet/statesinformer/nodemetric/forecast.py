@@ -1,4 +1,4 @@
-"""What a prediction tells the NodeMetric reporter; made by `koordlet.prediction`, which sits above this layer."""
+"""The prediction that the NodeMetric reporter writes; computed by `koordlet.prediction`, in a layer above."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ class Amount:
         return Amount(self.cpu + other.cpu, self.memory + other.memory)
 
     def less(self, other: Amount) -> Amount:
-        """What is left when `other` is taken, never below zero."""
+        """self - other, with a minimum of zero."""
         return Amount(max(self.cpu - other.cpu, 0), max(self.memory - other.memory, 0))
 
     def least(self, other: Amount) -> Amount:
-        """The smaller of each."""
+        """The minimum per resource."""
         return Amount(min(self.cpu, other.cpu), min(self.memory, other.memory))
 
     def most(self, other: Amount) -> Amount:
-        """The greater of each."""
+        """The maximum per resource."""
         return Amount(max(self.cpu, other.cpu), max(self.memory, other.memory))
 
     def with_margin(self, percent: int) -> Amount:
-        """This much and `percent` more, truncated."""
+        """Increased by `percent`, truncated."""
         return Amount(self.cpu * (100 + percent) // 100, self.memory * (100 + percent) // 100)
 
 
-TRIFLE = Amount(50, 32 << 20)
-"""A move of so little is no news, whatever share of next to nothing it is."""
+MIN_CHANGE = Amount(50, 32 << 20)
+"""A smaller change is never reported early, whatever percentage of a small amount it is."""
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """For Prod pods: how much of what they requested can be lent, and their peak with the system's."""
+    """For Prod pods: how much of their requests can be overcommitted, and their peak use including the system's."""
 
     reclaimable: Amount | None = None
     peak: Amount | None = None
@@ -51,24 +51,24 @@ class Forecast:
 
     @classmethod
     def none(cls, problem: str) -> Self:
-        """Nothing can be told."""
+        """A forecast with neither amount."""
         return cls(problem=problem)
 
-    def moved(self, earlier: Forecast, percent: float) -> bool:
-        """Whether any amount differs from `earlier` by more than `percent` of it and by more than a trifle, or came or
-        went."""
+    def changed(self, earlier: Forecast, percent: float) -> bool:
+        """Whether an amount was added or removed, or differs from `earlier` by more than `percent` of it and by more
+        than `MIN_CHANGE`."""
         return any(
-            _moved(new, old, percent)
+            _changed(new, old, percent)
             for new, old in ((self.reclaimable, earlier.reclaimable), (self.peak, earlier.peak))
         )
 
 
-def _moved(new: Amount | None, old: Amount | None, percent: float) -> bool:
+def _changed(new: Amount | None, old: Amount | None, percent: float) -> bool:
     if new is None or old is None:
         return new is not old
-    pairs = ((new.cpu, old.cpu, TRIFLE.cpu), (new.memory, old.memory, TRIFLE.memory))
+    pairs = ((new.cpu, old.cpu, MIN_CHANGE.cpu), (new.memory, old.memory, MIN_CHANGE.memory))
     return any(abs(now - before) > max(percent * before / 100, least) for now, before, least in pairs)
 
 
 Forecaster = Callable[[Sequence[PodMeta], int | None], Forecast]
-"""(pods with samples, cold start in seconds as NodeMetric's spec has it) -> forecast."""
+"""(pods with samples, cold start in seconds from NodeMetric's spec) -> forecast."""

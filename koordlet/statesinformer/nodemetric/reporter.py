@@ -1,12 +1,12 @@
 """Writes NodeMetric.status (spec 02 §7.2, §11.4).
 
-The manager creates the object and writes its spec; without an object nothing is reported. The status goes out as one
-merge patch that names every field of ours, so nothing of another writer is lost and there is nothing to conflict with.
-A failed write is counted and tried again with fresh figures after the next interval.
+The manager creates the object and writes its spec; without an object nothing is reported. The status is written as one
+merge patch that names each field koordlet owns, so fields of other writers are kept and no conflict can occur. A failed
+write is counted and retried with new figures after the next interval.
 
-Between reports `check` looks at the prediction: one that moved by more than the threshold goes out at once. No report
-is ever left out because little changed, and however long the interval is, one goes out before consumers take the last
-for stale (they do after 180 s).
+Between reports `check` compares the prediction with the reported one and reports at once if it changed by more than the
+threshold. No report is omitted because little changed. However long the interval is, a report is written before
+consumers consider the last one stale, which they do after 180 s.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from koordlet.prometheus import Registries
 from koordlet.statesinformer.nodemetric.forecast import Amount, Forecast, Forecaster
 from koordlet.statesinformer.nodemetric.status import (
     Extensions,
-    Policy,
+    ReportPolicy,
     build_status,
     measured_pods,
     retain,
@@ -35,14 +35,14 @@ from koordlet.statesinformer.states import KubeStates
 
 log = get_logger(__name__)
 
-CHECK_SECONDS = 20.0
-MAX_AGE_SECONDS = 150.0
-"""A report older than this is renewed whatever the interval; consumers take one of 180 s for stale."""
-UNITS = {"cpu": "core", "memory": "byte"}
+CHECK_PERIOD_S = 20.0
+MAX_REPORT_AGE_S = 150.0
+"""An older report is renewed whatever the interval; consumers consider a report stale after 180 s."""
+RESOURCE_UNITS = {"cpu": "core", "memory": "byte"}
 
 
 class NodeMetricReporter:
-    """`report` is one round, `check` looks whether one is due before its time."""
+    """`report` builds and writes one status; `check` does so only if a report is due before the next interval."""
 
     def __init__(
         self,
@@ -54,20 +54,24 @@ class NodeMetricReporter:
         clock: Callable[[], float],
         wall: Callable[[], float],
         forecast: Forecaster | None = None,
-        extensions: Extensions | None = None,
         mirror: bool = False,
     ) -> None:
-        """`mirror`: also export what was reported as gauges (gate NodeMetricPromMetrics)."""
-        self._client, self._states, self._cache, self._registries = client, states, cache, registries
-        self._clock, self._wall, self._forecaster = clock, wall, forecast
-        self.extensions = extensions or Extensions()
+        """`mirror`: also export the reported usage as gauges (gate NodeMetricPromMetrics)."""
+        self._client = client
+        self._states = states
+        self._cache = cache
+        self._registries = registries
+        self._clock = clock
+        self._wall = wall
+        self._forecaster = forecast
+        self._extensions = Extensions()
         self.last: NodeMetricStatus | None = None
-        """What was written last."""
-        self._writing = asyncio.Lock()
-        self._foreseen: Forecast | None = None
-        self._written: Forecast | None = None
-        self._tried_at = clock()
-        self._retained: Policy | None = None
+        """The status that was written last."""
+        self._write_lock = asyncio.Lock()
+        self._forecast: Forecast | None = None
+        self._reported_forecast: Forecast | None = None
+        self._attempted_at = clock()
+        self._retained_policy: ReportPolicy | None = None
         if mirror:
             for member in ("node_usage", "system_usage"):
                 registries.view(f"node_metric_{member}", lambda member=member: self._usage(member))
@@ -76,20 +80,24 @@ class NodeMetricReporter:
             registries.view("node_priority_resource_reclaimable", self._reclaimable)
             registries.view("node_resource_priority_reclaimable_status", self._reclaimable_status)
 
+    def extend(self, extensions: Extensions) -> None:
+        """Add these extensions to each report from now on."""
+        self._extensions = extensions
+
     async def report(self) -> None:
-        """Build and write; raises what the API server said, after counting it."""
-        async with self._writing:
+        """Build and write a status; raises KubeError after counting it."""
+        async with self._write_lock:
             await self._report()
 
     async def check(self) -> None:
-        """Report now if the prediction moved by more than the policy's threshold, or the last report is old."""
-        if self._writing.locked() or self._states.node_metric.object is None or self.last is None:
+        """Report now if the prediction changed by more than the policy's threshold, or the last report is old."""
+        if self._write_lock.locked() or self._states.node_metric.object is None or self.last is None:
             return
         now = self._clock()
-        if now - self._tried_at >= MAX_AGE_SECONDS:
+        if now - self._attempted_at >= MAX_REPORT_AGE_S:
             reason = "age"
-        elif self._written is not None and self._predict_now(now).moved(
-            self._written, self._states.policy.diff_percent
+        elif self._reported_forecast is not None and self._predict_now(now).changed(
+            self._reported_forecast, self._states.policy.diff_percent
         ):
             reason = "prediction"
         else:
@@ -100,7 +108,9 @@ class NodeMetricReporter:
     async def _report(self) -> None:
         if self._states.node_metric.object is None:
             log.once(
-                "no NodeMetric", "NodeMetric is not reported: the object does not exist", node=self._states.node_name
+                "no NodeMetric",
+                "NodeMetric is not reported because the object does not exist",
+                node=self._states.node_name,
             )
             self._registries.count("node_metric_reports_total", "skipped")
             return
@@ -112,10 +122,11 @@ class NodeMetricReporter:
             policy,
             now=self._clock(),
             update_time=Time.from_unix(self._wall()),
-            forecast=self._forecast,
-            extensions=self.extensions,
+            forecast=self._predict,
+            extensions=self._extensions,
         )
-        self._tried_at, self._written = self._clock(), None
+        self._attempted_at = self._clock()
+        self._reported_forecast = None
         try:
             await self._client.patch(
                 NodeMetric,
@@ -125,62 +136,68 @@ class NodeMetricReporter:
                 field_manager="koordlet",
             )
         except NotFound:
-            self._registries.count("node_metric_reports_total", "skipped")  # deleted since the watch last told
+            self._registries.count("node_metric_reports_total", "skipped")  # deleted since the last watch event
             return
         except Exception:
             self._registries.count("node_metric_reports_total", "failed")
             raise
-        self.last, self._written = status, self._foreseen
+        self.last = status
+        self._reported_forecast = self._forecast
         self._registries.count("node_metric_reports_total", "succeeded")
 
-    def _retain(self, policy: Policy) -> None:
-        if policy == self._retained:
+    def _retain(self, policy: ReportPolicy) -> None:
+        if policy == self._retained_policy:
             return
-        self._retained = policy
+        self._retained_policy = policy
         seconds = retain(self._cache, policy)
-        if seconds < policy.longest:
+        if seconds < policy.longest_window:
             log.warning(
-                "the metric cache does not look back as far as NodeMetric wants", wanted=policy.longest, kept=seconds
+                "The metric cache keeps less history than NodeMetric's longest window",
+                window_seconds=policy.longest_window,
+                kept_seconds=seconds,
             )
 
-    def _forecast(self, pods: Sequence[PodMeta], cold_start: int | None) -> Forecast:
+    def _predict(self, pods: Sequence[PodMeta], cold_start: int | None) -> Forecast:
         if self._forecaster is None:
             return Forecast()
-        self._foreseen = found = self._forecaster(pods, cold_start)
-        if found.problem:
-            log.once(f"forecast:{found.problem}", "no prediction for Prod", reason=found.problem)
-        return found
+        forecast = self._forecaster(pods, cold_start)
+        if forecast.problem:
+            log.once(f"forecast:{forecast.problem}", "No prediction for Prod", reason=forecast.problem)
+        self._forecast = forecast
+        return forecast
 
     def _predict_now(self, now: float) -> Forecast:
         policy = self._states.policy
         measured = measured_pods(self._cache, self._states.workloads.pods, policy, now - policy.aggregate_seconds, now)
-        return self._forecast([pod for pod, _ in measured], policy.cold_start_seconds)
-
-    # --- gauges
+        return self._predict([pod for pod, _ in measured], policy.cold_start_seconds)
 
     def _reclaimable(self) -> list[tuple[tuple[str, str, str], float]]:
-        if self._foreseen is None:
+        if self._forecast is None:
             return []
-        amount = self._foreseen.reclaimable or Amount()
+        amount = self._forecast.reclaimable or Amount()
         return [((PROD, "cpu", "core"), amount.cpu / 1000), ((PROD, "memory", "byte"), float(amount.memory))]
 
     def _reclaimable_status(self) -> list[tuple[tuple[str], float]]:
-        if self._foreseen is None:  # nothing was asked yet, which is no failure
+        if self._forecast is None:  # no prediction was requested yet, which is not a failure
             return []
-        return [((PROD,), 0.0 if self._foreseen.reclaimable is not None else 1.0)]
+        return [((PROD,), 0.0 if self._forecast.reclaimable is not None else 1.0)]
 
     def _usage(self, member: str) -> list[tuple[tuple[str, str], float]]:
         if self.last is None or self.last.node_metric is None:
             return []
         resources = getattr(self.last.node_metric, member).resources
-        return [((name, UNITS[name]), float(amount)) for name, amount in resources.items() if name in UNITS]
+        return [
+            ((name, RESOURCE_UNITS[name]), float(amount))
+            for name, amount in resources.items()
+            if name in RESOURCE_UNITS
+        ]
 
     def _numa(self, member: str) -> list[tuple[tuple[str, str, str], float]]:
         if self.last is None or self.last.node_metric is None:
             return []
         return [
-            ((str(node.numa_node_id), name, UNITS[name]), float(amount))
+            ((str(node.numa_node_id), name, RESOURCE_UNITS[name]), float(amount))
             for node in self.last.node_metric.numa_usages
             for name, amount in getattr(node, member).resources.items()
-            if name in UNITS
+            if name in RESOURCE_UNITS
         ]

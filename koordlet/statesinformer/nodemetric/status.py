@@ -1,4 +1,4 @@
-"""NodeMetric.status from the metric cache: pure, one read of each series (spec 02 §7.3; windows: `usage.py`)."""
+"""Builds NodeMetric.status from the metric cache with one read of each series (spec 02 §7.3). Pure."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from koordlet.metriccache import Aggregation, MetricCache
 from koordlet.metriccache.facts import FACT_GPU
 from koordlet.metriccache.ring import Key
 from koordlet.statesinformer.nodemetric.forecast import Amount, Forecast
-from koordlet.statesinformer.nodemetric.usage import GpuSeries, Usage, amounts, memory_kind
+from koordlet.statesinformer.nodemetric.usage import GpuSeries, WindowedUsage, amounts, memory_kind
 from koordlet.statesinformer.pods.model import PodMeta, Subject, SubjectKind, Workloads
 
 MIN_AGGREGATE_SECONDS = 60
 MIN_REPORT_SECONDS = 30
 AVG = Aggregation.AVG
-GPU_STALE_SECONDS = 300.0
+GPU_MAX_AGE_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class ReportPolicy:
     """NodeMetric's spec over its defaults, with koordlet's floors applied (spec 02 §7.1, §11.4)."""
 
     aggregate_seconds: int = 300
@@ -45,46 +45,49 @@ class Policy:
     durations: tuple[Duration, ...] = (Duration("5m"), Duration("10m"), Duration("30m"))
     memory: str = USAGE_WITHOUT_PAGE_CACHE
     diff_percent: int = 5
-    """a prediction that moved by more is reported early"""
+    """A prediction that changed by more is reported early."""
     cold_start_seconds: int | None = None
-    """None: as koordlet's flag says"""
+    """None: the value of koordlet's flag."""
 
     @classmethod
     def of(cls, spec: CollectPolicy | None, predict: PredictPolicy | None = None) -> Policy:
         """Absent fields take the default; a non-positive window counts as absent."""
-        default, spec, predict = cls(), spec or CollectPolicy(), predict or PredictPolicy()
-        given = spec.node_aggregate_policy.durations if spec.node_aggregate_policy else []
+        default = cls()
+        spec = spec or CollectPolicy()
+        predict = predict or PredictPolicy()
+        durations = spec.node_aggregate_policy.durations if spec.node_aggregate_policy else []
         percent = predict.resource_diff_threshold_percent
         return cls(
             aggregate_seconds=max(spec.aggregate_duration_seconds or default.aggregate_seconds, MIN_AGGREGATE_SECONDS),
             report_seconds=max(spec.report_interval_seconds or default.report_seconds, MIN_REPORT_SECONDS),
-            durations=tuple(d for d in given if d.seconds > 0) or default.durations,
+            durations=tuple(duration for duration in durations if duration.seconds > 0) or default.durations,
             memory=spec.node_memory_collect_policy or default.memory,
             diff_percent=default.diff_percent if percent is None else percent,
             cold_start_seconds=predict.cold_start_period_seconds,
         )
 
     @property
-    def longest(self) -> float:
-        """Seconds that the longest window looks back."""
+    def longest_window(self) -> float:
+        """In seconds."""
         return max(float(self.aggregate_seconds), *(duration.seconds for duration in self.durations))
 
 
 @dataclass(frozen=True, slots=True)
 class Extensions:
-    """What others add to a report: the interference detector, for one. Each gives None where it has nothing."""
+    """Extensions that other components add to a report, for example the interference detector. None: nothing to add."""
 
     of_pod: Callable[[str], dict[str, Any] | None] = lambda _: None
-    """by pod UID: `status.podsMetric[].extensions`"""
+    """Pod UID -> `status.podsMetric[].extensions`."""
     of_node: Callable[[], dict[str, Any] | None] = lambda: None
-    """`status.extensions`"""
+    """`status.extensions`."""
 
 
-def retain(cache: MetricCache, policy: Policy) -> float:
-    """Have the cache look back as far as the policy does; the seconds that the longest window will really have."""
+def retain(cache: MetricCache, policy: ReportPolicy) -> float:
+    """Make the cache keep the history that the policy's windows need. Returns the seconds that it keeps for the longest
+    window, which may be fewer."""
     for kind in _AVERAGED:
         cache.retain(kind, policy.aggregate_seconds)
-    return min(cache.retain(kind, policy.longest) for kind in _AGGREGATED)
+    return min(cache.retain(kind, policy.longest_window) for kind in _AGGREGATED)
 
 
 _AGGREGATED = (
@@ -97,7 +100,7 @@ _AGGREGATED = (
     "sys_cpu_usage",
     "sys_memory_usage",
 )
-"""Series that every configured window is taken of."""
+"""Series that are aggregated over each configured window."""
 _AVERAGED = (
     *(f"{level}_numa_{name}_usage" for level in ("node", "sys") for name in ("cpu", "memory")),
     *(f"{level}_cpu_usage" for level in ("pod", "host_application")),
@@ -112,7 +115,7 @@ _AVERAGED = (
 def build_status(
     cache: MetricCache,
     workloads: Workloads,
-    policy: Policy,
+    policy: ReportPolicy,
     *,
     now: float,
     update_time: Time,
@@ -120,9 +123,10 @@ def build_status(
     extensions: Extensions = Extensions(),
 ) -> NodeMetricStatus:
     """The status for windows that end at `now` (the cache's clock)."""
-    start, earliest = now - policy.aggregate_seconds, now - policy.longest
-    gpus = cache.facts.get(FACT_GPU, newer_than=now - GPU_STALE_SECONDS) or ()
-    node = Usage.read(
+    start = now - policy.aggregate_seconds
+    earliest = now - policy.longest_window
+    gpus = cache.facts.get(FACT_GPU, newer_than=now - GPU_MAX_AGE_S) or ()
+    node = WindowedUsage.read(
         cache,
         "node_cpu_usage",
         memory_kind(cache, "node", policy.memory, start),
@@ -130,11 +134,11 @@ def build_status(
         now,
         GpuSeries(cache, "node", gpus, earliest, now),
     )
-    system = Usage.read(cache, "sys_cpu_usage", "sys_memory_usage", earliest, now)
+    system = WindowedUsage.read(cache, "sys_cpu_usage", "sys_memory_usage", earliest, now)
     measured = measured_pods(cache, workloads.pods, policy, start, now)
-    foreseen = forecast([pod for pod, _ in measured], policy.cold_start_seconds)
+    prediction = forecast([pod for pod, _ in measured], policy.cold_start_seconds)
     devices = GpuSeries(cache, "pod", gpus, start, now).by_owner(start, [AVG])[AVG]
-    apart = _containers(cache, [pod for pod, _ in measured], policy, start, now)
+    per_container = _containers(cache, [pod for pod, _ in measured], policy, start, now)
     return NodeMetricStatus(
         update_time=update_time,
         node_metric=NodeMetricInfo(
@@ -151,21 +155,21 @@ def build_status(
                 pod_usage=msgspec.structs.replace(usage, devices=devices.get((pod.uid,), [])),
                 priority=pod.priority_class,
                 qos=pod.qos,
-                extensions={**(extensions.of_pod(pod.uid) or {}), **apart.get(pod.uid, {})} or None,
+                extensions={**(extensions.of_pod(pod.uid) or {}), **per_container.get(pod.uid, {})} or None,
             )
             for pod, usage in measured
         ],
         host_application_metric=_host_apps(cache, workloads.subjects, policy, start, now),
-        prod_reclaimable_metric=ReclaimableMetric(resource=_predicted(foreseen.reclaimable)),
-        prod_peak_metric=None if foreseen.peak is None else ReclaimableMetric(resource=_predicted(foreseen.peak)),
+        prod_reclaimable_metric=ReclaimableMetric(resource=_predicted(prediction.reclaimable)),
+        prod_peak_metric=None if prediction.peak is None else ReclaimableMetric(resource=_predicted(prediction.peak)),
         extensions=extensions.of_node(),
     )
 
 
 def measured_pods(
-    cache: MetricCache, pods: Mapping[str, PodMeta], policy: Policy, start: float, end: float
+    cache: MetricCache, pods: Mapping[str, PodMeta], policy: ReportPolicy, start: float, end: float
 ) -> list[tuple[PodMeta, ResourceMap]]:
-    """Pods with a sample of CPU and of memory in the window, by namespace and name, and their average use."""
+    """Pods that have CPU and memory samples in the window, with their average use, sorted by namespace and name."""
     cpu, memory = _means(cache, "pod", [(uid,) for uid in pods], policy, start, end)
     return [
         (pod, amounts(cpu[key], memory[key]))
@@ -175,23 +179,24 @@ def measured_pods(
 
 
 def _containers(
-    cache: MetricCache, pods: Iterable[PodMeta], policy: Policy, start: float, end: float
+    cache: MetricCache, pods: Iterable[PodMeta], policy: ReportPolicy, start: float, end: float
 ) -> dict[str, dict[str, Any]]:
-    """Pod UID -> extension with what each of its containers uses; of pods in which several run."""
-    several = [pod for pod in pods if sum(one.running for one in pod.containers) > 1]
-    if not several:
+    """Pod UID -> extension with the use of each container, for pods with more than one running container."""
+    running = {pod.uid: [container for container in pod.containers if container.running] for pod in pods}
+    running = {uid: containers for uid, containers in running.items() if len(containers) > 1}
+    if not running:
         return {}
-    keys = [(one.id,) for pod in several for one in pod.containers if one.running]
+    keys = [(container.id,) for containers in running.values() for container in containers]
     cpu, memory = _means(cache, "container", keys, policy, start, end)
     return {
-        pod.uid: {
+        uid: {
             CONTAINERS_KEY: {
-                one.name: to_builtins(amounts(cpu[key], memory[key]))["resources"]
-                for one in pod.containers
-                if one.running and (key := (one.id,)) in cpu and key in memory
+                container.name: to_builtins(amounts(cpu[key], memory[key]))["resources"]
+                for container in containers
+                if (key := (container.id,)) in cpu and key in memory
             }
         }
-        for pod in several
+        for uid, containers in running.items()
     }
 
 
@@ -220,7 +225,7 @@ def _numa(cache: MetricCache, start: float, end: float) -> list[NUMAUsage]:
 
 
 def _host_apps(
-    cache: MetricCache, subjects: Iterable[Subject], policy: Policy, start: float, end: float
+    cache: MetricCache, subjects: Iterable[Subject], policy: ReportPolicy, start: float, end: float
 ) -> list[HostApplicationMetricInfo]:
     apps = sorted((s for s in subjects if s.kind is SubjectKind.HOST_APP), key=lambda s: s.name)
     cpu, memory = _means(cache, "host_application", [(app.key,) for app in apps], policy, start, end)
@@ -234,7 +239,7 @@ def _host_apps(
 
 
 def _means(
-    cache: MetricCache, level: str, keys: Sequence[Key], policy: Policy, start: float, end: float
+    cache: MetricCache, level: str, keys: Sequence[Key], policy: ReportPolicy, start: float, end: float
 ) -> tuple[dict[Key, float], dict[Key, float]]:
     kinds = (f"{level}_cpu_usage", memory_kind(cache, level, policy.memory, start))
     cpu, memory = (cache.window(kind, start, end, keys).aggregate([AVG])[AVG] for kind in kinds)
@@ -244,8 +249,8 @@ def _means(
 def status_patch(status: NodeMetricStatus) -> dict[str, object]:
     """A JSON merge patch that makes the object's status equal to `status`.
 
-    A merge patch keeps what it does not name, so fields that are absent now are named with null. Lists are replaced
-    whole and need no such care.
+    A merge patch keeps fields that it does not name, so absent fields are set to null. Lists are replaced as a whole
+    and need no null.
     """
     return {"status": _with_nulls(status)}
 

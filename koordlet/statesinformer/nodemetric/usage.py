@@ -1,8 +1,8 @@
-"""Usage of one thing over several windows, from one read of each series (spec 02 §7.3). Pure over the metric cache.
+"""CPU, memory and GPU use over several windows, from one read of each series (spec 02 §7.3). Pure.
 
-CPU is `trunc(cores * 1000)` milli, memory `trunc(bytes)`; the cache's 24 bits must not make 699 milli of 700. An
-aggregated entry is `{}` while its CPU samples span less than half of its window, so that consumers do not take a fresh
-start for an idle node.
+CPU is `trunc(cores * 1000)` milli-cores, memory `trunc(bytes)`. The cache stores 24-bit mantissas, so CPU is rounded up
+by one bit before it is truncated: 700 milli must not become 699. An aggregated entry is `{}` while its CPU samples
+cover less than half of its window, so that consumers do not mistake a fresh start for an idle node.
 """
 
 from __future__ import annotations
@@ -36,33 +36,33 @@ WIRE_KEYS = {
     P95: Aggregation.P95,
     P99: Aggregation.P99,
 }
-COVERED_SHARE = 0.5
-STORED = 1 + 2**-23
-"""More than what rounding to 24 bits may have taken off."""
+MIN_COVERED_SHARE = 0.5
+ROUNDING_FACTOR = 1 + 2**-23
+"""Compensates more than rounding to 24 bits can have subtracted."""
 
 
 def memory_kind(cache: MetricCache, level: str, policy: str, since: float) -> str:
     """The memory series of `level` (node, pod, host_application) under NodeMetric's policy.
 
-    A policy whose collector has written nothing since then falls back to plain usage: reporting nothing would hide
-    the node.
+    If the collector of the policy's series has written nothing since `since`, this is the plain usage: without any
+    memory series the node would not be reported.
     """
     plain = f"{level}_memory_usage"
-    wanted = {
+    selected = {
         USAGE_WITH_PAGE_CACHE: f"{level}_memory_usage_with_page_cache",
         USAGE_WITH_HOT_PAGE_CACHE: f"{level}_memory_with_hot_page_usage",
     }.get(policy, plain)
     if policy == USAGE_WITH_HOT_PAGE_CACHE and not cache.facts.get(FACT_COLD_MEMORY, newer_than=since):
         return plain
-    ring = cache.rings.get(wanted)
-    return wanted if ring is not None and ring.newest >= since else plain
+    ring = cache.rings.get(selected)
+    return selected if ring is not None and ring.newest >= since else plain
 
 
 def amounts(cores: float, memory_bytes: float, devices: list[DeviceInfo] | None = None) -> ResourceMap:
-    """cpu and memory as the wire has them."""
+    """CPU and memory in the wire format."""
     return ResourceMap(
         resources={
-            "cpu": Quantity.milli(int(cores * 1000 * STORED)),
+            "cpu": Quantity.milli(int(cores * 1000 * ROUNDING_FACTOR)),
             "memory": Quantity.of(int(memory_bytes), BINARY_SI),
         },
         devices=devices or [],
@@ -70,7 +70,7 @@ def amounts(cores: float, memory_bytes: float, devices: list[DeviceInfo] | None 
 
 
 class GpuSeries:
-    """Usage of GPUs by the node or by pods: `level` is node or pod. Read once; asked for by window and reduction."""
+    """GPU use by the node or by pods (`level`: node or pod). Read once, reduced per window and aggregation."""
 
     def __init__(self, cache: MetricCache, level: str, gpus: Sequence[GpuInfo], start: float, end: float) -> None:
         self._gpus = gpus
@@ -78,23 +78,23 @@ class GpuSeries:
         self._windows: list[Window] = [cache.window(kind, start, end) for kind in kinds]
 
     def by_owner(self, start: float, kinds: Sequence[Aggregation]) -> dict[Aggregation, dict[Key, list[DeviceInfo]]]:
-        """Devices by owner: the labels before those of the GPU. One without samples is left out."""
-        owned: dict[Aggregation, dict[Key, list[DeviceInfo]]] = {kind: {} for kind in kinds}
+        """Devices by owner, which is the series key without the GPU's labels. A GPU without samples is omitted."""
+        by_owner: dict[Aggregation, dict[Key, list[DeviceInfo]]] = {kind: {} for kind in kinds}
         if not self._gpus:
-            return owned
+            return by_owner
         core, memory = (window.since(start).aggregate(kinds) for window in self._windows)
-        known = {(str(gpu.minor), gpu.uuid): gpu for gpu in self._gpus}
+        gpus = {(str(gpu.minor), gpu.uuid): gpu for gpu in self._gpus}
         for kind in kinds:
             for key in sorted(core[kind].keys() & memory[kind].keys(), key=lambda key: (key[:-2], int(key[-2]))):
-                gpu = known.get((key[-2], key[-1]))
+                gpu = gpus.get((key[-2], key[-1]))
                 if gpu is not None:
                     device = gpu_usage(gpu, core[kind][key], memory[kind][key])
-                    owned[kind].setdefault(key[:-2], []).append(device)
-        return owned
+                    by_owner[kind].setdefault(key[:-2], []).append(device)
+        return by_owner
 
 
 def gpu_usage(gpu: GpuInfo, core_percent: float, memory: float) -> DeviceInfo:
-    """One GPU as the wire has it. `health` is written and means nothing here."""
+    """One GPU in the wire format. The format requires `health`; it has no meaning here."""
     ratio = int(100 * memory / gpu.memory_total) if gpu.memory_total > 0 else 0
     return DeviceInfo(
         type="gpu",
@@ -109,8 +109,8 @@ def gpu_usage(gpu: GpuInfo, core_percent: float, memory: float) -> DeviceInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
-    """CPU and memory of the node or its system over the longest window; shorter ones are cut from it."""
+class WindowedUsage:
+    """CPU and memory of the node or its system over the longest window; shorter windows are slices of it."""
 
     cpu: Points
     memory: Points
@@ -121,26 +121,28 @@ class Usage:
     def read(
         cls, cache: MetricCache, cpu: str, memory: str, start: float, end: float, gpus: GpuSeries | None = None
     ) -> Usage:
-        """The one read."""
+        """Read each series once."""
         return cls(cache.query(cpu, start, end), cache.query(memory, start, end), end, gpus)
 
     def average(self, seconds: float) -> ResourceMap:
-        """Mean of the last `seconds`; empty without samples of either."""
+        """Mean of the last `seconds`; empty if either series has no samples."""
         return self._reduce(seconds, [Aggregation.AVG]).get(Aggregation.AVG, ResourceMap())
 
     def aggregated(self, duration: Duration) -> AggregatedUsage:
-        """All five reductions of one window, each `{}` while half of it is not covered."""
+        """All five aggregations of one window, each `{}` while samples cover less than half of it."""
         reduced: dict[Aggregation, ResourceMap] = {}
-        if self.cpu.since(self.end - duration.seconds).covered >= COVERED_SHARE * duration.seconds:
+        if self.cpu.since(self.end - duration.seconds).covered >= MIN_COVERED_SHARE * duration.seconds:
             reduced = self._reduce(duration.seconds, list(WIRE_KEYS.values()))
         usage = {key: reduced.get(kind, ResourceMap()) for key, kind in WIRE_KEYS.items()}
         return AggregatedUsage(usage=usage, duration=duration)
 
     def _reduce(self, seconds: float, kinds: list[Aggregation]) -> dict[Aggregation, ResourceMap]:
         start = self.end - seconds
-        cpu, memory = self.cpu.since(start), self.memory.since(start)
+        cpu = self.cpu.since(start)
+        memory = self.memory.since(start)
         if not len(cpu.values) or not len(memory.values):
             return {}
-        cores, used = cpu.aggregates(kinds), memory.aggregates(kinds)
+        cores = cpu.aggregates(kinds)
+        used = memory.aggregates(kinds)
         devices = self.gpus.by_owner(start, kinds) if self.gpus is not None else {}
         return {kind: amounts(cores[kind], used[kind], devices.get(kind, {}).get((), [])) for kind in kinds}

@@ -1,7 +1,7 @@
-"""Says on the Node what of its NodeSLO is not in force, and why: condition `NodeSLOInvalid`, an Event, a count.
+"""Reports which fields of the NodeSLO are not in force, and why: Node condition `NodeSLOInvalid`, an Event, a count.
 
-The condition is written only when it differs from what the Node shows, so a node with a good NodeSLO is never written
-to. An API server that refuses is tried again at the next look.
+The condition is written only when it differs from the Node's current one, so a Node with a valid NodeSLO is never
+written to. A failed write is retried at the next `update`.
 """
 
 from __future__ import annotations
@@ -17,42 +17,46 @@ from koordlet.kube import Client, EventRecorder, PatchKind
 from koordlet.prometheus import Registries
 from koordlet.statesinformer.states import KubeStates
 
-TYPE = "NodeSLOInvalid"
-ACCEPTED, NOT_TAKEN = "NodeSLOAccepted", "NodeSLONotTaken"
-SECONDS = 5.0
-"""Between two looks."""
-AGAIN_SECONDS = 60.0
-"""After which a condition that the Node still does not show is written again."""
-SHOWN = 5
-"""Fields in a message."""
-MALFORMED = "spec"
-TAKEN = "NodeSLO is taken as it is"
+CONDITION_TYPE = "NodeSLOInvalid"
+ACCEPTED_REASON = "NodeSLOAccepted"
+INVALID_REASON = "NodeSLONotTaken"
+UPDATE_PERIOD_S = 5.0
+REWRITE_AFTER_S = 60.0
+"""A condition that the Node does not show this long after it was written is written again."""
+MAX_FIELDS_IN_MESSAGE = 5
+MALFORMED_FIELD = "spec"
+ACCEPTED_MESSAGE = "all of NodeSLO is in force"
 
 
-def message(found: dict[str, str]) -> str:
-    """`field: reason` of the first few; stable for the same problems."""
-    said = [f"{path}: {reason}" for path, reason in sorted(found.items())]
-    rest = f"; and {len(said) - SHOWN} more" if len(said) > SHOWN else ""
-    return "; ".join(said[:SHOWN]) + rest
+def message(problems: dict[str, str]) -> str:
+    """`field: reason` of the first `MAX_FIELDS_IN_MESSAGE` fields; the same for the same problems."""
+    lines = [f"{path}: {reason}" for path, reason in sorted(problems.items())]
+    rest = f"; and {len(lines) - MAX_FIELDS_IN_MESSAGE} more" if len(lines) > MAX_FIELDS_IN_MESSAGE else ""
+    return "; ".join(lines[:MAX_FIELDS_IN_MESSAGE]) + rest
 
 
-def condition(found: dict[str, str], node: Node, now: Time) -> NodeCondition | None:
-    """What to write; None when the Node shows it already, or has nothing to take back."""
-    old = node.status.condition(TYPE)
-    if not found and (old is None or old.status == "False"):
+def condition(problems: dict[str, str], node: Node, now: Time) -> NodeCondition | None:
+    """The condition to write; None if the Node already shows it, or if there is no problem and none was reported."""
+    old = node.status.condition(CONDITION_TYPE)
+    if not problems and (old is None or old.status == "False"):
         return None
-    status, reason = ("True", NOT_TAKEN) if found else ("False", ACCEPTED)
-    text = f"the last good values stay: {message(found)}" if found else TAKEN
+    status, reason = ("True", INVALID_REASON) if problems else ("False", ACCEPTED_REASON)
+    text = f"the last valid values stay in force: {message(problems)}" if problems else ACCEPTED_MESSAGE
     if old is not None and (old.status, old.reason, old.message) == (status, reason, text):
         return None
     since = now if old is None or old.status != status else old.last_transition_time or now
     return NodeCondition(
-        type=TYPE, status=status, last_heartbeat_time=now, last_transition_time=since, reason=reason, message=text
+        type=CONDITION_TYPE,
+        status=status,
+        last_heartbeat_time=now,
+        last_transition_time=since,
+        reason=reason,
+        message=text,
     )
 
 
-class SLOCondition:
-    """`look` is one round; `problems` what it found, path -> reason."""
+class NodeSLOCondition:
+    """Call `update` periodically. `problems`: field path -> reason."""
 
     def __init__(
         self,
@@ -63,46 +67,54 @@ class SLOCondition:
         *,
         wall: Callable[[], float],
     ) -> None:
-        self._states, self._client, self._events, self._wall = states, client, events, wall
+        self._states = states
+        self._client = client
+        self._events = events
+        self._wall = wall
         self._written: NodeCondition | None = None
-        self._at = 0.0
+        self._written_at = 0.0
         registries.view("node_slo_problems", self._rows)
 
     @property
     def problems(self) -> dict[str, str]:
         """Field of NodeSLO's spec -> why it is not in force."""
-        found = slocheck.lines(self._states.slo_problems)
+        problems = slocheck.lines(self._states.slo_problems)
         if self._states.node_slo.malformed:
-            found[MALFORMED] = self._states.node_slo.malformed
-        return found
+            problems[MALFORMED_FIELD] = self._states.node_slo.malformed
+        return problems
 
-    async def look(self) -> None:
-        """Write the condition and send the Event when something changed. Raises KubeError after trying."""
+    async def update(self) -> None:
+        """Write the condition and send the Event if something changed. Raises KubeError."""
         node = self._states.node.object
         if node is None:
             return
-        wanted = condition(self.problems, node, Time.from_unix(self._wall()))
-        if wanted is None or self._on_its_way(wanted):
+        new = condition(self.problems, node, Time.from_unix(self._wall()))
+        if new is None or self._just_written(new):
             return
-        body: dict[str, Any] = {"status": {"conditions": [to_builtins(wanted)]}}
+        body: dict[str, Any] = {"status": {"conditions": [to_builtins(new)]}}
         await self._client.patch(
-            Node, node.metadata.name, body=body, kind=PatchKind.STRATEGIC, subresource="status",
+            Node,
+            node.metadata.name,
+            body=body,
+            kind=PatchKind.STRATEGIC,
+            subresource="status",
             field_manager="koordlet",
-        )  # fmt: skip
-        self._written, self._at = wanted, self._wall()
-        if wanted.status == "True":
-            self._events.warning(node, wanted.reason, f"NodeSLO is not taken as it is; {wanted.message}")
+        )
+        self._written = new
+        self._written_at = self._wall()
+        if new.status == "True":
+            self._events.warning(node, new.reason, f"NodeSLO is only partly in force; {new.message}")
         else:
-            self._events.normal(node, wanted.reason, wanted.message)
+            self._events.normal(node, new.reason, new.message)
 
-    def _on_its_way(self, wanted: NodeCondition) -> bool:
-        """Whether it was just written, and the watch has yet to show it."""
+    def _just_written(self, new: NodeCondition) -> bool:
+        """Whether it was written less than `REWRITE_AFTER_S` ago, and the watch may not have delivered it yet."""
         old = self._written
-        same = old is not None and (old.status, old.message) == (wanted.status, wanted.message)
-        return same and 0 <= self._wall() - self._at < AGAIN_SECONDS
+        same = old is not None and (old.status, old.message) == (new.status, new.message)
+        return same and 0 <= self._wall() - self._written_at < REWRITE_AFTER_S
 
     def _rows(self) -> list[tuple[tuple[str, ...], float]]:
         counts = {section: float(len(fields)) for section, fields in self._states.slo_problems.items()}
         if self._states.node_slo.malformed:
-            counts[MALFORMED] = 1.0
+            counts[MALFORMED_FIELD] = 1.0
         return [((section,), count) for section, count in sorted(counts.items())]

@@ -1,7 +1,7 @@
-"""The NodeSLO that is in force: what the object says over koordlet's defaults (spec 02 §3.6), and what of it is not.
+"""The NodeSLO in force: the object's spec over koordlet's defaults (spec 02 §3.6), without invalid sections.
 
-A section with a value that can't be acted on (out of range, contradictory, an unknown word) is not taken: the last good
-one stays in force, the others count. Before there was a good one the defaults hold.
+A section with an invalid value (out of range, contradictory, unknown keyword) is ignored and the last valid version of
+that section stays in force, or the defaults if there was none. The other sections take effect.
 """
 
 from __future__ import annotations
@@ -17,50 +17,53 @@ from koordlet.app.logging import get_logger
 
 log = get_logger(__name__)
 
-HELD = {name: section.attribute for name, section in slocheck.SECTIONS.items()} | {
+ATTRIBUTES = {name: section.attribute for name, section in slocheck.SECTIONS.items()} | {
     slocheck.HOST_APPLICATIONS: "host_applications"
 }
-"""Sections whose last good value stays; the interference strategy's does so in `interference.policy`."""
+"""Section -> attribute of NodeSLOSpec, of the sections whose last valid version is kept here. `interference.policy`
+keeps the interference strategy's."""
 
 
 def effective(spec: NodeSLOSpec | None) -> NodeSLOSpec:
-    """Every strategy filled in; None (no NodeSLO yet) gives the defaults.
+    """`spec` with the defaults filled in; None (no NodeSLO yet) gives the defaults.
 
-    Host applications and extensions are taken as they are. Unlike the original, extension keys without a default are
-    kept: a plug-in of a newer release must find its settings.
+    Host applications and extensions are copied unchanged. Unlike Koordinator, extension keys without a default are
+    kept, so that a plug-in of a newer release has its settings.
     """
-    given = spec or NodeSLOSpec()
+    spec = spec or NodeSLOSpec()
     return NodeSLOSpec(
-        resource_used_threshold_with_be=effective_threshold(given.resource_used_threshold_with_be),
-        resource_qos_strategy=effective_qos(given.resource_qos_strategy),
-        cpu_burst_strategy=effective_cpu_burst(given.cpu_burst_strategy),
-        system_strategy=effective_system(given.system_strategy),
-        extensions=given.extensions,
-        host_applications=given.host_applications,
+        resource_used_threshold_with_be=effective_threshold(spec.resource_used_threshold_with_be),
+        resource_qos_strategy=effective_qos(spec.resource_qos_strategy),
+        cpu_burst_strategy=effective_cpu_burst(spec.cpu_burst_strategy),
+        system_strategy=effective_system(spec.system_strategy),
+        extensions=spec.extensions,
+        host_applications=spec.host_applications,
     )
 
 
-class Accepted:
-    """`take` is cheap while the object is the same. `problems`: section -> field -> why it is not in force."""
+class AcceptedNodeSLO:
+    """`update` is cheap while the object is the same. `problems`: section -> field -> why it is not in force."""
 
     def __init__(self) -> None:
         self._seen: NodeSLOSpec | None = None
-        self._good = NodeSLOSpec()
+        self._valid = NodeSLOSpec()
         self._effective = effective(None)
         self.problems: slocheck.Problems = {}
 
-    def take(self, spec: NodeSLOSpec | None) -> NodeSLOSpec:
-        """The strategies in force now. None (no NodeSLO) forgets what was good."""
+    def update(self, spec: NodeSLOSpec | None) -> NodeSLOSpec:
+        """Take this spec and return the strategies in force. None (no NodeSLO) discards the last valid sections."""
         if spec is self._seen:
             return self._effective
         self._seen = spec
-        given = spec or NodeSLOSpec()
-        found = slocheck.problems(given)
-        held: Mapping[str, object] = {
-            attribute: getattr(self._good, attribute) for name, attribute in HELD.items() if name in found
+        new = spec or NodeSLOSpec()
+        self.problems = slocheck.problems(new)
+        kept: Mapping[str, object] = {
+            attribute: getattr(self._valid, attribute)
+            for name, attribute in ATTRIBUTES.items()
+            if name in self.problems
         }
-        self._good = msgspec.structs.replace(given, **held)
-        self._effective, self.problems = effective(self._good), found
-        for path, reason in slocheck.lines(found).items():
-            log.warning("NodeSLO not taken; the last good section stays", field=path, reason=reason)
+        self._valid = msgspec.structs.replace(new, **kept)
+        self._effective = effective(self._valid)
+        for path, reason in slocheck.lines(self.problems).items():
+            log.warning("Invalid field in NodeSLO, keeping the last valid section", field=path, reason=reason)
         return self._effective

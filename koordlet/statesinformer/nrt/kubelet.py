@@ -1,5 +1,4 @@
-"""What the kubelet's configuration and its CPU manager say about the node's CPUs (spec 02 §3.8, step 4). Pure, but
-for the one file that is read."""
+"""The node's CPUs according to the kubelet's configuration and its CPU manager's checkpoint (spec 02 §3.8, step 4)."""
 
 from __future__ import annotations
 
@@ -30,11 +29,11 @@ class KubeletStateError(RuntimeError):
 
 
 class ReservedCPUError(ValueError):
-    """The kubelet's configuration does not say which CPUs it keeps; names the field."""
+    """The reserved CPUs in the kubelet's configuration are missing or invalid; names the field."""
 
 
 class KubeletConfig(Frozen):
-    """The fields of a KubeletConfiguration that concern CPUs; all others may have any shape (`logging` did change)."""
+    """The CPU-related fields of a KubeletConfiguration. All others may have any type: that of `logging` changed once."""
 
     cpu_manager_policy: str = ""
     cpu_manager_policy_options: dict[str, str] = msgspec.field(default_factory=dict)
@@ -45,20 +44,20 @@ class KubeletConfig(Frozen):
     system_reserved: dict[str, str] = msgspec.field(default_factory=dict)
 
 
-def kubelet_config(given: Mapping[str, object]) -> KubeletConfig:
-    """The `kubeletconfig` of /configz. Raises WireError naming the field."""
-    return convert(given, KubeletConfig, where="kubelet /configz: kubeletconfig")
+def kubelet_config(configz: Mapping[str, object]) -> KubeletConfig:
+    """Decode the `kubeletconfig` of /configz. Raises WireError naming the field."""
+    return convert(configz, KubeletConfig, where="kubelet /configz: kubeletconfig")
 
 
 def topology_policy(config: KubeletConfig | None) -> str:
-    """The element of `topologyPolicies`: scope x policy, `None` for what Kubernetes would not align or we not know."""
+    """The element of `topologyPolicies`: policy and scope, or `None` for a policy that does not align or is unknown."""
     policy = _POLICIES.get(config.topology_manager_policy) if config else None
     scope = _SCOPES.get(config.topology_manager_scope or "container") if config else None
     return f"{policy}{scope}" if policy and scope else NO_POLICY
 
 
 def reserved_cpus(config: KubeletConfig, cpus: Sequence[CPUInfo]) -> CPUs:
-    """The CPUs that a kubelet with the static policy gives to nobody. Raises ReservedCPUError."""
+    """The CPUs that a kubelet with the static policy assigns to no container. Raises ReservedCPUError."""
     everything = frozenset(cpu.id for cpu in cpus)
     if config.reserved_system_cpus:
         try:
@@ -66,7 +65,7 @@ def reserved_cpus(config: KubeletConfig, cpus: Sequence[CPUInfo]) -> CPUs:
         except CPUListError as error:
             raise ReservedCPUError(f"reservedSystemCPUs: {error}") from error
         if not listed <= everything:
-            raise ReservedCPUError(f"reservedSystemCPUs: {format_cpus(listed - everything)} is not on this machine")
+            raise ReservedCPUError(f"reservedSystemCPUs: this machine has no CPUs {format_cpus(listed - everything)}")
         return listed
     total = ZERO
     for name, amounts in (("kubeReserved", config.kube_reserved), ("systemReserved", config.system_reserved)):
@@ -75,7 +74,7 @@ def reserved_cpus(config: KubeletConfig, cpus: Sequence[CPUInfo]) -> CPUs:
         except ValueError as error:
             raise ReservedCPUError(f"{name}.cpu: {error}") from error
     if total <= ZERO:
-        raise ReservedCPUError("the policy is static but kubeReserved.cpu + systemReserved.cpu is not above 0")
+        raise ReservedCPUError("the policy is static but kubeReserved.cpu + systemReserved.cpu is not greater than 0")
     try:
         return take_by_topology(cpus, everything, total.value())
     except NotEnoughCPUs as error:
@@ -83,7 +82,7 @@ def reserved_cpus(config: KubeletConfig, cpus: Sequence[CPUInfo]) -> CPUs:
 
 
 def cpu_manager_policy(config: KubeletConfig | None, reserved: CPUs) -> KubeletCPUManagerPolicy:
-    """The annotation; empty when the kubelet was not asked."""
+    """The annotation; empty if the kubelet's configuration is not queried."""
     if config is None:
         return KubeletCPUManagerPolicy()
     return KubeletCPUManagerPolicy(
@@ -98,8 +97,8 @@ class _State(Frozen):
 
 
 def read_cpu_manager_state(directory: Path) -> Mapping[str, Mapping[str, str]]:
-    """Pod uid -> container -> CPU list, from the kubelet's checkpoint; nothing when there is none or it is empty.
-    Raises KubeletStateError."""
+    """Pod UID -> container -> CPU list, from the kubelet's checkpoint; empty if the file is missing or empty. Raises
+    KubeletStateError."""
     path = directory / STATE_FILE
     try:
         text = path.read_bytes()
@@ -117,18 +116,18 @@ def read_cpu_manager_state(directory: Path) -> Mapping[str, Mapping[str, str]]:
 
 
 def pinned_by_kubelet(state: Mapping[str, Mapping[str, str]], pods: Iterable[PodMeta]) -> list[PodCPUAlloc]:
-    """CPUs that the kubelet itself gave to pods, by uid. Left out: LS and BE pods, and pods whose CPUs koordlet
-    manages. CPU lists that cannot be parsed are passed over, as is a pod without any; the kubelet knows pods that are
-    not here (yet, or any more)."""
-    known = {meta.uid: meta for meta in pods}
+    """CPUs that the kubelet assigned to pods, by UID. Omitted: LS and BE pods, pods whose CPUs koordlet manages, CPU
+    lists that cannot be parsed, and pods without any CPU list. The checkpoint may have pods that koordlet does not list
+    yet or no longer."""
+    metas = {meta.uid: meta for meta in pods}
     allocs = []
     for uid, containers in sorted(state.items()):
-        meta = known.get(uid)
+        meta = metas.get(uid)
         if meta is not None and meta.pod is not None:
-            labelled = raw_qos(meta.pod.metadata.labels)
-            if labelled in (LS, BE) or _managed_by_koordlet(meta.pod.metadata.annotations):
+            qos = raw_qos(meta.pod.metadata.labels)
+            if qos in (LS, BE) or _managed_by_koordlet(meta.pod.metadata.annotations):
                 continue
-        cpus = frozenset().union(*(_lenient(text) for text in containers.values()))
+        cpus = frozenset().union(*(_parse_or_empty(text) for text in containers.values()))
         if cpus:
             allocs.append(
                 PodCPUAlloc(
@@ -149,7 +148,7 @@ def _managed_by_koordlet(annotations: Mapping[str, str]) -> bool:
         return False
 
 
-def _lenient(text: str) -> CPUs:
+def _parse_or_empty(text: str) -> CPUs:
     try:
         return parse_cpus(text)
     except CPUListError:

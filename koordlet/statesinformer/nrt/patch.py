@@ -1,8 +1,9 @@
-"""From a topology status to what is written: does the stored object differ, and by which patch (spec 02 §3.8). Pure.
+"""The merge patch that makes the stored NodeResourceTopology equal to a topology status (spec 02 §3.8). Pure.
 
-Ours are eight annotations, two labels, `topologyPolicies`, and within the zones the resources of `OWNED_RESOURCES`.
-What others put into zones of ours (devices, costs) stays and counts for no difference; zones that this machine does
-not have go. Zones are a list and therefore written whole, so the patch names the resourceVersion that it was made for.
+koordlet owns eight annotations, two labels, `topologyPolicies`, and the resources `OWNED_RESOURCES` of the zones. What
+other writers add to these zones (devices, costs) is kept and never causes a write; zones that this machine does not
+have are removed. A merge patch replaces the list of zones as a whole, so the patch names the resourceVersion that it
+was made for.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from koordlet.statesinformer.ownobject import owned_by
 
 
 def new_object(node: Node, status: TopologyStatus) -> NodeResourceTopology:
-    """The object to create: named like the node and gone with it."""
+    """The object to create, owned by the Node."""
     labels = {key: value for key, value in _labels(status).items() if value is not None}
     return NodeResourceTopology(
         metadata=owned_by(node, labels=labels, annotations=dict(status.annotations)),
@@ -29,7 +30,7 @@ def new_object(node: Node, status: TopologyStatus) -> NodeResourceTopology:
 
 
 def patch_for(stored: NodeResourceTopology, status: TopologyStatus) -> dict[str, Any]:
-    """The merge patch that brings `stored` up to date; empty when it is."""
+    """The merge patch that updates `stored`; empty if it is up to date."""
     meta: dict[str, Any] = {}
     annotations = {
         key: text
@@ -51,12 +52,12 @@ def patch_for(stored: NodeResourceTopology, status: TopologyStatus) -> dict[str,
     return patch
 
 
-def merged_zones(stored: Iterable[Zone], ours: Iterable[Zone]) -> list[Zone]:
-    """Our zones, each with what others keep in the stored one."""
-    known = {zone.name: zone for zone in stored}
+def merged_zones(stored: Iterable[Zone], computed: Iterable[Zone]) -> list[Zone]:
+    """The computed zones, each with the other writers' part of the stored zone."""
+    stored_by_name = {zone.name: zone for zone in stored}
     merged = []
-    for zone in ours:
-        old = known.get(zone.name, zone)
+    for zone in computed:
+        old = stored_by_name.get(zone.name, zone)
         foreign = [resource for resource in old.resources if resource.name not in OWNED_RESOURCES]
         merged.append(
             Zone(
@@ -72,28 +73,28 @@ def merged_zones(stored: Iterable[Zone], ours: Iterable[Zone]) -> list[Zone]:
 
 
 def _labels(status: TopologyStatus) -> dict[str, str | None]:
-    """None: must not be there."""
+    """None: the label must be absent."""
     return {
         LABEL_MANAGED_BY: MANAGED_BY_KOORDINATOR,
         LABEL_ENABLE_NUMA_RESERVATION: status.numa_reservation or None,
     }
 
 
-def _zones_differ(stored: list[Zone], ours: tuple[Zone, ...]) -> bool:
-    if [(zone.name, zone.type) for zone in stored] != [(zone.name, zone.type) for zone in ours]:
+def _zones_differ(stored: list[Zone], computed: tuple[Zone, ...]) -> bool:
+    if [(zone.name, zone.type) for zone in stored] != [(zone.name, zone.type) for zone in computed]:
         return True
-    return any(_owned(old) != _owned(new) for old, new in zip(stored, ours, strict=True))
+    return any(_owned(old) != _owned(new) for old, new in zip(stored, computed, strict=True))
 
 
 def _owned(zone: Zone) -> Mapping[str, ResourceInfo]:
     return {resource.name: resource for resource in zone.resources if resource.name in OWNED_RESOURCES}
 
 
-def _same_json(stored: str | None, ours: str) -> bool:
-    """Whether two texts say the same; the order of keys does not matter."""
-    if stored is None or stored == ours:
-        return stored == ours
+def _same_json(stored: str | None, computed: str) -> bool:
+    """Whether two JSON texts are equal, regardless of the order of keys."""
+    if stored is None or stored == computed:
+        return stored == computed
     try:
-        return bool(decode(stored, Any) == decode(ours, Any))
+        return bool(decode(stored, Any) == decode(computed, Any))
     except WireError:
         return False

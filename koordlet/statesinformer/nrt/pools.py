@@ -1,4 +1,4 @@
-"""CPUs that pods have for themselves, and the pools that are left for the others (spec 02 §3.8, step 7). Pure."""
+"""CPUs pinned to pods, and the pools of CPUs that the other pods share (spec 02 §3.8, step 7). Pure."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from koordlet.statesinformer.pods.model import PodMeta
 
 @dataclass(frozen=True, slots=True)
 class PinnedPod:
-    """A pod to which the scheduler gave CPUs."""
+    """A pod to which the scheduler assigned CPUs."""
 
     uid: str
     qos: str
-    """As labelled; empty without a label."""
+    """The value of its label; empty without a label."""
     cpus: CPUs
 
 
 def pinned_pods(pods: Iterable[PodMeta]) -> tuple[list[PinnedPod], dict[str, str]]:
-    """Pods with CPUs of their own, and what is wrong with annotations that cannot be read (pod uid -> text)."""
+    """Pods with pinned CPUs, and the errors of annotations that cannot be decoded (pod UID -> message)."""
     pinned, problems = [], {}
     for meta in pods:
         if meta.pod is None:
@@ -42,17 +42,17 @@ def pinned_pods(pods: Iterable[PodMeta]) -> tuple[list[PinnedPod], dict[str, str
 
 
 def shared_pools(cpus: Sequence[CPUInfo], shared: CPUs, withheld: CPUs) -> list[CPUSharedPool]:
-    """The CPUs of `shared` by NUMA node, sorted by socket and node; less those `withheld`, which may leave a pool
-    without CPUs but does not remove it."""
+    """The CPUs of `shared` without those `withheld`, one pool per NUMA node, sorted by socket and node. A pool whose
+    CPUs are all withheld stays as an empty pool."""
     pools: dict[int, tuple[int, set[int]]] = {}
     for cpu in cpus:
         if cpu.id in shared:
             pools.setdefault(cpu.node, (cpu.socket, set()))[1].add(cpu.id)
-    made = [
+    by_node = [
         CPUSharedPool(socket=socket, node=node, cpuset=format_cpus(members - withheld))
         for node, (socket, members) in pools.items()
     ]
-    return sorted(made, key=lambda pool: (pool.socket, pool.node))
+    return sorted(by_node, key=lambda pool: (pool.socket, pool.node))
 
 
 def pool_cpus(pools: Iterable[CPUSharedPool]) -> CPUs:
@@ -62,17 +62,20 @@ def pool_cpus(pools: Iterable[CPUSharedPool]) -> CPUs:
 
 @dataclass(frozen=True, slots=True)
 class SharePools:
-    """The pools of the latency-sensitive pods without CPUs of their own, and those of BestEffort pods."""
+    """The pools of latency-sensitive pods without pinned CPUs, and those of BestEffort pods."""
 
     ls: list[CPUSharedPool]
     be: list[CPUSharedPool]
 
 
 def split(cpus: Sequence[CPUInfo], usable: CPUs, pinned: Iterable[PinnedPod], withheld: CPUs) -> SharePools:
-    """LS pods keep off every pinned CPU, BE pods only off those of LSE pods."""
-    own, exclusive = set[int](), set[int]()
+    """The LS pools exclude all pinned CPUs, the BE pools only those of LSE pods."""
+    pinned_cpus = set[int]()
+    exclusive = set[int]()
     for pod in pinned:
-        own |= pod.cpus
+        pinned_cpus |= pod.cpus
         if pod.qos == LSE:
             exclusive |= pod.cpus
-    return SharePools(shared_pools(cpus, usable - own, withheld), shared_pools(cpus, usable - exclusive, withheld))
+    return SharePools(
+        ls=shared_pools(cpus, usable - pinned_cpus, withheld), be=shared_pools(cpus, usable - exclusive, withheld)
+    )

@@ -1,7 +1,7 @@
-"""What NodeResourceTopology says about this node, computed from facts alone (spec 02 §3.8). Pure.
+"""Computes the content of this node's NodeResourceTopology from facts (spec 02 §3.8). Pure.
 
-`compute` is called by the reporter in each round; its result is compared, published within koordlet and, when it
-differs from what the API server holds, written.
+The reporter calls `compute` in each round, compares the result, publishes it within koordlet and writes it if the
+API server's object differs.
 """
 
 from __future__ import annotations
@@ -42,22 +42,22 @@ _SYSTEM_QOS: Final[Annotation[SystemQOSResource]] = Annotation(names.ANNOTATION_
 
 
 class TopologyError(RuntimeError):
-    """The topology cannot be told in this round; the message says what is missing or wrong."""
+    """The topology cannot be computed; the message names the missing or invalid input."""
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
-    """The CPUs and the memory of this machine, as the metrics advisor found them."""
+class MachineInfo:
+    """The CPUs and the memory of this machine, from the metrics advisor."""
 
     cpus: CpuTopology
     basic: wire.CPUBasicInfo
     numa: Mapping[int, NumaMemInfo]
-    """Huge pages only where they are to be told apart from memory (gate HugePageReport)."""
+    """Has huge pages only if they are reported separately from memory (gate HugePageReport)."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopologyStatus:
-    """Everything of the object that is ours."""
+    """The part of the object that koordlet owns."""
 
     annotations: Mapping[str, str]
     numa_reservation: str
@@ -68,22 +68,22 @@ class TopologyStatus:
     """By NUMA node number."""
     pools: SharePools
     problems: Mapping[str, str] = field(default_factory=dict, compare=False)
-    """What was passed over, by the uid of its pod or the key of its annotation: for the log."""
+    """Inputs that were ignored: UID of the pod, or key of the annotation -> message for the log."""
 
 
 def compute(
-    machine: Machine,
+    machine: MachineInfo,
     node: Node,
     pods: Sequence[PodMeta],
     *,
     kubelet: KubeletConfig | None,
     kubelet_state: Mapping[str, Mapping[str, str]],
 ) -> TopologyStatus:
-    """The status. `kubelet` is None when it is not asked; `kubelet_state` counts under the static policy only.
-    Raises TopologyError."""
+    """The desired status. `kubelet`: its configuration, None if it is not queried. `kubelet_state`: the CPU manager's
+    checkpoint, used with the static policy only. Raises TopologyError."""
     cpus = cpu_infos(machine.cpus)
     if not cpus:
-        raise TopologyError("no CPU is known")
+        raise TopologyError("no CPUs are known")
     everything = frozenset(cpu.id for cpu in cpus)
     pinned, problems = pinned_pods(pods)
 
@@ -95,12 +95,12 @@ def compute(
         except ReservedCPUError as error:
             problems["kubelet"] = f"kubelet /configz: {error}"
         allocs = pinned_by_kubelet(kubelet_state, pods)
-    kubelets = frozenset().union(*(parse_cpus(alloc.cpuset) for alloc in allocs))
+    kubelet_cpus = frozenset().union(*(parse_cpus(alloc.cpuset) for alloc in allocs))
 
     reservation = _reservation(node, cpus, problems)
     system = _system_qos(node)
     withheld = parse_cpus(reservation.reserved_cpus) | _exclusive(system)
-    pools = split(cpus, everything - kubelets, pinned, withheld)
+    pools = split(cpus, everything - kubelet_cpus, pinned, withheld)
     return TopologyStatus(
         annotations={
             wire.CPU_BASIC_INFO.key: wire.CPU_BASIC_INFO.text(machine.basic),
@@ -120,18 +120,15 @@ def compute(
     )
 
 
-# --- what the node keeps
-
-
 def _reservation(node: Node, cpus: Sequence[wire.CPUInfo], problems: dict[str, str]) -> NodeReservation:
-    """The node's reservation as concrete CPUs; empty when there is none or it makes no sense."""
+    """The node's reservation as concrete CPUs; empty if it is missing or invalid."""
     try:
-        given = RESERVATION.get(node.metadata.annotations)
-        if given is None:
+        reservation = RESERVATION.get(node.metadata.annotations)
+        if reservation is None:
             return NodeReservation()
-        if given.reserved_cpus:
-            return NodeReservation(reserved_cpus=format_cpus(parse_cpus(given.reserved_cpus)))
-        count = given.resources.get("cpu", ZERO)
+        if reservation.reserved_cpus:
+            return NodeReservation(reserved_cpus=format_cpus(parse_cpus(reservation.reserved_cpus)))
+        count = reservation.resources.get("cpu", ZERO)
         taken = take_by_topology(cpus, frozenset(cpu.id for cpu in cpus), count.value() if count > ZERO else 0)
     except (WireError, CPUListError, NotEnoughCPUs) as error:
         problems[RESERVATION.key] = f"node {node.metadata.name}: {RESERVATION.key}: {error}"
@@ -140,7 +137,7 @@ def _reservation(node: Node, cpus: Sequence[wire.CPUInfo], problems: dict[str, s
 
 
 def _system_qos(node: Node) -> SystemQOSResource | None:
-    """None without any annotation, an empty value without this one."""
+    """None if the Node has no annotations; an empty value if it has others but not this one."""
     try:
         return system_qos_resource(node.metadata.annotations or None)
     except WireError as error:
@@ -156,13 +153,10 @@ def _exclusive(system: SystemQOSResource | None) -> CPUs:
         raise TopologyError(f"annotation {_SYSTEM_QOS.key}: cpuset: {error}") from error
 
 
-# --- zones
-
-
-def _zones(machine: Machine, node: Node) -> list[Zone]:
+def _zones(machine: MachineInfo, node: Node) -> list[Zone]:
     of_node = machine.cpus.by_node
     if set(of_node) != set(machine.numa):
-        raise TopologyError(f"NUMA nodes with CPUs are {sorted(of_node)}, those with memory {sorted(machine.numa)}")
+        raise TopologyError(f"NUMA nodes with CPUs: {sorted(of_node)}, NUMA nodes with memory: {sorted(machine.numa)}")
     withheld = _withheld(node, len(of_node))
     zones = []
     for number, memory in sorted(machine.numa.items()):
@@ -184,7 +178,7 @@ def _zones(machine: Machine, node: Node) -> list[Zone]:
 
 
 def _withheld(node: Node, zones: int) -> dict[str, Quantity]:
-    """What each zone gives up: an equal share of capacity - allocatable, rounded up to milli-units."""
+    """Amounts subtracted from each zone: an equal share of capacity - allocatable, rounded up to milli-units."""
     if node.metadata.labels.get(names.LABEL_ENABLE_NUMA_RESERVATION) != names.TRUE:
         return {}
     capacity, allocatable = node.status.capacity, node.status.allocatable

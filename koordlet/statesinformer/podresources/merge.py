@@ -1,13 +1,13 @@
-"""Devices that the scheduler gave a pod, added to what the kubelet tells of it (spec 08 §6, 02 §3.10). Pure.
+"""Adds the devices that the scheduler allocated to a pod to the kubelet's pod resources (spec 08 §6, 02 §3.10). Pure.
 
-They go to the first container, which then has its devices in the order of their resources' names. What nothing is added
-to stays as it is, to the byte.
+They are added to the first container, whose devices are then sorted by resource name. A message to which nothing is
+added stays byte-identical.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from koordlet.api.annotations.device import ALLOCATED, DeviceAllocation
@@ -18,68 +18,70 @@ from koordlet.api.podresources.api_pb2 import ContainerDevices, PodResources
 from koordlet.metriccache.facts import GpuInfo, XpuInfo
 
 Devices = list[tuple[str, list[str]]]
-"""Resource name -> ids, in the order of the annotation."""
+"""(resource name, ids), in the order of the annotation."""
 
-_VENDORS = {
+_VENDOR_RESOURCES = {
     "cambricon": "cambricon.com/mlu",
     "iluvatar": "iluvatar.com/gpu",
     "kunlun": "kunlunxin.com/xpu",
     "metax": "metax-tech.com/gpu",
 }
-"""What the vendors' own device plugins call one of theirs."""
+"""Vendor -> extended resource of the vendor's own device plugin."""
 _ASCEND = re.compile(r"Ascend-?(310P|310|910)")
 
 
 def vendor_resource(vendor: str, model: str) -> str:
-    """What consumers of the kubelet's API know these accelerators by; NVIDIA's name for whoever is not known."""
+    """The resource name by which consumers of the kubelet's API know these accelerators; NVIDIA's for an unknown
+    vendor."""
     if vendor == "huawei":
-        found = _ASCEND.match(model)
-        return f"huawei.com/Ascend{found[1]}" if found else RESOURCE_NVIDIA_GPU
-    return _VENDORS.get(vendor, RESOURCE_NVIDIA_GPU)
+        match = _ASCEND.match(model)
+        return f"huawei.com/Ascend{match[1]}" if match else RESOURCE_NVIDIA_GPU
+    return _VENDOR_RESOURCES.get(vendor, RESOURCE_NVIDIA_GPU)
 
 
 @dataclass(frozen=True, slots=True)
 class Accelerators:
-    """The node's, as its Device object lists them: XPUs where there are any, else GPUs (spec 08 §4.2)."""
+    """The node's accelerators as in its Device object: XPUs if there are any, else GPUs (spec 08 §4.2)."""
 
     gpus: Sequence[GpuInfo] = ()
     xpus: Sequence[XpuInfo] = ()
 
     def resource(self, minor: int) -> str:
-        """By what name the device goes; one that is not known is taken to be like the first."""
-        for device in (*(one for one in self.xpus if one.minor == minor), *self.xpus[:1]):
-            return vendor_resource(device.vendor, device.model)
+        """The device's resource name; an unknown device is assumed to be like the first."""
+        for xpu in (*(xpu for xpu in self.xpus if xpu.minor == minor), *self.xpus[:1]):
+            return vendor_resource(xpu.vendor, xpu.model)
         return RESOURCE_NVIDIA_GPU
 
     def uuid(self, minor: int) -> str:
-        """ "" when there is none."""
-        return next((one.uuid for one in self.xpus or self.gpus if one.minor == minor), "")
+        """Empty for an unknown device."""
+        return next((device.uuid for device in self.xpus or self.gpus if device.minor == minor), "")
 
 
 def devices_of(pod: Pod, accelerators: Accelerators) -> Devices:
-    """What the scheduler gave `pod`. Types of no known resource and allocations without an id add nothing. Raises
-    WireError for an annotation that can't be read."""
-    found: dict[str, list[str]] = {}
+    """The devices that the scheduler allocated to `pod`, without types that have no known resource and allocations
+    that have no id. Raises WireError for an annotation that can't be decoded."""
+    ids_by_resource: dict[str, list[str]] = {}
     for kind, allocations in (ALLOCATED.get(pod.metadata.annotations) or {}).items():
-        for one in allocations:
+        for allocation in allocations:
             if kind == GPU:
-                found.setdefault(accelerators.resource(one.minor), []).extend(_ids(one, accelerators.uuid))
+                ids = ids_by_resource.setdefault(accelerators.resource(allocation.minor), [])
+                ids.extend(_ids(allocation, accelerators.uuid(allocation.minor)))
             elif kind == RDMA:
-                found.setdefault(RESOURCE_RDMA, []).extend(_ids(one))
-    return [(resource, ids) for resource, ids in found.items() if ids]
+                ids_by_resource.setdefault(RESOURCE_RDMA, []).extend(_ids(allocation, uuid=""))
+    return [(resource, ids) for resource, ids in ids_by_resource.items() if ids]
 
 
-def _ids(one: DeviceAllocation, uuid: Callable[[int], str] = lambda _: "") -> Iterable[str]:
+def _ids(allocation: DeviceAllocation, uuid: str) -> Iterable[str]:
     """Its virtual functions, else the device itself."""
-    functions = [] if one.extension is None else [function.bus_id for function in one.extension.vfs]
-    return [name for name in functions or [one.id or uuid(one.minor)] if name]
+    functions = [] if allocation.extension is None else [function.bus_id for function in allocation.extension.vfs]
+    return [name for name in functions or [allocation.id or uuid] if name]
 
 
-def add(to: PodResources, devices: Devices) -> bool:
-    """Whether there was something to add and a container to add it to."""
-    if not devices or not to.containers:
+def add(resources: PodResources, devices: Devices) -> bool:
+    """Add `devices` to the first container. Returns whether there were a device and a container."""
+    if not devices or not resources.containers:
         return False
-    first = to.containers[0]
+    first = resources.containers[0]
     first.devices.extend(ContainerDevices(resource_name=resource, device_ids=ids) for resource, ids in devices)
-    first.devices.sort(key=lambda one: one.resource_name)
+    first.devices.sort(key=lambda device: device.resource_name)
     return True

@@ -1,12 +1,13 @@
-"""The kubelet's pod-resources API on a socket of koordlet's, with the scheduler's devices in it (spec 08 §6).
+"""The kubelet's pod-resources API on koordlet's own socket, with the scheduler's devices added (spec 08 §6).
 
-Monitors and network plugins ask the kubelet which devices a container has. What koord-scheduler allocates the kubelet
-does not know, so they ask here instead: `List` and `Get` are the kubelet's answers with these devices added,
-`GetAllocatableResources` is its answer. The kubelet's status is the call's.
+Monitors and network plugins query the kubelet for the devices of a container. The kubelet does not know the devices
+that koord-scheduler allocates, so these clients query this socket instead: `List` and `Get` return the kubelet's answer
+with these devices added, `GetAllocatableResources` returns its answer unchanged. A failed call has the kubelet's gRPC
+status.
 
-Pods and their annotations are those that koordlet knows; the kubelet's /pods is asked only when an answer names a pod
-that koordlet has not seen yet or that was being deleted when it was seen last (its name may be somebody else's by now).
-Neither the kubelet's socket nor ours is needed for koordlet to run: `look` tries again.
+Pods and their annotations are those that koordlet already has. The kubelet's /pods is queried only if an answer names a
+pod that koordlet does not have yet, or whose last known version was being deleted (another pod may have its name by
+now). koordlet runs without the kubelet's socket and without its own; `maintain` retries both.
 """
 
 from __future__ import annotations
@@ -32,29 +33,29 @@ from koordlet.statesinformer.pods.model import PodMeta
 log = get_logger(__name__)
 
 SOCKET = "kubelet.sock"
-CALL_SECONDS = 10.0
-"""A call whose caller names no deadline gets this long."""
-GRACE_SECONDS = 1.0
-CALLS_AT_ONCE = 128
+DEFAULT_TIMEOUT_S = 10.0
+"""Time limit of a call without a deadline."""
+STOP_GRACE_S = 1.0
+MAX_CONCURRENT_CALLS = 128
 DIRECTORY_MODE = 0o750
-_NO_LIMIT = 3600.0
-"""Seconds; a call's own time limit is around all that it does, and a call that is given up is cancelled upstream."""
+UPSTREAM_TIMEOUT_S = 3600.0
+"""Practically none: `_answer` applies the call's own time limit, and a cancelled call is cancelled upstream."""
 
 Method = Callable[[bytes], Awaitable[bytes]]
 
 
 class Upstream:
-    """The kubelet's own socket. One connection, made when it is needed and again when it was lost."""
+    """Client of the kubelet's socket. One connection, opened on demand and reopened when it was lost."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.problem = ""
-        """Why it could not be reached the last time."""
+        """Why the last connection attempt failed; empty if it succeeded."""
         self._client: Client | None = None
         self._connecting = asyncio.Lock()
 
     async def call(self, method: str, request: bytes, seconds: float) -> bytes:
-        """Raises CallError. A connection that turns out to be an earlier kubelet's is made anew, once."""
+        """Raises CallError. If the connection was lost, for example because the kubelet restarted, retries once."""
         client = await self.connect()
         try:
             return await client.call(f"/{SERVICE}/{method}", request, seconds)
@@ -71,7 +72,7 @@ class Upstream:
                     self._client = await Client.connect(str(self.path), "koordlet")
                 except OSError as error:
                     self.problem = f"{self.path}: {error.strerror or error}"
-                    raise CallError(f"UNAVAILABLE: {self.problem}", Status.UNAVAILABLE, self.problem) from error
+                    raise CallError(f"UNAVAILABLE: {self.problem}", GrpcStatus.UNAVAILABLE, self.problem) from error
                 self.problem = ""
             return self._client
 
@@ -80,33 +81,35 @@ class Upstream:
             await self._client.close(0.0)
 
 
-class Rounds:
-    """`ask` ends when a round has that began after it was called; those who wait for one share it."""
+class SharedRefresh:
+    """Concurrent callers of `refresh` share one run of `run`: each gets one that began after its call."""
 
-    def __init__(self, round_: Callable[[], Awaitable[None]]) -> None:
-        self._round, self._lock, self._begun = round_, asyncio.Lock(), 0
-        self._failed: KubeletError | None = None
+    def __init__(self, run: Callable[[], Awaitable[None]]) -> None:
+        self._run = run
+        self._lock = asyncio.Lock()
+        self._begun = 0
+        self._failure: KubeletError | None = None
 
-    async def ask(self) -> None:
-        """Raises KubeletError, the round's."""
+    async def refresh(self) -> None:
+        """Raises the KubeletError of the shared run."""
         seen = self._begun
         async with self._lock:
             if self._begun <= seen:
                 self._begun += 1
-                self._failed = None
+                self._failure = None
                 try:
-                    await self._round()
+                    await self._run()
                 except KubeletError as error:
-                    self._failed = error
-                except BaseException:  # it was given up, not the others who wait
+                    self._failure = error
+                except BaseException:  # this caller was cancelled; the next waiting caller starts a run
                     self._begun -= 1
                     raise
-            if self._failed is not None:
-                raise KubeletError(str(self._failed)) from self._failed
+            if self._failure is not None:
+                raise KubeletError(str(self._failure)) from self._failure
 
 
 class PodResourcesProxy:
-    """A service for `Runner`; call `look` now and then. `problem` says why calls would fail, "" when they would not."""
+    """A service for `Runner`; call `maintain` periodically. `problem`: why calls would fail; empty if they would not."""
 
     name = "pod-resources"
 
@@ -119,144 +122,151 @@ class PodResourcesProxy:
         accelerators: Callable[[], Accelerators],
         count: Callable[[str, str], None] = lambda method, code: None,
     ) -> None:
-        """`pods` by UID, as known; `refresh` asks the kubelet for them (KubeletError). `count`: method and status of
-        each call."""
-        self.path, self._upstream = directory / SOCKET, upstream
-        self._pods, self._rounds, self._accelerators, self._count = pods, Rounds(refresh), accelerators, count
+        """`pods`: the known pods by UID. `refresh` queries the kubelet for them (KubeletError). `count` is called with
+        method and status of each call."""
+        self.path = directory / SOCKET
+        self._upstream = upstream
+        self._pods = pods
+        self._pods_refresh = SharedRefresh(refresh)
+        self._accelerators = accelerators
+        self._count = count
         self._server: Server | None = None
         self._inode: tuple[int, int] | None = None
-        self._unserved = "not started"
+        self._serve_problem = "not started"
 
     @property
     def problem(self) -> str:
-        return self._unserved or self._upstream.problem
+        return self._serve_problem or self._upstream.problem
 
     async def start(self) -> None:
-        await self.look()
+        await self.maintain()
 
-    async def look(self) -> None:
-        """Serve, if that has not been possible or somebody took the socket away; connect to the kubelet."""
+    async def maintain(self) -> None:
+        """Open the socket if it is not open or was removed or replaced; connect to the kubelet."""
         if self._server is None or _inode(self.path) != self._inode:
-            await self._unserve()
-            await self._serve()
+            await self._close_server()
+            await self._open_server()
         try:
             await self._upstream.connect()
         except CallError as error:
-            log.once(f"upstream:{error}", "the kubelet's pod-resources socket can't be reached", error=str(error))
+            log.once(f"upstream:{error}", "Cannot connect to the kubelet's pod-resources socket", error=str(error))
 
     async def stop(self) -> None:
-        await self._unserve()
-        self._unserved = "stopped"
+        await self._close_server()
+        self._serve_problem = "stopped"
         await self._upstream.close()
 
-    async def _serve(self) -> None:
+    async def _open_server(self) -> None:
         methods: dict[str, Method] = {
             "List": self._list,
             "Get": self._get,
-            "GetAllocatableResources": partial(self._ask, "GetAllocatableResources"),
+            "GetAllocatableResources": partial(self._forward, "GetAllocatableResources"),
         }
-        server = Server(
+        server = GrpcServer(
             {f"/{SERVICE}/{name}": partial(self._answer, name, method) for name, method in methods.items()},
-            Limits(calls=CALLS_AT_ONCE),
+            ServerLimits(calls=MAX_CONCURRENT_CALLS),
         )
         try:
-            _make_room(self.path, self._upstream.path)
+            _prepare(self.path, self._upstream.path)
             await server.start(self.path)
         except OSError as error:
-            self._unserved = f"{self.path}: {error}"
-            log.once(f"serve:{error}", "pod resources are not served", address=str(self.path), error=str(error))
+            self._serve_problem = f"{self.path}: {error}"
+            log.once(f"serve:{error}", "Pod resources are not served", address=str(self.path), error=str(error))
             return
-        self._server, self._inode, self._unserved = server, _inode(self.path), ""
+        self._server = server
+        self._inode = _inode(self.path)
+        self._serve_problem = ""
 
-    async def _unserve(self) -> None:
-        server, self._server = self._server, None
+    async def _close_server(self) -> None:
+        server = self._server
+        self._server = None
         if server is not None:
-            await server.stop(GRACE_SECONDS)
-            if _inode(self.path) == self._inode:  # not another's, who took over
+            await server.stop(STOP_GRACE_S)
+            if _inode(self.path) == self._inode:  # not the socket of a process that replaced it
                 self.path.unlink()
 
-    async def _answer(self, name: str, method: Method, request: bytes, left: float | None) -> bytes:
-        """A Method of the server; what goes wrong upstream is told with the status that it has there."""
-        seconds = CALL_SECONDS if left is None else left
+    async def _answer(self, name: str, method: Method, request: bytes, deadline_s: float | None) -> bytes:
+        """A method of the server. An upstream error keeps its gRPC status."""
+        timeout_s = DEFAULT_TIMEOUT_S if deadline_s is None else deadline_s
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(timeout_s):
                 answer = await method(request)
         except CallError as error:
-            status = error.status or Status.UNAVAILABLE
+            status = error.status or GrpcStatus.UNAVAILABLE
             refused = CallRefused(error.detail if error.status is not None else str(error), status)
         except KubeletError as error:
-            refused = CallRefused(str(error), Status.UNAVAILABLE)
+            refused = CallRefused(str(error), GrpcStatus.UNAVAILABLE)
         except DecodeError as error:
-            refused = CallRefused(f"the kubelet's answer can't be read: {error}", Status.INTERNAL)
+            refused = CallRefused(f"the kubelet's answer cannot be decoded: {error}", GrpcStatus.INTERNAL)
         except TimeoutError:
-            refused = CallRefused(f"the kubelet did not answer within {seconds:.3g} s", Status.DEADLINE_EXCEEDED)
+            refused = CallRefused(f"the kubelet did not answer within {timeout_s:.3g} s", GrpcStatus.DEADLINE_EXCEEDED)
         else:
-            self._count(name, Status.OK.name)
+            self._count(name, GrpcStatus.OK.name)
             return answer
         self._count(name, refused.status.name)
         raise refused
 
-    async def _ask(self, method: str, request: bytes) -> bytes:
-        return await self._upstream.call(method, request, _NO_LIMIT)
+    async def _forward(self, method: str, request: bytes) -> bytes:
+        return await self._upstream.call(method, request, UPSTREAM_TIMEOUT_S)
 
     async def _list(self, request: bytes) -> bytes:
-        answer = await self._ask("List", request)
+        answer = await self._forward("List", request)
         message = ListPodResourcesResponse.FromString(answer)
-        return message.SerializeToString() if await self._augment(message.pod_resources) else answer
+        return message.SerializeToString() if await self._add_devices(message.pod_resources) else answer
 
     async def _get(self, request: bytes) -> bytes:
-        answer = await self._ask("Get", request)
+        answer = await self._forward("Get", request)
         message = GetPodResourcesResponse.FromString(answer)
-        told = [message.pod_resources] if message.HasField("pod_resources") else []
-        return message.SerializeToString() if await self._augment(told) else answer
+        resources = [message.pod_resources] if message.HasField("pod_resources") else []
+        return message.SerializeToString() if await self._add_devices(resources) else answer
 
-    async def _augment(self, told: Iterable[PodResources]) -> bool:
+    async def _add_devices(self, pod_resources: Iterable[PodResources]) -> bool:
         """Whether anything was added."""
-        told = list(told)
-        known = _by_name(self._pods().values())
-        if not all((one.namespace, one.name) in known for one in told):
-            await self._rounds.ask()
-            known = _by_name(self._pods().values(), leaving=True)
+        pod_resources = list(pod_resources)
+        metas = _by_name(self._pods().values())
+        if not all((resources.namespace, resources.name) in metas for resources in pod_resources):
+            await self._pods_refresh.refresh()
+            metas = _by_name(self._pods().values(), terminating=True)
         accelerators = self._accelerators()
         added = False
-        for one in told:
-            meta = known.get((one.namespace, one.name))
+        for resources in pod_resources:
+            meta = metas.get((resources.namespace, resources.name))
             if meta is None or meta.pod is None:
                 continue
             try:
-                added |= add(one, devices_of(meta.pod, accelerators))
+                added |= add(resources, devices_of(meta.pod, accelerators))
             except WireError as error:
-                where = f"{one.namespace}/{one.name}"
-                log.once(f"{where}:{error}", "a pod's devices are left out", pod=where, error=str(error))
+                pod = f"{resources.namespace}/{resources.name}"
+                log.once(f"{pod}:{error}", "Devices of a pod left out", pod=pod, error=str(error))
         return added
 
 
-def _by_name(pods: Iterable[PodMeta], *, leaving: bool = False) -> dict[tuple[str, str], PodMeta]:
-    """`leaving`: those being deleted as well; one that is not has the name."""
-    found: dict[tuple[str, str], PodMeta] = {}
+def _by_name(pods: Iterable[PodMeta], *, terminating: bool = False) -> dict[tuple[str, str], PodMeta]:
+    """Pods by (namespace, name). `terminating`: include pods that are being deleted; another pod of the same name has
+    precedence."""
+    by_name: dict[tuple[str, str], PodMeta] = {}
     for meta in pods:
-        goes = meta.pod is not None and meta.pod.metadata.deletion_timestamp is not None
-        if not goes:
-            found[meta.namespace, meta.name] = meta
-        elif leaving:
-            found.setdefault((meta.namespace, meta.name), meta)
-    return found
+        if meta.pod is None or meta.pod.metadata.deletion_timestamp is None:
+            by_name[meta.namespace, meta.name] = meta
+        elif terminating:
+            by_name.setdefault((meta.namespace, meta.name), meta)
+    return by_name
 
 
 def _inode(path: Path) -> tuple[int, int] | None:
     try:
-        found = path.lstat()
-    except OSError:  # whatever keeps us from it: it is not the socket that we serve
+        status = path.lstat()
+    except OSError:  # for any reason: the path is not the socket that this process serves
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
-def _make_room(path: Path, upstream: Path) -> None:
-    """Make the directory, remove an old socket. Raises OSError when there can be no new one."""
+def _prepare(path: Path, upstream: Path) -> None:
+    """Create the directory, remove an old socket. Raises OSError if no socket can be created."""
     directory = path.parent
     if not directory.exists():
         directory.mkdir(parents=True)
-        directory.chmod(DIRECTORY_MODE)  # whatever the umask
+        directory.chmod(DIRECTORY_MODE)  # independent of the umask
     if upstream.parent.exists() and directory.samefile(upstream.parent):
         raise FileExistsError("this is the directory of the kubelet's own socket")
     remove_socket(path)

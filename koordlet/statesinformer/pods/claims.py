@@ -1,7 +1,7 @@
-"""Which volume a claim is bound to, for the few pods that ask for something by a volume's name.
+"""The volumes that PersistentVolumeClaims are bound to, for pods whose settings name a volume.
 
-Asked of the API server one by one and only for claims that somebody looked up: a node needs a handful of a cluster's
-thousands. An answer stands as long as it is looked up; a claim that is not bound yet is asked for again.
+Only claims that were looked up are fetched, one GET each: a node needs a few of a cluster's thousands. A bound claim is
+kept as long as it is looked up; an unbound claim is fetched again.
 """
 
 from __future__ import annotations
@@ -15,40 +15,45 @@ from koordlet.kube.errors import KubeError, NotFound
 
 log = get_logger(__name__)
 
-AT_ONCE = 20
-"""Requests a round."""
-FORGET_SECONDS = 600.0
-Get = Callable[[str, str], Awaitable[PersistentVolumeClaim]]
+MAX_REQUESTS_PER_REFRESH = 20
+EXPIRE_AFTER_S = 600.0
+"""A claim that was not looked up for this long is dropped."""
+GetClaim = Callable[[str, str], Awaitable[PersistentVolumeClaim]]
 """(namespace, name) -> the claim; raises KubeError."""
 
 
-class Claims:
-    """`volume` answers from memory, `refresh` asks for what it could not answer."""
+class ClaimVolumes:
+    """`volume` reads the cache; `refresh` fetches the claims that `volume` could not answer."""
 
-    def __init__(self, get: Get, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._get, self._clock = get, clock
+    def __init__(self, get: GetClaim, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._get = get
+        self._clock = clock
         self._volumes: dict[tuple[str, str], str] = {}
-        self._asked: dict[tuple[str, str], float] = {}
-        """Claim -> when it was last looked up."""
+        self._looked_up_at: dict[tuple[str, str], float] = {}
 
     def volume(self, namespace: str, name: str) -> str | None:
         """Name of the volume; None while unknown."""
-        self._asked[namespace, name] = self._clock()
+        self._looked_up_at[namespace, name] = self._clock()
         return self._volumes.get((namespace, name)) or None
 
     async def refresh(self) -> None:
-        """One round."""
+        """Fetch up to `MAX_REQUESTS_PER_REFRESH` claims; stops at the first error other than 404."""
         now = self._clock()
-        for key in [key for key, at in self._asked.items() if now - at > FORGET_SECONDS]:
-            del self._asked[key]
+        for key in [key for key, at in self._looked_up_at.items() if now - at > EXPIRE_AFTER_S]:
+            del self._looked_up_at[key]
             self._volumes.pop(key, None)
-        for namespace, name in [key for key in self._asked if not self._volumes.get(key)][:AT_ONCE]:
+        unbound = [key for key in self._looked_up_at if not self._volumes.get(key)]
+        for namespace, name in unbound[:MAX_REQUESTS_PER_REFRESH]:
             try:
                 claim = await self._get(namespace, name)
             except NotFound:
                 continue
             except KubeError as error:
-                log.once(f"claim:{error}", "a claim's volume is not known", claim=f"{namespace}/{name}",
-                         error=str(error))  # fmt: skip
+                log.once(
+                    f"claim:{error}",
+                    "Cannot read a PersistentVolumeClaim",
+                    claim=f"{namespace}/{name}",
+                    error=str(error),
+                )
                 return
             self._volumes[namespace, name] = claim.spec.volume_name

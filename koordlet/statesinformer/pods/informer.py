@@ -1,8 +1,8 @@
 """The pods of this node, polled from the kubelet (spec 02 §3.4).
 
-A failed request or an *empty* list keeps the pods that are known: a kubelet that just restarted answers with nothing,
-and forgetting every pod for a moment would tear down all that hangs on them. A pod that cannot be placed (a container
-id of an unknown runtime, say) is reported once and costs only itself.
+A failed request or an empty list keeps the known pods: a kubelet that has just restarted returns an empty list, and
+dropping all pods for a moment would reset everything that depends on them. A pod whose cgroups cannot be derived (for
+example a container id of an unknown runtime) is logged once and left out; the others are not affected.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ SandboxDir = Callable[[PodMeta, CgroupDriver], str]
 def describe(pod: Pod, driver: CgroupDriver) -> PodMeta:
     """`pod` with its QoS, priority and cgroup directories.
 
-    Containers are those whose status has an id, sidecars among the init containers included. Raises NamingError naming
-    the container whose id cannot be placed.
+    Its containers are those whose status has an id, including sidecars among the init containers. Raises NamingError
+    naming the container whose id is invalid.
     """
     kube_qos = pod_qos_class(pod)
     directory = pod_dir(driver, KubeQOS(kube_qos), pod.metadata.uid)
@@ -60,7 +60,7 @@ def _container(status: ContainerStatus, driver: CgroupDriver, directory: str) ->
 
 
 class PodsInformer:
-    """Keeps `pods` equal to what the kubelet said last."""
+    """`pods` is the kubelet's last non-empty list."""
 
     def __init__(
         self,
@@ -71,25 +71,30 @@ class PodsInformer:
         task_ids: TaskIds | None = None,
         sandbox_dir: SandboxDir | None = None,
     ) -> None:
-        """`task_ids` reads the threads of a pod's containers, `sandbox_dir` looks for its pause container; None leaves
-        them out."""
-        self._kubelet, self._driver, self._on_sync, self._task_ids = kubelet, driver, on_sync, task_ids
+        """`task_ids` reads the threads of a pod's containers, `sandbox_dir` the cgroup of its pause container; None
+        leaves them out."""
+        self._kubelet = kubelet
+        self._driver = driver
+        self._on_sync = on_sync
+        self._task_ids = task_ids
         self._sandbox_dir = sandbox_dir
-        self._complained: set[str] = set()
+        self._logged_uids: set[str] = set()
         self.pods: MappingProxyType[str, PodMeta] = MappingProxyType({})
         self.synced = False
-        self._asked = self._heard = 0
-        """Rounds that began; the last of them that changed `pods`."""
+        """Whether `pods` was set at least once."""
+        self._last_request = 0
+        self._last_applied = 0
+        """Number of the request whose answer is in `pods`."""
         self.answered = False
-        """Whether the kubelet was heard at all, be it with an empty list."""
-        self.error = "the kubelet was not asked yet"
-        """Why the last round changed nothing; empty after a good one."""
+        """Whether the kubelet answered at least once, possibly with an empty list."""
+        self.error = "the kubelet was not queried yet"
+        """Why the last `sync` changed nothing; empty after success."""
 
     async def sync(self) -> None:
-        """One round; raises KubeletError after noting it, so that the periodic task counts the failure. Of rounds at
-        once the answer to the one that began last stays."""
-        self._asked += 1
-        number = self._asked
+        """Query the kubelet. Sets `error` and raises KubeletError, so that the periodic task counts the failure. Of
+        concurrent requests the answer to the one that began last is kept."""
+        self._last_request += 1
+        request = self._last_request
         try:
             pods = await self._kubelet.pods()
         except KubeletError as error:
@@ -97,40 +102,42 @@ class PodsInformer:
             raise
         self.answered = True
         if not pods:
-            self.error = "the kubelet reports no pods; keeping the ones known"
+            self.error = "the kubelet returned no pods; keeping the known ones"
             return
-        if number > self._heard:
-            self._heard = number
+        if request > self._last_applied:
+            self._last_applied = request
             self.replace(pods)
 
     def replace(self, pods: Iterable[Pod]) -> None:
-        """Take over this list."""
+        """Set `pods` to this list."""
         driver = self._driver()
-        found: dict[str, PodMeta] = {}
+        metas: dict[str, PodMeta] = {}
         for pod in pods:
             uid = pod.metadata.uid
             try:
                 if not uid:
                     raise NamingError("metadata.uid is empty")
                 meta = self._with_sandbox(describe(pod, driver), driver)
-                found[uid] = meta if self._task_ids is None else replace(meta, task_ids=self._task_ids(meta, driver))
-                self._complained.discard(uid)
+                metas[uid] = meta if self._task_ids is None else replace(meta, task_ids=self._task_ids(meta, driver))
+                self._logged_uids.discard(uid)
             except (NamingError, ValueError) as error:
-                if uid not in self._complained:
-                    self._complained.add(uid)
-                    log.warning("pod left out", pod=pod.metadata.key, uid=uid, error=str(error))
-        self._complained.intersection_update(pod.metadata.uid for pod in pods)
-        self.pods, self.synced, self.error = MappingProxyType(found), True, ""
+                if uid not in self._logged_uids:
+                    self._logged_uids.add(uid)
+                    log.warning("Pod left out", pod=pod.metadata.key, uid=uid, error=str(error))
+        self._logged_uids.intersection_update(pod.metadata.uid for pod in pods)
+        self.pods = MappingProxyType(metas)
+        self.synced = True
+        self.error = ""
         self._on_sync()
 
     def _with_sandbox(self, meta: PodMeta, driver: CgroupDriver) -> PodMeta:
-        """Looked for once for the same containers: a new sandbox gives all of them new ids."""
+        """Reads the sandbox once per set of container ids: in a new sandbox all containers get new ids."""
         if self._sandbox_dir is None:
             return meta
-        known = self.pods.get(meta.uid)
-        same = known is not None and known.sandbox_dir and _ids(known) == _ids(meta)
-        found = known.sandbox_dir if known is not None and same else self._sandbox_dir(meta, driver)
-        return replace(meta, sandbox_dir=found) if found else meta
+        old = self.pods.get(meta.uid)
+        same = old is not None and old.sandbox_dir and _ids(old) == _ids(meta)
+        directory = old.sandbox_dir if old is not None and same else self._sandbox_dir(meta, driver)
+        return replace(meta, sandbox_dir=directory) if directory else meta
 
 
 def _ids(meta: PodMeta) -> tuple[str, ...]:

@@ -1,14 +1,13 @@
-"""The kubelet's own HTTP API: the pods of this node and its configuration (spec 02 §3.4).
+"""Client of the kubelet's HTTP API: the pods of this node and the kubelet's configuration (spec 02 §3.4).
 
-The credential is the service account's; the serving certificate is usually self-signed and is not verified, as in the
-original. Every answer observes `koordlet_kubelet_request_duration_seconds{verb, path, code}`.
+It authenticates with the service account's token. The kubelet's serving certificate is usually self-signed and is not
+verified, as in Koordinator. Each answer observes `koordlet_kubelet_request_duration_seconds{verb, path, code}`.
 """
 
 from __future__ import annotations
 
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
@@ -21,38 +20,31 @@ from koordlet.api.registry import resource_for
 from koordlet.app.logging import get_logger
 from koordlet.kube.decode import ObjectDecoder, RawList
 
-REQUEST_BUCKETS = tuple(0.001 * 4**k for k in range(7))
-MAX_BYTES = 64 << 20
+REQUEST_BUCKETS_S = tuple(0.001 * 4**k for k in range(7))
+MAX_ANSWER_BYTES = 64 << 20
 _POD_LIST = json_decoder(RawList)
 _POD = ObjectDecoder(Pod, resource_for(Pod))
 log = get_logger(__name__)
 
 
 class KubeletError(RuntimeError):
-    """The kubelet could not be asked, refused, or answered something unreadable."""
+    """The kubelet was unreachable, refused the request, or returned an invalid answer."""
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """Where a kubelet listens."""
-
-    base: str
-    """`https://host:port`, or `http://` for the read-only port."""
-
-
-def endpoint_of(node: Node, address_type: str, *, insecure: bool, read_only_port: int) -> Endpoint:
-    """The kubelet of `node`. An unknown or empty address type means InternalIP; raises KubeletError without one."""
-    wanted = address_type if address_type in _ADDRESS_TYPES else "InternalIP"
-    found = next((a.address for a in node.status.addresses if a.type == wanted), "")
-    if not found:
-        raise KubeletError(f"node {node.metadata.name} has no address of type {wanted}")
-    host = f"[{found}]" if ":" in found else found
+def kubelet_url(node: Node, address_type: str, *, insecure: bool, read_only_port: int) -> str:
+    """`https://host:port` of the kubelet of `node`, or `http://` for the read-only port. An unknown or empty address
+    type means InternalIP; raises KubeletError if the Node has no address of that type."""
+    address_type = address_type if address_type in _ADDRESS_TYPES else "InternalIP"
+    address = next((address.address for address in node.status.addresses if address.type == address_type), "")
+    if not address:
+        raise KubeletError(f"node {node.metadata.name} has no address of type {address_type}")
+    host = f"[{address}]" if ":" in address else address
     if insecure:
-        return Endpoint(f"http://{host}:{read_only_port}")
-    served = node.status.daemon_endpoints.kubelet_endpoint
-    if served is None or not served.port:
+        return f"http://{host}:{read_only_port}"
+    endpoint = node.status.daemon_endpoints.kubelet_endpoint
+    if endpoint is None or not endpoint.port:
         raise KubeletError(f"node {node.metadata.name}: status.daemonEndpoints.kubeletEndpoint.Port is not set")
-    return Endpoint(f"https://{host}:{served.port}")
+    return f"https://{host}:{endpoint.port}"
 
 
 _ADDRESS_TYPES = ("Hostname", "InternalIP", "ExternalIP", "InternalDNS", "ExternalDNS")
@@ -63,19 +55,22 @@ class KubeletClient:
 
     def __init__(
         self,
-        endpoint: Callable[[], Endpoint],
+        url: Callable[[], str],
         credentials: Callable[[], Awaitable[Mapping[str, str]]],
         *,
         timeout: float = 3.0,
         duration: Histogram | None = None,
     ) -> None:
-        self._endpoint, self._credentials, self._duration = endpoint, credentials, duration
+        """`url` of the kubelet (KubeletError while unknown); `credentials`: headers for HTTPS requests."""
+        self._url = url
+        self._credentials = credentials
+        self._duration = duration
         self._timeout = aiohttp.ClientTimeout(total=timeout)
         self._session: aiohttp.ClientSession | None = None
 
     async def pods(self) -> list[Pod]:
-        """All pods of the node; malformed ones are left out and said once. Raises KubeletError, also when no pod of
-        a list is well-formed."""
+        """All pods of the node; malformed ones are left out and logged once. Raises KubeletError, also if all pods of
+        a non-empty list are malformed."""
         body = await self._get("/pods/")
         pods: list[Pod] = []
         malformed: WireError | None = None
@@ -88,7 +83,7 @@ class KubeletClient:
                 pods.append(_POD.decode(raw))
             except WireError as error:
                 malformed = error
-                log.once(f"malformed:{error}", "malformed pod left out", error=str(error))
+                log.once(f"malformed:{error}", "Malformed pod left out", error=str(error))
         if malformed is not None and not pods:
             raise KubeletError(f"kubelet /pods/: {malformed}") from malformed
         return pods
@@ -110,22 +105,23 @@ class KubeletClient:
             await self._session.close()
 
     async def _get(self, path: str) -> bytes:
-        url = self._endpoint().base + path
+        url = self._url() + path
         if self._session is None:
             unverified = ssl.create_default_context()
-            unverified.check_hostname, unverified.verify_mode = False, ssl.CERT_NONE
+            unverified.check_hostname = False
+            unverified.verify_mode = ssl.CERT_NONE
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(ssl=unverified, limit=2), timeout=self._timeout
             )
         headers = await self._credentials() if url.startswith("https") else {}  # no secret over plain HTTP
-        began = monotonic()
+        started_at = monotonic()
         try:
             async with self._session.get(url, headers=headers) as response:
                 try:
-                    body = await _whole(response, url)
+                    body = await _read_body(response, url)
                 finally:
                     if self._duration is not None:
-                        self._duration.labels("get", path, str(response.status)).observe(monotonic() - began)
+                        self._duration.labels("get", path, str(response.status)).observe(monotonic() - started_at)
                 if response.status != 200:
                     raise KubeletError(f"kubelet {url}: HTTP {response.status}: {body[:200].decode(errors='replace')}")
                 return body
@@ -133,10 +129,10 @@ class KubeletClient:
             raise KubeletError(f"kubelet {url}: {error or type(error).__name__}") from error
 
 
-async def _whole(response: aiohttp.ClientResponse, url: str) -> bytes:
+async def _read_body(response: aiohttp.ClientResponse, url: str) -> bytes:
     body = bytearray()
-    async for piece in response.content.iter_any():
-        body += piece
-        if len(body) > MAX_BYTES:
-            raise KubeletError(f"kubelet {url}: the answer is longer than {MAX_BYTES} bytes")
+    async for chunk in response.content.iter_any():
+        body += chunk
+        if len(body) > MAX_ANSWER_BYTES:
+            raise KubeletError(f"kubelet {url}: the answer is longer than {MAX_ANSWER_BYTES} bytes")
     return bytes(body)

@@ -1,8 +1,8 @@
-"""What runs on a host, found in the cgroup tree alone: `koordlet --standalone` (no API server, no kubelet).
+"""Workloads derived from the cgroup tree alone: `koordlet --standalone` (no API server, no kubelet).
 
-Pods and containers of kubepods, containers of Docker, containerd, cri-o and podman, services, slices and user sessions
-become subjects. Names are what the path tells; QoS is guessed for kubepods only, from the Kubernetes class, as it
-would be defaulted (spec 01 §4.2).
+Subjects are pods and containers in kubepods, containers of Docker, containerd, cri-o and podman, services, slices and
+user sessions. Names are derived from paths. QoS is derived for kubepods only, from the Kubernetes QoS class, like
+Koordinator's default (spec 01 §4.2).
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from koordlet.system.cgroup.owners import CgroupOwner, OwnerKind, classify
 QOS_OF = {KubeQOS.GUARANTEED: "LSR", KubeQOS.BURSTABLE: "LS", KubeQOS.BESTEFFORT: "BE"}
 PRIORITY_OF = {"LSR": "koord-prod", "LS": "koord-prod", "BE": "koord-batch"}
 MAX_GROUPS = 512
-"""Services and sessions watched at most; a host has dozens."""
+"""Maximum number of services, sessions and containers outside kubepods; a host has dozens."""
 
 
 def discover(dirs: Iterable[str], version: int) -> Workloads:
-    """Subjects among these cgroup directories (of the cpu hierarchy, relative, parents first)."""
+    """Workloads in these cgroup directories (of the cpu hierarchy, relative, parents first)."""
     pods: dict[str, tuple[str, CgroupOwner]] = {}
     containers: dict[str, list[tuple[str, CgroupOwner]]] = {}
     groups: list[Subject] = []

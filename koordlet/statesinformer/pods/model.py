@@ -1,8 +1,8 @@
-"""What runs on this node, as one immutable picture (spec 02 §3.4).
+"""The node's workloads as one immutable snapshot (spec 02 §3.4).
 
-`Workloads` is replaced as a whole when pods or cgroups change and never edited, so a tick works on one picture from
-its first read to its last. A `Subject` is anything with a cgroup of its own that gets figures of its own; where the
-picture comes from (a kubelet or the cgroup tree alone) does not matter to its readers.
+`Workloads` is replaced as a whole when pods or cgroups change and never modified, so a tick uses one snapshot from its
+first read to its last. A `Subject` is a cgroup for which figures are collected. Readers do not depend on the source of
+the snapshot (the kubelet, or the cgroup tree alone).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from koordlet.api.core import Pod
 
 
 class SubjectKind(StrEnum):
-    """What a cgroup stands for."""
+    """The kind of workload that a cgroup belongs to."""
 
     POD = "pod"
     CONTAINER = "container"
@@ -32,15 +32,15 @@ class SubjectKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """One cgroup with figures of its own."""
+    """A cgroup for which figures are collected."""
 
     kind: SubjectKind
     key: str
     """Identity in the metric cache: pod UID, container id (`<runtime>://<hash>`), QoS class, application name, path."""
     cgroup_dir: str
-    """Relative to a hierarchy's root, no slash at either end."""
+    """Relative to a hierarchy's root, without leading or trailing slash."""
     name: str
-    """Container name, pod name, unit name: what people call it."""
+    """For display: name of the container, pod or unit."""
     qos: str = ""
     """LSE, LSR, LS, BE, SYSTEM, or empty outside Kubernetes."""
     priority_class: str = ""
@@ -62,7 +62,7 @@ class ContainerMeta:
 
 @dataclass(frozen=True, slots=True)
 class PodMeta:
-    """A pod of this node and where its cgroups are."""
+    """A pod of this node with its cgroup directories."""
 
     uid: str
     name: str
@@ -73,34 +73,35 @@ class PodMeta:
     cgroup_dir: str
     containers: tuple[ContainerMeta, ...]
     pod: Pod | None = None
-    """None when the pod was found by its cgroup alone."""
+    """None if the pod is known only by its cgroup."""
     task_ids: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Thread ids by container id, with `--enable-pod-taskids`."""
     sandbox_dir: str = ""
-    """Cgroup of the pause container; empty while it can't be told."""
+    """Cgroup of the pause container; empty while unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Workloads:
-    """Everything that gets figures, in a fixed order; `version` changes when the content does."""
+    """All subjects in a fixed order; `version` changes when the content does."""
 
     version: int = 0
     pods: MappingProxyType[str, PodMeta] = field(default_factory=lambda: MappingProxyType({}))
     subjects: tuple[Subject, ...] = ()
     rows: Mapping[SubjectKind, list[int]] = field(init=False, repr=False, compare=False)
-    """Places in `subjects` by kind."""
-    places: Mapping[SubjectKind, NDArray[np.intp]] = field(init=False, repr=False, compare=False)
-    """The same as arrays, which index columns at every tick."""
+    """Indexes in `subjects` by kind."""
+    row_arrays: Mapping[SubjectKind, NDArray[np.intp]] = field(init=False, repr=False, compare=False)
+    """`rows` as arrays, which index columns in each tick."""
     series: Mapping[SubjectKind, list[tuple[str]]] = field(init=False, repr=False, compare=False)
-    """Keys by kind, in the order of `rows`, as labels of series: the same objects at every tick are compared fast."""
+    """Series labels by kind, in the order of `rows`. Each tick uses the same objects, which makes comparison fast."""
 
     def __post_init__(self) -> None:
         rows: dict[SubjectKind, list[int]] = {kind: [] for kind in SubjectKind}
         for row, subject in enumerate(self.subjects):
             rows[subject.kind].append(row)
         object.__setattr__(self, "rows", rows)
-        object.__setattr__(self, "places", {kind: np.array(found, dtype=np.intp) for kind, found in rows.items()})
-        series = {kind: [(self.subjects[row].key,) for row in found] for kind, found in rows.items()}
+        arrays = {kind: np.array(indexes, dtype=np.intp) for kind, indexes in rows.items()}
+        object.__setattr__(self, "row_arrays", arrays)
+        series = {kind: [(self.subjects[row].key,) for row in indexes] for kind, indexes in rows.items()}
         object.__setattr__(self, "series", series)
 
 

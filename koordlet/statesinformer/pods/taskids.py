@@ -1,7 +1,7 @@
-"""The threads of a pod's containers, its sandbox included: `--enable-pod-taskids` (spec 02 §3.4).
+"""Thread ids of a pod's containers, including its sandbox: `--enable-pod-taskids` (spec 02 §3.4).
 
-For what works on tasks and not on cgroups (core scheduling, resctrl groups). Read with every answer of the kubelet, so
-they are as old as that; a container that has ended is left out.
+For settings that apply to tasks instead of cgroups (core scheduling, resctrl groups). They are read with each answer of
+the kubelet and are as old as that. Terminated containers are left out.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from koordlet.system.errors import KernelFileError
 
 log = get_logger(__name__)
 
-TERMINATED = ("Succeeded", "Failed")
+TERMINATED_PHASES = ("Succeeded", "Failed")
 
 
 def task_ids(
@@ -34,44 +34,46 @@ def task_ids(
 ) -> Mapping[str, tuple[int, ...]]:
     """Thread ids by full container id (`<runtime>://<hash>`).
 
-    `children` names the directories in a pod's cpuset cgroup, `tasks` reads those of a container's directory. A sandbox
-    that cannot be told from other directories is left out, and so is a container whose file is gone or cannot be read.
+    `children` lists the subdirectories of a pod's cpuset cgroup, `tasks` reads the thread ids of a container's. Left
+    out: a sandbox that cannot be identified, and a container whose file was removed or cannot be read.
     """
     pod = meta.pod
-    if pod is None or pod.status.phase in TERMINATED:
+    if pod is None or pod.status.phase in TERMINATED_PHASES:
         return {}
-    declared = {one.name for one in (*pod.spec.containers, *pod.spec.init_containers)}
-    places = {one.id: one.cgroup_dir for one in meta.containers if one.name in declared}
+    declared = {container.name for container in (*pod.spec.containers, *pod.spec.init_containers)}
+    directories = {
+        container.id: container.cgroup_dir for container in meta.containers if container.name in declared
+    }
     sandbox = sandbox_of(meta, driver, children)
     if sandbox is not None:
-        places[str(sandbox[0])] = sandbox[1]
-    found = {}
-    for key, place in places.items():
+        directories[str(sandbox[0])] = sandbox[1]
+    threads = {}
+    for container_id, directory in directories.items():
         try:
-            ids = tasks(place)
+            ids = tasks(directory)
         except KernelFileError as error:
-            log.debug("tasks left out", container=key, error=str(error))
+            log.debug("Tasks left out", container=container_id, error=str(error))
         else:
             if ids is not None:
-                found[key] = ids
-    return found
+                threads[container_id] = ids
+    return threads
 
 
 def sandbox_of(
     meta: PodMeta, driver: CgroupDriver, children: Callable[[str], Sequence[str]]
 ) -> tuple[ContainerId, str] | None:
-    """Id and directory of the pod's pause container; None while it can't be told from other directories."""
+    """Id and directory of the pod's pause container; None if it cannot be identified among the directories."""
     if meta.pod is None:
         return None
     try:
         names = children(meta.cgroup_dir)
         sandbox = sandbox_id(driver, names, _ids(meta.pod))
     except NamingError as error:
-        log.debug("sandbox left out", pod=meta.pod.metadata.key, error=str(error))
+        log.debug("Sandbox left out", pod=meta.pod.metadata.key, error=str(error))
         return None
     if sandbox is None:
         return None
-    name = next(one for one in names if _hash(driver, one) == sandbox.hash)  # cri-o's has no `.scope`
+    name = next(name for name in names if _hash(driver, name) == sandbox.hash)  # cri-o's has no `.scope`
     return sandbox, f"{meta.cgroup_dir}/{name}"
 
 
@@ -80,6 +82,6 @@ def _hash(driver: CgroupDriver, name: str) -> str:
 
 
 def _ids(pod: Pod) -> list[str]:
-    """Ids of all containers that ever had one."""
+    """Ids of all containers that have one."""
     statuses = (*pod.status.init_container_statuses, *pod.status.container_statuses)
     return [status.container_id for status in statuses if status.container_id]
