@@ -22,7 +22,7 @@ from koordlet.probes.openprobes import ProbeSet
 from koordlet.statesinformer.states import States
 from koordlet.version import VERSION
 from koordlet.wiring import serving
-from koordlet.wiring.collectors import collectors
+from koordlet.wiring.collectors import all_groups, collectors
 from koordlet.wiring.context import Context
 from koordlet.wiring.probes import STOP_SIGNALS, begin
 from koordlet.wiring.states import Cluster, cluster, local
@@ -47,22 +47,23 @@ class Daemon:
         context, options = self.context, self.context.options
         serving.audit(context)
         found = None if options.standalone else cluster(context)
-        states: States = local(context) if found is None else found.states
         signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # a stop in between would leave a mount behind
         probes = begin(context)
         try:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
-            await self._wire(found, states, probes)
+            await self._wire(found, probes)
             loaded()
             log.info("koordlet starts", version=VERSION, node=context.node_name)
             return await context.runner.run()
         finally:
             probes.close(keep=options.keep_pins)
 
-    async def _wire(self, found: Cluster | None, states: States, probes: ProbeSet) -> None:
+    async def _wire(self, found: Cluster | None, probes: ProbeSet) -> None:
         """What is read first is wired first: a rate takes two readings, and all else is loaded between them."""
         context = self.context
-        made = collectors(context, states, probes)
+        groups = all_groups(context, probes)
+        states: States = local(context, groups) if found is None else found.states
+        made = collectors(context, states, probes, groups)
         await made.use.run_once()
         from koordlet.wiring.detection import detection
 

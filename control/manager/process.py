@@ -34,9 +34,9 @@ from koordlet.api import gates as api_gates
 from koordlet.app.clock import SYSTEM_CLOCK, Clock
 from koordlet.app.flags import FlagError
 from koordlet.app.gates import FeatureGates
-from koordlet.app.health import Health
+from koordlet.app.health import HealthChecks
 from koordlet.app.heap import SETTLE_SECONDS, settle_heap
-from koordlet.app.http import Server
+from koordlet.app.http import HttpServer
 from koordlet.app.logging import get_logger
 from koordlet.app.periodic import Periodic
 from koordlet.app.pprof import Profiles
@@ -76,7 +76,7 @@ class Manager:
         gates = FeatureGates(api_gates.MANAGER)
         gates.set(options.feature_gates)
         self.runner = Runner(clock=clock)
-        self.health = Health()
+        self.health = HealthChecks()
         framework, internal, external = CollectorRegistry(), CollectorRegistry(), CollectorRegistry()
         config = _limited(config or Config.load(options.kubeconfig or None), options)
         client = Client(config, clock=clock, registry=framework)
@@ -95,7 +95,7 @@ class Manager:
         self.server: WebhookServer | None = None
         if gates.enabled("WebhookFramework"):
             self.server = self._webhooks()
-        self.pages: dict[str, Server] = {}
+        self.pages: dict[str, HttpServer] = {}
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=internal)
         ManagerMetrics.of(internal)
@@ -148,12 +148,12 @@ class Manager:
             "/all-metrics": (context.internal, context.external, context.framework),
         }
         if options.metrics_addr == options.health_probe_addr and not options.metrics_addr.endswith(":0"):
-            self.pages["metrics"] = self.pages["probes"] = Server(
+            self.pages["metrics"] = self.pages["probes"] = HttpServer(
                 options.metrics_addr, registries=pages, health=self.health, sliced=True
             )
         else:
-            self.pages["metrics"] = Server(options.metrics_addr, registries=pages, sliced=True)
-            self.pages["probes"] = Server(options.health_probe_addr, health=self.health)
+            self.pages["metrics"] = HttpServer(options.metrics_addr, registries=pages, sliced=True)
+            self.pages["probes"] = HttpServer(options.health_probe_addr, health=self.health)
         for server in dict.fromkeys(self.pages.values()):
             self.runner.add(server)
         if options.enable_pprof:

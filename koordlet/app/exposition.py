@@ -1,7 +1,7 @@
 """The Prometheus text format, cheap for large families.
 
 `prometheus_client` makes an object and a dict of every sample and formats each label of each line anew; a full node's
-page takes it half a second, in which nothing else runs. A `Table` keeps rows as they came. The text of labels that come
+page takes it half a second, in which nothing else runs. A `MetricTable` keeps rows as they came. The text of labels that come
 again in row after row and in family after family, such as a container's, is made once a page, and a histogram's lines
 are one join. Where a container has many figures in one family they can be one row, and their lines stand together: that
 is cheaper to write and half as dear to pack. A table's labels stand in the order in which its family names them, `le`
@@ -23,7 +23,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.samples import Sample
 
-from koordlet.app.turns import give_way
+from koordlet.app.loopslice import yield_to_loop
 
 _MEMO = 4096
 """Texts of labels remembered for a page, of one kind."""
@@ -61,7 +61,7 @@ Tails = tuple[tuple[str, ...], ...]
 """Values of a family's last labels, for each of the figures of a row."""
 
 
-class Table(Metric):
+class MetricTable(Metric):
     """A family whose rows are (values of its labels, value), or of a histogram (values of its labels, cumulative count
     at each of *bounds*, which end in +Inf, sum). *empty* is the family without any; samples are made only if asked for.
 
@@ -172,7 +172,7 @@ def pieces(registries: Iterable[CollectorRegistry], lines: int = _LINES) -> Iter
     shared: _Shared = {}
     for registry in registries:
         for metric in registry.collect():
-            if isinstance(metric, Table):
+            if isinstance(metric, MetricTable):
                 for text in metric.texts(shared, lines):
                     yield text.encode()
             else:
@@ -197,7 +197,7 @@ async def sliced_page(registries: Iterable[CollectorRegistry], *, packed: bool) 
     made: list[bytes] = []
     for piece in pieces(registries, _SLICE):
         made.append(piece if packer is None else packer.compress(piece))
-        await give_way()
+        await yield_to_loop()
     return b"".join([*made, packer.flush()] if packer is not None else made)
 
 

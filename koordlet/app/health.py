@@ -21,7 +21,7 @@ _CHECK_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
-class Result:
+class CheckResult:
     """One line of the report; `reason` is None when all is well."""
 
     name: str
@@ -32,7 +32,7 @@ class Result:
         return self.reason is None
 
 
-class Condition:
+class ReadinessCondition:
     """A named state of readiness; starts as not ready with a reason."""
 
     def __init__(self, name: str, reason: str) -> None:
@@ -50,42 +50,42 @@ class Condition:
         self.reason = reason
 
 
-class Health:
+class HealthChecks:
     """The checks and conditions of a process."""
 
     def __init__(self) -> None:
         self._checks: dict[str, tuple[Check, bool]] = {}
-        self._conditions: dict[str, Condition] = {}
+        self._conditions: dict[str, ReadinessCondition] = {}
 
     def check(self, name: str, fn: Check, *, live: bool = False) -> None:
         """Add a check; `live` ones count for /healthz too. ValueError when the name is taken."""
         self._claim(name)
         self._checks[name] = (fn, live)
 
-    def condition(self, name: str, reason: str = "starting") -> Condition:
+    def condition(self, name: str, reason: str = "starting") -> ReadinessCondition:
         """Add a condition, not ready for `reason` until its owner says otherwise."""
         self._claim(name)
-        condition = self._conditions[name] = Condition(name, reason)
+        condition = self._conditions[name] = ReadinessCondition(name, reason)
         return condition
 
-    async def live(self, exclude: Collection[str] = ()) -> list[Result]:
+    async def live(self, exclude: Collection[str] = ()) -> list[CheckResult]:
         """Run the live checks; always begins with `ping`, which proves that the loop still turns."""
         return await self._run(lambda live: live, exclude)
 
-    async def ready(self, exclude: Collection[str] = ()) -> list[Result]:
+    async def ready(self, exclude: Collection[str] = ()) -> list[CheckResult]:
         """Run all checks and read all conditions."""
         results = await self._run(lambda live: True, exclude)
-        return results + [Result(c.name, c.reason) for c in self._conditions.values() if c.name not in exclude]
+        return results + [CheckResult(c.name, c.reason) for c in self._conditions.values() if c.name not in exclude]
 
     def _claim(self, name: str) -> None:
         if name == "ping" or name in self._checks or name in self._conditions:
             raise ValueError(f'health check "{name}" exists already')
 
-    async def _run(self, wanted: Callable[[bool], bool], exclude: Collection[str]) -> list[Result]:
+    async def _run(self, wanted: Callable[[bool], bool], exclude: Collection[str]) -> list[CheckResult]:
         checks = [(name, fn) for name, (fn, live) in self._checks.items() if wanted(live) and name not in exclude]
         reasons = await asyncio.gather(*(_reason(fn) for _, fn in checks))
-        ping = [] if "ping" in exclude else [Result("ping", None)]
-        return ping + [Result(name, reason) for (name, _), reason in zip(checks, reasons, strict=True)]
+        ping = [] if "ping" in exclude else [CheckResult("ping", None)]
+        return ping + [CheckResult(name, reason) for (name, _), reason in zip(checks, reasons, strict=True)]
 
 
 async def _reason(fn: Check) -> str | None:

@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from koordlet.app.exposition import packed_page, page, sliced_page
-from koordlet.app.health import Health, Result
+from koordlet.app.health import CheckResult, HealthChecks
 from koordlet.app.logging import describe, get_logger
 
 log = get_logger(__name__)
@@ -48,7 +48,7 @@ def server_tls(cert: Path, key: Path, client_ca: Path | None = None) -> ssl.SSLC
     return context
 
 
-class Server:
+class HttpServer:
     """An HTTP(S) server; a service for `Runner`. `port` is the real one once started (for `:0`)."""
 
     def __init__(
@@ -56,12 +56,12 @@ class Server:
         addr: str,
         *,
         registries: Mapping[str, CollectorRegistry | Sequence[CollectorRegistry]] | None = None,
-        health: Health | None = None,
+        health: HealthChecks | None = None,
         routes: Iterable[web.RouteDef] = (),
         tls: ssl.SSLContext | None = None,
         sliced: bool = False,
         middlewares: Sequence[Middleware] = (),
-        observed: Callable[[str, Result], object] | None = None,
+        observed: Callable[[str, CheckResult], object] | None = None,
     ) -> None:
         """`sliced`: a page of metrics is made piece by piece and gives way to others of the loop in between.
 
@@ -69,7 +69,7 @@ class Server:
         """
         self.name = "http"
         self.addr = addr
-        self.health = health or Health()
+        self.health = health or HealthChecks()
         self._host, self._wanted_port = split_address(addr)
         self._tls = tls
         self._runner: web.AppRunner | None = None
@@ -121,7 +121,7 @@ class Server:
     async def _ready(self, request: web.Request) -> web.Response:
         return self._probed(request, "readyz", await self.health.ready(_excluded(request)))
 
-    def _probed(self, request: web.Request, title: str, results: list[Result]) -> web.Response:
+    def _probed(self, request: web.Request, title: str, results: list[CheckResult]) -> web.Response:
         page = request.path.split("/")[1]
         observed = self._observed
         if observed is not None:
@@ -136,7 +136,7 @@ def _excluded(request: web.Request) -> list[str]:
     return request.query.getall("exclude", [])
 
 
-def _page(request: web.Request, title: str, results: list[Result]) -> web.Response:
+def _page(request: web.Request, title: str, results: list[CheckResult]) -> web.Response:
     only = request.match_info.get("check")
     if only is not None:
         results = [result for result in results if result.name == only]

@@ -16,7 +16,7 @@ from collections import Counter
 
 from aiohttp import web
 
-from koordlet.app.http import ListenError, Server
+from koordlet.app.http import HttpServer, ListenError
 from koordlet.app.logging import get_logger
 
 log = get_logger(__name__)
@@ -31,7 +31,7 @@ class Profiles:
 
     def __init__(self, address: str) -> None:
         self.name = "pprof"
-        self.server = Server(address, routes=routes())
+        self.server = HttpServer(address, routes=routes())
 
     async def start(self) -> None:
         try:

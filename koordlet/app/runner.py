@@ -28,7 +28,7 @@ STOP_SECONDS = 10.0
 """Time one service gets to stop; the DaemonSet's grace period bounds the whole."""
 
 
-class Service(Protocol):
+class AppService(Protocol):
     """Something with a life of its own inside the process."""
 
     @property
@@ -59,7 +59,7 @@ class Runner:
     """Owns the services of one process; see the module text."""
 
     def __init__(self, *, clock: Clock = SYSTEM_CLOCK, stop_seconds: float = STOP_SECONDS) -> None:
-        self._services: list[Service] = []
+        self._services: list[AppService] = []
         self._critical: list[Background] = []
         self._clock = clock
         self._stop_seconds = stop_seconds
@@ -67,7 +67,7 @@ class Runner:
         self._signals = 0
         self._status = 0
 
-    def add(self, service: Service) -> None:
+    def add(self, service: AppService) -> None:
         """Start this after everything added before it, stop it before them."""
         self._services.append(service)
 
@@ -96,7 +96,7 @@ class Runner:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._on_signal, number)
-        started: list[Service] = []
+        started: list[AppService] = []
         try:
             for service in self._services:
                 if self._stopping.is_set():
@@ -112,7 +112,7 @@ class Runner:
                 loop.remove_signal_handler(number)
         return self._status
 
-    async def _start(self, service: Service, started: list[Service]) -> bool:
+    async def _start(self, service: AppService, started: list[AppService]) -> bool:
         """Start one service unless a stop comes first."""
         begin = asyncio.create_task(service.start(), name=f"start:{service.name}")
         wait = asyncio.create_task(self._stopping.wait(), name="start:stopping")
@@ -146,16 +146,16 @@ class Runner:
         if critical and not self._stopping.is_set():
             self.stop(1)
 
-    async def _stop_all(self, started: list[Service]) -> None:
+    async def _stop_all(self, started: list[AppService]) -> None:
         for service in reversed(started):
             try:
                 async with self._clock.timeout(self._stop_seconds):
                     await service.stop()
             except TimeoutError:
-                log.error("Service did not stop in time", service=service.name, seconds=self._stop_seconds)
+                log.error("AppService did not stop in time", service=service.name, seconds=self._stop_seconds)
                 self._status = self._status or 1
             except Exception as error:
-                log.exception("Service failed to stop", service=service.name, err=error)
+                log.exception("AppService failed to stop", service=service.name, err=error)
                 self._status = self._status or 1
 
     def _on_signal(self, number: signal.Signals) -> None:

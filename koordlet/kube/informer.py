@@ -24,8 +24,8 @@ from typing import Generic, TypeVar
 from koordlet.api.encoding import wire
 from koordlet.api.registry import Resource
 from koordlet.app.logging import get_logger
+from koordlet.app.loopslice import yield_to_loop
 from koordlet.app.periodic import Periodic
-from koordlet.app.turns import give_way
 from koordlet.kube.client import PAGE, Client
 from koordlet.kube.decode import Object, ObjectDecoder, decode_meta, resource_of, where_of
 from koordlet.kube.errors import VERSION_TOO_LARGE, ApiError, ConnectionFailed, Gone, KubeError
@@ -240,7 +240,7 @@ class Informer(Generic[T]):
     async def _pause(self, count: int) -> None:
         """Between two objects of a list: the first list is waited for, later ones come while others have work."""
         if self.synced.is_set():
-            await give_way()
+            await yield_to_loop()
         elif count % _BATCH == _BATCH - 1:
             await asyncio.sleep(0)
 
@@ -264,7 +264,7 @@ class Informer(Generic[T]):
                     self._apply(event)
                     self._backoff.reset()
                     self._contact()
-                    await give_way()
+                    await yield_to_loop()
         finally:
             if self._client.clock.monotonic() - begun >= _HEALTHY_SECONDS:
                 self._backoff.reset()

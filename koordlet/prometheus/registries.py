@@ -18,7 +18,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from koordlet.app.exposition import Table, Tails
+from koordlet.app.exposition import MetricTable, Tails
 from koordlet.app.logging import get_logger
 from koordlet.prometheus.catalogue import CATALOGUE, EXTERNAL, Family
 
@@ -106,7 +106,7 @@ class _View(Collector):
         prefix = [self._owner.node] if self._family.node_label else []
         try:
             family = self._family
-            table = Table(
+            table = MetricTable(
                 self._empty(),
                 family.all_labels,
                 self._provider(),

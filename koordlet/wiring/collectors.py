@@ -21,7 +21,7 @@ from koordlet.metricsadvisor.usage.reader import TickReader
 from koordlet.probes.openprobes import ProbeSet
 from koordlet.statesinformer.pods.cgroupindex import CgroupIndex
 from koordlet.statesinformer.pods.model import Workloads
-from koordlet.statesinformer.states import KubeStates, LocalStates, States
+from koordlet.statesinformer.states import KubeStates, States
 from koordlet.system.cgroup import tree
 from koordlet.system.proc import kidled
 from koordlet.system.write import WriteError, write_value
@@ -57,9 +57,18 @@ class Collectors:
         self.net_stall.attach(probes.net_stall)
 
 
-def collectors(context: Context, states: States, probes: ProbeSet) -> Collectors:
+def all_groups(context: Context, probes: ProbeSet) -> AllGroups | None:
+    """The BPF walk of the cgroup tree; None where the cgroup files are read instead."""
+    stats = probes.cgroup_stats if context.options.cgroup_stats == "auto" else None
+    if stats is None:
+        probes.drop("cgroup_stats", "files", "switched off")
+        return None
+    return AllGroups(stats)
+
+
+def collectors(context: Context, states: States, probes: ProbeSet, groups: AllGroups | None) -> Collectors:
     """All collectors, each with its periodic task."""
-    advisor = _advisor(context, states, probes)
+    advisor = _advisor(context, states, probes, groups)
     optional = _optional(context, advisor)
     devices.collect(context, optional.conditions, lambda: states.workloads)
     options = context.options
@@ -92,13 +101,13 @@ def collectors(context: Context, states: States, probes: ProbeSet) -> Collectors
     return made
 
 
-def _advisor(context: Context, states: States, probes: ProbeSet) -> MetricsAdvisor:
+def _advisor(context: Context, states: States, probes: ProbeSet, groups: AllGroups | None) -> MetricsAdvisor:
     options = context.options
     index = CgroupIndex(context.cgroup_ids)
     context.pleg.add_handler(lambda _: index.expire())
     advisor = MetricsAdvisor(
         context.host,
-        _reader(context, states, probes),
+        _reader(context, probes, groups),
         lambda: states.workloads,
         context.cache,
         context.registries,
@@ -115,17 +124,12 @@ def _advisor(context: Context, states: States, probes: ProbeSet) -> MetricsAdvis
     return advisor
 
 
-def _reader(context: Context, states: States, probes: ProbeSet) -> TickReader:
+def _reader(context: Context, probes: ProbeSet, groups: AllGroups | None) -> TickReader:
     def distrust(cause: str) -> None:
         probes.status["cgroup_stats"] = replace(probes.status["cgroup_stats"], source="files", reason=cause)
 
-    stats = probes.cgroup_stats if context.options.cgroup_stats == "auto" else None
-    if stats is None:
-        probes.drop("cgroup_stats", "files", "switched off")
+    if groups is None:
         return TickReader(context.host, context.files)
-    groups = AllGroups(stats)
-    if isinstance(states, LocalStates):
-        states.tree = lambda: groups.tree
     return TickReader(context.host, context.files, groups, distrust)
 
 

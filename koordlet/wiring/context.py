@@ -12,7 +12,7 @@ from aiohttp import web
 from koordlet.api.gates import KOORDLET
 from koordlet.app.clock import boot_clock
 from koordlet.app.gates import FeatureGates
-from koordlet.app.health import Health
+from koordlet.app.health import HealthChecks
 from koordlet.app.logging import get_logger
 from koordlet.app.periodic import Periodic
 from koordlet.app.runner import Runner
@@ -20,8 +20,8 @@ from koordlet.audit import Auditor, NullAuditor
 from koordlet.metriccache import MetricCache
 from koordlet.options import Options
 from koordlet.prometheus import Registries
+from koordlet.statesinformer.pods.earlytrigger import EarlyTrigger
 from koordlet.statesinformer.pods.pleg import Pleg
-from koordlet.statesinformer.pods.prompt import Prompt
 from koordlet.system.cgroup import tree
 from koordlet.system.cgroup.naming import detect_driver, kubepods_dir
 from koordlet.system.cgroup.readers import CgroupFS
@@ -44,7 +44,7 @@ class Context:
         self.host = Host(options.roots())
         self.registries = Registries()
         self.registries.view("start_time", lambda started=time.time(): [((self.node_name,), started)])
-        self.health, self.runner = Health(), Runner()
+        self.health, self.runner = HealthChecks(), Runner()
         self.cache = MetricCache(
             tick=options.collect_res_used_interval,
             max_rows=options.metric_cache_max_series,
@@ -74,9 +74,9 @@ class Context:
         for too long: who acts on the node must not go by what it was once (spec 02 §4.4)."""
         return self.cache.facts.get(key, newer_than=boot_clock() - max(STALE_ROUNDS * period, STALE_SECONDS))
 
-    def prompt(self, task: Periodic) -> Prompt:
+    def prompt(self, task: Periodic) -> EarlyTrigger:
         """Triggers `task` when pods come and go."""
-        prompt = Prompt(task.trigger)
+        prompt = EarlyTrigger(task.trigger)
         self.runner.add_stop(f"prompt {task.name}", prompt.close)
         return prompt
 

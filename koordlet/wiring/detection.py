@@ -27,7 +27,7 @@ def detection(
         wall=SYSTEM_CLOCK.now,
     )
     if reporter is not None:
-        reporter.extensions = Extensions(of_pod=made.views.pod_extension, of_node=made.views.node_extension)
+        reporter.extend(Extensions(of_pod=made.views.pod_extension, of_node=made.views.node_extension))
     context.routes += made.views.routes()
     context.runner.add(context.periodic("interference", ROUND_SECONDS, made.step))
     return made

@@ -25,7 +25,7 @@ from koordlet.resourceexecutor.traffic import TrafficStore
 from koordlet.runtimehooks.hooks.netqos import NetQoS
 from koordlet.runtimehooks.hooks.resctrlpods import ResctrlPods
 from koordlet.runtimehooks.hooks.terway import TerwayQoS
-from koordlet.statesinformer.pods.claims import Claims
+from koordlet.statesinformer.pods.claims import ClaimVolumes
 from koordlet.system import resctrl
 from koordlet.system.cgroup import tree
 from koordlet.system.devices.storage import LocalStorage, read_local_storage
@@ -119,7 +119,7 @@ def _blkio(context: Context, cluster: Cluster) -> BlkIO:
     async def claim(namespace: str, name: str) -> PersistentVolumeClaim:
         return await cluster.client.get(PersistentVolumeClaim, name, namespace)
 
-    claims, store = Claims(claim), BlockStore(context.files)
+    claims, store = ClaimVolumes(claim), BlockStore(context.files)
     context.runner.add(context.periodic("claims", CLAIMS_SECONDS, claims.refresh))
     return BlkIO(
         lambda: _storage(context),

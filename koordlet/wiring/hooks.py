@@ -26,7 +26,7 @@ from koordlet.runtimehooks.protocols.nri import NRIPlugin, NRISettings
 from koordlet.runtimehooks.protocols.registration import RegistrationError, register
 from koordlet.runtimehooks.protocols.server import HookServer
 from koordlet.runtimehooks.stages import FailurePolicy, HookPlugin, Hooks, Stage
-from koordlet.statesinformer.callbacks import StateType, Target
+from koordlet.statesinformer.callbacks import CallbackTarget, StateType
 from koordlet.statesinformer.states import KubeStates
 from koordlet.system.cgroup.naming import kubepods_dir
 from koordlet.system.devices.rdma import verbs_device
@@ -92,7 +92,7 @@ def _follow_pods(states: KubeStates, calls: HookCalls) -> None:
     """Pods and containers that the kubelet shows for the first time are set up at once (spec 03 §4.4)."""
     seen = states.workloads.version
 
-    def on_pods(_type: StateType, _marker: object, _target: Target) -> None:
+    def on_pods(_type: StateType, _marker: object, _target: CallbackTarget) -> None:
         nonlocal seen
         if states.workloads.version != seen:
             seen = states.workloads.version

@@ -32,5 +32,5 @@ def pod_resources(context: Context, cluster: Cluster) -> PodResourcesProxy:
     )
     context.registries.view("pod_resources_proxy_up", lambda: [((proxy.problem,), 0.0 if proxy.problem else 1.0)])
     context.runner.add(proxy)
-    context.runner.add(context.periodic("pod-resources", LOOK_SECONDS, proxy.look, immediate=False))
+    context.runner.add(context.periodic("pod-resources", LOOK_SECONDS, proxy.maintain, immediate=False))
     return proxy

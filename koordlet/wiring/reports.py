@@ -11,10 +11,10 @@ from koordlet.prediction.checkpoints import CheckpointDirectory
 from koordlet.prediction.models import Models, PeakModel
 from koordlet.prediction.service import SETTLE_TICKS, UPKEEP_SECONDS, NodeView, PredictionService, Settings
 from koordlet.statesinformer.callbacks import StateType
-from koordlet.statesinformer.nodemetric.reporter import CHECK_SECONDS, NodeMetricReporter
+from koordlet.statesinformer.nodemetric.reporter import CHECK_PERIOD_S, NodeMetricReporter
 from koordlet.statesinformer.nodemetric.status import MIN_REPORT_SECONDS
 from koordlet.statesinformer.nrt.reporter import TopologyReporter
-from koordlet.statesinformer.nrt.status import Machine
+from koordlet.statesinformer.nrt.status import MachineInfo
 from koordlet.statesinformer.states import KubeStates
 from koordlet.wiring.context import Context
 from koordlet.wiring.states import Cluster
@@ -44,7 +44,7 @@ def node_metric(context: Context, cluster: Cluster) -> NodeMetricReporter:
         on_add=lambda _: setattr(task, "period", states.policy.report_seconds),
     )
     context.runner.add(task)
-    context.runner.add(context.periodic("check-prediction", CHECK_SECONDS, reporter.check, immediate=False))
+    context.runner.add(context.periodic("check-prediction", CHECK_PERIOD_S, reporter.check, immediate=False))
     return reporter
 
 
@@ -96,10 +96,10 @@ def node_topology(context: Context, cluster: Cluster) -> None:
     client, states, kubelet, pods = cluster.client, cluster.states, cluster.kubelet, cluster.pods
     options = context.options
 
-    def machine() -> Machine | None:
+    def machine() -> MachineInfo | None:
         keys, period = (FACT_CPU, FACT_BASIC, FACT_NUMA), options.collect_node_cpu_info_interval
         cpus, basic, numa = (context.fact(key, period) for key in keys)
-        return None if cpus is None or basic is None or numa is None else Machine(cpus, basic, numa)
+        return None if cpus is None or basic is None or numa is None else MachineInfo(cpus, basic, numa)
 
     reporter = TopologyReporter(
         client,
@@ -114,7 +114,7 @@ def node_topology(context: Context, cluster: Cluster) -> None:
         write=context.gates.enabled("NodeTopologyReport"),
         per_cpu=context.gates.enabled("PerCPUMetric"),
     )
-    states.callbacks.source(StateType.NODE_TOPOLOGY, lambda: reporter.local)
+    states.callbacks.add_source(StateType.NODE_TOPOLOGY, lambda: reporter.local)
     context.health.check("node-topology", lambda: reporter.problem)
     if context.gates.enabled("NodeTopologyReport"):
         context.health.check(f"informer:{reporter.stored.name}", lambda: reporter.stored.problem)

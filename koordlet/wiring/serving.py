@@ -8,7 +8,7 @@ from aiohttp import web
 
 from koordlet.api.encoding.wire import encode_plain
 from koordlet.app.clock import SYSTEM_CLOCK, boot_clock
-from koordlet.app.http import Server
+from koordlet.app.http import HttpServer
 from koordlet.app.logging import get_logger
 from koordlet.audit import LogAuditor, node
 from koordlet.audit.api import SWEEP_SECONDS, Readers, events_handler, no_events
@@ -65,7 +65,7 @@ def serve(context: Context, views: Views) -> None:
 
     both = (context.registries.internal, context.registries.external)
     context.runner.add(
-        Server(
+        HttpServer(
             context.options.addr,
             registries={
                 "/internal-metrics": context.registries.internal,

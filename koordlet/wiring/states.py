@@ -10,13 +10,13 @@ from pathlib import Path
 from koordlet.app.clock import SYSTEM_CLOCK
 from koordlet.kube import Client, Config, EventRecorder
 from koordlet.kube.credentials import TokenFile
-from koordlet.statesinformer.nodeslo import condition as slocondition
-from koordlet.statesinformer.nodeslo.condition import SLOCondition
+from koordlet.metricsadvisor.usage.allgroups import AllGroups
+from koordlet.statesinformer.nodeslo.condition import UPDATE_PERIOD_S, NodeSLOCondition
 from koordlet.statesinformer.pods.informer import PodsInformer
-from koordlet.statesinformer.pods.kubelet import REQUEST_BUCKETS, KubeletClient
+from koordlet.statesinformer.pods.kubelet import REQUEST_BUCKETS_S, KubeletClient
 from koordlet.statesinformer.pods.model import PodMeta
 from koordlet.statesinformer.pods.taskids import sandbox_of, task_ids
-from koordlet.statesinformer.resourceviews import ResourceViews
+from koordlet.statesinformer.resourceviews import attach_resource_views
 from koordlet.statesinformer.states import KubeStates, LocalStates
 from koordlet.system.cgroup import tree
 from koordlet.system.cgroup.naming import CgroupDriver, detect_driver, find_driver
@@ -32,13 +32,13 @@ class Cluster:
     kubelet: KubeletClient
     pods: PodsInformer
     events: EventRecorder
-    slo_condition: SLOCondition
+    slo_condition: NodeSLOCondition
 
 
-def local(context: Context) -> LocalStates:
-    """`--standalone`: whatever cgroups say."""
+def local(context: Context, groups: AllGroups | None) -> LocalStates:
+    """`--standalone`: the workloads that the cgroup tree shows."""
     root = context.files.hierarchy("cpu")
-    states = LocalStates(lambda: tree.walk(root))
+    states = LocalStates(lambda: tree.walk(root), None if groups is None else lambda: groups.tree)
     states.refresh()
     context.registries.node = context.options.node_name or os.uname().nodename
     task = context.periodic("discover", context.options.discover_interval, states.refresh)
@@ -61,18 +61,18 @@ def cluster(context: Context) -> Cluster:
     states = KubeStates(
         client,
         options.node_name,
-        found_driver=lambda: detect_driver(Path(context.files.hierarchy("cpu"))),
-        told_driver=lambda port: find_driver(Path(context.files.hierarchy("cpu")), context.host.roots, port),
-        ask_config=not options.disable_query_kubelet_config,
+        tree_driver=lambda: detect_driver(Path(context.files.hierarchy("cpu"))),
+        process_driver=lambda port: find_driver(Path(context.files.hierarchy("cpu")), context.host.roots, port),
+        query_config=not options.disable_query_kubelet_config,
         address_type=options.kubelet_preferred_address_type,
         insecure=options.kubelet_insecure_tls,
         read_only_port=options.kubelet_read_only_port,
     )
-    duration = context.registries.histogram("kubelet_request_duration_seconds", REQUEST_BUCKETS)
+    duration = context.registries.histogram("kubelet_request_duration_seconds", REQUEST_BUCKETS_S)
     kubelet = KubeletClient(
-        states.endpoint, _kubelet_headers(context, config), timeout=options.kubelet_sync_timeout, duration=duration
+        states.kubelet_url, _kubelet_headers(context, config), timeout=options.kubelet_sync_timeout, duration=duration
     )
-    pods = states.ask(
+    pods = states.connect(
         kubelet,
         (lambda meta, driver: _task_ids(context, meta, driver)) if options.enable_pod_taskids else None,
         lambda meta, driver: _sandbox_dir(context, meta, driver),
@@ -87,13 +87,13 @@ def cluster(context: Context) -> Cluster:
         context.runner.add(informer)
     context.health.check("pods", lambda: pods.error or None)
     task = context.periodic("pods", options.kubelet_sync_interval, states.sync_pods)
-    context.pleg.add_handler(context.prompt(task).on_kubelet_pods)
+    context.pleg.add_handler(context.prompt(task).on_added)
     context.runner.add(task)
     states.callbacks.attach(context.registries)
     context.runner.add(states.callbacks)
-    ResourceViews(states, context.registries)
-    slo_condition = SLOCondition(states, client, events, context.registries, wall=SYSTEM_CLOCK.now)
-    said = context.periodic("node-slo-condition", slocondition.SECONDS, slo_condition.look)
+    attach_resource_views(states, context.registries)
+    slo_condition = NodeSLOCondition(states, client, events, context.registries, wall=SYSTEM_CLOCK.now)
+    said = context.periodic("node-slo-condition", UPDATE_PERIOD_S, slo_condition.update)
     states.node_slo.add_handler(on_add=lambda _: said.trigger(), on_update=lambda *_: said.trigger())
     context.runner.add(said)
     return Cluster(client, states, kubelet, pods, events, slo_condition)

@@ -22,7 +22,7 @@ from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Met
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
-from koordlet.app.exposition import Table, Tails, packed_page, page
+from koordlet.app.exposition import MetricTable, Tails, packed_page, page
 from tests.scale.figures import Figure, report
 
 LABELS = ("node", "namespace", "pod", "pod_uid", "container", "container_id", "qos", "reason")
@@ -41,7 +41,7 @@ class Page(Collector):
     def collect(self) -> Iterator[Metric]:
         family = HistogramMetricFamily("koordlet_sched_latency_seconds", "Waiting for a CPU.", labels=LABELS)
         if self._as_table:
-            yield Table(family, LABELS, self._rows, shared=6, bounds=BOUNDS)
+            yield MetricTable(family, LABELS, self._rows, shared=6, bounds=BOUNDS)
             return
         for values, counts, total in self._rows:
             family.add_metric(values, list(zip(BOUNDS, counts, strict=True)), total)
@@ -59,11 +59,11 @@ class Pressure(Collector):
         labels = (*LABELS[:6], "resource", "precision", "degree")
         family = GaugeMetricFamily("koordlet_container_psi", "Pressure.", labels=labels)
         if self._grouped:
-            yield Table(family, labels, self._rows, shared=6, grouped=3)
+            yield MetricTable(family, labels, self._rows, shared=6, grouped=3)
             return
         apart = range(len(PRESSURES))
         rows = [((*of, *tails[at]), figures[at]) for at in apart for of, tails, figures in self._rows]
-        yield Table(family, labels, rows, shared=6)
+        yield MetricTable(family, labels, rows, shared=6)
 
 
 def samples(body: bytes) -> list[tuple[str, dict[str, str], float]]:

@@ -48,8 +48,8 @@ from koordlet.api.hooks import SERVICE as HOOKS_SERVICE
 from koordlet.api.hooks import api_pb2 as hooks
 from koordlet.api.hooks.api_pb2 import LinuxContainerResources
 from koordlet.app.heap import settle_heap
-from koordlet.app.http2.client import Client
-from koordlet.app.http2.server import Server
+from koordlet.app.http2.client import UnaryClient
+from koordlet.app.http2.server import GrpcServer
 from koordlet.app.runner import run
 from koordlet.runtimehooks.protocols.server import HookServer
 from runtimeproxy.cri.calls import CriMethod as Intercepted
@@ -101,7 +101,7 @@ class AtOnce:
 async def serve(path: str, kind: str) -> None:
     """A child's whole life."""
     runtime = AtOnce()
-    server = Server({f"/{SERVICES[0]}/{name}": runtime.method(name) for name in (*ASKED, *Intercepted)})
+    server = GrpcServer({f"/{SERVICES[0]}/{name}": runtime.method(name) for name in (*ASKED, *Intercepted)})
     koordlet = HookServer(Path(path), Node().calls, "containerd")
     await (koordlet.start() if kind == "hooks" else server.start(Path(path)))
     settle_heap()
@@ -148,7 +148,7 @@ class Caller(Protocol):
 
 
 class OwnCaller:
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: UnaryClient) -> None:
         self._client = client
 
     async def ask(self, method: str, body: bytes = b"", service: str = SERVICES[0]) -> bytes:
@@ -177,7 +177,7 @@ async def callers(kind: str, *paths: Path) -> AsyncIterator[list[Caller]]:
         made: list[Caller] = []
         for path in paths:
             if kind == "own":
-                client = await Client.connect(str(path), "bench")
+                client = await UnaryClient.connect(str(path), "bench")
                 stack.push_async_callback(client.close, 0.0)
                 made.append(OwnCaller(client))
             else:

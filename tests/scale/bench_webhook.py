@@ -59,9 +59,9 @@ from koordlet.api.sloconfig import configmap
 from koordlet.app.flags import read
 from koordlet.app.gates import FeatureGates
 from koordlet.app.heap import settle_heap
-from koordlet.app.http import Server
+from koordlet.app.http import HttpServer
+from koordlet.app.loopslice import yield_to_loop
 from koordlet.app.runner import run
-from koordlet.app.turns import give_way
 from koordlet.kube import Client, Config, EventRecorder
 from tests.scale.bench_manager import objects, pretend_written
 from tests.scale.figures import Figure, report
@@ -143,7 +143,7 @@ async def lead(controller: NodeResourceController, reports: list[bytes]) -> None
     """What a leader does beside webhooks: sweeps of all nodes, reports that come in, pages of metrics."""
     made = controller.context
     metrics = made.caches.informer(NodeMetric)
-    pages = Server("127.0.0.1:0", registries={"/internal-metrics": (made.internal,)}, sliced=True)
+    pages = HttpServer("127.0.0.1:0", registries={"/internal-metrics": (made.internal,)}, sliced=True)
     await pages.start()
 
     async def hear() -> None:
@@ -155,7 +155,7 @@ async def lead(controller: NodeResourceController, reports: list[bytes]) -> None
                 number += 1
                 obj.metadata.resource_version = str(1 + number)
                 metrics._upsert(obj.metadata.key, obj)
-                await give_way()
+                await yield_to_loop()
             await asyncio.sleep(0.025)
 
     async def everything() -> None:

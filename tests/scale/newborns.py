@@ -16,7 +16,7 @@ from pathlib import Path
 
 from koordlet.api.hooks import SERVICE
 from koordlet.api.hooks.api_pb2 import PodSandboxHookRequest
-from koordlet.app.http2.client import Client
+from koordlet.app.http2.client import UnaryClient
 from koordlet.app.runner import run
 from koordlet.system.cgroup.naming import CgroupDriver, KubeQOS, pod_dir
 from koordlet.system.host import Host
@@ -69,7 +69,7 @@ def _pod(number: int) -> PodSpec:
 
 async def _ask(scene: Scene, calls: int) -> list[float]:
     tree, took, live = scene.fleet.tree, [], list[tuple[str, bytes]]()
-    client = await Client.connect(str(scene.view.state / "koordlet.sock"), "test")
+    client = await UnaryClient.connect(str(scene.view.state / "koordlet.sock"), "test")
     try:
         for _ in range(calls):
             uid = str(uuid.uuid4())

@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 from koordlet.api import names
 from koordlet.api.pages.overcommit import OVERCOMMIT_REASONS
 from koordlet.app.clock import Clock
-from koordlet.app.exposition import Table
+from koordlet.app.exposition import MetricTable
 from koordlet.app.metrics import MetricSet
 
 EXPIRY_S: Final = 300.0
@@ -100,7 +100,7 @@ class OvercommitCollector(Collector):
                     percent.add_metric([name, resource], remaining)
         for reason, count in sorted(counts.items()):
             nodes.add_metric([reason], count)
-        yield from (Table(empty, _AMOUNT_LABELS, amounts, shared=1), nodes, percent, degraded)
+        yield from (MetricTable(empty, _AMOUNT_LABELS, amounts, shared=1), nodes, percent, degraded)
 
     @staticmethod
     def _families() -> tuple[GaugeMetricFamily, GaugeMetricFamily, GaugeMetricFamily, GaugeMetricFamily]:

@@ -38,9 +38,9 @@ from koordlet.api.encoding.times import Duration
 from koordlet.api.gates import SCHEDULER
 from koordlet.app.clock import SYSTEM_CLOCK, Clock
 from koordlet.app.gates import FeatureGates
-from koordlet.app.health import Health
+from koordlet.app.health import HealthChecks
 from koordlet.app.heap import settle_heap
-from koordlet.app.http import Server
+from koordlet.app.http import HttpServer
 from koordlet.app.logging import DEBUG_VERBOSITY, get_logger
 from koordlet.app.periodic import Periodic
 from koordlet.app.runner import Runner
@@ -110,7 +110,7 @@ class Scheduler:
         self.gates = gates = FeatureGates(SCHEDULER)
         gates.set(options.feature_gates)
         self.registry = CollectorRegistry()
-        self.runner, self.health = Runner(clock=clock), Health()
+        self.runner, self.health = Runner(clock=clock), HealthChecks()
         connection = self.settings.configuration.client_connection
         config = config or Config.load(connection.kubeconfig or None)
         config = replace(
@@ -127,7 +127,7 @@ class Scheduler:
         self.assembly = Assembly(self.settings, options, gates, self.client, self.events, self.registry)
         self.elector = self._elector()
         self.leading = False
-        self.server: Server | None = None
+        self.server: HttpServer | None = None
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=self.registry)
 
@@ -234,9 +234,9 @@ class Scheduler:
 
     def _pages(
         self, host: str, port: int, tls: ssl.SSLContext | None = None, middlewares: Sequence[Middleware] = ()
-    ) -> Server:
+    ) -> HttpServer:
         address = f"[{host}]" if ":" in host else host
-        return Server(
+        return HttpServer(
             f"{address}:{port}",
             registries={"/metrics": self.registry, "/metrics/slis": self.slis.registry},
             health=self.health,
@@ -246,7 +246,7 @@ class Scheduler:
             observed=self.slis.observe,
         )
 
-    def _secure_pages(self) -> Server:
+    def _secure_pages(self) -> HttpServer:
         """The same pages, for those who may ask them."""
         return self._pages(self.options.bind_address, self.options.secure_port, self._tls, (self.gate.middleware,))
 

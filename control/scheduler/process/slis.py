@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from koordlet.app.health import Result
+from koordlet.app.health import CheckResult
 
 
 class HealthSlis:
@@ -18,7 +18,7 @@ class HealthSlis:
             "kubernetes_healthchecks_total", "Results of checks.", (*labels, "status"), registry=self.registry
         )
 
-    def observe(self, page: str, result: Result) -> None:
+    def observe(self, page: str, result: CheckResult) -> None:
         """`page`: healthz, livez or readyz."""
         self._last.labels(result.name, page).set(result.ok)
         self._all.labels(result.name, page, "success" if result.ok else "error").inc()

@@ -15,7 +15,7 @@ _TIMEOUT_UNITS = {72: 3600.0, 77: 60.0, 83: 1.0, 109: 1e-3, 117: 1e-6, 110: 1e-9
 _MAX_STATUS_TEXT = 4096
 
 
-class Status(IntEnum):
+class GrpcStatus(IntEnum):
     """How a call ended, by gRPC's numbers."""
 
     OK = 0

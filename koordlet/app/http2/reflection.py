@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 
 from google.protobuf.descriptor import FileDescriptor
 
-from koordlet.app.http2.grpc import Status
+from koordlet.app.http2.grpc import GrpcStatus
 from koordlet.app.http2.server import CallRefused, Stream
 
 PATHS = tuple(f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo" for version in ("v1", "v1alpha"))
@@ -37,7 +37,7 @@ class Reflection:
         fields = dict(_fields(request))
         asked = next((number for number in _QUESTIONS if number in fields), None)
         if asked is None:
-            raise CallRefused("a ServerReflectionRequest without a question", Status.INVALID_ARGUMENT)
+            raise CallRefused("a ServerReflectionRequest without a question", GrpcStatus.INVALID_ARGUMENT)
         given = fields[asked]
         if asked == _LIST:
             names = [one.full_name for file in self._files.values() for one in file.services_by_name.values()]
@@ -45,7 +45,7 @@ class Reflection:
         elif (file := self._found(asked, given.decode(errors="replace"))) is not None:
             told = _field(_FILES, _field(1, file.serialized_pb))
         else:
-            told = _field(_ERROR, b"\x08" + _varint(Status.NOT_FOUND) + _field(2, b"not found: " + given))
+            told = _field(_ERROR, b"\x08" + _varint(GrpcStatus.NOT_FOUND) + _field(2, b"not found: " + given))
         return _field(_HOST, fields.get(_HOST, b"")) + _field(_ORIGINAL, request) + told
 
     def _found(self, asked: int, name: str) -> FileDescriptor | None:
@@ -94,7 +94,7 @@ def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
         if kind == 2:
             size, at = _read_varint(message, at)
         if size is None or at + size > len(message):
-            raise CallRefused("malformed ServerReflectionRequest", Status.INVALID_ARGUMENT)
+            raise CallRefused("malformed ServerReflectionRequest", GrpcStatus.INVALID_ARGUMENT)
         if kind == 2:
             yield tag >> 3, message[at : at + size]
         at += size
@@ -106,4 +106,4 @@ def _read_varint(message: bytes, at: int) -> tuple[int, int]:
         value |= (byte & 0x7F) << 7 * shift
         if byte < 0x80:
             return value, at + shift + 1
-    raise CallRefused("malformed ServerReflectionRequest", Status.INVALID_ARGUMENT)
+    raise CallRefused("malformed ServerReflectionRequest", GrpcStatus.INVALID_ARGUMENT)

@@ -4,7 +4,7 @@ Made for hooks, which stand in the way of every pod: gRPC's library serves from 
 hops between it and the loop waits for the interpreter's lock; on a busy node that is most of a call. Any client of gRPC
 is served: deadlines, cancellation, gzip and flow control are kept; push and priorities are not known, and of streaming
 calls only those in which each message has one answer at once (`Stream`, made for reflection).
-One `Server` has its methods and limits; each of its connections is a `Connection`.
+One `GrpcServer` has its methods and limits; each of its connections is a `Connection`.
 
 Bounds: a message's and all requests' bytes, calls at once, a header list's bytes; nothing is read from a client that
 does not take its answers.
@@ -27,7 +27,7 @@ from koordlet.app.http2.frames import Frame, FrameError, Splitter
 from koordlet.app.http2.grpc import (
     PREFIX_BYTES,
     BodyError,
-    Status,
+    GrpcStatus,
     answer_head,
     answer_tail,
     pack,
@@ -57,7 +57,7 @@ _NO_ERROR, _PROTOCOL_ERROR, _REFUSED_STREAM = 0x0, 0x1, 0x7
 class CallRefused(Exception):
     """A method's answer that is a status: the text is the caller's to read."""
 
-    def __init__(self, text: str, status: Status = Status.INTERNAL) -> None:
+    def __init__(self, text: str, status: GrpcStatus = GrpcStatus.INTERNAL) -> None:
         super().__init__(text)
         self.status = status
 
@@ -76,7 +76,7 @@ class Stream:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ServerLimits:
     """Of one server."""
 
     message: int = 16 << 20
@@ -102,12 +102,12 @@ class _Call:
     """What is to follow an answer's DATA that waits for the client's windows."""
 
 
-class Server:
+class GrpcServer:
     """`methods` by their paths, `/service/method`."""
 
-    def __init__(self, methods: Mapping[str, Method | Stream], limits: Limits | None = None) -> None:
+    def __init__(self, methods: Mapping[str, Method | Stream], limits: ServerLimits | None = None) -> None:
         self.methods = {path.encode(): method for path, method in methods.items()}
-        self.limits = limits or Limits()
+        self.limits = limits or ServerLimits()
         self.held = 0
         self.connections: set[Connection] = set()
         self.stopping = False
@@ -163,7 +163,7 @@ class Server:
 class Connection(asyncio.Protocol):
     """One client."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: GrpcServer) -> None:
         self._server = server
         self._loop = asyncio.get_running_loop()
         self.lost: asyncio.Future[None] = self._loop.create_future()
@@ -231,7 +231,7 @@ class Connection(asyncio.Protocol):
         """Ask the client to open no more calls here; those that are open go on."""
         self._write(h2.goaway(self._last))
         for call in [call for call in self._calls.values() if isinstance(call.method, Stream)]:
-            self._fail(call, Status.UNAVAILABLE, "the server stops")
+            self._fail(call, GrpcStatus.UNAVAILABLE, "the server stops")
         self._output.flush()
 
     def close(self) -> None:
@@ -314,13 +314,13 @@ class Connection(asyncio.Protocol):
         timeout = headers.get(b"grpc-timeout")
         seconds = None if timeout is None else timeout_seconds(timeout)
         if headers.get(b":method") != b"POST" or not headers.get(b"content-type", b"").startswith(b"application/grpc"):
-            self._refuse(stream, Status.UNKNOWN, "not a call of gRPC", over)
+            self._refuse(stream, GrpcStatus.UNKNOWN, "not a call of gRPC", over)
         elif method is None:
-            self._refuse(stream, Status.UNIMPLEMENTED, "no such method", over)
+            self._refuse(stream, GrpcStatus.UNIMPLEMENTED, "no such method", over)
         elif timeout is not None and seconds is None:
-            self._refuse(stream, Status.INTERNAL, "malformed grpc-timeout", over)
+            self._refuse(stream, GrpcStatus.INTERNAL, "malformed grpc-timeout", over)
         elif not self._server.begin():
-            self._refuse(stream, Status.RESOURCE_EXHAUSTED, "too many calls at once", over)
+            self._refuse(stream, GrpcStatus.RESOURCE_EXHAUSTED, "too many calls at once", over)
         else:
             deadline = None if seconds is None else self._loop.time() + seconds
             call = _Call(stream, method, headers.get(b"grpc-encoding"), deadline)
@@ -350,11 +350,11 @@ class Connection(asyncio.Protocol):
         size = prefix(body)[1] if len(body) >= PREFIX_BYTES else 0
         if size > limits.message:
             text = f"a message of {size} bytes where {limits.message} are allowed"
-            self._fail(call, Status.RESOURCE_EXHAUSTED, text)
+            self._fail(call, GrpcStatus.RESOURCE_EXHAUSTED, text)
         elif len(body) > PREFIX_BYTES + size and not isinstance(call.method, Stream):
-            self._fail(call, Status.INTERNAL, "more than one message")
+            self._fail(call, GrpcStatus.INTERNAL, "more than one message")
         elif self._server.held > limits.held:
-            self._fail(call, Status.RESOURCE_EXHAUSTED, "too much is being received at once")
+            self._fail(call, GrpcStatus.RESOURCE_EXHAUSTED, "too much is being received at once")
         elif frame.flags & h2.END_STREAM:
             self._asked(call)
         elif isinstance(call.method, Stream):
@@ -387,7 +387,7 @@ class Connection(asyncio.Protocol):
         if isinstance(method, Stream):
             self._answer_each(call, method, last=True)
         elif len(body) < PREFIX_BYTES or prefix(body)[1] != len(body) - PREFIX_BYTES:
-            self._fail(call, Status.INTERNAL, "the request is not one message")
+            self._fail(call, GrpcStatus.INTERNAL, "the request is not one message")
         elif (message := self._unpacked(call, bytes(body))) is not None:
             self._server.held -= len(body)
             call.body = bytearray()
@@ -399,7 +399,7 @@ class Connection(asyncio.Protocol):
             return unpack(message, call.encoding or b"identity", self._server.limits.message)
         except BodyError as error:
             known = call.encoding in (None, b"gzip", b"identity")
-            self._fail(call, Status.INTERNAL if known else Status.UNIMPLEMENTED, str(error))
+            self._fail(call, GrpcStatus.INTERNAL if known else GrpcStatus.UNIMPLEMENTED, str(error))
             return None
 
     def _answer_each(self, call: _Call, stream: Stream, *, last: bool = False) -> None:
@@ -407,7 +407,7 @@ class Connection(asyncio.Protocol):
         body = call.body
         while len(body) >= PREFIX_BYTES and len(body) >= (end := PREFIX_BYTES + prefix(body)[1]):
             if self._sender.waits(call.stream):
-                self._fail(call, Status.RESOURCE_EXHAUSTED, "answers that were asked for are not taken")
+                self._fail(call, GrpcStatus.RESOURCE_EXHAUSTED, "answers that were asked for are not taken")
                 return
             message = self._unpacked(call, bytes(body[:end]))
             if message is None:
@@ -421,7 +421,7 @@ class Connection(asyncio.Protocol):
             self._server.held -= end
             self._put(call, answer)
         if last and body:
-            self._fail(call, Status.INTERNAL, "the last message is cut off")
+            self._fail(call, GrpcStatus.INTERNAL, "the last message is cut off")
         elif last:
             call.tail = answer_tail(call.stream)
             self._finish(call)
@@ -434,7 +434,7 @@ class Connection(asyncio.Protocol):
             self._fail(call, refused.status, str(refused))
         except Exception as error:  # ours; the caller is told by a status, as by any gRPC server
             log.exception("call failed", error=repr(error))
-            self._fail(call, Status.UNKNOWN, repr(error))
+            self._fail(call, GrpcStatus.UNKNOWN, repr(error))
         else:
             self._answer(call, answer)
         self._output.flush()
@@ -467,15 +467,15 @@ class Connection(asyncio.Protocol):
             self._write(h2.rst_stream(call.stream))
             self._forget(call)
         else:
-            self._fail(call, Status.DEADLINE_EXCEEDED, "no answer in time")
+            self._fail(call, GrpcStatus.DEADLINE_EXCEEDED, "no answer in time")
         self._output.flush()
 
-    def _fail(self, call: _Call, status: Status, text: str) -> None:
+    def _fail(self, call: _Call, status: GrpcStatus, text: str) -> None:
         if self._calls.get(call.stream) is call:
             self._refuse(call.stream, status, text, call.ended, begun=isinstance(call.method, Stream))
             self._forget(call)
 
-    def _refuse(self, stream: int, status: Status, text: str, over: bool, *, begun: bool = False) -> None:
+    def _refuse(self, stream: int, status: GrpcStatus, text: str, over: bool, *, begun: bool = False) -> None:
         """`over`: the client has sent all; else it is asked to stop. `begun`: it has the answer's head."""
         self._write(refusal(stream, status, text, begun=begun))
         if not over:

@@ -18,7 +18,7 @@ INITIAL = 65535
 
 
 @dataclass(slots=True)
-class Window:
+class FlowWindow:
     """What the runtime's credit allows (`room`, negative after it took some back), what is owed of it, and what is held
     that the client has not been given credit for (`pending`)."""
 
@@ -60,7 +60,7 @@ class Chunk:
 class Flow:
     """A stream's waiting DATA. Without a window of its own the client's is the real one."""
 
-    window: Window | None
+    window: FlowWindow | None
     waiting: deque[Chunk] = field(default_factory=deque)
     ended: bool = False
     """END_STREAM has been sent."""
@@ -72,7 +72,7 @@ class Sender:
     def __init__(self, write: Callable[[bytes | memoryview], None], repay: Callable[[int, int], None]) -> None:
         """`repay(stream, size)` gives the client credit for padding that was not passed on."""
         self._write, self._repay = write, repay
-        self.connection = Window()
+        self.connection = FlowWindow()
         self.initial = INITIAL
         self.blocked = 0
         """Bytes that wait, of all streams; plus one for each empty frame."""
@@ -80,7 +80,7 @@ class Sender:
 
     def follow(self, stream: int) -> None:
         """Keep a window of its own for a stream whose DATA may be held."""
-        self._flows[stream] = Flow(Window(self.initial))
+        self._flows[stream] = Flow(FlowWindow(self.initial))
 
     def put(self, stream: int, chunk: Chunk) -> None:
         """Send it now or when it is due."""
@@ -92,13 +92,13 @@ class Sender:
         self._send(stream, flow, many=True)
         self._settle(stream, flow)
 
-    def window(self, stream: int) -> Window:
+    def window(self, stream: int) -> FlowWindow:
         """Of a followed stream."""
         window = self._flows[stream].window
         assert window is not None
         return window
 
-    def hold(self, stream: int, size: int) -> Window:
+    def hold(self, stream: int, size: int) -> FlowWindow:
         """DATA of a followed stream is held; the stream's window."""
         window = self.window(stream)
         self.connection.pending += size

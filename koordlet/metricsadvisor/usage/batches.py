@@ -45,7 +45,7 @@ def use_batch(picture: Picture, *, page_cache: bool) -> Batch:
             if value is not None:
                 batch.add("node_be", value, "cpu", allocation)
     for kind, level in LEVEL.items():
-        rows, keys = picture.workloads.places[kind], picture.workloads.series[kind]
+        rows, keys = picture.workloads.row_arrays[kind], picture.workloads.series[kind]
         columns = {"cpu_usage": picture.use.cores, "memory_usage": picture.use.memory}
         if kind is not SubjectKind.HOST_APP:
             columns["cpu_throttled"] = picture.use.throttled
@@ -68,7 +68,7 @@ def pressure_batch(reading: PressureReading) -> Batch:
     """avg10 of pods and containers, and whether the kernel gives `full` for cpu."""
     batch, subjects = Batch(reading.at), reading.workloads.subjects
     for kind, level in ((SubjectKind.POD, "pod"), (SubjectKind.CONTAINER, "container")):
-        rows = reading.workloads.places[kind]
+        rows = reading.workloads.row_arrays[kind]
         whose = [subjects[row] for row in reading.workloads.rows[kind]]
         keys: list[Key] = [(s.pod_uid,) if kind is SubjectKind.POD else (s.pod_uid, s.key) for s in whose]
         for resource, degree, _ in TOTALS:

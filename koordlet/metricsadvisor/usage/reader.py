@@ -123,7 +123,7 @@ class TickReader:
         self, workloads: Workloads, table: CgroupTable, numa: Mapping[int, NumaMemInfo]
     ) -> Mapping[int, float]:
         """Bytes of all pods by NUMA node. With one node, the common case, that is their sum and needs no file."""
-        pods = workloads.places[SubjectKind.POD]
+        pods = workloads.row_arrays[SubjectKind.POD]
         pods = pods[~table.gone[pods]]
         sums = dict.fromkeys(numa, 0.0)
         if len(numa) == 1:

@@ -44,7 +44,7 @@ def kind_mask(readings: Readings, *kinds: SubjectKind) -> NDArray[np.bool_]:
     """bool[subjects]: which are of these kinds."""
     mask = np.zeros(len(readings.workloads.subjects), dtype=bool)
     for kind in kinds:
-        mask[readings.workloads.places[kind]] = True
+        mask[readings.workloads.row_arrays[kind]] = True
     return mask
 
 
@@ -56,7 +56,7 @@ def total(use: WorkloadUse, rows: NDArray[np.bool_]) -> Use:
 def by_qos(use: WorkloadUse, readings: Readings) -> dict[str, Use]:
     """Sums over pods by QoS class."""
     workloads = readings.workloads
-    pods = workloads.places[SubjectKind.POD]
+    pods = workloads.row_arrays[SubjectKind.POD]
     sums: dict[str, list[float]] = {}
     for row, cores, memory in zip(pods.tolist(), use.cores[pods].tolist(), use.memory[pods].tolist(), strict=True):
         if cores == cores:  # not NaN, nor is memory then, but where there is none to read

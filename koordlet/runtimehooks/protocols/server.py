@@ -19,7 +19,7 @@ from koordlet.api.hooks.api_pb2 import (
     PodSandboxHookRequest,
 )
 from koordlet.app.http2.reflection import Reflection
-from koordlet.app.http2.server import CallRefused, Limits, Method, Server, remove_socket
+from koordlet.app.http2.server import CallRefused, GrpcServer, Method, ServerLimits, remove_socket
 from koordlet.app.logging import get_logger
 from koordlet.runtimehooks.calls import HookCalls
 from koordlet.runtimehooks.protocols.wire import (
@@ -59,13 +59,13 @@ class HookServer:
     def __init__(self, path: Path, calls: HookCalls, runtime: str, *, grace: float = GRACE_SECONDS) -> None:
         """`runtime`: the node's, as container ids name it."""
         self.path, self._calls, self._runtime, self._grace = path, calls, runtime, grace
-        self._server: Server | None = None
+        self._server: GrpcServer | None = None
         self.problem = "not started"
         """Empty while it serves."""
 
     async def start(self) -> None:
         described = Reflection([DESCRIPTOR]).streams()
-        server = Server({**self._methods(), **described}, Limits(message=MAX_MESSAGE, calls=CALLS_AT_ONCE))
+        server = GrpcServer({**self._methods(), **described}, ServerLimits(message=MAX_MESSAGE, calls=CALLS_AT_ONCE))
         try:
             _make_room(self.path)
             await server.start(self.path)

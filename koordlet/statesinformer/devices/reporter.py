@@ -74,8 +74,10 @@ class DeviceReporter:
     def _held(self, status: NodeDevices) -> str | None:
         """The problem text if the stored object has devices of a type without recent facts."""
         stored = self.stored.object
-        held = {device.type for device in stored.spec.devices if device.type in TYPES} - status.types if stored else None
-        return f"no recent data of {', '.join(status.unknown)}; keeping the reported devices" if held else None
+        stored_types = {device.type for device in stored.spec.devices} if stored else set()
+        if not (stored_types & TYPES) - status.types:
+            return None
+        return f"no recent data of {', '.join(status.unknown)}; keeping the reported devices"
 
     def _with_absent(self, inventory: Inventory) -> Inventory:
         """Kinds that were unknown for more than `HOLD_ROUNDS` rounds count as absent."""

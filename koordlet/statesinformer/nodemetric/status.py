@@ -50,7 +50,7 @@ class ReportPolicy:
     """None: the value of koordlet's flag."""
 
     @classmethod
-    def of(cls, spec: CollectPolicy | None, predict: PredictPolicy | None = None) -> Policy:
+    def of(cls, spec: CollectPolicy | None, predict: PredictPolicy | None = None) -> ReportPolicy:
         """Absent fields take the default; a non-positive window counts as absent."""
         default = cls()
         spec = spec or CollectPolicy()

@@ -120,7 +120,7 @@ class WindowedUsage:
     @classmethod
     def read(
         cls, cache: MetricCache, cpu: str, memory: str, start: float, end: float, gpus: GpuSeries | None = None
-    ) -> Usage:
+    ) -> WindowedUsage:
         """Read each series once."""
         return cls(cache.query(cpu, start, end), cache.query(memory, start, end), end, gpus)
 

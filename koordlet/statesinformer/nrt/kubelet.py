@@ -33,7 +33,7 @@ class ReservedCPUError(ValueError):
 
 
 class KubeletConfig(Frozen):
-    """The CPU-related fields of a KubeletConfiguration. All others may have any type: that of `logging` changed once."""
+    """The CPU-related fields of a KubeletConfiguration. Others may have any type (that of `logging` changed once)."""
 
     cpu_manager_policy: str = ""
     cpu_manager_policy_options: dict[str, str] = msgspec.field(default_factory=dict)

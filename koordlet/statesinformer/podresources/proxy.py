@@ -22,9 +22,9 @@ from google.protobuf.message import DecodeError
 from koordlet.api.encoding.wire import WireError
 from koordlet.api.podresources import SERVICE
 from koordlet.api.podresources.api_pb2 import GetPodResourcesResponse, ListPodResourcesResponse, PodResources
-from koordlet.app.http2.client import CallError, Client, ConnectionLost
-from koordlet.app.http2.grpc import Status
-from koordlet.app.http2.server import CallRefused, Limits, Server, remove_socket
+from koordlet.app.http2.client import ConnectionLost, GrpcCallError, UnaryClient
+from koordlet.app.http2.grpc import GrpcStatus
+from koordlet.app.http2.server import CallRefused, GrpcServer, ServerLimits, remove_socket
 from koordlet.app.logging import get_logger
 from koordlet.statesinformer.podresources.merge import Accelerators, add, devices_of
 from koordlet.statesinformer.pods.kubelet import KubeletError
@@ -51,28 +51,28 @@ class Upstream:
         self.path = path
         self.problem = ""
         """Why the last connection attempt failed; empty if it succeeded."""
-        self._client: Client | None = None
+        self._client: UnaryClient | None = None
         self._connecting = asyncio.Lock()
 
     async def call(self, method: str, request: bytes, seconds: float) -> bytes:
-        """Raises CallError. If the connection was lost, for example because the kubelet restarted, retries once."""
+        """Raises GrpcCallError. If the connection was lost, for example because the kubelet restarted, retries once."""
         client = await self.connect()
         try:
             return await client.call(f"/{SERVICE}/{method}", request, seconds)
         except ConnectionLost:
-            if not client.gone:  # no answer in time
+            if not client.closed:  # no answer in time
                 raise
         return await (await self.connect()).call(f"/{SERVICE}/{method}", request, seconds)
 
-    async def connect(self) -> Client:
-        """Raises CallError."""
+    async def connect(self) -> UnaryClient:
+        """Raises GrpcCallError."""
         async with self._connecting:
-            if self._client is None or self._client.gone:
+            if self._client is None or self._client.closed:
                 try:
-                    self._client = await Client.connect(str(self.path), "koordlet")
+                    self._client = await UnaryClient.connect(str(self.path), "koordlet")
                 except OSError as error:
                     self.problem = f"{self.path}: {error.strerror or error}"
-                    raise CallError(f"UNAVAILABLE: {self.problem}", GrpcStatus.UNAVAILABLE, self.problem) from error
+                    raise GrpcCallError(f"UNAVAILABLE: {self.problem}", GrpcStatus.UNAVAILABLE, self.problem) from error
                 self.problem = ""
             return self._client
 
@@ -109,7 +109,7 @@ class SharedRefresh:
 
 
 class PodResourcesProxy:
-    """A service for `Runner`; call `maintain` periodically. `problem`: why calls would fail; empty if they would not."""
+    """A service for `Runner`; call `maintain` periodically. `problem`: why calls would fail; empty if there is none."""
 
     name = "pod-resources"
 
@@ -130,7 +130,7 @@ class PodResourcesProxy:
         self._pods_refresh = SharedRefresh(refresh)
         self._accelerators = accelerators
         self._count = count
-        self._server: Server | None = None
+        self._server: GrpcServer | None = None
         self._inode: tuple[int, int] | None = None
         self._serve_problem = "not started"
 
@@ -148,7 +148,7 @@ class PodResourcesProxy:
             await self._open_server()
         try:
             await self._upstream.connect()
-        except CallError as error:
+        except GrpcCallError as error:
             log.once(f"upstream:{error}", "Cannot connect to the kubelet's pod-resources socket", error=str(error))
 
     async def stop(self) -> None:
@@ -191,7 +191,7 @@ class PodResourcesProxy:
         try:
             async with asyncio.timeout(timeout_s):
                 answer = await method(request)
-        except CallError as error:
+        except GrpcCallError as error:
             status = error.status or GrpcStatus.UNAVAILABLE
             refused = CallRefused(error.detail if error.status is not None else str(error), status)
         except KubeletError as error:

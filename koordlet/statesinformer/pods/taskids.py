@@ -41,9 +41,7 @@ def task_ids(
     if pod is None or pod.status.phase in TERMINATED_PHASES:
         return {}
     declared = {container.name for container in (*pod.spec.containers, *pod.spec.init_containers)}
-    directories = {
-        container.id: container.cgroup_dir for container in meta.containers if container.name in declared
-    }
+    directories = {container.id: container.cgroup_dir for container in meta.containers if container.name in declared}
     sandbox = sandbox_of(meta, driver, children)
     if sandbox is not None:
         directories[str(sandbox[0])] = sandbox[1]

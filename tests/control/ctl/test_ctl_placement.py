@@ -13,7 +13,7 @@ from control.ctl.main import print_placement
 from control.ctl.views.placement import fetch_placement
 from koordlet.api.encoding.wire import encode
 from koordlet.api.pages.placement import NodeScored, NodesRefused, PodPlacement
-from koordlet.app.http import Server
+from koordlet.app.http import HttpServer
 
 
 def printed(said: PodPlacement) -> str:
@@ -68,7 +68,7 @@ async def test_asks_the_scheduler() -> None:
             return web.Response(body=encode(PodPlacement(pod="default/web", state="active")))
         return web.json_response({"message": "no pod"}, status=404 if request.match_info["pod"] == "none" else 503)
 
-    server = Server("127.0.0.1:0", routes=[web.get("/apis/v1/explain/{namespace}/{pod}", answer)])
+    server = HttpServer("127.0.0.1:0", routes=[web.get("/apis/v1/explain/{namespace}/{pod}", answer)])
     await server.start()
     try:
         url = f"http://127.0.0.1:{server.port}"

@@ -19,7 +19,7 @@ from control.scheduler.cycle.failures import FitError
 from control.scheduler.cycle.loop import Loop
 from control.scheduler.plugins.prioritysort import PrioritySort
 from koordlet.api.encoding.times import Duration
-from koordlet.app.http import Server
+from koordlet.app.http import HttpServer
 from tests.control.scheduler.build import Cluster, node, pod
 from tests.control.scheduler.gangworld import Told
 from tests.control.scheduler.toys import TOYS, cycle_of, queue_of
@@ -37,7 +37,7 @@ class Service:
         self.hold.set()
         self.registry = CollectorRegistry()
         self.started: list[Extenders] = []
-        self.server = Server("127.0.0.1:0", routes=[web.post("/x/{verb}", self._answer)])
+        self.server = HttpServer("127.0.0.1:0", routes=[web.post("/x/{verb}", self._answer)])
 
     async def _answer(self, request: web.Request) -> web.Response:
         verb = request.match_info["verb"]

@@ -9,7 +9,7 @@ import pytest
 from control.scheduler.process.podresources import series, unit
 from control.scheduler.process.slis import HealthSlis
 from koordlet.api.core.podresources import pod_limits, pod_requests
-from koordlet.app.health import Result
+from koordlet.app.health import CheckResult
 from tests.control.scheduler.build import pod
 
 
@@ -44,7 +44,7 @@ def test_checks_are_counted() -> None:
         return slis.registry.get_sample_value(name, dict(wanted))
 
     for reason in (None, None, "overdue"):
-        slis.observe("healthz", Result("leaderElection", reason))
+        slis.observe("healthz", CheckResult("leaderElection", reason))
     assert value("kubernetes_healthcheck") == 0
     assert value("kubernetes_healthchecks_total", status="success") == 2
     assert value("kubernetes_healthchecks_total", status="error") == 1

@@ -15,7 +15,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.parser import text_string_to_metric_families
 
-from koordlet.app.exposition import Table, packed_page, page, sliced_page
+from koordlet.app.exposition import MetricTable, packed_page, page, sliced_page
 from koordlet.app.metrics import MetricSet
 
 VALUES = st.one_of(st.floats(), st.integers(0, 10**12).map(float), st.sampled_from([0.0, -0.0, 1e6, 1234567.0, 1e21]))
@@ -62,7 +62,7 @@ def registries(kind, labels, rows, *, fixed=0, shared=0, grouped=0, bounds=()):
         metric = KINDS[kind](name, "Help with \\ and\nmore.", labels=labels)
         if as_table:
             own = [(values[fixed:], *figures) for values, *figures in rows]
-            metric = Table(metric, labels, own, fixed=front, shared=shared, grouped=grouped, bounds=bounds)
+            metric = MetricTable(metric, labels, own, fixed=front, shared=shared, grouped=grouped, bounds=bounds)
         else:
             for values, *figures in rows:
                 if grouped:
@@ -135,7 +135,9 @@ def test_families_that_share_labels_do_not_mix_them_up() -> None:
     registry = CollectorRegistry()
     for name, labels in (("one", ["node", "pod"]), ("two", ["node", "pod"]), ("three", ["node", "container"])):
         rows = [(("x",), 1), (("y",), 2)]
-        registry.register(One(Table(GaugeMetricFamily(name, "help", labels=labels), labels, rows, fixed="n", shared=1)))
+        registry.register(
+            One(MetricTable(GaugeMetricFamily(name, "help", labels=labels), labels, rows, fixed="n", shared=1))
+        )
     assert [line for line in page([registry]).decode().splitlines() if line[0] != "#"] == [
         f'{name}{{node="n",{label}="{value}"}} {number}'
         for name, label in (("one", "pod"), ("two", "pod"), ("three", "container"))
@@ -177,7 +179,7 @@ async def test_a_page_in_slices_is_the_same_page() -> None:
     registry = CollectorRegistry()
     Counter("sliced", "help", ["a"], registry=registry).labels("b").inc(3)
     rows = [((str(number),), float(number)) for number in range(3000)]
-    registry.register(One(Table(GaugeMetricFamily("rows", "help", labels=["n"]), ["n"], rows)))
+    registry.register(One(MetricTable(GaugeMetricFamily("rows", "help", labels=["n"]), ["n"], rows)))
     assert await sliced_page([registry], packed=False) == page([registry])
     assert gzip.decompress(await sliced_page([registry], packed=True)) == page([registry])
 

@@ -13,8 +13,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from prometheus_client import CollectorRegistry, Counter
 
-from koordlet.app.health import Health
-from koordlet.app.http import ListenError, Server, server_tls, split_address
+from koordlet.app.health import HealthChecks
+from koordlet.app.http import HttpServer, ListenError, server_tls, split_address
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ async def serve():
     servers = []
 
     async def begin(**options):
-        server = Server("127.0.0.1:0", **options)
+        server = HttpServer("127.0.0.1:0", **options)
         await server.start()
         servers.append(server)
         return server
@@ -38,7 +38,7 @@ async def fetch(url, **options):
 
 
 async def test_health_pages(serve):
-    health = Health()
+    health = HealthChecks()
     synced = health.condition("pods", "not synced yet")
     health.check("store", lambda: None, live=True)
     server = await serve(health=health)
@@ -65,7 +65,7 @@ async def test_failing_checks_give_their_reason(serve):
     async def hanging():
         return "slow disk"
 
-    health = Health()
+    health = HealthChecks()
     health.check("a", broken, live=True)
     health.check("b", hanging)
     server = await serve(health=health)
@@ -76,7 +76,7 @@ async def test_failing_checks_give_their_reason(serve):
 
 
 async def test_names_of_checks_are_unique():
-    health = Health()
+    health = HealthChecks()
     health.condition("a")
     with pytest.raises(ValueError, match='"a" exists'):
         health.check("a", lambda: None)
@@ -120,7 +120,7 @@ async def test_extra_routes(serve):
 async def test_taken_address_is_named(serve):
     server = await serve()
     with pytest.raises(ListenError, match=f"cannot listen on 127.0.0.1:{server.port}"):
-        await Server(f"127.0.0.1:{server.port}").start()
+        await HttpServer(f"127.0.0.1:{server.port}").start()
 
 
 async def test_tls(serve, tmp_path):

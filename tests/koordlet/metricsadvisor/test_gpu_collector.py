@@ -25,7 +25,7 @@ from koordlet.metriccache.facts import FACT_GPU, FACT_GPU_DRIVER, FACT_GPU_FAULT
 from koordlet.metricsadvisor.conditions import Condition, Conditions
 from koordlet.metricsadvisor.periodic.gpu import GpuCollector, Places, by_container, by_pod
 from koordlet.prometheus import Registries
-from koordlet.statesinformer.nodemetric.status import Policy, build_status
+from koordlet.statesinformer.nodemetric.status import ReportPolicy, build_status
 from koordlet.statesinformer.pods.model import ContainerMeta, PodMeta, Subject, SubjectKind, Workloads, subjects_of
 from koordlet.system.roots import Roots
 from tests.nvidia import GIB, Gpu, Machine, build, load
@@ -243,7 +243,7 @@ async def test_what_nodemetric_shows(node: Node) -> None:
         batch.add(f"{level}_memory_usage", GIB, *key)
     node.cache.commit(batch)
     at = Time(2026, 1, 1, tzinfo=UTC)
-    status = to_builtins(build_status(node.cache, node.workloads, Policy(), now=node.now, update_time=at))
+    status = to_builtins(build_status(node.cache, node.workloads, ReportPolicy(), now=node.now, update_time=at))
 
     def device(minor: int, uuid: str, core: str, memory: str, ratio: str) -> dict[str, Any]:
         names = ("gpu-core", "gpu-memory", "gpu-memory-ratio")

@@ -226,4 +226,4 @@ def test_the_node_says_which_part_of_its_policy_is_not_in_force(history: History
     assert history.problems == [1.0]
     event = history.events[NODE, "NodeSLONotTaken"]
     assert event["type"] == "Warning" and "cpuBurstStrategy.policy" in event["message"]
-    assert (history.valid["reason"], history.valid["message"]) == ("NodeSLOAccepted", "NodeSLO is taken as it is")
+    assert (history.valid["reason"], history.valid["message"]) == ("NodeSLOAccepted", "all of NodeSLO is in force")

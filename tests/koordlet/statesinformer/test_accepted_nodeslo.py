@@ -10,8 +10,8 @@ from koordlet.api import slocheck
 from koordlet.api.core import Node
 from koordlet.api.crs.slo import NodeSLOSpec
 from koordlet.api.encoding.wire import Time, convert
-from koordlet.statesinformer.nodeslo.condition import NOT_TAKEN, TYPE, condition, message
-from koordlet.statesinformer.nodeslo.effective import Accepted, effective
+from koordlet.statesinformer.nodeslo.condition import INVALID_REASON, CONDITION_TYPE, condition, message
+from koordlet.statesinformer.nodeslo.effective import AcceptedNodeSLO, effective
 
 
 def spec(**sections):
@@ -23,9 +23,9 @@ def threshold(**fields):
 
 
 def test_the_last_good_section_stays_and_the_others_count() -> None:
-    accepted = Accepted()
-    accepted.take(spec(**threshold(cpuSuppressThresholdPercent=50)))
-    found = accepted.take(
+    accepted = AcceptedNodeSLO()
+    accepted.update(spec(**threshold(cpuSuppressThresholdPercent=50)))
+    found = accepted.update(
         spec(**threshold(cpuSuppressThresholdPercent=150), cpuBurstStrategy={"policy": "auto"},
              hostApplications=[{"name": "a"}])
     )  # fmt: skip
@@ -33,23 +33,23 @@ def test_the_last_good_section_stays_and_the_others_count() -> None:
     assert found.cpu_burst_strategy.policy == "auto"
     assert [app.name for app in found.host_applications] == ["a"]
     assert list(accepted.problems) == ["resourceUsedThresholdWithBE"]
-    again = accepted.take(spec(**threshold(cpuSuppressThresholdPercent=151), hostApplications=[{"name": ""}]))
+    again = accepted.update(spec(**threshold(cpuSuppressThresholdPercent=151), hostApplications=[{"name": ""}]))
     assert again.resource_used_threshold_with_be.cpu_suppress_threshold_percent == 50
     assert [app.name for app in again.host_applications] == ["a"]
     assert again.cpu_burst_strategy.policy == "none", "left out of a good section is the default"
-    good = accepted.take(spec(**threshold(cpuSuppressThresholdPercent=80)))
+    good = accepted.update(spec(**threshold(cpuSuppressThresholdPercent=80)))
     assert good.resource_used_threshold_with_be.cpu_suppress_threshold_percent == 80
     assert accepted.problems == {}
 
 
 def test_before_there_was_a_good_one_the_defaults_hold_and_without_an_object_too() -> None:
-    accepted = Accepted()
+    accepted = AcceptedNodeSLO()
     bad = spec(**threshold(cpuSuppressPolicy="shares"))
-    assert accepted.take(bad) == effective(None)
-    assert accepted.take(bad) is accepted.take(bad)
-    accepted.take(spec(**threshold()))
-    assert accepted.take(None) == effective(None) and accepted.problems == {}
-    assert accepted.take(bad) == effective(None), "a deleted NodeSLO is no last good one"
+    assert accepted.update(bad) == effective(None)
+    assert accepted.update(bad) is accepted.update(bad)
+    accepted.update(spec(**threshold()))
+    assert accepted.update(None) == effective(None) and accepted.problems == {}
+    assert accepted.update(bad) == effective(None), "a deleted NodeSLO is no last good one"
 
 
 percent = st.integers(-50, 150)
@@ -70,11 +70,11 @@ sections = st.fixed_dictionaries(
 
 @given(st.lists(sections, max_size=8))
 def test_what_is_in_force_is_always_something_that_was_good(story) -> None:
-    accepted = Accepted()
+    accepted = AcceptedNodeSLO()
     for given_sections in story:
         given_spec = spec(**given_sections)
         bad = slocheck.problems(given_spec)
-        found = accepted.take(given_spec)
+        found = accepted.update(given_spec)
         assert accepted.problems == bad
         whole = effective(given_spec)
         for name, section in slocheck.SECTIONS.items():
@@ -90,8 +90,8 @@ def node(*conditions):
 
 NOW, BEFORE = Time.from_unix(2000), Time.from_unix(1000)
 PROBLEM = {"systemStrategy.watermarkScaleFactor": "0 is less than 1"}
-BAD = {"type": TYPE, "status": "True", "reason": NOT_TAKEN, "lastTransitionTime": str(BEFORE),
-       "message": f"the last good values stay: {message(PROBLEM)}"}  # fmt: skip
+BAD = {"type": CONDITION_TYPE, "status": "True", "reason": INVALID_REASON, "lastTransitionTime": str(BEFORE),
+       "message": f"the last valid values stay in force: {message(PROBLEM)}"}  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from koordlet.api.crs.slo import NodeSLO, NodeSLOSpec
 from koordlet.api.meta import ObjectMeta
 from koordlet.api.sloconfig import HostApplicationSpec
 from koordlet.kube import Client, Config
-from koordlet.statesinformer.callbacks import CallbackError, Callbacks, StateType, Target
+from koordlet.statesinformer.callbacks import CallbackError, Callbacks, CallbackTarget, StateType
 from koordlet.statesinformer.states import KubeStates
 
 SLO, PODS = StateType.NODE_SLO_SPEC, StateType.ALL_PODS
@@ -29,18 +29,18 @@ async def callbacks():
 
 
 async def test_a_burst_of_triggers_is_one_run(callbacks: Callbacks):
-    seen: list[tuple[StateType, object, Target]] = []
+    seen: list[tuple[StateType, object, CallbackTarget]] = []
     callbacks.register(SLO, "a", "", lambda *arguments: seen.append(arguments))
     for _ in range(5):
         callbacks.trigger(SLO)  # before the start: not lost
     await callbacks.start()
     await settle()
-    assert seen == [(SLO, "slo", Target({}, tuple(APPS)))]
+    assert seen == [(SLO, "slo", CallbackTarget({}, tuple(APPS)))]
 
 
 async def test_a_trigger_during_a_run_is_another_run_with_the_newest_state(callbacks: Callbacks):
     state, seen, go = ["old"], [], asyncio.Event()
-    callbacks.source(SLO, lambda: state[0])
+    callbacks.add_source(SLO, lambda: state[0])
 
     async def slow(_, found: object, __) -> None:
         seen.append(found)
@@ -102,7 +102,7 @@ async def test_a_callback_that_raises_costs_only_itself(callbacks: Callbacks):
 
 async def test_what_is_not_there_is_not_told(callbacks: Callbacks):
     seen = []
-    callbacks.source(SLO, lambda: None)
+    callbacks.add_source(SLO, lambda: None)
     for type in (SLO, StateType.NODE_TOPOLOGY):
         callbacks.register(type, "a", "", lambda *_: seen.append(1))
         callbacks.trigger(type)
@@ -117,7 +117,7 @@ def test_a_name_is_taken_once_a_type():
     callbacks.register(PODS, "a", "", lambda *_: None)
     with pytest.raises(CallbackError, match="callback a of NodeSLOSpec"):
         callbacks.register(SLO, "a", "", lambda *_: None)
-    with pytest.raises(CallbackError, match="no state type"):
+    with pytest.raises(CallbackError, match="unknown state type"):
         callbacks.register("Moon", "a", "", lambda *_: None)  # type: ignore[arg-type]
 
 
@@ -127,7 +127,7 @@ def test_a_name_is_taken_once_a_type():
 @pytest.fixture
 async def states():
     client = Client(Config("http://127.0.0.1:1"))
-    yield KubeStates(client, "n1", found_driver=lambda: None)
+    yield KubeStates(client, "n1", tree_driver=lambda: None)
     await client.close()
 
 
@@ -169,7 +169,7 @@ async def test_node_slo(states: KubeStates):
 
 
 async def test_every_answer_of_the_kubelet_is_told(states: KubeStates):
-    pods = states.ask(None)  # type: ignore[arg-type]  # nothing is asked here
+    pods = states.connect(None)  # type: ignore[arg-type]  # nothing is asked here
     for _ in range(2):
         pods.replace([])
         assert triggered(states) == {PODS}

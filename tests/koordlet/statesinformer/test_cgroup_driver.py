@@ -71,11 +71,11 @@ async def test_driver(
     client: Client, answer: Any, ask: bool, told: CgroupDriver | None, expected: CgroupDriver
 ) -> None:
     kubelet = Kubelet(answer)
-    states = KubeStates(client, "n1", found_driver=lambda: None, told_driver=process(told), ask_config=ask)
+    states = KubeStates(client, "n1", tree_driver=lambda: None, process_driver=process(told), query_config=ask)
     endpoints = NodeDaemonEndpoints(kubelet_endpoint=DaemonEndpoint(port=PORT))
     states.node.store.put("n1", Node(status=NodeStatus(daemon_endpoints=endpoints)))
     states.node.synced.set()
-    states.ask(kubelet)  # type: ignore[arg-type]
+    states.connect(kubelet)  # type: ignore[arg-type]
     await states.sync_pods()
     assert states.workloads.pods["u1"].cgroup_dir == DIRS[expected]
     assert states.driver is expected
@@ -85,9 +85,9 @@ async def test_driver(
 async def test_what_nobody_said_is_asked_again_and_what_the_tree_says_wins(client: Client) -> None:
     found: list[CgroupDriver | None] = [None]
     kubelet = Kubelet(NO_CONFIG)
-    states = KubeStates(client, "n1", found_driver=lambda: found[0])
+    states = KubeStates(client, "n1", tree_driver=lambda: found[0])
     states.node.synced.set()
-    states.ask(kubelet)  # type: ignore[arg-type]
+    states.connect(kubelet)  # type: ignore[arg-type]
     for asked in (1, 2):
         await states.sync_pods()
         assert (kubelet.asked, states.driver) == (asked, SYSTEMD)

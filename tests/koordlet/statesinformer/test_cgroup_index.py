@@ -67,11 +67,11 @@ def test_an_unknown_id_causes_one_walk_and_not_at_once():
     tree = Tree()
     found = index(tree, now=0.0)
     for tick in range(1, 51):  # 0.1 s apart
-        found.refresh(workloads(), tick / 10, wanted=[5, 4711])
+        found.refresh(workloads(), tick / 10, ids=[5, 4711])
     assert tree.walks == 2
-    found.refresh(workloads(), 100.0, wanted=[5, 9, 4711])
+    found.refresh(workloads(), 100.0, ids=[5, 9, 4711])
     assert tree.walks == 2
     tree.dirs["system.slice/new.service"] = 4712
-    found.refresh(workloads(), 101.0, wanted=[4712])
+    found.refresh(workloads(), 101.0, ids=[4712])
     assert tree.walks == 3
     assert found.owner(4712).name == "new.service"

@@ -1,11 +1,11 @@
-"""Claims are asked for when somebody looks them up, and until they are bound."""
+"""ClaimVolumes are asked for when somebody looks them up, and until they are bound."""
 
 from __future__ import annotations
 
 from koordlet.api.core import PersistentVolumeClaim
 from koordlet.api.encoding.wire import convert
 from koordlet.kube.errors import NotFound
-from koordlet.statesinformer.pods.claims import FORGET_SECONDS, Claims
+from koordlet.statesinformer.pods.claims import EXPIRE_AFTER_S, ClaimVolumes
 
 
 class Server:
@@ -22,7 +22,7 @@ class Server:
 
 async def test_a_claim_is_asked_for_once_it_was_looked_up_and_until_it_is_bound() -> None:
     server, now = Server(), [0.0]
-    claims = Claims(server.get, clock=lambda: now[0])
+    claims = ClaimVolumes(server.get, clock=lambda: now[0])
     await claims.refresh()
     assert server.asked == []
     assert claims.volume("ns", "data") is None
@@ -35,6 +35,6 @@ async def test_a_claim_is_asked_for_once_it_was_looked_up_and_until_it_is_bound(
     await claims.refresh()
     assert claims.volume("ns", "data") == "pv-1"
     assert len(server.asked) == 3
-    now[0] = FORGET_SECONDS + 1
+    now[0] = EXPIRE_AFTER_S + 1
     await claims.refresh()
     assert claims.volume("ns", "data") is None, "forgotten when nobody looks any more"

@@ -21,7 +21,7 @@ from koordlet.api.meta import Condition, ObjectMeta
 from koordlet.devices.model import DeviceFault, GpuInfo
 from koordlet.metriccache.facts import PeerLink, RdmaInfo, XpuInfo
 from koordlet.statesinformer.devices.patch import new_object, patch_for
-from koordlet.statesinformer.devices.status import DeviceStatus, Inventory, describe
+from koordlet.statesinformer.devices.status import Inventory, NodeDevices, describe
 from koordlet.system.devices.pci import PciPlace
 
 THEN, NOW = Time.parse("2026-01-02T03:04:05Z"), Time.parse("2026-01-02T04:00:00Z")
@@ -60,7 +60,7 @@ def merge(target: Any, patch: Any) -> Any:
     return found
 
 
-def written(stored: Device, status: DeviceStatus) -> Device:
+def written(stored: Device, status: NodeDevices) -> Device:
     """What a server has after the patch."""
     patch = patch_for(stored, status)
     found: Device = convert(merge(json.loads(encode(stored)), json.loads(encode(patch))), Device)

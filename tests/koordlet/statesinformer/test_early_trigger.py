@@ -9,9 +9,9 @@ import pytest
 from koordlet.app.clock import FakeClock
 from koordlet.app.periodic import Periodic
 from koordlet.statesinformer.pods.cgroupindex import CgroupIndex
+from koordlet.statesinformer.pods.earlytrigger import EarlyTrigger
 from koordlet.statesinformer.pods.model import Workloads
 from koordlet.statesinformer.pods.pleg import Pleg, PodEvent, PodEventKind
-from koordlet.statesinformer.pods.prompt import Prompt
 
 POD, CONTAINER = PodEvent(PodEventKind.POD_ADDED, "uid"), PodEvent(PodEventKind.CONTAINER_ADDED, "uid", "abc")
 GONE = PodEvent(PodEventKind.POD_DELETED, "uid")
@@ -26,24 +26,24 @@ async def until(done) -> None:
 
 async def test_ten_at_once_then_five_a_second():
     clock, calls = FakeClock(), []
-    prompt = Prompt(lambda: calls.append(clock.monotonic()), clock=clock)
+    prompt = EarlyTrigger(lambda: calls.append(clock.monotonic()), clock=clock)
     for _ in range(100):
-        prompt.on_kubelet_pods(POD)
+        prompt.on_added(POD)
     assert len(calls) == 10, "more are dropped, not saved up"
     for _ in range(100):
         await clock.advance(0.1)
         for _ in range(3):
-            prompt.on_kubelet_pods(POD)
+            prompt.on_added(POD)
     assert len(calls) == pytest.approx(60, abs=1)
 
 
 async def test_an_early_run_restarts_the_period():
     clock, runs = FakeClock(), []
     task = Periodic("pods", 10.0, lambda: runs.append(clock.monotonic()), clock=clock)
-    prompt = Prompt(task.trigger, clock=clock)
+    prompt = EarlyTrigger(task.trigger, clock=clock)
     await task.start()
     await clock.advance(4.0)
-    prompt.on_kubelet_pods(POD)
+    prompt.on_added(POD)
     await clock.advance(9.9)
     assert runs == [0.0, 4.0]
     await clock.advance(0.2)
@@ -53,10 +53,10 @@ async def test_an_early_run_restarts_the_period():
 
 async def test_containers_are_asked_for_when_the_kubelet_knows_them():
     calls = []
-    prompt = Prompt(lambda: calls.append(time.monotonic()), delay=0.05)
+    prompt = EarlyTrigger(lambda: calls.append(time.monotonic()), delay_s=0.05)
     began = time.monotonic()
-    prompt.on_kubelet_pods(CONTAINER)
-    prompt.on_kubelet_pods(CONTAINER)  # may be too young for the first look: there is a second one
+    prompt.on_added(CONTAINER)
+    prompt.on_added(CONTAINER)  # may be too young for the first look: there is a second one
     assert calls == []
     await until(lambda: len(calls) == 2)
     assert calls[0] >= began + 0.04
@@ -66,7 +66,7 @@ async def test_containers_are_asked_for_when_the_kubelet_knows_them():
 
 async def test_nothing_is_asked_after_the_end():
     calls = []
-    prompt = Prompt(lambda: calls.append(1), delay=0.01)
+    prompt = EarlyTrigger(lambda: calls.append(1), delay_s=0.01)
     prompt.later()
     await prompt.close()
     await prompt.close()
@@ -76,7 +76,7 @@ async def test_nothing_is_asked_after_the_end():
 
 async def test_the_last_of_many_events_is_not_missed():
     clock, calls = FakeClock(), []
-    prompt = Prompt(lambda: calls.append(1), delay=0.01, clock=clock)
+    prompt = EarlyTrigger(lambda: calls.append(1), delay_s=0.01, clock=clock)
     for _ in range(50):
         prompt.on_any(GONE)
     assert len(calls) == 10
@@ -88,13 +88,13 @@ async def test_the_last_of_many_events_is_not_missed():
 @pytest.mark.parametrize("event", [POD, CONTAINER, GONE], ids=lambda event: event.kind.value)
 def test_the_tree_is_read_again_after_any_event(event):
     calls = []
-    Prompt(lambda: calls.append(1)).on_any(event)
+    EarlyTrigger(lambda: calls.append(1)).on_any(event)
     assert calls == [1]
 
 
 def test_what_is_gone_needs_no_answer_of_the_kubelet():
     calls = []
-    Prompt(lambda: calls.append(1)).on_kubelet_pods(GONE)
+    EarlyTrigger(lambda: calls.append(1)).on_added(GONE)
     assert calls == []
 
 

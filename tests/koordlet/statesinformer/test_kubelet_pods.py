@@ -15,11 +15,11 @@ from koordlet.api.meta import ObjectMeta
 from koordlet.api.sloconfig import CgroupPath, HostApplicationSpec
 from koordlet.app.periodic import Periodic
 from koordlet.statesinformer.pods import kubelet as kubelet_module
+from koordlet.statesinformer.pods.earlytrigger import EarlyTrigger
 from koordlet.statesinformer.pods.informer import PodsInformer
-from koordlet.statesinformer.pods.kubelet import Endpoint, KubeletClient, KubeletError, endpoint_of
+from koordlet.statesinformer.pods.kubelet import KubeletClient, KubeletError, kubelet_url
 from koordlet.statesinformer.pods.model import SubjectKind
 from koordlet.statesinformer.pods.pleg import Pleg
-from koordlet.statesinformer.pods.prompt import Prompt
 from koordlet.statesinformer.states import kube_subjects
 from koordlet.system.cgroup.naming import CgroupDriver, KubeQOS, pod_dir
 
@@ -79,7 +79,7 @@ async def kubelet(serving_certificate: tuple[Path, Path]) -> AsyncIterator[Kubel
 
 @pytest.fixture
 async def client(kubelet: Kubelet) -> AsyncIterator[KubeletClient]:
-    made = KubeletClient(lambda: Endpoint(kubelet.url), bearer(TOKEN), timeout=60.0)
+    made = KubeletClient(lambda: kubelet.url, bearer(TOKEN), timeout=60.0)
     yield made
     await made.close()
 
@@ -133,8 +133,8 @@ async def test_the_directory_of_a_new_pod_has_the_kubelet_asked_at_once(kubelet,
     kubelet.answer = {"items": [pod("a", "uid-a")]}
     informer = PodsInformer(client, lambda: CgroupDriver.SYSTEMD)
     task, pleg = Periodic("pods", 3600.0, informer.sync), Pleg(tmp_path)
-    prompt = Prompt(task.trigger, delay=0.01)
-    pleg.add_handler(prompt.on_kubelet_pods)
+    prompt = EarlyTrigger(task.trigger, delay_s=0.01)
+    pleg.add_handler(prompt.on_added)
     await task.start()
     await pleg.start()
     await until(lambda: informer.synced)
@@ -207,21 +207,21 @@ async def test_a_long_list_is_read_to_its_end(kubelet: Kubelet, client: KubeletC
 
 
 async def test_an_endless_answer_is_refused(kubelet: Kubelet, client: KubeletClient, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(kubelet_module, "MAX_BYTES", 1000)
+    monkeypatch.setattr(kubelet_module, "MAX_ANSWER_BYTES", 1000)
     kubelet.answer = {"items": [pod(f"pod-{number}", f"uid-{number}") for number in range(10)]}
     with pytest.raises(KubeletError, match="longer than 1000 bytes"):
         await client.pods()
 
 
 async def test_refused_without_the_right_token(kubelet: Kubelet):
-    stranger = KubeletClient(lambda: Endpoint(kubelet.url), bearer("wrong"))
+    stranger = KubeletClient(lambda: kubelet.url, bearer("wrong"))
     with pytest.raises(KubeletError, match="HTTP 401"):
         await stranger.pods()
     await stranger.close()
 
 
 async def test_nobody_listens():
-    away = KubeletClient(lambda: Endpoint("https://127.0.0.1:1"), bearer(TOKEN))
+    away = KubeletClient(lambda: "https://127.0.0.1:1", bearer(TOKEN))
     with pytest.raises(KubeletError, match=r"127\.0\.0\.1:1"):
         await away.pods()
     await away.close()
@@ -230,7 +230,7 @@ async def test_nobody_listens():
 async def test_requests_are_observed_by_code(kubelet: Kubelet):
     registry = CollectorRegistry()
     seconds = Histogram("seconds", "Requests.", ["verb", "path", "code"], registry=registry)
-    client = KubeletClient(lambda: Endpoint(kubelet.url), bearer(TOKEN), duration=seconds)
+    client = KubeletClient(lambda: kubelet.url, bearer(TOKEN), duration=seconds)
     await client.pods()
     kubelet.answer, kubelet.status = "no", 503
     with pytest.raises(KubeletError):
@@ -266,7 +266,7 @@ ENDPOINTS = {
 
 @pytest.mark.parametrize(("of", "kind", "insecure", "expected"), ENDPOINTS.values(), ids=ENDPOINTS)
 def test_where_the_kubelet_is(of, kind, insecure, expected):
-    assert endpoint_of(of, kind, insecure=insecure, read_only_port=10255).base == expected
+    assert kubelet_url(of, kind, insecure=insecure, read_only_port=10255) == expected
 
 
 @pytest.mark.parametrize(
@@ -274,7 +274,7 @@ def test_where_the_kubelet_is(of, kind, insecure, expected):
 )
 def test_a_node_that_does_not_say_where_its_kubelet_is(of, message):
     with pytest.raises(KubeletError, match=f"n1.*{message}"):
-        endpoint_of(of, "InternalIP", insecure=False, read_only_port=10255)
+        kubelet_url(of, "InternalIP", insecure=False, read_only_port=10255)
 
 
 def test_host_applications_and_qos_directories_are_subjects():

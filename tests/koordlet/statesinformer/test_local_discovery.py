@@ -4,7 +4,7 @@ import pytest
 
 from koordlet.statesinformer.pods.local import MAX_GROUPS, discover
 from koordlet.statesinformer.pods.model import SubjectKind
-from koordlet.statesinformer.states import SPARED, LocalStates
+from koordlet.statesinformer.states import MAX_SKIPPED_WALKS, LocalStates
 
 ID = "a" * 64
 POD = "1f0c9a7e-0000-4000-8000-000000000001"
@@ -42,30 +42,29 @@ def test_a_host_with_thousands_of_groups_stays_bounded():
     assert len(discover([f"system.slice/run-{n}.service" for n in range(5000)], 1).subjects) == MAX_GROUPS
 
 
-def test_a_tree_that_somebody_saw_unchanged_is_not_looked_at() -> None:
-    """Only if it was walked since, and not for ever: renaming a group changes no id."""
-    looks: list[int] = []
-    tree = [(0, 0)]
+def test_a_tree_that_another_component_saw_unchanged_is_not_walked() -> None:
+    """Only if it was walked since the last refresh, and not indefinitely: renaming a cgroup changes no count."""
+    walks: list[int] = []
+    counts = [(0, 0)]
 
     def dirs() -> list[str]:
-        looks.append(len(looks))
-        return [f"s{len(looks)}.slice"]
+        walks.append(len(walks))
+        return [f"s{len(walks)}.slice"]
 
-    states = LocalStates(dirs)
-    states.tree = lambda: tree[-1]
+    states = LocalStates(dirs, lambda: counts[-1])
     states.refresh()
     states.refresh()
-    assert len(looks) == 2, "nobody has walked it"
-    tree.append((1, 0))
+    assert len(walks) == 2, "the other component has not walked it"
+    counts.append((1, 0))
     states.refresh()
-    assert len(looks) == 2
+    assert len(walks) == 2
     states.expire()
     states.refresh()
-    assert len(looks) == 3, "a pod came"
-    tree.append((2, 1))
+    assert len(walks) == 3, "a pod was added"
+    counts.append((2, 1))
     states.refresh()
-    assert len(looks) == 4 and states.workloads.subjects[0].key == "s4.slice"
-    for walks in range(3, 4 + SPARED):
-        tree.append((walks, 1))
+    assert len(walks) == 4 and states.workloads.subjects[0].key == "s4.slice"
+    for number in range(3, 4 + MAX_SKIPPED_WALKS):
+        counts.append((number, 1))
         states.refresh()
-    assert len(looks) == 5
+    assert len(walks) == 5

@@ -13,8 +13,8 @@ from koordlet.kube import KubeError, NotFound
 from koordlet.metriccache import Batch, MetricCache
 from koordlet.prometheus import Registries
 from koordlet.statesinformer.nodemetric.forecast import Amount, Forecast
-from koordlet.statesinformer.nodemetric.reporter import MAX_AGE_SECONDS, NodeMetricReporter
-from koordlet.statesinformer.nodemetric.status import Policy
+from koordlet.statesinformer.nodemetric.reporter import MAX_REPORT_AGE_S, NodeMetricReporter
+from koordlet.statesinformer.nodemetric.status import ReportPolicy
 from koordlet.statesinformer.pods.model import Workloads
 
 
@@ -29,7 +29,7 @@ class World:
         self.answer: Exception | None = None
         self.foreseen = Forecast(Amount(1000, 1 << 30), Amount(2000, 2 << 30))
         self.states: Any = SimpleNamespace(
-            node_name="node", policy=Policy(), workloads=Workloads(1, MappingProxyType({})),
+            node_name="node", policy=ReportPolicy(), workloads=Workloads(1, MappingProxyType({})),
             node_metric=SimpleNamespace(object=NodeMetric()),
         )  # fmt: skip
         client: Any = SimpleNamespace(patch=self._patch)
@@ -65,7 +65,7 @@ async def test_a_round_writes_status_only_if_the_object_exists():
 EARLY = {
     "nothing moved": (0, Amount(1040, 1 << 30), None),
     "the prediction moved": (0, Amount(1060, 1 << 30), "prediction"),
-    "the report is old": (MAX_AGE_SECONDS, Amount(1000, 1 << 30), "age"),
+    "the report is old": (MAX_REPORT_AGE_S, Amount(1000, 1 << 30), "age"),
 }
 
 
@@ -87,7 +87,7 @@ async def test_early_reports(later, reclaimable, reason):
 
 async def test_the_threshold_is_node_metrics():
     world = World()
-    world.states.policy = Policy(diff_percent=50)
+    world.states.policy = ReportPolicy(diff_percent=50)
     await world.reporter.report()
     world.foreseen = Forecast(Amount(1400, 1 << 30), world.foreseen.peak)
     await world.reporter.check()

@@ -12,7 +12,7 @@ from koordlet.api.encoding.wire import Duration, Time, to_builtins
 from koordlet.metriccache import Batch, MetricCache
 from koordlet.metriccache.facts import FACT_COLD_MEMORY, FACT_GPU, GpuInfo
 from koordlet.statesinformer.nodemetric.forecast import Amount, Forecast
-from koordlet.statesinformer.nodemetric.status import Extensions, Policy, build_status, retain, status_patch
+from koordlet.statesinformer.nodemetric.status import Extensions, ReportPolicy, build_status, retain, status_patch
 from koordlet.statesinformer.nodemetric.usage import amounts
 from koordlet.statesinformer.pods.model import ContainerMeta, PodMeta, Subject, SubjectKind, Workloads
 
@@ -38,10 +38,14 @@ def record(cache: MetricCache, at: float, **samples: float) -> None:
 
 
 def status(
-    cache: MetricCache, *pods: PodMeta, policy: Policy | None = None, subjects: tuple[Subject, ...] = (), **more: Any
+    cache: MetricCache,
+    *pods: PodMeta,
+    policy: ReportPolicy | None = None,
+    subjects: tuple[Subject, ...] = (),
+    **more: Any,
 ):
     built = build_status(
-        cache, workloads(*pods, subjects=subjects), policy or Policy(), now=NOW, update_time=UPDATED, **more
+        cache, workloads(*pods, subjects=subjects), policy or ReportPolicy(), now=NOW, update_time=UPDATED, **more
     )
     return to_builtins(built)
 
@@ -141,7 +145,7 @@ def test_a_pod_without_memory_samples_is_left_out():
 
 
 def test_memory_policy_picks_the_series_and_falls_back_when_its_collector_is_off():
-    policy = Policy(memory="usageWithPageCache")
+    policy = ReportPolicy(memory="usageWithPageCache")
     cache = MetricCache()
     record(cache, NOW, node_cpu_usage=1, node_memory_usage=1024)
     assert status(cache, policy=policy)["nodeMetric"]["nodeUsage"]["resources"]["memory"] == "1Ki"
@@ -172,7 +176,7 @@ def test_memory_with_hot_pages_needs_its_collector(started, written, expected):
         host_application_cpu_usage__nginx=1, host_application_memory_usage__nginx=2048,
     )  # fmt: skip
     app = Subject(SubjectKind.HOST_APP, "nginx", "host/nginx", "nginx")
-    got = status(cache, pod("a"), policy=Policy(memory="usageWithHotPageCache"), subjects=(app,))
+    got = status(cache, pod("a"), policy=ReportPolicy(memory="usageWithHotPageCache"), subjects=(app,))
     used = (got["nodeMetric"]["nodeUsage"], got["podsMetric"][0]["podUsage"], got["hostApplicationMetric"][0]["usage"])
     assert [usage["resources"]["memory"] for usage in used] == [expected] * 3
 
@@ -226,7 +230,7 @@ def test_predictions_and_extensions():
         return Forecast(Amount(1450, 1261646644), Amount(2050, 2496449740))
 
     got = status(
-        cache, pod("a"), pod("no figures"), policy=Policy(cold_start_seconds=7), forecast=forecast,
+        cache, pod("a"), pod("no figures"), policy=ReportPolicy(cold_start_seconds=7), forecast=forecast,
         extensions=Extensions(of_pod=lambda uid: {"about": uid}, of_node=lambda: {"calm": True}),
     )  # fmt: skip
     assert asked == [(["a"], 7)], "only pods that have figures"
@@ -277,7 +281,7 @@ def test_each_series_of_the_node_is_read_once(monkeypatch):
 
 def test_longer_windows_are_kept_once_asked_for():
     """Two hours of one sample in ten seconds: half an hour is all that was kept before, more afterwards."""
-    policy = Policy(durations=(Duration("2h"),))
+    policy = ReportPolicy(durations=(Duration("2h"),))
     filled = {}
     for asked in (False, True):
         cache = MetricCache(tick=10.0)
@@ -293,7 +297,7 @@ def test_longer_windows_are_kept_once_asked_for():
 def test_a_window_that_memory_does_not_allow_is_told():
     cache = MetricCache(max_seconds=3600)
     record(cache, NOW, node_cpu_usage=1)
-    assert retain(cache, Policy(durations=(Duration("5m"), Duration("2h")))) == 3600
+    assert retain(cache, ReportPolicy(durations=(Duration("5m"), Duration("2h")))) == 3600
 
 
 POLICIES = {
@@ -313,18 +317,20 @@ POLICIES = {
 
 @pytest.mark.parametrize(("spec", "expected"), POLICIES.values(), ids=POLICIES)
 def test_policy_defaults_and_floors(spec, expected):
-    got = Policy.of(spec)
+    got = ReportPolicy.of(spec)
     assert (got.aggregate_seconds, got.report_seconds, len(got.durations)) == expected
 
 
 def test_policy_of_predictions():
-    assert (Policy.of(None).diff_percent, Policy.of(None).cold_start_seconds) == (5, None)
-    given = Policy.of(None, PredictPolicy(resource_diff_threshold_percent=0, cold_start_period_seconds=60))
+    assert (ReportPolicy.of(None).diff_percent, ReportPolicy.of(None).cold_start_seconds) == (5, None)
+    given = ReportPolicy.of(None, PredictPolicy(resource_diff_threshold_percent=0, cold_start_period_seconds=60))
     assert (given.diff_percent, given.cold_start_seconds) == (0, 60)
 
 
 def test_the_patch_names_what_is_absent_now():
-    patch = status_patch(build_status(MetricCache(), workloads(), Policy(), now=NOW, update_time=UPDATED))["status"]
+    patch = status_patch(build_status(MetricCache(), workloads(), ReportPolicy(), now=NOW, update_time=UPDATED))[
+        "status"
+    ]
     assert patch["podsMetric"] is None
     assert patch["hostApplicationMetric"] is None, "an empty list is dropped on the wire (spec 01 §2), NodeSLO or not"
     assert patch["prodPeakMetric"] is None
@@ -337,7 +343,7 @@ def test_float32_storage_costs_no_milli(milli):
     cache = MetricCache()
     for tick in range(60):
         record(cache, NOW - 60 + tick, node_cpu_usage=milli / 1000, node_memory_usage=1)
-    usage = build_status(cache, workloads(), Policy(), now=NOW, update_time=UPDATED).node_metric.node_usage
+    usage = build_status(cache, workloads(), ReportPolicy(), now=NOW, update_time=UPDATED).node_metric.node_usage
     assert usage.resources["cpu"].milli_value() == milli
 
 
@@ -346,7 +352,7 @@ def test_float32_storage_stays_within_a_millionth():
     values = np.random.default_rng(7).uniform(0, 64 << 30, 60)
     for tick, value in enumerate(values):
         record(cache, NOW - 60 + tick, node_cpu_usage=1, node_memory_usage=float(value))
-    got = build_status(cache, workloads(), Policy(), now=NOW, update_time=UPDATED)
+    got = build_status(cache, workloads(), ReportPolicy(), now=NOW, update_time=UPDATED)
     assert got.node_metric is not None
     reported = got.node_metric.node_usage.resources["memory"].value()
     assert reported == pytest.approx(values.mean(), rel=1e-6)

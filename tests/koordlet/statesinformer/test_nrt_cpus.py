@@ -43,7 +43,7 @@ def test_take(available, count, expected):
 
 
 def test_more_than_there_are():
-    with pytest.raises(NotEnoughCPUs, match="13 CPUs are asked for, 12 are available"):
+    with pytest.raises(NotEnoughCPUs, match="13 CPUs are requested, 12 are available"):
         take_by_topology(TWO_SOCKETS, frozenset(range(12)), 13)
 
 

@@ -21,7 +21,7 @@ from koordlet.api.meta import ObjectMeta
 from koordlet.kube import Client, ConnectionFailed, NotFound
 from koordlet.prometheus import Registries
 from koordlet.statesinformer.nrt.reporter import TopologyReporter
-from koordlet.statesinformer.nrt.status import Machine
+from koordlet.statesinformer.nrt.status import MachineInfo
 from koordlet.statesinformer.pods.kubelet import KubeletError
 from koordlet.statesinformer.pods.model import PodMeta
 from koordlet.system.cpu.cputopology import Cpu, CpuTopology
@@ -33,7 +33,7 @@ CPUS = CpuTopology(
     smt=False,
     turbo=False,
 )
-MACHINE = Machine(CPUS, CPUBasicInfo(cpu_model="m"), {n: NumaMemInfo(n, 1 << 30, 0, 0, {}) for n in range(2)})
+MACHINE = MachineInfo(CPUS, CPUBasicInfo(cpu_model="m"), {n: NumaMemInfo(n, 1 << 30, 0, 0, {}) for n in range(2)})
 GPU = {"name": "koordinator.sh/gpu", "capacity": "100", "allocatable": "50", "available": "50"}
 
 
@@ -55,7 +55,7 @@ class World:
     client: Client
     node: Node | None
     pods: list[PodMeta] | None = field(default_factory=list)
-    machine: Machine | None = MACHINE
+    machine: MachineInfo | None = MACHINE
     kubelet: dict[str, Any] | Exception = field(default_factory=lambda: {"cpuManagerPolicy": "none"})
     kubelet_dir: Path = Path("/nonexistent")
     told: int = 0

@@ -21,7 +21,7 @@ from koordlet.statesinformer.nrt.kubelet import (
     topology_policy,
 )
 from koordlet.statesinformer.nrt.pools import PinnedPod, pool_cpus, split
-from koordlet.statesinformer.nrt.status import Machine, TopologyError, compute
+from koordlet.statesinformer.nrt.status import MachineInfo, TopologyError, compute
 from koordlet.statesinformer.pods.model import PodMeta
 from koordlet.system.cpu.cputopology import Cpu, CpuTopology
 from koordlet.system.proc.procfs import NumaMemInfo
@@ -34,14 +34,16 @@ def cpu(number: int, core: int, socket: int, node: int) -> Cpu:
     return Cpu(id=number, core=core, socket=socket, node=node, l1=None, l2=None, l3=None)
 
 
-def machine(nodes: int = 2, per_node: int = 4, *, memory: int = MEMORY, huge: dict[int, int] | None = None) -> Machine:
+def machine(
+    nodes: int = 2, per_node: int = 4, *, memory: int = MEMORY, huge: dict[int, int] | None = None
+) -> MachineInfo:
     """Single-threaded cores, a socket for each NUMA node."""
     cpus = tuple(cpu(i, i, i // per_node, i // per_node) for i in range(nodes * per_node))
     numa = {node: NumaMemInfo(node, memory, memory, 0, huge or {}) for node in range(nodes)}
-    return Machine(CpuTopology(cpus, smt=False, turbo=True), BASIC, numa)
+    return MachineInfo(CpuTopology(cpus, smt=False, turbo=True), BASIC, numa)
 
 
-TWELVE = Machine(
+TWELVE = MachineInfo(
     CpuTopology(tuple(cpu(i, i % 6, i % 2, i % 2) for i in range(12)), smt=True, turbo=False),
     CPUBasicInfo(),
     {node: NumaMemInfo(node, MEMORY, 0, 0, {}) for node in range(2)},
@@ -71,7 +73,7 @@ PINNED = [pod("x1", "4", "LSR"), pod("x2", "3", "LSE"), pod("x3", "5", "LSR")]
 STATIC = KubeletConfig(cpu_manager_policy="static", kube_reserved={"cpu": "2000m"})
 
 
-def say(machine_: Machine, node_: Node, pods=(), kubelet=None, state=None):
+def say(machine_: MachineInfo, node_: Node, pods=(), kubelet=None, state=None):
     return compute(machine_, node_, tuple(pods), kubelet=kubelet, kubelet_state=state or {})
 
 
@@ -142,11 +144,11 @@ def test_static_policy_reserves_cpus():
 RESERVED = {
     "both amounts": ({"kube_reserved": {"cpu": "500m"}, "system_reserved": {"cpu": "600m"}}, "0-1", None),
     "listed": ({"reserved_system_cpus": "6,7", "kube_reserved": {"cpu": "3"}}, "6-7", None),
-    "nothing": ({"kube_reserved": {"memory": "1Gi"}}, None, "not above 0"),
-    "elsewhere": ({"reserved_system_cpus": "7-9"}, None, "8-9 is not on this machine"),
+    "nothing": ({"kube_reserved": {"memory": "1Gi"}}, None, "not greater than 0"),
+    "elsewhere": ({"reserved_system_cpus": "7-9"}, None, "has no CPUs 8-9"),
     "no list": ({"reserved_system_cpus": "x"}, None, "reservedSystemCPUs: 'x'"),
     "no quantity": ({"system_reserved": {"cpu": "lots"}}, None, "systemReserved.cpu: .*lots"),
-    "too many": ({"kube_reserved": {"cpu": "9"}}, None, "9 CPUs are asked for"),
+    "too many": ({"kube_reserved": {"cpu": "9"}}, None, "9 CPUs are requested"),
 }
 
 
@@ -371,6 +373,6 @@ def test_numa_reservation_keeps_capacity_apart(case):
 
 
 def test_numa_nodes_that_do_not_match():
-    odd = Machine(machine(2).cpus, BASIC, machine(1).numa)
-    with pytest.raises(TopologyError, match=r"with CPUs are \[0, 1\], those with memory \[0\]"):
+    odd = MachineInfo(machine(2).cpus, BASIC, machine(1).numa)
+    with pytest.raises(TopologyError, match=r"with CPUs: \[0, 1\], NUMA nodes with memory: \[0\]"):
         say(odd, node())

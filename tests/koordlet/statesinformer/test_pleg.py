@@ -303,7 +303,7 @@ class Full(Inotify):
 
 @pytest.mark.parametrize("limit", [0, 2, 5])
 async def test_without_enough_watches_directories_are_polled(root, watch, monkeypatch, limit):
-    monkeypatch.setattr(pleg_module, "POLL_SECONDS", 0.02)
+    monkeypatch.setattr(pleg_module, "POLL_PERIOD_S", 0.02)
     monkeypatch.setattr(Full, "limit", limit)
     watched = await watch(open_inotify=Full)
     pod = root / pod_dir(CgroupDriver.SYSTEMD, KubeQOS.BURSTABLE, UID)
@@ -316,7 +316,7 @@ async def test_without_enough_watches_directories_are_polled(root, watch, monkey
 
 
 async def test_without_inotify_directories_are_polled(root, watch, monkeypatch):
-    monkeypatch.setattr(pleg_module, "POLL_SECONDS", 0.02)
+    monkeypatch.setattr(pleg_module, "POLL_PERIOD_S", 0.02)
 
     def refused() -> Inotify:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
@@ -331,7 +331,7 @@ async def test_without_inotify_directories_are_polled(root, watch, monkeypatch):
 
 
 async def test_a_root_that_is_not_there_yet(tmp_path, monkeypatch):
-    monkeypatch.setattr(pleg_module, "POLL_SECONDS", 0.02)
+    monkeypatch.setattr(pleg_module, "POLL_PERIOD_S", 0.02)
     pleg = Pleg(tmp_path / "later")
     watched = Watched(pleg)
     await pleg.start()

@@ -20,7 +20,7 @@ from koordlet.api.podresources import SERVICE
 from koordlet.api.podresources.api_pb2 import GetPodResourcesResponse, ListPodResourcesResponse
 from koordlet.metriccache.facts import GpuInfo
 from koordlet.statesinformer.podresources.merge import Accelerators
-from koordlet.statesinformer.podresources.proxy import PodResourcesProxy, Rounds, Upstream
+from koordlet.statesinformer.podresources.proxy import PodResourcesProxy, SharedRefresh, Upstream
 from koordlet.statesinformer.pods.kubelet import KubeletError
 from koordlet.statesinformer.pods.model import PodMeta
 
@@ -190,7 +190,7 @@ async def test_errors_of_the_kubelet_are_the_calls(node: Node) -> None:
         assert await refused(call("List")) == (grpc.StatusCode.UNIMPLEMENTED, "no List here")
         node.kubelet.answers["List"] = b"\xff\xff"
         code, text = await refused(call("List"))
-        assert code is grpc.StatusCode.INTERNAL and text.startswith("the kubelet's answer can't be read")
+        assert code is grpc.StatusCode.INTERNAL and text.startswith("the kubelet's answer cannot be decoded")
         assert await refused(call("Watch")) == (grpc.StatusCode.UNIMPLEMENTED, "no such method")
     assert [code for _, code in node.calls][-2:] == ["UNIMPLEMENTED", "INTERNAL"]
 
@@ -258,7 +258,7 @@ async def test_the_kubelet_comes_late_goes_and_comes_back(tmp_path: Path) -> Non
                 assert str(node.kubelet.path) in node.proxy.problem
                 await node.kubelet.start()
                 if again:
-                    await node.proxy.look()
+                    await node.proxy.maintain()
                     assert node.proxy.problem == ""
                 assert first_container(ListPodResourcesResponse.FromString(await call("List")).pod_resources[0])
                 assert node.proxy.problem == ""
@@ -302,7 +302,7 @@ async def test_directory_socket_and_what_is_left_behind(tmp_path: Path) -> None:
     await node.proxy.stop()
     assert path.exists(), "a successor's socket is not taken away"
     path.unlink()
-    await successor.look()
+    await successor.maintain()
     assert path.exists(), "served again where somebody removed it"
     await successor.stop()
     assert not path.exists()
@@ -316,7 +316,7 @@ async def test_a_place_that_is_taken_is_said_and_tried_again(tmp_path: Path) -> 
     await node.proxy.start()
     assert "not a socket" in node.proxy.problem and node.proxy.path.read_text() == "mine"
     node.proxy.path.unlink()
-    await node.proxy.look()
+    await node.proxy.maintain()
     assert node.proxy.problem == ""
     await node.proxy.stop()
 
@@ -337,10 +337,10 @@ async def test_rounds_are_shared_by_those_who_wait_for_one() -> None:
         if len(begun) == 2:
             raise KubeletError("gone")
 
-    rounds = Rounds(round_)
-    first = asyncio.ensure_future(rounds.ask())
+    rounds = SharedRefresh(round_)
+    first = asyncio.ensure_future(rounds.refresh())
     await until(lambda: len(begun) == 1)
-    waiting = [asyncio.ensure_future(rounds.ask()) for _ in range(3)]
+    waiting = [asyncio.ensure_future(rounds.refresh()) for _ in range(3)]
     await asyncio.sleep(0)
     begun[0].set()
     await first
@@ -348,9 +348,9 @@ async def test_rounds_are_shared_by_those_who_wait_for_one() -> None:
     begun[1].set()
     results = await asyncio.gather(*waiting, return_exceptions=True)
     assert [str(result) for result in results] == ["gone"] * 3 and len(begun) == 2
-    given_up = asyncio.ensure_future(rounds.ask())
+    given_up = asyncio.ensure_future(rounds.refresh())
     await until(lambda: len(begun) == 3)
-    other = asyncio.ensure_future(rounds.ask())
+    other = asyncio.ensure_future(rounds.refresh())
     await asyncio.sleep(0)
     given_up.cancel()
     await until(lambda: len(begun) == 4)

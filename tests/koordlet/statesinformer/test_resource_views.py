@@ -20,7 +20,7 @@ from koordlet.api.meta import ObjectMeta
 from koordlet.prometheus import Registries
 from koordlet.statesinformer.pods.informer import describe
 from koordlet.statesinformer.pods.model import Workloads
-from koordlet.statesinformer.resourceviews import ResourceViews
+from koordlet.statesinformer.resourceviews import attach_resource_views
 from koordlet.system.cgroup.naming import CgroupDriver
 
 BATCH_CPU, BATCH_MEMORY = "kubernetes.io/batch-cpu", "kubernetes.io/batch-memory"
@@ -52,7 +52,7 @@ class Shown:
     def __init__(self) -> None:
         self.states = SimpleNamespace(node=SimpleNamespace(object=None), workloads=Workloads())
         self.registries = Registries()
-        ResourceViews(self.states, self.registries)  # type: ignore[arg-type]
+        attach_resource_views(self.states, self.registries)  # type: ignore[arg-type]
 
     def pods(self, *metas: Any) -> None:
         self.states.workloads = Workloads(1, MappingProxyType({meta.uid: meta for meta in metas}))

@@ -17,7 +17,7 @@ from koordlet.metricsadvisor.usage.hostapps import HostAppMemory
 from koordlet.metricsadvisor.usage.reader import TickReader
 from koordlet.probes.openprobes import ProbeSet
 from koordlet.prometheus import Registries
-from koordlet.statesinformer.nodemetric.status import Policy, build_status
+from koordlet.statesinformer.nodemetric.status import ReportPolicy, build_status
 from koordlet.statesinformer.pods.cgroupindex import CgroupIndex
 from koordlet.statesinformer.pods.model import ContainerMeta, PodMeta, Subject, SubjectKind, Workloads, subjects_of
 from koordlet.system.host import Host
@@ -106,7 +106,7 @@ def reported(base: Path, version: int, memory: str) -> Any:
             advisor.read_node_info()
         advisor.tick()
         apps.read()
-    policy = Policy(memory=memory)
+    policy = ReportPolicy(memory=memory)
     return to_builtins(build_status(cache, WORKLOADS, policy, now=now, update_time=Time.from_unix(0.0)))
 
 

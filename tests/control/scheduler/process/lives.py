@@ -21,7 +21,7 @@ from aiohttp import web
 
 from control.scheduler.config.shipped import configuration
 from koordlet.api.core import Pod
-from koordlet.app.http import Server
+from koordlet.app.http import HttpServer
 from tests.ports import free_port
 
 ROOT = Path(__file__).parents[4]
@@ -90,7 +90,7 @@ class Picky:
     _open: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def __aenter__(self) -> Picky:
-        self._server = Server("127.0.0.1:0", routes=[web.post("/pick", self._pick)])
+        self._server = HttpServer("127.0.0.1:0", routes=[web.post("/pick", self._pick)])
         await self._server.start()
         self.url = self._server.url
         return self

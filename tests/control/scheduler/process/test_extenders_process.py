@@ -9,7 +9,7 @@ import yaml
 from aiohttp import web
 
 from control.scheduler.config.shipped import configuration
-from koordlet.app.http import Server
+from koordlet.app.http import HttpServer
 
 
 async def test_pods_go_where_the_extender_lets_them(world: Any, scheduler: Any, until: Any) -> None:
@@ -29,7 +29,7 @@ async def test_pods_go_where_the_extender_lets_them(world: Any, scheduler: Any, 
         await world.admin.raw("POST", where, body=body)
         return web.json_response({})
 
-    service = Server("127.0.0.1:0", routes=[web.post("/pick", pick), web.post("/bind", bind)])
+    service = HttpServer("127.0.0.1:0", routes=[web.post("/pick", pick), web.post("/bind", bind)])
     await service.start()
     try:
         given = configuration()

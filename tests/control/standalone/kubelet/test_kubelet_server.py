@@ -20,7 +20,7 @@ from control.standalone.kubelet.server.certs import serving_certificate
 from control.standalone.kubelet.server.server import KubeletEndpoints, main_server, read_only_server, subresources
 from control.standalone.kubelet.server.stats import KubeletCollector
 from koordlet.app.flags import read
-from koordlet.app.health import Health
+from koordlet.app.health import HealthChecks
 from koordlet.app.http import server_tls
 
 
@@ -36,8 +36,8 @@ async def served(world: Any, tmp_path: Path) -> AsyncIterator[Any]:
     api.rights = {("koordlet", "proxy"), ("koordlet", "metrics"), ("koordlet", "stats")}
     gate = KubeletAuth(NodeApi(api, "n1"), world.clock, {"fixed": TokenUser("admin", static=True)})
     tls = server_tls(cert, key)
-    server = main_server("127.0.0.1:0", endpoints, gate, registry, Health(), tls)
-    open_server = read_only_server("127.0.0.1:0", endpoints, registry, Health())
+    server = main_server("127.0.0.1:0", endpoints, gate, registry, HealthChecks(), tls)
+    open_server = read_only_server("127.0.0.1:0", endpoints, registry, HealthChecks())
     await server.start()
     await open_server.start()
     trust = ssl.create_default_context(cafile=str(cert))

@@ -14,20 +14,20 @@ from hpack import Encoder
 
 from koordlet.app.http2 import client as module
 from koordlet.app.http2 import frames as h2
-from koordlet.app.http2.client import CallError, Client, ConnectionLost
-from koordlet.app.http2.grpc import Status, pack
+from koordlet.app.http2.client import ConnectionLost, GrpcCallError, UnaryClient
+from koordlet.app.http2.grpc import GrpcStatus, pack
 
 PATIENCE = 60.0
 
 
 @asynccontextmanager
-async def grpc_server(path: Path, answer: Callable[[bytes, Any], Any], **options: int) -> AsyncIterator[Client]:
+async def grpc_server(path: Path, answer: Callable[[bytes, Any], Any], **options: int) -> AsyncIterator[UnaryClient]:
     server = grpc.aio.server(options=[(f"grpc.{name}", value) for name, value in options.items()])
     handlers = {"M": grpc.unary_unary_rpc_method_handler(answer)}
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("s", handlers),))
     server.add_insecure_port(f"unix:{path}")
     await server.start()
-    client = await Client.connect(str(path), "test")
+    client = await UnaryClient.connect(str(path), "test")
     try:
         yield client
     finally:
@@ -54,8 +54,8 @@ async def test_many_at_once_and_one_after_another(tmp_path: Path) -> None:
 
 
 async def test_credit_is_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_MOST", 300_000)  # windows that small
-    monkeypatch.setattr(module, "_CREDIT", 100_000)
+    monkeypatch.setattr(module, "_MAX_31_BITS", 300_000)  # windows that small
+    monkeypatch.setattr(module, "_CREDIT_BYTES", 100_000)
     async with grpc_server(tmp_path / "s", echo) as client:
         for _ in range(5):
             assert len(await client.call("/s/M", b"x" * 250_000, PATIENCE)) == 250_000
@@ -67,17 +67,17 @@ async def test_errors_carry_status_and_text(tmp_path: Path) -> None:
         return b""
 
     async with grpc_server(tmp_path / "s", refuse) as client:
-        with pytest.raises(CallError, match=r"^FAILED_PRECONDITION: é% no\n$") as error:
+        with pytest.raises(GrpcCallError, match=r"^FAILED_PRECONDITION: é% no\n$") as error:
             await client.call("/s/M", b"", PATIENCE)
-        assert (error.value.status, error.value.detail) == (Status.FAILED_PRECONDITION, "é% no\n")
-        with pytest.raises(CallError, match=r"^UNIMPLEMENTED: "):
+        assert (error.value.status, error.value.detail) == (GrpcStatus.FAILED_PRECONDITION, "é% no\n")
+        with pytest.raises(GrpcCallError, match=r"^UNIMPLEMENTED: "):
             await client.call("/s/Absent", b"", PATIENCE)
 
 
 async def test_a_request_that_the_server_will_not_read(tmp_path: Path) -> None:
     async with grpc_server(tmp_path / "s", echo, max_receive_message_length=1000) as client:
         for _ in range(3):
-            with pytest.raises(CallError, match=r"^RESOURCE_EXHAUSTED: "):
+            with pytest.raises(GrpcCallError, match=r"^RESOURCE_EXHAUSTED: "):
                 await client.call("/s/M", b"x" * (1 << 20), PATIENCE)
         assert await client.call("/s/M", b"x", PATIENCE) == b"x"
 
@@ -91,9 +91,9 @@ async def test_the_server_hears_of_the_time_it_has(tmp_path: Path) -> None:
 
 
 async def test_an_answer_that_is_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_ANSWER", 1000)
+    monkeypatch.setattr(module, "MAX_ANSWER_BYTES", 1000)
     async with grpc_server(tmp_path / "s", echo) as client:
-        with pytest.raises(CallError, match=r"^RESOURCE_EXHAUSTED: "):
+        with pytest.raises(GrpcCallError, match=r"^RESOURCE_EXHAUSTED: "):
             await client.call("/s/M", b"x" * 100_000, PATIENCE)
         assert await client.call("/s/M", b"x" * 1000, PATIENCE) == b"x" * 1000
 
@@ -108,9 +108,9 @@ class Scripted:
         self._writers: list[asyncio.StreamWriter] = []
         self._server: asyncio.Server | None = None
 
-    async def __aenter__(self) -> Client:
+    async def __aenter__(self) -> UnaryClient:
         self._server = await asyncio.start_unix_server(self._talk, self.path)
-        self.client = await Client.connect(str(self.path), "test")
+        self.client = await UnaryClient.connect(str(self.path), "test")
         return self.client
 
     async def __aexit__(self, *_: object) -> None:
@@ -174,22 +174,26 @@ NO_BLOCK = h2.head(5, h2.HEADERS, h2.END_HEADERS, 1) + b"\xff" * 5
 @pytest.mark.parametrize(
     ("said", "kind", "words"),
     [
-        pytest.param(ABSENT, CallError, "NOT_FOUND: a b", id="trailers-only"),
-        pytest.param(headers((":status", "415"), end=True), CallError, "HTTP status 415", id="http-status"),
-        pytest.param(headers((":status", "200"), ("grpc-status", "99"), end=True), CallError, "'99'", id="odd-status"),
-        pytest.param(BEGIN + END, CallError, "not one message", id="no-message"),
-        pytest.param(BEGIN + data(pack(b"hi", compressed=True)) + END, CallError, "not one message", id="compressed"),
-        pytest.param(BEGIN + data(HI * 2) + END, CallError, "not one message", id="two"),
-        pytest.param(h2.rst_stream(1, 2), CallError, "reset with code 2", id="reset"),
+        pytest.param(ABSENT, GrpcCallError, "NOT_FOUND: a b", id="trailers-only"),
+        pytest.param(headers((":status", "415"), end=True), GrpcCallError, "HTTP status 415", id="http-status"),
+        pytest.param(
+            headers((":status", "200"), ("grpc-status", "99"), end=True), GrpcCallError, "'99'", id="odd-status"
+        ),
+        pytest.param(BEGIN + END, GrpcCallError, "not one message", id="no-message"),
+        pytest.param(
+            BEGIN + data(pack(b"hi", compressed=True)) + END, GrpcCallError, "not one message", id="compressed"
+        ),
+        pytest.param(BEGIN + data(HI * 2) + END, GrpcCallError, "not one message", id="two"),
+        pytest.param(h2.rst_stream(1, 2), GrpcCallError, "reset with code 2", id="reset"),
         pytest.param(h2.rst_stream(1, 7), ConnectionLost, "reset with code 7", id="refused"),
-        pytest.param(GOAWAY + b"\0" * 8, ConnectionLost, "goes away", id="goes-away"),
-        pytest.param(b"HTTP/1.1 400 Bad Request\r\n\r\n", ConnectionLost, "can't be read", id="http-1"),
-        pytest.param(NO_BLOCK, ConnectionLost, "can't be read", id="hpack"),
+        pytest.param(GOAWAY + b"\0" * 8, ConnectionLost, "shutting down", id="goes-away"),
+        pytest.param(b"HTTP/1.1 400 Bad Request\r\n\r\n", ConnectionLost, "invalid answer", id="http-1"),
+        pytest.param(NO_BLOCK, ConnectionLost, "invalid answer", id="hpack"),
     ],
 )
-async def test_failures(tmp_path: Path, said: bytes, kind: type[CallError], words: str) -> None:
+async def test_failures(tmp_path: Path, said: bytes, kind: type[GrpcCallError], words: str) -> None:
     async with Scripted(tmp_path / "s", said) as client:
-        with pytest.raises(CallError, match=words) as failed:
+        with pytest.raises(GrpcCallError, match=words) as failed:
             await client.call("/s/M", b"", PATIENCE)
         assert type(failed.value) is kind
 
@@ -231,4 +235,4 @@ async def test_closing_lets_calls_end(tmp_path: Path) -> None:
 
 async def test_nobody_listens(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        await Client.connect(str(tmp_path / "absent"), "test")
+        await UnaryClient.connect(str(tmp_path / "absent"), "test")

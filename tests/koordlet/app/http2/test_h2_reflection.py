@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from koordlet.api.hooks import SERVICE
 from koordlet.api.hooks.api_pb2 import DESCRIPTOR
 from koordlet.app.http2.reflection import PATHS, Reflection
-from koordlet.app.http2.server import CallRefused, Server, Stream
+from koordlet.app.http2.server import CallRefused, GrpcServer, Stream
 
 STRING, BYTES, INT32, MESSAGE = 9, 12, 5, 11
 SCHEMA: dict[str, list[tuple[str, int, int | str, bool]]] = {
@@ -97,9 +97,11 @@ def test_no_request_does_more_than_be_refused(data: bytes) -> None:
 
 
 @asynccontextmanager
-async def streaming(path: Path, stream: Stream | None = None, at: str = PATHS[0]) -> AsyncIterator[tuple[Server, Any]]:
+async def streaming(
+    path: Path, stream: Stream | None = None, at: str = PATHS[0]
+) -> AsyncIterator[tuple[GrpcServer, Any]]:
     """A server and one open stream of its."""
-    server = Server({at: stream} if stream else Reflection([DESCRIPTOR]).streams())
+    server = GrpcServer({at: stream} if stream else Reflection([DESCRIPTOR]).streams())
     await server.start(path)
     options = [("grpc.use_local_subchannel_pool", 1)]
     try:

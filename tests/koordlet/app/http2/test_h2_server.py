@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from koordlet.app.http2 import frames as h2
 from koordlet.app.http2.frames import Frame, Splitter
-from koordlet.app.http2.grpc import Status, pack
-from koordlet.app.http2.server import CallRefused, Connection, Limits, Server, Stream
+from koordlet.app.http2.grpc import GrpcStatus, pack
+from koordlet.app.http2.server import CallRefused, Connection, GrpcServer, ServerLimits, Stream
 
 PATIENCE = 60.0
 LARGE = [("grpc.max_send_message_length", 32 << 20), ("grpc.max_receive_message_length", 32 << 20)]
@@ -36,9 +36,11 @@ async def until(done: Callable[[], object]) -> None:
 
 @asynccontextmanager
 async def serving(
-    path: Path, method: Callable[[bytes, float | None], Awaitable[bytes]] | Stream = echo, limits: Limits | None = None
-) -> AsyncIterator[Server]:
-    server = Server({"/s/M": method}, limits)
+    path: Path,
+    method: Callable[[bytes, float | None], Awaitable[bytes]] | Stream = echo,
+    limits: ServerLimits | None = None,
+) -> AsyncIterator[GrpcServer]:
+    server = GrpcServer({"/s/M": method}, limits)
     await server.start(path)
     try:
         yield server
@@ -88,7 +90,7 @@ async def test_a_client_with_small_windows(tmp_path: Path) -> None:
 
 
 async def test_compressed_requests(tmp_path: Path) -> None:
-    async with serving(tmp_path / "s", limits=Limits(message=1 << 20)), channel(tmp_path / "s") as made:
+    async with serving(tmp_path / "s", limits=ServerLimits(message=1 << 20)), channel(tmp_path / "s") as made:
         for compression in (grpc.Compression.Gzip, grpc.Compression.Deflate):
             call = made.unary_unary("/s/M")(b"x" * 100_000, timeout=PATIENCE, compression=compression)
             if compression is grpc.Compression.Gzip:
@@ -102,10 +104,10 @@ async def test_compressed_requests(tmp_path: Path) -> None:
 async def test_refusals(tmp_path: Path) -> None:
     async def method(message: bytes, _: float | None) -> bytes:
         if message == b"known":
-            raise CallRefused("é% no\n", Status.INTERNAL)
+            raise CallRefused("é% no\n", GrpcStatus.INTERNAL)
         raise ValueError("bug")
 
-    async with serving(tmp_path / "s", method, Limits(message=100_000)), channel(tmp_path / "s") as made:
+    async with serving(tmp_path / "s", method, ServerLimits(message=100_000)), channel(tmp_path / "s") as made:
         call = made.unary_unary("/s/M")
         assert await refused(call(b"known", timeout=PATIENCE)) == (grpc.StatusCode.INTERNAL, "é% no\n")
         assert await refused(call(b"", timeout=PATIENCE)) == (grpc.StatusCode.UNKNOWN, "ValueError('bug')")
@@ -126,7 +128,7 @@ async def test_more_calls_than_allowed(tmp_path: Path) -> None:
         await go.wait()
         return message
 
-    async with serving(tmp_path / "s", method, Limits(calls=2)), channel(tmp_path / "s") as one:
+    async with serving(tmp_path / "s", method, ServerLimits(calls=2)), channel(tmp_path / "s") as one:
         first = [asyncio.ensure_future(one.unary_unary("/s/M")(word, timeout=PATIENCE)) for word in (b"a", b"b")]
         await until(lambda: len(running) == 2)
         async with channel(tmp_path / "s") as two:  # of another connection, which does not know
@@ -189,7 +191,7 @@ async def test_calls_under_way_end_and_no_new_ones_begin_at_a_stop(tmp_path: Pat
         await go.wait()
         return message
 
-    server = Server({"/s/M": method})
+    server = GrpcServer({"/s/M": method})
     await server.start(tmp_path / "s")
     async with channel(tmp_path / "s") as made:
         call = asyncio.ensure_future(made.unary_unary("/s/M")(b"last", timeout=PATIENCE))
@@ -210,7 +212,7 @@ async def test_a_call_that_outlasts_the_stop_is_given_up(tmp_path: Path) -> None
         await asyncio.Event().wait()
         return message
 
-    server = Server({"/s/M": method})
+    server = GrpcServer({"/s/M": method})
     await server.start(tmp_path / "s")
     async with channel(tmp_path / "s") as made:
         call = asyncio.ensure_future(refused(made.unary_unary("/s/M")(b"", timeout=PATIENCE)))
@@ -379,7 +381,7 @@ ECHOED = pack(b"x", compressed=False)
 async def test_a_stream_is_answered_message_by_message(
     tmp_path: Path, said: bytes, answers: bytes, status: str
 ) -> None:
-    limits, window = Limits(message=90), (h2.INITIAL_WINDOW_SIZE, 50)
+    limits, window = ServerLimits(message=90), (h2.INITIAL_WINDOW_SIZE, 50)
     async with serving(tmp_path / "s", Stream(bytes), limits) as server, raw(tmp_path / "s") as peer:
         peer.say(h2.PREFACE + h2.settings(window) + opened(1) + said + ask(3, data=b"y"))
         await peer.hears(lambda frames: statuses(frames).keys() == {1, 3})
@@ -438,7 +440,7 @@ TALK = ask(5, data=b"z", headers={":path": "/s/S"})
 @given(st.lists(st.one_of(st.binary(max_size=60), st.sampled_from([GOOD, TALK, ask(3, data=b"y"), START])), max_size=8))
 def test_nothing_that_comes_raises(pieces: list[bytes]) -> None:
     async def feed() -> None:
-        server = Server({"/s/M": echo, "/s/S": Stream(bytes)})
+        server = GrpcServer({"/s/M": echo, "/s/S": Stream(bytes)})
         for begin in (b"", START, START + GOOD[:40]):
             connection, transport = Connection(server), Deaf()
             connection.connection_made(transport)
