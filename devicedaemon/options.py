@@ -29,19 +29,17 @@ ENVIRONMENT = {
 class Options(LoggingOptions):
     """Everything that can be told."""
 
-    v: int = flag("v", 1, "verbosity; from 4 on debugging detail is logged")
-    oneshot: bool = flag("oneshot", False, "write once and exit")
-    sleep_interval: Duration = flag("sleep-interval", "900s", "pause between two rounds", minimum=0.01)
-    output: str = flag("prints-output-file", OUTPUT, "file that is written; empty: standard output")
-    config_file: str = flag("config-file", "", "YAML or JSON file with the same settings")
-    no_timestamp: bool = flag("no-timestamp", False, "accepted, no effect")
-    keep_output: bool = flag(
-        "keep-output", False, "leave the file at exit, so that a restart takes no device away from koordlet"
-    )
-    tool_timeout: Duration = flag("tool-timeout", "30s", "time that one command of a vendor's tool gets", minimum=0.01)
-    host_root_dir: str = flag("host-root-dir", "/hostfs", "the host's file system, where vendors' tools are")
-    sys_root_dir: str = flag("sys-root-dir", "/host-sys/", "where the host's sysfs is mounted")
-    dev_root_dir: str = flag("dev-root-dir", "/dev/", "where the host's devices are")
+    v: int = flag(1, "verbosity; from 4 on debugging detail is logged")
+    oneshot: bool = flag(False, "write once and exit")
+    sleep_interval: Duration = flag("900s", "pause between two rounds", minimum=0.01)
+    output: str = flag(OUTPUT, "file that is written; empty: standard output", name="prints-output-file")
+    config_file: str = flag("", "YAML or JSON file with the same settings")
+    no_timestamp: bool = flag(False, "accepted, no effect")
+    keep_output: bool = flag(False, "leave the file at exit, so that a restart takes no device away from koordlet")
+    tool_timeout: Duration = flag("30s", "time that one command of a vendor's tool gets", minimum=0.01)
+    host_root_dir: str = flag("/hostfs", "the host's file system, where vendors' tools are")
+    sys_root_dir: str = flag("/host-sys/", "where the host's sysfs is mounted")
+    dev_root_dir: str = flag("/dev/", "where the host's devices are")
 
     @property
     def path(self) -> Path | None:

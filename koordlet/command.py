@@ -12,13 +12,13 @@ from koordlet.app.gates import GateError
 from koordlet.app.logging import begin, get_logger
 from koordlet.app.runner import run
 from koordlet.kube import ConfigError
-from koordlet.options import Options
+from koordlet.options import KoordletOptions
 from koordlet.system.cpu import timeslice
 
 log = get_logger(__name__)
 
 
-async def _start(options: Options) -> int:
+async def _start(options: KoordletOptions) -> int:
     from koordlet.daemon import Daemon  # what it loads finds the settings of `main`
 
     return await Daemon(options).run()
@@ -32,7 +32,9 @@ def main() -> int:
     """Exit status: 0 after an orderly stop, 1 if a part failed, 2 for a command line that can't be used."""
     signal.signal(signal.SIGTERM, _interrupt)  # until the loop takes signals: what was pinned meanwhile is unpinned
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy starts a thread a CPU for algebra that nobody here does
-    options = parse(Options, sys.argv[1:], prog="koordlet", description="Watches this node and reports NodeMetric.")
+    options = parse(
+        KoordletOptions, sys.argv[1:], prog="koordlet", description="Watches this node and reports NodeMetric."
+    )
     try:
         begin(options)
         options.check(os.environ.get("NODE_NAME", ""))

@@ -17,7 +17,7 @@ from koordlet.app.logging import get_logger
 from koordlet.app.startup import loaded
 from koordlet.metricsadvisor.facts.capacity import attach_capacity
 from koordlet.metricsadvisor.views import Views
-from koordlet.options import Options
+from koordlet.options import KoordletOptions
 from koordlet.probes.openprobes import ProbeSet
 from koordlet.statesinformer.states import States
 from koordlet.version import VERSION
@@ -39,7 +39,7 @@ UNMAP_SECONDS = 300.0
 class Daemon:
     """One koordlet. `run` returns the process's exit status."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: KoordletOptions) -> None:
         self.context = Context(options)
 
     async def run(self) -> int:

@@ -35,11 +35,11 @@ from koordlet.app.clock import SYSTEM_CLOCK, Clock
 from koordlet.app.flags import FlagError
 from koordlet.app.gates import FeatureGates
 from koordlet.app.health import HealthChecks
-from koordlet.app.heap import SETTLE_SECONDS, settle_heap
+from koordlet.app.heap import FREEZE_PERIOD_S, freeze_heap
 from koordlet.app.http import HttpServer
 from koordlet.app.logging import get_logger
 from koordlet.app.periodic import Periodic
-from koordlet.app.pprof import Profiles
+from koordlet.app.pprof import ProfileServer
 from koordlet.app.runner import Runner
 from koordlet.app.version import user_agent
 from koordlet.kube import Client, Config, EventRecorder
@@ -111,7 +111,7 @@ class Manager:
             runner.add(service)
         runner.add(_StartStep("caches-synced", self._caches_synced))
         if self._alone:
-            runner.add(Periodic("settle-heap", SETTLE_SECONDS, settle_heap, jitter=0.2, registry=context.internal))
+            runner.add(Periodic("settle-heap", FREEZE_PERIOD_S, freeze_heap, jitter=0.2, registry=context.internal))
         if self.server is not None:
             self._serve_webhooks(self.server)
         runner.spawn("controllers", lambda: lead(context, self.controllers))
@@ -157,7 +157,7 @@ class Manager:
         for server in dict.fromkeys(self.pages.values()):
             self.runner.add(server)
         if options.enable_pprof:
-            profiles = Profiles(options.pprof_addr)
+            profiles = ProfileServer(options.pprof_addr)
             self.pages["pprof"] = profiles.server
             self.runner.add(profiles)
 

@@ -1,11 +1,12 @@
-"""Time as an argument: wall clock, monotonic clock, sleeping and time-outs.
+"""Time as an argument: wall clock, monotonic clock, boot clock, sleeping and timeouts.
 
-Every loop in the project takes a `Clock`, so that tests run hours of back-off in milliseconds and no test waits
-for real time. Two readings are kept apart on purpose: `now()` is wall time, may jump either way and is only for
-what people or other machines read; `monotonic()` is what delays, ages and deadlines are computed from.
+A loop that sleeps takes a `Clock`, so that tests run hours of back-off in milliseconds and do not wait for real time.
+`now()` is wall time: it may jump and is only for people and other machines. `monotonic()` is for delays, ages and
+deadlines. A component that only reads the time of samples takes a function: `boot_clock`, since cached samples outlive
+the process.
 
-`FakeClock` moves only when told: `advance()` fires due timers one by one in order of their time and lets the
-loop settle between them, so a task that sleeps again inside the window is woken again inside the same call.
+`FakeClock` advances only by `advance()`, which fires due timers in order of their time and runs the loop in between, so
+that a task that sleeps again within the interval is woken again by the same call.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What a loop needs to know about time; seconds everywhere."""
+    """Time for loops; all values are in seconds."""
 
     def now(self) -> float:
         """Wall clock, seconds since 1970 (may jump)."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds from an arbitrary start; never runs back."""
+        """Seconds since an arbitrary start; never decreases."""
         ...
 
     async def sleep(self, seconds: float) -> None:
@@ -36,7 +37,7 @@ class Clock(Protocol):
         ...
 
     def timeout(self, seconds: float | None) -> AbstractAsyncContextManager[object]:
-        """`async with clock.timeout(3):` raises TimeoutError when the body takes longer; None never does."""
+        """`async with clock.timeout(3):` raises TimeoutError if the body takes longer; None means no limit."""
         ...
 
 
@@ -67,12 +68,12 @@ def boot_clock() -> float:
 class FakeClock:
     """Virtual time for tests.
 
-    With `auto=True` every sleep ends at once and moves the clock by its length: for tests of code that backs off
-    against a real in-process server, where nobody wants to wait and nobody knows how often it will sleep.
+    With `auto=True` each sleep returns at once and advances the clock by its length: for tests of back-off against a
+    real in-process server, in which the number of sleeps is not known.
     """
 
-    SETTLE_ROUNDS = 25
-    """Loop iterations given to tasks between two timers; deep await chains need one per hop."""
+    SETTLE_ITERATIONS = 25
+    """Loop iterations between two timers; a chain of awaits needs one per link."""
 
     def __init__(self, wall: float = 1_700_000_000.0, *, auto: bool = False) -> None:
         self._mono = 0.0
@@ -81,7 +82,7 @@ class FakeClock:
         self._sequence = itertools.count()
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self.slept: list[float] = []
-        """Every length asked of `sleep`, in order: tests read back-off sequences here."""
+        """The arguments of all `sleep` calls, in order, for tests of back-off sequences."""
 
     def now(self) -> float:
         return self._wall + self._mono
@@ -90,7 +91,7 @@ class FakeClock:
         return self._mono
 
     def jump(self, seconds: float) -> None:
-        """Move the wall clock only, as an administrator or NTP step would."""
+        """Change only the wall clock, like an administrator or an NTP step."""
         self._wall += seconds
 
     async def sleep(self, seconds: float) -> None:
@@ -108,7 +109,7 @@ class FakeClock:
         return _FakeTimeout(self, seconds)
 
     async def advance(self, seconds: float) -> None:
-        """Let `seconds` pass, firing every timer that falls due in order."""
+        """Advance by `seconds` and fire the timers that become due, in order."""
         target = self._mono + seconds
         await self.settle()
         while self._timers and self._timers[0][0] <= target:
@@ -119,8 +120,8 @@ class FakeClock:
         self._mono = target
 
     async def settle(self) -> None:
-        """Run the loop until the tasks that were ready have had their turns; no time passes."""
-        for _ in range(self.SETTLE_ROUNDS):
+        """Run the loop so that ready tasks can continue; no time passes."""
+        for _ in range(self.SETTLE_ITERATIONS):
             await asyncio.sleep(0)
 
     def _call_at(self, when: float, fire: Callable[[], None]) -> None:
@@ -128,7 +129,7 @@ class FakeClock:
 
 
 class _FakeTimeout:
-    """`asyncio.timeout` on virtual time: cancels the task when due, turns that cancellation into TimeoutError."""
+    """`asyncio.timeout` in virtual time: cancels the task when due and turns this cancellation into TimeoutError."""
 
     def __init__(self, clock: FakeClock, seconds: float | None) -> None:
         self._clock = clock
@@ -140,7 +141,7 @@ class _FakeTimeout:
     async def __aenter__(self) -> _FakeTimeout:
         self._task = asyncio.current_task()
         if self._task is None:
-            raise RuntimeError("a time-out needs a task")
+            raise RuntimeError("a timeout needs a task")
         self._cancelling = self._task.cancelling()
         if self._seconds is not None:
             self._clock._call_at(self._clock.monotonic() + self._seconds, self._fire)
@@ -154,9 +155,10 @@ class _FakeTimeout:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
-        task, self._task = self._task, None
+        task = self._task
+        self._task = None
         if self._expired and task is not None:
-            ours_alone = task.uncancel() <= self._cancelling
-            if ours_alone and kind is asyncio.CancelledError:
+            not_cancelled_otherwise = task.uncancel() <= self._cancelling
+            if not_cancelled_otherwise and kind is asyncio.CancelledError:
                 raise TimeoutError from error
         return None

@@ -1,15 +1,14 @@
-"""The Prometheus text format, cheap for large families.
+"""The Prometheus text format, optimized for large families.
 
-`prometheus_client` makes an object and a dict of every sample and formats each label of each line anew; a full node's
-page takes it half a second, in which nothing else runs. A `MetricTable` keeps rows as they came. The text of labels that come
-again in row after row and in family after family, such as a container's, is made once a page, and a histogram's lines
-are one join. Where a container has many figures in one family they can be one row, and their lines stand together: that
-is cheaper to write and half as dear to pack. A table's labels stand in the order in which its family names them, `le`
-last, and its whole numbers are written without a fraction; apart from that a page says, line for line, what
-`generate_latest` would.
+`prometheus_client` creates an object and a dict per sample and formats each label of each line; a full node's page
+takes half a second, during which nothing else runs. A `MetricTable` stores plain rows. The text of labels that repeat
+in many rows and families, such as a container's, is formatted once per page, and a histogram's lines are one join. A
+container's values in one family can be one row whose lines are adjacent, which is faster to write and halves the time
+to compress. A table's labels are in the order of the family's declaration, `le` last, and integers have no fraction;
+otherwise a page is equal, line for line, to the output of `generate_latest`.
 
-Nothing is kept from one page to the next. A page is gzipped as it is written: no more of its text exists at once than
-`_LINES` lines, which stay below the size that `app.heap` has mapped apart, so that the same memory serves all of them.
+Nothing is cached between pages. A page is compressed while it is written: at most `_LINES` lines exist at a time. They
+are smaller than the mmap threshold of `koordlet.app.heap`, so the same heap memory is used again for each of them.
 """
 
 from __future__ import annotations
@@ -25,22 +24,22 @@ from prometheus_client.samples import Sample
 
 from koordlet.app.loopslice import yield_to_loop
 
-_MEMO = 4096
-"""Texts of labels remembered for a page, of one kind."""
+_MAX_CACHED_TEXTS = 4096
+"""Per page and set of label names."""
 _LINES = 512
-"""Lines that are formatted and packed at a time."""
-_SLICE = 256
-"""Lines between two turns of the loop where it is shared."""
-_PLACE = "\0"
-"""Where the labels of a bucket go."""
+"""Lines that are formatted and compressed at a time."""
+_SLICE_LINES = 256
+"""Lines between two yields to the event loop."""
+_PLACEHOLDER = "\0"
+"""Replaced by the labels of a bucket."""
 _SIMPLE = {"counter": "counter", "gauge": "gauge", "histogram": "histogram", "summary": "summary", "unknown": "untyped"}
-"""Types of which this module writes the samples, as the text format calls them."""
-_APART = ("_created", "_gsum", "_gcount")
-"""What the text format has no place for within a family."""
+"""Types that this module writes -> name in the text format."""
+_SEPARATE_SUFFIXES = ("_created", "_gsum", "_gcount")
+"""Samples that are separate families in the text format."""
 
 
 class _Texts(dict[tuple[str, ...], str]):
-    """Values of some labels -> the labels as they are written, each with a comma before it; `bare`: but the first."""
+    """Cache: label values -> label text, each label with a leading comma; `bare`: no comma before the first."""
 
     def __init__(self, names: Sequence[str], *, bare: bool) -> None:
         self._text = "".join([f',{name}="%s"' for name in names])[int(bare) :]
@@ -49,25 +48,25 @@ class _Texts(dict[tuple[str, ...], str]):
         together = "".join(values)
         plain = _escaped(together) is together
         text = self._text % (values if plain else tuple(map(_escaped, values)))
-        if len(self) < _MEMO:
+        if len(self) < _MAX_CACHED_TEXTS:
             self[values] = text
         return text
 
 
 _Shared = dict[tuple[bool, tuple[str, ...]], _Texts]
-"""Texts that families of one page share, by whether they are bare and the labels' names."""
+"""(bare, label names) -> cache, shared by the families of one page."""
 
 Tails = tuple[tuple[str, ...], ...]
-"""Values of a family's last labels, for each of the figures of a row."""
+"""Values of a family's last labels, one tuple per value of a row."""
 
 
 class MetricTable(Metric):
-    """A family whose rows are (values of its labels, value), or of a histogram (values of its labels, cumulative count
-    at each of *bounds*, which end in +Inf, sum). *empty* is the family without any; samples are made only if asked for.
+    """A family whose rows are (label values, value), or for a histogram (label values, cumulative counts at `bounds`,
+    which end with +Inf, sum). `empty`: the family without samples; samples are created only if they are accessed.
 
-    *fixed*: values of the family's first labels that all rows have in common, and leave out. *shared*: how many of a
-    row's first labels come again in other rows and families, with the same values. *grouped*: how many of the last
-    labels tell the figures of a row apart; rows are (values of the others, `Tails`, a figure for each, NaN if absent).
+    `fixed`: values of the family's first labels, which are the same for all rows and not part of them. `shared`: number
+    of a row's first labels whose values repeat in other rows and families. `grouped`: number of last labels that
+    distinguish the values of one row; rows are (values of the other labels, `Tails`, one value each, NaN if absent).
     """
 
     def __init__(
@@ -81,10 +80,18 @@ class MetricTable(Metric):
         grouped: int = 0,
         bounds: Sequence[str] = (),
     ) -> None:
-        # Not Metric's own: it would make `samples` a list.
-        self.name, self.documentation, self.unit, self.type = empty.name, empty.documentation, empty.unit, empty.type
-        self._empty, self._labels, self._rows = empty, tuple(labels), list(rows)
-        self._fixed, self._shared, self._grouped, self._bounds = tuple(fixed), shared, grouped, tuple(bounds)
+        # Metric.__init__ is not called, because it would set `samples` to a list.
+        self.name = empty.name
+        self.documentation = empty.documentation
+        self.unit = empty.unit
+        self.type = empty.type
+        self._empty = empty
+        self._labels = tuple(labels)
+        self._rows = list(rows)
+        self._fixed = tuple(fixed)
+        self._shared = shared
+        self._grouped = grouped
+        self._bounds = tuple(bounds)
 
     @property
     def samples(self) -> list[Sample]:  # type: ignore[override]
@@ -102,27 +109,30 @@ class MetricTable(Metric):
         return self._empty.samples
 
     def texts(self, shared: _Shared, lines: int) -> Iterator[str]:
-        """The family, about so many *lines* at a time."""
+        """The family's text, in pieces of about `lines` lines."""
         name = f"{self.name}_total" if self.type == "counter" else self.name
         yield _head(name, self.documentation, self.type)
-        own, kept = len(self._fixed), self._shared
-        fixed = _Texts(self._labels[:own], bare=True)[self._fixed]
-        names = self._labels[own : own + kept]
-        heads = shared.get((not own, names))
+        fixed_count = len(self._fixed)
+        kept = self._shared
+        fixed = _Texts(self._labels[:fixed_count], bare=True)[self._fixed]
+        names = self._labels[fixed_count : fixed_count + kept]
+        heads = shared.get((not fixed_count, names))
         if heads is None:
-            heads = shared[not own, names] = _Texts(names, bare=not own)
+            heads = shared[not fixed_count, names] = _Texts(names, bare=not fixed_count)
         last = len(self._labels) - self._grouped
-        tails = _Texts(self._labels[own + kept : last], bare=not own and not kept)
+        tails = _Texts(self._labels[fixed_count + kept : last], bare=not fixed_count and not kept)
         write = None
         if self.type == "histogram":
-            write, lines = self._histogram(), max(1, lines // (len(self._bounds) + 2))
+            write = self._histogram()
+            lines = max(1, lines // (len(self._bounds) + 2))
         elif self._grouped and self._rows:
-            write, lines = self._groups(name), max(1, lines // max(1, len(self._rows[0][1])))
+            write = self._groups(name)
+            lines = max(1, lines // max(1, len(self._rows[0][1])))
         for begin in range(0, len(self._rows), lines):
             rows = self._rows[begin : begin + lines]
             if write is not None:
-                whose = [f"{fixed}{heads[tuple(of[:kept])]}{tails[tuple(of[kept:])]}" for of, _, _ in rows]
-                yield "".join(map(write, whose, rows))
+                labels = [f"{fixed}{heads[tuple(of[:kept])]}{tails[tuple(of[kept:])]}" for of, _, _ in rows]
+                yield "".join(map(write, labels, rows))
             elif not self._labels:
                 yield "".join([f"{name} {_number(value)}\n" for _, value in rows])
             else:
@@ -135,30 +145,32 @@ class MetricTable(Metric):
                 )
 
     def _groups(self, name: str) -> Callable[[str, Sequence[Any]], str]:
-        """What writes a row of several figures whose first labels are given."""
+        """Returns a formatter (text of the first labels, row with several values) -> lines."""
         names = self._labels[-self._grouped :]
         ends: dict[Tails, list[str]] = {}
 
         def write(labels: str, row: Sequence[Any]) -> str:
-            _, tails, figures = row
+            _, tails, values = row
             texts = ends.get(tails)
             if texts is None:
-                make = _Texts(names, bare=names == self._labels)
-                texts = ends[tails] = [f"{make[tail]}}} " for tail in tails]
-            start, numbers = f"{name}{{{labels}", zip(texts, figures, strict=True)
-            return "".join([f"{start}{text}{_number(figure)}\n" for text, figure in numbers if figure == figure])
+                label_texts = _Texts(names, bare=names == self._labels)
+                texts = ends[tails] = [f"{label_texts[tail]}}} " for tail in tails]
+            start = f"{name}{{{labels}"
+            pairs = zip(texts, values, strict=True)
+            return "".join([f"{start}{text}{_number(value)}\n" for text, value in pairs if value == value])
 
         return write
 
     def _histogram(self) -> Callable[[str, Sequence[Any]], str]:
-        """What writes a row whose labels are given."""
-        name, summed = self.name, float(self._bounds[0]) >= 0
-        buckets = "".join([f'{name}_bucket{{{_PLACE}le="{bound}"}} %d\n' for bound in self._bounds])
+        """Returns a formatter (text of the labels, row) -> lines."""
+        name = self.name
+        has_sum = float(self._bounds[0]) >= 0
+        buckets = "".join([f'{name}_bucket{{{_PLACEHOLDER}le="{bound}"}} %d\n' for bound in self._bounds])
 
         def write(labels: str, row: Sequence[Any]) -> str:
             _, counts, total = row
-            text = (buckets % tuple(counts)).replace(_PLACE, f"{labels}," if labels else "")
-            if not summed:
+            text = (buckets % tuple(counts)).replace(_PLACEHOLDER, f"{labels}," if labels else "")
+            if not has_sum:
                 return text
             labels = f"{{{labels}}}" if labels else ""
             return f"{text}{name}_count{labels} {counts[-1]}\n{name}_sum{labels} {_number(total)}\n"
@@ -167,8 +179,7 @@ class MetricTable(Metric):
 
 
 def pieces(registries: Iterable[CollectorRegistry], lines: int = _LINES) -> Iterator[bytes]:
-    """All families of *registries* in the text format, version 0.0.4, as they are formatted, so many *lines* at a
-    time."""
+    """All families of `registries` in the text format, version 0.0.4, in pieces of about `lines` lines."""
     shared: _Shared = {}
     for registry in registries:
         for metric in registry.collect():
@@ -185,28 +196,29 @@ def page(registries: Iterable[CollectorRegistry]) -> bytes:
 
 
 def packed_page(registries: Iterable[CollectorRegistry]) -> bytes:
-    """The whole page, gzipped as it is written. The fastest level, for a node's CPU time is dearer than what a better
-    one saves on the wire."""
-    packer = _packer()
-    return b"".join([*map(packer.compress, pieces(registries)), packer.flush()])
+    """The whole page with gzip, compressed while it is written. The level is the fastest, because a node's CPU time is
+    more expensive than the network bytes that a better level saves."""
+    compressor = _compressor()
+    return b"".join([*map(compressor.compress, pieces(registries)), compressor.flush()])
 
 
 async def sliced_page(registries: Iterable[CollectorRegistry], *, packed: bool) -> bytes:
-    """The same page, of a process in which others wait for the loop. A family is of one moment, the page is not."""
-    packer = _packer() if packed else None
-    made: list[bytes] = []
-    for piece in pieces(registries, _SLICE):
-        made.append(piece if packer is None else packer.compress(piece))
+    """The same page for a process whose loop has other work: it yields between pieces. The samples of one family are of
+    one moment, those of the page are not."""
+    compressor = _compressor() if packed else None
+    chunks: list[bytes] = []
+    for piece in pieces(registries, _SLICE_LINES):
+        chunks.append(piece if compressor is None else compressor.compress(piece))
         await yield_to_loop()
-    return b"".join([*made, packer.flush()] if packer is not None else made)
+    return b"".join([*chunks, compressor.flush()] if compressor is not None else chunks)
 
 
-def _packer() -> zlib._Compress:
+def _compressor() -> zlib._Compress:
     return zlib.compressobj(1, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
 
 
-class _One:
-    """A registry of one family, for those that are rare."""
+class _SingleFamily:
+    """A registry of one family, for families of rare types."""
 
     def __init__(self, metric: Metric) -> None:
         self._metric = metric
@@ -216,26 +228,26 @@ class _One:
 
 
 def _plain(metric: Metric) -> bytes:
-    """A family that is no table."""
+    """A family that is not a `MetricTable`."""
     samples = metric.samples
     if metric.type not in _SIMPLE or any(sample.timestamp is not None for sample in samples):
-        return generate_latest(_One(metric))
+        return generate_latest(_SingleFamily(metric))
     name = f"{metric.name}_total" if metric.type == "counter" else metric.name
     lines = [_head(name, metric.documentation, metric.type)]
-    apart: dict[str, list[str]] = {metric.name + suffix: [] for suffix in _APART}
+    separate: dict[str, list[str]] = {metric.name + suffix: [] for suffix in _SEPARATE_SUFFIXES}
     for sample in samples:
         labels = ",".join([f'{name}="{_escaped(value)}"' for name, value in sorted(sample.labels.items())])
         labels = f"{{{labels}}}" if labels else ""
-        apart.get(sample.name, lines).append(f"{sample.name}{labels} {_number(float(sample.value))}\n")
-    for name, found in apart.items():
-        if found:
-            lines += [_head(name, metric.documentation, "gauge"), *found]
+        separate.get(sample.name, lines).append(f"{sample.name}{labels} {_number(float(sample.value))}\n")
+    for name, family_lines in separate.items():
+        if family_lines:
+            lines += [_head(name, metric.documentation, "gauge"), *family_lines]
     return "".join(lines).encode()
 
 
-def _head(name: str, says: str, kind: str) -> str:
-    says = says.replace("\\", r"\\").replace("\n", r"\n")
-    return f"# HELP {name} {says}\n# TYPE {name} {_SIMPLE[kind]}\n"
+def _head(name: str, documentation: str, kind: str) -> str:
+    text = documentation.replace("\\", r"\\").replace("\n", r"\n")
+    return f"# HELP {name} {text}\n# TYPE {name} {_SIMPLE[kind]}\n"
 
 
 def _escaped(value: str) -> str:

@@ -1,19 +1,20 @@
-"""Command-line flags the Go way, declared as a dataclass.
+"""Command-line flags with Go's syntax, declared as a dataclass.
 
     @dataclass
-    class Options:
-        addr: str = flag("addr", ":9316", "address of the metrics server")
-        interval: Duration = flag("collect-res-used-interval", "1s", "…", minimum=1)
-        feature_gates: dict[str, bool] = flag("feature-gates", {}, "A=true,B=false")
+    class KoordletOptions:
+        addr: str = flag(":9316", "address of the metrics server")
+        sync_interval: Duration = flag("1s", "…", minimum=1)                    # --sync-interval
+        feature_gates: dict[str, bool] = flag({}, "A=true,B=false")
 
-    options = parse(Options, sys.argv[1:], prog="koordlet")
+    options = parse(KoordletOptions, sys.argv[1:], prog="koordlet")
 
-Accepted spellings: `-name v`, `--name v`, `--name=v`; a bool is `--name` or `--name=false` and never takes the
-next word; `_` and `-` are the same in names; `--` ends the flags. Values are typed by the field's annotation:
-str, int (Go literals, also 0x…), float, bool, `Duration` (Go syntax, in seconds), `list[str]` (commas, repeats
-append) and `dict[str, str|bool|int]` (`A=1,B=2`, repeats merge). A flag marked `config_file=True` names a YAML
-mapping of flag names to values; the command line wins over it. Unknown flags and keys are refused with the
-nearest known name. `parse` ends the process (2 for a bad command line, 0 for --help and --version); `read` raises.
+A flag's name is the field's name with `-` for `_`. Accepted spellings: `-name v`, `--name v`, `--name=v`; a bool is
+`--name` or `--name=false` and never consumes the next argument; `_` and `-` are equivalent in names; `--` ends the
+flags. Values are typed by the field's annotation: str, int (Go literals, also 0x…), float, bool, `Duration` (Go syntax,
+in seconds), `list[str]` (commas, repeats append) and `dict[str, str|bool|int]` (`A=1,B=2`, repeats merge). A flag
+marked `config_file=True` names a YAML mapping of flag names to values; the command line has precedence. Unknown flags
+and keys are errors that suggest the nearest known name. `parse` ends the process (2 for an invalid command line, 0 for
+--help and --version); `read` raises.
 """
 
 from __future__ import annotations
@@ -39,30 +40,33 @@ Duration = Annotated[float, "duration"]
 
 
 class FlagError(ValueError):
-    """A command line or configuration file that can't be used; the message names flag and value."""
+    """An invalid command line or configuration file; the message names flag and value."""
 
 
 @dataclasses.dataclass(frozen=True)
 class _Spec:
-    name: str
     help: str
     default: Any
-    minimum: float | None
-    choices: tuple[str, ...] | None
-    deprecated: str | None
-    config_file: bool
-    positional: bool
+    name: str | None = None
+    minimum: float | None = None
+    choices: tuple[str, ...] | None = None
+    deprecated: str | None = None
+    config_file: bool = False
+    positional: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
 class _Flag:
-    """A flag bound to its field: how to read a word of the command line or a value of the file."""
+    """A flag bound to its field, with the parser of its values."""
 
     field: str
+    name: str
     spec: _Spec
-    kind: str  # what --help calls the value
+    kind: str
+    """Type of the value in --help."""
     read: Callable[[str], Any]
-    merge: bool  # repeats accumulate
+    merge: bool
+    """Repeats accumulate."""
 
     @property
     def is_bool(self) -> bool:
@@ -70,10 +74,10 @@ class _Flag:
 
 
 def flag(
-    name: str,
     default: Any,
     help: str,
     *,
+    name: str | None = None,
     minimum: float | None = None,
     choices: Sequence[str] | None = None,
     deprecated: str | None = None,
@@ -81,21 +85,21 @@ def flag(
 ) -> Any:
     """Declare a flag as the default of a dataclass field.
 
-    `default` may be a value of the field's type or the text a user would type. `minimum` bounds numbers and
-    durations (seconds). `deprecated` is said in --help; the flag is still read, and the function `deprecated` names it.
+    `default` is a value of the field's type, or the text that a user would type. `name` only if it differs from the
+    field's name. `minimum` bounds numbers and durations (seconds). `deprecated` is shown in --help; the flag is still
+    read, and the function `deprecated` returns it.
     """
-    spec = _Spec(name, help, default, minimum, tuple(choices) if choices else None, deprecated, config_file, False)
+    spec = _Spec(help, default, name, minimum, tuple(choices) if choices else None, deprecated, config_file)
     return dataclasses.field(default_factory=lambda: None, metadata={_MARK: spec})
 
 
 def positional(help: str) -> Any:
-    """Declare the field (list[str]) that takes the words after the flags; without one such words are an error."""
-    spec = _Spec("args", help, (), None, None, None, False, True)
-    return dataclasses.field(default_factory=list, metadata={_MARK: spec})
+    """Declare the field (list[str]) for the arguments after the flags; without one such arguments are an error."""
+    return dataclasses.field(default_factory=list, metadata={_MARK: _Spec(help, (), positional=True)})
 
 
 def parse(options: type[_T], argv: Sequence[str], *, prog: str, description: str = "") -> _T:
-    """Read `argv` (without the program name) or end the process: see the module text."""
+    """Read `argv` (without the program name) or end the process; see the module's docstring."""
     for word in argv:
         if word == "--":
             break
@@ -113,21 +117,21 @@ def parse(options: type[_T], argv: Sequence[str], *, prog: str, description: str
 
 
 def read(options: type[_T], argv: Sequence[str]) -> _T:
-    """Read `argv` into an instance of `options`; FlagError for anything that does not fit."""
-    flags, words_field = _flags(options)
-    given, words = _read_line(flags, argv)
-    if words and words_field is None:
-        raise FlagError(f'unexpected argument "{words[0]}"')
+    """Read `argv` into an instance of `options`. Raises FlagError."""
+    flags, args_field = _flags(options)
+    set_values, args = _read_line(flags, argv)
+    if args and args_field is None:
+        raise FlagError(f'unexpected argument "{args[0]}"')
     values: dict[str, Any] = {f.field: _default(f) for f in flags.values()}
     for f in flags.values():
-        path = given.get(f.field, values[f.field]) if f.spec.config_file else None
+        path = set_values.get(f.field, values[f.field]) if f.spec.config_file else None
         if path:
             values |= _read_file(flags, Path(path))
-    values |= given
+    values |= set_values
     for f in flags.values():
         _check(f, values[f.field])
-    if words_field is not None:
-        values[words_field] = words
+    if args_field is not None:
+        values[args_field] = args
     try:
         return options(**values)
     except FlagError:
@@ -137,9 +141,9 @@ def read(options: type[_T], argv: Sequence[str]) -> _T:
 
 
 def usage(options: type, *, prog: str, description: str = "") -> str:
-    """The text of --help: every flag with its kind, default and help, in order of name."""
-    flags, words_field = _flags(options)
-    lines = [f"Usage: {prog} [flags]{' [args]' if words_field else ''}", ""]
+    """The text of --help: all flags with type, default and help, sorted by name."""
+    flags, args_field = _flags(options)
+    lines = [f"Usage: {prog} [flags]{' [args]' if args_field else ''}", ""]
     if description:
         lines += [description, ""]
     lines.append("Flags:")
@@ -154,10 +158,10 @@ def usage(options: type, *, prog: str, description: str = "") -> str:
 
 
 def deprecated(options: object) -> dict[str, str]:
-    """Of a command line that was read: deprecated flags whose value is not the default, and what is said of them."""
+    """The deprecated flags of parsed options whose value is not the default -> their deprecation text."""
     flags, _ = _flags(type(options))
     return {
-        f.spec.name: f.spec.deprecated
+        f.name: f.spec.deprecated
         for f in flags.values()
         if f.spec.deprecated and getattr(options, f.field) != _default(f)
     }
@@ -168,31 +172,31 @@ def _flags(options: type) -> tuple[dict[str, _Flag], str | None]:
         raise TypeError(f"{options.__name__} is not a dataclass")
     hints = typing.get_type_hints(options, include_extras=True)
     flags: dict[str, _Flag] = {}
-    words_field: str | None = None
+    args_field: str | None = None
     for field in dataclasses.fields(options):
         spec: _Spec | None = field.metadata.get(_MARK)
         if spec is None:
             continue
         if spec.positional:
-            words_field = field.name
+            args_field = field.name
             continue
-        name = _canonical(spec.name)
+        name = spec.name or _canonical(field.name)
         if name in flags:
             raise TypeError(f"two fields of {options.__name__} declare the flag --{name}")
         kind, reader, merge = _reader(hints[field.name])
-        flags[name] = _Flag(field.name, spec, kind, reader, merge)
-    return flags, words_field
+        flags[name] = _Flag(field.name, name, spec, kind, reader, merge)
+    return flags, args_field
 
 
 def _read_line(flags: dict[str, _Flag], argv: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    given: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     index = 0
     while index < len(argv):
         word = argv[index]
         if word == "--":
-            return given, list(argv[index + 1 :])
+            return values, list(argv[index + 1 :])
         if word == "-" or not word.startswith("-"):
-            return given, list(argv[index:])  # as in Go: the first plain word ends the flags
+            return values, list(argv[index:])  # as in Go: the first argument without `-` ends the flags
         body, equals, value = word.removeprefix("-").removeprefix("-").partition("=")
         if not body or body.startswith("-"):
             raise FlagError(f'bad flag syntax "{word}"')
@@ -206,12 +210,12 @@ def _read_line(flags: dict[str, _Flag], argv: Sequence[str]) -> tuple[dict[str, 
                 index += 1
             else:
                 raise FlagError(f"flag needs an argument: --{body}")
-        _store(given, f, _convert(f, value))
-    return given, []
+        _store(values, f, _convert(f, value))
+    return values, []
 
 
 def _read_file(flags: dict[str, _Flag], path: Path) -> dict[str, Any]:
-    import yaml  # 1 MB that most processes never need
+    import yaml  # 1 MB that most processes do not need
 
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -235,7 +239,7 @@ def _read_file(flags: dict[str, _Flag], path: Path) -> dict[str, Any]:
 
 
 def _texts(raw: object) -> list[str]:
-    """A YAML value as the words a user would have typed."""
+    """A YAML value as the texts that a user would type."""
     if isinstance(raw, list):
         return [text for item in raw for text in _texts(item)]
     if isinstance(raw, dict):
@@ -264,16 +268,16 @@ def _convert(f: _Flag, text: str) -> Any:
     try:
         return f.read(text)
     except ValueError as error:
-        raise FlagError(f'invalid argument "{text}" for --{f.spec.name}: {error}') from error
+        raise FlagError(f'invalid argument "{text}" for --{f.name}: {error}') from error
 
 
 def _check(f: _Flag, value: Any) -> None:
     if f.spec.minimum is not None and value < f.spec.minimum:
         least = _duration_text(f.spec.minimum) if f.kind == "duration" else f"{f.spec.minimum:g}"
-        raise FlagError(f'invalid argument "{_show(f, value)}" for --{f.spec.name}: must be at least {least}')
+        raise FlagError(f'invalid argument "{_show(f, value)}" for --{f.name}: must be at least {least}')
     if f.spec.choices and value not in f.spec.choices:
         choices = ", ".join(f.spec.choices)
-        raise FlagError(f'invalid argument "{value}" for --{f.spec.name}: must be one of {choices}')
+        raise FlagError(f'invalid argument "{value}" for --{f.name}: must be one of {choices}')
 
 
 def _default(f: _Flag) -> Any:
@@ -296,12 +300,12 @@ def _show(f: _Flag, value: Any) -> str:
 
 
 def _reader(hint: Any) -> tuple[str, Callable[[str], Any], bool]:
-    """(name in --help, parser of one word, repeats accumulate) for a field's annotation."""
+    """(type in --help, parser of one value, whether repeats accumulate) for a field's annotation."""
     if typing.get_origin(hint) is Annotated:
         if "duration" in hint.__metadata__:
             return "duration", lambda text: times.Duration(text).seconds, False
         hint = hint.__origin__
-    if typing.get_origin(hint) in (typing.Union, types.UnionType):  # `str | None`: absent unless given
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):  # `str | None`: None unless the flag is set
         hint = next(arg for arg in typing.get_args(hint) if arg is not type(None))
     if hint in _SCALARS:
         return *_SCALARS[hint], False
@@ -354,7 +358,7 @@ def _canonical(name: str) -> str:
 
 
 def _kebab(name: str) -> str:
-    """`kubeAPIQps`-style keys of a configuration file as flag names; kebab-case passes unchanged."""
+    """`kubeAPIQps`-style keys of a configuration file as flag names; kebab-case stays unchanged."""
     out: list[str] = []
     for index, char in enumerate(name):
         if char.isupper() and index and (not name[index - 1].isupper()):

@@ -1,7 +1,7 @@
-"""Feature gates as Kubernetes binaries take them (spec 01 §7): `A=true,B=false`, `AllAlpha=true`.
+"""Feature gates in the syntax of Kubernetes binaries (spec 01 §7): `A=true,B=false`, `AllAlpha=true`.
 
-The tables of gates live in `koordlet.api.gates`; this holds the values of one process. A name given explicitly
-always wins over `AllAlpha`/`AllBeta`, whatever the order of the two on the command line.
+The tables of gates are in `koordlet.api.gates`; this module holds the values of one process. An explicit name has
+precedence over `AllAlpha`/`AllBeta`, in whatever order they are on the command line.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING
 
 from koordlet.api.encoding.gosyntax import parse_bool
 
-if TYPE_CHECKING:  # the tables bring strategies along, and flags are read by binaries that have no gates
+if TYPE_CHECKING:  # the tables import strategies, which binaries without gates do not need
     from koordlet.api.gates import Gate
 
 
 class GateError(ValueError):
-    """An unknown gate, a value that is not a bool, or a GA gate switched off."""
+    """An unknown gate, a value that is not a bool, or a GA gate set to false."""
 
 
 class FeatureGates:
-    """The gates of a process: known names, defaults, and what was set."""
+    """The gates of a process: known names, defaults, and the values that were set."""
 
     def __init__(self, known: Mapping[str, Gate]) -> None:
         self._known = known
@@ -29,15 +29,15 @@ class FeatureGates:
         self._stages: dict[str, bool] = {}
 
     def set(self, value: str | Mapping[str, bool]) -> None:
-        """Apply `A=true,B=false` (or a mapping) on top of what was set before.
+        """Apply `A=true,B=false` (or a mapping) to the values set before.
 
-        Raises GateError, with nothing applied, for an unknown name, a value that is no bool, or a GA gate
-        that would be switched off.
+        Raises GateError, and applies nothing, for an unknown name, a value that is not a bool, or a GA gate set to
+        false.
         """
-        wanted = _parse(value) if isinstance(value, str) else dict(value)
+        values = _parse(value) if isinstance(value, str) else dict(value)
         explicit: dict[str, bool] = {}
         stages: dict[str, bool] = {}
-        for name, on in wanted.items():
+        for name, on in values.items():
             if name in ("AllAlpha", "AllBeta"):
                 stages[name[3:].lower()] = on
             elif name not in self._known:
@@ -59,11 +59,11 @@ class FeatureGates:
         return self._stages.get(spec.stage, spec.default)
 
     def values(self) -> dict[str, bool]:
-        """Every known gate with its value, by name: for the start-up log line and the status page."""
+        """All known gates with their values, sorted by name: for the start-up log line and the status page."""
         return {name: self.enabled(name) for name in sorted(self._known)}
 
     def help_lines(self) -> list[str]:
-        """`Name=true|false (ALPHA - default=false)`, one a gate, as Kubernetes' --help prints them."""
+        """`Name=true|false (ALPHA - default=false)`, one per gate, like --help of Kubernetes binaries."""
         return [
             f"{name}=true|false ({spec.stage.upper()} - default={'true' if spec.default else 'false'})"
             for name, spec in sorted(self._known.items())
@@ -71,16 +71,16 @@ class FeatureGates:
 
 
 def _parse(text: str) -> dict[str, bool]:
-    wanted: dict[str, bool] = {}
+    values: dict[str, bool] = {}
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         name, equals, value = part.partition("=")
         if not equals:
             raise GateError(f"missing bool value for feature gate {part}")
         try:
-            wanted[name.strip()] = parse_bool(value.strip())
+            values[name.strip()] = parse_bool(value.strip())
         except ValueError as error:
             raise GateError(f"invalid value of feature gate {name.strip()}: {error}") from error
-    return wanted
+    return values
 
 
 def _hint(name: str, known: Mapping[str, Gate]) -> str:

@@ -1,8 +1,8 @@
 """Liveness and readiness of a process, as named checks and conditions.
 
-A check is a function that raises, or returns a reason, when something is wrong. A condition is a remembered state
-that a module sets when it changes ("pods: not synced yet"). Readiness is both; liveness only the checks marked
-live, because a process that merely waits for the API server must not be restarted for it.
+A check is a function that raises or returns a reason if it fails. A condition is a stored state that a component sets
+when it changes ("pods: not synced yet"). Readiness uses both, liveness only the checks marked live, because a process
+that only waits for the API server must not be restarted.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from koordlet.app.logging import describe, get_logger
 log = get_logger(__name__)
 
 Check = Callable[[], "Awaitable[str | None] | str | None"]
-_CHECK_SECONDS = 5.0
+_CHECK_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True)
 class CheckResult:
-    """One line of the report; `reason` is None when all is well."""
+    """The result of one check; `reason` is None if it passed."""
 
     name: str
     reason: str | None
@@ -33,7 +33,7 @@ class CheckResult:
 
 
 class ReadinessCondition:
-    """A named state of readiness; starts as not ready with a reason."""
+    """A named readiness state; initially not ready with a reason."""
 
     def __init__(self, name: str, reason: str) -> None:
         self.name = name
@@ -58,18 +58,18 @@ class HealthChecks:
         self._conditions: dict[str, ReadinessCondition] = {}
 
     def check(self, name: str, fn: Check, *, live: bool = False) -> None:
-        """Add a check; `live` ones count for /healthz too. ValueError when the name is taken."""
+        """Add a check; `live` checks are part of /healthz, too. Raises ValueError if the name is taken."""
         self._claim(name)
         self._checks[name] = (fn, live)
 
     def condition(self, name: str, reason: str = "starting") -> ReadinessCondition:
-        """Add a condition, not ready for `reason` until its owner says otherwise."""
+        """Add a condition that is not ready for `reason` until its owner changes it."""
         self._claim(name)
         condition = self._conditions[name] = ReadinessCondition(name, reason)
         return condition
 
     async def live(self, exclude: Collection[str] = ()) -> list[CheckResult]:
-        """Run the live checks; always begins with `ping`, which proves that the loop still turns."""
+        """Run the live checks. The first is always `ping`, which shows that the event loop runs."""
         return await self._run(lambda live: live, exclude)
 
     async def ready(self, exclude: Collection[str] = ()) -> list[CheckResult]:
@@ -79,10 +79,10 @@ class HealthChecks:
 
     def _claim(self, name: str) -> None:
         if name == "ping" or name in self._checks or name in self._conditions:
-            raise ValueError(f'health check "{name}" exists already')
+            raise ValueError(f'health check "{name}" already exists')
 
-    async def _run(self, wanted: Callable[[bool], bool], exclude: Collection[str]) -> list[CheckResult]:
-        checks = [(name, fn) for name, (fn, live) in self._checks.items() if wanted(live) and name not in exclude]
+    async def _run(self, selected: Callable[[bool], bool], exclude: Collection[str]) -> list[CheckResult]:
+        checks = [(name, fn) for name, (fn, live) in self._checks.items() if selected(live) and name not in exclude]
         reasons = await asyncio.gather(*(_reason(fn) for _, fn in checks))
         ping = [] if "ping" in exclude else [CheckResult("ping", None)]
         return ping + [CheckResult(name, reason) for (name, _), reason in zip(checks, reasons, strict=True)]
@@ -90,10 +90,10 @@ class HealthChecks:
 
 async def _reason(fn: Check) -> str | None:
     try:
-        async with asyncio.timeout(_CHECK_SECONDS):
+        async with asyncio.timeout(_CHECK_TIMEOUT_S):
             result = fn()
             return await result if inspect.isawaitable(result) else result
     except TimeoutError:
-        return f"no answer within {_CHECK_SECONDS:g}s"
-    except Exception as error:  # noqa: BLE001 - a check that raises is a failed check, reported with its cause
+        return f"no answer within {_CHECK_TIMEOUT_S:g}s"
+    except Exception as error:  # noqa: BLE001 - a check that raises has failed; the report has its cause
         return describe(error)

@@ -1,10 +1,10 @@
-"""Decaying histograms, many at once: a matrix row each, buckets that grow exponentially (spec 02 §8.3). Pure.
+"""Decaying histograms with exponential buckets, each a row of a matrix (spec 02 §8.3). Pure.
 
-koordlet learns peaks of a node and its pods with them, the manager's recommender those of workloads.
+koordlet's predictions model the peaks of a node and its pods with them, the manager's recommender those of workloads.
 
-A sample of weight w at time t counts w * 2^((t - reference) / half-life): instead of shrinking all that is old, what is
-new weighs more. The reference moves on, and everything is scaled down, before those numbers grow out of a float64.
-Times are Unix seconds; the reference begins at the year 1 and later is a multiple of the half-life counted from there.
+A sample of weight w at time t is added as w * 2^((t - reference) / half-life): new samples get a larger weight, instead
+of reducing all old weights. Before the numbers exceed a float64, the reference is advanced and all weights are scaled
+down. Times are Unix seconds; the reference is initially the year 1 and later year 1 + a multiple of the half-life.
 """
 
 from __future__ import annotations
@@ -26,28 +26,26 @@ Rows = NDArray[np.intp]
 YEAR_ONE = -62_135_596_800.0
 """0001-01-01T00:00:00Z in Unix seconds."""
 EPSILON = 1e-4
-"""A bucket that weighs less is empty."""
+"""A bucket with a smaller weight counts as empty."""
 MAX_HALF_LIVES = 100
-"""How far ahead of the reference a sample may be before the reference moves on."""
-
-
-SCALE = 10_000
-"""What the greatest weight of a checkpoint is written as."""
+"""The reference is advanced when a sample is more half-lives after it."""
+MAX_CHECKPOINT_WEIGHT = 10_000
+"""Weights of a checkpoint are scaled so that this is the greatest."""
 
 
 class CheckpointError(ValueError):
-    """A checkpoint that cannot be used; the message says what is wrong."""
+    """An invalid checkpoint; the message names the cause."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Buckets:
-    """Where buckets begin: bucket b holds starts[b] <= v < starts[b + 1], the last one everything above."""
+    """Lower bounds of buckets: bucket b holds starts[b] <= v < starts[b + 1], the last one all larger values."""
 
     starts: Floats
 
     @classmethod
     def exponential(cls, *, maximum: float, first: float, ratio: float) -> Self:
-        """Each bucket `ratio` times as wide as the one before; the last one begins at `maximum` or above."""
+        """Each bucket is `ratio` times as wide as the previous; the last one starts at `maximum` or above."""
         count = ceil(log(maximum * (ratio - 1) / first + 1, ratio)) + 1
         return cls(np.array([first * (ratio**b - 1) / (ratio - 1) for b in range(count)]))
 
@@ -61,18 +59,18 @@ class Buckets:
 
     @property
     def ends(self) -> Floats:
-        """Upper bounds, which percentiles are told as; for the last bucket, which has none, its start."""
+        """Upper bounds, which are the values of percentiles; for the last bucket, which has none, its start."""
         return np.append(self.starts[1:], self.starts[-1])
 
     @property
     def centres(self) -> Floats:
-        """One value to stand for each bucket."""
+        """The middle of each bucket."""
         return (self.starts + self.ends) / 2
 
     def find(self, values: Floats) -> Rows:
-        """The bucket of each value; what is below zero falls into the first."""
-        found: Rows = np.clip(np.searchsorted(self.starts, values, side="right") - 1, 0, None)
-        return found
+        """The bucket of each value; negative values are in the first."""
+        buckets: Rows = np.clip(np.searchsorted(self.starts, values, side="right") - 1, 0, None)
+        return buckets
 
 
 CPU_BUCKETS = Buckets.exponential(maximum=1024, first=0.025, ratio=1.05)
@@ -87,14 +85,15 @@ class Histograms:
     def __init__(self, buckets: Buckets, half_life: float, rows: int = 16) -> None:
         if half_life <= 0:
             raise ValueError(f"the half-life must be positive, not {half_life} s")
-        self.buckets, self.half_life = buckets, half_life
+        self.buckets = buckets
+        self.half_life = half_life
         self.weights = np.zeros((rows, len(buckets)))
         self.total = np.zeros(rows)
         self.reference = np.full(rows, YEAR_ONE)
         self._ends = buckets.ends
 
     def grow(self, rows: int) -> None:
-        """Have this many rows at least; new ones are empty."""
+        """Extend to at least this many rows; new rows are empty."""
         more = rows - len(self.total)
         if more > 0:
             self.weights = np.vstack([self.weights, np.zeros((more, len(self.buckets)))])
@@ -103,17 +102,19 @@ class Histograms:
 
     def clear(self, row: int) -> None:
         """Empty one row."""
-        self.weights[row], self.total[row], self.reference[row] = 0.0, 0.0, YEAR_ONE
+        self.weights[row] = 0.0
+        self.total[row] = 0.0
+        self.reference[row] = YEAR_ONE
 
     def add(self, rows: Rows, values: Floats, at: float, weight: float = 1.0) -> None:
-        """One sample for each of `rows`, which must differ, at one moment."""
+        """Add one sample to each of `rows`, which must be distinct, all at the same time."""
         self._advance(rows, at)
         scaled = self._scaled(rows, at, weight)
         self.weights[rows, self.buckets.find(values)] += scaled
         self.total[rows] += scaled
 
     def add_all(self, row: int, values: Floats, at: Floats) -> None:
-        """Any number of samples of weight 1 for one row, each at its own moment."""
+        """Add any number of samples of weight 1 to one row, each with its own time."""
         if len(values):
             self._advance(np.array([row]), float(at.max()))
             scaled = np.exp2((at - self.reference[row]) / self.half_life)
@@ -121,7 +122,7 @@ class Histograms:
             self.total[row] += scaled.sum()
 
     def subtract(self, rows: Rows, values: Floats, at: float, weight: float = 1.0) -> None:
-        """Take samples back that were added at `at`; what falls below EPSILON is nothing."""
+        """Remove samples that were added at `at`; weights below EPSILON become 0."""
         self._advance(rows, at)
         scaled = self._scaled(rows, at, weight)
         cells = rows, self.buckets.find(values)
@@ -129,9 +130,9 @@ class Histograms:
         self.total[rows] = _clamped(self.total[rows] - scaled)
 
     def merge(self, row: int, other: Histograms, other_row: int) -> None:
-        """Add another histogram's samples; ValueError if its buckets or half-life differ."""
+        """Add another histogram's samples. Raises ValueError if its buckets or half-life differ."""
         if other.half_life != self.half_life or not np.array_equal(other.buckets.starts, self.buckets.starts):
-            raise ValueError("histograms with other buckets or another half-life cannot be merged")
+            raise ValueError("histograms with different buckets or half-lives cannot be merged")
         reference = max(self.reference[row], other.reference[other_row])
         self._move(np.array([row]), np.array([reference]))
         factor = _power(other.reference[other_row] - reference, self.half_life)
@@ -140,22 +141,23 @@ class Histograms:
 
     def percentiles(self, rows: Rows, shares: Sequence[float]) -> Floats:
         """float64[rows, shares]: the upper bound of the bucket in which each share (0..1) of the weight is reached;
-        0 for an empty histogram. Buckets outside the first and the last that are not empty do not count."""
+        0 for an empty histogram. Buckets before the first and after the last non-empty bucket are ignored."""
         weights = self.weights[rows]
         filled = weights >= EPSILON
         last = len(self.buckets) - 1
         low = filled.argmax(axis=1)
         high = last - filled[:, ::-1].argmax(axis=1)
         reached = np.cumsum(np.where(np.arange(last + 1) < low[:, np.newaxis], 0.0, weights), axis=1)
-        wanted = np.outer(self.total[rows], shares)
-        bucket = np.stack([(reached < want[:, np.newaxis]).sum(axis=1) for want in wanted.T], axis=1)
+        thresholds = np.outer(self.total[rows], shares)
+        bucket = np.stack([(reached < column[:, np.newaxis]).sum(axis=1) for column in thresholds.T], axis=1)
         bucket = np.clip(bucket, low[:, np.newaxis], high[:, np.newaxis])
         values: Floats = np.where(_any(filled)[:, np.newaxis], self._ends[bucket], 0.0)
         return values
 
     def moments(self, rows: Rows) -> tuple[Floats, Floats]:
-        """Mean and standard deviation, each bucket taken as its centre; 0 for an empty histogram."""
-        weights, centres = self.weights[rows], self.buckets.centres
+        """Mean and standard deviation with each bucket represented by its centre; 0 for an empty histogram."""
+        weights = self.weights[rows]
+        centres = self.buckets.centres
         total = weights.sum(axis=1)
         total = np.where(total < EPSILON, np.inf, total)
         mean = weights @ centres / total
@@ -163,7 +165,7 @@ class Histograms:
         return mean, np.sqrt(np.maximum(variance, 0.0))
 
     def only_zeros(self, rows: Rows) -> NDArray[np.bool_]:
-        """Whether no sample reached the second bucket."""
+        """Whether all samples are in the first bucket."""
         return ~_any(self.weights[rows, 1:] >= EPSILON)
 
     def _scaled(self, rows: Rows, at: float, weight: float) -> Floats:
@@ -184,10 +186,11 @@ class Histograms:
 
 
 def pack(histograms: Histograms, row: int) -> HistogramCheckpoint:
-    """A row as it is written: a weight is ten-thousandths of the greatest one, rounded half up."""
+    """A row as a checkpoint: weights in ten-thousandths of the greatest, rounded half up."""
     weights = histograms.weights[row]
     greatest = float(weights.max())
-    shares = np.floor(weights * SCALE / greatest + 0.5).astype(int) if greatest > 0 else np.zeros(len(weights), int)
+    scaled = weights * MAX_CHECKPOINT_WEIGHT / greatest if greatest > 0 else weights
+    shares = np.floor(scaled + 0.5).astype(int)
     reference = float(histograms.reference[row])
     return HistogramCheckpoint(
         reference_timestamp=None if reference == YEAR_ONE else Time.from_unix(reference),
@@ -197,9 +200,9 @@ def pack(histograms: Histograms, row: int) -> HistogramCheckpoint:
 
 
 def unpack(stored: HistogramCheckpoint | None, histograms: Histograms, row: int) -> None:
-    """Fill an empty row; raises CheckpointError and leaves it empty if the histogram cannot be used."""
+    """Fill an empty row. Raises CheckpointError for an invalid histogram and leaves the row empty."""
     if stored is None:
-        raise CheckpointError("there is no histogram")
+        raise CheckpointError("the histogram is missing")
     if not 0 <= stored.total_weight < float("inf"):
         raise CheckpointError(f"totalWeight is {stored.total_weight}")
     weights = np.zeros(len(histograms.buckets))
@@ -217,14 +220,14 @@ def unpack(stored: HistogramCheckpoint | None, histograms: Histograms, row: int)
 
 
 def _power(seconds: Any, half_life: float) -> Any:
-    """2 to the whole number of half-lives."""
+    """2 to the power of the number of half-lives, rounded."""
     return np.exp2(np.round(seconds / half_life))
 
 
 def _any(cells: Any) -> NDArray[np.bool_]:
-    """Of each row, whether one of its cells is true."""
-    found: NDArray[np.bool_] = cells.any(axis=1)
-    return found
+    """Whether any cell of each row is true."""
+    any_cell: NDArray[np.bool_] = cells.any(axis=1)
+    return any_cell
 
 
 def _clamped(weights: Floats) -> Floats:

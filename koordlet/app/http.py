@@ -1,9 +1,9 @@
-"""The HTTP face of a binary: /healthz, /livez, /readyz, metrics on any number of paths, and routes of its own.
+"""The HTTP server of a binary: /healthz, /livez, /readyz, metrics on any number of paths, and its own routes.
 
-Probe pages answer like Kubernetes components: `ok`, or with `?verbose` (always on failure) one `[+]name ok` /
-`[-]name failed: reason` line a check; `?exclude=name` leaves one out, `/readyz/<name>` asks for one, and
-`Accept: application/json` gives the same as JSON. A metrics path serves one registry or several one after the
-other; an error in any of them fails the scrape, since half a page looks like vanished series.
+Probe pages answer like Kubernetes components: `ok`, or with `?verbose` (always on failure) one line per check,
+`[+]name ok` or `[-]name failed: reason`. `?exclude=name` omits a check, `/readyz/<name>` runs one, and
+`Accept: application/json` returns JSON. A metrics path serves one or more registries in order; an error in any of them
+fails the scrape, since an incomplete page would look like deleted series.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ log = get_logger(__name__)
 
 
 class ListenError(OSError):
-    """The address can't be listened on; the message names it."""
+    """Listening on the address failed; the message names it."""
 
 
 def split_address(addr: str) -> tuple[str | None, int]:
-    """`:9316` -> (None, 9316): all addresses; `127.0.0.1:0`, `[::1]:80`. ValueError names the text."""
+    """`:9316` -> (None, 9316): all addresses; also `127.0.0.1:0`, `[::1]:80`. Raises ValueError naming the text."""
     host, colon, port = addr.rpartition(":")
     if not colon or not port.isdecimal() or int(port) > 65535:
         raise ValueError(f'invalid address "{addr}": want host:port or :port')
@@ -39,7 +39,7 @@ def split_address(addr: str) -> tuple[str | None, int]:
 
 
 def server_tls(cert: Path, key: Path, client_ca: Path | None = None) -> ssl.SSLContext:
-    """A server context from PEM files; with `client_ca` a client certificate is asked for, not demanded."""
+    """A server context from PEM files; with `client_ca` a client certificate is requested but not required."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(cert, key)
     if client_ca is not None:
@@ -49,7 +49,7 @@ def server_tls(cert: Path, key: Path, client_ca: Path | None = None) -> ssl.SSLC
 
 
 class HttpServer:
-    """An HTTP(S) server; a service for `Runner`. `port` is the real one once started (for `:0`)."""
+    """An HTTP(S) server; a service for `Runner`. After the start `port` is the real port (for `:0`)."""
 
     def __init__(
         self,
@@ -63,9 +63,9 @@ class HttpServer:
         middlewares: Sequence[Middleware] = (),
         observed: Callable[[str, CheckResult], object] | None = None,
     ) -> None:
-        """`sliced`: a page of metrics is made piece by piece and gives way to others of the loop in between.
+        """`sliced`: metrics pages are produced in pieces and yield to the loop in between.
 
-        `observed(page, result)`: told of every check that a probe page runs; the page is healthz, livez or readyz.
+        `observed(page, result)` is called with each check that a probe page runs; page is healthz, livez or readyz.
         """
         self.name = "http"
         self.addr = addr
@@ -83,8 +83,8 @@ class HttpServer:
         self.app.router.add_get("/livez/{check}", self._live)
         self.app.router.add_get("/readyz/{check}", self._ready)
         for path, registry in (registries or {}).items():
-            several = (registry,) if isinstance(registry, CollectorRegistry) else tuple(registry)
-            self.app.router.add_get(path, _metrics_page(several, sliced))
+            page_registries = (registry,) if isinstance(registry, CollectorRegistry) else tuple(registry)
+            self.app.router.add_get(path, _metrics_page(page_registries, sliced))
         self.app.router.add_routes(routes)
 
     @property
@@ -98,7 +98,7 @@ class HttpServer:
         return f"{'https' if self._tls else 'http'}://{f'[{host}]' if ':' in str(host) else host}:{self._port}"
 
     async def start(self) -> None:
-        """Listen; ListenError when the address is taken or may not be used."""
+        """Listen. Raises ListenError if the address is in use or not permitted."""
         runner = web.AppRunner(self.app, access_log=None, handle_signals=False, shutdown_timeout=2.0)
         await runner.setup()
         try:
@@ -111,7 +111,8 @@ class HttpServer:
         log.info("Serving", addr=self.addr, url=self.url)
 
     async def stop(self) -> None:
-        runner, self._runner = self._runner, None
+        runner = self._runner
+        self._runner = None
         if runner is not None:
             await runner.cleanup()
 

@@ -1,12 +1,12 @@
-"""Structured logs: a message that never changes and key=value facts beside it.
+"""Structured logs: a constant message and key=value fields.
 
     log = get_logger(__name__)
     log.info("Evicting pod", pod="default/web-0", reason="memory above threshold", err=error)
 
-Text lines follow klog's structured form, which people who read Kubernetes logs know how to grep:
-`I0102 15:04:05.000000    1234 evict.py:41] "Evicting pod" pod="default/web-0"`. With `json=True` a line is
-one JSON object. Both go to standard error. An exception given as a field is written with its chain of causes;
-`log.exception` adds the traceback. `setup` is called once by a binary; libraries only call `get_logger`.
+Text lines have klog's structured format, as other Kubernetes components:
+`I0102 15:04:05.000000    1234 evict.py:41] "Evicting pod" pod="default/web-0"`. With `json=True` a line is one JSON
+object. Both are written to standard error. An exception as a field is written with its chain of causes; `log.exception`
+adds the traceback. A binary calls `setup` once; libraries only call `get_logger`.
 """
 
 from __future__ import annotations
@@ -24,40 +24,40 @@ _FIELDS = "koord_fields"
 _MESSAGE = "koord_message"
 _LETTER = {logging.DEBUG: "I", logging.INFO: "I", logging.WARNING: "W", logging.ERROR: "E", logging.CRITICAL: "F"}
 DEBUG_VERBOSITY = 4
-"""klog convention: from -v=4 on one wants debugging detail."""
+"""klog's convention: -v=4 and above are for debugging."""
 _ONCE_LIMIT = 4096
 
 
 @dataclasses.dataclass
 class LoggingOptions:
-    """Flags that every binary takes; inherit from it. klog's remaining flags are accepted and have no effect."""
+    """Flags of all binaries, as a base class. klog's other flags are accepted and have no effect."""
 
-    v: int = flag("v", 0, "verbosity; from 4 on debugging detail is logged")
-    logging_format: str = flag("logging-format", "text", "text or json", choices=("text", "json"))
-    logtostderr: bool = flag("logtostderr", True, "no effect", deprecated="logs always go to standard error")
-    alsologtostderr: bool = flag("alsologtostderr", False, "no effect", deprecated="see logtostderr")
-    stderrthreshold: str = flag("stderrthreshold", "INFO", "no effect", deprecated="see logtostderr")
-    vmodule: str = flag("vmodule", "", "no effect", deprecated="use -v")
-    log_dir: str = flag("log-dir", "", "no effect", deprecated="see logtostderr")
-    log_file: str = flag("log-file", "", "no effect", deprecated="see logtostderr")
-    log_file_max_size: int = flag("log-file-max-size", 1800, "no effect", deprecated="see logtostderr")
-    one_output: bool = flag("one-output", False, "no effect", deprecated="see logtostderr")
-    add_dir_header: bool = flag("add-dir-header", False, "no effect", deprecated="lines have one form")
-    skip_headers: bool = flag("skip-headers", False, "no effect", deprecated="lines have one form")
-    skip_log_headers: bool = flag("skip-log-headers", False, "no effect", deprecated="see logtostderr")
-    log_backtrace_at: str = flag("log-backtrace-at", ":0", "no effect", deprecated="errors come with their cause")
+    v: int = flag(0, "verbosity; 4 and above log debug messages")
+    logging_format: str = flag("text", "text or json", choices=("text", "json"))
+    logtostderr: bool = flag(True, "no effect", deprecated="logs always go to standard error")
+    alsologtostderr: bool = flag(False, "no effect", deprecated="see logtostderr")
+    stderrthreshold: str = flag("INFO", "no effect", deprecated="see logtostderr")
+    vmodule: str = flag("", "no effect", deprecated="use -v")
+    log_dir: str = flag("", "no effect", deprecated="see logtostderr")
+    log_file: str = flag("", "no effect", deprecated="see logtostderr")
+    log_file_max_size: int = flag(1800, "no effect", deprecated="see logtostderr")
+    one_output: bool = flag(False, "no effect", deprecated="see logtostderr")
+    add_dir_header: bool = flag(False, "no effect", deprecated="lines have a fixed format")
+    skip_headers: bool = flag(False, "no effect", deprecated="lines have a fixed format")
+    skip_log_headers: bool = flag(False, "no effect", deprecated="see logtostderr")
+    log_backtrace_at: str = flag(":0", "no effect", deprecated="errors are logged with their cause")
 
 
 class Logger:
-    """A thin face on a stdlib logger that takes facts as keyword arguments; `bind` fixes some of them."""
+    """A wrapper of a standard-library logger with fields as keyword arguments; `bind` presets fields."""
 
     def __init__(self, logger: logging.Logger, fields: dict[str, Any] | None = None) -> None:
         self._logger = logger
         self._fields = fields or {}
-        self._said: set[str] = set()
+        self._logged_keys: set[str] = set()
 
     def bind(self, **fields: Any) -> Logger:
-        """A logger that adds `fields` to every record."""
+        """A logger that adds `fields` to each record."""
         return Logger(self._logger, {**self._fields, **fields})
 
     def debug(self, message: str, **fields: Any) -> None:
@@ -77,9 +77,9 @@ class Logger:
         self._log(logging.ERROR, message, fields, exc_info=True)
 
     def once(self, key: str, message: str, **fields: Any) -> None:
-        """A warning said once per `key` and process: for features that stay degraded."""
-        if key not in self._said and len(self._said) < _ONCE_LIMIT:
-            self._said.add(key)
+        """Log a warning once per `key` and process: for features that stay degraded."""
+        if key not in self._logged_keys and len(self._logged_keys) < _ONCE_LIMIT:
+            self._logged_keys.add(key)
             self._log(logging.WARNING, message, fields)
 
     def enabled(self, level: int) -> bool:
@@ -90,12 +90,12 @@ class Logger:
             merged = {**self._fields, **fields}
             extra = {_FIELDS: merged, _MESSAGE: message}
             self._logger.log(
-                level, "%s%s", message, _Facts(merged), extra=extra, exc_info=exc_info or None, stacklevel=3
+                level, "%s%s", message, _Fields(merged), extra=extra, exc_info=exc_info or None, stacklevel=3
             )
 
 
-class _Facts(dict[str, Any]):
-    """The facts of a record as ` key=value…`, so that handlers other than ours show them too."""
+class _Fields(dict[str, Any]):
+    """The fields of a record as ` key=value…`, so that other handlers show them, too."""
 
     def __str__(self) -> str:
         return "".join(f" {key}={_text(value)}" for key, value in self.items())
@@ -105,7 +105,7 @@ _loggers: dict[str, Logger] = {}
 
 
 def get_logger(name: str) -> Logger:
-    """The logger of a module; the same object for the same name, so that `once` holds for the process."""
+    """The logger of a module; the same object for the same name, so that `once` applies to the process."""
     logger = _loggers.get(name)
     if logger is None:
         logger = _loggers[name] = Logger(logging.getLogger(name))
@@ -113,14 +113,14 @@ def get_logger(name: str) -> Logger:
 
 
 def begin(options: LoggingOptions) -> None:
-    """Log as a command line says, and name the flags on it that have no effect."""
+    """Set up logging according to the flags, and log the set flags that have no effect."""
     setup(options.v, json=options.logging_format == "json")
     for name, reason in deprecated(options).items():
-        get_logger(__name__).warning("flag without effect", flag=f"--{name}", reason=reason)
+        get_logger(__name__).warning("Flag without effect", flag=f"--{name}", reason=reason)
 
 
 def setup(verbosity: int = 0, *, json: bool = False, stream: TextIO | None = None) -> logging.Handler:
-    """Send the process's logs to `stream` (standard error): INFO and above, DEBUG from verbosity 4 on."""
+    """Write the process's logs to `stream` (standard error): INFO and above, from verbosity 4 also DEBUG."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter() if json else TextFormatter())
     root = logging.getLogger()
@@ -155,15 +155,16 @@ class TextFormatter(logging.Formatter):
             f"{at.tm_hour:02d}:{at.tm_min:02d}:{at.tm_sec:02d}.{int(record.created % 1 * 1e6):06d} "
             f"{record.process or 0:>7} {record.filename}:{record.lineno}]"
         )
-        facts = _Facts(getattr(record, _FIELDS, {}))
-        line = f"{head} {_quote(_message(record))}{facts}"
+        fields = _Fields(getattr(record, _FIELDS, {}))
+        line = f"{head} {_quote(_message(record))}{fields}"
         if record.exc_info and record.exc_info[1] is not None:
             line += "\n" + self.formatException(record.exc_info)
         return line
 
 
 class JsonFormatter(logging.Formatter):
-    """One object a line: ts (seconds), level, logger, caller, msg, then the facts; a fact never hides those five."""
+    """One JSON object per line: ts (seconds), level, logger, caller, msg, then the fields; a field with one of these
+    five names gets a leading `_`."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {

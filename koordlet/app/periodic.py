@@ -1,10 +1,9 @@
-"""A named task that runs again and again, whatever happens to one run of it.
+"""A named task that runs periodically and continues after failures.
 
-The schedule is fixed-rate on the monotonic clock: run n is due at start + n x period (plus jitter), a run that
-takes too long makes the missed ones fall away instead of piling up, and a wall-clock jump changes nothing. A run
-that raises or exceeds its deadline is counted and logged with its cause; the first failure of a streak and then
-every power of two are logged, so that a broken node does not write its own disk full. The next run comes as
-usual. Only cancellation ends the task.
+The schedule is fixed-rate on the monotonic clock: run n is due at start + n * period (plus jitter). Runs that are
+missed because a run took too long are skipped, and wall-clock jumps have no effect. A run that raises or exceeds its
+deadline is counted and logged with its cause. Of consecutive failures the first, second, fourth, eighth, … are logged,
+so that a broken node does not fill its disk. The next run follows as scheduled. Only cancellation ends the task.
 """
 
 from __future__ import annotations
@@ -23,51 +22,42 @@ from koordlet.app.metrics import MetricSet
 
 log = get_logger(__name__)
 
-_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+_BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 
 
 def is_cancelled(error: BaseException) -> bool:
     """Whether `error` is the cancellation of the current task itself.
 
-    Awaiting something that another task cancelled raises the same error; a loop must not end of that.
+    Awaiting a task that was cancelled by another task raises the same error, which must not end a loop.
     """
     task = asyncio.current_task()
     return isinstance(error, asyncio.CancelledError) and (task is None or task.cancelling() > 0)
 
 
 class TaskMetrics(MetricSet):
-    """The metrics of every periodic task, by its name."""
+    """Metrics of periodic tasks, labelled by the task's name."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
+        prefix = "koord_periodic_task"
         label = ["task"]
-        self.runs = Counter("koord_periodic_task_runs_total", "Runs begun.", label, registry=registry)
-        self.failures = Counter(
-            "koord_periodic_task_failures_total", "Runs that raised or missed their deadline.", label,
-            registry=registry,
-        )  # fmt: skip
-        self.duration = Histogram(
-            "koord_periodic_task_duration_seconds", "Time a run took.", label, buckets=_BUCKETS,
-            registry=registry,
-        )  # fmt: skip
-        self.cpu = Counter(
-            "koord_periodic_task_cpu_seconds_total", "CPU time of runs that do not wait for anything.", label,
-            registry=registry,
-        )  # fmt: skip
-        self.lateness = Histogram(
-            "koord_periodic_task_lateness_seconds", "How long after its due time a run began.", label,
-            buckets=_BUCKETS, registry=registry,
-        )  # fmt: skip
-        self.last_success = Gauge(
-            "koord_periodic_task_last_success_timestamp_seconds", "Unix time of the last run that succeeded.",
-            label, registry=registry,
-        )  # fmt: skip
+        self.runs = Counter(f"{prefix}_runs_total", "Started runs.", label, registry=registry)
+        failures = "Runs that raised or exceeded their deadline."
+        self.failures = Counter(f"{prefix}_failures_total", failures, label, registry=registry)
+        duration = "Duration of a run."
+        self.duration = Histogram(f"{prefix}_duration_seconds", duration, label, buckets=_BUCKETS_S, registry=registry)
+        cpu = "CPU time of runs that are not coroutines."
+        self.cpu = Counter(f"{prefix}_cpu_seconds_total", cpu, label, registry=registry)
+        lateness = "Time between the due time and the start of a run."
+        self.lateness = Histogram(f"{prefix}_lateness_seconds", lateness, label, buckets=_BUCKETS_S, registry=registry)
+        last_success = "Unix time of the last successful run."
+        self.last_success = Gauge(f"{prefix}_last_success_timestamp_seconds", last_success, label, registry=registry)
 
 
 class Periodic:
     """Runs `fn` every `period` seconds; a service for `Runner` (start/stop).
 
-    jitter: fraction of the period by which each run is delayed at random, so that a fleet does not march in step.
-    deadline: seconds after which an async run is cancelled and counted as failed; None lets it take its time.
+    jitter: maximum random delay of each run as a fraction of the period, so that the nodes of a cluster do not run in
+    step. deadline: seconds after which an async run is cancelled and counted as failed; None means no limit.
     immediate: the first run is due at once, else after one period.
     """
 
@@ -100,21 +90,22 @@ class Periodic:
         self.failing = 0
         """Failures since the last success."""
         self.last_success: float | None = None
-        """Wall time of the last run that succeeded; None before the first."""
+        """Wall time of the last successful run; None before the first."""
 
     async def start(self) -> None:
         if self._task is None:
             self._task = asyncio.create_task(self.run(), name=f"periodic:{self.name}")
 
     async def stop(self) -> None:
-        """Cancel the task, the current run included, and wait until it has ended."""
-        task, self._task = self._task, None
+        """Cancel the task including the current run, and wait until it has ended."""
+        task = self._task
+        self._task = None
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
     def trigger(self) -> None:
-        """Make the next run due now; calls before it begins collapse into one, and the schedule starts anew."""
+        """Make the next run due now and restart the schedule. Calls before that run begins are merged."""
         self._wake.set()
 
     async def run(self) -> None:
@@ -128,29 +119,30 @@ class Periodic:
             await self.run_once(due + delay)
             due += self.period
             behind = self._clock.monotonic() - due
-            if behind > 0:  # drop the runs that were missed, keep the beat
+            if behind > 0:  # skip the missed runs, keep the schedule
                 due += self.period * (behind // self.period)
 
     async def run_once(self, due: float | None = None) -> bool:
-        """One accounted run; True when it succeeded. `due`: monotonic time it should have begun."""
-        begun, used = self._clock.monotonic(), time.thread_time()
+        """Run once and update the metrics; returns whether the run succeeded. `due`: monotonic time of the schedule."""
+        started_at = self._clock.monotonic()
+        cpu_at_start = time.thread_time()
         self._metrics.runs.labels(self.name).inc()
         if due is not None:
-            self._metrics.lateness.labels(self.name).observe(max(0.0, begun - due))
+            self._metrics.lateness.labels(self.name).observe(max(0.0, started_at - due))
         try:
             async with self._clock.timeout(self._deadline):
                 result = self._fn()
                 if inspect.isawaitable(result):
-                    await result  # what the loop does meanwhile is not this task's
+                    await result  # CPU time is not counted: the loop runs other tasks meanwhile
                 else:
-                    self._metrics.cpu.labels(self.name).inc(time.thread_time() - used)
-        except (Exception, asyncio.CancelledError) as error:  # the task must outlive any run; counted and logged
+                    self._metrics.cpu.labels(self.name).inc(time.thread_time() - cpu_at_start)
+        except (Exception, asyncio.CancelledError) as error:  # the task continues after a failed run; counted, logged
             if is_cancelled(error):
                 raise
             self._failed(error)
             return False
         finally:
-            self._metrics.duration.labels(self.name).observe(self._clock.monotonic() - begun)
+            self._metrics.duration.labels(self.name).observe(self._clock.monotonic() - started_at)
         if self.failing:
             log.info("Periodic task recovered", task=self.name, failures=self.failing)
         self.failing = 0
@@ -165,13 +157,13 @@ class Periodic:
             log.exception("Periodic task failed", task=self.name, failures=self.failing, err=error)
 
     async def _wait_until(self, due: float) -> bool:
-        """Sleep until `due`; True when a trigger came first."""
+        """Sleep until `due`; returns True if a trigger came first."""
         triggered = False
         try:
             async with self._clock.timeout(max(0.0, due - self._clock.monotonic())):
                 await self._wake.wait()
                 triggered = True
         except TimeoutError:
-            pass  # the ordinary case: nobody asked for an early run
+            pass  # the regular case: no trigger
         self._wake.clear()
         return triggered

@@ -1,8 +1,7 @@
-"""Profiles of the running process under /debug/pprof/ (spec 02 §1.3, 04 §1.5): what its tasks wait for, where its
-time goes. Imported only by a process that serves them.
+"""Profiles of the running process under /debug/pprof/ (spec 02 §1.3, 04 §1.5). Imported only if they are served.
 
-`goroutine`: every task with its stack. `heap`: objects by type. `profile?seconds=10`: a deterministic profile of the
-loop, as text; it slows the process while it runs, and only one runs at a time.
+`goroutine`: all tasks with their stacks. `heap`: objects by type. `profile?seconds=10`: a deterministic profile of the
+event loop, as text; it slows the process while it runs, and only one runs at a time.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from koordlet.app.logging import get_logger
 
 log = get_logger(__name__)
 
-_MAX_SECONDS = 60.0
-_ROWS = 60
+_MAX_PROFILE_S = 60.0
+_MAX_ROWS = 60
 _INDEX = "goroutine\nheap\nprofile?seconds=10\n"
 
 
-class Profiles:
-    """Serves them; a service for `Runner` that the process does without when its address is taken."""
+class ProfileServer:
+    """A service for `Runner`. If its address is in use, the process runs without it."""
 
     def __init__(self, address: str) -> None:
         self.name = "pprof"
@@ -37,23 +36,23 @@ class Profiles:
         try:
             await self.server.start()
         except ListenError as error:
-            log.warning("No profiles", err=error)
+            log.warning("Profiles are not served", err=error)
 
     async def stop(self) -> None:
         await self.server.stop()
 
 
 def routes() -> list[web.RouteDef]:
-    """For `koordlet.app.http.Server`."""
+    """Routes for `koordlet.app.http.HttpServer`."""
     lock = asyncio.Lock()
 
     async def profile(request: web.Request) -> web.Response:
         try:
-            seconds = min(_MAX_SECONDS, float(request.query.get("seconds", "10")))
+            seconds = min(_MAX_PROFILE_S, float(request.query.get("seconds", "10")))
         except ValueError:
             return web.Response(status=400, text=f'seconds: "{request.query["seconds"]}" is not a number\n')
         if lock.locked():
-            return web.Response(status=409, text="a profile is being taken\n")
+            return web.Response(status=409, text="a profile is already running\n")
         async with lock:
             profiler = cProfile.Profile()
             profiler.enable()
@@ -62,7 +61,7 @@ def routes() -> list[web.RouteDef]:
             finally:
                 profiler.disable()
         out = io.StringIO()
-        pstats.Stats(profiler, stream=out).sort_stats("tottime").print_stats(_ROWS)
+        pstats.Stats(profiler, stream=out).sort_stats("tottime").print_stats(_MAX_ROWS)
         return web.Response(text=out.getvalue())
 
     return [
@@ -79,7 +78,7 @@ async def _index(_: web.Request) -> web.Response:
 
 async def _tasks(_: web.Request) -> web.Response:
     out = io.StringIO()
-    for task in sorted(asyncio.all_tasks(), key=lambda one: one.get_name()):
+    for task in sorted(asyncio.all_tasks(), key=lambda task: task.get_name()):
         out.write(f"{task.get_name()}\n")
         task.print_stack(file=out)
         out.write("\n")
@@ -87,5 +86,5 @@ async def _tasks(_: web.Request) -> web.Response:
 
 
 async def _heap(_: web.Request) -> web.Response:
-    found = Counter(f"{type(obj).__module__}.{type(obj).__qualname__}" for obj in gc.get_objects())
-    return web.Response(text="".join(f"{count:>9} {name}\n" for name, count in found.most_common(_ROWS)))
+    types = Counter(f"{type(obj).__module__}.{type(obj).__qualname__}" for obj in gc.get_objects())
+    return web.Response(text="".join(f"{count:>9} {name}\n" for name, count in types.most_common(_MAX_ROWS)))

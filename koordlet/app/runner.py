@@ -1,13 +1,13 @@
-"""The life of a process: services started in order, signals, services stopped in reverse order.
+"""The lifecycle of a process: services started in order, signals, services stopped in reverse order.
 
     runner = Runner()
     runner.add(server); runner.add(informer); runner.add(Periodic(...)); runner.spawn("sync", sync)
     raise SystemExit(run(runner.run()))
 
-A service is anything with `name`, `start()` and `stop()`. The first SIGINT or SIGTERM stops the process in order,
-the second ends it at once with status 1. A service that can't start, or a critical background coroutine that
-ends or raises, stops the process too, with status 1 and the cause in the log. Each stop has a time limit, so that
-one hanging service can't keep the others from cleaning up after themselves.
+A service is any object with `name`, `start()` and `stop()`. The first SIGINT or SIGTERM stops all services, the second
+ends the process at once with status 1. If a service fails to start, or a critical background coroutine ends or raises,
+the process stops too, with status 1 and the cause in the log. Each `stop()` has a time limit, so that a hanging service
+does not prevent the others from cleaning up.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from koordlet.app.logging import get_logger
 log = get_logger(__name__)
 _T = TypeVar("_T")
 
-STOP_SECONDS = 10.0
-"""Time one service gets to stop; the DaemonSet's grace period bounds the whole."""
+STOP_TIMEOUT_S = 10.0
+"""For one service; the DaemonSet's grace period bounds the whole."""
 
 
 class AppService(Protocol):
-    """Something with a life of its own inside the process."""
+    """A part of the process that is started and stopped."""
 
     @property
     def name(self) -> str: ...
@@ -38,7 +38,7 @@ class AppService(Protocol):
 
 
 class Background:
-    """A coroutine as a service: a named task from start to stop."""
+    """A coroutine as a service: a named task that runs from start to stop."""
 
     def __init__(self, name: str, fn: Callable[[], Coroutine[object, object, object]]) -> None:
         self.name = name
@@ -49,16 +49,17 @@ class Background:
         self.task = asyncio.create_task(self._fn(), name=self.name)
 
     async def stop(self) -> None:
-        task, self.task = self.task, None
+        task = self.task
+        self.task = None
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
 
 class Runner:
-    """Owns the services of one process; see the module text."""
+    """Owns the services of one process; see the module's docstring."""
 
-    def __init__(self, *, clock: Clock = SYSTEM_CLOCK, stop_seconds: float = STOP_SECONDS) -> None:
+    def __init__(self, *, clock: Clock = SYSTEM_CLOCK, stop_seconds: float = STOP_TIMEOUT_S) -> None:
         self._services: list[AppService] = []
         self._critical: list[Background] = []
         self._clock = clock
@@ -68,22 +69,22 @@ class Runner:
         self._status = 0
 
     def add(self, service: AppService) -> None:
-        """Start this after everything added before it, stop it before them."""
+        """Start this service after the services added before it, and stop it before them."""
         self._services.append(service)
 
     def add_stop(self, name: str, fn: Callable[[], Awaitable[object]]) -> None:
-        """Call `fn` when this place in the stopping order is reached (closing a client, putting settings back)."""
+        """Call `fn` at this position of the stop order, for example to close a client or to restore settings."""
         self._services.append(_AtStop(name, fn))
 
     def spawn(self, name: str, fn: Callable[[], Coroutine[object, object, object]], *, critical: bool = True) -> None:
-        """Run a coroutine from its place in the order on; when a critical one ends or raises, the process stops."""
+        """Run a coroutine from this position of the start order; if a critical one ends or raises, the process stops."""
         background = Background(name, fn)
         self.add(background)
         if critical:
             self._critical.append(background)
 
     def stop(self, status: int = 0) -> None:
-        """Begin the orderly stop; the first non-zero status wins."""
+        """Begin to stop the process; the first non-zero status becomes the exit status."""
         self._status = self._status or status
         self._stopping.set()
 
@@ -92,7 +93,7 @@ class Runner:
         return self._stopping
 
     async def run(self) -> int:
-        """Start everything, wait for a signal or `stop`, stop everything; the exit status."""
+        """Start all services, wait for a signal or `stop`, stop all services. Returns the exit status."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._on_signal, number)
@@ -113,10 +114,10 @@ class Runner:
         return self._status
 
     async def _start(self, service: AppService, started: list[AppService]) -> bool:
-        """Start one service unless a stop comes first."""
+        """Start one service, unless a stop is requested first."""
         begin = asyncio.create_task(service.start(), name=f"start:{service.name}")
         wait = asyncio.create_task(self._stopping.wait(), name="start:stopping")
-        started.append(service)  # a service half started is stopped too
+        started.append(service)  # a partly started service is stopped, too
         try:
             await asyncio.wait({begin, wait}, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -137,7 +138,7 @@ class Runner:
 
     def _ended(self, name: str, task: asyncio.Task[object], critical: bool) -> None:
         if task.cancelled() and self._stopping.is_set():
-            return  # the ordinary end
+            return  # stopped regularly
         error = None if task.cancelled() else task.exception()
         if error is not None:
             log.error("Background task failed", task=name, err=error)
@@ -161,7 +162,7 @@ class Runner:
     def _on_signal(self, number: signal.Signals) -> None:
         self._signals += 1
         if self._signals > 1:
-            os._exit(1)  # the user asked twice: no clean-up, as documented
+            os._exit(1)  # the second signal: no clean-up, as documented
         log.info("Stopping", signal=number.name)
         self.stop()
 
@@ -179,7 +180,7 @@ class _AtStop:
 
 
 def run(main: Coroutine[object, object, _T]) -> _T:
-    """Run the process's one loop, uvloop's where it is installed."""
+    """Run the process's event loop, with uvloop if it is installed."""
     try:
         import uvloop
     except ImportError:

@@ -1,10 +1,10 @@
-"""What a process leaves out while it loads its modules, because it would be a quarter of the time until it works.
+"""Import-time savings, 25 % of the start-up time: no garbage collection, no system CAs, no MIME types.
 
-Garbage: what is loaded stays, and every collection looks at all of it (a tenth of koordlet's start). Trust: aiohttp
-reads the system's certificates twice when it is imported (70 ms), for requests that say nothing of whom they trust;
-whoever loads it this way must say so in each (clients of API server and kubelet do). `SSL_CERT_FILE`, where it is set,
-is read as ever. Names of files: aiohttp also reads what the system thinks of 2,000 endings (0.5 MB for good), for a
-server of files. Imports nothing of ours.
+Garbage collection: loaded modules stay, and each collection examines all of them (10 % of koordlet's start-up).
+Certificates: aiohttp loads the system's CAs twice on import (70 ms) for requests without their own TLS context. With
+`loading` each request needs its own context; the clients of API server and kubelet have one. A set `SSL_CERT_FILE` is
+still read. MIME types: aiohttp loads the system's table of 2,000 file extensions (0.5 MB permanently), which only file
+servers need. Imports no other module of this project.
 """
 
 from __future__ import annotations
@@ -15,26 +15,28 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_CERTIFICATES = "SSL_CERT_FILE"
+_CA_VARIABLE = "SSL_CERT_FILE"
 
 
 @contextmanager
 def loading() -> Iterator[None]:
-    """Import inside. No garbage is collected from here on until `loaded`."""
+    """Import modules inside of this block. Garbage collection stays off until `loaded`."""
     gc.disable()
-    given = _CERTIFICATES in os.environ
-    os.environ.setdefault(_CERTIFICATES, os.devnull)
-    read, mimetypes.inited = mimetypes.inited, True
+    was_set = _CA_VARIABLE in os.environ
+    os.environ.setdefault(_CA_VARIABLE, os.devnull)
+    was_initialized = mimetypes.inited
+    mimetypes.inited = True
     try:
         yield
     finally:
-        mimetypes.inited = read
-        if not given:
-            del os.environ[_CERTIFICATES]
+        mimetypes.inited = was_initialized
+        if not was_set:
+            del os.environ[_CA_VARIABLE]
 
 
 def loaded() -> None:
-    """Collect again. What loading left behind goes (0.6 MB, 35 ms); what there is by now is not looked at any more."""
+    """Collect the garbage of loading (0.6 MB, 35 ms), exclude the remaining objects from later collections, and switch
+    collection on."""
     gc.collect()
     gc.freeze()
     gc.enable()

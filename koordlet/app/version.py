@@ -1,4 +1,4 @@
-"""What `--version` prints and what the API client says of itself."""
+"""The output of `--version`, and the User-Agent of API clients."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ def version_line(prog: str) -> str:
 
 
 def user_agent(component: str) -> str:
-    """Go clients' form of the User-Agent header: `koordlet/v0.1.0 (linux/x86_64)`."""
+    """The User-Agent header in the form of Go clients: `koordlet/v0.1.0 (linux/x86_64)`."""
     return f"{component}/v{VERSION} ({platform.system().lower()}/{platform.machine()})"

@@ -18,7 +18,7 @@ from koordlet.app.periodic import Periodic
 from koordlet.app.runner import Runner
 from koordlet.audit import Auditor, NullAuditor
 from koordlet.metriccache import MetricCache
-from koordlet.options import Options
+from koordlet.options import KoordletOptions
 from koordlet.prometheus import Registries
 from koordlet.statesinformer.pods.earlytrigger import EarlyTrigger
 from koordlet.statesinformer.pods.pleg import Pleg
@@ -36,7 +36,7 @@ STALE_ROUNDS, STALE_SECONDS = 5, 60.0
 class Context:
     """Made first; parts add to `runner`, `health` and `routes`."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: KoordletOptions) -> None:
         self.options = options
         self.gates = FeatureGates(KOORDLET)
         self.gates.set({"PSICollector": True})  # on unless named: docs/decisions.md

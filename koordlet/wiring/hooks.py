@@ -13,7 +13,7 @@ from typing import cast
 from koordlet.app.clock import boot_clock
 from koordlet.app.logging import get_logger
 from koordlet.app.periodic import Periodic
-from koordlet.options import Options
+from koordlet.options import KoordletOptions
 from koordlet.qosmanager.engine.manager import QoSManager
 from koordlet.qosmanager.engine.snapshot import class_dirs
 from koordlet.qosmanager.engine.strategy import Strategy
@@ -151,7 +151,7 @@ def _nri(context: Context) -> NRISettings:
     )
 
 
-def _policy(options: Options) -> FailurePolicy:
+def _policy(options: KoordletOptions) -> FailurePolicy:
     return FailurePolicy(options.runtime_hooks_failure_policy)
 
 

@@ -57,7 +57,7 @@ def audit(context: Context) -> None:
 
 
 def serve(context: Context, views: Views) -> None:
-    """The HTTP server; pages are those of `context.routes` and `/top`. Profiles have their own."""
+    """The HTTP server; pages are those of `context.routes` and `/top`. ProfileServer have their own."""
 
     async def top(_: web.Request) -> web.Response:
         picture = views.top(context.node_name, SYSTEM_CLOCK.now())
@@ -77,9 +77,9 @@ def serve(context: Context, views: Views) -> None:
         )
     )
     if context.options.enable_pprof:
-        from koordlet.app.pprof import Profiles
+        from koordlet.app.pprof import ProfileServer
 
-        context.runner.add(Profiles(context.options.pprof_addr))
+        context.runner.add(ProfileServer(context.options.pprof_addr))
 
 
 def snapshots(context: Context) -> None:

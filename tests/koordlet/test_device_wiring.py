@@ -9,7 +9,7 @@ import pytest
 from koordlet.app.flags import read
 from koordlet.metriccache.facts import FACT_GPU, FACT_GPU_DRIVER, FACT_RDMA, FACT_XPU
 from koordlet.metricsadvisor.conditions import Conditions
-from koordlet.options import Options
+from koordlet.options import KoordletOptions
 from koordlet.statesinformer.devices.status import Inventory
 from koordlet.statesinformer.pods.model import Workloads
 from koordlet.wiring import context as wiring
@@ -20,7 +20,7 @@ from koordlet.wiring.podresources import accelerators
 
 def context(*flags: str, **gates: bool) -> Context:
     named = ",".join(f"{name}={str(on).lower()}" for name, on in gates.items())
-    return Context(read(Options, ["--node-name=n1", f"--feature-gates={named}", *flags]))
+    return Context(read(KoordletOptions, ["--node-name=n1", f"--feature-gates={named}", *flags]))
 
 
 def told(found: Context, at: float) -> None:
@@ -85,7 +85,7 @@ def test_the_pod_resources_proxy_knows_those_of_the_device(
 ) -> None:
     now = 1000.0
     monkeypatch.setattr(wiring, "boot_clock", lambda: now)
-    found = Context(read(Options, ["--node-name=n1", "--collect-res-used-interval=1m", *flags]))
+    found = Context(read(KoordletOptions, ["--node-name=n1", "--collect-res-used-interval=1m", *flags]))
     told(found, now)
     now += 5 * 60
     assert (accelerators(found).gpus, accelerators(found).xpus) == (gpus, xpus)

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from koordlet.app.flags import FlagError, deprecated, read, usage
-from koordlet.oldflags import OldFlags
-from koordlet.options import Options
+from koordlet.ignoredflags import IgnoredFlags
+from koordlet.options import KoordletOptions
 
 PAGE = (Path(__file__).parents[2] / "docs/koordlet.md").read_text()
 
@@ -19,7 +19,9 @@ def test_the_page_and_the_options_agree():
         if line.startswith("| `--") and (cells := [cell.strip() for cell in line.split("|")]) and len(cells) == 6
     }
     offered = {}
-    for name, kind, text in re.findall(r"^  (--\S+)(.*)\n {8}(.*)$", usage(Options, prog="koordlet"), re.MULTILINE):
+    for name, kind, text in re.findall(
+        r"^  (--\S+)(.*)\n {8}(.*)$", usage(KoordletOptions, prog="koordlet"), re.MULTILINE
+    ):
         if name in ("--help", "--version") or "[deprecated" in text:
             continue
         default = re.search(r" \(default ([^()]*)\)$", text)
@@ -47,13 +49,13 @@ KOORDINATORS = [
 
 
 def test_koordinators_flags_without_effect_are_taken_and_said():
-    options = read(Options, [*KOORDINATORS, "--node-name=n", "--logtostderr=true"])
+    options = read(KoordletOptions, [*KOORDINATORS, "--node-name=n", "--logtostderr=true"])
     assert options.node_name == "n"
     told = deprecated(options)
     assert all(told.values())
     assert set(told) == {flag.lstrip("-").partition("=")[0] for flag in KOORDINATORS}
-    assert len(told) == len(OldFlags.__annotations__)
-    assert deprecated(read(Options, ["--node-name=n"])) == {}
+    assert len(told) == len(IgnoredFlags.__annotations__)
+    assert deprecated(read(KoordletOptions, ["--node-name=n"])) == {}
 
 
 @pytest.mark.parametrize(
@@ -61,7 +63,7 @@ def test_koordinators_flags_without_effect_are_taken_and_said():
 )
 def test_what_cannot_be_read_is_refused_all_the_same(flag):
     with pytest.raises(FlagError, match=flag.partition("=")[0]):
-        read(Options, [flag])
+        read(KoordletOptions, [flag])
 
 
 DEFAULTS = {
@@ -96,7 +98,7 @@ DEFAULTS = {
 
 
 def test_koordinators_flags_have_koordinators_defaults():
-    text = usage(Options, prog="koordlet")
+    text = usage(KoordletOptions, prog="koordlet")
     offered = {
         name: (re.search(r" \(default ([^()]*)\)", meaning) or ["", ""])[1]
         for name, meaning in re.findall(r"^  --(\S+).*\n {8}(.*)$", text, re.MULTILINE)
@@ -115,5 +117,5 @@ PLACES = {
 @pytest.mark.parametrize(("mode", "column"), [("", 0), ("dsMode", 0), ("hostMode", 1)])
 def test_where_things_are_depends_on_agent_mode(monkeypatch, mode, column):
     monkeypatch.setenv("agent_mode", mode)
-    roots = read(Options, ["--node-name=n"]).roots()
+    roots = read(KoordletOptions, ["--node-name=n"]).roots()
     assert {name: str(getattr(roots, name)) for name in PLACES} == {name: row[column] for name, row in PLACES.items()}

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from koordlet.app.flags import read
-from koordlet.options import Options
+from koordlet.options import KoordletOptions
 from koordlet.wiring import context as wiring
 from koordlet.wiring.context import STALE_ROUNDS, STALE_SECONDS, Context
 
 
 def test_a_fact_that_nobody_renews_is_out_of_date(monkeypatch: pytest.MonkeyPatch) -> None:
-    context, now = Context(read(Options, ["--node-name=n1"])), 1000.0
+    context, now = Context(read(KoordletOptions, ["--node-name=n1"])), 1000.0
     monkeypatch.setattr(wiring, "boot_clock", lambda: now)
     assert context.fact("layout", 60) is None
     context.cache.facts.set("layout", "four CPUs", now)

@@ -37,7 +37,7 @@ from koordlet.api.names import LABEL_QOS_CLASS, SLO_CONFIGMAP
 from koordlet.api.sloconfig import configmap
 from koordlet.app.flags import read
 from koordlet.app.gates import FeatureGates
-from koordlet.app.heap import settle_heap
+from koordlet.app.heap import freeze_heap
 from koordlet.kube import Client, Config, EventRecorder
 from tests.scale.figures import Figure, report
 
@@ -171,7 +171,7 @@ def lending(nodes: int, pods: int, rounds: int) -> list[Figure]:
         made.caches.informer(kind)._upsert(obj.metadata.key, obj)
         filled += time.process_time() - began
     began = time.process_time()
-    settle_heap()  # as the process does once its caches are filled
+    freeze_heap()  # as the process does once its caches are filled
     pause = time.process_time() - began
     full = psutil.Process().memory_info().rss
     strategy = encode({"enable": True, "cpuCalculatePolicy": "maxUsageRequest"}).decode()

@@ -47,7 +47,7 @@ from koordlet.api.cri import api_pb2 as cri
 from koordlet.api.hooks import SERVICE as HOOKS_SERVICE
 from koordlet.api.hooks import api_pb2 as hooks
 from koordlet.api.hooks.api_pb2 import LinuxContainerResources
-from koordlet.app.heap import settle_heap
+from koordlet.app.heap import freeze_heap
 from koordlet.app.http2.client import UnaryClient
 from koordlet.app.http2.server import GrpcServer
 from koordlet.app.runner import run
@@ -104,7 +104,7 @@ async def serve(path: str, kind: str) -> None:
     server = GrpcServer({f"/{SERVICES[0]}/{name}": runtime.method(name) for name in (*ASKED, *Intercepted)})
     koordlet = HookServer(Path(path), Node().calls, "containerd")
     await (koordlet.start() if kind == "hooks" else server.start(Path(path)))
-    settle_heap()
+    freeze_heap()
     ended = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
     await ended.wait()

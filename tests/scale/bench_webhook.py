@@ -58,7 +58,7 @@ from koordlet.api.priority import BANDS
 from koordlet.api.sloconfig import configmap
 from koordlet.app.flags import read
 from koordlet.app.gates import FeatureGates
-from koordlet.app.heap import settle_heap
+from koordlet.app.heap import freeze_heap
 from koordlet.app.http import HttpServer
 from koordlet.app.loopslice import yield_to_loop
 from koordlet.app.runner import run
@@ -117,7 +117,7 @@ async def serve(folder: Path, profiles: int, nodes: int, pods: int) -> None:
     server.register(MutatePod(made))
     server.register(ValidatePod(made))
     await server.start()
-    settle_heap()  # as the process does once its caches are filled
+    freeze_heap()  # as the process does once its caches are filled
     print(server.port, flush=True)
     ended = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
@@ -256,7 +256,7 @@ def measure(prefix: str, args: argparse.Namespace, nodes: int, pods: int) -> lis
         with process(*own) as (server, port), process(f"--control={folder}") as (_, control):
             asker = Asker(port, control, Path(folder) / "ca-cert.pem", [review(one) for one in range(400)], wrong)
             before, began = sum(server.cpu_times()[:2]), time.perf_counter()
-            settle_heap()
+            freeze_heap()
             run(asker.run(["/mutate-pod", "/validate-pod"], args.rate, args.seconds))
             cores = (sum(server.cpu_times()[:2]) - before) / (time.perf_counter() - began)
             resident = server.memory_info().rss / 2**20

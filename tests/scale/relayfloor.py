@@ -18,7 +18,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from koordlet.app.heap import settle_heap
+from koordlet.app.heap import freeze_heap
 from koordlet.app.runner import run
 from tests.scale.children import serving
 
@@ -63,7 +63,7 @@ async def _serve(kind: str, path: str, *others: str) -> None:
 
         heard = asked
     server = await asyncio.get_running_loop().create_unix_server(lambda: Wire(heard), path)
-    settle_heap()
+    freeze_heap()
     async with server:
         await server.serve_forever()
 

@@ -24,116 +24,82 @@ _UNUSED = "accepted, without effect"
 class SchedulerOptions(LoggingOptions):
     """Everything that can be told on the command line."""
 
-    config: str = flag("config", "", "KubeSchedulerConfiguration file; none: kube-scheduler's defaults")
-    write_config_to: str = flag("write-config-to", "", "write the effective configuration to this file and end")
-    kubeconfig: str = flag("kubeconfig", "", "kubeconfig file; else of the configuration, in-cluster, KUBECONFIG")
-    master: str = flag("master", "", "URL of the API server, instead of the kubeconfig's")
-    port: int = flag("port", 10251, "port of the pages; 0: none", minimum=0)
-    address: str = flag("address", "0.0.0.0", "IP address that the pages are served on")
-    feature_gates: dict[str, bool] = flag("feature-gates", {}, "A=true,B=false; AllAlpha and AllBeta set whole stages")
-    leader_elect: str = flag("leader-elect", "", "true or false: schedule only while holding the lease")
-    leader_elect_lease_duration: str = flag("leader-elect-lease-duration", "", "how long a lease lasts (15s)")
-    leader_elect_renew_deadline: str = flag("leader-elect-renew-deadline", "", "time to renew it in (10s)")
-    leader_elect_retry_period: str = flag("leader-elect-retry-period", "", "pause between attempts (2s)")
-    leader_elect_resource_lock: str = flag("leader-elect-resource-lock", "", "kind of lock", choices=("", "leases"))
-    leader_elect_resource_name: str = flag("leader-elect-resource-name", "", "name of the lease (kube-scheduler)")
-    leader_elect_resource_namespace: str = flag("leader-elect-resource-namespace", "", "its namespace (kube-system)")
+    config: str = flag("", "KubeSchedulerConfiguration file; none: kube-scheduler's defaults")
+    write_config_to: str = flag("", "write the effective configuration to this file and end")
+    kubeconfig: str = flag("", "kubeconfig file; else of the configuration, in-cluster, KUBECONFIG")
+    master: str = flag("", "URL of the API server, instead of the kubeconfig's")
+    port: int = flag(10251, "port of the pages; 0: none", minimum=0)
+    address: str = flag("0.0.0.0", "IP address that the pages are served on")
+    feature_gates: dict[str, bool] = flag({}, "A=true,B=false; AllAlpha and AllBeta set whole stages")
+    leader_elect: str = flag("", "true or false: schedule only while holding the lease")
+    leader_elect_lease_duration: str = flag("", "how long a lease lasts (15s)")
+    leader_elect_renew_deadline: str = flag("", "time to renew it in (10s)")
+    leader_elect_retry_period: str = flag("", "pause between attempts (2s)")
+    leader_elect_resource_lock: str = flag("", "kind of lock", choices=("", "leases"))
+    leader_elect_resource_name: str = flag("", "name of the lease (kube-scheduler)")
+    leader_elect_resource_namespace: str = flag("", "its namespace (kube-system)")
     pod_max_in_unschedulable_pods_duration: Duration = flag(
-        "pod-max-in-unschedulable-pods-duration", "5m", "how long a pod waits for an event before it is tried anyway"
+        "5m", "how long a pod waits for an event before it is tried anyway"
     )
-    controller_plugins: list[str] = flag(
-        "controller-plugins", ["*"], "plugins whose controllers run; -name: not, *: all others"
-    )
-    enable_network_topology_manager: bool = flag(
-        "enable-network-topology-manager", False, "build the tree of network topology"
-    )
-    scheduler_monitor_period: Duration = flag(
-        "scheduler-monitor-period", "10s", "how often slow cycles and bindings are looked for", minimum=0.1
-    )
-    scheduling_timeout: Duration = flag(
-        "scheduling-timeout", "30s", "an attempt that takes longer is told", minimum=0.1
-    )
+    controller_plugins: list[str] = flag(["*"], "plugins whose controllers run; -name: not, *: all others")
+    enable_network_topology_manager: bool = flag(False, "build the tree of network topology")
+    scheduler_monitor_period: Duration = flag("10s", "how often slow cycles and bindings are looked for", minimum=0.1)
+    scheduling_timeout: Duration = flag("30s", "an attempt that takes longer is told", minimum=0.1)
     scheduling_drop_unhandled_timeout: Duration = flag(
-        "scheduling-drop-unhandled-timeout", "5s", "a pod taken from the queue without an attempt is forgotten after"
+        "5s", "a pod taken from the queue without an attempt is forgotten after"
     )
-    debug_scores: int = flag("debug-scores", 0, "log the best nodes of each pod; 0: none", minimum=0)
-    s: int = flag("s", 0, "short for --debug-scores", minimum=0)
-    debug_filters: bool = flag("debug-filters", False, "log why nodes don't fit")
-    f: bool = flag("f", False, "short for --debug-filters")
-    debug_diagnosis: bool = flag("debug-diagnosis", False, "log what is known of each failed pod")
-    d: bool = flag("d", False, "short for --debug-diagnosis")
-    debug_diagnosis_blocking: bool = flag("debug-diagnosis-blocking", False, "log it inside the cycle")
-    debug_diagnosis_queue_size: int = flag("debug-diagnosis-queue-size", 1000, "failures kept to be logged", minimum=1)
-    debug_diagnosis_worker_count: int = flag("debug-diagnosis-worker-count", 10, "tasks that log them", minimum=1)
-    sync_barrier_pod_namespace: str = flag("sync-barrier-pod-namespace", "kube-system", "namespace of the barrier pod")
-    sync_barrier_pod_name: str = flag(
-        "sync-barrier-pod-name", "koord-scheduler-sync-barrier", "name of the barrier pod"
-    )
-    sync_hard_timeout: Duration = flag("sync-hard-timeout", "1m", "how long the barrier is waited for")
-    enable_workload_auditor: bool = flag("enable-workload-auditor", False, "follow workloads through preemption")
-    workload_auditor_metric_labels: str = flag("workload-auditor-metric-labels", "", "pod labels in its metrics")
-    workload_auditor_victim_reschedule_duration: Duration = flag(
-        "workload-auditor-victim-reschedule-duration", "10s", "within which a victim counts as rescheduled"
-    )
-    workload_auditor_victim_deletion_duration: Duration = flag(
-        "workload-auditor-victim-deletion-duration", "30s", "within which a victim should be gone"
-    )
-    workload_auditor_victim_deleting_retries: int = flag("workload-auditor-victim-deleting-retries", 3, "attempts")
-    workload_auditor_scheduling_event_interval: Duration = flag(
-        "workload-auditor-scheduling-event-interval", "5m", "between two events of one workload"
-    )
-    async_log: bool = flag("async-log", False, "accepted: logging never waits")
-    async_log_queue_length: int = flag("async-log-queue-length", 10000, "accepted: logging never waits")
-    kube_api_qps: float = flag("kube-api-qps", 0.0, "requests a second to the API server; 0: of the configuration")
-    kube_api_burst: int = flag("kube-api-burst", 0, "requests at once; 0: of the configuration")
-    kube_api_content_type: str = flag("kube-api-content-type", "", "accepted: JSON is spoken")
-    profiling: bool = flag("profiling", True, "serve /debug/flags")
-    contention_profiling: bool = flag("contention-profiling", True, "accepted: there are no locks")
-    bind_address: str = flag("bind-address", "0.0.0.0", "IP address of the secure port")
-    secure_port: int = flag(
-        "secure-port", 10259, "port of the same pages over TLS, for those who may; 0: none", minimum=0
-    )
-    cert_dir: str = flag("cert-dir", "", "accepted: a certificate that is made is kept nowhere")
-    tls_cert_file: str = flag("tls-cert-file", "", "certificate of the secure port; none: one is made at each start")
-    tls_private_key_file: str = flag("tls-private-key-file", "", "its key")
-    tls_cipher_suites: str = flag("tls-cipher-suites", "", "accepted: OpenSSL's own choice is taken")
-    tls_min_version: str = flag(
-        "tls-min-version", "", "VersionTLS12 (default) or VersionTLS13", choices=tuple(TLS_VERSIONS)
-    )
-    client_ca_file: str = flag("client-ca-file", "", "CA whose certificates say who calls the secure port")
-    http2_max_streams_per_connection: int = flag("http2-max-streams-per-connection", 0, "accepted: HTTP/1.1 is spoken")
-    authentication_kubeconfig: str = flag(
-        "authentication-kubeconfig", "", "with which callers are looked up; none: the scheduler's own"
-    )
+    debug_scores: int = flag(0, "log the best nodes of each pod; 0: none", minimum=0)
+    s: int = flag(0, "short for --debug-scores", minimum=0)
+    debug_filters: bool = flag(False, "log why nodes don't fit")
+    f: bool = flag(False, "short for --debug-filters")
+    debug_diagnosis: bool = flag(False, "log what is known of each failed pod")
+    d: bool = flag(False, "short for --debug-diagnosis")
+    debug_diagnosis_blocking: bool = flag(False, "log it inside the cycle")
+    debug_diagnosis_queue_size: int = flag(1000, "failures kept to be logged", minimum=1)
+    debug_diagnosis_worker_count: int = flag(10, "tasks that log them", minimum=1)
+    sync_barrier_pod_namespace: str = flag("kube-system", "namespace of the barrier pod")
+    sync_barrier_pod_name: str = flag("koord-scheduler-sync-barrier", "name of the barrier pod")
+    sync_hard_timeout: Duration = flag("1m", "how long the barrier is waited for")
+    enable_workload_auditor: bool = flag(False, "follow workloads through preemption")
+    workload_auditor_metric_labels: str = flag("", "pod labels in its metrics")
+    workload_auditor_victim_reschedule_duration: Duration = flag("10s", "within which a victim counts as rescheduled")
+    workload_auditor_victim_deletion_duration: Duration = flag("30s", "within which a victim should be gone")
+    workload_auditor_victim_deleting_retries: int = flag(3, "attempts")
+    workload_auditor_scheduling_event_interval: Duration = flag("5m", "between two events of one workload")
+    async_log: bool = flag(False, "accepted: logging never waits")
+    async_log_queue_length: int = flag(10000, "accepted: logging never waits")
+    kube_api_qps: float = flag(0.0, "requests a second to the API server; 0: of the configuration")
+    kube_api_burst: int = flag(0, "requests at once; 0: of the configuration")
+    kube_api_content_type: str = flag("", "accepted: JSON is spoken")
+    profiling: bool = flag(True, "serve /debug/flags")
+    contention_profiling: bool = flag(True, "accepted: there are no locks")
+    bind_address: str = flag("0.0.0.0", "IP address of the secure port")
+    secure_port: int = flag(10259, "port of the same pages over TLS, for those who may; 0: none", minimum=0)
+    cert_dir: str = flag("", "accepted: a certificate that is made is kept nowhere")
+    tls_cert_file: str = flag("", "certificate of the secure port; none: one is made at each start")
+    tls_private_key_file: str = flag("", "its key")
+    tls_cipher_suites: str = flag("", "accepted: OpenSSL's own choice is taken")
+    tls_min_version: str = flag("", "VersionTLS12 (default) or VersionTLS13", choices=tuple(TLS_VERSIONS))
+    client_ca_file: str = flag("", "CA whose certificates say who calls the secure port")
+    http2_max_streams_per_connection: int = flag(0, "accepted: HTTP/1.1 is spoken")
+    authentication_kubeconfig: str = flag("", "with which callers are looked up; none: the scheduler's own")
     authentication_skip_lookup: bool = flag(
-        "authentication-skip-lookup", False, "accepted: no CA is looked up in the cluster, only --client-ca-file counts"
+        False, "accepted: no CA is looked up in the cluster, only --client-ca-file counts"
     )
-    authentication_token_webhook_cache_ttl: Duration = flag(
-        "authentication-token-webhook-cache-ttl", "10s", "how long it is remembered whose a token is"
-    )
-    authentication_tolerate_lookup_failure: bool = flag(
-        "authentication-tolerate-lookup-failure", True, "accepted: nothing is looked up at the start"
-    )
-    authorization_kubeconfig: str = flag(
-        "authorization-kubeconfig", "", "with which it is asked who may; none: the scheduler's own"
-    )
-    authorization_always_allow_paths: list[str] = flag(
-        "authorization-always-allow-paths", list(PUBLIC), "paths of the secure port that everybody may ask"
-    )
-    authorization_webhook_cache_authorized_ttl: Duration = flag(
-        "authorization-webhook-cache-authorized-ttl", "10s", "how long a yes is remembered"
-    )
-    authorization_webhook_cache_unauthorized_ttl: Duration = flag(
-        "authorization-webhook-cache-unauthorized-ttl", "10s", "how long a no is remembered"
-    )
-    requestheader_client_ca_file: str = flag("requestheader-client-ca-file", "", _UNUSED)
-    requestheader_allowed_names: str = flag("requestheader-allowed-names", "", _UNUSED)
-    requestheader_username_headers: str = flag("requestheader-username-headers", "", _UNUSED)
-    requestheader_group_headers: str = flag("requestheader-group-headers", "", _UNUSED)
-    requestheader_extra_headers_prefix: str = flag("requestheader-extra-headers-prefix", "", _UNUSED)
-    permit_port_sharing: bool = flag("permit-port-sharing", False, _UNUSED)
-    permit_address_sharing: bool = flag("permit-address-sharing", False, _UNUSED)
-    show_hidden_metrics_for_version: str = flag("show-hidden-metrics-for-version", "", "accepted: nothing is hidden")
+    authentication_token_webhook_cache_ttl: Duration = flag("10s", "how long it is remembered whose a token is")
+    authentication_tolerate_lookup_failure: bool = flag(True, "accepted: nothing is looked up at the start")
+    authorization_kubeconfig: str = flag("", "with which it is asked who may; none: the scheduler's own")
+    authorization_always_allow_paths: list[str] = flag(list(PUBLIC), "paths of the secure port that everybody may ask")
+    authorization_webhook_cache_authorized_ttl: Duration = flag("10s", "how long a yes is remembered")
+    authorization_webhook_cache_unauthorized_ttl: Duration = flag("10s", "how long a no is remembered")
+    requestheader_client_ca_file: str = flag("", _UNUSED)
+    requestheader_allowed_names: str = flag("", _UNUSED)
+    requestheader_username_headers: str = flag("", _UNUSED)
+    requestheader_group_headers: str = flag("", _UNUSED)
+    requestheader_extra_headers_prefix: str = flag("", _UNUSED)
+    permit_port_sharing: bool = flag(False, _UNUSED)
+    permit_address_sharing: bool = flag(False, _UNUSED)
+    show_hidden_metrics_for_version: str = flag("", "accepted: nothing is hidden")
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:

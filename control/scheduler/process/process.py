@@ -39,7 +39,7 @@ from koordlet.api.gates import SCHEDULER
 from koordlet.app.clock import SYSTEM_CLOCK, Clock
 from koordlet.app.gates import FeatureGates
 from koordlet.app.health import HealthChecks
-from koordlet.app.heap import settle_heap
+from koordlet.app.heap import freeze_heap
 from koordlet.app.http import HttpServer
 from koordlet.app.logging import DEBUG_VERBOSITY, get_logger
 from koordlet.app.periodic import Periodic
@@ -185,7 +185,7 @@ class Scheduler:
             await objects.synced()
         finally:
             await late.stop()
-        settle_heap()
+        freeze_heap()
 
     def _barrier(self) -> SyncBarrier:
         options, pods, counted = self.options, self.assembly.objects.informer(Pod), self.assembly.cache.pods

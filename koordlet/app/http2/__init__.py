@@ -1,1 +1,1 @@
-"""HTTP/2 as far as gRPC over a unix socket needs it: frames, windows, messages, server and client of unary calls."""
+"""The part of HTTP/2 that gRPC over a unix socket needs: frames, windows, messages, server and client for unary calls."""

@@ -1,8 +1,8 @@
-"""HTTP/2 frames as places in the bytes that were read: found, not copied (RFC 9113 §4, §6).
+"""HTTP/2 frames as offsets in the received bytes, without copying (RFC 9113 §4, §6).
 
-Only heads are looked at here. A header block is one unit, its CONTINUATION frames included, so that whoever inserts a
-frame of its own between two units never breaks a block. What can't be a frame for this connection's limits raises
-FrameError; everything else is left to the peers to judge.
+Only frame headers are parsed here. A header block with its CONTINUATION frames is one unit, so a frame inserted between
+two units never splits a block. Frames that violate this connection's limits raise FrameError; everything else is left
+to the peers to check.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ CANCEL = 0x8
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 HEAD_BYTES = 9
 LEAST_MAX_FRAME = 16384
-"""What every peer takes, whatever it announces: the most that frames of our own carry."""
-MAX_BLOCK = 1 << 20
-"""Bytes of one header block with its frames' heads."""
+"""Payload bytes that each peer must accept. Frames generated here carry no more."""
+MAX_BLOCK_BYTES = 1 << 20
+"""Of one header block including its frames' headers."""
 
 _HEAD = struct.Struct(">HBBBL")
 _SETTING = struct.Struct(">HL")
@@ -32,11 +32,11 @@ _NUMBER = struct.Struct(">L")
 
 
 class FrameError(ValueError):
-    """Bytes that are no frame of this connection; the message says which rule they break."""
+    """Bytes that are not a valid frame of this connection; the message names the violated rule."""
 
 
 class Frame(NamedTuple):
-    """One unit in a buffer: `start` is its head's first byte, `end` the byte behind it."""
+    """One unit in a buffer: `start` is the offset of its first byte, `end` the offset after its last."""
 
     kind: int
     flags: int
@@ -46,21 +46,21 @@ class Frame(NamedTuple):
 
     @property
     def length(self) -> int:
-        """Bytes behind the (first) head; of DATA what flow control counts."""
+        """Bytes after the (first) frame header; for DATA the bytes that flow control counts."""
         return self.end - self.start - HEAD_BYTES
 
 
 class Splitter:
-    """Finds units in what arrives in any pieces; keeps what is not whole yet, at most one unit."""
+    """Splits received bytes into units; buffers at most one incomplete unit."""
 
     def __init__(self) -> None:
         self.limit = LEAST_MAX_FRAME
-        """The longest payload that the reader of these frames has ever said it takes."""
+        """The largest MAX_FRAME_SIZE that the receiver of these frames has announced."""
         self._pieces: list[bytes] = []
         self._missing = 0
 
     def feed(self, data: bytes) -> tuple[bytes, list[Frame]]:
-        """The buffer that the places belong to, and the whole units in it, in order."""
+        """A buffer and the complete units in it, in order."""
         if self._pieces:
             self._pieces.append(data)
             self._missing -= len(data)
@@ -76,7 +76,7 @@ class Splitter:
         return data, frames
 
     def _unit(self, data: bytes, at: int) -> Frame | None:
-        """The unit that begins at `at`; None and `_missing` when it is not whole."""
+        """The unit that begins at `at`; if it is incomplete, sets `_missing` and returns None."""
         size = len(data)
         if size - at < HEAD_BYTES:
             self._missing = HEAD_BYTES - (size - at)
@@ -98,17 +98,17 @@ class Splitter:
         return Frame(kind, flags, stream & 0x7FFFFFFF, at, end)
 
     def _block_end(self, data: bytes, start: int, at: int, stream: int) -> int | None:
-        """Where the block ends that began at `start`; `at` is the end of its first frame."""
+        """The end of the block that begins at `start`; `at` is the end of its first frame."""
         while True:
-            if at - start > MAX_BLOCK:
-                raise FrameError(f"a header block of more than {MAX_BLOCK} bytes")
+            if at - start > MAX_BLOCK_BYTES:
+                raise FrameError(f"a header block of more than {MAX_BLOCK_BYTES} bytes")
             if len(data) - at < HEAD_BYTES:
                 self._missing = HEAD_BYTES - (len(data) - at)
                 return None
             high, low, kind, flags, same = _HEAD.unpack_from(data, at)
             length = high << 8 | low
             if kind != CONTINUATION or same != stream or length > self.limit:
-                raise FrameError("a header block that does not go on as one")
+                raise FrameError("a header block is not followed by its CONTINUATION frame")
             at += HEAD_BYTES + length
             if at > len(data):
                 self._missing = at - len(data)
@@ -118,20 +118,20 @@ class Splitter:
 
 
 def payload(data: bytes, frame: Frame) -> tuple[int, int]:
-    """First byte and end of what a DATA frame carries, without padding."""
+    """Start and end of a DATA frame's payload without padding."""
     start, end = frame.start + HEAD_BYTES, frame.end
     return _unpadded(data, start, end, frame.flags)
 
 
 def header_block(data: bytes, frame: Frame) -> bytes:
-    """The block of a HEADERS unit: without padding, priority and CONTINUATION heads."""
+    """The block of a HEADERS unit, without padding, priority and headers of CONTINUATION frames."""
     high, low, _, flags, _ = _HEAD.unpack_from(data, frame.start)
     at = frame.start + HEAD_BYTES + (high << 8 | low)
     start, end = _unpadded(data, frame.start + HEAD_BYTES, at, flags)
     if flags & PRIORITISED:
         start += 5
     if start > end:
-        raise FrameError("HEADERS shorter than its own fields")
+        raise FrameError("HEADERS is shorter than its fields")
     if at == frame.end:
         return data[start:end]
     parts = [data[start:end]]
@@ -146,12 +146,12 @@ def _unpadded(data: bytes, start: int, end: int, flags: int) -> tuple[int, int]:
     if not flags & PADDED:
         return start, end
     if start == end or data[start] > end - start - 1:
-        raise FrameError("more padding than frame")
+        raise FrameError("the padding is longer than the frame")
     return start + 1, end - data[start]
 
 
 def number(data: bytes, frame: Frame) -> int:
-    """The one number of a WINDOW_UPDATE or RST_STREAM frame."""
+    """The number in a WINDOW_UPDATE or RST_STREAM frame."""
     if frame.length != _NUMBER.size:
         raise FrameError(f"frame of type {frame.kind} with {frame.length} bytes")
     value: int = _NUMBER.unpack_from(data, frame.start + HEAD_BYTES)[0]
@@ -159,7 +159,7 @@ def number(data: bytes, frame: Frame) -> int:
 
 
 def settings_in(data: bytes, frame: Frame) -> list[tuple[int, int]]:
-    """Numbers and values of a SETTINGS frame, in order."""
+    """(identifier, value) of the settings in a SETTINGS frame, in order."""
     if frame.length % _SETTING.size or frame.stream:
         raise FrameError(f"SETTINGS of {frame.length} bytes on stream {frame.stream}")
     return list(_SETTING.iter_unpack(memoryview(data)[frame.start + HEAD_BYTES : frame.end]))
@@ -178,7 +178,7 @@ def rst_stream(stream: int, code: int = CANCEL) -> bytes:
 
 
 def settings(*values: tuple[int, int], ack: bool = False) -> bytes:
-    return head(6 * len(values), SETTINGS, ACK if ack else 0, 0) + b"".join(_SETTING.pack(*one) for one in values)
+    return head(6 * len(values), SETTINGS, ACK if ack else 0, 0) + b"".join(_SETTING.pack(*value) for value in values)
 
 
 def goaway(last_stream: int = 0x7FFFFFFF, code: int = 0) -> bytes:

@@ -1,4 +1,4 @@
-"""gRPC's framing of messages on an HTTP/2 stream: prefixes, gzip, timeouts, and an answer without a body."""
+"""gRPC's framing of messages on an HTTP/2 stream: prefixes, gzip, timeouts, and answers without a body."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MAX_STATUS_TEXT = 4096
 
 
 class GrpcStatus(IntEnum):
-    """How a call ended, by gRPC's numbers."""
+    """gRPC status codes."""
 
     OK = 0
     CANCELLED = 1
@@ -38,19 +38,20 @@ class GrpcStatus(IntEnum):
 
 
 class BodyError(ValueError):
-    """A message that can't be looked into; it is passed on as it is."""
+    """A message that cannot be decoded; a proxy forwards it unchanged."""
 
 
 def prefix(data: bytes | bytearray) -> tuple[bool, int]:
-    """Whether the message behind this prefix is compressed, and its size."""
+    """Whether the message after this prefix is compressed, and its size."""
     flag, size = _PREFIX.unpack_from(data)
     return bool(flag), size
 
 
 def unpack(message: bytes, encoding: bytes | None, limit: int) -> bytes:
-    """The body of one message with its prefix. `encoding`: the request's grpc-encoding; None: guess, gzip or not.
+    """The body of one message, which has its prefix. `encoding`: the request's grpc-encoding; None: assume gzip if the
+    message is compressed.
 
-    BodyError for an encoding other than gzip, and for what unpacks to more than `limit` bytes or not at all.
+    Raises BodyError for an encoding other than gzip, for invalid gzip data, and for more than `limit` bytes.
     """
     compressed, size = prefix(message)
     body = message[PREFIX_BYTES : PREFIX_BYTES + size]
@@ -62,21 +63,21 @@ def unpack(message: bytes, encoding: bytes | None, limit: int) -> bytes:
     try:
         plain = reader.decompress(body, limit + 1)
     except zlib.error as error:
-        raise BodyError(f"a message that gzip can't read: {error}") from error
+        raise BodyError(f"invalid gzip data in a message: {error}") from error
     if len(plain) > limit or not reader.eof:
-        raise BodyError("a compressed message of more than the limit, or cut off")
+        raise BodyError("a compressed message exceeds the limit or is truncated")
     return plain
 
 
 def pack(body: bytes, *, compressed: bool) -> bytes:
-    """A body with its prefix."""
+    """The body as a message with its prefix."""
     if compressed:
         body = gzip.compress(body, compresslevel=1, mtime=0)
     return _PREFIX.pack(compressed, len(body)) + body
 
 
 def timeout_seconds(text: bytes) -> float | None:
-    """A grpc-timeout header; None when it is not one."""
+    """The value of a grpc-timeout header; None if it is malformed."""
     if not 2 <= len(text) <= 9 or not text[:-1].isdigit() or text[-1] not in _TIMEOUT_UNITS:
         return None
     return int(text[:-1]) * _TIMEOUT_UNITS[text[-1]]
@@ -88,15 +89,16 @@ def answer_head(stream: int) -> bytes:
 
 
 def answer_tail(stream: int) -> bytes:
-    """The HEADERS that end it: it went well."""
+    """The HEADERS that end a successful answer."""
     return head(len(_OK), HEADERS, END_STREAM | END_HEADERS, stream) + _OK
 
 
 def refusal(stream: int, code: int, text: str, *, begun: bool = False, table_size: int | None = None) -> bytes:
-    """An answer of a status alone: one HEADERS frame that ends the stream and leaves the client's HPACK table as it is.
+    """An answer with only a status: one HEADERS frame that ends the stream and does not change the client's HPACK
+    table.
 
-    `begun`: an answer's headers have passed, this is its end. `table_size`: the size that the client's table must be
-    told of at the next block, since the client lowered it.
+    `begun`: the answer's headers were already sent, and this frame ends it. `table_size`: a dynamic table size update
+    that must be sent with the next header block, because the client reduced its table.
     """
     message = b"".join(
         bytes((byte,)) if 0x20 <= byte <= 0x7E and byte != 0x25 else b"%%%02X" % byte
@@ -116,11 +118,11 @@ def _text(value: bytes) -> bytes:
 
 def _integer(value: int, bits: int, mark: int) -> bytes:
     """RFC 7541 §5.1."""
-    most = (1 << bits) - 1
-    if value < most:
+    maximum = (1 << bits) - 1
+    if value < maximum:
         return bytes((mark | value,))
-    out = bytearray((mark | most,))
-    value -= most
+    out = bytearray((mark | maximum,))
+    value -= maximum
     while value >= 128:
         out.append(value & 127 | 128)
         value >>= 7
@@ -129,5 +131,5 @@ def _integer(value: int, bits: int, mark: int) -> bytes:
 
 
 _ANSWER = b"\x88" + b"\x0f\x10" + _text(b"application/grpc")
-""":status 200 and content-type, of the static table; nothing that the client's table keeps."""
+""":status 200 and content-type, from the static table and without indexing."""
 _OK = b"\x00" + _text(b"grpc-status") + _text(b"0")

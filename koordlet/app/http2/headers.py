@@ -1,8 +1,8 @@
-"""Header blocks to headers, those of peers that keep no table remembered: a call of such a peer is like the last one.
+"""Decodes HPACK header blocks, with a cache for peers that do not use the dynamic table.
 
-What a block says follows from itself alone as long as the connection's table is empty before and after it. Peers here
-(the proxy's client, koordlet's server) write blocks like that; of any other one each block is decoded. At most KEPT
-blocks are kept, short ones.
+Calls of such a peer repeat the same blocks. A block's content depends only on its bytes as long as the connection's
+dynamic table is empty before and after it. The peers in this project (the proxy's client, koordlet's server) write such
+blocks. For other peers each block is decoded. At most `MAX_CACHED_BLOCKS` short blocks are cached.
 """
 
 from __future__ import annotations
@@ -13,41 +13,42 @@ from hpack import Decoder
 
 Headers = list[tuple[bytes, bytes]]
 
-KEPT, LONGEST = 64, 1024
+MAX_CACHED_BLOCKS = 64
+MAX_CACHED_BLOCK_BYTES = 1024
 
 
 class HeaderDecoder:
-    """One direction of a connection; what it returns is not to be changed."""
+    """Decoder of one direction of a connection. Callers must not modify the returned headers."""
 
-    __slots__ = ("_decoder", "_known")
+    __slots__ = ("_cache", "_decoder")
 
     def __init__(self, limit: int) -> None:
         """`limit`: bytes of one list of headers."""
         self._decoder = Decoder(limit)
-        self._known: dict[bytes, Headers] = {}
+        self._cache: dict[bytes, Headers] = {}
 
     def allow(self, table_size: int) -> None:
-        """The peer was told that its table may be this large; what it was told before counts as well."""
+        """Accept this table size, which was announced to the peer; larger earlier announcements stay valid."""
         self._decoder.max_allowed_table_size = max(self._decoder.max_allowed_table_size, table_size)
 
     def decode(self, block: bytes) -> Headers:
         """Raises HPACKError."""
-        known = self._known
-        if known and (found := known.get(block)) is not None:
-            return found
+        cache = self._cache
+        if cache and (cached := cache.get(block)) is not None:
+            return cached
         headers = cast(Headers, self._decoder.decode(block, raw=True))
         if self._decoder.header_table.dynamic_entries:
-            self._known = _NOTHING
-        elif block and block[0] >> 5 == _RESIZE:
-            known.clear()  # what a table of no bytes did not keep, a larger one may
-        elif known is not _NOTHING and len(block) <= LONGEST and block:
-            if len(known) >= KEPT:
-                known.clear()
-            known[block] = headers
+            self._cache = _DISABLED
+        elif block and block[0] >> 5 == _SIZE_UPDATE:
+            cache.clear()  # an entry that did not fit into a table of size zero may fit into a larger one
+        elif cache is not _DISABLED and len(block) <= MAX_CACHED_BLOCK_BYTES and block:
+            if len(cache) >= MAX_CACHED_BLOCKS:
+                cache.clear()
+            cache[block] = headers
         return headers
 
 
-_NOTHING: dict[bytes, Headers] = {}
-"""Of a connection that has used its table once: never filled."""
-_RESIZE = 0b001
-"""How a block begins that changes the table's size: it has to be heard each time."""
+_DISABLED: dict[bytes, Headers] = {}
+"""The cache of connections that have used the dynamic table once: never filled."""
+_SIZE_UPDATE = 0b001
+"""First bits of a block with a dynamic table size update, which must be decoded each time."""

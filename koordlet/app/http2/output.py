@@ -1,6 +1,6 @@
-"""What goes to one peer: whole units in order, neighbouring ones of a read as one slice, all of a turn in one write.
+"""Output to one peer: units in order, adjacent ones of one read as one slice, all of one loop iteration in one write.
 
-Each write of its own would be a system call and wake the peer.
+Each separate write would be a system call and would wake the peer.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from koordlet.app.http2.frames import Frame
 
 Piece = bytes | memoryview
 Write = Callable[[list[Piece]], None]
-"""Takes pieces to be sent one after the other; does not wait."""
+"""Sends pieces in order; does not wait."""
 
 
 class Output:
-    """Nothing goes before `flush`."""
+    """Collects output; `flush` sends it."""
 
     __slots__ = ("_end", "_pieces", "_start", "_view", "_write")
 
@@ -26,26 +26,29 @@ class Output:
         self._start = self._end = 0
 
     def pass_on(self, view: memoryview, frame: Frame) -> None:
-        """The unit as it came."""
+        """Add a received unit unchanged."""
         if view is self._view and frame.start == self._end:
             self._end = frame.end
             return
-        self._cut()
-        self._view, self._start, self._end = view, frame.start, frame.end
+        self._end_slice()
+        self._view = view
+        self._start = frame.start
+        self._end = frame.end
 
     def write(self, data: Piece) -> None:
-        """Bytes of our own."""
-        self._cut()
+        """Add bytes generated here."""
+        self._end_slice()
         self._pieces.append(data)
 
     def flush(self) -> None:
-        """The turn is over."""
-        self._cut()
+        """Send all collected output."""
+        self._end_slice()
         if self._pieces:
-            pieces, self._pieces = self._pieces, []
+            pieces = self._pieces
+            self._pieces = []
             self._write(pieces)
 
-    def _cut(self) -> None:
-        view, self._view = self._view, None
-        if view is not None:
-            self._pieces.append(view[self._start : self._end])
+    def _end_slice(self) -> None:
+        if self._view is not None:
+            self._pieces.append(self._view[self._start : self._end])
+            self._view = None

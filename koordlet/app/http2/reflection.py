@@ -1,7 +1,6 @@
-"""gRPC server reflection, v1 and v1alpha (the same messages): what `grpcurl` asks a server before it calls it.
+"""gRPC server reflection, v1 and v1alpha (the same messages), which `grpcurl` queries before it calls a server.
 
-The few messages are read and written here: a request is a number and a string, an answer a descriptor that is there
-already.
+The few messages are decoded and encoded by hand: a request is a number and a string, an answer an existing descriptor.
 """
 
 from __future__ import annotations
@@ -15,43 +14,43 @@ from koordlet.app.http2.server import CallRefused, Stream
 
 PATHS = tuple(f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo" for version in ("v1", "v1alpha"))
 _HOST, _BY_NAME, _BY_SYMBOL, _LIST = 1, 3, 4, 7
-_QUESTIONS = range(3, 8)
-"""Fields of a request, one of which is set; those about extensions have no answer in proto3."""
+_QUERY_FIELDS = range(3, 8)
+"""Fields of a request, one of which is set; the queries for extensions have no answer in proto3."""
 _ORIGINAL, _FILES, _SERVICES, _ERROR = 2, 4, 6, 7
 _VARINT_BYTES = 10
 _FIXED = {1: 8, 5: 4}
 
 
 class Reflection:
-    """Tells of `files`, which import no others."""
+    """Describes `files`, which must not import other files."""
 
     def __init__(self, files: Iterable[FileDescriptor]) -> None:
         self._files = {file.name: file for file in files}
 
     def streams(self) -> dict[str, Stream]:
-        """For `Server`."""
+        """The methods for `GrpcServer`."""
         return dict.fromkeys(PATHS, Stream(self.answer))
 
     def answer(self, request: bytes) -> bytes:
-        """ServerReflectionRequest to ServerReflectionResponse. Raises CallRefused for what is no request."""
+        """ServerReflectionRequest to ServerReflectionResponse. Raises CallRefused for a malformed request."""
         fields = dict(_fields(request))
-        asked = next((number for number in _QUESTIONS if number in fields), None)
-        if asked is None:
-            raise CallRefused("a ServerReflectionRequest without a question", GrpcStatus.INVALID_ARGUMENT)
-        given = fields[asked]
-        if asked == _LIST:
-            names = [one.full_name for file in self._files.values() for one in file.services_by_name.values()]
-            told = _field(_SERVICES, b"".join(_field(1, _field(1, name.encode())) for name in sorted(names)))
-        elif (file := self._found(asked, given.decode(errors="replace"))) is not None:
-            told = _field(_FILES, _field(1, file.serialized_pb))
+        query = next((number for number in _QUERY_FIELDS if number in fields), None)
+        if query is None:
+            raise CallRefused("a ServerReflectionRequest without a query", GrpcStatus.INVALID_ARGUMENT)
+        argument = fields[query]
+        if query == _LIST:
+            names = [service.full_name for file in self._files.values() for service in file.services_by_name.values()]
+            answer = _field(_SERVICES, b"".join(_field(1, _field(1, name.encode())) for name in sorted(names)))
+        elif (file := self._find(query, argument.decode(errors="replace"))) is not None:
+            answer = _field(_FILES, _field(1, file.serialized_pb))
         else:
-            told = _field(_ERROR, b"\x08" + _varint(GrpcStatus.NOT_FOUND) + _field(2, b"not found: " + given))
-        return _field(_HOST, fields.get(_HOST, b"")) + _field(_ORIGINAL, request) + told
+            answer = _field(_ERROR, b"\x08" + _varint(GrpcStatus.NOT_FOUND) + _field(2, b"not found: " + argument))
+        return _field(_HOST, fields.get(_HOST, b"")) + _field(_ORIGINAL, request) + answer
 
-    def _found(self, asked: int, name: str) -> FileDescriptor | None:
-        if asked == _BY_NAME:
+    def _find(self, query: int, name: str) -> FileDescriptor | None:
+        if query == _BY_NAME:
             return self._files.get(name)
-        if asked == _BY_SYMBOL:
+        if query == _BY_SYMBOL:
             for file in self._files.values():
                 if name in _symbols(file):
                     return file
@@ -59,7 +58,7 @@ class Reflection:
 
 
 def _symbols(file: FileDescriptor) -> Iterator[str]:
-    """Full names of services, their methods, messages; ours nest none and have no enums of their own to ask for."""
+    """Full names of services, methods, messages and enums. The project's messages have no nested types."""
     for service in file.services_by_name.values():
         yield service.full_name
         yield from (method.full_name for method in service.methods)
@@ -68,7 +67,7 @@ def _symbols(file: FileDescriptor) -> Iterator[str]:
 
 
 def _field(number: int, value: bytes) -> bytes:
-    """One of length-delimited type."""
+    """A field of length-delimited type."""
     return _varint(number << 3 | 2) + _varint(len(value)) + value
 
 
@@ -82,7 +81,7 @@ def _varint(value: int) -> bytes:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
-    """(number, value) of the length-delimited ones. Raises CallRefused."""
+    """(number, value) of the length-delimited fields. Raises CallRefused."""
     at = 0
     while at < len(message):
         tag, at = _read_varint(message, at)

@@ -1,13 +1,13 @@
-"""A gRPC server, foremost for unary calls, on a unix socket, on the process's own loop.
+"""A gRPC server for unary calls on a unix socket, in the process's event loop.
 
-Made for hooks, which stand in the way of every pod: gRPC's library serves from a thread of its own, and each of the
-hops between it and the loop waits for the interpreter's lock; on a busy node that is most of a call. Any client of gRPC
-is served: deadlines, cancellation, gzip and flow control are kept; push and priorities are not known, and of streaming
-calls only those in which each message has one answer at once (`Stream`, made for reflection).
-One `GrpcServer` has its methods and limits; each of its connections is a `Connection`.
+It exists because each pod start waits for hook calls: the gRPC library serves from its own thread, and each switch
+between that thread and the loop waits for the interpreter lock, which on a busy node is most of a call's time. All gRPC
+clients are served: deadlines, cancellation, gzip and flow control are implemented. Push and priorities are not, and of
+streaming calls only those in which each message has exactly one immediate answer (`Stream`, for reflection).
+A `GrpcServer` has methods and limits; each of its connections is a `Connection`.
 
-Bounds: a message's and all requests' bytes, calls at once, a header list's bytes; nothing is read from a client that
-does not take its answers.
+Bounded are the bytes of a message, of all requests and of a header list, and the number of concurrent calls. Nothing is
+read from a client that does not read its answers.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ from koordlet.app.logging import get_logger
 
 log = get_logger(__name__)
 
-MAX_HEADERS = 1 << 16
+MAX_HEADER_BYTES = 1 << 16
 BACKLOG = 128
-LINGER_SECONDS = 1.0
-"""A client has this long to take its last answers when the server stops."""
-_MOST = (1 << 31) - 1
-_WINDOW = 4 << 20
-"""Bytes that one connection may have under way; what arrives is credited at half of it."""
+LINGER_S = 1.0
+"""Time for clients to read their last answers when the server stops."""
+_MAX_31_BITS = (1 << 31) - 1
+_WINDOW_BYTES = 4 << 20
+"""Receive window of a connection; a WINDOW_UPDATE is sent each time half of it was received."""
 _MAX_CONCURRENT_STREAMS, _MAX_HEADER_LIST_SIZE = 0x3, 0x6
 _NO_ERROR, _PROTOCOL_ERROR, _REFUSED_STREAM = 0x0, 0x1, 0x7
 
 
 class CallRefused(Exception):
-    """A method's answer that is a status: the text is the caller's to read."""
+    """Raised by a method to answer with an error status; the text is sent to the caller."""
 
     def __init__(self, text: str, status: GrpcStatus = GrpcStatus.INTERNAL) -> None:
         super().__init__(text)
@@ -63,27 +63,28 @@ class CallRefused(Exception):
 
 
 Method = Callable[[bytes, float | None], Awaitable[bytes]]
-"""A request's message, and the seconds that its caller has left (None: not said), to the answer's message. Raises
-CallRefused; is cancelled when its caller gives up, or has no time left."""
+"""(request message, seconds until the caller's deadline or None) -> answer message. Raises CallRefused; is cancelled
+when the caller cancels or its deadline passes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """A method that answers each message of a stream as it comes."""
+    """A method that answers each message of a stream immediately."""
 
     answer: Callable[[bytes], bytes]
-    """Raises CallRefused, which ends the stream, and nothing else."""
+    """Raises only CallRefused, which ends the stream."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
-    """Of one server."""
+    """Limits of one server."""
 
     message: int = 16 << 20
-    """Bytes of one request, unpacked too."""
+    """Bytes of one request, compressed and decompressed."""
     held: int = 64 << 20
     """Bytes of all requests that are being received."""
     calls: int = 1024
+    """Concurrent calls."""
 
 
 @dataclass(slots=True)
@@ -95,20 +96,21 @@ class _Call:
     """On the loop's clock."""
     body: bytearray = field(default_factory=bytearray)
     ended: bool = False
-    """The client has sent all of it."""
+    """Whether the client has sent the whole request."""
     task: asyncio.Task[None] | None = None
     timer: asyncio.TimerHandle | None = None
     tail: bytes = b""
-    """What is to follow an answer's DATA that waits for the client's windows."""
+    """Bytes to send after the answer's DATA, which may wait for the client's windows."""
 
 
 class GrpcServer:
-    """`methods` by their paths, `/service/method`."""
+    """`methods` by path, `/service/method`."""
 
     def __init__(self, methods: Mapping[str, Method | Stream], limits: ServerLimits | None = None) -> None:
         self.methods = {path.encode(): method for path, method in methods.items()}
         self.limits = limits or ServerLimits()
         self.held = 0
+        """Bytes of all requests that are being received."""
         self.connections: set[Connection] = set()
         self.stopping = False
         self._calls = 0
@@ -117,8 +119,8 @@ class GrpcServer:
         self._server: asyncio.AbstractServer | None = None
 
     async def start(self, path: Path, mode: int = 0o600) -> None:
-        """Listen at `path`, where nothing is yet. Raises OSError."""
-        listening = _bound(path, mode)
+        """Listen at `path`, which must not exist. Raises OSError."""
+        listening = _bind(path, mode)
         try:
             loop = asyncio.get_running_loop()
             self._server = await loop.create_unix_server(lambda: Connection(self), sock=listening, backlog=BACKLOG)
@@ -127,27 +129,27 @@ class GrpcServer:
             raise
 
     async def stop(self, grace: float) -> None:
-        """Take no more calls; those that run get `grace` seconds. The socket's file is the caller's to remove."""
+        """Refuse new calls; running ones get `grace` seconds. The caller removes the socket file."""
         self.stopping = True
         if self._server is not None:
             self._server.close()
         for connection in self.connections:
-            connection.last_word()
+            connection.go_away()
         try:
             async with asyncio.timeout(grace):
                 await self._idle.wait()
         except TimeoutError:
-            log.warning("stopping with calls under way", calls=self._calls)
-        ending = [connection.lost for connection in self.connections]
+            log.warning("Stopping while calls are running", calls=self._calls)
+        closing = [connection.lost for connection in self.connections]
         for connection in list(self.connections):
             connection.close()
-        if ending:
-            await asyncio.wait(ending, timeout=LINGER_SECONDS)
+        if closing:
+            await asyncio.wait(closing, timeout=LINGER_S)
         for connection in list(self.connections):
             connection.abort()
 
     def begin(self) -> bool:
-        """Count a call, if there may be one more."""
+        """Count a call, unless the limit is reached."""
         if self._calls >= self.limits.calls:
             return False
         self._calls += 1
@@ -161,53 +163,55 @@ class GrpcServer:
 
 
 class Connection(asyncio.Protocol):
-    """One client."""
+    """The connection of one client."""
 
     def __init__(self, server: GrpcServer) -> None:
         self._server = server
         self._loop = asyncio.get_running_loop()
         self.lost: asyncio.Future[None] = self._loop.create_future()
         self._transport: asyncio.Transport | None = None
-        self._first = b""
-        self._greeted = self._agreed = False
-        self._splitter, self._decoder = Splitter(), HeaderDecoder(MAX_HEADERS)
+        self._partial_preface = b""
+        self._got_preface = False
+        self._got_settings = False
+        self._splitter = Splitter()
+        self._decoder = HeaderDecoder(MAX_HEADER_BYTES)
         self._output = Output(self._send)
         self._write = self._output.write
         self._sender = Sender(self._write, lambda stream, size: None)
         self._calls: dict[int, _Call] = {}
-        self._last = 0
-        self._received = 0
-
-    # Socket
+        self._last_stream = 0
+        self._uncredited_bytes = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is not a subclass
         self._server.connections.add(self)
         self._write(
             h2.settings(
                 (_MAX_CONCURRENT_STREAMS, self._server.limits.calls),
-                (h2.INITIAL_WINDOW_SIZE, _MOST),
-                (_MAX_HEADER_LIST_SIZE, MAX_HEADERS),
+                (h2.INITIAL_WINDOW_SIZE, _MAX_31_BITS),
+                (_MAX_HEADER_LIST_SIZE, MAX_HEADER_BYTES),
             )
-            + h2.window_update(0, _WINDOW - 65535)
+            + h2.window_update(0, _WINDOW_BYTES - 65535)
         )
         self._output.flush()
         if self._server.stopping:
             self.close()
 
     def data_received(self, data: bytes) -> None:
-        if not self._greeted:
-            data = self._first + data
+        if not self._got_preface:
+            data = self._partial_preface + data
             if not data.startswith(h2.PREFACE):
-                self._first = data
+                self._partial_preface = data
                 if not h2.PREFACE.startswith(data):
-                    self._malformed("no HTTP/2")
+                    self._malformed("not HTTP/2")
                 return
-            self._greeted, self._first, data = True, b"", data[len(h2.PREFACE) :]
+            self._got_preface = True
+            self._partial_preface = b""
+            data = data[len(h2.PREFACE) :]
         try:
             data, units = self._splitter.feed(data)
             for frame in units:
-                self._take(data, frame)
+                self._on_frame(data, frame)
         except (FrameError, HPACKError) as error:
             self._malformed(str(error))
             return
@@ -227,15 +231,15 @@ class Connection(asyncio.Protocol):
         if not self.lost.done():
             self.lost.set_result(None)
 
-    def last_word(self) -> None:
-        """Ask the client to open no more calls here; those that are open go on."""
-        self._write(h2.goaway(self._last))
+    def go_away(self) -> None:
+        """Send GOAWAY, so that the client opens no more calls; running unary calls continue."""
+        self._write(h2.goaway(self._last_stream))
         for call in [call for call in self._calls.values() if isinstance(call.method, Stream)]:
             self._fail(call, GrpcStatus.UNAVAILABLE, "the server stops")
         self._output.flush()
 
     def close(self) -> None:
-        """Give up what runs, send what is written."""
+        """Cancel running calls and close the connection after sending buffered output."""
         self._drop_calls()
         if self._transport is not None:
             self._transport.close()
@@ -246,67 +250,66 @@ class Connection(asyncio.Protocol):
 
     def _drop_calls(self) -> None:
         for call in list(self._calls.values()):
-            self._forget(call)
+            self._remove(call)
 
-    def _malformed(self, why: str) -> None:
-        log.once("malformed", "closing a gRPC connection for what came over it", error=why)
-        if self._greeted:
-            self._write(h2.goaway(self._last, _PROTOCOL_ERROR))
+    def _malformed(self, reason: str) -> None:
+        log.once("malformed", "Closing a gRPC connection after a protocol error", error=reason)
+        if self._got_preface:
+            self._write(h2.goaway(self._last_stream, _PROTOCOL_ERROR))
         self._output.flush()
         self.close()
 
     def _send(self, pieces: list[Piece]) -> None:
-        """All of a turn at once: each write would be a system call and wake the client."""
+        """One write per loop iteration, since each write is a system call and wakes the client."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.writelines(pieces)
 
-    # Frames
-
-    def _take(self, data: bytes, frame: Frame) -> None:
+    def _on_frame(self, data: bytes, frame: Frame) -> None:
         kind = frame.kind
-        if not self._agreed:
+        if not self._got_settings:
             if kind != h2.SETTINGS or frame.flags & h2.ACK:
-                raise FrameError("the first frame is no SETTINGS")
-            self._agreed = True
+                raise FrameError("the first frame is not SETTINGS")
+            self._got_settings = True
         if kind == h2.HEADERS:
-            self._headers(data, frame)
+            self._on_headers(data, frame)
         elif kind == h2.DATA:
-            self._data(data, frame)
+            self._on_data(data, frame)
         elif kind == h2.WINDOW_UPDATE:
-            self._credited(frame.stream, h2.number(data, frame))
+            self._on_window_update(frame.stream, h2.number(data, frame))
         elif kind == h2.RST_STREAM:
             h2.number(data, frame)
-            if (call := self._known(frame.stream)) is not None:
-                self._forget(call)
+            if (call := self._call_of(frame.stream)) is not None:
+                self._remove(call)
         elif kind == h2.SETTINGS:
             if not frame.flags & h2.ACK:
-                self._settings(data, frame)
+                self._on_settings(data, frame)
         elif kind == h2.PING:
             if frame.length != 8 or frame.stream:
                 raise FrameError(f"PING of {frame.length} bytes on stream {frame.stream}")
             if not frame.flags & h2.ACK:
                 self._write(h2.head(8, h2.PING, h2.ACK, 0) + data[frame.end - 8 : frame.end])
         elif kind == h2.PUSH_PROMISE:
-            raise FrameError("PUSH_PROMISE of a client")
+            raise FrameError("PUSH_PROMISE from a client")
 
-    def _known(self, stream: int) -> _Call | None:
-        """The call of a stream; None when it is over. FrameError when there never was one."""
-        if not 0 < stream <= self._last or not stream & 1:
+    def _call_of(self, stream: int) -> _Call | None:
+        """The call of a stream; None if it has ended. FrameError if the stream was never opened."""
+        if not 0 < stream <= self._last_stream or not stream & 1:
             raise FrameError(f"stream {stream} was not opened")
         return self._calls.get(stream)
 
-    def _headers(self, data: bytes, frame: Frame) -> None:
+    def _on_headers(self, data: bytes, frame: Frame) -> None:
         headers = self._decoder.decode(h2.header_block(data, frame))
-        stream, over = frame.stream, bool(frame.flags & h2.END_STREAM)
-        if stream > self._last and stream & 1:
-            self._last = stream
-            self._open(stream, dict(headers), over)
-        elif (call := self._known(stream)) is not None:  # trailers
-            if not over or call.ended:
+        stream = frame.stream
+        ended = bool(frame.flags & h2.END_STREAM)
+        if stream > self._last_stream and stream & 1:
+            self._last_stream = stream
+            self._open(stream, dict(headers), ended)
+        elif (call := self._call_of(stream)) is not None:  # trailers
+            if not ended or call.ended:
                 raise FrameError("headers in the middle of a request")
-            self._asked(call)
+            self._on_request_end(call)
 
-    def _open(self, stream: int, headers: dict[bytes, bytes], over: bool) -> None:
+    def _open(self, stream: int, headers: dict[bytes, bytes], ended: bool) -> None:
         if self._server.stopping:
             self._write(h2.rst_stream(stream, _REFUSED_STREAM))
             return
@@ -314,13 +317,13 @@ class Connection(asyncio.Protocol):
         timeout = headers.get(b"grpc-timeout")
         seconds = None if timeout is None else timeout_seconds(timeout)
         if headers.get(b":method") != b"POST" or not headers.get(b"content-type", b"").startswith(b"application/grpc"):
-            self._refuse(stream, GrpcStatus.UNKNOWN, "not a call of gRPC", over)
+            self._refuse(stream, GrpcStatus.UNKNOWN, "not a gRPC call", ended)
         elif method is None:
-            self._refuse(stream, GrpcStatus.UNIMPLEMENTED, "no such method", over)
+            self._refuse(stream, GrpcStatus.UNIMPLEMENTED, "no such method", ended)
         elif timeout is not None and seconds is None:
-            self._refuse(stream, GrpcStatus.INTERNAL, "malformed grpc-timeout", over)
+            self._refuse(stream, GrpcStatus.INTERNAL, "malformed grpc-timeout", ended)
         elif not self._server.begin():
-            self._refuse(stream, GrpcStatus.RESOURCE_EXHAUSTED, "too many calls at once", over)
+            self._refuse(stream, GrpcStatus.RESOURCE_EXHAUSTED, "too many concurrent calls", ended)
         else:
             deadline = None if seconds is None else self._loop.time() + seconds
             call = _Call(stream, method, headers.get(b"grpc-encoding"), deadline)
@@ -330,60 +333,60 @@ class Connection(asyncio.Protocol):
                 self._write(answer_head(stream))
             if deadline is not None:
                 call.timer = self._loop.call_at(deadline, self._expired, call)
-            if over:
-                self._asked(call)
+            if ended:
+                self._on_request_end(call)
 
-    def _data(self, data: bytes, frame: Frame) -> None:
-        self._received += frame.length
-        if self._received >= _WINDOW // 2:
-            self._write(h2.window_update(0, self._received))
-            self._received = 0
-        call = self._known(frame.stream)
+    def _on_data(self, data: bytes, frame: Frame) -> None:
+        self._uncredited_bytes += frame.length
+        if self._uncredited_bytes >= _WINDOW_BYTES // 2:
+            self._write(h2.window_update(0, self._uncredited_bytes))
+            self._uncredited_bytes = 0
+        call = self._call_of(frame.stream)
         if call is None:
             return
         if call.ended:
-            raise FrameError("DATA behind the end of a request")
+            raise FrameError("DATA after the end of a request")
         start, end = h2.payload(data, frame)
-        body, limits = call.body, self._server.limits
+        body = call.body
+        limits = self._server.limits
         body += data[start:end]
         self._server.held += end - start
         size = prefix(body)[1] if len(body) >= PREFIX_BYTES else 0
         if size > limits.message:
-            text = f"a message of {size} bytes where {limits.message} are allowed"
+            text = f"a message of {size} bytes exceeds the limit of {limits.message}"
             self._fail(call, GrpcStatus.RESOURCE_EXHAUSTED, text)
         elif len(body) > PREFIX_BYTES + size and not isinstance(call.method, Stream):
             self._fail(call, GrpcStatus.INTERNAL, "more than one message")
         elif self._server.held > limits.held:
-            self._fail(call, GrpcStatus.RESOURCE_EXHAUSTED, "too much is being received at once")
+            self._fail(call, GrpcStatus.RESOURCE_EXHAUSTED, "too many bytes are being received at once")
         elif frame.flags & h2.END_STREAM:
-            self._asked(call)
+            self._on_request_end(call)
         elif isinstance(call.method, Stream):
             self._answer_each(call, call.method)
 
-    def _credited(self, stream: int, more: int) -> None:
-        if stream and self._known(stream) is None:
+    def _on_window_update(self, stream: int, more: int) -> None:
+        if stream and self._call_of(stream) is None:
             return
         window = self._sender.window(stream) if stream else self._sender.connection
-        if not more or window.room + more > _MOST:
+        if not more or window.room + more > _MAX_31_BITS:
             raise FrameError(f"WINDOW_UPDATE of {more} to {window.room}")
         self._sender.credit(stream, more)
         self._finish_sent()
 
-    def _settings(self, data: bytes, frame: Frame) -> None:
+    def _on_settings(self, data: bytes, frame: Frame) -> None:
         for name, value in h2.settings_in(data, frame):
             if name == h2.INITIAL_WINDOW_SIZE:
-                if value > _MOST:
+                if value > _MAX_31_BITS:
                     raise FrameError(f"INITIAL_WINDOW_SIZE of {value}")
                 self._sender.set_initial(value)
         self._write(h2.settings(ack=True))
         self._finish_sent()
 
-    # Calls
-
-    def _asked(self, call: _Call) -> None:
-        """The request is whole."""
+    def _on_request_end(self, call: _Call) -> None:
+        """Run the method; the request is complete."""
         call.ended = True
-        body, method = call.body, call.method
+        body = call.body
+        method = call.method
         if isinstance(method, Stream):
             self._answer_each(call, method, last=True)
         elif len(body) < PREFIX_BYTES or prefix(body)[1] != len(body) - PREFIX_BYTES:
@@ -394,20 +397,21 @@ class Connection(asyncio.Protocol):
             call.task = self._loop.create_task(self._run(call, method, message))
 
     def _unpacked(self, call: _Call, message: bytes) -> bytes | None:
-        """None: it can't be, and the call has failed."""
+        """None if the message cannot be decoded; the call has failed then."""
         try:
             return unpack(message, call.encoding or b"identity", self._server.limits.message)
         except BodyError as error:
-            known = call.encoding in (None, b"gzip", b"identity")
-            self._fail(call, GrpcStatus.INTERNAL if known else GrpcStatus.UNIMPLEMENTED, str(error))
+            supported = call.encoding in (None, b"gzip", b"identity")
+            self._fail(call, GrpcStatus.INTERNAL if supported else GrpcStatus.UNIMPLEMENTED, str(error))
             return None
 
     def _answer_each(self, call: _Call, stream: Stream, *, last: bool = False) -> None:
-        """Answer what has come whole. A client that asks on while answers wait for its window is refused."""
+        """Answer the complete messages. Fails the call if the client sends more requests while answers wait for its
+        window."""
         body = call.body
         while len(body) >= PREFIX_BYTES and len(body) >= (end := PREFIX_BYTES + prefix(body)[1]):
             if self._sender.waits(call.stream):
-                self._fail(call, GrpcStatus.RESOURCE_EXHAUSTED, "answers that were asked for are not taken")
+                self._fail(call, GrpcStatus.RESOURCE_EXHAUSTED, "the client does not read its answers")
                 return
             message = self._unpacked(call, bytes(body[:end]))
             if message is None:
@@ -421,7 +425,7 @@ class Connection(asyncio.Protocol):
             self._server.held -= end
             self._put(call, answer)
         if last and body:
-            self._fail(call, GrpcStatus.INTERNAL, "the last message is cut off")
+            self._fail(call, GrpcStatus.INTERNAL, "the last message is truncated")
         elif last:
             call.tail = answer_tail(call.stream)
             self._finish(call)
@@ -432,8 +436,8 @@ class Connection(asyncio.Protocol):
             answer = await method(message, left)
         except CallRefused as refused:
             self._fail(call, refused.status, str(refused))
-        except Exception as error:  # ours; the caller is told by a status, as by any gRPC server
-            log.exception("call failed", error=repr(error))
+        except Exception as error:  # a defect of the method; the caller gets a status, as from other gRPC servers
+            log.exception("Call failed", error=repr(error))
             self._fail(call, GrpcStatus.UNKNOWN, repr(error))
         else:
             self._answer(call, answer)
@@ -457,15 +461,15 @@ class Connection(asyncio.Protocol):
             self._finish(call)
 
     def _finish(self, call: _Call) -> None:
-        """End the answer once all of it is sent."""
+        """End the answer if all its DATA is sent."""
         if not self._sender.waits(call.stream):
             self._write(call.tail)
-            self._forget(call)
+            self._remove(call)
 
     def _expired(self, call: _Call) -> None:
-        if call.tail:  # it is the client that does not take the answer
+        if call.tail:  # the method has answered, but the client does not read the answer
             self._write(h2.rst_stream(call.stream))
-            self._forget(call)
+            self._remove(call)
         else:
             self._fail(call, GrpcStatus.DEADLINE_EXCEEDED, "no answer in time")
         self._output.flush()
@@ -473,16 +477,17 @@ class Connection(asyncio.Protocol):
     def _fail(self, call: _Call, status: GrpcStatus, text: str) -> None:
         if self._calls.get(call.stream) is call:
             self._refuse(call.stream, status, text, call.ended, begun=isinstance(call.method, Stream))
-            self._forget(call)
+            self._remove(call)
 
-    def _refuse(self, stream: int, status: GrpcStatus, text: str, over: bool, *, begun: bool = False) -> None:
-        """`over`: the client has sent all; else it is asked to stop. `begun`: it has the answer's head."""
+    def _refuse(self, stream: int, status: GrpcStatus, text: str, ended: bool, *, begun: bool = False) -> None:
+        """`ended`: the client has sent the whole request; else RST_STREAM makes it stop. `begun`: the answer's headers
+        were sent."""
         self._write(refusal(stream, status, text, begun=begun))
-        if not over:
+        if not ended:
             self._write(h2.rst_stream(stream, _NO_ERROR))
 
-    def _forget(self, call: _Call) -> None:
-        """The call is over, whoever ended it."""
+    def _remove(self, call: _Call) -> None:
+        """Release the resources of a call that has ended."""
         del self._calls[call.stream]
         self._server.held -= len(call.body)
         self._sender.forget(call.stream)
@@ -494,23 +499,23 @@ class Connection(asyncio.Protocol):
 
 
 def remove_socket(path: Path) -> None:
-    """Make way for a server: take away a socket that an earlier process left. Raises FileExistsError when there is
-    something else, OSError when it can't be removed."""
+    """Remove a socket that an earlier process left at `path`. Raises FileExistsError if `path` is not a socket, OSError
+    if it cannot be removed."""
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(mode):
-        raise FileExistsError("there is something that is not a socket")
+        raise FileExistsError("the path exists and is not a socket")
     path.unlink()
 
 
-def _bound(path: Path, mode: int) -> socket.socket:
-    bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+def _bind(path: Path, mode: int) -> socket.socket:
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
-        bound.bind(str(path))
-        path.chmod(mode)  # before anybody can connect
+        listening.bind(str(path))
+        path.chmod(mode)  # before the socket listens, so no client can connect earlier
     except BaseException:
-        bound.close()
+        listening.close()
         raise
-    return bound
+    return listening

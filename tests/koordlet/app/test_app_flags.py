@@ -9,22 +9,22 @@ from koordlet.app.flags import Duration, FlagError, flag, parse, positional, rea
 
 @dataclass
 class Options:
-    addr: str = flag("addr", ":9316", "metrics address")
-    pprof: bool = flag("enable-pprof", False, "profiling")
-    report: bool = flag("enable-node-metric-report", True, "report")
-    qps: float = flag("kube-api-qps", 20, "queries a second")
-    burst: int = flag("kube-api-burst", 30, "burst")
-    interval: Duration = flag("collect-res-used-interval", "1s", "tick", minimum=1)
-    gates: dict[str, bool] = flag("feature-gates", {}, "gates")
-    stages: list[str] = flag("disable-stages", [], "stages")
-    mode: str = flag("mode", "auto", "mode", choices=("auto", "off"))
-    node: str | None = flag("node-name", None, "node")
-    config: str = flag("config", "", "configuration file", config_file=True)
+    addr: str = flag(":9316", "metrics address")
+    pprof: bool = flag(False, "profiling", name="enable-pprof")
+    report: bool = flag(True, "report", name="enable-node-metric-report")
+    qps: float = flag(20, "queries a second", name="kube-api-qps")
+    burst: int = flag(30, "burst", name="kube-api-burst")
+    interval: Duration = flag("1s", "tick", name="collect-res-used-interval", minimum=1)
+    gates: dict[str, bool] = flag({}, "gates", name="feature-gates")
+    stages: list[str] = flag([], "stages", name="disable-stages")
+    mode: str = flag("auto", "mode", choices=("auto", "off"))
+    node: str | None = flag(None, "node", name="node-name")
+    config: str = flag("", "configuration file", config_file=True)
 
 
 @dataclass
 class WithWords:
-    verbose: bool = flag("verbose", False, "talk")
+    verbose: bool = flag(False, "talk")
     words: list[str] = positional("what to do")
 
 
@@ -142,8 +142,8 @@ def test_usage_shows_kinds_and_defaults():
 def test_a_rule_over_several_flags_is_a_flag_error():
     @dataclass
     class Pair:
-        low: int = flag("low", 1, "low")
-        high: int = flag("high", 2, "high")
+        low: int = flag(1, "low")
+        high: int = flag(2, "high")
 
         def __post_init__(self):
             if self.low > self.high:

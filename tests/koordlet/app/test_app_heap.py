@@ -91,10 +91,10 @@ assert numpy.sort(numpy.arange(1000)[::-1])[7] == 7
 def test_a_settled_heap_is_not_looked_at_again() -> None:
     program = """
 import gc
-from koordlet.app.heap import settle_heap
+from koordlet.app.heap import freeze_heap
 kept = [[] for _ in range(1000)]
 before = gc.get_freeze_count()
-settle_heap()
+freeze_heap()
 assert gc.get_freeze_count() >= before + 1000
 assert gc.get_freeze_count() > len(gc.get_objects())
 """
@@ -104,21 +104,21 @@ assert gc.get_freeze_count() > len(gc.get_objects())
 def test_a_settled_heap_grows_without_full_collections_until_it_is_settled_again() -> None:
     program = """
 import gc, weakref
-from koordlet.app.heap import settle_heap
+from koordlet.app.heap import freeze_heap
 class Ring:
     def __init__(self): self.me = self
 full = []
 gc.callbacks.append(lambda phase, info: full.append(1) if phase == "stop" and info["generation"] == 2 else None)
-settle_heap()
+freeze_heap()
 kept = Ring()
 gone = weakref.ref(kept)
-settle_heap()
+freeze_heap()
 del kept
 full.clear()
 more = [[] for _ in range(400_000)]
 assert not full
 assert gone() is not None
-settle_heap()
+freeze_heap()
 assert gone() is None
 """
     subprocess.run([sys.executable, "-c", PRELUDE + program], check=True, timeout=60)

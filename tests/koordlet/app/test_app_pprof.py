@@ -8,24 +8,24 @@ from collections.abc import AsyncIterator
 import aiohttp
 import pytest
 
-from koordlet.app.pprof import Profiles
+from koordlet.app.pprof import ProfileServer
 
 
 @pytest.fixture
-async def profiles() -> AsyncIterator[Profiles]:
-    made = Profiles("127.0.0.1:0")
+async def profiles() -> AsyncIterator[ProfileServer]:
+    made = ProfileServer("127.0.0.1:0")
     await made.start()
     yield made
     await made.stop()
 
 
-async def page(profiles: Profiles, name: str) -> tuple[int, str]:
+async def page(profiles: ProfileServer, name: str) -> tuple[int, str]:
     url = f"http://127.0.0.1:{profiles.server.port}/debug/pprof/{name}"
     async with aiohttp.ClientSession() as session, session.get(url) as response:
         return response.status, await response.text()
 
 
-async def test_pages(profiles: Profiles) -> None:
+async def test_pages(profiles: ProfileServer) -> None:
     waiting = asyncio.create_task(asyncio.sleep(600), name="a-task-that-waits")
     try:
         assert "profile" in (await page(profiles, ""))[1]
@@ -37,8 +37,8 @@ async def test_pages(profiles: Profiles) -> None:
         waiting.cancel()
 
 
-async def test_a_taken_address_is_done_without(profiles: Profiles, caplog: pytest.LogCaptureFixture) -> None:
-    second = Profiles(f"127.0.0.1:{profiles.server.port}")
+async def test_a_taken_address_is_done_without(profiles: ProfileServer, caplog: pytest.LogCaptureFixture) -> None:
+    second = ProfileServer(f"127.0.0.1:{profiles.server.port}")
     await second.start()
     assert "No profiles" in caplog.text
     await second.stop()

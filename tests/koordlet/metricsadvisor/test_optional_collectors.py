@@ -24,7 +24,7 @@ from koordlet.metricsadvisor.usage.hostapps import SERIES, HostAppMemory
 from koordlet.metricsadvisor.usage.pressure import PressureReading
 from koordlet.metricsadvisor.usage.pressurecollector import StallViews
 from koordlet.metricsadvisor.usage.reader import TickReader
-from koordlet.options import Options
+from koordlet.options import KoordletOptions
 from koordlet.probes.openprobes import ProbeSet
 from koordlet.prometheus import Registries
 from koordlet.statesinformer.pods.cgroupindex import CgroupIndex
@@ -132,11 +132,11 @@ FLAGS = (
 @pytest.mark.parametrize("flag", FLAGS)
 def test_intervals_below_a_second_are_refused(flag: str) -> None:
     with pytest.raises(FlagError, match=flag):
-        read(Options, [f"--{flag}=999ms"])
+        read(KoordletOptions, [f"--{flag}=999ms"])
 
 
 def test_a_cpi_window_must_fit_its_interval() -> None:
-    options = read(Options, ["--cpi-collector-interval=10s", "--collect-cpi-timewindow=10s", "--node-name=n"])
+    options = read(KoordletOptions, ["--cpi-collector-interval=10s", "--collect-cpi-timewindow=10s", "--node-name=n"])
     with pytest.raises(FlagError, match="collect-cpi-timewindow"):
         options.check("")
 

@@ -10,7 +10,7 @@ from koordlet.api import slocheck
 from koordlet.api.core import Node
 from koordlet.api.crs.slo import NodeSLOSpec
 from koordlet.api.encoding.wire import Time, convert
-from koordlet.statesinformer.nodeslo.condition import INVALID_REASON, CONDITION_TYPE, condition, message
+from koordlet.statesinformer.nodeslo.condition import CONDITION_TYPE, INVALID_REASON, condition, message
 from koordlet.statesinformer.nodeslo.effective import AcceptedNodeSLO, effective
 
 

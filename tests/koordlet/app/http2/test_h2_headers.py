@@ -6,7 +6,7 @@ from hpack import Decoder, Encoder
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordlet.app.http2.headers import KEPT, HeaderDecoder
+from koordlet.app.http2.headers import MAX_CACHED_BLOCKS, HeaderDecoder
 
 names = st.sampled_from([b":path", b":method", b"x-a", b"grpc-timeout"])
 texts = st.sampled_from([b"/a", b"POST", b"", b"long" * 300, b"1"])
@@ -42,6 +42,6 @@ def test_a_block_that_needs_no_table_is_decoded_once() -> None:
 
 def test_only_so_many_are_kept() -> None:
     decoder = HeaderDecoder(1 << 16)
-    for number in range(3 * KEPT):
+    for number in range(3 * MAX_CACHED_BLOCKS):
         decoder.decode(Encoder().encode([(b"grpc-message", b"%d" % number, True)]))
-    assert len(decoder._known) <= KEPT
+    assert len(decoder._cache) <= MAX_CACHED_BLOCKS
