@@ -17,28 +17,33 @@ class ProxyOptions(LoggingOptions):
     """All flags. Sockets may be written with a `unix://` prefix."""
 
     endpoint: str = flag(
-        "koord-runtimeproxy-endpoint", "/var/run/koord-runtimeproxy/runtimeproxy.sock", "socket to listen on"
+        "/var/run/koord-runtimeproxy/runtimeproxy.sock", "socket to listen on", name="koord-runtimeproxy-endpoint"
     )
     backend: str = flag(
-        "remote-runtime-service-endpoint", "/var/run/containerd/containerd.sock", "socket of the container runtime"
+        "/var/run/containerd/containerd.sock", "socket of the container runtime", name="remote-runtime-service-endpoint"
     )
-    mode: str = flag("backend-runtime-mode", CONTAINERD, "API of the container runtime", choices=(CONTAINERD, DOCKER))
+    mode: str = flag(
+        CONTAINERD, "API of the container runtime", name="backend-runtime-mode", choices=(CONTAINERD, DOCKER)
+    )
     skip_key: str = flag(
-        "runtime-hook-server-key",
         "runtimeproxy.koordinator.sh/skip-hookserver",
         "label key that exempts a pod from hooks; empty: no exemption",
+        name="runtime-hook-server-key",
     )
-    skip_value: str = flag("runtime-hook-server-val", "true", "value of that label")
+    skip_value: str = flag("true", "value of that label", name="runtime-hook-server-val")
     image_service: str = flag(
-        "remote-image-service-endpoint", "", "no effect", deprecated="image calls go to the same socket as all others"
+        "",
+        "no effect",
+        name="remote-image-service-endpoint",
+        deprecated="image calls go to the same socket as all others",
     )
-    hook_timeout: Duration = flag("hook-timeout", "2s", "maximum time for a hook server's response", minimum=0.01)
+    hook_timeout: Duration = flag("2s", "maximum time for a hook server's response", minimum=0.01)
     hook_servers: str = flag(
-        "hook-server-dir", "/etc/runtime/hookserver.d", "directory of the hook servers' registration files"
+        "/etc/runtime/hookserver.d", "directory of the hook servers' registration files", name="hook-server-dir"
     )
-    backend_timeout: Duration = flag("backend-timeout", "30s", "how long to wait for the runtime at start", minimum=0)
-    stop_timeout: Duration = flag("stop-timeout", "5s", "how long a stop waits for running calls", minimum=0)
-    metrics_addr: str = flag("metrics-addr", "127.0.0.1:9318", "address of /metrics and /healthz; empty: not served")
+    backend_timeout: Duration = flag("30s", "how long to wait for the runtime at start", minimum=0)
+    stop_timeout: Duration = flag("5s", "how long a stop waits for running calls", minimum=0)
+    metrics_addr: str = flag("127.0.0.1:9318", "address of /metrics and /healthz; empty: not served")
 
     def __post_init__(self) -> None:
         """Raises FlagError for invalid values."""

@@ -77,7 +77,7 @@ class Runner:
         self._services.append(_AtStop(name, fn))
 
     def spawn(self, name: str, fn: Callable[[], Coroutine[object, object, object]], *, critical: bool = True) -> None:
-        """Run a coroutine from this position of the start order; if a critical one ends or raises, the process stops."""
+        """Run a coroutine from this position of the start order; the process stops if a critical one ends."""
         background = Background(name, fn)
         self.add(background)
         if critical:

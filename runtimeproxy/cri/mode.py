@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from koordlet.api.cri import SERVICES
-from koordlet.app.http2.client import CallError, Client
-from koordlet.app.http2.grpc import Status
+from koordlet.app.http2.client import GrpcCallError, UnaryClient
+from koordlet.app.http2.grpc import GrpcStatus
 from koordlet.app.logging import get_logger
 from runtimeproxy import USER_AGENT
 from runtimeproxy.cri.calls import CriInterceptor, CriMethod, PendingCall, intercepted
@@ -41,8 +41,8 @@ class RuntimeClient:
         for service in SERVICES if self._service is None else (self._service,):
             try:
                 response = await self._call(f"/{service}/{method}", request)
-            except CallError as error:
-                if error.status is Status.UNIMPLEMENTED and self._service is None and service != SERVICES[-1]:
+            except GrpcCallError as error:
+                if error.status is GrpcStatus.UNIMPLEMENTED and self._service is None and service != SERVICES[-1]:
                     continue
                 raise RuntimeCallError(f"{method}: {error}") from error
             self._service = service
@@ -53,9 +53,9 @@ class RuntimeClient:
         """On a new connection: a local runtime accepts thousands a second."""
         try:
             async with asyncio.timeout(self._timeout):
-                client = await Client.connect(self._socket, USER_AGENT)
+                client = await UnaryClient.connect(self._socket, USER_AGENT)
         except (OSError, TimeoutError) as error:
-            raise CallError(f"cannot connect: {error or 'no response'}") from error
+            raise GrpcCallError(f"cannot connect: {error or 'no response'}") from error
         try:
             return await client.call(method, request, self._timeout)
         finally:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from koordlet.api.hooks import SERVICE
-from koordlet.app.http2.client import CallError, Client, ConnectionLost
+from koordlet.app.http2.client import ConnectionLost, GrpcCallError, UnaryClient
 from runtimeproxy import USER_AGENT
 
 
@@ -42,7 +42,7 @@ class HookClient(Protocol):
 class GrpcClient:
     """A `HookClient` over gRPC."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: UnaryClient) -> None:
         self._client = client
 
     async def call(self, rpc: str, request: bytes, seconds: float) -> bytes:
@@ -50,7 +50,7 @@ class GrpcClient:
             return await self._client.call(f"/{SERVICE}/{rpc}", request, seconds)
         except ConnectionLost as error:
             raise HookServerUnreachable(str(error)) from error
-        except CallError as error:
+        except GrpcCallError as error:
             raise HookCallError(str(error)) from error
 
     async def close(self, grace: float) -> None:
@@ -63,7 +63,7 @@ async def connect(endpoint: str) -> HookClient:
     try:
         if not _is_socket(endpoint):
             raise HookEndpointError(f"{endpoint}: is not a socket")
-        return GrpcClient(await Client.connect(endpoint, USER_AGENT))
+        return GrpcClient(await UnaryClient.connect(endpoint, USER_AGENT))
     except OSError as error:
         raise HookServerUnreachable(f"UNAVAILABLE: {error.strerror or error}") from error
 

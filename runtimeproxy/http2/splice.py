@@ -27,7 +27,7 @@ from koordlet.app.http2.frames import Frame, FrameError, Splitter
 from koordlet.app.http2.grpc import BodyError, prefix, refusal, timeout_seconds, unpack
 from koordlet.app.http2.headers import HeaderDecoder
 from koordlet.app.http2.output import Output, Write
-from koordlet.app.http2.windows import Sender, Window
+from koordlet.app.http2.windows import FlowWindow, Sender
 from koordlet.app.logging import get_logger
 from runtimeproxy.http2.heldstream import HeldStream, HoldStage, chunk_of
 from runtimeproxy.http2.interception import (
@@ -158,12 +158,12 @@ class Splice:
             self._give_credit(held, sender.hold(frame.stream, frame.length))
             self._collected(held)
 
-    def _give_credit(self, held: HeldStream, window: Window) -> None:
+    def _give_credit(self, held: HeldStream, window: FlowWindow) -> None:
         """Send window updates for held bytes of a stream, if the client may need them for the rest of the message."""
         if not held.client_ended and window.room - window.pending < held.missing + _CREDIT_SLACK_BYTES:
             self._credit(held.stream, window, window.pending)
 
-    def _credit(self, stream: int, window: Window, size: int) -> None:
+    def _credit(self, stream: int, window: FlowWindow, size: int) -> None:
         if size:
             window.pending -= size
             self._client.write(h2.window_update(stream, size))

@@ -39,8 +39,8 @@ from control.standalone.kubelet.server.stats import KubeletCollector
 from koordlet.api.meta import ObjectReference
 from koordlet.app.clock import SYSTEM_CLOCK
 from koordlet.app.flags import FlagError, parse
-from koordlet.app.health import Health
-from koordlet.app.http import Server, server_tls
+from koordlet.app.health import HealthChecks
+from koordlet.app.http import HttpServer, server_tls
 from koordlet.app.logging import begin, get_logger
 from koordlet.app.runner import Runner, run
 from koordlet.app.version import user_agent
@@ -89,7 +89,7 @@ class _KubeletService:
 
     name = "kubelet"
 
-    def __init__(self, kubelet: Kubelet, runtime: Runtime, server: Server, cleanup: bool) -> None:
+    def __init__(self, kubelet: Kubelet, runtime: Runtime, server: HttpServer, cleanup: bool) -> None:
         self._kubelet = kubelet
         self._runtime = runtime
         self._server = server
@@ -201,10 +201,10 @@ async def _serve(options: KubeletOptions, node: str) -> int:
     registry.register(KubeletCollector(kubelet))
     static = read_token_file(Path(options.token_auth_file)) if options.token_auth_file else {}
     auth = KubeletAuth(api, clock, static, options.authorization_mode == "Webhook")
-    health = Health()
+    health = HealthChecks()
     health.check("pod-informer", lambda: source.problem)
     cert, key = serving_certificate(options.root / "pki", node, options.ip)
-    server: Server
+    server: HttpServer
 
     def configuration() -> dict[str, object]:
         return kubelet_configuration(options, node, server.port)
@@ -221,7 +221,7 @@ async def _serve(options: KubeletOptions, node: str) -> int:
         addr = f"{options.bind_address}:{options.read_only_port}"
         runner.add(read_only_server(addr, endpoints, registry, health))
     if options.healthz_port:
-        runner.add(Server(f"127.0.0.1:{options.healthz_port}", health=health))
+        runner.add(HttpServer(f"127.0.0.1:{options.healthz_port}", health=health))
     runner.add(_KubeletService(kubelet, runtime, server, options.cleanup_on_exit))
     return await runner.run()
 

@@ -15,51 +15,52 @@ KUBELET_VERSION = "v1.34.0-standin"
 
 @dataclass
 class KubeletOptions(LoggingOptions):
-    kubeconfig: str = flag("kubeconfig", "", "kubeconfig of the API server; empty: KUBECONFIG or in-cluster")
-    node_name: str = flag("node-name", "", "name of the Node object; empty: the hostname")
-    hostname_override: str = flag("hostname-override", "", "same as node-name, as a kubelet spells it")
-    root_dir: str = flag("root-dir", "/var/lib/koord-kubelet", "state, logs and serving certificate")
-    cgroup_driver: str = flag("cgroup-driver", "cgroupfs", "naming of cgroups", choices=tuple(d.value for d in Driver))
+    kubeconfig: str = flag("", "kubeconfig of the API server; empty: KUBECONFIG or in-cluster")
+    node_name: str = flag("", "name of the Node object; empty: the hostname")
+    hostname_override: str = flag("", "same as node-name, as a kubelet spells it")
+    root_dir: str = flag("/var/lib/koord-kubelet", "state, logs and serving certificate")
+    cgroup_driver: str = flag("cgroupfs", "naming of cgroups", choices=tuple(d.value for d in Driver))
     runtime_endpoint: str = flag(
-        "container-runtime-endpoint", "", "CRI socket of the container runtime; empty: plain processes of this host"
+        "",
+        "CRI socket of the container runtime; empty: plain processes of this host",
+        name="container-runtime-endpoint",
     )
-    cgroup_mount: str = flag("cgroup-mount", "/sys/fs/cgroup", "where cgroups are mounted")
-    cgroup_root: str = flag("cgroup-root", "", "parent directory of the kubepods cgroups; empty: none")
-    port: int = flag("port", 10250, "port of the HTTPS endpoints; 0: any free one", minimum=0)
-    bind_address: str = flag("bind-address", "127.0.0.1", "address of the HTTPS endpoints")
-    address: str = flag("node-ip", "", "the node's InternalIP; empty: the bind address")
-    read_only_port: int = flag("read-only-port", 0, "port of plain-HTTP /pods, /stats, /metrics; 0: off", minimum=0)
-    healthz_port: int = flag("healthz-port", 0, "port of plain-HTTP /healthz; 0: off", minimum=0)
-    max_pods: int = flag("max-pods", 110, "number of pods that the node accepts", minimum=1)
-    kube_reserved: dict[str, str] = flag(
-        "kube-reserved", {}, "resources not allocatable to pods: cpu=200m,memory=500Mi"
+    cgroup_mount: str = flag("/sys/fs/cgroup", "where cgroups are mounted")
+    cgroup_root: str = flag("", "parent directory of the kubepods cgroups; empty: none")
+    port: int = flag(10250, "port of the HTTPS endpoints; 0: any free one", minimum=0)
+    bind_address: str = flag("127.0.0.1", "address of the HTTPS endpoints")
+    address: str = flag("", "the node's InternalIP; empty: the bind address", name="node-ip")
+    read_only_port: int = flag(0, "port of plain-HTTP /pods, /stats, /metrics; 0: off", minimum=0)
+    healthz_port: int = flag(0, "port of plain-HTTP /healthz; 0: off", minimum=0)
+    max_pods: int = flag(110, "number of pods that the node accepts", minimum=1)
+    kube_reserved: dict[str, str] = flag({}, "resources not allocatable to pods: cpu=200m,memory=500Mi")
+    system_reserved: dict[str, str] = flag({}, "resources not allocatable to pods: cpu=200m,memory=500Mi")
+    eviction_memory: str = flag("100Mi", "memory subtracted from allocatable (memory.available<…)")
+    eviction_disk: int = flag(
+        10, "percent of the disk subtracted from allocatable", name="eviction-disk-percent", minimum=0
     )
-    system_reserved: dict[str, str] = flag(
-        "system-reserved", {}, "resources not allocatable to pods: cpu=200m,memory=500Mi"
+    enforce_allocatable: bool = flag(True, "limit the kubepods cgroup to allocatable", name="enforce-node-allocatable")
+    node_labels: dict[str, str] = flag({}, "labels to register with")
+    status_period: Duration = flag(
+        "10s", "period of the Node's heartbeat", name="node-status-update-frequency", minimum=0.1
     )
-    eviction_memory: str = flag("eviction-memory", "100Mi", "memory subtracted from allocatable (memory.available<…)")
-    eviction_disk: int = flag("eviction-disk-percent", 10, "percent of the disk subtracted from allocatable", minimum=0)
-    enforce_allocatable: bool = flag("enforce-node-allocatable", True, "limit the kubepods cgroup to allocatable")
-    node_labels: dict[str, str] = flag("node-labels", {}, "labels to register with")
-    status_period: Duration = flag("node-status-update-frequency", "10s", "period of the Node's heartbeat", minimum=0.1)
     lease_seconds: int = flag(
-        "node-lease-duration-seconds", 40, "lease duration; renewed at a quarter of it", minimum=4
+        40, "lease duration; renewed at a quarter of it", name="node-lease-duration-seconds", minimum=4
     )
-    token_auth_file: str = flag("token-auth-file", "", "CSV file of accepted bearer tokens: token,user,uid,groups")
+    token_auth_file: str = flag("", "CSV file of accepted bearer tokens: token,user,uid,groups")
     authorization_mode: str = flag(
-        "authorization-mode",
         "Webhook",
         "authorization of authenticated callers: by SubjectAccessReview, or always allowed",
         choices=("Webhook", "AlwaysAllow"),
     )
-    log_max_size: str = flag("container-log-max-size", "10Mi", "size at which a container's log is rotated")
-    log_max_files: int = flag("container-log-max-files", 5, "log files kept per container", minimum=2)
-    cleanup_on_exit: bool = flag("cleanup-on-exit", False, "on SIGTERM terminate all pods, remove all created cgroups")
-    cleanup: bool = flag("cleanup", False, "terminate all pods of --root-dir, remove their cgroups, and exit")
-    owner_dir: str = flag("owner-dir", "", "state directory written into the cgroups' owner mark; empty: no mark")
-    owner_pin_dir: str = flag("owner-pin-dir", "", "directory of koordlet's pinned BPF maps, for the owner mark")
-    kube_api_qps: float = flag("kube-api-qps", 50.0, "requests per second to the API server")
-    kube_api_burst: int = flag("kube-api-burst", 100, "burst of requests to the API server")
+    log_max_size: str = flag("10Mi", "size at which a container's log is rotated", name="container-log-max-size")
+    log_max_files: int = flag(5, "log files kept per container", name="container-log-max-files", minimum=2)
+    cleanup_on_exit: bool = flag(False, "on SIGTERM terminate all pods, remove all created cgroups")
+    cleanup: bool = flag(False, "terminate all pods of --root-dir, remove their cgroups, and exit")
+    owner_dir: str = flag("", "state directory written into the cgroups' owner mark; empty: no mark")
+    owner_pin_dir: str = flag("", "directory of koordlet's pinned BPF maps, for the owner mark")
+    kube_api_qps: float = flag(50.0, "requests per second to the API server")
+    kube_api_burst: int = flag(100, "burst of requests to the API server")
 
     @property
     def node(self) -> str:

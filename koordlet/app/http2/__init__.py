@@ -1,1 +1,1 @@
-"""The part of HTTP/2 that gRPC over a unix socket needs: frames, windows, messages, server and client for unary calls."""
+"""The part of HTTP/2 that gRPC over unix sockets needs: frames, windows, messages, server and client of unary calls."""

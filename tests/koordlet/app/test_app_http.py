@@ -78,7 +78,7 @@ async def test_failing_checks_give_their_reason(serve):
 async def test_names_of_checks_are_unique():
     health = HealthChecks()
     health.condition("a")
-    with pytest.raises(ValueError, match='"a" exists'):
+    with pytest.raises(ValueError, match='"a" already exists'):
         health.check("a", lambda: None)
 
 

@@ -40,6 +40,6 @@ async def test_pages(profiles: ProfileServer) -> None:
 async def test_a_taken_address_is_done_without(profiles: ProfileServer, caplog: pytest.LogCaptureFixture) -> None:
     second = ProfileServer(f"127.0.0.1:{profiles.server.port}")
     await second.start()
-    assert "No profiles" in caplog.text
+    assert "Profiles are not served" in caplog.text
     await second.stop()
     assert (await page(profiles, ""))[0] == 200

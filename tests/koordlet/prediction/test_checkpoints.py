@@ -62,7 +62,7 @@ def test_a_file_to_the_letter(tmp_path):
 
 
 BAD = {
-    "no histogram": (None, "no histogram"),
+    "no histogram": (None, "histogram is missing"),
     "negative total": ({"totalWeight": -1}, "totalWeight"),
     "bucket below": ({"totalWeight": 1, "bucketWeights": {"-1": 1}}, r"bucketWeights\[-1\]"),
     "bucket above": ({"totalWeight": 1, "bucketWeights": {"10": 1}}, r"bucketWeights\[10\]"),

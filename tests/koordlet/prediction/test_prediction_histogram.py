@@ -89,7 +89,7 @@ def test_an_empty_histogram_has_no_percentiles():
 
 
 def test_histograms_of_other_shapes_cannot_be_merged():
-    with pytest.raises(ValueError, match="half-life"):
+    with pytest.raises(ValueError, match="half-lives"):
         one(CPU_BUCKETS).merge(0, one(CPU_BUCKETS, half_life=HALF), 0)
     with pytest.raises(ValueError, match="buckets"):
         one(CPU_BUCKETS).merge(0, one(MEMORY_BUCKETS), 0)

@@ -19,8 +19,8 @@ from control.standalone.kubelet.pods.status import container_status
 from control.standalone.kubelet.server.auth import AuthError, KubeletAuth
 from control.standalone.kubelet.server.stats import summary
 from koordlet.app.clock import Clock
-from koordlet.app.health import Health
-from koordlet.app.http import Server
+from koordlet.app.health import HealthChecks
+from koordlet.app.http import HttpServer
 
 _SUBRESOURCES = {
     "/pods": ("pods", "proxy"),
@@ -161,13 +161,15 @@ def main_server(
     endpoints: KubeletEndpoints,
     auth: KubeletAuth,
     registry: CollectorRegistry,
-    health: Health,
+    health: HealthChecks,
     tls: Any,
-) -> Server:
-    server = Server(addr, registries={"/metrics": registry}, health=health, routes=endpoints.routes(), tls=tls)
+) -> HttpServer:
+    server = HttpServer(addr, registries={"/metrics": registry}, health=health, routes=endpoints.routes(), tls=tls)
     server.app.middlewares.append(guard(auth))
     return server
 
 
-def read_only_server(addr: str, endpoints: KubeletEndpoints, registry: CollectorRegistry, health: Health) -> Server:
-    return Server(addr, registries={"/metrics": registry}, health=health, routes=endpoints.open_routes())
+def read_only_server(
+    addr: str, endpoints: KubeletEndpoints, registry: CollectorRegistry, health: HealthChecks
+) -> HttpServer:
+    return HttpServer(addr, registries={"/metrics": registry}, health=health, routes=endpoints.open_routes())

@@ -10,14 +10,14 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from koordlet.app.http2 import frames as h2
 from koordlet.app.http2.frames import Splitter
-from koordlet.app.http2.windows import Chunk, Sender, Window
+from koordlet.app.http2.windows import Chunk, FlowWindow, Sender
 from runtimeproxy.http2.heldstream import chunk_of
 
 
 @given(st.lists(st.tuples(st.integers(0, 500), st.booleans(), st.integers(1, 500)), max_size=30))
 def test_the_clients_window_is_the_real_one_and_the_debt(steps: list[tuple[int, bool, int]]) -> None:
     """Owed bytes were credited by us when they came; the others the client has counted itself."""
-    window, client = Window(1000), 1000
+    window, client = FlowWindow(1000), 1000
     for size, held, more in steps:
         if held:
             window.pending += size
