@@ -20,9 +20,9 @@ from typing import ClassVar
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from control.manager.context import ManagerContext
+from koordlet.app.loopslice import yield_to_loop
 from koordlet.app.metrics import MetricSet
 from koordlet.app.periodic import is_cancelled
-from koordlet.app.turns import give_way
 from koordlet.kube import WorkQueue
 
 _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -87,7 +87,7 @@ class ManagerController(ABC):
 
     async def reconcile_once(self, key: str) -> float | None:
         """`reconcile` with metrics. Between two keys it yields to webhook requests."""
-        await give_way()
+        await yield_to_loop()
         started, result = self.context.clock.monotonic(), "error"
         self._metrics.active.labels(self.name).inc()
         try:

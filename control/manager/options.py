@@ -33,133 +33,79 @@ NODERESOURCE_PLUGINS = (
 class ManagerOptions(LoggingOptions):
     """The command line."""
 
-    kubeconfig: str = flag("kubeconfig", "", "kubeconfig file; else KUBECONFIG, in-cluster, ~/.kube/config")
-    metrics_addr: str = flag("metrics-addr", ":8080", "address of the metrics pages")
-    health_probe_addr: str = flag("health-probe-addr", ":8000", "address of /healthz and /readyz")
-    enable_leader_election: bool = flag("enable-leader-election", True, "run controllers only while holding the lease")
-    leader_election_namespace: str = flag(
-        "leader-election-namespace", KOORDINATOR_NAMESPACE, "namespace of the lease; empty: the manager's own"
-    )
-    leader_elect_resource_lock: str = flag("leader-elect-resource-lock", "leases", "kind of lock", choices=("leases",))
-    leader_elect_lease_duration: Duration = flag(
-        "leader-elect-lease-duration", "15s", "duration of the lease", minimum=1
-    )
+    kubeconfig: str = flag("", "kubeconfig file; else KUBECONFIG, in-cluster, ~/.kube/config")
+    metrics_addr: str = flag(":8080", "address of the metrics pages")
+    health_probe_addr: str = flag(":8000", "address of /healthz and /readyz")
+    enable_leader_election: bool = flag(True, "run controllers only while holding the lease")
+    leader_election_namespace: str = flag(KOORDINATOR_NAMESPACE, "namespace of the lease; empty: the manager's own")
+    leader_elect_resource_lock: str = flag("leases", "kind of lock", choices=("leases",))
+    leader_elect_lease_duration: Duration = flag("15s", "duration of the lease", minimum=1)
     leader_elect_renew_deadline: Duration = flag(
-        "leader-elect-renew-deadline", "10s", "time without renewal after which the leader stops", minimum=0.1
+        "10s", "time without renewal after which the leader stops", minimum=0.1
     )
-    leader_elect_retry_period: Duration = flag(
-        "leader-elect-retry-period", "2s", "pause between attempts to take or renew the lease", minimum=0.05
-    )
-    namespace: str = flag("namespace", "", "watch only this namespace; empty: all")
-    webhook_bind_address: str = flag("webhook-bind-address", "0.0.0.0", "address of the webhook server")
-    enable_pprof: bool = flag("enable-pprof", True, "serve profiles")
-    pprof_addr: str = flag("pprof-addr", ":8090", "address of /debug/pprof/")
-    sync_period: str = flag("sync-period", "", "interval between full resyncs of all objects; empty or 0: never")
-    rest_config_qps: int = flag("rest-config-qps", 30, "requests per second to the API server; applied if > 0")
-    rest_config_burst: int = flag("rest-config-burst", 50, "burst of requests to the API server; applied if > 0")
-    feature_gates: dict[str, bool] = flag(
-        "feature-gates", {}, "A=true,B=false; AllAlpha and AllBeta set all gates of a stage"
-    )
-    disable_no_deepcopy: bool = flag("disable-no-deepcopy", False, "no effect", deprecated="cached objects are shared")
-    controllers: list[str] = flag("controllers", list(CONTROLLERS), "controllers to run; -name: disable, *: all others")
+    leader_elect_retry_period: Duration = flag("2s", "pause between attempts to take or renew the lease", minimum=0.05)
+    namespace: str = flag("", "watch only this namespace; empty: all")
+    webhook_bind_address: str = flag("0.0.0.0", "address of the webhook server")
+    enable_pprof: bool = flag(True, "serve profiles")
+    pprof_addr: str = flag(":8090", "address of /debug/pprof/")
+    sync_period: str = flag("", "interval between full resyncs of all objects; empty or 0: never")
+    rest_config_qps: int = flag(30, "requests per second to the API server; applied if > 0")
+    rest_config_burst: int = flag(50, "burst of requests to the API server; applied if > 0")
+    feature_gates: dict[str, bool] = flag({}, "A=true,B=false; AllAlpha and AllBeta set all gates of a stage")
+    disable_no_deepcopy: bool = flag(False, "no effect", deprecated="cached objects are shared")
+    controllers: list[str] = flag(list(CONTROLLERS), "controllers to run; -name: disable, *: all others")
     noderesource_plugins: list[str] = flag(
-        "noderesource-plugins", list(NODERESOURCE_PLUGINS), "plug-ins of noderesource; -name: disable, *: all others"
+        list(NODERESOURCE_PLUGINS), "plug-ins of noderesource; -name: disable, *: all others"
     )
-    config_namespace: str = flag("config-namespace", KOORDINATOR_NAMESPACE, "namespace of the SLO ConfigMap")
-    slo_config_name: str = flag("slo-config-name", "slo-controller-config", "name of the SLO ConfigMap")
-    node_strategy_name_need_check: str = flag(
-        "node-strategy-name-need-check", "false", "true: names of node strategies must be unique"
-    )
+    config_namespace: str = flag(KOORDINATOR_NAMESPACE, "namespace of the SLO ConfigMap")
+    slo_config_name: str = flag("slo-controller-config", "name of the SLO ConfigMap")
+    node_strategy_name_need_check: str = flag("false", "true: names of node strategies must be unique")
     strict_parity: bool = flag(
-        "strict-parity", False, "reproduce Koordinator's results also where the default differs (docs/manager.md)"
+        False, "reproduce Koordinator's results also where the default differs (docs/manager.md)"
     )
 
     colocation_profile_reconcile_by_default: bool = flag(
-        "colocation-profile-reconcile-by-default", False, "apply all profiles, not only labelled ones, to pending pods"
+        False, "apply all profiles, not only labelled ones, to pending pods"
     )
-    colocation_profile_reconcile_interval: Duration = flag(
-        "colocation-profile-reconcile-interval", "30s", "interval between reconciles of a profile"
-    )
+    colocation_profile_reconcile_interval: Duration = flag("30s", "interval between reconciles of a profile")
     colocation_profile_force_update_pod_duration: Duration = flag(
-        "colocation-profile-force-update-pod-duration", "5m", "time after which a profile is applied again to a pod"
+        "5m", "time after which a profile is applied again to a pod"
     )
     colocation_profile_expire_pod_cache_duration: Duration = flag(
-        "colocation-profile-expire-pod-cache-duration", "10m", "interval of purging the cache of updated pods"
+        "10m", "interval of purging the cache of updated pods"
     )
-    colocation_profile_update_pod_qps: float = flag(
-        "colocation-profile-update-pod-qps", 10.0, "pod updates per second by the profile controller"
-    )
-    colocation_profile_update_pod_qps_burst: int = flag(
-        "colocation-profile-update-pod-qps-burst", 100, "burst of pod updates by the profile controller"
-    )
-    recommender_sample_interval: Duration = flag(
-        "recommender-sample-interval", "1m", "interval between usage samples of workloads", minimum=0.1
-    )
-    recommender_cpu_percentile: float = flag(
-        "recommender-cpu-percentile", 0.95, "share of CPU samples that a recommendation covers", minimum=0
-    )
-    recommender_memory_percentile: float = flag(
-        "recommender-memory-percentile", 0.98, "share of memory samples that a recommendation covers", minimum=0
-    )
-    recommender_safety_margin_percent: int = flag(
-        "recommender-safety-margin-percent", 10, "percentage added to a recommended amount", minimum=0
-    )
-    recommender_cpu_half_life: Duration = flag(
-        "recommender-cpu-half-life", "12h", "age at which a CPU sample has half its weight", minimum=60
-    )
-    recommender_memory_half_life: Duration = flag(
-        "recommender-memory-half-life", "24h", "age at which a memory sample has half its weight", minimum=60
-    )
-    recommender_minimum_history: Duration = flag(
-        "recommender-minimum-history", "24h", "history required before a recommendation is applied"
-    )
-    recommender_status_interval: Duration = flag(
-        "recommender-status-interval", "10m", "interval of status writes while no amount changes by 5 %"
-    )
+    colocation_profile_update_pod_qps: float = flag(10.0, "pod updates per second by the profile controller")
+    colocation_profile_update_pod_qps_burst: int = flag(100, "burst of pod updates by the profile controller")
+    recommender_sample_interval: Duration = flag("1m", "interval between usage samples of workloads", minimum=0.1)
+    recommender_cpu_percentile: float = flag(0.95, "share of CPU samples that a recommendation covers", minimum=0)
+    recommender_memory_percentile: float = flag(0.98, "share of memory samples that a recommendation covers", minimum=0)
+    recommender_safety_margin_percent: int = flag(10, "percentage added to a recommended amount", minimum=0)
+    recommender_cpu_half_life: Duration = flag("12h", "age at which a CPU sample has half its weight", minimum=60)
+    recommender_memory_half_life: Duration = flag("24h", "age at which a memory sample has half its weight", minimum=60)
+    recommender_minimum_history: Duration = flag("24h", "history required before a recommendation is applied")
+    recommender_status_interval: Duration = flag("10m", "interval of status writes while no amount changes by 5 %")
     recommender_eviction_share: float = flag(
-        "recommender-eviction-share", 0.5, "share of a workload's pods that may be unavailable in update mode Auto"
+        0.5, "share of a workload's pods that may be unavailable in update mode Auto"
     )
     recommender_eviction_minimum_replicas: int = flag(
-        "recommender-eviction-minimum-replicas", 2, "replicas below which update mode Auto evicts no pod", minimum=1
+        2, "replicas below which update mode Auto evicts no pod", minimum=1
     )
-    recommender_eviction_minimum_age: Duration = flag(
-        "recommender-eviction-minimum-age", "10m", "age below which update mode Auto does not evict a pod"
-    )
-    pod_enhanced_validator_config_namespace: str = flag(
-        "pod-enhanced-validator-config-namespace", KOORDINATOR_NAMESPACE, "namespace of the validator's ConfigMap"
-    )
-    pod_enhanced_validator_config_name: str = flag(
-        "pod-enhanced-validator-config-name", "pod-enhanced-validator-config", "name of the validator's ConfigMap"
-    )
+    recommender_eviction_minimum_age: Duration = flag("10m", "age below which update mode Auto does not evict a pod")
+    pod_enhanced_validator_config_namespace: str = flag(KOORDINATOR_NAMESPACE, "namespace of the validator's ConfigMap")
+    pod_enhanced_validator_config_name: str = flag("pod-enhanced-validator-config", "name of the validator's ConfigMap")
     pod_enhanced_validator_reconcile_interval: Duration = flag(
-        "pod-enhanced-validator-reconcile-interval", "5m", "interval between reloads of the validator's ConfigMap"
+        "5m", "interval between reloads of the validator's ConfigMap"
     )
-    quota_update_max_retries: int = flag("quota-update-max-retries", 3, "attempts to write a quota; at least 3")
-    quota_update_retry_jitter: Duration = flag(
-        "quota-update-retry-jitter", "0s", "pause between attempts to write a quota"
-    )
-    quota_update_max_total_jitter: Duration = flag(
-        "quota-update-max-total-jitter", "1s", "limit of the sum of these pauses"
-    )
-    quota_update_conflict_fresh_get: bool = flag(
-        "quota-update-conflict-fresh-get", False, "read the quota from the API server after a conflict"
-    )
-    binding_admission_user_name: str = flag("binding-admission-user-name", "", "the only user that may bind pods")
-    binding_admission_dry_run: bool = flag(
-        "binding-admission-dry-run", False, "only count bindings that would be refused"
-    )
-    binding_admission_namespaces: str = flag(
-        "binding-admission-namespaces", "", "namespaces to check; *: all, empty: none"
-    )
-    binding_admission_exclude_namespaces: str = flag(
-        "binding-admission-exclude-namespaces", "kube-system", "namespaces not checked"
-    )
-    binding_admission_bypass_labels: str = flag(
-        "binding-admission-bypass-labels", "koordinator.sh/binding-admission-bypass", "labels of pods not checked"
-    )
-    binding_admission_bypass_annotations: str = flag(
-        "binding-admission-bypass-annotations", "", "annotations of pods not checked"
-    )
+    quota_update_max_retries: int = flag(3, "attempts to write a quota; at least 3")
+    quota_update_retry_jitter: Duration = flag("0s", "pause between attempts to write a quota")
+    quota_update_max_total_jitter: Duration = flag("1s", "limit of the sum of these pauses")
+    quota_update_conflict_fresh_get: bool = flag(False, "read the quota from the API server after a conflict")
+    binding_admission_user_name: str = flag("", "the only user that may bind pods")
+    binding_admission_dry_run: bool = flag(False, "only count bindings that would be refused")
+    binding_admission_namespaces: str = flag("", "namespaces to check; *: all, empty: none")
+    binding_admission_exclude_namespaces: str = flag("kube-system", "namespaces not checked")
+    binding_admission_bypass_labels: str = flag("koordinator.sh/binding-admission-bypass", "labels of pods not checked")
+    binding_admission_bypass_annotations: str = flag("", "annotations of pods not checked")
 
     def __post_init__(self) -> None:
         for name, address in (

@@ -20,7 +20,7 @@ from cryptography.x509.oid import NameOID
 
 from control.delegated import AuthenticatedUser, DelegatedAuth, certified, self_signed, server_context
 from koordlet.app.clock import FakeClock
-from koordlet.app.http import Server
+from koordlet.app.http import HttpServer
 from koordlet.kube import ConnectionFailed
 
 USERS = {"good": {"username": "ada", "groups": ["devs"], "uid": "1", "extra": {"k": ["v"]}},
@@ -53,7 +53,7 @@ class Api:
 class Caller:
     """A server behind a gate, and a client of it."""
 
-    def __init__(self, api: Api, server: Server, session: aiohttp.ClientSession) -> None:
+    def __init__(self, api: Api, server: HttpServer, session: aiohttp.ClientSession) -> None:
         self.api, self.server, self._session = api, server, session
 
     async def __call__(self, path: str, token: str = "", method: str = "GET") -> tuple[int, str]:
@@ -72,7 +72,7 @@ async def call() -> AsyncIterator[Caller]:
 
     gate = DelegatedAuth(client, public=("/healthz", "/open/*"), denied_seconds=3)
     routes = [web.route("*", path, page) for path in ("/metrics", "/configz", "/open/{any}")]
-    server = Server("127.0.0.1:0", routes=routes, tls=server_context(), middlewares=(gate.middleware,))
+    server = HttpServer("127.0.0.1:0", routes=routes, tls=server_context(), middlewares=(gate.middleware,))
     await server.start()
     trusting = ssl.create_default_context()
     trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
@@ -138,7 +138,7 @@ async def test_client_certificates_say_who_calls(tmp_path: Path) -> None:
     async def page(request: web.Request) -> web.Response:
         return web.Response(text="numbers")
 
-    server = Server("127.0.0.1:0", routes=[web.get("/metrics", page)], tls=server_context(pem, pem, pem),
+    server = HttpServer("127.0.0.1:0", routes=[web.get("/metrics", page)], tls=server_context(pem, pem, pem),
                     middlewares=(DelegatedAuth(client).middleware,))  # fmt: skip
     await server.start()
     asked = asyncio.create_task(_asked(pem, server.port))

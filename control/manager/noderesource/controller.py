@@ -37,7 +37,7 @@ from koordlet.api.sloconfig.configmap import SLOConfig
 from koordlet.api.sloconfig.documents import COLOCATION_KEY
 from koordlet.api.sloconfig.overcommit import InterferencePolicyError, policy_of
 from koordlet.app.logging import get_logger
-from koordlet.app.turns import give_way
+from koordlet.app.loopslice import yield_to_loop
 from koordlet.kube import Conflict, KubeError, NotFound, PatchKind, TooManyRequests
 
 log = get_logger(__name__)
@@ -170,7 +170,7 @@ class NodeResourceController(ManagerController):
             names, self.table.dirty = sorted(self.table.dirty), set()
             for start in range(0, len(names), CHUNK_NODES):
                 self.sweep_safely(names[start : start + CHUNK_NODES])
-                await give_way()
+                await yield_to_loop()
 
     def sweep_safely(self, names: Sequence[str]) -> None:
         """`sweep`; if it raises, queue every node, so that only the node that causes the error is retried."""

@@ -37,7 +37,7 @@ from koordlet.api.crs.analysis import Recommendation
 from koordlet.api.crs.nodemetric import NodeMetric
 from koordlet.api.encoding.wire import to_builtins
 from koordlet.app.logging import get_logger
-from koordlet.app.turns import give_way
+from koordlet.app.loopslice import yield_to_loop
 from koordlet.kube import Conflict, KubeError, NotFound, TooManyRequests, merge_diff
 
 log = get_logger(__name__)
@@ -96,7 +96,7 @@ class RecommenderController(ManagerController):
                 await self._process(recommendation, members, reports, now)
             except KubeError as error:
                 log.warning("Cannot update a Recommendation", name=recommendation.metadata.key, err=error)
-            await give_way()
+            await yield_to_loop()
         self._counters.models.set(sum(len(group.models) for group in self._groups.values()))
         return self._settings.interval
 
@@ -114,7 +114,7 @@ class RecommenderController(ManagerController):
             return members
         for number, pod in enumerate(self._pods.list()):
             if number % YIELD_PODS == YIELD_PODS - 1:
-                await give_way()
+                await yield_to_loop()
             namespace = pod.metadata.namespace
             if namespace in namespaces and pod.status.phase not in ("Succeeded", "Failed"):
                 members.add(pod, self._lineage.of(namespace, pod.metadata))
@@ -126,7 +126,7 @@ class RecommenderController(ManagerController):
         self._seen = {node: at for node, at in self._seen.items() if node in nodes}
         reports: dict[str, UsageReport] = {}
         for node in nodes:
-            await give_way()
+            await yield_to_loop()
             metric = self._reports.get(node)
             updated = metric.status.update_time if metric is not None else None
             if metric is None or updated is None or updated.unix <= self._seen.get(node, float("-inf")):

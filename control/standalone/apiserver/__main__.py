@@ -19,18 +19,20 @@ log = get_logger(__name__)
 
 @dataclass
 class ApiServerOptions(LoggingOptions):
-    data_dir: str = flag("data-dir", "", "directory of state, keys and admin.kubeconfig")
-    secure_port: int = flag("secure-port", 6443, "TLS port; 0: any free port", minimum=0)
-    bind_address: str = flag("bind-address", "127.0.0.1", "address to listen on")
-    advertise_address: str = flag("advertise-address", "", "address clients use (default: the bind address)")
-    token_auth_file: str = flag("token-auth-file", "", 'CSV of static tokens: token,user,uid,"group1,group2"')
-    anonymous_auth: bool = flag("anonymous-auth", True, "treat requests without credentials as system:anonymous")
-    audit_log_path: str = flag("audit-log-path", "", "append one JSON line per request to this file")
+    data_dir: str = flag("", "directory of state, keys and admin.kubeconfig")
+    secure_port: int = flag(6443, "TLS port; 0: any free port", minimum=0)
+    bind_address: str = flag("127.0.0.1", "address to listen on")
+    advertise_address: str = flag("", "address clients use (default: the bind address)")
+    token_auth_file: str = flag("", 'CSV of static tokens: token,user,uid,"group1,group2"')
+    anonymous_auth: bool = flag(True, "treat requests without credentials as system:anonymous")
+    audit_log_path: str = flag("", "append one JSON line per request to this file")
     durability: str = flag(
-        "durability", "normal", "normal survives kill -9; full survives power loss too", choices=("normal", "full")
+        "normal", "normal survives kill -9; full survives power loss too", choices=("normal", "full")
     )
-    history: Duration = flag("watch-history", "5m", "how long the history for watches is kept", minimum=1)
-    history_events: int = flag("watch-history-events", 50_000, "maximum number of changes in the history", minimum=100)
+    history: Duration = flag("5m", "how long the history for watches is kept", name="watch-history", minimum=1)
+    history_events: int = flag(
+        50_000, "maximum number of changes in the history", name="watch-history-events", minimum=100
+    )
 
 
 def main(argv: list[str] | None = None) -> int:
