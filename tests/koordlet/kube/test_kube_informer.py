@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 from koordlet.api.core import ConfigMap, Node, Pod
 from koordlet.api.encoding.base import Struct
 from koordlet.api.meta import ObjectMeta
-from koordlet.app import turns
+from koordlet.app import loopslice
 from koordlet.app.clock import FakeClock
 from koordlet.kube import Client, Config, Informer, ObjectInformer
 
@@ -421,7 +421,7 @@ async def test_resync_tells_everything_again(fake, client, eventually):
 
 
 async def test_resync_does_not_bring_back_what_went_meanwhile(fake, client, start, eventually, monkeypatch):
-    monkeypatch.setattr(turns, "SLICE_SECONDS", 0.0)
+    monkeypatch.setattr(loopslice, "SLICE_S", 0.0)
     for number in range(250):
         fake.put(NODES, f"n{number:03}")
     informer, _ = await start(Node)
