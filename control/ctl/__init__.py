@@ -1,4 +1,4 @@
-"""koordctl: brings a node up on this machine, takes it down, and shows what koordlet sees.
+"""koordctl: starts and stops a node on this machine, and shows koordlet's and the scheduler's data.
 
-`main` is the command line; every other module holds one idea and knows nothing of click.
+`main` is the command line; no other module depends on click (except `demo.__main__`).
 """

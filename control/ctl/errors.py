@@ -1,14 +1,15 @@
-"""What koordctl tells a user instead of a traceback."""
+"""Errors that koordctl prints without a traceback."""
 
 from __future__ import annotations
 
 
 class CtlError(Exception):
-    """Something the user can act on: `message` says what is wrong, `hint` what to do next."""
+    """An error that the user can act on: `message` is the problem, `hint` the next step."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
-        self.message, self.hint = message, hint
+        self.message = message
+        self.hint = hint
 
     def __str__(self) -> str:
         return f"{self.message}\n  {self.hint}" if self.hint else self.message

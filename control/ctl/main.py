@@ -16,15 +16,15 @@ from control.ctl.errors import CtlError
 from control.ctl.node.containers import RUNTIMES
 from control.ctl.node.down import down as take_down
 from control.ctl.node.parts import Layout
-from control.ctl.node.state import Settings
+from control.ctl.node.state import NodeSettings
 from control.ctl.node.state import load as load_state
-from control.ctl.node.status import gather as gather_status
+from control.ctl.node.status import collect_status as gather_status
 from control.ctl.node.status import show as show_status
 from control.ctl.node.up import up as bring_up
-from control.ctl.progress import Progress
+from control.ctl.progress import TerminalProgress
 from control.ctl.views.interference import exit_status, page
 from control.ctl.views.koordletclient import DEFAULT_URL, fetch_explanation, fetch_top
-from control.ctl.views.overcommit import fetch_node, lending_of
+from control.ctl.views.overcommit import fetch_node, overcommit_of
 from control.ctl.views.overcommit import page as node_page
 from control.ctl.views.placement import DEFAULT_SCHEDULER_URL, fetch_placement, placement_page
 from control.ctl.views.toptable import SORTS, node_lines, select, table
@@ -42,7 +42,7 @@ state_dir_option = click.option(
     type=click.Path(path_type=Path, file_okay=False, resolve_path=True),
     default=STATE_DIR,
     show_default=True,
-    help="Where a node brought up here keeps state and logs.",
+    help="Directory of the node's state and logs.",
 )
 _PORT = click.IntRange(0, 65535)
 
@@ -50,43 +50,49 @@ _PORT = click.IntRange(0, 65535)
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(VERSION, prog_name="koordctl")
 def cli() -> None:
-    """Bring a co-location node up on this machine, and see who waits for whom."""
+    """Run a co-location node on this machine, and show which containers delay each other."""
 
 
 @cli.command()
 @state_dir_option
 @click.option("--node-name", help="Name of the Node.  [default: the hostname]")
-@click.option("--cgroup-driver", type=click.Choice(["cgroupfs", "systemd"]), help="Naming of pod cgroups.")
-@click.option("--port", "apiserver_port", type=_PORT, help="API server; 0 takes a free one.  [default: 6443]")
-@click.option("--kubelet-port", type=_PORT, help="Stand-in kubelet; 0 takes a free one.  [default: 10250]")
-@click.option("--koordlet-port", type=_PORT, help="koordlet; 0 takes a free one.  [default: 9316]")
-@click.option("--manager-port", type=_PORT, help="The manager's pages; 0 takes a free one.  [default: 9317]")
-@click.option("--webhook-port", type=_PORT, help="Its webhooks; 0 takes a free one.  [default: 9876]")
-@click.option("--scheduler-port", type=_PORT, help="The scheduler's pages; 0 takes a free one.  [default: 10251]")
-@click.option("--runtimeproxy-port", type=_PORT, help="The runtime proxy's page; 0: a free one.  [default: 9318]")
 @click.option(
-    "--runtime", type=click.Choice(RUNTIMES), help="What pods run as; auto: containerd if it works.  [default: auto]"
+    "--cgroup-driver", type=click.Choice(["cgroupfs", "systemd"]), help="Cgroup driver, which names pod cgroups."
 )
-@click.option("--probes", type=click.Choice(["auto", "core", "bcc", "off"]), help="Where schedule latency comes from.")
-@click.option("--bpf-pin-dir", help="Where koordlet pins BPF maps.  [default: /sys/fs/bpf/koordlet]")
+@click.option("--port", "apiserver_port", type=_PORT, help="API server port; 0: a free one.  [default: 6443]")
+@click.option("--kubelet-port", type=_PORT, help="Stand-in kubelet port; 0: a free one.  [default: 10250]")
+@click.option("--koordlet-port", type=_PORT, help="koordlet port; 0: a free one.  [default: 9316]")
+@click.option("--manager-port", type=_PORT, help="Manager's HTTP port; 0: a free one.  [default: 9317]")
+@click.option("--webhook-port", type=_PORT, help="Manager's webhook port; 0: a free one.  [default: 9876]")
+@click.option("--scheduler-port", type=_PORT, help="Scheduler's HTTP port; 0: a free one.  [default: 10251]")
+@click.option("--runtimeproxy-port", type=_PORT, help="Runtime proxy's HTTP port; 0: a free one.  [default: 9318]")
+@click.option(
+    "--runtime",
+    type=click.Choice(RUNTIMES),
+    help="Container runtime of pods; auto: containerd if it works.  [default: auto]",
+)
+@click.option("--probes", type=click.Choice(["auto", "core", "bcc", "off"]), help="Source of schedule latency.")
+@click.option("--bpf-pin-dir", help="Directory of pinned BPF maps.  [default: /sys/fs/bpf/koordlet]")
 @click.option("--report-interval", type=click.IntRange(30), help="Seconds between NodeMetric reports.  [default: 60]")
-@click.option("--aggregate-duration", type=click.IntRange(60), help="Seconds NodeMetric averages.  [default: 300]")
+@click.option(
+    "--aggregate-duration", type=click.IntRange(60), help="Seconds over which NodeMetric averages.  [default: 300]"
+)
 @click.option("--without", default="", help="Parts not to start: apiserver, manager, scheduler, kubelet, koordlet.")
-def up(state_dir: Path, without: str, **given: Any) -> None:
+def up(state_dir: Path, without: str, **options: Any) -> None:
     """Start API server, manager, scheduler, stand-in kubelet and koordlet on this machine.
 
-    What runs already is left alone, so `up` again heals a part that was killed. Options are remembered: a later `up`
+    Running parts are not touched, so a repeated `up` restarts a part that was killed. Options are stored: a later `up`
     needs none of them.
     """
-    progress = Progress()
+    progress = TerminalProgress()
     parts = [name.strip() for name in without.split(",") if name.strip()]
-    settings = asyncio.run(bring_up(state_dir, given, without=parts, progress=progress))
-    for line in how_to_go_on(state_dir, settings):
+    settings = asyncio.run(bring_up(state_dir, options, without=parts, progress=progress))
+    for line in next_commands(state_dir, settings):
         progress.say(line)
 
 
-def how_to_go_on(state_dir: Path, settings: Settings) -> list[str]:
-    """What `up` prints last."""
+def next_commands(state_dir: Path, settings: NodeSettings) -> list[str]:
+    """Commands that `up` suggests at its end."""
     url = "" if settings.koordlet_url == DEFAULT_URL else f" --koordlet-url={settings.koordlet_url}"
     at = "" if state_dir == STATE_DIR else f" --state-dir={state_dir}"
     return [
@@ -101,33 +107,33 @@ def how_to_go_on(state_dir: Path, settings: Settings) -> list[str]:
 
 @cli.command()
 @state_dir_option
-@click.option("--purge", is_flag=True, help="Remove the state directory too: all objects, keys and logs.")
+@click.option("--purge", is_flag=True, help="Also remove the state directory: all objects, keys and logs.")
 def down(state_dir: Path, purge: bool) -> None:
     """Stop what `up` started, and check that nothing is left.
 
     Pods end with their node. Exit status 1 when a process, cgroup, mount, pinned map or (with --purge) file remains.
     """
-    progress = Progress()
-    found = take_down(state_dir, purge=purge, progress=progress)
-    for line in found.lines():
+    progress = TerminalProgress()
+    remaining = take_down(state_dir, purge=purge, progress=progress)
+    for line in remaining.lines():
         (progress.bad if "left:" in line else progress.good)(line)
-    if found:
+    if remaining:
         raise SystemExit(1)
 
 
 @cli.command()
 @state_dir_option
-@click.option("--koordlet-url", envvar="KOORDLET_URL", help=f"koordlet to ask.  [default: that of `up`, {DEFAULT_URL}]")
-@click.option("--kubeconfig", help="API server to ask.  [default: that of `up`, KUBECONFIG]")
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", help="How to print it.")
+@click.option("--koordlet-url", envvar="KOORDLET_URL", help=f"URL of koordlet.  [default: that of `up`, {DEFAULT_URL}]")
+@click.option("--kubeconfig", help="kubeconfig to use.  [default: that of `up`, KUBECONFIG]")
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", help="Output format.")
 def status(state_dir: Path, koordlet_url: str | None, kubeconfig: str | None, output: str) -> None:
     """Show parts, probes, missing kernel features, Node and NodeMetric.
 
-    Exit status 1 when a part that was started has ended, or koordlet does not answer.
+    Exit status 1 when a started part has ended, or koordlet does not respond.
     """
-    known = load_state(state_dir)
-    url = koordlet_url or (known.settings.koordlet_url if known.settings is not None else DEFAULT_URL)
-    report = asyncio.run(gather_status(state_dir, known, koordlet_url=url, kubeconfig=kubeconfig))
+    state = load_state(state_dir)
+    url = koordlet_url or (state.settings.koordlet_url if state.settings is not None else DEFAULT_URL)
+    report = asyncio.run(gather_status(state_dir, state, koordlet_url=url, kubeconfig=kubeconfig))
     show_status(report, Console(highlight=False), as_json=output == "json")
     ended = any(part.log and not part.running for part in report.parts)
     if ended or not report.koordlet.reachable:
@@ -135,16 +141,16 @@ def status(state_dir: Path, koordlet_url: str | None, kubeconfig: str | None, ou
 
 
 @cli.command()
-@click.option("--once", is_flag=True, help="Print one table and end.")
-@click.option("--json", "as_json", is_flag=True, help="Print koordlet's picture as JSON and end; same as -o json.")
-@click.option("-o", "--output", type=click.Choice(["json", "wide"]), help="json, or a table with more columns.")
+@click.option("--once", is_flag=True, help="Print one table and exit.")
+@click.option("--json", "as_json", is_flag=True, help="Print the data as JSON and exit; same as -o json.")
+@click.option("-o", "--output", type=click.Choice(["json", "wide"]), help="json, or a table with additional columns.")
 @click.option("--sort", type=click.Choice(SORTS), default="cpu", show_default=True, help="Order of rows.")
 @click.option("-n", "--namespace", help="Only this namespace.")
+@click.option("-A", "--all-namespaces", is_flag=True, help="All namespaces, and cgroups outside Kubernetes (default).")
 @click.option(
-    "-A", "--all-namespaces", is_flag=True, help="All namespaces, and what runs outside Kubernetes (default)."
+    "--interval", type=click.FloatRange(min=0.2), default=2.0, show_default=True, help="Seconds between updates."
 )
-@click.option("--interval", type=click.FloatRange(min=0.2), default=2.0, show_default=True, help="Seconds.")
-@click.option("--koordlet-url", envvar="KOORDLET_URL", help=f"koordlet to ask.  [default: that of `up`, {DEFAULT_URL}]")
+@click.option("--koordlet-url", envvar="KOORDLET_URL", help=f"URL of koordlet.  [default: that of `up`, {DEFAULT_URL}]")
 @state_dir_option
 def top(
     once: bool,
@@ -157,22 +163,22 @@ def top(
     koordlet_url: str | None,
     state_dir: Path,
 ) -> None:
-    """Show per container: CPU, memory, pressure, schedule latency, and who makes it wait.
+    """Show CPU, memory, pressure, schedule latency and the worst culprit per container.
 
-    Needs a running koordlet, with or without Kubernetes. Where the output is no terminal, one table is printed.
+    Needs a running koordlet, with or without Kubernetes. If the output is not a terminal, one table is printed.
     """
     if all_namespaces and namespace is not None:
         raise click.UsageError("-A and -n exclude each other")
     url = koordlet_url or _koordlet_url(state_dir)
     if as_json or output == "json":
-        picture = asyncio.run(fetch_top(url))
-        picture.rows = select(picture.rows, sort=sort, namespace=namespace)
-        click.echo(encode(picture))
+        top_page = asyncio.run(fetch_top(url))
+        top_page.rows = select(top_page.rows, sort=sort, namespace=namespace)
+        click.echo(encode(top_page))
     elif once or not sys.stdout.isatty():
-        picture = asyncio.run(fetch_top(url))
-        print_picture(picture, Console(highlight=False), sort=sort, namespace=namespace, wide=output == "wide")
+        top_page = asyncio.run(fetch_top(url))
+        print_top(top_page, Console(highlight=False), sort=sort, namespace=namespace, wide=output == "wide")
     else:
-        from control.ctl.views.topapp import TopApp  # textual takes 0.3 s to import, which --once need not wait for
+        from control.ctl.views.topapp import TopApp  # importing textual takes 0.3 s
 
         TopApp(
             lambda: fetch_top(url), url, interval=interval, sort=sort, namespace=namespace, wide=output == "wide"
@@ -181,17 +187,21 @@ def top(
 
 @cli.group()
 def explain() -> None:
-    """Say why something is slow."""
+    """Explain a pod's placement and interference."""
 
 
 @explain.command("pod")
 @click.argument("name")
 @click.option("-n", "--namespace", default="default", show_default=True, help="The pod's namespace.")
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="How to print it.")
-@click.option("--exit-code", is_flag=True, help="End with 3 while a neighbour hurts the pod, 4 while it hurts itself.")
-@click.option("--koordlet-url", envvar="KOORDLET_URL", help=f"koordlet to ask.  [default: that of `up`, {DEFAULT_URL}]")
-@click.option("--scheduler-url", envvar="KOORD_SCHEDULER_URL", help="Scheduler to ask.  [default: that of `up`]")
-@click.option("--only", type=click.Choice(["placement", "interference"]), help="Half of it; json has one half.")
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="Output format.")
+@click.option(
+    "--exit-code", is_flag=True, help="Exit with 3 while other pods interfere with it, 4 while it has own trouble."
+)
+@click.option("--koordlet-url", envvar="KOORDLET_URL", help=f"URL of koordlet.  [default: that of `up`, {DEFAULT_URL}]")
+@click.option("--scheduler-url", envvar="KOORD_SCHEDULER_URL", help="URL of the scheduler.  [default: that of `up`]")
+@click.option(
+    "--only", type=click.Choice(["placement", "interference"]), help="Print one part only; -o json prints one part."
+)
 @state_dir_option
 def explain_pod(
     name: str,
@@ -203,75 +213,77 @@ def explain_pod(
     only: str | None,
     state_dir: Path,
 ) -> None:
-    """Show why a pod is on its node, or on none, and what hurts it, since when, how much, and because of whom.
+    """Show why a pod is on its node or pending, and what interferes with it: since when, how much, and which culprits.
 
-    The scheduler is asked for the former, plugin by plugin on the cluster as it is now; the node's koordlet for the
-    latter, over the last quarter of an hour. Exit status 1 when neither knows the pod.
+    Placement comes from the scheduler, per plugin and on the present cluster; interference comes from the node's
+    koordlet, for the last 15 minutes. Exit status 1 when neither knows the pod.
     """
     console = Console(highlight=False)
-    placed, no_placement = None, None
+    placement: PodPlacement | None = None
+    placement_error: CtlError | None = None
     if only == "placement" or (only is None and output == "text"):
         try:
             url = scheduler_url or _settings(state_dir, lambda s: s.scheduler_url, DEFAULT_SCHEDULER_URL)
-            placed = asyncio.run(fetch_placement(url, namespace, name))
+            placement = asyncio.run(fetch_placement(url, namespace, name))
         except CtlError as error:
-            no_placement = error
-        if placed is None and only == "placement":
-            unknown = CtlError(f"the scheduler knows no pod {namespace}/{name}", "Look at its .spec.schedulerName.")
-            raise no_placement or unknown
-    if placed is not None and output == "json":
-        click.echo(encode(placed))
+            placement_error = error
+        if placement is None and only == "placement":
+            unknown = CtlError(f"the scheduler does not know pod {namespace}/{name}", "Check its .spec.schedulerName.")
+            raise placement_error or unknown
+    if placement is not None and output == "json":
+        click.echo(encode(placement))
         return
-    if placed is not None:
-        print_placement(placed, console)
-        if only == "placement" or not placed.node:
+    if placement is not None:
+        print_placement(placement, console)
+        if only == "placement" or not placement.node:
             return
         console.print()
     try:
-        said = asyncio.run(fetch_explanation(koordlet_url or _koordlet_url(state_dir), namespace, name))
+        explanation = asyncio.run(fetch_explanation(koordlet_url or _koordlet_url(state_dir), namespace, name))
     except CtlError as error:
-        if placed is None:
+        if placement is None:
             raise
-        console.print(f"What hurts it is not known here: {error.message}", style="yellow", soft_wrap=True)
+        console.print(f"No interference data: {error.message}", style="yellow", soft_wrap=True)
         return
     if output == "json":
-        click.echo(encode(said))
+        click.echo(encode(explanation))
     else:
-        print_explanation(said, console)
+        print_explanation(explanation, console)
     if exit_code:
-        raise SystemExit(exit_status(said))
+        raise SystemExit(exit_status(explanation))
 
 
-def print_placement(said: PodPlacement, console: Console) -> None:
-    """The scheduler's part of the page."""
-    for line in placement_page(said):
+def print_placement(placement: PodPlacement, console: Console) -> None:
+    """Print the scheduler's part of the page."""
+    for line in placement_page(placement):
         console.print(line, soft_wrap=isinstance(line, Text))
 
 
-def print_explanation(said: PodExplained, console: Console) -> None:
-    """The page, never cut at the width of the terminal."""
-    for line in page(said, SYSTEM_CLOCK.now()):
+def print_explanation(explanation: PodExplained, console: Console) -> None:
+    """Print koordlet's part of the page, not cut at the terminal's width."""
+    for line in page(explanation, SYSTEM_CLOCK.now()):
         console.print(line, soft_wrap=True)
 
 
 @cli.command("node")
 @click.argument("name")
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="How to print it.")
-@click.option("--kubeconfig", help="API server to ask.  [default: that of `up`, KUBECONFIG]")
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="Output format.")
+@click.option("--kubeconfig", help="kubeconfig to use.  [default: that of `up`, KUBECONFIG]")
 @state_dir_option
 def node_command(name: str, output: str, kubeconfig: str | None, state_dir: Path) -> None:
-    """Show where a node's capacity goes: prod, reserved, lent to batch and mid pods, and the formulas with numbers.
+    """Show how a node's capacity is used: prod, reserved, overcommitted to batch and mid pods, and the formulas with
+    numbers.
 
-    Tells what koord-manager wrote, when and why. Exit status 1 when there is no such Node.
+    Shows what koord-manager wrote, when and why. Exit status 1 when there is no such Node.
     """
     admin = Layout(state_dir).admin_kubeconfig
-    asked = kubeconfig or (str(admin) if admin.exists() else None)
-    said = lending_of(asyncio.run(fetch_node(asked, name)))
+    path = kubeconfig or (str(admin) if admin.exists() else None)
+    overcommit = overcommit_of(asyncio.run(fetch_node(path, name)))
     if output == "json":
-        click.echo(encode(said))
+        click.echo(encode(overcommit))
         return
     console = Console(highlight=False)
-    for line in node_page(said, SYSTEM_CLOCK.now()):
+    for line in node_page(overcommit, SYSTEM_CLOCK.now()):
         console.print(line, soft_wrap=True)
 
 
@@ -279,29 +291,29 @@ def _koordlet_url(state_dir: Path) -> str:
     return _settings(state_dir, lambda settings: settings.koordlet_url, DEFAULT_URL)
 
 
-def _settings(state_dir: Path, wanted: Callable[[Settings], str], default: str) -> str:
-    """Of the node brought up here, else the default; asking needs no right to read the state."""
+def _settings(state_dir: Path, value_of: Callable[[NodeSettings], str], default: str) -> str:
+    """A value of the node brought up here, else `default`, also when the state is not readable."""
     try:
         settings = load_state(state_dir).settings
     except CtlError:
         return default
-    return default if settings is None else wanted(settings)
+    return default if settings is None else value_of(settings)
 
 
-def print_picture(
-    picture: Top, console: Console, *, sort: str = "cpu", namespace: str | None = None, wide: bool = False
+def print_top(
+    top_page: Top, console: Console, *, sort: str = "cpu", namespace: str | None = None, wide: bool = False
 ) -> None:
-    """Head and table, never cut at the width of the terminal: a cut culprit is no culprit."""
-    for line in node_lines(picture):
+    """Print head and table, not cut at the terminal's width, so that culprits are complete."""
+    for line in node_lines(top_page):
         console.print(line, markup=False, soft_wrap=True)
     console.print()
-    rows = select(picture.rows, sort=sort, namespace=namespace)
+    rows = select(top_page.rows, sort=sort, namespace=namespace)
     uncut = Console(file=console.file, width=1000, color_system="auto", highlight=False)
     uncut.print(table(rows, wide=wide))
 
 
 def main() -> int:
-    """Exit status: 0, 1 for a failure that is explained, 2 for a wrong command line, 130 for Ctrl-C."""
+    """Exit status: 0, 1 for a reported error, 2 for a wrong command line, 130 for Ctrl-C."""
     try:
         cli.main(standalone_mode=False)
     except CtlError as error:

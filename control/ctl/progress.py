@@ -1,4 +1,5 @@
-"""Steps on the terminal: a spinner while one runs, a line when it has ended. Plain lines when it is no terminal."""
+"""Progress on the terminal: a spinner during a step, one line at its end. Plain lines when the output is no
+terminal."""
 
 from __future__ import annotations
 
@@ -11,11 +12,13 @@ from rich.markup import escape
 from rich.status import Status
 
 
-class Step:
-    """One running step; `note` shows what it waits for, `done` sets the text of its final line."""
+class ProgressStep:
+    """One running step. `note` shows what it waits for, `done` sets the text of its final line."""
 
     def __init__(self, title: str, status: Status | None) -> None:
-        self.title, self.result, self._status = title, "", status
+        self.title = title
+        self.result = ""
+        self._status = status
 
     def note(self, text: str) -> None:
         if self._status is not None:
@@ -25,18 +28,18 @@ class Step:
         self.result = text
 
 
-class Progress:
-    """Shows steps on a console."""
+class TerminalProgress:
+    """Prints steps to a console."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(highlight=False)
 
     @contextmanager
-    def step(self, title: str) -> Iterator[Step]:
-        """Run a step: ✓ with its result and time, or ✗ when it raises."""
+    def step(self, title: str) -> Iterator[ProgressStep]:
+        """Run a step: prints ✓ with its result and duration, or ✗ when it raises."""
         began = time.monotonic()
         status = self.console.status(escape(title)) if self.console.is_terminal else None
-        current = Step(title, status)
+        current = ProgressStep(title, status)
         if status is not None:
             status.start()
         try:

@@ -1,4 +1,4 @@
-"""Figures as people read them. Pure; absent (None) is always `-`."""
+"""Formats figures for people. Pure; an absent figure (None) is always `-`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _BINARY = ("Ki", "Mi", "Gi", "Ti", "Pi")
 
 
 def cores(value: float | None) -> str:
-    """CPU the way kubectl writes it: `0m`, `250m`, from 10 cores on `12.5`."""
+    """CPU as kubectl prints it: `0m`, `250m`, from 10 cores on `12.5`."""
     if value is None or not isfinite(value):
         return ABSENT
     return f"{round(value * 1000)}m" if value < 9.9995 else f"{value:.1f}"
@@ -43,7 +43,7 @@ def seconds(value: float | None) -> str:
 
 
 def percent(share: float | None) -> str:
-    """A share of 1: `0`, `<0.1`, `3.4`, `57`, `180`; without the sign, which the column head has."""
+    """A share of 1 as percent: `0`, `<0.1`, `3.4`, `57`, `180`; without the sign, which is in the column head."""
     if share is None or not isfinite(share):
         return ABSENT
     value = share * 100
@@ -55,7 +55,7 @@ def percent(share: float | None) -> str:
 
 
 def age(value: float | None) -> str:
-    """A span of time as kubectl shows ages: `12s`, `3m5s`, `45m`, `2h5m`, `3d4h`."""
+    """A duration as kubectl prints ages: `12s`, `3m5s`, `45m`, `2h5m`, `3d4h`."""
     if value is None or not isfinite(value):
         return ABSENT
     whole = max(int(value), 0)

@@ -1,33 +1,34 @@
-"""deploy/device-daemon: as generated, with a selector of its own, and with what the daemon looks for mounted."""
+"""deploy/device-daemon: its own selector, and the mounts that the daemon needs."""
 
 from __future__ import annotations
 
 from pathlib import Path, PurePosixPath
+from typing import Any
 
-from control.ctl.manifests import devicedaemon as manifests
+import yaml
+
 from control.ctl.manifests import koordlet as koordletmanifests
 from devicedaemon.options import resolve
 
 FOLDER = Path(__file__).resolve().parents[2] / "deploy/device-daemon"
 
 
-def test_deploy_holds_what_it_is_installed_with() -> None:
-    made = manifests.texts()
-    assert {path.name: path.read_text() for path in FOLDER.iterdir()} == made, f"run python -m {manifests.__name__}"
+def daemonset() -> Any:
+    return yaml.safe_load((FOLDER / "daemonset.yaml").read_text())
 
 
-def test_its_pods_are_nobody_elses() -> None:
-    (own,), (koordlet,) = manifests.daemonset(), koordletmanifests.daemonset()
+def test_its_selector_matches_only_its_own_pods() -> None:
+    own, (koordlet,) = daemonset(), koordletmanifests.daemonset()
     selector = own["spec"]["selector"]["matchLabels"]
     assert selector == {"koord-app": "koord-device-daemon"}
     assert selector.items() <= own["spec"]["template"]["metadata"]["labels"].items()
     assert not selector.items() <= koordlet["spec"]["template"]["metadata"]["labels"].items()
-    theirs = koordlet["spec"]["selector"]["matchLabels"]
-    assert not theirs.items() <= own["spec"]["template"]["metadata"]["labels"].items()
+    koordlet_selector = koordlet["spec"]["selector"]["matchLabels"]
+    assert not koordlet_selector.items() <= own["spec"]["template"]["metadata"]["labels"].items()
 
 
-def test_what_it_needs_of_the_node() -> None:
-    (own,) = manifests.daemonset()
+def test_it_has_the_rights_and_mounts_that_it_needs() -> None:
+    own = daemonset()
     pod = own["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     options = resolve(container["args"], {})
@@ -42,18 +43,18 @@ def test_what_it_needs_of_the_node() -> None:
     outside = {volume["name"]: volume["hostPath"]["path"] for volume in pod["volumes"]}
     mounted = {mount["mountPath"].rstrip("/"): outside[mount["name"]] for mount in container["volumeMounts"]}
     output = str(PurePosixPath(options.output).parent)
-    looked_at = (options.host_root_dir, options.sys_root_dir, options.dev_root_dir, output)
-    assert mounted == dict(zip((path.rstrip("/") for path in looked_at), ("/", "/sys", "/dev", output), strict=True))
+    needed = (options.host_root_dir, options.sys_root_dir, options.dev_root_dir, output)
+    assert mounted == dict(zip((path.rstrip("/") for path in needed), ("/", "/sys", "/dev", output), strict=True))
 
 
-def test_koordlet_looks_where_it_writes() -> None:
-    (own,), (koordlet,) = manifests.daemonset(), koordletmanifests.daemonset()
+def test_koordlet_reads_the_directory_that_it_writes() -> None:
+    own, (koordlet,) = daemonset(), koordletmanifests.daemonset()
     pod = koordlet["spec"]["template"]["spec"]
     (container,) = pod["containers"]
-    (told,) = (word.partition("=")[2] for word in container["args"] if word.startswith("--xpu-device-infos-dir="))
+    (infos,) = (word.partition("=")[2] for word in container["args"] if word.startswith("--xpu-device-infos-dir="))
     outside = {volume["name"]: volume["hostPath"]["path"] for volume in pod["volumes"]}
     seen = {mount["mountPath"]: outside[mount["name"]] for mount in container["volumeMounts"]}
-    inside = next(path for path in seen if PurePosixPath(told).is_relative_to(path) and path != "/")
-    read = PurePosixPath(seen[inside]) / PurePosixPath(told).relative_to(inside)
+    inside = next(path for path in seen if PurePosixPath(infos).is_relative_to(path) and path != "/")
+    read = PurePosixPath(seen[inside]) / PurePosixPath(infos).relative_to(inside)
     written = resolve(own["spec"]["template"]["spec"]["containers"][0]["args"], {}).output
     assert read == PurePosixPath(written).parent

@@ -17,10 +17,10 @@ from typing import Any
 import grpc
 import pytest
 
-from control.ctl.manifests import runtimeproxy as units
 from control.standalone.kubelet.runtimes.criclient import CriClient
 from koordlet.api.hooks import api_pb2, api_pb2_grpc
 from tests.ports import free_port
+from tests.runtimeproxy import unitfiles
 from tests.runtimeproxy.confine import command
 from tests.runtimes.daemons import Containerd, Dockerd
 from tests.runtimes.pods import container_config, sandbox_config
@@ -72,7 +72,7 @@ def registrations(tmp_path: Path) -> Iterator[Path]:
     server.stop(None).wait()
 
 
-@pytest.mark.parametrize("unit", units.texts().values(), ids=units.BACKENDS)
+@pytest.mark.parametrize("unit", map(unitfiles.text, unitfiles.BACKENDS), ids=unitfiles.BACKENDS)
 def test_what_the_unit_forbids_is_forbidden_here(tmp_path: Path, unit: str) -> None:
     """Or the tests below would show nothing."""
     program = [sys.executable, "-c", FORBIDDEN, str(tmp_path)]
@@ -85,7 +85,7 @@ class Confined:
     """A proxy under the limits of its unit, from READY=1 until it has ended by itself."""
 
     def __init__(self, backend: str, runtime: Path, registrations: Path, folder: Path) -> None:
-        unit = units.texts()[f"{backend}/{units.UNIT}"]
+        unit = unitfiles.text(backend)
         self._folder, self._log, own, self.port = folder, folder / "log", folder / "run", free_port()
         own.mkdir()
         self.socket = own / "runtimeproxy.sock"

@@ -1,7 +1,7 @@
-"""`python -m control.ctl.demo [--once]`: show it, keep it up until Ctrl-C (or end), leave nothing behind.
+"""`python -m control.ctl.demo [--once]`: run the demo, keep it up until Ctrl-C (or exit), clean up completely.
 
-Exit status 0 only if every step showed what it should and nothing was left. Interrupted at any moment it cleans up;
-killed, the next run begins with cleaning up after it. Logs of a run that failed are kept in build/demo-logs.
+Exit status 0 only if every step showed the expected result and nothing was left. When interrupted it cleans up; after a
+kill, the next run cleans up first. Logs of a failed run are kept in build/demo-logs.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from control.ctl.errors import CtlError
 from control.ctl.node.containers import AUTO, RUNTIMES
 from control.ctl.node.down import down
 from control.ctl.node.supervisor import CODE_ROOT
-from control.ctl.progress import Progress
+from control.ctl.progress import TerminalProgress
 
 BUILD = CODE_ROOT / "build"
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal asks us to end. A KeyboardInterrupt, because asyncio lets nothing else out of a callback."""
+    """A signal to stop. A KeyboardInterrupt, because asyncio passes no other exception out of a callback."""
 
 
 def _interrupt(number: int, _: FrameType | None) -> None:
@@ -44,30 +44,30 @@ def _signals(handler: signal.Handlers | object) -> None:
 
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Hold the directory that `folder` is in, so that a second demo does not take the first one for a dead one."""
+    """Lock the parent directory of `folder`, so that a second demo does not treat a running one as dead."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    handle = os.open(folder.parent, os.O_RDONLY | os.O_CLOEXEC)  # a directory: it leaves no lock file behind
+    handle = os.open(folder.parent, os.O_RDONLY | os.O_CLOEXEC)  # a directory: no lock file remains
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
     except BlockingIOError as error:
-        raise CtlError(f"another demo runs in {folder}", "End that one first (Ctrl-C where it runs).") from error
+        raise CtlError(f"another demo runs in {folder}", "Stop it first (Ctrl-C in its terminal).") from error
     finally:
         os.close(handle)
 
 
-def clean_up(folder: Path, progress: Progress) -> list[str]:
-    """Take everything down; what is left, in words."""
-    found = down(folder / "state", purge=True, progress=progress)
-    for line in found.lines():
+def clean_up(folder: Path, progress: TerminalProgress) -> list[str]:
+    """Take everything down; returns descriptions of what is left."""
+    remaining = down(folder / "state", purge=True, progress=progress)
+    for line in remaining.lines():
         (progress.bad if "left:" in line else progress.good)(line)
     if folder.exists():
         shutil.rmtree(folder)
-    return [line for line in found.lines() if "left:" in line]
+    return [line for line in remaining.lines() if "left:" in line]
 
 
 def keep_logs(folder: Path) -> Path | None:
-    """Copy the parts' logs to where cleaning up does not reach."""
+    """Copy the parts' logs to a directory that the cleanup does not remove."""
     logs, kept = folder / "state" / "logs", folder.with_name("demo-logs")
     if not logs.is_dir():
         return None
@@ -76,8 +76,8 @@ def keep_logs(folder: Path) -> Path | None:
     return kept
 
 
-def play(folder: Path, progress: Progress, *, once: bool, runtime: str = AUTO) -> list[str]:
-    """Run the scenario and clean up; everything that was not as it should be."""
+def play(folder: Path, progress: TerminalProgress, *, once: bool, runtime: str = AUTO) -> list[str]:
+    """Run the scenario and clean up; returns all problems."""
     scenario = Scenario(folder, progress, runtime)
     problems: list[str] = []
     shown = False
@@ -85,11 +85,11 @@ def play(folder: Path, progress: Progress, *, once: bool, runtime: str = AUTO) -
         scenario.run()
         shown = True
         problems += scenario.failures
-        progress.say("\nLook further:")
-        for line in scenario.how_to_look_further():
+        progress.say("\nCommands to try:")
+        for line in scenario.commands_to_try():
             progress.say(line)
         if not once:
-            progress.say("\nIt stays up until Ctrl-C.")
+            progress.say("\nThe demo runs until Ctrl-C.")
             while True:
                 time.sleep(3600)
     except CtlError as error:
@@ -100,7 +100,7 @@ def play(folder: Path, progress: Progress, *, once: bool, runtime: str = AUTO) -
         if once or not shown:
             problems.append(f"interrupted by {signal_name}")
     finally:
-        _signals(signal.SIG_IGN)  # a second Ctrl-C must not leave half of it behind
+        _signals(signal.SIG_IGN)  # a second Ctrl-C must not interrupt the cleanup
         progress.console.print("\n[bold]Cleaning up[/]")
         scenario.stop()
         kept = keep_logs(folder) if problems or sys.exc_info()[0] is not None else None
@@ -111,18 +111,20 @@ def play(folder: Path, progress: Progress, *, once: bool, runtime: str = AUTO) -
 
 
 @click.command()
-@click.option("--once", is_flag=True, help="End after the last step instead of staying up until Ctrl-C.")
+@click.option("--once", is_flag=True, help="Exit after the last step instead of running until Ctrl-C.")
 @click.option(
     "--dir",
     "folder",
     type=click.Path(path_type=Path, file_okay=False, resolve_path=True),
     default=BUILD / "demo",
-    help="Where the demo keeps its state while it runs.  [default: build/demo]",
+    help="The demo's state directory.  [default: build/demo]",
 )
-@click.option("--runtime", type=click.Choice(RUNTIMES), default=AUTO, help="What pods run as.  [default: auto]")
+@click.option(
+    "--runtime", type=click.Choice(RUNTIMES), default=AUTO, help="Container runtime of pods.  [default: auto]"
+)
 def main(once: bool, folder: Path, runtime: str) -> None:
     """Show a live co-location node on this machine."""
-    progress = Progress()
+    progress = TerminalProgress()
     _signals(_interrupt)
     began = time.monotonic()
     try:
@@ -137,11 +139,11 @@ def main(once: bool, folder: Path, runtime: str) -> None:
     except Interrupted:
         raise SystemExit(130) from None
     if problems:
-        progress.say(f"\n{len(problems)} of the demo's checks failed:")
+        progress.say(f"\n{len(problems)} checks of the demo failed:")
         for problem in problems:
             progress.bad(problem)
         raise SystemExit(1)
-    progress.say(f"\nEverything showed what it should ({time.monotonic() - began:.0f} s).")
+    progress.say(f"\nAll checks passed ({time.monotonic() - began:.0f} s).")
 
 
 if __name__ == "__main__":

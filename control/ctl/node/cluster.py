@@ -1,9 +1,9 @@
-"""Puts the objects of `manifests` into the API server and makes credentials for the agents. Safe to repeat.
+"""Creates the objects of `manifests` in the API server, and credentials for the agents. Can be repeated.
 
-Our own objects are server-side applied as `koordctl`. What the manager writes as well (its ConfigMap, which users edit,
-and the webhook configurations) is only created when it is missing. Without a manager NodeMetric and NodeSLO are
-created instead, and no webhook stays behind that nobody would answer. A token lasts a year and is renewed by any
-later `up`; clients read it from a file anew, so that a renewal needs no restart.
+koordctl's own objects are applied server-side as `koordctl`. Objects that the manager writes too (its ConfigMap, which
+users edit, and the webhook configurations) are only created when missing. Without a manager, NodeMetric and NodeSLO are
+created instead, and the webhook configurations are deleted because no server would respond. A token lasts a year and is
+renewed by any later `up`; clients re-read its file, so a renewal needs no restart.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import yaml
 
 from control.ctl.errors import CtlError
 from control.ctl.manifests import cluster as manifests
-from control.ctl.node.state import Settings
+from control.ctl.node.state import NodeSettings
 from control.manifestfiles import Object
 from koordlet.api.names import KOORDINATOR_NAMESPACE
 from koordlet.api.registry import BY_GVK
@@ -27,8 +27,8 @@ from koordlet.app import atomicfile
 from koordlet.kube import Client, Config, Conflict, KubeError, NotFound, PatchKind
 
 MANAGER = "koordctl"
-TOKEN_SECONDS = 365 * 24 * 3600
-ESTABLISH_SECONDS = 20.0
+TOKEN_LIFETIME_S = 365 * 24 * 3600
+ESTABLISH_TIMEOUT_S = 20.0
 
 _PLURALS = {
     "CustomResourceDefinition": "customresourcedefinitions",
@@ -64,14 +64,14 @@ async def apply(client: Client, obj: Object) -> None:
 
 
 async def create_missing(client: Client, obj: Object) -> None:
-    """Create it unless it exists, whatever it then holds."""
+    """Create it if it does not exist; an existing object is not changed."""
     try:
         await client.raw("GET", path_of(obj))
     except NotFound:
         try:
             await client.raw("POST", path_of(obj).rpartition("/")[0], params={"fieldManager": MANAGER}, body=obj)
         except Conflict:
-            return  # made by somebody between the two requests
+            return  # another client created it between the two requests
 
 
 async def delete(client: Client, obj: Object) -> None:
@@ -84,14 +84,14 @@ async def delete(client: Client, obj: Object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """Whom a kubeconfig is written for."""
+    """An account for which a kubeconfig is written."""
 
     account: str
     kubeconfig: Path
 
 
-async def prepare(admin: Path, settings: Settings, agents: list[Agent], *, manager: bool = True) -> None:
-    """Everything a node needs from its API server, which has a `manager` or not. Raises CtlError."""
+async def prepare(admin: Path, settings: NodeSettings, agents: list[Agent], *, manager: bool = True) -> None:
+    """Create everything that a node needs in its API server; `manager`: whether a manager runs. Raises CtlError."""
     config = Config.load(admin, user_agent=MANAGER, qps=200, burst=200)
     node = settings.node_name
     try:
@@ -102,8 +102,9 @@ async def prepare(admin: Path, settings: Settings, agents: list[Agent], *, manag
                 await apply(client, obj)
             await _established(client, crds)
             seconds = {
-                "report_seconds": settings.report_interval, "aggregate_seconds": settings.aggregate_duration,
-            }  # fmt: skip
+                "report_seconds": settings.report_interval,
+                "aggregate_seconds": settings.aggregate_duration,
+            }
             if manager:
                 for obj in (manifests.configuration(**seconds), *manifests.webhooks()):
                     await create_missing(client, obj)
@@ -115,40 +116,38 @@ async def prepare(admin: Path, settings: Settings, agents: list[Agent], *, manag
             for agent in agents:
                 await _credentials(client, admin, agent)
     except KubeError as error:
-        raise CtlError(
-            f"the API server did not take the cluster's base objects: {error}", "See logs/apiserver.log."
-        ) from error
+        raise CtlError(f"cannot create the cluster's base objects: {error}", "See logs/apiserver.log.") from error
 
 
 async def _established(client: Client, crds: list[Object]) -> None:
     """Wait until every kind is served."""
     missing: list[str] = []
-    for _ in range(round(ESTABLISH_SECONDS / 0.1)):
+    for _ in range(round(ESTABLISH_TIMEOUT_S / 0.1)):
         missing = [crd["metadata"]["name"] for crd in crds if not await _is_established(client, crd)]
         if not missing:
             return
         await asyncio.sleep(0.1)
-    raise CtlError(f"these definitions were not established within {ESTABLISH_SECONDS:g} s: {', '.join(missing)}")
+    raise CtlError(f"these definitions were not established within {ESTABLISH_TIMEOUT_S:g} s: {', '.join(missing)}")
 
 
 async def _is_established(client: Client, crd: Object) -> bool:
-    found = json.loads(await client.raw("GET", path_of(crd)))
-    conditions = (found.get("status") or {}).get("conditions") or []
+    current = json.loads(await client.raw("GET", path_of(crd)))
+    conditions = (current.get("status") or {}).get("conditions") or []
     return any(c.get("type") == "Established" and c.get("status") == "True" for c in conditions)
 
 
 async def _credentials(client: Client, admin: Path, agent: Agent) -> None:
-    """Ask for a token of the agent's account; write token file and kubeconfig."""
+    """Request a token for the agent's account; write token file and kubeconfig."""
     path = f"/api/v1/namespaces/{KOORDINATOR_NAMESPACE}/serviceaccounts/{agent.account}/token"
     request = {
         "apiVersion": "authentication.k8s.io/v1",
         "kind": "TokenRequest",
-        "spec": {"expirationSeconds": TOKEN_SECONDS},
+        "spec": {"expirationSeconds": TOKEN_LIFETIME_S},
     }
-    answer = json.loads(await client.raw("POST", path, body=request))
+    response = json.loads(await client.raw("POST", path, body=request))
     agent.kubeconfig.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     token_file = agent.kubeconfig.with_suffix(".token")
-    atomicfile.write(token_file, answer["status"]["token"].encode())
+    atomicfile.write(token_file, response["status"]["token"].encode())
     atomicfile.write(agent.kubeconfig, kubeconfig(admin, agent.account, token_file))
 
 
@@ -163,9 +162,9 @@ def kubeconfig(admin: Path, user: str, token_file: Path) -> bytes:
 
 
 def admin_token(admin: Path) -> str:
-    """The bearer token of a kubeconfig that the API server wrote; raises CtlError."""
+    """The bearer token of a kubeconfig that the API server wrote. Raises CtlError."""
     try:
         user = yaml.safe_load(admin.read_text())["users"][0]["user"]
         return str(user["token"])
     except (OSError, KeyError, IndexError, TypeError, yaml.YAMLError) as error:
-        raise CtlError(f"{admin}: no token of the administrator in it: {error}") from error
+        raise CtlError(f"{admin}: has no administrator token: {error}") from error

@@ -1,8 +1,8 @@
-"""Real containers for a node brought up here: its own containerd, and koord-runtime-proxy between that and the kubelet.
+"""Real containers for a node: its own containerd, and koord-runtime-proxy between that and the kubelet.
 
-Used when Debian's containerd, runc and busybox-static are installed and work here (`--runtime auto`), or when asked for
-(`--runtime containerd`). Everything is below `<state-dir>/containerd`; only shims' sockets are elsewhere, as every
-containerd's: in /run/containerd/s. A pod is run on trial before the kubelet relies on it.
+Used if Debian's containerd, runc and busybox-static are installed and work here (`--runtime auto`), or if requested
+(`--runtime containerd`). All files are below `<state-dir>/containerd`, except the shims' sockets, which every
+containerd has in /run/containerd/s. A test pod runs before the kubelet uses it.
 """
 
 from __future__ import annotations
@@ -14,18 +14,20 @@ from pathlib import Path
 from typing import Any
 
 from control.ctl.errors import CtlError
-from control.ctl.node.state import Settings
+from control.ctl.node.state import NodeSettings
 from control.standalone.containerd import config
 from control.standalone.containerd.slices import write_wrapper
 from control.standalone.containerd.wipe import WipeError, wipe
 from control.standalone.kubelet.cgroups.directories import CgroupTree
 
-AUTO, CONTAINERD, PROCESS = "auto", "containerd", "process"
+AUTO = "auto"
+CONTAINERD = "containerd"
+PROCESS = "process"
 RUNTIMES = (AUTO, CONTAINERD, PROCESS)
-SOCKET_LIMIT = 107
-"""Bytes of a unix socket's path."""
-ASK_SECONDS = 3.0
-IMPORT_SECONDS = 20.0
+MAX_SOCKET_PATH_BYTES = 107
+"""Longest path of a unix socket."""
+REQUEST_TIMEOUT_S = 3.0
+IMPORT_TIMEOUT_S = 20.0
 TTRPC = ".ttrpc"
 
 
@@ -38,56 +40,56 @@ def proxy_socket(state_dir: Path) -> Path:
 
 
 def hook_servers(state_dir: Path) -> Path:
-    """Where koordlet tells the proxy that it serves hooks."""
+    """Directory paths koordlet registers its hook server."""
     return state_dir / "hookservers"
 
 
-def endpoint(state_dir: Path, settings: Settings) -> str:
+def endpoint(state_dir: Path, settings: NodeSettings) -> str:
     """The kubelet's `--container-runtime-endpoint`; empty for plain processes."""
     return f"unix://{proxy_socket(state_dir)}" if settings.runtime == CONTAINERD else ""
 
 
 def unusable(state_dir: Path) -> str | None:
-    """Why there can't be a containerd here, before anything is started; None when there may."""
+    """Why containerd cannot be used here, checked before anything starts; None when it may work."""
     longest = f"{folder(state_dir).socket}{TTRPC}"
-    if len(longest.encode()) > SOCKET_LIMIT:
-        return f"{state_dir} is too long a path for a socket below it"
+    if len(longest.encode()) > MAX_SOCKET_PATH_BYTES:
+        return f"{state_dir} is too long for socket paths below it"
     return config.missing()
 
 
-def words(settings: Settings) -> str:
-    """What pods are here, as `up` and `status` say it."""
+def describe_runtime(settings: NodeSettings) -> str:
+    """How pods run here, as printed by `up` and `status`."""
     if settings.runtime == AUTO:
-        return "what pods run as is decided when the kubelet is started"
+        return "the container runtime is chosen when the kubelet starts"
     if settings.runtime == CONTAINERD:
-        return "pods are containers of a containerd of their own, through koord-runtime-proxy"
-    why = f" (containerd: {settings.runtime_reason})" if settings.runtime_reason else ""
-    return f"pods are plain processes of this host in their cgroups{why}"
+        return "pods are containers of their own containerd, behind koord-runtime-proxy"
+    reason = f" (containerd: {settings.runtime_reason})" if settings.runtime_reason else ""
+    return f"pods are plain processes of this host in their cgroups{reason}"
 
 
-# --- containerd as a part
+# containerd as a part
 
 
 def argv(state_dir: Path) -> list[str]:
     return [shutil.which("containerd") or "containerd", "-c", str(folder(state_dir).config)]
 
 
-def before(state_dir: Path, settings: Settings) -> None:
-    """Write its configuration."""
-    where = folder(state_dir)
-    where.root.mkdir(parents=True, exist_ok=True, mode=0o711)
+def before(state_dir: Path, settings: NodeSettings) -> None:
+    """Write containerd's configuration."""
+    paths = folder(state_dir)
+    paths.root.mkdir(parents=True, exist_ok=True, mode=0o711)
     runc: Path | None = None
     if settings.cgroup_driver == "systemd":
-        runc = where.root / "runc.sh"
+        runc = paths.root / "runc.sh"
         write_wrapper(runc, shutil.which("runc") or "runc")
-    where.config.write_text(config.configuration(where, runc))
+    paths.config.write_text(config.configuration(paths, runc))
 
 
 async def problem(state_dir: Path) -> str | None:
-    """Does it serve? None, or why not (yet)."""
+    """None when containerd is ready, else the reason."""
     from control.standalone.kubelet.runtimes.criclient import CriClient, CriError
 
-    async with CriClient(str(folder(state_dir).socket), seconds=ASK_SECONDS) as client:
+    async with CriClient(str(folder(state_dir).socket), seconds=REQUEST_TIMEOUT_S) as client:
         try:
             return None if (await client.conditions()).get("RuntimeReady") else "RuntimeReady is false"
         except CriError as error:
@@ -95,45 +97,47 @@ async def problem(state_dir: Path) -> str | None:
 
 
 async def after(state_dir: Path) -> None:
-    """Give it its images, and see one pod run. Raises CtlError."""
+    """Import the images and run a test pod. Raises CtlError."""
     from control.standalone.containerd import images
     from control.standalone.kubelet.runtimes.criclient import CriClient, CriError
 
-    where = folder(state_dir)
-    async with CriClient(str(where.socket)) as client:
+    paths = folder(state_dir)
+    async with CriClient(str(paths.socket)) as client:
         try:
             if any([await client.image(name) is None for name in images.NAMES]):
-                await _import(where)
-                async with asyncio.timeout(IMPORT_SECONDS):
-                    await asyncio.gather(*(_known(client, name) for name in images.NAMES))
+                await _import(paths)
+                async with asyncio.timeout(IMPORT_TIMEOUT_S):
+                    await asyncio.gather(*(_wait_listed(client, name) for name in images.NAMES))
             await _check(client)
         except (CriError, OSError, ValueError) as error:  # TimeoutError is an OSError
             raise CtlError(
-                f"containerd does not work here: {error}", "`--runtime process` gives plain processes."
+                f"containerd does not work here: {error}", "`--runtime process` runs pods as plain processes."
             ) from error
 
 
-async def _known(client: Any, name: str) -> None:
-    """CRI hears of an import a moment later."""
-    while await client.image(name) is None:  # noqa: ASYNC110 - another process's doing
+async def _wait_listed(client: Any, name: str) -> None:
+    """Wait until CRI lists an imported image, which takes a moment."""
+    while await client.image(name) is None:  # noqa: ASYNC110 - containerd offers no event
         await asyncio.sleep(0.02)
 
 
-async def _import(where: config.Folder) -> None:
+async def _import(paths: config.Folder) -> None:
     from control.standalone.containerd import images
 
-    await asyncio.to_thread(images.write_images, where.images)
+    await asyncio.to_thread(images.write_images, paths.images)
     ctr = await asyncio.create_subprocess_exec(
-        "ctr", "--address", str(where.socket), "--namespace", "k8s.io", "images", "import", str(where.images),
-        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    _, said = await ctr.communicate()
+        *("ctr", "--address", str(paths.socket), "--namespace", "k8s.io", "images", "import", str(paths.images)),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    _, stderr = await ctr.communicate()
     if ctr.returncode != 0:
-        raise OSError(f"ctr images import: {said.decode(errors='replace').strip()[-300:]}")
+        raise OSError(f"ctr images import: {stderr.decode(errors='replace').strip()[-300:]}")
 
 
 async def _check(client: Any) -> None:
-    """Run a sandbox, which is a container as good as any, and take it away again. Its cgroup has no parent."""
+    """Create a sandbox, which runs a container, and remove it. Its cgroup has no parent."""
     from koordlet.api.cri import api_pb2 as cri
 
     network = cri.NamespaceOption(network=cri.NODE, pid=cri.CONTAINER)
@@ -149,7 +153,7 @@ async def _check(client: Any) -> None:
     await client.remove_pod_sandbox(sandbox)
 
 
-def proxy_flags(state_dir: Path, settings: Settings) -> list[str]:
+def proxy_flags(state_dir: Path, settings: NodeSettings) -> list[str]:
     return [
         f"--koord-runtimeproxy-endpoint={proxy_socket(state_dir)}",
         f"--remote-runtime-service-endpoint={folder(state_dir).socket}",
@@ -158,23 +162,23 @@ def proxy_flags(state_dir: Path, settings: Settings) -> list[str]:
     ]
 
 
-# --- the end
+# Removal
 
 
 def clear(state_dir: Path, tree: CgroupTree | None) -> bool:
-    """Take away what containerd left and forget its containers; False when nothing ran. Raises CtlError."""
-    where = folder(state_dir)
-    if tree is None or not where.root.exists():
+    """Remove containerd's leftovers and its containers; False when nothing ran. Raises CtlError."""
+    paths = folder(state_dir)
+    if tree is None or not paths.root.exists():
         return False
     try:
-        found = wipe(where, tree)
+        removed = wipe(paths, tree)
     except WipeError as error:
         raise CtlError(f"containerd's leftovers: {error}", "Run `koordctl down` again.") from error
-    for path in (where.content, where.state):
+    for path in (paths.content, paths.state):
         shutil.rmtree(path, ignore_errors=True)
-    return found
+    return removed
 
 
 def is_part(argv: tuple[str, ...]) -> bool:
-    """Is this the command line of a containerd started here, and not of a shim?"""
+    """Whether this is the command line of a containerd started here, not of a shim."""
     return Path(argv[0]).name == "containerd"

@@ -1,8 +1,8 @@
-"""`koordctl down`: stop every part in reverse order, clean what a killed one left, prove that nothing is left.
+"""`koordctl down`: stop every part in reverse order, clean up after killed ones, and verify that nothing is left.
 
-Processes are stopped by pid and start time only. Cgroups removed are those that the stand-in kubelet wrote down as
-made by it, with the processes in them; pins are those below the configured directory; the bpf file system is
-unmounted only if a koordlet mounted it and nobody else has anything in it.
+Processes are identified by pid and start time. Removed are: the cgroups that the stand-in kubelet recorded as its own,
+with the processes in them; pins below the configured directory; the bpf file system's mount only if a koordlet mounted
+it and it holds nothing else.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from pathlib import Path
 from control.ctl.errors import CtlError
 from control.ctl.node import bpffs, containers, preflight, processes
 from control.ctl.node.parts import PARTS, Layout
-from control.ctl.node.state import Lock, Settings
+from control.ctl.node.state import Lock, NodeSettings
 from control.ctl.node.supervisor import Supervisor
-from control.ctl.progress import Progress
+from control.ctl.progress import TerminalProgress
 from control.standalone.kubelet.cgroups import ownermark
 from control.standalone.kubelet.cgroups.directories import CgroupError, CgroupTree
 
-CGROUP_ROUNDS = 250
-ROUND_SECONDS = 0.02
+MAX_CGROUP_POLLS = 250
+POLL_S = 0.02
 MOUNTINFO = Path("/proc/self/mountinfo")
 
 
 @dataclass
 class Leftovers:
-    """What was found after everything was stopped; empty lists are the good case."""
+    """What is left after everything was stopped; normally all lists are empty."""
 
     processes: list[str] = field(default_factory=list)
     cgroups: list[str] = field(default_factory=list)
@@ -38,18 +38,18 @@ class Leftovers:
     files: list[str] = field(default_factory=list)
 
     def lines(self) -> list[str]:
-        """One line a kind: how many, and which."""
+        """One line per kind: how many, and which."""
         return [
-            f"{kind}: none" if not found else f"{kind}: {len(found)} left: {', '.join(found[:5])}"
-            for kind, found in vars(self).items()
+            f"{kind}: none" if not left else f"{kind}: {len(left)} left: {', '.join(left[:5])}"
+            for kind, left in vars(self).items()
         ]
 
     def __bool__(self) -> bool:
         return any(vars(self).values())
 
 
-def down(state_dir: Path, *, purge: bool = False, progress: Progress) -> Leftovers:
-    """Take the node down and say what remains. Raises CtlError when it can't even look."""
+def down(state_dir: Path, *, purge: bool = False, progress: TerminalProgress) -> Leftovers:
+    """Take the node down; returns what remains. Raises CtlError when that cannot be determined."""
     if not state_dir.exists():
         progress.good(f"nothing to do: {state_dir} does not exist")
         return Leftovers()
@@ -57,14 +57,16 @@ def down(state_dir: Path, *, purge: bool = False, progress: Progress) -> Leftove
     with Lock(state_dir):
         supervisor = Supervisor(state_dir)
         settings = supervisor.state.settings
-        made = _ours(preflight.made_by_kubelet(layout.kubelet_root), state_dir)  # before the kubelet forgets them
+        made = _own_cgroups(
+            preflight.made_by_kubelet(layout.kubelet_root), state_dir
+        )  # before the kubelet removes its record
         for part in reversed(PARTS):
             if part.runtime and not supervisor.running(part.name):
-                continue  # nobody asked for it, or it is gone: what it left is cleaned below
+                continue  # not used, or already gone; its leftovers are removed below
             with progress.step(part.name) as step:
                 orderly = supervisor.stop(part.name, part.stop_seconds)
                 step.done({None: "did not run", True: "stopped", False: "had to be killed"}[orderly])
-        with progress.step("what killed parts left") as step:
+        with progress.step("leftovers of killed parts") as step:
             step.done(clean(state_dir, made, settings.bpf_pin_dir if settings is not None else ""))
         if purge:
             with progress.step(f"files in {state_dir}") as step:
@@ -74,7 +76,7 @@ def down(state_dir: Path, *, purge: bool = False, progress: Progress) -> Leftove
 
 
 def clean(state_dir: Path, made: list[str], pin_dir: str) -> str:
-    """Remove what orderly stops would have removed; says what there was. `pin_dir` may be empty: none."""
+    """Remove what orderly stops would have removed; returns a description. `pin_dir`: empty for none."""
     done = []
     cleared = containers.clear(state_dir, _tree())
     if made and remove_cgroups(made):
@@ -83,9 +85,9 @@ def clean(state_dir: Path, made: list[str], pin_dir: str) -> str:
     if cleared:
         done.append("containerd's mounts and shims")
     strays = _wait_strays(state_dir)
-    for one in strays:
-        processes.send(one.id, signal.SIGKILL)
-        processes.wait_gone(one.id, 5.0)
+    for stray in strays:
+        processes.send(stray.id, signal.SIGKILL)
+        processes.wait_gone(stray.id, 5.0)
     if strays:
         done.append(f"{len(strays)} processes")
     if pin_dir:
@@ -93,20 +95,20 @@ def clean(state_dir: Path, made: list[str], pin_dir: str) -> str:
         if removed := bpffs.remove_pins(directory):
             done.append(f"{removed} pinned BPF objects")
         mount = bpffs.mount_point(directory)
-        if bpffs.is_ours(mount) and bpffs.unmount(mount) is None:
+        if bpffs.is_koordlet_mount(mount) and bpffs.unmount(mount) is None:
             done.append(f"the mount {mount}")
     return ", ".join(done) + " removed" if done else "nothing"
 
 
-def _wait_strays(state_dir: Path) -> list[processes.Marked]:
-    """Marked processes that do not end by themselves: a container's shim does once its container is gone."""
-    found: list[processes.Marked] = []
+def _wait_strays(state_dir: Path) -> list[processes.MarkedProcess]:
+    """Marked processes that do not end by themselves; a container's shim ends soon after its container."""
+    strays: list[processes.MarkedProcess] = []
     for _ in range(100):
-        found = processes.marked(state_dir)
-        if not found:
+        strays = processes.marked(state_dir)
+        if not strays:
             break
-        time.sleep(ROUND_SECONDS)
-    return found
+        time.sleep(POLL_S)
+    return strays
 
 
 def _tree() -> CgroupTree | None:
@@ -116,55 +118,57 @@ def _tree() -> CgroupTree | None:
         return None
 
 
-def _ours(made: list[str], state_dir: Path) -> list[str]:
-    """Without groups that have meanwhile become another node's: it reclaimed them while we were dead."""
+def _own_cgroups(made: list[str], state_dir: Path) -> list[str]:
+    """Without groups that another node has taken over since, while this one was dead."""
     tree = _tree()
     owners = {path: ownermark.read(tree, path) for path in made} if tree is not None else {}
     return [path for path in made if (owner := owners.get(path)) is None or owner.state_dir == str(state_dir)]
 
 
 def remove_cgroups(made: list[str]) -> bool:
-    """Kill and remove the groups in `made` (parents first); False when there were none any more."""
+    """Kill and remove the groups in `made` (parents first); False when none existed."""
     tree = _tree()
     roots = [path for path in made if tree is not None and tree.exists(path)]
     if tree is None or not roots:
         return False
     for path in reversed(roots):
-        for _ in range(CGROUP_ROUNDS):
+        for _ in range(MAX_CGROUP_POLLS):
             try:
                 tree.kill(path)
                 if tree.remove(path):
                     break
             except CgroupError as error:
                 raise CtlError(f"cgroup {path}: {error.strerror}", "koordctl down needs root.") from error
-            time.sleep(ROUND_SECONDS)
+            time.sleep(POLL_S)
     return True
 
 
 def _forget_cgroups(kubelet_root: Path) -> None:
-    """The kubelet's own note of what it made is void; a group of that name made by others later is theirs."""
+    """Remove the kubelet's record of its cgroups: a group of that name created later is not its own."""
     tree, made = _tree(), preflight.made_by_kubelet(kubelet_root)
     if tree is not None and not any(tree.exists(path) for path in made):
         (kubelet_root / "cgroups.json").unlink(missing_ok=True)
 
 
-def leftovers(state_dir: Path, made: list[str], settings: Settings | None, *, purged: bool) -> Leftovers:
-    """Look everywhere."""
-    found = Leftovers(processes=[one.title for one in processes.marked(state_dir)])
+def leftovers(state_dir: Path, made: list[str], settings: NodeSettings | None, *, purged: bool) -> Leftovers:
+    """Check for everything that may be left."""
+    remaining = Leftovers(processes=[process.title for process in processes.marked(state_dir)])
     tree = _tree()
     if tree is not None:
-        found.cgroups = [path for path in made if tree.exists(path)]
-        found.processes += [f"pid {pid} in {path}" for path in found.cgroups for pid in sorted(tree.pids(path))]
-    found.mounts = [point for point in _mount_points() if Path(point).is_relative_to(state_dir)]
+        remaining.cgroups = [path for path in made if tree.exists(path)]
+        remaining.processes += [f"pid {pid} in {path}" for path in remaining.cgroups for pid in sorted(tree.pids(path))]
+    remaining.mounts = [point for point in _mount_points() if Path(point).is_relative_to(state_dir)]
     if settings is not None and settings.bpf_pin_dir:
         directory = Path(settings.bpf_pin_dir)
-        found.pins = [str(path) for path in bpffs.pins(directory)] or ([str(directory)] if directory.exists() else [])
+        remaining.pins = [str(path) for path in bpffs.pins(directory)] or (
+            [str(directory)] if directory.exists() else []
+        )
         mount = bpffs.mount_point(directory)
-        if bpffs.is_ours(mount) and not bpffs.others(mount):
-            found.mounts.append(str(mount))
+        if bpffs.is_koordlet_mount(mount) and not bpffs.foreign_entries(mount):
+            remaining.mounts.append(str(mount))
     if purged and state_dir.exists():
-        found.files = [str(state_dir)]
-    return found
+        remaining.files = [str(state_dir)]
+    return remaining
 
 
 def _mount_points() -> list[str]:

@@ -1,4 +1,4 @@
-"""The parts of a node: command line, port, and how to tell that each is ready. Start order is the order here."""
+"""The parts of a node: command line, port, and readiness check of each. They start in this order."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ import aiohttp
 
 from control.ctl.manifests.cluster import KOORDLET, KUBELET, MANAGER, SCHEDULER, scheduler_configuration
 from control.ctl.node import cluster, containers
-from control.ctl.node.state import Settings
+from control.ctl.node.state import NodeSettings
 from control.ctl.views.koordletclient import KoordletUnreachable, fetch_ready, fetch_top
 from koordlet.api.core import Node
 from koordlet.kube import Client, Config, KubeError
 
-ASK_SECONDS = 3.0
+REQUEST_TIMEOUT_S = 3.0
 PODS = "pods"
-"""koordlet's check that fails as long as the node has no pod at all, as every fresh one."""
+"""koordlet's check that fails while the node has no pod, as on every new node."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where everything of one state directory is."""
+    """Paths in one state directory."""
 
     root: Path
 
@@ -49,31 +49,31 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """`problem` asks the part whether it is ready: None, or why not (yet)."""
+    """One part. `problem`: None when the part is ready, else the reason."""
 
     name: str
-    argv: Callable[[Layout, Settings], list[str]]
-    port: Callable[[Settings], int] | None
-    """Where it serves; None: on a socket file only."""
-    problem: Callable[[Layout, Settings], Awaitable[str | None]]
+    argv: Callable[[Layout, NodeSettings], list[str]]
+    port: Callable[[NodeSettings], int] | None
+    """Its port; None: it serves on a unix socket only."""
+    problem: Callable[[Layout, NodeSettings], Awaitable[str | None]]
     ready_seconds: float
     stop_seconds: float
-    environ: Callable[[Layout, Settings], Mapping[str, str]] = lambda _, __: {}
+    environ: Callable[[Layout, NodeSettings], Mapping[str, str]] = lambda _, __: {}
     files: Callable[[Layout], Mapping[Path, str]] = lambda _: {}
-    """Written before it is started."""
-    before: Callable[[Layout, Settings], None] = lambda _, __: None
-    """Done before it is started."""
-    after: Callable[[Layout, Settings], Awaitable[None]] | None = None
-    """Done once when it is ready after a start."""
+    """Files written before the start."""
+    before: Callable[[Layout, NodeSettings], None] = lambda _, __: None
+    """Called before the start."""
+    after: Callable[[Layout, NodeSettings], Awaitable[None]] | None = None
+    """Called once when the part is ready after a start."""
     runtime: str = ""
-    """Only there when pods run as this; "": always."""
+    """Only started with this container runtime; "": always."""
 
 
 def _module(name: str, *flags: str) -> list[str]:
     return [sys.executable, "-m", name, *flags]
 
 
-def _apiserver(layout: Layout, settings: Settings) -> list[str]:
+def _apiserver(layout: Layout, settings: NodeSettings) -> list[str]:
     return _module(
         "control.standalone.apiserver",
         f"--data-dir={layout.root / 'apiserver'}",
@@ -82,7 +82,7 @@ def _apiserver(layout: Layout, settings: Settings) -> list[str]:
     )
 
 
-def _manager(layout: Layout, settings: Settings) -> list[str]:
+def _manager(layout: Layout, settings: NodeSettings) -> list[str]:
     address = f"127.0.0.1:{settings.manager_port}"
     return _module(
         "control.manager",
@@ -91,11 +91,11 @@ def _manager(layout: Layout, settings: Settings) -> list[str]:
         f"--health-probe-addr={address}",
         "--enable-pprof=false",
         "--webhook-bind-address=127.0.0.1",
-        "--enable-leader-election=false",  # it is the only one: a new one need not wait for a lease
+        "--enable-leader-election=false",  # it is the only replica: a new one need not wait for a lease
     )
 
 
-def _manager_environ(layout: Layout, settings: Settings) -> dict[str, str]:
+def _manager_environ(layout: Layout, settings: NodeSettings) -> dict[str, str]:
     return {
         "WEBHOOK_HOST": "127.0.0.1",
         "WEBHOOK_PORT": str(settings.webhook_port),
@@ -103,7 +103,7 @@ def _manager_environ(layout: Layout, settings: Settings) -> dict[str, str]:
     }
 
 
-def _scheduler(layout: Layout, settings: Settings) -> list[str]:
+def _scheduler(layout: Layout, settings: NodeSettings) -> list[str]:
     return _module(
         "control.scheduler",
         f"--kubeconfig={layout.kubeconfig(SCHEDULER)}",
@@ -114,7 +114,7 @@ def _scheduler(layout: Layout, settings: Settings) -> list[str]:
     )
 
 
-def _kubelet(layout: Layout, settings: Settings) -> list[str]:
+def _kubelet(layout: Layout, settings: NodeSettings) -> list[str]:
     return _module(
         "control.standalone.kubelet",
         f"--kubeconfig={layout.kubeconfig(KUBELET)}",
@@ -129,11 +129,11 @@ def _kubelet(layout: Layout, settings: Settings) -> list[str]:
     )
 
 
-def _runtimeproxy(layout: Layout, settings: Settings) -> list[str]:
+def _runtimeproxy(layout: Layout, settings: NodeSettings) -> list[str]:
     return _module("runtimeproxy", *containers.proxy_flags(layout.root, settings))
 
 
-def _koordlet(layout: Layout, settings: Settings) -> list[str]:
+def _koordlet(layout: Layout, settings: NodeSettings) -> list[str]:
     return _module(
         "koordlet",
         f"--kubeconfig={layout.kubeconfig(KOORDLET)}",
@@ -150,11 +150,11 @@ def _koordlet(layout: Layout, settings: Settings) -> list[str]:
     )
 
 
-async def _apiserver_problem(layout: Layout, settings: Settings) -> str | None:
+async def _apiserver_problem(layout: Layout, settings: NodeSettings) -> str | None:
     if not layout.admin_kubeconfig.exists():
         return "has not written admin.kubeconfig yet"
     try:
-        async with Client(Config.load(layout.admin_kubeconfig, timeout=ASK_SECONDS)) as client:
+        async with Client(Config.load(layout.admin_kubeconfig, timeout=REQUEST_TIMEOUT_S)) as client:
             if not client.config.server.endswith(f":{settings.apiserver_port}"):
                 return "admin.kubeconfig still names another port"
             await client.raw("GET", "/readyz", accept="*/*")
@@ -163,30 +163,30 @@ async def _apiserver_problem(layout: Layout, settings: Settings) -> str | None:
     return None
 
 
-async def _containerd_problem(layout: Layout, _: Settings) -> str | None:
+async def _containerd_problem(layout: Layout, _: NodeSettings) -> str | None:
     return await containers.problem(layout.root)
 
 
-async def _containerd_after(layout: Layout, _: Settings) -> None:
+async def _containerd_after(layout: Layout, _: NodeSettings) -> None:
     await containers.after(layout.root)
 
 
-async def _runtimeproxy_problem(_: Layout, settings: Settings) -> str | None:
+async def _runtimeproxy_problem(_: Layout, settings: NodeSettings) -> str | None:
     return await _not_ok(f"http://127.0.0.1:{settings.runtimeproxy_port}/healthz")
 
 
-async def _manager_problem(_: Layout, settings: Settings) -> str | None:
+async def _manager_problem(_: Layout, settings: NodeSettings) -> str | None:
     return await _not_ok(f"{settings.manager_url}/readyz")
 
 
-async def _scheduler_problem(_: Layout, settings: Settings) -> str | None:
-    return await _not_ok(f"{settings.scheduler_url}/apis/v1/__services__")  # answers once it schedules
+async def _scheduler_problem(_: Layout, settings: NodeSettings) -> str | None:
+    return await _not_ok(f"{settings.scheduler_url}/apis/v1/__services__")  # responds once scheduling has started
 
 
 async def _not_ok(url: str) -> str | None:
-    """None when a page answers 200, else what it says."""
+    """None when `url` responds with status 200, else the response's text."""
     try:
-        timeout = aiohttp.ClientTimeout(total=ASK_SECONDS)
+        timeout = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S)
         async with aiohttp.ClientSession(timeout=timeout) as session, session.get(url) as response:
             text = (await response.text())[:300].strip()
             return None if response.status == 200 else text
@@ -194,19 +194,19 @@ async def _not_ok(url: str) -> str | None:
         return str(error) or type(error).__name__
 
 
-async def _kubelet_problem(layout: Layout, settings: Settings) -> str | None:
+async def _kubelet_problem(layout: Layout, settings: NodeSettings) -> str | None:
     url = f"https://127.0.0.1:{settings.kubelet_port}/healthz"
     headers = {"Authorization": f"Bearer {cluster.admin_token(layout.admin_kubeconfig)}"}
     try:
-        timeout = aiohttp.ClientTimeout(total=ASK_SECONDS)
-        # The kubelet's certificate is its own; what proves it ours is that it accepts our token.
+        timeout = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S)
+        # The kubelet's certificate is self-signed. It is verified by its accepting koordctl's token.
         async with (
             aiohttp.ClientSession(timeout=timeout) as session,
             session.get(url, headers=headers, ssl=False) as response,
         ):
             if response.status != 200:
                 return f"HTTP {response.status}: {(await response.text())[:200].strip()}"
-        async with Client(Config.load(layout.admin_kubeconfig, timeout=ASK_SECONDS)) as client:
+        async with Client(Config.load(layout.admin_kubeconfig, timeout=REQUEST_TIMEOUT_S)) as client:
             node = await client.get(Node, settings.node_name)
     except (aiohttp.ClientError, TimeoutError, OSError, KubeError) as error:
         return str(error) or type(error).__name__
@@ -214,7 +214,7 @@ async def _kubelet_problem(layout: Layout, settings: Settings) -> str | None:
     return None if ready is not None and ready.status == "True" else "Node is not Ready"
 
 
-async def _koordlet_problem(_: Layout, settings: Settings) -> str | None:
+async def _koordlet_problem(_: Layout, settings: NodeSettings) -> str | None:
     try:
         readiness = await fetch_ready(settings.koordlet_url)
         failed = [f"{name}: {reason}" for name, reason in readiness.items() if reason is not None and name != PODS]
@@ -272,6 +272,6 @@ PARTS = (
 NAMES = tuple(part.name for part in PARTS)
 
 
-def of(settings: Settings) -> list[Part]:
+def of(settings: NodeSettings) -> list[Part]:
     """The parts of a node with these settings, in start order."""
     return [part for part in PARTS if part.runtime in ("", settings.runtime)]

@@ -1,6 +1,6 @@
-"""May a node be brought up here? Asks the machine once; the rules over the answers are pure.
+"""Checks whether a node can run on this machine. `collect_facts` reads the machine; the rules over the facts are pure.
 
-Refusals say what is missing and what works without it.
+An error states what is missing, and what works without it.
 """
 
 from __future__ import annotations
@@ -22,39 +22,39 @@ from control.standalone.kubelet.cgroups.naming import CgroupNames, Driver
 from control.standalone.kubelet.cgroups.ownermark import CgroupOwner
 
 CGROUP_MOUNT = Path("/sys/fs/cgroup")
-OFFERED = range(20_000, 32_000)
-"""Ports below net.ipv4.ip_local_port_range, above what daemons have by convention."""
-WITHOUT_ROOT = (
-    "Without root there still are: `koordlet --standalone --probes=off` (the same metrics without eBPF, for cgroups "
-    "you may read) and `koordctl top`/`koordctl status` against any koordlet."
+FREE_PORT_RANGE = range(20_000, 32_000)
+"""Free ports are chosen below net.ipv4.ip_local_port_range and above conventional daemon ports."""
+NO_ROOT_HINT = (
+    "Without root you can use `koordlet --standalone --probes=off` (the same metrics without eBPF, for cgroups that "
+    "you may read) and `koordctl top`/`koordctl status` with any koordlet."
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
-    """What the rules look at."""
+class HostFacts:
+    """Facts about the machine for the rules."""
 
     uid: int
     cgroups_problem: str = ""
     cgroups_writable: bool = True
     kubepods: tuple[str, ...] = ()
-    """Kubepods roots that exist, with every driver's name."""
+    """Existing kubepods roots, in every driver's naming."""
     made: frozenset[str] = frozenset()
-    """Cgroups that the stand-in kubelet of this state directory has made."""
+    """Cgroups that the stand-in kubelet of this state directory has created."""
     others: Mapping[str, CgroupOwner] = field(default_factory=dict)
-    """Kubepods root -> the other node whose it is by its mark."""
+    """Kubepods root -> the other node that owns it, by its mark."""
     busy_ports: Mapping[str, int] = field(default_factory=dict)
-    """Part -> port it wants and somebody else has."""
+    """Part -> its port, which another process uses."""
 
 
-def gather(kubelet_root: Path, ports: Mapping[str, int], mount: Path = CGROUP_MOUNT) -> Facts:
-    """Look at the machine. `ports` are those of parts that do not run yet."""
+def collect_facts(kubelet_root: Path, ports: Mapping[str, int], mount: Path = CGROUP_MOUNT) -> HostFacts:
+    """Read the machine. `ports`: those of parts that do not run yet."""
     tree, problem = None, ""
     try:
         tree = CgroupTree.discover(mount)
     except CgroupError as error:
         problem = str(error.strerror or error)
-    return Facts(
+    return HostFacts(
         uid=os.geteuid(),
         cgroups_problem=problem,
         cgroups_writable=tree is not None and all(os.access(root, os.W_OK) for root in tree.roots.values()),
@@ -65,19 +65,19 @@ def gather(kubelet_root: Path, ports: Mapping[str, int], mount: Path = CGROUP_MO
     )
 
 
-def refuse(facts: Facts, wanted: Collection[str]) -> None:
+def refuse(facts: HostFacts, wanted: Collection[str]) -> None:
     """Raise CtlError unless the parts `wanted` can be started."""
     needs_root = set(wanted) & {"kubelet", "koordlet"}
     if needs_root and facts.uid != 0:
         parts = " and ".join(sorted(needs_root))
         raise CtlError(
-            f"not root: {parts} must make cgroups, signal other users' processes and load BPF programs", WITHOUT_ROOT
+            f"not root: {parts} must create cgroups, signal other users' processes and load BPF programs", NO_ROOT_HINT
         )
     if "kubelet" in wanted and facts.cgroups_problem:
         raise CtlError(
             f"no usable cgroups: {facts.cgroups_problem}",
             "Mount cgroup v2, or the v1 hierarchies cpu, cpuset and memory, at /sys/fs/cgroup; "
-            "`koordctl up --without kubelet,koordlet` gives API server and manager alone.",
+            "`koordctl up --without kubelet,koordlet` starts API server, manager and scheduler only.",
         )
     if "kubelet" in wanted and not facts.cgroups_writable:
         raise CtlError(
@@ -87,32 +87,32 @@ def refuse(facts: Facts, wanted: Collection[str]) -> None:
     for name, owner in facts.others.items():
         if "kubelet" in wanted:
             raise CtlError(
-                f"cgroup /{name} exists already: the node of {owner.state_dir} (kubelet pid {owner.pid}) has it",
-                f"Take that one down first: koordctl down --state-dir {owner.state_dir}",
+                f"cgroup /{name} exists already: it belongs to the node of {owner.state_dir} (kubelet pid {owner.pid})",
+                f"Take that node down first: koordctl down --state-dir {owner.state_dir}",
             )
     foreign = [name for name in facts.kubepods if name not in facts.made]
     if "kubelet" in wanted and foreign:
         raise CtlError(
-            f"cgroup /{foreign[0]} exists already: a kubelet runs on this machine, or ran and left it",
+            f"cgroup /{foreign[0]} exists already: a kubelet runs or has run on this machine",
             "On a node of a cluster, run koordlet against that kubelet (deploy/) and use `koordctl top`. For a node of "
             "another `koordctl up`, take it down first: koordctl down --state-dir <its directory>. A leftover without "
             f"processes goes with: find {CGROUP_MOUNT} -depth -type d -path '*/{foreign[0]}*' -exec rmdir {{}} +",
         )
     for part, port in facts.busy_ports.items():
         option = "--port" if part == "apiserver" else f"--{part}-port"
-        raise CtlError(f"port {port} for {part} is in use", f"Choose another with {option} (0 takes a free one).")
+        raise CtlError(f"port {port} for {part} is in use", f"Choose another with {option} (0: a free one).")
 
 
 def other_nodes(tree: CgroupTree, own: Path) -> dict[str, CgroupOwner]:
-    """Kubepods root -> whose it is, of those that nodes of other state directories than `own` have for themselves."""
-    found: dict[str, CgroupOwner] = {}
+    """Kubepods root -> owner, for roots that belong only to nodes of other state directories than `own`."""
+    owners: dict[str, CgroupOwner] = {}
     for names in map(CgroupNames, Driver):
         owner = ownermark.read(tree, names.root())
         if owner is None or owner.state_dir == str(own):
             continue
-        if not ownermark.foreign_groups(tree, names, owner.state_dir):  # else a real kubelet has taken it over since
-            found[names.root()] = owner
-    return found
+        if not ownermark.foreign_groups(tree, names, owner.state_dir):  # else a real kubelet has taken it over
+            owners[names.root()] = owner
+    return owners
 
 
 def kubepods_roots() -> list[str]:
@@ -120,7 +120,7 @@ def kubepods_roots() -> list[str]:
 
 
 def made_by_kubelet(kubelet_root: Path) -> list[str]:
-    """The cgroups that the stand-in kubelet wrote down before it made them; parents first."""
+    """The cgroups that the stand-in kubelet has recorded before it created them; parents first."""
     try:
         made = json.loads((kubelet_root / "cgroups.json").read_bytes()).get("made", [])
     except FileNotFoundError:
@@ -129,7 +129,7 @@ def made_by_kubelet(kubelet_root: Path) -> list[str]:
 
 
 def port_busy(port: int, host: str = "127.0.0.1") -> bool:
-    """Does somebody listen there? 0 is never busy."""
+    """Whether a process listens on the port; 0 is never busy."""
     if port == 0:
         return False
     with socket.socket() as probe:
@@ -144,13 +144,17 @@ def port_busy(port: int, host: str = "127.0.0.1") -> bool:
 
 
 def free_ports(count: int) -> list[int]:
-    """So many different free ports, of those that the kernel gives to nobody unasked: a client may have been given one
-    of the others before its server begins."""
-    return list(itertools.islice((port for port in random.sample(OFFERED, len(OFFERED)) if not port_busy(port)), count))
+    """`count` different free ports, outside the range from which the kernel assigns client ports: a client may get one
+    of those before the server starts."""
+    return list(
+        itertools.islice(
+            (port for port in random.sample(FREE_PORT_RANGE, len(FREE_PORT_RANGE)) if not port_busy(port)), count
+        )
+    )
 
 
-def unknown_parts(given: Iterable[str], known: Collection[str]) -> None:
-    """Raise CtlError for a part that there is not."""
-    for name in given:
+def refuse_unknown_parts(names: Iterable[str], known: Collection[str]) -> None:
+    """Raise CtlError for an unknown part."""
+    for name in names:
         if name not in known:
-            raise CtlError(f"there is no part named {name!r}", f"Parts are: {', '.join(known)}.")
+            raise CtlError(f"unknown part {name!r}", f"Parts are: {', '.join(known)}.")

@@ -1,8 +1,8 @@
-"""Processes by pid and start time, so that a reused pid is never mistaken for one of ours.
+"""Processes by pid and start time, so that a reused pid is never mistaken for the original process.
 
-Every part is started with `MARK` in its environment. A process that `up` started but could not write down any more
-(killed in between) is found again by it, and `down` uses it to prove that nothing is left. Children inherit the mark:
-the kubelet's container shims carry it, a container's own command does not (its environment is the pod's).
+Every part starts with `MARK` in its environment. By it, a process is identified that `up` started but was killed before
+recording, and `down` verifies that nothing is left. Children inherit the mark: the kubelet's container shims have it, a
+container's own command does not (it has the pod's environment).
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from pathlib import Path
 import msgspec
 
 MARK = "KOORDCTL_STATE_DIR"
-"""Environment variable that names the state directory a process belongs to."""
+"""Environment variable with the state directory of a process."""
 PART = "KOORDCTL_PART"
-"""Environment variable that names the part."""
+"""Environment variable with the part's name."""
 
 PROC = Path("/proc")
 _TICK = os.sysconf("SC_CLK_TCK")
@@ -27,15 +27,15 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class ProcessId(msgspec.Struct, frozen=True):
-    """One process for good: its pid and field 22 of /proc/<pid>/stat (clock ticks since boot)."""
+    """Identifies one process: its pid and field 22 of /proc/<pid>/stat (clock ticks since boot)."""
 
     pid: int
     starttime: int
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessUse:
-    """What a process has used so far: bytes resident, CPU seconds, seconds since its start."""
+class ProcessUsage:
+    """A process's usage so far: resident bytes, CPU seconds, seconds since its start."""
 
     rss: int
     cpu_seconds: float
@@ -43,8 +43,8 @@ class ProcessUse:
 
 
 @dataclass(frozen=True, slots=True)
-class Marked:
-    """A live process that carries our mark."""
+class MarkedProcess:
+    """A live process with the mark."""
 
     id: ProcessId
     part: str
@@ -56,7 +56,7 @@ class Marked:
 
 
 def _stat(pid: int, proc: Path) -> list[str] | None:
-    """Fields of /proc/<pid>/stat from the third (state) on; None when the process is gone."""
+    """Fields of /proc/<pid>/stat from the third (state) on; None when the process has ended."""
     try:
         text = (proc / str(pid) / "stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -65,7 +65,7 @@ def _stat(pid: int, proc: Path) -> list[str] | None:
 
 
 def identify(pid: int, proc: Path = PROC) -> ProcessId | None:
-    """Who has this pid now; None for nobody and for a zombie, which is as good as nobody."""
+    """The process that has this pid now; None for none and for a zombie."""
     fields = _stat(pid, proc)
     if fields is None or fields[0] in "ZX":
         return None
@@ -73,17 +73,17 @@ def identify(pid: int, proc: Path = PROC) -> ProcessId | None:
 
 
 def alive(process: ProcessId, proc: Path = PROC) -> bool:
-    """Is it still this very process?"""
+    """Whether this process still runs."""
     return identify(process.pid, proc) == process
 
 
-def use(process: ProcessId, proc: Path = PROC) -> ProcessUse | None:
+def usage(process: ProcessId, proc: Path = PROC) -> ProcessUsage | None:
     """Resources used so far; None when the process has ended."""
     fields = _stat(process.pid, proc)
     if fields is None or int(fields[19]) != process.starttime:
         return None
     uptime = float((proc / "uptime").read_text().split()[0])
-    return ProcessUse(
+    return ProcessUsage(
         rss=int(fields[21]) * _PAGE,
         cpu_seconds=(int(fields[11]) + int(fields[12])) / _TICK,
         uptime=max(uptime - process.starttime / _TICK, 0.0),
@@ -97,7 +97,7 @@ def send(process: ProcessId, number: signal.Signals) -> bool:
     except ProcessLookupError:
         return False
     try:
-        if not alive(process):  # asked after the pidfd is open: from here on the pid cannot change hands
+        if not alive(process):  # checked after the pidfd was opened: it cannot refer to another process from here on
             return False
         signal.pidfd_send_signal(fd, number)
     except ProcessLookupError:
@@ -108,7 +108,7 @@ def send(process: ProcessId, number: signal.Signals) -> bool:
 
 
 def wait_gone(process: ProcessId, seconds: float) -> bool:
-    """Wait for its end; False when it still lives after `seconds`."""
+    """Wait for the process's end; False when it still runs after `seconds`."""
     try:
         fd = os.pidfd_open(process.pid)
     except ProcessLookupError:
@@ -124,7 +124,7 @@ def wait_gone(process: ProcessId, seconds: float) -> bool:
 
 
 def stop(process: ProcessId, seconds: float) -> bool:
-    """SIGTERM, wait, SIGKILL if need be. True when it ended by itself (or had ended before)."""
+    """SIGTERM, wait, SIGKILL if needed. True when it ended after SIGTERM (or had ended before)."""
     if not send(process, signal.SIGTERM) or wait_gone(process, seconds):
         return True
     send(process, signal.SIGKILL)
@@ -132,10 +132,10 @@ def stop(process: ProcessId, seconds: float) -> bool:
     return False
 
 
-def marked(state_dir: Path, proc: Path = PROC) -> list[Marked]:
+def marked(state_dir: Path, proc: Path = PROC) -> list[MarkedProcess]:
     """All live processes that belong to `state_dir`, by pid."""
-    wanted = f"{MARK}={state_dir}"
-    found = []
+    mark = f"{MARK}={state_dir}"
+    found_processes: list[MarkedProcess] = []
     for entry in proc.iterdir():
         if not entry.name.isdecimal() or int(entry.name) == os.getpid():
             continue
@@ -143,22 +143,22 @@ def marked(state_dir: Path, proc: Path = PROC) -> list[Marked]:
             environ = (entry / "environ").read_bytes().decode(errors="replace").split("\0")
             argv = (entry / "cmdline").read_bytes().decode(errors="replace").rstrip("\0").split("\0")
         except (FileNotFoundError, ProcessLookupError, PermissionError):
-            continue  # gone meanwhile, or not ours to look at
-        if wanted not in environ:
+            continue  # ended meanwhile, or not readable
+        if mark not in environ:
             continue
         process = identify(int(entry.name), proc)
         if process is not None:
             part = next((e.partition("=")[2] for e in environ if e.startswith(f"{PART}=")), "")
-            found.append(Marked(process, part, tuple(argv)))
-    return sorted(found, key=lambda one: one.id.pid)
+            found_processes.append(MarkedProcess(process, part, tuple(argv)))
+    return sorted(found_processes, key=lambda process: process.id.pid)
 
 
 def cpu_share(process: ProcessId, seconds: float) -> float | None:
-    """Cores used over the next `seconds`; None when it ended."""
-    before = use(process)
+    """Cores used over the next `seconds`; None when the process ended."""
+    before = usage(process)
     began = time.monotonic()
     time.sleep(seconds)
-    after = use(process)
+    after = usage(process)
     if before is None or after is None:
         return None
     return (after.cpu_seconds - before.cpu_seconds) / (time.monotonic() - began)

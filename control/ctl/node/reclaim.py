@@ -1,8 +1,8 @@
-"""What nodes that were killed whole have left on this machine: found by the marks on their cgroups, and removed.
+"""Removes what killed nodes have left on this machine, identified by the marks on their cgroups.
 
-`down` of such a node would do the same, but nobody may be left who knows its state directory, or it is gone. Removed
-are the kubepods cgroups that the mark is on with the processes in them, its container shims and its BPF pins; files
-stay. A node is dead when neither its kubelet nor another part of it runs.
+`down` of such a node would do the same, but its state directory may be unknown or removed. Removed are the marked
+kubepods cgroups with the processes in them, container shims and BPF pins; files stay. A node is dead when neither its
+kubelet nor another of its parts runs.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from control.standalone.kubelet.cgroups.directories import CgroupError, CgroupTr
 from control.standalone.kubelet.cgroups.ownermark import CgroupOwner
 
 
-def lives(owner: CgroupOwner) -> bool:
-    """Does anything of its node run, containers not counted? They outlive it."""
+def is_alive(owner: CgroupOwner) -> bool:
+    """Whether a part of its node runs. Containers do not count, as they outlive it."""
     return owner.may_live() or any(
-        one.argv[1:2] == ("-m",) or is_part(one.argv)  # a part; a container's shim is neither
-        for one in processes.marked(Path(owner.state_dir))
+        process.argv[1:2] == ("-m",) or is_part(process.argv)  # a part; a container's shim matches neither
+        for process in processes.marked(Path(owner.state_dir))
     )
 
 
 def reclaim(own: Path, mount: Path = preflight.CGROUP_MOUNT) -> Iterator[str]:
-    """Clean up after dead nodes; a line for each. Raises CtlError when what is left can't be removed."""
+    """Clean up after dead nodes; yields a line for each. Raises CtlError when removal fails."""
     try:
         tree = CgroupTree.discover(mount)
     except CgroupError:
-        return  # preflight says so
+        return  # preflight reports it
     for root, owner in preflight.other_nodes(tree, own).items():
-        if lives(owner):
+        if is_alive(owner):
             continue
         state_dir = Path(owner.state_dir)
         if state_dir.is_dir():
-            with Lock(state_dir):  # somebody may be about to bring it up again
+            with Lock(state_dir):  # another koordctl may be starting it
                 done = clean(state_dir, [root], owner.pin_dir)
         else:
             done = clean(state_dir, [root], owner.pin_dir)

@@ -1,7 +1,7 @@
-"""What `up` remembers: settings and processes, in <state-dir>/state.json, whole or not at all.
+"""Settings and processes of a node, in <state-dir>/state.json, written atomically.
 
-One koordctl at a time works on a state directory: `Lock`. The file is written anew (fsync, rename) after every single
-start and stop. Process records of an earlier boot name nobody and are dropped.
+One koordctl at a time works on a state directory (`Lock`). The file is rewritten (fsync, rename) after every single
+start and stop. Process records of an earlier boot are dropped.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ LOCK_FILE = "lock"
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
-class Settings(msgspec.Struct, frozen=True):
-    """How a node is brought up; kept so that the next `up` does the same."""
+class NodeSettings(msgspec.Struct, frozen=True):
+    """Settings of a node, stored so that the next `up` uses the same."""
 
     node_name: str
     cgroup_driver: str = "cgroupfs"
@@ -39,9 +39,9 @@ class Settings(msgspec.Struct, frozen=True):
     report_interval: int = 60
     aggregate_duration: int = 300
     runtime: str = "auto"
-    """What pods run as: "containerd" or "process"; "auto" is not decided yet."""
+    """Container runtime: "containerd" or "process"; "auto" is not decided yet."""
     runtime_reason: str = ""
-    """Why it is not containerd, where that was to be decided."""
+    """Why "auto" did not choose containerd."""
 
     @property
     def koordlet_url(self) -> str:
@@ -57,7 +57,7 @@ class Settings(msgspec.Struct, frozen=True):
 
 
 class PartRecord(msgspec.Struct, frozen=True):
-    """One part as it was started last."""
+    """The last start of a part."""
 
     process: ProcessId
     argv: tuple[str, ...]
@@ -65,13 +65,13 @@ class PartRecord(msgspec.Struct, frozen=True):
     started_at: float
 
 
-class State(msgspec.Struct):
+class NodeState(msgspec.Struct):
     """The content of state.json."""
 
-    settings: Settings | None = None
+    settings: NodeSettings | None = None
     parts: dict[str, PartRecord] = msgspec.field(default_factory=dict)
     starting: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
-    """Command lines of parts that were about to be started."""
+    """Command lines of parts whose start was begun and not recorded yet."""
     boot_id: str = ""
 
 
@@ -79,13 +79,13 @@ def boot_id() -> str:
     return BOOT_ID.read_text().strip()
 
 
-def load(state_dir: Path) -> State:
-    """The state, empty when there is none; raises CtlError for a damaged file."""
+def load(state_dir: Path) -> NodeState:
+    """The state, empty when the file does not exist. Raises CtlError for a damaged file."""
     path = state_dir / STATE_FILE
     try:
-        state = msgspec.json.decode(path.read_bytes(), type=State)
+        state = msgspec.json.decode(path.read_bytes(), type=NodeState)
     except FileNotFoundError:
-        return State(boot_id=boot_id())
+        return NodeState(boot_id=boot_id())
     except PermissionError as error:
         raise CtlError(f"{path}: {error.strerror}", "Run koordctl as the user who ran `koordctl up` (root).") from error
     except msgspec.DecodeError as error:
@@ -98,12 +98,12 @@ def load(state_dir: Path) -> State:
     return state
 
 
-def save(state_dir: Path, state: State) -> None:
+def save(state_dir: Path, state: NodeState) -> None:
     atomicfile.write(state_dir / STATE_FILE, msgspec.json.format(msgspec.json.encode(state), indent=2) + b"\n")
 
 
 class Lock:
-    """`with Lock(state_dir):` holds the state directory, or raises CtlError naming who does."""
+    """`with Lock(state_dir):` locks the state directory, or raises CtlError with the holder's pid."""
 
     def __init__(self, state_dir: Path) -> None:
         self._path = state_dir / LOCK_FILE

@@ -1,7 +1,7 @@
-"""`koordctl status`: parts, probes, the Node and its NodeMetric, each as far as it can be asked.
+"""`koordctl status`: parts, probes, the Node and its NodeMetric, as far as each can be queried.
 
-Nothing here fails because another thing is missing: without Kubernetes there are the parts and koordlet, without
-`up` there is a lone koordlet, and what could not be asked says why.
+A missing source does not fail the others: without Kubernetes there are the parts and koordlet, without `up` there is
+koordlet alone. Each source that cannot be queried shows the reason.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rich.text import Text
 from control.ctl import text
 from control.ctl.node import containers, processes
 from control.ctl.node.parts import PARTS, Layout, of
-from control.ctl.node.state import State
+from control.ctl.node.state import NodeState
 from control.ctl.views.koordletclient import KoordletUnreachable, fetch_enforcement, fetch_ready, fetch_top
 from koordlet.api.core import Node
 from koordlet.api.crs.slo import NodeMetric
@@ -28,8 +28,8 @@ from koordlet.api.pages.enforcement import Enforcement
 from koordlet.api.pages.top import FeatureState
 from koordlet.kube import Client, Config, KubeError
 
-CPU_SECONDS = 0.5
-ASK_SECONDS = 3.0
+CPU_SAMPLE_S = 0.5
+REQUEST_TIMEOUT_S = 3.0
 
 
 class PartStatus(msgspec.Struct, rename="camel", omit_defaults=True):
@@ -47,7 +47,7 @@ class PartStatus(msgspec.Struct, rename="camel", omit_defaults=True):
 
 
 class KoordletStatus(msgspec.Struct, rename="camel", omit_defaults=True):
-    """What koordlet says of itself."""
+    """koordlet's own status."""
 
     url: str
     reachable: bool = False
@@ -68,7 +68,7 @@ class ConditionStatus(msgspec.Struct, rename="camel", omit_defaults=True):
     message: str = ""
 
 
-class NodeStatus(msgspec.Struct, rename="camel", omit_defaults=True):
+class KubernetesStatus(msgspec.Struct, rename="camel", omit_defaults=True):
     """The Node and its NodeMetric in the API server."""
 
     name: str = ""
@@ -78,39 +78,41 @@ class NodeStatus(msgspec.Struct, rename="camel", omit_defaults=True):
     metric_error: str = ""
 
 
-class Report(msgspec.Struct, rename="camel"):
-    """Everything; `-o json` prints it."""
+class StatusReport(msgspec.Struct, rename="camel"):
+    """The whole status; `-o json` prints it."""
 
     parts: list[PartStatus]
     koordlet: KoordletStatus
-    kubernetes: NodeStatus
+    kubernetes: KubernetesStatus
     pods: str = ""
-    """What pods are here, in words; empty when nothing was brought up"""
+    """How pods run here, in words; empty when nothing was brought up"""
 
 
-async def gather(state_dir: Path, state: State, *, koordlet_url: str, kubeconfig: str | None) -> Report:
-    """Ask all of them at once."""
+async def collect_status(
+    state_dir: Path, state: NodeState, *, koordlet_url: str, kubeconfig: str | None
+) -> StatusReport:
+    """Query all sources concurrently."""
     parts, koordlet = await asyncio.gather(_parts(state_dir, state), _koordlet(koordlet_url))
     admin = Layout(state_dir).admin_kubeconfig
-    found = kubeconfig or (str(admin) if admin.exists() else None)
+    path = kubeconfig or (str(admin) if admin.exists() else None)
     name = state.settings.node_name if state.settings is not None else koordlet.node
-    pods = containers.words(state.settings) if state.settings is not None else ""
-    return Report(parts, koordlet, await _kubernetes(found, name), pods)
+    pods = containers.describe_runtime(state.settings) if state.settings is not None else ""
+    return StatusReport(parts, koordlet, await _kubernetes(path, name), pods)
 
 
-async def _parts(state_dir: Path, state: State) -> list[PartStatus]:
+async def _parts(state_dir: Path, state: NodeState) -> list[PartStatus]:
     if state.settings is None:
         return []
     return list(await asyncio.gather(*(_part(state_dir, state, part.name) for part in of(state.settings))))
 
 
-async def _part(state_dir: Path, state: State, name: str) -> PartStatus:
+async def _part(state_dir: Path, state: NodeState, name: str) -> PartStatus:
     part = next(part for part in PARTS if part.name == name)
     record = state.parts.get(name)
     if record is None:
         return PartStatus(name, reason="not started")
-    used = processes.use(record.process)
-    if used is None or not processes.alive(record.process):
+    usage = processes.usage(record.process)
+    if usage is None or not processes.alive(record.process):
         return PartStatus(name, reason="ended; `koordctl up` starts it again", log=record.log)
     assert state.settings is not None
     problem, share = await asyncio.gather(
@@ -120,8 +122,8 @@ async def _part(state_dir: Path, state: State, name: str) -> PartStatus:
         name,
         running=True,
         pid=record.process.pid,
-        uptime_seconds=round(used.uptime, 1),
-        rss_bytes=used.rss,
+        uptime_seconds=round(usage.uptime, 1),
+        rss_bytes=usage.rss,
         cpu_cores=share,
         ready=problem is None,
         reason=problem or "",
@@ -130,7 +132,7 @@ async def _part(state_dir: Path, state: State, name: str) -> PartStatus:
 
 
 def _cpu_share(process: processes.ProcessId) -> float | None:
-    share = processes.cpu_share(process, CPU_SECONDS)
+    share = processes.cpu_share(process, CPU_SAMPLE_S)
     return None if share is None else round(share, 4)
 
 
@@ -153,63 +155,65 @@ async def _koordlet(url: str) -> KoordletStatus:
     )
 
 
-async def _kubernetes(kubeconfig: str | None, name: str) -> NodeStatus:
+async def _kubernetes(kubeconfig: str | None, name: str) -> KubernetesStatus:
     try:
-        config = Config.load(kubeconfig, user_agent="koordctl", timeout=ASK_SECONDS)
+        config = Config.load(kubeconfig, user_agent="koordctl", timeout=REQUEST_TIMEOUT_S)
     except KubeError as error:
-        return NodeStatus(name, error=str(error))
+        return KubernetesStatus(name, error=str(error))
     if not name:
-        return NodeStatus(error="the name of this Node is not known: neither `koordctl up` ran nor koordlet answers")
+        return KubernetesStatus(
+            error="the name of this Node is unknown: `koordctl up` has not run and koordlet does not respond"
+        )
     async with Client(config) as client:
         try:
             node = await client.get(Node, name)
         except KubeError as error:
-            return NodeStatus(name, error=str(error))
-        found = NodeStatus(
+            return KubernetesStatus(name, error=str(error))
+        status = KubernetesStatus(
             name,
             conditions=[ConditionStatus(c.type, c.status, c.reason, c.message) for c in node.status.conditions],
         )
         try:
             updated = (await client.get(NodeMetric, name)).status.update_time
         except KubeError as error:
-            found.metric_error = str(error)
-            return found
+            status.metric_error = str(error)
+            return status
     if updated is None:
-        found.metric_error = "not reported yet"
+        status.metric_error = "not reported yet"
     else:
-        found.metric_age_seconds = round(time.time() - updated.timestamp(), 1)
-    return found
+        status.metric_age_seconds = round(time.time() - updated.timestamp(), 1)
+    return status
 
 
-# --- as text
+# Text output
 
 
 def _table(*heads: str) -> Table:
-    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for head in heads:
-        made.add_column(head, overflow="fold")
-    return made
+        table.add_column(head, overflow="fold")
+    return table
 
 
 def _mark(good: bool | None) -> Text:
     return Text({None: "-", True: "yes", False: "no"}[good], style={None: "", True: "green", False: "red"}[good])
 
 
-def render(report: Report) -> Group:
+def render(report: StatusReport) -> Group:
     """The report as tables."""
     blocks: list[Table | Text] = []
     if report.parts:
         parts = _table("PART", "RUNNING", "PID", "UPTIME", "RSS", "CPU", "READY", "REASON")
-        for one in report.parts:
+        for part in report.parts:
             parts.add_row(
-                one.name,
-                _mark(one.running),
-                text.ABSENT if one.pid is None else str(one.pid),
-                text.age(one.uptime_seconds),
-                text.size(one.rss_bytes),
-                text.cores(one.cpu_cores),
-                _mark(one.ready),
-                Text(one.reason),
+                part.name,
+                _mark(part.running),
+                text.ABSENT if part.pid is None else str(part.pid),
+                text.age(part.uptime_seconds),
+                text.size(part.rss_bytes),
+                text.cores(part.cpu_cores),
+                _mark(part.ready),
+                Text(part.reason),
             )
         blocks += [parts, *([Text(report.pods)] if report.pods else []), Text()]
     blocks += [*_koordlet_blocks(report.koordlet), Text(), *_node_blocks(report.kubernetes)]
@@ -223,28 +227,28 @@ def _koordlet_blocks(koordlet: KoordletStatus) -> list[Table | Text]:
     lines = [Text(f"koordlet at {koordlet.url}: {'ready' if not failed else 'not ready'}")]
     lines += [Text(f"  {name}: {reason}") for name, reason in failed.items()]
     features = _table("PROBE OR FEATURE", "WORKS", "SOURCE", "REASON")
-    for one in [*koordlet.probes, *koordlet.conditions]:
-        features.add_row(one.name, _mark(one.up), one.source or text.ABSENT, Text(one.reason))
+    for feature in [*koordlet.probes, *koordlet.conditions]:
+        features.add_row(feature.name, _mark(feature.up), feature.source or text.ABSENT, Text(feature.reason))
     return [*lines, features, *_enforcement_blocks(koordlet.enforcement)]
 
 
 def _enforcement_blocks(enforcement: Enforcement | None) -> list[Table | Text]:
-    """A row a strategy, and every setting that is disputed or does not hold."""
+    """A row per strategy, and every setting that has several owners or is not in force."""
     if enforcement is None:
         return []
-    counts = Counter(one.owner for one in enforcement.settings)
-    strategies = _table("STRATEGY", "SETTINGS", "SAYS")
-    for name, said in enforcement.strategies.items():
-        strategies.add_row(name, str(counts[name]), Text(said))
-    blocks: list[Table | Text] = [Text(), strategies, *_not_in_force(enforcement), *_held_back(enforcement)]
-    odd = [one for one in enforcement.settings if one.overruled or one.problem]
-    if odd or enforcement.stuck:
-        settings = _table("SETTING", "VALUE", "OWNER", "OVERRULED", "PROBLEM")
-        for one in odd:
-            settings.add_row(one.setting, str(one.value), one.owner, ", ".join(one.overruled), Text(one.problem))
+    counts = Counter(setting.owner for setting in enforcement.settings)
+    strategies = _table("STRATEGY", "SETTINGS", "STATUS")
+    for name, status in enforcement.strategies.items():
+        strategies.add_row(name, str(counts[name]), Text(status))
+    blocks: list[Table | Text] = [Text(), strategies, *_not_in_force(enforcement), *_throttled(enforcement)]
+    disputed = [setting for setting in enforcement.settings if setting.overruled or setting.problem]
+    if disputed or enforcement.stuck:
+        rows = _table("SETTING", "VALUE", "OWNER", "OVERRULED", "PROBLEM")
+        for entry in disputed:
+            rows.add_row(entry.setting, str(entry.value), entry.owner, ", ".join(entry.overruled), Text(entry.problem))
         for setting, cause in enforcement.stuck.items():
-            settings.add_row(setting, text.ABSENT, text.ABSENT, "", Text(f"can't be given back: {cause}"))
-        blocks += [Text(), settings]
+            rows.add_row(setting, text.ABSENT, text.ABSENT, "", Text(f"cannot be restored: {cause}"))
+        blocks += [Text(), rows]
         blocks += [Text(f"{', '.join(r.resources)}: {' before '.join(r.owners)} ({r.why})") for r in enforcement.rules]
     return blocks
 
@@ -252,33 +256,33 @@ def _enforcement_blocks(enforcement: Enforcement | None) -> list[Table | Text]:
 def _not_in_force(enforcement: Enforcement) -> list[Table | Text]:
     if not enforcement.node_slo:
         return []
-    fields = _table("NODESLO FIELD", "WHY IT IS NOT IN FORCE")
+    fields = _table("NODESLO FIELD", "NOT IN FORCE BECAUSE")
     for path, reason in enforcement.node_slo.items():
         fields.add_row(path, Text(reason))
     return [Text(), fields]
 
 
-def _held_back(enforcement: Enforcement) -> list[Table | Text]:
+def _throttled(enforcement: Enforcement) -> list[Table | Text]:
     if not enforcement.held_back:
         return []
-    pods = _table("HELD BACK", "RESOURCE", "LEFT", "BECAUSE")
+    pods = _table("THROTTLED", "RESOURCE", "LEFT", "REASON")
     for one in enforcement.held_back:
         pods.add_row(f"{one.namespace}/{one.pod}", one.resource, Text(f"{one.percent} %, {one.left}"), Text(one.why))
     return [Text(), pods]
 
 
-def _node_blocks(node: NodeStatus) -> list[Table | Text]:
+def _node_blocks(node: KubernetesStatus) -> list[Table | Text]:
     if node.error:
         return [Text(f"Kubernetes: {node.error}")]
     conditions = _table("NODE CONDITION", "STATUS", "REASON")
-    for one in node.conditions:
-        conditions.add_row(one.type, one.status, Text(one.reason))
+    for condition in node.conditions:
+        conditions.add_row(condition.type, condition.status, Text(condition.reason))
     age = node.metric_error or f"reported {text.age(node.metric_age_seconds)} ago"
     return [Text(f"node {node.name}; NodeMetric: {age}"), conditions]
 
 
-def show(report: Report, console: Console, *, as_json: bool) -> None:
-    """Print it."""
+def show(report: StatusReport, console: Console, *, as_json: bool) -> None:
+    """Print the report."""
     if as_json:
         body = msgspec.json.format(msgspec.json.encode(report), indent=2)
         console.print(body.decode(), markup=False, soft_wrap=True)

@@ -1,8 +1,8 @@
-"""Starts and stops parts as detached processes and writes down which ones they are.
+"""Starts and stops parts as detached processes and records them.
 
-A part is a command line. It runs in a session of its own, its output goes to <state-dir>/logs/<part>.log, and its
-pid and start time are on disk before anybody waits for it. Before the start its command line is written down as an
-intent: if koordctl is killed in between, the next one finds the process by environment and command line.
+A part is a command line. It runs in its own session, its output goes to <state-dir>/logs/<part>.log, and its pid and
+start time are on disk before the start returns. Before the start, the command line is recorded as an intent: if
+koordctl is killed in between, the next one identifies the process by environment and command line.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import control
 from control.ctl.errors import CtlError
 from control.ctl.node import processes, state
 from control.ctl.node.processes import ProcessId
-from control.ctl.node.state import PartRecord, Settings, State
+from control.ctl.node.state import NodeSettings, NodeState, PartRecord
 
 CODE_ROOT = Path(control.__file__).resolve().parent.parent
-"""Where `python -m` finds the packages when they are not installed."""
-LOG_LIMIT = 32 << 20
-"""A log larger than this is moved to <part>.log.1 before the next start."""
+"""Directory from which `python -m` imports the packages when they are not installed."""
+MAX_LOG_BYTES = 32 << 20
+"""A larger log is moved to <part>.log.1 before the next start."""
 TAIL_LINES = 12
 
 
@@ -31,16 +31,16 @@ class Supervisor:
 
     def __init__(self, state_dir: Path) -> None:
         self.state_dir = state_dir
-        self.state: State = state.load(state_dir)
+        self.state: NodeState = state.load(state_dir)
         self._children: dict[int, subprocess.Popen[bytes]] = {}
 
-    def settle(self, settings: Settings) -> None:
-        """Remember the settings."""
+    def settle(self, settings: NodeSettings) -> None:
+        """Store the settings."""
         self.state.settings = settings
         self._save()
 
     def running(self, part: str) -> ProcessId | None:
-        """The live process of a part, also one that was started but never written down."""
+        """The live process of a part, also one that was started and not recorded."""
         self._reap()
         record = self.state.parts.get(part)
         if record is not None and processes.alive(record.process):
@@ -48,13 +48,13 @@ class Supervisor:
         return self._adopt(part)
 
     def start(self, part: str, argv: Sequence[str], environ: Mapping[str, str] | None = None) -> ProcessId:
-        """Start `argv`, with `environ` added to our environment, unless the part runs already."""
-        found = self.running(part)
-        if found is not None:
-            return found
+        """Start `argv`, with `environ` added to the environment, unless the part runs already."""
+        running = self.running(part)
+        if running is not None:
+            return running
         path = self.log_path(part)
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if path.exists() and path.stat().st_size > LOG_LIMIT:
+        if path.exists() and path.stat().st_size > MAX_LOG_BYTES:
             path.replace(path.with_name(path.name + ".1"))
         self.state.starting[part] = tuple(argv)
         self._save()
@@ -79,12 +79,12 @@ class Supervisor:
         process = processes.identify(child.pid)
         self._children[child.pid] = child
         if process is None:
-            raise CtlError(f"{part} ended at once", self.tail(part))
+            raise CtlError(f"{part} ended immediately", self.tail(part))
         self._record(part, process, tuple(argv))
         return process
 
     def stop(self, part: str, seconds: float) -> bool | None:
-        """Stop a part: None when it did not run, False when it had to be killed."""
+        """Stop a part; None when it did not run, False when it had to be killed."""
         process = self.running(part)
         orderly = None if process is None else processes.stop(process, seconds)
         self._reap()
@@ -110,14 +110,14 @@ class Supervisor:
         return "\n  ".join([f"The last lines of {path}:", *shown] if shown else [f"{path} is empty."])
 
     def _adopt(self, part: str) -> ProcessId | None:
-        """A process that was started and not recorded; children of it have another command line."""
+        """The process that was started and not recorded; its children have other command lines."""
         intent = self.state.starting.get(part)
         if intent is None:
             return None
-        for one in processes.marked(self.state_dir):
-            if one.part == part and one.argv == intent:
-                self._record(part, one.id, intent)
-                return one.id
+        for process in processes.marked(self.state_dir):
+            if process.part == part and process.argv == intent:
+                self._record(part, process.id, intent)
+                return process.id
         return None
 
     def _record(self, part: str, process: ProcessId, argv: tuple[str, ...]) -> None:
@@ -129,6 +129,6 @@ class Supervisor:
         state.save(self.state_dir, self.state)
 
     def _reap(self) -> None:
-        """Collect children that ended while we (the demo) stay."""
+        """Reap children that ended while this process (the demo) runs."""
         for pid in [pid for pid, child in self._children.items() if child.poll() is not None]:
             del self._children[pid]

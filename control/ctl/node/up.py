@@ -1,7 +1,7 @@
-"""`koordctl up`: start what does not run, wait until each part is ready.
+"""`koordctl up`: start what does not run, and wait until each part is ready.
 
-Repeatable: a part that runs is left alone, one that was killed is started again over the state it left. A part that
-does not become ready stops the whole with its log's last lines; what runs by then keeps running.
+Can be repeated: a running part is not touched, a killed one is started again on its old state. If a part does not
+become ready, `up` fails with its log's last lines; parts started before keep running.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import msgspec
 from control.ctl.errors import CtlError
 from control.ctl.node import cluster, containers, preflight, reclaim
 from control.ctl.node.parts import NAMES, PARTS, Layout, Part, of
-from control.ctl.node.state import Lock, Settings
+from control.ctl.node.state import Lock, NodeSettings
 from control.ctl.node.supervisor import Supervisor
-from control.ctl.progress import Progress, Step
+from control.ctl.progress import ProgressStep, TerminalProgress
 
-POLL_SECONDS = 0.15
+POLL_S = 0.15
 PORTS = (
     "apiserver_port",
     "kubelet_port",
@@ -33,40 +33,42 @@ PORTS = (
 )
 
 
-def settle(known: Settings | None, given: Mapping[str, object], running: Collection[str], hostname: str) -> Settings:
-    """The settings to use: given ones over those of the last `up` over defaults.
+def settle(
+    known: NodeSettings | None, options: Mapping[str, object], running: Collection[str], hostname: str
+) -> NodeSettings:
+    """The settings to use: options override those of the last `up`, which override the defaults.
 
-    A running part can't change its settings: CtlError names the first that would. Port 0 becomes a free port, unless
-    one was taken for it before.
+    Settings of a running part cannot change: CtlError names the first difference. Port 0 becomes a free port, unless
+    the last `up` has chosen one.
     """
-    base = known or Settings(node_name=hostname)
-    changes = {name: value for name, value in given.items() if value is not None}
+    base = known or NodeSettings(node_name=hostname)
+    changes = {name: value for name, value in options.items() if value is not None}
     for name in PORTS:
         if changes.get(name) == 0 and known is not None:
             del changes[name]
     if changes.get("runtime") == containers.AUTO and running:
         del changes["runtime"]  # decided already
-    wanted = msgspec.structs.replace(base, **changes)
+    desired = msgspec.structs.replace(base, **changes)
     if running and known is not None:
-        for name in msgspec.structs.asdict(wanted):
-            old, new = getattr(known, name), getattr(wanted, name)
+        for name in msgspec.structs.asdict(desired):
+            old, new = getattr(known, name), getattr(desired, name)
             if old != new:
                 option = name.replace("_", "-").replace("apiserver-port", "port")
                 raise CtlError(
-                    f"--{option} {new} differs from {old}, with which {', '.join(sorted(running))} run",
-                    "Run `koordctl down` first, or leave the option out.",
+                    f"--{option} {new} differs from {old}, which {', '.join(sorted(running))} use",
+                    "Run `koordctl down` first, or omit the option.",
                 )
-    free = [name for name in PORTS if getattr(wanted, name) == 0]
-    return msgspec.structs.replace(wanted, **dict(zip(free, preflight.free_ports(len(free)), strict=True)))
+    free = [name for name in PORTS if getattr(desired, name) == 0]
+    return msgspec.structs.replace(desired, **dict(zip(free, preflight.free_ports(len(free)), strict=True)))
 
 
 async def up(
-    state_dir: Path, given: Mapping[str, object], *, without: Collection[str] = (), progress: Progress
-) -> Settings:
-    """Bring the node up; the settings it runs with. Raises CtlError."""
-    preflight.unknown_parts(without, [part.name for part in PARTS if not part.runtime])
+    state_dir: Path, options: Mapping[str, object], *, without: Collection[str] = (), progress: TerminalProgress
+) -> NodeSettings:
+    """Bring the node up; returns its settings. Raises CtlError."""
+    preflight.refuse_unknown_parts(without, [part.name for part in PARTS if not part.runtime])
     wanted = [part for part in PARTS if part.name not in without]
-    preflight.refuse(preflight.Facts(os.geteuid()), {part.name for part in wanted})
+    preflight.refuse(preflight.HostFacts(os.geteuid()), {part.name for part in wanted})
     layout = Layout(state_dir)
     with Lock(state_dir):
         supervisor = Supervisor(state_dir)
@@ -74,9 +76,9 @@ async def up(
         if "apiserver" in without and not {"apiserver"} & running and wanted:
             raise CtlError(
                 "manager, scheduler, kubelet and koordlet need the API server",
-                "For koordlet alone run `koordlet --standalone`: it needs neither API server nor kubelet.",
+                "Run `koordlet --standalone` for koordlet alone: it needs no API server and no kubelet.",
             )
-        settings = settle(supervisor.state.settings, given, running, os.uname().nodename.lower())
+        settings = settle(supervisor.state.settings, options, running, os.uname().nodename.lower())
         missing = [part for part in wanted if part.name not in running]
         if any(part.name == "kubelet" for part in missing):
             for line in reclaim.reclaim(state_dir):
@@ -85,7 +87,7 @@ async def up(
         if "kubelet" not in without:
             settings = decide(settings, "kubelet" in running, containers.unusable(state_dir))
         ports = {part.name: part.port(settings) for part in missing if part in of(settings) and part.port is not None}
-        facts = preflight.gather(layout.kubelet_root, ports)
+        facts = preflight.collect_facts(layout.kubelet_root, ports)
         preflight.refuse(facts, {part.name for part in missing})
         supervisor.settle(settings)
         for part in wanted:
@@ -103,26 +105,26 @@ async def up(
                     own = "configuration, webhooks" if managed else "NodeMetric, NodeSLO"
                     step.done(f"CRDs, priority classes, service accounts and rights, {own}")
         if "kubelet" not in without:
-            progress.good(containers.words(settings))
+            progress.good(containers.describe_runtime(settings))
     return settings
 
 
-def decide(settings: Settings, kubelet_runs: bool, unusable: str | None) -> Settings:
-    """What pods run as, where that is open. Raises CtlError when what was asked for can't be had."""
+def decide(settings: NodeSettings, kubelet_runs: bool, unusable: str | None) -> NodeSettings:
+    """Choose the container runtime for "auto". Raises CtlError when the requested one is unusable."""
     if settings.runtime == containers.CONTAINERD and unusable is not None:
-        raise CtlError(f"--runtime containerd: {unusable}", "`--runtime process` gives plain processes.")
+        raise CtlError(f"--runtime containerd: {unusable}", "`--runtime process` runs pods as plain processes.")
     if settings.runtime != containers.AUTO:
         return settings
-    if kubelet_runs:  # of a koordctl that knew no containers
+    if kubelet_runs:  # started by an older koordctl without containers
         return msgspec.structs.replace(settings, runtime=containers.PROCESS, runtime_reason="")
     chosen = containers.PROCESS if unusable is not None else containers.CONTAINERD
     return msgspec.structs.replace(settings, runtime=chosen, runtime_reason=unusable or "")
 
 
 async def try_containerd(
-    supervisor: Supervisor, part: Part, layout: Layout, settings: Settings, progress: Progress
-) -> Settings:
-    """Start it; where it does not work nobody insisted on it, and pods are plain processes."""
+    supervisor: Supervisor, part: Part, layout: Layout, settings: NodeSettings, progress: TerminalProgress
+) -> NodeSettings:
+    """Start containerd; if it does not work, pods are plain processes ("auto")."""
     with progress.step(part.name) as step:
         try:
             await _bring_up(supervisor, part, layout, settings, step)
@@ -134,7 +136,9 @@ async def try_containerd(
     return settings
 
 
-async def _bring_up(supervisor: Supervisor, part: Part, layout: Layout, settings: Settings, step: Step) -> None:
+async def _bring_up(
+    supervisor: Supervisor, part: Part, layout: Layout, settings: NodeSettings, step: ProgressStep
+) -> None:
     known = supervisor.running(part.name)
     if not known:
         for path, text in part.files(layout).items():
@@ -153,10 +157,11 @@ async def _bring_up(supervisor: Supervisor, part: Part, layout: Layout, settings
         if time.monotonic() > deadline:
             raise CtlError(
                 f"{part.name} (pid {process.pid}) is not ready after {part.ready_seconds:g} s: {problem}",
-                supervisor.tail(part.name) + "\n  Run `koordctl up` again to wait on, or `koordctl down` to stop.",
+                supervisor.tail(part.name)
+                + "\n  Run `koordctl up` again to continue waiting, or `koordctl down` to stop.",
             )
-        await asyncio.sleep(POLL_SECONDS)
+        await asyncio.sleep(POLL_S)
     if not known and part.after is not None:
         await part.after(layout, settings)
     port = f", port {part.port(settings)}" if part.port is not None else ""
-    step.done(f"{'runs already' if known else 'ready'}, pid {process.pid}{port}")
+    step.done(f"{'already runs' if known else 'ready'}, pid {process.pid}{port}")

@@ -1,1 +1,1 @@
-"""Tables and texts that koordctl prints."""
+"""Queries and text output of koordctl."""

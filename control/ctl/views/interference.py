@@ -1,6 +1,7 @@
-"""`koordctl explain pod`: in words and small charts what hurt a pod, when, how much, who, and what to do. Pure.
+"""`koordctl explain pod`, interference: text and small charts of what delays a pod, when, how much, the culprits, and
+the advice. Pure.
 
-Only what koordlet says is shown: nothing is judged here. Charts are unicode; without colours they say the same.
+Shows koordlet's data without judging anything. Charts are unicode; colours carry no additional information.
 """
 
 from __future__ import annotations
@@ -23,36 +24,38 @@ from koordlet.api.pages.interference import (
 )
 
 BLOCKS = "▁▂▃▄▅▆▇█"
-HYPERVISOR = "to the hypervisor"
+HYPERVISOR = "steal"
 ALARMS = ("interfered", "recovering")
 WIDTH = 60
 BAR = 24
-NOTABLE = 0.05
-"""Part of its time from which on what no neighbour took is shown."""
-EXIT_NEIGHBOUR, EXIT_SELF = 3, 4
+NOTABLE_SHARE = 0.05
+"""From this share of its time on, losses without a culprit on the node are shown."""
+EXIT_NEIGHBOUR = 3
+EXIT_SELF = 4
 """Exit statuses of `--exit-code`."""
 WAITING = {
     "cpu": "waiting for a CPU",
     "memory": "waiting for memory",
     "io": "waiting for a disk",
     "network": "waiting for the network",
-    "cache": "on instructions that take longer",
+    "cache": "on slower instructions",
 }
-_KINDS = {"root": "the host's own tasks", "gone": "something that has ended"}
+_KINDS = {"root": "the host's own tasks", "gone": "an ended cgroup"}
 PARTS = {
     "quota": "its CPU quota ran out",
-    "threads": "its own threads were in each other's way",
-    "limit": "it was at its own memory limit",
-    "shared": "it pressed on memory that it shares with others",
-    "throttle": "its own I/O limit held it back",
+    "threads": "its own threads waited for each other",
+    "limit": "it reached its own memory limit",
+    "shared": "memory reclaim that it shares with others",
+    "throttle": "its own I/O limit",
     "own": "its own requests",
 }
 
 
 def sparkline(values: Sequence[float], top: float = 1.0, width: int = WIDTH) -> str:
-    """The last values as blocks, several in one where they do not fit (the largest counts); blank where unknown (< 0).
+    """The last values as blocks; if they do not fit, several share one block (the largest counts). Blank where unknown
+    (< 0).
 
-    `top` is the height of a full block; a larger value raises it.
+    `top` is the value of a full block; a larger value raises it.
     """
     per = max(-(-len(values) // width), 1)
     start = len(values) % per
@@ -64,27 +67,27 @@ def sparkline(values: Sequence[float], top: float = 1.0, width: int = WIDTH) -> 
 
 
 def bar(share: float, width: int = BAR) -> str:
-    """A share of 1 as a bar of that width."""
+    """A share of 1 as a bar of `width` characters."""
     filled = round(min(max(share, 0.0), 1.0) * width)
     return "█" * filled + "░" * (width - filled)
 
 
-def active(said: PodExplained, cause: str | None = None) -> list[tuple[ContainerExplained, VerdictSaid]]:
-    """Verdicts whose alarm is on, the worst first."""
-    found = [
+def active(explained: PodExplained, cause: str | None = None) -> list[tuple[ContainerExplained, VerdictSaid]]:
+    """Verdicts with an active alarm, worst first."""
+    verdicts = [
         (container, verdict)
-        for container in said.containers
+        for container in explained.containers
         for verdict in container.verdicts
         if verdict.state in ALARMS and cause in (None, verdict.cause)
     ]
-    return sorted(found, key=lambda one: (one[1].cause != "neighbour", -one[1].score))
+    return sorted(verdicts, key=lambda pair: (pair[1].cause != "neighbour", -pair[1].score))
 
 
-def exit_status(said: PodExplained) -> int:
-    """0: nothing is wrong now; `EXIT_NEIGHBOUR`: a neighbour hurts it; `EXIT_SELF`: only itself."""
-    if active(said, "neighbour"):
+def exit_status(explained: PodExplained) -> int:
+    """0: no active alarm; `EXIT_NEIGHBOUR`: other pods interfere; `EXIT_SELF`: own trouble only."""
+    if active(explained, "neighbour"):
         return EXIT_NEIGHBOUR
-    return EXIT_SELF if active(said, "self") else 0
+    return EXIT_SELF if active(explained, "self") else 0
 
 
 def culprit_words(culprit: Blamed) -> str:
@@ -96,101 +99,105 @@ def culprit_words(culprit: Blamed) -> str:
     return f"{words} ({culprit.qos})" if culprit.qos else words
 
 
-def headline(said: PodExplained) -> str:
-    """The whole page in one sentence."""
-    if not said.enabled:
-        return "Interference detection is switched off on this node (interferenceStrategy.enable)."
-    if not said.judged:
-        return f"Pods of QoS class {said.qos or 'none'} are not judged on this node (interferenceStrategy)."
-    if not said.containers:
-        return "The pod has no container that runs here."
-    neighbours, own = active(said, "neighbour"), active(said, "self")
+def headline(explained: PodExplained) -> str:
+    """Summary of the page in one sentence."""
+    if not explained.enabled:
+        return "Interference detection is disabled on this node (interferenceStrategy.enable)."
+    if not explained.judged:
+        return f"Pods of QoS class {explained.qos or 'none'} are not observed on this node (interferenceStrategy)."
+    if not explained.containers:
+        return "The pod has no running container on this node."
+    neighbours, own = active(explained, "neighbour"), active(explained, "self")
     if neighbours:
         _, worst = neighbours[0]
-        who = ", ".join(culprit_words(one) for one in worst.culprits[:2]) or "nobody stands out"
-        return (
-            f"Hurt now: it loses {text.percent(worst.lost)} % of its time {WAITING[worst.resource]}. Because of: {who}."
-        )
+        culprits = ", ".join(culprit_words(culprit) for culprit in worst.culprits[:2]) or "none in particular"
+        lost = f"it loses {text.percent(worst.lost)} % of its time {WAITING[worst.resource]}"
+        return f"Interference: {lost}. Culprits: {culprits}."
     if own:
         _, worst = own[0]
         return (
-            f"Nobody else hurts it. By its own doing it loses {text.percent(worst.lost)} % of its time "
+            f"No interference. Own trouble: it loses {text.percent(worst.lost)} % of its time "
             f"{WAITING[worst.resource]}: {own_words(worst)}."
         )
-    taken = max(one.hypervisor for one in said.containers)
-    if taken >= NOTABLE:
+    steal = max(container.hypervisor for container in explained.containers)
+    if steal >= NOTABLE_SHARE:
         return (
-            f"Nobody on this node hurts it. The hypervisor takes CPUs away from the node: "
-            f"it loses {text.percent(taken)} % of its time to that."
+            "No interference on this node. The hypervisor takes CPUs away from the node (steal): "
+            f"it loses {text.percent(steal)} % of its time."
         )
-    past = [change for container in said.containers for change in container.changes if change.verdict.state in ALARMS]
+    past = [
+        change for container in explained.containers for change in container.changes if change.verdict.state in ALARMS
+    ]
     if any(change.verdict.cause == "neighbour" for change in past):
-        return "Nothing hurts it now; it was hurt before (below)."
+        return "No interference now; there was some before (below)."
     if past:
-        return "Nothing hurts it now; nobody else did before either, it was in its own way (below)."
-    return "Nothing hurt it in the time that koordlet remembers."
+        return "No interference; it had own trouble before (below)."
+    return "No interference and no own trouble in koordlet's history."
 
 
-def held_back_words(one: HeldBack) -> str:
-    """`40 % of 950m left (quota 38000 us), no further`."""
-    had = {"cpu": f"{one.had}m", "io": f"{text.size(one.had)} a second", "network": "its class"}
+def throttle_words(one: HeldBack) -> str:
+    """`40 % of 950m left (quota 38000 us), at the floor`."""
+    had = {"cpu": f"{one.had}m", "io": f"{text.size(one.had)}/s", "network": "its class"}
     words = f"{one.percent} % of {had.get(one.resource, text.size(one.had))} left ({one.left})"
     if one.problem:
         return f"{words}, but {one.problem}"
-    return f"{words}, no further" if one.floor else words
+    return f"{words}, at the floor" if one.floor else words
 
 
 def own_words(verdict: VerdictSaid) -> str:
-    """`its CPU quota ran out (0.62 s a second)`."""
+    """`its CPU quota ran out (0.62 s per second)`."""
     parts = sorted(verdict.parts.items(), key=lambda part: -part[1])
-    return ", ".join(f"{PARTS.get(name, name)} ({value:.2f} s a second)" for name, value in parts[:2]) or "own use"
+    return ", ".join(f"{PARTS.get(name, name)} ({value:.2f} s per second)" for name, value in parts[:2]) or "own use"
 
 
-def page(said: PodExplained, now: float) -> Iterator[Text]:
+def page(explained: PodExplained, now: float) -> Iterator[Text]:
     """Lines of the whole page; `now` is Unix time."""
-    yield Text.assemble((f"pod {said.namespace}/{said.pod}", "bold"), f"  {said.qos}  on node {said.node}")
-    status = exit_status(said)
+    yield Text.assemble(
+        (f"pod {explained.namespace}/{explained.pod}", "bold"), f"  {explained.qos}  on node {explained.node}"
+    )
+    status = exit_status(explained)
     style = "bold red" if status == EXIT_NEIGHBOUR else "bold yellow" if status else "bold green"
-    yield Text(headline(said), style=style if said.judged and said.enabled else "bold")
-    for one in said.held_back:
-        yield Text(f"Held back in {one.resource} for {text.age(now - one.since)}: {held_back_words(one)}.", "yellow")
-        yield Text(f"  because {one.why}", style="dim")
-    for one in said.held_back_for:
-        yield Text(f"{one.namespace}/{one.pod} is held back for it in {one.resource}: {held_back_words(one)}.", "green")
-    for container in said.containers:
-        yield from _container(container, said.step, now)
-    if said.enabled and said.judged:
-        known = ", ".join(f"{name} ({source})" for name, source in said.sources.items())
+    yield Text(headline(explained), style=style if explained.judged and explained.enabled else "bold")
+    for throttled in explained.held_back:
+        since = text.age(now - throttled.since)
+        yield Text(f"Throttled in {throttled.resource} for {since}: {throttle_words(throttled)}.", "yellow")
+        yield Text(f"  because {throttled.why}", style="dim")
+    for one in explained.held_back_for:
+        yield Text(f"{one.namespace}/{one.pod} is throttled for it in {one.resource}: {throttle_words(one)}.", "green")
+    for container in explained.containers:
+        yield from _container(container, explained.step, now)
+    if explained.enabled and explained.judged:
+        known = ", ".join(f"{name} ({source})" for name, source in explained.sources.items())
         yield Text()
-        yield Text(f"Judged by: {known or 'nothing yet'}", style="dim")
-        if said.missing:
-            yield Text(f"Not known: {', '.join(f'{n} ({why})' for n, why in said.missing.items())}", style="dim")
+        yield Text(f"Sources: {known or 'none yet'}", style="dim")
+        if explained.missing:
+            yield Text(f"Unavailable: {', '.join(f'{n} ({why})' for n, why in explained.missing.items())}", style="dim")
 
 
 def _container(container: ContainerExplained, step: float, now: float) -> Iterator[Text]:
     yield Text()
     yield Text(f"container {container.name}", style="bold")
-    shown = [one for one in container.series if one.cause == "neighbour" or max(one.values, default=0.0) >= NOTABLE]
+    shown = [
+        one for one in container.series if one.cause == "neighbour" or max(one.values, default=0.0) >= NOTABLE_SHARE
+    ]
     for series in shown:
         yield _chart(series)
     if shown:
         span = text.age(max(len(one.values) for one in shown) * step)
-        yield Text(
-            f"  {'':<28}the last {span}, a block is the worst of its time; full height is all of its time", "dim"
-        )
-    if container.hypervisor >= NOTABLE:
+        yield Text(f"  {'':<28}the last {span}; a block is the maximum of its interval, full height is 100 %", "dim")
+    if container.hypervisor >= NOTABLE_SHARE:
         yield Text(f"  {'cpu':<8} {HYPERVISOR:<18} now {text.percent(container.hypervisor)} %", style="yellow")
     for verdict in sorted(container.verdicts, key=lambda one: -one.score):
         if verdict.state in ALARMS:
             yield from _verdict(verdict, now)
     if container.changes:
-        yield Text("  what happened")
+        yield Text("  history")
         for change in container.changes:
             yield Text(f"    {change_words(change)}")
 
 
 def _chart(series: SeriesSaid) -> Text:
-    what = "lost to others" if series.cause == "neighbour" else "by its own doing"
+    what = "lost to others" if series.cause == "neighbour" else "own trouble"
     now = series.values[-1] if series.values else -1.0
     if series.resource == "cache":
         figures = f" now {now:.2f} cycles per instruction" if now >= 0 else ""
@@ -205,25 +212,25 @@ def _chart(series: SeriesSaid) -> Text:
 
 
 def _verdict(verdict: VerdictSaid, now: float) -> Iterator[Text]:
-    for_how_long = text.age(now - verdict.began)
+    duration = text.age(now - verdict.began)
     if verdict.cause == "self":
-        yield Text(f"  {verdict.resource}: its own doing for {for_how_long}: {own_words(verdict)}", style="yellow")
+        yield Text(f"  {verdict.resource}: own trouble for {duration}: {own_words(verdict)}", style="yellow")
     else:
         yield Text(
-            f"  {verdict.resource}: {verdict.state} for {for_how_long}, severity {verdict.severity}, "
+            f"  {verdict.resource}: {verdict.state} for {duration}, severity {verdict.severity}, "
             f"confidence {text.percent(verdict.confidence)} %",
             style="red",
         )
     for culprit in verdict.culprits:
         share = f"{bar(culprit.share)} {text.percent(culprit.share):>3} % of its waiting"
-        yield Text(f"    {share}  {culprit_words(culprit)}  ({text.seconds(culprit.seconds)} a second)")
+        yield Text(f"    {share}  {culprit_words(culprit)}  ({text.seconds(culprit.seconds)} per second)")
     for signal in verdict.signals:
         yield Text(f"    {signal_words(signal)}", style="dim")
-    yield Text(f"    next: {verdict.advice}")
+    yield Text(f"    advice: {verdict.advice}")
 
 
 def signal_words(signal: SignalSaid) -> str:
-    """`lost to others 43 %, usually 2 % (21 times); trouble from 20 %`."""
+    """`lost to others 43 %, usually 2 % (21 times); alarm from 20 %`."""
 
     def show(value: float | None) -> str:
         if signal.unit == "share":
@@ -235,18 +242,18 @@ def signal_words(signal: SignalSaid) -> str:
         times = f" ({signal.now / signal.usual:.1f} times)" if signal.usual > 0 else ""
         words += f", usually {show(signal.usual)}{times}"
     if signal.limit is not None:
-        words += f"; trouble from {show(signal.limit)}"
+        words += f"; alarm from {show(signal.limit)}"
     return words
 
 
 def change_words(change: ChangeSaid) -> str:
-    """One line of the diary, in local time."""
+    """One line of the history, in local time."""
     verdict = change.verdict
     at = time.strftime("%H:%M:%S", time.localtime(change.at))
     if verdict.state == "quiet":
-        return f"{at}  {verdict.resource}: over after {text.age(change.at - verdict.began)}"
+        return f"{at}  {verdict.resource}: ended after {text.age(change.at - verdict.began)}"
     if verdict.cause == "self":
-        return f"{at}  {verdict.resource}: its own doing: {own_words(verdict)}"
-    who = ", ".join(f"{culprit_words(one)} {text.percent(one.share)} %" for one in verdict.culprits[:3])
-    who = who or "nobody that stands out"
-    return f"{at}  {verdict.resource}: lost {text.percent(verdict.lost)} % of its time to {who}"
+        return f"{at}  {verdict.resource}: own trouble: {own_words(verdict)}"
+    culprits = ", ".join(f"{culprit_words(one)} {text.percent(one.share)} %" for one in verdict.culprits[:3])
+    culprits = culprits or "no particular culprit"
+    return f"{at}  {verdict.resource}: lost {text.percent(verdict.lost)} % of its time to {culprits}"

@@ -1,4 +1,4 @@
-"""Asks a koordlet for its picture and its readiness over HTTP."""
+"""HTTP client for koordlet's pages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HINT = (
 
 
 class KoordletUnreachable(CtlError):
-    """No koordlet there, or one that gave no usable answer."""
+    """koordlet does not respond, or not with a usable response."""
 
 
 async def _get(url: str, path: str, session: aiohttp.ClientSession | None) -> tuple[int, bytes]:
@@ -40,15 +40,15 @@ async def _get(url: str, path: str, session: aiohttp.ClientSession | None) -> tu
     except aiohttp.InvalidURL as error:
         raise KoordletUnreachable(f"{url!r} is not a URL", "Give --koordlet-url as http://HOST:PORT.") from error
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
-        reason = "no answer in time" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
-        raise KoordletUnreachable(f"no koordlet answers at {url}: {reason}", HINT) from error
+        reason = "no response in time" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
+        raise KoordletUnreachable(f"koordlet at {url} does not respond: {reason}", HINT) from error
 
 
 async def fetch_top(url: str, session: aiohttp.ClientSession | None = None) -> Top:
     """`/top`; raises KoordletUnreachable."""
     status, body = await _get(url, "/top", session)
     if status != 200:
-        raise KoordletUnreachable(f"{url}/top answers HTTP {status}: is it a koordlet?", HINT)
+        raise KoordletUnreachable(f"{url}/top responds with HTTP {status}: is it a koordlet?", HINT)
     try:
         return decode(body, Top, where=f"{url}/top")
     except WireError as error:
@@ -56,12 +56,12 @@ async def fetch_top(url: str, session: aiohttp.ClientSession | None = None) -> T
 
 
 async def fetch_enforcement(url: str, session: aiohttp.ClientSession | None = None) -> Enforcement | None:
-    """`/enforcement`; None where koordlet only watches. Raises KoordletUnreachable."""
+    """`/enforcement`; None when koordlet only observes. Raises KoordletUnreachable."""
     status, body = await _get(url, "/enforcement", session)
     if status == 404:
         return None
     if status != 200:
-        raise KoordletUnreachable(f"{url}/enforcement answers HTTP {status}: is it a koordlet?", HINT)
+        raise KoordletUnreachable(f"{url}/enforcement responds with HTTP {status}: is it a koordlet?", HINT)
     try:
         return decode(body, Enforcement, where=f"{url}/enforcement")
     except WireError as error:
@@ -76,11 +76,13 @@ async def fetch_explanation(
     status, body = await _get(url, path, session)
     if status == 404 and b"on this node" in body:
         raise CtlError(
-            f"no pod {namespace}/{pod} is known to the koordlet at {url}",
-            "Is it on another node? Give that node's koordlet with --koordlet-url, the namespace with -n.",
+            f"the koordlet at {url} does not know pod {namespace}/{pod}",
+            "If it is on another node, give that node's koordlet with --koordlet-url; give the namespace with -n.",
         )
     if status != 200:
-        raise KoordletUnreachable(f"{url}/interference answers HTTP {status}: is it a koordlet of this release?", HINT)
+        raise KoordletUnreachable(
+            f"{url}/interference responds with HTTP {status}: is it a koordlet of this release?", HINT
+        )
     try:
         return decode(body, PodExplained, where=f"{url}/interference")
     except WireError as error:
@@ -88,11 +90,11 @@ async def fetch_explanation(
 
 
 async def fetch_ready(url: str, session: aiohttp.ClientSession | None = None) -> dict[str, str | None]:
-    """`/readyz`: check -> None, or why it fails; raises KoordletUnreachable."""
+    """`/readyz`: check -> None, or why it fails. Raises KoordletUnreachable."""
     status, body = await _get(url, "/readyz", session)
     try:
         checks = json.loads(body)["checks"]
         return {str(name): None if one["ok"] else str(one["reason"]) for name, one in checks.items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        message = f"{url}/readyz answers HTTP {status} without checks: is it a koordlet?"
+        message = f"{url}/readyz responds with HTTP {status} without checks: is it a koordlet?"
         raise KoordletUnreachable(message, HINT) from error

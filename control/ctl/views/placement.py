@@ -1,6 +1,6 @@
-"""`koordctl explain pod`, the scheduler's part: which node lost or won and why, plugin by plugin.
+"""`koordctl explain pod`, placement: the chosen node, other nodes' scores, and refusals, per plugin.
 
-Judged by the scheduler on the cluster as it is now; nothing is decided here.
+Evaluated by the scheduler on the present cluster; nothing is decided here.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ TIMEOUT = aiohttp.ClientTimeout(total=4.0)
 STATES = {
     "placed": "runs on",
     "assumed": "is being bound to",
-    "active": "is about to be scheduled",
-    "out": "is being scheduled right now",
-    "backoff": "waits a little before it is tried again",
-    "error": "waits a little after an error before it is tried again",
-    "unschedulable": "waits for something that lets it fit",
-    "gated": "is kept out of the queue",
+    "active": "is in the scheduling queue",
+    "out": "is being scheduled",
+    "backoff": "is in backoff before the next attempt",
+    "error": "is in backoff after an error",
+    "unschedulable": "is unschedulable until something changes",
+    "gated": "is gated",
 }
 
 
 async def fetch_placement(url: str, namespace: str, pod: str) -> PodPlacement | None:
-    """None for a pod that this scheduler does not know. Raises CtlError when no scheduler answers."""
+    """None when this scheduler does not know the pod. Raises CtlError when the scheduler does not respond."""
     address = f"{url.rstrip('/')}/apis/v1/explain/{quote(namespace, safe='')}/{quote(pod, safe='')}"
     hint = "Start one with `koordctl up`, or give --scheduler-url as http://HOST:PORT of the replica that leads."
     try:
@@ -40,61 +40,65 @@ async def fetch_placement(url: str, namespace: str, pod: str) -> PodPlacement | 
     except aiohttp.InvalidURL as error:
         raise CtlError(f"{url!r} is not a URL", hint) from error
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
-        raise CtlError(f"no scheduler answers at {url}: {str(error) or type(error).__name__}", hint) from error
+        raise CtlError(f"scheduler at {url} does not respond: {str(error) or type(error).__name__}", hint) from error
     if status == 404:
         return None
     if status != 200:
-        raise CtlError(f"the scheduler at {url} answers HTTP {status}: {body[:200].decode(errors='replace')}", hint)
+        raise CtlError(
+            f"the scheduler at {url} responds with HTTP {status}: {body[:200].decode(errors='replace')}", hint
+        )
     try:
         return decode(body, PodPlacement, where=address)
     except WireError as error:
         raise CtlError(f"{error}: is it a koord-scheduler?", hint) from error
 
 
-def placement_page(said: PodPlacement) -> Iterator[Text | Table]:
-    """What to print, top to bottom."""
-    where = f" {said.node}" if said.node else ""
-    yield Text.assemble((said.pod, "bold"), f" {STATES.get(said.state, said.state)}{where}", _attempts(said))
-    if said.gated_by:
-        yield Text(f"  Kept out by {said.gated_by}.")
-    if said.nominated:
-        yield Text(f"  Room is being made for it on {said.nominated}.")
-    if said.message:
-        yield Text(f"  {said.message}", style="yellow")
-    if said.rejected_by:
-        yield Text(f"  Tried again when something changes for {', '.join(said.rejected_by)}, or after 5 minutes.")
-    if said.scored:
-        fit = "1 fits" if said.feasible == 1 else f"{said.feasible} fit"
-        now = ", were it placed now" if said.node else ""
-        yield Text(f"\nOf {said.nodes} nodes {fit}{now}; weighted scores by plugin:")
-        yield _scores(said.scored, said.node)
-    if said.refused:
-        yield Text("\nNodes that do not fit, and who says so:")
-        yield _refusals(said.refused)
+def placement_page(placement: PodPlacement) -> Iterator[Text | Table]:
+    """The output, top to bottom."""
+    where = f" {placement.node}" if placement.node else ""
+    yield Text.assemble(
+        (placement.pod, "bold"), f" {STATES.get(placement.state, placement.state)}{where}", _attempts(placement)
+    )
+    if placement.gated_by:
+        yield Text(f"  Gated by {placement.gated_by}.")
+    if placement.nominated:
+        yield Text(f"  Pods are being preempted for it on {placement.nominated}.")
+    if placement.message:
+        yield Text(f"  {placement.message}", style="yellow")
+    if placement.rejected_by:
+        yield Text(f"  Retried after a change for {', '.join(placement.rejected_by)}, or after 5 minutes.")
+    if placement.scored:
+        fit = "1 fits" if placement.feasible == 1 else f"{placement.feasible} fit"
+        now = ", if it were placed now" if placement.node else ""
+        yield Text(f"\nOf {placement.nodes} nodes {fit}{now}; weighted scores by plugin:")
+        yield _scores(placement.scored, placement.node)
+    if placement.refused:
+        yield Text("\nNodes that do not fit, by plugin:")
+        yield _refusals(placement.refused)
 
 
-def _attempts(said: PodPlacement) -> str:
-    return f" ({said.attempts} attempt{'s' if said.attempts != 1 else ''})" if said.attempts else ""
+def _attempts(placement: PodPlacement) -> str:
+    return f" ({placement.attempts} attempt{'s' if placement.attempts != 1 else ''})" if placement.attempts else ""
 
 
 def _scores(scored: list[NodeScored], own: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    plugins = sorted({name for one in scored for name, score in one.scores.items() if score})
+    plugins = sorted({name for node in scored for name, score in node.scores.items() if score})
     table.add_column("")
     table.add_column("NODE")
     for name in ("TOTAL", *plugins):
         table.add_column(name, justify="right")
-    for one in scored:
-        cells = [str(one.scores.get(name, 0)) for name in plugins]
-        table.add_row("→" if one.node == own else "", one.node, str(one.total), *cells)
+    for node in scored:
+        cells = [str(node.scores.get(name, 0)) for name in plugins]
+        table.add_row("→" if node.node == own else "", node.node, str(node.total), *cells)
     return table
 
 
 def _refusals(refused: list[NodesRefused]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("NODES", "PLUGIN", "REASON", "PREEMPTION", "SUCH AS"):
+    for name in ("NODES", "PLUGIN", "REASON", "PREEMPTION", "EXAMPLES"):
         table.add_column(name, justify="right" if name == "NODES" else "left", overflow="fold")
-    for one in refused:
-        helps = "might help" if one.preemption_might_help else "can't help"
-        table.add_row(str(one.count), one.plugin or "-", one.reason, helps, ", ".join(one.nodes[:3]))
+    for group in refused:
+        helps = "might help" if group.preemption_might_help else "cannot help"
+        table.add_row(str(group.count), group.plugin or "-", group.reason, helps, ", ".join(group.nodes[:3]))
     return table

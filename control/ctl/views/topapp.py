@@ -1,7 +1,7 @@
 """The live view of `koordctl top`.
 
-One task asks koordlet every interval and never at once with itself; while koordlet is away the last picture stays,
-marked with its age, and the view goes on by itself when koordlet is back. Keys are in the footer.
+One task queries koordlet every interval, one request at a time. While koordlet does not respond, the last data stay
+with their age, and the view continues when koordlet is back. Keys are in the footer.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Fetch = Callable[[], Awaitable[Top]]
 
 
 class TopApp(App[None]):
-    """`fetch` gives a picture or raises KoordletUnreachable."""
+    """`fetch` returns the data or raises KoordletUnreachable."""
 
     TITLE = "koordctl top"
     CSS = """
@@ -58,9 +58,13 @@ class TopApp(App[None]):
         wide: bool = False,
     ) -> None:
         super().__init__()
-        self._fetch, self._url, self._interval = fetch, url, interval
-        self._namespace, self._columns = namespace, toptable.columns(wide=wide)
-        self.sort, self.search = sort, ""
+        self._fetch = fetch
+        self._url = url
+        self._interval = interval
+        self._namespace = namespace
+        self._columns = toptable.columns(wide=wide)
+        self.sort = sort
+        self.search = ""
         self.top: Top | None = None
         self.problem = ""
         self.shown: dict[str, TopRow] = {}
@@ -69,7 +73,7 @@ class TopApp(App[None]):
     def compose(self) -> ComposeResult:
         yield Static(id="head", markup=False)
         yield Static(id="state", markup=False)
-        yield Input(placeholder="text in namespace, pod, name, QoS or culprit; Enter keeps it", id="find")
+        yield Input(placeholder="text in namespace, pod, name, QoS or culprit; Enter keeps the filter", id="find")
         with Vertical():
             yield DataTable(id="rows", cursor_type="row", zebra_stripes=True)
             yield Static(id="details", markup=False)
@@ -87,20 +91,20 @@ class TopApp(App[None]):
     def _table(self) -> DataTable[str]:
         return self.query_one("#rows", DataTable)
 
-    # --- the picture
+    # Data
 
     async def _follow(self) -> None:
         while True:
-            await self.refresh_picture()
+            await self.refresh_data()
             await asyncio.sleep(self._interval)
 
-    async def refresh_picture(self) -> None:
-        """One question to koordlet, and the answer on the screen."""
+    async def refresh_data(self) -> None:
+        """Query koordlet once and show the result."""
         try:
             self.top = await self._fetch()
         except KoordletUnreachable as error:
             self.problem = error.message
-            old = f" (picture is {text.age(time.monotonic() - self._fetched)} old)" if self.top is not None else ""
+            old = f" (data are {text.age(time.monotonic() - self._fetched)} old)" if self.top is not None else ""
             self._show_state(f"waiting for koordlet{old}: {error.message}")
             return
         self.problem, self._fetched = "", time.monotonic()
@@ -139,10 +143,10 @@ class TopApp(App[None]):
         lines = ["no row is selected"] if row is None else toptable.details(row)
         self.query_one("#details", Static).update("\n".join(lines))
 
-    # --- keys
+    # Keys
 
     def action_sort(self, by: str) -> None:
-        """Another order, seen from its top."""
+        """Change the order and scroll to the top."""
         self.sort = by
         self._table.move_cursor(row=0)
         self.shown = {}
@@ -162,7 +166,7 @@ class TopApp(App[None]):
         find.focus()
 
     def action_leave(self) -> None:
-        """Back to all rows."""
+        """Show all rows again."""
         find = self.query_one("#find", Input)
         find.value, find.display, self.search = "", False, ""
         self._table.focus()

@@ -1,4 +1,4 @@
-"""`koordctl top` as rows and columns. Pure: a `Top` in, text out; both the table and the live view use it."""
+"""Rows and columns of `koordctl top`, for the table and the live view. Pure."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from koordlet.api.pages.top import Culprit, Top, TopRow
 SORTS = ("cpu", "memory", "wait", "p99", "name")
 SELF = "self"
 _AS_CULPRIT = {"group": "system"}
-"""Kinds of rows that culprits call otherwise."""
+"""Kinds of rows that have another name as culprits."""
 _KINDS = {"root": "(root tasks)", "idle": "(idle)", "gone": "(ended)", "unknown": "(not recorded)"}
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
-    """One column: its head, its cell, whether figures stand to the right, and whether only `-o wide` shows it."""
+class TopColumn:
+    """One column: head, cell, whether it is right-aligned, and whether only `-o wide` shows it."""
 
     head: str
     cell: Callable[[TopRow], str]
@@ -29,7 +29,7 @@ class Column:
 
 
 def culprit_name(row: TopRow, culprit: Culprit) -> str:
-    """Who held the CPU: `self`, a pod's container, or a kind of work of the host."""
+    """The culprit that held the CPU: `self`, a pod's container, or a kind of host work."""
     if is_self(row, culprit):
         return SELF
     if culprit.kind in _KINDS:
@@ -43,7 +43,7 @@ def culprit_name(row: TopRow, culprit: Culprit) -> str:
 
 
 def is_self(row: TopRow, culprit: Culprit) -> bool:
-    """Do the row's own tasks wait for each other?"""
+    """Whether the row's own tasks wait for each other."""
     kind = _AS_CULPRIT.get(row.kind, row.kind)
     return (culprit.kind, culprit.namespace, culprit.pod, culprit.name) == (kind, row.namespace, row.pod, row.name)
 
@@ -60,16 +60,16 @@ def worst_cell(row: TopRow) -> str:
 
 
 def verdict_cell(row: TopRow) -> str:
-    """`cpu 2.3x` while a neighbour hurts it, `cpu self` while it hurts itself; the worst resource of each."""
+    """`cpu 2.3x` while other pods interfere, `cpu self` during own trouble; the worst resource of each."""
     cells: dict[str, str] = {}
     for one in row.verdicts:
-        said = f"{one.score:.1f}x" if one.cause == "neighbour" else SELF
-        cells.setdefault(one.cause, f"{one.resource} {said}")
+        score = f"{one.score:.1f}x" if one.cause == "neighbour" else SELF
+        cells.setdefault(one.cause, f"{one.resource} {score}")
     return ", ".join(cells.values()) or text.ABSENT
 
 
 def name_cell(row: TopRow) -> str:
-    """The container's name, or what a group outside Kubernetes goes by."""
+    """The container's name, or the name of a group outside Kubernetes."""
     return row.name or row.id or text.ABSENT
 
 
@@ -81,31 +81,31 @@ def _sched(member: str, show: Callable[[float | None], str]) -> Callable[[TopRow
     return lambda row: show(None if row.sched is None else getattr(row.sched, member))
 
 
-COLUMNS: tuple[Column, ...] = (
-    Column("NAMESPACE", lambda row: row.namespace or text.ABSENT, figure=False),
-    Column("POD", lambda row: row.pod or text.ABSENT, figure=False),
-    Column("CONTAINER", name_cell, figure=False),
-    Column("QOS", lambda row: row.qos or text.ABSENT, figure=False),
-    Column("PRIORITY", lambda row: row.priority or text.ABSENT, figure=False, wide=True),
-    Column("KIND", lambda row: row.kind or text.ABSENT, figure=False, wide=True),
-    Column("CPU", lambda row: text.cores(row.cpu)),
-    Column("MEM", lambda row: text.size(row.memory)),
-    Column("PSI-CPU%", _pressure("cpu")),
-    Column("PSI-MEM%", _pressure("memory")),
-    Column("PSI-IO%", _pressure("io")),
-    Column("P50", _sched("p50", text.seconds)),
-    Column("P99", _sched("p99", text.seconds)),
-    Column("WAIT%", _sched("wait", text.percent)),
-    Column("THROTTLED%", lambda row: text.percent(row.throttled)),
-    Column("QUOTA-WAIT%", _sched("throttled", text.percent), wide=True),
-    Column("WAITS", lambda row: text.ABSENT if row.sched is None else str(row.sched.count), wide=True),
-    Column("WORST CULPRIT", worst_cell, figure=False),
-    Column("INTERFERENCE", verdict_cell, figure=False),
-    Column("ID", lambda row: row.id or text.ABSENT, figure=False, wide=True),
+COLUMNS: tuple[TopColumn, ...] = (
+    TopColumn("NAMESPACE", lambda row: row.namespace or text.ABSENT, figure=False),
+    TopColumn("POD", lambda row: row.pod or text.ABSENT, figure=False),
+    TopColumn("CONTAINER", name_cell, figure=False),
+    TopColumn("QOS", lambda row: row.qos or text.ABSENT, figure=False),
+    TopColumn("PRIORITY", lambda row: row.priority or text.ABSENT, figure=False, wide=True),
+    TopColumn("KIND", lambda row: row.kind or text.ABSENT, figure=False, wide=True),
+    TopColumn("CPU", lambda row: text.cores(row.cpu)),
+    TopColumn("MEM", lambda row: text.size(row.memory)),
+    TopColumn("PSI-CPU%", _pressure("cpu")),
+    TopColumn("PSI-MEM%", _pressure("memory")),
+    TopColumn("PSI-IO%", _pressure("io")),
+    TopColumn("P50", _sched("p50", text.seconds)),
+    TopColumn("P99", _sched("p99", text.seconds)),
+    TopColumn("WAIT%", _sched("wait", text.percent)),
+    TopColumn("THROTTLED%", lambda row: text.percent(row.throttled)),
+    TopColumn("QUOTA-WAIT%", _sched("throttled", text.percent), wide=True),
+    TopColumn("WAITS", lambda row: text.ABSENT if row.sched is None else str(row.sched.count), wide=True),
+    TopColumn("WORST CULPRIT", worst_cell, figure=False),
+    TopColumn("INTERFERENCE", verdict_cell, figure=False),
+    TopColumn("ID", lambda row: row.id or text.ABSENT, figure=False, wide=True),
 )
 
 
-def columns(*, wide: bool) -> tuple[Column, ...]:
+def columns(*, wide: bool) -> tuple[TopColumn, ...]:
     return tuple(column for column in COLUMNS if wide or not column.wide)
 
 
@@ -125,8 +125,8 @@ _SORT_KEYS: dict[str, Callable[[TopRow], float]] = {
 def select(rows: Sequence[TopRow], *, sort: str = "cpu", namespace: str | None = None, find: str = "") -> list[TopRow]:
     """Rows to show, in order: largest first, equal and absent ones by name.
 
-    `namespace` keeps one namespace (rows outside Kubernetes have none); `find` keeps rows with that text in
-    namespace, pod, name, QoS class or culprit, whatever the case.
+    `namespace` keeps one namespace (rows outside Kubernetes have none); `find` keeps rows with that text in namespace,
+    pod, name, QoS class or culprit, case-insensitively.
     """
     kept = [row for row in rows if namespace is None or row.namespace == namespace]
     if find:
@@ -140,7 +140,7 @@ def _haystack(row: TopRow) -> str:
 
 
 def node_lines(top: Top, width: int = 24) -> list[str]:
-    """The head: node, CPU and memory with bars, what is used outside pods, and what is degraded."""
+    """The head: node, CPU and memory with bars, use outside pods, and unavailable probes."""
     cpu = None if top.cpu is None or not top.cpus else top.cpu / top.cpus
     memory = None if top.memory is None or not top.memory_total else top.memory / top.memory_total
     lines = [
@@ -155,7 +155,7 @@ def node_lines(top: Top, width: int = 24) -> list[str]:
 
 
 def details(row: TopRow) -> list[str]:
-    """Everything about one row: its figures, and all culprits with shares and waits."""
+    """All data of one row: its figures, and all culprits with shares and waits."""
     title = "/".join(part for part in (row.namespace, row.pod, name_cell(row)) if part)
     lines = [f"{title}  {row.qos or row.kind} {row.priority}".rstrip()]
     if row.sched is None:
@@ -163,10 +163,10 @@ def details(row: TopRow) -> list[str]:
     sched = row.sched
     lines.append(
         f"{sched.count} waits, p50 {text.seconds(sched.p50)}, p99 {text.seconds(sched.p99)}; each second it waits "
-        f"{text.seconds(sched.wait)} for a CPU others hold and {text.seconds(sched.throttled)} for its own quota"
+        f"{text.seconds(sched.wait)} for CPUs that others hold and {text.seconds(sched.throttled)} for its own quota"
     )
     if not sched.culprits:
-        return [*lines, "nobody kept it waiting"]
+        return [*lines, "no culprits"]
     lines += [
         f"  {text.percent(one.share):>5}%  {text.seconds(one.wait):>7}/s  {culprit_name(row, one)}"
         f"{f' [{one.qos}]' if one.qos else ''}"
@@ -176,11 +176,11 @@ def details(row: TopRow) -> list[str]:
 
 
 def table(rows: Sequence[TopRow], *, wide: bool = False) -> Table:
-    """Rows as a plain table of fixed columns, as kubectl prints them."""
+    """Rows as a plain table like kubectl's."""
     shown = columns(wide=wide)
-    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    result = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for column in shown:
-        made.add_column(column.head, justify="right" if column.figure else "left", no_wrap=True, overflow="ignore")
+        result.add_column(column.head, justify="right" if column.figure else "left", no_wrap=True, overflow="ignore")
     for row in rows:
-        made.add_row(*(Text(column.cell(row)) for column in shown))
-    return made
+        result.add_row(*(Text(column.cell(row)) for column in shown))
+    return result

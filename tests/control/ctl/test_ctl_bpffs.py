@@ -14,7 +14,7 @@ from koordlet.probes.loading import bpffs as koordlets
 
 
 def test_the_mark_is_koordlets() -> None:
-    assert bpffs.MOUNTED_BY_US == koordlets.MOUNTED_BY_US
+    assert bpffs.MOUNT_MARK == koordlets.MOUNTED_BY_US
 
 
 def test_pins_are_removed_with_their_folders(tmp_path: Path) -> None:
@@ -45,10 +45,10 @@ def mount(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.kernel
 def test_only_our_own_and_empty_mount_is_undone(mount: Path) -> None:
     assert bpffs.mount_point(mount / "koordlet") == mount
-    assert not bpffs.is_ours(mount)
-    (mount / bpffs.MOUNTED_BY_US).mkdir()
+    assert not bpffs.is_koordlet_mount(mount)
+    (mount / bpffs.MOUNT_MARK).mkdir()
     (mount / "somebody").mkdir()
-    assert bpffs.is_ours(mount)
+    assert bpffs.is_koordlet_mount(mount)
     assert bpffs.unmount(mount) == "still in use by somebody"
     (mount / "somebody").rmdir()
     assert bpffs.unmount(mount) is None

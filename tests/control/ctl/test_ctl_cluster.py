@@ -14,14 +14,14 @@ from control.ctl.manifests import cluster as manifests
 from control.ctl.manifests.cluster import KOORDLET, KUBELET, MANAGER
 from control.ctl.node import cluster
 from control.ctl.node.parts import Layout
-from control.ctl.node.state import Settings
+from control.ctl.node.state import NodeSettings
 from control.standalone.apiserver import ApiServer
 from koordlet.api.core import ConfigMap, Node, Pod, PriorityClass
 from koordlet.api.crs.slo import NodeMetric, NodeSLO
 from koordlet.api.meta import ObjectMeta
 from koordlet.kube import Client, Config, Forbidden, NotFound
 
-SETTINGS = Settings("n1", report_interval=30, aggregate_duration=60)
+SETTINGS = NodeSettings("n1", report_interval=30, aggregate_duration=60)
 
 
 @pytest.fixture
@@ -137,5 +137,5 @@ def test_manifests_of_the_checkout_are_the_ones_that_are_applied() -> None:
 def test_the_admin_token_of_a_broken_kubeconfig(tmp_path: Path) -> None:
     path = tmp_path / "admin.kubeconfig"
     path.write_text("users: []\n")
-    with pytest.raises(cluster.CtlError, match="no token of the administrator"):
+    with pytest.raises(cluster.CtlError, match="has no administrator token"):
         cluster.admin_token(path)

@@ -60,7 +60,7 @@ def files_of(folder: Path, values: dict[str, str]) -> Path:
 def test_placed(tmp_path: Path, version):
     running = {**FILES[version], "cgroup.procs": "7"}
     idle = files_of(tmp_path / "kubepods/besteffort/idle", FILES[version])
-    assert "nothing runs there" in colocation.placed(LIMITED, idle, idle).text
+    assert "it has no process" in colocation.placed(LIMITED, idle, idle).text
     good = files_of(tmp_path / "kubepods/besteffort/podx", FILES[version])
     files_of(good / "container", {"cgroup.procs": "7"})
     assert colocation.placed(LIMITED, good, good).ok
@@ -83,7 +83,7 @@ def test_placed(tmp_path: Path, version):
     ],
 )
 def test_lent(allocatable, ok):
-    assert colocation.lent({"status": {"allocatable": allocatable}}).ok is ok
+    assert colocation.offers_batch_resources({"status": {"allocatable": allocatable}}).ok is ok
 
 
 def test_the_strategy_keeps_what_is_there():

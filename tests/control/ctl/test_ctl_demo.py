@@ -13,12 +13,12 @@ from control.ctl.demo import workload
 from control.ctl.demo.__main__ import Interrupted, alone, keep_logs, play
 from control.ctl.demo.scenario import Scenario
 from control.ctl.errors import CtlError
-from control.ctl.progress import Progress
+from control.ctl.progress import TerminalProgress
 
 
 @pytest.fixture
-def progress() -> Progress:
-    return Progress(Console(file=io.StringIO(), width=200))
+def progress() -> TerminalProgress:
+    return TerminalProgress(Console(file=io.StringIO(), width=200))
 
 
 @pytest.fixture(autouse=True)
@@ -71,7 +71,7 @@ def test_one_demo_at_a_time(tmp_path: Path) -> None:
     ids=["a part fails", "interrupted with --once", "interrupted half-way", "shown", "Ctrl-C while it stays up"],
 )
 def test_every_end_cleans_up(
-    end: BaseException | None, once: bool, problems: list[str], tmp_path: Path, progress: Progress,
+    end: BaseException | None, once: bool, problems: list[str], tmp_path: Path, progress: TerminalProgress,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     def run(scenario: Scenario) -> None:
@@ -85,7 +85,7 @@ def test_every_end_cleans_up(
         raise Interrupted("SIGINT")
 
     monkeypatch.setattr("control.ctl.demo.__main__.time.sleep", ctrl_c)
-    monkeypatch.setattr(Scenario, "how_to_look_further", lambda _: ["  look"])
+    monkeypatch.setattr(Scenario, "commands_to_try", lambda _: ["  look"])
     monkeypatch.setattr(Scenario, "run", run)
     folder = tmp_path / "demo"
     assert play(folder, progress, once=once) == problems

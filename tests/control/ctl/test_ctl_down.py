@@ -15,9 +15,9 @@ from rich.console import Console
 from control.ctl.node import down as downs
 from control.ctl.node import processes, state
 from control.ctl.node.down import Leftovers, down
-from control.ctl.node.state import Settings
+from control.ctl.node.state import NodeSettings
 from control.ctl.node.supervisor import Supervisor
-from control.ctl.progress import Progress
+from control.ctl.progress import TerminalProgress
 
 SLEEP = ("sleep", "300")
 
@@ -30,8 +30,8 @@ def until(done: Callable[[], bool]) -> None:
 
 
 @pytest.fixture
-def progress() -> Progress:
-    return Progress(Console(file=io.StringIO(), width=200))
+def progress() -> TerminalProgress:
+    return TerminalProgress(Console(file=io.StringIO(), width=200))
 
 
 @pytest.fixture
@@ -43,18 +43,18 @@ def pins(tmp_path: Path) -> Path:
 def supervisor(tmp_path: Path, pins: Path) -> Iterator[Supervisor]:
     made = Supervisor(tmp_path / "state")
     made.state_dir.mkdir()
-    made.settle(Settings("n", bpf_pin_dir=str(pins)))
+    made.settle(NodeSettings("n", bpf_pin_dir=str(pins)))
     yield made
     made._reap()
 
 
-def test_nothing_was_up(tmp_path: Path, progress: Progress) -> None:
+def test_nothing_was_up(tmp_path: Path, progress: TerminalProgress) -> None:
     assert not down(tmp_path / "never", progress=progress)
     assert not (tmp_path / "never").exists()
 
 
 def test_parts_and_strays_are_ended_and_files_purged(
-    supervisor: Supervisor, pins: Path, progress: Progress, tmp_path: Path
+    supervisor: Supervisor, pins: Path, progress: TerminalProgress, tmp_path: Path
 ) -> None:
     parts = [supervisor.start(name, SLEEP) for name in ("apiserver", "koordlet")]
     stray = supervisor.start("kubelet", ("sh", "-c", "trap '' TERM; sleep 301 & wait"))
@@ -74,7 +74,7 @@ def test_parts_and_strays_are_ended_and_files_purged(
     assert "1 processes, 1 pinned BPF objects removed" in said
 
 
-def test_without_purge_settings_and_logs_stay(supervisor: Supervisor, progress: Progress) -> None:
+def test_without_purge_settings_and_logs_stay(supervisor: Supervisor, progress: TerminalProgress) -> None:
     supervisor.start("apiserver", SLEEP)
     assert not down(supervisor.state_dir, progress=progress)
     left = state.load(supervisor.state_dir)
@@ -103,7 +103,7 @@ def test_an_empty_pin_folder_is_a_leftover_too(supervisor: Supervisor, pins: Pat
 
 @pytest.mark.kernel
 def test_cgroups_of_a_killed_kubelet_go_with_their_processes(
-    supervisor: Supervisor, progress: Progress, tmp_path: Path
+    supervisor: Supervisor, progress: TerminalProgress, tmp_path: Path
 ) -> None:
     tree = downs._tree()
     assert tree is not None, "no cgroups here"

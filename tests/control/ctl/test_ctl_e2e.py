@@ -143,7 +143,7 @@ def test_a_node_survives_the_death_of_each_part_and_leaves_nothing(node: Node, t
     assert not any(processes.alive(process) for process in alive.values())
     assert processes.marked(node.state_dir) == []
     assert not node.state_dir.exists() and not PINS.exists()
-    assert not any(preflight.gather(tmp_path, {}).kubepods)
+    assert not any(preflight.collect_facts(tmp_path, {}).kubepods)
 
 
 def test_down_cleans_up_after_parts_that_were_all_killed(plain: Node, tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_down_cleans_up_after_parts_that_were_all_killed(plain: Node, tmp_path: 
     said = plain.ctl("down", "--purge")
     assert "cgroups and their processes" in said and "pinned BPF objects" in said, said
     assert all(f"{kind}: none" in said for kind in ("processes", "cgroups", "mounts", "pins", "files")), said
-    assert not any(preflight.gather(tmp_path, {}).kubepods)
+    assert not any(preflight.collect_facts(tmp_path, {}).kubepods)
 
 
 def run_a_pod(node: Node, folder: Path) -> None:
@@ -186,7 +186,7 @@ def test_a_node_that_was_killed_whole_is_cleaned_up_after_by_the_next(node: Node
     assert "sleeper" in node.kubectl.run("get", "pods", "--field-selector=status.phase=Running")
     said = node.ctl("down", "--purge")
     assert all(f"{kind}: none" in said for kind in ("processes", "cgroups", "mounts", "pins", "files")), said
-    assert not any(preflight.gather(tmp_path, {}).kubepods)
+    assert not any(preflight.collect_facts(tmp_path, {}).kubepods)
 
 
 def test_a_second_node_is_refused(node: Node, other: Node) -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from control.ctl.demo import judge
-from control.ctl.demo.kernelfiles import Use
+from control.ctl.demo.kernelfiles import AverageUsage
 from koordlet.api.crs.nodemetric import ResourceMap
 from koordlet.api.encoding.quantity import BINARY_SI, Quantity
 from koordlet.api.pages.interference import Blamed, ContainerExplained, PodExplained, VerdictSaid
@@ -21,26 +21,26 @@ def resources(milli: int, memory: int) -> ResourceMap:
 @pytest.mark.parametrize(
     ("milli", "memory", "use", "good"),
     [
-        (1000, 100 << 20, Use(1.04, 104 << 20), [True, True]),
-        (1000, 100 << 20, Use(1.06, 106 << 20), [False, False]),
-        (4, 200 << 10, Use(0.001, 900 << 10), [True, True]),
-        (0, 0, Use(0.0, 0.0), [True, True]),
-        (7, 4 << 20, Use(0.001, 1 << 20), [False, False]),
+        (1000, 100 << 20, AverageUsage(1.04, 104 << 20), [True, True]),
+        (1000, 100 << 20, AverageUsage(1.06, 106 << 20), [False, False]),
+        (4, 200 << 10, AverageUsage(0.001, 900 << 10), [True, True]),
+        (0, 0, AverageUsage(0.0, 0.0), [True, True]),
+        (7, 4 << 20, AverageUsage(0.001, 1 << 20), [False, False]),
     ],
     ids=["close", "apart", "below the floors", "idle", "above the floors"],
 )
-def test_compare(milli: int, memory: int, use: Use, good: list[bool]) -> None:
+def test_compare(milli: int, memory: int, use: AverageUsage, good: list[bool]) -> None:
     assert [verdict.ok for verdict in judge.compare("x", resources(milli, memory), use)] == good
 
 
 def test_compare_says_both_figures() -> None:
-    first, second = judge.compare("pod web", resources(1000, 64 << 20), Use(1.03, 64 << 20))
+    first, second = judge.compare("pod web", resources(1000, 64 << 20), AverageUsage(1.03, 64 << 20))
     assert first.text == "pod web cpu: NodeMetric 1000m, kernel 1030m (2.9 % apart)"
     assert second.text == "pod web memory: NodeMetric 64Mi, kernel 64Mi (0.0 % apart)"
 
 
 def test_compare_without_either_side() -> None:
-    assert [v.ok for v in judge.compare("x", ResourceMap(), Use(1.0, 1.0))] == [False, False]
+    assert [v.ok for v in judge.compare("x", ResourceMap(), AverageUsage(1.0, 1.0))] == [False, False]
     assert "not sampled" in judge.compare("x", resources(1, 1), None)[0].text
 
 
@@ -66,7 +66,9 @@ ROOT = Culprit(kind="root", name="/", share=0.9)
 
 def test_the_batch_pod_must_be_the_first_culprit() -> None:
     good = judge.culprit_named(picture(BATCH, ROOT), "web", ["batch-0"])
-    assert good == judge.Verdict(True, "web waits 30 % of the time, p99 4.00ms; worst culprit batch-0/burn with 90 %")
+    assert good == judge.DemoResult(
+        True, "web waits 30 % of the time, p99 4.00ms; worst culprit batch-0/burn with 90 %"
+    )
     bad = judge.culprit_named(picture(ROOT, BATCH), "web", ["batch-0"])
     assert not bad.ok
     assert bad.text.endswith("worst culprit (root tasks) with 90 % (other work on this machine uses 1500m)")
@@ -118,8 +120,8 @@ def test_interference_is_explained(said: PodExplained, strict: bool, shared: boo
 def test_no_culprit_names_the_probe_that_is_missing() -> None:
     top = picture()
     top.probes = [FeatureState(name="sched_latency", up=False, reason="no BTF")]
-    assert judge.culprit_named(top, "web", ["batch-0"]) == judge.Verdict(
-        False, "no culprit of web's waiting is known (sched_latency: no BTF)"
+    assert judge.culprit_named(top, "web", ["batch-0"]) == judge.DemoResult(
+        False, "no culprit of web's waiting (sched_latency: no BTF)"
     )
     assert "does not show pod api" in judge.culprit_named(top, "api", []).text
 
@@ -131,11 +133,11 @@ def test_no_culprit_names_the_probe_that_is_missing() -> None:
 )
 def test_throttling_is_told_apart(throttled: float, quota: float, wait: float, ok: bool) -> None:
     top = picture(throttled=throttled, quota=quota, wait=wait)
-    assert judge.throttling_told_apart(top, "web").ok is ok
-    assert judge.throttling_told_apart(top, "web", shared=True).ok is (throttled > 0), "strangers are there"
+    assert judge.own_throttling_shown(top, "web").ok is ok
+    assert judge.own_throttling_shown(top, "web", shared=True).ok is (throttled > 0), "strangers are there"
     top.system_cpu = 0.1
-    assert judge.throttling_told_apart(top, "web", shared=True).ok is ok
+    assert judge.own_throttling_shown(top, "web", shared=True).ok is ok
 
 
 def test_throttling_of_a_pod_that_is_not_there() -> None:
-    assert not judge.throttling_told_apart(Top(), "web").ok
+    assert not judge.own_throttling_shown(Top(), "web").ok

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from control.ctl.demo import kernelfiles
-from control.ctl.demo.kernelfiles import PodFiles, Sample, Use, average
+from control.ctl.demo.kernelfiles import AverageUsage, PodFiles, UsageSample, average
 
 UID = "0b7b326d-e329-4e94-920d-6d5dbe3a282f"
 
@@ -63,21 +63,22 @@ def test_no_pod_yet(tmp_path: Path) -> None:
     assert kernelfiles.find_pod(UID, tmp_path) is None
 
 
-def samples(count: int) -> list[Sample]:
+def samples(count: int) -> list[UsageSample]:
     """One a second: half a core on the node, a fifth in the pod, which appears at second 3."""
     return [
-        Sample(float(t), 100 + t * 0.5, 1000.0 + t, {"web": (t * 0.2, 64.0)} if t >= 3 else {}) for t in range(count)
+        UsageSample(float(t), 100 + t * 0.5, 1000.0 + t, {"web": (t * 0.2, 64.0)} if t >= 3 else {})
+        for t in range(count)
     ]
 
 
 def test_average_over_a_window() -> None:
     use = average(samples(11), 4.0, 8.0)
-    assert use == Use(pytest.approx(0.5), 1006.0)
+    assert use == AverageUsage(pytest.approx(0.5), 1006.0)
 
 
 def test_average_of_a_pod_counts_only_samples_that_have_it() -> None:
     use = average(samples(11), 0.0, 10.0, "web")
-    assert use == Use(pytest.approx(0.2), 64.0)
+    assert use == AverageUsage(pytest.approx(0.2), 64.0)
     assert average(samples(11), 0.0, 10.0, "other") is None
 
 

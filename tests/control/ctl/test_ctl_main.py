@@ -14,8 +14,8 @@ from rich.console import Console
 
 from control.ctl import main
 from control.ctl.node import state
-from control.ctl.node.state import Settings
-from control.ctl.node.status import gather, render
+from control.ctl.node.state import NodeSettings
+from control.ctl.node.status import collect_status, render
 from control.ctl.views.koordletclient import KoordletUnreachable, fetch_ready, fetch_top
 from koordlet.api.encoding.wire import encode
 from koordlet.api.pages.enforcement import Enforcement, RuleState, SettingState
@@ -89,9 +89,7 @@ async def test_something_else_than_a_koordlet(koordlet: str, path: str) -> None:
             await ask(koordlet + path)
 
 
-@pytest.mark.parametrize(
-    ("url", "words"), [("http://127.0.0.1:1", "no koordlet answers at"), ("nonsense", "not a URL")]
-)
+@pytest.mark.parametrize(("url", "words"), [("http://127.0.0.1:1", "does not respond"), ("nonsense", "not a URL")])
 async def test_no_koordlet_says_what_to_do(url: str, words: str) -> None:
     with pytest.raises(KoordletUnreachable, match=words) as caught:
         await fetch_top(url)
@@ -101,7 +99,7 @@ async def test_no_koordlet_says_what_to_do(url: str, words: str) -> None:
 async def test_status_of_a_lone_koordlet(koordlet: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KUBECONFIG", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-    report = await gather(tmp_path, state.State(), koordlet_url=koordlet, kubeconfig=None)
+    report = await collect_status(tmp_path, state.NodeState(), koordlet_url=koordlet, kubeconfig=None)
     assert report.parts == []
     assert report.koordlet.reachable and report.koordlet.node == "n1"
     assert report.koordlet.conditions[0].reason == "no RDT"
@@ -114,21 +112,21 @@ async def test_status_of_a_lone_koordlet(koordlet: str, tmp_path: Path, monkeypa
     assert "kubepods/a/cpu.idle" not in said, "what holds undisputed is only counted"
     assert "cpuburst" in said and "the kernel refused it" in said
     assert "cpusuppress before cpuburst" in said
-    assert "can't be given back: in use" in said
+    assert "cannot be restored: in use" in said
     assert "cpuBurstStrategy.policy" in said and "'always' is none of" in said
     assert "demo/burn" in said and "40 %, quota 5 us" in said and "web waits" in said
 
 
 async def test_status_of_parts_that_ended(tmp_path: Path) -> None:
     me = state.ProcessId(1, 1)
-    known = state.State(
-        settings=Settings("n1"), parts={"kubelet": state.PartRecord(me, ("x",), "/log", 0.0)}, boot_id="b"
+    known = state.NodeState(
+        settings=NodeSettings("n1"), parts={"kubelet": state.PartRecord(me, ("x",), "/log", 0.0)}, boot_id="b"
     )
-    report = await gather(tmp_path, known, koordlet_url="http://127.0.0.1:1", kubeconfig=str(tmp_path / "none"))
+    report = await collect_status(tmp_path, known, koordlet_url="http://127.0.0.1:1", kubeconfig=str(tmp_path / "none"))
     by_name = {part.name: part for part in report.parts}
     assert by_name["kubelet"].reason == "ended; `koordctl up` starts it again"
     assert by_name["apiserver"].reason == "not started"
-    assert not report.koordlet.reachable and "no koordlet answers" in report.koordlet.error
+    assert not report.koordlet.reachable and "does not respond" in report.koordlet.error
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *argv: str) -> int:
@@ -141,7 +139,7 @@ def test_top_without_koordlet_is_one_line_and_a_hint(
 ) -> None:
     assert run(monkeypatch, "top", "--once", "--koordlet-url=http://127.0.0.1:1") == 1
     said = capsys.readouterr().err
-    assert said.startswith("koordctl: no koordlet answers at http://127.0.0.1:1")
+    assert said.startswith("koordctl: koordlet at http://127.0.0.1:1 does not respond")
     assert "koordlet --standalone" in said and "Traceback" not in said
 
 
@@ -174,8 +172,8 @@ async def test_the_once_table_and_json(
 
 
 def test_how_to_go_on_names_what_is_not_default(tmp_path: Path) -> None:
-    plain = main.how_to_go_on(main.STATE_DIR, Settings("n"))
+    plain = main.next_commands(main.STATE_DIR, NodeSettings("n"))
     assert "  koordctl top" in plain and "  koordctl down" in plain
-    special = main.how_to_go_on(tmp_path, Settings("n", koordlet_port=1))
+    special = main.next_commands(tmp_path, NodeSettings("n", koordlet_port=1))
     assert "  koordctl top --koordlet-url=http://127.0.0.1:1" in special
     assert f"  koordctl down --state-dir={tmp_path}" in special

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from control.ctl.errors import CtlError
 from control.ctl.main import cli
-from control.ctl.views.overcommit import fetch_node, lending_of, page
+from control.ctl.views.overcommit import fetch_node, overcommit_of, page
 from control.standalone.apiserver import ApiServer
 from koordlet.api import names
 from koordlet.api.core import Node, NodeStatus
@@ -43,7 +43,7 @@ MEMORY = BatchTerms(
 MID = MidTerms(reclaimable=10_000, unused=50_000, unallocated=40_000, share=4000, limit=100_000, lent=14_000)
 
 
-def make(lending: OvercommitExplanation | None, **extended: str) -> Node:
+def make(explanation: OvercommitExplanation | None, **extended: str) -> Node:
     amounts = {"cpu": Quantity("100"), "memory": Quantity("100Gi")}
     more = {f"kubernetes.io/{name.replace('_', '-')}": Quantity(text) for name, text in extended.items()}
     annotations = {names.ANNOTATION_OVERCOMMIT: OVERCOMMIT.text(lending)} if lending is not None else {}
@@ -53,8 +53,8 @@ def make(lending: OvercommitExplanation | None, **extended: str) -> Node:
     )
 
 
-def lines(lending: OvercommitExplanation | None, **extended: str) -> list[str]:
-    return [line.plain for line in page(lending_of(make(lending, **extended)), NOW)]
+def lines(explanation: OvercommitExplanation | None, **extended: str) -> list[str]:
+    return [line.plain for line in page(overcommit_of(make(lending, **extended)), NOW)]
 
 
 def measured(**changes: Any) -> OvercommitExplanation:
@@ -66,7 +66,7 @@ def test_the_formulas_have_their_numbers_in() -> None:
     said = lines(measured(), batch_cpu="25000", batch_memory="80Gi", mid_cpu="14000")
     assert said[:3] == [
         "node n1",
-        "Lends what was measured to be free.",
+        "Overcommits all measured free capacity.",
         "written 5s ago, from a report made 90s ago",
     ]
     assert "  batch-cpu  100 capacity - 35 kept free - 7 system - 33 prod and mid (by usage) = 25" in said
@@ -75,10 +75,10 @@ def test_the_formulas_have_their_numbers_in() -> None:
         in said
     )
     mid = next(line for line in said if line.startswith("  mid-cpu"))
-    assert "lesser of 10 predicted to stay unused and 50 unused + 4 of 40 not allocated" in mid
+    assert "smaller of 10 predicted to stay unused and 50 unused + 4 of 40 unallocated" in mid
     assert mid.endswith("= 14")
     rows = {line[:32].strip(): line[32:].split() for line in said if line[:1].isalpha()}
-    assert rows["lent to batch pods"][:3] == ["25", "25", "%"]
+    assert rows["overcommitted to batch pods"][:3] == ["25", "25", "%"]
     assert rows["requested by prod and mid pods"][0] == "40"
     assert rows["kept free"][0] == "35"
 
@@ -88,19 +88,19 @@ def test_each_step_after_the_formula_is_told() -> None:
     held = Hold(percent=80, because="2 containers held up by neighbours")
     changed = BatchTerms(**{**{f: getattr(CPU, f) for f in CPU.__struct_fields__}, **terms})
     said = lines(measured(reason=INTERFERENCE, batch={"cpu": changed}, hold={"cpu": held}), batch_cpu="20000")
-    assert said[1] == "Lends only 80 % of its cpu (2 containers held up by neighbours)."
+    assert said[1] == "Overcommits only 80 % of its cpu (2 containers held up by neighbours)."
     assert any(line.endswith("= 25, at most 90") for line in said)
     after = next(line for line in said if "third parties" in line)
     assert after.strip() == (
-        "x 80 % (2 containers held up by neighbours) x 1.20 CPU normalization - 4 lent to third parties = 20"
+        "x 80 % (2 containers held up by neighbours) x 1.20 CPU normalization - 4 given to third parties = 20"
     )
 
 
 def test_a_node_that_lends_nothing_says_why() -> None:
     said = lines(OvercommitExplanation(reason=STALE, message="the last report is more than 15 minutes old"))
-    assert said[1] == "Lends nothing: the last report is more than 15 minutes old."
+    assert said[1] == "Overcommits nothing: the last report is more than 15 minutes old."
     assert not any("batch-cpu" in line for line in said)
-    assert any(line.split() == ["lent", "to", "batch", "pods", "-", "-"] for line in said)
+    assert any(line.split() == ["overcommitted", "to", "batch", "pods", "-", "-"] for line in said)
 
 
 def test_a_node_that_no_manager_wrote_to() -> None:
@@ -111,7 +111,7 @@ def test_an_annotation_that_cannot_be_read_is_named() -> None:
     node = make(None)
     node.metadata.annotations[names.ANNOTATION_OVERCOMMIT] = "{"
     with pytest.raises(CtlError, match=names.ANNOTATION_OVERCOMMIT):
-        lending_of(node)
+        overcommit_of(node)
 
 
 async def test_the_node_is_asked_for(tmp_path: Path) -> None:
@@ -119,10 +119,10 @@ async def test_the_node_is_asked_for(tmp_path: Path) -> None:
         path = str(server.kubeconfig_path)
         async with Client(Config.load(path)) as client:
             await client.create(make(measured()))
-        assert lending_of(await fetch_node(path, "n1")).lending == measured()
+        assert overcommit_of(await fetch_node(path, "n1")).lending == measured()
         with pytest.raises(CtlError, match="there is no Node n2"):
             await fetch_node(path, "n2")
-    with pytest.raises(CtlError, match="cannot ask for Node n1"):
+    with pytest.raises(CtlError, match="cannot get Node n1"):
         await fetch_node(path, "n1")
 
 
@@ -137,4 +137,4 @@ def test_the_command_prints_json(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     assert said["batch"] == {"cpu": 25000}
     assert said["lending"]["batch"]["cpu"]["highUsed"] == 33_000
     shown = CliRunner().invoke(cli, ["node", "n1", "--state-dir", str(tmp_path)], catch_exceptions=False)
-    assert "Lends what was measured to be free." in shown.output
+    assert "Overcommits all measured free capacity." in shown.output

@@ -36,12 +36,12 @@ def test_a_pending_pod() -> None:
         refused=[refused],
     )
     assert printed(said).splitlines() == [
-        "default/big waits for something that lets it fit (3 attempts)",
+        "default/big is unschedulable until something changes (3 attempts)",
         "  0/2 nodes are available: 2 Insufficient cpu.",
-        "  Tried again when something changes for NodeResourcesFit, or after 5 minutes.",
+        "  Retried after a change for NodeResourcesFit, or after 5 minutes.",
         "",
-        "Nodes that do not fit, and who says so:",
-        "NODES  PLUGIN            REASON            PREEMPTION  SUCH AS",
+        "Nodes that do not fit, by plugin:",
+        "NODES  PLUGIN            REASON            PREEMPTION  EXAMPLES",
         "    2  NodeResourcesFit  Insufficient cpu  might help  a, b",
     ]
 
@@ -55,7 +55,7 @@ def test_a_placed_pod() -> None:
     assert printed(said).splitlines() == [
         "default/web runs on a",
         "",
-        "Of 3 nodes 2 fit, were it placed now; weighted scores by plugin:",
+        "Of 3 nodes 2 fit, if it were placed now; weighted scores by plugin:",
         "   NODE  TOTAL  Fit  Spread",
         "   b       150  100      50",
         "→  a        90   90       0",
@@ -80,5 +80,5 @@ async def test_asks_the_scheduler() -> None:
             await fetch_placement(url, "default", "standby")
     finally:
         await server.stop()
-    with pytest.raises(CtlError, match="no scheduler answers"):
+    with pytest.raises(CtlError, match="does not respond"):
         await fetch_placement(url, "default", "web")

@@ -9,33 +9,39 @@ import pytest
 
 from control.ctl.errors import CtlError
 from control.ctl.node import preflight
-from control.ctl.node.preflight import Facts
+from control.ctl.node.preflight import HostFacts
 from control.standalone.kubelet.cgroups.ownermark import CgroupOwner
 from tests.ports import free_port
 
 ALL = {"apiserver", "kubelet", "koordlet"}
-GOOD = Facts(uid=0)
+GOOD = HostFacts(uid=0)
 OTHER = {"kubepods": CgroupOwner(7, 1, 1, "boot", "/other/node")}
 
 
 @pytest.mark.parametrize(
     ("facts", "message", "hint"),
     [
-        (Facts(uid=1000), "not root: koordlet and kubelet must", "koordlet --standalone --probes=off"),
-        (Facts(uid=0, cgroups_problem="no cpu cgroup hierarchy"), "no usable cgroups: no cpu", "Mount cgroup v2"),
-        (Facts(uid=0, cgroups_writable=False), "cgroups are read-only", "--without kubelet"),
-        (Facts(uid=0, kubepods=("kubepods",)), "cgroup /kubepods exists already: a kubelet runs", "koordctl top"),
-        (Facts(uid=0, kubepods=("kubepods.slice",), made=frozenset({"kubepods"})), "/kubepods.slice exists", "down"),
+        (HostFacts(uid=1000), "not root: koordlet and kubelet must", "koordlet --standalone --probes=off"),
+        (HostFacts(uid=0, cgroups_problem="no cpu cgroup hierarchy"), "no usable cgroups: no cpu", "Mount cgroup v2"),
+        (HostFacts(uid=0, cgroups_writable=False), "cgroups are read-only", "--without kubelet"),
+        (HostFacts(uid=0, kubepods=("kubepods",)), "cgroup /kubepods exists already: a kubelet runs", "koordctl top"),
         (
-            Facts(uid=0, kubepods=("kubepods",), made=frozenset({"kubepods"}), others=OTHER),  # ours once, reclaimed
-            "cgroup /kubepods exists already: the node of /other/node (kubelet pid 7) has it",
+            HostFacts(uid=0, kubepods=("kubepods.slice",), made=frozenset({"kubepods"})),
+            "/kubepods.slice exists",
+            "down",
+        ),
+        (
+            HostFacts(
+                uid=0, kubepods=("kubepods",), made=frozenset({"kubepods"}), others=OTHER
+            ),  # ours once, reclaimed
+            "cgroup /kubepods exists already: it belongs to the node of /other/node (kubelet pid 7)",
             "koordctl down --state-dir /other/node",
         ),
-        (Facts(uid=0, busy_ports={"apiserver": 6443}), "port 6443 for apiserver is in use", "--port"),
-        (Facts(uid=0, busy_ports={"koordlet": 9316}), "port 9316 for koordlet is in use", "--koordlet-port"),
+        (HostFacts(uid=0, busy_ports={"apiserver": 6443}), "port 6443 for apiserver is in use", "--port"),
+        (HostFacts(uid=0, busy_ports={"koordlet": 9316}), "port 9316 for koordlet is in use", "--koordlet-port"),
     ],
 )
-def test_refusals(facts: Facts, message: str, hint: str) -> None:
+def test_refusals(facts: HostFacts, message: str, hint: str) -> None:
     with pytest.raises(CtlError) as caught:
         preflight.refuse(facts, ALL)
     assert message in caught.value.message
@@ -46,14 +52,14 @@ def test_refusals(facts: Facts, message: str, hint: str) -> None:
     ("facts", "wanted"),
     [
         (GOOD, ALL),
-        (Facts(uid=1000), {"apiserver"}),
-        (Facts(uid=0, kubepods=("kubepods",), made=frozenset({"kubepods"})), ALL),
-        (Facts(uid=0, kubepods=("kubepods",), others=OTHER), {"apiserver", "koordlet"}),
-        (Facts(uid=0, cgroups_problem="none", cgroups_writable=False), {"apiserver"}),
+        (HostFacts(uid=1000), {"apiserver"}),
+        (HostFacts(uid=0, kubepods=("kubepods",), made=frozenset({"kubepods"})), ALL),
+        (HostFacts(uid=0, kubepods=("kubepods",), others=OTHER), {"apiserver", "koordlet"}),
+        (HostFacts(uid=0, cgroups_problem="none", cgroups_writable=False), {"apiserver"}),
     ],
     ids=["all is well", "API server without root", "its own kubepods", "somebody's kubelet", "no cgroups needed"],
 )
-def test_what_can_be_started(facts: Facts, wanted: set[str]) -> None:
+def test_what_can_be_started(facts: HostFacts, wanted: set[str]) -> None:
     preflight.refuse(facts, wanted)
 
 
@@ -63,7 +69,7 @@ def test_a_port_in_use_is_found() -> None:
         taken.bind(("127.0.0.1", port))
         taken.listen()
         assert preflight.port_busy(port)
-        facts = preflight.gather(Path("/nonexistent"), {"apiserver": port, "kubelet": 0})
+        facts = preflight.collect_facts(Path("/nonexistent"), {"apiserver": port, "kubelet": 0})
         assert facts.busy_ports == {"apiserver": port}
     assert not preflight.port_busy(port)
 
@@ -75,7 +81,7 @@ def test_free_ports_differ() -> None:
 
 
 def test_cgroups_of_a_machine_without_any(tmp_path: Path) -> None:
-    facts = preflight.gather(tmp_path, {}, mount=tmp_path)
+    facts = preflight.collect_facts(tmp_path, {}, mount=tmp_path)
     assert "hierarchy" in facts.cgroups_problem
     assert facts.kubepods == ()
 
@@ -87,6 +93,6 @@ def test_what_the_kubelet_wrote_down(tmp_path: Path) -> None:
 
 
 def test_unknown_parts_are_named() -> None:
-    with pytest.raises(CtlError, match="no part named 'scheduler'") as caught:
-        preflight.unknown_parts(["kubelet", "scheduler"], ("apiserver", "kubelet"))
+    with pytest.raises(CtlError, match="unknown part 'scheduler'") as caught:
+        preflight.refuse_unknown_parts(["kubelet", "scheduler"], ("apiserver", "kubelet"))
     assert "apiserver, kubelet" in caught.value.hint

@@ -16,7 +16,7 @@ import pytest
 from control.ctl.errors import CtlError
 from control.ctl.node import processes, state
 from control.ctl.node.processes import ProcessId
-from control.ctl.node.state import Lock, PartRecord, Settings, State
+from control.ctl.node.state import Lock, NodeSettings, NodeState, PartRecord
 from control.ctl.node.supervisor import Supervisor
 
 PATIENCE = 60.0
@@ -87,7 +87,7 @@ def test_a_reused_pid_is_left_alone(tmp_path: Path) -> None:
         me = processes.identify(bystander.pid)
         assert me is not None
         old = PartRecord(ProcessId(me.pid, me.starttime - 1), SLEEP, "", 0.0)
-        state.save(tmp_path, State(parts={"a": old}, boot_id=state.boot_id()))
+        state.save(tmp_path, NodeState(parts={"a": old}, boot_id=state.boot_id()))
         supervisor = Supervisor(tmp_path)
         assert supervisor.running("a") is None
         assert supervisor.stop("a", 1) is None
@@ -100,7 +100,7 @@ def test_a_reused_pid_is_left_alone(tmp_path: Path) -> None:
 
 def test_a_start_that_was_not_written_down_is_found_by_its_mark(supervisor: Supervisor, tmp_path: Path) -> None:
     process = supervisor.start("a", SLEEP)
-    state.save(tmp_path, State(starting={"a": SLEEP}, boot_id=state.boot_id()))  # as after a kill -9 of koordctl
+    state.save(tmp_path, NodeState(starting={"a": SLEEP}, boot_id=state.boot_id()))  # as after a kill -9 of koordctl
     later = Supervisor(tmp_path)
     assert later.running("a") == process
     assert state.load(tmp_path).parts["a"].process == process
@@ -112,7 +112,7 @@ def test_a_child_of_a_part_is_not_taken_for_it(supervisor: Supervisor, tmp_path:
     process = supervisor.start("a", shell)
     eventually(lambda: SLEEP in [one.argv for one in processes.marked(tmp_path)])  # not the fork that becomes it
     os.kill(process.pid, signal.SIGKILL)
-    state.save(tmp_path, State(starting={"a": shell}, boot_id=state.boot_id()))
+    state.save(tmp_path, NodeState(starting={"a": shell}, boot_id=state.boot_id()))
     eventually(lambda: Supervisor(tmp_path).running("a") is None)
     assert [one.argv for one in processes.marked(tmp_path)] == [SLEEP]
 
@@ -120,10 +120,12 @@ def test_a_child_of_a_part_is_not_taken_for_it(supervisor: Supervisor, tmp_path:
 def test_records_of_an_earlier_boot_name_nobody(tmp_path: Path) -> None:
     me = processes.identify(os.getpid())
     assert me is not None
-    state.save(tmp_path, State(settings=Settings("n"), parts={"a": PartRecord(me, (), "", 0.0)}, boot_id="another"))
+    state.save(
+        tmp_path, NodeState(settings=NodeSettings("n"), parts={"a": PartRecord(me, (), "", 0.0)}, boot_id="another")
+    )
     supervisor = Supervisor(tmp_path)
     assert supervisor.running("a") is None
-    assert supervisor.state.settings == Settings("n")
+    assert supervisor.state.settings == NodeSettings("n")
 
 
 def test_a_command_that_does_not_exist(supervisor: Supervisor) -> None:
@@ -146,13 +148,13 @@ def test_use_counts_up_and_ends_with_the_process(supervisor: Supervisor) -> None
     process = supervisor.start("a", SLEEP)
 
     def counts() -> bool:
-        used = processes.use(process)
+        used = processes.usage(process)
         assert used is not None and used.uptime >= 0
         return used.rss > 0  # none yet of a program that has only just taken the fork's place
 
     eventually(counts)
     supervisor.stop("a", PATIENCE)
-    assert processes.use(process) is None
+    assert processes.usage(process) is None
 
 
 def test_a_damaged_state_file_is_an_error_with_a_hint(tmp_path: Path) -> None:
@@ -163,11 +165,11 @@ def test_a_damaged_state_file_is_an_error_with_a_hint(tmp_path: Path) -> None:
 
 
 def test_state_survives_a_half_written_successor(tmp_path: Path) -> None:
-    state.save(tmp_path, State(settings=Settings("n"), boot_id=state.boot_id()))
+    state.save(tmp_path, NodeState(settings=NodeSettings("n"), boot_id=state.boot_id()))
     (tmp_path / "state.json.tmp").write_text('{"sett')
-    assert state.load(tmp_path).settings == Settings("n")
-    state.save(tmp_path, State(settings=Settings("m"), boot_id=state.boot_id()))
-    assert state.load(tmp_path).settings == Settings("m")
+    assert state.load(tmp_path).settings == NodeSettings("n")
+    state.save(tmp_path, NodeState(settings=NodeSettings("m"), boot_id=state.boot_id()))
+    assert state.load(tmp_path).settings == NodeSettings("m")
     assert msgspec.json.decode((tmp_path / "state.json").read_bytes())["settings"]["node_name"] == "m"
 
 

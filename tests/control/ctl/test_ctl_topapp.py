@@ -30,7 +30,7 @@ class FakeKoordlet:
 
     async def __call__(self) -> Top:
         if self.away:
-            raise KoordletUnreachable("no koordlet answers", "start one")
+            raise KoordletUnreachable("does not respond", "start one")
         return Top(node="n1", cpus=2, cpu=1.0, memory=1.0, memory_total=2.0, window=10.0, rows=self.rows)
 
 
@@ -54,7 +54,7 @@ def words(app: TopApp, which: str) -> str:
 
 async def test_rows_are_sorted_by_cpu_and_keys_change_it(app: TopApp) -> None:
     async with app.run_test(size=(200, 40)) as pilot:
-        await app.refresh_picture()
+        await app.refresh_data()
         assert names(app) == ["burn", "serve", "ssh.service"]
         assert app.query_one("#rows", DataTable).row_count == 3
         assert "n1  3 containers" in words(app, "#head")
@@ -67,7 +67,7 @@ async def test_rows_are_sorted_by_cpu_and_keys_change_it(app: TopApp) -> None:
 
 async def test_the_details_show_the_culprits_of_the_selected_row(app: TopApp) -> None:
     async with app.run_test(size=(200, 40)) as pilot:
-        await app.refresh_picture()
+        await app.refresh_data()
         await pilot.press("w", "d")
         assert app.query_one("#details", Static).display
         assert "default/web/serve" in words(app, "#details")
@@ -75,15 +75,15 @@ async def test_the_details_show_the_culprits_of_the_selected_row(app: TopApp) ->
         await pilot.press("down")
         await pilot.pause()
         assert "default/batch/burn" in words(app, "#details")
-        assert "nobody kept it waiting" in words(app, "#details")
+        assert "no culprits" in words(app, "#details")
 
 
 async def test_the_selection_follows_its_row_when_the_order_changes(app: TopApp, koordlet: FakeKoordlet) -> None:
     async with app.run_test(size=(200, 40)) as pilot:
-        await app.refresh_picture()
+        await app.refresh_data()
         await pilot.press("d")
         koordlet.rows[0].cpu = 1.5
-        await app.refresh_picture()
+        await app.refresh_data()
         await pilot.pause()
         assert names(app) == ["serve", "burn", "ssh.service"]
         assert "default/batch/burn" in words(app, "#details")
@@ -91,7 +91,7 @@ async def test_the_selection_follows_its_row_when_the_order_changes(app: TopApp,
 
 async def test_filter_and_back(app: TopApp) -> None:
     async with app.run_test(size=(200, 40)) as pilot:
-        await app.refresh_picture()
+        await app.refresh_data()
         await pilot.press("slash", "s", "s", "h")
         assert names(app) == ["ssh.service"]
         await pilot.press("enter")
@@ -104,22 +104,22 @@ async def test_filter_and_back(app: TopApp) -> None:
 async def test_koordlet_away_and_back(app: TopApp, koordlet: FakeKoordlet) -> None:
     koordlet.away = True
     async with app.run_test(size=(200, 40)):
-        await app.refresh_picture()
-        assert "waiting for koordlet: no koordlet answers" in words(app, "#state")
+        await app.refresh_data()
+        assert "waiting for koordlet: does not respond" in words(app, "#state")
         koordlet.away = False
-        await app.refresh_picture()
+        await app.refresh_data()
         assert not app.query_one("#state", Static).display
         assert len(names(app)) == 3
         koordlet.away = True
-        await app.refresh_picture()
-        assert re.search(r"waiting for koordlet \(picture is \d+s old\)", words(app, "#state"))
+        await app.refresh_data()
+        assert re.search(r"waiting for koordlet \(data are \d+s old\)", words(app, "#state"))
         assert len(names(app)) == 3
 
 
 async def test_rows_that_vanish_leave_no_dangling_selection(app: TopApp, koordlet: FakeKoordlet) -> None:
     async with app.run_test(size=(200, 40)) as pilot:
-        await app.refresh_picture()
+        await app.refresh_data()
         await pilot.press("d", "down", "down")
         koordlet.rows = []
-        await app.refresh_picture()
+        await app.refresh_data()
         assert "no row is selected" in words(app, "#details")

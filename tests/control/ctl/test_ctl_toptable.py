@@ -138,7 +138,7 @@ def test_details_list_all_culprits() -> None:
 def test_details_without_a_probe_and_without_waiting() -> None:
     assert "no schedule latency" in toptable.details(SSHD)[1]
     quiet = TopRow(name="q", sched=SchedLatency())
-    assert toptable.details(quiet)[-1] == "nobody kept it waiting"
+    assert toptable.details(quiet)[-1] == "no culprits"
 
 
 def test_the_table_prints_a_line_a_row() -> None:

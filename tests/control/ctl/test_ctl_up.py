@@ -12,16 +12,16 @@ from rich.console import Console
 from control.ctl.errors import CtlError
 from control.ctl.node import containers, up
 from control.ctl.node.parts import PARTS, Layout, Part, of
-from control.ctl.node.state import Settings
+from control.ctl.node.state import NodeSettings
 from control.ctl.node.supervisor import Supervisor
 from control.ctl.node.up import decide, settle
-from control.ctl.progress import Progress
+from control.ctl.progress import TerminalProgress
 
-KNOWN = Settings("n1", apiserver_port=7001, kubelet_port=7002, koordlet_port=7003)
+KNOWN = NodeSettings("n1", apiserver_port=7001, kubelet_port=7002, koordlet_port=7003)
 
 
 def test_defaults_of_a_first_up() -> None:
-    assert settle(None, {"node_name": None}, set(), "host") == Settings("host")
+    assert settle(None, {"node_name": None}, set(), "host") == NodeSettings("host")
 
 
 def test_given_values_win_and_are_kept() -> None:
@@ -39,18 +39,18 @@ def test_port_zero_takes_a_free_one_and_keeps_it() -> None:
 
 
 def test_what_runs_can_not_change() -> None:
-    with pytest.raises(CtlError, match="--port 1234 differs from 7001, with which apiserver, kubelet run") as caught:
+    with pytest.raises(CtlError, match="--port 1234 differs from 7001, which apiserver, kubelet use") as caught:
         settle(KNOWN, {"apiserver_port": 1234}, {"kubelet", "apiserver"}, "host")
     assert "koordctl down" in caught.value.hint
     assert settle(KNOWN, {"apiserver_port": 1234}, set(), "host").apiserver_port == 1234
 
 
 def test_pods_are_containers_where_that_was_asked_for_or_can_be(tmp_path: Path) -> None:
-    auto, asked = Settings("n"), Settings("n", runtime="containerd")
+    auto, asked = NodeSettings("n"), NodeSettings("n", runtime="containerd")
     assert decide(auto, False, None).runtime == "containerd"
     refused = decide(auto, False, "not installed: runc")
     assert (refused.runtime, refused.runtime_reason) == ("process", "not installed: runc")
-    assert "not installed: runc" in containers.words(refused)
+    assert "not installed: runc" in containers.describe_runtime(refused)
     assert decide(auto, True, None).runtime == "process", "a kubelet that runs was started without"
     assert decide(asked, False, None) == asked
     with pytest.raises(CtlError, match="--runtime containerd: not installed: runc"):
@@ -97,12 +97,12 @@ def test_the_flags_that_are_passed_exist(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def progress() -> Progress:
-    return Progress(Console(file=io.StringIO(), width=200))
+def progress() -> TerminalProgress:
+    return TerminalProgress(Console(file=io.StringIO(), width=200))
 
 
 async def test_without_root_nothing_is_made(
-    tmp_path: Path, progress: Progress, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, progress: TerminalProgress, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     with pytest.raises(CtlError, match="not root"):
@@ -110,7 +110,9 @@ async def test_without_root_nothing_is_made(
     assert not (tmp_path / "s").exists()
 
 
-async def test_agents_need_an_api_server(tmp_path: Path, progress: Progress, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_agents_need_an_api_server(
+    tmp_path: Path, progress: TerminalProgress, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 0)
     with pytest.raises(CtlError, match="need the API server") as caught:
         await up.up(tmp_path, {}, without=["apiserver"], progress=progress)
@@ -118,7 +120,7 @@ async def test_agents_need_an_api_server(tmp_path: Path, progress: Progress, mon
 
 
 async def test_a_containerd_that_does_not_work_is_done_without_and_said(
-    tmp_path: Path, progress: Progress, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, progress: TerminalProgress, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def not_yet(*_: object) -> str:
         return "no socket"
@@ -126,16 +128,16 @@ async def test_a_containerd_that_does_not_work_is_done_without_and_said(
     broken = [sys.executable, "-S", "-c", "raise SystemExit('overlay is missing')"]
     part = Part("containerd", lambda *_: broken, None, not_yet, 60, 5, runtime="containerd")
     supervisor = Supervisor(tmp_path)
-    decided = Settings("n", runtime="containerd")
+    decided = NodeSettings("n", runtime="containerd")
     settings = await up.try_containerd(supervisor, part, Layout(tmp_path), decided, progress)
     assert settings.runtime == "process"
     assert settings.runtime_reason == "containerd ended while it was starting"
-    assert "containerd ended" in containers.words(settings)
+    assert "containerd ended" in containers.describe_runtime(settings)
     assert "overlay is missing" in supervisor.tail("containerd")
     assert Supervisor(tmp_path).state.settings == settings, "remembered"
 
 
-def test_progress_prints_plain_lines_when_it_is_no_terminal(progress: Progress) -> None:
+def test_progress_prints_plain_lines_when_it_is_no_terminal(progress: TerminalProgress) -> None:
     with progress.step("one") as step:
         step.note("waits")
         step.done("ready [pid 1]")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from control.ctl.demo.lending import expected, follows, reports
+from control.ctl.demo.overcommit import expected, matches_load, reports
 from koordlet.api import names
 from koordlet.api.core import Container, Node, NodeStatus, Pod, PodSpec, PodStatus, ResourceRequirements
 from koordlet.api.crs.nodemetric import NodeMetric, NodeMetricInfo, NodeMetricStatus, PodMetricInfo, ResourceMap
@@ -87,14 +87,14 @@ def test_memory_that_is_too_far_off_is_noticed(lent: str | None, good: bool) -> 
     if lent is not None:
         here.status.allocatable[names.RESOURCE_BATCH_MEMORY] = Quantity(lent)
     assert expected(here, report, PODS, "memory") == 8 * GI * 65 // 100 - 2 * GI - (716 << 20)
-    assert follows(here, report, PODS).ok is good
+    assert matches_load(here, report, PODS).ok is good
 
 
 @pytest.mark.parametrize(
     ("have", "good"), [("5200", True), ("4800", True), ("4600", False), ("6000", False), (None, False)]
 )
 def test_what_is_too_far_off_is_noticed(have: str | None, good: bool) -> None:
-    assert follows(node(have), metric(web="200m", rush="100m"), PODS).ok is good
+    assert matches_load(node(have), metric(web="200m", rush="100m"), PODS).ok is good
 
 
 def test_whether_a_pod_is_measured() -> None:

@@ -1,6 +1,6 @@
-"""Does what the node lends follow its load? The formula once more, from NodeMetric and pods alone; pure checks.
+"""Checks that overcommitted resources follow the node's load, with the formula computed from NodeMetric and pods. Pure.
 
-Independent of the manager's code on purpose: plain sums over what `kubectl get` says, by policy `usage`.
+Deliberately independent of the manager's code: sums over `kubectl get` output, for policy `usage`.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from control.ctl.demo.colocation import RECLAIM_PERCENT
-from control.ctl.demo.judge import Verdict
+from control.ctl.demo.judge import DemoResult
 from koordlet.api import names, priority
 from koordlet.api.core import Node, Pod, pod_requests
 from koordlet.api.crs.nodemetric import NodeMetric, ResourceMap
@@ -17,14 +17,14 @@ from koordlet.api.pages.overcommit import OVERCOMMIT
 
 CPU, MEMORY = "cpu", "memory"
 RECLAIM_PERCENTS = {CPU: RECLAIM_PERCENT, MEMORY: 65}
-"""Of the second Koordinator's default."""
-THRESHOLD = 0.1
+"""The memory value is Koordinator's default."""
+DIFF_THRESHOLD_RATIO = 0.1
 """resourceDiffThreshold: smaller changes are not written."""
-LENT = (priority.BATCH, priority.FREE)
+OVERCOMMITTED_CLASSES = (priority.BATCH, priority.FREE)
 
 
 def expected(node: Node, metric: NodeMetric, pods: Iterable[Pod], resource: str = CPU) -> int:
-    """What is to be lent by the last report: milli-cores of `cpu`, bytes of `memory`."""
+    """The expected overcommitted amount according to the last report: milli-cores of `cpu`, bytes of `memory`."""
     info = metric.status.node_metric
     assert info is not None
     capacity = _amount(node.status.capacity, resource)
@@ -35,30 +35,32 @@ def expected(node: Node, metric: NodeMetric, pods: Iterable[Pod], resource: str 
     taken = 0
     for pod in pods:
         known = measured.pop(pod.metadata.key, None)
-        if pod.status.phase not in ("Running", "Pending") or priority.priority_class(pod) in LENT:
+        if pod.status.phase not in ("Running", "Pending") or priority.priority_class(pod) in OVERCOMMITTED_CLASSES:
             continue
         taken += _used(known.pod_usage, resource) if known is not None else _amount(pod_requests(pod), resource)
-    taken += sum(_used(gone.pod_usage, resource) for gone in measured.values() if gone.priority not in LENT)
+    taken += sum(
+        _used(gone.pod_usage, resource) for gone in measured.values() if gone.priority not in OVERCOMMITTED_CLASSES
+    )
     free = max(capacity * RECLAIM_PERCENTS[resource] // 100 - system - taken, 0)
     lending = OVERCOMMIT.get(node.metadata.annotations)
     hold = lending.hold.get(resource) if lending is not None else None
     return free * (hold.percent if hold is not None else 100) // 100
 
 
-def follows(node: Node, metric: NodeMetric, pods: Sequence[Pod]) -> Verdict:
-    """Are batch-cpu and batch-memory what the last report and the pods allow, but for what is too little to be
-    written?"""
-    said, good = [], True
+def matches_load(node: Node, metric: NodeMetric, pods: Sequence[Pod]) -> DemoResult:
+    """Whether batch-cpu and batch-memory match the last report and the pods, except for differences too small to be
+    written."""
+    texts, good = [], True
     for resource, name in ((CPU, names.RESOURCE_BATCH_CPU), (MEMORY, names.RESOURCE_BATCH_MEMORY)):
-        wanted = expected(node, metric, pods, resource)
-        have = node.status.allocatable.get(name, ZERO).value()
-        good &= abs(have - wanted) <= THRESHOLD * have + 1
-        said.append(f"{name.rpartition('/')[2]} {have}, should be {wanted}")
-    return Verdict(good, f"{'; '.join(said)} by the report of {metric.status.update_time} and the pods there are")
+        desired = expected(node, metric, pods, resource)
+        current = node.status.allocatable.get(name, ZERO).value()
+        good &= abs(current - desired) <= DIFF_THRESHOLD_RATIO * current + 1
+        texts.append(f"{name.rpartition('/')[2]} {current}, should be {desired}")
+    return DemoResult(good, f"{'; '.join(texts)} by the report of {metric.status.update_time} and the present pods")
 
 
 def reports(metric: NodeMetric, pod: str) -> bool:
-    """Whether a pod of the demo is measured."""
+    """Whether NodeMetric reports the pod."""
     return any(one.name == pod for one in metric.status.pods_metric)
 
 
