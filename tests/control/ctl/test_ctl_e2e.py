@@ -114,7 +114,7 @@ def test_a_node_survives_the_death_of_each_part_and_leaves_nothing(node: Node, t
     run_a_pod(node, tmp_path)
 
     said = node.up()
-    assert all(f"✓ {name}: runs already" in said for name in NAMES), said
+    assert all(f"✓ {name}: already runs" in said for name in NAMES), said
     assert node.parts() == first
 
     for name in NAMES:
@@ -123,7 +123,7 @@ def test_a_node_survives_the_death_of_each_part_and_leaves_nothing(node: Node, t
         assert f"{name} " in node.ctl("status", status=1)
         said = node.up()
         assert f"✓ {name}: ready" in said, said
-        assert all(f"✓ {other}: runs already" in said for other in NAMES if other != name), said
+        assert all(f"✓ {other}: already runs" in said for other in NAMES if other != name), said
         assert node.parts()[name] != first[name]
     again = node.kubectl.get("pod", "sleeper")
     assert again["status"]["phase"] == "Running"
@@ -192,7 +192,7 @@ def test_a_node_that_was_killed_whole_is_cleaned_up_after_by_the_next(node: Node
 def test_a_second_node_is_refused(node: Node, other: Node) -> None:
     node.up()
     said = other.ctl("up", "--port=0", status=1)
-    assert f"cgroup /kubepods exists already: the node of {node.state_dir}" in said
+    assert f"cgroup /kubepods exists already: it belongs to the node of {node.state_dir}" in said
     assert f"koordctl down --state-dir {node.state_dir}" in said
     kubelet = node.parts()["kubelet"]
     os.kill(kubelet.pid, signal.SIGKILL)

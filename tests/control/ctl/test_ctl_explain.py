@@ -89,7 +89,7 @@ def words(said: PodExplained) -> str:
     [
         pytest.param(pod(), "No interference and no own trouble", 0, id="quiet"),
         pytest.param(
-            pod(verdict()), "Interference: it loses 43 % of its time waiting for a CPU. Culprits: demo/batch-0/burn (BE)",
+            pod(verdict()), "Interference: it loses 43 % of its time waiting for a CPU. Culprits: demo/batch-0",
             EXIT_NEIGHBOUR, id="neighbour",
         ),
         pytest.param(pod(own()), "No interference. Own trouble: it loses 43 %", EXIT_SELF, id="self"),

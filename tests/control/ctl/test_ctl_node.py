@@ -46,7 +46,7 @@ MID = MidTerms(reclaimable=10_000, unused=50_000, unallocated=40_000, share=4000
 def make(explanation: OvercommitExplanation | None, **extended: str) -> Node:
     amounts = {"cpu": Quantity("100"), "memory": Quantity("100Gi")}
     more = {f"kubernetes.io/{name.replace('_', '-')}": Quantity(text) for name, text in extended.items()}
-    annotations = {names.ANNOTATION_OVERCOMMIT: OVERCOMMIT.text(lending)} if lending is not None else {}
+    annotations = {names.ANNOTATION_OVERCOMMIT: OVERCOMMIT.text(explanation)} if explanation is not None else {}
     return Node(
         metadata=ObjectMeta(name="n1", annotations=annotations),
         status=NodeStatus(capacity=amounts, allocatable={**amounts, **more}),
@@ -54,7 +54,7 @@ def make(explanation: OvercommitExplanation | None, **extended: str) -> Node:
 
 
 def lines(explanation: OvercommitExplanation | None, **extended: str) -> list[str]:
-    return [line.plain for line in page(overcommit_of(make(lending, **extended)), NOW)]
+    return [line.plain for line in page(overcommit_of(make(explanation, **extended)), NOW)]
 
 
 def measured(**changes: Any) -> OvercommitExplanation:
@@ -119,7 +119,7 @@ async def test_the_node_is_asked_for(tmp_path: Path) -> None:
         path = str(server.kubeconfig_path)
         async with Client(Config.load(path)) as client:
             await client.create(make(measured()))
-        assert overcommit_of(await fetch_node(path, "n1")).lending == measured()
+        assert overcommit_of(await fetch_node(path, "n1")).explanation == measured()
         with pytest.raises(CtlError, match="there is no Node n2"):
             await fetch_node(path, "n2")
     with pytest.raises(CtlError, match="cannot get Node n1"):
@@ -135,6 +135,6 @@ def test_the_command_prints_json(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     shown = CliRunner().invoke(cli, ["node", "n1", "-o", "json", "--state-dir", str(tmp_path)], catch_exceptions=False)
     said = json.loads(shown.output)
     assert said["batch"] == {"cpu": 25000}
-    assert said["lending"]["batch"]["cpu"]["highUsed"] == 33_000
+    assert said["explanation"]["batch"]["cpu"]["highUsed"] == 33_000
     shown = CliRunner().invoke(cli, ["node", "n1", "--state-dir", str(tmp_path)], catch_exceptions=False)
     assert "Overcommits all measured free capacity." in shown.output
