@@ -72,7 +72,7 @@ def registrations(tmp_path: Path) -> Iterator[Path]:
     server.stop(None).wait()
 
 
-@pytest.mark.parametrize("unit", map(unitfiles.text, unitfiles.BACKENDS), ids=unitfiles.BACKENDS)
+@pytest.mark.parametrize("unit", [unitfiles.text(backend) for backend in unitfiles.BACKENDS], ids=unitfiles.BACKENDS)
 def test_what_the_unit_forbids_is_forbidden_here(tmp_path: Path, unit: str) -> None:
     """Or the tests below would show nothing."""
     program = [sys.executable, "-c", FORBIDDEN, str(tmp_path)]

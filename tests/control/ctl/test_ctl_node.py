@@ -119,7 +119,7 @@ async def test_the_node_is_asked_for(tmp_path: Path) -> None:
         path = str(server.kubeconfig_path)
         async with Client(Config.load(path)) as client:
             await client.create(make(measured()))
-        assert overcommit_of(await fetch_node(path, "n1")).explanation == measured()
+        assert overcommit_of(await fetch_node(path, "n1")).lending == measured()
         with pytest.raises(CtlError, match="there is no Node n2"):
             await fetch_node(path, "n2")
     with pytest.raises(CtlError, match="cannot get Node n1"):
@@ -135,6 +135,6 @@ def test_the_command_prints_json(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     shown = CliRunner().invoke(cli, ["node", "n1", "-o", "json", "--state-dir", str(tmp_path)], catch_exceptions=False)
     said = json.loads(shown.output)
     assert said["batch"] == {"cpu": 25000}
-    assert said["explanation"]["batch"]["cpu"]["highUsed"] == 33_000
+    assert said["lending"]["batch"]["cpu"]["highUsed"] == 33_000
     shown = CliRunner().invoke(cli, ["node", "n1", "--state-dir", str(tmp_path)], catch_exceptions=False)
     assert "Overcommits all measured free capacity." in shown.output
