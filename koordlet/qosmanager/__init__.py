@@ -1,7 +1,8 @@
-"""QoS strategies (spec 03 §3): each looks at one picture of the node and says what shall be.
+"""QoS strategies (spec 03 §3): each gets the same snapshot of the node and decides which settings it wants.
 
-    States, MetricsAdvisor --view.py--> NodeView --strategy.decide--> Decision --manager.py--> Executor, Evictor
+    KubeStates, MetricsAdvisor --viewbuilder--> NodeView --Strategy.decide--> QoSDecision --manager--> Executor,
+    PodEvictor
 
-A strategy has no clock, no kernel and no API of its own; what it must remember between rounds (tokens, cooling) is its
-own small state. What it no longer asks for is given back by the executor, so "off" needs no code.
+A strategy has no clock, no kernel access and no API client of its own; what it keeps between rounds (tokens, cooling
+times) is small state of its own. The executor restores what a strategy no longer declares, so "off" needs no code.
 """

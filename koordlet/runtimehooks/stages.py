@@ -258,7 +258,7 @@ class Hooks:
 
 def followed(view: NodeView) -> Iterator[PodView]:
     """The pods that reconcilers set up: active ones of the kubelet and newborns, without those in a kata VM."""
-    for pod in view.newborns if view.births else (*view.pods, *view.newborns):
+    for pod in view.announced if view.announced_only else (*view.pods, *view.announced):
         spec = None if pod.meta.pod is None else pod.meta.pod.spec
         if pod.active and (spec is None or spec.runtime_class_name != KATA):
             yield pod

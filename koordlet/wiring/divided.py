@@ -15,7 +15,7 @@ from koordlet.qosmanager.strategies.blkio import BlkIO
 from koordlet.qosmanager.strategies.resctrl import Facts, ResctrlClasses
 from koordlet.qosmanager.throttling.iolever import IoLever
 from koordlet.qosmanager.throttling.levers import Lever, NetworkLever
-from koordlet.qosmanager.throttling.strategy import InterferenceActions
+from koordlet.qosmanager.throttling.strategy import ThrottleCulprits
 from koordlet.resourceexecutor.addresssets import AddressStore
 from koordlet.resourceexecutor.blockio import BlockStore
 from koordlet.resourceexecutor.resctrlgroups import ResctrlStore
@@ -60,7 +60,7 @@ def stores(context: Context) -> list[SettingStore]:
     ]
 
 
-def strategies(context: Context, cluster: Cluster, actions: InterferenceActions) -> list[tuple[Strategy, float]]:
+def strategies(context: Context, cluster: Cluster, actions: ThrottleCulprits) -> list[tuple[Strategy, float]]:
     """Those that are gated on, with their intervals; `actions` says who is held back."""
     options, gates = context.options, context.gates
     found: list[tuple[Strategy, float]] = []
@@ -94,7 +94,7 @@ def _resctrl(context: Context) -> tuple[Facts, str]:
     return facts, context.host.facts.reasons().get("resctrl", "")
 
 
-def _netqos(context: Context, actions: InterferenceActions) -> NetQoS:
+def _netqos(context: Context, actions: ThrottleCulprits) -> NetQoS:
     """In koordlet's own network namespace, which is the node's."""
 
     def interface() -> str | None:
@@ -111,7 +111,7 @@ def _netqos(context: Context, actions: InterferenceActions) -> NetQoS:
         interface,
         context.supports,
         missing,
-        held=lambda: actions.left("network"),
+        held=lambda: actions.levels("network"),
     )
 
 

@@ -15,23 +15,23 @@ from koordlet.app.logging import get_logger
 from koordlet.interference.service import Interference
 from koordlet.metricsadvisor.advisor import MetricsAdvisor
 from koordlet.metricsadvisor.stalls.blockio import BlockIOCollector
-from koordlet.qosmanager.engine.announce import Teller
 from koordlet.qosmanager.engine.equivalents import equivalents
-from koordlet.qosmanager.engine.evictor import Evictor
+from koordlet.qosmanager.engine.evictor import PodEvictor
 from koordlet.qosmanager.engine.manager import QoSManager
-from koordlet.qosmanager.engine.pages import attach_enforcement, held_back, held_back_about, state_page
-from koordlet.qosmanager.engine.snapshot import Outline, averages, look, memory_reader
+from koordlet.qosmanager.engine.notices import NoticePublisher
+from koordlet.qosmanager.engine.pages import attach_enforcement, state_page, throttled_about, throttled_page
 from koordlet.qosmanager.engine.strategy import Strategy
-from koordlet.qosmanager.engine.view import Judged, NodeView
+from koordlet.qosmanager.engine.view import InterferenceView, NodeView
+from koordlet.qosmanager.engine.viewbuilder import RoundInputs, ViewBuilder, ViewSources, averages, memory_reader
 from koordlet.qosmanager.rules.cpu import NodeRules
 from koordlet.qosmanager.strategies import cpuevict, memoryevict
 from koordlet.qosmanager.strategies.cpuburst import CPUBurst
 from koordlet.qosmanager.strategies.cpusuppress import CPUSuppress
 from koordlet.qosmanager.strategies.memoryqos import MemoryQOSReconcile
 from koordlet.qosmanager.strategies.memoryreclaim import MemoryReclaim
-from koordlet.qosmanager.strategies.systemconfig import SystemConfig
+from koordlet.qosmanager.strategies.systemconfig import SystemConfigStrategy
 from koordlet.qosmanager.throttling.iolever import IO_SETTINGS
-from koordlet.qosmanager.throttling.strategy import InterferenceActions
+from koordlet.qosmanager.throttling.strategy import ThrottleCulprits
 from koordlet.resourceexecutor import Executor
 from koordlet.resourceexecutor.actions import Actor
 from koordlet.resourceexecutor.cookies import Cookies
@@ -89,7 +89,7 @@ def enforcement(
     """Make what the gates ask for, and run it."""
     options, gates, states = context.options, context.gates, cluster.states
     suppress = gates.enabled("BECPUSuppress")
-    actions = InterferenceActions(context.supports, divided.levers(context), suppress=suppress)
+    actions = ThrottleCulprits(context.supports, divided.levers(context), suppress=suppress)
     every = [*_strategies(context, actions), *divided.strategies(context, cluster, actions)]
     strategies = [pair for pair in every if pair[1] > 0]
     cookies = Cookies(context.files.procs, context.host.facts.features["core_sched"], boot_clock)
@@ -107,59 +107,52 @@ def enforcement(
         force_seconds=options.resource_force_update_seconds,
         clock=boot_clock,
     )
-    evictor = Evictor(cluster.client, cluster.events, context.auditor, context.registries, boot_clock)
-    average = averages(context.cache, boot_clock)
+    evictor = PodEvictor(cluster.client, cluster.events, context.auditor, context.registries, boot_clock)
 
     rules, newborns = NodeRules(), newborns_of(states)
     states.callbacks.register(StateType.NODE_TOPOLOGY, "cpu-rules", "CPU pools for pods", rules.topology)
     states.callbacks.register(StateType.NODE_METADATA, "cpu-rules", "CPU normalization", rules.node)
 
+    sources = ViewSources(
+        average=averages(context.cache, boot_clock),
+        memory_now=memory_reader(context.files),
+        io_now=block_io.bytes_per_second if block_io is not None else lambda container: None,
+        supports=context.supports,
+        collect_interval=options.collect_res_used_interval,
+    )
+    views = ViewBuilder(states, rules, sources, executor.current, normalized=gates.enabled("CPUNormalization"))
+
     def picture() -> NodeView | None:
         if states.pods is None or not states.pods.answered:
             return None  # nobody's settings are given back because the kubelet is silent
-        return look(
-            states,
-            advisor.picture,
-            advisor.topology,
-            executor.current,
-            average=average,
-            now=boot_clock(),
-            collect_interval=options.collect_res_used_interval,
-            rules=rules,
-            normalized=gates.enabled("CPUNormalization"),
-            judged=None if interference is None else _judged(interference),
-            memory_now=memory_reader(context.files),
-            io_now=block_io.bytes_per_second if block_io is not None else lambda container: None,
-            newborns=newborns.shown(),
-        )
-
-    sketch = Outline(states, rules, normalized=gates.enabled("CPUNormalization"))
+        judged = None if interference is None else _interference_view(interference)
+        return views.full(RoundInputs(boot_clock(), advisor.picture, advisor.topology, judged, newborns.shown()))
 
     def outline() -> NodeView | None:
         if states.pods is None or not states.pods.answered:
             return None
-        return sketch(advisor.topology, executor.current, boot_clock())
+        return views.outline(advisor.topology, boot_clock())
 
-    teller = Teller(cluster.events, context.auditor, context.registries)
+    publish = NoticePublisher(cluster.events, context.auditor, context.registries)
     actor = Actor(files, context.auditor, context.registries)
-    manager = QoSManager(strategies, picture, executor, evictor, context.registries, teller, actor, outline=outline)
+    manager = QoSManager(strategies, picture, executor, evictor, context.registries, publish, actor, outline=outline)
     attach_enforcement(context.registries, executor)
 
     async def page(_: web.Request) -> web.Response:
         state = state_page(manager, executor, RULES)
         state.node_slo = cluster.slo_condition.problems
         state.equivalents = equivalents(context.supports, kubepods_dir(states.driver))
-        state.held_back = held_back(actions.said, SYSTEM_CLOCK.now() - boot_clock())
+        state.held_back = throttled_page(actions.throttled, SYSTEM_CLOCK.now() - boot_clock())
         return web.Response(body=encode(state), content_type="application/json")
 
     async def give_back() -> None:
-        left = manager.give_back()
+        left = manager.restore()
         for setting, cause in left.problems.items():
             log.warning("setting could not be given back", setting=setting.label, cause=cause)
 
     if interference is not None:
         interference.views.show_throttling(
-            lambda uid: held_back_about(actions.said, uid, SYSTEM_CLOCK.now() - boot_clock())
+            lambda uid: throttled_about(actions.throttled, uid, SYSTEM_CLOCK.now() - boot_clock())
         )
     context.routes.append(web.get("/enforcement", page))
     context.runner.add_stop("settings", give_back)
@@ -171,13 +164,15 @@ def enforcement(
     log.info("enforcing", strategies=",".join(strategy.name for strategy, _ in strategies), gates=str(gates))
 
 
-def _judged(interference: Interference) -> Judged:
+def _interference_view(interference: Interference) -> InterferenceView:
     evaluator = interference.evaluator
     evidence = evaluator.evidence
-    return Judged(tuple(evaluator.active), evaluator.strategies.current(), None if evidence is None else evidence.at)
+    return InterferenceView(
+        tuple(evaluator.active), evaluator.strategies.current(), None if evidence is None else evidence.at
+    )
 
 
-def _strategies(context: Context, actions: InterferenceActions) -> list[tuple[Strategy, float]]:
+def _strategies(context: Context, actions: ThrottleCulprits) -> list[tuple[Strategy, float]]:
     options, gates = context.options, context.gates
     found: list[tuple[Strategy, float]] = []
     if gates.enabled("BECPUSuppress"):
@@ -207,10 +202,10 @@ def _strategies(context: Context, actions: InterferenceActions) -> list[tuple[St
     if gates.enabled("InterferenceActions"):
         found.append((actions, ROUND_SECONDS))
     if gates.enabled("SystemConfig"):
-        found.append((SystemConfig(), options.reconcile_interval_seconds))
+        found.append((SystemConfigStrategy(), options.reconcile_interval_seconds))
     if gates.enabled("CgroupReconcile"):
-        found.append((MemoryQOSReconcile(context.supports), options.reconcile_interval_seconds))
-        found.append((MemoryReclaim(context.supports), options.reconcile_interval_seconds))
+        found.append((MemoryQOSReconcile(), options.reconcile_interval_seconds))
+        found.append((MemoryReclaim(), options.reconcile_interval_seconds))
     by_cpu = [feature for feature in cpuevict.FEATURES if gates.enabled(feature)]
     if by_cpu:
         evict = cpuevict.CPUEvict(

@@ -15,9 +15,9 @@ from koordlet.app.logging import get_logger
 from koordlet.app.periodic import Periodic
 from koordlet.options import KoordletOptions
 from koordlet.qosmanager.engine.manager import QoSManager
-from koordlet.qosmanager.engine.snapshot import class_dirs
 from koordlet.qosmanager.engine.strategy import Strategy
 from koordlet.qosmanager.engine.view import Current, NodeView
+from koordlet.qosmanager.engine.viewbuilder import class_dirs
 from koordlet.runtimehooks.announcedpods import Newborns
 from koordlet.runtimehooks.calls import HookCalls
 from koordlet.runtimehooks.hooks.gpu import GPUEnvInject
@@ -67,7 +67,9 @@ def runtime_hooks(
         return outline() or NodeView(boot_clock(), states.slo, states.node.object, (), current, qos_dirs=dirs)
 
     patience = options.runtime_hooks_settle_timeout
-    calls = HookCalls(hooks, newborns, view, manager.follow, context.registries, born=manager.born, patience=patience)
+    calls = HookCalls(
+        hooks, newborns, view, manager.follow, context.registries, born=manager.follow_announced, patience=patience
+    )
     _follow_pods(states, calls)
     context.runner.add_stop("hook rounds", calls.close)
     return _registration(context, calls, _serve(context, calls))

@@ -1,1 +1,1 @@
-"""What runs strategies: the node view, rounds, evictions, reports."""
+"""The engine: the node view, what a strategy is, the manager that runs strategies, evictions and notices."""

@@ -1,6 +1,7 @@
-"""What fields of NodeSLO mean on this kernel: a file of the vendor, a substitute on a stock one, or nothing. Pure.
+"""How fields of NodeSLO are applied on this kernel: by a vendor's file, by a substitute on a stock kernel, or not at
+all. Pure.
 
-For `/enforcement` and `koordctl status`; the strategies decide by the same probes. docs/enforcement.md has the table.
+For `/enforcement` and `koordctl status`; the strategies probe the same files. docs/enforcement.md has the table.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from koordlet.qosmanager.engine.strategy import Supports
 
 VENDOR, STOCK, NONE = "vendor", "stock", "none"
 Way = tuple[str, str, str]
-"""(probed file, kernel, what it means): the first whose file is there holds; an empty file always is."""
+"""(probed file, kernel, meaning): the first way whose file exists applies; an empty file name always applies."""
 
 WAYS: dict[str, tuple[Way, ...]] = {
     "cpuQOS.groupIdentity": (
@@ -40,7 +41,7 @@ WAYS: dict[str, tuple[Way, ...]] = {
     ),
     "memoryQOS.minLimitPercent": (
         ("memory.min", STOCK, "memory.min, memory.low, memory.high"),
-        ("", NONE, "cgroup v1 of stock kernels has no protection; memory.soft_limit_in_bytes is none and stays unused"),
+        ("", NONE, "cgroup v1 of stock kernels has no protection; memory.soft_limit_in_bytes gives none and is unused"),
     ),
     "memoryQOS.pageCacheLimitSize": (
         ("memory.pagecache_limit.size", VENDOR, "memory.pagecache_limit.*"),
@@ -54,9 +55,9 @@ WAYS: dict[str, tuple[Way, ...]] = {
 
 
 def equivalents(supports: Supports, directory: str) -> list[Equivalent]:
-    """`directory` is that of all pods, where files of this kernel are looked for."""
-    found = []
+    """`directory` is the cgroup of all pods, where this kernel's files are probed."""
+    pages = []
     for field, ways in WAYS.items():
         _, kernel, means = next(way for way in ways if not way[0] or supports(way[0], directory))
-        found.append(Equivalent(field=field, kernel=kernel, means=means))
-    return found
+        pages.append(Equivalent(field=field, kernel=kernel, means=means))
+    return pages

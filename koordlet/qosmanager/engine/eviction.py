@@ -1,7 +1,7 @@
-"""Tasks of eviction and the one way to work them off: a victim counts for every task it helps (spec 03 §3.1). Pure.
+"""Eviction tasks and how they are worked off: a victim counts for every task that it helps (spec 03 §3.1). Pure.
 
-`Task` says what must be released and who may go, in order. `Progress` is asked for the next victim and told what
-became of it; the caller does the evicting. A pod goes once, whoever wants it.
+An `EvictionTask` states what must be released and the victims in order. `EvictionProgress` yields the next victim and
+records the result; the caller evicts. A pod is evicted once, even if several tasks name it.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from koordlet.qosmanager.engine.view import PodView
 Amounts = Mapping[str, int]
 USED, REQUESTED = "podUsed", "podResourceRequest"
 CPU, MEMORY = "cpu", "memory"
-OF_CLASS = {
+CLASS_RESOURCES = {
     priority.BATCH: {CPU: RESOURCE_BATCH_CPU, MEMORY: RESOURCE_BATCH_MEMORY},
     priority.MID: {CPU: RESOURCE_MID_CPU, MEMORY: RESOURCE_MID_MEMORY},
 }
-"""Names under which batch and mid pods ask for resources; others ask for native ones."""
+"""Resource names that batch and mid pods request; other pods request the native ones."""
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
-    """`release`: resource -> amount to get back, milli-cores or bytes. `victims` in the order in which they go, each
-    one once. `contributes`: what any pod of the node gives, uid -> resource -> amount."""
+class EvictionTask:
+    """`release`: resource -> amount to release, milli-cores or bytes. `victims` in order of eviction, each one once.
+    `contributes`: what any pod of the node releases, uid -> resource -> amount."""
 
     feature: str
     kind: str
@@ -45,38 +45,38 @@ class Task:
 
     @property
     def reason(self) -> str:
-        """As the original words it."""
+        """Koordinator's wording."""
         return f"trigger by koordlet feature {self.feature}"
 
 
 @dataclass
-class Progress:
-    """One round over `tasks`. `gone`: uids of pods evicted earlier that are still there; they count as released."""
+class EvictionProgress:
+    """One round over `tasks`. `gone`: uids of pods evicted earlier that still exist; they count as released."""
 
-    tasks: Sequence[Task]
+    tasks: Sequence[EvictionTask]
     gone: Collection[str] = ()
     released: dict[str, dict[str, int]] = field(default_factory=dict)
     """Kind -> resource -> amount."""
-    _taken: set[str] = field(default_factory=set)
+    _tried: set[str] = field(default_factory=set)
 
-    def victims(self) -> Iterator[tuple[PodView, Task]]:
-        """Who goes next, and for which task. Say `succeeded` before asking on; a pod that could not go counts for
-        nothing and is not asked again."""
+    def victims(self) -> Iterator[tuple[PodView, EvictionTask]]:
+        """The next victim and its task. Call `succeeded` before the next step; a pod whose eviction failed counts for
+        nothing and is not tried again."""
         for task in self.tasks:
             for pod in task.victims:
-                if self._enough(task):
+                if not self._missing(task):
                     break
                 uid = pod.meta.uid
-                if uid in self._taken or not self._helps(pod, task):
+                if uid in self._tried or not self._helps(pod, task):
                     continue
-                self._taken.add(uid)
+                self._tried.add(uid)
                 if uid in self.gone:
                     self.succeeded(pod)
                 else:
                     yield pod, task
 
     def succeeded(self, pod: PodView) -> None:
-        """The pod goes: what it contributes counts for every kind, merged by the largest over tasks."""
+        """The pod is being evicted: its contribution counts for every kind, the largest of all tasks of that kind."""
         merged: dict[str, dict[str, int]] = {}
         for task in self.tasks:
             for resource, amount in task.contributes.get(pod.meta.uid, {}).items():
@@ -87,29 +87,27 @@ class Progress:
             for resource, amount in amounts.items():
                 sums[resource] = sums.get(resource, 0) + amount
 
-    def _missing(self, task: Task) -> dict[str, int]:
+    def _missing(self, task: EvictionTask) -> dict[str, int]:
         done = self.released.get(task.kind, {})
         return {name: rest for name, amount in task.release.items() if (rest := amount - done.get(name, 0)) > 0}
 
-    def _enough(self, task: Task) -> bool:
-        return not self._missing(task)
-
-    def _helps(self, pod: PodView, task: Task) -> bool:
-        """A pod that gives nothing of what is missing is left alone."""
-        gives = task.contributes.get(pod.meta.uid, {})
-        return any(gives.get(resource, 0) > 0 for resource in self._missing(task))
+    def _helps(self, pod: PodView, task: EvictionTask) -> bool:
+        """Whether the pod releases anything that is still missing."""
+        contribution = task.contributes.get(pod.meta.uid, {})
+        return any(contribution.get(resource, 0) > 0 for resource in self._missing(task))
 
 
 def request(pod: PodView, resource: str) -> tuple[str, int]:
-    """Name and amount of what a pod asks for in `resource` (cpu or memory): batch and mid pods under those names,
-    others natively; milli-cores or bytes."""
-    found = pod.meta.pod
-    name = OF_CLASS.get(pod.meta.priority_class, {}).get(resource, resource)
-    return name, 0 if found is None else sum_requests(found, name)
+    """Resource name and amount that a pod requests for `resource` (cpu or memory): batch and mid pods under their
+    class's names, others natively; milli-cores or bytes."""
+    spec = pod.meta.pod
+    name = CLASS_RESOURCES.get(pod.meta.priority_class, {}).get(resource, resource)
+    return name, 0 if spec is None else sum_requests(spec, name)
 
 
 def sum_requests(pod: Pod, name: str) -> int:
-    """Requests of containers and sidecars; milli for native cpu, whole units else. Negative and absent ones count 0."""
+    """Requests of containers and sidecars: milli-cores for native cpu, otherwise whole units. Negative and absent ones
+    count as 0."""
     total = 0
     for container in [*pod.spec.containers, *(c for c in pod.spec.init_containers if c.is_sidecar)]:
         amount = container.resources.requests.get(name)
@@ -119,39 +117,40 @@ def sum_requests(pod: Pod, name: str) -> int:
 
 
 def evictable(pod: PodView, feature: str, threshold: int) -> bool:
-    """Whether priority-based eviction may take the pod: active, allowed, enabled, and of no higher priority."""
-    found = pod.meta.pod
+    """Whether priority-based eviction may evict the pod: active, allowed, enabled, and its priority at most
+    `threshold`."""
+    spec = pod.meta.pod
     return (
-        found is not None
+        spec is not None
         and pod.active
-        and priority.priority_value(found) <= threshold
-        and controls.eviction_enabled(found.metadata.labels)
-        and controls.eviction_allowed(found.metadata.annotations, feature)
+        and priority.priority_value(spec) <= threshold
+        and controls.eviction_enabled(spec.metadata.labels)
+        and controls.eviction_allowed(spec.metadata.annotations, feature)
     )
 
 
 def best_effort_victim(pod: PodView, feature: str) -> bool:
-    """Whether a BE eviction may take the pod."""
-    found = pod.meta.pod
+    """Whether best-effort eviction may evict the pod."""
+    spec = pod.meta.pod
     return (
-        found is not None
+        spec is not None
         and pod.active
         and pod.raw_qos == "BE"
-        and controls.eviction_allowed(found.metadata.annotations, feature)
+        and controls.eviction_allowed(spec.metadata.annotations, feature)
     )
 
 
 def by_priority(pod: PodView) -> tuple[int, int, int]:
-    """Who goes first: eviction-priority annotation, priority value, priority label, each ascending."""
-    found = pod.meta.pod
-    if found is None:
+    """Sort key: eviction-priority annotation, priority value, priority label, each ascending."""
+    spec = pod.meta.pod
+    if spec is None:
         return 0, 0, 0
     try:
-        own = controls.eviction_priority(found.metadata.annotations)
+        own = controls.eviction_priority(spec.metadata.annotations)
     except WireError:
         own = 0
-    value = priority.priority_value(found)
-    labels = found.metadata.labels
+    value = priority.priority_value(spec)
+    labels = spec.metadata.labels
     try:
         return own, value, priority.sub_priority(labels) if labels.get(LABEL_PRIORITY) else value
     except priority.PriorityError:

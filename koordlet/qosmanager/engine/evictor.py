@@ -1,8 +1,8 @@
-"""Evictions through the API server's eviction subresource, so that disruption budgets hold (spec 03 §3.1).
+"""Evicts pods through the API server's eviction subresource, so that disruption budgets hold (spec 03 §3.1).
 
-A pod is asked to go once: its UID is a precondition (another pod of the same name is not it) and is remembered for two
-minutes, within which it counts as released while it still winds down. A refusal (a budget, a webhook, an API server
-that is away) costs only that victim; the next one is tried.
+A pod is evicted once: its UID is a precondition (another pod of the same name does not match), and it is remembered for
+two minutes, during which it counts as released while it terminates. A refusal (a disruption budget, a webhook, an
+unreachable API server) skips only that victim; the next one is tried.
 """
 
 from __future__ import annotations
@@ -15,18 +15,20 @@ from koordlet.audit import Auditor
 from koordlet.audit import pod as about_pod
 from koordlet.kube import Client, Conflict, EventRecorder, KubeError, NotFound
 from koordlet.prometheus import Registries
-from koordlet.qosmanager.engine.eviction import Progress, Task
+from koordlet.qosmanager.engine.eviction import EvictionProgress, EvictionTask
 from koordlet.qosmanager.engine.view import PodView
 
 log = get_logger(__name__)
 
-REMEMBERED_SECONDS = 120.0
-SHOWN_SECONDS = 300.0
+TERMINATING_SECONDS = 120.0
+"""For this long after its eviction, a pod counts as released."""
+DETAIL_SECONDS = 300.0
+"""For this long, the metric pod_eviction_detail has a row for an evicted pod."""
 EVICTED = "evicted"
 SUCCEEDED, FAILED = "evictPodSuccess", "evictPodFail"
 
 
-class Evictor:
+class PodEvictor:
     """`clock` is monotonic."""
 
     def __init__(
@@ -37,52 +39,55 @@ class Evictor:
         registries: Registries,
         clock: Callable[[], float],
     ) -> None:
-        self._client, self._events, self._auditor = client, events, auditor
-        self._registries, self._clock = registries, clock
-        self._gone: dict[str, float] = {}
-        self._shown: dict[tuple[str, ...], tuple[float, float]] = {}
-        """Labels of pod_eviction_detail -> count and time of the last one."""
+        self._client = client
+        self._events = events
+        self._auditor = auditor
+        self._registries = registries
+        self._clock = clock
+        self._evicted_at: dict[str, float] = {}
+        """Pod UID -> time of its eviction."""
+        self._detail_rows: dict[tuple[str, ...], tuple[float, float]] = {}
+        """Labels of pod_eviction_detail -> count and time of the last eviction."""
         registries.view("pod_eviction_detail", self._details)
 
-    async def work(self, tasks: Sequence[Task]) -> int:
-        """Evict until every task is satisfied or out of victims; how many pods were newly evicted."""
+    async def work(self, tasks: Sequence[EvictionTask]) -> int:
+        """Evict until every task is satisfied or has no victims left; returns how many pods were newly evicted."""
         now = self._clock()
-        self._gone = {uid: at for uid, at in self._gone.items() if now - at < REMEMBERED_SECONDS}
-        progress, count = Progress(tasks, self._gone.keys()), 0
+        self._evicted_at = {uid: at for uid, at in self._evicted_at.items() if now - at < TERMINATING_SECONDS}
+        progress, count = EvictionProgress(tasks, self._evicted_at.keys()), 0
         for pod, task in progress.victims():
             if await self._evict(pod, task):
-                self._gone[pod.meta.uid] = now
+                self._evicted_at[pod.meta.uid] = now
                 progress.succeeded(pod)
                 count += 1
         return count
 
-    async def _evict(self, pod: PodView, task: Task) -> bool:
+    async def _evict(self, pod: PodView, task: EvictionTask) -> bool:
         meta = pod.meta
+        name = f"{meta.namespace}/{meta.name}"
         try:
             await self._client.evict(meta.name, meta.namespace, uid=meta.uid)
-        except (NotFound, Conflict) as error:  # it went by itself; the kubelet's list will follow
-            log.info("victim is gone already", pod=f"{meta.namespace}/{meta.name}", cause=str(error))
+        except (NotFound, Conflict) as error:  # it was deleted meanwhile; the kubelet's list will follow
+            log.info("Victim no longer exists", pod=name, cause=str(error))
             return False
         except KubeError as error:
-            self._say(meta.pod, FAILED, f"{task.reason}: {error}")
-            log.warning("eviction refused", pod=f"{meta.namespace}/{meta.name}", reason=task.reason, error=str(error))
+            self._event(meta.pod, FAILED, f"{task.reason}: {error}")
+            log.warning("Eviction refused", pod=name, reason=task.reason, error=str(error))
             return False
         self._registries.count("pod_eviction", EVICTED)
         labels = (meta.namespace, meta.name, EVICTED)
-        self._shown[labels] = (self._shown.get(labels, (0.0, 0.0))[0] + 1, self._clock())
-        self._auditor.record(
-            0, about_pod(meta.namespace, meta.name), EVICTED, task.reason, details={"release": dict(task.release)}
-        )
-        text = f"evict Pod:{meta.namespace}/{meta.name}, reason: {EVICTED}, message: {task.reason}"
-        self._say(meta.pod, SUCCEEDED, text)
-        log.info("evicted", pod=f"{meta.namespace}/{meta.name}", reason=task.reason)
+        self._detail_rows[labels] = (self._detail_rows.get(labels, (0.0, 0.0))[0] + 1, self._clock())
+        about = about_pod(meta.namespace, meta.name)
+        self._auditor.record(0, about, EVICTED, task.reason, details={"release": dict(task.release)})
+        self._event(meta.pod, SUCCEEDED, f"evict Pod:{name}, reason: {EVICTED}, message: {task.reason}")
+        log.info("Evicted a pod", pod=name, reason=task.reason)
         return True
 
-    def _say(self, pod: Pod | None, reason: str, message: str) -> None:
+    def _event(self, pod: Pod | None, reason: str, message: str) -> None:
         if pod is not None:
             self._events.warning(pod, reason, message)
 
     def _details(self) -> list[tuple[tuple[str, ...], float]]:
         now = self._clock()
-        self._shown = {labels: row for labels, row in self._shown.items() if now - row[1] < SHOWN_SECONDS}
-        return [(labels, count) for labels, (count, _) in self._shown.items()]
+        self._detail_rows = {labels: row for labels, row in self._detail_rows.items() if now - row[1] < DETAIL_SECONDS}
+        return [(labels, count) for labels, (count, _) in self._detail_rows.items()]

@@ -1,4 +1,4 @@
-"""`/enforcement`: what is set, by whom, over whom, what holds it up. Only formats."""
+"""The page `/enforcement`: settings with their owners, overruled owners and problems. Only formats."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from koordlet.api.pages.enforcement import Enforcement, RuleState, SettingState
 from koordlet.api.pages.interference import HeldBack
 from koordlet.prometheus import Registries
 from koordlet.qosmanager.engine.manager import QoSManager
-from koordlet.qosmanager.throttling.strategy import Said
+from koordlet.qosmanager.throttling.strategy import ThrottledPod
 from koordlet.resourceexecutor import Executor, OwnerRule
 
 
@@ -34,36 +34,38 @@ def state_page(manager: QoSManager, executor: Executor, rules: Sequence[OwnerRul
     )
 
 
-def held_back(said: Iterable[Said], unix: float) -> list[HeldBack]:
-    """`unix` is what to add to the strategy's times to have Unix seconds."""
+def throttled_page(throttled: Iterable[ThrottledPod], unix_offset: float) -> list[HeldBack]:
+    """`unix_offset` is added to the strategy's times to give Unix seconds."""
     return [
         HeldBack(
             namespace=one.pod.namespace,
             pod=one.pod.name,
             uid=one.pod.uid,
             resource=one.resource,
-            percent=one.held.level,
-            had=one.held.base,
-            left=one.left,
-            since=round(one.held.began + unix, 3),
-            floor=one.held.at_floor is not None,
+            percent=one.state.level,
+            had=one.state.base,
+            left=one.remaining,
+            since=round(one.state.began + unix_offset, 3),
+            floor=one.state.at_floor_since is not None,
             why=one.why,
             problem=one.problem,
         )
-        for one in said
+        for one in throttled
     ]
 
 
-def held_back_about(said: Iterable[Said], uid: str, unix: float) -> tuple[list[HeldBack], list[HeldBack]]:
-    """How that pod is held back, and who is held back for it."""
-    known = tuple(said)
+def throttled_about(
+    throttled: Iterable[ThrottledPod], uid: str, unix_offset: float
+) -> tuple[list[HeldBack], list[HeldBack]]:
+    """How the pod is throttled, and the pods that are throttled because they delay it."""
+    known = tuple(throttled)
     own = [one for one in known if one.pod.uid == uid]
     for_it = [one for one in known if uid in (victim for victim, _ in one.victims)]
-    return held_back(own, unix), held_back(for_it, unix)
+    return throttled_page(own, unix_offset), throttled_page(for_it, unix_offset)
 
 
 def attach_enforcement(registries: Registries, executor: Executor) -> None:
-    """Figures of the executor."""
+    """Metrics of the executor."""
     registries.view("settings", lambda: _by_owner(executor))
     registries.view("setting_problems", lambda: [((), len(executor.problems))])
 

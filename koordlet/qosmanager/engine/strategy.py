@@ -1,4 +1,4 @@
-"""What a strategy is and what it can answer."""
+"""What a strategy is, and what it decides."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from koordlet.qosmanager.engine.eviction import Task
+from koordlet.qosmanager.engine.eviction import EvictionTask
 from koordlet.qosmanager.engine.view import NodeView
 from koordlet.resourceexecutor import Action, DesiredSetting, Setting
 from koordlet.resourceexecutor.actions import ActionOutcome
@@ -19,8 +19,9 @@ Supports = Callable[[str, str], bool]
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Something to say of a pod: in the audit log, as an Event where `event` has words, and as a count where `counts`
-    names a family and its label values. An Event's words are the same for the same thing, so that it is one Event."""
+    """Something to publish about a pod: in the audit log; as an Event unless `event` is empty; as a count if `counts`
+    has a metric family and its label values. The text of an Event is the same for the same fact, so that repetitions
+    are one Event."""
 
     pod: PodMeta
     reason: str
@@ -32,14 +33,14 @@ class Notice:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
-    """`updates`: all that the strategy wants set, by its settings; what it wanted before and leaves out is given back.
-    `evictions`: what must be released and who may go. `figures`: rows of its metric families (label values without
-    `node`). `note`: one sentence for people. `notices`: what changed with this decision and is to be said.
+class QoSDecision:
+    """`updates`: all settings that the strategy desires; a setting that it desired before and leaves out is restored.
+    `evictions`: what must be released, with the victims. `figures`: rows of its metric families (label values without
+    `node`). `note`: one sentence for people. `notices`: what changed with this decision and is to be published.
     `actions`: writes that are done once, with this decision."""
 
     updates: tuple[DesiredSetting, ...] = ()
-    evictions: tuple[Task, ...] = ()
+    evictions: tuple[EvictionTask, ...] = ()
     figures: Mapping[str, Rows] = field(default_factory=dict)
     note: str = ""
     notices: tuple[Notice, ...] = ()
@@ -47,42 +48,42 @@ class Decision:
 
 
 class Strategy(Protocol):
-    """`name` is the owner's name at the executor, `gate` its feature gate. One that follows pods is asked at once, too,
-    when a hook tells of a new pod."""
+    """`name` is the owner's name at the executor, `gate` its feature gate. With `follows_pods`, it also decides at once
+    when a hook announces a new pod."""
 
     name: str
     gate: str
     follows_pods: bool = False
 
-    def decide(self, view: NodeView) -> Decision | None:
-        """The decision of one round; None when something it needs is missing: what was decided before stands."""
+    def decide(self, view: NodeView) -> QoSDecision | None:
+        """The decision of one round; None when required figures are missing: the previous decision stays in force."""
         ...
 
-    def for_newborns(self, view: NodeView) -> tuple[DesiredSetting, ...] | None:
-        """For one that follows pods: what `decide` would say of this view's newborns, if that can be told without
-        deciding about everybody (`view.births` is set); None when it can't."""
+    def for_announced(self, view: NodeView) -> tuple[DesiredSetting, ...] | None:
+        """For a strategy that follows pods: what `decide` would give the view's announced pods, if that follows from
+        them alone (`view.announced_only` is set); None when it does not."""
         return None
 
-    def overtaken(self) -> bool:
-        """Whether another strategy's decision has made the last one wrong: then it is asked in this round, due or not.
-        Strategies are asked in order, so those that follow others come after them."""
+    def outdated(self) -> bool:
+        """Whether another strategy's decision has made the last one wrong: then it decides in this round, due or not.
+        Strategies decide in order, so a strategy that depends on others comes after them."""
         return False
 
     def evicted(self, now: float) -> None:
-        """Somebody of the last decision was evicted; strategies that evict cool down."""
+        """A victim of the last decision was evicted; strategies that evict cool down."""
         return
 
     def acted(self, now: float, outcomes: Mapping[Setting, ActionOutcome]) -> None:
-        """What became of the last decision's actions."""
+        """Outcomes of the last decision's actions."""
         return
 
 
-class PodByPod(Strategy):
-    """One whose decision has no state and says of each pod what it would say if that were the only one to follow."""
+class PerPodStrategy(Strategy):
+    """A strategy without state whose decision for each pod is independent of the other pods that it follows."""
 
     follows_pods = True
 
-    def for_newborns(self, view: NodeView) -> tuple[DesiredSetting, ...] | None:
-        """See `Strategy`. With what it says of the node, which stands already."""
+    def for_announced(self, view: NodeView) -> tuple[DesiredSetting, ...] | None:
+        """See `Strategy`. Includes the node's own settings, which are in force already."""
         decision = self.decide(view)
         return () if decision is None else decision.updates

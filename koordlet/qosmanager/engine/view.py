@@ -1,7 +1,7 @@
-"""The node as strategies see it in one round: objects, use and topology, frozen. Built by `daemon` from the states
-informer and the metrics advisor; tests make them by hand.
+"""The node as strategies see it in one round: objects, use and topology, frozen. Built by `viewbuilder.ViewBuilder`;
+tests build it directly.
 
-CPU is in milli-cores (integers, truncated), memory in bytes. Absent use is None: a pod that nobody has measured yet.
+CPU is in milli-cores (integers, truncated), memory in bytes. Use is None for a pod that was not measured yet.
 """
 
 from __future__ import annotations
@@ -33,11 +33,13 @@ log = get_logger(__name__)
 BEST_EFFORT = "BestEffort"
 ACTIVE = ("Pending", "Running")
 NO_CPUS = CPUSet()
+CPUSET, CPUSET_EFFECTIVE, CPU_QUOTA = "cpuset.cpus", "cpuset.cpus.effective", "cpu.cfs_quota_us"
 Current = Callable[[Setting], Value | None]
+"""What the kernel has for a setting; reads the kernel."""
 
 
 @dataclass(frozen=True, slots=True)
-class Average:
+class SeriesAverage:
     """A series over a window that ends now."""
 
     mean: float
@@ -45,18 +47,19 @@ class Average:
     count: int
 
 
-Averages = Callable[[str, tuple[str, ...], float], Average | None]
+Averages = Callable[[str, tuple[str, ...], float], SeriesAverage | None]
 """(kind, labels, seconds) -> the series' average; None without samples."""
-
-
 MemoryNow = Callable[[str], tuple[int, float | None] | None]
-"""A cgroup's directory -> bytes charged, the kernel's own included, and seconds so far with a task stalled for memory
-(None without PSI); None for a group that is gone. Reads the kernel: for the few that matter."""
+"""A cgroup's directory -> bytes charged, kernel memory included, and cumulative seconds with a task stalled for memory
+(None without PSI); None for a removed cgroup. Reads the kernel, so it is for few cgroups."""
+IoNow = Callable[[str], float | None]
+"""Container id -> bytes per second of block I/O, all disks together, over the collector's window; None where it is not
+measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerView:
-    """A container with an id and what it did last; `throttled` is the share of its periods."""
+    """A container with an id, and its latest figures; `throttled` is a fraction of its quota periods."""
 
     meta: ContainerMeta
     cpu: int | None = None
@@ -67,19 +70,19 @@ class ContainerView:
 
 @dataclass(frozen=True, slots=True)
 class PodView:
-    """A pod and what it used last."""
+    """A pod and its latest use."""
 
     meta: PodMeta
     cpu: int | None = None
     memory: int | None = None
     raw_qos: str = ""
-    """What the label says, empty without one (spec 03 §0)."""
+    """The label's value, empty without one (spec 03 §0)."""
     cpuset: CPUSet = field(default_factory=CPUSet)
-    """CPUs that the scheduler pinned it to (`resource-status`); empty for none."""
+    """CPUs that the scheduler pinned the pod to (`resource-status`); empty for none."""
     numa_nodes: tuple[int, ...] = ()
-    """NUMA nodes on which the scheduler gave it CPU time (`resource-status`)."""
+    """NUMA nodes on which the scheduler allocated CPU time (`resource-status`)."""
     allocation_error: str = ""
-    """What is wrong with its `resource-status`, which then counts as absent."""
+    """Why its `resource-status` is malformed; it then counts as absent."""
     containers: tuple[ContainerView, ...] = ()
     charged: int | None = None
     """Bytes with page cache; `memory` is without."""
@@ -93,7 +96,7 @@ class PodView:
         containers: tuple[ContainerView, ...] = (),
         charged: int | None = None,
     ) -> PodView:
-        """A pod that came from the kubelet. A malformed annotation is said once and counts as absent."""
+        """A pod listed by the kubelet. A malformed annotation is logged once and counts as absent."""
         pod = meta.pod
         qos = "" if pod is None else raw_qos_class(pod)
         cpuset, nodes, error = _allocation(pod)
@@ -118,7 +121,7 @@ class PodView:
 
 @dataclass(frozen=True, slots=True)
 class HostAppView:
-    """A host application and what it used last."""
+    """A host application and its latest use."""
 
     name: str
     qos: str
@@ -134,18 +137,37 @@ class HostAppView:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
-    """What interference detection says: verdicts whose alarm is on, and when it last looked."""
+class InterferenceView:
+    """Interference detection's verdicts with an active alarm, and the time of its last evaluation."""
 
     verdicts: tuple[Verdict, ...]
     strategy: InterferenceStrategy
     at: float | None
-    """On the view's clock; None before the first look."""
+    """On the view's clock; None before the first evaluation."""
+
+
+@dataclass(frozen=True, slots=True)
+class BestEffortCgroup:
+    """CPU settings in force in the BestEffort directory."""
+
+    cpuset: CPUSet = NO_CPUS
+    """Empty if none is set or it cannot be read."""
+    quota_us: int | None = None
+    """None if it cannot be read."""
+
+    @classmethod
+    def read(cls, directory: str, current: Current) -> BestEffortCgroup:
+        """Reads the kernel. A v2 cgroup that sets no CPUs itself has its effective ones."""
+        cpus = current(Setting(CPUSET, directory))
+        if cpus == "":
+            cpus = current(Setting(CPUSET_EFFECTIVE, directory))
+        quota = current(Setting(CPU_QUOTA, directory))
+        return cls(CPUSet.parse(str(cpus or "")), None if quota is None else int(quota))
 
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """One round's picture. `current` answers what the kernel holds for a setting."""
+    """The node in one round. `current` returns what the kernel has for a setting."""
 
     now: float
     slo: NodeSLOSpec
@@ -157,30 +179,30 @@ class NodeView:
     """Kubernetes QoS class -> cgroup directory; Guaranteed's is that of all pods."""
     host_apps: tuple[HostAppView, ...] = ()
     cpu: int | None = None
-    """Milli-cores that the node used last."""
+    """Milli-cores that the node used recently."""
     memory: int | None = None
     topology: CpuTopology | None = None
     kubelet_static: bool = False
     """Whether the kubelet's CPU manager pins containers itself."""
-
     cpu_rules: CPURules | None = None
-    """What NodeResourceTopology says; None while it says nothing readable."""
+    """NodeResourceTopology's annotations; None while there are no readable ones."""
     normalization: float = 1.0
-    """How much faster than the cluster's normal this node's CPUs are, 1 for as fast."""
-    judged: Judged | None = None
-    """None where nothing detects interference."""
-    memory_now: MemoryNow = lambda directory: None
-    io_now: Callable[[str], float | None] = lambda container: None
-    """Container id -> bytes a second of block I/O, all disks together, over the collector's window; None where nothing
-    counts."""
+    """Speed of this node's CPUs relative to the cluster's reference; 1 for equally fast."""
     normalized: bool = True
-    """Whether services' quotas follow that (gate CPUNormalization); those of batch resources always do."""
-
-    newborns: tuple[PodView, ...] = ()
-    """Pods that a hook told of and the kubelet did not show yet: settings follow them (`runtimehooks.hooks.followed`),
-    nobody evicts them or counts their use."""
-    births: bool = False
-    """Whether only newborns are to be decided about now; the others are there for what newborns get beside them."""
+    """Whether the quotas of services are normalized (gate CPUNormalization); those of batch resources always are."""
+    interference: InterferenceView | None = None
+    """None without interference detection."""
+    memory_now: MemoryNow = lambda directory: None
+    io_now: IoNow = lambda container: None
+    announced: tuple[PodView, ...] = ()
+    """Pods that a hook announced and the kubelet does not list yet: they get settings (`runtimehooks.stages.followed`),
+    but are not evicted and have no use."""
+    announced_only: bool = False
+    """Whether to decide only about announced pods; the other pods are there because the result may depend on them."""
+    best_effort_cgroup: BestEffortCgroup | None = None
+    """None while CPU suppress is off."""
+    memory_files: frozenset[str] = frozenset()
+    """Those of `viewbuilder.MEMORY_FILES` that the kernel has in the directory of all pods."""
 
     @property
     def best_effort_dir(self) -> str:
@@ -188,15 +210,15 @@ class NodeView:
         return self.qos_dirs.get(BEST_EFFORT, "")
 
     def quota_of(self, container: Container) -> int:
-        """Microseconds of quota that belong to the limit of a container whose pod `normalizes`; UNLIMITED without."""
+        """Quota in microseconds for the limit of a container whose pod `normalizes`; UNLIMITED without a limit."""
         return normalized_quota(container_quota(container), self.normalization if self.normalized else 1.0)
 
     def ratio_of(self, pod: PodView) -> float:
-        """What the pod's quotas are divided by."""
+        """Divisor of the pod's quotas."""
         return self.normalization if self.normalized and pod.normalizes else 1.0
 
     def capacity(self, resource: str) -> int:
-        """Milli-cores for cpu, else whole units; 0 while unknown."""
+        """Milli-cores for cpu, otherwise whole units; 0 while unknown."""
         return _amount({} if self.node is None else self.node.status.capacity, resource)
 
     def allocatable(self, resource: str) -> int:
@@ -205,57 +227,59 @@ class NodeView:
 
     @property
     def reserved_cpus(self) -> CPUSet:
-        """CPUs that nobody but the system may use: the node's reservation and class SYSTEM's exclusive ones."""
-        if self.cpu_rules is not None:  # where a reservation of amounts has become one of CPUs
+        """CPUs for the system only: the node's reservation and the exclusive CPUs of class SYSTEM."""
+        if self.cpu_rules is not None:  # a reservation of an amount is resolved to CPUs there
             return self.cpu_rules.withheld
         annotations = {} if self.node is None else self.node.metadata.annotations
         return _reserved(annotations) | _system(annotations)
 
     def reserved(self, resource: str) -> int:
-        """What the node keeps for itself: capacity beyond allocatable, or more if its annotation says so."""
-        kept = max(self.capacity(resource) - self.allocatable(resource), 0) if self.node is not None else 0
+        """Reserved for the node itself: capacity less allocatable, or the annotation's amount if that is more."""
+        system = max(self.capacity(resource) - self.allocatable(resource), 0) if self.node is not None else 0
         annotations = {} if self.node is None else self.node.metadata.annotations
         try:
-            said = RESERVATION.get(annotations)
-        except WireError:  # said by `reserved_cpus`
-            return kept
-        if said is None:
-            return kept
+            reservation = RESERVATION.get(annotations)
+        except WireError:  # logged by `reserved_cpus`
+            return system
+        if reservation is None:
+            return system
         cpus = _reserved(annotations)
-        asked = len(cpus) * 1000 if cpus and resource == "cpu" else _amount(said.resources, resource)
-        return max(kept, asked)
+        amount = len(cpus) * 1000 if cpus and resource == "cpu" else _amount(reservation.resources, resource)
+        return max(system, amount)
 
 
-def pinned_elsewhere(pods: Iterable[PodView], qos: str) -> CPUSet:
-    """CPUs of all pods of that class that the scheduler pinned."""
-    found: frozenset[int] = frozenset()
+def pinned_cpus(pods: Iterable[PodView], qos: str) -> CPUSet:
+    """CPUs that the scheduler pinned pods of that class to."""
+    cpus: frozenset[int] = frozenset()
     for pod in pods:
         if pod.raw_qos == qos:
-            found |= pod.cpuset
-    return CPUSet(found)
+            cpus |= pod.cpuset
+    return CPUSet(cpus)
 
 
 def exclusive(pods: Iterable[PodView]) -> tuple[CPUSet, CPUSet]:
-    """CPUs of LSE pods, which nobody shares, and of LSR pods."""
+    """CPUs of LSE pods, which are not shared, and of LSR pods."""
     known = tuple(pods)
-    return pinned_elsewhere(known, LSE), pinned_elsewhere(known, LSR)
+    return pinned_cpus(known, LSE), pinned_cpus(known, LSR)
 
 
 def container_quota(container: Container) -> int:
-    """Microseconds that the kubelet gives it for its limit; UNLIMITED without one."""
+    """The quota in microseconds that the kubelet sets for its limit; UNLIMITED without one."""
     limit = container.resources.limits.get("cpu")
     return UNLIMITED if limit is None else milli_to_quota(limit.milli_value())
 
 
 def pod_quota(pod: Pod) -> int:
-    """Microseconds that the kubelet gives the pod; UNLIMITED as soon as one container has no limit."""
-    if not all(one.resources.limits.get("cpu") for one in (*pod.spec.containers, *pod.spec.init_containers)):
+    """The quota in microseconds that the kubelet sets for the pod; UNLIMITED if one container has no limit."""
+    if not all(
+        container.resources.limits.get("cpu") for container in (*pod.spec.containers, *pod.spec.init_containers)
+    ):
         return UNLIMITED
     return milli_to_quota(_amount(pod_limits(pod), "cpu"))
 
 
 def normalized_quota(quota: int, ratio: float) -> int:
-    """A limited quota on CPUs that are `ratio` times as fast as normal; slower ones get no more than their limit."""
+    """A limited quota on CPUs that are `ratio` times as fast as the reference; slower CPUs do not raise it."""
     return ceil(quota / ratio) if quota > 0 and ratio > 1 else quota
 
 
@@ -267,40 +291,40 @@ def _amount(resources: Mapping[str, Quantity], resource: str) -> int:
 
 
 def _allocation(pod: Pod | None) -> tuple[CPUSet, tuple[int, ...], str]:
-    """CPUs, NUMA nodes and what is wrong."""
+    """(CPUs, NUMA nodes, error text)"""
     if pod is None or names.ANNOTATION_RESOURCE_STATUS not in pod.metadata.annotations:
         return NO_CPUS, (), ""
     try:
         status = RESOURCE_STATUS.get(pod.metadata.annotations)
-        nodes = [one.node for one in status.numa_node_resources if _takes_cpu(one.resources)]
+        nodes = [share.node for share in status.numa_node_resources if _has_cpu(share.resources)]
         return CPUSet.parse(status.cpuset), tuple(nodes), ""
     except (WireError, CPUSetError) as error:
-        _complain(f"pod {pod.metadata.key}", names.ANNOTATION_RESOURCE_STATUS, error)
+        _log_ignored(f"pod {pod.metadata.key}", names.ANNOTATION_RESOURCE_STATUS, error)
         return NO_CPUS, (), f"{names.ANNOTATION_RESOURCE_STATUS}: {error}"
 
 
-def _takes_cpu(resources: Mapping[str, Quantity]) -> bool:
+def _has_cpu(resources: Mapping[str, Quantity]) -> bool:
     batch = resources.get(names.RESOURCE_BATCH_CPU)
     return _amount(resources, "cpu") != 0 or (batch is not None and batch.value() > 0)
 
 
 def _reserved(annotations: Mapping[str, str]) -> CPUSet:
     try:
-        said = RESERVATION.get(annotations)
-        return CPUSet.parse(said.reserved_cpus) if said is not None else CPUSet()
+        reservation = RESERVATION.get(annotations)
+        return CPUSet.parse(reservation.reserved_cpus) if reservation is not None else CPUSet()
     except (WireError, CPUSetError) as error:
-        _complain("node", names.ANNOTATION_NODE_RESERVATION, error)
+        _log_ignored("node", names.ANNOTATION_NODE_RESERVATION, error)
         return CPUSet()
 
 
 def _system(annotations: Mapping[str, str]) -> CPUSet:
     try:
-        said = system_qos_resource(annotations)
-        return CPUSet.parse(said.cpuset) if said is not None and said.exclusive else CPUSet()
+        system = system_qos_resource(annotations)
+        return CPUSet.parse(system.cpuset) if system is not None and system.exclusive else CPUSet()
     except (WireError, CPUSetError) as error:
-        _complain("node", names.ANNOTATION_SYSTEM_QOS_RESOURCE, error)
+        _log_ignored("node", names.ANNOTATION_SYSTEM_QOS_RESOURCE, error)
         return CPUSet()
 
 
-def _complain(who: str, key: str, error: Exception) -> None:
-    log.once(f"{who}:{key}:{error}", "annotation ignored", object=who, annotation=key, error=str(error))
+def _log_ignored(name: str, key: str, error: Exception) -> None:
+    log.once(f"{name}:{key}:{error}", "Malformed annotation ignored", object=name, annotation=key, error=str(error))

@@ -1,4 +1,4 @@
-"""What NodeSLO and pods say about network bandwidth, in bits a second (spec 03 §4.12, §4.13). Pure."""
+"""Network bandwidth configured in NodeSLO and pods, in bits per second (spec 03 §4.12, §4.13). Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FIELDS = ("ingress_request", "ingress_limit", "egress_request", "egress_limit")
 
 @dataclass(frozen=True, slots=True)
 class Bandwidth:
-    """Of one class; 0 is nothing guaranteed, or no limit."""
+    """Of one class; 0 means no guarantee, or no limit."""
 
     ingress_request: int = 0
     ingress_limit: int = 0
@@ -28,23 +28,23 @@ class Bandwidth:
 
 
 def total(view: NodeView) -> int:
-    """Of the node; 0 when nobody said."""
+    """The node's bandwidth; 0 if it is not configured."""
     system = view.slo.system_strategy
-    given = None if system is None else system.total_network_bandwidth
-    return 0 if given is None else max(given.value(), 0)
+    bandwidth = None if system is None else system.total_network_bandwidth
+    return 0 if bandwidth is None else max(bandwidth.value(), 0)
 
 
 def policy(strategy: ResourceQOSStrategy | None) -> str:
-    """Which mechanism shall do it; tc when nobody said."""
+    """The mechanism to use; tc by default."""
     policies = None if strategy is None else strategy.policies
     return (policies.net_qos_policy if policies is not None else None) or NET_POLICY_TC
 
 
 def of_class(strategy: ResourceQOSStrategy | None, name: str, whole: int) -> Bandwidth:
-    """Of `ls_class` or `be_class` on a node of that bandwidth. Raises ValueError for a value that is none, or that is
-    more than the node has."""
-    given = None if strategy is None else getattr(strategy, name)
-    qos: NetworkQOS | None = None if given is None else given.network_qos
+    """Of `ls_class` or `be_class` on a node of bandwidth `whole`. Raises ValueError for an invalid value, or one above
+    the node's bandwidth."""
+    config = None if strategy is None else getattr(strategy, name)
+    qos: NetworkQOS | None = None if config is None else config.network_qos
     if qos is None or not qos.enable:
         return Bandwidth()
     values = {}
@@ -69,13 +69,13 @@ def size(value: IntOrString | None, whole: int) -> int:
 
 
 def of_pod(pod: PodView) -> NetworkLimits | None:
-    """The annotation's, in bytes a second; a malformed one counts as absent."""
+    """The annotation's limits, in bytes per second; a malformed annotation counts as absent."""
     spec = pod.meta.pod
     if spec is None:
         return None
     try:
         return network_limits(spec.metadata.annotations)
     except WireError as error:
-        log.once(f"{pod.meta.uid}:{error}", "annotation ignored", pod=f"{pod.meta.namespace}/{pod.meta.name}",
-                 error=str(error))  # fmt: skip
+        name = f"{pod.meta.namespace}/{pod.meta.name}"
+        log.once(f"{pod.meta.uid}:{error}", "Malformed annotation ignored", pod=name, error=str(error))
         return None

@@ -1,7 +1,7 @@
-"""What the node's objects say about its CPUs, as strategies and hooks need it (spec 03 §4.6, §4.8).
+"""The node's CPU rules for strategies and hooks, from NodeResourceTopology and Node annotations (spec 03 §4.6, §4.8).
 
-`NodeRules` keeps the last good word: its two methods are state callbacks (NODE_TOPOLOGY, NODE_METADATA), and what
-can't be read changes nothing and is said once.
+`NodeRules` keeps the last valid values: its two methods are state callbacks (NODE_TOPOLOGY, NODE_METADATA). Malformed
+annotations change nothing and are logged once.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ Pools = Mapping[int, CPUSet]
 
 @dataclass(frozen=True, slots=True)
 class CPURules:
-    """NodeResourceTopology's annotations. `withheld`: CPUs that no pod may use but those of class SYSTEM."""
+    """NodeResourceTopology's annotations. `withheld`: CPUs that only pods of class SYSTEM may use."""
 
     shared: Pools = field(default_factory=dict)
-    """CPUs that no pod has for itself, for services."""
+    """CPUs that are not pinned to any pod; services share them."""
     best_effort: Pools = field(default_factory=dict)
-    """CPUs that no LSE pod has for itself."""
+    """CPUs that are not pinned to an LSE pod."""
     system: CPUSet = field(default_factory=CPUSet)
     """CPUs of class SYSTEM."""
     withheld: CPUSet = field(default_factory=CPUSet)
@@ -42,31 +42,31 @@ class CPURules:
 
 def joined(pools: Pools, nodes: Iterable[int] | None = None) -> CPUSet:
     """The CPUs of some NUMA nodes' pools, of all when None."""
-    found = CPUSet()
+    cpus = CPUSet()
     for node in pools if nodes is None else nodes:
-        found |= pools.get(node, CPUSet())
-    return found
+        cpus |= pools.get(node, CPUSet())
+    return cpus
 
 
 def cpu_rules(topology: NodeResourceTopology) -> CPURules:
-    """Raises WireError naming the annotation when one of them is malformed: then none of them counts."""
+    """Raises WireError naming the annotation when one of them is malformed; then none of them is used."""
     annotations = topology.metadata.annotations
     system = system_qos_resource(annotations)
-    own = CPUSet() if system is None else _cpus(system.cpuset, "system-qos-resource")
+    system_cpus = CPUSet() if system is None else _cpus(system.cpuset, "system-qos-resource")
     reservation = RESERVATION.get(annotations)
     reserved = CPUSet() if reservation is None else _cpus(reservation.reserved_cpus, RESERVATION.key)
     return CPURules(
         shared=_pools(CPU_SHARED_POOLS.get(annotations), CPU_SHARED_POOLS.key),
         best_effort=_pools(BE_CPU_SHARED_POOLS.get(annotations), BE_CPU_SHARED_POOLS.key),
-        system=own,
-        withheld=reserved | (own if system is not None and system.exclusive else CPUSet()),
+        system=system_cpus,
+        withheld=reserved | (system_cpus if system is not None and system.exclusive else CPUSet()),
         kubelet_static=KUBELET_CPU_MANAGER.get(annotations).policy == STATIC,
     )
 
 
-def _pools(given: Iterable[CPUSharedPool], key: str) -> Pools:
+def _pools(entries: Iterable[CPUSharedPool], key: str) -> Pools:
     pools: dict[int, CPUSet] = {}
-    for pool in given:
+    for pool in entries:
         pools[pool.node] = pools.get(pool.node, CPUSet()) | _cpus(pool.cpuset, key)
     return pools
 
@@ -79,28 +79,30 @@ def _cpus(text: str, key: str) -> CPUSet:
 
 
 class NodeRules:
-    """`cpu` is None while no topology was readable; `normalization` is 1 for a node like the cluster's normal one."""
+    """`cpu` is None until a readable topology arrived; `normalization` is 1 for a node of the cluster's reference
+    speed."""
 
     def __init__(self) -> None:
         self.cpu: CPURules | None = None
         self.normalization = NOT_NORMALIZED
 
-    def topology(self, _type: object, found: object, _target: object = None) -> None:
+    def topology(self, _type: object, topology: object, _target: object = None) -> None:
         """NodeResourceTopology changed."""
-        assert isinstance(found, NodeResourceTopology)
+        assert isinstance(topology, NodeResourceTopology)
         try:
-            self.cpu = cpu_rules(found)
+            self.cpu = cpu_rules(topology)
         except WireError as error:
-            log.once(f"rules:{error}", "the CPU pools known before stay in force", error=str(error))
+            log.once(f"rules:{error}", "Malformed CPU pools; the previous ones stay in force", error=str(error))
 
-    def node(self, _type: object, found: object, _target: object = None) -> None:
-        """The Node's labels or annotations changed. A ratio that differs by less than 0.01 is the same one."""
-        assert isinstance(found, Node)
+    def node(self, _type: object, node: object, _target: object = None) -> None:
+        """The Node's labels or annotations changed. A ratio that differs by less than 0.01 counts as unchanged."""
+        assert isinstance(node, Node)
         try:
-            ratio = normalization_ratio(found.metadata.annotations)
+            ratio = normalization_ratio(node.metadata.annotations)
         except WireError as error:
-            log.once(f"rules:{error}", "the CPU normalization known before stays in force", error=str(error))
+            text = "Malformed CPU normalization ratio; the previous one stays in force"
+            log.once(f"rules:{error}", text, error=str(error))
             return
-        wanted = NOT_NORMALIZED if ratio is None else ratio
-        if ratio is None or abs(wanted - self.normalization) >= RATIO_DIFFERENCE:
-            self.normalization = wanted
+        desired = NOT_NORMALIZED if ratio is None else ratio
+        if ratio is None or abs(desired - self.normalization) >= RATIO_DIFFERENCE:
+            self.normalization = desired

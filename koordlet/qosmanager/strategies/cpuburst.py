@@ -1,8 +1,9 @@
-"""CPU burst: let a service exceed its limit for a moment instead of throttling it (spec 03 §3.4). Pure but for tokens.
+"""CPU burst: lets a service exceed its limit for a moment instead of throttling it (spec 03 §3.4). Reads current quotas
+through the view.
 
-Two ways, by policy: the kernel's own burst (unused quota saved for later), and a quota that grows while the container
-is throttled and the node has room, and shrinks when either ends. Only what differs from what the kubelet set is asked
-for, so that policy `none` gives everything back and CPU normalization keeps its say.
+Two mechanisms, by policy: the kernel's own burst (unused quota is saved for later), and a quota that grows while the
+container is throttled and the node has idle CPU, and shrinks when either ends. Only values that differ from the
+kubelet's are declared, so that policy `none` restores everything and CPU normalization still applies.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from koordlet.api.sloconfig.node import BURST_AUTO, BURST_CPU_ONLY, BURST_QUOTA_
 from koordlet.app.logging import get_logger
 from koordlet.audit import pod as about_pod
 from koordlet.qosmanager.engine.eviction import sum_requests
-from koordlet.qosmanager.engine.strategy import Decision, Rows, Strategy
+from koordlet.qosmanager.engine.strategy import QoSDecision, Rows, Strategy
 from koordlet.qosmanager.engine.view import (
     ContainerView,
     NodeView,
@@ -35,15 +36,16 @@ log = get_logger(__name__)
 
 QUOTA, BURST = "cpu.cfs_quota_us", "cpu.cfs_burst_us"
 EXEMPT = ("LSR", "LSE", "BE")
-COOLING = 0.9
-WINDOW_INTERVALS, WINDOW_MAX = 5, 10.0
+COOLING_RATIO = 0.9
+"""Fraction of the overload threshold from which on quotas no longer grow."""
+WINDOW_INTERVALS, MAX_WINDOW_SECONDS = 5, 10.0
 KEPT_PERIODS = 2
-SAVING_BELOW = 60
+EARNING_PERCENT = 60
 """Percent of its limit below which a container earns tokens."""
 
 
 class NodeState(Enum):
-    """How much room the shared CPUs have."""
+    """Load of the shared CPUs."""
 
     IDLE = "idle"
     COOLING = "cooling"
@@ -52,7 +54,7 @@ class NodeState(Enum):
 
 
 def node_state(view: NodeView, threshold_percent: int, window: float) -> NodeState:
-    """Use of the CPUs that no LSE or LSR pod has for itself, against the threshold; UNKNOWN without figures."""
+    """Use of the CPUs that are not exclusive to LSE and LSR pods, against the threshold; UNKNOWN without figures."""
     node = view.average("node_cpu_usage", (), window)
     if node is None or view.topology is None:
         return NodeState.UNKNOWN
@@ -66,25 +68,25 @@ def node_state(view: NodeView, threshold_percent: int, window: float) -> NodeSta
     ratio = used / total if total > 0 else 1.0
     if ratio >= threshold_percent / 100:
         return NodeState.OVERLOAD
-    return NodeState.COOLING if ratio >= COOLING * threshold_percent / 100 else NodeState.IDLE
+    return NodeState.COOLING if ratio >= COOLING_RATIO * threshold_percent / 100 else NodeState.IDLE
 
 
 @dataclass
 class Tokens:
-    """How long a container may go on above its limit: one token is one percent of it for a second."""
+    """Budget of a container for running above its limit: one token is one percent of the limit for one second."""
 
     capacity: float
     amount: float
     at: float
 
     def spend(self, now: float, percent: int) -> bool:
-        """`percent` of the limit were used since the last call (whole seconds); whether any is left."""
+        """Account for `percent` of the limit used since the last call (whole seconds); whether tokens remain."""
         seconds = int(now - self.at)
         if seconds > 0:
             self.at += seconds
             if percent >= 100:
                 self.amount -= (percent - 100) * seconds
-            elif percent < SAVING_BELOW:
+            elif percent < EARNING_PERCENT:
                 self.amount += (100 - percent) * seconds
             self.amount = min(max(self.amount, -self.capacity), self.capacity)
         return self.amount > 0
@@ -92,7 +94,7 @@ class Tokens:
 
 @dataclass
 class Limiter:
-    """Tokens by container; one that is not asked about for two periods is forgotten."""
+    """Tokens by container; dropped after two periods without a call."""
 
     random: Random = field(default_factory=Random)
     _tokens: dict[str, Tokens] = field(default_factory=dict)
@@ -113,7 +115,7 @@ class Limiter:
         return tokens.spend(now, percent)
 
     def forget(self, now: float) -> None:
-        """Drop what nobody asked about."""
+        """Drop the tokens of containers without recent calls."""
         for container in [name for name, until in self._kept_until.items() if until < now]:
             del self._tokens[container], self._kept_until[container]
 
@@ -121,7 +123,7 @@ class Limiter:
 def next_quota(
     current: int, base: int, config: CPUBurstConfig, state: NodeState, throttled: float | None, allowed: bool
 ) -> int:
-    """The container's quota of the next round, between its limit and its ceiling."""
+    """The container's quota in the next round, between its limit and its ceiling."""
     if config.policy not in (BURST_AUTO, BURST_QUOTA_ONLY):
         return base
     percent = config.cfs_quota_burst_percent or 0
@@ -143,23 +145,24 @@ def static_burst(container: Container, config: CPUBurstConfig) -> int:
 
 
 class CPUBurst(Strategy):
-    """`beyond_quota`: whether the kernel takes a burst above the quota (Anolis does, mainline refuses)."""
+    """`beyond_quota`: whether the kernel accepts a burst above the quota (Anolis does, mainline refuses)."""
 
     name = "cpuburst"
     gate = "CPUBurst"
 
     def __init__(self, *, interval: float, beyond_quota: bool = False, random: Random | None = None) -> None:
-        self._interval, self._beyond = interval, beyond_quota
+        self._interval = interval
+        self._beyond = beyond_quota
         self._limiter = Limiter(random or Random())
         self._grown: frozenset[str] = frozenset()
-        """Directories whose quota the last decision let grow."""
+        """Directories whose quota was above the base in the last decision."""
 
-    def decide(self, view: NodeView) -> Decision | None:
+    def decide(self, view: NodeView) -> QoSDecision | None:
         """See the module."""
         strategy = view.slo.cpu_burst_strategy
         if strategy is None:
             return None
-        window = min(WINDOW_INTERVALS * self._interval, WINDOW_MAX)
+        window = min(WINDOW_INTERVALS * self._interval, MAX_WINDOW_SECONDS)
         state = node_state(view, strategy.share_pool_threshold_percent or 0, window)
         updates: list[DesiredSetting] = []
         bursts: dict[tuple[str, ...], float] = {}
@@ -174,9 +177,11 @@ class CPUBurst(Strategy):
                     labels = (pod.meta.namespace, pod.meta.name, container.meta.id, container.meta.name)
                     (bursts if update.setting.resource == BURST else quotas)[labels] = float(update.value)
         self._limiter.forget(view.now)
-        self._grown = frozenset(str(one.setting.cgroup_dir) for one in updates if one.setting.resource == QUOTA)
+        self._grown = frozenset(
+            str(update.setting.cgroup_dir) for update in updates if update.setting.resource == QUOTA
+        )
         rows: dict[str, Rows] = {"container_scaled_cfs_burst_us": bursts, "container_scaled_cfs_quota_us": quotas}
-        return Decision(tuple(updates), figures=rows, note=f"shared CPUs are {state.value}")
+        return QoSDecision(tuple(updates), figures=rows, note=f"shared CPUs are {state.value}")
 
     def _of_pod(
         self, view: NodeView, pod: PodView, config: CPUBurstConfig, state: NodeState
@@ -188,14 +193,14 @@ class CPUBurst(Strategy):
             spec = specs.get(container.meta.name)
             if spec is None:
                 continue
-            kubelets = container_quota(spec)
-            base = own_quota = normalized_quota(kubelets, view.ratio_of(pod))
+            kubelet_quota = container_quota(spec)
+            base = own_quota = normalized_quota(kubelet_quota, view.ratio_of(pod))
             if container.meta.running and base > 0 and not pod.cpuset:
-                own_quota = self._quota(view, container, config, state, base, kubelets)
+                own_quota = self._quota(view, container, config, state, base, kubelet_quota)
                 if own_quota != base:
                     growth += own_quota - base
                     setting = Setting(QUOTA, container.meta.cgroup_dir)
-                    yield DesiredSetting(setting, own_quota, "CFSQuotaBurst", kubelets, about), container
+                    yield DesiredSetting(setting, own_quota, "CFSQuotaBurst", kubelet_quota, about), container
             own_burst = static_burst(spec, config)
             if not self._beyond:
                 own_burst = min(own_burst, max(base, 0))
@@ -205,40 +210,41 @@ class CPUBurst(Strategy):
                     DesiredSetting(Setting(BURST, container.meta.cgroup_dir), own_burst, "CPUBurst", 0, about),
                     container,
                 )
-        kubelets = UNLIMITED if pod.meta.pod is None else pod_quota(pod.meta.pod)
-        pod_base = normalized_quota(kubelets, view.ratio_of(pod))
+        kubelet_quota = UNLIMITED if pod.meta.pod is None else pod_quota(pod.meta.pod)
+        pod_base = normalized_quota(kubelet_quota, view.ratio_of(pod))
         if growth and pod_base > 0:
-            yield (
-                DesiredSetting(
-                    Setting(QUOTA, pod.meta.cgroup_dir), pod_base + growth, "CFSQuotaBurst", kubelets, about
-                ),
-                None,
-            )
+            setting = Setting(QUOTA, pod.meta.cgroup_dir)
+            yield DesiredSetting(setting, pod_base + growth, "CFSQuotaBurst", kubelet_quota, about), None
         if burst and (self._beyond or pod_base > 0):
             allowed = burst if self._beyond else min(burst, pod_base)
             yield DesiredSetting(Setting(BURST, pod.meta.cgroup_dir), allowed, "CPUBurst", 0, about), None
 
     def _quota(
-        self, view: NodeView, container: ContainerView, config: CPUBurstConfig, state: NodeState, base: int,
-        kubelets: int,
-    ) -> int:  # fmt: skip
-        """The next one; what the kubelet has just set is where a burst begins, not one that is under way."""
+        self,
+        view: NodeView,
+        container: ContainerView,
+        config: CPUBurstConfig,
+        state: NodeState,
+        base: int,
+        kubelet_quota: int,
+    ) -> int:
+        """The next quota. A quota equal to the kubelet's starts a new burst, it does not continue one."""
         percent = 100 if container.cpu is None else int(container.cpu * CFS_PERIOD_US / 10 / base)
         allowed = self._limiter.allows(container.meta.id, config, view.now, percent)
-        held = view.current(Setting(QUOTA, container.meta.cgroup_dir))
-        fresh = held == kubelets and container.meta.cgroup_dir not in self._grown
-        current = base if held is None or int(held) <= 0 or fresh else int(held)
+        quota = view.current(Setting(QUOTA, container.meta.cgroup_dir))
+        reset = quota == kubelet_quota and container.meta.cgroup_dir not in self._grown
+        current = base if quota is None or int(quota) <= 0 or reset else int(quota)
         return next_quota(current, base, config, state, container.throttled, allowed)
 
 
 def pod_config(pod: PodView, strategy: CPUBurstStrategy) -> CPUBurstConfig:
-    """The node's configuration with the pod's annotation over it; a malformed one counts as absent."""
+    """The node's configuration overlaid with the pod's annotation; a malformed annotation counts as absent."""
     annotations = {} if pod.meta.pod is None else pod.meta.pod.metadata.annotations
     try:
         own = CPU_BURST.get(annotations)
     except WireError as error:
-        log.once(f"{pod.meta.uid}:{error}", "annotation ignored", pod=f"{pod.meta.namespace}/{pod.meta.name}",
-                 error=str(error))  # fmt: skip
+        name = f"{pod.meta.namespace}/{pod.meta.name}"
+        log.once(f"{pod.meta.uid}:{error}", "Malformed annotation ignored", pod=name, error=str(error))
         own = None
     node = CPUBurstConfig(
         policy=strategy.policy,

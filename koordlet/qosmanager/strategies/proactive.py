@@ -1,13 +1,13 @@
-"""How much memory to take from a group before it runs into its limit: watermarks over use, reined in by its own stalls.
+"""How much memory to reclaim from a cgroup before it reaches its limit: watermarks over its use, bounded by its stalls.
 
-Vendor kernels reclaim in the background once use is above `wmark_ratio` of the limit and stop `wmark_scale_factor`
-below. Here a group between these marks gives up a little each round, as long as it does not feel it:
+Vendor kernels start background reclaim once use is above `wmark_ratio` of the limit and stop it `wmark_scale_factor`
+below. Here, a little is reclaimed from a cgroup between these marks in each round, as long as its tasks hardly stall:
 
-    step = what is above the low mark, a share of the limit a second at most, less the more it stalls
+    step = use above the low mark, at most a fraction of the limit per second, and less the more the cgroup stalls
 
-Stalls above the bound, stalls that rise, or pages that the kernel could not find stop it, and each such stop doubles
-the pause before the next try. One that begins, and one whose figures are missing, is only looked at. Pure: what is
-known of a group comes in and goes out.
+Reclaim stops when stalls are above the bound, when they rise, or when the kernel found too few pages; each stop doubles
+the pause before the next try. A cgroup that is new, or has no figures, is only measured. Pure: the state of a cgroup is
+an argument and a result.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ import os
 from dataclasses import dataclass, replace
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
-BOUND = 0.005
-"""Share of time with a task stalled for memory that is taken for unnoticeable; `wmark_min_adj` percent more or less."""
-RISE = 0.0005
-"""A share this much above the last one counts as rising."""
-RATE = 0.01
-"""Of the limit, a second."""
-LEAST, MOST = 1 << 20, 8 << 20
-"""Bytes of one step: fewer are not worth a call, more would hold up the loop."""
-FIRST_PAUSE, LONGEST_PAUSE = 2.0, 64.0
+STALL_BOUND = 0.005
+"""Fraction of time with a task stalled for memory that counts as unnoticeable; adjusted by `wmark_min_adj` percent."""
+STALL_RISE = 0.0005
+"""A fraction this much above the previous one counts as rising."""
+RECLAIM_PER_SECOND = 0.01
+"""Fraction of the limit."""
+MIN_STEP_BYTES, MAX_STEP_BYTES = 1 << 20, 8 << 20
+"""Smaller steps are not worth a call; larger ones would block the event loop for too long."""
+FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 2.0, 64.0
 STALE_SECONDS = 10.0
-"""Between two looks; a rate over more says nothing about now."""
+"""Between two readings; a rate over a longer time does not describe the present."""
 
 
 @dataclass(frozen=True, slots=True)
-class Marks:
-    """Bytes: reclaim begins above `high` and ends at `low`. `bound`: share of time stalled that may be felt."""
+class Watermarks:
+    """Bytes: reclaim begins above `high` and ends at `low`. `bound`: acceptable fraction of time stalled."""
 
     limit: int
     high: int
@@ -40,58 +40,64 @@ class Marks:
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
-    """What is known of one group."""
+class GroupState:
+    """The last reading of one cgroup."""
 
     stalled: float
-    """Cumulative seconds, at the last look."""
+    """Cumulative seconds."""
     at: float
     active: bool = False
-    """Above the high mark, and not yet at the low one."""
+    """Whether it was above the high mark and has not reached the low mark since."""
     share: float | None = None
-    """Of the time before the last look."""
+    """Fraction of time stalled before the reading."""
     pause: float = 0.0
-    until: float = 0.0
-    why: str = ""
+    """Seconds."""
+    paused_until: float = 0.0
+    reason: str = ""
+    """Result of the last step, in words."""
 
 
-def marks(limit: int, ratio: int, scale_permill: int, adjust: int) -> Marks | None:
+def watermarks(limit: int, ratio: int, scale_permill: int, adjust: int) -> Watermarks | None:
     """None without a limit or with the ratio switched off (0)."""
     if limit <= 0 or ratio <= 0:
         return None
     high = limit * ratio // 100
-    return Marks(limit, high, max(high - limit * scale_permill // 1000, 0), BOUND * (100 + adjust) / 100)
+    return Watermarks(limit, high, max(high - limit * scale_permill // 1000, 0), STALL_BOUND * (100 + adjust) / 100)
 
 
-def step(known: Watched | None, used: int, stalled: float | None, now: float, given: Marks) -> tuple[Watched, int]:
-    """What is known from now on, and bytes to reclaim: 0, or LEAST..MOST in whole pages. `stalled` None: no figure."""
-    if known is None or stalled is None or not 0 < now - known.at <= STALE_SECONDS or stalled < known.stalled:
-        kept = known or Watched(0.0, now)
-        return replace(kept, stalled=stalled or 0.0, at=now, share=None, why="looked at"), 0
-    share, before = (stalled - known.stalled) / (now - known.at), known.share
-    active = used > given.low if known.active else used > given.high
-    seen = replace(known, stalled=stalled, at=now, active=active, share=share)
+def step(
+    state: GroupState | None, used: int, stalled: float | None, now: float, marks: Watermarks
+) -> tuple[GroupState, int]:
+    """The new state, and bytes to reclaim: 0, or MIN_STEP_BYTES..MAX_STEP_BYTES in whole pages. `stalled` is None
+    without a figure."""
+    if state is None or stalled is None or not 0 < now - state.at <= STALE_SECONDS or stalled < state.stalled:
+        kept = state or GroupState(0.0, now)
+        return replace(kept, stalled=stalled or 0.0, at=now, share=None, reason="measured"), 0
+    share, share_before = (stalled - state.stalled) / (now - state.at), state.share
+    active = used > marks.low if state.active else used > marks.high
+    read = replace(state, stalled=stalled, at=now, active=active, share=share)
     if not active:
-        return replace(seen, pause=0.0, until=0.0, why="below its marks"), 0
-    if share > given.bound:
-        return backed_off(seen, now, "it feels it"), 0
-    if before is None or share > before + RISE:
-        return replace(seen, why="its stalls rise" if before is not None else "looked at"), 0
-    if now < seen.until:
-        return replace(seen, why="paused"), 0
-    room = 1.0 - share / given.bound
-    wanted = min(used - given.low, int(given.limit * RATE * (now - known.at) * room), MOST)
-    if wanted < LEAST:
-        wanted = LEAST if used - given.low >= LEAST and room > 0 else 0
-    return replace(seen, why="reclaimed" if wanted else "nearly there"), wanted // PAGE * PAGE
+        return replace(read, pause=0.0, paused_until=0.0, reason="below its marks"), 0
+    if share > marks.bound:
+        return backed_off(read, now, "stalls above the bound"), 0
+    if share_before is None or share > share_before + STALL_RISE:
+        return replace(read, reason="stalls rise" if share_before is not None else "measured"), 0
+    if now < read.paused_until:
+        return replace(read, reason="paused"), 0
+    slack = 1.0 - share / marks.bound
+    rate_limit = int(marks.limit * RECLAIM_PER_SECOND * (now - state.at) * slack)
+    amount = min(used - marks.low, rate_limit, MAX_STEP_BYTES)
+    if amount < MIN_STEP_BYTES:
+        amount = MIN_STEP_BYTES if used - marks.low >= MIN_STEP_BYTES and slack > 0 else 0
+    return replace(read, reason="reclaimed" if amount else "almost at the low mark"), amount // PAGE * PAGE
 
 
-def backed_off(known: Watched, now: float, why: str) -> Watched:
-    """After a round that was too much, or that found nothing to take."""
-    pause = min(max(known.pause * 2, FIRST_PAUSE), LONGEST_PAUSE)
-    return replace(known, pause=pause, until=now + pause, why=why)
+def backed_off(state: GroupState, now: float, reason: str) -> GroupState:
+    """After a step that was too much, or that found nothing to reclaim."""
+    pause = min(max(state.pause * 2, FIRST_PAUSE_SECONDS), MAX_PAUSE_SECONDS)
+    return replace(state, pause=pause, paused_until=now + pause, reason=reason)
 
 
-def went_well(known: Watched) -> Watched:
-    """After a step that the kernel did: the next trouble begins with a short pause again."""
-    return replace(known, pause=0.0)
+def reclaimed(state: GroupState) -> GroupState:
+    """After a step that the kernel completed: the next stop begins with the shortest pause."""
+    return replace(state, pause=0.0)

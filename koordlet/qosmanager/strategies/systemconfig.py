@@ -1,11 +1,12 @@
-"""Kernel parameters of the node (spec 03 §3.8). Pure. What NodeSLO leaves unset is left alone, or given back."""
+"""Kernel parameters of the node (spec 03 §3.8). Pure. Values that NodeSLO leaves unset are not modified, or
+restored."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from koordlet.api.sloconfig.node import SystemStrategy
-from koordlet.qosmanager.engine.strategy import Decision, Strategy
+from koordlet.qosmanager.engine.strategy import QoSDecision, Strategy
 from koordlet.qosmanager.engine.view import NodeView
 from koordlet.resourceexecutor import DesiredSetting, Setting
 
@@ -17,7 +18,7 @@ PLAIN = {
     "sched_idle_saver_wmark": "sched_idle_saver_wmark",
     "enabled": "page_cache_limit_enabled",
 }
-"""File of the node -> field that it takes as it is."""
+"""File of the node -> field whose value it takes unchanged."""
 
 
 def min_free_kbytes(capacity: int, factor: int) -> int:
@@ -25,18 +26,18 @@ def min_free_kbytes(capacity: int, factor: int) -> int:
     return capacity // 1024 * factor // 10_000
 
 
-class SystemConfig(Strategy):
-    """The strategy. A value outside of what the file takes is refused by the executor and shown there."""
+class SystemConfigStrategy(Strategy):
+    """The strategy. The executor refuses a value outside the file's range and reports it."""
 
     name = "systemconfig"
     gate = "SystemConfig"
 
-    def decide(self, view: NodeView) -> Decision | None:
+    def decide(self, view: NodeView) -> QoSDecision | None:
         """See the module."""
         strategy, capacity = view.slo.system_strategy, view.capacity("memory")
         if strategy is None or capacity <= 0:
             return None
-        return Decision(tuple(self._updates(strategy, capacity)))
+        return QoSDecision(tuple(self._updates(strategy, capacity)))
 
     def _updates(self, strategy: SystemStrategy, capacity: int) -> Iterator[DesiredSetting]:
         factor = strategy.min_free_kbytes_factor

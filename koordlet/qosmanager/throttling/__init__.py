@@ -1,1 +1,1 @@
-"""Throttling best-effort pods that interfere with services."""
+"""Throttling of best-effort pods that interfere with services."""

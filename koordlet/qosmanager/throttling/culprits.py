@@ -1,8 +1,8 @@
-"""From verdicts to culprits that may be held back. Pure.
+"""From verdicts to culprits that may be throttled. Pure.
 
-Only best-effort pods are: class BE, and of no higher priority than batch. Whoever else hurts a service is named by its
-verdict's Event and left alone here. Of the culprits of one verdict those count that have at least half of the worst
-one's share: the first is tightened first, and equals together.
+Only best-effort pods are throttled: class BE, and priority batch at most. Other culprits are named by the verdict's
+Event and not modified here. Of one verdict's best-effort culprits, those with at least half of the largest share are
+throttled: so the worst comes first, and equal ones together.
 """
 
 from __future__ import annotations
@@ -14,84 +14,90 @@ from koordlet.api.priority import BATCH, FREE, NONE
 from koordlet.api.qos import BE, LS, LSE, LSR
 from koordlet.interference.model import AlarmState, Cause, Verdict
 from koordlet.qosmanager.engine.view import PodView
-from koordlet.qosmanager.throttling.level import Blame
+from koordlet.qosmanager.throttling.state import CulpritStatus
 
-VICTIMS = (LSE, LSR, LS)
-PRIORITIES = (BATCH, FREE, NONE)
-PART_OF_WORST = 0.5
+VICTIM_CLASSES = (LSE, LSR, LS)
+CULPRIT_PRIORITIES = (BATCH, FREE, NONE)
+MIN_RATIO_TO_WORST = 0.5
 Key = tuple[str, str]
 """Pod UID, resource."""
 
 
 @dataclass(frozen=True, slots=True)
-class Charge:
-    """What verdicts say of one pod and resource. `cases`: (verdict, the pod's share of that victim's waiting)."""
+class CulpritCases:
+    """Verdicts against one pod, for one resource. `cases`: (verdict, the pod's share of that victim's waiting)."""
 
-    blame: Blame
+    status: CulpritStatus
     cases: tuple[tuple[Verdict, float], ...]
 
     @property
     def worst(self) -> tuple[Verdict, float]:
-        """The case to explain it by."""
+        """The case that explains the throttling."""
         return max(self.cases, key=lambda case: (case[0].state is AlarmState.INTERFERED, case[1]))
 
+    @property
+    def victims(self) -> tuple[tuple[str, str], ...]:
+        """(pod UID, container) of all victims."""
+        return tuple(sorted({(verdict.victim.pod_uid, verdict.victim.name) for verdict, _ in self.cases}))
 
-def may_be_held_back(pod: PodView) -> bool:
-    """Whether acting on this pod is allowed at all."""
+
+def may_be_throttled(pod: PodView) -> bool:
+    """Whether the pod is an active best-effort pod."""
     meta = pod.meta
-    return meta.qos == BE and meta.priority_class in PRIORITIES and meta.pod is not None and pod.active
+    return meta.qos == BE and meta.priority_class in CULPRIT_PRIORITIES and meta.pod is not None and pod.active
 
 
 def shares(verdict: Verdict) -> dict[str, float]:
-    """Pod UID -> share of the victim's waiting, containers added up; the victim's own pod left out."""
-    found: dict[str, float] = {}
+    """Pod UID -> share of the victim's waiting, its containers summed; the victim's own pod is left out."""
+    by_uid: dict[str, float] = {}
     for culprit in verdict.culprits:
         uid = culprit.owner.pod_uid
         if uid and uid != verdict.victim.pod_uid:
-            found[uid] = found.get(uid, 0.0) + culprit.share
-    return found
+            by_uid[uid] = by_uid.get(uid, 0.0) + culprit.share
+    return by_uid
 
 
-def counts(verdict: Verdict, resources: Collection[str], least_confidence: float) -> bool:
-    """Whether the verdict is a reason to do something."""
+def counts(verdict: Verdict, resources: Collection[str], min_confidence: float) -> bool:
+    """Whether the verdict is a reason to throttle."""
     return (
         verdict.cause is Cause.NEIGHBOUR
         and verdict.on
         and verdict.resource.value in resources
-        and verdict.victim.qos in VICTIMS
-        and verdict.confidence >= least_confidence
+        and verdict.victim.qos in VICTIM_CLASSES
+        and verdict.confidence >= min_confidence
     )
 
 
-def charges(
+def throttle_candidates(
     verdicts: Iterable[Verdict],
     pods: Mapping[str, PodView],
     resources: Collection[str],
     *,
-    least_share: float,
-    least_confidence: float,
-) -> tuple[dict[Key, Charge], list[tuple[Verdict, PodView]]]:
-    """Who is to be held back, and culprits with the largest share that may not be."""
-    found: dict[Key, list[tuple[Verdict, float]]] = {}
-    spared: list[tuple[Verdict, PodView]] = []
+    min_share: float,
+    min_confidence: float,
+) -> tuple[dict[Key, CulpritCases], list[tuple[Verdict, PodView]]]:
+    """Culprits to throttle, and worst culprits that must not be throttled."""
+    cases: dict[Key, list[tuple[Verdict, float]]] = {}
+    exempt: list[tuple[Verdict, PodView]] = []
     for verdict in verdicts:
-        if not counts(verdict, resources, least_confidence):
+        if not counts(verdict, resources, min_confidence):
             continue
         known = {uid: share for uid, share in shares(verdict).items() if uid in pods}
         if not known:
             continue
         worst = pods[max(known, key=lambda uid: known[uid])]
-        if not may_be_held_back(worst):
-            spared.append((verdict, worst))
-        able = {uid: share for uid, share in known.items() if may_be_held_back(pods[uid])}
-        if sum(able.values()) < least_share:
+        if not may_be_throttled(worst):
+            exempt.append((verdict, worst))
+        candidates = {uid: share for uid, share in known.items() if may_be_throttled(pods[uid])}
+        if sum(candidates.values()) < min_share:
             continue
-        most = max(able.values())
-        for uid, share in able.items():
-            if share >= PART_OF_WORST * most:
-                found.setdefault((uid, verdict.resource.value), []).append((verdict, share))
-    made = {}
-    for key, cases in found.items():
-        hurts = any(verdict.state is AlarmState.INTERFERED for verdict, _ in cases)
-        made[key] = Charge(Blame.HURTS if hurts else Blame.EASING, tuple(cases))
-    return made, spared
+        largest = max(candidates.values())
+        for uid, share in candidates.items():
+            if share >= MIN_RATIO_TO_WORST * largest:
+                cases.setdefault((uid, verdict.resource.value), []).append((verdict, share))
+    return {key: _of_culprit(of_key) for key, of_key in cases.items()}, exempt
+
+
+def _of_culprit(cases: list[tuple[Verdict, float]]) -> CulpritCases:
+    interferes = any(verdict.state is AlarmState.INTERFERED for verdict, _ in cases)
+    return CulpritCases(CulpritStatus.INTERFERES if interferes else CulpritStatus.RECOVERING, tuple(cases))

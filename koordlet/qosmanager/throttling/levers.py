@@ -1,6 +1,6 @@
-"""What holding back means for each resource: which settings of the culprit pod, and how much 100 % is. Pure.
+"""How each resource is throttled: the culprit pod's settings, and its use that is 100 %. Pure.
 
-Levers only ever bound: what a pod's own limits allow is never exceeded, so they stand above batch resources.
+A lever only lowers bounds: the pod's own limits are never exceeded, so levers outrank batch resources.
 """
 
 from __future__ import annotations
@@ -16,35 +16,35 @@ from koordlet.api.sloconfig.threshold import CFS_QUOTA_POLICY
 from koordlet.audit import pod as about_pod
 from koordlet.qosmanager.engine.strategy import Supports
 from koordlet.qosmanager.engine.view import NodeView, PodView
-from koordlet.qosmanager.throttling.level import FREE, Squeeze
+from koordlet.qosmanager.throttling.state import FULL, ThrottleState
 from koordlet.resourceexecutor import DesiredSetting, Setting
 from koordlet.system.cgroup.codecs import UNLIMITED, milli_to_quota
 
 CPU_QUOTA, MEMORY_HIGH, MEMORY_LIMIT = "cpu.cfs_quota_us", "memory.high", "memory.limit_in_bytes"
-LEAST_MILLI = 100
-"""A culprit that uses less counts as using this much: its share of the blame comes in bursts."""
-LEAST_QUOTA_US = 2_000
-LEAST_BYTES = 16 << 20
-GLIDE_BYTES = 128 << 20
-"""Below what a culprit has, for one write: the kernel reclaims that much before the write returns, and koordlet has one
-loop."""
+MIN_BASE_MILLI = 100
+"""A culprit that uses less counts as using this much: it delays others in bursts."""
+MIN_QUOTA_US = 2_000
+MIN_BASE_BYTES = 16 << 20
+MAX_REDUCTION_BYTES = 128 << 20
+"""Reduction of a memory limit in one write: the kernel reclaims that much before the write returns, and koordlet has a
+single event loop."""
 PAGE = os.sysconf("SC_PAGE_SIZE")
 REASON = "InterferenceAction"
 
 
 class Lever(Protocol):
-    """One resource. `base` is what 100 % is, None while it is not measured; `problem` says why this kernel or node
-    can't, empty where it can; `words` what is left."""
+    """One resource. `base`: the pod's use that is 100 %, None while it is not measured. `problem`: why this kernel or
+    node cannot throttle the pod, empty if it can. `text`: the setting in force."""
 
     def base(self, view: NodeView, pod: PodView) -> int | None: ...
 
     def problem(self, view: NodeView, pod: PodView, action: InterferenceAction) -> str: ...
 
     def updates(
-        self, view: NodeView, pod: PodView, held: Squeeze, action: InterferenceAction
+        self, view: NodeView, pod: PodView, state: ThrottleState, action: InterferenceAction
     ) -> Iterator[DesiredSetting]: ...
 
-    def words(self, view: NodeView, held: Squeeze) -> str: ...
+    def text(self, view: NodeView, state: ThrottleState) -> str: ...
 
 
 class CpuLever:
@@ -54,28 +54,30 @@ class CpuLever:
         self._suppress = suppress
 
     def whole(self, view: NodeView) -> bool:
-        """Whether best effort as a whole has a quota (CPU suppress): then no pod has one of its own, as the kernel
-        refuses a parent that has less than a child, and the whole is held back instead."""
+        """Whether best effort as a whole has a quota (CPU suppress). Then no pod gets a quota of its own, as the kernel
+        refuses a parent with less than a child, and the whole is throttled instead."""
         settings = view.slo.resource_used_threshold_with_be
         by_quota = settings is not None and settings.enable and settings.cpu_suppress_policy == CFS_QUOTA_POLICY
         return self._suppress and bool(by_quota)
 
     def base(self, view: NodeView, pod: PodView) -> int | None:
-        """Milli-cores it used last."""
-        return None if pod.cpu is None else max(pod.cpu, LEAST_MILLI)
+        """Milli-cores that it used recently."""
+        return None if pod.cpu is None else max(pod.cpu, MIN_BASE_MILLI)
 
     def problem(self, view: NodeView, pod: PodView, action: InterferenceAction) -> str:
         """Every kernel has quotas."""
         return ""
 
     def updates(
-        self, view: NodeView, pod: PodView, held: Squeeze, action: InterferenceAction
+        self, view: NodeView, pod: PodView, state: ThrottleState, action: InterferenceAction
     ) -> Iterator[DesiredSetting]:
-        """None where best effort as a whole is held back."""
+        """None where best effort as a whole is throttled."""
         if self.whole(view):
             return
-        quota, about = _quota(held), about_pod(pod.meta.namespace, pod.meta.name)
-        specs = {} if pod.meta.pod is None else {one.name: one for one in pod.meta.pod.spec.containers}
+        quota, about = _quota(state), about_pod(pod.meta.namespace, pod.meta.name)
+        specs = (
+            {} if pod.meta.pod is None else {container.name: container for container in pod.meta.pod.spec.containers}
+        )
         own = [_own_quota(view, spec) for spec in specs.values()]
         whole = min(quota, sum(own)) if own and min(own) > 0 else quota
         yield DesiredSetting(Setting(CPU_QUOTA, pod.meta.cgroup_dir), whole, REASON, about=about)
@@ -84,15 +86,15 @@ class CpuLever:
             if spec is not None and meta.running and _own_quota(view, spec) > whole:
                 yield DesiredSetting(Setting(CPU_QUOTA, meta.cgroup_dir), whole, REASON, about=about)
 
-    def words(self, view: NodeView, held: Squeeze) -> str:
-        """`quota 76000 us`, or what all of best effort gets."""
+    def text(self, view: NodeView, state: ThrottleState) -> str:
+        """`quota 76000 us`, or the percentage for all of best effort."""
         if self.whole(view):
-            return f"best effort as a whole gets {held.level} % of its quota"
-        return f"quota {_quota(held)} us"
+            return f"best effort as a whole gets {state.level} % of its quota"
+        return f"quota {_quota(state)} us"
 
 
-def _quota(held: Squeeze) -> int:
-    return max(milli_to_quota(held.value), LEAST_QUOTA_US)
+def _quota(state: ThrottleState) -> int:
+    return max(milli_to_quota(state.value), MIN_QUOTA_US)
 
 
 def _own_quota(view: NodeView, container: Container) -> int:
@@ -121,59 +123,58 @@ class MemoryLever:
     def base(self, view: NodeView, pod: PodView) -> int | None:
         """Bytes it is charged for, page cache included."""
         charged = _charged(pod)
-        return None if charged is None else max(charged, LEAST_BYTES)
+        return None if charged is None else max(charged, MIN_BASE_BYTES)
 
     def problem(self, view: NodeView, pod: PodView, action: InterferenceAction) -> str:
-        """`high` was asked for, and the kernel has none."""
+        """Policy `high` on a kernel without memory.high."""
         if action.policy == HIGH and not self._supports(MEMORY_HIGH, pod.meta.cgroup_dir):
             return "this kernel has no memory.high; policy limit bounds growth"
         return ""
 
     def updates(
-        self, view: NodeView, pod: PodView, held: Squeeze, action: InterferenceAction
+        self, view: NodeView, pod: PodView, state: ThrottleState, action: InterferenceAction
     ) -> Iterator[DesiredSetting]:
-        """Whole pages. What is far above its goal gets there in steps of GLIDE_BYTES, one a round."""
+        """Whole pages. A pod far above its goal gets there in steps of MAX_REDUCTION_BYTES, one per round."""
         high = action.policy != LIMIT and self._supports(MEMORY_HIGH, pod.meta.cgroup_dir)
         if high or action.policy != HIGH:
             setting = Setting(MEMORY_HIGH if high else MEMORY_LIMIT, pod.meta.cgroup_dir)
-            goal = max(held.value, (_charged(pod) or 0) - GLIDE_BYTES)
-            limits = [_own_limit(one) for one in pod.meta.pod.spec.containers] if pod.meta.pod is not None else []
+            goal = max(state.value, (_charged(pod) or 0) - MAX_REDUCTION_BYTES)
+            limits = (
+                [_own_limit(container) for container in pod.meta.pod.spec.containers]
+                if pod.meta.pod is not None
+                else []
+            )
             most = sum(limits) if limits and min(limits) > 0 else goal
             value = min(goal, most) // PAGE * PAGE
             yield DesiredSetting(setting, value, REASON, about=about_pod(pod.meta.namespace, pod.meta.name))
 
-    def words(self, view: NodeView, held: Squeeze) -> str:
+    def text(self, view: NodeView, state: ThrottleState) -> str:
         """`203 MiB`"""
-        return f"{held.value >> 20} MiB"
-
-
-def target_percent(cpu: list[Squeeze]) -> int:
-    """How much of its CPU budget best effort keeps while these are held back: the lowest level."""
-    return min((held.level for held in cpu), default=100)
+        return f"{state.value >> 20} MiB"
 
 
 class NetworkLever:
-    """The pod's traffic class on the node's interface, or that of all best effort where it has none of its own: its
-    limit shrinks (`netqos` asks how far). Bounds what leaves the node, and with it what its peers are asked to send.
-    `why_not`: why no classes are made, empty where they are."""
+    """The limit of the pod's traffic class on the node's interface, or of best effort's class if the pod has none of
+    its own; `netqos` reads the level and sets it. This bounds the traffic that leaves the node, and indirectly the
+    traffic that its peers send in response. `why_not`: why there are no classes, empty if there are."""
 
     def __init__(self, why_not: Callable[[NodeView], str]) -> None:
         self._why_not = why_not
 
     def base(self, view: NodeView, pod: PodView) -> int | None:
         """Percent of the class's own limit."""
-        return FREE
+        return FULL
 
     def problem(self, view: NodeView, pod: PodView, action: InterferenceAction) -> str:
-        """Nothing is shaped here."""
+        """Traffic is not shaped on this node."""
         return self._why_not(view)
 
     def updates(
-        self, view: NodeView, pod: PodView, held: Squeeze, action: InterferenceAction
+        self, view: NodeView, pod: PodView, state: ThrottleState, action: InterferenceAction
     ) -> Iterator[DesiredSetting]:
-        """The classes are `netqos`'s."""
+        """None: `netqos` sets up the classes."""
         yield from ()
 
-    def words(self, view: NodeView, held: Squeeze) -> str:
+    def text(self, view: NodeView, state: ThrottleState) -> str:
         """`30 % of its class's limit`"""
-        return f"{held.level} % of its class's limit"
+        return f"{state.level} % of its class's limit"

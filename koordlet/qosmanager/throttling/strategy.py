@@ -1,10 +1,11 @@
-"""Acting on interference: the best-effort pods that hurt a service are held back, step by step, and let go again.
+"""Throttles best-effort pods that interfere with services, step by step, and releases them again.
 
-    verdicts -> blame (who may be held back) -> squeeze (how hard) -> levers (which settings)
+    verdicts --culprits--> CulpritCases --state--> ThrottleState --levers--> settings
 
-`interferenceStrategy.actions` switches it on by resource. Only best-effort pods are ever touched; other culprits are
-named once and left alone. Every change is told: audit log, an Event on culprit and victim, a count. Pure but for what
-is held back now, which is lost with the process: the next one begins with everything free (the ledger gives it back).
+`interferenceStrategy.actions` enables it per resource. Only best-effort pods are throttled; a worst culprit of another
+class gets one notice and is not modified. Every change is published (`messages`): in the audit log, as Events on
+culprit and victim, and as a count. The state is lost with the process: the next process starts with nothing throttled,
+and the ledger restores the settings.
 """
 
 from __future__ import annotations
@@ -14,57 +15,74 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from koordlet.api.sloconfig.interferenceactions import REPORT, InterferenceAction, enabled
-from koordlet.interference import wording
 from koordlet.interference.model import Verdict
-from koordlet.qosmanager.engine.eviction import USED, Task, best_effort_victim, by_priority
-from koordlet.qosmanager.engine.strategy import Decision, Notice, Rows, Strategy, Supports
+from koordlet.qosmanager.engine.eviction import USED, EvictionTask, best_effort_victim, by_priority
+from koordlet.qosmanager.engine.strategy import Notice, QoSDecision, Rows, Strategy, Supports
 from koordlet.qosmanager.engine.view import NodeView, PodView
-from koordlet.qosmanager.throttling.culprits import Charge, Key, charges
-from koordlet.qosmanager.throttling.level import Blame, Pace, Squeeze, advance, evict_now
-from koordlet.qosmanager.throttling.levers import CpuLever, Lever, MemoryLever, target_percent
+from koordlet.qosmanager.throttling import messages
+from koordlet.qosmanager.throttling.culprits import CulpritCases, Key, throttle_candidates
+from koordlet.qosmanager.throttling.levers import CpuLever, Lever, MemoryLever
+from koordlet.qosmanager.throttling.state import (
+    FULL,
+    CulpritStatus,
+    ThrottlePace,
+    ThrottleState,
+    advance,
+    eviction_due,
+)
 from koordlet.resourceexecutor import DesiredSetting
 from koordlet.statesinformer.pods.model import PodMeta
 
 NAME = "interferenceactions"
 FEATURE = "InterferenceActions"
 STALE_SECONDS = 10.0
-"""Verdicts older than this say nothing: what is held back stays as it is."""
-TIGHTENED, RELEASED, FREED = "InterferenceTightened", "InterferenceReleased", "InterferenceFreed"
-SPARED, WOULD = "InterferenceNotActedOn", "InterferenceWouldAct"
-GONE, OFF = "it is gone", "switched off"
+"""Verdicts older than this are ignored: throttled pods stay as they are."""
 EVENT_SECONDS = 60.0
-"""Between two Events about one culprit and resource; every step is in the audit log."""
-STEPS = "interference_action_steps_total"
+"""Between two Events about one culprit and resource; the audit log has every step."""
+GONE, DISABLED, NOT_NEEDED = "the pod is gone", "disabled", "no container is delayed any more"
+PODS_IN_NOTE = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """What is held back now, for pages. `victims`: (pod UID, container) that it is for."""
+class ThrottledPod:
+    """One throttled pod and resource, for pages. `victims`: (pod UID, container) that it delays."""
 
     pod: PodMeta
     resource: str
-    held: Squeeze
-    left: str
+    state: ThrottleState
+    remaining: str
+    """The setting in force, in words."""
     victims: tuple[tuple[str, str], ...]
     why: str
     problem: str = ""
 
 
 @dataclass(slots=True)
-class _Held:
-    """One culprit and resource: how hard, and the last case that it is for."""
+class _Culprit:
+    """One culprit and resource: its state, and the last cases against it."""
 
-    squeeze: Squeeze
+    state: ThrottleState
     pod: PodMeta
     why: str
     victims: tuple[tuple[str, str], ...]
-    told: float = -inf
-    """When an Event last said so."""
+    event_at: float = -inf
+    """Time of the last Event about it."""
 
 
-class InterferenceActions(Strategy):
-    """The strategy. `supports` tells what the kernel has, `more` are the levers of other resources than CPU and memory
-    (one without a lever is let be), `suppress` says that CPU suppress runs, which asks `target`."""
+@dataclass(frozen=True, slots=True)
+class _RoundInputs:
+    """Inputs of one round. `actions`: enabled actions by resource."""
+
+    view: NodeView
+    actions: Mapping[str, InterferenceAction]
+    cases: Mapping[Key, CulpritCases]
+    pods: Mapping[str, PodView]
+    events: bool
+
+
+class ThrottleCulprits(Strategy):
+    """The strategy. `more`: levers of resources other than CPU and memory (a resource without a lever is not
+    throttled). `suppress`: CPU suppress is enabled, which reads `target`."""
 
     name = NAME
     gate = FEATURE
@@ -72,254 +90,185 @@ class InterferenceActions(Strategy):
     def __init__(self, supports: Supports, more: Mapping[str, Lever] | None = None, *, suppress: bool = True) -> None:
         self._cpu = CpuLever(suppress=suppress)
         self._levers: dict[str, Lever] = {"cpu": self._cpu, "memory": MemoryLever(supports), **(more or {})}
-        self._held: dict[Key, _Held] = {}
-        self._told: set[tuple[str, ...]] = set()
-        """Culprits that were named and let be."""
-        self.said: tuple[Said, ...] = ()
-        self.target = 100
+        self._culprits: dict[Key, _Culprit] = {}
+        self._published_exempt: set[tuple[str, str, str]] = set()
+        """(victim, resource, pod UID) of exempt culprits that were published."""
+        self._published_reports: set[Key] = set()
+        """Culprits that policy `report` published."""
+        self.throttled: tuple[ThrottledPod, ...] = ()
+        self.target = FULL
         """Percent of its CPU budget that best effort as a whole keeps."""
 
-    def left(self, resource: str) -> dict[str, int]:
-        """Pod UID -> percent left, of pods that are held back in that resource."""
-        return {uid: one.squeeze.level for (uid, which), one in self._held.items() if which == resource}
+    def levels(self, resource: str) -> dict[str, int]:
+        """Pod UID -> level in percent, of pods that are throttled in that resource."""
+        return {uid: culprit.state.level for (uid, of), culprit in self._culprits.items() if of == resource}
 
-    def decide(self, view: NodeView) -> Decision | None:
+    def decide(self, view: NodeView) -> QoSDecision | None:
         """See the module."""
-        judged = view.judged
-        strategy = None if judged is None else judged.strategy
-        on = enabled(strategy.actions) if strategy is not None and strategy.enable is not False else {}
-        if judged is None or strategy is None or strategy.actions is None or not on:
-            return self._decision(view, on, self._free_all(OFF))
-        if judged.at is None or view.now - judged.at > STALE_SECONDS:
-            return None if self._held else Decision(note="waiting for verdicts")
+        interference = view.interference
+        strategy = None if interference is None else interference.strategy
+        actions = enabled(strategy.actions) if strategy is not None and strategy.enable is not False else {}
+        if interference is None or strategy is None or strategy.actions is None or not actions:
+            return self._decision(view, {}, self._free_all())
+        if interference.at is None or view.now - interference.at > STALE_SECONDS:
+            return None if self._culprits else QoSDecision(note="waiting for verdicts")
         pods = {pod.meta.uid: pod for pod in view.pods}
-        found, spared = charges(
-            judged.verdicts,
+        cases, exempt = throttle_candidates(
+            interference.verdicts,
             pods,
-            on,
-            least_share=(strategy.actions.min_share_percent or 0) / 100,
-            least_confidence=(strategy.actions.min_confidence_percent or 0) / 100,
+            actions,
+            min_share=(strategy.actions.min_share_percent or 0) / 100,
+            min_confidence=(strategy.actions.min_confidence_percent or 0) / 100,
         )
-        notices = self._spared(spared, strategy.event is not False)
-        would = {key for key in found if on[key[1]].policy == REPORT}
-        notices += self._would(would, found, pods)
-        for key in sorted({*self._held, *(found.keys() - would)}):
-            notices += self._advance(view, key, found.get(key), pods.get(key[0]), on.get(key[1]), strategy.event)
-        tasks = self._evictions(view, found, pods, on)
-        return self._decision(view, on, notices, tasks)
+        inputs = _RoundInputs(view, actions, cases, pods, events=strategy.event is not False)
+        reported = {key for key in cases if actions[key[1]].policy == REPORT}
+        notices = self._exempt(exempt, inputs) + self._reports(reported, inputs)
+        for key in sorted({*self._culprits, *(cases.keys() - reported)}):
+            notices += self._advance(key, inputs)
+        return self._decision(view, actions, notices, self._evictions(inputs))
 
     def evicted(self, now: float) -> None:
-        """Somebody went: the others get as long again."""
-        for one in self._held.values():
-            if one.squeeze.at_floor is not None:
-                one.squeeze = replace(one.squeeze, at_floor=now)
+        """A culprit was evicted: the others' time at the floor starts again."""
+        for culprit in self._culprits.values():
+            if culprit.state.at_floor_since is not None:
+                culprit.state = replace(culprit.state, at_floor_since=now)
 
-    # --- one culprit
-
-    def _advance(
-        self,
-        view: NodeView,
-        key: Key,
-        charge: Charge | None,
-        pod: PodView | None,
-        action: InterferenceAction | None,
-        event: bool | None,
-    ) -> list[Notice]:
-        """One step for one culprit and resource, and what is to be said of it."""
-        resource, known = key[1], self._held.get(key)
+    def _advance(self, key: Key, inputs: _RoundInputs) -> list[Notice]:
+        """One round of one culprit and resource; what is to be published."""
+        uid, resource = key
+        known, cases = self._culprits.get(key), inputs.cases.get(key)
+        pod, action = inputs.pods.get(uid), inputs.actions.get(resource)
         if pod is None or action is None or action.policy == REPORT:
-            return [self._freed(key, GONE if pod is None else OFF)] if known else []
+            return [self._free(key, GONE if pod is None else DISABLED)] if known else []
         lever = self._levers.get(resource)
-        base = None if lever is None else lever.base(view, pod)
+        base = None if lever is None else lever.base(inputs.view, pod)
         if lever is None or (known is None and base is None):
             return []
-        blame = Blame.NONE if charge is None else charge.blame
-        before = None if known is None else known.squeeze
-        after = advance(before, blame, _pace(action), view.now, base or 0)
+        status = CulpritStatus.QUIET if cases is None else cases.status
+        before = None if known is None else known.state
+        after = advance(before, status, _pace(action), inputs.view.now, base or 0)
         if after is None:
-            return [self._freed(key, "nobody is hurt any more")] if known else []
-        if charge is not None:
-            victims = tuple(sorted({(v.victim.pod_uid, v.victim.name) for v, _ in charge.cases}))
-            told = -inf if known is None else known.told
-            self._held[key] = known = _Held(after, pod.meta, _why(charge), victims, told)
+            return [self._free(key, NOT_NEEDED)] if known else []
+        if cases is not None:
+            event_at = -inf if known is None else known.event_at
+            self._culprits[key] = known = _Culprit(after, pod.meta, messages.why_text(cases), cases.victims, event_at)
         elif known is not None:
-            known.squeeze = after
+            known.state = after
         if known is None or (before is not None and before.level == after.level):
             return []
-        return self._stepped(view, lever, resource, known, before, charge, event is not False)
+        return self._step_notices(known, before, resource, lever, cases, inputs)
 
-    def _stepped(
+    def _step_notices(
         self,
-        view: NodeView,
-        lever: Lever,
+        culprit: _Culprit,
+        before: ThrottleState | None,
         resource: str,
-        held: _Held,
-        before: Squeeze | None,
-        charge: Charge | None,
-        event: bool,
+        lever: Lever,
+        cases: CulpritCases | None,
+        inputs: _RoundInputs,
     ) -> list[Notice]:
-        after, meta = held.squeeze, held.pod
-        down = before is None or after.level < before.level
-        event = event and down and view.now - held.told >= EVENT_SECONDS
-        if event:
-            held.told = view.now
-        details = {"resource": resource, "level": after.level, "base": after.base, "was": before and before.level}
-        left = f"{after.level} % of {_amount(resource, after.base)}, {lever.words(view, after)}"
-        text = f"{resource}: {'held back to' if down else 'given back up to'} {left}: {held.why}"
-        found = [
-            Notice(
-                meta,
-                TIGHTENED if down else RELEASED,
-                text,
-                event=f"{resource} is held back: {_whom(charge)}" if event and charge is not None else "",
-                warning=True,
-                details=details,
-                counts=(STEPS, resource, "tighten" if down else "release"),
-            )
-        ]
-        if event and charge is not None:
-            for victim in _victim_pods(view, charge):
-                words = f"{meta.namespace}/{meta.name}, which holds it up, gets less {resource}"
-                found.append(Notice(victim, TIGHTENED, f"{words}: {left}", event=words))
-        return found
+        after, pod, now = culprit.state, culprit.pod, inputs.view.now
+        remaining = messages.remaining_text(resource, after, lever.text(inputs.view, after))
+        down = messages.is_step_down(before, after)
+        due = inputs.events and down and now - culprit.event_at >= EVENT_SECONDS
+        if due:
+            culprit.event_at = now
+        event = messages.culprit_event(resource, cases) if due and cases is not None else ""
+        notices = [messages.stepped(pod, resource, before, after, remaining, culprit.why, event)]
+        if due and cases is not None:
+            notices += messages.victim_notices(inputs.view.pods, pod, resource, cases, remaining)
+        return notices
 
-    def _freed(self, key: Key, why: str) -> Notice:
-        held = self._held.pop(key)
-        text = f"{key[1]}: free again, {why}"
-        words = "" if why == GONE or held.told == -inf else f"{key[1]} is free again"
-        return Notice(held.pod, FREED, text, event=words, counts=(STEPS, key[1], "free"))
+    def _free(self, key: Key, why: str) -> Notice:
+        culprit = self._culprits.pop(key)
+        return messages.freed(culprit.pod, key[1], why, event=why != GONE and culprit.event_at != -inf)
 
-    def _free_all(self, why: str) -> list[Notice]:
-        self._told.clear()
-        return [self._freed(key, why) for key in sorted(self._held)]
+    def _free_all(self) -> list[Notice]:
+        self._published_exempt.clear()
+        self._published_reports.clear()
+        return [self._free(key, DISABLED) for key in sorted(self._culprits)]
 
-    # --- culprits that are let be
+    def _exempt(self, exempt: list[tuple[Verdict, PodView]], inputs: _RoundInputs) -> list[Notice]:
+        """Culprits that must not be throttled, once for as long as they interfere."""
+        notices, current = [], set()
+        for verdict, pod in exempt:
+            case = (verdict.victim.key, verdict.resource.value, pod.meta.uid)
+            if case not in self._published_exempt and case not in current:
+                notices.append(messages.exempt(verdict, pod, event=inputs.events))
+            current.add(case)
+        self._published_exempt = current
+        return notices
 
-    def _spared(self, spared: list[tuple[Verdict, PodView]], event: bool) -> list[Notice]:
-        """Those that may not be touched, once for as long as they hurt somebody."""
-        found, now = [], set()
-        for verdict, pod in spared:
-            key = ("spared", verdict.victim.key, verdict.resource.value, pod.meta.uid)
-            now.add(key)
-            if key not in self._told:
-                what = f"{pod.meta.qos or 'no QoS class'}, {pod.meta.priority_class or 'no priority class'}"
-                text = f"hurts {_name(verdict)} and is left alone ({what}): {wording.sentence(verdict)}"
-                words = f"hurts {_name(verdict)} in {verdict.resource.value}; pods of its class are never held back"
-                found.append(Notice(pod.meta, SPARED, text, event=words if event else ""))
-        self._told = {key for key in self._told if key[0] != "spared"} | now
-        return found
+    def _reports(self, reported: set[Key], inputs: _RoundInputs) -> list[Notice]:
+        """Policy `report`: culprits that would be throttled, once for as long as they interfere."""
+        new = sorted(reported - self._published_reports)
+        self._published_reports = reported
+        return [messages.would_throttle(inputs.pods[uid].meta, of, inputs.cases[uid, of]) for uid, of in new]
 
-    def _would(self, keys: set[Key], found: Mapping[Key, Charge], pods: Mapping[str, PodView]) -> list[Notice]:
-        """Policy `report`."""
-        now = {("would", *key) for key in keys}
-        said = [
-            Notice(pods[key[0]].meta, WOULD, f"{key[1]} would be held back: {_why(found[key])}")
-            for key in sorted(keys)
-            if ("would", *key) not in self._told
-        ]
-        self._told = {key for key in self._told if key[0] != "would"} | now
-        return said
-
-    # --- the whole
-
-    def _evictions(
-        self,
-        view: NodeView,
-        found: Mapping[Key, Charge],
-        pods: Mapping[str, PodView],
-        on: Mapping[str, InterferenceAction],
-    ) -> tuple[Task, ...]:
-        """One task a resource, for one victim: the first that may and can go."""
+    def _evictions(self, inputs: _RoundInputs) -> tuple[EvictionTask, ...]:
+        """One task per resource, for one victim: the first that may be evicted."""
         due: dict[str, list[PodView]] = {}
-        for (uid, resource), one in self._held.items():
-            charge, action = found.get((uid, resource)), on.get(resource)
-            if charge is None or action is None or not evict_now(one.squeeze, charge.blame, _pace(action), view.now):
+        for (uid, resource), culprit in self._culprits.items():
+            cases, action = inputs.cases.get((uid, resource)), inputs.actions.get(resource)
+            if cases is None or action is None:
                 continue
-            if self._levers[resource].problem(view, pods[uid], action):  # it was never held back
+            if not eviction_due(culprit.state, cases.status, _pace(action), inputs.view.now):
                 continue
-            if best_effort_victim(pods[uid], FEATURE):
-                due.setdefault(resource, []).append(pods[uid])
+            pod = inputs.pods[uid]
+            if self._levers[resource].problem(inputs.view, pod, action):  # it could not be throttled
+                continue
+            if best_effort_victim(pod, FEATURE):
+                due.setdefault(resource, []).append(pod)
         tasks = []
         for resource, victims in sorted(due.items()):
-            order = sorted(victims, key=lambda pod: (by_priority(pod), -found[pod.meta.uid, resource].worst[1]))
-            gives = {pod.meta.uid: {resource: 1} for pod in order}
-            tasks.append(Task(FEATURE, USED, {resource: 1}, tuple(order), gives))
+            order = sorted(victims, key=lambda pod: (by_priority(pod), -inputs.cases[pod.meta.uid, resource].worst[1]))
+            contributes = {pod.meta.uid: {resource: 1} for pod in order}
+            tasks.append(EvictionTask(FEATURE, USED, {resource: 1}, tuple(order), contributes))
         return tuple(tasks)
 
     def _decision(
         self,
         view: NodeView,
-        on: Mapping[str, InterferenceAction],
+        actions: Mapping[str, InterferenceAction],
         notices: list[Notice],
-        tasks: tuple[Task, ...] = (),
-    ) -> Decision:
+        tasks: tuple[EvictionTask, ...] = (),
+    ) -> QoSDecision:
         updates: list[DesiredSetting] = []
-        said: list[Said] = []
+        throttled: list[ThrottledPod] = []
         levels: dict[tuple[str, ...], float] = {}
         pods = {pod.meta.uid: pod for pod in view.pods}
-        for (uid, resource), one in sorted(self._held.items()):
-            lever, action, pod = self._levers[resource], on[resource], pods[uid]
-            updates += lever.updates(view, pod, one.squeeze, action)
-            left, problem = lever.words(view, one.squeeze), lever.problem(view, pod, action)
-            said.append(Said(one.pod, resource, one.squeeze, left, one.victims, one.why, problem))
-            levels[uid, one.pod.name, one.pod.namespace, resource] = one.squeeze.level / 100
-        self.said = tuple(said)
-        cpu = [one.squeeze for (_, resource), one in self._held.items() if resource == "cpu"]
-        self.target = target_percent(cpu) if self._cpu.whole(view) else 100
+        for (uid, resource), culprit in sorted(self._culprits.items()):
+            lever, action, pod, state = self._levers[resource], actions[resource], pods[uid], culprit.state
+            updates += lever.updates(view, pod, state, action)
+            remaining, problem = lever.text(view, state), lever.problem(view, pod, action)
+            throttled.append(
+                ThrottledPod(culprit.pod, resource, state, remaining, culprit.victims, culprit.why, problem)
+            )
+            levels[uid, culprit.pod.name, culprit.pod.namespace, resource] = state.level / FULL
+        self.throttled = tuple(throttled)
+        # The lowest level applies where best effort as a whole has a quota.
+        self.target = min(self.levels("cpu").values(), default=FULL) if self._cpu.whole(view) else FULL
         rows: dict[str, Rows] = {"interference_action_level": levels}
-        return Decision(tuple(updates), tasks, rows, self._note(on), tuple(notices))
+        return QoSDecision(tuple(updates), tasks, rows, self._note(actions), tuple(notices))
 
-    def _note(self, on: Mapping[str, InterferenceAction]) -> str:
-        if not on:
+    def _note(self, actions: Mapping[str, InterferenceAction]) -> str:
+        if not actions:
             return "off"
-        if not self._held:
-            return f"nobody is held back (acts on {', '.join(on)})"
-        names = [
-            f"{one.pod.namespace}/{one.pod.name} {key[1]} {one.squeeze.level} %" for key, one in self._held.items()
-        ]
-        rest = f" and {len(names) - 3} more" if len(names) > 3 else ""
-        return f"held back: {', '.join(sorted(names)[:3])}{rest}"
+        if not self._culprits:
+            return f"no pod is throttled (acts on {', '.join(actions)})"
+        names = sorted(
+            f"{culprit.pod.namespace}/{culprit.pod.name} {resource} {culprit.state.level} %"
+            for (_, resource), culprit in self._culprits.items()
+        )
+        rest = f" and {len(names) - PODS_IN_NOTE} more" if len(names) > PODS_IN_NOTE else ""
+        return f"throttled: {', '.join(names[:PODS_IN_NOTE])}{rest}"
 
 
-def _pace(action: InterferenceAction) -> Pace:
-    return Pace(
+def _pace(action: InterferenceAction) -> ThrottlePace:
+    return ThrottlePace(
         step=action.step_percent or 1,
         floor=action.floor_percent or 1,
         interval=float(action.interval_seconds or 1),
         release=float(action.release_seconds or 1),
         evict_after=float(action.evict_after_seconds or 0),
     )
-
-
-def _amount(resource: str, base: int) -> str:
-    if resource == "io":
-        return f"{base >> 10} KiB a second"
-    if resource == "network":
-        return "its class"
-    return f"{base}m" if resource == "cpu" else f"{base >> 20} MiB"
-
-
-def _name(verdict: Verdict) -> str:
-    victim = verdict.victim
-    return f"container {victim.name} of {victim.namespace}/{victim.pod_name}"
-
-
-def _why(charge: Charge) -> str:
-    verdict, share = charge.worst
-    more = len(charge.cases) - 1
-    also = f" (and {more} more)" if more else ""
-    lost = wording.percent(verdict.lost)
-    waits = wording.WAITS[verdict.resource]
-    return (
-        f"{_name(verdict)} lost {lost} of its time waiting {waits}, {wording.percent(share)} of that for this pod{also}"
-    )
-
-
-def _whom(charge: Charge) -> str:
-    verdict, _ = charge.worst
-    return f"{_name(verdict)} waits {wording.WAITS[verdict.resource]} because of it"
-
-
-def _victim_pods(view: NodeView, charge: Charge) -> list[PodMeta]:
-    uids = {verdict.victim.pod_uid for verdict, _ in charge.cases}
-    return [pod.meta for pod in view.pods if pod.meta.uid in uids]

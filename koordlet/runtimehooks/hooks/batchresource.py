@@ -17,7 +17,7 @@ from koordlet.api.names import RESOURCE_BATCH_CPU, RESOURCE_BATCH_MEMORY
 from koordlet.api.sloconfig.threshold import CFS_QUOTA_POLICY
 from koordlet.audit import About
 from koordlet.audit import pod as about_pod
-from koordlet.qosmanager.engine.strategy import Decision, PodByPod
+from koordlet.qosmanager.engine.strategy import PerPodStrategy, QoSDecision
 from koordlet.qosmanager.engine.view import NodeView, PodView
 from koordlet.resourceexecutor import DesiredSetting, Setting
 from koordlet.runtimehooks.stages import NOTHING, Answer, HookContext, Stage, answer_of, followed, running
@@ -59,7 +59,7 @@ def _sum(limits: list[int | None]) -> int:
     return sum(known) if known and len(known) == len(limits) else UNLIMITED
 
 
-class BatchResource(PodByPod):
+class BatchResource(PerPodStrategy):
     """Strategy and hook. While CPU suppress bounds best effort by a quota of its directory, pods have none of their
     own."""
 
@@ -68,7 +68,7 @@ class BatchResource(PodByPod):
     hook = "BatchResource"
     stages = (Stage.PRE_RUN_POD_SANDBOX, Stage.PRE_CREATE_CONTAINER, Stage.PRE_UPDATE_CONTAINER_RESOURCES)
 
-    def decide(self, view: NodeView) -> Decision | None:
+    def decide(self, view: NodeView) -> QoSDecision | None:
         """See the module."""
         updates: list[DesiredSetting] = []
         for pod in followed(view):
@@ -80,7 +80,7 @@ class BatchResource(PodByPod):
                 for name, directory in running(pod):
                     if name in each:
                         updates += map(_within, _of(view, directory, [each[name]], about), whole)
-        return Decision(tuple(updates))
+        return QoSDecision(tuple(updates))
 
     def answer(self, stage: Stage, context: HookContext, view: NodeView) -> Answer:
         """The pod's values at its sandbox, a container's at the container's stages."""

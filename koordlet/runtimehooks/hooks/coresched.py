@@ -16,7 +16,7 @@ from koordlet.api.qos import SYSTEM
 from koordlet.api.sloconfig.resourceqos import CPU_POLICY_CORE_SCHED, ResourceQOSStrategy
 from koordlet.audit import pod as about_pod
 from koordlet.prometheus import Registries
-from koordlet.qosmanager.engine.strategy import Decision, PodByPod
+from koordlet.qosmanager.engine.strategy import PerPodStrategy, QoSDecision
 from koordlet.qosmanager.engine.view import NodeView, PodView
 from koordlet.resourceexecutor import DesiredSetting, Setting
 from koordlet.resourceexecutor.cookies import COOKIE, Cookies, group_value
@@ -77,7 +77,7 @@ def group_of(pod: PodView, rules: Rules) -> str | None:
     return group + EXPELLER if rule.expeller else group
 
 
-class CoreSched(PodByPod):
+class CoreSched(PerPodStrategy):
     """The strategy. `available` is the host's feature `core_sched`."""
 
     name = "coresched"
@@ -86,20 +86,20 @@ class CoreSched(PodByPod):
     def __init__(self, available: Feature) -> None:
         self._available = available
 
-    def decide(self, view: NodeView) -> Decision | None:
+    def decide(self, view: NodeView) -> QoSDecision | None:
         """See the module."""
         strategy = view.slo.resource_qos_strategy
         if strategy is None or not view.qos_dirs:
             return None
         rules = class_rules(strategy)
         if not any(rule.enabled for rule in rules.values()):
-            return Decision(note="no class has core scheduling")
+            return QoSDecision(note="no class has core scheduling")
         idle = tuple(_idle_directories(view, rules))
         if not self._available:
-            return Decision(idle, note=f"no cookies: {self._available.reason}")
+            return QoSDecision(idle, note=f"no cookies: {self._available.reason}")
         cookies = [update for pod in followed(view) for update in _cookies(pod, rules)]
         groups = len({update.value for update in cookies})
-        return Decision((*_sysctls(view), *idle, *cookies), note=f"{groups} groups")
+        return QoSDecision((*_sysctls(view), *idle, *cookies), note=f"{groups} groups")
 
 
 def _idle_directories(view: NodeView, rules: Rules) -> Iterator[DesiredSetting]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from koordlet.audit import pod as about_pod
-from koordlet.qosmanager.engine.strategy import Decision, PodByPod
+from koordlet.qosmanager.engine.strategy import PerPodStrategy, QoSDecision
 from koordlet.qosmanager.engine.view import NodeView, PodView, container_quota, normalized_quota, pod_quota
 from koordlet.resourceexecutor import DesiredSetting, Setting
 from koordlet.runtimehooks.stages import NOTHING, Answer, HookContext, HookError, Stage, followed, running
@@ -19,7 +19,7 @@ QUOTA = "cpu.cfs_quota_us"
 REASON = "CPUNormalization"
 
 
-class CPUNormalization(PodByPod):
+class CPUNormalization(PerPodStrategy):
     """Strategy and hook. Where a quota stays what it is nothing is wanted, so that ratio 1 gives everything back."""
 
     name = "cpunormalization"
@@ -27,15 +27,15 @@ class CPUNormalization(PodByPod):
     hook = "CPUNormalization"
     stages = (Stage.PRE_RUN_POD_SANDBOX, Stage.PRE_CREATE_CONTAINER, Stage.PRE_UPDATE_CONTAINER_RESOURCES)
 
-    def decide(self, view: NodeView) -> Decision | None:
+    def decide(self, view: NodeView) -> QoSDecision | None:
         """See the module."""
         if view.normalization <= 1:
-            return Decision(note="quotas are worth what they say")
+            return QoSDecision(note="quotas are worth what they say")
         updates: list[DesiredSetting] = []
         for pod in followed(view):
             if pod.normalizes and not pod.allocation_error:
                 updates += _of_pod(pod, view.normalization)
-        return Decision(tuple(updates), note=f"quotas divided by {view.normalization:.2f}")
+        return QoSDecision(tuple(updates), note=f"quotas divided by {view.normalization:.2f}")
 
     def answer(self, stage: Stage, context: HookContext, view: NodeView) -> Answer:
         """The container's quota, from what the runtime was asked for; the pod's follows with the reconciler."""

@@ -14,7 +14,7 @@ from koordlet.api.qos import BE, LS, LSE, LSR, NONE, SYSTEM
 from koordlet.app.logging import get_logger
 from koordlet.audit import About
 from koordlet.audit import pod as about_pod
-from koordlet.qosmanager.engine.strategy import Decision, PodByPod
+from koordlet.qosmanager.engine.strategy import PerPodStrategy, QoSDecision
 from koordlet.qosmanager.engine.view import (
     BEST_EFFORT,
     NO_CPUS,
@@ -64,7 +64,7 @@ def without_quota(pod: PodView) -> bool:
     return bool(pod.cpuset) and pod.raw_qos in (LSE, LSR, NONE)
 
 
-class CPUSetAllocator(PodByPod):
+class CPUSetAllocator(PerPodStrategy):
     """Strategy and hook. `be_cpu_manager` is gate BECPUManager; `unset_quota` False leaves quotas to the kubelet."""
 
     name = "cpusetallocator"
@@ -76,7 +76,7 @@ class CPUSetAllocator(PodByPod):
         self._manager, self._unset = be_cpu_manager, unset_quota
         self._waits_until: float | None = None
 
-    def decide(self, view: NodeView) -> Decision | None:
+    def decide(self, view: NodeView) -> QoSDecision | None:
         """See the module."""
         if view.cpu_rules is None:
             self._waits_until = self._waits_until or view.now + PATIENCE
@@ -88,8 +88,8 @@ class CPUSetAllocator(PodByPod):
         for app in view.host_apps:
             updates += _of_host_app(view, app)
         if view.cpu_rules is None:
-            return Decision(tuple(updates), note="no NodeResourceTopology: only pods with CPUs of their own")
-        return Decision(tuple(updates), note=f"shared CPUs: {joined(view.cpu_rules.shared) or 'none'}")
+            return QoSDecision(tuple(updates), note="no NodeResourceTopology: only pods with CPUs of their own")
+        return QoSDecision(tuple(updates), note=f"shared CPUs: {joined(view.cpu_rules.shared) or 'none'}")
 
     def answer(self, stage: Stage, context: HookContext, view: NodeView) -> Answer:
         """CPUs, and no quota for pods that have theirs alone."""

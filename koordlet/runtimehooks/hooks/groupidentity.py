@@ -17,7 +17,7 @@ from koordlet.api.sloconfig.resourceqos import CPU_POLICY_GROUP_IDENTITY, Resour
 from koordlet.app.logging import get_logger
 from koordlet.audit import About
 from koordlet.audit import pod as about_pod
-from koordlet.qosmanager.engine.strategy import Decision, PodByPod, Supports
+from koordlet.qosmanager.engine.strategy import PerPodStrategy, QoSDecision, Supports
 from koordlet.qosmanager.engine.view import NodeView, PodView
 from koordlet.resourceexecutor import DesiredSetting, Setting
 from koordlet.runtimehooks.stages import NOTHING, Answer, HookContext, Stage, answer_of, followed, running
@@ -63,7 +63,7 @@ def _by_kube(kube_qos: str, values: Mapping[str, int | None]) -> str:
     return "be" if kube_qos == "BestEffort" else "ls"
 
 
-class GroupIdentity(PodByPod):
+class GroupIdentity(PerPodStrategy):
     """Strategy and hook. `supports` is asked at each round: files appear with the kubelet's directories."""
 
     name = "groupidentity"
@@ -74,21 +74,21 @@ class GroupIdentity(PodByPod):
     def __init__(self, supports: Supports) -> None:
         self._supports = supports
 
-    def decide(self, view: NodeView) -> Decision | None:
+    def decide(self, view: NodeView) -> QoSDecision | None:
         """See the module."""
         strategy = view.slo.resource_qos_strategy
         if strategy is None or not view.qos_dirs:
             return None
         values = class_values(strategy)
         if all(value is None for value in values.values()):
-            return Decision(note="no class has an identity")
+            return QoSDecision(note="no class has an identity")
         updates = [*self._sysctls(view), *self._directories(view, values), *self._pods(view, values)]
         for app in view.host_apps:
             updates += self._identity(app.cgroup_dir, values.get(BY_QOS.get(app.qos, "")) or 0, None)
         means = (
             "bvt" if self._has_bvt(view) else "cpu.idle" if self._supports(IDLE, view.best_effort_dir) else "weights"
         )
-        return Decision(tuple(updates), note=f"by {means}")
+        return QoSDecision(tuple(updates), note=f"by {means}")
 
     def _has_bvt(self, view: NodeView) -> bool:
         return self._supports(BVT, view.best_effort_dir)

@@ -15,7 +15,7 @@ from zlib import crc32
 from koordlet.api.sloconfig.resourceqos import NET_POLICY_TC
 from koordlet.audit import About
 from koordlet.audit import pod as about_pod
-from koordlet.qosmanager.engine.strategy import Decision, Strategy, Supports
+from koordlet.qosmanager.engine.strategy import QoSDecision, Strategy, Supports
 from koordlet.qosmanager.engine.view import NodeView, PodView
 from koordlet.qosmanager.rules.bandwidth import Bandwidth, of_class, of_pod, policy, total
 from koordlet.resourceexecutor import DesiredSetting, Setting
@@ -86,27 +86,27 @@ class NetQoS(Strategy):
         self._kept: dict[str, int] = {}
         """`held` as of the last decision."""
 
-    def overtaken(self) -> bool:
+    def outdated(self) -> bool:
         """A pod is held back further, or less."""
         return dict(self._held()) != self._kept
 
-    def decide(self, view: NodeView) -> Decision | None:
+    def decide(self, view: NodeView) -> QoSDecision | None:
         """None while there is no default route: what was built stands."""
         strategy, whole = view.slo.resource_qos_strategy, total(view)
         held = self._kept = dict(self._held())
         if policy(strategy) != NET_POLICY_TC:
-            return Decision(note=f"left to {policy(strategy)}")
+            return QoSDecision(note=f"left to {policy(strategy)}")
         if whole <= 0:
-            return Decision(note="totalNetworkBandwidth is not said")
+            return QoSDecision(note="totalNetworkBandwidth is not said")
         pods = list(followed(view))
         own = {pod.meta.uid: limits.egress * 8 for pod in pods if (limits := of_pod(pod)) and limits.egress > 0}
         self._number(own)
         try:
             ls, be = of_class(strategy, "ls_class", whole), of_class(strategy, "be_class", whole)
         except ValueError as error:
-            return Decision(self._last, note=f"as before: {error}")
+            return QoSDecision(self._last, note=f"as before: {error}")
         if not (own or ls.enabled or be.enabled):
-            return Decision(note="nobody asks for bandwidth")
+            return QoSDecision(note="nobody asks for bandwidth")
         interface = self._interface()
         if interface is None:
             return None
@@ -120,9 +120,9 @@ class NetQoS(Strategy):
             updates.append(_update(BY_CGROUP, interface, ON))
             updates += self._classids(pods, own)
         self._last = tuple(updates)
-        return Decision(self._last, note=self._say(interface, pods, by_task))
+        return QoSDecision(self._last, note=self._say(interface, pods, by_task))
 
-    def for_newborns(self, view: NodeView) -> tuple[DesiredSetting, ...] | None:
+    def for_announced(self, view: NodeView) -> tuple[DesiredSetting, ...] | None:
         """See `Strategy`: pods share classes, sets of addresses and the numbers of their own classes."""
         wanted = policy(view.slo.resource_qos_strategy) == NET_POLICY_TC and total(view) > 0
         return None if wanted else ()

@@ -10,7 +10,7 @@ from koordlet.api.annotations.pod import OOMScores, oom_scores
 from koordlet.api.encoding.wire import WireError
 from koordlet.app.logging import get_logger
 from koordlet.audit import pod as about_pod
-from koordlet.qosmanager.engine.strategy import Decision, PodByPod
+from koordlet.qosmanager.engine.strategy import PerPodStrategy, QoSDecision
 from koordlet.qosmanager.engine.view import NodeView, PodView
 from koordlet.resourceexecutor import DesiredSetting, Setting
 from koordlet.resourceexecutor.oomscores import OOM_SCORE_ADJ
@@ -22,13 +22,13 @@ REASON = "OOMScoreAdj"
 FAMILY = "container_oom_score_adj"
 
 
-class OOMScoreAdj(PodByPod):
+class OOMScoreAdj(PerPodStrategy):
     """The strategy."""
 
     name = "oomscoreadj"
     gate = "OOMScoreAdj"
 
-    def decide(self, view: NodeView) -> Decision | None:
+    def decide(self, view: NodeView) -> QoSDecision | None:
         """See the module."""
         updates: list[DesiredSetting] = []
         figures: dict[tuple[str, ...], float] = {}
@@ -45,7 +45,7 @@ class OOMScoreAdj(PodByPod):
                 updates.append(DesiredSetting(setting, score, REASON, about=about))
                 if view.current(setting) == score:
                     figures[pod.meta.name, pod.meta.namespace, pod.meta.uid, name] = score
-        return Decision(tuple(updates), figures={FAMILY: figures})
+        return QoSDecision(tuple(updates), figures={FAMILY: figures})
 
 
 def _asked(pod: PodView) -> OOMScores | None:

@@ -14,7 +14,7 @@ from koordlet.api.encoding.wire import WireError
 from koordlet.api.names import ANNOTATION_RESCTRL
 from koordlet.app.logging import get_logger
 from koordlet.audit import pod as about_pod
-from koordlet.qosmanager.engine.strategy import Decision, Strategy
+from koordlet.qosmanager.engine.strategy import QoSDecision, Strategy
 from koordlet.qosmanager.engine.view import NodeView, PodView
 from koordlet.qosmanager.strategies.resctrl import MOUNTED, Facts, unmounted
 from koordlet.resourceexecutor import DesiredSetting, Setting
@@ -94,20 +94,20 @@ class ResctrlPods(Strategy):
         self._orphans: dict[str, float] = {}
         """Group without a pod -> when it was first seen so."""
 
-    def decide(self, view: NodeView) -> Decision | None:
+    def decide(self, view: NodeView) -> QoSDecision | None:
         """See the module."""
         asked = {pod.meta.uid: (pod, found) for pod in followed(view) if (found := self._asked(pod)) is not None}
         facts = self._facts()
         if facts is None:
-            return unmounted(self._missing) if asked else Decision()
+            return unmounted(self._missing) if asked else QoSDecision()
         updates = [MOUNTED] if asked else []
         for pod, found in asked.values():
             updates += self._group(pod, found, facts)
         gone = self._gone(facts, {closid(uid) for uid in asked}, view.now)
         updates += [DesiredSetting(Setting(GROUP, device=group), ABSENT, REASON, ABSENT) for group in gone]
-        return Decision(tuple(updates), note=f"{len(asked)} pods with a group")
+        return QoSDecision(tuple(updates), note=f"{len(asked)} pods with a group")
 
-    def for_newborns(self, view: NodeView) -> tuple[DesiredSetting, ...] | None:
+    def for_announced(self, view: NodeView) -> tuple[DesiredSetting, ...] | None:
         """See `Strategy`: groups are counted, so that one which nobody asks for goes."""
         return None if any(self._asked(pod) is not None for pod in followed(view)) else ()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 
 from koordlet.api.sloconfig.resourceqos import NET_POLICY_TERWAY
-from koordlet.qosmanager.engine.strategy import Decision, Strategy
+from koordlet.qosmanager.engine.strategy import QoSDecision, Strategy
 from koordlet.qosmanager.engine.view import NodeView, PodView
 from koordlet.qosmanager.rules.bandwidth import Bandwidth, of_class, of_pod, policy, total
 from koordlet.resourceexecutor import DesiredSetting, Setting
@@ -61,14 +61,14 @@ class TerwayQoS(Strategy):
     def __init__(self) -> None:
         self._global: DesiredSetting | None = None
 
-    def decide(self, view: NodeView) -> Decision | None:
+    def decide(self, view: NodeView) -> QoSDecision | None:
         """See the module. A bandwidth that makes no sense leaves the node's file as it was; where it is not Terway's
         work there shall be no files, also none of an earlier boot."""
         strategy = view.slo.resource_qos_strategy
         if policy(strategy) != NET_POLICY_TERWAY:
             self._global = None
             gone = tuple(DesiredSetting(Setting(file), ABSENT, REASON, ABSENT) for file in (GLOBAL, PODS))
-            return Decision(gone, note=f"left to {policy(strategy)}")
+            return QoSDecision(gone, note=f"left to {policy(strategy)}")
         whole, note = total(view), ""
         try:
             ls, be = of_class(strategy, "ls_class", whole), of_class(strategy, "be_class", whole)
@@ -78,8 +78,8 @@ class TerwayQoS(Strategy):
         pods = {pod.meta.uid: pod_config(pod) for pod in followed(view)}
         text = json.dumps(pods, sort_keys=True)
         updates = [DesiredSetting(Setting(PODS), text, REASON, ABSENT)]
-        return Decision(tuple(updates if self._global is None else [self._global, *updates]), note=note)
+        return QoSDecision(tuple(updates if self._global is None else [self._global, *updates]), note=note)
 
-    def for_newborns(self, view: NodeView) -> tuple[DesiredSetting, ...] | None:
+    def for_announced(self, view: NodeView) -> tuple[DesiredSetting, ...] | None:
         """See `Strategy`: all pods are in one file."""
         return None if policy(view.slo.resource_qos_strategy) == NET_POLICY_TERWAY else ()

@@ -201,8 +201,8 @@ def test_the_burner_gets_everything_back(history: History) -> None:
 def test_culprit_and_victim_are_told(history: History) -> None:
     on_culprit, on_victim = (history.events[name, "InterferenceTightened"] for name in ("burn", "web"))
     assert on_culprit["type"] == "Warning"
-    assert "cpu is held back: container main of default/web waits for a CPU because of it" in on_culprit["message"]
-    assert "default/burn, which holds it up, gets less cpu" in on_victim["message"]
+    assert "cpu is throttled: container main of default/web waits for a CPU because of it" in on_culprit["message"]
+    assert "default/burn, which delays it, gets less cpu" in on_victim["message"]
     assert {name for name, reason in history.events if reason == "InterferenceTightened"} == {"burn", "web"}
 
 

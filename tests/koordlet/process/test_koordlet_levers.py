@@ -392,7 +392,7 @@ def test_a_service_that_hurts_another_is_named_and_left_alone(history: History) 
 def test_both_sides_are_told(history: History) -> None:
     for resource, culprit in CULPRIT.items():
         on_culprit, on_victim = (history.events[name, "InterferenceTightened"] for name in (culprit, VICTIM[resource]))
-        assert on_culprit["type"] == "Warning" and f"{resource} is held back: container c0" in on_culprit["message"]
-        assert f"default/{culprit}, which holds it up, gets less {resource}" in on_victim["message"]
+        assert on_culprit["type"] == "Warning" and f"{resource} is throttled: container c0" in on_culprit["message"]
+        assert f"default/{culprit}, which delays it, gets less {resource}" in on_victim["message"]
     assert [(one["pod"], one["resource"]) for one in history.explained["heldBack"]] == [("send", "network")]
     assert "default/send network" in history.page["strategies"]["interferenceactions"]

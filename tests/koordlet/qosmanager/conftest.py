@@ -1,4 +1,4 @@
-"""Nodes made by hand for strategies."""
+"""Node views built by hand, for strategies."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import pytest
 from koordlet.api.core import Node, Pod
 from koordlet.api.crs.slo import NodeSLOSpec
 from koordlet.api.encoding.wire import convert
-from koordlet.qosmanager.engine.view import HostAppView, NodeView, PodView
+from koordlet.qosmanager.engine.view import BestEffortCgroup, HostAppView, NodeView, PodView
+from koordlet.qosmanager.engine.viewbuilder import MEMORY_FILES
 from koordlet.resourceexecutor import Setting, Value
 from koordlet.statesinformer.nodeslo.effective import effective
 from koordlet.statesinformer.pods.informer import describe
@@ -47,7 +48,7 @@ def make_pod(
     init: str = "",
     **metadata: Any,
 ) -> PodView:
-    """A running pod as the kubelet says it. `init`: name of an init container that runs; its limits come by `spec`."""
+    """A running pod as the kubelet lists it. `init`: name of a running init container; `spec` has its limits."""
     labels = {**metadata.pop("labels", {}), **({"koordinator.sh/qosClass": qos} if qos else {})}
     annotations = dict(metadata.pop("annotations", {}))
     if cpuset:
@@ -75,7 +76,7 @@ def make_pod(
 def make_node(
     cpu: str = "8", memory: str = "16Gi", annotations: Mapping[str, str] | None = None, **allocatable: str
 ) -> Node:
-    """`allocatable` is the capacity unless said."""
+    """`allocatable` is the capacity unless given."""
     capacity = {"cpu": cpu, "memory": memory}
     document = {
         "metadata": {"name": "n", "annotations": dict(annotations or {})},
@@ -84,10 +85,10 @@ def make_node(
     return convert(document, Node)
 
 
-def make_view(**given: Any) -> NodeView:
-    """A node of 8 CPUs with nothing on it; `slo` is a NodeSLO spec as JSON, `held` what the kernel holds."""
-    held: Mapping[Setting, Value] = given.pop("held", {})
-    slo = effective(convert(given.pop("slo", {}), NodeSLOSpec))
+def make_view(**fields: Any) -> NodeView:
+    """A node of 8 CPUs without pods; `slo` is a NodeSLO spec as JSON, `held` the settings that the kernel has."""
+    held: Mapping[Setting, Value] = fields.pop("held", {})
+    slo = effective(convert(fields.pop("slo", {}), NodeSLOSpec))
     defaults: dict[str, Any] = {
         "now": 1000.0,
         "slo": slo,
@@ -96,8 +97,10 @@ def make_view(**given: Any) -> NodeView:
         "current": held.get,
         "qos_dirs": {"BestEffort": "kubepods/besteffort"},
         "topology": flat(8),
+        "best_effort_cgroup": BestEffortCgroup.read("kubepods/besteffort", held.get),
+        "memory_files": frozenset(MEMORY_FILES),
     }
-    return NodeView(**{**defaults, **given})
+    return NodeView(**{**defaults, **fields})
 
 
 @pytest.fixture

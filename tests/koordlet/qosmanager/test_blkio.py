@@ -87,8 +87,8 @@ def test_what_is_not_said_is_not_asked_for_and_0_is_no_limit() -> None:
 @pytest.mark.parametrize(
     ("name", "kind", "why"),
     [
-        ("/dev/none", "device", "no one disk"),
-        ("none", "volumegroup", "no one disk"),
+        ("/dev/none", "device", "no single disk"),
+        ("none", "volumegroup", "no single disk"),
         ("data", "podvolume", "only pods"),
         ("/dev/vda", "tape", "unknown type"),
     ],
@@ -117,7 +117,7 @@ def test_volumes_of_a_pod(volume, number) -> None:
         ({"name": "v", "persistentVolumeClaim": {"claimName": "other"}}, "'other' is not known yet"),
         ({"name": "w"}, "no such volume"),
         ({"name": "v", "emptyDir": {}}, "neither a claim"),
-        ({"name": "v", "csi": {"driver": "d"}}, "no one disk"),
+        ({"name": "v", "csi": {"driver": "d"}}, "no single disk"),
     ],
 )
 def test_volumes_that_cannot_be_told(volume, why) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koordlet.api.sloconfig.node import CPUBurstConfig, CPUBurstStrategy
-from koordlet.qosmanager.engine.view import Average, ContainerView, PodView
+from koordlet.qosmanager.engine.view import ContainerView, PodView, SeriesAverage
 from koordlet.qosmanager.strategies.cpuburst import (
     CPUBurst,
     Limiter,
@@ -24,7 +24,7 @@ from tests.koordlet.qosmanager.conftest import flat, make_pod, make_view
 
 AUTO = CPUBurstConfig(policy="auto", cpu_burst_percent=1000, cfs_quota_burst_percent=300)
 POD_DIR = "kubepods/burstable/poduid-web"
-IDLE = {"node_cpu_usage": Average(1.0, 1.0, 5)}
+IDLE = {"node_cpu_usage": SeriesAverage(1.0, 1.0, 5)}
 
 
 def web(limits=("2",), *, throttled=None, cpu=None, qos="LS", **given):
@@ -144,7 +144,7 @@ def test_a_container_that_is_gone_is_forgotten() -> None:
     [(3.5, NodeState.IDLE), (3.6, NodeState.COOLING), (4.0, NodeState.OVERLOAD), (None, NodeState.UNKNOWN)],
 )
 def test_node_state_of_eight_cores_at_half(node, expected) -> None:
-    series = {} if node is None else {"node_cpu_usage": Average(node, node, 5)}
+    series = {} if node is None else {"node_cpu_usage": SeriesAverage(node, node, 5)}
     assert node_state(burst_view(web(), series=series), 50, 5.0) is expected
 
 
@@ -152,7 +152,7 @@ def test_pods_with_their_own_cpus_and_best_effort_ones_are_not_of_the_share_pool
     lsr = make_pod("lsr", qos="LSR", kube="Guaranteed", spec={
         "containers": [{"name": "c0", "resources": {"requests": {"cpu": "4"}}}],
     })  # fmt: skip
-    used = {"node_cpu_usage": Average(6.0, 6.0, 5), "pod_cpu_usage": Average(3.0, 3.0, 5)}
+    used = {"node_cpu_usage": SeriesAverage(6.0, 6.0, 5), "pod_cpu_usage": SeriesAverage(3.0, 3.0, 5)}
     view = make_view(pods=(lsr,), average=lambda kind, labels, seconds: used.get(kind))
     assert node_state(view, 50, 5.0) is NodeState.OVERLOAD  # (6 - 3) of (8 - 4)
     assert node_state(make_view(pods=(lsr,), topology=flat(4), average=view.average), 50, 5.0) is NodeState.OVERLOAD

@@ -1,4 +1,4 @@
-"""CPU suppress: the worked examples of spec 03 §3.2, and what must hold for any node."""
+"""CPU suppress: the worked examples of spec 03 §3.2, and properties of any node."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ def on(**threshold):
         (TWO_SOCKETS_A_NODE, 17, []),
         (TWO_SOCKETS_A_NODE, 0, []),
     ],
-    ids=["a core, then the next bucket", "two sockets a node", "too few", "none wanted"],
+    ids=["a core, then the next bucket", "two sockets per node", "too few", "none requested"],
 )
-def test_pick(rows, count, expected) -> None:
+def test_pick_takes_whole_cores_round_robin(rows, count, expected) -> None:
     assert pick(count, rows, topology(rows)) == expected
 
 
-def test_the_big_bucket_first() -> None:
+def test_pick_starts_with_the_largest_bucket() -> None:
     assert pick(4, [2, 3, 4, 5, 6, 7], flat(8, 4)) == [4, 5, 2, 3]
 
 
 @given(st.sets(st.integers(0, 15)), st.integers(0, 18), st.sampled_from([2, 4, 8, 16]))
-def test_pick_takes_exactly_what_is_asked_or_nothing(candidates, count, per_socket) -> None:
+def test_pick_takes_the_exact_count_or_nothing(candidates, count, per_socket) -> None:
     taken = pick(count, candidates, flat(16, per_socket))
     assert len(taken) == len(set(taken)) == (count if 0 < count <= len(candidates) else 0)
     assert set(taken) <= candidates
     assert taken == pick(count, sorted(candidates, reverse=True), flat(16, per_socket))
 
 
-def test_budget_of_the_worked_example() -> None:
+def test_the_budget_follows_the_worked_example() -> None:
     """Capacity 20, threshold 70 %: 14 cores less 8 of a pod that is not BE; system is max(11 - 12, 0)."""
     view = make_view(
         node=make_node("20"), cpu=11_000,
@@ -69,12 +69,12 @@ def test_budget_of_the_worked_example() -> None:
     ],
     ids=["LS", "BE below BestEffort", "BE elsewhere"],
 )
-def test_host_applications_count_by_class_and_place(apps, expected) -> None:
+def test_host_applications_count_by_class_and_cgroup(apps, expected) -> None:
     pods = (make_pod("be", qos="BE", kube="BestEffort", cpu=500),)
     assert budget(make_view(node=make_node("20"), cpu=2_000, pods=pods, host_apps=apps), 70, None) == expected
 
 
-def test_the_nodes_reservation_bounds_the_system_from_below() -> None:
+def test_the_nodes_reservation_is_the_minimum_of_the_system() -> None:
     annotations = {"node.koordinator.sh/reservation": '{"reservedCPUs":"0-2"}'}
     view = make_view(node=make_node("8", annotations=annotations), cpu=1_000, pods=(make_pod(cpu=900),))
     assert view.reserved("cpu") == 3_000
@@ -87,8 +87,8 @@ def test_no_budget_without_figures(missing) -> None:
     assert budget(view, 65, None) is None
 
 
-def test_choose_follows_the_full_example() -> None:
-    """LSR pod on 0-1, old size 4, budget 6.2 -> 7 -> limited to 5: one of the LSR's, four of the others."""
+def test_choose_follows_the_worked_example() -> None:
+    """LSR pod on 0-1, old size 4, budget 6.2 -> 7 -> limited to 5: one LSR CPU, four others."""
     view = make_view(topology=flat(8, 4), pods=(make_pod("lsr", qos="LSR", kube="Guaranteed", cpuset="0-1"),))
     assert str(choose(view, 6_200, CPUSet(range(4)))) == "0,2-5"
 
@@ -96,13 +96,13 @@ def test_choose_follows_the_full_example() -> None:
 @pytest.mark.parametrize(
     ("milli", "old", "size"),
     [(-5_000, "0-7", 2), (1, "0-1", 2), (7_500, "0-1", 3), (3_000, "0-7", 3), (8_000, "0-6", 8)],
-    ids=["never less than two", "rounded up to two", "grows by a tenth", "shrinks at once", "all"],
+    ids=["at least two", "rounded up to two", "grows by a tenth", "shrinks at once", "all"],
 )
-def test_how_many_cpus(milli, old, size) -> None:
+def test_the_number_of_cpus_is_bounded(milli, old, size) -> None:
     assert len(choose(make_view(), milli, CPUSet.parse(old))) == size
 
 
-def test_cpus_of_lse_pods_and_of_the_system_are_nobodys() -> None:
+def test_cpus_of_lse_pods_and_of_the_system_are_not_used() -> None:
     annotations = {
         "node.koordinator.sh/reservation": '{"reservedCPUs":"0"}',
         "node.koordinator.sh/system-qos-resource": '{"cpuset":"1"}',
@@ -110,11 +110,11 @@ def test_cpus_of_lse_pods_and_of_the_system_are_nobodys() -> None:
     pods = (make_pod("lse", qos="LSE", kube="Guaranteed", cpuset="2-3"),)
     view = make_view(node=make_node(annotations=annotations), pods=pods)
     assert str(unsuppressed(view)) == "4-7"
-    assert str(choose(view, 8_000, CPUSet(range(8)))) == ""  # eight were asked for, four are left: leave it
+    assert str(choose(view, 8_000, CPUSet(range(8)))) == ""  # eight requested, four available: no change
     assert str(choose(view, 4_000, CPUSet(range(8)))) == "4-7"
 
 
-def test_nothing_is_divided_when_no_cpu_is_left() -> None:
+def test_no_choice_without_available_cpus() -> None:
     view = make_view(pods=(make_pod("lse", qos="LSE", kube="Guaranteed", cpuset="0-7"),))
     assert choose(view, 4_000, CPUSet()) == CPUSet()
 
@@ -130,7 +130,7 @@ def test_nothing_is_divided_when_no_cpu_is_left() -> None:
         (1, 80_000, 2_000),
     ],
 )
-def test_quota(milli, current, expected) -> None:
+def test_the_quota_grows_slowly_and_shrinks_at_once(milli, current, expected) -> None:
     assert next_quota(make_view(node=make_node("80")), milli, current) == expected
 
 
@@ -146,7 +146,7 @@ def values(decision):
     return {(update.setting.resource, update.setting.cgroup_dir): update.value for update in decision.updates}
 
 
-def test_the_chosen_cpus_go_to_every_level_of_best_effort() -> None:
+def test_the_chosen_cpus_apply_to_every_best_effort_cgroup() -> None:
     """8 cores, 65 %: 5200 - 2000 - 100 = 3100 -> 4 CPUs, for directory, pod and both containers."""
     decision = CPUSuppress().decide(be_node(slo=on()))
     pod = f"{BE_DIR}/poduid-be"
@@ -157,13 +157,13 @@ def test_the_chosen_cpus_go_to_every_level_of_best_effort() -> None:
     }
 
 
-def test_with_a_static_kubelet_only_containers_are_bound() -> None:
+def test_with_a_static_kubelet_only_containers_are_restricted() -> None:
     decision = CPUSuppress().decide(be_node(slo=on(), kubelet_static=True))
     assert set(values(decision).values()) == {"0-7", "0-3"}
     assert values(decision)["cpuset.cpus", BE_DIR] == "0-7"
 
 
-def test_the_quota_policy_gives_the_cpus_back() -> None:
+def test_the_quota_policy_restores_the_cpus() -> None:
     held = {Setting("cpu.cfs_quota_us", BE_DIR): -1}
     decision = CPUSuppress().decide(be_node(slo=on(cpuSuppressPolicy="cfsQuota"), held=held))
     assert values(decision) == {("cpu.cfs_quota_us", BE_DIR): 310_000}
@@ -173,17 +173,17 @@ def test_the_quota_policy_gives_the_cpus_back() -> None:
     }
 
 
-def test_while_it_hurts_a_service_best_effort_gets_part_of_its_quota() -> None:
+def test_while_it_interferes_best_effort_gets_part_of_its_quota() -> None:
     held = {Setting("cpu.cfs_quota_us", BE_DIR): -1}
     view = be_node(slo=on(cpuSuppressPolicy="cfsQuota"), held=held)
     assert values(CPUSuppress(target=lambda: 40).decide(view)) == {("cpu.cfs_quota_us", BE_DIR): 124_000}
 
 
-def test_switched_off_it_wants_nothing_so_that_everything_is_given_back() -> None:
+def test_disabled_it_declares_nothing_so_that_everything_is_restored() -> None:
     assert CPUSuppress().decide(be_node()).updates == ()
 
 
-def test_switched_off_best_effort_still_keeps_off_exclusive_cpus() -> None:
+def test_disabled_best_effort_still_avoids_exclusive_cpus() -> None:
     lse = make_pod("lse", qos="LSE", kube="Guaranteed", cpuset="0", cpu=1)
     view = be_node(pods=(lse, make_pod("be", qos="BE", kube="BestEffort", cpu=1)))
     assert set(values(CPUSuppress().decide(view)).values()) == {"1-7"}
@@ -196,25 +196,25 @@ def test_the_cpu_manager_of_best_effort_places_pods_with_an_allocation_itself(st
     lse = make_pod("lse", qos="LSE", kube="Guaranteed", cpuset="0", cpu=1)
     allocated = make_pod("a", qos="BE", kube="BestEffort", annotations={names.ANNOTATION_RESOURCE_STATUS: status})
     plain = make_pod("be", qos="BE", kube="BestEffort")
-    found = values(CPUSuppress(be_cpu_manager=True).decide(be_node(pods=(lse, allocated, plain))))
-    assert ("cpuset.cpus", allocated.meta.cgroup_dir) in found
-    assert ("cpuset.cpus", plain.containers[0].meta.cgroup_dir) in found
-    assert ("cpuset.cpus", allocated.containers[0].meta.cgroup_dir) not in found
+    settings = values(CPUSuppress(be_cpu_manager=True).decide(be_node(pods=(lse, allocated, plain))))
+    assert ("cpuset.cpus", allocated.meta.cgroup_dir) in settings
+    assert ("cpuset.cpus", plain.containers[0].meta.cgroup_dir) in settings
+    assert ("cpuset.cpus", allocated.containers[0].meta.cgroup_dir) not in settings
 
 
-def test_growth_starts_from_what_a_v2_directory_has_while_it_sets_nothing() -> None:
+def test_growth_starts_from_the_effective_cpus_of_a_v2_cgroup() -> None:
     held = {Setting("cpuset.cpus", BE_DIR): "", Setting("cpuset.cpus.effective", BE_DIR): "0-7"}
     assert values(CPUSuppress().decide(be_node(slo=on(), held=held)))["cpuset.cpus", BE_DIR] == "0-3"
 
 
-def test_a_reservation_of_amounts_counts_with_the_cpus_that_it_became() -> None:
+def test_a_reservation_of_an_amount_counts_with_its_resolved_cpus() -> None:
     rules = CPURules(withheld=CPUSet.parse("0-3"))
-    found = values(CPUSuppress().decide(be_node(slo=on(), cpu_rules=rules)))
-    assert found["cpuset.cpus", BE_DIR] == "4-7"
+    settings = values(CPUSuppress().decide(be_node(slo=on(), cpu_rules=rules)))
+    assert settings["cpuset.cpus", BE_DIR] == "4-7"
 
 
 @pytest.mark.parametrize("missing", [{"cpu": None}, {"topology": None}, {"qos_dirs": {}}])
-def test_what_was_decided_stands_while_something_is_missing(missing) -> None:
+def test_no_decision_while_figures_are_missing(missing) -> None:
     assert CPUSuppress().decide(be_node(slo=on(), **missing)) is None
 
 

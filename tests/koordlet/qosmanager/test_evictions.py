@@ -1,4 +1,4 @@
-"""Evictions: the worked examples of spec 03 §3.1 and §3.3, the orders, and what must hold for any tasks."""
+"""Evictions: the worked examples of spec 03 §3.1 and §3.3, the orders, and properties of any tasks."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koordlet.api.sloconfig.threshold import ResourceThresholdStrategy
-from koordlet.qosmanager.engine.eviction import Progress, Task
-from koordlet.qosmanager.engine.view import Average
-from koordlet.qosmanager.rules import requested
+from koordlet.qosmanager.engine.eviction import EvictionProgress, EvictionTask
+from koordlet.qosmanager.engine.view import SeriesAverage
+from koordlet.qosmanager.rules import requested, used
 from koordlet.qosmanager.strategies import cpuevict, memoryevict
-from koordlet.qosmanager.strategies.cpuevict import CPUEvict, busy, short
+from koordlet.qosmanager.strategies.cpuevict import CPUEvict, busy, shortage
 from koordlet.qosmanager.strategies.memoryevict import MemoryEvict
 from tests.koordlet.qosmanager.conftest import make_node, make_pod, make_view
 
@@ -53,18 +53,15 @@ def averages(**series):
     return lambda kind, labels, seconds: series.get("_".join((kind, *labels[1:])).replace("-", "_"))
 
 
-# --- progress
-
-
-def test_one_round_over_two_tasks() -> None:
-    """Task 1 needs 2 GiB of used memory, task 2 batch-cpu 1200 and mid-cpu 1500."""
+def test_a_victim_counts_for_every_task_that_it_helps() -> None:
+    """EvictionTask 1 needs 2 GiB of used memory, task 2 batch-cpu 1200 and mid-cpu 1500."""
     one, two = batch("one", milli=1000, memory=1536 * MIB), batch("two", milli=500, memory=768 * MIB)
     third = mid("third", milli=2000, memory=3 * GIB)
-    used = {pod.meta.uid: {"memory": pod.memory} for pod in (one, two, third)}
+    memory = {pod.meta.uid: {"memory": pod.memory} for pod in (one, two, third)}
     asked = {one.meta.uid: {"b": 1000}, two.meta.uid: {"b": 500}, third.meta.uid: {"m": 2000}}
-    progress = Progress([
-        Task("BEMemoryEvict", "podUsed", {"memory": 2 * GIB}, (one, two), used),
-        Task("CPUAllocatableEvict", "podResourceRequest", {"b": 1200, "m": 1500}, (one, two, third), asked),
+    progress = EvictionProgress([
+        EvictionTask("BEMemoryEvict", "podUsed", {"memory": 2 * GIB}, (one, two), memory),
+        EvictionTask("CPUAllocatableEvict", "podResourceRequest", {"b": 1200, "m": 1500}, (one, two, third), asked),
     ])  # fmt: skip
     assert evicted(progress) == ["one", "two", "third"]
     assert progress.released == {
@@ -75,15 +72,17 @@ def test_one_round_over_two_tasks() -> None:
 
 def test_a_pod_evicted_earlier_counts_and_is_not_evicted_again() -> None:
     one, two = batch("one", memory=2 * GIB), batch("two", memory=2 * GIB)
-    used = {pod.meta.uid: {"memory": pod.memory} for pod in (one, two)}
-    progress = Progress([Task("f", "podUsed", {"memory": 3 * GIB}, (one, two), used)], gone={one.meta.uid})
+    memory = {pod.meta.uid: {"memory": pod.memory} for pod in (one, two)}
+    progress = EvictionProgress(
+        [EvictionTask("f", "podUsed", {"memory": 3 * GIB}, (one, two), memory)], gone={one.meta.uid}
+    )
     assert evicted(progress) == ["two"]
 
 
-def test_one_that_cannot_go_counts_for_nothing() -> None:
+def test_a_failed_eviction_counts_for_nothing() -> None:
     pods = tuple(batch(name, memory=GIB) for name in ("one", "two", "three"))
-    used = {pod.meta.uid: {"memory": pod.memory} for pod in pods}
-    progress = Progress([Task("f", "podUsed", {"memory": 2 * GIB}, pods, used)])
+    memory = {pod.meta.uid: {"memory": pod.memory} for pod in pods}
+    progress = EvictionProgress([EvictionTask("f", "podUsed", {"memory": 2 * GIB}, pods, memory)])
     tried = []
     for pod, _ in progress.victims():
         tried.append(pod.meta.name)
@@ -92,33 +91,32 @@ def test_one_that_cannot_go_counts_for_nothing() -> None:
     assert tried == ["one", "two", "three"]
 
 
-def test_one_that_does_not_help_stays() -> None:
+def test_a_pod_that_does_not_help_is_not_evicted() -> None:
     useless, useful = mid("useless", milli=5000), batch("useful", milli=1000)
     asked = {useless.meta.uid: {"m": 5000}, useful.meta.uid: {"b": 1000}}
-    progress = Progress([Task("f", "podResourceRequest", {"b": 500}, (useless, useful), asked)])
+    progress = EvictionProgress([EvictionTask("f", "podResourceRequest", {"b": 500}, (useless, useful), asked)])
     assert evicted(progress) == ["useful"]
 
 
 @given(st.lists(st.integers(0, 10), min_size=1, max_size=8), st.lists(st.integers(1, 30), min_size=1, max_size=3))
-def test_nobody_goes_twice_or_for_nothing(amounts, wanted) -> None:
+def test_no_pod_is_evicted_twice_or_without_need(amounts, wanted) -> None:
     pods = tuple(make_pod(f"p{number}") for number in range(len(amounts)))
     gives = {pod.meta.uid: {"cpu": amount} for pod, amount in zip(pods, amounts, strict=True)}
-    gone = evicted(Progress([Task(str(need), "podUsed", {"cpu": need}, pods, gives) for need in wanted]))
+    gone = evicted(
+        EvictionProgress([EvictionTask(str(need), "podUsed", {"cpu": need}, pods, gives) for need in wanted])
+    )
     assert len(gone) == len(set(gone))
     released = [gives[f"uid-{name}"]["cpu"] for name in gone]
     assert all(released)
     assert sum(released) >= min(max(wanted), sum(amounts))
-    assert sum(released[:-1]) < max(wanted), "the last one was needed"
-
-
-# --- best effort satisfaction
+    assert sum(released[:-1]) < max(wanted), "the last eviction was needed"
 
 
 @pytest.mark.parametrize(
     ("usage", "limit", "threshold", "expected"),
     [(1, 0, 90, False), (0, 999, 90, True), (900, 1000, 90, True), (899, 1000, 90, False)],
 )
-def test_busy(usage, limit, threshold, expected) -> None:
+def test_best_effort_is_busy_at_its_limit(usage, limit, threshold, expected) -> None:
     assert busy(usage, limit, threshold) is expected
 
 
@@ -126,13 +124,13 @@ def test_busy(usage, limit, threshold, expected) -> None:
     ("request_", "limit", "expected"),
     [(50_000, 10_000, 10_000), (50_000, 14_000, 6_000), (50_000, 16_000, 0), (0, 10_000, 0), (50_000, 25_000, 0)],
 )
-def test_short(request_, limit, expected) -> None:
-    assert short(request_, limit, 30, 40) == pytest.approx(expected, abs=1)
+def test_shortage_of_best_effort_cpu(request_, limit, expected) -> None:
+    assert shortage(request_, limit, 30, 40) == pytest.approx(expected, abs=1)
 
 
 def be_view(avg=10_000, last=14_000, usage=1.0, count=60):
     def series(mean, now):
-        return Average(mean, now, count)
+        return SeriesAverage(mean, now, count)
 
     return make_view(
         pods=(batch("low", milli=6_000, cpu=10, priority=5000), batch("big", milli=9_000, cpu=8_000)),
@@ -156,7 +154,7 @@ def cpu_tasks(view, features=cpuevict.FEATURES, started=0.0):
     return CPUEvict(features, interval=1.0, started=started).decide(view).evictions
 
 
-def test_best_effort_cpu_eviction_of_the_worked_example() -> None:
+def test_best_effort_cpu_eviction_follows_the_worked_example() -> None:
     (task,) = cpu_tasks(be_view())
     assert dict(task.release)["kubernetes.io/batch-cpu"] == pytest.approx(6_000, abs=1)
     assert names(task) == ["low", "big"]
@@ -168,7 +166,7 @@ def test_no_best_effort_cpu_eviction(given) -> None:
     assert cpu_tasks(be_view(**given)) == ()
 
 
-def test_cooling_counts_from_the_start_and_from_the_last_eviction() -> None:
+def test_cooling_starts_with_the_process_and_with_each_eviction() -> None:
     strategy = CPUEvict(cpuevict.FEATURES, interval=1.0, started=990.0)
     assert strategy.decide(be_view()).evictions == ()
     strategy = CPUEvict(cpuevict.FEATURES, interval=1.0, started=0.0)
@@ -177,41 +175,38 @@ def test_cooling_counts_from_the_start_and_from_the_last_eviction() -> None:
     assert strategy.decide(be_view()).evictions == ()
 
 
-# --- usage
-
-
-def test_cpu_usage_of_the_worked_example() -> None:
+def test_cpu_usage_eviction_follows_the_worked_example() -> None:
     """100 cores, 85 % used, threshold 80, lower 78: 7 cores."""
-    view = make_view(node=make_node("100"), average=averages(node_cpu_usage=Average(85.0, 85.0, 1)))
+    view = make_view(node=make_node("100"), average=averages(node_cpu_usage=SeriesAverage(85.0, 85.0, 1)))
     strategy = threshold(cpu_evict_threshold_percent=80, evict_enabled_priority_threshold=5999)
     assert cpuevict.usage_release(view, strategy, 1.0) == 7_000
-    quiet = make_view(node=make_node("100"), average=averages(node_cpu_usage=Average(79.9, 79.9, 1)))
+    quiet = make_view(node=make_node("100"), average=averages(node_cpu_usage=SeriesAverage(79.9, 79.9, 1)))
     assert cpuevict.usage_release(quiet, strategy, 1.0) == 0
-    assert cpuevict.usage_release(view, threshold(cpu_evict_threshold_percent=80), 1.0) == 0
+    assert cpuevict.usage_release(view, threshold(), 1.0) == 0
 
 
 @pytest.mark.parametrize(
     ("upper", "lower", "expected"), [(80, None, 20_400_000_000), (82, 74, 25_200_000_000), (96, 90, 0), (80, 80, 0)]
 )
-def test_memory_usage(upper, lower, expected) -> None:
+def test_memory_usage_above_the_threshold_is_released(upper, lower, expected) -> None:
     """120 G, 115 G used: 95 %."""
     view = make_view(node=make_node(memory="120G"), memory=115_000_000_000)
     strategy = threshold(memory_evict_threshold_percent=upper, memory_evict_lower_percent=lower)
     assert memoryevict.usage_release(view, strategy) == expected
 
 
-def test_best_effort_memory_walk_through() -> None:
-    """B and A free 25 G of 25.2 G, so C goes too."""
+def test_best_effort_memory_victims_are_the_largest_of_the_lowest_priority() -> None:
+    """B and A free 25 G of 25.2 G, so C is evicted too."""
     pods = (
         batch("a", priority=100, memory=5_000_000_000),
         batch("b", priority=100, memory=20_000_000_000),
         batch("c", priority=120, memory=10_000_000_000),
     )
     task = memoryevict.best_effort_task(make_view(pods=pods), 25_200_000_000)
-    assert names(task) == ["b", "a", "c"] == evicted(Progress([task]))
+    assert names(task) == ["b", "a", "c"] == evicted(EvictionProgress([task]))
 
 
-def test_best_effort_victims_are_active_and_allow_it() -> None:
+def test_best_effort_victims_are_active_and_allow_eviction() -> None:
     policy = "koordinator.sh/eviction-policy"
     pods = (
         batch("done", memory=1, phase="Succeeded"),
@@ -224,7 +219,7 @@ def test_best_effort_victims_are_active_and_allow_it() -> None:
     assert names(memoryevict.best_effort_task(make_view(pods=pods), 1)) == ["yes", "unmeasured"]
 
 
-def test_priority_based_victims_in_order() -> None:
+def test_victims_of_usage_eviction_are_ordered_by_priority_and_use() -> None:
     first = {"koordinator.sh/eviction-priority": "-1"}
     pods = (
         batch("big", memory=9, labels=ENABLED),
@@ -235,11 +230,8 @@ def test_priority_based_victims_in_order() -> None:
         batch("forbidden", memory=9),
         batch("high", memory=9, labels=ENABLED, priority=9000),
     )
-    task = memoryevict.usage_task(make_view(pods=pods), 1, 5999)
+    task = used.task(make_view(pods=pods), memoryevict.USAGE, "memory", 1, 5999)
     assert names(task) == ["first", "lower", "label", "big", "small"]
-
-
-# --- allocatable
 
 
 def allocatable_tasks(node, pods, resource="cpu", upper=80, lower=70, highest=7999):
@@ -247,15 +239,15 @@ def allocatable_tasks(node, pods, resource="cpu", upper=80, lower=70, highest=79
     return list(requested.tasks(view, "F", resource, threshold=upper, lower=lower, priority_threshold=highest))
 
 
-def test_allocatable_of_the_worked_example() -> None:
+def test_allocatable_eviction_follows_the_worked_example() -> None:
     node = make_node(**{"kubernetes.io/batch-cpu": "100000"})
     pods = (batch("a", milli=60_000, cpu=1, labels=ENABLED), batch("b", milli=25_000, cpu=1, labels=ENABLED))
     (task,) = allocatable_tasks(node, pods)
     assert (dict(task.release), names(task)) == ({"kubernetes.io/batch-cpu": 15_000}, ["a", "b"])
-    assert evicted(Progress([task])) == ["a"]
+    assert evicted(EvictionProgress([task])) == ["a"]
 
 
-def test_native_requests_and_prod_pods_are_left_alone() -> None:
+def test_native_requests_and_prod_pods_are_not_evicted() -> None:
     prod = make_pod("prod", qos="LS", cpu=1, labels=ENABLED, spec={
         "priority": 7000, "containers": [{"name": "c0", "resources": {"requests": {"cpu": "100"}}}],
     })  # fmt: skip
@@ -266,12 +258,12 @@ def test_native_requests_and_prod_pods_are_left_alone() -> None:
     assert allocatable_tasks(make_node("8"), (batch("a", milli=1, cpu=1),), highest=8000) == []
 
 
-def test_what_the_node_does_not_lend_is_released_whole() -> None:
+def test_requests_without_overcommit_are_released_entirely() -> None:
     (task,) = allocatable_tasks(make_node("8"), (batch("a", milli=700, cpu=1, labels=ENABLED),))
     assert dict(task.release) == {"kubernetes.io/batch-cpu": 700}
 
 
-def test_memory_allocatable_in_bytes() -> None:
+def test_memory_allocatable_eviction_is_in_bytes() -> None:
     node = make_node(**{"kubernetes.io/batch-memory": "100Gi"})
     pod = make_pod("a", qos="BE", kube="BestEffort", memory=1, labels=ENABLED, spec={
         "priority": 5500,
@@ -281,14 +273,14 @@ def test_memory_allocatable_in_bytes() -> None:
     assert dict(task.release) == {"kubernetes.io/batch-memory": 16_106_127_360}
 
 
-def test_only_features_whose_gates_are_on() -> None:
+def test_only_enabled_features_evict() -> None:
     view = make_view(
         node=make_node(memory="120G"), memory=115_000_000_000, pods=(batch("a", memory=1, labels=ENABLED),),
         slo={"resourceUsedThresholdWithBE": {"enable": True, "evictEnabledPriorityThreshold": 5999}},
     )  # fmt: skip
-    found = {features: [task.feature for task in MemoryEvict(features).decide(view).evictions]
+    features_of = {features: [task.feature for task in MemoryEvict(features).decide(view).evictions]
              for features in ((), ("BEMemoryEvict",), memoryevict.FEATURES)}  # fmt: skip
-    assert found == {
+    assert features_of == {
         (): [],
         ("BEMemoryEvict",): ["BEMemoryEvict"],
         memoryevict.FEATURES: ["BEMemoryEvict", "MemoryEvict"],

@@ -1,4 +1,4 @@
-"""Evictions against the embedded API server: budgets, identity, once only."""
+"""Evictions with the embedded API server: disruption budgets, pod identity, one eviction per pod."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from koordlet.api.core import Event, Pod
 from koordlet.audit import NullAuditor
 from koordlet.kube import Client, Config, EventRecorder
 from koordlet.prometheus import Registries
-from koordlet.qosmanager.engine.eviction import Task
-from koordlet.qosmanager.engine.evictor import Evictor
+from koordlet.qosmanager.engine.eviction import EvictionTask
+from koordlet.qosmanager.engine.evictor import PodEvictor
 from koordlet.qosmanager.engine.view import PodView
 from koordlet.statesinformer.pods.cgroupindex import owner_of
 from koordlet.statesinformer.pods.informer import describe
 from koordlet.statesinformer.pods.model import subjects_of
 from koordlet.system.cgroup.naming import CgroupDriver
-from tests.koordlet.qosmanager.test_interferenceactions import WEB, Stage, verdict
+from tests.koordlet.qosmanager.test_throttling import WEB, Stage, verdict
 
 PODS = "/api/v1/namespaces/default/pods"
 
@@ -40,10 +40,10 @@ class Node:
         self.registries = Registries()
         self.registries.node = "n"
         self.events = EventRecorder(client, "koordlet", "n")
-        self.evictor = Evictor(client, self.events, NullAuditor(), self.registries, lambda: self.now)
+        self.evictor = PodEvictor(client, self.events, NullAuditor(), self.registries, lambda: self.now)
 
     async def pod(self, name: str, ready: bool = True, **labels: str) -> PodView:
-        """`labels` are Koordinator's."""
+        """`labels` without Koordinator's prefix."""
         own = {f"koordinator.sh/{key}": value for key, value in labels.items()}
         body = {
             "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": {"app": "job", **own}},
@@ -58,7 +58,7 @@ class Node:
         return PodView.of(describe(await self.client.get(Pod, name, "default"), CgroupDriver.CGROUPFS), 100, 100)
 
     async def budget(self) -> None:
-        """One of two pods may go; made after them."""
+        """Allows the eviction of one of two pods; created after them."""
         budget = {
             "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "keep"},
             "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "job"}}},
@@ -70,7 +70,7 @@ class Node:
                 await asyncio.sleep(0.02)
 
     async def left(self) -> list[str]:
-        """Pods that nobody asked to go."""
+        """Pods that are not being deleted."""
         pods = await self.client.list(Pod, "default")
         return sorted(pod.metadata.name for pod in pods if pod.metadata.deletion_timestamp is None)
 
@@ -86,8 +86,10 @@ async def node(client: Client) -> AsyncIterator[Node]:
     await made.events.stop()
 
 
-def task(*pods: PodView, release: int = 100) -> Task:
-    return Task("BEMemoryEvict", "podUsed", {"memory": release}, pods, {pod.meta.uid: {"memory": 100} for pod in pods})
+def task(*pods: PodView, release: int = 100) -> EvictionTask:
+    return EvictionTask(
+        "BEMemoryEvict", "podUsed", {"memory": release}, pods, {pod.meta.uid: {"memory": 100} for pod in pods}
+    )
 
 
 async def events_of(client: Client, reason: str) -> list[Event]:
@@ -99,12 +101,12 @@ async def events_of(client: Client, reason: str) -> list[Event]:
             await asyncio.sleep(0.02)
 
 
-async def test_victims_go_until_enough_is_released_and_nobody_twice(node: Node) -> None:
+async def test_pods_are_evicted_until_enough_is_released_and_none_twice(node: Node) -> None:
     pods = [await node.pod(name) for name in ("a", "b", "c")]
     assert await node.evictor.work([task(*pods, release=150)]) == 2
     assert await node.left() == ["c"]
     node.now += 4
-    assert await node.evictor.work([task(*pods, release=150)]) == 0, "both are still winding down"
+    assert await node.evictor.work([task(*pods, release=150)]) == 0, "both are still terminating"
     (event, *_) = await events_of(node.client, "evictPodSuccess")
     assert "trigger by koordlet feature BEMemoryEvict" in event.message and event.type == "Warning"
     assert node.count("koordlet_pod_eviction", reason="evicted") == 2
@@ -114,7 +116,7 @@ async def test_victims_go_until_enough_is_released_and_nobody_twice(node: Node) 
     assert node.count("koordlet_pod_eviction_detail", **detail) is None
 
 
-async def test_a_disruption_budget_holds_and_the_next_victim_is_tried(node: Node) -> None:
+async def test_a_disruption_budget_is_respected_and_the_next_victim_is_tried(node: Node) -> None:
     pods = [await node.pod(name) for name in ("a", "b")]
     await node.budget()
     assert await node.evictor.work([task(*pods, release=1000)]) == 1
@@ -123,8 +125,8 @@ async def test_a_disruption_budget_holds_and_the_next_victim_is_tried(node: Node
     assert "disruption budget" in event.message
 
 
-async def test_culprits_that_stay_a_trouble_go_one_by_one_and_within_their_budget(node: Node) -> None:
-    """Two that hurt a service at their floor, one of which the budget lets go."""
+async def test_culprits_at_the_floor_are_evicted_one_by_one_within_their_budget(node: Node) -> None:
+    """Two culprits at their floor, of which the budget allows the eviction of one."""
     pods = [await node.pod(name, qosClass="BE") for name in ("a", "b")]
     await node.budget()
     stage = Stage({"cpu": {"enable": True, "floorPercent": 80, "evictAfterSeconds": 2}})
@@ -136,7 +138,7 @@ async def test_culprits_that_stay_a_trouble_go_one_by_one_and_within_their_budge
         if decided.evictions and await node.evictor.work(decided.evictions):
             stage.acts.evicted(stage.now)
             gone.append(stage.now - 1000)
-    assert gone == [3.0], "after its time; the other is kept by the budget, or counted as on its way"
+    assert gone == [3.0], "after its time; the other is kept by the budget, or counts as terminating"
     assert len(await node.left()) == 1
     (event, *_) = await events_of(node.client, "evictPodSuccess")
     assert "trigger by koordlet feature InterferenceActions" in event.message
@@ -149,7 +151,7 @@ async def test_another_pod_of_the_same_name_is_not_the_victim(node: Node) -> Non
     assert await node.left() == ["a"]
 
 
-async def test_a_pod_that_went_by_itself_is_no_failure(node: Node) -> None:
+async def test_a_pod_that_was_deleted_meanwhile_is_no_failure(node: Node) -> None:
     pod = await node.pod("a")
     await node.client.raw(
         "DELETE", f"{PODS}/a", body={"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0}

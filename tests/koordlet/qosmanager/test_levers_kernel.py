@@ -15,13 +15,13 @@ from koordlet.audit import NullAuditor
 from koordlet.prometheus import Registries
 from koordlet.qosmanager.engine.view import PodView
 from koordlet.qosmanager.throttling.iolever import IoLever
-from koordlet.qosmanager.throttling.level import Squeeze
 from koordlet.qosmanager.throttling.levers import CPU_QUOTA, MEMORY_LIMIT, CpuLever, MemoryLever
+from koordlet.qosmanager.throttling.state import ThrottleState
 from koordlet.resourceexecutor import DesiredSetting, Executor, Setting
 from koordlet.resourceexecutor.blockio import BlockStore
 from koordlet.resourceexecutor.kernelfiles import KernelFiles
 from koordlet.resourceexecutor.ledger import Ledger
-from koordlet.system.cgroup.readers import CgroupFS
+from koordlet.system.cgroup import CgroupFS
 from koordlet.system.host import Host
 from koordlet.wiring.enforcement import RULES
 from tests.koordlet.qosmanager.conftest import make_pod, make_view
@@ -63,12 +63,12 @@ def test_quotas_go_down_and_up_with_a_container_that_has_its_own(pod: Any, execu
     base = lever.base(node, view)
     assert base == 1500
     for level in LEVELS:
-        held = Squeeze(base, level, 0.0, 0.0, 0.0)
+        held = ThrottleState(base, level, 0.0, 0.0, 0.0)
         executor.declare("interferenceactions", lever.updates(node, view, held, DEFAULT.cpu))
         executor.declare("batchresource", [] if level == 10 else [DesiredSetting(own, 200_000)])
         assert executor.apply().problems == {}
         assert [executor.current(one) for one in (whole, own, other)] == [1500 * level, 1500 * level, -1]
-    executor.declare("interferenceactions", ())
+    executor.withdraw("interferenceactions")
     assert executor.apply().problems == {}
     assert [executor.current(one) for one in (whole, own, other)] == [-1, 200_000, -1]
 
@@ -86,12 +86,12 @@ def test_a_limit_that_the_kernel_can_not_reach_is_a_problem_and_no_harm(
     lever, node = MemoryLever(lambda resource, directory: False), make_view(pods=(view,))
     setting = Setting(MEMORY_LIMIT, view.meta.cgroup_dir)
     for level, refused in ((50, True), (300, False)):
-        held = Squeeze(64 * MIB, level, 0.0, 0.0, 0.0)
+        held = ThrottleState(64 * MIB, level, 0.0, 0.0, 0.0)
         executor.declare("interferenceactions", lever.updates(node, view, held, DEFAULT.memory))
         assert (setting in executor.apply().problems) == refused
         assert process.poll() is None
     assert executor.current(setting) == 192 * MIB
-    executor.declare("interferenceactions", ())
+    executor.withdraw("interferenceactions")
     executor.apply()
     assert executor.current(setting) == -1
 
@@ -114,13 +114,13 @@ def test_block_io_is_limited_on_the_disk_in_pod_and_containers_and_free_again(
         node = make_view(pods=(view,), io_now=lambda container: 5.0 * MIB)
         base = lever.base(node, view)
         assert base == 10 * MIB and DEFAULT.io is not None
-        updates = list(lever.updates(node, view, Squeeze(base, 40, 0.0, 0.0, 0.0), DEFAULT.io))
+        updates = list(lever.updates(node, view, ThrottleState(base, 40, 0.0, 0.0, 0.0), DEFAULT.io))
         directories = {view.meta.cgroup_dir, *(group.dir for group in groups)}
         assert {one.setting.cgroup_dir for one in updates} == directories and len(updates) == 6
         executor.declare("interferenceactions", updates)
         assert executor.apply().problems == {}
         assert {files.read(one.setting) for one in updates} == {str(4 * MIB)}
-        executor.declare("interferenceactions", ())
+        executor.withdraw("interferenceactions")
         assert executor.apply().problems == {}
         assert {files.read(one.setting) for one in updates} == {"0"}
     finally:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koordlet.api.sloconfig.resourceqos import MemoryQOS
-from koordlet.qosmanager.strategies.memoryqos import Amounts, MemoryQOSReconcile, high, page_cache, protection
+from koordlet.qosmanager.strategies.memoryqos import MemoryAmounts, MemoryQOSReconcile, high, page_cache, protection
 from koordlet.system.cgroup.validators import INT64_MAX
 from tests.koordlet.qosmanager.conftest import make_node, make_pod, make_view
 
@@ -40,14 +40,14 @@ def decided(*pods, classes=None):
         (GIB, 2 * GIB, 0, INT64_MAX),
     ],
 )
-def test_high(request_, limit, percent, expected) -> None:
-    assert high(Amounts(request_, limit), MemoryQOS(throttling_percent=percent), 4 * GIB, 0) == expected
+def test_memory_high_follows_the_worked_examples(request_, limit, percent, expected) -> None:
+    assert high(MemoryAmounts(request_, limit), MemoryQOS(throttling_percent=percent), 4 * GIB, 0) == expected
 
 
 @given(st.integers(0, 1 << 40), st.integers(0, 1 << 40), st.integers(1, 100), st.integers(0, 100), st.integers(0, 100))
 def test_high_is_never_below_min_and_low_never_below_min_unless_off(request_, more, percent, least, low) -> None:
     config = MemoryQOS(throttling_percent=percent, min_limit_percent=least, low_limit_percent=low)
-    amounts = Amounts(request_, request_ + more)
+    amounts = MemoryAmounts(request_, request_ + more)
     found = protection(amounts, config)
     top = high(amounts, config, 1 << 40, found["memory.min"])
     assert top == 0 or top >= found["memory.min"]
@@ -66,7 +66,7 @@ def test_high_is_never_below_min_and_low_never_below_min_unless_off(request_, mo
         ("", "BestEffort", (95, 20, 50)),
     ],
 )
-def test_what_each_class_gets_when_all_is_on(qos, kube, expected) -> None:
+def test_each_class_gets_its_defaults_when_enabled(qos, kube, expected) -> None:
     pod = pod_of(qos, kube)
     found = decided(pod, classes=ALL_ON)
     for directory in (pod.meta.cgroup_dir, pod.meta.containers[0].cgroup_dir):
@@ -79,17 +79,17 @@ def test_what_each_class_gets_when_all_is_on(qos, kube, expected) -> None:
 
 
 @pytest.mark.parametrize("annotation", [None, '{"policy":"none"}', '{"policy":"default"}', "{", "{}"])
-def test_what_is_off_is_left_to_the_kubelet(annotation) -> None:
+def test_disabled_pods_keep_the_kubelets_values(annotation) -> None:
     annotations = {} if annotation is None else {"koordinator.sh/memoryQOS": annotation}
     assert decided(pod_of(annotations=annotations)) == {}
 
 
-def test_none_wins_over_a_class_that_is_on() -> None:
+def test_policy_none_overrides_an_enabled_class() -> None:
     pod = pod_of(annotations={"koordinator.sh/memoryQOS": '{"policy":"none"}'})
     assert pod.meta.cgroup_dir not in decided(pod, classes=ALL_ON)
 
 
-def test_auto_takes_the_defaults_of_the_class_and_fields_override() -> None:
+def test_policy_auto_has_the_defaults_of_the_class_overridden_by_fields() -> None:
     pod = pod_of(annotations={"koordinator.sh/memoryQOS": '{"policy":"auto","minLimitPercent":50,"wmarkRatio":80}'})
     found = decided(pod)[pod.meta.cgroup_dir]
     assert (found["memory.min"], found["memory.wmark_ratio"], found["memory.wmark_min_adj"]) == (GIB // 2, 80, -25)

@@ -1,4 +1,4 @@
-"""The manager: due strategies decide over one picture, what raises costs only itself."""
+"""The manager: due strategies decide on one node view, and one that raises affects only itself."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from koordlet.prometheus import Registries
-from koordlet.qosmanager.engine.eviction import Task
+from koordlet.qosmanager.engine.eviction import EvictionTask
 from koordlet.qosmanager.engine.manager import QoSManager
-from koordlet.qosmanager.engine.strategy import Decision
+from koordlet.qosmanager.engine.strategy import QoSDecision
 from koordlet.qosmanager.rules.cpu import CPURules
 from koordlet.resourceexecutor import DesiredSetting, PassResult, Setting
 from tests.koordlet.qosmanager.conftest import CPUSet, make_view
@@ -47,13 +47,13 @@ class Scripted:
     cooled: list[float] = field(default_factory=list)
     news: bool = False
 
-    def overtaken(self) -> bool:
+    def outdated(self) -> bool:
         return self.news
 
     def evicted(self, now: float) -> None:
         self.cooled.append(now)
 
-    def decide(self, view: Any) -> Decision | None:
+    def decide(self, view: Any) -> QoSDecision | None:
         answer = self.answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
@@ -65,18 +65,18 @@ def manager_of(*strategies: Scripted, interval: float = 1.0):
     registries.node = "n"
     clock = {"now": 0.0, "view": make_view()}
 
-    def look() -> Any:
+    def node_view() -> Any:
         return clock["view"] and replace(clock["view"], now=clock["now"])
 
     evictor = Evictor()
-    made = QoSManager([(one, interval) for one in strategies], look, executor, evictor, registries)  # type: ignore[arg-type]
+    made = QoSManager([(one, interval) for one in strategies], node_view, executor, evictor, registries)  # type: ignore[arg-type]
     clock["evictor"] = evictor
     return made, executor, registries, clock
 
 
-async def test_a_decision_is_declared_and_stands_while_the_strategy_waits() -> None:
+async def test_a_decision_is_declared_and_stays_while_the_strategy_waits() -> None:
     update = DesiredSetting(SHARES, 2)
-    manager, executor, _, clock = manager_of(Scripted("a", [Decision((update,), note="two"), None]))
+    manager, executor, _, clock = manager_of(Scripted("a", [QoSDecision((update,), note="two"), None]))
     await manager.round()
     assert (executor.declared, manager.notes) == ({"a": (update,)}, {"a": "two"})
     clock["now"] = 1.0
@@ -84,9 +84,9 @@ async def test_a_decision_is_declared_and_stands_while_the_strategy_waits() -> N
     assert (executor.declared, manager.notes) == ({"a": (update,)}, {"a": "waiting for figures"})
 
 
-async def test_one_that_raises_is_counted_and_the_others_go_on() -> None:
-    good = Scripted("good", [Decision(), Decision()])
-    manager, executor, registries, clock = manager_of(Scripted("bad", [ValueError("no"), Decision()]), good)
+async def test_a_strategy_that_raises_is_counted_and_the_others_continue() -> None:
+    good = Scripted("good", [QoSDecision(), QoSDecision()])
+    manager, executor, registries, clock = manager_of(Scripted("bad", [ValueError("no"), QoSDecision()]), good)
     await manager.round()
     assert set(executor.declared) == {"good"}
     labels = {"node": "n", "owner": "bad", "resource": "", "kind": "raised"}
@@ -96,8 +96,8 @@ async def test_one_that_raises_is_counted_and_the_others_go_on() -> None:
     assert set(executor.declared) == {"good", "bad"}
 
 
-async def test_each_strategy_has_its_interval_and_writes_go_on_without_a_node() -> None:
-    strategy = Scripted("slow", [Decision()])
+async def test_strategies_have_intervals_and_writes_continue_without_a_node() -> None:
+    strategy = Scripted("slow", [QoSDecision()])
     manager, executor, _, clock = manager_of(strategy, interval=10.0)
     for now in (0.0, 5.0):
         clock["now"] = now
@@ -107,17 +107,17 @@ async def test_each_strategy_has_its_interval_and_writes_go_on_without_a_node() 
     assert strategy.answers == [] and executor.passes == 3
 
 
-async def test_figures_are_served() -> None:
-    decided = Decision(figures={"be_suppress_cpu_cores": {("cpuset",): 3.0}})
+async def test_figures_of_decisions_are_exported() -> None:
+    decided = QoSDecision(figures={"be_suppress_cpu_cores": {("cpuset",): 3.0}})
     manager, _, registries, _ = manager_of(Scripted("a", [decided]))
     await manager.round()
-    found = registries.internal.get_sample_value("koordlet_be_suppress_cpu_cores", {"node": "n", "type": "cpuset"})
-    assert found == 3.0
+    labels = {"node": "n", "type": "cpuset"}
+    assert registries.internal.get_sample_value("koordlet_be_suppress_cpu_cores", labels) == 3.0
 
 
-async def test_victims_of_a_decision_go_and_the_strategy_cools_down() -> None:
-    task = Task("F", "podUsed", {"cpu": 1}, (), {})
-    strategy = Scripted("evict", [Decision(evictions=(task,)), None, Decision()])
+async def test_victims_are_evicted_and_the_strategy_is_notified() -> None:
+    task = EvictionTask("F", "podUsed", {"cpu": 1}, (), {})
+    strategy = Scripted("evict", [QoSDecision(evictions=(task,)), None, QoSDecision()])
     manager, _, _, clock = manager_of(strategy)
     for now in (0.0, 1.0, 2.0):
         clock["now"] = now
@@ -126,9 +126,9 @@ async def test_victims_of_a_decision_go_and_the_strategy_cools_down() -> None:
     assert strategy.cooled == [0.0]
 
 
-async def test_what_pods_get_follows_the_nodes_rules_at_once() -> None:
-    follower = Scripted("pods", [Decision(note=note) for note in ("first", "pools", "ratio")], follows_pods=True)
-    other = Scripted("other", [Decision()])
+async def test_strategies_that_follow_pods_follow_the_nodes_rules_at_once() -> None:
+    follower = Scripted("pods", [QoSDecision(note=note) for note in ("first", "pools", "ratio")], follows_pods=True)
+    other = Scripted("other", [QoSDecision()])
     manager, _, _, clock = manager_of(follower, other, interval=60.0)
     rules, notes, view = CPURules(shared={0: CPUSet({1})}), [], clock["view"]
     known = [replace(view, cpu_rules=rules, normalization=ratio) for ratio in (1.0, 1.2, 1.2)]
@@ -140,8 +140,8 @@ async def test_what_pods_get_follows_the_nodes_rules_at_once() -> None:
     assert notes == ["first", "first", "pools", "ratio", "ratio"]
 
 
-async def test_one_that_waits_is_asked_again_at_the_next_round() -> None:
-    manager, executor, _, clock = manager_of(Scripted("a", [None, Decision(note="now")]), interval=60.0)
+async def test_a_waiting_strategy_decides_again_in_the_next_round() -> None:
+    manager, executor, _, clock = manager_of(Scripted("a", [None, QoSDecision(note="now")]), interval=60.0)
     await manager.round()
     assert executor.declared == {}
     clock["now"] = 1.0
@@ -149,20 +149,20 @@ async def test_one_that_waits_is_asked_again_at_the_next_round() -> None:
     assert manager.notes == {"a": "now"}
 
 
-async def test_one_that_another_strategys_decision_overtakes_is_asked_in_the_same_round() -> None:
-    """Its turn would come in a minute; the one before it decides now."""
-    follower = Scripted("follower", [Decision(note=str(number)) for number in range(3)])
+async def test_an_outdated_strategy_decides_again_in_the_same_round() -> None:
+    """It would be due in a minute; the strategy before it decides now."""
+    follower = Scripted("follower", [QoSDecision(note=str(number)) for number in range(3)])
 
     class Leader(Scripted):
-        def decide(self, view: Any) -> Decision | None:
+        def decide(self, view: Any) -> QoSDecision | None:
             follower.news = view.now == 1.0
-            return Decision()
+            return QoSDecision()
 
     manager, _, _, clock = manager_of(Leader("leader", []), follower, interval=60.0)
     manager._slots[0].interval = 1.0
-    said = []
+    notes = []
     for now in (0.0, 1.0, 2.0):
         clock["now"] = now
         await manager.round()
-        said.append(manager.notes["follower"])
-    assert said == ["0", "1", "1"]
+        notes.append(manager.notes["follower"])
+    assert notes == ["0", "1", "1"]

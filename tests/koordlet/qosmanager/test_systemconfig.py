@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from koordlet.qosmanager.strategies.systemconfig import SystemConfig, min_free_kbytes
+from koordlet.qosmanager.strategies.systemconfig import SystemConfigStrategy, min_free_kbytes
 from koordlet.resourceexecutor import Setting
 from tests.koordlet.qosmanager.conftest import make_node, make_view
 
 
 def decided(memory="120Gi", **strategy):
     view = make_view(node=make_node(memory=memory), slo={"systemStrategy": strategy})
-    return {update.setting: update.value for update in SystemConfig().decide(view).updates}
+    return {update.setting: update.value for update in SystemConfigStrategy().decide(view).updates}
 
 
 @pytest.mark.parametrize(("gibibytes", "factor", "expected"), [(120, 100, 1_258_291), (8, 1, 838)])
@@ -43,4 +43,4 @@ def test_the_vendors_parameters_and_scheduler_features() -> None:
 
 
 def test_nothing_before_the_nodes_memory_is_known() -> None:
-    assert SystemConfig().decide(make_view(node=None)) is None
+    assert SystemConfigStrategy().decide(make_view(node=None)) is None

@@ -304,5 +304,5 @@ def test_rdma_functions_virtual_before_physical() -> None:
 def test_settings_follow_the_kubelets_pods_and_newborns() -> None:
     pods = (make_pod("runs"), make_pod("done", phase="Succeeded"), make_pod("vm", spec={"runtimeClassName": "kata"}))
     newborn = context().pod
-    view = make_view(pods=pods, newborns=(newborn,))
+    view = make_view(pods=pods, announced=(newborn,))
     assert [pod.meta.name for pod in followed(view)] == ["runs", "job"]

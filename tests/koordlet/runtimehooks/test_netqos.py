@@ -96,13 +96,13 @@ def test_a_step_of_a_culprit_does_not_wait_for_this_strategys_turn() -> None:
     made = NetQoS(lambda: "eth0", lambda resource, directory: False, held=lambda: held)
     view = make_view(slo=slo(be={"egressLimit": 50}), pods=[net_pod("other", "BE", "10.0.0.2")])
     made.decide(view)
-    assert not made.overtaken()
+    assert not made.outdated()
     held["uid-other"] = 80
-    assert made.overtaken()
+    assert made.outdated()
     made.decide(view)
-    assert not made.overtaken()
+    assert not made.outdated()
     held.clear()
-    assert made.overtaken()
+    assert made.outdated()
 
 
 def test_requests_of_everything_leave_the_system_the_least() -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from koordlet.audit import NullAuditor
 from koordlet.prometheus import Registries
 from koordlet.qosmanager.engine.manager import QoSManager
-from koordlet.qosmanager.engine.strategy import Decision, Strategy
+from koordlet.qosmanager.engine.strategy import QoSDecision, Strategy
 from koordlet.qosmanager.engine.view import NodeView, PodView
 from koordlet.qosmanager.rules.cpu import CPURules
 from koordlet.resourceexecutor import DesiredSetting, Executor, Setting
@@ -68,7 +68,7 @@ class Node:
         self.executor = Executor(self.files, Ledger(None, "boot"), NullAuditor(), registries)  # type: ignore[arg-type]
         self.manager = QoSManager(
             [(one, 10.0) for one in self.strategies], self.look, self.executor, None, registries,  # type: ignore[arg-type]
-            outline=lambda: replace(self.view, host_apps=(), newborns=()),
+            outline=lambda: replace(self.view, host_apps=(), announced=()),
         )  # fmt: skip
 
     def look(self) -> NodeView:
@@ -152,10 +152,10 @@ def test_newborns_get_what_a_full_round_gives_them(node: dict[str, Any], facts: 
 
     view = make_view(**node)
     newborns = tuple(born(one, f"new{number}") for number, one in enumerate(facts))
-    alone, whole = Node(view, every(supports)), Node(replace(view, newborns=newborns), every(supports))
+    alone, whole = Node(view, every(supports)), Node(replace(view, announced=newborns), every(supports))
     alone.manager.follow()
     alone.view = whole.view  # what a look shows from now on
-    alone.manager.born(newborns)
+    alone.manager.follow_announced(newborns)
     whole.manager.follow()
     assert alone.desired() == whole.desired()
     assert alone.files.values == whole.files.values
@@ -169,9 +169,9 @@ def test_the_nodes_picture_is_looked_at_for_what_follows_from_all_pods_only() ->
     with_group = {"node.koordinator.sh/resctrl": json.dumps({"llc": {"schemata": {"range": [0, 50]}}})}
     shared = born({"qos": "LS", "kube": "Burstable", "annotations": with_group}, "shared")
     node = Node(view, every(lambda resource, directory: False))
-    node.manager.born((plain,))
+    node.manager.follow_announced((plain,))
     assert node.looks == 0
-    node.manager.born((shared,))
+    node.manager.follow_announced((shared,))
     assert node.looks == 1
 
 
@@ -179,7 +179,7 @@ def test_a_strategy_that_raises_costs_the_others_nothing() -> None:
     class Broken(BatchResource):
         name = "broken"
 
-        def decide(self, view: NodeView) -> Decision | None:
+        def decide(self, view: NodeView) -> QoSDecision | None:
             raise RuntimeError("no")
 
     facts = {"requests": {"kubernetes.io/batch-cpu": "500"}, "limits": {"kubernetes.io/batch-cpu": "500"}}
@@ -187,7 +187,7 @@ def test_a_strategy_that_raises_costs_the_others_nothing() -> None:
         {"qos": "BE", "kube": "BestEffort", "annotations": {BATCH: json.dumps({"containers": {"c0": facts}})}}, "1"
     )
     node = Node(make_view(qos_dirs=DIRECTORIES), [Broken(), BatchResource()])
-    node.manager.born((pod,))
+    node.manager.follow_announced((pod,))
     assert node.files.values[Setting("cpu.shares", pod.meta.cgroup_dir)] == 512
 
 
@@ -201,20 +201,20 @@ def test_what_systemd_wrote_over_is_written_again_at_once(suffix: str, mended: b
     node = Node(make_view(qos_dirs=DIRECTORIES), [BatchResource()])
     parent, own = Setting("cpu.shares", DIRECTORIES["BestEffort"]), Setting("cpu.cfs_quota_us", pod.meta.cgroup_dir)
     node.executor.declare("o", (DesiredSetting(parent, 2),))
-    node.manager.born((pod,))
+    node.manager.follow_announced((pod,))
     node.executor.apply()
     assert (node.files.values[parent], node.files.values[own]) == (2, 50_000)
     node.files.values |= {parent: 100, own: -1}
     node.executor.apply()
     assert node.files.values[own] == -1, "looked at a moment ago"
-    node.manager.born((pod,))
+    node.manager.follow_announced((pod,))
     assert (node.files.values[own], node.files.values[parent]) == (50_000, 2 if mended else 100)
 
 
 def test_without_a_picture_nothing_is_decided() -> None:
     node = Node(make_view(), [])
     node.manager._outline = lambda: None
-    assert node.manager.born(()) is None
+    assert node.manager.follow_announced(()) is None
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["decided anew", "left out"])

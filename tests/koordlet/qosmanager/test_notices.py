@@ -1,4 +1,4 @@
-"""What strategies say of pods reaches the audit log, Events and counts."""
+"""Notices of strategies reach the audit log, Events and counts."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from typing import Any
 import pytest
 
 from koordlet.prometheus import Registries
-from koordlet.qosmanager.engine.announce import Teller
 from koordlet.qosmanager.engine.equivalents import WAYS, equivalents
+from koordlet.qosmanager.engine.notices import NoticePublisher
 from koordlet.qosmanager.engine.strategy import Notice
 from tests.koordlet.qosmanager.conftest import make_pod
 
 POD = make_pod("burn", qos="BE").meta
 
 
-class Ear:
+class Recorder:
     def __init__(self) -> None:
-        self.heard: list[Any] = []
+        self.calls: list[Any] = []
 
     def event(self, about: Any, type: str, reason: str, message: str) -> None:
-        self.heard.append((about.namespace, about.name, about.uid, type, reason, message))
+        self.calls.append((about.namespace, about.name, about.uid, type, reason, message))
 
     def record(self, level: int, about: Any, reason: str, message: str = "", *, details: Any = None) -> None:
-        self.heard.append((level, about.namespace, about.name, reason, message, details))
+        self.calls.append((level, about.namespace, about.name, reason, message, details))
 
 
 @pytest.mark.parametrize(
@@ -35,17 +35,17 @@ class Ear:
     ],
     ids=["audit-only", "event", "warning"],
 )
-def test_a_notice_is_told(given, events) -> None:
-    said, kept, registries = Ear(), Ear(), Registries()
+def test_a_notice_is_published(given, events) -> None:
+    events_sent, audited, registries = Recorder(), Recorder(), Registries()
     registries.node = "n"
-    tell = Teller(said, kept, registries)  # type: ignore[arg-type]
+    publish = NoticePublisher(events_sent, audited, registries)  # type: ignore[arg-type]
     counts = ("interference_action_steps_total", "cpu", "tighten")
-    tell(Notice(POD, "Why", "cpu: 80 % left", details={"level": 80}, counts=counts, **given))
-    assert said.heard == events
-    assert kept.heard == [(1, "default", "burn", "Why", "cpu: 80 % left", {"level": 80})]
+    publish(Notice(POD, "Why", "cpu: 80 % left", details={"level": 80}, counts=counts, **given))
+    assert events_sent.calls == events
+    assert audited.calls == [(1, "default", "burn", "Why", "cpu: 80 % left", {"level": 80})]
     labels = {"node": "n", "resource": "cpu", "step": "tighten"}
     assert registries.external.get_sample_value("koordlet_interference_action_steps_total", labels) == 1
-    tell(Notice(POD, "Why", "again"))
+    publish(Notice(POD, "Why", "again"))
     assert registries.external.get_sample_value("koordlet_interference_action_steps_total", labels) == 1
 
 
@@ -62,8 +62,8 @@ def test_a_notice_is_told(given, events) -> None:
     ],
     ids=["vendor", "v2", "v1"],
 )  # fmt: skip
-def test_what_a_field_means_is_told_by_what_the_kernel_has(files, expected) -> None:
-    found = {one.field: one for one in equivalents(lambda resource, directory: resource in files, "kubepods")}
-    assert set(found) == set(WAYS)
-    assert {field: found[field].kernel for field in expected} == expected
-    assert all(one.means for one in found.values())
+def test_the_meaning_of_a_field_depends_on_the_kernels_files(files, expected) -> None:
+    by_field = {one.field: one for one in equivalents(lambda resource, directory: resource in files, "kubepods")}
+    assert set(by_field) == set(WAYS)
+    assert {field: by_field[field].kernel for field in expected} == expected
+    assert all(one.means for one in by_field.values())

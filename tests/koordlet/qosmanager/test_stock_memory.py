@@ -1,4 +1,4 @@
-"""Memory QoS on stock kernels: which file stands for which field, and background reclaim over containers."""
+"""Memory QoS on stock kernels: which file implements which field, and background reclaim of containers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from koordlet.qosmanager.engine.view import ContainerView
+from koordlet.qosmanager.engine.viewbuilder import MEMORY_FILES
 from koordlet.qosmanager.strategies.memoryqos import MemoryQOSReconcile
 from koordlet.qosmanager.strategies.memoryreclaim import MemoryReclaim
 from koordlet.resourceexecutor import Setting
@@ -22,10 +23,6 @@ V1: set[str] = set()
 ON = {name: {"memoryQOS": {"enable": True}} for name in ("lsClass", "beClass")}
 
 
-def has(files):
-    return lambda resource, directory: resource in files
-
-
 def pod_of(name="p", qos="LS", kube="Burstable", limit="1000Mi", annotation="", **given):
     key = "kubernetes.io/batch-memory" if qos == "BE" else "memory"
     resources = {"requests": {key: "512Mi"}, "limits": {key: limit} if limit else {}}
@@ -39,9 +36,13 @@ def view_of(*pods, classes=None, **given):
     return make_view(pods=pods, qos_dirs=DIRS, node=make_node(memory="4Gi"), slo=slo, **given)
 
 
+def files_of(files):
+    return frozenset(files) & frozenset(MEMORY_FILES)
+
+
 def decided(pod, files, classes=None):
     found = {}
-    for update in MemoryQOSReconcile(has(files)).decide(view_of(pod, classes=classes)).updates:
+    for update in MemoryQOSReconcile().decide(view_of(pod, classes=classes, memory_files=files_of(files))).updates:
         found.setdefault(update.setting.cgroup_dir, {})[update.setting.resource] = update.value
     return found[pod.meta.containers[0].cgroup_dir]
 
@@ -55,9 +56,9 @@ def decided(pod, files, classes=None):
         ("LS", "Burstable", OLD, {"memory.high": (1 << 63) - 1}),
         ("BE", "BestEffort", V1, {"memory.high": (1 << 63) - 1}),
     ],
-    ids=["vendor", "reclaim", "high-slows-best-effort", "and-no-service", "v1"],
+    ids=["vendor", "reclaim", "high-for-best-effort", "not-for-services", "v1"],
 )
-def test_watermarks(qos, kube, files, expected) -> None:
+def test_watermarks_use_the_kernels_best_file(qos, kube, files, expected) -> None:
     found = decided(pod_of(qos=qos, kube=kube), files)
     assert {file: found.get(file) for file in expected} == expected
     if files is not VENDOR:
@@ -74,24 +75,28 @@ def test_watermarks(qos, kube, files, expected) -> None:
         ('{"policy":"auto","priorityEnable":0,"priority":12}', 0),
         ('{"policy":"auto","priorityEnable":1}', 0),
     ],
-    ids=["highest", "a-quarter", "what-is-asked-for-is-more", "clamped", "off", "lowest"],
+    ids=["highest", "a-quarter", "the-configured-low-is-larger", "clamped", "off", "lowest"],
 )
-def test_a_priority_is_protection(given, low) -> None:
+def test_an_oom_priority_becomes_protection(given, low) -> None:
     pod = pod_of(annotation=given)
     assert decided(pod, STOCK)["memory.low"] == low
     directories = {
         u.setting.cgroup_dir: u.value
-        for u in MemoryQOSReconcile(has(STOCK)).decide(view_of(pod)).updates
+        for u in MemoryQOSReconcile().decide(view_of(pod, memory_files=files_of(STOCK))).updates
         if u.setting.resource == "memory.low"
     }
-    assert set(directories.values()) == {low}, "parents protect what they hold"
+    assert set(directories.values()) == {low}, "parents protect the sum of their children"
     vendor = decided(pod, VENDOR)
     assert vendor["memory.low"] == (low if "lowLimit" in given else 0)
 
 
+def stock_view(*pods, **given):
+    return view_of(*pods, memory_files=files_of(STOCK), **given)
+
+
 class Stage:
     def __init__(self, pod, files=frozenset(STOCK)) -> None:
-        self.acts, self.pod, self.now = MemoryReclaim(has(files)), pod, 1000.0
+        self.acts, self.pod, self.now, self.files = MemoryReclaim(), pod, 1000.0, files_of(files)
         self.used, self.stalled, self.reads = 990 * MIB, 0.0, 0
 
     def read(self, directory):
@@ -103,7 +108,7 @@ class Stage:
         (container,) = self.pod.meta.containers
         views = (ContainerView(container, None, None, given.pop("charged", self.used)),)
         pod = replace(self.pod, containers=views)
-        given = {"memory_now": self.read, **given}
+        given = {"memory_now": self.read, "memory_files": self.files, **given}
         return self.acts.decide(view_of(pod, now=self.now, **given))
 
 
@@ -112,14 +117,14 @@ class Stage:
     [(VENDOR, "watermarks of its own"), (OLD, "no memory.reclaim"), (V1, "no memory.reclaim")],
     ids=["vendor", "before-5.19", "v1"],
 )
-def test_kernels_that_need_no_reclaim_or_cannot(files, note) -> None:
+def test_no_reclaim_with_kernel_watermarks_or_without_memory_reclaim(files, note) -> None:
     stage = Stage(pod_of(), files)
     assert note in stage.round().note and stage.reads == 0
 
 
-def test_a_container_above_its_mark_gives_up_a_little_a_second() -> None:
+def test_a_container_above_its_mark_is_reclaimed_in_small_steps() -> None:
     stage = Stage(pod_of())
-    assert [stage.round().actions for _ in range(2)] == [(), ()], "looked at twice first"
+    assert [stage.round().actions for _ in range(2)] == [(), ()], "two readings come first"
     (action,) = stage.round().actions
     assert action.setting == Setting("memory.reclaim", stage.pod.meta.containers[0].cgroup_dir)
     assert MIB <= action.value <= 8 * MIB and action.about.name == "p"
@@ -137,13 +142,13 @@ def test_a_container_above_its_mark_gives_up_a_little_a_second() -> None:
     ],
     ids=["far-below", "not-measured", "no-limit", "ended", "policy-none", "class-off"],
 )
-def test_whoever_has_no_watermark_is_not_even_read(pod, given) -> None:
+def test_containers_without_watermarks_are_not_read(pod, given) -> None:
     stage = Stage(pod)
     assert all(stage.round(**given).actions == () for _ in range(4))
     assert stage.reads == 0
 
 
-def test_one_that_is_gone_or_feels_it_is_left_alone() -> None:
+def test_no_reclaim_from_a_removed_or_stalling_container() -> None:
     stage = Stage(pod_of())
     for _ in range(3):
         stage.round()
@@ -152,13 +157,13 @@ def test_one_that_is_gone_or_feels_it_is_left_alone() -> None:
     assert stage.round().actions == ()
 
 
-def test_without_pressure_figures_nothing_is_taken_and_that_is_said() -> None:
+def test_without_psi_nothing_is_reclaimed_and_the_note_has_the_reason() -> None:
     stage = Stage(pod_of())
     decisions = [stage.round(memory_now=lambda directory: (990 * MIB, None)) for _ in range(4)]
     assert not any(one.actions for one in decisions) and "PSI" in decisions[-1].note
 
 
-def test_pages_that_could_not_be_found_make_a_pause_and_late_ones_none() -> None:
+def test_a_partial_reclaim_causes_a_pause_and_a_late_one_does_not() -> None:
     stage = Stage(pod_of())
     for _ in range(3):
         actions = stage.round().actions
@@ -167,16 +172,16 @@ def test_pages_that_could_not_be_found_make_a_pause_and_late_ones_none() -> None
     assert stage.round().actions
     stage.acts.acted(stage.now, {setting: ActionOutcome.PARTLY})
     assert [bool(stage.round().actions) for _ in range(3)] == [False, True, True]
-    stage.acts.acted(stage.now, {Setting("memory.reclaim", "nobody"): ActionOutcome.DONE})
+    stage.acts.acted(stage.now, {Setting("memory.reclaim", "unknown"): ActionOutcome.DONE})
 
 
-def test_all_containers_together_are_bounded_too() -> None:
+def test_all_containers_together_are_bounded() -> None:
     pods = [pod_of(f"p{n}", limit="20Gi") for n in range(40)]
-    acts, total = MemoryReclaim(has(STOCK)), []
+    acts, total = MemoryReclaim(), []
     for second in range(4):
         views = [
             replace(pod, containers=(ContainerView(pod.meta.containers[0], None, None, 20 * GIB),)) for pod in pods
         ]
-        decision = acts.decide(view_of(*views, now=1000.0 + second, memory_now=lambda directory: (20 * GIB, 0.0)))
+        decision = acts.decide(stock_view(*views, now=1000.0 + second, memory_now=lambda directory: (20 * GIB, 0.0)))
         total.append(sum(int(action.value) for action in decision.actions))
     assert total == [0, 0, 64 * MIB, 64 * MIB]

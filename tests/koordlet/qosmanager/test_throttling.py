@@ -1,4 +1,4 @@
-"""Acting on interference: who is held back, by which settings, what is said, and whom it never touches."""
+"""Throttling of culprits: which pods, by which settings, which notices, and which pods are never throttled."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from koordlet.api.sloconfig.interference import EXTENSION_KEY, effective
 from koordlet.interference.model import AlarmState, Cause, Culprit, Verdict, WaitResource
-from koordlet.qosmanager.engine.view import Judged
+from koordlet.qosmanager.engine.view import InterferenceView
 from koordlet.qosmanager.throttling.iolever import IoLever
 from koordlet.qosmanager.throttling.levers import NetworkLever
-from koordlet.qosmanager.throttling.strategy import InterferenceActions
+from koordlet.qosmanager.throttling.strategy import ThrottleCulprits
 from koordlet.resourceexecutor import DesiredSetting, Setting
 from koordlet.resourceexecutor.merge import merge
 from koordlet.statesinformer.pods.cgroupindex import Owner, owner_of
@@ -46,18 +46,18 @@ def verdict(*culprits: Any, resource=WaitResource.CPU, victim=WEB, **given: Any)
 
 
 class Stage:
-    """One strategy and the seconds that pass."""
+    """One strategy and its clock."""
 
     def __init__(self, actions: Any = None, *, supports=lambda resource, directory: True, **strategy: Any) -> None:
-        given = {EXTENSION_KEY: {"actions": CPU_ON if actions is None else actions, **strategy}}
-        self.strategy = effective(given)
-        self.acts = InterferenceActions(supports)
+        extension = {EXTENSION_KEY: {"actions": CPU_ON if actions is None else actions, **strategy}}
+        self.strategy = effective(extension)
+        self.acts = ThrottleCulprits(supports)
         self.now = 1000.0
 
     def round(self, *verdicts: Verdict, pods=(WEB, BURN, CALM, PROD), seconds: float = 1.0, **view: Any):
         self.now += seconds
-        judged = view.pop("judged", Judged(verdicts, self.strategy, self.now))
-        return self.acts.decide(make_view(pods=pods, now=self.now, judged=judged, **view))
+        interference = view.pop("interference", InterferenceView(verdicts, self.strategy, self.now))
+        return self.acts.decide(make_view(pods=pods, now=self.now, interference=interference, **view))
 
     def settings(self, decision) -> dict[tuple[str, str], Any]:
         names = {"/".join(p.meta.cgroup_dir.split("/")[-1:]): p.meta.name for p in (WEB, BURN, CALM, PROD)}
@@ -67,46 +67,46 @@ class Stage:
         }
 
 
-def test_nothing_is_done_by_default() -> None:
+def test_nothing_is_throttled_by_default() -> None:
     stage = Stage({})
     decided = stage.round(verdict((BURN, 0.9)))
     assert (decided.updates, decided.notices, decided.note) == ((), (), "off")
 
 
-def test_the_culprit_loses_a_fifth_of_what_it_used_and_both_are_told() -> None:
+def test_the_first_step_throttles_the_culprit_to_80_percent_and_notifies_both_pods() -> None:
     stage = Stage()
     decided = stage.round(verdict((BURN, 0.9), (CALM, 0.05)))
     assert stage.settings(decided) == {("burn", QUOTA): 80_000}
     tightened, victim = decided.notices
     assert tightened.pod.name == "burn" and tightened.warning
-    assert "held back to 80 % of 1000m, quota 80000 us" in tightened.message
+    assert "throttled to 80 % of 1000m, quota 80000 us" in tightened.message
     assert "container c0 of default/web lost 40 % of its time waiting for a CPU, 90 % of that" in tightened.message
     assert tightened.counts == ("interference_action_steps_total", "cpu", "tighten")
-    assert (victim.pod.name, victim.event) == ("web", "default/burn, which holds it up, gets less cpu")
-    assert decided.note == "held back: default/burn cpu 80 %"
-    (said,) = stage.acts.said
-    assert (said.pod.name, said.held.level, said.victims) == ("burn", 80, (("uid-web", "c0"),))
+    assert (victim.pod.name, victim.event) == ("web", "default/burn, which delays it, gets less cpu")
+    assert decided.note == "throttled: default/burn cpu 80 %"
+    (throttled,) = stage.acts.throttled
+    assert (throttled.pod.name, throttled.state.level, throttled.victims) == ("burn", 80, (("uid-web", "c0"),))
     assert decided.figures["interference_action_level"] == {("uid-burn", "burn", "default", "cpu"): 0.8}
 
 
-def test_steps_are_in_the_audit_log_and_an_event_comes_once_a_minute() -> None:
+def test_every_step_is_audited_and_events_are_sent_once_a_minute() -> None:
     stage = Stage({"cpu": {"enable": True, "stepPercent": 1}})
-    said = [n for _ in range(130) for n in stage.round(verdict((BURN, 0.9))).notices]
-    assert len([n for n in said if n.pod.name == "burn"]) == 44
-    assert len([n for n in said if n.pod.name == "burn" and n.event]) == 3
-    assert len({n.event for n in said if n.pod.name == "burn" and n.event}) == 1, "the same words each time"
-    assert len([n for n in said if n.pod.name == "web" and n.event]) == 3
+    notices = [n for _ in range(130) for n in stage.round(verdict((BURN, 0.9))).notices]
+    assert len([n for n in notices if n.pod.name == "burn"]) == 44
+    assert len([n for n in notices if n.pod.name == "burn" and n.event]) == 3
+    assert len({n.event for n in notices if n.pod.name == "burn" and n.event}) == 1, "the same text each time"
+    assert len([n for n in notices if n.pod.name == "web" and n.event]) == 3
 
 
-def test_without_events_the_audit_log_has_it_all_the_same() -> None:
+def test_with_events_disabled_the_audit_log_is_complete() -> None:
     stage = Stage(event=False)
-    said = [*stage.round(verdict((BURN, 0.9), (PROD, 0.95))).notices, *stage.round(pods=(WEB,)).notices]
-    assert [n.reason for n in said] == ["InterferenceNotActedOn", "InterferenceTightened", "InterferenceFreed"]
-    assert not any(n.event for n in said)
+    notices = [*stage.round(verdict((BURN, 0.9), (PROD, 0.95))).notices, *stage.round(pods=(WEB,)).notices]
+    assert [n.reason for n in notices] == ["InterferenceNotActedOn", "InterferenceTightened", "InterferenceFreed"]
+    assert not any(n.event for n in notices)
 
 
-def test_a_whole_story() -> None:
-    """Down to the floor, kept while the alarm ends, given back in steps, and nothing is left."""
+def test_a_culprit_is_throttled_to_the_floor_and_released_in_steps() -> None:
+    """Down to the floor, unchanged while the alarm ends, released in steps, and no setting remains."""
     stage, seen = Stage({"cpu": {"enable": True, "floorPercent": 50, "releaseSeconds": 10}}), []
     for _ in range(20):
         seen.append(stage.settings(stage.round(verdict((BURN, 0.9))))["burn", QUOTA])
@@ -116,7 +116,7 @@ def test_a_whole_story() -> None:
         assert stage.settings(decided) == {("burn", QUOTA): 50_000}
     seen = [stage.settings(stage.round()).get(("burn", QUOTA), -1) for _ in range(40)]
     assert [value for at, value in enumerate(seen) if at == 0 or seen[at - 1] != value] == [50_000, 70_000, 90_000, -1]
-    assert stage.acts.said == () and stage.round().notices == ()
+    assert stage.acts.throttled == () and stage.round().notices == ()
 
 
 @pytest.mark.parametrize(
@@ -129,18 +129,18 @@ def test_a_whole_story() -> None:
         ({"victim": CALM}, (CALM, BURN)),
         ({}, (WEB,)),
     ],
-    ids=["unsure", "own-doing", "no-lever", "not-yet", "best-effort-victim", "culprit-gone"],
+    ids=["low-confidence", "self-inflicted", "no-lever", "suspected", "best-effort-victim", "culprit-gone"],
 )
-def test_what_is_no_reason(given, pods) -> None:
+def test_verdicts_that_do_not_throttle(given, pods) -> None:
     assert Stage().round(verdict((BURN, 0.9), **given), pods=pods).updates == ()
 
 
-def test_many_small_culprits_are_one_large_one() -> None:
-    """Ten with a tenth each: each of them below the least share, together all of it."""
+def test_several_small_culprits_count_together() -> None:
+    """Five with a tenth each: each below the minimum share, together above it."""
     many = [make_pod(f"b{n}", qos="BE", kube="BestEffort", cpu=200) for n in range(10)]
     decided = Stage().round(verdict(*((pod, 0.1) for pod in many[:5])), pods=(WEB, *many))
     assert len(decided.updates) == 5
-    assert Stage().round(verdict((BURN, 0.1)), pods=(WEB, BURN)).updates == (), "below the least share"
+    assert Stage().round(verdict((BURN, 0.1)), pods=(WEB, BURN)).updates == (), "below the minimum share"
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_many_small_culprits_are_one_large_one() -> None:
     ],
     ids=lambda pod: pod.meta.name,
 )
-def test_others_are_named_once_and_left_alone(pod) -> None:
+def test_culprits_of_other_classes_get_one_notice_and_no_settings(pod) -> None:
     stage = Stage()
     first, second = (stage.round(verdict((pod, 0.9)), pods=(WEB, pod)) for _ in range(2))
     assert first.updates == second.updates == first.evictions == ()
@@ -166,15 +166,15 @@ def test_others_are_named_once_and_left_alone(pod) -> None:
     assert second.notices == ()
 
 
-def test_report_says_what_would_be_done() -> None:
+def test_policy_report_only_publishes_a_notice() -> None:
     stage = Stage({"cpu": {"enable": True, "policy": "report"}})
     first, second = stage.round(verdict((BURN, 0.9))), stage.round(verdict((BURN, 0.9)))
     assert [n.reason for n in first.notices] == ["InterferenceWouldAct"] and second.notices == ()
-    assert first.updates == () == stage.acts.said
+    assert first.updates == () == stage.acts.throttled
 
 
-def test_no_quota_exceeds_what_the_pods_limits_allow_and_containers_follow() -> None:
-    """Of a container with a limit of its own the kernel wants no more than its pod has."""
+def test_a_quota_never_exceeds_the_pods_limits_and_containers_follow() -> None:
+    """The kernel refuses a container quota above its pod's."""
     limits = {"resources": {"limits": {"kubernetes.io/batch-cpu": "2000"}}}
     pod = make_pod("lim", qos="BE", kube="BestEffort", cpu=900, spec={"containers": [{"name": "c0", **limits}]})
     stage = Stage()
@@ -185,15 +185,17 @@ def test_no_quota_exceeds_what_the_pods_limits_allow_and_containers_follow() -> 
     assert [u.value for u in Stage().round(verdict((small, 0.9)), pods=(WEB, small)).updates] == [10_000]
 
 
-def test_where_best_effort_has_a_quota_the_whole_is_held_back() -> None:
+def test_where_best_effort_has_a_quota_the_whole_is_throttled() -> None:
     slo = {"resourceUsedThresholdWithBE": {"enable": True, "cpuSuppressPolicy": "cfsQuota"}}
     stage = Stage()
     decided = stage.round(verdict((BURN, 0.9)), slo=slo)
     assert decided.updates == () and stage.acts.target == 80
     stage.round(verdict((BURN, 0.9)))
     assert stage.acts.target == 100
-    stage.acts = InterferenceActions(lambda resource, directory: True, suppress=False)
-    assert stage.settings(stage.round(verdict((BURN, 0.9)), slo=slo)) == {("burn", QUOTA): 80_000}, "nobody gives one"
+    stage.acts = ThrottleCulprits(lambda resource, directory: True, suppress=False)
+    assert stage.settings(stage.round(verdict((BURN, 0.9)), slo=slo)) == {("burn", QUOTA): 80_000}, (
+        "CPU suppress is off"
+    )
 
 
 @pytest.mark.parametrize(
@@ -206,16 +208,16 @@ def test_where_best_effort_has_a_quota_the_whole_is_held_back() -> None:
         ("limit", True, {("burn", LIMIT): 320 * MIB}, ""),
     ],
 )
-def test_memory(policy, kernel, expected, problem) -> None:
+def test_memory_policies(policy, kernel, expected, problem) -> None:
     actions = {"memory": {"enable": True, "policy": policy}}
     stage = Stage(actions, supports=lambda resource, directory: kernel)
     decided = stage.round(verdict((BURN, 0.9), resource=WaitResource.MEMORY))
     assert stage.settings(decided) == expected
-    assert problem in stage.acts.said[0].problem and bool(problem) == bool(stage.acts.said[0].problem)
+    assert problem in stage.acts.throttled[0].problem and bool(problem) == bool(stage.acts.throttled[0].problem)
 
 
-def test_a_large_culprit_gets_to_its_goal_in_writes_that_the_kernel_is_quick_with() -> None:
-    """Each write reclaims what it takes before it returns; meanwhile the pod has what the last one left it."""
+def test_a_large_culprit_reaches_its_goal_in_bounded_writes() -> None:
+    """Each write reclaims before it returns, so one write reduces the limit by 128 MiB at most."""
     stage, now, seen = Stage({"memory": {"enable": True, "intervalSeconds": 600}}), 2000 * MIB, []
     for _ in range(6):
         big = replace(BURN, memory=now)
@@ -223,7 +225,7 @@ def test_a_large_culprit_gets_to_its_goal_in_writes_that_the_kernel_is_quick_wit
         now = stage.settings(decided)["burn", HIGH]
         seen.append(now // MIB)
     assert seen == [1872, 1744, 1616, 1600, 1600, 1600]
-    assert stage.acts.said[0].held.level == 80 and "1600 MiB" in stage.acts.said[0].left
+    assert stage.acts.throttled[0].state.level == 80 and "1600 MiB" in stage.acts.throttled[0].remaining
 
 
 LIMITS = tuple(f"blkio.throttle.{way}_bps_device" for way in ("read", "write"))
@@ -239,12 +241,12 @@ LIMITS = tuple(f"blkio.throttle.{way}_bps_device" for way in ("read", "write"))
         ("", False, 1, [("burn", file, "8388608") for file in LIMITS]),
         ("", True, 1, [(where, file, "8388608") for file in LIMITS for where in ("burn", "burn/c0")]),
     ],
-    ids=["weight-first", "bfq", "then-a-limit", "no-weights", "limits-not-passed-down"],
+    ids=["weight-first", "bfq", "then-a-limit", "no-weights", "limits-not-inherited"],
 )  # fmt: skip
-def test_block_io(kernel, flat, rounds, expected) -> None:
+def test_block_io_settings(kernel, flat, rounds, expected) -> None:
     stage = Stage({"io": {"enable": True, "intervalSeconds": 1}})
     lever = IoLever(lambda: ("8:0",), lambda resource, directory: resource == kernel, flat=flat)
-    stage.acts = InterferenceActions(lambda resource, directory: True, {"io": lever})
+    stage.acts = ThrottleCulprits(lambda resource, directory: True, {"io": lever})
     for _ in range(rounds):
         decided = stage.round(verdict((BURN, 0.9), resource=WaitResource.IO), io_now=lambda container: 10.0 * MIB)
     containers = {BURN.meta.cgroup_dir: "burn", BURN.meta.containers[0].cgroup_dir: "burn/c0"}
@@ -252,30 +254,34 @@ def test_block_io(kernel, flat, rounds, expected) -> None:
     assert [(containers[u.setting.cgroup_dir], u.setting.resource, u.value) for u in decided.updates] == expected
 
 
-def test_block_io_that_nobody_counts_or_has_no_disk_is_said() -> None:
+def test_block_io_without_figures_or_disks_is_not_throttled() -> None:
     stage = Stage({"io": {"enable": True}})
     case = verdict((BURN, 0.9), resource=WaitResource.IO)
-    assert stage.round(case).updates == () == stage.acts.said, "no lever at all"
-    nowhere = IoLever(tuple, lambda *_: True, flat=False)
-    stage.acts = InterferenceActions(lambda resource, directory: True, {"io": nowhere})
-    assert stage.round(case).updates == () == stage.acts.said, "nobody measured it"
+    assert stage.round(case).updates == () == stage.acts.throttled, "no lever"
+    no_disks = IoLever(tuple, lambda *_: True, flat=False)
+    stage.acts = ThrottleCulprits(lambda resource, directory: True, {"io": no_disks})
+    assert stage.round(case).updates == () == stage.acts.throttled, "not measured"
     assert stage.round(case, io_now=lambda container: 0.0).updates == ()
-    assert "no disk" in stage.acts.said[0].problem and stage.acts.said[0].held.base == MIB
+    assert "no disk" in stage.acts.throttled[0].problem and stage.acts.throttled[0].state.base == MIB
 
 
 @pytest.mark.parametrize("why", ["", "nothing is shaped"])
-def test_network_is_a_share_of_the_class_that_netqos_asks_for(why) -> None:
+def test_network_levels_are_for_netqos(why) -> None:
     stage = Stage({"network": {"enable": True, "intervalSeconds": 1}})
-    stage.acts = InterferenceActions(lambda resource, directory: True, {"network": NetworkLever(lambda view: why)})
-    for left in (80, 60, 40):
+    stage.acts = ThrottleCulprits(lambda resource, directory: True, {"network": NetworkLever(lambda view: why)})
+    for level in (80, 60, 40):
         decided = stage.round(verdict((BURN, 0.9), resource=WaitResource.NETWORK))
-        assert (decided.updates, stage.acts.left("network"), stage.acts.left("cpu")) == ((), {"uid-burn": left}, {})
-    assert stage.acts.said[0].problem == why
+        assert (decided.updates, stage.acts.levels("network"), stage.acts.levels("cpu")) == (
+            (),
+            {"uid-burn": level},
+            {},
+        )
+    assert stage.acts.throttled[0].problem == why
 
 
 @pytest.mark.parametrize("resource", [QUOTA, HIGH, LIMIT, "blkio.cost.weight", *LIMITS])
 @pytest.mark.parametrize("other", ["batchresource", "memoryqos", "blkio", "cpuburst", "cpunormalization"])
-def test_a_bound_on_a_culprit_outranks_what_it_may_have(resource, other) -> None:
+def test_a_throttle_outranks_other_owners_of_the_setting(resource, other) -> None:
     setting = Setting(resource, "kubepods/besteffort/pod1")
     claims = {
         owner: {setting: DesiredSetting(setting, value)} for owner, value in ((other, 9), ("interferenceactions", 5))
@@ -283,7 +289,7 @@ def test_a_bound_on_a_culprit_outranks_what_it_may_have(resource, other) -> None
     assert merge(claims, RULES)[setting].owner == "interferenceactions"
 
 
-def test_eviction_only_after_its_time_at_the_floor_and_the_next_one_waits_as_long() -> None:
+def test_eviction_needs_its_time_at_the_floor_and_restarts_it() -> None:
     stage = Stage({"cpu": {"enable": True, "floorPercent": 80, "evictAfterSeconds": 5}})
     due = [bool(stage.round(verdict((BURN, 0.9))).evictions) for _ in range(7)]
     assert due == [False] * 5 + [True] * 2
@@ -293,7 +299,7 @@ def test_eviction_only_after_its_time_at_the_floor_and_the_next_one_waits_as_lon
     assert not stage.round(verdict((BURN, 0.9))).evictions
 
 
-def test_a_pod_that_forbids_eviction_is_only_held_back() -> None:
+def test_a_pod_that_forbids_eviction_is_only_throttled() -> None:
     pod = make_pod("keep", qos="BE", kube="BestEffort", cpu=900,
                    annotations={"koordinator.sh/eviction-policy": '["MemoryEvict"]'})  # fmt: skip
     stage = Stage({"cpu": {"enable": True, "floorPercent": 80, "evictAfterSeconds": 1}})
@@ -302,25 +308,27 @@ def test_a_pod_that_forbids_eviction_is_only_held_back() -> None:
     assert decided.updates and not decided.evictions
 
 
-@pytest.mark.parametrize(("disks", "evicts"), [(("8:0",), True), ((), False)], ids=["held-back", "could-not-be"])
-def test_only_who_was_held_back_in_fact_is_evicted(disks, evicts) -> None:
-    """An eviction is what remains when the lever did not help, not when there was none."""
+@pytest.mark.parametrize(
+    ("disks", "evicts"), [(("8:0",), True), ((), False)], ids=["throttled", "could-not-be-throttled"]
+)
+def test_only_a_pod_that_was_really_throttled_is_evicted(disks, evicts) -> None:
+    """Eviction is for culprits on which the lever had no effect, not for those without a lever."""
     stage = Stage({"io": {"enable": True, "floorPercent": 80, "evictAfterSeconds": 1}})
-    stage.acts = InterferenceActions(lambda *_: True, {"io": IoLever(lambda: disks, lambda *_: False, flat=False)})
+    stage.acts = ThrottleCulprits(lambda *_: True, {"io": IoLever(lambda: disks, lambda *_: False, flat=False)})
     case = verdict((BURN, 0.9), resource=WaitResource.IO)
     decided = [stage.round(case, io_now=lambda container: 9.0 * MIB) for _ in range(5)]
     assert bool(decided[-1].evictions) is bool(decided[-1].updates) is evicts
 
 
-def test_old_verdicts_leave_things_as_they_are() -> None:
+def test_stale_verdicts_change_nothing() -> None:
     stage = Stage()
-    assert stage.round(judged=Judged((), stage.strategy, None)).updates == (), "declared once, so that others go on"
+    assert stage.round(interference=InterferenceView((), stage.strategy, None)).updates == (), "one empty declaration"
     stage.round(verdict((BURN, 0.9)))
-    assert stage.round(judged=Judged((), stage.strategy, stage.now - 60), seconds=30) is None
+    assert stage.round(interference=InterferenceView((), stage.strategy, stage.now - 60), seconds=30) is None
 
 
-@pytest.mark.parametrize("how", ["resource", "detection", "nobody-judges", "gone"])
-def test_switched_off_or_gone_it_is_free_at_once(how) -> None:
+@pytest.mark.parametrize("how", ["resource", "detection", "no-detection", "gone"])
+def test_a_culprit_is_freed_at_once_when_disabled_or_gone(how) -> None:
     stage = Stage()
     stage.round(verdict((BURN, 0.9)))
     pods, given = (WEB, BURN), {}
@@ -328,12 +336,12 @@ def test_switched_off_or_gone_it_is_free_at_once(how) -> None:
         stage.strategy = effective({})
     elif how == "detection":
         stage.strategy = replace_enable(stage.strategy)
-    elif how == "nobody-judges":
-        given = {"judged": None}
+    elif how == "no-detection":
+        given = {"interference": None}
     else:
         pods = (WEB,)
     decided = stage.round(verdict((BURN, 0.9)), pods=pods, **given)
-    assert decided.updates == () and stage.acts.said == () and stage.acts.target == 100
+    assert decided.updates == () and stage.acts.throttled == () and stage.acts.target == 100
     assert [n.reason for n in decided.notices] == ["InterferenceFreed"]
 
 
@@ -343,12 +351,10 @@ def replace_enable(strategy: Any) -> Any:
     return msgspec.structs.replace(strategy, enable=False)
 
 
-def test_a_culprit_that_nobody_measured_waits() -> None:
+def test_an_unmeasured_culprit_is_not_throttled_yet() -> None:
     pod = make_pod("new", qos="BE", kube="BestEffort")
     assert Stage().round(verdict((pod, 0.9)), pods=(WEB, pod)).updates == ()
 
-
-# --- whatever is said of whomever, only best effort is touched
 
 QOS = ["", "LSE", "LSR", "LS", "BE", "SYSTEM"]
 some_pods = st.lists(
@@ -370,7 +376,7 @@ ALL_ON = {"cpu": {"enable": True, "evictAfterSeconds": 1}, "memory": {"enable": 
 
 
 @given(some_pods, st.lists(some_verdicts, min_size=1, max_size=6), st.booleans())
-def test_only_best_effort_is_ever_touched(given_pods, story, kernel) -> None:
+def test_only_best_effort_pods_are_ever_throttled(given_pods, story, kernel) -> None:
     pods = [
         replace(
             make_pod(f"p{n}", qos=qos, kube=kube, phase=phase, spec={} if value is None else {"priority": value}),
@@ -384,11 +390,11 @@ def test_only_best_effort_is_ever_touched(given_pods, story, kernel) -> None:
         for p in pods
         if p.meta.qos == "BE" and p.meta.priority_class in ("koord-batch", "koord-free", "")
     }
-    for said in story:
+    for drawn in story:
         verdicts = [
-            verdict(*((pods[who % len(pods)], share) for who, share in culprits), resource=resource, state=state,
-                    cause=cause, confidence=sure)
-            for culprits, resource, state, cause, sure in said
+            verdict(*((pods[number % len(pods)], share) for number, share in culprits), resource=resource, state=state,
+                    cause=cause, confidence=confidence)
+            for culprits, resource, state, cause, confidence in drawn
         ]  # fmt: skip
         decided = stage.round(*verdicts, pods=(WEB, *pods), seconds=4.0)
         for update in decided.updates:
@@ -398,4 +404,4 @@ def test_only_best_effort_is_ever_touched(given_pods, story, kernel) -> None:
         assert {p.meta.cgroup_dir for task in decided.evictions for p in task.victims} <= allowed
     for _ in range(60):
         decided = stage.round(pods=(WEB, *pods), seconds=240.0)
-    assert decided.updates == () and stage.acts.said == ()
+    assert decided.updates == () and stage.acts.throttled == ()

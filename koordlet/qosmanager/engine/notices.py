@@ -1,4 +1,4 @@
-"""Says what strategies have to say of pods: log, audit log, Events, counts."""
+"""Publishes the strategies' notices about pods: log, audit log, Events, counts."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ log = get_logger(__name__)
 AUDIT_LEVEL = 1
 
 
-class Teller:
-    """`QoSManager`'s ear for notices. Events of one kind about one pod are one Event with a count (`kube.events`)."""
+class NoticePublisher:
+    """Called by `QoSManager` with each notice. Events of one kind about one pod are one Event with a count
+    (`kube.events`)."""
 
     def __init__(self, events: EventRecorder, auditor: Auditor, registries: Registries) -> None:
-        self._events, self._auditor, self._registries = events, auditor, registries
+        self._events = events
+        self._auditor = auditor
+        self._registries = registries
 
     def __call__(self, notice: Notice) -> None:
         meta = notice.pod
         log.info(notice.reason, pod=f"{meta.namespace}/{meta.name}", what=notice.message)
-        self._auditor.record(
-            AUDIT_LEVEL, about_pod(meta.namespace, meta.name), notice.reason, notice.message, details=notice.details
-        )
+        about = about_pod(meta.namespace, meta.name)
+        self._auditor.record(AUDIT_LEVEL, about, notice.reason, notice.message, details=notice.details)
         if notice.counts:
             self._registries.count(*notice.counts)
         if notice.event and meta.name:
-            pod = ObjectReference(
-                api_version="v1", kind="Pod", name=meta.name, namespace=meta.namespace, uid=meta.uid
-            )  # fmt: skip
+            pod = ObjectReference(api_version="v1", kind="Pod", name=meta.name, namespace=meta.namespace, uid=meta.uid)
             self._events.event(pod, "Warning" if notice.warning else "Normal", notice.reason, notice.event)
