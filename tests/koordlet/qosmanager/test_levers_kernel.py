@@ -21,7 +21,7 @@ from koordlet.resourceexecutor import DesiredSetting, Executor, Setting
 from koordlet.resourceexecutor.blockio import BlockStore
 from koordlet.resourceexecutor.kernelfiles import KernelFiles
 from koordlet.resourceexecutor.ledger import Ledger
-from koordlet.system.cgroup import CgroupFS
+from koordlet.system.cgroup.readers import CgroupFS
 from koordlet.system.host import Host
 from koordlet.wiring.enforcement import RULES
 from tests.koordlet.qosmanager.conftest import make_pod, make_view
