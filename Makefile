@@ -22,9 +22,16 @@ demo: setup  ## a live co-location node on this machine; ONCE=1 shows everything
 test: setup-test  ## every check and every test, on this kernel and in the guest
 	@scripts/run_tests.sh $(PYTEST_ARGS)
 
+.PHONY: test-kubernetes
+KUBERNETES ?= v1.35
+test-kubernetes: setup-test  ## install on a real Kubernetes (built on the first run) and test it there; KUBERNETES=v1.34
+	@scripts/setup.sh kubernetes
+	@tests/kubernetes/build.sh $(KUBERNETES)
+	@KOORD_KUBERNETES=$(KUBERNETES) tests/kubernetes/run.sh $(PYTEST_ARGS)
+
 .PHONY: unit
 unit: setup-test  ## the tests that need neither root nor a kernel feature
-	@$(PY) -m pytest -m "not kernel and not guest and not runtime and not kubectl and not e2e" $(PYTEST_ARGS)
+	@$(PY) -m pytest -m "not kernel and not guest and not runtime and not kubectl and not e2e and not kubernetes" $(PYTEST_ARGS)
 
 .PHONY: lint
 lint:  ## ruff, mypy, import contracts

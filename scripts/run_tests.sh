@@ -10,7 +10,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 LIMIT_S=${KOORD_TEST_LIMIT_S:-2700} # everything ends after this time, whatever hangs
 NO_TESTS=5                          # pytest's exit status when nothing was selected
-HEAVY="kernel or e2e or guest"
+HEAVY="kernel or e2e or guest or kubernetes"
 logs=build/tests
 failed=0 selected=0 niceness=0 guest=""
 
@@ -49,7 +49,7 @@ wait "$guest"
 status=$? guest=""
 cat $logs/guest.log
 ended guest $status
-tests machine "($HEAVY) and not guest" "$@"
+tests machine "(kernel or e2e) and not (guest or kubernetes)" "$@"
 ended machine $?
 [ $selected = 1 ] || exit $NO_TESTS
 exit $failed
