@@ -216,6 +216,7 @@ def deployment() -> list[Object]:
     container: Object = {
         "name": "manager",
         "image": IMAGE,
+        "imagePullPolicy": "IfNotPresent",
         "command": ["koord-manager"],
         "args": ["--enable-leader-election", "--metrics-addr=:8080", "--health-probe-addr=:8000", "--v=4"],
         "env": [
@@ -233,7 +234,7 @@ def deployment() -> list[Object]:
         # The API server goes on calling for a moment after the pod is no endpoint any more.
         "lifecycle": {"preStop": {"exec": {"command": ["sleep", "5"]}}},
         "resources": {
-            "requests": {"cpu": "500m", "memory": "256Mi"},
+            "requests": {"cpu": "100m", "memory": "256Mi"},
             "limits": {"cpu": "1", "memory": "1Gi"},
         },
         "securityContext": {
@@ -253,7 +254,7 @@ def deployment() -> list[Object]:
         "replicas": 2,
         "minReadySeconds": 3,
         "selector": {"matchLabels": labels},
-        "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": "100%", "maxUnavailable": 0}},
+        "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
         "template": {
             "metadata": {"labels": labels},
             "spec": {

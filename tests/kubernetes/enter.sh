@@ -15,7 +15,11 @@ for name in etc var; do
 done
 mount -t tmpfs -o mode=755 tmpfs /run
 mkdir -p /run/netns /run/lock
-mkdir -p /etc/runtime/hookserver.d /etc/cni/net.d /var/lib/kubelet /var/lib/cni /var/run/koordlet
+for name in containerd kubelet; do # containerd's overlays need a file system that is not an overlay itself
+  mkdir -p "$folder/$name" "/var/lib/$name"
+  mount --bind "$folder/$name" "/var/lib/$name"
+done
+mkdir -p /etc/runtime/hookserver.d /etc/cni/net.d /var/lib/cni /var/run/koordlet
 mount --make-rshared / # koordlet's DaemonSet propagates mounts to the node
 ip link set lo up
 ip link add name node0 type bridge # an address that is not on loopback, for the API server to advertise

@@ -18,7 +18,18 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 NAME = "docker.io/library/koordinator-py:latest"
-PACKAGES = ("python3", "libbpf1", "iptables", "ipset", "dash", "coreutils", "libc-bin", "base-files", "procps")
+PACKAGES = (
+    "python3",
+    "libstdc++6",
+    "libbpf1",
+    "iptables",
+    "ipset",
+    "dash",
+    "coreutils",
+    "libc-bin",
+    "base-files",
+    "procps",
+)
 PRODUCT = ("koordlet", "control", "runtimeproxy", "devicedaemon", "bpf")
 COMMANDS = ("koordlet", "koord-manager", "koord-scheduler", "koord-device-daemon", "koordctl")
 PYTHON = "usr/local/lib/python3/dist-packages"

@@ -11,6 +11,8 @@ from tests.kubernetes.components import NODE, ROOT, Kubernetes, wait_for
 
 pytestmark = pytest.mark.kubernetes
 NAMESPACE = "koordinator-system"
+CONFIG = {"colocation-config": json.dumps({"enable": True, "cpuReclaimThresholdPercent": 300})}
+"""Overcommits three times the CPUs, so that a BestEffort pod fits on a machine whose other work counts as use."""
 WORKLOADS = ("deployment/koord-manager", "deployment/koord-scheduler", "daemonset/koordlet")
 
 
@@ -18,11 +20,15 @@ WORKLOADS = ("deployment/koord-manager", "deployment/koord-scheduler", "daemonse
 def installed(kubernetes: Kubernetes) -> Kubernetes:
     """CRDs, manager, scheduler and koordlet are applied as docs/kubernetes.md says, and rolled out."""
     kubernetes.kubectl("apply", "--server-side", "-k", str(ROOT / "deploy/crds"))
+    kubernetes.kubectl("apply", "-f", str(ROOT / "deploy/manager/namespace.yaml"))
+    kubernetes.kubectl("create", "-f", str(ROOT / "deploy/manager/config.yaml"))
+    kubernetes.kubectl(
+        "-n", NAMESPACE, "patch", "configmap", "slo-controller-config", "-p", json.dumps({"data": CONFIG})
+    )
     for part in ("manager", "scheduler", "koordlet"):
         kubernetes.kubectl("apply", "-k", str(ROOT / "deploy" / part))
-    kubernetes.kubectl("create", "-f", str(ROOT / "deploy/manager/config.yaml"))
     for workload in WORKLOADS:
-        kubernetes.kubectl("-n", NAMESPACE, "rollout", "status", workload, "--timeout=240s")
+        kubernetes.kubectl("-n", NAMESPACE, "rollout", "status", workload, "--timeout=150s")
     return kubernetes
 
 

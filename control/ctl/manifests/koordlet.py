@@ -81,6 +81,7 @@ def daemonset() -> list[Object]:
     container: Object = {
         "name": ACCOUNT,
         "image": IMAGE,
+        "imagePullPolicy": "IfNotPresent",
         "command": ["koordlet"],
         "args": [
             f"--addr=:{PORT}",

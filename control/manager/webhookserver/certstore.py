@@ -57,8 +57,8 @@ class FileStore:
 
     def replace(self, certs: Certificates) -> None:
         """Replace the content of the directory, atomically for readers."""
+        # A mounted volume belongs to root, so its mode stays; the content is in a directory with mode 0700.
         self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self.directory.chmod(0o700)
         data = certs.data()
         version = Path(tempfile.mkdtemp(prefix="..certs-", dir=self.directory))  # mode 0700
         for name, content in data.items():

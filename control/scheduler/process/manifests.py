@@ -78,6 +78,7 @@ def deployment() -> list[Object]:
     container: Object = {
         "name": "scheduler",
         "image": IMAGE,
+        "imagePullPolicy": "IfNotPresent",
         "command": ["koord-scheduler"],
         "args": [
             f"--port={PORT}",
@@ -94,7 +95,7 @@ def deployment() -> list[Object]:
         ],
         "readinessProbe": {"httpGet": {"path": "/healthz", "port": PORT}},
         "livenessProbe": {"httpGet": {"path": "/healthz", "port": PORT}, "initialDelaySeconds": 30},
-        "resources": {"requests": {"cpu": "500m", "memory": "256Mi"}, "limits": {"cpu": "1", "memory": "2Gi"}},
+        "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"cpu": "1", "memory": "2Gi"}},
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,

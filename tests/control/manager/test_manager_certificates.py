@@ -107,10 +107,12 @@ def test_the_directory_changes_as_a_whole_and_is_private(
     store = FileStore(tmp_path / "certs")
     assert store.current() is None
     store.directory.mkdir()
+    store.directory.chmod(0o777)  # as an emptyDir is: of root, and the process may not change its mode
     (store.directory / "tls.crt").write_text("a plain file of old")
     store.replace(made)
     assert store.current() == made
-    assert stat.S_IMODE(store.directory.stat().st_mode) == 0o700
+    assert stat.S_IMODE(store.directory.stat().st_mode) == 0o777
+    assert stat.S_IMODE((store.directory / "tls.key").resolve().parent.stat().st_mode) == 0o700
     for name in FILES:
         assert (store.directory / name).is_symlink()
         assert stat.S_IMODE((store.directory / name).stat().st_mode) == 0o600
