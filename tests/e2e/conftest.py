@@ -1,8 +1,8 @@
-"""One cluster for the tests of a module: the one that KUBECONFIG names, else one that `koordctl up` starts here, with
+"""One cluster for the tests of a module: the one in KUBECONFIG, else one that `koordctl up` starts here, with
 pods in containerd behind the runtime proxy.
 
-Nothing in this folder may know what kind it is; only this file does. Against a foreign cluster the tests make one
-namespace and remove it; CRDs are applied and stay. E2E_IMAGE names an image with a shell (default busybox).
+The tests in this directory must not depend on the kind of cluster. On another cluster they create one
+namespace and remove it; CRDs are applied and stay. E2E_IMAGE is an image with a shell (default busybox).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BIN = Path(sys.executable).parent
 
 @dataclass
 class Cluster:
-    """kubectl on a cluster, in a namespace of ours."""
+    """kubectl on a cluster, in the tests' namespace."""
 
     kubeconfig: Path
     namespace: str = field(default_factory=lambda: f"koord-e2e-{uuid.uuid4().hex[:8]}")
@@ -35,11 +35,11 @@ class Cluster:
 
     @property
     def env(self) -> dict[str, str]:
-        """Environment of every command: this cluster and no other."""
+        """Environment of every command, which selects this cluster."""
         return {**os.environ, "KUBECONFIG": str(self.kubeconfig), "PATH": f"{BIN}:{os.environ['PATH']}"}
 
     def run(self, *args: str, text: str | None = None, ok: bool = True) -> subprocess.CompletedProcess[str]:
-        """kubectl with `args`; with `ok` a failure fails the test and shows what kubectl said."""
+        """kubectl with `args`; with `ok` a failure fails the test and shows kubectl's output."""
         done = subprocess.run(
             [str(BIN / "kubectl"), "--namespace", self.namespace, *args],
             input=text, capture_output=True, text=True, env=self.env, timeout=180, check=False,
@@ -61,9 +61,9 @@ class Cluster:
         return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=self.env)
 
 
-@pytest.fixture(scope="module")  # gone again before the demo brings up a node of its own
+@pytest.fixture(scope="module")  # removed before the demo starts its own node
 def cluster() -> Iterator[Cluster]:
-    """The cluster, with our CRDs and a namespace."""
+    """The cluster, with this project's CRDs and a namespace."""
     given = os.environ.get("KUBECONFIG")
     if given:
         found = Cluster(Path(given))
@@ -73,7 +73,9 @@ def cluster() -> Iterator[Cluster]:
         finally:
             found.run("delete", "namespace", found.namespace, "--wait=false", ok=False)
         return
-    with tempfile.TemporaryDirectory(prefix="koorde2e-") as folder:  # a short path: containerd's sockets are below it
+    with tempfile.TemporaryDirectory(
+        prefix="koorde2e-"
+    ) as folder:  # a short path, because containerd's sockets are below it
         state = Path(folder) / "state"
         found = Cluster(state / "apiserver/admin.kubeconfig")
         try:
@@ -84,11 +86,11 @@ def cluster() -> Iterator[Cluster]:
             yield found
         finally:
             down = koordctl("down", f"--state-dir={state}", "--purge")
-            assert down.returncode == 0, f"koordctl down left something: {down.stdout}{down.stderr}"
+            assert down.returncode == 0, f"koordctl down did not remove everything: {down.stdout}{down.stderr}"
 
 
 def koordctl(*args: str) -> subprocess.CompletedProcess[str]:
-    """A machine that stands still now and then takes minutes; nothing else takes that long."""
+    """Minutes, because a virtual machine may pause; otherwise it takes seconds."""
     return subprocess.run([str(BIN / "koordctl"), *args], capture_output=True, text=True, timeout=300, check=False)
 
 
@@ -109,7 +111,7 @@ def prepare(found: Cluster) -> None:
 
 @pytest.fixture
 def eventually() -> Callable[..., Any]:
-    """`eventually(fn, seconds)`: the first result of `fn` that is true; AssertionError of the last try otherwise."""
+    """`eventually(fn, seconds)`: the first true result of `fn`; else the AssertionError of the last attempt."""
 
     def wait(fn: Callable[[], Any], seconds: float = 60.0) -> Any:
         end = time.monotonic() + seconds

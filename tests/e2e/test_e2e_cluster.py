@@ -1,4 +1,4 @@
-"""What users do with stock kubectl and the official clients, on whatever cluster there is."""
+"""User actions with unmodified kubectl and the official clients, on any cluster."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def pod(cluster: Cluster, name: str, command: str, **spec: Any) -> dict[str, Any
         "metadata": {"name": name, "labels": {"app": name, "koordinator.sh/qosClass": "BE"}},
         "spec": {
             "nodeName": node(cluster),
-            "priorityClassName": "koord-batch",  # admission refuses BE without it
+            "priorityClassName": "koord-batch",  # admission rejects BE without it
             "terminationGracePeriodSeconds": 2,
             "containers": [container],
             **spec,
@@ -45,7 +45,7 @@ def node(cluster: Cluster) -> str:
     return ready[0]
 
 
-def test_nodes_are_ready_and_say_what_they_have(cluster: Cluster):
+def test_nodes_are_ready_and_report_their_resources(cluster: Cluster):
     listed = cluster.run("get", "nodes", "-o", "wide").stdout
     assert "Ready" in listed
     capacity = cluster.get("node", node(cluster))["status"]["capacity"]
@@ -61,7 +61,7 @@ def test_all_thirteen_kinds_are_served(cluster: Cluster):
 
 
 def test_the_nodes_topology_is_reported(cluster: Cluster, eventually: Eventually):
-    """Its CPUs as sysfs has them; the stand-in kubelet aligns nothing and pins nothing."""
+    """The CPUs are those of sysfs; the stand-in kubelet aligns and pins nothing."""
     name = node(cluster)
     eventually(lambda: not cluster.run("get", "node-res-topo", name, ok=False).returncode)
     found = cluster.get("node-res-topo", name)
@@ -70,7 +70,7 @@ def test_the_nodes_topology_is_reported(cluster: Cluster, eventually: Eventually
     told = {key: json.loads(text) for key, text in found["metadata"]["annotations"].items()}
     capacity = cluster.get("node", name)["status"]["capacity"]["cpu"]
     assert len(told["node.koordinator.sh/cpu-topology"]["detail"]) == int(capacity)
-    assert "policy" in told["kubelet.koordinator.sh/cpu-manager-policy"], "koordlet asked the kubelet"
+    assert "policy" in told["kubelet.koordinator.sh/cpu-manager-policy"], "koordlet read the kubelet's configuration"
 
 
 SAMPLES: dict[str, dict[str, Any]] = {
@@ -82,7 +82,7 @@ SAMPLES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("kind", SAMPLES)
-def test_custom_resources_live_a_whole_life(cluster: Cluster, kind: str):
+def test_custom_resources_can_be_created_changed_and_deleted(cluster: Cluster, kind: str):
     resource = next(r for r in CUSTOM if r.kind == kind)
     name = f"{cluster.namespace}-{kind.lower()}"
     what = f"{resource.plural}.{resource.group}"
@@ -118,10 +118,10 @@ def test_schema_errors_name_the_field(cluster: Cluster, kind: str, body: dict[st
     assert "invalid" in refused.stderr.lower()
 
 
-def test_a_pod_runs_logs_and_leaves_gracefully(cluster: Cluster, eventually: Eventually):
+def test_a_pod_runs_logs_and_terminates_gracefully(cluster: Cluster, eventually: Eventually):
     cluster.apply(pod(cluster, "hello", "echo hello from $HOSTNAME; exec sleep 600"))
     cluster.run("wait", "--for=condition=Ready", "pod/hello", "--timeout=150s")
-    eventually(lambda: "hello from hello" in cluster.run("logs", "hello").stdout)  # Ready is before its first word
+    eventually(lambda: "hello from hello" in cluster.run("logs", "hello").stdout)  # Ready comes before its first output
     runtime = cluster.get("node", node(cluster))["status"]["nodeInfo"]["containerRuntimeVersion"].partition("://")[0]
     (status,) = cluster.get("pod", "hello")["status"]["containerStatuses"]
     assert status["containerID"].startswith(f"{runtime}://")
@@ -129,7 +129,7 @@ def test_a_pod_runs_logs_and_leaves_gracefully(cluster: Cluster, eventually: Eve
     eventually(lambda: "Started container main" in cluster.run("describe", "pod", "hello").stdout)
     watching = cluster.start("get", "pods", "-w", "--no-headers", "--request-timeout=120s")
     assert watching.stdout is not None
-    assert "hello" in watching.stdout.readline(), "it has the list, and watches from there"
+    assert "hello" in watching.stdout.readline(), "it has the list, and watches from its version"
     cluster.run("delete", "pod", "hello", "--wait", "--timeout=120s")
     assert any("Terminating" in line for line in watching.stdout)
     watching.terminate()
@@ -219,8 +219,8 @@ SERVICE = "while :; do i=0; while [ $i -lt 3000 ]; do i=$((i + 1)); done; sleep 
 BURN = "while :; do :; done"
 
 
-def test_a_victim_is_told_of_its_neighbour(cluster: Cluster, eventually: Eventually):
-    """An Event on the pod, and a line in NodeMetric. Who else uses the machine is not ours to say, so no name here."""
+def test_a_victim_gets_an_event_about_its_interference(cluster: Cluster, eventually: Eventually):
+    """An Event on the pod, and an entry in NodeMetric. Other workloads may use the machine: no culprit is checked."""
     victim = pod(cluster, "victim", f"exec taskset -c 0 sh -c '{SERVICE}'")
     victim["metadata"]["labels"]["koordinator.sh/qosClass"] = "LS"
     victim["spec"]["priorityClassName"] = "koord-prod"
@@ -249,8 +249,8 @@ def test_a_victim_is_told_of_its_neighbour(cluster: Cluster, eventually: Eventua
         cluster.run("delete", *all_three, "--wait", "--timeout=120s")
 
 
-def test_a_profile_makes_pods_best_effort_and_wrong_ones_are_refused(cluster: Cluster, eventually: Eventually):
-    """What koord-manager's webhooks do, as kubectl sees it. Nothing runs: a node may lend nothing just now."""
+def test_a_profile_makes_pods_best_effort_and_invalid_pods_are_rejected(cluster: Cluster, eventually: Eventually):
+    """The effect of koord-manager's webhooks in kubectl. No pod runs: the node may have no overcommitted resources."""
     profile = {
         "apiVersion": "config.koordinator.sh/v1alpha1",
         "kind": "ClusterColocationProfile",

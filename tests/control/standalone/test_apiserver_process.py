@@ -26,12 +26,12 @@ async def start(*arguments: str) -> asyncio.subprocess.Process:
 
 
 async def serve(folder: Path) -> tuple[asyncio.subprocess.Process, Any, str]:
-    """A running server, a session that talks to it, its address."""
+    """A running server, a client session, and its address."""
     kubeconfig = folder / "admin.kubeconfig"
     kubeconfig.unlink(missing_ok=True)
     process = await start("--data-dir", str(folder), "--secure-port=0")
     async with asyncio.timeout(60):
-        while not kubeconfig.exists():  # written by the other process when it serves
+        while not kubeconfig.exists():  # written by the other process when it is ready
             assert process.returncode is None
             await asyncio.sleep(0.02)
     config = yaml.safe_load(kubeconfig.read_text())
@@ -41,7 +41,7 @@ async def serve(folder: Path) -> tuple[asyncio.subprocess.Process, Any, str]:
     return process, session, config["clusters"][0]["cluster"]["server"]
 
 
-async def test_kill_9_loses_no_answered_write_and_watches_go_on(tmp_path: Path) -> None:
+async def test_kill_9_loses_no_acknowledged_write_and_watches_resume(tmp_path: Path) -> None:
     process, session, url = await serve(tmp_path / "d")
     answered: dict[str, str] = {}
 
@@ -90,8 +90,8 @@ async def test_kill_9_loses_no_answered_write_and_watches_go_on(tmp_path: Path) 
     assert process.returncode == 0
 
 
-async def test_a_full_disk_refuses_writes_only_and_for_as_long_as_it_is_full(tmp_path: Path) -> None:
-    """A limit on the size of the server's files stands for the disk: the kernel refuses the same system calls."""
+async def test_a_full_disk_fails_only_writes_until_there_is_space(tmp_path: Path) -> None:
+    """A limit of the size of the server's files replaces the full disk: the same system calls fail."""
     process, session, url = await serve(tmp_path / "d")
 
     async def create(name: str) -> tuple[int, Any]:
@@ -144,7 +144,7 @@ async def test_a_damaged_database_is_named_at_the_start(tmp_path: Path) -> None:
     assert b"Traceback" not in errors
 
 
-async def test_sigterm_leaves_a_folded_database_and_no_lock(tmp_path: Path) -> None:
+async def test_sigterm_merges_the_wal_and_releases_the_lock(tmp_path: Path) -> None:
     process, session, url = await serve(tmp_path / "d")
     async with session.get(f"{url}/readyz") as response:
         assert await response.text() == "ok"
@@ -168,7 +168,7 @@ async def test_sigterm_leaves_a_folded_database_and_no_lock(tmp_path: Path) -> N
         (["--data-dir=x", "--durability=none"], b"durability"),
     ],
 )
-async def test_bad_command_lines(arguments: list[str], text: bytes) -> None:
+async def test_invalid_command_lines_are_rejected(arguments: list[str], text: bytes) -> None:
     process = await start(*arguments)
     _, errors = await asyncio.wait_for(process.communicate(), 60)
     assert process.returncode == 2

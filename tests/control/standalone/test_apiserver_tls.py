@@ -1,4 +1,4 @@
-"""Keys and certificates of the data directory: made once, renewed when stale, refused by name when damaged."""
+"""Keys and certificates of the data directory: made once, renewed before expiry, errors that name damaged files."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_the_serving_certificate_follows_addresses_and_time(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("name", ["ca.crt", "ca.key", "apiserver.key"])
-def test_damage_is_named(tmp_path: Path, name: str) -> None:
+def test_damaged_files_are_named(tmp_path: Path, name: str) -> None:
     ensure_pki(tmp_path, ("127.0.0.1",), NOW)
     (tmp_path / name).write_text("not PEM")
     with pytest.raises(PkiError, match=name):

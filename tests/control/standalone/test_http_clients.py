@@ -1,4 +1,4 @@
-"""The official Python clients against the server: CRUD, watch and leader election, sync and aio."""
+"""The official Python clients with the server: CRUD, watch and leader election, sync and asyncio."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ async def test_sync_watch(server: ApiServer) -> None:
 
 
 async def test_aio_leader_election_over_a_lease(aio: Any, until: Any) -> None:
-    # The client's own create passes a parameter that the client itself refuses, so the free lease is made here.
+    # The client's own create passes a parameter that the client itself rejects, so the free lease is made here.
     free = {"metadata": {"name": "elect"}, "spec": {}}
     await kubernetes.aio.client.CoordinationV1Api(aio).create_namespaced_lease("default", free)
     leading: list[str] = []
@@ -102,7 +102,7 @@ async def test_aio_leader_election_over_a_lease(aio: Any, until: Any) -> None:
 
         config = aio_config.Config(
             AioLeaseLock("elect", "default", name, aio),
-            lease_duration=8,  # a machine that stands still for less ends no leadership
+            lease_duration=8,  # a machine that pauses for less time does not end the leadership
             renew_deadline=6,
             retry_period=1,
             onstarted_leading=lead,
@@ -114,7 +114,7 @@ async def test_aio_leader_election_over_a_lease(aio: Any, until: Any) -> None:
         return len(leading) >= count
 
     await until(lambda: leaders(1))
-    # It dies without letting go, so that the other has to wait for the lease to end.
+    # It ends without a release, so that the other one has to wait for the lease to expire.
     tasks[0 if leading[0] == "one" else 1].cancel()
     await until(lambda: leaders(2))
     assert sorted(leading) == ["one", "two"]

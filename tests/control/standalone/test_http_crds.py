@@ -60,7 +60,7 @@ async def answers(http: Any, path: str, status: int) -> bool:
 
 async def soon(check: Callable[[], Awaitable[Any]]) -> None:
     async with asyncio.timeout(60):
-        while not await check():  # noqa: ASYNC110 - what is waited for happens in the server
+        while not await check():  # noqa: ASYNC110 - the awaited change happens in the server
             await asyncio.sleep(0.01)
 
 
@@ -70,7 +70,7 @@ async def establish(http: Any, body: dict[str, Any]) -> None:
     await soon(lambda: established(http, body["metadata"]["name"]))
 
 
-async def test_a_crd_serves_its_kind_and_takes_it_away(http: Any) -> None:
+async def test_a_crd_adds_and_removes_its_kind(http: Any) -> None:
     assert (await http("GET", THINGS)).status == 404
     await establish(http, crd(shortNames=["th"]))
     assert await conditions(http, "things.t.example.com") == {"NamesAccepted": "True", "Established": "True"}
@@ -111,7 +111,7 @@ async def test_objects_are_pruned_defaulted_and_validated(http: Any) -> None:
     assert {c["field"] for c in bad.body["details"]["causes"]} == {"spec.size", "spec.colour"}
 
 
-async def test_status_is_apart_and_generation_counts(http: Any) -> None:
+async def test_status_is_separate_and_generation_counts(http: Any) -> None:
     await establish(http, crd())
     made = (await http("POST", THINGS, {**thing("a", size=1), "status": {"x": 1}})).body
     assert "status" not in made
@@ -178,7 +178,7 @@ async def test_scale_of_a_custom_kind(http: Any) -> None:
     assert (await http("GET", f"{THINGS}/a")).body["spec"]["replicas"] == 5
 
 
-async def test_taken_names_are_not_accepted(http: Any) -> None:
+async def test_names_in_use_are_not_accepted(http: Any) -> None:
     await establish(http, crd(shortNames=["th"]))
     other = crd(plural="others", kind="Other", shortNames=["th"])
     assert (await http("POST", CRDS, other)).status == 201
@@ -194,7 +194,7 @@ async def test_taken_names_are_not_accepted(http: Any) -> None:
         ({"spec": {"group": "t.example.com", "names": {"plural": "things"}}}, "spec.names.kind"),
     ],
 )
-async def test_bad_crds_are_refused(http: Any, change: dict[str, Any], field: str) -> None:
+async def test_invalid_crds_are_rejected(http: Any, change: dict[str, Any], field: str) -> None:
     refused = await http("POST", CRDS, {**crd(), **change})
     assert (refused.status, refused.body["reason"]) == (422, "Invalid")
     assert field in {c["field"] for c in refused.body["details"]["causes"]}

@@ -77,7 +77,7 @@ async def test_create_get_update_delete(http: Any) -> None:
         ("GET", "/api/v1/nodes/x/proxy/healthz", 404, "NotFound"),
     ],
 )
-async def test_refusals(http: Any, method: str, path: str, status: int, reason: str) -> None:
+async def test_invalid_requests_are_rejected(http: Any, method: str, path: str, status: int, reason: str) -> None:
     answer = await http(method, path, {} if method in ("POST", "PUT") else None)
     assert (answer.status, answer.body["reason"], answer.body["status"]) == (status, reason, "Failure")
     assert answer.body["code"] == status
@@ -137,16 +137,16 @@ async def test_strategic_patch_merges_containers_by_name(http: Any) -> None:
 
 
 @pytest.mark.parametrize("value", [True, "1", 1.5])
-async def test_a_value_equal_to_the_old_one_but_of_another_type_is_refused(http: Any, value: Any) -> None:
-    """What a patch leaves as it was isn't read again; 1 and True are equal in Python, but not the same."""
+async def test_a_value_of_another_type_is_rejected_even_if_python_calls_it_equal(http: Any, value: Any) -> None:
+    """Unchanged fields of a patch aren't validated again; 1 and True are equal in Python, but not in JSON."""
     await http("POST", DEPLOYS, deployment("d", 1))
     patch = {"metadata": {"labels": {"a": "b"}}, "spec": {"replicas": value}}
     answer = await http("PATCH", f"{DEPLOYS}/d", patch, content_type="application/merge-patch+json")
     assert (answer.status, "Deployment.spec.replicas" in answer.body["message"]) == (400, True), answer.text
 
 
-async def test_a_patch_is_read_where_it_changes_something(http: Any) -> None:
-    """Unknown fields, nulls and quantities, at the top, in metadata and below."""
+async def test_changed_fields_of_a_patch_are_validated(http: Any) -> None:
+    """Unknown fields, nulls and quantities, at the top level, in metadata and below."""
     await http("POST", PODS, pod("p"))
     patch = [
         {"op": "add", "path": "/junk", "value": 1},
@@ -169,7 +169,7 @@ async def test_a_patch_is_read_where_it_changes_something(http: Any) -> None:
     assert (strict.status, 'unknown field "metadata.junk"' in strict.body["message"]) == (400, True)
 
 
-async def test_patch_refusals(http: Any) -> None:
+async def test_invalid_patches_are_rejected(http: Any) -> None:
     await http("POST", CMS, cm("a"))
     assert (await http("PATCH", f"{CMS}/a", {}, content_type="application/json")).status == 415
     assert (await http("PATCH", f"{CMS}/a", {}, content_type="application/json-patch+json")).status == 400
@@ -212,7 +212,7 @@ async def test_scale(http: Any) -> None:
     assert (bad.status, bad.body["details"]["causes"][0]["field"]) == (422, "spec.replicas")
 
 
-async def test_binding_gives_a_pod_its_node_once(http: Any) -> None:
+async def test_binding_assigns_a_pod_once(http: Any) -> None:
     await http("POST", PODS, pod("p"))
     binding = {"metadata": {"name": "p", "annotations": {"k": "v"}}, "target": {"kind": "Node", "name": "n1"}}
     bound = await http("POST", f"{PODS}/p/binding", binding)
@@ -266,7 +266,7 @@ async def test_tables_and_metadata_views(http: Any) -> None:
     assert (proto.status, proto.body["reason"]) == (406, "NotAcceptable")
 
 
-async def test_big_answers_are_compressed(http: Any, server: ApiServer) -> None:
+async def test_large_responses_are_compressed(http: Any, server: ApiServer) -> None:
     for i in range(3):
         await http("POST", CMS, cm(f"big{i}", x="x" * 100_000))
     headers = {"Authorization": f"Bearer {server.admin_token}", "Accept-Encoding": "gzip"}
@@ -307,7 +307,7 @@ async def test_health_version_and_metrics(http: Any) -> None:
     assert 'apiserver_storage_objects{resource="namespaces"} 4.0' in metrics
 
 
-async def test_discovery_old_and_aggregated(http: Any) -> None:
+async def test_discovery_unaggregated_and_aggregated(http: Any) -> None:
     core = (await http("GET", "/api/v1")).body
     pods = next(r for r in core["resources"] if r["name"] == "pods")
     assert (pods["shortNames"], pods["categories"], pods["namespaced"]) == (["po"], ["all"], True)
@@ -357,7 +357,7 @@ async def test_audit_log(tmp_path: Any, connect: Any) -> None:
     assert server.admin_token not in log.read_text()
 
 
-async def test_requests_are_answered_when_the_audit_log_is_full(tmp_path: Any, connect: Any) -> None:
+async def test_requests_succeed_when_the_audit_log_is_full(tmp_path: Any, connect: Any) -> None:
     async with ApiServer(tmp_path / "data", audit_log=Path("/dev/full")) as server:
         client = connect(server)
         assert (await client("POST", CMS, cm("a"))).status == 201
@@ -365,7 +365,7 @@ async def test_requests_are_answered_when_the_audit_log_is_full(tmp_path: Any, c
         await client.session.close()
 
 
-async def test_upkeep_goes_on_after_a_failure(
+async def test_maintenance_continues_after_a_failure(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch, until: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("control.standalone.apiserver.server.MAINTAIN_SECONDS", 0.01)

@@ -1,4 +1,4 @@
-"""Requests that end at a node's kubelet: container logs and nodes/proxy, through a TLS server that plays it."""
+"""Requests forwarded to a node's kubelet (container logs and nodes/proxy), with a fake kubelet over TLS."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PODS = "/api/v1/namespaces/default/pods"
 
 @pytest.fixture
 async def kubelet(tmp_path: Path) -> AsyncIterator[Any]:
-    """Records what it is asked; answers the log with its own request."""
+    """Records the requests; the response to a log request is the request itself."""
     asked: list[tuple[str, str]] = []
 
     async def answer(request: web.BaseRequest) -> web.Response:
@@ -78,7 +78,7 @@ async def test_logs_come_from_the_kubelet_with_the_servers_token(http: Any, serv
         ("?container=broken", {"nodeName": "n"}, 404, "no such container"),
     ],
 )
-async def test_what_can_go_wrong_with_logs(
+async def test_log_errors_are_reported(
     http: Any, server: ApiServer, kubelet: Any, query: str, spec: dict[str, str], status: int, text: str
 ) -> None:
     await node(http, kubelet[0])
@@ -88,7 +88,7 @@ async def test_what_can_go_wrong_with_logs(
     assert text in answer.body["message"]
 
 
-async def test_a_kubelet_that_is_away_is_named(http: Any, server: ApiServer) -> None:
+async def test_an_unavailable_kubelet_is_named(http: Any, server: ApiServer) -> None:
     await node(http, 1)
     await pod(server, nodeName="n")
     answer = await http("GET", f"{PODS}/p/log?container=main")
@@ -96,7 +96,7 @@ async def test_a_kubelet_that_is_away_is_named(http: Any, server: ApiServer) -> 
     assert 'error trying to reach the kubelet of node "n" at https://127.0.0.1:1' in answer.body["message"]
 
 
-async def test_exec_says_that_it_is_not_served(http: Any, server: ApiServer) -> None:
+async def test_exec_is_not_served(http: Any, server: ApiServer) -> None:
     await pod(server)
     answer = await http("POST", f"{PODS}/p/exec?command=ls")
     assert (answer.status, answer.body["message"]) == (501, "pods/exec is not served by this API server")

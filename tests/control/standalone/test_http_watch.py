@@ -23,7 +23,7 @@ def cm(name: str, labels: dict[str, str] | None = None, **data: str) -> dict[str
 async def http(server: ApiServer, connect: Any, until: Any) -> AsyncIterator[Any]:
     client = connect(server)
     assert (await client("POST", "/api/v1/namespaces", {"metadata": {"name": "t"}})).status == 201
-    # The namespace's own furnishings arrive in their own time: out of the way before versions are compared.
+    # The namespace's default objects are created asynchronously: wait for them before versions are compared.
 
     async def furnished() -> bool:
         return bool((await client("GET", f"{CMS}/kube-root-ca.crt")).status == 200)
@@ -55,7 +55,7 @@ async def revision(http: Any) -> str:
     return str((await http("GET", CMS)).body["metadata"]["resourceVersion"])
 
 
-async def test_from_a_version_exactly_the_difference_comes(http: Any) -> None:
+async def test_a_watch_from_a_version_has_exactly_the_difference(http: Any) -> None:
     await http("POST", CMS, cm("before"))
     rv = await revision(http)
     await http("POST", CMS, cm("a"))
@@ -69,7 +69,7 @@ async def test_from_a_version_exactly_the_difference_comes(http: Any) -> None:
 
 
 @pytest.mark.parametrize("query", ["", "&resourceVersion=0"])
-async def test_without_a_version_the_present_comes_first(http: Any, query: str) -> None:
+async def test_a_watch_without_version_starts_with_the_present_objects(http: Any, query: str) -> None:
     await http("POST", CMS, cm("a"))
     watch = http.watch(f"{CMS}?watch=1&{NO_CA}{query}")
     assert brief([await anext(watch)]) == [("ADDED", "a")]
@@ -89,7 +89,7 @@ async def test_initial_events_end_with_a_marked_bookmark(http: Any) -> None:
     assert (refused.status, refused.body["reason"]) == (422, "Invalid")
 
 
-async def test_selectors_see_objects_come_and_go(http: Any) -> None:
+async def test_selectors_report_objects_that_enter_and_leave(http: Any) -> None:
     rv = await revision(http)
     await http("POST", CMS, cm("a", {"x": "1"}))
     await http("PUT", f"{CMS}/a", cm("a", {"x": "1"}, k="v"))
@@ -115,7 +115,7 @@ async def test_bookmarks_and_timeouts(tmp_path: Path, connect: Any) -> None:
             "apiVersion": "v1",
             "metadata": {"resourceVersion": str(server.store.revision), "creationTimestamp": None},
         }
-        assert {e["type"] async for e in client.watch(f"{path}&timeoutSeconds=1")} <= {"BOOKMARK"}, "and it ends"
+        assert {e["type"] async for e in client.watch(f"{path}&timeoutSeconds=1")} <= {"BOOKMARK"}, "and the watch ends"
         silent = "/api/v1/nodes?watch=1&resourceVersion=1&timeoutSeconds=1"
         assert [e async for e in client.watch(silent)] == []
         await client.session.close()
@@ -134,7 +134,7 @@ async def test_compacted_and_unknown_versions_expire(http: Any, server: ApiServe
     assert (exact.status, exact.body["reason"]) == (410, "Expired")
 
 
-async def test_a_watcher_too_slow_for_the_history_is_told(http: Any, server: ApiServer) -> None:
+async def test_a_watcher_behind_the_history_gets_410(http: Any, server: ApiServer) -> None:
     rv = await revision(http)
     watch = http.watch(f"{CMS}?watch=1&resourceVersion={rv}")
     await http("POST", CMS, cm("a"))
@@ -146,16 +146,16 @@ async def test_a_watcher_too_slow_for_the_history_is_told(http: Any, server: Api
     assert resumed[0]["object"]["reason"] == "Expired"
 
 
-async def test_a_client_that_reads_nothing_is_cut_off(
+async def test_the_connection_of_a_client_that_reads_nothing_is_closed(
     http: Any, server: ApiServer, until: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("control.standalone.http.resources.STALL_SECONDS", 3.0)  # to be seen before
-    for i in range(12):  # more than the kernel holds for a connection
+    monkeypatch.setattr("control.standalone.http.resources.STALL_SECONDS", 3.0)  # to be observed before
+    for i in range(12):  # more than the kernel buffers for a connection
         assert (await http("POST", CMS, cm(f"big-{i}", v="x" * 1_000_000))).status == 201
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port, ssl=http.context, limit=1024)
     request = f"GET {CMS}?watch=1 HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {server.admin_token}\r\n\r\n"
     writer.write(request.encode())
-    await reader.readline()  # it has begun; beyond `limit` the stream reads no further
+    await reader.readline()  # it has started; beyond `limit` the stream reads no more
 
     def watches() -> str:
         return next(line for line in server.metrics.text().decode().splitlines() if line.startswith("apiserver_longr"))
@@ -182,7 +182,7 @@ async def test_tables_in_a_watch_name_their_columns_once(http: Any) -> None:
     assert second["object"]["rows"][0]["cells"][:2] == ["b", 1]
 
 
-async def test_pages_show_one_moment(http: Any) -> None:
+async def test_pages_show_one_snapshot(http: Any) -> None:
     for name in "abcde":
         await http("POST", CMS, cm(name))
     first = (await http("GET", f"{CMS}?limit=2")).body
@@ -201,7 +201,7 @@ async def test_pages_show_one_moment(http: Any) -> None:
     assert names == ["c", "d", "e", "kube-root-ca.crt"]
 
 
-async def test_an_expired_page_offers_to_go_on(http: Any, server: ApiServer) -> None:
+async def test_an_expired_page_has_a_token_to_continue(http: Any, server: ApiServer) -> None:
     for name in "abc":
         await http("POST", CMS, cm(name))
     token = (await http("GET", f"{CMS}?limit=1")).body["metadata"]["continue"]
@@ -214,7 +214,7 @@ async def test_an_expired_page_offers_to_go_on(http: Any, server: ApiServer) -> 
     assert [o["metadata"]["name"] for o in rest.body["items"]] == ["aa", "b", "c", "kube-root-ca.crt"]
 
 
-async def test_exact_lists_show_the_past(http: Any) -> None:
+async def test_exact_lists_show_an_older_version(http: Any) -> None:
     await http("POST", CMS, cm("a"))
     rv = await revision(http)
     await http("DELETE", f"{CMS}/a")

@@ -1,4 +1,4 @@
-"""The stock kubectl against the server: what people type every day."""
+"""The unmodified kubectl with the server: common commands."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ spec:
 
 @pytest.fixture
 async def ready(kubectl: Any, http: Any, until: Any) -> Any:
-    """kubectl on a server whose default namespace is furnished, so that pods can be made."""
+    """kubectl on a server whose default namespace has its default objects, so that pods can be created."""
 
     async def furnished() -> bool:
         return bool((await http("GET", "/api/v1/namespaces/default/serviceaccounts/default")).status == 200)

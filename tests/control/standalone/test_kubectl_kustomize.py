@@ -1,4 +1,4 @@
-"""kubectl apply -k of a CRD and its objects, and what kubectl shows of custom kinds."""
+"""kubectl apply -k of a CRD and its objects, and kubectl's output for custom kinds."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ async def applied(kubectl: Any, tmp_path: Path) -> Any:
     return kubectl
 
 
-async def test_custom_kinds_are_first_class(applied: Any) -> None:
+async def test_kubectl_handles_custom_kinds(applied: Any) -> None:
     overlay = applied.base.parent / "overlay"
     overlay.mkdir()
     (overlay / "metric.yaml").write_text(yaml.safe_dump(METRIC))

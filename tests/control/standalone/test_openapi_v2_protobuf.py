@@ -1,4 +1,4 @@
-"""OpenAPI v2 as protobuf: the bytes hold what the JSON holds, and the stock kubectl checks lists by them."""
+"""OpenAPI v2 as protobuf: the bytes have the content of the JSON, and kubectl validates lists with them."""
 
 from __future__ import annotations
 
@@ -117,12 +117,12 @@ def parse(data: bytes) -> Any:
     message.ParseFromString(data)
     again = message.SerializeToString(deterministic=True)
     message.DiscardUnknownFields()
-    assert message.SerializeToString(deterministic=True) == again, "fields that no client knows"
+    assert message.SerializeToString(deterministic=True) == again, "unknown fields"
     return message
 
 
 def read(value: Any) -> Any:
-    """A message as the JSON that it stands for."""
+    """The JSON of a message."""
     name = getattr(getattr(value, "DESCRIPTOR", None), "name", "")
     if not name:
         return value
@@ -130,7 +130,7 @@ def read(value: Any) -> Any:
         return yaml.load(value.yaml, Loader=YAML)
     fields = {field.name: item for field, item in value.ListFields()}
     if name in _UNIONS:
-        assert len(fields) <= 1  # none: false, which this descriptor can't tell from absent
+        assert len(fields) <= 1  # no field: false, which this descriptor can't distinguish from absent
         return read(next(iter(fields.values()), False))
     if name in ("TypeItem", "ItemsItem"):
         (only,) = next(iter(fields.values()))
@@ -150,15 +150,12 @@ def document(**parts: Any) -> dict[str, Any]:
     return {"swagger": "2.0", "info": {"title": "T", "version": "1"}, **parts}
 
 
-# ---- the encoder ---------------------------------------------------------------------------------------------
-
-
-def test_every_built_in_kind_comes_back_as_it_was() -> None:
+def test_every_built_in_kind_round_trips() -> None:
     documents = KindSchemas(BUILTINS).openapi(Kinds())
     assert read(parse(documents.v2_protobuf())) == json.loads(documents.v2())
 
 
-def test_what_kubectl_reads_is_where_it_looks() -> None:
+def test_the_fields_that_kubectl_reads_are_present() -> None:
     message = parse(KindSchemas(BUILTINS).openapi(Kinds()).v2_protobuf())
     paths = {entry.name: entry.value for entry in message.paths.path}
     patch = paths["/apis/apps/v1/namespaces/{namespace}/deployments/{name}"].patch
@@ -196,12 +193,12 @@ FULL = {
 }
 
 
-def test_every_keyword_of_a_schema_comes_back() -> None:
+def test_every_keyword_of_a_schema_round_trips() -> None:
     whole = document(definitions={"x": FULL, "y": {}})
     assert read(parse(encode(whole))) == whole
 
 
-def test_parameters_and_responses_of_each_shape_come_back() -> None:
+def test_parameters_and_responses_round_trip() -> None:
     whole = document(
         paths={
             "/a": {
@@ -222,7 +219,7 @@ def test_parameters_and_responses_of_each_shape_come_back() -> None:
     assert read(parse(encode(whole))) == whole
 
 
-def test_what_has_no_place_is_left_out() -> None:
+def test_keywords_without_a_field_are_left_out() -> None:
     assert read(
         parse(encode(document(definitions={"a": {"nullable": True, "title": "", "items": None, "enum": None}})))
     ) == document(definitions={"a": {}})
@@ -246,7 +243,7 @@ def test_what_has_no_place_is_left_out() -> None:
     ],
     ids=lambda case: str(case)[:40],
 )
-def test_a_value_that_cannot_be_is_named(schema: dict[str, Any], keyword: str) -> None:
+def test_an_invalid_value_is_named(schema: dict[str, Any], keyword: str) -> None:
     with pytest.raises(EncodeError, match=f"^{keyword}:"):
         encode(document(definitions={"a": schema}))
 
@@ -287,12 +284,10 @@ _SCHEMAS = st.recursive(
 
 
 @given(st.dictionaries(_TEXT, _SCHEMAS, max_size=3))
-def test_any_schema_comes_back(definitions: dict[str, Any]) -> None:
+def test_any_schema_round_trips(definitions: dict[str, Any]) -> None:
     whole = document(definitions=definitions)
     assert read(parse(encode(whole))) == whole
 
-
-# ---- the document of custom kinds ----------------------------------------------------------------------------
 
 SPEC: dict[str, Any] = {
     "type": "object",
@@ -315,7 +310,7 @@ CRD: dict[str, Any] = {
 THING = ResourceKind("example.org", ("v1",), "Thing", "things", "thing", custom=True, crd=CRD)
 
 
-def test_custom_kinds_join_and_leave_and_clients_may_send_what_the_server_takes() -> None:
+def test_the_v2_document_accepts_what_the_server_accepts() -> None:
     kinds = Kinds()
     documents = KindSchemas(BUILTINS).openapi(kinds)
     before = documents.v2_protobuf()
@@ -332,7 +327,7 @@ def test_custom_kinds_join_and_leave_and_clients_may_send_what_the_server_takes(
     assert documents.v2_protobuf() == before
 
 
-def test_a_custom_kind_that_says_nonsense_leaves_the_rest_alone() -> None:
+def test_an_invalid_custom_schema_does_not_affect_the_others() -> None:
     kinds = Kinds()
     documents = KindSchemas(BUILTINS).openapi(kinds)
     before = read(parse(documents.v2_protobuf()))["definitions"]
@@ -344,9 +339,6 @@ def test_a_custom_kind_that_says_nonsense_leaves_the_rest_alone() -> None:
     assert definitions.pop("org.example.v1.Thing") == {GVK: [gvk]}
     assert definitions.pop("org.example.v1.ThingList")["required"] == ["items"]
     assert definitions == before
-
-
-# ---- over HTTP -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -363,16 +355,16 @@ def test_a_custom_kind_that_says_nonsense_leaves_the_rest_alone() -> None:
         (f"application/json;q=0.5, {ASKED};q=0.9", OPENAPI_PROTOBUF),
     ],
 )
-def test_the_first_type_we_have_is_the_answer(accept: str, answer: str) -> None:
+def test_the_first_supported_type_is_used(accept: str, answer: str) -> None:
     assert openapi_type(accept) == answer
 
 
-def test_other_types_are_refused_with_those_we_have() -> None:
+def test_other_types_are_rejected_with_the_supported_ones() -> None:
     with pytest.raises(StatusError, match=re.escape(f"application/json, {OPENAPI_PROTOBUF}")):
         openapi_type("application/vnd.kubernetes.protobuf")
 
 
-async def test_the_server_answers_in_both_forms_with_tags(http: Any) -> None:
+async def test_the_server_responds_in_both_forms_with_etags(http: Any) -> None:
     async with http.session.get(
         http.server.url + "/openapi/v2", headers={"Accept": ASKED, "Authorization": f"Bearer {http.server.admin_token}"}
     ) as answer:
@@ -383,11 +375,9 @@ async def test_the_server_answers_in_both_forms_with_tags(http: Any) -> None:
     assert read(message) == plain.body
     same = await http("GET", "/openapi/v2", headers={"Accept": ASKED, "If-None-Match": tag})
     assert (same.status, same.text, same.headers["ETag"]) == (304, "", tag)
-    assert (await http("GET", "/openapi/v2", headers={"If-None-Match": tag})).status == 200, "JSON is another thing"
+    assert (await http("GET", "/openapi/v2", headers={"If-None-Match": tag})).status == 200, "JSON has another ETag"
     assert (await http("GET", "/openapi/v2", headers={"Accept": "text/html"})).status == 406
 
-
-# ---- stock kubectl -------------------------------------------------------------------------------------------
 
 POD = {
     "apiVersion": "v1",
@@ -418,7 +408,7 @@ def listed(*items: Any) -> str:
 
 @pytest.fixture
 async def ready(kubectl: Any, http: Any, until: Any) -> Any:
-    """kubectl on a server whose default namespace is furnished, so that pods can be made."""
+    """kubectl on a server whose default namespace has its default objects, so that pods can be created."""
 
     async def furnished() -> bool:
         return bool((await http("GET", "/api/v1/namespaces/default/serviceaccounts/default")).status == 200)
@@ -436,7 +426,7 @@ async def test_a_list_is_applied_or_created(ready: Any, verb: str) -> None:
 
 
 @pytest.mark.kubectl
-async def test_what_was_got_can_be_applied_again(ready: Any) -> None:
+async def test_the_output_of_get_can_be_applied_again(ready: Any) -> None:
     await ready("apply", "-f", "-", input=listed(config_map("a"), config_map("b"), POD))
     got = await ready("get", "cm/a", "cm/b", "pod/web", "-o", "yaml")
     assert yaml.safe_load(got)["kind"] == "List"
@@ -469,7 +459,7 @@ async def test_a_wrong_item_of_a_list_is_named_and_nothing_is_written(ready: Any
 
 @pytest.mark.kubectl
 @pytest.mark.parametrize("verb", ["apply", "create"])
-async def test_an_unknown_kind_is_called_so(ready: Any, verb: str) -> None:
+async def test_an_unknown_kind_is_reported(ready: Any, verb: str) -> None:
     alien = {"apiVersion": "example.org/v1", "kind": "Alien", "metadata": {"name": "x"}}
     out = await ready(verb, "-f", "-", input=yaml.safe_dump(alien), fails=True)
     assert 'resource mapping not found for name: "x" namespace: "" from "STDIN"' in out

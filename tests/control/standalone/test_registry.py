@@ -1,4 +1,4 @@
-"""The generic rules of writes, on the registry alone: metadata, conflicts, finalizers, graceful deletion."""
+"""The generic rules of writes, with the registry alone: metadata, conflicts, finalizers, graceful deletion."""
 
 from __future__ import annotations
 
@@ -96,7 +96,9 @@ async def test_generate_name_and_its_limits(registry: ObjectRegistry) -> None:
         pytest.param({"metadata": {"name": "a", "resourceVersion": "1"}}, "", "should not be set", id="rv"),
     ],
 )
-async def test_create_refuses(registry: ObjectRegistry, body: dict[str, Any], reason: str, text: str) -> None:
+async def test_invalid_creates_are_rejected(
+    registry: ObjectRegistry, body: dict[str, Any], reason: str, text: str
+) -> None:
     await refused(registry.create(CM, "default", body), reason, text)
     assert registry.list(CM) == []
 
@@ -143,7 +145,7 @@ async def test_generation_counts_spec_changes_and_status_is_isolated(registry: O
     assert (await registry.update(DEPLOY, "default", "d", labelled))["metadata"]["generation"] == 2
 
 
-async def test_a_write_that_changes_nothing_is_not_written(registry: ObjectRegistry) -> None:
+async def test_a_write_without_changes_is_not_stored(registry: ObjectRegistry) -> None:
     made = await registry.create(CM, "default", cm())
     again = await registry.update(CM, "default", "a", made)
     assert again["metadata"]["resourceVersion"] == made["metadata"]["resourceVersion"]
@@ -160,7 +162,7 @@ async def test_clients_cannot_write_system_fields(registry: ObjectRegistry) -> N
     assert "generation" not in after["metadata"]
 
 
-async def test_finalizers_hold_an_object(registry: ObjectRegistry) -> None:
+async def test_finalizers_keep_an_object(registry: ObjectRegistry) -> None:
     made = await registry.create(CM, "default", cm(finalizers=["x.io/y"]))
     obj, gone = await registry.delete(CM, "default", "a")
     assert not gone
@@ -200,7 +202,7 @@ async def test_delete_preconditions(registry: ObjectRegistry, precondition: dict
     assert registry.find(CM, "default", "a") is not None
 
 
-async def test_unbound_and_finished_pods_go_at_once(registry: ObjectRegistry) -> None:
+async def test_unbound_and_finished_pods_are_removed_at_once(registry: ObjectRegistry) -> None:
     await registry.create(POD, "default", pod())
     _, gone = await registry.delete(POD, "default", "p")
     assert gone
@@ -218,7 +220,7 @@ async def test_a_bound_pod_waits_for_its_kubelet(registry: ObjectRegistry, clock
     assert obj["metadata"]["deletionGracePeriodSeconds"] == 20
     assert obj["metadata"]["deletionTimestamp"] == "2023-11-14T22:13:40Z"
     clock.now += 3
-    obj, gone = await registry.delete(POD, "default", "p")  # asking again changes nothing
+    obj, gone = await registry.delete(POD, "default", "p")  # a second delete changes nothing
     assert (gone, obj["metadata"]["deletionTimestamp"]) == (False, "2023-11-14T22:13:40Z")
     obj, gone = await registry.delete(POD, "default", "p", options=DeletionOptions(grace_period_seconds=60))
     assert obj["metadata"]["deletionGracePeriodSeconds"] == 20  # a grace period can only be shortened
@@ -285,7 +287,7 @@ async def test_qos_class_is_that_of_amounts_after_admission(
     assert made["status"] == {"phase": "Pending", "qosClass": qos}
 
 
-async def test_secrets_take_string_data(registry: ObjectRegistry) -> None:
+async def test_secrets_accept_string_data(registry: ObjectRegistry) -> None:
     made = await registry.create(SECRET, "default", {"metadata": {"name": "s"}, "stringData": {"a": "b"}})
     assert (made["data"], made["type"]) == ({"a": "Yg=="}, "Opaque")
     assert "stringData" not in made
@@ -296,7 +298,7 @@ async def test_immutable_configmaps(registry: ObjectRegistry) -> None:
     await refused(registry.update(CM, "default", "a", {**made, "data": {}}), "Invalid", "field is immutable when")
 
 
-async def test_two_views_of_events(registry: ObjectRegistry) -> None:
+async def test_events_have_two_api_forms(registry: ObjectRegistry) -> None:
     core = {
         "metadata": {"name": "e"},
         "involvedObject": {"kind": "Pod", "name": "p"},
@@ -313,8 +315,8 @@ async def test_two_views_of_events(registry: ObjectRegistry) -> None:
     assert registry.get("/events", "default", "e")["message"] == "bye"
 
 
-async def test_a_write_overtaken_during_admission_starts_again(registry: ObjectRegistry) -> None:
-    """Without a resourceVersion the change is made to the newer state; with one it is a conflict."""
+async def test_a_write_with_a_concurrent_change_is_repeated(registry: ObjectRegistry) -> None:
+    """Without a resourceVersion the change is applied to the newer state; with one it is a conflict."""
     made = await registry.create(CM, "default", cm())
 
     class Slow(OpenAdmission):
@@ -339,7 +341,7 @@ async def test_a_write_overtaken_during_admission_starts_again(registry: ObjectR
     assert made["data"] == {"k": "v"}
 
 
-async def test_concurrent_counters_lose_no_update(registry: ObjectRegistry) -> None:
+async def test_concurrent_increments_lose_no_update(registry: ObjectRegistry) -> None:
     class Yield(OpenAdmission):
         async def mutate(self, request: AdmissionAttributes) -> None:
             await asyncio.sleep(0)
@@ -361,7 +363,7 @@ async def test_concurrent_counters_lose_no_update(registry: ObjectRegistry) -> N
     assert registry.get(CM, "default", "n")["data"] == {"n": "20"}
 
 
-async def test_watch_gives_present_objects_then_changes(registry: ObjectRegistry) -> None:
+async def test_watch_returns_present_objects_then_changes(registry: ObjectRegistry) -> None:
     await registry.create(CM, "default", cm("a"))
     seen: list[tuple[str, str]] = []
 
@@ -384,8 +386,8 @@ async def test_watch_gives_present_objects_then_changes(registry: ObjectRegistry
             raise AssertionError("a compacted version must not be watchable")
 
 
-async def test_a_watcher_of_a_quiet_kind_is_not_left_behind_by_compaction(registry: ObjectRegistry) -> None:
-    """Or every controller would list anew whenever one of its rare objects changes."""
+async def test_a_watcher_of_an_unchanged_kind_does_not_expire(registry: ObjectRegistry) -> None:
+    """Otherwise every controller would list again after each change of a rarely changing kind."""
     seen: list[str] = []
 
     async def follow() -> None:

@@ -1,4 +1,4 @@
-"""Label and field selectors, printing helpers and other pure parts of the API server."""
+"""Label and field selectors, formatting functions and other pure parts of the API server."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_field_selectors(key: str, selector: str, obj: dict[str, Any], expected:
     assert matcher(obj) is expected
 
 
-def test_unknown_field_labels_are_refused() -> None:
+def test_unknown_field_labels_are_rejected() -> None:
     kind = KINDS.get("/pods")
     assert kind is not None
     with pytest.raises(StatusError, match=r"field label not supported: spec\.foo"):
@@ -117,7 +117,7 @@ def test_json_paths(path: str, values: list[Any]) -> None:
     assert compile_path(path)(DOC) == values
 
 
-def test_unsupported_json_paths_say_where() -> None:
+def test_unsupported_json_paths_name_the_position() -> None:
     with pytest.raises(JsonPathError, match=r"\[1:2\]"):
         compile_path(".a[1:2]")
 

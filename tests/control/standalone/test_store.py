@@ -1,4 +1,4 @@
-"""The store: versions, replay from any version, snapshots, compaction, durability over kill -9."""
+"""The store: versions, replay from any version, snapshots, compaction, durability after kill -9."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_lists_are_ordered_and_limited_to_a_namespace() -> None:
     assert [o["metadata"]["name"] for o in store.list(KEY, "a")] == ["y", "z"]
 
 
-def test_compare_and_swap_refuses_other_versions() -> None:
+def test_compare_and_swap_rejects_other_versions() -> None:
     store = ObjectStore(None)
     rv = put(store, "a")
     with pytest.raises(VersionMismatch):
@@ -85,7 +85,7 @@ async def test_writes_of_one_turn_share_a_commit_and_watchers_see_them_after_it(
     store.close()
 
 
-async def test_wait_wakes_on_the_key_alone() -> None:
+async def test_wait_wakes_only_for_its_key() -> None:
     store = ObjectStore(None)
     waiting = asyncio.create_task(store.wait(KEY, 5))
     other = asyncio.create_task(store.wait("/secrets", 0.05))
@@ -95,7 +95,7 @@ async def test_wait_wakes_on_the_key_alone() -> None:
     assert await other is False
 
 
-async def test_a_refused_commit_is_taken_back_and_told(tmp_path: Path) -> None:
+async def test_a_failed_commit_is_undone_and_reported(tmp_path: Path) -> None:
     store = ObjectStore(tmp_path / "s.db")
     put(store, "a", 1)
     broken = store._db
@@ -108,7 +108,7 @@ async def test_a_refused_commit_is_taken_back_and_told(tmp_path: Path) -> None:
     assert store.revision == 1
     assert "disk full" in (store.healthy or "")
     store._db = broken
-    assert put(store, "b") == 4, "versions of writes that were taken back are not given out again"
+    assert put(store, "b") == 4, "versions of undone writes are not used again"
     assert [e.rv for e in store.since(KEY, 1)] == [4]
     assert store.healthy is None
     store.close()
@@ -117,8 +117,8 @@ async def test_a_refused_commit_is_taken_back_and_told(tmp_path: Path) -> None:
     again.close()
 
 
-async def test_writes_behind_one_that_filled_the_disk_are_refused_with_it(tmp_path: Path) -> None:
-    """SQLite takes back the whole transaction when the disk is full; what follows must not be committed alone."""
+async def test_writes_after_one_that_filled_the_disk_fail_with_it(tmp_path: Path) -> None:
+    """SQLite rolls the whole transaction back when the disk is full; later writes must not be committed alone."""
     store = ObjectStore(tmp_path / "s.db")
     store.put(KEY, "default", "a", obj("a"), None)
     store._db.execute("ROLLBACK")  # as SQLite does on SQLITE_FULL
@@ -134,7 +134,7 @@ async def test_writes_behind_one_that_filled_the_disk_are_refused_with_it(tmp_pa
     again.close()
 
 
-async def test_a_refused_compaction_leaves_no_hole_and_is_made_up_for(tmp_path: Path) -> None:
+async def test_a_failed_compaction_leaves_no_gap_and_is_repeated(tmp_path: Path) -> None:
     store = ObjectStore(tmp_path / "s.db", retention_events=2)
     for i in range(6):
         put(store, "a", i)
@@ -150,7 +150,7 @@ async def test_a_refused_compaction_leaves_no_hole_and_is_made_up_for(tmp_path: 
     store.close()
 
 
-async def test_load_without_a_pause_does_not_grow_the_wal_for_ever(
+async def test_continuous_load_does_not_grow_the_wal_without_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("control.standalone.store.WAL_LIMIT_BYTES", 100_000)
@@ -168,7 +168,7 @@ async def test_load_without_a_pause_does_not_grow_the_wal_for_ever(
     again.close()
 
 
-def test_objects_are_limited_in_size_and_the_file_is_for_its_owner_only(tmp_path: Path) -> None:
+def test_objects_have_a_size_limit_and_the_file_is_private(tmp_path: Path) -> None:
     store = ObjectStore(tmp_path / "s.db")
     rv = put(store, "a", "x" * 1_500_000)
     with pytest.raises(TooLarge, match="at most 1572864"):
@@ -203,9 +203,9 @@ OPS = st.lists(
 
 @settings(max_examples=60, deadline=None)
 @given(OPS)
-def test_any_kept_version_replays_to_the_present_and_lists_as_it_was(ops: list[tuple[str, str, int]]) -> None:
-    """Against a list of dicts: the state after every version. Replaying events from any kept version over the
-    state of then gives the present; a snapshot at any kept version is the state of then; so also after a restart."""
+def test_every_kept_version_can_be_replayed_and_listed(ops: list[tuple[str, str, int]]) -> None:
+    """Compared with a list of dicts, the states after every version. Replaying events from any kept version over the
+    state at that version gives the present one; a snapshot has the state at its version; also after a restart."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "s.db"
         store = ObjectStore(path)
@@ -285,7 +285,7 @@ def test_retention_by_bytes() -> None:
     assert contents(store)["a"].startswith("19x")
 
 
-async def test_history_is_held_as_bytes_and_reads_as_before(tmp_path: Path) -> None:
+async def test_history_is_kept_encoded_and_reads_as_before(tmp_path: Path) -> None:
     clock = [1000.0]
     store = ObjectStore(tmp_path / "s.db", now=lambda: clock[0])
     put(store, "a", 1)

@@ -1,4 +1,4 @@
-"""What admission fills in and refuses, without webhooks."""
+"""Admission without webhooks: the fields it sets and the pods it rejects."""
 
 import pytest
 
@@ -79,13 +79,13 @@ async def test_priority_comes_from_the_class(store):
         ({"serviceAccountName": "x"}, 'error looking up service account ns/x: serviceaccount "x" not found'),
     ],
 )
-async def test_what_pods_are_refused_for(store, spec, message):
+async def test_pods_are_rejected_with_a_reason(store, spec, message):
     with pytest.raises(StatusError, match=message) as caught:
         await admit(store, **spec)
     assert (caught.value.code, caught.value.reason) == (403, "Forbidden")
 
 
-async def test_the_default_account_may_come_a_moment_later(store, monkeypatch):
+async def test_admission_waits_for_the_default_account(store, monkeypatch):
     put(store, "/namespaces", "new")
     sleeps = []
 
@@ -101,7 +101,7 @@ async def test_the_default_account_may_come_a_moment_later(store, monkeypatch):
     assert made.obj["spec"]["imagePullSecrets"] == [{"name": "s"}]
 
 
-async def test_mirror_pods_and_other_kinds_are_left_alone(store):
+async def test_mirror_pods_and_other_kinds_are_not_changed(store):
     mirror = {"metadata": {"name": "p", "annotations": {"kubernetes.io/config.mirror": "x"}}, "spec": {}}
     await AdmissionChain(store).mutate(request(mirror))
     assert mirror["spec"] == {}
@@ -110,7 +110,7 @@ async def test_mirror_pods_and_other_kinds_are_left_alone(store):
     assert config == {"metadata": {"name": "c"}}
 
 
-async def test_namespaces_must_be_there_and_stay(store):
+async def test_namespaces_must_exist_and_not_be_terminating(store):
     chain = AdmissionChain(store)
     with pytest.raises(StatusError) as caught:
         await chain.mutate(request(ns="nowhere"))

@@ -1,6 +1,6 @@
-"""Admission webhooks against a real HTTPS server with a certificate of its own."""
+"""Admission webhooks with a real HTTPS server and its own certificate."""
 
-# ruff: noqa: E501 - tables, one case a line
+# ruff: noqa: E501 - tables, one case per line
 
 import asyncio
 import base64
@@ -61,7 +61,7 @@ def pki(tmp_path_factory):
 
 
 class Hook:
-    """A webhook server: paths answer as told, requests are kept."""
+    """A webhook server: `answers` has the response per path; requests are recorded."""
 
     def __init__(self):
         self.answers, self.seen, self.port, self.bundle = {}, [], 0, ""
@@ -146,7 +146,7 @@ def adding(key):
     return patch({"op": "add", "path": f"/data/{key}", "value": "1"})
 
 
-async def test_what_a_webhook_is_told_and_may_change(store, hook):
+async def test_a_webhook_gets_the_request_and_may_change_the_object(store, hook):
     hook.answers["/m"] = {**adding("a"), "warnings": ["careful"]}
     configure(store, webhook(hook.url("/m")))
     made = await run(store)
@@ -167,7 +167,7 @@ async def test_what_a_webhook_is_told_and_may_change(store, hook):
     assert seen["object"]["data"] == {}
 
 
-async def test_mutating_webhooks_build_on_each_other_and_are_asked_again(store, hook):
+async def test_mutating_webhooks_see_earlier_changes_and_are_reinvoked(store, hook):
     hook.answers["/first"] = lambda r: patch(
         {"op": "add", "path": "/data/count", "value": str(len(r["object"]["data"]))}
     )
@@ -215,7 +215,7 @@ DENIALS = [
 
 @pytest.mark.parametrize("kind", ["mutating", "validating"])
 @pytest.mark.parametrize(("status", "code", "reason", "message"), DENIALS)
-async def test_refusals_keep_the_webhooks_status(store, hook, kind, status, code, reason, message):
+async def test_rejections_keep_the_webhooks_status(store, hook, kind, status, code, reason, message):
     hook.answers["/x"] = {"allowed": False, "status": status}
     configure(store, webhook(hook.url("/x")), kind=kind)
     with pytest.raises(StatusError) as caught:
@@ -235,7 +235,7 @@ FAILURES = {
 
 
 @pytest.mark.parametrize(("answer", "message"), FAILURES.values(), ids=FAILURES.keys())
-async def test_the_failure_policy_judges_bad_answers(store, hook, answer, message):
+async def test_the_failure_policy_applies_to_invalid_responses(store, hook, answer, message):
     hook.answers["/x"] = answer
     configure(store, webhook(hook.url("/x"), failurePolicy="Fail"))
     with pytest.raises(StatusError, match=message) as caught:
@@ -248,14 +248,14 @@ async def test_the_failure_policy_judges_bad_answers(store, hook, answer, messag
     assert (await run(store)).obj["data"] == {}
 
 
-async def test_certificates_are_checked(store, hook):
+async def test_certificates_are_verified(store, hook):
     configure(store, webhook({"url": hook.url("/x")["url"]}, failurePolicy="Fail"))
     with pytest.raises(StatusError, match="certificate verify failed"):
         await run(store)
     assert hook.seen == []
 
 
-async def test_a_webhook_that_does_not_answer_in_time(store, hook):
+async def test_a_webhook_that_times_out_fails(store, hook):
     hook.answers["/x"] = asyncio.Event()
     configure(store, webhook(hook.url("/x"), timeoutSeconds=0.2), kind="validating")
     with pytest.raises(StatusError, match="context deadline exceeded"):
@@ -263,7 +263,7 @@ async def test_a_webhook_that_does_not_answer_in_time(store, hook):
     hook.answers["/x"].set()
 
 
-async def test_nobody_is_listening(store, hook):
+async def test_a_webhook_that_does_not_listen_fails(store, hook):
     configure(store, webhook({"url": "https://127.0.0.1:1/x", "caBundle": hook.bundle}), kind="validating")
     with pytest.raises(StatusError, match=r'Post "https://127.0.0.1:1/x\?timeout=10s"'):
         await run(store)
@@ -283,8 +283,6 @@ async def test_webhook_configurations_are_never_sent_to_webhooks(store, hook):
     await run(store, made)
     assert hook.seen == []
 
-
-# ---- matching ----------------------------------------------------------------------------------------------
 
 TWO = ResourceKind("example.org", ("v2", "v1"), "Thing", "things", "thing", custom=True)
 NAMESPACE = {"metadata": {"name": "ns", "labels": {"team": "a"}}}
@@ -339,13 +337,13 @@ def test_equivalent_versions_match_and_are_converted():
         ({"service": {**SERVICE, "name": "idle", "port": 8443}}, 'no service port 8443 found for service "idle"'),
     ],
 )
-def test_what_cannot_be_resolved_is_named(store, config, message):
+def test_an_unresolved_webhook_names_the_reason(store, config, message):
     put(store, "/services", "idle", "ns", spec={"ports": [{"port": 443}]})
     with pytest.raises(UnresolvedWebhook, match=message):
         WebhookEndpoints(store).resolve(config)
 
 
-def test_endpoint_slices_count_too(store):
+def test_a_service_is_resolved_by_endpoint_slices(store):
     put(store, "/services", "hook", "ns", spec={"ports": [{"port": 443, "name": "https"}]})
     put(store, "discovery.k8s.io/endpointslices", "hook-x", "ns", metadata={"labels": {"kubernetes.io/service-name": "hook"}},
         ports=[{"name": "https", "port": 9443}],

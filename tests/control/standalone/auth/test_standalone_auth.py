@@ -1,4 +1,4 @@
-"""Tokens, certificates, RBAC, access reviews, and the guard against handing out rights one doesn't hold."""
+"""Tokens, certificates, RBAC, access reviews, and the prevention of privilege escalation."""
 
 import base64
 import json
@@ -56,9 +56,6 @@ def put(store, key, name, ns=None, uid="u1", **fields):
     store.commit()
 
 
-# ---- service account tokens --------------------------------------------------------------------------------
-
-
 class Tokens:
     def __init__(self, store):
         self.now = 1000.0
@@ -87,7 +84,7 @@ def test_a_token_names_its_account_until_it_expires(tokens):
         tokens.tokens.verify(token)
 
 
-def test_a_token_dies_with_its_account(tokens, store):
+def test_a_token_is_invalid_after_its_account_is_deleted(tokens, store):
     token = tokens.issue()
     store.remove("/serviceaccounts", "ns", "robot", expect=store.entry("/serviceaccounts", "ns", "robot").rv)
     store.commit()
@@ -98,7 +95,7 @@ def test_a_token_dies_with_its_account(tokens, store):
         tokens.tokens.verify(token)
 
 
-def test_a_bound_token_dies_with_its_pod_and_names_it(tokens, store):
+def test_a_bound_token_is_invalid_after_its_pod_is_deleted(tokens, store):
     put(store, "/nodes", "n", uid="node-uid")
     put(store, "/pods", "p", "ns", uid="pod-uid", spec={"nodeName": "n"})
     token = tokens.issue(boundObjectRef={"kind": "Pod", "name": "p", "uid": "pod-uid"})
@@ -120,7 +117,7 @@ def test_a_bound_token_dies_with_its_pod_and_names_it(tokens, store):
         ({"boundObjectRef": {"kind": "Pod", "name": "p", "uid": "other"}}, 409, "does not match the UID"),
     ],
 )
-def test_bad_token_requests(tokens, store, spec, code, message):
+def test_invalid_token_requests_are_rejected(tokens, store, spec, code, message):
     put(store, "/pods", "p", "ns")
     with pytest.raises(StatusError, match=message) as caught:
         tokens.issue(**spec)
@@ -134,7 +131,7 @@ def test_audiences(tokens):
     assert tokens.tokens.verify(token, ["vault", "other"]).audiences == ("vault",)
 
 
-def test_forged_tokens_are_refused(tokens):
+def test_forged_tokens_are_rejected(tokens):
     token = tokens.issue()
     head, claims, signature = token.split(".")
     data = json.loads(base64.urlsafe_b64decode(claims + "=="))
@@ -155,14 +152,11 @@ def test_forged_tokens_are_refused(tokens):
             tokens.tokens.verify(bad)
 
 
-def test_only_a_p256_key_signs():
+def test_only_a_p256_key_is_accepted():
     assert Signer.from_pem(pem(KEY)).key_id == Signer(KEY).key_id
     for bad in (b"junk", pem(rsa.generate_private_key(65537, 2048)), pem(ec.generate_private_key(ec.SECP384R1()))):
         with pytest.raises(JwtError):
             Signer.from_pem(bad)
-
-
-# ---- who asks ----------------------------------------------------------------------------------------------
 
 
 def test_the_token_file():
@@ -175,7 +169,7 @@ def test_the_token_file():
         parse("t,u,i\nsecret,only\n", "f")
 
 
-def test_an_unreadable_token_file_is_named(tmp_path):
+def test_an_invalid_token_file_error_names_the_line(tmp_path):
     with pytest.raises(TokenFileError, match="missing"):
         StaticTokens.read(tmp_path / "missing")
     (tmp_path / "f").write_text("t,u,i\n")
@@ -199,9 +193,6 @@ async def test_authentication(tokens):
         assert caught.value.code == 401
     with pytest.raises(StatusError):
         await Authentication(static, tokens.tokens, anonymous=False).authenticate({}, None)
-
-
-# ---- rules -------------------------------------------------------------------------------------------------
 
 
 def rule(verbs, groups="", resources="pods", **more):
@@ -255,7 +246,7 @@ QUESTIONS = [ask(v, r, s, g, "ns", n) for v in ("get", "list") for r in ("pods",
 
 @settings(deadline=None)
 @given(st.lists(ANY_RULE, max_size=3), st.lists(ANY_RULE, max_size=3))
-def test_law_covered_rules_allow_nothing_new(owned, wanted):
+def test_covered_rules_allow_nothing_new(owned, wanted):
     if not uncovered(owned, wanted):
         for question in QUESTIONS:
             if any(allows(each, question) for each in wanted):
@@ -264,11 +255,8 @@ def test_law_covered_rules_allow_nothing_new(owned, wanted):
 
 @settings(deadline=None)
 @given(st.lists(ANY_RULE, max_size=3))
-def test_law_rules_cover_themselves(rules):
+def test_rules_cover_themselves(rules):
     assert uncovered(rules, rules) == []
-
-
-# ---- RBAC --------------------------------------------------------------------------------------------------
 
 
 def role(store, name, rules, ns=None, **more):
@@ -284,7 +272,7 @@ def bind(store, name, subject, ref, ns=None):
         roleRef={"kind": ref_kind, "name": ref_name})  # fmt: skip
 
 
-def test_bindings_grant_and_stop_granting(store):
+def test_bindings_grant_until_they_are_deleted(store):
     rbac = RBAC(store)
     assert rbac.authorize(ask()) == (False, "")
     role(store, "reader", [rule("get")], "ns")
@@ -298,7 +286,7 @@ def test_bindings_grant_and_stop_granting(store):
     assert not rbac.authorize(ask())[0]
 
 
-def test_a_role_binding_to_a_cluster_role_holds_in_its_namespace_only(store):
+def test_a_role_binding_to_a_cluster_role_grants_only_in_its_namespace(store):
     role(store, "reader", [rule("get"), {"verbs": ["get"], "nonResourceURLs": ["/x"]}])
     bind(store, "b", "Group:devs", "ClusterRole:reader", "ns")
     rbac = RBAC(store)
@@ -321,7 +309,7 @@ def test_service_accounts_and_masters(store):
     assert rbac.authorize(AuthzAttributes(root, "delete", path="/anything"))[0]
 
 
-def test_aggregated_roles_take_the_rules_of_others(store):
+def test_aggregated_roles_have_the_rules_of_the_selected_roles(store):
     for key, obj in bootstrap.objects():
         put(
             store,
@@ -346,9 +334,6 @@ def test_aggregated_roles_take_the_rules_of_others(store):
     node = RequestUser("system:node:n", ("system:nodes",))
     assert rbac.authorize(AuthzAttributes(node, "patch", "", "v1", "nodes", "status", name="n"))[0]
     assert rbac.authorize(AuthzAttributes(RequestUser("x", ("system:unauthenticated",)), "get", path="/healthz"))[0]
-
-
-# ---- reviews -----------------------------------------------------------------------------------------------
 
 
 async def review(store, tokens, kind, spec=None, user=ALICE, ns=""):
@@ -388,7 +373,7 @@ async def test_access_reviews(store, tokens):
         ("LocalSubjectAccessReview", {"user": "a", "resourceAttributes": {"namespace": "other"}}),
     ],
 )
-async def test_bad_reviews(store, tokens, kind, spec):
+async def test_invalid_reviews_are_rejected(store, tokens, kind, spec):
     with pytest.raises(StatusError) as caught:
         await review(store, tokens, kind, spec, ns="ns")
     assert caught.value.code == 422
@@ -406,15 +391,12 @@ async def test_token_reviews(store, tokens):
     assert bad["error"].startswith("invalid bearer token")
 
 
-# ---- escalation --------------------------------------------------------------------------------------------
-
-
 def write(store, plural, obj, user=ALICE, old=None, ns="ns"):
     kind = KINDS.get(f"{RB}/{plural}")
     escalation.check(RBAC(store), AdmissionAttributes("CREATE", kind, "v1", ns, "x", obj, old, user))
 
 
-def test_nobody_hands_out_more_than_they_hold(store):
+def test_a_user_cannot_grant_rights_it_does_not_have(store):
     role(store, "mine", [rule("get list"), rule("create", RB, "roles rolebindings")], "ns")
     bind(store, "b", "User:alice", "Role:mine", "ns")
     write(store, "roles", {"rules": [rule("get")]})
@@ -434,7 +416,7 @@ def test_nobody_hands_out_more_than_they_hold(store):
         write(store, "clusterroles", {"aggregationRule": {"clusterRoleSelectors": [{}]}}, ns="")
 
 
-def test_escalate_bind_and_masters_may(store):
+def test_escalate_bind_and_system_masters_may_grant_any_rights(store):
     strong = {"rules": [rule("*", "*", "*")]}
     role(
         store, "mine", [rule("escalate", RB, "roles"), rule("bind", RB, "clusterroles", resourceNames=["strong"])], "ns"
@@ -448,6 +430,6 @@ def test_escalate_bind_and_masters_may(store):
         write(store, "clusterroles", strong, ns="")
 
 
-def test_unchanged_rules_are_nobodys_business(store):
+def test_unchanged_rules_are_not_checked(store):
     strong = {"rules": [rule("*", "*", "*")]}
     write(store, "roles", {**strong, "metadata": {"labels": {}}}, old=strong)

@@ -1,4 +1,4 @@
-"""A registry in memory with the real policy, and helpers to run one controller by hand or for a while."""
+"""A registry in memory with the real policies, and helpers to reconcile once or to run a controller."""
 
 import asyncio
 
@@ -30,7 +30,7 @@ class Time:
 
 
 class Cluster:
-    """Shorthands over a registry."""
+    """Shorthand methods for a registry."""
 
     def __init__(self, registry, time):
         self.registry, self.time = registry, time

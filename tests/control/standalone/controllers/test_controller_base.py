@@ -1,4 +1,4 @@
-"""The frame of all controllers: start, stop, start again, and the failures of everyday life."""
+"""The base class of all controllers: start, stop, restart, and the expected failures."""
 
 import asyncio
 
@@ -28,7 +28,7 @@ class Recorder(EmbeddedController):
         return None
 
 
-async def test_everything_that_exists_is_looked_at_at_every_start(cluster, running):
+async def test_every_existing_object_is_reconciled_at_every_start(cluster, running):
     await cluster.create(CM, "a")
     recorder = Recorder(cluster.registry)
     await running(recorder, lambda: recorder.seen == [("default", "a")])
@@ -37,7 +37,7 @@ async def test_everything_that_exists_is_looked_at_at_every_start(cluster, runni
     await running(recorder, lambda: sorted(recorder.seen) == [("default", "a"), ("default", "b")])
 
 
-async def test_changes_and_deletions_are_followed(cluster, running):
+async def test_changes_and_deletions_are_reconciled(cluster, running):
     recorder = Recorder(cluster.registry)
     await recorder.start()
     await cluster.create(CM, "a")
@@ -56,7 +56,7 @@ async def test_a_failure_is_retried(cluster, running, failure):
     await running(recorder, lambda: len(recorder.seen) == 2)
 
 
-async def test_a_namespace_that_goes_away_ends_the_matter(cluster, running):
+async def test_a_terminating_namespace_is_not_retried(cluster, running):
     going = errors.forbidden("", "pods", "p", "terminating")
     going.details = {"causes": [{"reason": "NamespaceTerminating"}]}
     recorder = Recorder(cluster.registry, [going])

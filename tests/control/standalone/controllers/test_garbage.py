@@ -1,4 +1,4 @@
-"""The garbage collector and the namespace controllers, running, over a registry in memory."""
+"""The running garbage collector and namespace controllers, with a registry in memory."""
 
 import asyncio
 
@@ -27,7 +27,7 @@ async def delete(cluster, key, name, policy="Background"):
     await cluster.registry.delete(key, "default", name, options=DeletionOptions(propagation_policy=policy))
 
 
-async def test_dependents_go_with_their_owner_down_the_chain(cluster, running):
+async def test_dependents_of_dependents_are_deleted_with_the_owner(cluster, running):
     owner = await cluster.create(CM, "owner")
     middle = await child(cluster, "middle", owner)
     await child(cluster, "leaf", middle, key=SECRET)
@@ -57,7 +57,7 @@ async def test_a_new_object_of_the_same_name_is_not_the_owner(cluster, running):
     await running(GarbageCollector(cluster.registry), lambda: not cluster.names(SECRET))
 
 
-async def test_foreground_deletion_waits_for_those_that_block(cluster, running):
+async def test_foreground_deletion_waits_for_blocking_dependents(cluster, running):
     owner = await cluster.create(CM, "owner")
     owners = [reference(owner, blockOwnerDeletion=True)]
     await cluster.create(SECRET, "held", metadata={"ownerReferences": owners, "finalizers": ["example.org/hold"]})
@@ -84,7 +84,7 @@ async def test_orphans_lose_the_reference_and_stay(cluster, running):
     assert "ownerReferences" not in cluster.find(SECRET, "child")["metadata"]
 
 
-async def test_an_owner_of_an_unknown_kind_is_not_gone(cluster, running):
+async def test_an_owner_of_an_unknown_kind_is_not_treated_as_deleted(cluster, running):
     ghost = {"apiVersion": "example.org/v1", "kind": "Ghost", "metadata": {"name": "g", "uid": "u"}}
     await child(cluster, "kept", ghost, key=SECRET)
     owner = await cluster.create(CM, "owner")
@@ -93,7 +93,7 @@ async def test_an_owner_of_an_unknown_kind_is_not_gone(cluster, running):
     await running(GarbageCollector(cluster.registry), lambda: cluster.names(SECRET) == ["kept"])
 
 
-async def test_an_owner_that_goes_before_its_watch_has_begun(cluster):
+async def test_an_owner_deleted_before_its_watch_starts_is_noticed(cluster):
     owner = await cluster.create(CM, "owner")
     await child(cluster, "child", owner, key=SECRET)
     collector = GarbageCollector(cluster.registry)
@@ -109,7 +109,7 @@ async def test_an_owner_that_goes_before_its_watch_has_begun(cluster):
     await collector.start()
     try:
         async with asyncio.timeout(60):
-            while not gone():  # noqa: ASYNC110 - at the second turn the child was looked at, and nothing is watched yet
+            while not gone():  # noqa: ASYNC110 - at the second turn the child has been reconciled, before any watch starts
                 await asyncio.sleep(0)
     finally:
         await collector.stop()
@@ -135,7 +135,7 @@ async def test_owners_deleted_while_running(cluster, running):
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 4), st.sets(st.integers(0, 4), max_size=3)), max_size=30))
-def test_law_the_graph_is_its_edges(steps):
+def test_the_graph_equals_its_edges(steps):
     graph, edges = Graph(), {}
     for node, owners in steps:
         if owners:
@@ -149,10 +149,7 @@ def test_law_the_graph_is_its_edges(steps):
     assert set(graph.dependents) == {owner for of in edges.values() for owner in of}
 
 
-# ---- namespaces --------------------------------------------------------------------------------------------
-
-
-async def test_a_deleted_namespace_takes_its_content_along(cluster, running):
+async def test_deleting_a_namespace_deletes_its_content(cluster, running):
     await cluster.create("/namespaces", "ns")
     await cluster.create("/serviceaccounts", "default", "ns")
     await cluster.create(CM, "c", "ns")
@@ -165,7 +162,7 @@ async def test_a_deleted_namespace_takes_its_content_along(cluster, running):
     assert cluster.names(CM) == ["other"]
 
 
-async def test_a_namespace_tells_what_it_waits_for(cluster):
+async def test_a_terminating_namespace_reports_what_remains(cluster):
     await cluster.create("/namespaces", "ns")
     await cluster.create(CM, "c", "ns", metadata={"finalizers": ["example.org/hold"]})
     await cluster.registry.delete("/namespaces", None, "ns")
@@ -181,7 +178,7 @@ async def test_a_namespace_tells_what_it_waits_for(cluster):
     assert rows["NamespaceFinalizersRemaining"] == ("True", held)
 
 
-async def test_a_new_namespace_is_furnished_and_kept_so(cluster):
+async def test_a_namespace_gets_and_keeps_its_default_objects(cluster):
     await cluster.create("/namespaces", "ns")
     controller = NamespaceDefaults(cluster.registry, "PEM")
     await controller.reconcile(("", "ns"))
@@ -195,7 +192,7 @@ async def test_a_new_namespace_is_furnished_and_kept_so(cluster):
 
 
 @pytest.mark.parametrize("name", ["default", "kube-system"])
-async def test_the_furnishing_controller_reacts_by_itself(cluster, running, name):
+async def test_the_default_objects_controller_reacts_to_changes(cluster, running, name):
     if name != "default":
         await cluster.create("/namespaces", name)
     await running(NamespaceDefaults(cluster.registry, "PEM"), lambda: cluster.find(CM, ROOT_CA, name) is not None)

@@ -1,4 +1,4 @@
-"""Disruption budgets and the eviction gate, silent nodes, taint eviction, pods that nobody will remove."""
+"""Disruption budgets and the eviction gate, nodes without heartbeat, taint eviction, orphaned pods."""
 
 import pytest
 
@@ -46,7 +46,7 @@ async def owned_pods(cluster, replicas, ready):
     ],
     ids=str,
 )
-async def test_a_budgets_numbers(cluster, spec, replicas, ready, want):
+async def test_the_numbers_of_a_budget(cluster, spec, replicas, ready, want):
     await owned_pods(cluster, replicas, ready)
     status = await budget(cluster, **spec)
     fields = ("expectedPods", "desiredHealthy", "currentHealthy", "disruptionsAllowed")
@@ -64,7 +64,7 @@ async def test_a_share_of_unowned_pods_cannot_be_computed(cluster):
     assert status["conditions"][0]["message"] == 'found no controllers for pod "p"'
 
 
-async def test_the_gate_spends_the_budget_and_then_refuses(cluster):
+async def test_the_gate_uses_up_the_budget_and_then_rejects(cluster):
     await owned_pods(cluster, 3, 3)
     await budget(cluster, minAvailable=2)
     await eviction_gate(cluster.registry, cluster.find("/pods", "p0"), dry_run=False)
@@ -79,7 +79,7 @@ async def test_the_gate_spends_the_budget_and_then_refuses(cluster):
     assert error.details["causes"] == [{"reason": "DisruptionBudget", "message": message}]
 
 
-async def test_an_evicted_pod_counts_as_missing_until_it_is_seen_to_stay(cluster):
+async def test_an_evicted_pod_counts_as_disrupted_for_a_limited_time(cluster):
     await owned_pods(cluster, 3, 3)
     await budget(cluster, minAvailable=2)
     await eviction_gate(cluster.registry, cluster.find("/pods", "p0"), dry_run=False)
@@ -93,7 +93,7 @@ async def test_an_evicted_pod_counts_as_missing_until_it_is_seen_to_stay(cluster
     assert "disruptedPods" not in status
 
 
-async def test_the_gate_lets_a_dry_run_and_unready_pods_pass(cluster):
+async def test_the_gate_allows_dry_runs_and_unready_pods(cluster):
     await owned_pods(cluster, 3, 2)
     await budget(cluster, minAvailable=1)
     await eviction_gate(cluster.registry, cluster.find("/pods", "p0"), dry_run=True)
@@ -102,7 +102,7 @@ async def test_the_gate_lets_a_dry_run_and_unready_pods_pass(cluster):
     assert cluster.find(PDB, "b")["status"]["disruptionsAllowed"] == 1
 
 
-async def test_the_gate_refuses_before_the_controller_has_looked_and_for_two_budgets(cluster):
+async def test_the_gate_rejects_unobserved_budgets_and_two_budgets(cluster):
     await owned_pods(cluster, 1, 1)
     await cluster.create(PDB, "new", spec={"selector": {"matchLabels": LABELS}, "minAvailable": 0})
     with pytest.raises(StatusError) as caught:
@@ -112,9 +112,6 @@ async def test_the_gate_refuses_before_the_controller_has_looked_and_for_two_bud
     with pytest.raises(StatusError, match="more than one PodDisruptionBudget") as caught:
         await eviction_gate(cluster.registry, cluster.find("/pods", "p0"), dry_run=False)
     assert caught.value.code == 500
-
-
-# ---- nodes -------------------------------------------------------------------------------------------------
 
 
 async def node(cluster, name="n", ready="True"):
@@ -133,7 +130,7 @@ async def renew(cluster, moment):
     await cluster.registry.modify(LEASES, LEASE_NAMESPACE, "n", lambda o: {**o, "spec": change})
 
 
-async def test_a_silent_node_becomes_unknown_and_comes_back(cluster):
+async def test_a_node_without_heartbeat_becomes_unknown_until_it_returns(cluster):
     await node(cluster)
     await cluster.pod("p", nodeName="n", ready=True)
     controller = NodeLifecycle(cluster.registry, cluster.time)
@@ -160,7 +157,7 @@ async def test_a_silent_node_becomes_unknown_and_comes_back(cluster):
     assert taints(cluster) == set()
 
 
-async def test_a_restarted_controller_grants_the_full_grace(cluster):
+async def test_a_restarted_controller_waits_the_full_grace_period(cluster):
     await node(cluster)
     cluster.time.advance(3600)
     assert await NodeLifecycle(cluster.registry, cluster.time).reconcile(("", "n")) == 40
@@ -192,7 +189,7 @@ def test_taints_follow_conditions(obj, want):
     assert {(each["key"], each["effect"]) for each in desired_taints(obj)} == want
 
 
-async def test_taints_of_others_are_left_alone(cluster):
+async def test_taints_of_other_components_are_not_changed(cluster):
     await node(cluster, ready="False")
     own = {"key": "mine", "effect": "NoSchedule"}
     await cluster.registry.modify("/nodes", None, "n", lambda o: {**o, "spec": {"taints": [own]}})
@@ -216,11 +213,11 @@ NO_EXECUTE = {"key": "k", "effect": "NoExecute", "timeAdded": "1970-01-01T00:00:
     ],
     ids=["none", "for ever", "for a while", "not at all", "other effect", "other value"],
 )
-def test_when_a_pod_has_to_go(tolerations, want):
+def test_the_eviction_time_of_a_pod(tolerations, want):
     assert eviction_time({"spec": {"tolerations": tolerations}}, [NO_EXECUTE], now=100.0) == want
 
 
-async def test_pods_leave_a_tainted_node_when_their_time_is_up(cluster):
+async def test_pods_are_deleted_from_a_tainted_node_after_their_toleration(cluster):
     await cluster.create("/nodes", "n")
     await cluster.pod("p", nodeName="n")
     taint = {"key": UNREACHABLE, "effect": "NoExecute", "timeAdded": "2027-01-15T08:00:00Z"}
@@ -232,7 +229,7 @@ async def test_pods_leave_a_tainted_node_when_their_time_is_up(cluster):
     assert cluster.find("/pods", "p")["metadata"]["deletionTimestamp"]
 
 
-async def test_pods_of_a_vanished_node_go_after_the_quarantine(cluster):
+async def test_pods_of_a_deleted_node_are_removed_after_the_quarantine(cluster):
     await cluster.create("/nodes", "n")
     await cluster.pod("p", nodeName="n")
     controller = PodGarbage(cluster.registry, cluster.time)

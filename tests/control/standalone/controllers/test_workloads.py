@@ -1,4 +1,4 @@
-"""ReplicaSet, Deployment, DaemonSet, StatefulSet, Job: one reconcile at a time, by hand."""
+"""ReplicaSet, Deployment, DaemonSet, StatefulSet, Job: single calls of reconcile."""
 
 import pytest
 from hypothesis import given, settings
@@ -27,9 +27,6 @@ async def update(cluster, key, name, **fields):
     return await cluster.registry.modify(key, "default", name, change)
 
 
-# ---- ReplicaSet --------------------------------------------------------------------------------------------
-
-
 async def test_a_replica_set_makes_its_pods_and_counts_them(cluster):
     await cluster.create(RS, "r", spec=spec(replicas=3))
     controller = ReplicaSetController(cluster.registry)
@@ -46,7 +43,7 @@ async def test_a_replica_set_makes_its_pods_and_counts_them(cluster):
                       "observedGeneration": 1}  # fmt: skip
 
 
-async def test_a_replica_set_gives_up_pods_that_serve_least(cluster):
+async def test_a_replica_set_deletes_the_least_useful_pods_first(cluster):
     await cluster.create(RS, "r", spec=spec(replicas=3))
     controller = ReplicaSetController(cluster.registry)
     await controller.reconcile(("default", "r"))
@@ -81,11 +78,8 @@ async def test_min_ready_seconds_delay_availability(cluster):
     assert cluster.find(RS, "r")["status"]["availableReplicas"] == 1
 
 
-# ---- Deployment --------------------------------------------------------------------------------------------
-
-
 async def settle(cluster, deployments, sets, ready=True):
-    """Let both controllers run until nothing changes, making pods ready on the way."""
+    """Reconcile both controllers until nothing changes; new pods become ready."""
     for _ in range(20):
         before = cluster.registry.store.revision
         await deployments.reconcile(("default", "d"))
@@ -128,7 +122,7 @@ async def test_a_deployment_rolls_out_and_back(cluster):
     assert cluster.find(DEPLOY, "d")["metadata"]["annotations"][REVISION] == "3"
 
 
-async def test_recreate_empties_before_it_fills(cluster):
+async def test_recreate_scales_old_sets_to_zero_first(cluster):
     await cluster.create(DEPLOY, "d", spec=spec(replicas=2, strategy={"type": "Recreate"}))
     deployments, sets = DeploymentController(cluster.registry), ReplicaSetController(cluster.registry)
     await settle(cluster, deployments, sets)
@@ -144,7 +138,7 @@ async def test_recreate_empties_before_it_fills(cluster):
     assert not old & set(cluster.names("/pods"))
 
 
-async def test_a_rollout_that_hangs_is_reported(cluster):
+async def test_a_rollout_without_progress_is_reported(cluster):
     await cluster.create(DEPLOY, "d", spec=spec(replicas=1, progressDeadlineSeconds=60))
     deployments, sets = DeploymentController(cluster.registry), ReplicaSetController(cluster.registry)
     await settle(cluster, deployments, sets, ready=False)
@@ -159,7 +153,7 @@ async def test_a_rollout_that_hangs_is_reported(cluster):
     st.integers(0, 20), st.integers(0, 5), st.integers(0, 5), st.integers(0, 25),
     st.lists(st.tuples(st.integers(0, 10), st.integers(0, 10)), max_size=3), st.integers(0, 25),
 )  # fmt: skip
-def test_law_a_rolling_plan_keeps_its_limits(wanted, surge, unavailable, new, old, new_available):
+def test_a_rolling_plan_keeps_its_limits(wanted, surge, unavailable, new, old, new_available):
     old = [(size, min(size, ready)) for size, ready in old]
     new_available = min(new, new_available)
     unavailable = min(unavailable, wanted)
@@ -173,10 +167,7 @@ def test_law_a_rolling_plan_keeps_its_limits(wanted, surge, unavailable, new, ol
     assert serving >= min(served, wanted - unavailable)
 
 
-# ---- DaemonSet ---------------------------------------------------------------------------------------------
-
-
-async def test_a_daemon_set_runs_on_every_node_that_fits(cluster):
+async def test_a_daemon_set_runs_on_every_selected_node(cluster):
     for name, labels in (("n1", {"disk": "ssd"}), ("n2", {}), ("n3", {"disk": "ssd"})):
         await cluster.create("/nodes", name, metadata={"labels": labels})
     wanted = spec()
@@ -193,7 +184,7 @@ async def test_a_daemon_set_runs_on_every_node_that_fits(cluster):
     assert [pod["spec"]["nodeName"] for pod in left] == ["n1"]
 
 
-async def test_a_daemon_set_replaces_one_serving_pod_at_a_time(cluster):
+async def test_a_daemon_set_replaces_one_ready_pod_at_a_time(cluster):
     for name in ("n1", "n2"):
         await cluster.create("/nodes", name)
     await cluster.create(DS, "d", spec=spec())
@@ -230,16 +221,13 @@ AFFINITY = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {
         ({"tolerations": [{"key": "k", "value": "v"}]}, {"taints": [{"key": "k", "value": "w", "effect": "X"}]}, False),
     ],
 )  # fmt: skip
-def test_where_a_daemon_belongs(pod, node, want):
+def test_the_nodes_of_a_daemon_set(pod, node, want):
     taints = node.pop("taints", [])
     obj = {"metadata": {"name": node.pop("name", "n"), **node}, "spec": {"taints": taints}}
     assert fits(pod, obj) is want
 
 
-# ---- StatefulSet -------------------------------------------------------------------------------------------
-
-
-async def test_a_stateful_set_goes_in_order_up_and_down(cluster):
+async def test_a_stateful_set_scales_in_order(cluster):
     await cluster.create(STS, "s", spec=spec(replicas=2, serviceName="svc"))
     controller = StatefulSetController(cluster.registry)
     for _ in range(2):
@@ -258,7 +246,7 @@ async def test_a_stateful_set_goes_in_order_up_and_down(cluster):
     assert cluster.names("/pods") == []
 
 
-async def test_a_stateful_set_rolls_from_the_top_down_to_the_partition(cluster):
+async def test_a_stateful_set_updates_from_the_highest_ordinal_to_the_partition(cluster):
     await cluster.create(STS, "s", spec=spec(replicas=3, podManagementPolicy="Parallel"))
     controller = StatefulSetController(cluster.registry)
     await controller.reconcile(("default", "s"))
@@ -274,9 +262,6 @@ async def test_a_stateful_set_rolls_from_the_top_down_to_the_partition(cluster):
     assert images == ["i:1", "i:2", "i:2"]
     status = cluster.find(STS, "s")["status"]
     assert (status["updatedReplicas"], status["currentReplicas"]) == (2, 1)
-
-
-# ---- Job ---------------------------------------------------------------------------------------------------
 
 
 def job_spec(**more):
@@ -308,7 +293,7 @@ async def test_a_job_runs_to_completion(cluster):
     assert "active" not in status
 
 
-async def test_a_job_backs_off_and_gives_up(cluster):
+async def test_a_job_backs_off_and_fails_at_its_limit(cluster):
     await cluster.create(JOB, "j", spec=job_spec(backoffLimit=1))
     controller = JobController(cluster.registry)
     await controller.reconcile(("default", "j"))

@@ -1,4 +1,4 @@
-"""A strict API server, a scripted runtime, a cgroup tree in memory and virtual time: a kubelet without a machine."""
+"""A strict fake API server, a scripted runtime, a cgroup tree in memory and virtual time."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ GIB = 1 << 30
 
 
 def merge(live: Any, patch: Any, key: str = "") -> Any:
-    """Strategic merge as far as a kubelet uses it: conditions and addresses by type, other lists whole."""
+    """Strategic merge as a kubelet uses it: conditions and addresses by type, other lists are replaced."""
     if isinstance(live, dict) and isinstance(patch, dict):
         out = dict(live)
         for name, value in patch.items():
@@ -60,7 +60,7 @@ def merge(live: Any, patch: Any, key: str = "") -> Any:
 
 
 class FakeApi:
-    """`api.Caller` and `sources.Source` at once. Anything a kubelet has no business with is a violation."""
+    """An `ApiCaller` and a `PodSource`. A request that a kubelet must not make is a violation."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -73,8 +73,6 @@ class FakeApi:
         self.synced = asyncio.Event()
         self._listener: Any = None
         self._versions = itertools.count(1)
-
-    # --- Source
 
     async def start(self, listener: Any) -> None:
         self._listener = listener
@@ -93,8 +91,6 @@ class FakeApi:
     def _tell(self, obj: dict[str, Any]) -> None:
         if self._listener is not None and not self.away:
             self._listener.pod_seen(copy.deepcopy(obj))
-
-    # --- what a user does
 
     def pod_path(self, name: str, namespace: str = "default") -> str:
         return f"/api/v1/namespaces/{namespace}/pods/{name}"
@@ -134,8 +130,6 @@ class FakeApi:
         obj["metadata"]["resourceVersion"] = str(next(self._versions))
         self.objects[path] = obj
         return copy.deepcopy(obj)
-
-    # --- Caller
 
     async def call(
         self, method: str, path: str, body: Any = None, *, content_type: str = "application/json"
@@ -254,7 +248,7 @@ class MemoryTree:
 
 
 class FakeRuntime:
-    """Containers that run until a test says otherwise."""
+    """Containers that run until a test ends them."""
 
     name, version = "fake", "0"
 
@@ -313,7 +307,7 @@ class FakeRuntime:
         self._exit(self.find(name), code, reason)
 
     def _exit(self, info: RuntimeContainer, code: int, reason: str | None = None) -> None:
-        assert info.running, f"{info.name} has ended already"
+        assert info.running, f"{info.name} has already exited"
         reason = reason or ("Completed" if code == 0 else "Error")
         ended = replace(info, exit_code=code, reason=reason, finished_at=int(self._clock.now() * 1e9))
         self.infos[info.id] = ended
@@ -363,7 +357,7 @@ MACHINE = MachineInfo(4, 16 * GIB, 100 * GIB, {2 << 20: 0}, "host", "6.1.0", "De
 
 
 class World:
-    """One kubelet and all around it. `restart` is a kill -9: nothing is told, a new one begins."""
+    """One kubelet with its environment. `restart` is a kill -9: nothing is stopped, a new kubelet starts."""
 
     def __init__(self, root: Path, clock: Any, api: FakeApi, runtime: Any, tree: Any, names: CgroupNames) -> None:
         self.root, self.clock, self.api, self.runtime, self.tree = root, clock, api, runtime, tree
@@ -423,7 +417,7 @@ class World:
         return {c["type"]: c["status"] for c in self.status(name)["conditions"]}[kind]
 
     async def until(self, done: Callable[[], Any], seconds: float = 120.0) -> None:
-        """For tests on the real machine: wait for something that will come."""
+        """For tests on the real machine: wait for a condition."""
         async with asyncio.timeout(seconds):
             while not done():  # noqa: ASYNC110 - the kernel sets no asyncio.Event
                 await asyncio.sleep(0.02)
@@ -470,7 +464,7 @@ def real_tree() -> CgroupTree:
 
 @pytest.fixture
 async def machine_world(tmp_path: Path, real_tree: CgroupTree, request: pytest.FixtureRequest) -> AsyncIterator[World]:
-    """A kubelet on the real kernel, below a cgroup of its own. Parametrise indirectly with the driver."""
+    """A kubelet on the real kernel, below its own cgroup. Parametrise it indirectly with the driver."""
     driver = Driver(getattr(request, "param", "cgroupfs"))
     names = CgroupNames(driver, f"koordtest-{os.getpid()}-{uuid.uuid4().hex[:6]}")
     clock: Clock = SYSTEM_CLOCK
@@ -484,5 +478,5 @@ async def machine_world(tmp_path: Path, real_tree: CgroupTree, request: pytest.F
         await made.kubelet.stop()
         await made.kubelet.cleanup()
         await made.runtime.close()
-        assert not real_tree.exists(names.prefix), "cgroups stayed behind"
+        assert not real_tree.exists(names.prefix), "cgroups were not removed"
     assert api.violations == []

@@ -1,4 +1,4 @@
-"""Cgroup numbers as tables worked out by hand from the rules of kubelet, never from the code under test."""
+"""Cgroup values in tables that were computed by hand from kubelet's rules, not with the code under test."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_weight(shares: int, weight: int) -> None:
 
 
 @given(st.integers(2, 262_144), st.integers(2, 262_144))
-def test_more_shares_never_weigh_less(a: int, b: int) -> None:
+def test_weight_does_not_decrease_with_shares(a: int, b: int) -> None:
     assert (weight_of(a) <= weight_of(b)) or a > b
     assert 1 <= weight_of(a) <= 10_000
 
@@ -198,7 +198,7 @@ def test_oom_score_adj(resources: Any, spec: Any, adj: int) -> None:
     assert oom_score_adj(pod, pod.containers[0], 16 * GI) == adj
 
 
-def test_a_sidecar_outlives_what_it_serves() -> None:
+def test_a_sidecar_is_not_killed_before_the_main_containers() -> None:
     pod = make(
         res({"memory": "4Gi"}),
         initContainers=[{"name": "s", "restartPolicy": "Always", "resources": res({"memory": "1Gi"})}],

@@ -1,4 +1,4 @@
-"""The kubelet over CRI: pods are real containers of Debian's containerd, and outlive kubelet and containerd."""
+"""The kubelet over CRI: pods are real containers of Debian's containerd that survive kubelet and containerd."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def runtime_of(containerd: Containerd, tree: CgroupTree, log_max_bytes: int = 1 
 
 @pytest.fixture
 async def world(containerd: Containerd, tmp_path: Path, real_tree: CgroupTree) -> AsyncIterator[World]:
-    """A kubelet whose runtime is the session's containerd, below a cgroup of its own."""
+    """A kubelet whose runtime is the session's containerd, below its own cgroup."""
     names = CgroupNames(Driver.CGROUPFS, f"koordtest-{os.getpid()}-{uuid.uuid4().hex[:6]}")
     runtime = runtime_of(containerd, real_tree)
     made = World(tmp_path, SYSTEM_CLOCK, FakeApi(SYSTEM_CLOCK.now), runtime, real_tree, names)
@@ -44,7 +44,7 @@ async def world(containerd: Containerd, tmp_path: Path, real_tree: CgroupTree) -
         await made.kubelet.stop()
         await made.kubelet.cleanup()
         await made.runtime.close()
-        assert not real_tree.exists(names.prefix), "cgroups stayed behind"
+        assert not real_tree.exists(names.prefix), "cgroups were not removed"
     assert made.api.violations == []
 
 
@@ -53,7 +53,7 @@ def main(world: World, name: str = "main") -> Any:
 
 
 def pods(world: World) -> list[Any]:
-    """Sandboxes, of which there is one a pod, or none for a moment."""
+    """The sandboxes: one per pod, or temporarily none."""
     return [i for i in world.runtime.containers() if i.name == "POD"]
 
 
@@ -61,8 +61,10 @@ def lines(info: Any) -> list[str]:
     return [line.split(" ", 3)[3] for line in info.log_path.read_text().splitlines()]
 
 
-async def test_a_pod_is_a_real_container(world: World, pod: Callable[..., Any], cri: CriClient) -> None:
-    """Its first command reads where it is; status, cgroup and the runtime's own list agree on who it is."""
+async def test_a_pod_is_a_real_container_with_the_expected_identity(
+    world: World, pod: Callable[..., Any], cri: CriClient
+) -> None:
+    """The first command reads its cgroup; status, cgroup and the runtime's list agree about the container."""
     resources = {"requests": {"cpu": "250m", "memory": "32Mi"}, "limits": {"cpu": "1500m", "memory": "64Mi"}}
     script = "cat /proc/self/cgroup; echo dir=$PWD a=$A host=$HOSTNAME pid=$$$$; ls /bin/busybox; exec sleep 1000"
     container = {"name": "main", "image": "busybox", "command": ["sh", "-c", script], "resources": resources,
@@ -95,11 +97,11 @@ async def test_a_pod_is_a_real_container(world: World, pod: Callable[..., Any], 
     assert not world.tree.exists(info.cgroup.rpartition("/")[0])
     await world.until(lambda: world.runtime.containers() == [])
     async with asyncio.timeout(60):
-        while sandbox.id in {s.id for s in await cri.list_pod_sandbox()}:  # noqa: ASYNC110 - the last thing to go
+        while sandbox.id in {s.id for s in await cri.list_pod_sandbox()}:  # noqa: ASYNC110 - the last object to be removed
             await asyncio.sleep(0.02)
 
 
-async def test_ends_are_noticed_told_and_answered(world: World, pod: Callable[..., Any]) -> None:
+async def test_ends_of_containers_are_reported_and_handled(world: World, pod: Callable[..., Any]) -> None:
     containers = [
         {"name": "done", "image": "busybox", "command": ["sh", "-c", "echo said; exit 3"]},
         {"name": "missing", "image": "busybox", "command": ["no-such-program"]},
@@ -145,7 +147,7 @@ async def test_probes_and_restarts_when_a_sandbox_was_killed(world: World, pod: 
     assert (sandbox.attempt, sandbox.running) == (1, True)
 
 
-async def test_a_new_kubelet_finds_what_the_old_one_left(
+async def test_a_new_kubelet_finds_existing_containers(
     world: World, pod: Callable[..., Any], containerd: Containerd, real_tree: CgroupTree, cri: CriClient
 ) -> None:
     containers = [
@@ -162,7 +164,7 @@ async def test_a_new_kubelet_finds_what_the_old_one_left(
     before = {i.name: i for i in world.runtime.containers()}
     await world.kubelet.stop()
     await world.runtime.close()
-    await asyncio.sleep(0)  # the kubelet is away from here on
+    await asyncio.sleep(0)  # from here on the kubelet is down
     await cri.stop_container(before["ends"].id, 60)
     await world.restart(runtime_of(containerd, real_tree))
     after = {i.name: i for i in world.runtime.containers()}
@@ -178,7 +180,7 @@ async def test_a_new_kubelet_finds_what_the_old_one_left(
 async def test_commands_in_a_container_and_its_log(
     containerd: Containerd, real_tree: CgroupTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What probes rely on: output, exit codes, an end to those that take too long. A log that grows is rotated."""
+    """For probes: output, exit codes, timeouts. A growing log is rotated."""
     monkeypatch.setattr("control.standalone.kubelet.runtimes.cri.ROTATE_SECONDS", 0.2)
     runtime, parent = runtime_of(containerd, real_tree, log_max_bytes=1000), containerd.cgroup_parent("pod")
     await runtime.load()
@@ -197,7 +199,7 @@ async def test_commands_in_a_container_and_its_log(
         absent = await runtime.exec(info.id, ["no-such-program"], 30)
         assert absent.code != 0 and b"no-such-program" in absent.output, absent
         async with asyncio.timeout(60):
-            while not log_path.with_name("0.log.1").exists():  # noqa: ASYNC110 - the runtime's and its rotation's doing
+            while not log_path.with_name("0.log.1").exists():  # noqa: ASYNC110 - changed by the runtime and the rotation
                 await asyncio.sleep(0.05)
             while not log_path.exists() or b"0123456789" not in log_path.read_bytes():  # noqa: ASYNC110
                 await asyncio.sleep(0.05)

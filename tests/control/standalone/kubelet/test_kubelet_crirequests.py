@@ -1,4 +1,4 @@
-"""What the kubelet asks over CRI, what it makes of doubtful answers and of events: without a runtime, in words."""
+"""The kubelet's CRI requests, and its handling of missing responses and of events, without a runtime."""
 
 from __future__ import annotations
 
@@ -35,10 +35,7 @@ def container(root: Path, **changes: Any) -> ContainerConfig:
     return ContainerConfig(**{**given, **changes})
 
 
-# --- requests
-
-
-def test_a_sandbox_is_who_the_pod_is() -> None:
+def test_a_sandbox_has_the_pods_identity() -> None:
     asked = crirequests.sandbox(POD, 3)
     assert (asked.metadata.name, asked.metadata.namespace, asked.metadata.uid, asked.metadata.attempt) == (
         "web", "shop", "u1", 3,
@@ -54,7 +51,7 @@ def test_a_sandbox_is_who_the_pod_is() -> None:
     assert asked.linux.security_context.namespace_options.network == cri.NODE
 
 
-def test_a_container_is_asked_for_with_its_image_log_and_numbers(tmp_path: Path) -> None:
+def test_a_container_request_has_image_log_and_resources(tmp_path: Path) -> None:
     pod = crirequests.sandbox(POD, 0)
     pod.log_directory = str(tmp_path / "logs")
     asked = crirequests.container(container(tmp_path), pod, SwapAccounting(1, False), [HostMount("/usr")])
@@ -66,7 +63,7 @@ def test_a_container_is_asked_for_with_its_image_log_and_numbers(tmp_path: Path)
     assert (list(other.command), list(other.args), other.working_dir) == ([], ["sh", "-c", "x"], "/usr")
     assert [(m.host_path, m.container_path, m.readonly) for m in other.mounts] == [("/usr", "/usr", True)]
     security = other.linux.security_context
-    assert (security.run_as_user.value, security.run_as_group.value) == (0, 7), "CRI takes no group without a user"
+    assert (security.run_as_user.value, security.run_as_group.value) == (0, 7), "CRI accepts no group without a user"
 
 
 GIB = 1 << 30
@@ -104,7 +101,7 @@ def test_resources(values: CgroupValues, swap: SwapAccounting, expected: Any) ->
     ],
     ids=["path", "slice", "without", "malformed"],
 )  # fmt: skip
-def test_where_a_known_container_is(info: str, cgroup: str) -> None:
+def test_the_cgroup_of_a_known_container(info: str, cgroup: str) -> None:
     assert crirequests.cgroup_of({"info": info}) == cgroup
 
 
@@ -122,7 +119,7 @@ def test_slices_are_expanded_as_systemd_does(path: str, expanded: str) -> None:
     assert expand(path) == expanded
 
 
-def test_the_host_is_mounted_without_its_links_and_doubles(tmp_path: Path) -> None:
+def test_host_mounts_have_no_links_and_no_duplicates(tmp_path: Path) -> None:
     (tmp_path / "usr/bin").mkdir(parents=True)
     (tmp_path / "lib").mkdir()
     (tmp_path / "bin").symlink_to("usr/bin")
@@ -134,11 +131,8 @@ def test_the_host_is_mounted_without_its_links_and_doubles(tmp_path: Path) -> No
     assert shown == ["/lib", "/usr", "/etc/passwd", "/srv/code"]
 
 
-# --- a runtime that misbehaves
-
-
 class FakeCri:
-    """A CRI server in this process: sandboxes and containers in dictionaries, answers to order."""
+    """A CRI server in this process, with sandboxes and containers in dictionaries and configurable responses."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -254,12 +248,12 @@ async def runtime(fake: FakeCri, tmp_path: Path) -> AsyncIterator[Callable[..., 
 
 async def soon(done: Callable[[], Any]) -> None:
     async with asyncio.timeout(60):
-        while not done():  # noqa: ASYNC110 - a server's doing
+        while not done():  # noqa: ASYNC110 - changed by the server
             await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize("served", [True, False], ids=["events", "polling"])
-async def test_an_end_is_told_once(fake: FakeCri, runtime: Any, tmp_path: Path, served: bool) -> None:
+async def test_an_end_is_reported_once(fake: FakeCri, runtime: Any, tmp_path: Path, served: bool) -> None:
     fake.events = asyncio.Queue() if served else None
     made, ended = runtime(), []
     made.on_exit(ended.append)
@@ -279,7 +273,7 @@ async def test_an_end_is_told_once(fake: FakeCri, runtime: Any, tmp_path: Path, 
 
 
 @pytest.mark.parametrize("method", ["RunPodSandbox", "CreateContainer", "StartContainer"])
-async def test_what_an_unanswered_call_made_is_removed_before_the_next_try(
+async def test_the_result_of_an_unanswered_call_is_removed_before_the_next_attempt(
     fake: FakeCri, runtime: Any, tmp_path: Path, method: str
 ) -> None:
     made, asked = runtime(), SandboxConfig("s", "u1", "pod/s", "web", "shop", log_dir=tmp_path / "logs")
@@ -295,12 +289,12 @@ async def test_what_an_unanswered_call_made_is_removed_before_the_next_try(
         with pytest.raises(RuntimeFailure, match="the proxy was killed"):
             await made.start(container(tmp_path))
     elif method == "StartContainer":
-        fake.lose.add(method)  # the runtime is asked what became of it, and it runs
+        fake.lose.add(method)  # the runtime is queried: the container runs
     assert (await made.start(container(tmp_path))).running
     assert len(fake.containers) == 1
 
 
-async def test_a_container_that_was_never_started_is_removed_by_the_next_life(
+async def test_a_container_that_was_never_started_is_removed_after_a_restart(
     fake: FakeCri, runtime: Any, tmp_path: Path
 ) -> None:
     first = runtime()

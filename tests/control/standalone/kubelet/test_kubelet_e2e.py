@@ -1,4 +1,4 @@
-"""The kubelet as a process against a real API server over TLS; set KUBECONFIG to use another cluster."""
+"""The kubelet as a process with a real API server over TLS; KUBECONFIG selects another cluster."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
             with contextlib.suppress(NotFound):
                 await client.raw("DELETE", f"/api/v1/nodes/{made.node}")
             tree = CgroupTree.discover(Path("/sys/fs/cgroup"))
-            assert not tree.exists(made.prefix), "the kubelet left cgroups behind"
+            assert not tree.exists(made.prefix), "the kubelet did not remove its cgroups"
 
 
 async def test_node_lease_and_a_job(cluster: Cluster) -> None:
@@ -132,7 +132,7 @@ async def test_node_lease_and_a_job(cluster: Cluster) -> None:
     await cluster.until(cluster.pod_path("job"), lambda found: found is None)
 
 
-async def test_events_tell_what_happened(cluster: Cluster) -> None:
+async def test_events_are_recorded(cluster: Cluster) -> None:
     await cluster.create("loop", ["false"])
     await cluster.until(
         cluster.pod_path("loop"),
@@ -166,7 +166,7 @@ async def test_eviction_is_a_graceful_deletion(cluster: Cluster) -> None:
     await cluster.until(cluster.pod_path("victim"), lambda found: found is None)
 
 
-async def test_kill_nine_of_the_kubelet_loses_no_container(cluster: Cluster, tmp_path: Path, until: Any) -> None:
+async def test_kill_9_of_the_kubelet_loses_no_container(cluster: Cluster, tmp_path: Path, until: Any) -> None:
     go, state = tmp_path / "go", tmp_path / "kubelet/containers"
     await cluster.create("stays", ["sleep", "1000"], terminationGracePeriodSeconds=1)
     script = f"while [ ! -e {go} ]; do sleep 0.1; done; exit 5"
@@ -189,7 +189,7 @@ async def test_kill_nine_of_the_kubelet_loses_no_container(cluster: Cluster, tmp
     await cluster.until(cluster.pod_path("stays"), lambda found: found is None)
 
 
-async def test_endpoints_ask_the_api_server_who_calls(cluster: Cluster) -> None:
+async def test_endpoints_authenticate_callers_by_the_api_server(cluster: Cluster) -> None:
     await cluster.create("web", ["sleep", "1000"], terminationGracePeriodSeconds=1)
     await cluster.until(cluster.pod_path("web"), phase("Running"))
     node = await cluster.until(f"/api/v1/nodes/{cluster.node}", ready)

@@ -55,7 +55,7 @@ def test_expand(text: str, result: str) -> None:
 
 
 @given(st.text(alphabet="ab ()", max_size=20))
-def test_text_without_dollar_is_left_alone(text: str) -> None:
+def test_text_without_dollar_is_not_changed(text: str) -> None:
     assert expand(text, {"a": "1"}) == text
 
 
@@ -100,7 +100,7 @@ def test_resource_ref_rounds_up(resource: str, divisor: str | None, value: str) 
     assert env_of({"name": "V", "valueFrom": {"resourceFieldRef": ref}}, resources=resources) == {"V": value}
 
 
-def test_absent_limit_is_what_the_node_can_give() -> None:
+def test_an_absent_limit_is_the_nodes_allocatable() -> None:
     refs = [
         {"name": n, "valueFrom": {"resourceFieldRef": {"resource": f"limits.{n}", "divisor": d}}}
         for n, d in (("cpu", "1m"), ("memory", "1Gi"))
@@ -127,7 +127,7 @@ def test_config_maps_and_secrets() -> None:
         ({"name": "A", "valueFrom": {"resourceFieldRef": {"resource": "cpu"}}}, "unsupported value"),
     ],
 )
-def test_refused(env: Any, text: str) -> None:
+def test_invalid_environments_are_rejected(env: Any, text: str) -> None:
     with pytest.raises(EnvError, match=text):
         env_of(env)
 

@@ -1,4 +1,4 @@
-"""The kubelet on the real kernel, v1 or v2 as the machine has it: files, processes, ends, coming back."""
+"""The kubelet on the real kernel with the machine's cgroup version: files, processes, exits, restarts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SLEEP = ["sleep", "1000"]
 
 
 def value(tree: CgroupTree, path: str, what: str) -> str:
-    """One number in the words of the table below, from whichever file this kernel has for it."""
+    """One value of the table below, from the file that this kernel has for it."""
     v1 = {
         "shares": ("cpu", "cpu.shares"),
         "quota": ("cpu", "cpu.cfs_quota_us"),
@@ -43,7 +43,7 @@ def value(tree: CgroupTree, path: str, what: str) -> str:
     return "none" if text == "max" else text
 
 
-# QoS class, resources, then (v1 shares, v2 weight), quota, memory of the pod and of the container: by hand.
+# QoS class, resources, then (v1 shares, v2 weight), quota, memory of the pod and of the container; computed by hand.
 VALUES = {
     "besteffort": ({}, "BestEffort", ("2", "1"), "none", "none"),
     "burstable": ({"requests": {"cpu": "250m", "memory": "32Mi"}}, "Burstable", ("256", "10"), "none", "none"),
@@ -96,8 +96,8 @@ async def test_cgroup_files(
         assert value(tree, burstable, "shares") == ("2", "1")[tree.version - 1]
 
 
-async def test_not_one_instruction_outside(machine_world: Any, pod: Any) -> None:
-    """The command's very first act is to read where it is; its environment and directory are as asked."""
+async def test_no_instruction_runs_outside_the_cgroup(machine_world: Any, pod: Any) -> None:
+    """The command first reads its cgroup; its environment and directory are as requested."""
     world = machine_world
     script = "cat /proc/self/cgroup; echo dir=$PWD a=$A host=$HOSTNAME; cat /proc/self/oom_score_adj"
     container = {
@@ -123,7 +123,7 @@ async def test_not_one_instruction_outside(machine_world: Any, pod: Any) -> None
                 assert seen[controller] == f"/{info.cgroup}"
 
 
-async def test_exit_code_log_and_leftovers(machine_world: Any, pod: Any) -> None:
+async def test_exit_code_log_and_remaining_processes(machine_world: Any, pod: Any) -> None:
     world = machine_world
     script = "sleep 1000 & echo out; echo err >&2; printf end; exit 3"
     container = {"name": "main", "image": "x", "command": ["sh", "-c", script]}
@@ -134,10 +134,10 @@ async def test_exit_code_log_and_leftovers(machine_world: Any, pod: Any) -> None
     info = next(i for i in world.runtime.containers() if i.name == "main")
     records = sorted(tuple(line.split(" ", 3)[1:]) for line in info.log_path.read_text().splitlines())
     assert records == [("stderr", "F", "err"), ("stdout", "F", "end"), ("stdout", "F", "out")]
-    assert not world.tree.exists(info.cgroup), "what the command left in the background is gone as well"
+    assert not world.tree.exists(info.cgroup), "background processes of the command are killed, too"
 
 
-async def test_out_of_memory_is_told_apart(machine_world: Any, pod: Any) -> None:
+async def test_out_of_memory_has_its_own_reason(machine_world: Any, pod: Any) -> None:
     world = machine_world
     hog = [sys.executable, "-c", "x = bytearray(200 << 20); print(len(x))"]
     container = {"name": "main", "image": "x", "command": hog, "resources": {"limits": {"memory": "32Mi"}}}
@@ -166,7 +166,7 @@ async def test_commands_that_cannot_be_executed(
     assert text in ended["message"]
 
 
-async def test_deaf_processes_are_killed_with_their_children(machine_world: Any, pod: Any) -> None:
+async def test_processes_that_ignore_sigterm_are_killed_with_their_children(machine_world: Any, pod: Any) -> None:
     world = machine_world
     script = "trap '' TERM; setsid sh -c \"trap '' TERM; while :; do sleep 1; done\" & while :; do sleep 1; done"
     container = {"name": "main", "image": "x", "command": ["sh", "-c", script]}
@@ -203,7 +203,7 @@ async def test_exec_probe_runs_inside_the_container(machine_world: Any, pod: Any
     assert info.cgroup in said
 
 
-async def test_processes_run_on_while_the_kubelet_is_away(
+async def test_processes_continue_while_the_kubelet_is_down(
     machine_world: Any, pod: Any, real_tree: Any, tmp_path: Path
 ) -> None:
     world, go = machine_world, tmp_path / "go"
@@ -226,14 +226,14 @@ async def test_processes_run_on_while_the_kubelet_is_away(
     assert after["stays"] == before["stays"]
     assert after["POD"] == before["POD"]
     await world.until(lambda: "terminated" in world.container("web", 1)["state"])
-    assert world.container("web", 1)["state"]["terminated"]["exitCode"] == 7, "its shim has kept the exit code"
+    assert world.container("web", 1)["state"]["terminated"]["exitCode"] == 7, "its shim has recorded the exit code"
     assert world.container("web", 0)["state"].keys() == {"running"}
     os.kill(after["stays"].pid, signal.SIGTERM)
     await world.until(lambda: world.status("web")["phase"] == "Failed")
     assert world.container("web", 0)["state"]["terminated"]["exitCode"] == 143
 
 
-async def test_a_killed_supervisor_takes_its_container_along(machine_world: Any, pod: Any) -> None:
+async def test_the_container_of_a_killed_shim_is_killed(machine_world: Any, pod: Any) -> None:
     world = machine_world
     world.api.create_pod(pod(restartPolicy="Never"))
     await world.until(lambda: world.status("web")["phase"] == "Running")
@@ -245,8 +245,10 @@ async def test_a_killed_supervisor_takes_its_container_along(machine_world: Any,
     assert state_of(info.pid) in ("gone", "Z")
 
 
-async def test_containers_survive_kill_nine_of_whoever_started_them(tmp_path: Path, real_tree: CgroupTree) -> None:
-    """A process that starts a container and is then killed; another finds the container and ends it."""
+async def test_containers_survive_kill_9_of_the_process_that_started_them(
+    tmp_path: Path, real_tree: CgroupTree
+) -> None:
+    """A process starts a container and is killed; another one finds the container and stops it."""
     cgroup = f"koordtest-{os.getpid()}-kill9"
     script = textwrap.dedent(
         f"""
@@ -282,7 +284,7 @@ async def test_containers_survive_kill_nine_of_whoever_started_them(tmp_path: Pa
         runtime.on_exit(ended.append)
         await runtime.kill(info.id)
         assert [e.exit_code for e in ended] == [137]
-        assert ended[0].reason == "Error", "killed by us, not by the kernel for want of memory"
+        assert ended[0].reason == "Error", "killed by the kubelet, not by the OOM killer"
         await runtime.remove(info.id)
         assert list((tmp_path / "c").iterdir()) == []
     finally:
@@ -292,7 +294,7 @@ async def test_containers_survive_kill_nine_of_whoever_started_them(tmp_path: Pa
     assert not real_tree.exists(cgroup)
 
 
-async def test_half_made_container_is_cleared_away(tmp_path: Path, real_tree: CgroupTree) -> None:
+async def test_a_partially_created_container_is_removed(tmp_path: Path, real_tree: CgroupTree) -> None:
     folder = tmp_path / "c" / ("b" * 64)
     folder.mkdir(parents=True)
     cgroup = f"koordtest-{os.getpid()}-half"
@@ -305,7 +307,7 @@ async def test_half_made_container_is_cleared_away(tmp_path: Path, real_tree: Cg
     assert not real_tree.exists(cgroup)
 
 
-async def test_a_container_whose_state_file_is_damaged_is_ended(tmp_path: Path, real_tree: CgroupTree) -> None:
+async def test_a_container_with_a_damaged_state_file_is_stopped(tmp_path: Path, real_tree: CgroupTree) -> None:
     cgroup = f"koordtest-{os.getpid()}-damaged"
     runtime = ProcessRuntime(tmp_path / "c", real_tree, 2000, 3)
     await runtime.load()
@@ -356,8 +358,8 @@ async def test_logs_are_rotated_at_their_size(tmp_path: Path, real_tree: CgroupT
     await runtime.close()
 
 
-async def test_foreign_cgroups_are_left_alone(machine_world: Any) -> None:
-    """Cleaning up removes what was made and is empty, never what another put below it."""
+async def test_foreign_cgroups_are_not_removed(machine_world: Any) -> None:
+    """A clean-up removes created directories that are empty, never those of others below them."""
     tree, names = machine_world.tree, machine_world.names
     foreign = f"{names.root()}/somebody-else"
     tree.create(foreign)
@@ -368,8 +370,8 @@ async def test_foreign_cgroups_are_left_alone(machine_world: Any) -> None:
         tree.remove(foreign)
 
 
-async def test_sweeping_up_after_a_killed_kubelet(machine_world: Any, pod: Any, real_tree: Any) -> None:
-    """`--cleanup`: no API server, no kubelet; state files and cgroups are enough."""
+async def test_cleanup_after_a_killed_kubelet(machine_world: Any, pod: Any, real_tree: Any) -> None:
+    """`--cleanup` needs no API server and no kubelet, only state files and cgroups."""
     world = machine_world
     world.api.create_pod(pod())
     world.api.create_pod(pod("bad", containers=[{"name": "main", "image": "x", "command": "not a list"}]))

@@ -1,4 +1,4 @@
-"""Directory names, against spec 03 §1.2 and against koordlet's own reading of them."""
+"""Directory names, compared with spec 03 §1.2 and with koordlet's parser."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ def test_layout(driver: Driver, qos: QosClass, pod: str, leaf: str) -> None:
 
 
 @pytest.mark.parametrize(("driver", "qos", "pod", "leaf"), TABLE, ids=IDS)
-def test_koordlet_looks_where_the_kubelet_writes(driver: Driver, qos: QosClass, pod: str, leaf: str) -> None:
+def test_koordlet_reads_the_directories_that_the_kubelet_writes(
+    driver: Driver, qos: QosClass, pod: str, leaf: str
+) -> None:
     as_read, kube_qos = reader.CgroupDriver(driver.value), reader.KubeQOS(qos.value)
     assert reader.pod_dir(as_read, kube_qos, UID) == pod
     assert reader.container_dir(as_read, kube_qos, UID, f"containerd://{ID}") == f"{pod}/{leaf}"

@@ -1,4 +1,4 @@
-"""The Node object, its lease, and a kubelet whose API server comes and goes."""
+"""The Node object, its lease, and a kubelet with an intermittent API server."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LEASE = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/n1"
 MAIN = {"name": "main", "image": "busybox", "command": ["sleep", "1d"]}
 
 
-async def test_registers_with_real_numbers(world: Any) -> None:
+async def test_registration_has_the_machines_resources(world: Any) -> None:
     node = world.api.objects[NODE]
     labels = node["metadata"]["labels"]
     assert labels["kubernetes.io/hostname"] == "n1"
@@ -58,12 +58,12 @@ async def test_lease_is_renewed_every_ten_seconds(world: Any) -> None:
     assert world.api.objects[LEASE]["spec"]["renewTime"] > first
 
 
-async def test_what_others_put_on_the_node_stays(world: Any, pod: Any) -> None:
+async def test_fields_of_other_components_stay_on_the_node(world: Any, pod: Any) -> None:
     status = world.api.objects[NODE]["status"]
     for side in ("capacity", "allocatable"):
         status[side]["kubernetes.io/batch-cpu"] = "2000"
     status["conditions"].append({"type": "NetworkUnavailable", "status": "False"})
-    status["allocatable"]["cpu"] = "1"  # ours: put right
+    status["allocatable"]["cpu"] = "1"  # the kubelet's own: restored
     await world.advance(700)
     status = world.api.objects[NODE]["status"]
     assert status["allocatable"]["kubernetes.io/batch-cpu"] == "2000"
@@ -71,7 +71,7 @@ async def test_what_others_put_on_the_node_stays(world: Any, pod: Any) -> None:
     assert "NetworkUnavailable" in {c["type"] for c in status["conditions"]}
 
 
-async def test_heartbeat_without_news_is_a_request_each_five_minutes_only(world: Any) -> None:
+async def test_an_unchanged_status_is_sent_every_five_minutes(world: Any) -> None:
     await world.advance(15)
     world.api.calls.clear()
     await world.advance(280)
@@ -81,10 +81,8 @@ async def test_heartbeat_without_news_is_a_request_each_five_minutes_only(world:
 
 
 @pytest.mark.parametrize(("wanted", "phase"), [("2000", "Running"), ("2001", "Failed")])
-async def test_batch_resources_set_a_moment_ago_count_at_admission(
-    world: Any, pod: Any, wanted: str, phase: str
-) -> None:
-    # The manager's write has not come through the watch yet; a refusal is checked against the server.
+async def test_admission_reads_the_node_again_before_a_rejection(world: Any, pod: Any, wanted: str, phase: str) -> None:
+    # The manager's write has not arrived by the watch yet; before a rejection the Node is read again.
     world.api.objects[NODE]["status"]["allocatable"]["kubernetes.io/batch-cpu"] = "2000"
     resources = {"requests": {"kubernetes.io/batch-cpu": wanted}}
     world.api.create_pod(pod(containers=[{**MAIN, "resources": resources}]))
@@ -94,7 +92,7 @@ async def test_batch_resources_set_a_moment_ago_count_at_admission(
         assert world.status("web")["reason"] == "OutOfkubernetes.io/batch-cpu"
 
 
-async def test_existing_node_is_taken_over_with_its_labels(world: Any) -> None:
+async def test_an_existing_node_keeps_its_labels(world: Any) -> None:
     node = world.api.objects[NODE]
     node["metadata"]["labels"] = {"mine": "yes"}
     await world.restart()
@@ -103,7 +101,7 @@ async def test_existing_node_is_taken_over_with_its_labels(world: Any) -> None:
     assert world.api.objects[NODE]["metadata"]["uid"] == node["metadata"]["uid"]
 
 
-async def test_api_server_away_for_minutes(world: Any, pod: Any) -> None:
+async def test_pods_are_managed_while_the_api_server_is_unavailable(world: Any, pod: Any) -> None:
     world.api.create_pod(pod("stays"))
     world.api.create_pod(pod("ends", restartPolicy="Never", containers=[{**MAIN, "name": "job"}]))
     await world.settle()
@@ -120,7 +118,7 @@ async def test_api_server_away_for_minutes(world: Any, pod: Any) -> None:
     assert {c["type"]: c["status"] for c in world.api.objects[NODE]["status"]["conditions"]}["Ready"] == "True"
 
 
-async def test_kubelet_starting_without_api_server_looks_after_its_pods(world: Any, pod: Any) -> None:
+async def test_a_kubelet_without_api_server_manages_its_stored_pods(world: Any, pod: Any) -> None:
     world.api.create_pod(pod())
     await world.settle()
     world.api.away = True
@@ -134,14 +132,14 @@ async def test_kubelet_starting_without_api_server_looks_after_its_pods(world: A
     assert world.container("web")["restartCount"] == 1
 
 
-async def test_deletion_asked_for_while_away_is_finished_when_the_api_is_back(world: Any, pod: Any) -> None:
+async def test_a_deletion_is_finished_when_the_api_server_is_back(world: Any, pod: Any) -> None:
     world.api.create_pod(pod())
     await world.settle()
     world.api.delete_pod("web")
     world.api.away = True
     await world.advance(60)
     assert world.runtime.find("main").exit_code == 143
-    assert world.kubelet.workers, "the worker stays until the object is gone"
+    assert world.kubelet.workers, "the worker stays until the object is deleted"
     world.api.away = False
     await world.advance(15)
     assert world.api.pod("web") is None
@@ -184,7 +182,7 @@ def test_huge_pages_are_not_ordinary_memory() -> None:
     ("reserved", "text"),
     [({"cpu": "3"}, "cannot reserve 3 of cpu: only 2 is available"), ({"gpu": "1"}, "cannot reserve 'gpu'")],
 )
-def test_impossible_reservations(reserved: Any, text: str) -> None:
+def test_impossible_reservations_are_rejected(reserved: Any, text: str) -> None:
     amounts = {k: Quantity(v) for k, v in reserved.items()}
     with pytest.raises(ReservationError, match=text):
         resources(MACHINE, 10, amounts, {}, 0, 0)

@@ -1,4 +1,4 @@
-"""Marks on real cgroups: written, read, outliving their owner, and told from groups that somebody else made."""
+"""Marks on real cgroups: written, read, kept after their owner, and different from those of other owners."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ ME = CgroupOwner.this_process("/somewhere/node", "/sys/fs/bpf/x")
     ],
     ids=["ourselves", "its pid has another process", "no such process", "an earlier boot", "unseen from here"],
 )
-def test_who_may_live(owner: CgroupOwner, may_live: bool) -> None:
+def test_whether_an_owner_may_be_alive(owner: CgroupOwner, may_live: bool) -> None:
     assert owner.may_live() is may_live
 
 
-def test_an_ended_process_does_not_live() -> None:
+def test_an_ended_process_is_not_alive() -> None:
     with subprocess.Popen(["sleep", "600"]) as process:
         owner = msgspec.structs.replace(ME, pid=process.pid, starttime=starttime(process.pid) or 0)
         assert owner.may_live()
@@ -74,7 +74,7 @@ POD = parse_pod(
 
 
 @pytest.mark.kernel
-def test_what_a_kubelet_makes_is_marked(tree: CgroupTree, names: CgroupNames, tmp_path: Path) -> None:
+def test_created_cgroups_are_marked(tree: CgroupTree, names: CgroupNames, tmp_path: Path) -> None:
     cgroups = pods(tree, names, tmp_path, ME)
     cgroups.setup()
     for path in (names.prefix, names.root(), cgroups.ensure_pod(POD)):
@@ -85,7 +85,7 @@ def test_what_a_kubelet_makes_is_marked(tree: CgroupTree, names: CgroupNames, tm
 
 
 @pytest.mark.kernel
-def test_what_was_there_is_not_marked_nor_without_an_owner(
+def test_existing_cgroups_and_those_without_owner_are_not_marked(
     tree: CgroupTree, names: CgroupNames, tmp_path: Path
 ) -> None:
     pods(tree, names, tmp_path, None).setup()
@@ -100,7 +100,7 @@ def test_what_was_there_is_not_marked_nor_without_an_owner(
 
 
 @pytest.mark.kernel
-def test_strangers_pods_are_told_from_our_own(tree: CgroupTree, names: CgroupNames, tmp_path: Path) -> None:
+def test_pods_of_other_kubelets_are_foreign_groups(tree: CgroupTree, names: CgroupNames, tmp_path: Path) -> None:
     cgroups = pods(tree, names, tmp_path, ME)
     cgroups.setup()
     tree.create(f"{cgroups.ensure_pod(POD)}/container")

@@ -1,4 +1,4 @@
-"""Reading logs back over rotations and crashes."""
+"""Reading logs across rotations and crashes."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ async def test_rotated_files_are_read_oldest_first(tmp_path: Path) -> None:
     assert await collect(path, LogQuery(tail=2)) == b"l2\nl3\n"
 
 
-async def test_long_lines_are_put_together_and_a_cut_one_is_left_out(tmp_path: Path) -> None:
+async def test_partial_lines_are_joined_and_truncated_ones_left_out(tmp_path: Path) -> None:
     path = tmp_path / "0.log"
     path.write_text(line(1, "P", "ab") + line(1, "F", "cd") + "2026-01-01T00:00:02Z stdout F half")
     assert await collect(path, LogQuery()) == b"abcd\n"
 
 
-async def test_follow_goes_on_over_a_rotation_until_the_container_ends(tmp_path: Path) -> None:
+async def test_follow_continues_after_a_rotation_until_the_container_ends(tmp_path: Path) -> None:
     path = tmp_path / "0.log"
     path.write_text(line(1))
     alive = True
@@ -69,8 +69,8 @@ async def test_follow_goes_on_over_a_rotation_until_the_container_ends(tmp_path:
     assert [data async for data in found] == [b"l2\n", b"l3\n"]
 
 
-def test_a_log_that_cannot_be_rotated_stops_nobody_and_goes_on_later(tmp_path: Path) -> None:
-    """As on a full disk: the shim must live, or its container would be killed."""
+def test_a_failed_rotation_does_not_stop_the_container(tmp_path: Path) -> None:
+    """As on a full disk: the shim must survive, else its container would be killed."""
     folder = tmp_path / "logs"
     folder.mkdir()
     log = ContainerLog(str(folder / "0.log"), limit=100, files=2)

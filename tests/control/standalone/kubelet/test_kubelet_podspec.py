@@ -1,4 +1,4 @@
-"""From API JSON to the kubelet's view, and its agreement with what the other components read from a pod."""
+"""Parsing API JSON for the kubelet, and its agreement with koordlet's parser."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def pods(draw: Any) -> dict[str, Any]:
         if draw(st.booleans()):
             container["restartPolicy"] = "Always"
     spec = {"containers": containers("c", 1), "initContainers": inits, "overhead": draw(amounts)}
-    for container in spec["containers"] + inits:  # as the API server defaults them, and no limit below a request
+    for container in spec["containers"] + inits:  # with the API server's defaults, and no limit below a request
         given_requests = container["resources"].setdefault("requests", {})
         limits = container["resources"].get("limits", {})
         given_requests.update(limits)
@@ -90,7 +90,7 @@ def pods(draw: Any) -> dict[str, Any]:
 
 
 @given(pods())
-def test_agrees_with_koordlet_api_about_class_requests_and_limits(pod: dict[str, Any]) -> None:
+def test_qos_class_requests_and_limits_agree_with_koordlet_api(pod: dict[str, Any]) -> None:
     ours, theirs = parse_pod(pod), wire.convert(pod, core.Pod)
     assert qos_class(ours).value == core.pod_qos_class(theirs)
 

@@ -1,4 +1,4 @@
-"""Back-off and admission: small rules, as tables and laws."""
+"""Back-off and admission, as tables and properties."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_node_selector() -> None:
 
 
 @given(st.lists(st.integers(0, 900), max_size=10))
-def test_admitted_pods_never_request_more_than_there_is(requests: list[int]) -> None:
+def test_admitted_pods_never_request_more_than_allocatable(requests: list[int]) -> None:
     taken: list[Any] = []
     for milli in requests:
         raw = make({"cpu": f"{milli}m"})
@@ -76,7 +76,7 @@ def test_back_off_sequence_and_reset() -> None:
         delays.append(wait)
         now += wait
         backoff.restarted("k", now - wait, now)
-        now += 1  # runs a second, ends
+        now += 1  # runs for a second, then exits
     assert delays == [0, 10, 20, 40, 80, 160, 300, 300]
     assert backoff.remaining("k", now + 601, now + 601) == 0
     assert backoff.remaining("other", now, now) == 0
@@ -87,7 +87,7 @@ def test_back_off_sequence_and_reset() -> None:
 @given(st.lists(st.floats(0, 2000), min_size=1, max_size=20))
 @example([0.0, 1.7224821822185277, 75.42128877591858, 1997.8139908209864, 1067.0, *[600.0] * 3, 471.3419016198555,
           *[600.0] * 2, 599.1, 60.0])  # fmt: skip
-def test_a_wait_is_never_longer_than_the_maximum(runs: list[float]) -> None:
+def test_a_delay_never_exceeds_the_maximum(runs: list[float]) -> None:
     backoff, now = CrashLoopBackoff(), 0.0
     for run in runs:
         wait = backoff.remaining("k", now, now)

@@ -1,4 +1,4 @@
-"""The HTTPS endpoints over a real socket: who gets in, and what they see."""
+"""The HTTPS endpoints on a real socket: authentication, authorization, responses."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def served(world: Any, tmp_path: Path) -> AsyncIterator[Any]:
 
 
 @pytest.mark.parametrize("path", ["/pods", "/pods/", "/configz", "/healthz", "/metrics", "/stats/summary"])
-async def test_doors(served: Any, path: str) -> None:
+async def test_requests_are_authenticated_and_authorized(served: Any, path: str) -> None:
     assert (await served.get(path))[0] == 200
     assert (await served.get(path, "fixed"))[0] == 200
     assert await served.get(path, None) == (401, "Unauthorized\n")
@@ -70,7 +70,7 @@ async def test_doors(served: Any, path: str) -> None:
     assert text == f"Forbidden (user=nobody, verb=get, resource=nodes, subresource(s)=[{wanted}])\n"
 
 
-async def test_unknown_path_is_hidden_behind_the_door_too(served: Any) -> None:
+async def test_unknown_paths_require_authentication_too(served: Any) -> None:
     assert (await served.get("/nothing", None))[0] == 401
     assert (await served.get("/nothing"))[0] == 404
 
@@ -90,7 +90,7 @@ async def test_pods_have_their_newest_status_and_every_field(served: Any, pod: A
     assert item["metadata"]["labels"] == {"koordinator.sh/qosClass": "BE"}
     assert item["spec"]["tolerations"] == [{"operator": "Exists"}]
     assert item["status"]["qosClass"] == "BestEffort"
-    assert item["status"]["containerStatuses"][0]["restartCount"] == 1, "not what the API has, but what is"
+    assert item["status"]["containerStatuses"][0]["restartCount"] == 1, "the kubelet's status, not the API's"
 
 
 async def test_configz_has_a_kubelets_field_names(served: Any) -> None:
@@ -107,7 +107,7 @@ async def test_read_only_port_needs_no_token_and_shows_no_logs(served: Any) -> N
     assert (await served.get("/configz", None, served.open))[0] == 404
 
 
-async def test_known_callers_are_served_while_the_api_server_is_away(served: Any) -> None:
+async def test_known_callers_are_served_while_the_api_server_is_unavailable(served: Any) -> None:
     assert (await served.get("/pods"))[0] == 200
     assert (await served.get("/pods", "wrong"))[0] == 401
     served.world.api.away = True
@@ -115,14 +115,14 @@ async def test_known_callers_are_served_while_the_api_server_is_away(served: Any
     assert (await served.get("/pods"))[0] == 200
     assert (await served.get("/pods", "wrong"))[0] == 503
     await served.world.clock.advance(200)
-    assert (await served.get("/pods"))[0] == 503, "not for ever"
+    assert (await served.get("/pods"))[0] == 503, "only for a limited time"
 
 
-async def test_answers_about_tokens_are_kept(served: Any) -> None:
+async def test_token_reviews_are_cached(served: Any) -> None:
     for _ in range(5):
         await served.get("/pods")
     reviews = [c for c in served.world.api.calls if c[1].endswith("reviews")]
-    # One TokenReview; nodes/pods is refused once, nodes/proxy granted once.
+    # One TokenReview; nodes/pods is denied once, nodes/proxy allowed once.
     assert len(reviews) == 3
 
 
@@ -181,7 +181,7 @@ async def test_log_errors(logged: Any, path: str, status: int, text: str) -> Non
     assert text in found[1]
 
 
-async def test_log_of_a_container_that_waits_says_why(served: Any, pod: Any) -> None:
+async def test_the_log_of_a_waiting_container_returns_the_reason(served: Any, pod: Any) -> None:
     served.world.api.create_pod(pod(containers=[{"name": "main", "image": "nginx"}]))
     await served.world.settle()
     status, text = await served.get("/containerLogs/default/web/main")

@@ -15,7 +15,7 @@ T0 = 1_700_000_000
 
 
 def record(state: str) -> ContainerRecord:
-    """`-` never started, `r` running, a number: ended with it, `w1`: ended with 1 and backing off."""
+    """`-`: never started, `r`: running, a number: exited with it, `w1`: exited with 1 and in back-off."""
     if state == "-":
         return ContainerRecord()
     waiting = ("CrashLoopBackOff", "back-off") if state.startswith("w") else None
@@ -75,7 +75,7 @@ def test_phase(policy: str, mains: str, inits: str, sidecars: str, expected: str
 @pytest.mark.parametrize(
     ("mains", "expected"), [("0", "Succeeded"), ("0 143", "Failed"), ("-", "Failed"), ("0 -", "Failed")]
 )
-def test_phase_of_a_pod_that_was_ended(mains: str, expected: str) -> None:
+def test_the_phase_of_a_terminated_pod(mains: str, expected: str) -> None:
     assert phase(*make("Always", mains), final=True) == expected
 
 
@@ -111,7 +111,7 @@ def test_completed_pod() -> None:
     }
 
 
-def test_transition_time_moves_with_the_status_only() -> None:
+def test_transition_time_changes_only_with_the_status() -> None:
     pod, records = make("Always", "r")
     first = conditions(pod, records, "Running", True, [], T0)
     same = conditions(pod, records, "Running", True, first, T0 + 60)
@@ -122,7 +122,7 @@ def test_transition_time_moves_with_the_status_only() -> None:
     assert after["Initialized"]["lastTransitionTime"] == by_type(first)["Initialized"]["lastTransitionTime"]
 
 
-def test_backing_off_container_keeps_its_id_and_shows_its_end() -> None:
+def test_a_container_in_back_off_shows_its_id_and_last_state() -> None:
     pod, records = make("Always", "w1")
     found = pod_status(pod, records, host_ip="::1", start_time=T0, sandbox=True, now=T0, old=[])
     (status,) = found["containerStatuses"]
@@ -132,7 +132,7 @@ def test_backing_off_container_keeps_its_id_and_shows_its_end() -> None:
     assert status["lastState"]["terminated"]["finishedAt"] == "2023-11-14T22:13:25Z"
 
 
-def test_a_decision_overrules_the_containers() -> None:
+def test_a_phase_decision_overrides_the_containers() -> None:
     pod, records = make("Always", "143")
     decision = PhaseDecision("DeadlineExceeded", "too long")
     found = pod_status(pod, records, host_ip="1.2.3.4", start_time=T0, sandbox=False, now=T0, old=[], decision=decision)

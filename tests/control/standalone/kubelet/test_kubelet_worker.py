@@ -1,4 +1,4 @@
-"""The life of pods on virtual time: starting, restarting, probing, ending."""
+"""Pods in virtual time: starting, restarting, probing, stopping."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from control.standalone.kubelet.runtimes.runtime import SandboxConfig
 MAIN = {"name": "main", "image": "busybox", "command": ["sleep", "1d"]}
 
 
-async def test_a_pod_comes_up_and_says_so(world: Any, pod: Any) -> None:
+async def test_a_pod_starts_and_reports_its_status(world: Any, pod: Any) -> None:
     made = world.api.create_pod(pod())
     await world.settle()
     status = world.status("web")
@@ -64,7 +64,7 @@ async def test_back_off_is_ten_seconds_doubling_to_five_minutes(world: Any, pod:
     assert world.container("web")["restartCount"] == 8
 
 
-async def test_back_off_is_forgotten_after_ten_good_minutes(world: Any, pod: Any) -> None:
+async def test_back_off_is_reset_after_ten_minutes_of_running(world: Any, pod: Any) -> None:
     world.api.create_pod(pod())
     await world.settle()
     world.runtime.exit("main", 1)
@@ -76,7 +76,7 @@ async def test_back_off_is_forgotten_after_ten_good_minutes(world: Any, pod: Any
     assert world.runtime.starts("main") == 3
 
 
-async def test_crash_looping_container_shows_its_last_end(world: Any, pod: Any) -> None:
+async def test_a_crash_looping_container_shows_its_last_state(world: Any, pod: Any) -> None:
     world.api.create_pod(pod())
     await world.settle()
     for code in (1, 137):
@@ -109,7 +109,7 @@ async def test_restart_policy(world: Any, pod: Any, policy: str, code: int, phas
     assert world.status("web")["phase"] == phase
     assert world.runtime.starts("main") == starts
     if phase in ("Succeeded", "Failed"):
-        assert not world.tree.exists(f"kubepods/besteffort/pod{uid}"), "an ended pod keeps no cgroup"
+        assert not world.tree.exists(f"kubepods/besteffort/pod{uid}"), "a finished pod has no cgroup"
         assert world.container("web")["state"]["terminated"]["exitCode"] == code
         assert world.condition("web", "Ready") == "False"
 
@@ -132,7 +132,7 @@ async def test_init_containers_run_one_after_the_other(world: Any, pod: Any) -> 
     assert [s["ready"] for s in world.status("web")["initContainerStatuses"]] == [True, True]
 
 
-async def test_failing_init_container_is_tried_again_or_fails_the_pod(world: Any, pod: Any) -> None:
+async def test_a_failing_init_container_is_restarted_or_fails_the_pod(world: Any, pod: Any) -> None:
     init = [{"name": "a", "image": "x", "command": ["false"]}]
     world.api.create_pod(pod("again", init=init))
     world.api.create_pod(pod("once", init=[{**init[0], "name": "o"}], restartPolicy="Never"))
@@ -147,14 +147,14 @@ async def test_failing_init_container_is_tried_again_or_fails_the_pod(world: Any
     assert world.runtime.starts("main") == 0
 
 
-async def test_sidecar_starts_first_restarts_alone_and_ends_last(world: Any, pod: Any) -> None:
+async def test_a_sidecar_starts_first_restarts_alone_and_stops_last(world: Any, pod: Any) -> None:
     sidecar = {"name": "side", "image": "x", "command": ["s"], "restartPolicy": "Always"}
     world.api.create_pod(pod(init=[sidecar], restartPolicy="Never"))
     await world.settle()
     assert [c.name for c in world.runtime.configs] == ["side", "main"]
     world.runtime.exit("side", 1)
     await world.settle()
-    assert world.runtime.starts("side") == 2, "a sidecar is restarted whatever the pod's policy says"
+    assert world.runtime.starts("side") == 2, "a sidecar is restarted regardless of the pod's policy"
     world.runtime.exit("main", 0)
     await world.settle()
     assert world.runtime.signals == [("side", signal.SIGTERM)]
@@ -188,7 +188,7 @@ async def test_graceful_deletion_terminates_then_deletes_the_object(world: Any, 
     assert last["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 143
 
 
-async def test_a_container_deaf_to_sigterm_is_killed_after_the_grace(world: Any, pod: Any) -> None:
+async def test_a_container_that_ignores_sigterm_is_killed_after_the_grace_period(world: Any, pod: Any) -> None:
     world.runtime.stubborn.add("main")
     world.api.create_pod(pod(terminationGracePeriodSeconds=20))
     await world.settle()
@@ -201,7 +201,7 @@ async def test_a_container_deaf_to_sigterm_is_killed_after_the_grace(world: Any,
     assert world.api.pod("web") is None
 
 
-async def test_a_second_delete_may_shorten_the_grace(world: Any, pod: Any) -> None:
+async def test_a_second_delete_may_shorten_the_grace_period(world: Any, pod: Any) -> None:
     world.runtime.stubborn.add("main")
     world.api.create_pod(pod(terminationGracePeriodSeconds=300))
     await world.settle()
@@ -213,7 +213,7 @@ async def test_a_second_delete_may_shorten_the_grace(world: Any, pod: Any) -> No
     assert world.api.pod("web") is None
 
 
-async def test_force_deleted_pod_is_ended_without_another_word_to_the_api(world: Any, pod: Any) -> None:
+async def test_a_force_deleted_pod_is_stopped_without_further_requests(world: Any, pod: Any) -> None:
     world.api.create_pod(pod())
     await world.settle()
     world.api.calls.clear()
@@ -224,11 +224,11 @@ async def test_force_deleted_pod_is_ended_without_another_word_to_the_api(world:
     assert [c for c in world.api.calls if "/pods/" in c[1]] == []
 
 
-async def test_a_name_used_again_is_another_pod(world: Any, pod: Any) -> None:
+async def test_a_reused_name_is_another_pod(world: Any, pod: Any) -> None:
     world.runtime.stubborn.add("main")
     first = world.api.create_pod(pod(terminationGracePeriodSeconds=10))["metadata"]["uid"]
     await world.settle()
-    world.api.delete_pod("web", grace=0)  # the API forgets it at once, its processes are still ending
+    world.api.delete_pod("web", grace=0)  # the API object is deleted at once, the processes are still stopping
     second = world.api.create_pod(pod())["metadata"]["uid"]
     await world.settle()
     assert set(world.kubelet.workers) == {first, second}
@@ -238,7 +238,7 @@ async def test_a_name_used_again_is_another_pod(world: Any, pod: Any) -> None:
     assert world.container("web")["state"].keys() == {"running"}
 
 
-async def test_pre_stop_hook_runs_before_sigterm_and_counts_against_the_grace(world: Any, pod: Any) -> None:
+async def test_the_pre_stop_hook_runs_within_the_grace_period(world: Any, pod: Any) -> None:
     hook = {"preStop": {"exec": {"command": ["drain"]}}}
     world.api.create_pod(pod(containers=[{**MAIN, "lifecycle": hook}]))
     await world.settle()
@@ -248,7 +248,7 @@ async def test_pre_stop_hook_runs_before_sigterm_and_counts_against_the_grace(wo
     assert world.runtime.signals == [("main", signal.SIGTERM)]
 
 
-async def test_failing_post_start_hook_ends_the_container(world: Any, pod: Any) -> None:
+async def test_a_failing_post_start_hook_stops_the_container(world: Any, pod: Any) -> None:
     world.runtime.exec_code["greet"] = 1
     hook = {"postStart": {"exec": {"command": ["greet"]}}}
     world.api.create_pod(pod(containers=[{**MAIN, "lifecycle": hook}]))
@@ -258,7 +258,7 @@ async def test_failing_post_start_hook_ends_the_container(world: Any, pod: Any) 
     assert world.container("web")["state"]["waiting"]["reason"] == "CrashLoopBackOff"
 
 
-async def test_readiness_probe_moves_ready_both_ways(world: Any, pod: Any) -> None:
+async def test_a_readiness_probe_sets_and_clears_ready(world: Any, pod: Any) -> None:
     probe = {"exec": {"command": ["ready"]}, "periodSeconds": 5, "failureThreshold": 2, "initialDelaySeconds": 3}
     world.api.create_pod(pod(containers=[{**MAIN, "readinessProbe": probe}]))
     await world.settle()
@@ -286,7 +286,7 @@ async def test_liveness_probe_restarts_the_container(world: Any, pod: Any) -> No
     assert world.container("web")["restartCount"] == 1
 
 
-async def test_startup_probe_holds_back_the_others(world: Any, pod: Any) -> None:
+async def test_a_startup_probe_delays_the_others(world: Any, pod: Any) -> None:
     container = {
         **MAIN,
         "startupProbe": {"exec": {"command": ["up"]}, "periodSeconds": 1, "failureThreshold": 100},
@@ -313,7 +313,7 @@ async def test_active_deadline(world: Any, pod: Any) -> None:
     assert status["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 143
 
 
-async def test_a_command_that_cannot_run(world: Any, pod: Any) -> None:
+async def test_a_command_that_cannot_be_executed_backs_off(world: Any, pod: Any) -> None:
     world.runtime.cannot_run.add("main")
     world.api.create_pod(pod(restartPolicy="Never"))
     await world.settle()
@@ -329,10 +329,10 @@ async def test_a_container_without_command_waits_with_the_reason(world: Any, pod
     assert waiting["reason"] == "ErrImagePull"
     assert "no command" in waiting["message"]
     await world.advance(60)
-    assert world.events.reasons().count("Failed") == 1, "said once, not at each try"
+    assert world.events.reasons().count("Failed") == 1, "one event, not one per attempt"
 
 
-async def test_missing_config_map_waits_until_it_is_there(world: Any, pod: Any) -> None:
+async def test_a_container_waits_for_a_missing_config_map(world: Any, pod: Any) -> None:
     env = [{"name": "A", "valueFrom": {"configMapKeyRef": {"name": "cm", "key": "k"}}}]
     world.api.create_pod(pod(containers=[{**MAIN, "env": env}]))
     await world.settle()
@@ -358,7 +358,7 @@ async def test_missing_config_map_waits_until_it_is_there(world: Any, pod: Any) 
     ],
     ids=["quantity", "command", "no containers", "resources"],
 )
-async def test_malformed_pod_fails_with_the_field_named(world: Any, pod: Any, containers: Any, field: str) -> None:
+async def test_a_malformed_pod_fails_and_names_the_field(world: Any, pod: Any, containers: Any, field: str) -> None:
     raw = pod()
     raw["spec"]["containers"] = containers
     world.api.create_pod(raw)
@@ -375,7 +375,7 @@ async def test_malformed_pod_fails_with_the_field_named(world: Any, pod: Any, co
     assert world.api.pod("web") is None
 
 
-async def test_a_pod_that_does_not_fit_is_refused(world: Any, pod: Any) -> None:
+async def test_a_pod_that_does_not_fit_is_rejected(world: Any, pod: Any) -> None:
     big = [{**MAIN, "resources": {"requests": {"cpu": "3"}}}]
     world.api.create_pod(pod("one", containers=big))
     world.api.create_pod(pod("two", containers=big))
@@ -386,7 +386,7 @@ async def test_a_pod_that_does_not_fit_is_refused(world: Any, pod: Any) -> None:
     assert "requested: 3000, used: 3000, capacity: 3500" in world.status("two")["message"]
 
 
-async def test_dead_sandbox_is_made_again(world: Any, pod: Any) -> None:
+async def test_a_dead_sandbox_is_created_again(world: Any, pod: Any) -> None:
     world.api.create_pod(pod())
     await world.settle()
     first = world.runtime.find("POD").id
@@ -397,7 +397,7 @@ async def test_dead_sandbox_is_made_again(world: Any, pod: Any) -> None:
     assert world.runtime.starts("main") == 1
 
 
-async def test_restarted_kubelet_goes_on_with_what_runs(world: Any, pod: Any) -> None:
+async def test_a_restarted_kubelet_adopts_running_containers(world: Any, pod: Any) -> None:
     world.api.create_pod(pod())
     await world.settle()
     world.runtime.exit("main", 1)
@@ -410,7 +410,7 @@ async def test_restarted_kubelet_goes_on_with_what_runs(world: Any, pod: Any) ->
     assert world.runtime.starts("main") == 2
 
 
-async def test_pod_deleted_while_the_kubelet_was_down_is_ended(world: Any, pod: Any) -> None:
+async def test_a_pod_deleted_while_the_kubelet_was_down_is_stopped(world: Any, pod: Any) -> None:
     world.api.create_pod(pod())
     await world.settle()
     await world.kubelet.stop()
@@ -420,7 +420,7 @@ async def test_pod_deleted_while_the_kubelet_was_down_is_ended(world: Any, pod: 
     assert world.kubelet.workers == {}
 
 
-async def test_refusal_is_remembered_over_a_restart(world: Any, pod: Any) -> None:
+async def test_a_rejection_survives_a_restart(world: Any, pod: Any) -> None:
     world.api.create_pod(pod(containers=[{**MAIN, "resources": {"requests": {"cpu": "64"}}}]))
     await world.settle()
     await world.restart()
@@ -428,7 +428,7 @@ async def test_refusal_is_remembered_over_a_restart(world: Any, pod: Any) -> Non
     assert world.runtime.configs == []
 
 
-async def test_what_koordlet_sets_on_a_running_pod_stays(world: Any, pod: Any) -> None:
+async def test_values_that_koordlet_sets_on_a_running_pod_stay(world: Any, pod: Any) -> None:
     limits = {"limits": {"cpu": "1", "memory": "64Mi"}}
     uid = world.api.create_pod(pod(containers=[{**MAIN, "resources": limits}]))["metadata"]["uid"]
     await world.settle()
@@ -441,7 +441,7 @@ async def test_what_koordlet_sets_on_a_running_pod_stays(world: Any, pod: Any) -
     assert world.tree.files[path]["cpu.max"] == "250000 100000"
 
 
-async def test_parents_follow_the_sum_of_requests(world: Any, pod: Any) -> None:
+async def test_qos_parents_have_the_sum_of_requests(world: Any, pod: Any) -> None:
     def weight(of: str) -> str:
         return str(world.tree.files[f"kubepods/{of}"]["cpu.weight"])
 
@@ -462,7 +462,7 @@ async def test_parents_follow_the_sum_of_requests(world: Any, pod: Any) -> None:
     assert weight("burstable") == "1"
 
 
-async def test_containers_of_no_pod_are_removed_once_the_api_has_answered(world: Any, pod: Any) -> None:
+async def test_containers_without_pod_are_removed_after_the_first_list(world: Any, pod: Any) -> None:
     world.api.create_pod(pod())
     await world.settle()
     stray = await world.runtime.run_sandbox(SandboxConfig("e" * 64, "nobody", "kubepods/besteffort/podnobody/x"))

@@ -1,4 +1,4 @@
-"""Server-side apply: ownership, conflicts, removal, and the laws that hold for any objects."""
+"""Server-side apply: ownership, conflicts, removal, and properties that hold for all objects."""
 
 import copy
 import json
@@ -85,10 +85,10 @@ def test_two_managers_may_each_own_a_container():
     assert [c["name"] for c in gone["spec"]["template"]["spec"]["containers"]] == ["b"]
 
 
-def test_a_removed_item_takes_its_unowned_fields_along():
+def test_removing_an_item_removes_its_unowned_fields():
     applied = {"spec": {"template": {"spec": {"containers": [{"name": "a", "image": "i"}]}}, "replicas": 1}}
     live, _ = apply(None, applied, schema=DEPLOYMENT)
-    live["spec"]["template"]["spec"]["containers"][0]["imagePullPolicy"] = "Always"  # a default, owned by nobody
+    live["spec"]["template"]["spec"]["containers"][0]["imagePullPolicy"] = "Always"  # a default without an owner
     obj, _ = apply(live, {"spec": {"replicas": 1}}, schema=DEPLOYMENT)
     assert obj["spec"] == {"replicas": 1}
 
@@ -146,7 +146,7 @@ def test_an_update_takes_ownership_from_appliers():
     assert owners(live) == {("editor", "Update"): {".data.a"}}
 
 
-def test_before_first_apply_owns_what_was_there():
+def test_before_first_apply_owns_the_existing_fields():
     obj, conflicts = apply(config_map({"a": "1"}), config_map({"b": "1"}), now=T2)
     assert not conflicts
     assert owners(obj)[("before-first-apply", "Update")] == {".data", ".data.a"}
@@ -162,12 +162,12 @@ def test_applying_the_same_again_keeps_the_time():
     assert other["metadata"]["managedFields"][0]["time"] == T3
 
 
-def test_nulls_are_not_mentioned():
+def test_nulls_are_not_applied():
     obj, _ = apply(None, config_map({"a": "1"}, creationTimestamp=None, labels=None))
     assert owners(obj) == {("me", "Apply"): {".data.a"}}
 
 
-def test_status_is_applied_apart():
+def test_status_is_applied_separately():
     live = {"apiVersion": "apps/v1", "metadata": {"name": "d"}, "spec": {"replicas": 1}}
     body = {"metadata": {"name": "d", "labels": {"no": "no"}}, "spec": {"replicas": 9}, "status": {"replicas": 1}}
     obj, _ = apply(live, body, schema=DEPLOYMENT, sub="status", version="apps/v1")
@@ -178,7 +178,7 @@ def test_status_is_applied_apart():
     assert mine[0]["fieldsV1"] == {"f:status": {"f:replicas": {}}}
 
 
-def test_atomic_parts_are_replaced_whole():
+def test_atomic_parts_are_replaced():
     live, _ = apply(None, {"spec": {"selector": {"matchLabels": {"a": "1"}}}}, schema=DEPLOYMENT)
     obj, _ = apply(live, {"spec": {"selector": {"matchLabels": {"b": "1"}}}}, schema=DEPLOYMENT)
     assert obj["spec"]["selector"] == {"matchLabels": {"b": "1"}}
@@ -203,7 +203,7 @@ BAD = {
 
 
 @pytest.mark.parametrize(("applied", "how", "message"), BAD.values(), ids=BAD.keys())
-def test_unappliable_objects(applied, how, message):
+def test_invalid_applied_objects_are_rejected(applied, how, message):
     with pytest.raises(ApplyError, match=message):
         apply(None, applied, **how)
 
@@ -253,13 +253,13 @@ def test_a_client_may_rewrite_managed_fields():
         ({"operation": "Apply", "fieldsV1": {"f:spec": 1}}, "'.spec': expected an object"),
     ],
 )
-def test_unreadable_managed_fields_are_refused(entry, message):
+def test_invalid_managed_fields_are_rejected(entry, message):
     new = config_map({}, managedFields=[entry])
     with pytest.raises(ManagedFieldsError, match=message):
         update_on_write(config_map(), new, "x", "Update", CONFIG_MAP, "", T1)
 
 
-def test_old_update_managers_are_folded_together():
+def test_old_update_managers_are_merged():
     live = config_map({})
     for n in range(20):
         new = {**live, "data": {**live["data"], f"k{n}": "1"}}
@@ -269,8 +269,6 @@ def test_old_update_managers_are_folded_together():
     assert "ancient-changes" in names
     assert {path for paths in owners(live).values() for path in paths} >= {f".data.k{n}" for n in range(20)}
 
-
-# ---- laws --------------------------------------------------------------------------------------------------
 
 SCHEMA = Schema(
     {
@@ -326,7 +324,7 @@ def put(live, obj, manager, force=False, now=T1):
 
 @settings(max_examples=150, deadline=None)
 @given(full_objects(), full_objects(), full_objects())
-def test_law_applying_twice_is_a_no_op(first, other, second):
+def test_applying_twice_is_a_no_op(first, other, second):
     live, _ = put(None, first, "one")
     live, _ = put(live, other, "two", force=True)
     once, _ = put(live, second, "one", force=True, now=T2)
@@ -337,7 +335,7 @@ def test_law_applying_twice_is_a_no_op(first, other, second):
 
 @settings(max_examples=150, deadline=None)
 @given(objects("ab"), objects("cd"), objects("ab"))
-def test_law_disjoint_managers_never_conflict(one, two, later):
+def test_disjoint_managers_never_conflict(one, two, later):
     live, _ = put(None, {k: v for k, v in one.items() if v}, "one")
     live, conflicts = put(live, {k: v for k, v in two.items() if v}, "two")
     assert not conflicts
@@ -347,7 +345,7 @@ def test_law_disjoint_managers_never_conflict(one, two, later):
 
 @settings(max_examples=150, deadline=None)
 @given(objects("ab"), objects("cd"))
-def test_law_removing_a_managers_fields_keeps_the_others(one, two):
+def test_removing_a_managers_fields_keeps_the_others(one, two):
     one, two = ({k: v for k, v in each.items() if v} for each in (one, two))
     live, _ = put(None, one, "one")
     live, _ = put(live, two, "two")
@@ -360,7 +358,7 @@ def test_law_removing_a_managers_fields_keeps_the_others(one, two):
 
 @settings(max_examples=150, deadline=None)
 @given(full_objects(), full_objects())
-def test_law_the_applied_fields_stand(before, wanted):
+def test_the_result_has_the_applied_fields(before, wanted):
     live, _ = put(None, before, "one")
     obj, _ = put(live, wanted, "two", force=True)
     for name in ("map", "struct"):
@@ -371,5 +369,5 @@ def test_law_the_applied_fields_stand(before, wanted):
 
 @settings(deadline=None)
 @given(st.sets(st.lists(st.sampled_from(["f:a", "f:b", 'k:{"n":"x"}', 'v:"1"']), min_size=1, max_size=4).map(tuple)))
-def test_law_fields_v1_round_trips(paths):
+def test_fields_v1_round_trips(paths):
     assert fieldset.parse(fieldset.to_fields_v1(paths)) == paths

@@ -1,4 +1,4 @@
-"""RFC 6902: every operation, pointer escapes, and failures that leave the document alone."""
+"""RFC 6902: every operation, pointer escapes, and failures that leave the document unchanged."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""RFC 7386: the RFC's own table and the laws of merge patches."""
+"""RFC 7386: the RFC's table and the properties of merge patches."""
 
 import copy
 

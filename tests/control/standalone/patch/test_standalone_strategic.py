@@ -1,4 +1,4 @@
-"""Strategic merge patch over the real schemas of Pod and Deployment."""
+"""Strategic merge patch with the real schemas of Pod and Deployment."""
 
 import copy
 
@@ -93,7 +93,7 @@ def test_pod(doc, patch, want):
     assert (doc, patch) == before
 
 
-def test_changing_a_deployments_strategy_drops_the_other_ones_settings():
+def test_changing_a_deployments_strategy_removes_the_old_strategys_settings():
     doc = {"spec": {"strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1}}}}
     patch = {"spec": {"strategy": {"$retainKeys": ["type"], "type": "Recreate"}}}
     assert strategic.apply(doc, patch, DEPLOYMENT) == {"spec": {"strategy": {"type": "Recreate"}}}
@@ -109,6 +109,6 @@ BAD = {
 
 
 @pytest.mark.parametrize(("patch", "message"), BAD.values(), ids=BAD.keys())
-def test_malformed_patches_are_refused(patch, message):
+def test_malformed_patches_are_rejected(patch, message):
     with pytest.raises(StrategicPatchError, match=message):
         strategic.apply(pod(containers=[A]), patch, POD)

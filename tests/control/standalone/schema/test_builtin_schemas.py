@@ -1,4 +1,4 @@
-"""Schemas of built-in kinds: read right, published right, and told by the OpenAPI documents."""
+"""Schemas of built-in kinds: read, published, and shown by the OpenAPI documents."""
 
 import importlib
 import json
@@ -15,7 +15,7 @@ POD = BUILTINS.schema("", "v1", "Pod")
 
 
 def test_the_text_reading_agrees_with_the_imported_classes():
-    """Same fields, same JSON names, same required ones, for everything a Pod and a Deployment refer to."""
+    """The same fields, JSON names and required fields, for all definitions of Pod and Deployment."""
     models = BuiltinModels()
     package = importlib.import_module("kubernetes.client.models")
     names = [n for n in models.closure(["V1Pod", "V1Deployment", "V1CustomResourceDefinition"])
@@ -66,7 +66,7 @@ def test_merge_information_reaches_the_walker():
     assert POD.field("spec").field("nonsense") is None
 
 
-def test_references_lead_somewhere():
+def test_every_reference_has_a_definition():
     definitions = BUILTINS.definitions()
 
     def refs(schema):
@@ -93,8 +93,6 @@ def test_an_unknown_model_and_a_missing_package_are_named(tmp_path):
         BuiltinModels(tmp_path).get("V1Pod")
 
 
-# ---- documents ---------------------------------------------------------------------------------------------
-
 CRD = {
     "spec": {
         "group": "example.org",
@@ -112,7 +110,7 @@ def kinds():
     return Kinds()
 
 
-def test_v3_tells_what_kubectl_asks_for(kinds):
+def test_v3_has_what_kubectl_reads(kinds):
     documents = KindSchemas(BUILTINS).openapi(kinds)
     index = documents.v3_index()["paths"]
     assert index["apis/apps/v1"]["serverRelativeURL"].startswith("/openapi/v3/apis/apps/v1?hash=")
@@ -132,7 +130,7 @@ def test_v3_tells_what_kubectl_asks_for(kinds):
     assert documents.v3("apis/nonsense/v1") is None
 
 
-def test_custom_kinds_join_and_leave_the_documents(kinds):
+def test_custom_kinds_are_added_to_and_removed_from_the_documents(kinds):
     documents = KindSchemas(BUILTINS).openapi(kinds)
     assert documents.v3("apis/example.org/v1") is None
     before = documents.v2()
@@ -142,7 +140,7 @@ def test_custom_kinds_join_and_leave_the_documents(kinds):
     assert thing["properties"]["spec"]["properties"]["size"]["nullable"] is True
     assert thing["properties"]["metadata"]["allOf"][0]["$ref"].endswith("ObjectMeta")
     v2 = json.loads(documents.v2())["definitions"]["org.example.v1.Thing"]
-    assert v2["properties"]["spec"]["properties"]["size"] == {}  # null is right there, which v2 can't say
+    assert v2["properties"]["spec"]["properties"]["size"] == {}  # null is valid here, which v2 has no keyword for
     kinds.discard(THING.key)
     assert documents.v3("apis/example.org/v1") is None
     assert documents.v2() == before

@@ -1,6 +1,6 @@
-"""Built-in kinds through the seam: decoding, defaults, and what users are told about bad objects."""
+"""Built-in kinds by the `Schemas` interface: decoding, defaults, and errors about invalid objects."""
 
-# ruff: noqa: E501 - tables of messages, one case a line
+# ruff: noqa: E501 - tables of messages, one case per line
 
 import copy
 
@@ -16,7 +16,7 @@ BATCH_CPU = "kubernetes.io/batch-cpu"
 
 
 def run(key, obj, old=None, subresource=""):
-    """Decode, default and validate as the registry does; returns the complaints."""
+    """Decode, default and validate like the registry; returns the errors."""
     kind = KINDS.get(key)
     SCHEMAS.unknown_fields(kind, kind.versions[0], obj)
     SCHEMAS.default(kind, kind.versions[0], obj)
@@ -125,7 +125,7 @@ def changed(**spec):
     return run("/pods", new, obj)
 
 
-def test_what_may_change_in_a_pod():
+def test_the_mutable_fields_of_a_pod():
     message = "spec: Forbidden: pod updates may not change fields other than `spec.containers[*].image`"
     assert changed(containers=[{"name": "c", "image": "other:2", "imagePullPolicy": "Always"}]) == []
     assert changed(activeDeadlineSeconds=5) == []
@@ -138,7 +138,7 @@ def test_what_may_change_in_a_pod():
     assert "only deletion is allowed" in complaint
 
 
-def test_a_gated_pod_may_be_steered():
+def test_the_node_selection_of_a_gated_pod_may_change():
     obj = pod(schedulingGates=[{"name": "g"}])
     run("/pods", obj)
     new = copy.deepcopy(obj)
@@ -147,7 +147,7 @@ def test_a_gated_pod_may_be_steered():
     assert run("/pods", new, obj) == []
 
 
-def test_subresources_are_not_judged_by_the_rules_of_the_object():
+def test_subresource_writes_are_not_validated_as_the_whole_object():
     obj = pod()
     run("/pods", obj)
     assert run("/pods", {**obj, "spec": {**obj["spec"], "nodeName": "n"}}, obj, "binding") == []
@@ -198,8 +198,6 @@ def test_selectors_and_secret_types_do_not_change():
     assert run("/secrets", {"type": "a"}, {"type": "b"}) == ['type: Invalid value: "a": field is immutable']
 
 
-# ---- decoding ----------------------------------------------------------------------------------------------
-
 MALFORMED = {
     "string for integer": (pod(terminationGracePeriodSeconds="soon"), "json: cannot unmarshal string into Go struct field Pod.spec.terminationGracePeriodSeconds of type int64"),
     "object for list": (pod(containers={}), "json: cannot unmarshal object into Go struct field Pod.spec.containers of type slice"),
@@ -210,14 +208,14 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize(("obj", "message"), MALFORMED.values(), ids=MALFORMED.keys())
-def test_wrong_types_are_refused_as_go_refuses_them(obj, message):
+def test_wrong_types_are_rejected_with_gos_messages(obj, message):
     with pytest.raises(StatusError, match=message) as caught:
         SCHEMAS.unknown_fields(KINDS.get("/pods"), "v1", copy.deepcopy(obj))
     assert caught.value.code == 400
     assert caught.value.message.startswith('Pod in version "v1" cannot be handled as a Pod: ')
 
 
-def test_nulls_vanish_and_unknown_fields_are_named():
+def test_nulls_are_removed_and_unknown_fields_reported():
     obj = pod(nodeName=None, nonsense=1)
     obj["metadata"]["creationTimestamp"] = None
     assert SCHEMAS.unknown_fields(KINDS.get("/pods"), "v1", obj) == ["spec.nonsense"]

@@ -1,6 +1,6 @@
-"""Structural schemas: pruning, defaulting, and the wording of every complaint."""
+"""Structural schemas: pruning, defaulting, and the wording of every error."""
 
-# ruff: noqa: E501 - tables of messages, one case a line
+# ruff: noqa: E501 - tables of messages, one case per line
 
 import copy
 
@@ -76,11 +76,11 @@ FINE = {
 
 
 @pytest.mark.parametrize(("value", "raw"), FINE.values(), ids=FINE.keys())
-def test_what_is_accepted(value, raw):
+def test_valid_values_are_accepted(value, raw):
     assert complaints(value, **raw) == []
 
 
-def test_the_number_of_complaints_is_bounded():
+def test_the_number_of_errors_is_bounded():
     many = structural.validate({"spec": {"x": ["a"] * 1000}}, schema(x={"type": "array", "items": {"type": "integer"}}))
     assert len(many) == structural.MAX_ERRORS
 
@@ -115,9 +115,6 @@ FORMATS = [
 @pytest.mark.parametrize(("name", "text", "want"), FORMATS)
 def test_formats(name, text, want):
     assert conforms(text, name) is want
-
-
-# ---- pruning and defaulting --------------------------------------------------------------------------------
 
 
 def test_unknown_fields_are_pruned_and_named():
@@ -178,7 +175,7 @@ LAW = schema(
 
 @settings(deadline=None)
 @given(st.dictionaries(st.sampled_from(["spec", "a"]), st.dictionaries(st.sampled_from("abcd"), JSON)))
-def test_laws_pruning_and_defaulting_settle_at_once(obj):
+def test_pruning_and_defaulting_are_idempotent(obj):
     structural.prune(obj, LAW)
     structural.fill_defaults(obj, LAW)
     before = copy.deepcopy(obj)
@@ -189,12 +186,9 @@ def test_laws_pruning_and_defaulting_settle_at_once(obj):
     assert obj == before
 
 
-def test_a_reference_to_nowhere_is_named():
+def test_a_missing_definition_is_named():
     with pytest.raises(SchemaNodeError, match="'Nowhere'"):
         Schema({"properties": {"x": {"$ref": "#/definitions/Nowhere"}}}).field("x")
-
-
-# ---- CRDs --------------------------------------------------------------------------------------------------
 
 
 def crd(schema=None, **spec):
