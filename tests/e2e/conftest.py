@@ -64,26 +64,26 @@ class Cluster:
 @pytest.fixture(scope="module")  # removed before the demo starts its own node
 def cluster() -> Iterator[Cluster]:
     """The cluster, with this project's CRDs and a namespace."""
-    given = os.environ.get("KUBECONFIG")
-    if given:
-        found = Cluster(Path(given))
+    kubeconfig = os.environ.get("KUBECONFIG")
+    if kubeconfig:
+        existing = Cluster(Path(kubeconfig))
         try:
-            prepare(found)
-            yield found
+            prepare(existing)
+            yield existing
         finally:
-            found.run("delete", "namespace", found.namespace, "--wait=false", ok=False)
+            existing.run("delete", "namespace", existing.namespace, "--wait=false", ok=False)
         return
     with tempfile.TemporaryDirectory(
         prefix="koorde2e-"
     ) as folder:  # a short path, because containerd's sockets are below it
         state = Path(folder) / "state"
-        found = Cluster(state / "apiserver/admin.kubeconfig")
+        existing = Cluster(state / "apiserver/admin.kubeconfig")
         try:
             up(state)
-            prepare(found)
-            runtimes = {one["status"]["nodeInfo"]["containerRuntimeVersion"] for one in found.get("nodes")["items"]}
+            prepare(existing)
+            runtimes = {one["status"]["nodeInfo"]["containerRuntimeVersion"] for one in existing.get("nodes")["items"]}
             assert all(one.startswith("containerd://") for one in runtimes), runtimes
-            yield found
+            yield existing
         finally:
             down = koordctl("down", f"--state-dir={state}", "--purge")
             assert down.returncode == 0, f"koordctl down did not remove everything: {down.stdout}{down.stderr}"
@@ -117,9 +117,9 @@ def eventually() -> Callable[..., Any]:
         end = time.monotonic() + seconds
         while True:
             try:
-                found = fn()
-                assert found
-                return found
+                result = fn()
+                assert result
+                return result
             except AssertionError:
                 if time.monotonic() > end:
                     raise

@@ -64,13 +64,15 @@ def test_the_nodes_topology_is_reported(cluster: Cluster, eventually: Eventually
     """The CPUs are those of sysfs; the stand-in kubelet aligns and pins nothing."""
     name = node(cluster)
     eventually(lambda: not cluster.run("get", "node-res-topo", name, ok=False).returncode)
-    found = cluster.get("node-res-topo", name)
-    assert found["metadata"]["ownerReferences"][0]["uid"] == cluster.get("node", name)["metadata"]["uid"]
-    assert found["zones"][0]["name"] == "node-0"
-    told = {key: json.loads(text) for key, text in found["metadata"]["annotations"].items()}
+    topology = cluster.get("node-res-topo", name)
+    assert topology["metadata"]["ownerReferences"][0]["uid"] == cluster.get("node", name)["metadata"]["uid"]
+    assert topology["zones"][0]["name"] == "node-0"
+    annotations = {key: json.loads(text) for key, text in topology["metadata"]["annotations"].items()}
     capacity = cluster.get("node", name)["status"]["capacity"]["cpu"]
-    assert len(told["node.koordinator.sh/cpu-topology"]["detail"]) == int(capacity)
-    assert "policy" in told["kubelet.koordinator.sh/cpu-manager-policy"], "koordlet read the kubelet's configuration"
+    assert len(annotations["node.koordinator.sh/cpu-topology"]["detail"]) == int(capacity)
+    assert "policy" in annotations["kubelet.koordinator.sh/cpu-manager-policy"], (
+        "koordlet read the kubelet's configuration"
+    )
 
 
 SAMPLES: dict[str, dict[str, Any]] = {
@@ -85,20 +87,20 @@ SAMPLES: dict[str, dict[str, Any]] = {
 def test_custom_resources_can_be_created_changed_and_deleted(cluster: Cluster, kind: str):
     resource = next(r for r in CUSTOM if r.kind == kind)
     name = f"{cluster.namespace}-{kind.lower()}"
-    what = f"{resource.plural}.{resource.group}"
+    resource_name = f"{resource.plural}.{resource.group}"
     body = {"apiVersion": resource.api_version, "kind": kind, "metadata": {"name": name}, **SAMPLES[kind]}
     try:
         cluster.apply(body)
-        stored = cluster.get(what, name)["spec"]
+        stored = cluster.get(resource_name, name)["spec"]
         assert stored.items() >= {k: v for k, v in body["spec"].items() if not isinstance(v, (dict, list))}.items()
-        cluster.run("label", what, name, "touched=yes")
-        cluster.run("annotate", what, name, "koordinator.sh/note=e2e")
-        cluster.run("patch", what, name, "--type=merge", "-p", '{"metadata":{"labels":{"touched":"twice"}}}')
-        assert cluster.get(what, name)["metadata"]["labels"]["touched"] == "twice"
+        cluster.run("label", resource_name, name, "touched=yes")
+        cluster.run("annotate", resource_name, name, "koordinator.sh/note=e2e")
+        cluster.run("patch", resource_name, name, "--type=merge", "-p", '{"metadata":{"labels":{"touched":"twice"}}}')
+        assert cluster.get(resource_name, name)["metadata"]["labels"]["touched"] == "twice"
         cluster.run("apply", "--server-side", "-f", "-", text=json.dumps(body))
-        assert name in cluster.run("get", what, "-o", "name").stdout
+        assert name in cluster.run("get", resource_name, "-o", "name").stdout
     finally:
-        cluster.run("delete", what, name, "--ignore-not-found", "--wait", "--timeout=120s")
+        cluster.run("delete", resource_name, name, "--ignore-not-found", "--wait", "--timeout=120s")
 
 
 BAD = {
@@ -184,8 +186,8 @@ def test_the_official_client_watches(cluster: Cluster):
 
     def look() -> None:
         stream = watch.Watch()
-        what = (core.list_namespaced_config_map, cluster.namespace)
-        for event in stream.stream(*what, resource_version=listed, timeout_seconds=120):
+        list_arguments = (core.list_namespaced_config_map, cluster.namespace)
+        for event in stream.stream(*list_arguments, resource_version=listed, timeout_seconds=120):
             if event["object"].metadata.name == "watched":
                 seen.append((event["type"], (event["object"].data or {}).get("k", "")))
                 if event["type"] == "DELETED":
@@ -239,11 +241,11 @@ def test_a_victim_gets_an_event_about_its_interference(cluster: Cluster, eventua
         def told() -> Any:
             status = cluster.get("nodemetric", node(cluster)).get("status", {})
             mine = [p for p in status.get("podsMetric", []) if p["name"] == "victim"]
-            said = [one for p in mine for one in p.get("extensions", {}).get("interference", [])]
-            return (status["extensions"]["interference"], said) if said else None
+            entries = [one for p in mine for one in p.get("extensions", {}).get("interference", [])]
+            return (status["extensions"]["interference"], entries) if entries else None
 
-        summary, said = eventually(told, 180)
-        assert {"container", "resource", "cause", "state", "culprit", "confidence"} <= set(said[0])
+        summary, entries = eventually(told, 180)
+        assert {"container", "resource", "cause", "state", "culprit", "confidence"} <= set(entries[0])
         assert set(summary) == {"interfered", "selfInflicted", "worstCulprits"}
     finally:
         cluster.run("delete", *all_three, "--wait", "--timeout=120s")
@@ -267,17 +269,17 @@ def test_a_profile_makes_pods_best_effort_and_invalid_pods_are_rejected(cluster:
     plain["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "500m", "memory": "64Mi"}}
 
     def tried(obj: dict[str, Any]) -> dict[str, Any]:
-        said = cluster.run("create", "--dry-run=server", "-o", "json", "-f", "-", text=json.dumps(obj)).stdout
-        found: dict[str, Any] = json.loads(said)
-        return found
+        output = cluster.run("create", "--dry-run=server", "-o", "json", "-f", "-", text=json.dumps(obj)).stdout
+        admitted: dict[str, Any] = json.loads(output)
+        return admitted
 
     try:
         cluster.apply(profile)
         eventually(lambda: tried(plain)["metadata"]["labels"].get("koordinator.sh/qosClass") == "BE")
         made = tried(plain)["spec"]
         assert (made["priorityClassName"], made["priority"]) == ("koord-batch", 5000)
-        wanted = {"kubernetes.io/batch-cpu": "500", "kubernetes.io/batch-memory": "64Mi"}
-        assert made["containers"][0]["resources"]["requests"] == wanted
+        batch_resources = {"kubernetes.io/batch-cpu": "500", "kubernetes.io/batch-memory": "64Mi"}
+        assert made["containers"][0]["resources"]["requests"] == batch_resources
     finally:
         cluster.run("delete", "clustercolocationprofile", cluster.namespace, "--ignore-not-found")
     wrong = pod(cluster, "wrong", "true", priorityClassName="koord-prod")

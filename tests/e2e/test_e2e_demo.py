@@ -31,11 +31,11 @@ def mounts() -> set[str]:
 
 def processes_of(folder: Path) -> list[str]:
     """Command lines of running processes that contain the text."""
-    found = []
+    command_lines = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):
-            found.append(path.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
-    return [line for line in found if str(folder) in line]
+            command_lines.append(path.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+    return [line for line in command_lines if str(folder) in line]
 
 
 @pytest.fixture
@@ -53,8 +53,8 @@ def test_the_demo_succeeds_and_leaves_nothing_behind(folder: Path):
         [sys.executable, "-m", "control.ctl.demo", "--once", "--runtime=containerd", "--dir", str(folder)],
         cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
-    said = f"{done.stdout}\n{done.stderr}"
-    assert done.returncode == 0, said
+    output = f"{done.stdout}\n{done.stderr}"
+    assert done.returncode == 0, output
     for shown in (
         "pods are containers of a containerd of their own, through koord-runtime-proxy",
         "containerd://",
@@ -68,7 +68,7 @@ def test_the_demo_succeeds_and_leaves_nothing_behind(folder: Path):
         "how it was worked out",
         "Look further",
     ):
-        assert shown in said, said
+        assert shown in output, output
     assert not folder.exists()
     assert processes_of(folder) == []
     assert cgroup_dirs() == before

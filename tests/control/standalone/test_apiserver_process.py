@@ -100,11 +100,11 @@ async def test_a_full_disk_fails_only_writes_until_there_is_space(tmp_path: Path
             return response.status, await response.json()
 
     async def statuses(*paths: str) -> list[int]:
-        found = []
+        statuses_seen = []
         for path in paths:
             async with session.get(url + path) as response:
-                found.append(response.status)
-        return found
+                statuses_seen.append(response.status)
+        return statuses_seen
 
     assert (await create("before"))[0] == 201
     limits = resource.prlimit(process.pid, resource.RLIMIT_FSIZE)

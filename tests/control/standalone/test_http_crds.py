@@ -84,9 +84,9 @@ async def test_a_crd_adds_and_removes_its_kind(http: Any) -> None:
     document = (await http("GET", index["apis/t.example.com/v1"]["serverRelativeURL"])).body
     assert "com.example.t.v1.Thing" in document["components"]["schemas"]
     assert (await http("POST", THINGS, thing("a", size=1))).status == 201
-    held = thing("b", size=1)
-    held["metadata"]["finalizers"] = ["t.example.com/hold"]
-    assert (await http("POST", THINGS, held)).status == 201
+    object_with_finalizer = thing("b", size=1)
+    object_with_finalizer["metadata"]["finalizers"] = ["t.example.com/hold"]
+    assert (await http("POST", THINGS, object_with_finalizer)).status == 201
     await http("DELETE", f"{CRDS}/things.t.example.com")
     await soon(lambda: answers(http, f"{THINGS}/a", 404))
     assert (await http("GET", f"{CRDS}/things.t.example.com")).status == 200  # waits for b

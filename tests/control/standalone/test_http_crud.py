@@ -43,11 +43,11 @@ async def test_create_get_update_delete(http: Any) -> None:
     made = await http("POST", CMS, cm("a", k="v"))
     assert made.status == 201
     assert made.body["data"] == {"k": "v"}
-    got = await http("GET", f"{CMS}/a")
-    assert (got.status, got.body) == (200, made.body)
-    changed = await http("PUT", f"{CMS}/a", {**got.body, "data": {"k": "w"}})
+    response = await http("GET", f"{CMS}/a")
+    assert (response.status, response.body) == (200, made.body)
+    changed = await http("PUT", f"{CMS}/a", {**response.body, "data": {"k": "w"}})
     assert (changed.status, changed.body["data"]) == (200, {"k": "w"})
-    stale = await http("PUT", f"{CMS}/a", {**got.body, "data": {"k": "x"}})
+    stale = await http("PUT", f"{CMS}/a", {**response.body, "data": {"k": "x"}})
     assert (stale.status, stale.body["kind"], stale.body["reason"]) == (409, "Status", "Conflict")
     gone = await http("DELETE", f"{CMS}/a")
     assert gone.body["status"] == "Success"
@@ -200,10 +200,10 @@ async def test_scale(http: Any) -> None:
     assert (scale.body["kind"], scale.body["spec"], scale.body["status"]) == (
         "Scale", {"replicas": 2}, {"replicas": 0, "selector": "app=d"},
     )  # fmt: skip
-    wanted = {"metadata": {"name": "d"}, "spec": {"replicas": 7}}
-    put = await http("PUT", f"{DEPLOYS}/d/scale", wanted)
+    body = {"metadata": {"name": "d"}, "spec": {"replicas": 7}}
+    put = await http("PUT", f"{DEPLOYS}/d/scale", body)
     assert put.body["spec"] == {"replicas": 7}
-    stale = {**wanted, "metadata": {"name": "d", "resourceVersion": "1"}}
+    stale = {**body, "metadata": {"name": "d", "resourceVersion": "1"}}
     assert (await http("PUT", f"{DEPLOYS}/d/scale", stale)).status == 409
     patch = {"spec": {"replicas": 3}}
     await http("PATCH", f"{DEPLOYS}/d/scale", patch, content_type="application/merge-patch+json")
@@ -217,10 +217,10 @@ async def test_binding_assigns_a_pod_once(http: Any) -> None:
     binding = {"metadata": {"name": "p", "annotations": {"k": "v"}}, "target": {"kind": "Node", "name": "n1"}}
     bound = await http("POST", f"{PODS}/p/binding", binding)
     assert (bound.status, bound.body["status"]) == (201, "Success")
-    got = (await http("GET", f"{PODS}/p")).body
-    assert got["spec"]["nodeName"] == "n1"
-    assert got["metadata"]["annotations"]["k"] == "v"
-    assert [(c["type"], c["status"]) for c in got["status"]["conditions"]] == [("PodScheduled", "True")]
+    stored = (await http("GET", f"{PODS}/p")).body
+    assert stored["spec"]["nodeName"] == "n1"
+    assert stored["metadata"]["annotations"]["k"] == "v"
+    assert [(c["type"], c["status"]) for c in stored["status"]["conditions"]] == [("PodScheduled", "True")]
     twice = await http("POST", f"{PODS}/p/binding", binding)
     assert (twice.status, twice.body["reason"]) == (409, "Conflict")
     assert 'is already assigned to node "n1"' in twice.body["message"]
@@ -337,10 +337,10 @@ async def test_impersonation_needs_the_right(http: Any) -> None:
     as_user = {"Impersonate-User": "jane", "Impersonate-Group": "devs"}
     refused = await http("GET", CMS, headers=as_user)
     assert (refused.status, 'User "jane" cannot list' in refused.body["message"]) == (403, True)
-    who = await http(
+    review = await http(
         "POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", {"kind": "SelfSubjectReview"}, headers=as_user
     )
-    assert who.body["status"]["userInfo"]["username"] == "jane"
+    assert review.body["status"]["userInfo"]["username"] == "jane"
 
 
 async def test_audit_log(tmp_path: Any, connect: Any) -> None:

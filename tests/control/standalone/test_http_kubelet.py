@@ -18,10 +18,10 @@ PODS = "/api/v1/namespaces/default/pods"
 @pytest.fixture
 async def kubelet(tmp_path: Path) -> AsyncIterator[Any]:
     """Records the requests; the response to a log request is the request itself."""
-    asked: list[tuple[str, str]] = []
+    requests: list[tuple[str, str]] = []
 
     async def answer(request: web.BaseRequest) -> web.Response:
-        asked.append((request.path_qs, request.headers.get("Authorization", "")))
+        requests.append((request.path_qs, request.headers.get("Authorization", "")))
         if request.path.endswith("/broken"):
             return web.Response(status=404, text="no such container")
         return web.Response(text=f"{request.method} {request.path_qs}\n")
@@ -31,7 +31,7 @@ async def kubelet(tmp_path: Path) -> AsyncIterator[Any]:
     context = ensure_pki(tmp_path / "kubelet-pki", ("127.0.0.1",)).server_context()
     site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context)
     await site.start()
-    yield runner.addresses[0][1], asked
+    yield runner.addresses[0][1], requests
     await runner.cleanup()
 
 

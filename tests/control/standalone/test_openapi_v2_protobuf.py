@@ -428,9 +428,9 @@ async def test_a_list_is_applied_or_created(ready: Any, verb: str) -> None:
 @pytest.mark.kubectl
 async def test_the_output_of_get_can_be_applied_again(ready: Any) -> None:
     await ready("apply", "-f", "-", input=listed(config_map("a"), config_map("b"), POD))
-    got = await ready("get", "cm/a", "cm/b", "pod/web", "-o", "yaml")
-    assert yaml.safe_load(got)["kind"] == "List"
-    out = await ready("apply", "-f", "-", input=got)
+    manifest = await ready("get", "cm/a", "cm/b", "pod/web", "-o", "yaml")
+    assert yaml.safe_load(manifest)["kind"] == "List"
+    out = await ready("apply", "-f", "-", input=manifest)
     assert re.fullmatch(r"configmap/a (\w+)\nconfigmap/b (\w+)\npod/web (\w+)\n", out), out
 
 

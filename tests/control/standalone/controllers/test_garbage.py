@@ -168,14 +168,14 @@ async def test_a_terminating_namespace_reports_what_remains(cluster):
     await cluster.registry.delete("/namespaces", None, "ns")
     again = await NamespaceDeletion(cluster.registry).reconcile(("", "ns"))
     assert again is not None
-    found = cluster.find("/namespaces", "ns")["status"]["conditions"]
-    rows = {each["type"]: (each["status"], each["message"]) for each in found}
+    conditions = cluster.find("/namespaces", "ns")["status"]["conditions"]
+    rows = {each["type"]: (each["status"], each["message"]) for each in conditions}
     assert rows["NamespaceContentRemaining"] == (
         "True",
         "Some resources are remaining: ConfigMap has 1 resource instances",
     )
-    held = "Some content in the namespace has finalizers remaining: example.org/hold in 1 resource instances"
-    assert rows["NamespaceFinalizersRemaining"] == ("True", held)
+    message = "Some content in the namespace has finalizers remaining: example.org/hold in 1 resource instances"
+    assert rows["NamespaceFinalizersRemaining"] == ("True", message)
 
 
 async def test_a_namespace_gets_and_keeps_its_default_objects(cluster):

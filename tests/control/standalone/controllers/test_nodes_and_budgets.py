@@ -121,8 +121,8 @@ async def node(cluster, name="n", ready="True"):
 
 
 def taints(cluster, name="n"):
-    found = cluster.find("/nodes", name).get("spec", {}).get("taints", [])
-    return {(each["key"], each["effect"]) for each in found}
+    node_taints = cluster.find("/nodes", name).get("spec", {}).get("taints", [])
+    return {(each["key"], each["effect"]) for each in node_taints}
 
 
 async def renew(cluster, moment):

@@ -170,9 +170,9 @@ def test_a_rolling_plan_keeps_its_limits(wanted, surge, unavailable, new, old, n
 async def test_a_daemon_set_runs_on_every_selected_node(cluster):
     for name, labels in (("n1", {"disk": "ssd"}), ("n2", {}), ("n3", {"disk": "ssd"})):
         await cluster.create("/nodes", name, metadata={"labels": labels})
-    wanted = spec()
-    wanted["template"]["spec"]["nodeSelector"] = {"disk": "ssd"}
-    await cluster.create(DS, "d", spec=wanted)
+    template = spec()
+    template["template"]["spec"]["nodeSelector"] = {"disk": "ssd"}
+    await cluster.create(DS, "d", spec=template)
     controller = DaemonSetController(cluster.registry)
     await controller.reconcile(("default", "d"))
     pods = cluster.registry.list("/pods", "default")

@@ -143,10 +143,10 @@ class FakeApi:
             user = self.tokens.get(body["spec"]["token"])
             return {"status": {"authenticated": user is not None, **({"user": user} if user else {})}}
         if parts[-1] == "subjectaccessreviews":
-            asked = body["spec"]["resourceAttributes"]
-            assert asked["resource"] == "nodes"
-            assert asked["name"] == NODE
-            return {"status": {"allowed": (body["spec"]["user"], asked["subresource"]) in self.rights}}
+            attributes = body["spec"]["resourceAttributes"]
+            assert attributes["resource"] == "nodes"
+            assert attributes["name"] == NODE
+            return {"status": {"allowed": (body["spec"]["user"], attributes["subresource"]) in self.rights}}
         handler = {"GET": self._get, "POST": self._post, "PATCH": self._patch, "DELETE": self._delete}[method]
         return handler(path, body, content_type)
 
@@ -365,16 +365,16 @@ class World:
         self.kubelet = self._make()
 
     def _make(self) -> Kubelet:
-        found = resources(MACHINE, 110, {"cpu": Quantity("500m")}, {"memory": Quantity("1Gi")}, 100 << 20, 10)
+        node_resources = resources(MACHINE, 110, {"cpu": Quantity("500m")}, {"memory": Quantity("1Gi")}, 100 << 20, 10)
         cgroups = PodCgroups(
             self.tree,
             self.names,
             self.root / "cgroups.json",
-            found.absolute["cpu"].milli_value(),
-            found.absolute["memory"].value(),
+            node_resources.absolute["cpu"].milli_value(),
+            node_resources.absolute["memory"].value(),
         )
         return Kubelet(
-            NodeConfig(NODE, "127.0.0.1", MACHINE, found, "v1.34.0-standin", {}, 10.0, 40),
+            NodeConfig(NODE, "127.0.0.1", MACHINE, node_resources, "v1.34.0-standin", {}, 10.0, 40),
             NodeApi(self.api, NODE),
             self.api,
             self.runtime,

@@ -69,10 +69,10 @@ async def test_a_pod_is_a_real_container_with_the_expected_identity(
     script = "cat /proc/self/cgroup; echo dir=$PWD a=$A host=$HOSTNAME pid=$$$$; ls /bin/busybox; exec sleep 1000"
     container = {"name": "main", "image": "busybox", "command": ["sh", "-c", script], "resources": resources,
                  "env": [{"name": "A", "value": "1"}], "workingDir": "/usr"}  # fmt: skip
-    asked = pod(containers=[container], terminationGracePeriodSeconds=1)
-    asked["metadata"]["labels"] = {"koordinator.sh/qosClass": "BE"}
-    asked["metadata"]["annotations"] = {"node.koordinator.sh/note": "kept"}
-    world.api.create_pod(asked)
+    manifest = pod(containers=[container], terminationGracePeriodSeconds=1)
+    manifest["metadata"]["labels"] = {"koordinator.sh/qosClass": "BE"}
+    manifest["metadata"]["annotations"] = {"node.koordinator.sh/note": "kept"}
+    world.api.create_pod(manifest)
     await world.until(lambda: world.status("web")["phase"] == "Running")
     info = main(world)
     assert world.container("web")["containerID"] == f"containerd://{info.id}"
@@ -114,7 +114,7 @@ async def test_ends_of_containers_are_reported_and_handled(world: World, pod: Ca
 
     def over() -> bool:
         nonlocal states
-        states = {one["name"]: one["state"] for one in world.status("web").get("containerStatuses", ())}
+        states = {status["name"]: status["state"] for status in world.status("web").get("containerStatuses", ())}
         return all("terminated" in states.get(name, ()) for name in ("done", "missing", "python")) and (
             states["none"].get("waiting", {}).get("reason") == "ErrImagePull"
         )
@@ -135,8 +135,8 @@ async def test_probes_and_restarts_when_a_sandbox_was_killed(world: World, pod: 
     container = {"name": "main", "image": "busybox", "command": SLEEP, "readinessProbe": probe}
     world.api.create_pod(pod(containers=[container], terminationGracePeriodSeconds=1))
     await world.until(lambda: "Unhealthy" in world.events.reasons())
-    said = next(m for _, _, reason, m in world.events.all if reason == "Unhealthy")
-    assert "sleep" in said
+    message = next(m for _, _, reason, m in world.events.all if reason == "Unhealthy")
+    assert "sleep" in message
     (sandbox,) = pods(world)
     for pid in world.tree.pids(sandbox.cgroup):
         os.kill(pid, signal.SIGKILL)
@@ -192,8 +192,8 @@ async def test_commands_in_a_container_and_its_log(
             ContainerConfig("c", "u1", "main", 0, "busybox", ["sh", "-c", script], {"A": "1"}, None, f"{parent[1:]}/c",
                             CgroupValues(shares=2), 1000, log_path)
         )  # fmt: skip
-        said = await runtime.exec(info.id, ["sh", "-c", "echo $A; echo wrong >&2; exit 4"], 30)
-        assert (said.code, said.output, said.timed_out) == (4, b"1\nwrong\n", False)
+        result = await runtime.exec(info.id, ["sh", "-c", "echo $A; echo wrong >&2; exit 4"], 30)
+        assert (result.code, result.output, result.timed_out) == (4, b"1\nwrong\n", False)
         late = await runtime.exec(info.id, ["sleep", "1000"], 1)
         assert late.timed_out, late
         absent = await runtime.exec(info.id, ["no-such-program"], 30)
@@ -204,6 +204,6 @@ async def test_commands_in_a_container_and_its_log(
             while not log_path.exists() or b"0123456789" not in log_path.read_bytes():  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
     finally:
-        for one in runtime.containers():
-            await runtime.remove(one.id)
+        for container in runtime.containers():
+            await runtime.remove(container.id)
         await runtime.close()

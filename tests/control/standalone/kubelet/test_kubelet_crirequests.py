@@ -27,37 +27,37 @@ POD = SandboxConfig("s" * 64, "u1", f"kubepods/besteffort/podu1/{'s' * 64}", "we
 
 
 def container(root: Path, **changes: Any) -> ContainerConfig:
-    given: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "id": "c" * 64, "pod_uid": "u1", "name": "main", "attempt": 2, "image": "busybox", "argv": ["sh", "-c", "x"],
         "env": {"A": "1"}, "cwd": None, "cgroup": f"kubepods/besteffort/podu1/{'c' * 64}",
         "values": CgroupValues(shares=2), "oom_score_adj": 1000, "log_path": root / "logs/main/2.log",
     }  # fmt: skip
-    return ContainerConfig(**{**given, **changes})
+    return ContainerConfig(**{**fields, **changes})
 
 
 def test_a_sandbox_has_the_pods_identity() -> None:
-    asked = crirequests.sandbox(POD, 3)
-    assert (asked.metadata.name, asked.metadata.namespace, asked.metadata.uid, asked.metadata.attempt) == (
+    request = crirequests.sandbox(POD, 3)
+    assert (request.metadata.name, request.metadata.namespace, request.metadata.uid, request.metadata.attempt) == (
         "web", "shop", "u1", 3,
     )  # fmt: skip
-    assert asked.labels == {
+    assert request.labels == {
         "app": "web",
         "io.kubernetes.pod.name": "web",
         "io.kubernetes.pod.namespace": "shop",
         "io.kubernetes.pod.uid": "u1",
     }
-    assert asked.annotations == {"a": "b"}
-    assert asked.linux.cgroup_parent == "/kubepods/besteffort/podu1"
-    assert asked.linux.security_context.namespace_options.network == cri.NODE
+    assert request.annotations == {"a": "b"}
+    assert request.linux.cgroup_parent == "/kubepods/besteffort/podu1"
+    assert request.linux.security_context.namespace_options.network == cri.NODE
 
 
 def test_a_container_request_has_image_log_and_resources(tmp_path: Path) -> None:
     pod = crirequests.sandbox(POD, 0)
     pod.log_directory = str(tmp_path / "logs")
-    asked = crirequests.container(container(tmp_path), pod, SwapAccounting(1, False), [HostMount("/usr")])
-    assert (list(asked.command), list(asked.args), asked.log_path) == (["sh", "-c", "x"], [], "main/2.log")
-    assert not asked.mounts and not asked.linux.security_context.HasField("run_as_user")
-    assert asked.metadata.attempt == 2
+    request = crirequests.container(container(tmp_path), pod, SwapAccounting(1, False), [HostMount("/usr")])
+    assert (list(request.command), list(request.args), request.log_path) == (["sh", "-c", "x"], [], "main/2.log")
+    assert not request.mounts and not request.linux.security_context.HasField("run_as_user")
+    assert request.metadata.attempt == 2
     plain = container(tmp_path, has_program=False, image=HOST_IMAGE, group=7, cwd="/usr")
     other = crirequests.container(plain, pod, SwapAccounting(1, False), [HostMount("/usr")])
     assert (list(other.command), list(other.args), other.working_dir) == ([], ["sh", "-c", "x"], "/usr")
@@ -127,8 +127,8 @@ def test_host_mounts_have_no_links_and_no_duplicates(tmp_path: Path) -> None:
     (tmp_path / "etc/passwd").write_text("")
     (tmp_path / "srv/code/venv").mkdir(parents=True)
     extra = [Path("/srv/code/venv"), Path("/srv/code"), Path("/usr/lib/python"), Path("/absent")]
-    shown = [one.path for one in hostimage.mounts(tmp_path, extra)]
-    assert shown == ["/lib", "/usr", "/etc/passwd", "/srv/code"]
+    paths = [mount.path for mount in hostimage.mounts(tmp_path, extra)]
+    assert paths == ["/lib", "/usr", "/etc/passwd", "/srv/code"]
 
 
 class FakeCri:
@@ -242,8 +242,8 @@ async def runtime(fake: FakeCri, tmp_path: Path) -> AsyncIterator[Callable[..., 
         return made[-1]
 
     yield make
-    for one in made:
-        await one.close()
+    for runtime_made in made:
+        await runtime_made.close()
 
 
 async def soon(done: Callable[[], Any]) -> None:

@@ -74,15 +74,15 @@ class Cluster:
         await self.client.raw("POST", "/api/v1/namespaces/default/pods", body=body)
 
     async def until(self, path: str, done: Callable[[Any], Any], seconds: float = 120) -> Any:
-        found: Any = None
+        result: Any = None
         try:
             async with asyncio.timeout(seconds):
-                while not done(found := await self.get(path)):  # noqa: ASYNC110
+                while not done(result := await self.get(path)):  # noqa: ASYNC110
                     await asyncio.sleep(0.1)
         except TimeoutError:
-            said = (self._root / "kubelet.log").read_text()[-3000:]
-            pytest.fail(f"{path} did not come to it: {json.dumps(found)[:2000]}\nkubelet: {said}")
-        return found
+            log_tail = (self._root / "kubelet.log").read_text()[-3000:]
+            pytest.fail(f"{path} did not come to it: {json.dumps(result)[:2000]}\nkubelet: {log_tail}")
+        return result
 
 
 def phase(wanted: str) -> Callable[[Any], bool]:

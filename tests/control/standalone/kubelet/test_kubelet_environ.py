@@ -60,8 +60,8 @@ def test_text_without_dollar_is_not_changed(text: str) -> None:
 
 
 def test_later_variables_see_earlier_ones_only() -> None:
-    found = env_of({"name": "A", "value": "$(B)"}, {"name": "B", "value": "b"}, {"name": "C", "value": "$(A)-$(B)"})
-    assert found == {"A": "$(B)", "B": "b", "C": "$(B)-b"}
+    variables = env_of({"name": "A", "value": "$(B)"}, {"name": "B", "value": "b"}, {"name": "C", "value": "$(A)-$(B)"})
+    assert variables == {"A": "$(B)", "B": "b", "C": "$(B)-b"}
 
 
 @pytest.mark.parametrize(
@@ -109,12 +109,12 @@ def test_an_absent_limit_is_the_nodes_allocatable() -> None:
 
 
 def test_config_maps_and_secrets() -> None:
-    found = env_of(
+    variables = env_of(
         {"name": "S", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}},
         {"name": "O", "valueFrom": {"secretKeyRef": {"name": "none", "key": "k", "optional": True}}},
         env_from=[{"prefix": "P_", "configMapRef": {"name": "cm"}}],
     )
-    assert found == {"P_a": "1", "P_b": "2", "S": "hush"}
+    assert variables == {"P_a": "1", "P_b": "2", "S": "hush"}
 
 
 @pytest.mark.parametrize(

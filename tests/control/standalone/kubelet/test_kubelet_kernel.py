@@ -199,8 +199,8 @@ async def test_exec_probe_runs_inside_the_container(machine_world: Any, pod: Any
     world.api.create_pod(pod(containers=[container]))
     await world.until(lambda: "Unhealthy" in world.events.reasons())
     info = next(i for i in world.runtime.containers() if i.name == "main")
-    said = next(m for _, _, reason, m in world.events.all if reason == "Unhealthy")
-    assert info.cgroup in said
+    message = next(m for _, _, reason, m in world.events.all if reason == "Unhealthy")
+    assert info.cgroup in message
 
 
 async def test_processes_continue_while_the_kubelet_is_down(
@@ -316,9 +316,9 @@ async def test_a_container_with_a_damaged_state_file_is_stopped(tmp_path: Path, 
     (tmp_path / "c" / info.id / "started.json").write_text('{"pid": ')
     again = ProcessRuntime(tmp_path / "c", real_tree, 2000, 3)
     await again.load()
-    found = again.get(info.id)
-    assert found is not None
-    assert (found.running, found.exit_code, found.reason) == (False, 137, "ContainerStatusUnknown")
+    info_again = again.get(info.id)
+    assert info_again is not None
+    assert (info_again.running, info_again.exit_code, info_again.reason) == (False, 137, "ContainerStatusUnknown")
     assert not real_tree.exists(cgroup)
     await again.remove(info.id)
     await again.close()

@@ -51,6 +51,6 @@ def test_koordlet_reads_the_directories_that_the_kubelet_writes(
     assert reader.container_dir(as_read, kube_qos, UID, f"containerd://{ID}") == f"{pod}/{leaf}"
     assert reader.sandbox_id(as_read, [leaf], []) is None
     other = CgroupNames(driver).container(qos, UID, "cd" * 32).rpartition("/")[2]
-    found = reader.sandbox_id(as_read, [leaf, other], [f"containerd://{ID}"])
-    assert found is not None
-    assert found.hash == "cd" * 32
+    sandbox_id = reader.sandbox_id(as_read, [leaf, other], [f"containerd://{ID}"])
+    assert sandbox_id is not None
+    assert sandbox_id.hash == "cd" * 32

@@ -173,9 +173,9 @@ MACHINE = MachineInfo(2, 1 << 30, 1 << 40, {2 << 20: 64 << 20}, "h", "k", "o", "
 
 
 def test_huge_pages_are_not_ordinary_memory() -> None:
-    found = resources(MACHINE, 10, {}, {}, 0, 0)
-    assert str(found.capacity["hugepages-2Mi"]) == "64Mi"
-    assert found.allocatable["memory"].value() == (1 << 30) - (64 << 20)
+    node_resources = resources(MACHINE, 10, {}, {}, 0, 0)
+    assert str(node_resources.capacity["hugepages-2Mi"]) == "64Mi"
+    assert node_resources.allocatable["memory"].value() == (1 << 30) - (64 << 20)
 
 
 @pytest.mark.parametrize(
@@ -196,11 +196,11 @@ def test_reading_a_machine(tmp_path: Any) -> None:
     (sys / "devices/system/cpu/online").write_text("0-3,8,10-11\n")
     (sys / "kernel/mm/hugepages/hugepages-2048kB/nr_hugepages").write_text("4\n")
     (etc / "os-release").write_text('NAME="x"\nPRETTY_NAME="Some Linux 1"\n')
-    found = read_machine(tmp_path, proc, sys, etc)
-    assert (found.cpus, found.memory) == (7, 2 << 20)
-    assert found.hugepages == {2 << 20: 8 << 20}
-    assert found.os_image == "Some Linux 1"
-    assert found.machine_id == ""
+    machine = read_machine(tmp_path, proc, sys, etc)
+    assert (machine.cpus, machine.memory) == (7, 2 << 20)
+    assert machine.hugepages == {2 << 20: 8 << 20}
+    assert machine.os_image == "Some Linux 1"
+    assert machine.machine_id == ""
     (proc / "meminfo").write_text("nothing\n")
     with pytest.raises(MachineError, match="no MemTotal"):
         read_machine(tmp_path, proc, sys, etc)

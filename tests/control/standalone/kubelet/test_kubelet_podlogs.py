@@ -59,14 +59,14 @@ async def test_follow_continues_after_a_rotation_until_the_container_ends(tmp_pa
     path = tmp_path / "0.log"
     path.write_text(line(1))
     alive = True
-    found = stream(path, LogQuery(follow=True), lambda: alive)
-    assert await anext(found) == b"l1\n"
+    lines_stream = stream(path, LogQuery(follow=True), lambda: alive)
+    assert await anext(lines_stream) == b"l1\n"
     with path.open("a") as f:
         f.write(line(2))
     path.rename(tmp_path / "0.log.1")
     path.write_text(line(3))
     alive = False
-    assert [data async for data in found] == [b"l2\n", b"l3\n"]
+    assert [data async for data in lines_stream] == [b"l2\n", b"l3\n"]
 
 
 def test_a_failed_rotation_does_not_stop_the_container(tmp_path: Path) -> None:

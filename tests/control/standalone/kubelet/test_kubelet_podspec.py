@@ -74,8 +74,8 @@ resources = st.fixed_dictionaries({}, optional={"requests": amounts, "limits": a
 @st.composite
 def pods(draw: Any) -> dict[str, Any]:
     def containers(prefix: str, low: int) -> list[dict[str, Any]]:
-        found = draw(st.lists(resources, min_size=low, max_size=3))
-        return [{"name": f"{prefix}{i}", "resources": r} for i, r in enumerate(found)]
+        drawn = draw(st.lists(resources, min_size=low, max_size=3))
+        return [{"name": f"{prefix}{i}", "resources": r} for i, r in enumerate(drawn)]
 
     inits = containers("i", 0)
     for container in inits:

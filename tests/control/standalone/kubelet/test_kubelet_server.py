@@ -66,8 +66,8 @@ async def test_requests_are_authenticated_and_authorized(served: Any, path: str)
     assert await served.get(path, "wrong") == (401, "Unauthorized\n")
     status, text = await served.get(path, "nobody")
     assert status == 403
-    wanted = " ".join(subresources(path))
-    assert text == f"Forbidden (user=nobody, verb=get, resource=nodes, subresource(s)=[{wanted}])\n"
+    listed = " ".join(subresources(path))
+    assert text == f"Forbidden (user=nobody, verb=get, resource=nodes, subresource(s)=[{listed}])\n"
 
 
 async def test_unknown_paths_require_authentication_too(served: Any) -> None:
@@ -84,9 +84,9 @@ async def test_pods_have_their_newest_status_and_every_field(served: Any, pod: A
     served.world.api.away = True
     served.world.runtime.exit("main", 1)
     await served.world.settle()
-    found = await served.json("/pods/")
-    assert (found["kind"], found["apiVersion"]) == ("PodList", "v1")
-    (item,) = found["items"]
+    body = await served.json("/pods/")
+    assert (body["kind"], body["apiVersion"]) == ("PodList", "v1")
+    (item,) = body["items"]
     assert item["metadata"]["labels"] == {"koordinator.sh/qosClass": "BE"}
     assert item["spec"]["tolerations"] == [{"operator": "Exists"}]
     assert item["status"]["qosClass"] == "BestEffort"
@@ -176,9 +176,9 @@ async def test_container_logs(logged: Any, query: str, expected: str) -> None:
     ],
 )
 async def test_log_errors(logged: Any, path: str, status: int, text: str) -> None:
-    found = await logged.get(f"/containerLogs/{path}")
-    assert found[0] == status
-    assert text in found[1]
+    response = await logged.get(f"/containerLogs/{path}")
+    assert response[0] == status
+    assert text in response[1]
 
 
 async def test_the_log_of_a_waiting_container_returns_the_reason(served: Any, pod: Any) -> None:
@@ -207,9 +207,9 @@ def test_serving_certificate_is_kept_and_renewed(tmp_path: Path) -> None:
 def test_token_file(tmp_path: Path) -> None:
     path = tmp_path / "tokens"
     path.write_text('t1,alice,u1,"a,b"\nt2,bob,u2\n')
-    found = read_token_file(path)
-    assert found["t1"] == TokenUser("alice", "u1", ("a", "b"), static=True)
-    assert found["t2"].groups == ()
+    users = read_token_file(path)
+    assert users["t1"] == TokenUser("alice", "u1", ("a", "b"), static=True)
+    assert users["t2"].groups == ()
     path.write_text("t1,alice,u1\nbroken\n")
     with pytest.raises(ValueError, match=r"tokens:2: want token,user,uid"):
         read_token_file(path)

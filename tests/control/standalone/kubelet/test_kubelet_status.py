@@ -85,24 +85,24 @@ def by_type(found: list[Any]) -> dict[str, Any]:
 
 def test_unready_containers_are_named() -> None:
     pod, records = make("Always", "r w1 r")
-    found = by_type(conditions(pod, records, "Running", True, [], T0))
+    by_kind = by_type(conditions(pod, records, "Running", True, [], T0))
     for kind in ("Ready", "ContainersReady"):
-        assert found[kind]["status"] == "False"
-        assert found[kind]["reason"] == "ContainersNotReady"
-        assert found[kind]["message"] == "containers with unready status: [m1]"
+        assert by_kind[kind]["status"] == "False"
+        assert by_kind[kind]["reason"] == "ContainersNotReady"
+        assert by_kind[kind]["message"] == "containers with unready status: [m1]"
 
 
 def test_incomplete_init_containers_are_named() -> None:
     pod, records = make("Always", "-", "0 r")
-    found = by_type(conditions(pod, records, "Pending", True, [], T0))
-    assert found["Initialized"]["status"] == "False"
-    assert found["Initialized"]["message"] == "containers with incomplete status: [i1]"
+    by_kind = by_type(conditions(pod, records, "Pending", True, [], T0))
+    assert by_kind["Initialized"]["status"] == "False"
+    assert by_kind["Initialized"]["message"] == "containers with incomplete status: [i1]"
 
 
 def test_completed_pod() -> None:
     pod, records = make("Never", "0")
-    found = by_type(conditions(pod, records, "Succeeded", False, [], T0))
-    assert {k: (c["status"], c.get("reason")) for k, c in found.items()} == {
+    by_kind = by_type(conditions(pod, records, "Succeeded", False, [], T0))
+    assert {k: (c["status"], c.get("reason")) for k, c in by_kind.items()} == {
         "PodScheduled": ("True", None),
         "Initialized": ("True", "PodCompleted"),
         "Ready": ("False", "PodCompleted"),
@@ -135,6 +135,8 @@ def test_a_container_in_back_off_shows_its_id_and_last_state() -> None:
 def test_a_phase_decision_overrides_the_containers() -> None:
     pod, records = make("Always", "143")
     decision = PhaseDecision("DeadlineExceeded", "too long")
-    found = pod_status(pod, records, host_ip="1.2.3.4", start_time=T0, sandbox=False, now=T0, old=[], decision=decision)
-    assert (found["phase"], found["reason"], found["message"]) == ("Failed", "DeadlineExceeded", "too long")
-    assert by_type(found["conditions"])["Ready"]["reason"] == "PodFailed"
+    status = pod_status(
+        pod, records, host_ip="1.2.3.4", start_time=T0, sandbox=False, now=T0, old=[], decision=decision
+    )
+    assert (status["phase"], status["reason"], status["message"]) == ("Failed", "DeadlineExceeded", "too long")
+    assert by_type(status["conditions"])["Ready"]["reason"] == "PodFailed"
