@@ -1,6 +1,6 @@
 """Write deploy/grafana/*.json, and the list of panels in docs/grafana.md: `python -m scripts.grafana [--check]`.
 
-With --check nothing is written; the exit status is 1 when a file is not what it would be.
+With --check nothing is written; the exit status is 1 when a file is out of date.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ PAGES = (
 MARK = "<!-- generated from scripts/grafana: the panels -->"
 
 
-def described(page: Dashboard) -> str:
-    """A section of docs/grafana.md."""
-    lines = [f"## {page.title}", "", page.says, "", f"`deploy/grafana/{page.uid}.json`", ""]
+def page_section(page: Dashboard) -> str:
+    """The section of one dashboard in docs/grafana.md."""
+    lines = [f"## {page.title}", "", page.description, "", f"`deploy/grafana/{page.uid}.json`", ""]
     for row in page.rows:
-        lines += [f"### {row.title}", "", "| panel | says |", "| --- | --- |"]
-        lines += [f"| {panel.title} | {panel.says} |" for panel in row.panels]
+        lines += [f"### {row.title}", "", "| panel | shows |", "| --- | --- |"]
+        lines += [f"| {panel.title} | {panel.description} |" for panel in row.panels]
         lines.append("")
     return "\n".join(lines)
 
 
 def files(root: Path) -> dict[Path, str]:
-    """Every file with what it should hold."""
-    made = {
+    """Every generated file with its content."""
+    contents = {
         root / "deploy/grafana" / f"{page.uid}.json": json.dumps(dashboard_json(page), indent=1) + "\n"
         for page in PAGES
     }
     page = root / "docs/grafana.md"
     head, _, _ = page.read_text().partition(MARK)
-    made[page] = f"{head}{MARK}\n\n" + "\n".join(described(one) for one in PAGES).rstrip() + "\n"
-    return made
+    contents[page] = f"{head}{MARK}\n\n" + "\n".join(page_section(dashboard) for dashboard in PAGES).rstrip() + "\n"
+    return contents
 
 
 def main(arguments: list[str]) -> int:

@@ -1,8 +1,8 @@
-"""What a Grafana dashboard is made of, as data, and its JSON (schema of Grafana 10 and later).
+"""A Grafana dashboard as data, and its JSON (schema of Grafana 10 and later).
 
-A page says which questions a panel answers and how; places, ids, colours and the rest of the JSON come from here, so
-that all dashboards look alike. Every panel asks the data source of the variable `${datasource}`, so that a dashboard
-imports as it is.
+A page lists panels with their queries; places, ids, colours and the rest of the JSON are generated here, so that all
+dashboards look alike. Every panel uses the data source of the variable `${datasource}`, so that a dashboard can be
+imported unchanged.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ COLUMNS = 24
 DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
 TAG = "koordlet"
 HEAT = "continuous-GrYlRd"
+SECONDS_PER_SECOND = "suffix: s/s"
+"""Grafana unit of time per time, summed over tasks or containers."""
 
 
 @dataclass(frozen=True)
 class Query:
-    """One PromQL question; `legend` names its series."""
+    """One PromQL query; `legend` names its series."""
 
     expr: str
     legend: str = ""
@@ -30,10 +32,10 @@ class Query:
 
 @dataclass(frozen=True)
 class Panel:
-    """`kind` is Grafana's panel type; `says` is its help text and its line in docs/grafana.md."""
+    """`kind`: Grafana's panel type; `description`: its help text and its line in docs/grafana.md."""
 
     title: str
-    says: str
+    description: str
     queries: Sequence[Query]
     kind: str = "timeseries"
     unit: str = "short"
@@ -42,13 +44,13 @@ class Panel:
     stack: bool = False
     max: float | None = None
     steps: Sequence[tuple[float | None, str]] = ()
-    """(from this value on, colour); None: from the start."""
+    """(lower bound, colour) of thresholds; None: no lower bound."""
     words: dict[str, tuple[str, str]] = field(default_factory=dict)
     """Value -> (text, colour)."""
     lines: Sequence[str] = ()
-    """Legends of series that are drawn as a dashed line above the stack."""
+    """Legends of series that are drawn as dashed lines above the stack."""
     hide: Sequence[str] = ()
-    """Columns that a table does not show."""
+    """Columns that a table hides."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Variable:
-    """A choice at the top of the page: the values of `label` in `series`."""
+    """A selector at the top of the page: the values of `label` in `series`."""
 
     name: str
     label: str
@@ -71,22 +73,22 @@ class Variable:
 
 @dataclass(frozen=True)
 class Dashboard:
-    """One page."""
+    """One dashboard."""
 
     uid: str
     title: str
-    says: str
+    description: str
     variables: Sequence[Variable]
     rows: Sequence[Row]
 
 
 def dashboard_json(page: Dashboard) -> dict[str, Any]:
-    """What Grafana imports."""
+    """The JSON that Grafana imports."""
     return {
         "id": None,
         "uid": page.uid,
         "title": page.title,
-        "description": page.says,
+        "description": page.description,
         "tags": [TAG],
         "schemaVersion": SCHEMA_VERSION,
         "version": 1,
@@ -106,7 +108,7 @@ def dashboard_json(page: Dashboard) -> dict[str, Any]:
                 "includeVars": True, "keepTime": True, "targetBlank": False, "tooltip": "", "url": "",
             }
         ],
-        "templating": {"list": [_datasource(), *(_variable(one) for one in page.variables)]},
+        "templating": {"list": [_datasource(), *(_variable(variable) for variable in page.variables)]},
         "panels": list(_placed(page.rows)),
     }  # fmt: skip
 
@@ -118,10 +120,10 @@ def _datasource() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _variable(one: Variable) -> dict[str, Any]:
-    query = f"label_values({one.series}, {one.label})"
+def _variable(variable: Variable) -> dict[str, Any]:
+    query = f"label_values({variable.series}, {variable.label})"
     return {
-        "name": one.name, "label": one.title, "type": "query", "datasource": DATASOURCE, "definition": query,
+        "name": variable.name, "label": variable.title, "type": "query", "datasource": DATASOURCE, "definition": query,
         "query": {"query": query, "refId": "PrometheusVariableQueryEditor-VariableQuery"},
         "refresh": 2, "sort": 1, "regex": "", "hide": 0, "skipUrlSync": False, "options": [],
         "includeAll": True, "allValue": ".*", "multi": True,
@@ -130,7 +132,7 @@ def _variable(one: Variable) -> dict[str, Any]:
 
 
 def _placed(rows: Iterable[Row]) -> Iterable[dict[str, Any]]:
-    """Panels from left to right, a new line when the next does not fit."""
+    """Panels from left to right; a new line begins when the next panel does not fit."""
     number, y = 0, 0
     for row in rows:
         number += 1
@@ -154,7 +156,7 @@ def _panel(panel: Panel) -> dict[str, Any]:
     return {
         "type": panel.kind,
         "title": panel.title,
-        "description": panel.says,
+        "description": panel.description,
         "datasource": DATASOURCE,
         "targets": [_target(panel, number, query) for number, query in enumerate(panel.queries)],
         "fieldConfig": {"defaults": _defaults(panel), "overrides": [_line(legend) for legend in panel.lines]},
@@ -174,7 +176,7 @@ def _target(panel: Panel, number: int, query: Query) -> dict[str, Any]:
 def _defaults(panel: Panel) -> dict[str, Any]:
     heat = panel.kind == "status-history" and not panel.words
     colour = {"mode": HEAT} if heat else {"mode": "thresholds" if panel.steps else "palette-classic"}
-    found: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "unit": panel.unit,
         "min": 0,
         "color": colour,
@@ -196,15 +198,15 @@ def _defaults(panel: Panel) -> dict[str, Any]:
         "custom": {},
     }
     if panel.max is not None:
-        found["max"] = panel.max
+        defaults["max"] = panel.max
     if panel.kind == "timeseries":
-        found["custom"] = {
+        defaults["custom"] = {
             "drawStyle": "line", "lineWidth": 1, "fillOpacity": 60 if panel.stack else 10, "showPoints": "never",
             "stacking": {"mode": "normal" if panel.stack else "none", "group": "A"}, "spanNulls": False,
         }  # fmt: skip
     elif panel.kind in ("state-timeline", "status-history"):
-        found["custom"] = {"fillOpacity": 80, "lineWidth": 0}
-    return found
+        defaults["custom"] = {"fillOpacity": 80, "lineWidth": 0}
+    return defaults
 
 
 def _line(legend: str) -> dict[str, Any]:

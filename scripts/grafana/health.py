@@ -1,4 +1,4 @@
-"""koordlet itself: what it can see, whether it keeps time, what it costs."""
+"""koordlet's own health: data sources, punctuality, cost."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _TASK = "{{node}} {{task}}"
 
 
 def _by_node(labels: str, expr: str) -> str:
-    """A sum of series without a node, by node."""
+    """A sum of series without a node label, by node."""
     return f"sum by (node, {labels}) ({of_node(expr)})" if labels else f"sum by (node) ({of_node(expr)})"
 
 
@@ -21,33 +21,33 @@ def _p99(histogram: str, label: str) -> str:
 HEALTH_DASHBOARD = Dashboard(
     uid="koordlet-health",
     title="koordlet / Health",
-    says="Probes and collectors, punctuality, cost and reports of koordlet on the chosen nodes.",
+    description="Probes and collectors, punctuality, cost and reports of koordlet on the chosen nodes.",
     variables=[NODE],
     rows=[
         Row(
-            "What it sees",
+            "Data sources",
             [
                 Panel(
                     "Probes",
-                    "1 where a probe is loaded; source says what feeds it, reason why not.",
+                    "1: the probe is loaded; `source` is its data source, `reason` why it is not loaded.",
                     [Query(f"koordlet_probe_up{N}", instant=True)],
                     kind="table", width=8,
                 ),
                 Panel(
                     "Collectors",
-                    "Optional collectors: 1 where they give figures.",
+                    "Optional collectors; 1: the collector provides figures.",
                     [Query(f"koordlet_collector_up{N}", instant=True)],
                     kind="table", width=8,
                 ),
                 Panel(
-                    "Missing on the host",
-                    "Features of the kernel or the hardware that are not there, and why.",
+                    "Missing host features",
+                    "Missing features of the kernel or the hardware, and the reason.",
                     [Query(f"koordlet_host_feature_supported{N} == 0", instant=True)],
                     kind="table", width=8, hide=["Value"],
                 ),
                 Panel(
-                    "Figures that could not be had",
-                    "Runs of collectors without a figure, by cause, and families left out of a scrape.",
+                    "Collector failures",
+                    "Collector runs without a result, by cause, and metric families missing in a scrape, per second.",
                     [
                         Query(
                             sum_by("node, collector, cause", rate("koordlet_collector_failures_total", N)),
@@ -61,8 +61,9 @@ HEALTH_DASHBOARD = Dashboard(
                     unit="cps",
                 ),
                 Panel(
-                    "Observations lost",
-                    "Observations of probes that fitted no map, and samples that fitted no ring of the cache.",
+                    "Lost observations",
+                    "Probe observations dropped because a map was full, and samples dropped because a cache ring was "
+                    "full, per second.",
                     [
                         *(
                             Query(
@@ -84,19 +85,19 @@ HEALTH_DASHBOARD = Dashboard(
             [
                 Panel(
                     "Lateness",
-                    "99th percentile of how long after its due time each periodic task began.",
+                    "99th percentile of the delay between due time and start of each periodic task.",
                     [Query(_p99("koord_periodic_task_lateness_seconds", "task"), _TASK)],
                     unit="s",
                 ),
                 Panel(
                     "Duration",
-                    "99th percentile of the time that a run of each periodic task took.",
+                    "99th percentile of the duration of each periodic task.",
                     [Query(_p99("koord_periodic_task_duration_seconds", "task"), _TASK)],
                     unit="s",
                 ),
                 Panel(
-                    "Since the last success",
-                    "Seconds since each task last succeeded.",
+                    "Time since last success",
+                    "Time since the last success of each periodic task.",
                     [
                         Query(
                             of_node("time() - koord_periodic_task_last_success_timestamp_seconds"), _TASK
@@ -106,7 +107,7 @@ HEALTH_DASHBOARD = Dashboard(
                 ),
                 Panel(
                     "Failures",
-                    "Runs of periodic tasks that raised or missed their deadline, a second.",
+                    "Periodic task runs per second that failed or missed their deadline.",
                     [Query(_by_node("task", f"rate(koord_periodic_task_failures_total{R})"), _TASK)],
                     unit="cps",
                 ),
@@ -117,13 +118,13 @@ HEALTH_DASHBOARD = Dashboard(
             [
                 Panel(
                     "CPU",
-                    "Cores that koordlet itself uses; the budget is 0.02.",
+                    "CPU use of koordlet in percent of a core; the budget is 2 %.",
                     [Query(_by_node("", f"rate(process_cpu_seconds_total{R})"), "{{node}}")],
                     unit="percentunit",
                 ),
                 Panel(
                     "Memory",
-                    "Resident memory of koordlet, and of its metric cache; the budget is 110 MB.",
+                    "Resident memory of koordlet, and memory of its metric cache; the budget is 110 MB.",
                     [
                         Query(_by_node("", "process_resident_memory_bytes"), "{{node}} resident"),
                         Query(sum_by("node", f"koordlet_metric_cache_bytes{N}"), "{{node}} metric cache"),
@@ -132,13 +133,13 @@ HEALTH_DASHBOARD = Dashboard(
                 ),
                 Panel(
                     "Series",
-                    "Series in the metric cache, by kind.",
+                    "Time series in the metric cache, by kind.",
                     [Query(sum_by("kind", f"koordlet_metric_cache_series{N}"), "{{kind}}")],
                     stack=True,
                 ),
                 Panel(
                     "Open files",
-                    "Descriptors of the process, and of kernel files kept open.",
+                    "Open file descriptors of the process, and those of kernel files.",
                     [
                         Query(_by_node("", "process_open_fds"), "{{node}} all"),
                         Query(sum_by("node", f"koordlet_cgroup_files_open{N}"), "{{node}} kernel files"),
@@ -151,7 +152,7 @@ HEALTH_DASHBOARD = Dashboard(
             [
                 Panel(
                     "Reports",
-                    "NodeMetric, NodeResourceTopology and Device writes, by outcome.",
+                    "Writes of NodeMetric, NodeResourceTopology and Device in 5 minutes, by outcome.",
                     [
                         Query(
                             sum_by("node, status", f"increase(koordlet_node_metric_reports_total{N}[5m])"),
@@ -169,7 +170,7 @@ HEALTH_DASHBOARD = Dashboard(
                 ),
                 Panel(
                     "Requests",
-                    "Requests to the API server and to the kubelet, by code.",
+                    "Requests per second to the API server and to the kubelet, by status code.",
                     [
                         Query(
                             _by_node("verb, code", f"rate(koord_kube_requests_total{R})"),
@@ -183,8 +184,8 @@ HEALTH_DASHBOARD = Dashboard(
                     unit="reqps",
                 ),
                 Panel(
-                    "Watches lost",
-                    "Lists and watches of informers that failed, by reason.",
+                    "Watch errors",
+                    "Failed lists and watches of informers per second, by reason.",
                     [
                         Query(
                             _by_node("informer, reason", f"rate(koord_informer_watch_errors_total{R})"),
@@ -194,8 +195,8 @@ HEALTH_DASHBOARD = Dashboard(
                     unit="cps",
                 ),
                 Panel(
-                    "Pods and containers coming and going",
-                    "What the kernel told of pod directories, and reactions to changed state that failed.",
+                    "Pod lifecycle events",
+                    "Events of pod cgroup directories per second, and failed callbacks of state changes.",
                     [
                         Query(sum_by("kind", rate("koordlet_pleg_events_total", N)), "{{kind}}"),
                         Query(
@@ -207,7 +208,7 @@ HEALTH_DASHBOARD = Dashboard(
                 ),
                 Panel(
                     "Kernel settings",
-                    "Settings that could not be applied, by owner and resource.",
+                    "Kernel settings per second that could not be applied, by owner and resource.",
                     [
                         Query(
                             sum_by("owner, resource, kind", rate("koordlet_resource_update_problems_total", N)),
@@ -218,7 +219,7 @@ HEALTH_DASHBOARD = Dashboard(
                 ),
                 Panel(
                     "Audit",
-                    "Events of the audit log by outcome.",
+                    "Audit log events per second, by outcome.",
                     [Query(sum_by("outcome", rate("koordlet_audit_events_total", N)), "{{outcome}}")],
                     unit="cps",
                 ),

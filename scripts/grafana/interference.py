@@ -1,8 +1,8 @@
-"""Who suffers, how much, and because of whom."""
+"""Interference: victims, severity, culprits."""
 
 from __future__ import annotations
 
-from scripts.grafana.frame import Dashboard, Panel, Query, Row
+from scripts.grafana.frame import SECONDS_PER_SECOND, Dashboard, Panel, Query, Row
 from scripts.grafana.parts import (
     BY_CONTAINER,
     CONTAINER,
@@ -24,15 +24,16 @@ _TRACK = f"{BY_CONTAINER}, resource, cause"
 _OF_TRACK = f"{CONTAINER} {{{{resource}}}} {{{{cause}}}}"
 
 
-def _culprits(title: str, says: str, family: str) -> Panel:
-    """The ten worst, stacked."""
-    return Panel(title, says, [Query(f"topk(10, sum by ({_CULPRITS}) (rate({family}{P}{R})))", _CULPRIT)], stack=True)
+def _culprits(title: str, description: str, family: str) -> Panel:
+    """The ten worst culprits, stacked."""
+    query = Query(f"topk(10, sum by ({_CULPRITS}) (rate({family}{P}{R})))", _CULPRIT)
+    return Panel(title, description, [query], unit=SECONDS_PER_SECOND, stack=True)
 
 
 INTERFERENCE_DASHBOARD = Dashboard(
     uid="koordlet-interference",
     title="koordlet / Interference",
-    says="Verdicts of the interference detector, and the waiting that they rest on.",
+    description="Verdicts of the interference detector, and the waiting times on which they are based.",
     variables=[NODE, NAMESPACE, PODS],
     rows=[
         Row(
@@ -40,7 +41,7 @@ INTERFERENCE_DASHBOARD = Dashboard(
             [
                 Panel(
                     "Interfered containers",
-                    "Containers with an alarm on, by resource; caused by a neighbour.",
+                    "Containers with an active alarm caused by other containers, by resource.",
                     [
                         Query(
                             sum_by(
@@ -53,8 +54,8 @@ INTERFERENCE_DASHBOARD = Dashboard(
                     kind="stat", width=8, height=5, steps=[(None, "green"), (1, "red")],
                 ),
                 Panel(
-                    "Self-inflicted",
-                    "Containers that their own quota, limit or I/O holds up, by resource.",
+                    "Own trouble",
+                    "Containers delayed by their own quota, limit or I/O, by resource.",
                     [
                         Query(
                             sum_by(
@@ -68,7 +69,7 @@ INTERFERENCE_DASHBOARD = Dashboard(
                 ),
                 Panel(
                     "Alarms in the last hour",
-                    "Alarms that began, by resource and cause.",
+                    "Alarms that began in the last hour, by resource and cause.",
                     [
                         Query(
                             sum_by("resource, cause", f"increase(koordlet_interference_detections_total{N}[1h])"),
@@ -84,25 +85,25 @@ INTERFERENCE_DASHBOARD = Dashboard(
             [
                 Panel(
                     "States",
-                    "Each container and resource over time: quiet, suspected, interfered, recovering.",
+                    "State of each container and resource: quiet, suspected, interfered, recovering.",
                     [Query(f"max by ({_TRACK}) (koordlet_interference_state{P}) > 0", _OF_TRACK)],
                     kind="state-timeline", width=24, height=10, words=INTERFERENCE_WORDS,
                 ),
                 Panel(
                     "Scores",
-                    "How bad it is against the container's own baseline; 1 is the threshold.",
+                    "Severity relative to the container's own baseline; 1 is the alarm threshold.",
                     [Query(f"topk(20, max by ({_TRACK}) (koordlet_interference_score{P}))", _OF_TRACK)],
                     steps=[(None, "green"), (1, "red")],
                 ),
                 Panel(
                     "Time lost",
-                    "Part of the time that a container wanted to get on and could not.",
+                    "Share of its time in which a container was ready to run and was delayed.",
                     [Query(f"topk(20, max by ({_TRACK}) (koordlet_interference_lost_ratio{P}))", _OF_TRACK)],
                     unit="percentunit",
                 ),
                 Panel(
-                    "Culprits of the alarms",
-                    "Part of the interfered containers' waiting that each culprit caused.",
+                    "Culprits of alarms",
+                    "Share of the victims' waiting caused by each culprit.",
                     [
                         Query(
                             f"sum by ({BY_CONTAINER}, resource, {_CULPRITS}) (koordlet_interference_culprit_share{P})",
@@ -112,50 +113,50 @@ INTERFERENCE_DASHBOARD = Dashboard(
                     unit="percentunit", stack=True,
                 ),
                 Panel(
-                    "Time with an alarm on",
-                    "Seconds a second, summed over containers.",
+                    "Time with an active alarm",
+                    "Seconds per second with an active alarm, summed over containers.",
                     [
                         Query(
                             sum_by("resource, cause", rate("koordlet_interference_seconds_total", N)),
                             "{{resource}} {{cause}}",
                         )
                     ],
-                    stack=True,
+                    unit=SECONDS_PER_SECOND, stack=True,
                 ),
             ],
         ),
         Row(
-            "Who waits for whom",
+            "Victims and culprits",
             [
                 _culprits(
-                    "Culprits of CPU waiting",
-                    "Seconds a second that the chosen pods waited while the culprit held the CPU.",
+                    "Culprits of CPU waits",
+                    "Seconds per second that the chosen pods waited while the culprit held the CPU.",
                     "koordlet_sched_latency_culprit_wait_seconds_total",
                 ),
                 Panel(
                     "Victims",
-                    "Seconds a second that each container waited because something else ran; the worst ten.",
+                    "Seconds per second that each container waited because another task ran; the worst ten.",
                     [
                         Query(
                             f"topk(10, {sum_by(BY_CONTAINER, rate('koordlet_sched_latency_wait_seconds_total', P))})",
                             CONTAINER,
                         )
                     ],
-                    stack=True,
+                    unit=SECONDS_PER_SECOND, stack=True,
                 ),
                 _culprits(
-                    "Culprits of disk waiting",
-                    "Seconds a second that requests of the chosen pods waited while the disk worked for the culprit.",
+                    "Culprits of disk waits",
+                    "Seconds per second that requests of the chosen pods waited while the disk served the culprit.",
                     "koordlet_block_io_culprit_wait_seconds_total",
                 ),
                 _culprits(
                     "Culprits of softirq time",
-                    "Seconds a second that network softirqs took from the chosen pods for the culprit's packets.",
+                    "Seconds per second that network softirqs for the culprit's packets took from the chosen pods.",
                     "koordlet_net_softirq_culprit_seconds_total",
                 ),
                 Panel(
-                    "Pairs",
-                    "Seconds in the last hour that a victim waited for a culprit; the worst thirty pairs.",
+                    "Victim-culprit pairs",
+                    "Seconds in the last hour that a victim waited for a culprit; the worst 30 pairs.",
                     [
                         Query(
                             f"topk(30, sum by ({BY_CONTAINER}, qos, {_CULPRITS}) (increase("
@@ -166,8 +167,8 @@ INTERFERENCE_DASHBOARD = Dashboard(
                     kind="table", unit="s", width=24, height=10,
                 ),
                 Panel(
-                    "Waiting against pressure",
-                    "Share of time that pods were stalled on each resource (PSI), the worst of the chosen pods.",
+                    "Pressure",
+                    "Share of time in which tasks were stalled on each resource (PSI), maximum of the chosen pods.",
                     [
                         Query(
                             "max by (psi_resource_type) "

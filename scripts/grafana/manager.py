@@ -1,4 +1,4 @@
-"""koord-manager: what nodes lend and why not, how long admission takes and what it refuses, who leads."""
+"""koord-manager: overcommitted resources, webhooks, leader election."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ _LATENCY = "controller_runtime_webhook_latency_seconds"
 _CPU, _MEMORY = "kubernetes.io/{}-cpu", "kubernetes.io/{}-memory"
 
 
-def _lent(kind: str, by: str) -> str:
-    """Amounts of one resource; `by` are labels, none for the sum of the chosen nodes."""
+def _overcommitted(kind: str, by: str) -> str:
+    """Amounts of one resource; `by`: labels, empty for the sum of the chosen nodes."""
     chosen = f'{_AMOUNTS}{{node=~"$node",resource="{kind}"}}'
     return sum_by(by, chosen) if by else f"sum({chosen})"
 
 
-def _amounts(title: str, says: str, name: str, unit: str, by: str) -> Panel:
+def _amounts(title: str, description: str, name: str, unit: str, by: str) -> Panel:
     legend = "{{node}} " if by else ""
     return Panel(
         title,
-        says,
-        [Query(_lent(name.format(kind), by), f"{legend}{kind}") for kind in ("batch", "mid")],
+        description,
+        [Query(_overcommitted(name.format(kind), by), f"{legend}{kind}") for kind in ("batch", "mid")],
         unit=unit,
         stack=not by,
     )
@@ -32,37 +32,38 @@ def _amounts(title: str, says: str, name: str, unit: str, by: str) -> Panel:
 MANAGER_DASHBOARD = Dashboard(
     uid="koord-manager",
     title="koordlet / Manager",
-    says="What the chosen nodes lend, why some lend nothing, webhooks, leader and controllers of koord-manager.",
+    description="Overcommitted resources of the chosen nodes, webhooks, leader and controllers of koord-manager.",
     variables=[Variable("node", "node", _AMOUNTS, "Node")],
     rows=[
         Row(
-            "Lending",
+            "Overcommitted resources",
             [
-                _amounts("CPU lent", "Cores that the chosen nodes lend, all together.", _CPU, "short", ""),
-                _amounts("Memory lent", "The same of memory.", _MEMORY, "bytes", ""),
-                _amounts("CPU lent by node", "Cores that each node lends.", _CPU, "short", "node"),
-                _amounts("Memory lent by node", "The same of memory.", _MEMORY, "bytes", "node"),
+                _amounts("Overcommitted CPU", "Batch and mid CPU in cores, total.", _CPU, "short", ""),
+                _amounts("Overcommitted memory", "Batch and mid memory, total.", _MEMORY, "bytes", ""),
+                _amounts("Overcommitted CPU by node", "Batch and mid CPU in cores, per node.", _CPU, "short", "node"),
+                _amounts("Overcommitted memory by node", "Batch and mid memory, per node.", _MEMORY, "bytes", "node"),
                 Panel(
-                    "Why nodes lend what they lend",
-                    "Nodes by reason: AsMeasured, InterferencePersists, and those that lend nothing.",
+                    "Nodes by reason",
+                    "Nodes by reason of their amounts: AsMeasured, InterferencePersists, and reasons for no "
+                    "overcommit.",
                     [Query("sum by (reason) (koord_manager_lending_nodes)", "{{reason}}")],
                     stack=True,
                 ),
                 Panel(
-                    "Nodes that lend nothing",
-                    "Each with its reason; the Node's condition ColocationLending and koordctl node say more.",
+                    "Nodes without overcommit",
+                    "Each with its reason; details: the Node's condition ColocationLending and `koordctl node`.",
                     [Query(f"koord_manager_lending_degraded{N}", instant=True)],
                     kind="table", hide=["Value"],
                 ),
                 Panel(
-                    "What interference leaves",
-                    "Percent of the calculated amount, for nodes where neighbours keep hurting each other.",
+                    "Reduction by interference",
+                    "Percent of the calculated amount that is offered, for nodes with persistent interference.",
                     [Query(f"koord_manager_lending_percent{N}", "{{node}} {{resource}}")],
                     unit="percent", max=100,
                 ),
                 Panel(
                     "Writes",
-                    "Writes of Node status, Node metadata and NUMA zones a second.",
+                    "Writes per second of Node status, Node metadata and NUMA zones.",
                     [Query(sum_by("what", rate("koord_manager_lending_writes_total", "")), "{{what}}")],
                     unit="cps",
                 ),
@@ -73,7 +74,7 @@ MANAGER_DASHBOARD = Dashboard(
             [
                 Panel(
                     "Latency",
-                    "Median and 99th percentile of the time to answer an admission request; the budget is 5 ms.",
+                    "Median and 99th percentile of the duration of admission requests; the budget is 5 ms.",
                     [
                         Query(quantile(0.99, _LATENCY, "", "webhook"), "p99 {{webhook}}"),
                         Query(quantile(0.5, _LATENCY, "", "webhook"), "p50 {{webhook}}"),
@@ -82,13 +83,13 @@ MANAGER_DASHBOARD = Dashboard(
                 ),
                 Panel(
                     "Requests",
-                    "Admission requests a second, by HTTP status.",
+                    "Admission requests per second, by HTTP status.",
                     [Query(sum_by("webhook, code", rate(_REQUESTS, "")), "{{webhook}} {{code}}")],
                     unit="reqps",
                 ),
                 Panel(
-                    "Refused",
-                    "Refusals a second, by the step that refused.",
+                    "Rejections",
+                    "Rejections per second, by rejecting step.",
                     [
                         Query(
                             sum_by("object_type, plugin_name", rate(f"{_STEPS}_count", '{status="rejected"}')),
@@ -98,8 +99,8 @@ MANAGER_DASHBOARD = Dashboard(
                     unit="cps",
                 ),
                 Panel(
-                    "Time of steps",
-                    "Milliseconds that a step of admission takes on average.",
+                    "Duration of steps",
+                    "Average duration of each admission step.",
                     [
                         Query(
                             f"{sum_by('object_type, plugin_name', rate(f'{_STEPS}_sum', ''))}"
@@ -112,23 +113,23 @@ MANAGER_DASHBOARD = Dashboard(
             ],
         ),
         Row(
-            "The process",
+            "Process",
             [
                 Panel(
                     "Leader",
-                    "1 for the replica that holds the lease; there should be one.",
+                    "The replica that holds the lease; there should be one.",
                     [Query("koordinator_manager_is_leader", "{{instance}}")],
-                    kind="state-timeline", width=8, words={"0": ("waits", "blue"), "1": ("leads", "green")},
+                    kind="state-timeline", width=8, words={"0": ("standby", "blue"), "1": ("leader", "green")},
                 ),
                 Panel(
-                    "Configuration refused",
-                    "Keys of slo-controller-config whose last good value is kept.",
+                    "Invalid configuration",
+                    "Keys of slo-controller-config whose last valid value is kept.",
                     [Query("max by (key) (koord_manager_config_key_bad) == 1", instant=True)],
                     kind="table", width=8, hide=["Value"],
                 ),
                 Panel(
-                    "Reconciles that failed",
-                    "A second, by controller; each is tried again.",
+                    "Failed reconciles",
+                    "Failed reconciles per second, by controller; each is retried.",
                     [
                         Query(
                             sum_by("controller", f"rate(controller_runtime_reconcile_errors_total{R})"),

@@ -1,8 +1,8 @@
-"""One node, or several: what there is, who uses it, who waits."""
+"""Nodes: capacity, usage, pressure, waiting."""
 
 from __future__ import annotations
 
-from scripts.grafana.frame import Dashboard, Panel, Query, Row
+from scripts.grafana.frame import SECONDS_PER_SECOND, Dashboard, Panel, Query, Row
 from scripts.grafana.parts import (
     NODE,
     POD,
@@ -38,11 +38,11 @@ def _stalls(resource: str, title: str) -> Panel:
 NODE_DASHBOARD = Dashboard(
     uid="koordlet-node",
     title="koordlet / Node",
-    says="Capacity and use by QoS class, pressure, and waiting on the chosen nodes.",
+    description="Capacity and usage by QoS class, pressure and waiting on the chosen nodes.",
     variables=[NODE],
     rows=[
         Row(
-            "At a glance",
+            "Overview",
             [
                 Panel(
                     "CPU in use",
@@ -53,20 +53,20 @@ NODE_DASHBOARD = Dashboard(
                 ),
                 Panel(
                     "Memory in use",
-                    "Memory that is not available (page cache counts as available) over all memory.",
+                    "Unavailable memory (page cache counts as available) over total memory.",
                     [Query(f"sum(koordlet_node_used_memory_bytes{N}) / sum(koordlet_node_capacity_memory_bytes{N})")],
                     kind="stat", unit="percentunit", width=4, height=4, max=1,
                     steps=[(None, "green"), (0.8, "orange"), (0.95, "red")],
                 ),
                 Panel(
                     "Pods",
-                    "Pods that koordlet watches, by QoS class.",
+                    "Pods on the node, by QoS class.",
                     [Query(sum_by("qos", f"koordlet_pods{N}"), _QOS)],
                     kind="stat", width=4, height=4,
                 ),
                 Panel(
                     "Interfered containers",
-                    "Containers that a neighbour keeps from getting on, now.",
+                    "Containers with interference from other containers, now.",
                     [
                         Query(
                             "sum(koordlet_interference_containers"
@@ -77,13 +77,13 @@ NODE_DASHBOARD = Dashboard(
                 ),
                 Panel(
                     "CPU wait, p99",
-                    "99 of 100 waits for a CPU are shorter than this.",
+                    "99th percentile of the waits for a CPU.",
                     [Query(quantile(0.99, "koordlet_sched_latency_seconds", N))],
                     kind="stat", unit="s", width=4, height=4,
                     steps=[(None, "green"), (0.01, "orange"), (0.1, "red")],
                 ),
                 Panel(
-                    "koordlet up",
+                    "koordlet uptime",
                     "Time since koordlet started.",
                     [Query(f"time() - koordlet_start_time{N}", "{{node}}")],
                     kind="stat", unit="s", width=4, height=4,
@@ -95,7 +95,7 @@ NODE_DASHBOARD = Dashboard(
             [
                 Panel(
                     "CPU by QoS class",
-                    "Cores used by the pods of each class and by everything outside pods, against the node's CPUs.",
+                    "Cores used by the pods of each class and by processes outside pods, with the node's capacity.",
                     [
                         Query(sum_by("qos", f"koordlet_qos_cpu_usage_cores{N}"), _QOS),
                         Query(f"sum(koordlet_system_cpu_usage_cores{N})", "system"),
@@ -105,8 +105,7 @@ NODE_DASHBOARD = Dashboard(
                 ),
                 Panel(
                     "Batch CPU",
-                    "Cores that best-effort pods may have (batch allocatable), those that the suppressor leaves them, "
-                    "and those that they use.",
+                    "Cores for best-effort pods: batch allocatable, allowed by CPU suppression, and used.",
                     [
                         Query(
                             'sum(koordlet_node_resource_allocatable{node=~"$node",'
@@ -120,7 +119,7 @@ NODE_DASHBOARD = Dashboard(
                 ),
                 Panel(
                     "CPU share pools",
-                    "CPUs that latency-sensitive and best-effort pods share: those that no pod has to itself.",
+                    "CPUs shared by latency-sensitive and by best-effort pods, that is, not pinned to a pod.",
                     [
                         Query(f"sum(koordlet_cpuset_share_pool_cpu_cores{N})", "latency-sensitive"),
                         Query(f"sum(koordlet_cpuset_be_share_pool_cpu_cores{N})", "best-effort"),
@@ -130,8 +129,7 @@ NODE_DASHBOARD = Dashboard(
                 ),
                 Panel(
                     "Predicted peaks",
-                    "Peak of Prod pods and system that is to be expected, and what of their requests can be lent; "
-                    "compare with use.",
+                    "Predicted peak of Prod pods and system, reclaimable part of their requests, and present usage.",
                     [
                         Query(
                             sum_by(
@@ -158,7 +156,8 @@ NODE_DASHBOARD = Dashboard(
             [
                 Panel(
                     "Memory by QoS class",
-                    "Memory without page cache used by the pods of each class and outside pods, against the node's.",
+                    "Memory without page cache used by the pods of each class and outside pods, with the node's "
+                    "capacity.",
                     [
                         Query(sum_by("qos", f"koordlet_qos_memory_usage_bytes{N}"), _QOS),
                         Query(f"sum(koordlet_system_memory_usage_bytes{N})", "system"),
@@ -168,7 +167,7 @@ NODE_DASHBOARD = Dashboard(
                 ),
                 Panel(
                     "Batch memory and cold memory",
-                    "Memory that best-effort pods may have, and page cache at rest, which can be taken without pain.",
+                    "Memory allocatable by best-effort pods, and cold page cache, which can be reclaimed cheaply.",
                     [
                         Query(
                             'sum(koordlet_node_resource_allocatable{node=~"$node",'
@@ -189,35 +188,35 @@ NODE_DASHBOARD = Dashboard(
                 _stalls("io", "Stalled on I/O"),
                 Panel(
                     "Stalled pods",
-                    "Seconds a second in which some (or all: full) tasks of a pod were stalled, summed over pods.",
+                    "Seconds per second in which some or all (full) tasks of a pod were stalled, summed over pods.",
                     [
                         Query(
                             sum_by("psi_resource_type, psi_degree", rate("koordlet_pod_psi_stall_seconds_total", N)),
                             "{{psi_resource_type}} {{psi_degree}}",
                         )
                     ],
-                    width=24,
+                    unit=SECONDS_PER_SECOND, width=24,
                 ),
             ],
         ),
         Row(
-            "Waiting for a CPU",
+            "CPU waits",
             [
                 heat(
                     "Waits",
-                    "How long tasks were runnable before they ran; each column is the waits of its time.",
+                    "Time between runnable and running, over time.",
                     "koordlet_sched_latency_seconds",
                     N,
                 ),
                 percentiles(
                     "Waits by QoS class",
-                    "Median and 99th percentile of the waits of each class.",
+                    "Median and 99th percentile of the CPU waits of each class.",
                     "koordlet_sched_latency_seconds", N, "qos", _QOS,
                 ),
                 Panel(
-                    "Time waited by QoS class",
-                    "Seconds a second that tasks waited because something else ran, and (throttled) because their own "
-                    "quota had run out.",
+                    "Wait time by QoS class",
+                    "Seconds per second that tasks waited because other tasks ran, or were throttled by their own "
+                    "quota.",
                     [
                         Query(sum_by("qos", rate("koordlet_sched_latency_wait_seconds_total", N)), f"waited {_QOS}"),
                         Query(
@@ -225,10 +224,11 @@ NODE_DASHBOARD = Dashboard(
                             f"throttled {_QOS}",
                         ),
                     ],
+                    unit=SECONDS_PER_SECOND,
                 ),
                 Panel(
-                    "Who makes others wait",
-                    "Seconds a second that others waited while this one held the CPU; the worst ten.",
+                    "Culprits of CPU waits",
+                    "Seconds per second that others waited while the culprit held the CPU; the worst ten.",
                     [
                         Query(
                             f"topk(10, sum by (culprit_kind, culprit_namespace, culprit_pod, culprit) "
@@ -236,36 +236,35 @@ NODE_DASHBOARD = Dashboard(
                             "{{culprit_kind}} {{culprit_namespace}}/{{culprit_pod}} {{culprit}}",
                         )
                     ],
-                    stack=True,
+                    unit=SECONDS_PER_SECOND, stack=True,
                 ),
             ],
         ),
         Row(
-            "Short of memory",
+            "Memory stalls",
             [
                 heat(
-                    "Memory stalls",
-                    "How long single tasks were held up for want of memory: reclaim, compaction, refaults, swap-in, "
-                    "throttling.",
+                    "Memory stall duration",
+                    "Duration of memory stalls of single tasks: reclaim, compaction, refaults, swap-in, throttling.",
                     "koordlet_mem_stall_seconds",
                     N,
                 ),
                 Panel(
-                    "Time held up by kind",
-                    "Seconds a second that tasks were held up for want of memory: own_limit is the container's own "
-                    "doing, direct the node's.",
+                    "Stall time by kind",
+                    "Seconds per second of memory stalls; own_limit: caused by the container's own limit, direct: by "
+                    "the node.",
                     [Query(sum_by("kind", rate("koordlet_mem_stall_kind_seconds_total", N)), "{{kind}}")],
-                    stack=True,
+                    unit=SECONDS_PER_SECOND, stack=True,
                 ),
                 Panel(
-                    "Time held up by QoS class",
-                    "The same by class.",
+                    "Stall time by QoS class",
+                    "Seconds per second of memory stalls, by QoS class.",
                     [Query(sum_by("qos", rate("koordlet_mem_stall_kind_seconds_total", N)), _QOS)],
-                    stack=True,
+                    unit=SECONDS_PER_SECOND, stack=True,
                 ),
                 Panel(
-                    "Killed for want of memory",
-                    "Tasks killed in the last hour, by whose limit was reached.",
+                    "OOM kills",
+                    "Tasks killed by the OOM killer in the last hour, by scope of the exceeded limit.",
                     [
                         Query(
                             sum_by("pod_namespace, pod_name, scope", f"increase(koordlet_oom_kills_total{N}[1h])"),
@@ -280,7 +279,7 @@ NODE_DASHBOARD = Dashboard(
             [
                 Panel(
                     "Bytes by device",
-                    "Bytes a second read, written and discarded, by device.",
+                    "Bytes per second read, written and discarded, by device.",
                     [
                         Query(
                             sum_by("device, direction", rate("koordlet_block_io_bytes_total", N)),
@@ -291,13 +290,13 @@ NODE_DASHBOARD = Dashboard(
                 ),
                 percentiles(
                     "Latency by stage",
-                    "Median and 99th percentile of requests: waiting in the queue, and in the device.",
+                    "Median and 99th percentile of the time in the queue and in the device.",
                     "koordlet_block_io_seconds", N, "stage", "{{stage}}",
                 ),
-                heat("Device latency", "How long the devices took.", "koordlet_block_io_seconds", _DEVICE_STAGE),
+                heat("Device latency", "Time of requests in the device.", "koordlet_block_io_seconds", _DEVICE_STAGE),
                 Panel(
-                    "Who keeps the disks from others",
-                    "Seconds a second that others' requests waited while the disk worked for this one; the worst ten.",
+                    "Culprits of disk waits",
+                    "Seconds per second that others' requests waited while the disk served the culprit; the worst ten.",
                     [
                         Query(
                             f"topk(10, sum by (culprit_kind, culprit_namespace, culprit_pod, culprit) "
@@ -305,7 +304,7 @@ NODE_DASHBOARD = Dashboard(
                             "{{culprit_kind}} {{culprit_namespace}}/{{culprit_pod}} {{culprit}}",
                         )
                     ],
-                    stack=True,
+                    unit=SECONDS_PER_SECOND, stack=True,
                 ),
             ],
         ),
@@ -313,19 +312,20 @@ NODE_DASHBOARD = Dashboard(
             "Network",
             [
                 Panel(
-                    "Time of network softirqs",
-                    "Seconds a second that softirqs took from each class, and that each class' own packets caused.",
+                    "Network softirq time",
+                    "Seconds per second that softirqs took from each class, and that each class' packets caused.",
                     [
                         Query(sum_by("qos", rate("koordlet_net_softirq_seconds_total", N)), f"taken from {_QOS}"),
                         Query(sum_by("qos", rate("koordlet_net_softirq_caused_seconds_total", N)), f"caused by {_QOS}"),
                     ],
+                    unit=SECONDS_PER_SECOND,
                 ),
                 Panel(
-                    "Sent again, and dropped",
-                    "TCP segments sent again, and packets dropped because nobody read the socket.",
+                    "TCP retransmits and drops",
+                    "Retransmitted TCP segments, and packets dropped because a receive queue was full, per second.",
                     [
-                        Query(sum_by("qos", rate("koordlet_net_retransmits_total", N)), f"sent again {_QOS}"),
-                        Query(sum_by("qos", rate("koordlet_net_receive_queue_full_total", N)), f"queue full {_QOS}"),
+                        Query(sum_by("qos", rate("koordlet_net_retransmits_total", N)), f"retransmits {_QOS}"),
+                        Query(sum_by("qos", rate("koordlet_net_receive_queue_full_total", N)), f"drops {_QOS}"),
                     ],
                     unit="pps",
                 ),
@@ -335,20 +335,20 @@ NODE_DASHBOARD = Dashboard(
             "GPUs",
             [
                 Panel(
-                    "Multiprocessors in use",
-                    "Part of each GPU's multiprocessors that its processes had, summed over them.",
+                    "GPU multiprocessor utilisation",
+                    "Share of each GPU's multiprocessors used, summed over its processes.",
                     [Query(f"koordlet_node_gpu_used_core_ratio{N}", _GPU)],
                     unit="percentunit",
                 ),
                 Panel(
-                    "GPU memory in use",
-                    "Part of each GPU's memory, by its own count.",
+                    "GPU memory utilisation",
+                    "Used share of each GPU's memory, as reported by the GPU.",
                     [Query(f"koordlet_node_gpu_used_memory_bytes{N} / koordlet_node_gpu_memory_bytes{N}", _GPU)],
                     unit="percentunit",
                 ),
                 Panel(
-                    "Who holds GPU memory",
-                    f"The {TOP} pods that hold most, over all GPUs.",
+                    "GPU memory by pod",
+                    f"The {TOP} pods with most GPU memory, over all GPUs.",
                     [
                         Query(
                             f"topk({TOP}, sum by (pod_namespace, pod_name) "
@@ -360,7 +360,7 @@ NODE_DASHBOARD = Dashboard(
                 ),
                 Panel(
                     "Xid errors",
-                    "Errors a second that the driver told of, by number; 13, 31, 43, 45, 68 and 109 are programs' own.",
+                    "Xid errors per second, by number; 13, 31, 43, 45, 68 and 109 are application errors.",
                     [Query(sum_by("node, xid", rate("koordlet_gpu_xid_errors_total", N)), "{{node}} Xid {{xid}}")],
                 ),
             ],

@@ -21,7 +21,7 @@ PODS = Variable("pod", "pod_name", 'koordlet_pod_cpu_usage_cores{node=~"$node",p
 
 
 def rate(family: str, selector: str) -> str:
-    """Increase a second."""
+    """Increase per second."""
     return f"rate({family}{selector}{R})"
 
 
@@ -31,27 +31,27 @@ def sum_by(labels: str, expr: str) -> str:
 
 
 def quantile(q: float, histogram: str, selector: str, by: str = "") -> str:
-    """A percentile of a histogram's observations, in groups."""
+    """A percentile of a histogram's observations, per group."""
     labels = f"le, {by}" if by else "le"
     return f"histogram_quantile({q}, {sum_by(labels, rate(f'{histogram}_bucket', selector))})"
 
 
 def of_node(expr: str) -> str:
-    """`expr`, whose series know no node, for the chosen nodes: by the target that they come from."""
+    """`expr`, whose series have no node label, for the chosen nodes: joined by scrape target."""
     return f"({expr}) * on (job, instance) group_left (node) (koordlet_start_time{N} > bool 0)"
 
 
-def heat(title: str, says: str, histogram: str, selector: str) -> Panel:
+def heat(title: str, description: str, histogram: str, selector: str) -> Panel:
     """A histogram over time, darker where more observations fell."""
     expr = sum_by("le", f"increase({histogram}_bucket{selector}{R})")
-    return Panel(title, says, [Query(expr, "{{le}}", heatmap=True)], kind="heatmap", unit="s")
+    return Panel(title, description, [Query(expr, "{{le}}", heatmap=True)], kind="heatmap", unit="s")
 
 
-def percentiles(title: str, says: str, histogram: str, selector: str, by: str, legend: str) -> Panel:
-    """Median and 99th percentile by group."""
+def percentiles(title: str, description: str, histogram: str, selector: str, by: str, legend: str) -> Panel:
+    """Median and 99th percentile per group."""
     return Panel(
         title,
-        says,
+        description,
         [
             Query(quantile(0.99, histogram, selector, by), f"p99 {legend}"),
             Query(quantile(0.5, histogram, selector, by), f"p50 {legend}"),

@@ -1,8 +1,8 @@
-"""Chosen pods: what each container uses, what holds it up, and who."""
+"""Pods: usage, throttling, waiting and culprits of each container."""
 
 from __future__ import annotations
 
-from scripts.grafana.frame import Dashboard, Panel, Query, Row
+from scripts.grafana.frame import SECONDS_PER_SECOND, Dashboard, Panel, Query, Row
 from scripts.grafana.parts import (
     BY_CONTAINER,
     CONTAINER,
@@ -30,27 +30,27 @@ def _batch(family: str, resource: str, factor: str = "") -> str:
 POD_DASHBOARD = Dashboard(
     uid="koordlet-pod",
     title="koordlet / Pod",
-    says="Use, throttling, waiting and stalls of the containers of the chosen pods, and who causes them.",
+    description="Usage, throttling, waiting and stalls of the containers of the chosen pods, and their culprits.",
     variables=[NODE, NAMESPACE, PODS],
     rows=[
         Row(
-            "Use",
+            "Usage",
             [
                 Panel(
                     "CPU",
-                    "Cores that each container uses.",
+                    "Cores used by each container.",
                     [Query(sum_by(BY_CONTAINER, f"koordlet_container_cpu_usage_cores{P}"), CONTAINER)],
                     unit="none", stack=True,
                 ),
                 Panel(
                     "Memory",
-                    "Memory of each container without page cache.",
+                    "Memory used by each container, without page cache.",
                     [Query(sum_by(BY_CONTAINER, f"koordlet_container_memory_usage_bytes{P}"), CONTAINER)],
                     unit="bytes", stack=True,
                 ),
                 Panel(
-                    "Batch and mid CPU asked for",
-                    "Requests and limits in extended resources, in cores; containers without any are not shown.",
+                    "Batch and mid CPU requests and limits",
+                    "Requests and limits of extended resources in cores; containers without any are not shown.",
                     [
                         Query(
                             _batch("koordlet_container_resource_requests", "cpu", " / 1000"), f"request {CONTAINER}"
@@ -60,8 +60,8 @@ POD_DASHBOARD = Dashboard(
                     unit="none",
                 ),
                 Panel(
-                    "Batch and mid memory asked for; cold memory",
-                    "Requests and limits in extended resources, and the container's page cache at rest.",
+                    "Batch and mid memory requests and limits; cold memory",
+                    "Requests and limits of extended resources, and the container's cold page cache.",
                     [
                         Query(_batch("koordlet_container_resource_requests", "memory"), f"request {CONTAINER}"),
                         Query(_batch("koordlet_container_resource_limits", "memory"), f"limit {CONTAINER}"),
@@ -74,18 +74,18 @@ POD_DASHBOARD = Dashboard(
             ],
         ),
         Row(
-            "Its own quota",
+            "CPU throttling",
             [
                 Panel(
                     "Throttled periods",
-                    "Share of the last periods in which the container's quota ran out.",
+                    "Share of recent CFS periods in which the container was throttled.",
                     [Query(f"max by ({BY_CONTAINER}) (koordlet_container_cpu_throttled_ratio{P})", CONTAINER)],
                     unit="percentunit", max=1,
                 ),
                 Panel(
-                    "Time lost to the quota and to others",
-                    "Seconds a second that tasks were runnable but did not run: throttled by the own quota, or waiting "
-                    "because something else ran.",
+                    "Time lost to throttling and to others",
+                    "Seconds per second that tasks were throttled by their own quota, or waited because other tasks "
+                    "ran.",
                     [
                         Query(
                             sum_by(BY_CONTAINER, rate("koordlet_sched_latency_throttled_seconds_total", P)),
@@ -96,26 +96,27 @@ POD_DASHBOARD = Dashboard(
                             f"waited {CONTAINER}",
                         ),
                     ],
+                    unit=SECONDS_PER_SECOND,
                 ),
             ],
         ),
         Row(
-            "Waiting for a CPU",
+            "CPU waits",
             [
                 percentiles(
                     "Waits",
-                    "Median and 99th percentile of the time from runnable to running.",
+                    "Median and 99th percentile of the time between runnable and running.",
                     "koordlet_sched_latency_seconds", P, BY_CONTAINER, CONTAINER,
                 ),
-                heat("Waits over time", "The same as a heat map.", "koordlet_sched_latency_seconds", P),
+                heat("Waits over time", "Distribution of the CPU waits.", "koordlet_sched_latency_seconds", P),
                 percentiles(
                     "Waits by reason",
-                    "After a wake-up, and after losing the CPU while still wanting it (preempted).",
+                    "CPU waits after a wake-up, and after a preemption.",
                     "koordlet_sched_latency_seconds", P, "reason", "{{reason}}",
                 ),
                 Panel(
-                    "Who it waits for",
-                    "Seconds a second that the chosen pods waited while the culprit held the CPU.",
+                    "Culprits of CPU waits",
+                    "Seconds per second that the chosen pods waited while the culprit held the CPU.",
                     [
                         Query(
                             f"topk(10, sum by (culprit_kind, culprit_namespace, culprit_pod, culprit) "
@@ -123,7 +124,7 @@ POD_DASHBOARD = Dashboard(
                             _CULPRIT,
                         )
                     ],
-                    stack=True,
+                    unit=SECONDS_PER_SECOND, stack=True,
                 ),
             ],
         ),
@@ -131,7 +132,7 @@ POD_DASHBOARD = Dashboard(
             "Pressure",
             [
                 Panel(
-                    "Stalled",
+                    "Partial stalls",
                     "Percent of the last 10 s in which some tasks of a container were stalled, by resource.",
                     [
                         Query(
@@ -143,8 +144,8 @@ POD_DASHBOARD = Dashboard(
                     unit="percent", max=100,
                 ),
                 Panel(
-                    "Wholly stalled",
-                    "Seconds a second in which no task of a container got on.",
+                    "Full stalls",
+                    "Share of time in which all tasks of a container were stalled.",
                     [
                         Query(
                             sum_by(
@@ -158,7 +159,7 @@ POD_DASHBOARD = Dashboard(
                 ),
                 Panel(
                     "Cycles per instruction",
-                    "Higher than usual: cache or memory bandwidth are short. Needs hardware counters.",
+                    "An increase indicates contention for cache or memory bandwidth. Needs hardware counters.",
                     [
                         Query(
                             f'sum by ({BY_CONTAINER}) (koordlet_container_cpi{{{OF_POD},cpi_field="cycles"}}) / '
@@ -171,28 +172,28 @@ POD_DASHBOARD = Dashboard(
             ],
         ),
         Row(
-            "Short of memory",
+            "Memory stalls",
             [
                 percentiles(
-                    "Memory stalls",
-                    "Median and 99th percentile of the time that one task was held up for want of memory.",
+                    "Memory stall duration",
+                    "Median and 99th percentile of the duration of memory stalls of single tasks.",
                     "koordlet_mem_stall_seconds", P, BY_CONTAINER, CONTAINER,
                 ),
                 Panel(
-                    "Time held up for want of memory",
-                    "Seconds a second by kind: own_limit and throttle are the container's own doing; direct, "
-                    "compaction, refault and swapin come from the node's shortage.",
+                    "Stall time by kind",
+                    "Seconds per second of memory stalls; own_limit and throttle: caused by its own limits; "
+                    "direct, compaction, refault and swapin: by the node's memory pressure.",
                     [
                         Query(
                             sum_by(f"{BY_CONTAINER}, kind", rate("koordlet_mem_stall_kind_seconds_total", P)),
                             f"{{{{kind}}}} {CONTAINER}",
                         )
                     ],
-                    stack=True,
+                    unit=SECONDS_PER_SECOND, stack=True,
                 ),
                 Panel(
-                    "Whose allocations press",
-                    "Share of the pressure under which the chosen pods reclaimed, by whose allocations pressed.",
+                    "Culprits of memory pressure",
+                    "Share of the memory pressure on the chosen pods caused by each culprit's allocations.",
                     [
                         Query(
                             f"sum by ({BY_CONTAINER}, culprit_kind, culprit_namespace, culprit_pod, culprit) "
@@ -209,7 +210,7 @@ POD_DASHBOARD = Dashboard(
             [
                 Panel(
                     "Block I/O",
-                    "Bytes a second, by container and direction.",
+                    "Bytes per second, by container and direction.",
                     [
                         Query(
                             sum_by(f"{BY_CONTAINER}, direction", rate("koordlet_block_io_bytes_total", P)),
@@ -220,12 +221,12 @@ POD_DASHBOARD = Dashboard(
                 ),
                 percentiles(
                     "Block I/O latency",
-                    "Median and 99th percentile of requests by stage: queue, device.",
+                    "Median and 99th percentile of requests' time by stage: queue, device.",
                     "koordlet_block_io_seconds", P, f"{BY_CONTAINER}, stage", f"{{{{stage}}}} {CONTAINER}",
                 ),
                 Panel(
-                    "Waiting for the disk",
-                    "Seconds a second that requests waited for the disk, and were held back by the container's own "
+                    "Disk wait time",
+                    "Seconds per second that requests waited for the disk, or were throttled by the container's own "
                     "limit.",
                     [
                         Query(
@@ -237,10 +238,11 @@ POD_DASHBOARD = Dashboard(
                             f"throttled {CONTAINER}",
                         ),
                     ],
+                    unit=SECONDS_PER_SECOND,
                 ),
                 Panel(
-                    "Whose I/O was ahead",
-                    "Seconds a second that the chosen pods' requests waited while the disk worked for the culprit.",
+                    "Culprits of disk waits",
+                    "Seconds per second that the chosen pods' requests waited while the disk served the culprit.",
                     [
                         Query(
                             f"topk(10, sum by (culprit_kind, culprit_namespace, culprit_pod, culprit) "
@@ -248,31 +250,31 @@ POD_DASHBOARD = Dashboard(
                             _CULPRIT,
                         )
                     ],
-                    stack=True,
+                    unit=SECONDS_PER_SECOND, stack=True,
                 ),
                 Panel(
-                    "Network trouble",
-                    "Segments sent again, and packets dropped because the container did not read.",
+                    "TCP retransmits and drops",
+                    "Retransmitted TCP segments, and packets dropped because a receive queue was full, per second.",
                     [
                         Query(
-                            sum_by(BY_CONTAINER, rate("koordlet_net_retransmits_total", P)), f"sent again {CONTAINER}"
+                            sum_by(BY_CONTAINER, rate("koordlet_net_retransmits_total", P)), f"retransmits {CONTAINER}"
                         ),
                         Query(
                             sum_by(BY_CONTAINER, rate("koordlet_net_receive_queue_full_total", P)),
-                            f"queue full {CONTAINER}",
+                            f"drops {CONTAINER}",
                         ),
                     ],
                     unit="pps", width=8,
                 ),
                 Panel(
-                    "Received and not read",
-                    "Bytes that wait in sockets until the container reads them.",
+                    "Unread received bytes",
+                    "Bytes in receive queues that the container has not read.",
                     [Query(sum_by(BY_CONTAINER, f"koordlet_net_backlog_bytes{P}"), CONTAINER)],
                     unit="bytes", width=8,
                 ),
                 Panel(
-                    "Time taken by network softirqs",
-                    "Seconds a second that softirqs took from the chosen pods for the culprit's packets.",
+                    "Culprits of softirq time",
+                    "Seconds per second that softirqs for the culprit's packets took from the chosen pods.",
                     [
                         Query(
                             f"topk(10, sum by (culprit_kind, culprit_namespace, culprit_pod, culprit) "
@@ -280,7 +282,7 @@ POD_DASHBOARD = Dashboard(
                             _CULPRIT,
                         )
                     ],
-                    stack=True, width=8,
+                    unit=SECONDS_PER_SECOND, stack=True, width=8,
                 ),
             ],
         ),
@@ -289,8 +291,7 @@ POD_DASHBOARD = Dashboard(
             [
                 Panel(
                     "Interference",
-                    "What the detector holds of each container and resource; cause says whether a neighbour or the "
-                    "container itself is to blame.",
+                    "State of each container and resource; `cause`: neighbour (interference) or self (own trouble).",
                     [
                         Query(
                             f"max by ({BY_CONTAINER}, resource, cause) (koordlet_interference_state{P})",

@@ -1,4 +1,4 @@
-"""koord-scheduler: how many pods get nodes and how fast, who waits and for what, what cycles and plugins take."""
+"""koord-scheduler: throughput, queues, latency of cycles and plugins."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _mean(histogram: str, selector: str, by: str = "") -> str:
 SCHEDULER_DASHBOARD = Dashboard(
     uid="koord-scheduler",
     title="koordlet / Scheduler",
-    says="Pods that koord-scheduler places and pods that wait, attempts, plugins and preemption.",
+    description="Scheduled and pending pods, attempts, plugins and preemption of koord-scheduler.",
     variables=[Variable("profile", "profile", "scheduler_schedule_attempts_total", "Profile")],
     rows=[
         Row(
@@ -33,30 +33,30 @@ SCHEDULER_DASHBOARD = Dashboard(
             [
                 Panel(
                     "Attempts",
-                    "Attempts a second by outcome: scheduled are pods that got a node.",
+                    "Scheduling attempts per second by result; scheduled: the pod got a node.",
                     [Query(sum_by("result", rate("scheduler_schedule_attempts_total", _S)), "{{result}}")],
                     unit="cps",
                 ),
                 Panel(
                     "Pending",
-                    "Pods by queue: active are next, unschedulable wait for an event, gated for their gates.",
+                    "Pending pods by queue: active are next, unschedulable wait for an event, gated for their gates.",
                     [Query("max by (queue) (scheduler_pending_pods)", "{{queue}}")],
                     stack=True,
                 ),
                 Panel(
                     "Unschedulable by plugin",
-                    "Waiting pods by the plugin that rejected them; one that several rejected counts at each.",
+                    "Unschedulable pods by rejecting plugin; a pod rejected by several plugins counts for each.",
                     [Query(f"max by (plugin) (scheduler_unschedulable_pods{_S})", "{{plugin}}")],
                 ),
                 Panel(
-                    "Time until bound",
-                    "From a pod's first attempt until it was bound, waits for room included.",
+                    "Time to bind",
+                    "Time from a pod's first attempt until it was bound, including waits in queues.",
                     [Query(quantile(q, _SLI, ""), name) for q, name in ((0.99, "p99"), (0.5, "p50"))],
                     unit="s",
                 ),
                 Panel(
-                    "Arrivals in queues",
-                    "Pods a second that came into a queue, by what brought them there.",
+                    "Queue arrivals",
+                    "Pods per second added to a queue, by event.",
                     [
                         Query(
                             sum_by("queue, event", rate("scheduler_queue_incoming_pods_total", "")),
@@ -67,7 +67,7 @@ SCHEDULER_DASHBOARD = Dashboard(
                 ),
                 Panel(
                     "Preemption",
-                    "Attempts to make room a second, pods that had to go for it, and deletions that failed.",
+                    "Preemption attempts, victims and failed deletions per second.",
                     [
                         Query(f"sum(rate(scheduler_preemption_attempts_total{R}))", "attempts"),
                         Query(f"sum(rate(scheduler_preemption_victims_sum{R}))", "victims"),
@@ -81,18 +81,19 @@ SCHEDULER_DASHBOARD = Dashboard(
             "Cycles",
             [
                 percentiles(
-                    "Attempt latency", "Time of an attempt, from the queue to the binding's start.",
+                    "Attempt latency", "Duration of an attempt, from the queue to the start of binding.",
                     _ATTEMPT, _S, "result", "{{result}}",
                 ),
                 Panel(
                     "Extension points",
-                    "99th percentile of the time of all plugins at a point; one cycle of ten is measured.",
+                    "99th percentile of the duration of all plugins at an extension point; one cycle of ten is "
+                    "measured.",
                     [Query(quantile(0.99, _POINT, _S, "extension_point"), "{{extension_point}}")],
                     unit="s",
                 ),
                 Panel(
                     "Slowest plugins",
-                    "Average time at a point, of the ten that take longest.",
+                    "Average duration at an extension point; the ten slowest.",
                     [
                         Query(
                             f"topk(10, {_mean(_PLUGIN, '', 'plugin, extension_point')})",
@@ -102,8 +103,8 @@ SCHEDULER_DASHBOARD = Dashboard(
                     unit="s",
                 ),
                 Panel(
-                    "Plugins asked",
-                    "Attempts a second for which a plugin was asked at Filter.",
+                    "Filter calls by plugin",
+                    "Attempts per second in which the plugin's Filter was called.",
                     [
                         Query(
                             sum_by(
@@ -119,42 +120,42 @@ SCHEDULER_DASHBOARD = Dashboard(
                     unit="cps",
                 ),
                 Panel(
-                    "Nodes for a pod",
-                    "Nodes that were looked at for a pod that was placed, and those that fitted, on average.",
+                    "Evaluated and feasible nodes",
+                    "Average number of evaluated and of feasible nodes per scheduled pod.",
                     [
-                        Query(_mean("scheduler_pod_scheduling_evaluated_nodes", ""), "looked at"),
-                        Query(_mean("scheduler_pod_scheduling_feasible_nodes", ""), "fit"),
+                        Query(_mean("scheduler_pod_scheduling_evaluated_nodes", ""), "evaluated"),
+                        Query(_mean("scheduler_pod_scheduling_feasible_nodes", ""), "feasible"),
                     ],
                 ),
                 Panel(
-                    "Events and hints",
-                    "Time of telling the queue of events, in seconds a second, by event.",
+                    "Event handling",
+                    "Share of time spent on updating the queue after cluster events, by event.",
                     [Query(sum_by("event", rate("scheduler_event_handling_duration_seconds_sum", "")), "{{event}}")],
                     unit="percentunit",
                 ),
             ],
         ),
         Row(
-            "The process",
+            "Process",
             [
                 Panel(
                     "Cache",
-                    "Objects in memory; assumed pods have a node that the API server does not know yet.",
+                    "Cached objects; assumed pods have a node that the API server does not have yet.",
                     [Query("max by (type) (scheduler_cache_size)", "{{type}}")],
                     width=8,
                 ),
                 Panel(
-                    "Bindings under way",
-                    "Pods between their node and the API server's answer, waits at Permit included.",
+                    "Running bindings",
+                    "Pods between node selection and the API server's response, including waits at Permit.",
                     [Query('sum(scheduler_goroutines{operation="binding"})', "bindings")],
                     width=8,
                 ),
                 Panel(
-                    "Trouble",
-                    "Attempts that took too long and conditions that could not be written, a second.",
+                    "Errors",
+                    "Failed writes of pod conditions and attempts over the time limit, per second.",
                     [
-                        Query(f"sum(rate(scheduler_pod_status_patch_failures_total{R}))", "conditions"),
-                        Query(f"sum(rate(scheduler_scheduling_timeout{R}))", "too long"),
+                        Query(f"sum(rate(scheduler_pod_status_patch_failures_total{R}))", "condition writes"),
+                        Query(f"sum(rate(scheduler_scheduling_timeout{R}))", "timeouts"),
                     ],
                     unit="cps", width=8,
                 ),

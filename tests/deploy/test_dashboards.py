@@ -1,4 +1,4 @@
-"""The dashboards as files: what Grafana needs for an import, and nothing asked for that koordlet does not export."""
+"""The dashboard files: Grafana can import them, and their queries use exported metrics only."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from koordlet.prometheus.catalogue import FAMILIES
 ROOT = Path(__file__).resolve().parents[2]
 DASHBOARDS = sorted((ROOT / "deploy/grafana").glob("*.json"))
 RULES = sorted((ROOT / "deploy/prometheus").glob("*.rules.yaml"))
-OF_THE_MANAGER = (ManagerMetrics, ControllerMetrics, NodeResourceMetrics, ServerMetrics, WebhookMetrics)
-OF_THE_PROCESS = {"process_cpu_seconds_total", "process_resident_memory_bytes", "process_open_fds", "up"}
+MANAGER_METRICS = (ManagerMetrics, ControllerMetrics, NodeResourceMetrics, ServerMetrics, WebhookMetrics)
+PROCESS_METRICS = {"process_cpu_seconds_total", "process_resident_memory_bytes", "process_open_fds", "up"}
 NAME = re.compile(
     r"\b((?:koord|koordlet|koordinator|process|scheduler|slo_controller|controller_runtime)_[a-z0-9_]+|up)\b"
     r"(?:\{([^}]*)\})?"
@@ -37,8 +37,8 @@ LABEL = re.compile(r"([a-z_]+)\s*(?:=~|!~|!=|=)")
 
 
 def load(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(path.read_text())
-    return found
+    dashboard: dict[str, Any] = json.loads(path.read_text())
+    return dashboard
 
 
 def panels(path: Path) -> list[dict[str, Any]]:
@@ -46,7 +46,7 @@ def panels(path: Path) -> list[dict[str, Any]]:
 
 
 def queries() -> Iterator[tuple[str, str]]:
-    """Where from, and the expression."""
+    """(where it is used, the expression) of every query."""
     for path in DASHBOARDS:
         for panel in panels(path):
             for target in panel["targets"]:
@@ -61,29 +61,29 @@ def queries() -> Iterator[tuple[str, str]]:
 
 
 def exported() -> dict[str, set[str] | None]:
-    """Sample name -> its labels; None where they are not ours to know."""
-    found: dict[str, set[str] | None] = dict.fromkeys(OF_THE_PROCESS)
-    found["koordlet_metric_provider_failures_total"] = {"family"}
+    """Sample name -> its labels; None where they are not known here."""
+    labels_of: dict[str, set[str] | None] = dict.fromkeys(PROCESS_METRICS)
+    labels_of["koordlet_metric_provider_failures_total"] = {"family"}
     for family in FAMILIES:
         suffixes = ("_bucket", "_sum", "_count") if family.type == "histogram" else ("",)
         for suffix in suffixes:
-            found[family.full_name + suffix] = {*family.all_labels, *(("le",) if suffix == "_bucket" else ())}
+            labels_of[family.full_name + suffix] = {*family.all_labels, *(("le",) if suffix == "_bucket" else ())}
     registry = CollectorRegistry()
-    for metrics in (TaskMetrics, InformerMetrics, ClientMetrics, SchedulerMetrics, *OF_THE_MANAGER):
+    for metrics in (TaskMetrics, InformerMetrics, ClientMetrics, SchedulerMetrics, *MANAGER_METRICS):
         metrics(registry)
     registry.register(OvercommitCollector({}, SYSTEM_CLOCK))
-    found["koord_manager_config_key_bad"] = {"key"}
-    found["scheduler_pending_pods"] = {"queue"}
-    found["scheduler_unschedulable_pods"] = {"plugin", "profile"}
-    found["scheduler_cache_size"] = {"type"}
-    found["scheduler_goroutines"] = {"operation"}
+    labels_of["koord_manager_config_key_bad"] = {"key"}
+    labels_of["scheduler_pending_pods"] = {"queue"}
+    labels_of["scheduler_unschedulable_pods"] = {"plugin", "profile"}
+    labels_of["scheduler_cache_size"] = {"type"}
+    labels_of["scheduler_goroutines"] = {"operation"}
     for metric in registry.collect():
         names = {
             "counter": [f"{metric.name}_total"],
             "histogram": [f"{metric.name}{suffix}" for suffix in ("_bucket", "_sum", "_count")],
         }.get(metric.type, [metric.name])
-        found.update(dict.fromkeys(names))
-    return found
+        labels_of.update(dict.fromkeys(names))
+    return labels_of
 
 
 def test_there_are_dashboards() -> None:
@@ -92,7 +92,7 @@ def test_there_are_dashboards() -> None:
     ]  # fmt: skip
 
 
-def test_the_files_are_what_their_sources_make() -> None:
+def test_the_generated_files_are_up_to_date() -> None:
     """`make dashboards` was run."""
     done = subprocess.run(
         [sys.executable, "-m", "scripts.grafana", "--check"], cwd=ROOT, capture_output=True, text=True, check=False
@@ -101,13 +101,13 @@ def test_the_files_are_what_their_sources_make() -> None:
 
 
 @pytest.mark.parametrize("expr", [pytest.param(expr, id=where) for where, expr in queries()])
-def test_only_what_koordlet_exports_is_asked_for(expr: str) -> None:
-    """Names are in the catalogue, and so are the labels that they are selected by."""
+def test_queries_use_only_exported_metrics(expr: str) -> None:
+    """Metric names are in the catalogue, and so are the labels in selectors."""
     known = exported()
     named = NAME.findall(re.sub(r'"[^"]*"', '""', expr))
-    assert named, "asks for nothing"
+    assert named, "the query names no metric"
     for name, selector in named:
-        assert name in known, f"{name} is exported by nobody"
+        assert name in known, f"{name} is not exported"
         labels = known[name]
         if labels is not None:
             assert set(LABEL.findall(selector)) <= labels | {"job", "instance"}, f"{name} has no such label"
@@ -130,7 +130,7 @@ def test_grafana_can_import_it(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.stem)
-def test_panels_are_whole_and_do_not_overlap(path: Path) -> None:
+def test_panels_are_complete_and_do_not_overlap(path: Path) -> None:
     everything = load(path)["panels"]
     assert len({panel["id"] for panel in everything}) == len(everything)
     taken: set[tuple[int, int]] = set()

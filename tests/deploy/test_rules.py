@@ -1,4 +1,4 @@
-"""The Prometheus rules, judged by Prometheus' own tool."""
+"""The Prometheus rules, checked by promtool."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def test_rules_are_well_formed(rules: Path) -> None:
 
 
 @each
-def test_rules_do_what_their_tests_say(rules: Path, tmp_path: Path) -> None:
+def test_rules_pass_their_unit_tests(rules: Path, tmp_path: Path) -> None:
     shutil.copy(rules, tmp_path / "rules.yaml")
     shutil.copy(_units(rules), tmp_path / "tests.yaml")
     promtool("test", "rules", str(tmp_path / "tests.yaml"))
 
 
 @each
-def test_every_rule_has_a_test_and_every_alert_a_line_in_the_page(rules: Path) -> None:
+def test_every_rule_has_a_test_and_every_alert_is_documented(rules: Path) -> None:
     tested, page = _units(rules).read_text(), (ROOT / "docs/grafana.md").read_text()
     all_rules = [rule for group in yaml.safe_load(rules.read_text())["groups"] for rule in group["rules"]]
     assert {name for rule in all_rules if (name := rule.get("record") or rule["alert"]) not in tested} == set()

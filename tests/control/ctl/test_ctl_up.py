@@ -76,11 +76,11 @@ def test_every_part_gets_its_ports_and_places(tmp_path: Path) -> None:
 
 def test_the_flags_that_are_passed_exist(tmp_path: Path) -> None:
     from control.manager.options import ManagerOptions
-    from control.scheduler.process.options import KoordletOptions as SchedulerOptions
+    from control.scheduler.process.options import SchedulerOptions
     from control.standalone.apiserver.__main__ import ApiServerOptions
     from control.standalone.kubelet.options import KubeletOptions
     from koordlet.app.flags import read
-    from koordlet.options import KoordletOptions as KoordletOptions
+    from koordlet.options import KoordletOptions
     from runtimeproxy.options import ProxyOptions
 
     agents = {
@@ -92,7 +92,7 @@ def test_the_flags_that_are_passed_exist(tmp_path: Path) -> None:
     known = {"apiserver": ApiServerOptions, "runtimeproxy": ProxyOptions, **agents}
     for part in PARTS:
         if part.name == "containerd":
-            continue  # not ours
+            continue  # a third-party program
         read(known[part.name], part.argv(Layout(tmp_path), KNOWN)[3:])
 
 
