@@ -1,14 +1,14 @@
-"""What the node measured lately: columnar time series in memory, bounded, without a database.
+"""Recent measurements of the node: columnar time series in memory, bounded, without a database (spec 02 §4).
 
-Collectors append one batch a tick; NodeMetric, strategies and exporters read windows. A series kind (`kinds.py`)
-owns one ring (`ring.py`): a row for each subject, a column for each tick, so that the p50...p99 of every container
-over a window is one NumPy call (`aggregate.py`). `MetricCache` (`cache.py`) ties the rings together, `kv.py` holds
-the few facts that are not series, `snapshot.py` carries the rings over a restart. Spec 02 §4.
+Collectors append one batch per tick; NodeMetric, strategies and exporters read windows. A metric kind (`kinds`) has one
+ring (`ring`): a row per subject and a column per tick, so that p50 to p99 of every container over a window are one
+NumPy call (`aggregate`). `cache` has `MetricCache`, all rings together; `kv` the few facts that are not series, `facts`
+their names and types; `snapshot` saves the rings for a restart.
 """
 
 from koordlet.metriccache.aggregate import Aggregation, AggregationError, aggregate
-from koordlet.metriccache.cache import Batch, MetricCache, Points, Window
-from koordlet.metriccache.kinds import BY_NAME, Kind, SeriesError
+from koordlet.metriccache.cache import Batch, MetricCache, Points, SeriesWindow
+from koordlet.metriccache.kinds import BY_NAME, MetricKind, SeriesError
 from koordlet.metriccache.kv import KeyValue, Stamped
 
 __all__ = [
@@ -17,11 +17,11 @@ __all__ = [
     "AggregationError",
     "Batch",
     "KeyValue",
-    "Kind",
     "MetricCache",
+    "MetricKind",
     "Points",
     "SeriesError",
+    "SeriesWindow",
     "Stamped",
-    "Window",
     "aggregate",
 ]

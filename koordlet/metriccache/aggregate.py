@@ -1,7 +1,7 @@
-"""Reducing the points of a window to one number (spec 02 §4.2). Pure; over one row or over all rows at once.
+"""Reduces the points of a window to one number (spec 02 §4.2). Pure; for one row or for all rows together.
 
 Percentiles are the *lower* nearest rank: of n sorted points the one at index max(floor(n*p) - 1, 0). So p90 of nine
-points is the eighth, and the maximum is only returned for p = 1. `NaN` stands for "no sample".
+points is the eighth, and only p = 1 returns the maximum. `NaN` means "no sample".
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class AggregationError(LookupError):
 
 
 class Aggregation(StrEnum):
-    """Wire values; the mixed case is historical."""
+    """Wire values; the mixed case is Koordinator's."""
 
     AVG = "avg"
     P50 = "p50"
@@ -33,7 +33,7 @@ class Aggregation(StrEnum):
 
 
 PER_MILLE = {Aggregation.P50: 500, Aggregation.P90: 900, Aggregation.P95: 950, Aggregation.P99: 990}
-"""Kept as integers: floor(n*p) in binary fractions is off by one for some n."""
+"""Integers, because floor(n*p) with binary fractions is off by one for some n."""
 
 
 def aggregate_rows(rows: Floats, kinds: Iterable[Aggregation]) -> dict[Aggregation, Floats]:
@@ -41,28 +41,28 @@ def aggregate_rows(rows: Floats, kinds: Iterable[Aggregation]) -> dict[Aggregati
 
     A row without samples gives NaN, and 0 for `count`.
     """
-    wanted = list(kinds)
+    requested = list(kinds)
     present = ~np.isnan(rows)
     count = present.sum(axis=1)
-    out: dict[Aggregation, Floats] = {}
-    ordered = np.sort(rows, axis=1) if any(kind in PER_MILLE for kind in wanted) else rows  # NaN sorts last
+    reduced: dict[Aggregation, Floats] = {}
+    ordered = np.sort(rows, axis=1) if any(kind in PER_MILLE for kind in requested) else rows  # NaN sorts last
     index = np.arange(rows.shape[0])
     empty = count == 0
-    for kind in wanted:
+    for kind in requested:
         if kind is Aggregation.COUNT:
-            out[kind] = count.astype(np.float64)
+            reduced[kind] = count.astype(np.float64)
         elif rows.shape[1] == 0:
-            out[kind] = np.full(rows.shape[0], np.nan)
+            reduced[kind] = np.full(rows.shape[0], np.nan)
         elif kind is Aggregation.LAST:
             column = rows.shape[1] - 1 - np.argmax(present[:, ::-1], axis=1)
-            out[kind] = np.where(empty, np.nan, rows[index, column]).astype(np.float64)
+            reduced[kind] = np.where(empty, np.nan, rows[index, column]).astype(np.float64)
         elif kind in PER_MILLE:
             rank = np.maximum(count * PER_MILLE[kind] // 1000 - 1, 0)
-            out[kind] = np.where(empty, np.nan, ordered[index, rank]).astype(np.float64)
+            reduced[kind] = np.where(empty, np.nan, ordered[index, rank]).astype(np.float64)
         else:
             total = np.where(present, rows, 0).sum(axis=1, dtype=np.float64)
-            out[kind] = np.divide(total, count, out=np.full(len(count), np.nan), where=~empty)
-    return out
+            reduced[kind] = np.divide(total, count, out=np.full(len(count), np.nan), where=~empty)
+    return reduced
 
 
 def aggregate(values: Floats, kind: Aggregation) -> float:

@@ -1,7 +1,7 @@
-"""The metric cache: appends whole batches, answers windows (spec 02 §4.1-4.2).
+"""The metric cache: stores whole batches, returns windows (spec 02 §4.1-4.2).
 
-A `Batch` is what one collector measured in one tick. `commit` checks all of it before storing any of it, so that
-readers never see half a tick. Queries that fix only some labels pool the points of every matching series.
+A `Batch` has the samples of one collector at one tick. `commit` checks all of them before storing any, so that readers
+never see half a tick. A query that fixes only some labels pools the points of all matching series.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from math import isfinite
 import numpy as np
 
 from koordlet.metriccache.aggregate import Aggregation, AggregationError, Floats, aggregate_rows
-from koordlet.metriccache.kinds import BY_NAME, Kind, SeriesError
+from koordlet.metriccache.kinds import BY_NAME, MetricKind, SeriesError
 from koordlet.metriccache.kv import KeyValue
 from koordlet.metriccache.ring import Key, Ring
 
@@ -22,8 +22,8 @@ SHORT_SECONDS = 5 * 60.0
 BRIEF_SECONDS = 60.0
 MAX_SECONDS = 12 * 3600.0
 MAX_BYTES = 100 << 20
-SLACK = 1.1
-"""A window is read while the next samples come in; a tenth more columns keep its oldest points."""
+SLACK_RATIO = 1.1
+"""A window is read while new samples arrive; a tenth more columns keep its oldest points."""
 
 
 @dataclass(slots=True)
@@ -35,7 +35,7 @@ class Batch:
     samples: dict[str, tuple[list[Key], list[float]]] = field(default_factory=dict)
 
     def add(self, kind: str, value: float, *labels: str) -> None:
-        """One sample; labels in the kind's order. A value that is not finite is a bug in the collector."""
+        """Add one sample; labels in the kind's order. A value that is not finite is a defect of the collector."""
         if not isfinite(value):
             raise SeriesError(f"{kind}{labels}: {value} is not a finite number")
         keys, values = self.samples.setdefault(kind, ([], []))
@@ -43,13 +43,13 @@ class Batch:
         values.append(value)
 
     def extend(self, kind: str, keys: Sequence[Key], values: Floats) -> None:
-        """Many samples of one kind: float[keys]."""
+        """Add many samples of one kind: float[keys]."""
         if not np.isfinite(values).all():
             raise SeriesError(f"{kind}: not all of {len(keys)} values are finite numbers")
         if keys:
-            known = self.samples.setdefault(kind, ([], []))
-            known[0].extend(keys)
-            known[1].extend(values.tolist())
+            all_keys, all_values = self.samples.setdefault(kind, ([], []))
+            all_keys.extend(keys)
+            all_values.extend(values.tolist())
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Points:
         return float(self.times.max() - self.times.min()) if len(self.times) else 0.0
 
     def since(self, start: float) -> Points:
-        """Those not older than `start`."""
+        """The points not older than `start`."""
         first = int(np.searchsorted(self.times, start))
         return Points(self.times[first:], self.values[first:])
 
@@ -76,7 +76,9 @@ class Points:
     def aggregates(self, kinds: Sequence[Aggregation]) -> dict[Aggregation, float]:
         """Several reductions with one sort; raises AggregationError without samples (`count` alone gives 0)."""
         reduced = {kind: float(row[0]) for kind, row in aggregate_rows(self.values[np.newaxis, :], kinds).items()}
-        if Aggregation.LAST in reduced and len(self.times):  # of pooled series at one instant the first wins
+        if Aggregation.LAST in reduced and len(
+            self.times
+        ):  # of pooled series with a sample at the same time, the first counts
             reduced[Aggregation.LAST] = float(self.values[np.searchsorted(self.times, self.times[-1])])
         missing = [kind for kind, value in reduced.items() if np.isnan(value)]
         if missing:
@@ -85,21 +87,21 @@ class Points:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
-    """Every series of a kind over one window: a row each."""
+class SeriesWindow:
+    """All series of a kind over one window, one row each."""
 
     keys: list[Key]
     times: Floats
     values: Floats
     """float32[keys, times], NaN where a series has no sample."""
 
-    def since(self, start: float) -> Window:
-        """Without what is older than `start`."""
+    def since(self, start: float) -> SeriesWindow:
+        """The points not older than `start`."""
         first = int(np.searchsorted(self.times, start))
-        return Window(self.keys, self.times[first:], self.values[:, first:])
+        return SeriesWindow(self.keys, self.times[first:], self.values[:, first:])
 
     def aggregate(self, kinds: Iterable[Aggregation]) -> dict[Aggregation, dict[Key, float]]:
-        """Each reduction by label set; series without samples are left out."""
+        """Each reduction by labels; series without samples are left out."""
         rows = aggregate_rows(self.values, kinds)
         return {
             kind: {key: float(v) for key, v in zip(self.keys, column, strict=True) if not np.isnan(v)}
@@ -110,9 +112,9 @@ class Window:
 class MetricCache:
     """All series of the node.
 
-    A kind keeps what its readers look back: 30 minutes, 5 or 1, and more after `retain`, up to `max_seconds`. Memory is
-    bounded by `max_rows` series a kind and by `max_bytes` in all; what does not fit is refused and counted in `lost`
-    (series) or told by `retain` (time).
+    A kind keeps 30, 5 or 1 minutes, as its readers need, and more after `retain`, up to `max_seconds`. Memory is
+    bounded by `max_rows` series per kind and by `max_bytes` in total; samples of refused series are counted in `lost`,
+    and `retain` returns the time that fits.
     """
 
     def __init__(
@@ -125,25 +127,24 @@ class MetricCache:
         max_seconds: float = MAX_SECONDS,
         max_bytes: int = MAX_BYTES,
     ) -> None:
-        self.tick, self.long_seconds, self.short_seconds, self.max_rows = (
-            tick,
-            long_seconds,
-            short_seconds,
-            max_rows,
-        )
-        self.max_seconds, self.max_bytes = max_seconds, max_bytes
+        self.tick = tick
+        self.long_seconds = long_seconds
+        self.short_seconds = short_seconds
+        self.max_rows = max_rows
+        self.max_seconds = max_seconds
+        self.max_bytes = max_bytes
         self.facts = KeyValue()
         self._rings: dict[str, Ring] = {}
         self._retained: dict[str, float] = {}
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the rings hold."""
+        """Bytes used by the rings."""
         return sum(ring.nbytes for ring in self._rings.values())
 
     @property
     def lost(self) -> int:
-        """Samples refused because a kind had `max_rows` series already, or all together `max_bytes`."""
+        """Samples refused because a kind had `max_rows` series, or all rings together used `max_bytes`."""
         return sum(ring.lost for ring in self._rings.values())
 
     @property
@@ -152,10 +153,10 @@ class MetricCache:
         return self._rings
 
     def commit(self, batch: Batch) -> None:
-        """Store the batch, or raise SeriesError and store nothing of it."""
+        """Store the whole batch, or raise SeriesError and store nothing."""
         for name, (keys, values) in batch.samples.items():
             kind, ring = _kind(name), self.ring(name)
-            for key in () if ring.usual(keys) else keys:
+            for key in () if ring.same_series(keys) else keys:
                 if len(key) != len(kind.labels):
                     raise SeriesError(f"{name} takes the labels {kind.labels}, not {key}")
             ring.check(batch.at, keys, values)
@@ -163,22 +164,22 @@ class MetricCache:
             self.ring(name).append(batch.at, keys, values)
 
     def query(self, kind: str, start: float, end: float, **labels: str) -> Points:
-        """Samples of every series that carries these labels, start <= t <= end, pooled."""
+        """Pooled samples of all series with these labels, start <= t <= end."""
         keys = self._matching(_kind(kind), labels)
         times, values = self.ring(kind).window(start, end, keys)
         if len(keys) == 1:
             present = ~np.isnan(values[0])
             return Points(times[present], values[0][present])
-        row, column = np.nonzero(~np.isnan(values).T)  # by time first
+        row, column = np.nonzero(~np.isnan(values).T)  # ordered by time
         return Points(times[row], values.T[row, column])
 
-    def window(self, kind: str, start: float, end: float, keys: Sequence[Key] | None = None) -> Window:
-        """A row for each key (all known ones if None): the way to reduce many series at once."""
+    def window(self, kind: str, start: float, end: float, keys: Sequence[Key] | None = None) -> SeriesWindow:
+        """A row for each key (all known keys if None), to reduce many series together."""
         _kind(kind)
         ring = self.ring(kind)
-        wanted = list(ring.keys if keys is None else keys)
-        times, values = ring.window(start, end, wanted)
-        return Window(wanted, times, values)
+        all_keys = list(ring.keys if keys is None else keys)
+        times, values = ring.window(start, end, all_keys)
+        return SeriesWindow(all_keys, times, values)
 
     def last(self, kind: str, start: float, end: float, **labels: str) -> float | None:
         """The newest value in the window, None if there is none."""
@@ -186,50 +187,50 @@ class MetricCache:
         return points.aggregate(Aggregation.LAST) if len(points.values) else None
 
     def drop(self, kind: str, keys: Iterable[Key]) -> None:
-        """Forget series at once."""
+        """Remove series now."""
         self.ring(kind).drop(keys)
 
     def ring(self, name: str) -> Ring:
-        """The ring of a kind, made at first use."""
-        found = self._rings.get(name)
-        if found is None:
+        """The ring of a kind, created at first use."""
+        ring = self._rings.get(name)
+        if ring is None:
             kind = _kind(name)
-            usual = self.long_seconds if kind.long else self.short_seconds
-            seconds = max(min(usual, BRIEF_SECONDS) if kind.brief else usual, self._retained.get(name, 0.0))
+            default = self.long_seconds if kind.long else self.short_seconds
+            seconds = max(min(default, BRIEF_SECONDS) if kind.brief else default, self._retained.get(name, 0.0))
             max_rows = self.max_rows if kind.labels else 1
-            found = self._rings[name] = Ring(
-                columns=self._columns(seconds), max_rows=max_rows, room=self._room, seconds=seconds * SLACK
+            ring = self._rings[name] = Ring(
+                columns=self._columns(seconds), max_rows=max_rows, fits=self._fits, seconds=seconds * SLACK_RATIO
             )
-        return found
+        return ring
 
     def retain(self, kind: str, seconds: float) -> float:
-        """Keep this kind's samples for `seconds` from now on, never less than before; how many seconds it will be:
-        fewer if `max_seconds` or `max_bytes` is in the way. What has been overwritten does not come back."""
+        """Keep this kind's samples for `seconds` from now on, never less than before. Returns the seconds that will be
+        kept: fewer if `max_seconds` or `max_bytes` prevents it. Overwritten samples stay lost."""
         _kind(kind)
         seconds = min(seconds, self.max_seconds)
         self._retained[kind] = max(self._retained.get(kind, 0.0), seconds)
         ring = self._rings.get(kind)
-        if ring is not None and not ring.widen(self._columns(seconds), seconds * SLACK):
-            return ring.columns * self.tick / SLACK
+        if ring is not None and not ring.widen(self._columns(seconds), seconds * SLACK_RATIO):
+            return ring.columns * self.tick / SLACK_RATIO
         return seconds
 
     def _columns(self, seconds: float) -> int:
-        return max(int(seconds * SLACK / self.tick), 2)
+        return max(int(seconds * SLACK_RATIO / self.tick), 2)
 
-    def _room(self, more: int) -> bool:
+    def _fits(self, more: int) -> bool:
         return self.nbytes + more <= self.max_bytes
 
-    def _matching(self, kind: Kind, labels: Mapping[str, str]) -> list[Key]:
+    def _matching(self, kind: MetricKind, labels: Mapping[str, str]) -> list[Key]:
         unknown = set(labels) - set(kind.labels)
         if unknown:
             raise SeriesError(f"{kind.name} has no label {', '.join(sorted(unknown))}; it has {kind.labels}")
         if len(labels) == len(kind.labels):
             return [tuple(labels[name] for name in kind.labels)]
-        wanted = [(index, labels[name]) for index, name in enumerate(kind.labels) if name in labels]
-        return [key for key in self.ring(kind.name).keys if all(key[index] == value for index, value in wanted)]
+        fixed = [(index, labels[name]) for index, name in enumerate(kind.labels) if name in labels]
+        return [key for key in self.ring(kind.name).keys if all(key[index] == value for index, value in fixed)]
 
 
-def _kind(name: str) -> Kind:
+def _kind(name: str) -> MetricKind:
     kind = BY_NAME.get(name)
     if kind is None:
         raise SeriesError(f"there is no series kind {name!r}")

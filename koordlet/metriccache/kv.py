@@ -1,6 +1,7 @@
 """Facts about the node that are not series (CPU layout, NUMA nodes, disks, device lists), with their age.
 
-A producer that stops leaves its last value behind; the stamp lets a reader refuse what is too old (spec 02 §4.4).
+A stopped producer leaves its last value behind; the time stamp lets a reader reject it when it is too old (spec 02
+§4.4).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Stamped:
-    """A value and when it was stored (seconds of CLOCK_BOOTTIME)."""
+    """A value and the time when it was stored (seconds of CLOCK_BOOTTIME)."""
 
     value: Any
     at: float
@@ -29,7 +30,7 @@ class KeyValue:
 
     def get(self, key: str, *, newer_than: float | None = None) -> Any | None:
         """The value, or None if there is none or it was stored before `newer_than`."""
-        found = self._values.get(key)
-        if found is None or (newer_than is not None and found.at < newer_than):
+        stamped = self._values.get(key)
+        if stamped is None or (newer_than is not None and stamped.at < newer_than):
             return None
-        return found.value
+        return stamped.value

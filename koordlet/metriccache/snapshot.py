@@ -1,7 +1,7 @@
-"""Carries the rings over a restart, so that a 30-minute window does not start empty. Crash-safe, best effort.
+"""Saves the rings for a restart, so that a 30-minute window does not start empty. Crash-safe, best effort.
 
-One `.npz` file: written beside the target, synced, renamed. A snapshot that is older than `max_age`, from an
-earlier boot or damaged is refused as a whole, with a reason; the cache then simply starts empty.
+One `.npz` file: written to a temporary name, synced, renamed. A snapshot that is older than `max_age`, from an earlier
+boot or damaged is rejected as a whole, with a reason; the cache then starts empty.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FORMAT = 1
 
 
 class SnapshotError(RuntimeError):
-    """The snapshot cannot be used; the message says why and names the file."""
+    """The snapshot cannot be used; the message has the reason and the file."""
 
 
 def save(cache: MetricCache, path: Path, now: float, boot_id: str) -> None:
@@ -49,14 +49,14 @@ def load(cache: MetricCache, path: Path, now: float, boot_id: str, *, max_age: f
             if header["format"] != FORMAT:
                 raise SnapshotError(f"{path}: format {header['format']}, this version reads {FORMAT}")
             if header["boot"] != boot_id:
-                raise SnapshotError(f"{path}: taken before the machine was started anew")
+                raise SnapshotError(f"{path}: taken before the last boot")
             age = now - header["at"]
             if not 0 <= age <= max_age:
                 raise SnapshotError(f"{path}: taken {age:.0f} s ago, at most {max_age:.0f} s are accepted")
             count = 0
             for name, keys in header["series"].items():
                 if name not in BY_NAME:
-                    continue  # a kind that a newer or older version had
+                    continue  # a kind of a newer or older version
                 times, values = stored[f"{name}.times"], stored[f"{name}.values"]
                 cache.ring(name).load(times, [tuple(key) for key in keys], values)
                 count += len(keys)
@@ -66,6 +66,6 @@ def load(cache: MetricCache, path: Path, now: float, boot_id: str, *, max_age: f
 
 
 def _add(packed: zipfile.ZipFile, name: str, array: NDArray[Any]) -> None:
-    """As `np.savez` does it, but an array at a time: no copy of the whole cache is ever held."""
+    """As `np.savez`, but one array at a time, so that the whole cache is never copied."""
     with packed.open(f"{name}.npy", "w", force_zip64=True) as member:
         np.lib.format.write_array(member, array, allow_pickle=False)

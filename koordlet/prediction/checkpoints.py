@@ -1,7 +1,7 @@
-"""One file a model, so that a restart forgets nothing (spec 02 §8.4). Koordinator's format, to the letter.
+"""One file per model, so that a restart loses nothing (spec 02 §8.4). Exactly Koordinator's format.
 
-A file is written beside its place, synced and renamed, so that a crash leaves the old one or the new one. The directory
-is koordlet's own: plain files in it that are of no use are removed at the start.
+A file is written to a temporary name, synced and renamed, so that a crash leaves the old or the new content. The
+directory belongs to koordlet: regular files in it that cannot be used are removed at the start.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from koordlet.api.encoding.fields import written
 from koordlet.api.encoding.wire import Time, WireError, decode, encode
 from koordlet.app import atomicfile
 from koordlet.app.histogram import CheckpointError, pack, unpack
-from koordlet.prediction.models import Models
+from koordlet.prediction.models import PredictionModels
 
 
 class ModelCheckpoint(Struct):
@@ -31,8 +31,8 @@ class ModelCheckpoint(Struct):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """A file of the directory: what it holds, or why it is of no use."""
+class CheckpointFile:
+    """A file of the directory: its content, or why it cannot be used."""
 
     path: Path
     checkpoint: ModelCheckpoint | None
@@ -40,12 +40,12 @@ class Found:
 
 
 class CheckpointDirectory:
-    """Files by key in one directory, which is made at the first write."""
+    """Files by key in one directory, which is created at the first write."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def write(self, models: Models, key: str, now: float) -> None:
+    def write(self, models: PredictionModels, key: str, now: float) -> None:
         """Save a model; `now` is Unix time. Raises OSError (a full disk) and leaves the old file in place."""
         target, row = self._file(key), models.stamps[key].row
         body = encode(
@@ -61,47 +61,51 @@ class CheckpointDirectory:
         self._file(key).unlink(missing_ok=True)
 
     def _file(self, key: str) -> Path:
-        if (
-            "/" in key or key in ("", ".", "..") or key.endswith(atomicfile.TEMPORARY_SUFFIX)
-        ):  # a UID comes from outside
+        # A UID comes from outside.
+        if "/" in key or key in ("", ".", "..") or key.endswith(atomicfile.TEMPORARY_SUFFIX):
             raise CheckpointError(f"{key!r} cannot be the name of a file")
         return self.path / key
 
-    def files(self) -> Iterator[Found]:
-        """Every plain file; one that was left half written, or cannot be read as a checkpoint, with the reason."""
+    def files(self) -> Iterator[CheckpointFile]:
+        """Every regular file; one that is partly written, or no valid checkpoint, with the reason."""
         if not self.path.is_dir():
             return
         for path in sorted(self.path.iterdir()):
             if path.is_symlink() or not path.is_file():
                 continue
             if path.name.endswith(atomicfile.TEMPORARY_SUFFIX):
-                yield Found(path, None, "left half written")
+                yield CheckpointFile(path, None, "partly written")
                 continue
             try:
-                yield Found(path, decode(path.read_bytes(), ModelCheckpoint, where=str(path)))
+                yield CheckpointFile(path, decode(path.read_bytes(), ModelCheckpoint, where=str(path)))
             except (WireError, OSError) as error:
-                yield Found(path, None, str(error))
+                yield CheckpointFile(path, None, str(error))
 
     def restore(
-        self, models: Models, wanted: Callable[[str], bool], note: Callable[[str, str], None], *, ahead: float
+        self,
+        models: PredictionModels,
+        expected: Callable[[str], bool],
+        report: Callable[[str, str], None],
+        *,
+        unix_offset: float,
     ) -> int:
-        """Make models of the files whose names are `wanted` keys and remove all others; the number of models.
+        """Create models from the files whose names are `expected` keys and remove all others; the number of models.
 
-        `note(path, problem)` hears of every file that is removed and of every histogram that stays empty. `ahead` is
-        what Unix time is ahead of the stamps' clock. Raises OSError.
+        `report(path, problem)` is called for every removed file and every histogram that stays empty. `unix_offset` is
+        Unix time minus the stamps' clock. Raises OSError.
         """
         count = 0
-        for found in self.files():
-            key, stored = found.path.name, found.checkpoint
-            if stored is None or not wanted(key):
-                note(str(found.path), found.problem or "nothing on this node has that name")
-                found.path.unlink(missing_ok=True)
+        for file in self.files():
+            key, stored = file.path.name, file.checkpoint
+            if stored is None or not expected(key):
+                report(str(file.path), file.problem or "nothing on this node has that name")
+                file.path.unlink(missing_ok=True)
                 continue
-            row = models.make(key, stored.last_updated.unix - ahead)
+            row = models.make(key, stored.last_updated.unix - unix_offset)
             for kind, part, histograms in (("CPU", stored.cpu, models.cpu), ("Memory", stored.memory, models.memory)):
                 try:
                     unpack(part, histograms, row)
                 except CheckpointError as error:
-                    note(f"{found.path}: {kind}", str(error))
+                    report(f"{file.path}: {kind}", str(error))
             count += 1
         return count

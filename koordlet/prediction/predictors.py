@@ -1,8 +1,8 @@
-"""How much of what Prod pods requested can be lent, and Prod's peak: two predictors, combined (spec 02 §8.5).
+"""How much of Prod pods' requests can be overcommitted, and Prod's peak: two predictors, combined (spec 02 §8.5). Pure.
 
-The pod predictor adds up the peaks of single pods, the priority predictor takes the peak of their sum: the first is
-high because pods do not peak together, the second knows nothing of a pod that has just come. Of the two, the smaller
-amount can be lent and the greater is the peak. Pure.
+The pod predictor adds the peaks of the single pods; the priority predictor takes the peak of their sum. The first is
+too high because pods do not peak together; the second does not include a pod that has just started. The result is the
+smaller overcommittable amount and the larger peak.
 """
 
 from __future__ import annotations
@@ -18,41 +18,41 @@ from koordlet.api.priority import NONE, PROD
 from koordlet.prediction.models import CLASS_KEYS, SYSTEM, class_key
 from koordlet.statesinformer.nodemetric.forecast import Amount, Forecast
 
-LENDING = (PROD, NONE)
-"""Priority classes whose unused requests can be lent."""
-LENDING_KEYS = tuple(class_key(name) for name in LENDING)
+RECLAIMABLE_CLASSES = (PROD, NONE)
+"""Priority classes whose unused requests can be overcommitted."""
+RECLAIMABLE_KEYS = tuple(class_key(name) for name in RECLAIMABLE_CLASSES)
 POD, PRIORITY, MINIMUM = "podReclaimablePredictor", "priorityReclaimablePredictor", "minPredictor"
 
 
 class PredictionError(LookupError):
-    """What a prediction needs is missing; the message says what."""
+    """An input of the prediction is missing; the message names it."""
 
 
 @dataclass(frozen=True, slots=True)
-class PodView:
-    """Of a pod, what predictors look at."""
+class PodDemand:
+    """A pod's inputs to the predictors."""
 
     uid: str
     priority_class: str
     request: Amount
     age: float
-    """seconds; infinite where the pod does not say when it was created"""
+    """seconds; infinite without a creation time"""
     ending: bool = False
-    """deleted or terminated: it will use nothing for long"""
+    """deleted or terminated: it will not use its request for long"""
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What one predictor says."""
+    """Result of one predictor."""
 
     reclaimable: Amount
     peak: Amount
 
 
-def view(uid: str, priority_class: str, pod: Pod, now: float) -> PodView:
+def pod_demand(uid: str, priority_class: str, pod: Pod, now: float) -> PodDemand:
     """A pod at `now` (Unix time)."""
     created = pod.metadata.creation_timestamp
-    return PodView(
+    return PodDemand(
         uid=uid,
         priority_class=priority_class,
         request=_amount(pod_requests(pod)),
@@ -62,88 +62,89 @@ def view(uid: str, priority_class: str, pod: Pod, now: float) -> PodView:
 
 
 def allocatable(node: Node) -> Amount:
-    """What the node had to give before anything was amplified; PredictionError if it does not say."""
+    """The node's allocatable before amplification; PredictionError if it is missing."""
     try:
         raw = RAW_ALLOCATABLE.get(node.metadata.annotations)
     except ValueError:
-        raw = None  # as if absent: what the kubelet says is good enough
+        raw = None  # malformed counts as absent: use the kubelet's value
     amounts = {**node.status.allocatable, **(raw or {})}
     if "cpu" not in amounts or "memory" not in amounts:
-        raise PredictionError("the Node tells no allocatable cpu and memory")
+        raise PredictionError("the Node has no allocatable cpu and memory")
     return _amount(amounts)
 
 
 def by_pod(
-    pods: Iterable[PodView], peaks: Mapping[str, Amount], have: Amount, *, margin: int, cold_start: float
-) -> tuple[Prediction, list[PodView]]:
+    pods: Iterable[PodDemand], peaks: Mapping[str, Amount], node: Amount, *, margin: int, cold_start: float
+) -> tuple[Prediction, list[PodDemand]]:
     """The pod predictor, and the pods that the priority predictor may count.
 
-    `peaks` by UID; a pod younger than `cold_start` seconds, or without a peak, counts with its whole request.
+    `peaks` by UID; `node`: its allocatable. A pod younger than `cold_start` seconds, or without a peak, counts with its
+    whole request.
     """
-    unknown, used, spare, counted, seen = Amount(), Amount(), Amount(), [], set()
+    unpredicted, used, unused, counted, seen = Amount(), Amount(), Amount(), [], set()
     for pod in pods:
         if pod.uid in seen:
-            raise PredictionError(f"pod {pod.uid} is there twice")
+            raise PredictionError(f"pod {pod.uid} is listed twice")
         seen.add(pod.uid)
-        if pod.priority_class not in LENDING or pod.ending:
+        if pod.priority_class not in RECLAIMABLE_CLASSES or pod.ending:
             continue
         peak = peaks.get(pod.uid)
         if pod.age <= cold_start:
-            unknown += pod.request
+            unpredicted += pod.request
             counted.append(pod)
         elif peak is None:
-            unknown += pod.request
+            unpredicted += pod.request
         else:
             peak = peak.with_margin(margin)
             used += peak
-            spare += pod.request.less(peak)
+            unused += pod.request.less(peak)
             counted.append(pod)
-    return Prediction(have.less(used).least(spare), used + unknown), counted
+    return Prediction(node.less(used).least(unused), used + unpredicted), counted
 
 
-def by_priority(pods: Iterable[PodView], peaks: Mapping[str, Amount], have: Amount, *, margin: int) -> Prediction:
-    """The priority predictor. `peaks` of the system and of the classes that run anything; see `class_peaks`."""
+def by_priority(pods: Iterable[PodDemand], peaks: Mapping[str, Amount], node: Amount, *, margin: int) -> Prediction:
+    """The priority predictor. `peaks` of the system and of the classes that used anything; see `class_peaks`."""
     used = sum(peaks.values(), Amount()).with_margin(margin)
     requested = sum((pod.request for pod in pods), Amount())
-    return Prediction(have.less(used).least(requested.less(used)), used)
+    return Prediction(node.less(used).least(requested.less(used)), used)
 
 
 def class_peaks(peaks: Mapping[str, Amount], idle: Iterable[str]) -> dict[str, Amount]:
-    """Of all peaks, those that count against what can be lent; PredictionError while one was never trained.
+    """The peaks that reduce the overcommittable amount; PredictionError while one of them was never trained.
 
-    A class that never used anything is left out: its peak would be the first bucket's end, a constant.
+    A class that never used anything is left out: its peak would be the end of the first bucket, a constant.
     """
-    missing = [key for key in (SYSTEM, *LENDING_KEYS) if key not in peaks]
+    missing = [key for key in (SYSTEM, *RECLAIMABLE_KEYS) if key not in peaks]
     if missing:
         raise PredictionError(f"not trained yet: {', '.join(missing)}")
-    left_out = set(idle).intersection(CLASS_KEYS)
-    return {key: peaks[key] for key in (SYSTEM, *LENDING_KEYS) if key not in left_out}
+    unused = set(idle).intersection(CLASS_KEYS)
+    return {key: peaks[key] for key in (SYSTEM, *RECLAIMABLE_KEYS) if key not in unused}
 
 
-def combine(one: Prediction, other: Prediction) -> Prediction:
-    """Cautious: the smaller amount to lend, the greater peak."""
-    return Prediction(one.reclaimable.least(other.reclaimable), one.peak.most(other.peak))
+def combine(first: Prediction, second: Prediction) -> Prediction:
+    """The smaller overcommittable amount and the larger peak."""
+    return Prediction(first.reclaimable.least(second.reclaimable), first.peak.most(second.peak))
 
 
 def predict(
-    pods: Iterable[PodView],
+    pods: Iterable[PodDemand],
     peaks: Mapping[str, Amount],
     idle: Iterable[str],
-    have: Amount,
+    node: Amount,
     *,
     margin: int,
     cold_start: float,
 ) -> dict[str, Prediction]:
-    """All three by name; PredictionError if one is not possible."""
-    pod, counted = by_pod(pods, peaks, have, margin=margin, cold_start=cold_start)
-    priority = by_priority(counted, class_peaks(peaks, idle), have, margin=margin)
+    """All three predictions by name; PredictionError if one is not possible. `idle`: keys of unused classes."""
+    pod, counted = by_pod(pods, peaks, node, margin=margin, cold_start=cold_start)
+    priority = by_priority(counted, class_peaks(peaks, idle), node, margin=margin)
     return {POD: pod, PRIORITY: priority, MINIMUM: combine(pod, priority)}
 
 
 def forecast(predictions: Mapping[str, Prediction]) -> Forecast:
-    """What NodeMetric carries."""
-    chosen = predictions[MINIMUM]
-    return Forecast(chosen.reclaimable, chosen.peak)
+    """The prediction for NodeMetric."""
+    minimum = predictions[MINIMUM]
+    return Forecast(minimum.reclaimable, minimum.peak)
 
 
 def _amount(resources: Mapping[str, Quantity]) -> Amount:

@@ -1,8 +1,8 @@
-"""The prediction service: learns each minute, keeps checkpoints, answers the NodeMetric reporter (spec 02 §8).
+"""The prediction service: trains once a minute, writes checkpoints, predicts for the NodeMetric reporter (spec 02 §8).
 
 The daemon runs `train`, `collect_garbage` and `checkpoint` as periodic tasks; `forecast` is called for each report.
-Windows and ages are on the metric cache's clock, which never steps; histograms and files carry Unix time. A disk that
-is full or a directory that cannot be read costs the checkpoints only: learning and answering go on.
+Windows and ages are on the metric cache's clock, which never steps; histograms and files have Unix time. A full disk or
+an unreadable directory affects only the checkpoints: training and predictions continue.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from koordlet.app.histogram import CheckpointError
 from koordlet.app.logging import get_logger
 from koordlet.metriccache import MetricCache
 from koordlet.prediction.checkpoints import CheckpointDirectory
-from koordlet.prediction.models import CLASS_KEYS, NODE, SYSTEM, Models
-from koordlet.prediction.predictors import Prediction, PredictionError, allocatable, forecast, predict, view
-from koordlet.prediction.training import LEARNED, Lesson, lesson
+from koordlet.prediction.models import CLASS_KEYS, NODE, SYSTEM, PredictionModels
+from koordlet.prediction.predictors import Prediction, PredictionError, allocatable, forecast, pod_demand, predict
+from koordlet.prediction.training import TRAINED_KINDS, TrainingSamples, collect_samples
 from koordlet.prediction.validation import Validation
 from koordlet.prometheus import Registries
 from koordlet.statesinformer.nodemetric.forecast import Amount, Forecast
@@ -27,13 +27,13 @@ from koordlet.statesinformer.pods.model import PodMeta, Workloads
 log = get_logger(__name__)
 
 UPKEEP_SECONDS = 60.0
-"""How often models expire and are written."""
+"""Between two checks for expired models, and between two checkpoint steps."""
 SETTLE_TICKS = 5
-"""Readings after which every pod that was known before them has figures."""
+"""Number of readings after which every pod that was known before has figures."""
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class PredictionSettings:
     """koordlet's flags; seconds and percent."""
 
     training_interval: float = 60.0
@@ -43,15 +43,16 @@ class Settings:
     checkpoint_interval: float = 600.0
     checkpoints_per_step: int = 12
     settle: float = 0.0
-    """from when pods are known to the first step: without figures of pods, all use would be called the system's"""
+    """between the first list of pods and the first training step: without figures of pods, their use would count as the
+    system's"""
 
 
 @dataclass(frozen=True, slots=True)
-class NodeView:
-    """The node's objects as they are at the moment, each behind a call."""
+class NodeObjects:
+    """Functions that return the node's current objects."""
 
     workloads: Callable[[], Workloads | None]
-    """None while pods are not known: learning without them would call their use the system's"""
+    """None while pods are not known: their use would count as the system's"""
     node: Callable[[], Node | None]
     memory_policy: Callable[[], str]
 
@@ -62,24 +63,30 @@ class PredictionService:
     def __init__(
         self,
         cache: MetricCache,
-        what: NodeView,
-        models: Models,
+        objects: NodeObjects,
+        models: PredictionModels,
         directory: CheckpointDirectory,
-        settings: Settings,
+        settings: PredictionSettings,
         registries: Registries,
         *,
         clock: Callable[[], float],
         wall: Callable[[], float],
     ) -> None:
-        self._cache, self._what, self._directory, self._settings = cache, what, directory, settings
-        self._registries, self._clock, self._wall = registries, clock, wall
-        self.models, self.validation = models, Validation()
+        self._cache = cache
+        self._objects = objects
+        self._directory = directory
+        self._settings = settings
+        self._registries = registries
+        self._clock = clock
+        self._wall = wall
+        self.models = models
+        self.validation = Validation()
         self.trained = False
-        """Whether a training step has learned something since the start."""
+        """Whether a training step has added samples since the start."""
         self.predictions: Mapping[str, Prediction] = {}
-        """By predictor, of the last forecast; empty if it failed."""
+        """By predictor, from the last forecast; empty if it failed."""
         self._known_at: float | None = None
-        for kind in LEARNED:
+        for kind in TRAINED_KINDS:
             cache.retain(kind, settings.training_interval)
         registries.view("node_predicted_resource_reclaimable", lambda: self._rows("reclaimable"))
         registries.view("node_predicted_resource_peak", lambda: self._rows("peak"))
@@ -87,11 +94,9 @@ class PredictionService:
         registries.view("prediction_peak_error_ratio", self.validation.errors.items)
         registries.view("prediction_peak_exceeded_total", self.validation.exceeded.items)
 
-    # --- learning
-
     def train(self) -> None:
-        """One step; nothing while the pods of the node are not known or nothing was measured."""
-        workloads = self._what.workloads()
+        """One training step; does nothing while the node's pods are not known or nothing was measured."""
+        workloads = self._objects.workloads()
         if workloads is None:
             return
         now = self._clock()
@@ -101,37 +106,38 @@ class PredictionService:
         if now < self._known_at + self._settings.settle:
             return
         start = now - self._settings.training_interval
-        found = lesson(self._cache, workloads.pods, self._what.memory_policy(), start, now)
-        if found is None:
+        samples = collect_samples(self._cache, workloads.pods, self._objects.memory_policy(), start, now)
+        if samples is None:
             return
-        self._validate(found, now)
-        self.models.train(found.keys, found.cores, found.memory, self._wall(), now)
+        self._validate(samples, now)
+        self.models.train(samples.keys, samples.cores, samples.memory, self._wall(), now)
         self.trained = True
         self._registries.count("prediction_training_steps_total")
 
-    def _validate(self, found: Lesson, now: float) -> None:
-        if NODE in found.keys:
-            row = found.keys.index(NODE)
-            used = Amount(int(found.cores[row] * 1000), int(found.memory[row]))
+    def _validate(self, samples: TrainingSamples, now: float) -> None:
+        if NODE in samples.keys:
+            row = samples.keys.index(NODE)
+            used = Amount(int(samples.cores[row] * 1000), int(samples.memory[row]))
             self.validation.observe(self.models, used, now)
 
     def _restore(self, pods: Iterable[str]) -> None:
-        wanted = {*pods, *CLASS_KEYS, SYSTEM}
-        if self._what.node() is not None:
-            wanted.add(NODE)
+        expected = {*pods, *CLASS_KEYS, SYSTEM}
+        if self._objects.node() is not None:
+            expected.add(NODE)
 
-        def note(path: str, problem: str) -> None:
-            log.warning("prediction checkpoint not used", file=path, reason=problem)
+        def report(path: str, problem: str) -> None:
+            log.warning("Prediction checkpoint not used", file=path, reason=problem)
 
+        offset = self._wall() - self._clock()
         try:
-            count = self._directory.restore(self.models, wanted.__contains__, note, ahead=self._wall() - self._clock())
+            count = self._directory.restore(self.models, expected.__contains__, report, unix_offset=offset)
         except OSError as error:
-            log.warning("predictions start from nothing", error=str(error))
+            log.warning("Cannot restore prediction checkpoints; predictions start empty", error=str(error))
             return
-        log.info("predictions restored", models=count)
+        log.info("Restored predictions", models=count)
 
     def collect_garbage(self) -> None:
-        """Forget models that were not trained for the expiration time, and their files. Raises OSError."""
+        """Remove models that were not trained for the expiration time, and their files. Raises OSError."""
         if not self.trained:
             return
         oldest = self._clock() - self._settings.expiration
@@ -141,48 +147,48 @@ class PredictionService:
         for key in expired:
             self._directory.remove(key)
 
-    # --- the disk
-
     async def checkpoint(self) -> None:
-        """Write the models that are due, longest unwritten first, so many a step. Raises what failed first."""
+        """Write the models that are due, longest unwritten first, up to `checkpoints_per_step`. Raises the first
+        error."""
         if self.trained:
             due = self._clock() - self._settings.checkpoint_interval
             keys = [key for key in self._by_age() if self.models.stamps[key].checkpointed <= due]
             await self._write(keys[: self._settings.checkpoints_per_step])
 
     async def checkpoint_all(self) -> None:
-        """Write every model that has learned since it was written last: at the end of the process."""
+        """Write every model that was trained after its last checkpoint: at the end of the process."""
         if self.trained:
             stamps = self.models.stamps
-            await self._write([k for k in self._by_age() if stamps[k].checkpointed < stamps[k].updated])
+            await self._write([key for key in self._by_age() if stamps[key].checkpointed < stamps[key].updated])
 
     def _by_age(self) -> list[str]:
         return sorted(self.models.stamps, key=lambda key: self.models.stamps[key].checkpointed)
 
     async def _write(self, keys: Sequence[str]) -> None:
-        failed: Exception | None = None
+        first_error: Exception | None = None
         for key in keys:
             try:
                 self._directory.write(self.models, key, self._wall())
                 self.models.stamps[key].checkpointed = self._clock()
             except (OSError, CheckpointError) as error:
-                failed = failed or error
-            await asyncio.sleep(0)  # a sync takes milliseconds; let others run in between
-        if failed is not None:
-            raise failed
-
-    # --- answering
+                first_error = first_error or error
+            await asyncio.sleep(0)  # fsync takes milliseconds; let other tasks run in between
+        if first_error is not None:
+            raise first_error
 
     def forecast(self, pods: Sequence[PodMeta], cold_start: int | None) -> Forecast:
-        """For these pods, which have figures; `cold_start` (seconds) from NodeMetric's spec comes before the flag."""
-        now, node = self._wall(), self._what.node()
+        """The forecast for these pods, which have figures; `cold_start` (seconds) from NodeMetric's spec overrides the
+        flag."""
+        now, node = self._wall(), self._objects.node()
         try:
             if node is None:
                 raise PredictionError("the Node is not known yet")
-            views = [view(meta.uid, meta.priority_class, meta.pod, now) for meta in pods if meta.pod is not None]
+            demands = [
+                pod_demand(meta.uid, meta.priority_class, meta.pod, now) for meta in pods if meta.pod is not None
+            ]
             self.predictions = predict(
-                views,
-                self.models.peaks([*(pod.uid for pod in views), *CLASS_KEYS, SYSTEM]),
+                demands,
+                self.models.peaks([*(demand.uid for demand in demands), *CLASS_KEYS, SYSTEM]),
                 self.models.only_zeros(CLASS_KEYS),
                 allocatable(node),
                 margin=self._settings.margin,

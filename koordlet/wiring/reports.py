@@ -8,8 +8,8 @@ from koordlet.app.clock import SYSTEM_CLOCK, boot_clock
 from koordlet.metricsadvisor.advisor import FACT_CPU, FACT_NUMA
 from koordlet.metricsadvisor.facts.node import FACT_BASIC
 from koordlet.prediction.checkpoints import CheckpointDirectory
-from koordlet.prediction.models import Models, PeakModel
-from koordlet.prediction.service import SETTLE_TICKS, UPKEEP_SECONDS, NodeView, PredictionService, Settings
+from koordlet.prediction.models import PeakMethod, PredictionModels
+from koordlet.prediction.service import SETTLE_TICKS, UPKEEP_SECONDS, NodeObjects, PredictionService, PredictionSettings
 from koordlet.statesinformer.callbacks import StateType
 from koordlet.statesinformer.nodemetric.reporter import CHECK_PERIOD_S, NodeMetricReporter
 from koordlet.statesinformer.nodemetric.status import MIN_REPORT_SECONDS
@@ -52,19 +52,19 @@ def _predict(context: Context, states: KubeStates) -> PredictionService:
     options = context.options
     service = PredictionService(
         context.cache,
-        NodeView(
+        NodeObjects(
             workloads=lambda: states.workloads if states.pods is not None and states.pods.synced else None,
             node=lambda: states.node.object,
             memory_policy=lambda: states.policy.memory,
         ),
-        Models(
+        PredictionModels(
             cpu_half_life=options.prediction_cpu_histogram_decay_halflife,
             memory_half_life=options.prediction_memory_histogram_decay_halflife,
-            peak=PeakModel(options.prediction_peak_model),
+            peak=PeakMethod(options.prediction_peak_model),
             sigmas=options.prediction_sigmas,
         ),
         CheckpointDirectory(Path(options.prediction_checkpoint_filepath)),
-        Settings(
+        PredictionSettings(
             training_interval=options.prediction_training_interval,
             cold_start=options.prediction_cold_start_duration,
             margin=options.prediction_safety_margin_percent,

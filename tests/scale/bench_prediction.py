@@ -23,8 +23,8 @@ from koordlet.api.core import Node, Pod
 from koordlet.api.encoding.wire import Time, convert, encode
 from koordlet.metriccache import Batch, MetricCache
 from koordlet.prediction.checkpoints import CheckpointDirectory
-from koordlet.prediction.models import Models
-from koordlet.prediction.service import NodeView, PredictionService, Settings
+from koordlet.prediction.models import PredictionModels
+from koordlet.prediction.service import NodeObjects, PredictionService, PredictionSettings
 from koordlet.prometheus import Registries
 from koordlet.statesinformer.nodemetric.status import Policy, build_status
 from koordlet.statesinformer.pods.model import PodMeta, Workloads
@@ -75,7 +75,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         directory = CheckpointDirectory(Path(folder))
         service = PredictionService(
-            cache, NodeView(lambda: workloads, lambda: node, lambda: ""), Models(), directory, Settings(), Registries(),
+            cache, NodeObjects(lambda: workloads, lambda: node, lambda: ""), PredictionModels(), directory,
+            PredictionSettings(), Registries(),
             clock=lambda: now, wall=lambda: 1.78e9 + now,
         )  # fmt: skip
         metas = list(pods.values())

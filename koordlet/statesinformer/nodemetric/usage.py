@@ -25,7 +25,7 @@ from koordlet.api.crs.nodemetric import (
 from koordlet.api.encoding.quantity import BINARY_SI, Quantity
 from koordlet.api.encoding.wire import Duration
 from koordlet.api.names import RESOURCE_GPU_CORE, RESOURCE_GPU_MEMORY, RESOURCE_GPU_MEMORY_RATIO
-from koordlet.metriccache import Aggregation, MetricCache, Points, Window
+from koordlet.metriccache import Aggregation, MetricCache, Points, SeriesWindow
 from koordlet.metriccache.facts import FACT_COLD_MEMORY, GpuInfo
 from koordlet.metriccache.ring import Key
 
@@ -75,7 +75,7 @@ class GpuSeries:
     def __init__(self, cache: MetricCache, level: str, gpus: Sequence[GpuInfo], start: float, end: float) -> None:
         self._gpus = gpus
         kinds = (f"{level}_gpu_core_usage", f"{level}_gpu_memory_usage") if gpus else ()
-        self._windows: list[Window] = [cache.window(kind, start, end) for kind in kinds]
+        self._windows: list[SeriesWindow] = [cache.window(kind, start, end) for kind in kinds]
 
     def by_owner(self, start: float, kinds: Sequence[Aggregation]) -> dict[Aggregation, dict[Key, list[DeviceInfo]]]:
         """Devices by owner, which is the series key without the GPU's labels. A GPU without samples is omitted."""

@@ -1,4 +1,4 @@
-"""Aggregation: the worked examples of spec 02 §4.2 and §13.5, and brute force."""
+"""Aggregation: the worked examples of spec 02 §4.2 and §13.5, compared with simple implementations."""
 
 import math
 
@@ -44,34 +44,34 @@ CELLS = st.one_of(st.just(math.nan), st.floats(-1e6, 1e6))
 
 
 @given(st.integers(1, 12).flatmap(lambda n: st.lists(st.lists(CELLS, min_size=n, max_size=n), min_size=1, max_size=5)))
-def test_all_rows_at_once_equal_one_by_one(rows):
-    got = aggregate_rows(np.array(rows), list(Aggregation))
+def test_reducing_all_rows_equals_reducing_each_row(rows):
+    reduced = aggregate_rows(np.array(rows), list(Aggregation))
     for index, row in enumerate(rows):
         points = [value for value in row if not math.isnan(value)]
-        assert got[Aggregation.COUNT][index] == len(points)
+        assert reduced[Aggregation.COUNT][index] == len(points)
         if not points:
-            assert all(math.isnan(got[kind][index]) for kind in Aggregation if kind is not Aggregation.COUNT)
+            assert all(math.isnan(reduced[kind][index]) for kind in Aggregation if kind is not Aggregation.COUNT)
             continue
         for kind, mille in PER_MILLE.items():
-            assert got[kind][index] == sorted(points)[max(len(points) * mille // 1000 - 1, 0)]
-        assert got[Aggregation.LAST][index] == points[-1]
-        assert got[Aggregation.AVG][index] == pytest.approx(math.fsum(points) / len(points), abs=1e-6)
+            assert reduced[kind][index] == sorted(points)[max(len(points) * mille // 1000 - 1, 0)]
+        assert reduced[Aggregation.LAST][index] == points[-1]
+        assert reduced[Aggregation.AVG][index] == pytest.approx(math.fsum(points) / len(points), abs=1e-6)
 
 
 POINTS = st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=400)
 
 
 @given(POINTS)
-def test_like_numpy(points):
-    """Its mean; its percentile by rank wherever the rank is whole, and else the point just below that one."""
+def test_reductions_follow_numpy(points):
+    """NumPy's mean; NumPy's percentile where the rank is an integer, otherwise the next lower point."""
     values = np.array(points)
     assert aggregate(values, Aggregation.AVG) == pytest.approx(np.mean(values), abs=1e-6)
     assert aggregate(values, Aggregation.COUNT) == np.size(values)
     for kind, mille in PER_MILLE.items():
         nearest = np.quantile(values, mille / 1000, method="inverted_cdf")
-        got = aggregate(values, kind)
+        percentile = aggregate(values, kind)
         if len(points) * mille % 1000 == 0:
-            assert got == nearest
+            assert percentile == nearest
         else:
-            assert got <= nearest
-            assert ((values > got) & (values < nearest)).sum() == 0
+            assert percentile <= nearest
+            assert ((values > percentile) & (values < nearest)).sum() == 0

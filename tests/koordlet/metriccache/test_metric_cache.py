@@ -1,4 +1,4 @@
-"""The cache: batches are all or nothing, labels are checked, snapshots survive or are refused."""
+"""The cache: batches are all or nothing, labels are checked, snapshots are restored or rejected."""
 
 import numpy as np
 import pytest
@@ -37,7 +37,7 @@ def test_covered_is_the_time_between_first_and_last_sample():
     assert filled().query("node_cpu_usage", 2, 100).covered == 7
 
 
-def test_every_series_at_once():
+def test_a_window_reduces_every_series():
     window = filled().window("pod_cpu_usage", 0, 9)
     assert window.aggregate([Aggregation.AVG]) == {Aggregation.AVG: {("uid-1",): 9, ("uid-2",): 13.5}}
 
@@ -55,7 +55,7 @@ BAD = {
 
 
 @pytest.mark.parametrize(("kind", "labels", "message"), BAD.values(), ids=BAD)
-def test_a_bad_sample_keeps_the_whole_batch_out(kind, labels, message):
+def test_an_invalid_sample_rejects_the_whole_batch(kind, labels, message):
     cache = filled()
     batch = Batch(10)
     batch.add("node_memory_usage", 1.0)
@@ -84,7 +84,7 @@ def test_facts_have_an_age():
     assert cache.facts.get("GPU") is None
 
 
-def test_of_pooled_series_at_one_instant_the_first_is_the_last():
+def test_of_pooled_series_at_one_time_the_first_counts_as_last():
     assert filled().query("pod_cpu_usage", 0, 9).aggregate(Aggregation.LAST) == 18
     assert filled().last("pod_cpu_usage", 0, 9) == 18
 
@@ -98,21 +98,21 @@ def test_the_time_range_of_pooled_series_is_that_of_all():
     assert cache.query("pod_cpu_usage", 0, 10).covered == 7
 
 
-def test_several_reductions_at_once():
+def test_several_reductions_in_one_call():
     points = filled().query("pod_cpu_usage", 0, 9, pod_uid="uid-1")
     assert points.aggregates([Aggregation.AVG, Aggregation.P90]) == {Aggregation.AVG: 9, Aggregation.P90: 16}
     with pytest.raises(AggregationError):
         points.since(10).aggregates([Aggregation.COUNT, Aggregation.P50])
 
 
-def test_a_kind_is_kept_for_longer_once_somebody_looks_back_further():
+def test_a_kind_is_kept_longer_after_retain():
     cache = MetricCache(tick=1.0, short_seconds=10, max_seconds=50)
     for at in range(5):
         batch = Batch(at)
         batch.add("pod_cpu_usage", at, "uid")
         cache.commit(batch)
     assert cache.retain("pod_cpu_usage", 30) == pytest.approx(30)
-    assert cache.retain("pod_cpu_usage", 5) == pytest.approx(5), "never less than before, and no more than asked"
+    assert cache.retain("pod_cpu_usage", 5) == pytest.approx(5), "the requested time; never fewer samples than before"
     assert cache.retain("node_numa_cpu_usage", 1000) == 50
     for at in range(5, 40):
         batch = Batch(at)
@@ -123,7 +123,7 @@ def test_a_kind_is_kept_for_longer_once_somebody_looks_back_further():
     assert list(cache.query("pod_cpu_usage", 9, 100).values) == list(range(9, 40)), "widening loses nothing"
 
 
-def test_what_nobody_averages_is_kept_for_a_minute_until_somebody_asks():
+def test_a_brief_kind_is_kept_for_a_minute_until_retain():
     cache = MetricCache(tick=1.0)
 
     def fill(begin: int, end: int) -> None:
@@ -140,7 +140,7 @@ def test_what_nobody_averages_is_kept_for_a_minute_until_somebody_asks():
     assert cache.query("container_sched_wait", 0, 1000).covered >= 300
 
 
-def test_memory_is_bounded_in_all():
+def test_total_memory_is_bounded():
     cache = MetricCache(max_bytes=40_000)
     keys = [(f"uid-{number}",) for number in range(500)]
     batch = Batch(0)
@@ -150,7 +150,7 @@ def test_memory_is_bounded_in_all():
     assert cache.lost > 0
     kept = len(cache.window("pod_cpu_usage", 0, 0).keys)
     assert kept + cache.lost == 500
-    assert cache.retain("pod_cpu_usage", 3600) < 3600, "nor does time take more"
+    assert cache.retain("pod_cpu_usage", 3600) < 3600, "retain uses no more either"
 
 
 def test_snapshot_round_trip(tmp_path):
@@ -162,23 +162,23 @@ def test_snapshot_round_trip(tmp_path):
     assert [entry.name for entry in path.parent.iterdir()] == ["metrics.npz"]
 
 
-def test_no_snapshot_is_an_empty_start(tmp_path):
+def test_a_missing_snapshot_is_an_empty_start(tmp_path):
     assert load(MetricCache(), tmp_path / "none", 0, BOOT, max_age=60) == 0
 
 
 @pytest.mark.parametrize(
     ("now", "boot", "message"),
-    [(100, BOOT, "91 s ago"), (5, BOOT, "-4 s ago"), (10, "another", "started anew")],
+    [(100, BOOT, "91 s ago"), (5, BOOT, "-4 s ago"), (10, "another", "last boot")],
     ids=["too old", "from the future", "another boot"],
 )
-def test_a_snapshot_that_does_not_fit_is_refused(tmp_path, now, boot, message):
+def test_a_snapshot_of_another_time_or_boot_is_rejected(tmp_path, now, boot, message):
     save(filled(), tmp_path / "m", 9, BOOT)
     with pytest.raises(SnapshotError, match=message):
         load(MetricCache(), tmp_path / "m", now, boot, max_age=60)
 
 
 @pytest.mark.parametrize("damage", [b"", b"garbage", None], ids=["empty", "garbage", "cut short"])
-def test_a_damaged_snapshot_is_refused(tmp_path, damage):
+def test_a_damaged_snapshot_is_rejected(tmp_path, damage):
     path = tmp_path / "m"
     save(filled(), path, 9, BOOT)
     path.write_bytes(path.read_bytes()[:-400] if damage is None else damage)

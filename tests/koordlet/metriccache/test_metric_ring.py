@@ -1,4 +1,4 @@
-"""The ring against a plain dictionary of samples, and its bounds."""
+"""The ring compared with a dictionary of samples, and its bounds."""
 
 import numpy as np
 import pytest
@@ -39,7 +39,7 @@ def test_oldest_column_is_overwritten_first():
     assert rows(ring, A) == {"a": [(3, 3), (4, 4), (5, 5)]}
 
 
-def test_late_samples_up_to_a_minute_are_put_in_their_place():
+def test_samples_up_to_a_minute_late_are_inserted_in_order():
     ring = Ring(columns=8, max_rows=4)
     for at in (100, 110, 130):
         put(ring, at, a=at)
@@ -48,7 +48,7 @@ def test_late_samples_up_to_a_minute_are_put_in_their_place():
     assert rows(ring, A, B) == {"a": [(100, 100), (110, 110), (120, 120), (130, 130)], "b": [(120, 7)]}
 
 
-def test_older_than_a_minute_is_refused_and_nothing_stored():
+def test_samples_over_a_minute_late_are_rejected():
     ring = Ring(columns=8, max_rows=4)
     put(ring, 100, a=1)
     with pytest.raises(SeriesError, match="over a minute older"):
@@ -56,7 +56,7 @@ def test_older_than_a_minute_is_refused_and_nothing_stored():
     assert rows(ring, A) == {"a": [(100, 1)]}
 
 
-def test_same_instant_same_value_is_a_no_op_and_another_value_an_error():
+def test_a_repeated_sample_is_ignored_and_another_value_is_an_error():
     ring = Ring(columns=8, max_rows=4)
     put(ring, 100, a=1)
     put(ring, 100, a=1)
@@ -75,14 +75,14 @@ def test_rows_are_reused_once_their_samples_aged_out():
     assert ring.lost == 0
 
 
-def test_a_full_ring_counts_what_it_refuses():
+def test_a_full_ring_counts_refused_samples():
     ring = Ring(columns=3, max_rows=2)
     put(ring, 1, a=1, b=1, c=1)
     assert ring.lost == 1
     assert rows(ring, C) == {"c": []}
 
 
-def test_drop_frees_the_row_at_once():
+def test_drop_frees_the_row():
     ring = Ring(columns=3, max_rows=1)
     put(ring, 1, a=1)
     ring.drop([A, ("never there",)])
@@ -104,7 +104,7 @@ TICKS = st.lists(
 
 
 @given(TICKS, st.integers(2, 12))
-def test_it_holds_the_last_columns_of_what_was_appended(ticks, columns):
+def test_the_ring_has_the_last_columns(ticks, columns):
     ring, at, model = Ring(columns=columns, max_rows=16), 0.0, []
     for step, values in ticks:
         at += step
@@ -120,12 +120,12 @@ def test_it_holds_the_last_columns_of_what_was_appended(ticks, columns):
     assert rows(copy, *keys) == rows(ring, *keys)
 
 
-def test_the_same_series_again_and_in_another_order():
+def test_batches_with_the_same_series_in_any_order():
     ring = Ring(columns=8, max_rows=4)
     for at, keys in enumerate([[("a",), ("b",)], [("a",), ("b",)], [("b",), ("a",)], [("a",), ("b",)]]):
         ring.check(float(at), keys, [1.0, 2.0])
         ring.append(float(at), keys, [1.0, 2.0])
-    assert ring.usual([("a",), ("b",)])
+    assert ring.same_series([("a",), ("b",)])
     assert ring.window(0, 9, [("a",), ("b",)])[1].tolist() == [[1, 1, 2, 1], [2, 2, 1, 2]]
     ring.drop([("a",)])
     ring.append(4.0, [("c",)], [5.0])
@@ -136,7 +136,7 @@ def test_the_same_series_again_and_in_another_order():
         ring.check(6.0, [("a",), ("a",)], [1.0, 2.0])
 
 
-def test_samples_that_come_seldom_take_few_columns():
+def test_infrequent_samples_use_few_columns():
     ring = Ring(columns=330, max_rows=4, seconds=330.0)
     for at in range(0, 3000, 10):
         put(ring, float(at), a=at)
@@ -144,7 +144,7 @@ def test_samples_that_come_seldom_take_few_columns():
     assert [at for at, _ in rows(ring, A, start=2990 - 330)["a"]] == [float(at) for at in range(2660, 3000, 10)]
 
 
-def test_columns_are_added_while_the_oldest_is_wanted():
+def test_columns_are_added_while_the_oldest_is_needed():
     ring = Ring(columns=330, max_rows=4, seconds=330.0)
     for at in range(1000):
         put(ring, float(at), a=at)
@@ -153,9 +153,9 @@ def test_columns_are_added_while_the_oldest_is_wanted():
     assert ring.columns == 330
 
 
-def test_places_of_series_that_ended_are_taken_before_there_are_more():
+def test_rows_of_ended_series_are_reused_before_rows_are_added():
     ring = Ring(columns=330, max_rows=4096, seconds=330.0)
     for at in range(0, 20_000, 10):
         put(ring, float(at), **{f"{at // 100 + one}": 1.0 for one in range(30)})
-    assert ring.nbytes <= 64 * 4 * 128 + 64 * 8 + 128 * 8  # 30 that live and 33 that may be asked for
+    assert ring.nbytes <= 64 * 4 * 128 + 64 * 8 + 128 * 8  # 30 current series and 33 that are still kept
     assert len(list(ring.keys)) < 70

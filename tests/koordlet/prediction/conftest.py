@@ -1,4 +1,4 @@
-"""A prediction service over a metric cache that tests fill, with clocks that tests move."""
+"""A prediction service over a metric cache that tests fill, with clocks that tests advance."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from koordlet.api.core import Node, Pod
 from koordlet.api.encoding.wire import convert
 from koordlet.metriccache import Batch, MetricCache
 from koordlet.prediction.checkpoints import CheckpointDirectory
-from koordlet.prediction.models import Models
-from koordlet.prediction.service import NodeView, PredictionService, Settings
+from koordlet.prediction.models import PredictionModels
+from koordlet.prediction.service import NodeObjects, PredictionService, PredictionSettings
 from koordlet.prometheus import Registries
 from koordlet.statesinformer.pods.model import PodMeta, Workloads
 
@@ -24,7 +24,7 @@ BOOT = 50_000.0
 
 
 def pod_meta(uid: str, cpu: str = "1", memory: str = "1Gi", priority: str = "koord-prod", **metadata: Any) -> PodMeta:
-    """A pod of one container; it was created long ago unless `metadata` says otherwise."""
+    """A pod of one container, without a creation time unless `metadata` has one."""
     body = {
         "metadata": {"name": uid, "namespace": "default", "uid": uid, **metadata},
         "spec": {"containers": [{"name": "main", "resources": {"requests": {"cpu": cpu, "memory": memory}}}]},
@@ -44,7 +44,7 @@ def node_of(cpu: str = "3", memory: str = "3Gi", **annotations: str) -> Node:
 
 @dataclass
 class World:
-    """What the service sees."""
+    """The service's inputs."""
 
     directory: Path
     cache: MetricCache = field(default_factory=MetricCache)
@@ -52,15 +52,15 @@ class World:
     node: Node | None = field(default_factory=node_of)
     memory_policy: str = ""
     passed: float = 0.0
-    """seconds since the beginning, on both clocks"""
+    """seconds since the start, on both clocks"""
     step: float = 0.0
-    """what the wall clock was set forward by"""
-    settings: Settings = field(default_factory=Settings)
+    """seconds by which the wall clock was stepped forward"""
+    settings: PredictionSettings = field(default_factory=PredictionSettings)
     registries: Registries = field(default_factory=Registries)
 
     def service(self, **change: Any) -> PredictionService:
-        """As after a start of koordlet."""
-        what = NodeView(
+        """A new service, as after a start of koordlet."""
+        objects = NodeObjects(
             lambda: None if self.pods is None else Workloads(1, MappingProxyType(dict(self.pods))),
             lambda: self.node,
             lambda: self.memory_policy,
@@ -68,12 +68,18 @@ class World:
         self.registries = Registries()
         self.registries.node = "node"
         return PredictionService(
-            self.cache, what, Models(), CheckpointDirectory(self.directory), replace(self.settings, **change),
-            self.registries, clock=lambda: BOOT + self.passed, wall=lambda: WALL + self.step + self.passed,
-        )  # fmt: skip
+            self.cache,
+            objects,
+            PredictionModels(),
+            CheckpointDirectory(self.directory),
+            replace(self.settings, **change),
+            self.registries,
+            clock=lambda: BOOT + self.passed,
+            wall=lambda: WALL + self.step + self.passed,
+        )
 
     def measure(self, **samples: float) -> None:
-        """`node_cpu_usage=1, pod_cpu_usage__uid=2` at this moment."""
+        """Store samples such as `node_cpu_usage=1, pod_cpu_usage__uid=2` at this time."""
         batch = Batch(BOOT + self.passed)
         for name, value in samples.items():
             kind, *labels = name.split("__")
@@ -81,7 +87,7 @@ class World:
         self.cache.commit(batch)
 
     def minute(self, service: PredictionService, **samples: float) -> None:
-        """A minute passes, this is measured, the service learns."""
+        """Advance a minute, store samples, train."""
         self.passed += 60
         self.measure(**samples)
         service.train()

@@ -1,4 +1,4 @@
-"""Checkpoints: the worked examples of spec 02 §8.4, round trips, and files and disks that are not as they should be."""
+"""Checkpoints: the worked examples of spec 02 §8.4, round trips, damaged files and full disks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from koordlet.api.crs.analysis import HistogramCheckpoint
 from koordlet.api.encoding.wire import Time, decode, encode
 from koordlet.app.histogram import CPU_BUCKETS, Buckets, CheckpointError, Histograms, pack, unpack
 from koordlet.prediction.checkpoints import CheckpointDirectory, ModelCheckpoint
-from koordlet.prediction.models import Models
+from koordlet.prediction.models import PredictionModels
 
 NOW = 1_782_864_000.0  # 2026-07-01T00:00:00Z
 HALF = 12 * 3600.0
@@ -28,28 +28,28 @@ def with_weights(weights: dict[int, float]) -> Histograms:
 
 
 PACKED = {
-    "as they are": ({1: 1, 2: 10000, 3: 50}, {"1": 1, "2": 10000, "3": 50}, 10051),
-    "too small to tell": ({1: 1, 2: 100000}, {"2": 10000}, 100001),
+    "unchanged": ({1: 1, 2: 10000, 3: 50}, {"1": 1, "2": 10000, "3": 50}, 10051),
+    "too small": ({1: 1, 2: 100000}, {"2": 10000}, 100001),
     "half up": ({1: 0.5, 2: 10000}, {"1": 1, "2": 10000}, 10000.5),
     "nothing": ({}, {}, 0),
 }
 
 
 @pytest.mark.parametrize(("weights", "shares", "total"), PACKED.values(), ids=PACKED)
-def test_weights_are_written_as_shares_of_the_greatest(weights, shares, total):
+def test_weights_are_written_relative_to_the_largest(weights, shares, total):
     packed = pack(with_weights(weights), 0)
     assert packed.bucket_weights == shares
     assert packed.total_weight == pytest.approx(total)
 
 
-def test_shares_are_read_as_parts_of_the_total():
+def test_weights_are_read_as_fractions_of_the_total():
     histograms = with_weights({})
     unpack(HistogramCheckpoint(bucket_weights={"0": 1, "1": 2}, total_weight=6.0), histograms, 0)
     assert histograms.weights[0, :3].tolist() == [2.0, 4.0, 0.0]
 
 
-def test_a_file_to_the_letter(tmp_path):
-    models = Models()
+def test_a_file_has_exactly_koordinators_format(tmp_path):
+    models = PredictionModels()
     models.train(["__node-sys__"], np.array([0.5]), np.array([float(1 << 30)]), NOW, 0)
     CheckpointDirectory(tmp_path).write(models, "__node-sys__", NOW + 600)
     assert (tmp_path / "__node-sys__").read_text() == (
@@ -72,7 +72,7 @@ BAD = {
 
 
 @pytest.mark.parametrize(("body", "message"), BAD.values(), ids=BAD)
-def test_a_bad_histogram_is_refused(body, message):
+def test_an_invalid_histogram_is_rejected(body, message):
     histograms = with_weights({})
     stored = None if body is None else decode(json.dumps(body), HistogramCheckpoint)
     with pytest.raises(CheckpointError, match=message):
@@ -80,7 +80,7 @@ def test_a_bad_histogram_is_refused(body, message):
     assert not histograms.weights.any()
 
 
-def test_weights_without_sum_are_nothing():
+def test_weights_with_sum_zero_give_an_empty_histogram():
     histograms = with_weights({})
     unpack(HistogramCheckpoint(bucket_weights={"1": 0}, total_weight=5.0), histograms, 0)
     assert histograms.total[0] == 0
@@ -96,20 +96,20 @@ def test_a_round_trip_keeps_weights_within_a_ten_thousandth(samples, shares):
         histograms.add(ROW, np.array([value]), NOW + ahead, weight)
     stored = decode(encode(pack(histograms, 0)), HistogramCheckpoint)
     unpack(stored, copy, 0)
-    greatest = histograms.weights.max()
-    # The total is spread over what was rounded, so each of the buckets may add half a ten-thousandth to every other.
-    assert copy.weights == pytest.approx(histograms.weights, abs=greatest * (1 + len(samples)) / 10_000)
-    if greatest:
+    largest = histograms.weights.max()
+    # The total is divided among rounded weights, so each bucket may add half a ten-thousandth to every other.
+    assert copy.weights == pytest.approx(histograms.weights, abs=largest * (1 + len(samples)) / 10_000)
+    if largest:
         assert copy.total == pytest.approx(histograms.total)
-    # Where the weight before a bucket is far from the share that is asked for, the percentile is the same.
+    # The percentile is the same unless the cumulative weight is close to the requested share.
     reached = np.cumsum(histograms.weights[0])
     for share in shares:
-        if np.abs(reached - share * histograms.total[0]).min() > greatest * (1 + len(samples)) ** 2 / 10_000:
+        if np.abs(reached - share * histograms.total[0]).min() > largest * (1 + len(samples)) ** 2 / 10_000:
             assert copy.percentiles(ROW, [share]) == histograms.percentiles(ROW, [share])
 
 
-def filled(directory: CheckpointDirectory) -> Models:
-    models = Models()
+def filled(directory: CheckpointDirectory) -> PredictionModels:
+    models = PredictionModels()
     for minute in range(30):
         models.train(["uid", "__node__"], np.array([0.5, 2.0]), np.array([1e9, 8e9]), NOW + 60 * minute, 60.0 * minute)
     for key in models.stamps:
@@ -117,23 +117,23 @@ def filled(directory: CheckpointDirectory) -> Models:
     return models
 
 
-def restored(directory: CheckpointDirectory, *wanted: str) -> tuple[Models, dict[str, str]]:
-    models, notes = Models(), {}
-    directory.restore(models, set(wanted).__contains__, notes.__setitem__, ahead=NOW)
+def restored(directory: CheckpointDirectory, *expected: str) -> tuple[PredictionModels, dict[str, str]]:
+    models, notes = PredictionModels(), {}
+    directory.restore(models, set(expected).__contains__, notes.__setitem__, unix_offset=NOW)
     return models, {key.rpartition("/")[2]: value for key, value in notes.items()}
 
 
-def test_a_restart_gives_the_same_peaks(tmp_path):
+def test_restored_models_have_the_same_peaks(tmp_path):
     directory = CheckpointDirectory(tmp_path / "made" / "as needed")
     before = filled(directory)
     after, notes = restored(directory, "uid", "__node__")
     assert after.peaks(before.stamps) == before.peaks(before.stamps)
     assert not notes
-    assert after.stamps["uid"].updated == 1800, "as the file says, on the clock of stamps"
+    assert after.stamps["uid"].updated == 1800, "the file's time, on the stamps' clock"
     assert after.stamps["uid"].checkpointed == -np.inf
 
 
-def test_what_is_of_no_use_is_removed(tmp_path):
+def test_unusable_files_are_removed(tmp_path):
     directory = CheckpointDirectory(tmp_path)
     filled(directory)
     (tmp_path / "uid.tmp").write_text("half")
@@ -143,12 +143,12 @@ def test_what_is_of_no_use_is_removed(tmp_path):
     models, notes = restored(directory, "uid", "corrupt")
     assert list(models.stamps) == ["uid"]
     assert notes["__node__"] == "nothing on this node has that name"
-    assert notes["uid.tmp"] == "left half written"
+    assert notes["uid.tmp"] == "partly written"
     assert notes.keys() == {"__node__", "uid.tmp", "corrupt"}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a directory", "a link", "uid"]
 
 
-def test_a_file_with_one_bad_histogram_gives_the_other(tmp_path):
+def test_the_valid_histogram_of_a_damaged_file_is_used(tmp_path):
     directory = CheckpointDirectory(tmp_path)
     before = filled(directory)
     file = tmp_path / "uid"
@@ -157,11 +157,11 @@ def test_a_file_with_one_bad_histogram_gives_the_other(tmp_path):
     row, old = models.stamps["uid"].row, before.stamps["uid"].row
     assert models.memory.percentiles(np.array([row]), [0.98]) == before.memory.percentiles(np.array([old]), [0.98])
     assert models.cpu.total[row] == 0
-    assert models.peaks(["uid"]) == {}, "a peak of nothing would lend everything"
+    assert models.peaks(["uid"]) == {}, "a peak of 0 would overcommit everything"
     assert notes == {"uid: CPU": "totalWeight is -1.0"}
 
 
-def test_the_name_of_the_file_is_the_key(tmp_path):
+def test_the_file_name_is_the_key(tmp_path):
     filled(CheckpointDirectory(tmp_path))
     (tmp_path / "uid").rename(tmp_path / "other")
     models, _ = restored(CheckpointDirectory(tmp_path), "other")
@@ -175,8 +175,8 @@ def test_a_missing_directory_is_an_empty_start(tmp_path):
 
 
 @pytest.mark.parametrize("key", ["../uid", "a/b", "..", "", "x.tmp"])
-def test_a_key_that_is_no_file_name_is_refused(tmp_path, key):
-    models = Models()
+def test_a_key_that_is_no_file_name_is_rejected(tmp_path, key):
+    models = PredictionModels()
     models.train([key], np.array([1.0]), np.array([1.0]), NOW, 0)
     with pytest.raises(CheckpointError, match="name of a file"):
         CheckpointDirectory(tmp_path / "inner").write(models, key, NOW)

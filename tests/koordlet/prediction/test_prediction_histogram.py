@@ -1,4 +1,4 @@
-"""Decaying histograms: the worked values of spec 02 §8.3, and laws against a plain implementation."""
+"""Decaying histograms: the worked values of spec 02 §8.3, and properties compared with a simple implementation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koordlet.app.histogram import CPU_BUCKETS, EPSILON, MEMORY_BUCKETS, YEAR_ONE, Buckets, Histograms
-from koordlet.prediction.models import Models, PeakModel
+from koordlet.prediction.models import PeakMethod, PredictionModels
 
 NOW = 1_782_864_000.0  # 2026-07-01T00:00:00Z
 DAY = 86_400.0
@@ -43,17 +43,17 @@ MEMORY = {0: 5242880, 128 << 20: 135477939, 256 << 20: 286623669, 1 << 30: 10975
 
 
 @pytest.mark.parametrize(("cores", "milli"), CPU.items())
-def test_cpu_peaks_to_the_digit(cores, milli):
-    models = Models()
+def test_cpu_peaks_are_exact(cores, milli):
+    models = PredictionModels()
     models.train(["uid"], np.array([cores]), np.array([0.0]), NOW, 0)
     assert models.peaks(["uid"])["uid"].cpu == milli
 
 
-@pytest.mark.parametrize(("used", "told"), MEMORY.items())
-def test_memory_peaks_to_the_digit(used, told):
-    models = Models()
+@pytest.mark.parametrize(("used", "expected"), MEMORY.items())
+def test_memory_peaks_are_exact(used, expected):
+    models = PredictionModels()
     models.train(["uid"], np.array([0.0]), np.array([float(used)]), NOW, 0)
-    assert models.peaks(["uid"])["uid"].memory == told
+    assert models.peaks(["uid"])["uid"].memory == expected
 
 
 def test_percentiles_of_samples_at_one_instant():
@@ -61,7 +61,7 @@ def test_percentiles_of_samples_at_one_instant():
     assert [int(percentile(histogram, share) * 1000) for share in (0.95, 0.98)] == [539, 2001]
 
 
-def test_a_half_life_halves():
+def test_weights_halve_per_half_life():
     old, new = [(2.0, 1, NOW - HALF)] * 60, [(0.5, 1, NOW)] * 60
     histogram = one(CPU_BUCKETS, *old, *new, half_life=HALF)
     assert [int(percentile(histogram, share) * 1000) for share in (0.66, 0.67)] == [539, 2001]
@@ -72,13 +72,13 @@ DECAYING = {0.02: 2, 0.03: 3, 0.10: 3, 0.11: 4, 0.34: 4, 0.35: 5}
 
 
 @pytest.mark.parametrize(("share", "expected"), LINEAR.items())
-def test_linear_histogram(share, expected):
+def test_percentiles_of_a_linear_histogram(share, expected):
     samples = [(float(v), float(v), NOW) for v in (1, 2, 3, 4)]
     assert percentile(one(Buckets.linear(count=10, width=1.0), *samples), share) == expected
 
 
 @pytest.mark.parametrize(("share", "expected"), DECAYING.items())
-def test_linear_histogram_with_samples_a_half_life_apart(share, expected):
+def test_percentiles_with_samples_one_half_life_apart(share, expected):
     samples = [(float(v), float(v), NOW + v * HALF) for v in (1, 2, 3, 4)]
     assert percentile(one(Buckets.linear(count=10, width=1.0), *samples, half_life=HALF), share) == expected
 
@@ -95,11 +95,8 @@ def test_histograms_of_other_shapes_cannot_be_merged():
         one(CPU_BUCKETS).merge(0, one(MEMORY_BUCKETS), 0)
 
 
-# --- laws
-
-
 class Plain:
-    """One decaying histogram as the text of spec 02 §8.3 tells it, number by number."""
+    """One decaying histogram as spec 02 §8.3 describes it, bucket by bucket."""
 
     def __init__(self, starts: list[float], half_life: float) -> None:
         self.starts, self.half_life = starts, half_life
@@ -137,7 +134,7 @@ SHARES = st.lists(st.floats(0, 1), min_size=1, max_size=6)
 
 
 @given(SAMPLES, SHARES)
-def test_like_brute_force(samples, shares):
+def test_percentiles_equal_those_of_a_simple_implementation(samples, shares):
     samples = sorted(samples, key=lambda sample: sample[2])
     plain = Plain(CPU_BUCKETS.starts.tolist(), HALF)
     for value, weight, ahead in samples:
@@ -145,30 +142,30 @@ def test_like_brute_force(samples, shares):
     fast = one(CPU_BUCKETS, *[(v, w, NOW + t) for v, w, t in samples], half_life=HALF)
     assert fast.reference[0] == plain.reference
     assert fast.weights[0] == pytest.approx(plain.weights, rel=1e-9)
-    # Where a share falls on the very edge of a bucket, rounding may decide either way.
+    # At the edge of a bucket, rounding may decide either way.
     plain.weights, plain.total = fast.weights[0].tolist(), float(fast.total[0])
     assert fast.percentiles(ROW, shares)[0].tolist() == [plain.percentile(share) for share in shares]
 
 
 @given(st.lists(st.floats(0, 1000), min_size=1, max_size=200), st.sampled_from([0.5, 0.6, 0.9, 0.95, 0.98, 1.0]))
-def test_like_numpy_within_a_bucket(values, share):
-    """Undecayed, unweighted: the bucket of NumPy's order statistic."""
+def test_percentiles_are_in_the_bucket_of_numpys_quantile(values, share):
+    """Without decay and weights."""
     histogram = one(CPU_BUCKETS, *[(value, 1.0, NOW) for value in values])
     exact = np.quantile(values, share, method="inverted_cdf")
-    told = percentile(histogram, share)
-    assert CPU_BUCKETS.find(np.array([exact]))[0] == np.searchsorted(CPU_BUCKETS.ends[:-1], told)
+    estimate = percentile(histogram, share)
+    assert CPU_BUCKETS.find(np.array([exact]))[0] == np.searchsorted(CPU_BUCKETS.ends[:-1], estimate)
 
 
 @given(SAMPLES, SHARES)
 def test_percentiles_grow_with_the_share(samples, shares):
     histogram = one(CPU_BUCKETS, *[(v, w, NOW + t) for v, w, t in samples])
-    told = histogram.percentiles(ROW, sorted(shares))[0]
-    assert (np.diff(told) >= 0).all()
+    percentiles = histogram.percentiles(ROW, sorted(shares))[0]
+    assert (np.diff(percentiles) >= 0).all()
 
 
 @given(st.lists(st.tuples(st.floats(0, 2000), st.floats(0.01, 10)), min_size=1), st.floats(0, 99), st.floats(0, 5))
-def test_time_alone_changes_no_percentile(samples, age, later):
-    """Decay shrinks everything alike; a sample without weight moves the reference, past the hundredth half-life too."""
+def test_decay_alone_changes_no_percentile(samples, age, later):
+    """All weights decay alike; a sample of weight 0 moves the reference time, also beyond 100 half-lives."""
     histogram = one(CPU_BUCKETS, (0.0, 0.0, NOW), *[(v, w, NOW + age * HALF) for v, w in samples], half_life=HALF)
     before = histogram.percentiles(ROW, [0.5, 0.95])
     histogram.add(ROW, np.array([0.0]), NOW + (age + later) * HALF, weight=0.0)
@@ -176,8 +173,8 @@ def test_time_alone_changes_no_percentile(samples, age, later):
 
 
 @given(SAMPLES, SAMPLES)
-def test_merging_is_adding_both(left, right):
-    """Whatever the references: all samples in one histogram weigh the same, up to a common power of two."""
+def test_a_merged_histogram_has_the_samples_of_both(left, right):
+    """For any reference times: relative weights are the same, up to a common power of two."""
     ordered = [sorted(part, key=lambda sample: sample[2]) for part in (left, right, left + right)]
     first, second, whole = (one(CPU_BUCKETS, *[(v, w, NOW + t) for v, w, t in part]) for part in ordered)
     first.merge(0, second, 0)
@@ -186,7 +183,7 @@ def test_merging_is_adding_both(left, right):
 
 
 @given(st.lists(st.tuples(st.floats(0, 100), st.floats(0.01, 10)), min_size=1, max_size=20), st.floats(0, 100))
-def test_what_is_subtracted_is_as_if_never_added(kept, taken):
+def test_subtraction_reverses_addition(kept, taken):
     histogram = one(CPU_BUCKETS, *[(value, weight, NOW) for value, weight in kept])
     before, total = histogram.weights.copy(), histogram.total.copy()
     histogram.add(ROW, np.array([taken]), NOW, 3.0)
@@ -196,7 +193,7 @@ def test_what_is_subtracted_is_as_if_never_added(kept, taken):
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.floats(0, 100)), max_size=30))
-def test_rows_do_not_touch_each_other(samples):
+def test_rows_are_independent(samples):
     together = Histograms(CPU_BUCKETS, HALF, rows=6)
     alone = [Histograms(CPU_BUCKETS, HALF, rows=1) for _ in range(6)]
     for number, (row, value) in enumerate(samples):
@@ -213,18 +210,18 @@ def test_moments_are_those_of_the_samples():
     assert deviation[0] == pytest.approx(values.std(), rel=0.03)
 
 
-def test_peak_models():
-    models = Models(sigmas=3.0)
+def test_peak_methods():
+    models = PredictionModels(sigmas=3.0)
     for value in (1.0, 1.0, 1.0, 3.0):
         models.train(["uid"], np.array([value]), np.array([value * 2**30]), NOW, 0)
-    told = {peak: models.peaks(["uid"], peak)["uid"] for peak in PeakModel}
-    assert told[PeakModel.MAX] == told[PeakModel.HISTOGRAM].most(told[PeakModel.NSIGMA])
-    assert told[PeakModel.NSIGMA].cpu == pytest.approx(1000 * (1.5 + 3 * np.std([1, 1, 1, 3])), rel=0.05)
+    peaks = {peak: models.peaks(["uid"], peak)["uid"] for peak in PeakMethod}
+    assert peaks[PeakMethod.MAX] == peaks[PeakMethod.HISTOGRAM].most(peaks[PeakMethod.NSIGMA])
+    assert peaks[PeakMethod.NSIGMA].cpu == pytest.approx(1000 * (1.5 + 3 * np.std([1, 1, 1, 3])), rel=0.05)
     assert models.peaks(["unknown"]) == {}
 
 
-def test_rows_are_used_again():
-    models = Models()
+def test_rows_of_removed_models_are_reused():
+    models = PredictionModels()
     for number in range(100):
         models.train([f"uid-{number}"], np.array([1.0]), np.array([1.0]), NOW, 0)
         if number >= 10:

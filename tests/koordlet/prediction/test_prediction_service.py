@@ -1,4 +1,4 @@
-"""Training, upkeep and answers of the service, over a metric cache that tests fill."""
+"""Training, upkeep and forecasts of the service, over a metric cache that tests fill."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from koordlet.api.crs.nodemetric import USAGE_WITH_PAGE_CACHE
 from koordlet.prediction.models import CLASS_KEYS, NODE, SYSTEM, class_key
 from koordlet.prediction.predictors import MINIMUM
-from koordlet.prediction.training import lesson
+from koordlet.prediction.training import collect_samples
 from koordlet.prediction.validation import VALIDATION_SECONDS, Validation
 from koordlet.statesinformer.nodemetric.forecast import Amount
 
@@ -21,11 +21,13 @@ TWO_PODS = {
 
 def learned(world, **samples):
     world.measure(**samples)
-    found = lesson(world.cache, world.pods, world.memory_policy, 0, 1e9)
-    return {k: (c, m) for k, c, m in zip(found.keys, found.cores, found.memory, strict=True)} if found else None
+    samples_of = collect_samples(world.cache, world.pods, world.memory_policy, 0, 1e9)
+    if samples_of is None:
+        return None
+    return dict(zip(samples_of.keys, zip(samples_of.cores, samples_of.memory, strict=True), strict=True))
 
 
-def test_the_first_round_with_two_pods_makes_nine_models(world, make_pod):
+def test_the_first_step_with_two_pods_creates_nine_models(world, make_pod):
     world.pods = {"a": make_pod("a"), "b": make_pod("b", priority="koord-batch")}
     service = world.service()
     world.minute(service, **TWO_PODS)
@@ -34,10 +36,10 @@ def test_the_first_round_with_two_pods_makes_nine_models(world, make_pod):
     assert service.models.peaks([class_key("koord-mid")])[class_key("koord-mid")] == Amount(25, 5 << 20)
 
 
-def test_what_is_learned(world, make_pod):
+def test_samples_of_pods_classes_node_and_system(world, make_pod):
     world.pods = {"a": make_pod("a"), "b": make_pod("b", priority="koord-batch"), "quiet": make_pod("quiet")}
-    found = learned(world, **TWO_PODS)
-    assert found == {
+    samples = learned(world, **TWO_PODS)
+    assert samples == {
         "a": (1.0, GI),
         "b": (0.5, 2.0 * GI),
         NODE: (3.0, 4.0 * GI),
@@ -50,14 +52,14 @@ def test_what_is_learned(world, make_pod):
     }
 
 
-def test_a_pod_without_memory_samples_is_passed_over(world, make_pod):
+def test_a_pod_without_memory_samples_is_skipped(world, make_pod):
     world.pods = {"a": make_pod("a")}
-    found = learned(world, node_cpu_usage=1, node_memory_usage=GI, pod_cpu_usage__a=1)
-    assert "a" not in found
-    assert found[class_key("koord-prod")] == (0, 0)
+    samples = learned(world, node_cpu_usage=1, node_memory_usage=GI, pod_cpu_usage__a=1)
+    assert "a" not in samples
+    assert samples[class_key("koord-prod")] == (0, 0)
 
 
-def test_without_figures_of_the_node_the_system_learns_nothing(world, make_pod):
+def test_without_figures_of_the_node_the_system_gets_no_sample(world, make_pod):
     """A system trained with 0 would make room that is not there."""
     world.pods = {"a": make_pod("a")}
     assert learned(world, pod_cpu_usage__a=1, pod_memory_usage__a=GI).keys() == {"a", *CLASS_KEYS}
@@ -73,8 +75,8 @@ def test_without_figures_at_all_nothing_is_learned(world, make_pod):
 
 def test_more_use_by_pods_than_by_the_node_is_no_negative_system(world, make_pod):
     world.pods = {"a": make_pod("a")}
-    found = learned(world, node_cpu_usage=1, node_memory_usage=GI, pod_cpu_usage__a=2, pod_memory_usage__a=2 * GI)
-    assert found[SYSTEM] == (0, 0)
+    samples = learned(world, node_cpu_usage=1, node_memory_usage=GI, pod_cpu_usage__a=2, pod_memory_usage__a=2 * GI)
+    assert samples[SYSTEM] == (0, 0)
 
 
 def test_p90_of_the_interval(world):
@@ -91,40 +93,40 @@ def test_p90_of_the_interval(world):
 
 def test_memory_follows_the_policy_of_node_metric(world):
     world.memory_policy = USAGE_WITH_PAGE_CACHE
-    assert learned(world, node_cpu_usage=1, node_memory_usage=GI)[NODE] == (1, GI), "the collector does not run"
+    assert learned(world, node_cpu_usage=1, node_memory_usage=GI)[NODE] == (1, GI), "the policy's collector is off"
     assert learned(world, node_memory_usage_with_page_cache=2 * GI)[NODE] == (1, 2 * GI)
 
 
-def test_nothing_is_learned_while_pods_are_not_known(world, make_pod):
+def test_no_training_while_pods_are_not_known(world, make_pod):
     world.pods = None
     service = world.service(settle=5.0)
     world.minute(service, **TWO_PODS)
     assert not service.models.stamps
     world.pods = {"a": make_pod("a"), "b": make_pod("b")}
     service.train()
-    assert not service.trained, "their figures are not there yet"
+    assert not service.trained, "the pods have no figures yet"
     world.minute(service, **TWO_PODS)
     assert service.trained
 
 
-def test_a_forecast(world, make_pod, make_node):
+def test_a_forecast_combines_both_predictors(world, make_pod, make_node):
     world.pods = {"a": make_pod("a", "2", "2Gi"), "b": make_pod("b", "1", "4Gi", priority="koord-batch")}
     world.node = make_node("4", "8Gi")
     service = world.service(cold_start=3600.0)
     world.minute(service, **TWO_PODS)
-    found = service.forecast(list(world.pods.values()), None)
-    assert not found.problem
+    forecast = service.forecast(list(world.pods.values()), None)
+    assert not forecast.problem
     # Pod a peaks at 1035m, the system at 1.5 cores -> its bucket's end; margin 10 %; the empty class adds nothing.
     peaks = service.models.peaks([SYSTEM, class_key("koord-prod")])
     both = (peaks[SYSTEM] + peaks[class_key("koord-prod")]).with_margin(10)
-    assert found.peak == both
-    assert found.reclaimable == Amount(2000, 2 * GI).less(both).least(Amount(4000, 8 * GI).less(both))
+    assert forecast.peak == both
+    assert forecast.reclaimable == Amount(2000, 2 * GI).less(both).least(Amount(4000, 8 * GI).less(both))
     rows = {labels[0] for labels, _ in service._rows("peak")}
     assert rows == {"podReclaimablePredictor", "priorityReclaimablePredictor", "minPredictor"}
-    assert service.predictions[MINIMUM].peak == found.peak
+    assert service.predictions[MINIMUM].peak == forecast.peak
 
 
-def test_a_pod_that_node_metric_calls_young_counts_with_its_request(world, make_pod, make_node):
+def test_a_pod_within_node_metrics_cold_start_counts_with_its_request(world, make_pod, make_node):
     world.pods = {"a": make_pod("a", "8", "9Gi", creationTimestamp="2026-06-30T23:00:00Z")}
     world.node = make_node("16", "32Gi")
     service = world.service(cold_start=1800.0)
@@ -144,20 +146,17 @@ PROBLEMS = {
 
 
 @pytest.mark.parametrize(("spoil", "train", "problem"), PROBLEMS.values(), ids=PROBLEMS)
-def test_why_there_is_no_forecast(world, make_pod, spoil, train, problem):
+def test_a_missing_input_gives_no_forecast_and_the_reason(world, make_pod, spoil, train, problem):
     world.pods = {"a": make_pod("a")}
     service = world.service()
     if train:
         world.minute(service, **TWO_PODS)
         service.forecast([], None)
     spoil(world)
-    found = service.forecast(list(world.pods.values()), None)
-    assert problem in found.problem
-    assert found.reclaimable is found.peak is None
-    assert not service.predictions, "gauges do not show what is not true any more"
-
-
-# --- upkeep
+    forecast = service.forecast(list(world.pods.values()), None)
+    assert problem in forecast.problem
+    assert forecast.reclaimable is forecast.peak is None
+    assert not service.predictions, "gauges show no outdated values"
 
 
 def test_models_expire_with_their_files(world, make_pod):
@@ -183,7 +182,7 @@ def test_a_step_of_the_wall_clock_expires_nothing(world, make_pod):
     assert len(service.models.stamps) == 9
 
 
-async def test_so_many_checkpoints_a_step_longest_unwritten_first(world, make_pod):
+async def test_a_step_writes_a_limited_number_of_checkpoints_oldest_first(world, make_pod):
     world.pods = {"a": make_pod("a"), "b": make_pod("b")}
     service = world.service(checkpoints_per_step=5, checkpoint_interval=600.0)
     await service.checkpoint()
@@ -220,7 +219,7 @@ async def test_a_restart_with_checkpoints_gives_the_same_forecast(world, make_po
     assert len(again.models.stamps) == 9, "nothing expires before the first training"
 
 
-async def test_at_the_end_only_what_learned_since_is_written(world, make_pod):
+async def test_at_the_end_only_models_trained_since_their_checkpoint_are_written(world, make_pod):
     world.pods = {"a": make_pod("a")}
     service = world.service()
     world.minute(service, **TWO_PODS)
@@ -231,7 +230,7 @@ async def test_at_the_end_only_what_learned_since_is_written(world, make_pod):
     assert not (world.directory / "a").exists()
 
 
-async def test_a_full_disk_is_told_and_learning_goes_on(world, make_pod, monkeypatch):
+async def test_a_full_disk_is_reported_and_training_continues(world, make_pod, monkeypatch):
     world.pods = {"a": make_pod("a")}
     service = world.service()
     world.minute(service, **TWO_PODS)
@@ -245,10 +244,10 @@ async def test_a_full_disk_is_told_and_learning_goes_on(world, make_pod, monkeyp
     assert list(world.directory.iterdir()) == []
     world.minute(service, **TWO_PODS)
     await service.checkpoint()
-    assert len(list(world.directory.iterdir())) == 8, "tried again at the next step"
+    assert len(list(world.directory.iterdir())) == 8, "retried in the next step"
 
 
-def test_a_directory_that_cannot_be_read_costs_the_checkpoints_only(world, make_pod, monkeypatch):
+def test_an_unreadable_directory_affects_only_the_checkpoints(world, make_pod, monkeypatch):
     world.pods = {"a": make_pod("a")}
     world.directory.mkdir()
 
@@ -261,16 +260,13 @@ def test_a_directory_that_cannot_be_read_costs_the_checkpoints_only(world, make_
     assert service.trained
 
 
-# --- validation
-
-
-def test_predictions_are_held_against_what_came(world):
+def test_predictions_are_compared_with_the_observed_peak(world):
     models, validation = world.service().models, Validation()
     used = Amount(1000, GI)
     validation.observe(models, used, 0)
     models.train([NODE], models.cpu.buckets.starts[:1] + 1.0, models.memory.buckets.starts[:1] + GI, 0, 0)
     validation.observe(models, used, 60)
-    assert not validation.errors, "nothing was promised before the first training"
+    assert not validation.errors, "no prediction before the first training"
     validation.observe(models, Amount(2070, GI), 600)
     validation.observe(models, used, 60 + VALIDATION_SECONDS)
     assert validation.errors["histogram", "cpu"] == pytest.approx(1035 / 2070 - 1)

@@ -12,7 +12,7 @@ from koordlet.prediction.predictors import (
     MINIMUM,
     POD,
     PRIORITY,
-    PodView,
+    PodDemand,
     Prediction,
     PredictionError,
     allocatable,
@@ -20,8 +20,8 @@ from koordlet.prediction.predictors import (
     by_priority,
     class_peaks,
     combine,
+    pod_demand,
     predict,
-    view,
 )
 from koordlet.statesinformer.nodemetric.forecast import Amount, Forecast
 
@@ -31,10 +31,10 @@ OLD = 1e9
 PROD, NONE = class_key("koord-prod"), class_key("")
 
 PODS = [
-    PodView("pod1", "koord-prod", Amount(1000, GI), age=60),
-    PodView("pod2", "koord-prod", Amount(2000, 2 * GI), age=OLD),
-    PodView("pod3", "koord-prod", Amount(3000, 3 * GI), age=OLD, ending=True),
-    PodView("pod4", "koord-batch", Amount(4000, 4 * GI), age=OLD),
+    PodDemand("pod1", "koord-prod", Amount(1000, GI), age=60),
+    PodDemand("pod2", "koord-prod", Amount(2000, 2 * GI), age=OLD),
+    PodDemand("pod3", "koord-prod", Amount(3000, 3 * GI), age=OLD, ending=True),
+    PodDemand("pod4", "koord-batch", Amount(4000, 4 * GI), age=OLD),
 ]
 PEAKS = {
     "pod1": Amount(100, GI),
@@ -63,32 +63,34 @@ EXAMPLES = {
 }
 
 
-@pytest.mark.parametrize(("have", "expected"), EXAMPLES.values(), ids=EXAMPLES)
-def test_what_can_be_lent(have, expected):
-    found = predict(PODS, PEAKS, set(), have, margin=10, cold_start=HOUR)
-    assert {name: one.reclaimable for name, one in found.items()} == expected
+@pytest.mark.parametrize(("node", "expected"), EXAMPLES.values(), ids=EXAMPLES)
+def test_the_overcommittable_amount_follows_the_worked_example(node, expected):
+    predictions = predict(PODS, PEAKS, set(), node, margin=10, cold_start=HOUR)
+    assert {name: prediction.reclaimable for name, prediction in predictions.items()} == expected
 
 
-def test_the_peak_of_pods():
+def test_the_peak_of_pods_follows_the_worked_example():
     pods = [
-        PodView("normal", "koord-prod", Amount(2000, 2 * GI), OLD),
-        PodView("young", "koord-prod", Amount(1000, GI), 60),
-        PodView("unpredictable", "", Amount(500, 512 * MI), OLD),
-        PodView("young but over", "koord-prod", Amount(7000, 7 * GI), 60, ending=True),
+        PodDemand("normal", "koord-prod", Amount(2000, 2 * GI), OLD),
+        PodDemand("young", "koord-prod", Amount(1000, GI), 60),
+        PodDemand("unpredictable", "", Amount(500, 512 * MI), OLD),
+        PodDemand("young but over", "koord-prod", Amount(7000, 7 * GI), 60, ending=True),
     ]
-    found, counted = by_pod(pods, {"normal": Amount(500, 768 * MI)}, Amount(9000, 9 * GI), margin=10, cold_start=HOUR)
-    assert found.peak == Amount(2050, 885837004 + 1073741824 + 536870912)
-    assert [pod.uid for pod in counted] == ["normal", "young"], "what cannot be predicted is in no sum of requests"
+    prediction, counted = by_pod(
+        pods, {"normal": Amount(500, 768 * MI)}, Amount(9000, 9 * GI), margin=10, cold_start=HOUR
+    )
+    assert prediction.peak == Amount(2050, 885837004 + 1073741824 + 536870912)
+    assert [pod.uid for pod in counted] == ["normal", "young"], "unpredictable pods are in no sum of requests"
 
 
-def test_an_idle_node():
+def test_an_idle_node_has_no_overcommittable_amount():
     first = Amount(25, 5 * MI)
     peaks = {SYSTEM: first, PROD: first, NONE: first}
-    found = by_priority([], class_peaks(peaks, set()), Amount(3000, 3 * GI), margin=10)
-    assert found == Prediction(Amount(), Amount(82, 17301504))
+    prediction = by_priority([], class_peaks(peaks, set()), Amount(3000, 3 * GI), margin=10)
+    assert prediction == Prediction(Amount(), Amount(82, 17301504))
 
 
-def test_classes_that_never_ran_anything_are_left_out():
+def test_unused_classes_are_left_out():
     peaks = {SYSTEM: Amount(300, GI), PROD: Amount(1000, GI), NONE: Amount(25, 5 * MI)}
     assert class_peaks(peaks, {NONE, SYSTEM}) == {SYSTEM: Amount(300, GI), PROD: Amount(1000, GI)}
 
@@ -100,17 +102,17 @@ def test_a_class_that_was_not_trained_is_an_error(missing):
         predict(PODS, peaks, set(), Amount(3000, 3 * GI), margin=10, cold_start=HOUR)
 
 
-def test_a_pod_twice_is_an_error():
-    with pytest.raises(PredictionError, match="pod1 is there twice"):
+def test_a_pod_listed_twice_is_an_error():
+    with pytest.raises(PredictionError, match="pod1 is listed twice"):
         by_pod([PODS[0], PODS[0]], PEAKS, Amount(), margin=10, cold_start=HOUR)
 
 
-def test_combination_is_cautious():
+def test_the_combination_is_conservative():
     one, other = Prediction(Amount(1, 20), Amount(3, 40)), Prediction(Amount(2, 10), Amount(4, 30))
     assert combine(one, other) == Prediction(Amount(1, 10), Amount(4, 40))
 
 
-def test_allocatable(make_node):
+def test_raw_allocatable_comes_before_allocatable(make_node):
     raw = {"node.koordinator.sh/raw-allocatable": '{"cpu":"2","memory":"1Gi"}'}
     assert allocatable(make_node("3", "3Gi")) == Amount(3000, 3 * GI)
     assert allocatable(make_node("3", "3Gi", **raw)) == Amount(2000, GI)
@@ -121,21 +123,21 @@ def test_allocatable(make_node):
         allocatable(node)
 
 
-def test_a_view_of_a_pod(make_pod):
+def test_the_demand_of_a_pod(make_pod):
     created = Time.parse("2026-07-01T00:00:00Z")
     meta = make_pod("uid", "1500m", "1Gi", creationTimestamp=str(created))
-    assert view("uid", "koord-prod", meta.pod, created.unix + 60) == PodView(
+    assert pod_demand("uid", "koord-prod", meta.pod, created.unix + 60) == PodDemand(
         "uid", "koord-prod", Amount(1500, GI), 60.0
     )
     deleted = make_pod("uid", deletionTimestamp=str(created))
-    assert view("uid", "", deleted.pod, 0).ending
-    assert view("uid", "", deleted.pod, 0).age == float("inf"), "a static pod does not say when it was made"
+    assert pod_demand("uid", "", deleted.pod, 0).ending
+    assert pod_demand("uid", "", deleted.pod, 0).age == float("inf"), "a static pod has no creation time"
 
 
 AMOUNTS = st.builds(Amount, st.integers(0, 10**6), st.integers(0, 2**44))
-VIEWS = st.lists(
+DEMANDS = st.lists(
     st.builds(
-        PodView,
+        PodDemand,
         st.uuids().map(str),
         st.sampled_from(["koord-prod", "koord-mid", "koord-batch", ""]),
         AMOUNTS,
@@ -146,15 +148,15 @@ VIEWS = st.lists(
 )
 
 
-@given(VIEWS, st.data(), AMOUNTS, st.integers(0, 100))
-def test_never_more_is_lent_than_requested_or_there(pods, data, have, percent):
+@given(DEMANDS, st.data(), AMOUNTS, st.integers(0, 100))
+def test_the_overcommittable_amount_is_bounded_by_requests_and_node(pods, data, node, percent):
     peaks = {pod.uid: data.draw(AMOUNTS) for pod in pods if data.draw(st.booleans())}
     peaks.update({key: data.draw(AMOUNTS) for key in (SYSTEM, PROD, NONE)})
-    found = predict(pods, peaks, set(), have, margin=percent, cold_start=HOUR)[MINIMUM]
-    lending = [pod.request for pod in pods if pod.priority_class in ("koord-prod", "") and not pod.ending]
-    asked = sum(lending, Amount())
-    assert found.reclaimable.least(asked.least(have)) == found.reclaimable
-    assert found.peak.most(peaks[SYSTEM]) == found.peak, "the system is part of the peak"
+    minimum = predict(pods, peaks, set(), node, margin=percent, cold_start=HOUR)[MINIMUM]
+    requests = [pod.request for pod in pods if pod.priority_class in ("koord-prod", "") and not pod.ending]
+    requested = sum(requests, Amount())
+    assert minimum.reclaimable.least(requested.least(node)) == minimum.reclaimable
+    assert minimum.peak.most(peaks[SYSTEM]) == minimum.peak, "the system is part of the peak"
 
 
 MOVES = {
@@ -167,12 +169,12 @@ MOVES = {
 
 
 @pytest.mark.parametrize(("now", "expected"), MOVES.values(), ids=MOVES)
-def test_what_counts_as_moved(now, expected):
-    assert now.moved(Forecast(Amount(2000, GI), Amount(2000, GI)), 5) is expected
+def test_a_forecast_moved_by_more_than_five_percent(now, expected):
+    assert now.changed(Forecast(Amount(2000, GI), Amount(2000, GI)), 5) is expected
 
 
-def test_a_trifle_is_no_move():
+def test_a_small_absolute_change_is_not_a_move():
     nothing = Forecast(Amount(), Amount())
-    assert not Forecast(Amount(50, 32 * MI), Amount()).moved(nothing, 5)
-    assert Forecast(Amount(51, 0), Amount()).moved(nothing, 5)
-    assert Forecast(Amount(), Amount(0, 33 * MI)).moved(nothing, 5)
+    assert not Forecast(Amount(50, 32 * MI), Amount()).changed(nothing, 5)
+    assert Forecast(Amount(51, 0), Amount()).changed(nothing, 5)
+    assert Forecast(Amount(), Amount(0, 33 * MI)).changed(nothing, 5)
