@@ -21,10 +21,10 @@ from koordlet.api.crs.nodemetric import NodeMetric
 from koordlet.api.crs.quota import ElasticQuota
 from koordlet.api.encoding.wire import WireError, decode
 from koordlet.api.registry import resource_for
-from koordlet.kube import Client, Informer
-from koordlet.kube.decode import Object
+from koordlet.kube import Client, Informer, InformerSettings
+from koordlet.kube.decode import KubeObject
 
-T = TypeVar("T", bound=Object)
+T = TypeVar("T", bound=KubeObject)
 
 POD_BY_NODE = "spec.nodeName"
 POD_BY_QUOTA = "label.quotaName"
@@ -116,7 +116,7 @@ class Caches:
                 self._namespace if namespaced else None,
                 indexes=INDEXES.get(kind),
                 trim=TRIMS.get(kind),
-                resync_seconds=self._resync,
+                settings=InformerSettings(resync_period_s=self._resync),
             )
         return informer
 

@@ -42,7 +42,7 @@ from koordlet.app.periodic import Periodic
 from koordlet.app.pprof import ProfileServer
 from koordlet.app.runner import Runner
 from koordlet.app.version import user_agent
-from koordlet.kube import Client, Config, EventRecorder
+from koordlet.kube import Client, ClientConfig, EventRecorder
 from koordlet.version import VERSION
 
 log = get_logger(__name__)
@@ -63,7 +63,7 @@ class Manager:
         options: ManagerOptions,
         environ: Mapping[str, str] = os.environ,
         *,
-        config: Config | None = None,
+        config: ClientConfig | None = None,
         clock: Clock = SYSTEM_CLOCK,
         alone: bool = False,
     ) -> None:
@@ -78,7 +78,7 @@ class Manager:
         self.runner = Runner(clock=clock)
         self.health = HealthChecks()
         framework, internal, external = CollectorRegistry(), CollectorRegistry(), CollectorRegistry()
-        config = _limited(config or Config.load(options.kubeconfig or None), options)
+        config = _limited(config or ClientConfig.load(options.kubeconfig or None), options)
         client = Client(config, clock=clock, registry=framework)
         events = EventRecorder(client, COMPONENT)
         caches = Caches(client, namespace=options.namespace, resync_seconds=options.resync_seconds)
@@ -211,7 +211,7 @@ class _StartStep:
         return None
 
 
-def _limited(config: Config, options: ManagerOptions) -> Config:
+def _limited(config: ClientConfig, options: ManagerOptions) -> ClientConfig:
     """The configuration with koord-manager's user agent and the rate limits of the flags where they are > 0."""
     return replace(
         config,

@@ -1,10 +1,10 @@
-"""API access for every component: typed client, informers, work queues, events, leader election; one loop, no threads.
+"""API access of all components: typed client, informers, work queues, events, leader election; one loop, no threads.
 
-`koordlet.kube` names what components need; the modules below hold one idea each.
+`koordlet.kube` exports the public names.
 """
 
 from koordlet.kube.client import Client, Listing
-from koordlet.kube.config import Config
+from koordlet.kube.config import ClientConfig
 from koordlet.kube.errors import (
     ApiError,
     BadRequest,
@@ -21,7 +21,7 @@ from koordlet.kube.errors import (
     Unauthorized,
 )
 from koordlet.kube.events import EventRecorder
-from koordlet.kube.informer import Informer, ObjectInformer
+from koordlet.kube.informer import Informer, InformerSettings, ObjectInformer
 from koordlet.kube.leader import LeaderElector, LeadershipLost
 from koordlet.kube.patch import PatchKind, merge_diff, pointer
 from koordlet.kube.workqueue import QueueClosed, WorkQueue
@@ -30,7 +30,7 @@ __all__ = [
     "ApiError",
     "BadRequest",
     "Client",
-    "Config",
+    "ClientConfig",
     "ConfigError",
     "Conflict",
     "ConnectionFailed",
@@ -38,6 +38,7 @@ __all__ = [
     "Forbidden",
     "Gone",
     "Informer",
+    "InformerSettings",
     "Invalid",
     "KubeError",
     "LeaderElector",

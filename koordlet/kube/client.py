@@ -1,12 +1,12 @@
 """Typed verbs of the Kubernetes API: structs in, structs out, bytes decoded by msgspec.
 
-    async with Client(Config.load()) as client:
+    async with Client(ClientConfig.load()) as client:
         node = await client.get(Node, "n1")
         pods = await client.list(Pod, field_selector={"spec.nodeName": "n1"})
         await client.patch(Node, "n1", body={"metadata": {"labels": {"a": "b"}}})
 
-There is no PUT of a decoded object on purpose: structs here are trimmed, and a PUT would delete what they leave
-out. Everything that writes an existing object is a patch of named fields.
+There is no PUT of a decoded object on purpose: the structs are trimmed, and a PUT would delete the fields that they
+omit. Existing objects are only written by patches of named fields.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from koordlet.api.encoding import wire
 from koordlet.api.meta import DeleteOptions, Preconditions
 from koordlet.api.registry import Resource
 from koordlet.app.clock import SYSTEM_CLOCK, Clock
-from koordlet.kube.config import Config
-from koordlet.kube.decode import Object, ObjectDecoder, RawList, resource_of
+from koordlet.kube.config import ClientConfig
+from koordlet.kube.decode import KubeObject, ObjectDecoder, RawList, resource_of
 from koordlet.kube.errors import Gone, NotFound
 from koordlet.kube.patch import PatchKind
 from koordlet.kube.selectors import Selector, field_query, label_query
 from koordlet.kube.transport import Transport
 
-T = TypeVar("T", bound=Object)
+T = TypeVar("T", bound=KubeObject)
 _S = TypeVar("_S", bound=msgspec.Struct)
 
-PAGE = 500
-"""Objects a page: what client-go asks for, and small enough to decode without holding up the loop."""
+PAGE_SIZE = 500
+"""Objects per page: client-go's value, and small enough to decode without blocking the loop for long."""
 
 
 class Listing(list[T]):
-    """A list of objects that remembers the resourceVersion it is a snapshot of."""
+    """A list of objects with the resourceVersion of the snapshot."""
 
     def __init__(self, items: Sequence[T] = (), resource_version: str = "") -> None:
         super().__init__(items)
@@ -50,7 +50,7 @@ class Client:
 
     def __init__(
         self,
-        config: Config,
+        config: ClientConfig,
         *,
         clock: Clock = SYSTEM_CLOCK,
         registry: CollectorRegistry | None = None,
@@ -91,10 +91,10 @@ class Client:
         *,
         label_selector: Selector = None,
         field_selector: str | Mapping[str, str] | None = None,
-        limit: int = PAGE,
+        limit: int = PAGE_SIZE,
         resource: Resource | type | None = None,
     ) -> Listing[T]:
-        """All objects, fetched in pages of `limit` (0: in one). Raises WireError when one is malformed."""
+        """All objects, fetched in pages of `limit` (0: no pages). Raises WireError if one is malformed."""
         r = resource_of(type, resource)
         decoder = ObjectDecoder(type, r)
         items: Listing[T] = Listing()
@@ -115,16 +115,17 @@ class Client:
         *,
         label_selector: Selector = None,
         field_selector: str | Mapping[str, str] | None = None,
-        limit: int = PAGE,
+        limit: int = PAGE_SIZE,
     ) -> AsyncGenerator[RawList | None, None]:
         """The pages of one consistent list, items undecoded.
 
-        When the continue token expires half-way the list begins anew without paging; a None in the stream says
-        so: forget what came before it.
+        If the continue token expires in between, the list starts again without paging; this yields None first, and the
+        caller must drop the pages before it.
         """
         path = resource.path(namespace)
         base = _params(labelSelector=label_query(label_selector), fieldSelector=field_query(field_selector))
-        token, paged = "", limit > 0
+        token = ""
+        paged = limit > 0
         while True:
             params = dict(base)
             if paged:
@@ -136,7 +137,8 @@ class Client:
             except Gone:
                 if not token:
                     raise
-                token, paged = "", False
+                token = ""
+                paged = False
                 yield None
                 continue
             page: RawList = wire.json_decoder(RawList).decode(body, where=f"{resource.kind} list")
@@ -154,7 +156,7 @@ class Client:
         field_manager: str | None = None,
         dry_run: bool = False,
     ) -> _S:
-        """Create; what the server made of it. Raises Conflict (`already_exists`), Invalid."""
+        """Create; returns the stored object. Raises Conflict (`already_exists`), Invalid."""
         kind = type(obj)
         r = resource_of(kind, resource)
         if r.namespaced:
@@ -183,16 +185,16 @@ class Client:
         resource: Resource | type | None = None,
         repeatable: bool = False,
     ) -> T:
-        """Patch; the object afterwards. Put metadata.resourceVersion into a merge patch to make it conditional.
+        """Patch; returns the patched object. A merge patch with metadata.resourceVersion is conditional.
 
-        APPLY fills in apiVersion, kind and name, and needs `field_manager`. `repeatable`: doing it twice is the same
-        as once, which is always so of APPLY. Raises NotFound, Conflict, Invalid.
+        APPLY fills in apiVersion, kind and name, and needs `field_manager`. `repeatable`: the request is idempotent,
+        which APPLY always is. Raises NotFound, Conflict, Invalid.
         """
         r = resource_of(type, resource)
         if kind is PatchKind.APPLY:
             if not field_manager:
                 raise ValueError("server-side apply needs a field manager")
-            body = _applied(body, r, name, namespace)
+            body = _apply_body(body, r, name, namespace)
         answer = await self.transport.request(
             "PATCH",
             r.path(namespace, name, subresource),
@@ -218,10 +220,10 @@ class Client:
         field_manager: str | None = None,
         resource: Resource | type | None = None,
     ) -> T:
-        """Merge `status` (the fields owned, null to delete one) into the object's status.
+        """Merge `status` (owned fields; null deletes one) into the object's status.
 
-        Goes to the status subresource where the kind has one. With `resource_version` it fails with Conflict
-        when the object has changed since.
+        Uses the status subresource if the kind has one. With `resource_version` it raises Conflict if the object has
+        changed since.
         """
         r = resource_of(type, resource)
         body: dict[str, Any] = {"status": wire.to_builtins(status)}
@@ -246,9 +248,8 @@ class Client:
         resource: Resource | type | None = None,
         repeatable: bool = False,
     ) -> bool:
-        """Delete; False when it was not there and `missing_ok`. With `uid` only that incarnation is deleted.
-
-        `repeatable`: try again when an answer is lost; the second one may be NotFound then."""
+        """Delete; with `missing_ok` returns False if the object does not exist. With `uid` only the object with this
+        UID is deleted. `repeatable`: retry after a lost answer; the second answer may be NotFound then."""
         r = resource_of(type, resource)
         options = _delete_options(grace_seconds, propagation, uid, resource_version)
         try:
@@ -270,7 +271,7 @@ class Client:
         uid: str | None = None,
         dry_run: bool = False,
     ) -> None:
-        """Ask for a pod's eviction (policy/v1). Raises TooManyRequests when a disruption budget forbids it now."""
+        """Evict a pod (policy/v1). Raises TooManyRequests if a disruption budget does not allow it now."""
         options = _delete_options(grace_seconds, None, uid, None)
         if dry_run:
             options.dry_run = ["All"]
@@ -294,7 +295,7 @@ class Client:
         accept: str = "application/json",
         repeatable: bool | None = None,
     ) -> bytes:
-        """Any request; `body` is bytes as they are, or something to encode as JSON. Raises ApiError."""
+        """Any request; `body` is bytes, or an object to encode as JSON. Raises ApiError."""
         data = body if body is None or isinstance(body, bytes) else wire.encode(body)
         return await self.transport.request(
             method, path, params=params, body=data, content_type=content_type, accept=accept, repeatable=repeatable
@@ -318,7 +319,7 @@ def _delete_options(
     )
 
 
-def _applied(body: object, r: Resource, name: str, namespace: str | None) -> dict[str, Any]:
+def _apply_body(body: object, r: Resource, name: str, namespace: str | None) -> dict[str, Any]:
     plain = wire.to_builtins(body)
     if not isinstance(plain, dict):
         raise TypeError("server-side apply takes an object")

@@ -1,9 +1,9 @@
-"""Where the API server is and how to talk to it.
+"""Configuration of API clients: address of the API server, credentials, limits.
 
-Looked for in this order: the path given (a flag), KUBECONFIG (several files merge, the first to define a name
-wins), the service account of the pod, ~/.kube/config. Understood in a kubeconfig: server, certificate authority
-(file or data), insecure-skip-tls-verify, tls-server-name, proxy-url, client certificates, token, tokenFile,
-user name and password, exec plug-ins. The long-removed auth-provider plug-ins are refused by name.
+Searched in this order: an explicit path (a flag), KUBECONFIG (several files are merged, the first definition of a name
+has precedence), the service account of the pod, ~/.kube/config. Supported in a kubeconfig: server, certificate
+authority (file or data), insecure-skip-tls-verify, tls-server-name, proxy-url, client certificates, token, tokenFile,
+user name and password, exec plug-ins. The auth-provider plug-ins, which Kubernetes removed, are an error.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
 @dataclass(frozen=True)
-class Config:
-    """Everything a `Client` needs. qps <= 0 means no limit; times in seconds."""
+class ClientConfig:
+    """Configuration of a `Client`. qps <= 0 means no limit; times in seconds."""
 
     server: str
     ssl: ssl.SSLContext | None = None
@@ -41,7 +41,7 @@ class Config:
     qps: float = 20.0
     burst: int = 30
     timeout: float = 30.0
-    """For one whole request other than a watch."""
+    """For one complete request other than a watch."""
 
     @classmethod
     def load(
@@ -55,8 +55,8 @@ class Config:
         timeout: float = 30.0,
         environ: Mapping[str, str] = os.environ,
         service_account: Path = SERVICE_ACCOUNT,
-    ) -> Config:
-        """Find and read the configuration; ConfigError says what is missing or wrong and where."""
+    ) -> ClientConfig:
+        """Find and read the configuration. Raises ConfigError."""
         common: dict[str, Any] = {"qps": qps, "burst": burst, "timeout": timeout}
         if user_agent is not None:
             common["user_agent"] = user_agent
@@ -73,8 +73,9 @@ class Config:
         raise ConfigError(f"no API server configured: no --kubeconfig, no KUBECONFIG, not in a pod, no {home}")
 
     @classmethod
-    def _in_cluster(cls, environ: Mapping[str, str], directory: Path, common: dict[str, Any]) -> Config:
-        host, port = environ["KUBERNETES_SERVICE_HOST"], environ.get("KUBERNETES_SERVICE_PORT", "443")
+    def _in_cluster(cls, environ: Mapping[str, str], directory: Path, common: dict[str, Any]) -> ClientConfig:
+        host = environ["KUBERNETES_SERVICE_HOST"]
+        port = environ.get("KUBERNETES_SERVICE_PORT", "443")
         namespace = directory / "namespace"
         return cls(
             server=f"https://{f'[{host}]' if ':' in host else host}:{port}",
@@ -87,14 +88,14 @@ class Config:
     @classmethod
     def _from_files(
         cls, paths: list[Path], context: str | None, environ: Mapping[str, str], common: dict[str, Any]
-    ) -> Config:
-        merged = _merge(paths)
+    ) -> ClientConfig:
+        merged = _MergedKubeconfig(paths)
         name = context or merged.current
         if not name:
             raise ConfigError(f"{merged.source}: current-context is not set")
-        chosen = merged.find("contexts", name, "context")
-        cluster = merged.find("clusters", str(chosen.value.get("cluster", "")), "cluster")
-        user_name = chosen.value.get("user")
+        selected = merged.find("contexts", name, "context")
+        cluster = merged.find("clusters", str(selected.value.get("cluster", "")), "cluster")
+        user_name = selected.value.get("user")
         user = merged.find("users", str(user_name), "user") if user_name else _Entry("", {}, Path())
         server = str(cluster.value.get("server") or "").rstrip("/")
         parts = urlsplit(server)
@@ -110,12 +111,12 @@ class Config:
             if certificate and key:
                 load_client_cert(tls, certificate, key, user.where)
             elif certificate or key:
-                raise ConfigError(f"{user.where}: client-certificate and client-key are needed together")
+                raise ConfigError(f"{user.where}: client-certificate and client-key must be set together")
         return cls(
             server=server,
             ssl=tls,
             credentials=_credentials(user, tls),
-            namespace=str(chosen.value.get("namespace") or "default"),
+            namespace=str(selected.value.get("namespace") or "default"),
             server_hostname=cluster.value.get("tls-server-name") or None,
             proxy=cluster.value.get("proxy-url") or _proxy_of_environment(parts.scheme, parts.netloc, environ),
             **common,
@@ -124,14 +125,14 @@ class Config:
 
 @dataclass(frozen=True)
 class _Entry:
-    """A cluster, user or context, with where it stands and what relative paths are relative to."""
+    """A cluster, user or context, with its location for messages and the base directory of relative paths."""
 
     where: str
     value: Mapping[str, Any]
     directory: Path
 
     def content(self, key: str) -> bytes | None:
-        """The bytes of `<key>-data` (base64) or of the file named by `<key>`; None when neither is there."""
+        """The bytes of `<key>-data` (base64) or of the file named by `<key>`; None if neither is set."""
         if data := self.value.get(f"{key}-data"):
             try:
                 return base64.b64decode(str(data), validate=True)
@@ -142,19 +143,19 @@ class _Entry:
         return None
 
 
-class _merge:  # noqa: N801 - reads as the verb it is at its one call
-    """Kubeconfig files laid over each other: the first file to define a name or the current context wins."""
+class _MergedKubeconfig:
+    """Merged kubeconfig files: the first definition of a name, or of the current context, has precedence."""
 
     def __init__(self, paths: list[Path]) -> None:
-        import yaml  # 1 MB that nobody in a pod needs
+        import yaml  # 1 MB that processes in pods do not need
 
         self.source = os.pathsep.join(map(str, paths))
         self.current = ""
         self._entries: dict[tuple[str, str], _Entry] = {}
-        found = [path for path in paths if path.exists()]
-        if not found:
+        existing = [path for path in paths if path.exists()]
+        if not existing:
             raise ConfigError(f"kubeconfig {self.source} does not exist")
-        for path in found:
+        for path in existing:
             try:
                 content = yaml.safe_load(_read(path, "kubeconfig")) or {}
             except yaml.YAMLError as error:
@@ -173,10 +174,10 @@ class _merge:  # noqa: N801 - reads as the verb it is at its one call
                         raise ConfigError(f"{where} is not a mapping")
                     self._entries.setdefault((section, name), _Entry(where, value, path.parent))
 
-    def find(self, section: str, name: str, what: str) -> _Entry:
+    def find(self, section: str, name: str, title: str) -> _Entry:
         entry = self._entries.get((section, name))
         if entry is None:
-            raise ConfigError(f'{self.source}: there is no {what} named "{name}"')
+            raise ConfigError(f'{self.source}: there is no {title} named "{name}"')
         return entry
 
 
@@ -199,7 +200,7 @@ def _credentials(user: _Entry, tls: ssl.SSLContext | None) -> Credentials:
 
 
 def _proxy_of_environment(scheme: str, netloc: str, environ: Mapping[str, str]) -> str | None:
-    """What https_proxy and no_proxy say of the server, as Go's client does."""
+    """The proxy according to https_proxy and no_proxy, as in Go's client."""
     proxies = {k[: -len("_proxy")].lower(): v for k, v in environ.items() if k.lower().endswith("_proxy") and v}
     proxy = proxies.get(scheme)
     if not proxy or urllib.request.proxy_bypass_environment(netloc, proxies):  # type: ignore[attr-defined]

@@ -1,7 +1,7 @@
-"""Who we are to the API server: bearer tokens that rotate, basic auth, exec plug-ins.
+"""Authentication to the API server: rotating bearer tokens, basic auth, exec plug-ins.
 
-A credential is asked for its headers before every request and told when the server answered 401, so that a
-rotated service-account token or an expired plug-in token costs one request and not a restart.
+`headers` is called before each request and `invalidate` after a 401, so that a rotated service-account token or an
+expired plug-in token fails one request and does not need a restart.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from koordlet.app.clock import SYSTEM_CLOCK, Clock
 from koordlet.kube.errors import ConfigError
 from koordlet.kube.tls import load_client_cert
 
-_REREAD_SECONDS = 60.0  # kubelet rotates projected tokens at 80 % of their life; a minute is what client-go uses
-_EXPIRY_MARGIN = 60.0
+_REREAD_PERIOD_S = 60.0
+"""client-go's value; the kubelet rotates projected tokens after 80 % of their lifetime."""
+_EXPIRY_MARGIN_S = 60.0
 
 
 class Credentials(Protocol):
@@ -28,12 +29,12 @@ class Credentials(Protocol):
 
     async def headers(self) -> Mapping[str, str]: ...
     def invalidate(self) -> bool:
-        """The server answered 401; True when asking again may give something better."""
+        """Call after a 401; returns whether the next `headers` may return other credentials."""
         ...
 
 
 class Anonymous:
-    """No credentials, or a client certificate that TLS already presented."""
+    """No credentials, or a client certificate, which TLS presents."""
 
     async def headers(self) -> Mapping[str, str]:
         return {}
@@ -43,7 +44,7 @@ class Anonymous:
 
 
 class Fixed:
-    """A token or a user name and password that never change."""
+    """A constant token, or user name and password."""
 
     def __init__(self, authorization: str) -> None:
         self._headers = {"Authorization": authorization}
@@ -64,7 +65,7 @@ class Fixed:
 
 
 class TokenFile:
-    """A bearer token in a file that somebody rotates; read anew every minute and after a 401."""
+    """A bearer token in a file that is rotated; read again every minute and after a 401."""
 
     def __init__(self, path: Path, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._path = path
@@ -74,7 +75,7 @@ class TokenFile:
 
     async def headers(self) -> Mapping[str, str]:
         now = self._clock.monotonic()
-        if self._read_at is None or now - self._read_at >= _REREAD_SECONDS:
+        if self._read_at is None or now - self._read_at >= _REREAD_PERIOD_S:
             self._read(now)
         return {"Authorization": f"Bearer {self._token}"}
 
@@ -86,13 +87,14 @@ class TokenFile:
         try:
             token = self._path.read_text(encoding="ascii").strip()
         except (OSError, UnicodeDecodeError) as error:
-            if self._token:  # mid-rotation: the old token is better than none, and is tried again in a minute
+            if self._token:  # the file is being rotated: keep the old token and read again in a minute
                 self._read_at = now
                 return
             raise ConfigError(f"cannot read token file {self._path}: {error}") from error
         if not token:
             raise ConfigError(f"token file {self._path} is empty")
-        self._token, self._read_at = token, now
+        self._token = token
+        self._read_at = now
 
 
 class ExecPlugin:
@@ -107,8 +109,8 @@ class ExecPlugin:
         self._expires: float | None = None
 
     async def headers(self) -> Mapping[str, str]:
-        async with self._lock:  # one run of the plug-in, however many requests wait for it
-            expired = self._expires is not None and self._clock.now() >= self._expires - _EXPIRY_MARGIN
+        async with self._lock:  # concurrent requests share one run of the plug-in
+            expired = self._expires is not None and self._clock.now() >= self._expires - _EXPIRY_MARGIN_S
             if self._headers is None or expired:
                 self._headers = await self._run()
             return self._headers
@@ -118,7 +120,7 @@ class ExecPlugin:
         return True
 
     async def _run(self) -> Mapping[str, str]:
-        # Imported here: the package costs 20 MB and a third of a second, and few kubeconfigs need it.
+        # Imported here because the package needs 20 MB and a third of a second, and few kubeconfigs use it.
         from kubernetes.aio.config.config_exception import ConfigException
         from kubernetes.aio.config.exec_provider import ExecProvider
         from kubernetes.aio.config.kube_config import ConfigNode
@@ -128,14 +130,15 @@ class ExecPlugin:
         except (ConfigException, OSError) as error:
             raise ConfigError(f"exec plug-in {self._spec.get('command')}: {error}") from error
         self._expires = _expiry(status.get("expirationTimestamp"))
-        certificate, key = status.get("clientCertificateData"), status.get("clientKeyData")
+        certificate = status.get("clientCertificateData")
+        key = status.get("clientKeyData")
         if certificate and key and self._context is not None:
             load_client_cert(self._context, certificate.encode(), key.encode(), "exec plug-in")
         if token := status.get("token"):
             return {"Authorization": f"Bearer {token}"}
         if certificate and key:
             return {}
-        raise ConfigError(f"exec plug-in {self._spec.get('command')} gave neither token nor client certificate")
+        raise ConfigError(f"exec plug-in {self._spec.get('command')} returned neither a token nor a client certificate")
 
 
 def _expiry(text: str | None) -> float | None:

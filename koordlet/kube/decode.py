@@ -1,4 +1,4 @@
-"""From bytes of the API server to structs, one object at a time, so that one bad object spoils nothing else."""
+"""Decodes objects of the API server one at a time, so that one malformed object does not affect others."""
 
 from __future__ import annotations
 
@@ -12,38 +12,38 @@ from koordlet.api.meta import ListMeta, ObjectMeta
 from koordlet.api.registry import Resource, resource_for
 
 
-class Object(Protocol):
-    """Any API object: a struct, perhaps trimmed, with at least name, namespace, uid and resourceVersion."""
+class KubeObject(Protocol):
+    """Any API object: a struct, possibly trimmed, with at least name, namespace, uid and resourceVersion."""
 
     metadata: ObjectMeta
 
 
-T = TypeVar("T", bound=Object)
+T = TypeVar("T", bound=KubeObject)
 
 
 class OnlyMeta(Struct):
-    """What even an object of the wrong shape should have."""
+    """The part that an otherwise malformed object should have."""
 
     metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
 
 
 class RawList(Struct):
-    """A list whose items stay bytes. Go writes null for an empty one."""
+    """A list with undecoded items. Go encodes an empty list as null."""
 
     metadata: ListMeta = msgspec.field(default_factory=ListMeta)
     items: list[msgspec.Raw] | None = None
 
 
 def resource_of(type_: type, resource: Resource | type | None = None) -> Resource:
-    """The resource to ask for: `resource` itself, the one of that type, or the one of `type_`.
+    """The resource: `resource` itself, the one of that type, or the one of `type_`.
 
-    A trimmed struct is no kind of its own: `client.list(PodLite, resource=Pod)`. Raises KeyError.
+    A trimmed struct has no resource: `client.list(PodLite, resource=Pod)`. Raises KeyError.
     """
     return resource if isinstance(resource, Resource) else resource_for(resource or type_)
 
 
 def where_of(resource: Resource, namespace: str | None = None, name: str | None = None) -> str:
-    """How errors name an object: `Pod default/web-0`."""
+    """The name of an object in errors: `Pod default/web-0`."""
     return f"{resource.kind} {'/'.join(part for part in (namespace, name) if part)}".rstrip()
 
 
@@ -65,9 +65,9 @@ class ObjectDecoder(Generic[T]):
 
 
 def decode_meta(raw: bytes | msgspec.Raw) -> ObjectMeta | None:
-    """The metadata of an object that may be malformed elsewhere; None when even that can't be read."""
+    """The metadata of an object that may be malformed elsewhere; None if it cannot be decoded."""
     try:
-        found: OnlyMeta = wire.json_decoder(OnlyMeta).decode(bytes(raw))
+        decoded: OnlyMeta = wire.json_decoder(OnlyMeta).decode(bytes(raw))
     except wire.WireError:
         return None
-    return found.metadata
+    return decoded.metadata

@@ -1,7 +1,7 @@
-"""What can go wrong between us and the API server, as types that callers can tell apart.
+"""Errors of API access, as types that callers can distinguish.
 
-`ApiError` is an answer of the server (a meta/v1 Status or bare HTTP); `ConnectionFailed` means there was no
-usable answer; `ConfigError` that there is nothing to connect to. Secrets never appear in messages.
+`ApiError` is an answer of the server (a meta/v1 Status or plain HTTP); `ConnectionFailed` means that there was no
+usable answer; `ConfigError` that the configuration is missing or invalid. Messages never contain secrets.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from koordlet.api.encoding import wire
 from koordlet.api.meta import Status, StatusCause
 
 VERSION_TOO_LARGE = "ResourceVersionTooLarge"
-"""Cause of a Status: the server has not come as far as the resourceVersion that was asked for."""
+"""Cause of a Status: the requested resourceVersion is newer than the server's."""
 
 
 class KubeError(Exception):
-    """Base of everything this package raises."""
+    """Base class of this package's errors."""
 
 
 class ConfigError(KubeError):
-    """A kubeconfig or in-cluster environment that can't be used; names file and field."""
+    """An invalid kubeconfig or in-cluster environment; names file and field."""
 
 
 class ConnectionFailed(KubeError):
@@ -30,11 +30,11 @@ class ConnectionFailed(KubeError):
 
 
 class ApiError(KubeError):
-    """The API server refused.
+    """The API server answered with an error.
 
-    status: HTTP code. reason: machine-readable word of the Status (`NotFound`, `Expired`, …) or "".
-    message: the server's text. retry_after: seconds the server asks to wait, or None.
-    details: the whole Status when there was one.
+    status: HTTP code. reason: machine-readable reason of the Status (`NotFound`, `Expired`, …) or "".
+    message: the server's text. retry_after: seconds to wait according to the server, or None.
+    details: the whole Status, if there was one.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class ApiError(KubeError):
         self.details = details
 
     def has_cause(self, reason: str) -> bool:
-        """Whether the Status names `reason` among its causes."""
+        """Whether the Status has a cause with this reason."""
         return any(cause.reason == reason for cause in self._causes)
 
     @property
@@ -68,7 +68,7 @@ class BadRequest(ApiError):
 
 
 class Unauthorized(ApiError):
-    """401: the credentials are not (or no longer) accepted."""
+    """401: the credentials are not, or no longer, valid."""
 
 
 class Forbidden(ApiError):
@@ -76,11 +76,11 @@ class Forbidden(ApiError):
 
 
 class NotFound(ApiError):
-    """404: the object or the whole resource is not there."""
+    """404: the object or the resource does not exist."""
 
 
 class Conflict(ApiError):
-    """409: changed meanwhile, exists already, or a field owned by somebody else (server-side apply)."""
+    """409: changed meanwhile, already exists, or a field is owned by another manager (server-side apply)."""
 
     @property
     def already_exists(self) -> bool:
@@ -88,11 +88,11 @@ class Conflict(ApiError):
 
 
 class Gone(ApiError):
-    """410: the resourceVersion or continue token is too old; list anew."""
+    """410: the resourceVersion or continue token is too old; list again."""
 
 
 class Invalid(ApiError):
-    """422: the object breaks its schema; `fields` names where."""
+    """422: the object violates its schema; `fields` lists the invalid fields."""
 
     @property
     def fields(self) -> list[str]:
@@ -120,7 +120,7 @@ _KINDS: dict[int, type[ApiError]] = {
 
 
 def from_status(status: Status, *, code: int = 0, retry_after: float | None = None, request: str = "") -> ApiError:
-    """The error for a Status object; `code` is the HTTP code when it came as a response."""
+    """The error for a Status object; `code` is the HTTP code if it was a response."""
     code = code or status.code or 500
     if retry_after is None and status.details is not None and status.details.retry_after_seconds:
         retry_after = float(status.details.retry_after_seconds)
@@ -129,11 +129,11 @@ def from_status(status: Status, *, code: int = 0, retry_after: float | None = No
 
 
 def from_response(code: int, headers: Mapping[str, str], body: bytes, *, now: float, request: str = "") -> ApiError:
-    """The error for an HTTP response that is not a success. `now`: wall time, for Retry-After dates."""
+    """The error for an unsuccessful HTTP response. `now`: wall time, for Retry-After dates."""
     retry_after = parse_retry_after(headers.get("Retry-After"), now)
     try:
         status: Status = wire.decode(body, Status)
-    except wire.WireError:  # a proxy's page, plain text, or nothing: keep what a person can read of it
+    except wire.WireError:  # a proxy's page, plain text or an empty body: keep the readable part
         status = Status()
     if status.kind != "Status" or not (status.message or status.reason):
         text = body[:200].decode("utf-8", "replace").strip()
@@ -142,7 +142,7 @@ def from_response(code: int, headers: Mapping[str, str], body: bytes, *, now: fl
 
 
 def parse_retry_after(value: str | None, now: float) -> float | None:
-    """Seconds of a Retry-After header (a number or an HTTP date); None when absent or malformed."""
+    """Seconds of a Retry-After header (a number or an HTTP date); None if absent or malformed."""
     if not value:
         return None
     if value.isdecimal():

@@ -1,11 +1,11 @@
-"""Kubernetes Events (core/v1) that never block who reports and never flood the server.
+"""Kubernetes Events (core/v1) that never block the caller and never flood the server.
 
-`event()` only notes; background tasks send, all events of one object by the same one, in order. The same event again
-becomes a higher count on the same object; more than ten messages of one kind in ten minutes become one "(combined from
-similar events)"; per source and object at most 25 in a burst and one every five minutes after that; what does not fit a
-bounded queue is dropped, counted, and told once the queue takes events again. Numbers are client-go's, so
-`kubectl describe` shows what its users expect. An event about a
-cluster-scoped object lives in the namespace `default`.
+`event()` only queues; background tasks send, all events of one object in order by the same task. A repeated event
+increases the count of the existing one. More than ten messages of one kind in ten minutes become one "(combined from
+similar events)". Per source and object at most 25 events are sent in a burst, then one every five minutes. Events that
+do not fit into the bounded queue are dropped, counted, and logged once the queue accepts events again. The limits are
+client-go's, so `kubectl describe` shows what users expect. Events of cluster-scoped objects are in the namespace
+`default`.
 """
 
 from __future__ import annotations
@@ -23,24 +23,28 @@ from koordlet.api.meta import ObjectMeta, ObjectReference
 from koordlet.api.registry import resource_for
 from koordlet.app.logging import get_logger
 from koordlet.kube.client import Client
-from koordlet.kube.decode import Object
+from koordlet.kube.decode import KubeObject
 from koordlet.kube.errors import ApiError, Conflict, KubeError, NotFound
 from koordlet.kube.metrics import EventMetrics
 from koordlet.kube.ratelimit import TokenBucket
 
 log = get_logger(__name__)
 
-NORMAL, WARNING = "Normal", "Warning"
-_QUEUE = 1000
-_CACHE = 4096
-_SIMILAR_MAX, _SIMILAR_SECONDS = 10, 600.0
-_SPAM_BURST, _SPAM_QPS = 25, 1 / 300
-_MESSAGE_MAX = 1024  # characters; the API refuses longer notes
+NORMAL = "Normal"
+WARNING = "Warning"
+_MAX_QUEUED = 1000
+_MAX_CACHED = 4096
+_MAX_SIMILAR = 10
+_SIMILAR_WINDOW_S = 600.0
+_SPAM_BURST = 25
+_SPAM_QPS = 1 / 300
+_MAX_MESSAGE_CHARS = 1024
+"""The API server rejects longer messages."""
 _V = TypeVar("_V")
 
 
 class _Cache(Generic[_V]):
-    """A bounded dict that forgets what was used least recently."""
+    """A bounded dict that evicts the least recently used entry."""
 
     def __init__(self, make: Callable[[], _V]) -> None:
         self._make = make
@@ -51,7 +55,7 @@ class _Cache(Generic[_V]):
         if value is None:
             value = self._make()
         self._items[key] = value
-        if len(self._items) > _CACHE:
+        if len(self._items) > _MAX_CACHED:
             self._items.popitem(last=False)
         return value
 
@@ -66,7 +70,7 @@ class _Similar:
 
 @dataclass
 class _Sent:
-    """What the server has of an event; `name` is "" until the first is written."""
+    """The event on the server; `name` is empty until it is created."""
 
     name: str = ""
     count: int = 0
@@ -83,21 +87,23 @@ class _Report:
 
 
 class _Sender:
-    """What one task has to send."""
+    """The queue of one sending task."""
 
     def __init__(self) -> None:
         self.reports: deque[_Report] = deque()
         self.wake = asyncio.Event()
 
 
-def reference(obj: Object | ObjectReference) -> ObjectReference:
-    """The reference to an object; kind and apiVersion from the object or else from its type."""
+def reference(obj: KubeObject | ObjectReference) -> ObjectReference:
+    """The reference to an object, with kind and apiVersion of the object or of its type."""
     if isinstance(obj, ObjectReference):
         return obj
-    kind, version = getattr(obj, "kind", ""), getattr(obj, "api_version", "")
+    kind = getattr(obj, "kind", "")
+    version = getattr(obj, "api_version", "")
     if not kind or not version:
         resource = resource_for(type(obj))
-        kind, version = resource.kind, resource.api_version
+        kind = resource.kind
+        version = resource.api_version
     meta = obj.metadata
     return ObjectReference(
         api_version=version,
@@ -110,17 +116,19 @@ def reference(obj: Object | ObjectReference) -> ObjectReference:
 
 
 class EventRecorder:
-    """A service for `Runner`; events noted before `start` wait for it, those left at `stop` get one last chance."""
+    """A service for `Runner`. Events recorded before `start` are sent after it; `stop` sends the remaining events."""
 
     def __init__(
-        self, client: Client, component: str, host: str = "", *, queue: int = _QUEUE, senders: int = 1
+        self, client: Client, component: str, host: str = "", *, queue: int = _MAX_QUEUED, senders: int = 1
     ) -> None:
-        """`queue`: events that may wait to be sent; `senders`: tasks that send them, each its share of the objects."""
+        """`queue`: maximum number of waiting events; `senders`: sending tasks, each for a part of the objects."""
         self.name = "events"
         self._client = client
         self._clock = client.clock
         self._source = EventSource(component=component, host=host)
-        self._limit, self._waiting, self._dropped = queue, 0, 0
+        self._limit = queue
+        self._waiting = 0
+        self._dropped = 0
         self._senders = [_Sender() for _ in range(senders)]
         self._tasks: list[asyncio.Task[None]] = []
         self._similar: _Cache[_Similar] = _Cache(_Similar)
@@ -136,8 +144,9 @@ class EventRecorder:
             ]
 
     async def stop(self) -> None:
-        """Send what is noted, within two seconds, and end."""
-        tasks, self._tasks = self._tasks, []
+        """Send waiting events for at most two seconds, then stop."""
+        tasks = self._tasks
+        self._tasks = []
         if not tasks:
             return
         try:
@@ -150,8 +159,8 @@ class EventRecorder:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def event(self, about: Object | ObjectReference, type: str, reason: str, message: str) -> None:
-        """Report; returns at once. `type` is NORMAL or WARNING, `reason` a CamelCase word."""
+    def event(self, about: KubeObject | ObjectReference, type: str, reason: str, message: str) -> None:
+        """Queue an event; returns at once. `type` is NORMAL or WARNING, `reason` a CamelCase word."""
         ref = reference(about)
         of_object = (ref.kind, ref.namespace, ref.name, ref.uid)
         if not self._spam.get(of_object).try_take():
@@ -163,26 +172,27 @@ class EventRecorder:
             self._dropped += 1
             return
         if self._dropped:
-            log.warning("Events were dropped: too many waited to be sent", dropped=self._dropped, limit=self._limit)
+            log.warning("Events were dropped because the queue was full", dropped=self._dropped, limit=self._limit)
             self._dropped = 0
         self._waiting += 1
         sender = self._senders[hash(of_object) % len(self._senders)]
-        sender.reports.append(_Report(ref, type, reason, message[:_MESSAGE_MAX], self._clock.now(), combined))
+        sender.reports.append(_Report(ref, type, reason, message[:_MAX_MESSAGE_CHARS], self._clock.now(), combined))
         sender.wake.set()
 
-    def normal(self, about: Object | ObjectReference, reason: str, message: str) -> None:
+    def normal(self, about: KubeObject | ObjectReference, reason: str, message: str) -> None:
         self.event(about, NORMAL, reason, message)
 
-    def warning(self, about: Object | ObjectReference, reason: str, message: str) -> None:
+    def warning(self, about: KubeObject | ObjectReference, reason: str, message: str) -> None:
         self.event(about, WARNING, reason, message)
 
     def _is_similar(self, key: tuple[str, ...], message: str) -> bool:
-        """Whether there have been so many messages of this kind lately that they are told as one."""
-        similar, now = self._similar.get(key), self._clock.monotonic()
-        if now - similar.last > _SIMILAR_SECONDS:
+        """Whether there were so many different messages of this kind recently that they are combined."""
+        similar = self._similar.get(key)
+        now = self._clock.monotonic()
+        if now - similar.last > _SIMILAR_WINDOW_S:
             similar.messages.clear()
         similar.last = now
-        if len(similar.messages) < _SIMILAR_MAX:
+        if len(similar.messages) < _MAX_SIMILAR:
             similar.messages.add(message)
             return False
         return message not in similar.messages
@@ -195,10 +205,10 @@ class EventRecorder:
                 report = sender.reports[0]
                 try:
                     await self._send(report)
-                except (ApiError, wire.WireError) as error:  # for good: no permission, a message that is not text, …
+                except (ApiError, wire.WireError) as error:  # permanent: no permission, a message that is not text, …
                     self._metrics.events.labels("failed").inc()
-                    log.warning("Event refused", reason=report.reason, object=report.about.name, err=error)
-                except KubeError as error:  # the server is away: it stays the next to be sent
+                    log.warning("Event rejected", reason=report.reason, object=report.about.name, err=error)
+                except KubeError as error:  # the server is unreachable: the event stays first in the queue
                     self._metrics.events.labels("failed").inc()
                     log.debug("Event not sent yet", reason=report.reason, err=error)
                     await self._clock.sleep(10.0)
@@ -207,7 +217,8 @@ class EventRecorder:
                 self._waiting -= 1
 
     async def _send(self, report: _Report) -> None:
-        ref, source = report.about, self._source
+        ref = report.about
+        source = self._source
         text = "" if report.combined else report.message
         key = (ref.kind, ref.namespace, ref.name, ref.uid, report.type, report.reason, text)
         sent = self._sent.get(key)
@@ -221,7 +232,7 @@ class EventRecorder:
                 sent.count += 1
                 self._metrics.events.labels("merged").inc()
                 return
-            except NotFound:  # the server forgets events after an hour; begin anew
+            except NotFound:  # the server deletes events after an hour; create a new one
                 sent.name = ""
         name = f"{ref.name}.{int(report.at * 1e9):x}"
         event = Event(
@@ -244,5 +255,6 @@ class EventRecorder:
                 raise
             event.metadata.name = f"{name}x{self._waiting:x}"  # two events of one object within a nanosecond tick
             await self._client.create(event, namespace=namespace)
-        sent.name, sent.count = event.metadata.name, 1
+        sent.name = event.metadata.name
+        sent.count = 1
         self._metrics.events.labels("sent").inc()

@@ -6,10 +6,10 @@
 
 The store follows the server through dropped connections (resume at the last resourceVersion), expired versions
 (410: list again, the difference becomes events), refused requests (back-off with jitter) and silence. While the
-server is away the last known state stays readable. Handlers are plain functions called in order, one event at a
-time; they see the store already changed, should only note the key (see `WorkQueue`), and one that raises is logged
-and counted and stops nobody. An object that does not decode is counted, logged and otherwise as it was: the last
-good version stays. Memory is what `type` keeps: pass a trimmed struct type with `resource=`, and `trim` for the rest.
+server is unreachable the last known state stays readable. Handlers are plain functions called in order, one event at a
+time. They see the changed store and should only add the key to a queue (see `WorkQueue`). A handler that raises is
+logged and counted, and the next handlers are called. An object that cannot be decoded is counted and logged, and the
+last valid version stays. Memory use depends on `type`: pass a trimmed struct type with `resource=`, and `trim`.
 """
 
 from __future__ import annotations
@@ -26,21 +26,36 @@ from koordlet.api.registry import Resource
 from koordlet.app.logging import get_logger
 from koordlet.app.loopslice import yield_to_loop
 from koordlet.app.periodic import Periodic
-from koordlet.kube.client import PAGE, Client
-from koordlet.kube.decode import Object, ObjectDecoder, decode_meta, resource_of, where_of
+from koordlet.kube.client import PAGE_SIZE, Client
+from koordlet.kube.decode import KubeObject, ObjectDecoder, decode_meta, resource_of, where_of
 from koordlet.kube.errors import VERSION_TOO_LARGE, ApiError, ConnectionFailed, Gone, KubeError
 from koordlet.kube.metrics import InformerMetrics
-from koordlet.kube.ratelimit import Backoff
+from koordlet.kube.ratelimit import ExponentialBackoff
 from koordlet.kube.selectors import Selector, by_name
-from koordlet.kube.store import IndexFn, Store
-from koordlet.kube.watch import IDLE_SECONDS, WatchEvent, watch
+from koordlet.kube.store import IndexFn, InformerStore
+from koordlet.kube.watch import IDLE_TIMEOUT_S, WatchEvent, watch
 
 log = get_logger(__name__)
-T = TypeVar("T", bound=Object)
+T = TypeVar("T", bound=KubeObject)
 
-_BATCH = 100  # objects decoded or handed out between two turns of the loop: a few milliseconds
-_HEALTHY_SECONDS = 5.0  # a watch that lived this long, or brought something, ends a streak of failures
-_WATCH_SECONDS = (240, 480)  # the server is asked to end the stream at random in here, as client-go does
+_BATCH = 100
+"""Objects decoded or delivered between two yields to the loop: a few milliseconds."""
+_HEALTHY_AFTER_S = 5.0
+"""A watch that lasted this long, or delivered an event, resets the back-off."""
+_WATCH_DURATION_S = (240, 480)
+"""The server is requested to end the stream after a random time in this range, as in client-go."""
+
+
+@dataclass(frozen=True, slots=True)
+class InformerSettings:
+    """How an informer lists and watches."""
+
+    page_size: int = PAGE_SIZE
+    """Objects per page of a list; 0: no pages."""
+    idle_timeout_s: float = IDLE_TIMEOUT_S
+    """A watch that delivers nothing for this long is restarted."""
+    resync_period_s: float | None = None
+    """Call the update handlers for all objects this often; None: never."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +66,7 @@ class _Handler(Generic[T]):
 
 
 class Informer(Generic[T]):
-    """See the module text. A service for `Runner`: `start` returns at once, wait for `synced` where needed."""
+    """See the module's docstring. A service for `Runner`: `start` returns at once, wait for `synced` where needed."""
 
     def __init__(
         self,
@@ -65,10 +80,7 @@ class Informer(Generic[T]):
         indexes: Mapping[str, IndexFn[T]] | None = None,
         resource: Resource | type | None = None,
         name: str | None = None,
-        resync_seconds: float | None = None,
-        page: int = PAGE,
-        idle_seconds: float = IDLE_SECONDS,
-        rng: random.Random | None = None,
+        settings: InformerSettings = InformerSettings(),
     ) -> None:
         self._client = client
         self._type = type
@@ -77,31 +89,33 @@ class Informer(Generic[T]):
         self._fields = field_selector
         self._labels = label_selector
         self._trim = trim
-        self._page = page
-        self._idle = idle_seconds
-        self._rng = rng or random.Random()
+        self._settings = settings
         self._decoder: ObjectDecoder[T] = ObjectDecoder(type, self._resource)
         self.name = name or self._resource.plural
-        self.store: Store[T] = Store(indexes)
+        self.store: InformerStore[T] = InformerStore(indexes)
         self.synced = asyncio.Event()
         """Set once the first complete list is in the store and its handlers have run."""
         self.last_contact: float | None = None
-        """Monotonic time of the last sign of life of the server."""
+        """Monotonic time of the server's last answer or event."""
         self.problem: str | None = "not synced yet"
-        """Why the copy is not being kept current just now; None while a watch runs. Fits `Health.check`."""
+        """Why the copy is not up to date; None while a watch runs. Fits `HealthChecks.check`."""
         self.undecoded: dict[str, str] = {}
-        """Objects whose latest version is malformed, by key, and why: the store has an older one, or none."""
+        """Key -> error of objects whose latest version is malformed; the store has an older version or none."""
         self._handlers: list[_Handler[T]] = []
         self._version: str | None = None
         self._task: asyncio.Task[None] | None = None
         self._metrics = InformerMetrics.of(client.registry)
-        self._backoff = Backoff(0.8, 30.0, rng=self._rng)
+        self._backoff = ExponentialBackoff(0.8, 30.0)
         self._resync: Periodic | None = None
-        if resync_seconds:
+        if settings.resync_period_s:
             self._resync = Periodic(
-                f"resync:{self.name}", resync_seconds, self._resync_all, immediate=False, clock=client.clock,
+                f"resync:{self.name}",
+                settings.resync_period_s,
+                self._resync_all,
+                immediate=False,
+                clock=client.clock,
                 registry=client.registry,
-            )  # fmt: skip
+            )
 
     async def start(self) -> None:
         if self._task is None:
@@ -113,7 +127,8 @@ class Informer(Generic[T]):
         """End the watch; the store stays readable."""
         if self._resync is not None:
             await self._resync.stop()
-        task, self._task = self._task, None
+        task = self._task
+        self._task = None
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
@@ -125,17 +140,17 @@ class Informer(Generic[T]):
         on_update: Callable[[T, T], object] | None = None,
         on_delete: Callable[[T], object] | None = None,
     ) -> None:
-        """Have events told: added(new), updated(old, new), deleted(last known).
+        """Call these functions for events: on_add(new), on_update(old, new), on_delete(last known).
 
-        Objects already in the store are told as added at once, so the time of registration does not matter.
+        `on_add` is called at once for objects already in the store, so the time of registration does not matter.
         """
         handler = _Handler(on_add, on_update, on_delete)
         self._handlers.append(handler)
         for obj in self.store.list():
-            self._tell(handler.on_add, obj)
+            self._call(handler.on_add, obj)
 
     def get(self, key: str) -> T | None:
-        """The object `namespace/name` (`name` when cluster-scoped). Shared: don't change it."""
+        """The object `namespace/name` (`name` if cluster-scoped). It is shared and must not be modified."""
         return self.store.get(key)
 
     def list(self) -> list[T]:
@@ -147,15 +162,16 @@ class Informer(Generic[T]):
     async def _run(self) -> None:
         while True:
             clock = self._client.clock
-            begun, delay = clock.monotonic(), 0.0
+            started_at = clock.monotonic()
+            delay = 0.0
             try:
                 if self._version is None:
                     await self._list()
                 await self._watch()
-                if clock.monotonic() - begun < 1.0:  # a server that hangs up at once must not be called in a loop
+                if clock.monotonic() - started_at < 1.0:  # no busy loop if the server closes the stream at once
                     delay = self._backoff.next()
             except Gone as error:
-                # The ordinary fate of an old version: list again, at once unless it keeps happening.
+                # The version is too old, which is normal: list again, without delay unless it repeats.
                 first = self._version is not None and self._backoff.failures == 0
                 delay = 0.0 if first else self._backoff.next()
                 self._backoff.failures = max(1, self._backoff.failures)
@@ -163,17 +179,19 @@ class Informer(Generic[T]):
                 self._failed("gone", error, delay)
             except ApiError as error:
                 if error.has_cause(VERSION_TOO_LARGE):
-                    self._version = None  # the server lost history that we have seen: waiting for it heals nothing
+                    self._version = None  # the server lost history; waiting would not bring the version back
                 delay = max(self._backoff.next(), min(error.retry_after or 0.0, 60.0))
                 self._failed(str(error.status), error, delay)
             except ConnectionFailed as error:
                 delay = self._backoff.next()
                 self._failed("connection", error, delay)
             except (KubeError, wire.WireError) as error:
-                self._version, delay = None, self._backoff.next()
+                self._version = None
+                delay = self._backoff.next()
                 self._failed("malformed", error, delay)
             except Exception as error:
-                self._version, delay = None, self._backoff.next()
+                self._version = None
+                delay = self._backoff.next()
                 log.exception("Informer failed, listing again", informer=self.name, err=error)
                 self._failed("internal", error, delay)
             await clock.sleep(delay)
@@ -184,28 +202,32 @@ class Informer(Generic[T]):
         failures = self._backoff.failures
         if reason == "gone":
             log.info("Informer lists again", informer=self.name, err=error)
-        elif failures & (failures - 1) == 0:  # streaks are told at 1, 2, 4, 8 … failures
+        elif failures & (failures - 1) == 0:  # logs failures 1, 2, 4, 8 … of a series
             log.warning(
                 "Informer lost the server", informer=self.name, failures=failures, retry=round(delay, 1), err=error
             )
 
-    def _contact(self) -> None:
-        """The server spoke."""
+    def _on_contact(self) -> None:
+        """Record an answer or event of the server."""
         self.last_contact = self._client.clock.monotonic()
         self._metrics.last_event.labels(self.name).set(self._client.clock.now())
 
-    def _opened(self) -> None:
-        """A watch runs; whether it is any good (see `_backoff`) only its events or its age will tell."""
+    def _on_open(self) -> None:
+        """The server accepted the watch. The back-off is reset later, by its first event or its age."""
         self.problem = None
-        self._contact()
+        self._on_contact()
 
     async def _list(self) -> None:
         self._metrics.relists.labels(self.name).inc()
-        fresh: dict[str, T | None] = {}  # None: there, but malformed
+        fresh: dict[str, T | None] = {}  # None: the object exists but is malformed
         version = ""
         pages = self._client.pages(
-            self._resource, self._namespace, label_selector=self._labels, field_selector=self._fields, limit=self._page
-        )  # fmt: skip
+            self._resource,
+            self._namespace,
+            label_selector=self._labels,
+            field_selector=self._fields,
+            limit=self._settings.page_size,
+        )
         async with aclosing(pages):
             async for page in pages:
                 if page is None:
@@ -224,11 +246,11 @@ class Informer(Generic[T]):
                     await self._pause(count)
         await self._replace(fresh)
         self._version = version
-        self._contact()
+        self._on_contact()
         self.synced.set()
 
     async def _replace(self, fresh: Mapping[str, T | None]) -> None:
-        """Make the store what the list says, as events."""
+        """Make the store equal to the list and deliver the differences as events."""
         for key in sorted({*self.store.keys(), *self.undecoded} - fresh.keys()):
             self._delete(key)
         for count, (key, obj) in enumerate(fresh.items()):
@@ -238,14 +260,14 @@ class Informer(Generic[T]):
         self._metrics.objects.labels(self.name).set(len(self.store))
 
     async def _pause(self, count: int) -> None:
-        """Between two objects of a list: the first list is waited for, later ones come while others have work."""
+        """Between two objects of a list. Start-up waits for the first list; later lists share the loop."""
         if self.synced.is_set():
             await yield_to_loop()
         elif count % _BATCH == _BATCH - 1:
             await asyncio.sleep(0)
 
     async def _watch(self) -> None:
-        begun = self._client.clock.monotonic()
+        started_at = self._client.clock.monotonic()
         stream = watch(
             self._client,
             self._type,
@@ -254,19 +276,19 @@ class Informer(Generic[T]):
             resource_version=self._version or "",
             label_selector=self._labels,
             field_selector=self._fields,
-            server_seconds=self._rng.randint(*_WATCH_SECONDS),
-            idle_seconds=self._idle,
-            on_open=self._opened,
+            server_seconds=random.randint(*_WATCH_DURATION_S),
+            idle_timeout_s=self._settings.idle_timeout_s,
+            on_open=self._on_open,
         )
         try:
             async with aclosing(stream):
                 async for event in stream:
                     self._apply(event)
                     self._backoff.reset()
-                    self._contact()
+                    self._on_contact()
                     await yield_to_loop()
         finally:
-            if self._client.clock.monotonic() - begun >= _HEALTHY_SECONDS:
+            if self._client.clock.monotonic() - started_at >= _HEALTHY_AFTER_S:
                 self._backoff.reset()
 
     def _apply(self, event: WatchEvent[T]) -> None:
@@ -286,10 +308,10 @@ class Informer(Generic[T]):
         self.undecoded.pop(key, None)
         old = self.store.get(key)
         if old is not None and "" != old.metadata.uid != obj.metadata.uid:
-            self._delete(key)  # another object of the same name: whoever follows the old one must hear of its end
+            self._delete(key)  # another object of the same name: handlers must get the deletion of the old one
             old = None
         if old is not None and old.metadata.resource_version == obj.metadata.resource_version != "":
-            return  # a list after a resumed watch: seen already
+            return  # already known, for example a list after a watch
         try:
             new = self._trim(obj) if self._trim is not None else obj
             self.store.put(key, new)
@@ -299,21 +321,21 @@ class Informer(Generic[T]):
             return
         for handler in self._handlers:
             if old is None:
-                self._tell(handler.on_add, new)
+                self._call(handler.on_add, new)
             else:
-                self._tell(handler.on_update, old, new)
+                self._call(handler.on_update, old, new)
 
     def _delete(self, key: str, last: T | None = None) -> None:
         self.undecoded.pop(key, None)
         old = self.store.pop(key)
         if old is None:
             return
-        # With `trim` the final state would have another shape than handlers are used to: they get the last kept one.
-        gone = last if last is not None and self._trim is None else old
+        # With `trim` the final state has fields that handlers do not expect: they get the last stored object.
+        deleted = last if last is not None and self._trim is None else old
         for handler in self._handlers:
-            self._tell(handler.on_delete, gone)
+            self._call(handler.on_delete, deleted)
 
-    def _tell(self, fn: Callable[..., object] | None, *objects: T) -> None:
+    def _call(self, fn: Callable[..., object] | None, *objects: T) -> None:
         if fn is None:
             return
         try:
@@ -326,14 +348,14 @@ class Informer(Generic[T]):
         if key:
             self.undecoded[key] = str(error)
         self._metrics.decode_errors.labels(self.name).inc()
-        log.error("Malformed object left as it was", informer=self.name, err=error)
+        log.error("Malformed object, keeping the last valid version", informer=self.name, err=error)
 
     async def _resync_all(self) -> None:
-        """Tell every object as updated to itself, for handlers that missed or failed something."""
+        """Call the update handlers with each object as old and new, to repair what they missed or failed."""
         for count, obj in enumerate(self.store.list()):
-            if self.store.get(obj.metadata.key) is obj:  # else told of, or gone, while others had their turn
+            if self.store.get(obj.metadata.key) is obj:  # else it was updated or deleted meanwhile
                 for handler in self._handlers:
-                    self._tell(handler.on_update, obj, obj)
+                    self._call(handler.on_update, obj, obj)
             await self._pause(count)
 
 
@@ -348,21 +370,19 @@ class ObjectInformer(Informer[T]):
         namespace: str | None = None,
         *,
         resource: Resource | None = None,
-        **options: object,
+        name: str | None = None,
     ) -> None:
-        super().__init__(
-            client, type, namespace, field_selector=by_name(object_name), resource=resource, **options  # type: ignore[arg-type]
-        )  # fmt: skip
+        super().__init__(client, type, namespace, field_selector=by_name(object_name), resource=resource, name=name)
         self.object_name = object_name
         self._key = f"{namespace}/{object_name}" if namespace else object_name
         self.title = where_of(self._resource, namespace, object_name)
 
     @property
     def malformed(self) -> str:
-        """Why the latest version could not be read; empty when it could."""
+        """Why the latest version cannot be decoded; empty if it can."""
         return self.undecoded.get(self._key, "")
 
     @property
     def object(self) -> T | None:
-        """The object as last seen; None when it does not exist (or is not known yet: see `synced`)."""
+        """The last known version; None if the object does not exist or is not known yet (see `synced`)."""
         return self.store.get(self._key)

@@ -1,9 +1,9 @@
 """Leader election over coordination.k8s.io/v1 Leases, with client-go's rules.
 
-The holder renews every `retry_period`; when it has not managed to for `renew_deadline` it stops leading, before
-`lease_duration` lets anybody else begin. Others never compare clocks with the holder: they watch whether the lease
-*changes*, and take it once it has not for its duration as measured by their own monotonic clock, so skewed or
-jumping wall clocks do no harm. Two candidates that write at once are told apart by resourceVersion.
+The holder renews the lease every `retry_period`. If renewals fail for `renew_deadline` it stops leading, before
+`lease_duration` allows another candidate to start. Candidates never compare clocks with the holder: they take the lease
+once it has not changed for its duration, measured by their own monotonic clock, so skewed or jumping wall clocks have
+no effect. Of two concurrent writes one fails because of its resourceVersion.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _RETRY_JITTER = 1.2
 
 
 class LeadershipLost(Exception):
-    """The lease could not be renewed in time, or somebody else holds it."""
+    """The lease was not renewed in time, or another candidate holds it."""
 
 
 class LeaderElector:
-    """One candidate for one lease. `run(lead)` campaigns, leads while the lease holds, and releases it."""
+    """One candidate for one lease. `run(lead)` acquires the lease, runs `lead` while it holds it, and releases it."""
 
     def __init__(
         self,
@@ -56,15 +56,21 @@ class LeaderElector:
             raise ValueError("need lease_duration > renew_deadline > 1.2 x retry_period")
         if not identity:
             raise ValueError("a candidate needs an identity")
-        self.namespace, self.name, self.identity = namespace, name, identity
+        self.namespace = namespace
+        self.name = name
+        self.identity = identity
         self._client = client
         self._clock: Clock = client.clock
-        self._duration, self._deadline, self._retry = lease_duration, renew_deadline, retry_period
-        self._on_started, self._on_lost, self._on_new_leader = on_started, on_lost, on_new_leader
+        self._duration = lease_duration
+        self._deadline = renew_deadline
+        self._retry = retry_period
+        self._on_started = on_started
+        self._on_lost = on_lost
+        self._on_new_leader = on_new_leader
         self._rng = rng or random.Random()
         self._lease: Lease | None = None
         self._observed_at = 0.0
-        self._renewed_at = 0.0  # when the last successful attempt began: nobody else counts from earlier
+        self._renewed_at = 0.0  # start of the last successful renewal, which no other candidate observed earlier
         self._reported = ""
         self.is_leader = False
         metrics = LeaderMetrics.of(registry if registry is not None else client.registry)
@@ -75,19 +81,19 @@ class LeaderElector:
 
     @property
     def leader(self) -> str:
-        """Who holds the lease as last observed; "" when nobody does."""
+        """The last observed holder of the lease; empty if there is none."""
         return (self._lease.spec.holder_identity or "") if self._lease is not None else ""
 
     @property
     def unrenewed(self) -> float:
-        """Seconds since the lease was last taken or renewed; 0 while somebody else leads."""
+        """Seconds since the lease was last acquired or renewed; 0 while this candidate does not lead."""
         return self._clock.monotonic() - self._renewed_at if self.is_leader else 0.0
 
     async def run(self, lead: Callable[[], Coroutine[Any, Any, R]]) -> R:
-        """Wait to be leader, then run `lead()` beside the renewals; its result.
+        """Acquire the lease, run `lead()` while renewing it, and return the result.
 
-        When the lease is lost `lead` is cancelled, `on_lost` called and LeadershipLost raised. When `lead` ends or
-        this is cancelled the lease is released, so that the next candidate need not wait.
+        If the lease is lost, `lead` is cancelled, `on_lost` called and LeadershipLost raised. If `lead` ends or this is
+        cancelled, the lease is released, so that the next candidate does not have to wait.
         """
         await self._acquire()
         self._set_leader(True)
@@ -104,7 +110,7 @@ class LeaderElector:
             if work.done():
                 return work.result()
             lost = True
-            raise LeadershipLost(f"lease {self.namespace}/{self.name} is not ours any more") from renew.exception()
+            raise LeadershipLost(f"lease {self.namespace}/{self.name} was lost") from renew.exception()
         finally:
             tasks = [task for task in (work, renew) if task is not None]
             for task in tasks:
@@ -118,7 +124,7 @@ class LeaderElector:
 
     async def _acquire(self) -> None:
         while not await self._try():
-            # Stretched at random, so that candidates don't write in step.
+            # Random jitter, so that candidates do not write at the same time.
             await self._clock.sleep(self._retry * (1 + (_RETRY_JITTER - 1) * self._rng.random()))
 
     async def _renew_until_lost(self) -> None:
@@ -131,25 +137,25 @@ class LeaderElector:
                     while not await self._try():
                         self._m_failures.inc()
                         if self.leader not in ("", self.identity):
-                            return  # somebody else took it: no use waiting out the deadline
+                            return  # another candidate took it
                         await self._clock.sleep(self._retry)
             except TimeoutError:
                 log.error("Lease not renewed in time", lease=f"{self.namespace}/{self.name}")
                 return
 
     async def _try(self) -> bool:
-        """One attempt to take or renew the lease; False when it is not ours afterwards."""
-        begun = self._clock.monotonic()
+        """One attempt to acquire or renew the lease; returns whether this candidate holds it."""
+        started_at = self._clock.monotonic()
         try:
-            ours = await self._try_once()
-        except Conflict:  # somebody wrote between our read and our write: look again next time
+            held = await self._try_once()
+        except Conflict:  # another client wrote between the read and the write: read again in the next attempt
             return False
         except (KubeError, WireError) as error:
             log.warning("Lease attempt failed", lease=f"{self.namespace}/{self.name}", err=error)
             return False
-        if ours:
-            self._renewed_at = begun
-        return ours
+        if held:
+            self._renewed_at = started_at
+        return held
 
     async def _try_once(self) -> bool:
         try:
@@ -176,7 +182,7 @@ class LeaderElector:
         return True
 
     async def _write(self, spec: dict[str, Any]) -> None:
-        """Patch the lease on condition that it is still as last seen. Raises Conflict."""
+        """Patch the lease if it is unchanged since it was last observed. Raises Conflict."""
         assert self._lease is not None
         version = self._lease.metadata.resource_version
         body = {"metadata": {"resourceVersion": version}, "spec": spec}
@@ -190,15 +196,15 @@ class LeaderElector:
                 spec = {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": str(self._now())}
                 try:
                     await self._write(spec)
-                except Conflict:  # a renewal that was under way when we were stopped got through
+                except Conflict:  # a renewal that was in progress at the stop succeeded
                     self._observe(await self._client.get(Lease, self.name, self.namespace))
                     if self.leader == self.identity:
                         await self._write(spec)
-        except (KubeError, TimeoutError) as error:  # the next candidate waits out the duration instead
+        except (KubeError, TimeoutError) as error:  # the next candidate waits for the duration
             log.warning("Lease not released", lease=f"{self.namespace}/{self.name}", err=error)
 
     def _observe(self, lease: Lease) -> None:
-        """Remember the lease; when it changed, also that it changed now."""
+        """Store the lease; if it changed, also the time of the change."""
         if self._lease is None or lease.spec != self._lease.spec:
             self._observed_at = self._clock.monotonic()
         self._lease = lease

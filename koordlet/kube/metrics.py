@@ -8,7 +8,7 @@ from koordlet.app.metrics import MetricSet
 
 
 class ClientMetrics(MetricSet):
-    """Requests by verb and outcome; `code` is the HTTP code or `error` when there was no answer."""
+    """Requests by verb and outcome; `code` is the HTTP code, or `error` without an answer."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.requests = Counter(
@@ -21,36 +21,36 @@ class ClientMetrics(MetricSet):
             registry=registry,
         )
         self.throttled = Counter(
-            "koord_kube_throttled_seconds_total", "Time spent waiting for our own rate limit.", registry=registry
+            "koord_kube_throttled_seconds_total", "Time spent waiting for the client's rate limit.", registry=registry
         )
-        self.retries = Counter("koord_kube_retries_total", "Requests sent again.", ["verb"], registry=registry)
+        self.retries = Counter("koord_kube_retries_total", "Retried requests.", ["verb"], registry=registry)
 
 
 class InformerMetrics(MetricSet):
     """State and traffic of each informer, by its name."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        one = ["informer"]
-        self.objects = Gauge("koord_informer_objects", "Objects in the store.", one, registry=registry)
+        label = ["informer"]
+        self.objects = Gauge("koord_informer_objects", "Objects in the store.", label, registry=registry)
         self.events = Counter(
-            "koord_informer_events_total", "Watch events received.", [*one, "type"], registry=registry
+            "koord_informer_events_total", "Watch events received.", [*label, "type"], registry=registry
         )
         self.relists = Counter(
-            "koord_informer_relists_total", "Complete lists, the first included.", one, registry=registry
+            "koord_informer_relists_total", "Complete lists, including the first.", label, registry=registry
         )
         self.watch_errors = Counter(
-            "koord_informer_watch_errors_total", "Lists and watches that failed.", [*one, "reason"], registry=registry
+            "koord_informer_watch_errors_total", "Lists and watches that failed.", [*label, "reason"], registry=registry
         )
         self.handler_errors = Counter(
-            "koord_informer_handler_errors_total", "Handlers that raised.", one, registry=registry
+            "koord_informer_handler_errors_total", "Handlers that raised.", label, registry=registry
         )
         self.decode_errors = Counter(
-            "koord_informer_decode_errors_total", "Objects that could not be decoded.", one, registry=registry
+            "koord_informer_decode_errors_total", "Objects that could not be decoded.", label, registry=registry
         )
         self.last_event = Gauge(
             "koord_informer_last_event_timestamp_seconds",
-            "Unix time of the last sign of life: list, event or bookmark.",
-            one,
+            "Unix time of the last list, event or bookmark.",
+            label,
             registry=registry,
         )
 
@@ -59,17 +59,17 @@ class QueueMetrics(MetricSet):
     """Work queues, by name."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        one = ["queue"]
-        self.depth = Gauge("koord_workqueue_depth", "Items ready to be worked on.", one, registry=registry)
-        self.adds = Counter("koord_workqueue_adds_total", "Items added.", one, registry=registry)
+        label = ["queue"]
+        self.depth = Gauge("koord_workqueue_depth", "Items ready to be processed.", label, registry=registry)
+        self.adds = Counter("koord_workqueue_adds_total", "Items added.", label, registry=registry)
         self.retries = Counter(
-            "koord_workqueue_retries_total", "Items added again after failure.", one, registry=registry
+            "koord_workqueue_retries_total", "Items added again after failure.", label, registry=registry
         )
         self.latency = Histogram(
-            "koord_workqueue_queue_duration_seconds", "Time from ready to taken.", one, registry=registry
+            "koord_workqueue_queue_duration_seconds", "Time that items wait in the queue.", label, registry=registry
         )
         self.work = Histogram(
-            "koord_workqueue_work_duration_seconds", "Time from taken to done.", one, registry=registry
+            "koord_workqueue_work_duration_seconds", "Time to process an item.", label, registry=registry
         )
 
 
@@ -79,7 +79,7 @@ class EventMetrics(MetricSet):
     def __init__(self, registry: CollectorRegistry) -> None:
         self.events = Counter(
             "koord_events_total",
-            "Events by what became of them: sent, merged, filtered, dropped, failed.",
+            "Events by outcome: sent, merged, filtered, dropped, failed.",
             ["outcome"],
             registry=registry,
         )
@@ -89,11 +89,11 @@ class LeaderMetrics(MetricSet):
     """Leader election, by lease."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        one = ["lease"]
-        self.is_leader = Gauge("koord_leader", "1 while this process leads.", one, registry=registry)
+        label = ["lease"]
+        self.is_leader = Gauge("koord_leader", "1 while this process is the leader.", label, registry=registry)
         self.transitions = Counter(
-            "koord_leader_changes_total", "Changes of leader that were observed.", one, registry=registry
+            "koord_leader_changes_total", "Observed changes of the leader.", label, registry=registry
         )
         self.renew_failures = Counter(
-            "koord_leader_renew_failures_total", "Attempts to renew that failed.", one, registry=registry
+            "koord_leader_renew_failures_total", "Failed attempts to renew the lease.", label, registry=registry
         )

@@ -1,6 +1,7 @@
-"""Patch bodies: kinds, merge patches of exactly what changed, JSON pointers.
+"""Patch bodies: content types, minimal merge patches, JSON pointers.
 
-Every write of ours is a patch on the fields we own, so that fields we don't know survive (design §3.4).
+The project's components write only patches of the fields that they own, so that unknown fields are kept
+(docs/decisions.md).
 """
 
 from __future__ import annotations
@@ -24,14 +25,15 @@ class PatchKind(enum.Enum):
 
 
 def merge_diff(old: object, new: object) -> dict[str, Any]:
-    """The smallest JSON merge patch (RFC 7386) that turns `old` into `new`; {} when they are equal.
+    """The minimal JSON merge patch (RFC 7386) that changes `old` into `new`; {} if they are equal.
 
-    Both are objects as dicts or wire structs that hold only the fields the caller owns: a key in `old` but not in
-    `new` becomes null, that is, it is deleted. Lists are replaced whole, as merge patches do. For fields owned
-    inside a bigger object, compare the two parts and wrap the result (`{"status": merge_diff(a, b)}`).
-    Raises ValueError when `new` holds a null inside a map, which a merge patch can't express.
+    Both are dicts or wire structs that contain only fields owned by the caller: a key in `old` but not in `new`
+    becomes null, which deletes it. Lists are replaced as a whole, as merge patches do. For owned fields of a larger
+    object, compare the parts and wrap the result (`{"status": merge_diff(a, b)}`).
+    Raises ValueError if `new` has a null inside a map, which a merge patch cannot express.
     """
-    before, after = _plain(old), _plain(new)
+    before = _plain(old)
+    after = _plain(new)
     if not isinstance(before, Mapping) or not isinstance(after, Mapping):
         raise TypeError("merge_diff compares objects")
     return _diff(before, after, "")
@@ -54,7 +56,7 @@ def _diff(old: Mapping[str, Any], new: Mapping[str, Any], path: str) -> dict[str
 
 
 def _checked(value: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """A map that is set whole: its nulls would silently be dropped by the server, so they are refused."""
+    """A map that is set as a whole. The server would silently drop its nulls, so they raise ValueError."""
     for key, item in value.items():
         if item is None:
             raise ValueError(f"{path}{key}: a merge patch can delete a field but not set it to null")
@@ -64,7 +66,7 @@ def _checked(value: Mapping[str, Any], path: str) -> dict[str, Any]:
 
 
 def _same(a: Any, b: Any) -> bool:
-    """Equality of JSON values; unlike Python's, true is not 1."""
+    """Equality of JSON values; unlike in Python, true is not equal to 1."""
     if isinstance(a, bool) != isinstance(b, bool):
         return False
     if isinstance(a, list) and isinstance(b, list):

@@ -1,4 +1,4 @@
-"""Token buckets and back-off: how fast we may go, and how long to stay away after failures."""
+"""Token buckets for rate limits, and exponential back-off after failures."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from koordlet.app.clock import SYSTEM_CLOCK, Clock
 
 
 class TokenBucket:
-    """`qps` tokens a second, at most `burst` saved up; qps <= 0 means no limit.
+    """`qps` tokens per second, at most `burst` accumulated; qps <= 0 means no limit.
 
-    Waiters reserve in the order they come and sleep exactly until their token exists, so the bucket is fair and
-    needs no queue. The level may be negative: that is the debt of those who still sleep.
+    Waiters reserve tokens in order of arrival and sleep until their token exists, so the bucket is fair without a
+    queue. The level may be negative: these tokens are reserved by sleeping waiters.
     """
 
     def __init__(self, qps: float, burst: float, *, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -30,7 +30,7 @@ class TokenBucket:
         return max(0.0, -self._tokens / self._qps)
 
     def try_take(self) -> bool:
-        """Take a token if there is one now."""
+        """Take a token if one is available now."""
         if self._qps <= 0:
             return True
         self._refill()
@@ -40,7 +40,7 @@ class TokenBucket:
         return True
 
     async def acquire(self) -> float:
-        """Wait for a token; the seconds waited. A cancelled wait gives its token back."""
+        """Wait for a token; returns the seconds waited. A cancelled wait returns its token."""
         delay = self.reserve()
         if delay > 0:
             try:
@@ -56,10 +56,10 @@ class TokenBucket:
         self._at = now
 
 
-class Backoff:
-    """Growing, jittered delays: base, base*factor, … up to `maximum`, each stretched by up to `jitter` of itself.
+class ExponentialBackoff:
+    """Growing delays with jitter: base, base*factor, … up to `maximum`, each extended by up to `jitter` of itself.
 
-    The jitter is what keeps a thousand nodes from coming back to a restarted API server in step.
+    The jitter prevents a thousand nodes from reconnecting to a restarted API server at the same time.
     """
 
     def __init__(
@@ -71,13 +71,16 @@ class Backoff:
         jitter: float = 1.0,
         rng: random.Random | None = None,
     ) -> None:
-        self._base, self._maximum, self._factor, self._jitter = base, maximum, factor, jitter
+        self._base = base
+        self._maximum = maximum
+        self._factor = factor
+        self._jitter = jitter
         self._rng = rng or random.Random()
         self.failures = 0
 
     def next(self) -> float:
-        """The delay after one more failure, in seconds."""
-        # The exponent is bounded so that a week of failures does not overflow a float.
+        """Count a failure and return the delay in seconds."""
+        # The exponent is bounded so that a long series of failures does not overflow a float.
         delay = min(self._maximum, self._base * self._factor ** min(self.failures, 60))
         self.failures += 1
         return delay * (1 + self._jitter * self._rng.random())

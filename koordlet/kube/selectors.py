@@ -10,7 +10,7 @@ Selector = str | Mapping[str, str] | LabelSelector | None
 
 
 def label_query(selector: Selector) -> str | None:
-    """`a=b,c in (d,e),!f`; None for an empty selector. Strings pass unchanged."""
+    """`a=b,c in (d,e),!f`; None for an empty selector. Strings are returned unchanged."""
     if selector is None or isinstance(selector, str):
         return selector or None
     if isinstance(selector, Mapping):
@@ -30,7 +30,7 @@ def label_query(selector: Selector) -> str | None:
 
 
 def field_query(selector: str | Mapping[str, str] | None) -> str | None:
-    """`spec.nodeName=n1,status.phase!=Failed`; a key that ends in `!` means not equal. Strings pass unchanged."""
+    """`spec.nodeName=n1,status.phase!=Failed`; a key that ends in `!` means not equal. Strings stay unchanged."""
     if selector is None or isinstance(selector, str):
         return selector or None
     return ",".join(f"{key}={_escape(value)}" for key, value in sorted(selector.items())) or None
@@ -42,5 +42,5 @@ def by_name(name: str) -> str:
 
 
 def _escape(value: str) -> str:
-    """Field selectors escape their own punctuation with a backslash."""
+    """Escape a value: field selectors escape their punctuation with a backslash."""
     return value.replace("\\", "\\\\").replace(",", "\\,").replace("=", "\\=")

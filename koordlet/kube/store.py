@@ -1,4 +1,4 @@
-"""The objects of an informer by key, with indexes that are kept by the store itself."""
+"""The objects of an informer by key, with indexes that the store maintains."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ T = TypeVar("T")
 IndexFn = Callable[[T], Iterable[str]]
 
 
-class Store(Generic[T]):
+class InformerStore(Generic[T]):
     """A dict of objects plus value -> keys maps.
 
-    What an object was filed under is remembered, so that it is found again for removal even if somebody changed
-    the object in between. All methods are synchronous: within one loop every reader sees whole states.
+    The index values of each object are stored, so that its index entries are found for removal even if the object was
+    modified. All methods are synchronous: readers in the same loop see consistent states.
     """
 
     def __init__(self, indexes: Mapping[str, IndexFn[T]] | None = None) -> None:
         self._objects: dict[str, T] = {}
         self._functions = dict(indexes or {})
         self._indexes: dict[str, dict[str, dict[str, None]]] = {name: {} for name in self._functions}
-        self._filed: dict[str, dict[str, tuple[str, ...]]] = {}
+        self._index_values: dict[str, dict[str, tuple[str, ...]]] = {}
 
     def __len__(self) -> int:
         return len(self._objects)
@@ -41,28 +41,28 @@ class Store(Generic[T]):
         return list(self._objects.values())
 
     def by_index(self, name: str, value: str) -> Sequence[T]:
-        """The objects filed under `value`, in order of arrival. KeyError for an unknown index."""
+        """The objects with this index value, in order of insertion. KeyError for an unknown index."""
         return [self._objects[key] for key in self._indexes[name].get(value, ())]
 
     def put(self, key: str, obj: T) -> T | None:
-        """File `obj`; what stood there before. When an index function raises, nothing has changed."""
-        filed = {name: tuple(fn(obj)) for name, fn in self._functions.items()}
+        """Store `obj`; returns the object it replaces. If an index function raises, nothing changes."""
+        values_by_index = {name: tuple(fn(obj)) for name, fn in self._functions.items()}
         old = self._objects.get(key)
-        self._unfile(key)
+        self._unindex(key)
         self._objects[key] = obj
-        self._filed[key] = filed
-        for name, values in filed.items():
+        self._index_values[key] = values_by_index
+        for name, values in values_by_index.items():
             for value in values:
                 self._indexes[name].setdefault(value, {})[key] = None
         return old
 
     def pop(self, key: str) -> T | None:
-        """Remove; what stood there."""
-        self._unfile(key)
+        """Remove and return the object."""
+        self._unindex(key)
         return self._objects.pop(key, None)
 
-    def _unfile(self, key: str) -> None:
-        for name, values in self._filed.pop(key, {}).items():
+    def _unindex(self, key: str) -> None:
+        for name, values in self._index_values.pop(key, {}).items():
             index = self._indexes[name]
             for value in values:
                 keys = index.get(value)

@@ -1,4 +1,4 @@
-"""TLS contexts for API clients, from PEM in memory or files; private keys never touch a disk of ours."""
+"""TLS contexts for API clients, from PEM in memory or files; private keys are never written to disk."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from koordlet.kube.errors import ConfigError
 
 
 def client_context(*, ca: bytes | None, insecure: bool) -> ssl.SSLContext:
-    """A client context that trusts `ca` (PEM), or the system's authorities when None."""
+    """A client context that trusts `ca` (PEM); None: the system's CAs."""
     try:
         context = ssl.create_default_context(cadata=ca.decode("ascii") if ca else None)
     except (ssl.SSLError, UnicodeDecodeError) as error:
         raise ConfigError(f"certificate-authority: not a PEM certificate: {error}") from error
-    # Python 3.13 turns this on; clusters whose CA lacks a key usage extension are still about.
+    # Python 3.13 sets this flag by default; some clusters' CAs lack the key usage extension that it requires.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     if insecure:
         context.check_hostname = False
@@ -23,12 +23,12 @@ def client_context(*, ca: bytes | None, insecure: bool) -> ssl.SSLContext:
 
 
 def load_client_cert(context: ssl.SSLContext, certificate: bytes, key: bytes, where: str) -> None:
-    """Present `certificate` (PEM) with `key` on new connections; OpenSSL reads files, so a memory file it is."""
+    """Use `certificate` (PEM) with `key` for new connections. OpenSSL reads only files, so a memory file is used."""
     fd = os.memfd_create("client-cert", os.MFD_CLOEXEC)
     try:
         os.write(fd, certificate.rstrip() + b"\n" + key)
         context.load_cert_chain(f"/proc/self/fd/{fd}")
     except (ssl.SSLError, OSError) as error:
-        raise ConfigError(f"{where}: client certificate and key do not fit: {error}") from error
+        raise ConfigError(f"{where}: client certificate and key do not match: {error}") from error
     finally:
         os.close(fd)

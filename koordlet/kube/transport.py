@@ -1,9 +1,9 @@
-"""One HTTP session to the API server: authentication, our own rate limit, time-outs, retries, errors as types.
+"""One HTTP session to the API server: authentication, client-side rate limit, timeouts, retries, typed errors.
 
-Retried here, a few times with jittered back-off: a request the server turned away unprocessed (429 or 5xx with
-Retry-After), a connection that was never made, and for requests that may be repeated (GET, server-side apply,
-those marked so) also a 5xx without advice and a connection lost half-way. A 401 is retried once when the
-credentials can be renewed. Everything else is the caller's to judge.
+Retried a few times with jittered back-off: a request that the server rejected unprocessed (429, or 5xx with
+Retry-After), a connection that could not be opened, and for idempotent requests (GET, server-side apply, those marked
+`repeatable`) also a 5xx without Retry-After and a lost connection. A 401 is retried once if the credentials can be
+renewed. All other errors are raised.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from yarl import URL
 
 from koordlet.app.clock import SYSTEM_CLOCK, Clock
 from koordlet.app.logging import describe, get_logger
-from koordlet.kube.config import Config
+from koordlet.kube.config import ClientConfig
 from koordlet.kube.errors import ApiError, ConnectionFailed, Unauthorized, from_response
 from koordlet.kube.metrics import ClientMetrics
-from koordlet.kube.ratelimit import Backoff, TokenBucket
+from koordlet.kube.ratelimit import ExponentialBackoff, TokenBucket
 
 log = get_logger(__name__)
 
-_ATTEMPTS = 5
-_CONNECT_SECONDS = 10.0
-_MAX_RETRY_AFTER = 60.0
+_MAX_ATTEMPTS = 5
+_CONNECT_TIMEOUT_S = 10.0
+_MAX_RETRY_AFTER_S = 60.0
 _RETRY_CODES = frozenset({429, 500, 502, 503, 504})
 _ANY_CONNECTION_ERROR = (aiohttp.ClientError, TimeoutError, OSError)
 
 
 class Transport:
-    """Owns the aiohttp session. Made on first use, because a session belongs to the loop that runs it."""
+    """Owns the aiohttp session, which is created on first use, because a session belongs to the running loop."""
 
     def __init__(
         self,
-        config: Config,
+        config: ClientConfig,
         *,
         clock: Clock = SYSTEM_CLOCK,
         registry: CollectorRegistry | None = None,
@@ -53,7 +53,8 @@ class Transport:
         self._session: aiohttp.ClientSession | None = None
 
     async def close(self) -> None:
-        session, self._session = self._session, None
+        session = self._session
+        self._session = None
         if session is not None:
             await session.close()
 
@@ -72,33 +73,33 @@ class Transport:
     ) -> bytes:
         """The body of a successful answer.
 
-        Raises ApiError (by type) or ConnectionFailed. `repeatable`: doing it twice is the same as once; default is
-        true of GET. `seconds` bounds one attempt. `retry_429=False` hands 429 straight back: for evictions it is an
-        answer, not a delay.
+        Raises ApiError (a subclass by status) or ConnectionFailed. `repeatable`: the request is idempotent; default:
+        true for GET. `seconds` limits one attempt. `retry_429=False` raises 429 at once: for evictions it means that
+        a disruption budget does not allow them.
         """
-        again = method == "GET" if repeatable is None else repeatable
-        backoff = Backoff(0.2, 5.0, rng=self._rng)
+        idempotent = method == "GET" if repeatable is None else repeatable
+        backoff = ExponentialBackoff(0.2, 5.0, rng=self._rng)
         renewed = False
-        for attempt in range(1, _ATTEMPTS + 1):
+        for attempt in range(1, _MAX_ATTEMPTS + 1):
             try:
                 async with self._send(method, path, params, body, content_type, accept, seconds) as response:
                     return await response.read()
             except Unauthorized:
-                if renewed or attempt == _ATTEMPTS or not self.config.credentials.invalidate():
+                if renewed or attempt == _MAX_ATTEMPTS or not self.config.credentials.invalidate():
                     raise
                 renewed = True
             except ApiError as error:
-                told = error.retry_after is not None
-                retry = error.status in _RETRY_CODES and (told or again or error.status == 429)
-                if not retry or attempt == _ATTEMPTS or (error.status == 429 and not retry_429):
+                unprocessed = error.retry_after is not None or error.status == 429
+                retry = error.status in _RETRY_CODES and (unprocessed or idempotent)
+                if not retry or attempt == _MAX_ATTEMPTS or (error.status == 429 and not retry_429):
                     raise
                 await self._pause(method, error, backoff.next())
-            except aiohttp.ClientConnectorError as error:  # never reached the server: safe for any method
-                if attempt == _ATTEMPTS:
+            except aiohttp.ClientConnectorError as error:  # did not reach the server: safe for any method
+                if attempt == _MAX_ATTEMPTS:
                     raise self._failed(method, path, error) from error
                 await self._pause(method, None, backoff.next())
             except _ANY_CONNECTION_ERROR as error:
-                if not again or attempt == _ATTEMPTS:
+                if not idempotent or attempt == _MAX_ATTEMPTS:
                     raise self._failed(method, path, error) from error
                 await self._pause(method, None, backoff.next())
         raise AssertionError("unreachable: the last attempt returns or raises")
@@ -107,9 +108,9 @@ class Transport:
     async def stream(
         self, path: str, params: Mapping[str, str], *, accept: str = "application/json"
     ) -> AsyncIterator[aiohttp.StreamReader]:
-        """The body of a long answer (watch, log), read piece by piece; no retry, and no time-out once it has begun.
+        """The body of a long answer (watch, log), read incrementally; no retry, and no timeout once it has begun.
 
-        Raises ApiError or ConnectionFailed at the start; reading may raise ConnectionFailed as well.
+        Raises ApiError or ConnectionFailed at the start; reading may raise ConnectionFailed, too.
         """
         try:
             async with self._send("GET", path, params, None, "", accept, None, streaming=True) as response:
@@ -133,7 +134,7 @@ class Transport:
         *,
         streaming: bool = False,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """One attempt; yields a response whose status is a success."""
+        """One attempt; yields a successful response."""
         waited = await self._bucket.acquire()
         if waited:
             self._metrics.throttled.inc(waited)
@@ -146,7 +147,8 @@ class Transport:
             headers["Content-Type"] = content_type
         total = None if streaming else (seconds or self.config.timeout)
         verb = "WATCH" if streaming else method
-        begun, code = self._clock.monotonic(), "error"
+        started_at = self._clock.monotonic()
+        code = "error"
         options: dict[str, Any] = {}
         if self.config.ssl is not None:
             options["ssl"] = self.config.ssl
@@ -154,7 +156,7 @@ class Transport:
             options["server_hostname"] = self.config.server_hostname
         try:
             async with self._clock.timeout(self.config.timeout if streaming else None):
-                # A server that accepts and says nothing must not hold a watch for ever.
+                # A server that accepts the connection and does not answer must not block a watch forever.
                 answer = await self._open().request(
                     method,
                     URL(self.config.server + path),
@@ -163,7 +165,7 @@ class Transport:
                     headers=headers,
                     allow_redirects=False,
                     proxy=self.config.proxy,
-                    timeout=aiohttp.ClientTimeout(total=total, sock_connect=_CONNECT_SECONDS),
+                    timeout=aiohttp.ClientTimeout(total=total, sock_connect=_CONNECT_TIMEOUT_S),
                     **options,
                 )
                 code = str(answer.status)
@@ -177,18 +179,18 @@ class Transport:
                     )
             async with answer as response:
                 if streaming:
-                    self._metrics.duration.labels(verb).observe(self._clock.monotonic() - begun)
+                    self._metrics.duration.labels(verb).observe(self._clock.monotonic() - started_at)
                 yield response
         finally:
             self._metrics.requests.labels(verb, code).inc()
             if not streaming:
-                self._metrics.duration.labels(verb).observe(self._clock.monotonic() - begun)
+                self._metrics.duration.labels(verb).observe(self._clock.monotonic() - started_at)
 
     async def _pause(self, method: str, error: ApiError | None, delay: float) -> None:
         self._metrics.retries.labels(method).inc()
         if error is not None and error.retry_after is not None:
-            # A little more than told, so that all who were told the same don't return at once.
-            delay = min(error.retry_after, _MAX_RETRY_AFTER) + 0.1 * delay
+            # Slightly more than the server requires, so that clients with the same value do not retry at once.
+            delay = min(error.retry_after, _MAX_RETRY_AFTER_S) + 0.1 * delay
         await self._clock.sleep(delay)
 
     def _failed(self, method: str, path: str, error: BaseException) -> ConnectionFailed:
@@ -197,23 +199,23 @@ class Transport:
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None or self._session.closed:
-            # Every watch holds a connection of its own, so the pool has no limit; the token bucket has.
+            # Each watch has its own connection, so the pool is unlimited; the token bucket limits requests.
             connector = aiohttp.TCPConnector(limit=0, ttl_dns_cache=30, socket_factory=_keepalive_socket)
             self._session = aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
         return self._session
 
 
 def _keepalive_socket(address: Any) -> socket.socket:
-    """A socket that notices a vanished peer within about a minute, also while nothing is sent."""
+    """A socket that detects a dead peer within about a minute, also while nothing is sent."""
     family, kind, protocol, _, _ = address
-    made = socket.socket(family, kind, protocol)
-    made.setblocking(False)
+    connection = socket.socket(family, kind, protocol)
+    connection.setblocking(False)
     for option, value in (
         (socket.TCP_KEEPIDLE, 20),
         (socket.TCP_KEEPINTVL, 10),
         (socket.TCP_KEEPCNT, 3),
-        (socket.TCP_USER_TIMEOUT, 50_000),  # ms; bounds unacknowledged writes as keep-alive bounds silence
+        (socket.TCP_USER_TIMEOUT, 50_000),  # ms; limits unacknowledged writes, as keep-alive limits idle connections
     ):
-        made.setsockopt(socket.IPPROTO_TCP, option, value)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    return made
+        connection.setsockopt(socket.IPPROTO_TCP, option, value)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    return connection

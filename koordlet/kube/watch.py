@@ -1,9 +1,9 @@
 """One watch connection as a stream of typed events.
 
-The body is cut into lines here, from whatever pieces the network delivers, because stream readers put a limit on
-the length of a line and a Kubernetes object has none worth the name. Silence is bounded: API servers send a
-bookmark about once a minute, so a connection that says nothing for `IDLE_SECONDS` is taken for dead even if TCP
-believes in it. Only the loop's clock is used; wall-clock jumps do nothing.
+The body is split into lines here and not by aiohttp's stream reader, whose limit on the length of a line is too small
+for Kubernetes objects. API servers send a bookmark about once a minute, so a connection without data for
+`IDLE_TIMEOUT_S` is considered dead even if TCP has not noticed. Only the loop's clock is used; wall-clock jumps have no
+effect.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from koordlet.api.encoding import wire
 from koordlet.api.meta import ObjectMeta, Status
 from koordlet.api.registry import Resource
 from koordlet.kube.client import Client
-from koordlet.kube.decode import Object, ObjectDecoder, decode_meta
+from koordlet.kube.decode import KubeObject, ObjectDecoder, decode_meta
 from koordlet.kube.errors import ConnectionFailed, KubeError, from_status
 from koordlet.kube.selectors import Selector, field_query, label_query
 
-T = TypeVar("T", bound=Object)
+T = TypeVar("T", bound=KubeObject)
 
-IDLE_SECONDS = 150.0
-"""Longer than two bookmark intervals of a stock API server."""
-MAX_LINE = 64 << 20
-"""Bytes; forty times what etcd stores for an object. More is not Kubernetes."""
+IDLE_TIMEOUT_S = 150.0
+"""Longer than two bookmark intervals of a standard API server."""
+MAX_LINE_BYTES = 64 << 20
+"""Forty times the size limit of an object in etcd."""
 
 
 class MalformedStream(KubeError):
-    """The server sent something that is no watch event."""
+    """The server sent data that is not a watch event."""
 
 
 class _Frame(msgspec.Struct):
@@ -48,7 +48,7 @@ _FRAMES = msgspec.json.Decoder(_Frame)
 class WatchEvent(Generic[T]):
     """ADDED, MODIFIED, DELETED or BOOKMARK.
 
-    `object` is None for bookmarks and for an object that could not be decoded; then `error` says why.
+    `object` is None for bookmarks and for an object that cannot be decoded, which has an `error`.
     """
 
     type: str
@@ -57,16 +57,16 @@ class WatchEvent(Generic[T]):
     error: wire.WireError | None = None
 
 
-class Lines:
-    """Cuts a byte stream into lines in linear time, however long a line and however small the pieces."""
+class LineSplitter:
+    """Splits a byte stream into lines in linear time, independent of the sizes of lines and pieces."""
 
-    def __init__(self, limit: int = MAX_LINE) -> None:
+    def __init__(self, limit: int = MAX_LINE_BYTES) -> None:
         self._parts: list[bytes] = []
         self._size = 0
         self._limit = limit
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The lines that `data` completes, without their ends; blank ones are left out."""
+        """The lines that `data` completes, without line ends and without blank lines."""
         head, *more = data.split(b"\n")
         lines: list[bytes] = []
         for piece in more:
@@ -74,7 +74,9 @@ class Lines:
             line = b"".join(self._parts)
             if line.strip():
                 lines.append(line)
-            self._parts, self._size, head = [], 0, piece
+            self._parts = []
+            self._size = 0
+            head = piece
         if head:
             self._parts.append(head)
             self._size += len(head)
@@ -84,7 +86,7 @@ class Lines:
 
     @property
     def pending(self) -> bool:
-        """Whether a line has begun and not ended."""
+        """Whether there is an incomplete line."""
         return self._size > 0
 
 
@@ -98,14 +100,14 @@ async def watch(
     label_selector: Selector = None,
     field_selector: str | Mapping[str, str] | None = None,
     server_seconds: int = 300,
-    idle_seconds: float = IDLE_SECONDS,
+    idle_timeout_s: float = IDLE_TIMEOUT_S,
     on_open: Callable[[], object] = lambda: None,
 ) -> AsyncGenerator[WatchEvent[T], None]:
     """Events after `resource_version`, until the server ends the stream (about `server_seconds`).
 
-    `on_open` is called once the server has accepted the watch, which may be long before the first event.
-    Close it (`contextlib.aclosing`) when leaving early. Raises Gone when the version is too old, other ApiErrors,
-    ConnectionFailed when the connection breaks or falls silent, MalformedStream.
+    `on_open` is called once the server has accepted the watch, which may be long before the first event. Close the
+    generator (`contextlib.aclosing`) when leaving early. Raises Gone if the version is too old, other ApiErrors,
+    ConnectionFailed if the connection breaks or delivers nothing for `idle_timeout_s`, MalformedStream.
     """
     params = {
         "watch": "true",
@@ -121,7 +123,7 @@ async def watch(
     decoder: ObjectDecoder[T] = ObjectDecoder(type, resource)
     async with (
         client.transport.stream(path, params) as reader,
-        aclosing(_lines(client, reader, idle_seconds, path)) as lines,
+        aclosing(_lines(client, reader, idle_timeout_s, path)) as lines,
     ):
         on_open()
         async for line in lines:
@@ -129,15 +131,15 @@ async def watch(
 
 
 async def _lines(
-    client: Client, reader: aiohttp.StreamReader, idle_seconds: float, path: str
+    client: Client, reader: aiohttp.StreamReader, idle_timeout_s: float, path: str
 ) -> AsyncGenerator[bytes, None]:
-    lines = Lines()
+    lines = LineSplitter()
     while True:
         try:
-            async with client.clock.timeout(idle_seconds):
+            async with client.clock.timeout(idle_timeout_s):
                 data = await reader.readany()
         except TimeoutError as error:
-            raise ConnectionFailed(f"WATCH {path}: nothing heard for {idle_seconds:g}s") from error
+            raise ConnectionFailed(f"WATCH {path}: no data for {idle_timeout_s:g}s") from error
         if not data:
             break
         for line in lines.feed(data):

@@ -1,8 +1,8 @@
-"""A queue of keys to work on, with client-go's promises.
+"""A work queue of keys with client-go's semantics.
 
-An item is in the queue at most once however often it is added; while it is being worked on it is not given out
-again, and if it was added meanwhile it comes back when that work is done. Failed items return after a delay that
-grows per item (5 ms doubling to 1000 s) and is never faster than the queue's overall budget (10/s, burst 100).
+An item is in the queue at most once, however often it is added. While it is being processed it is not returned again;
+if it was added meanwhile, it is queued again when `done` is called. Failed items return after a delay that grows per
+item (5 ms doubling to 1000 s), and not faster than the queue's overall limit (10/s, burst 100).
 """
 
 from __future__ import annotations
@@ -25,15 +25,16 @@ from koordlet.kube.ratelimit import TokenBucket
 log = get_logger(__name__)
 K = TypeVar("K", bound=Hashable)
 
-_VOID = 64  # void entries of the timer heap that are not worth clearing away
+_MAX_STALE_ENTRIES = 64
+"""Stale entries of the timer heap that are tolerated, in addition to one per delayed item."""
 
 
 class QueueClosed(Exception):
-    """`get` on a queue that was shut down and has nothing left."""
+    """`get` on a queue that was shut down and is empty."""
 
 
 class WorkQueue(Generic[K]):
-    """See the module text. `get`/`done` by hand, or `work(fn)` with the retry policy built in."""
+    """See the module's docstring. Use `get` and `done`, or `work(fn)`, which includes the retry policy."""
 
     def __init__(
         self,
@@ -47,15 +48,16 @@ class WorkQueue(Generic[K]):
         registry: CollectorRegistry | None = None,
     ) -> None:
         self.name = name
-        self._base_delay, self._max_delay = base_delay, max_delay
+        self._base_delay = base_delay
+        self._max_delay = max_delay
         self._clock = clock
         self._bucket = TokenBucket(qps, burst, clock=clock)
         self._ready: deque[K] = deque()
-        self._dirty: dict[K, float] = {}  # waiting or to be given out again; when that began
+        self._dirty: dict[K, float] = {}  # queued, or to be queued again after processing -> time it was added
         self._working: dict[K, float] = {}
         self._failures: dict[K, int] = {}
         self._delayed: list[tuple[float, int, K]] = []
-        self._due: dict[K, float] = {}  # the time that counts for an item; older heap entries are void
+        self._due: dict[K, float] = {}  # time at which a delayed item is added; other heap entries are stale
         self._sequence = itertools.count()
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._rescheduled = asyncio.Event()
@@ -64,11 +66,11 @@ class WorkQueue(Generic[K]):
         self._metrics = QueueMetrics.of(registry)
 
     def __len__(self) -> int:
-        """Items ready to be taken."""
+        """Number of items ready to be returned by `get`."""
         return len(self._ready)
 
     def add(self, item: K) -> None:
-        """Have `item` worked on; nothing when it waits already or the queue is shut down."""
+        """Queue `item`, unless it is already queued or the queue is shut down."""
         self._due.pop(item, None)
         if self._closed or item in self._dirty:
             return
@@ -78,7 +80,7 @@ class WorkQueue(Generic[K]):
             self._push(item)
 
     def add_after(self, item: K, seconds: float) -> None:
-        """Add later; of two times the earlier counts."""
+        """Queue after a delay; of two delays of one item the earlier counts."""
         if seconds <= 0:
             self.add(item)
             return
@@ -86,7 +88,7 @@ class WorkQueue(Generic[K]):
         if self._closed or self._due.get(item, at + 1) <= at:
             return
         self._due[item] = at
-        if len(self._delayed) > 2 * len(self._due) + _VOID:  # items added early and delayed anew leave void entries
+        if len(self._delayed) > 2 * len(self._due) + _MAX_STALE_ENTRIES:  # rescheduled items leave stale entries
             self._delayed = [entry for entry in self._delayed if self._due.get(entry[2]) == entry[0]]
             heapq.heapify(self._delayed)
         heapq.heappush(self._delayed, (at, next(self._sequence), item))
@@ -95,7 +97,7 @@ class WorkQueue(Generic[K]):
             self._timer = asyncio.create_task(self._run_timer(), name=f"workqueue:{self.name}")
 
     def add_rate_limited(self, item: K) -> None:
-        """Add after a failure: later each time, until `forget`."""
+        """Queue after a failure, with a delay that grows until `forget`."""
         failures = self._failures.get(item, 0)
         self._failures[item] = failures + 1
         self._metrics.retries.labels(self.name).inc()
@@ -103,7 +105,7 @@ class WorkQueue(Generic[K]):
         self.add_after(item, max(own, self._bucket.reserve()))
 
     def forget(self, item: K) -> None:
-        """The item succeeded (or is given up): its next failure starts from the shortest delay."""
+        """Reset the item's delay after success, or when it is abandoned."""
         self._failures.pop(item, None)
 
     def failures(self, item: K) -> int:
@@ -120,7 +122,7 @@ class WorkQueue(Generic[K]):
                 await waiter
             except BaseException:
                 if waiter.done() and not waiter.cancelled():
-                    self._wake()  # woken and cancelled at once: the item is for somebody else
+                    self._wake()  # woken and cancelled at once: wake another waiter for the item
                 raise
         item = self._ready.popleft()
         now = self._clock.monotonic()
@@ -130,18 +132,18 @@ class WorkQueue(Generic[K]):
         return item
 
     def done(self, item: K) -> None:
-        """The work on `item` ended; if it was added meanwhile it is ready again."""
-        begun = self._working.pop(item, None)
-        if begun is None:
+        """End the processing of `item`; if it was added meanwhile it is queued again."""
+        started_at = self._working.pop(item, None)
+        if started_at is None:
             return
-        self._metrics.work.labels(self.name).observe(self._clock.monotonic() - begun)
+        self._metrics.work.labels(self.name).observe(self._clock.monotonic() - started_at)
         if item in self._dirty:
             self._push(item)
 
     async def work(self, fn: Callable[[K], Awaitable[float | None]]) -> None:
-        """Take items for ever: `fn(item)` ending well forgets the item (a number: and adds it again after so many
-        seconds), raising logs, counts and adds it again with back-off. Run several for concurrency. Returns when
-        the queue is shut down and empty."""
+        """Process items until the queue is shut down and empty. If `fn(item)` succeeds, the item is forgotten; if it
+        returns a number, the item is queued again after that many seconds. If it raises, the error is logged and
+        counted and the item is queued again with back-off. Run several for concurrency."""
         while True:
             try:
                 item = await self.get()
@@ -164,13 +166,14 @@ class WorkQueue(Generic[K]):
                 self.done(item)
 
     async def shutdown(self) -> None:
-        """Take nothing more; what is ready is still given out, delayed items are dropped."""
+        """Accept no more items. Queued items are still returned by `get`, delayed items are dropped."""
         self._closed = True
         self._delayed.clear()
         self._due.clear()
         while self._waiters:
             self._wake()
-        timer, self._timer = self._timer, None
+        timer = self._timer
+        self._timer = None
         if timer is not None:
             timer.cancel()
             await asyncio.gather(timer, return_exceptions=True)

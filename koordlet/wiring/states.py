@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from koordlet.app.clock import SYSTEM_CLOCK
-from koordlet.kube import Client, Config, EventRecorder
+from koordlet.kube import Client, ClientConfig, EventRecorder
 from koordlet.kube.credentials import TokenFile
 from koordlet.metricsadvisor.usage.allgroups import AllGroups
 from koordlet.statesinformer.nodeslo.condition import UPDATE_PERIOD_S, NodeSLOCondition
@@ -51,7 +51,7 @@ def local(context: Context, groups: AllGroups | None) -> LocalStates:
 def cluster(context: Context) -> Cluster:
     """Informers for the node's own objects, its pods from the kubelet."""
     options = context.options
-    config = Config.load(
+    config = ClientConfig.load(
         options.kubeconfig or None,
         user_agent="koordlet",
         qps=options.kube_api_qps,
@@ -110,7 +110,7 @@ def _sandbox_dir(context: Context, meta: PodMeta, driver: CgroupDriver) -> str:
     return "" if found is None else found[1]
 
 
-def _kubelet_headers(context: Context, config: Config) -> Callable[[], Awaitable[Mapping[str, str]]]:
+def _kubelet_headers(context: Context, config: ClientConfig) -> Callable[[], Awaitable[Mapping[str, str]]]:
     path = context.options.kubelet_token_file
     if not path:
         return config.credentials.headers

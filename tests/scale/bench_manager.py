@@ -38,7 +38,7 @@ from koordlet.api.sloconfig import configmap
 from koordlet.app.flags import read
 from koordlet.app.gates import FeatureGates
 from koordlet.app.heap import freeze_heap
-from koordlet.kube import Client, Config, EventRecorder
+from koordlet.kube import Client, ClientConfig, EventRecorder
 from tests.scale.figures import Figure, report
 
 KINDS = (
@@ -53,7 +53,7 @@ WINDOWS = ("300s", "600s", "1800s")
 def context() -> ManagerContext:
     """As the process has it, without a server behind."""
     framework, internal = CollectorRegistry(), CollectorRegistry()
-    client = Client(Config(server="http://127.0.0.1:1"), registry=framework)
+    client = Client(ClientConfig(server="http://127.0.0.1:1"), registry=framework)
     events = EventRecorder(client, "bench")
     config = ConfigCache(client, events, namespace="koordinator-system", name=SLO_CONFIGMAP, registry=internal)
     caches, gates = Caches(client), FeatureGates(api_gates.MANAGER)

@@ -62,7 +62,7 @@ from koordlet.app.heap import freeze_heap
 from koordlet.app.http import HttpServer
 from koordlet.app.loopslice import yield_to_loop
 from koordlet.app.runner import run
-from koordlet.kube import Client, Config, EventRecorder
+from koordlet.kube import Client, ClientConfig, EventRecorder
 from tests.scale.bench_manager import objects, pretend_written
 from tests.scale.figures import Figure, report
 from tests.scale.webhookload import CONTROL, Asker, echo
@@ -74,7 +74,7 @@ QUOTAS = 200
 def context(profiles: int) -> ManagerContext:
     """As the process has it, with full caches and without an API server."""
     framework, internal = CollectorRegistry(), CollectorRegistry()
-    client = Client(Config(server="http://127.0.0.1:1"), registry=framework)
+    client = Client(ClientConfig(server="http://127.0.0.1:1"), registry=framework)
     events = EventRecorder(client, "bench")
     config = ConfigCache(client, events, namespace="koordinator-system", name="slo", registry=internal)
     caches, gates = Caches(client), FeatureGates(api_gates.MANAGER)

@@ -22,7 +22,7 @@ from control.scheduler.config.shipped import SCHEDULER, configuration
 from control.standalone.apiserver import ApiServer
 from koordlet.api.core import Node, Pod
 from koordlet.api.encoding import crdgen
-from koordlet.kube import Client, Config, Informer, PatchKind
+from koordlet.kube import Client, ClientConfig, Informer, PatchKind
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 300.0
@@ -43,7 +43,7 @@ async def place(nodes: int, pods: int, qps: int) -> Bound:
         here = Path(directory)
         async with (
             ApiServer(here / "api") as server,
-            Client(Config.load(server.kubeconfig_path, qps=0)) as admin,
+            Client(ClientConfig.load(server.kubeconfig_path, qps=0)) as admin,
         ):
             await _prepare(admin, nodes, pods)
             watched = Informer(admin, Pod)

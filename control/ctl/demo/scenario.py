@@ -30,7 +30,7 @@ from koordlet.api.names import KOORDINATOR_NAMESPACE
 from koordlet.api.pages.interference import PodExplained
 from koordlet.api.pages.top import Top
 from koordlet.app.clock import SYSTEM_CLOCK
-from koordlet.kube import Client, Config
+from koordlet.kube import Client, ClientConfig
 
 REPORT_PERIOD_S, AGGREGATE_S = 30, 60
 TOP_TIMEOUT_S = 45.0
@@ -330,7 +330,7 @@ class Scenario:
         needed = self._watched_from + AGGREGATE_S + 1
         deadline = needed + 2 * REPORT_PERIOD_S + 10
         updates: list[Time] = []
-        async with Client(Config.load(self.layout.admin_kubeconfig)) as client:
+        async with Client(ClientConfig.load(self.layout.admin_kubeconfig)) as client:
             while time.monotonic() < deadline:
                 metric = await client.get(NodeMetric, self.settings.node_name)
                 now = time.monotonic()

@@ -11,10 +11,10 @@ from typing import Generic, TypeVar
 from control.manager.context import ManagerContext
 from koordlet.app.logging import get_logger
 from koordlet.kube import KubeError, NotFound
-from koordlet.kube.decode import Object
+from koordlet.kube.decode import KubeObject
 
 log = get_logger(__name__)
-T = TypeVar("T", bound=Object)
+T = TypeVar("T", bound=KubeObject)
 
 
 class Lookup(Generic[T]):

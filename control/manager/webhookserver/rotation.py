@@ -31,7 +31,7 @@ from koordlet.api.registry import Resource
 from koordlet.app.logging import get_logger
 from koordlet.app.metrics import MetricSet
 from koordlet.kube import Client, ObjectInformer, WorkQueue
-from koordlet.kube.decode import Object
+from koordlet.kube.decode import KubeObject
 
 log = get_logger(__name__)
 
@@ -104,7 +104,7 @@ class Rotation:
         informer.add_handler(on_add=self._changed, on_update=lambda _, new: self._changed(new), on_delete=self._changed)
         return informer
 
-    def _changed(self, _: Object) -> None:
+    def _changed(self, _: KubeObject) -> None:
         self._queue.add(_KEY)
 
     async def start(self) -> None:

@@ -45,7 +45,7 @@ from koordlet.app.logging import DEBUG_VERBOSITY, get_logger
 from koordlet.app.periodic import Periodic
 from koordlet.app.runner import Runner
 from koordlet.app.version import user_agent
-from koordlet.kube import Client, Config, EventRecorder, LeaderElector
+from koordlet.kube import Client, ClientConfig, EventRecorder, LeaderElector
 
 log = get_logger(__name__)
 
@@ -104,7 +104,9 @@ def read_settings(options: SchedulerOptions) -> SchedulerSettings:
 class Scheduler:
     """`run()` serves until a signal and returns the exit status."""
 
-    def __init__(self, options: SchedulerOptions, *, config: Config | None = None, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(
+        self, options: SchedulerOptions, *, config: ClientConfig | None = None, clock: Clock = SYSTEM_CLOCK
+    ) -> None:
         """Raises ConfigurationError, GateError, ConfigError for what can't be used."""
         self.options, self.settings = options, read_settings(options)
         self.gates = gates = FeatureGates(SCHEDULER)
@@ -112,7 +114,7 @@ class Scheduler:
         self.registry = CollectorRegistry()
         self.runner, self.health = Runner(clock=clock), HealthChecks()
         connection = self.settings.configuration.client_connection
-        config = config or Config.load(connection.kubeconfig or None)
+        config = config or ClientConfig.load(connection.kubeconfig or None)
         config = replace(
             config, user_agent=user_agent(COMPONENT), qps=connection.qps, burst=connection.burst,
             server=options.master or config.server,
@@ -250,12 +252,12 @@ class Scheduler:
         """The same pages, for those who may ask them."""
         return self._pages(self.options.bind_address, self.options.secure_port, self._tls, (self.gate.middleware,))
 
-    def _gate(self, config: Config) -> DelegatedAuth:
+    def _gate(self, config: ClientConfig) -> DelegatedAuth:
         """Who may call the secure port. Raises ConfigError."""
         options = self.options
         given = options.authentication_kubeconfig or options.authorization_kubeconfig
         if given:
-            config = replace(Config.load(given), user_agent=user_agent(COMPONENT))
+            config = replace(ClientConfig.load(given), user_agent=user_agent(COMPONENT))
         self.gate_client = Client(config, clock=self.client.clock, registry=self.registry)
         return DelegatedAuth(
             self.gate_client,

@@ -44,7 +44,7 @@ from koordlet.app.http import HttpServer, server_tls
 from koordlet.app.logging import begin, get_logger
 from koordlet.app.runner import Runner, run
 from koordlet.app.version import user_agent
-from koordlet.kube import Client, Config, ConfigError, EventRecorder
+from koordlet.kube import Client, ClientConfig, ConfigError, EventRecorder
 
 PROG = "kubelet"
 log = get_logger(__name__)
@@ -158,7 +158,7 @@ async def _serve(options: KubeletOptions, node: str) -> int:
     )
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
-    config = Config.load(
+    config = ClientConfig.load(
         options.kubeconfig or None,
         user_agent=user_agent(PROG),
         qps=options.kube_api_qps,

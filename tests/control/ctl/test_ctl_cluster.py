@@ -19,7 +19,7 @@ from control.standalone.apiserver import ApiServer
 from koordlet.api.core import ConfigMap, Node, Pod, PriorityClass
 from koordlet.api.crs.slo import NodeMetric, NodeSLO
 from koordlet.api.meta import ObjectMeta
-from koordlet.kube import Client, Config, Forbidden, NotFound
+from koordlet.kube import Client, ClientConfig, Forbidden, NotFound
 
 SETTINGS = NodeSettings("n1", report_interval=30, aggregate_duration=60)
 
@@ -34,7 +34,7 @@ async def layout(tmp_path: Path) -> AsyncIterator[Layout]:
 
 
 def client(kubeconfig: Path) -> Client:
-    return Client(Config.load(kubeconfig, qps=0))
+    return Client(ClientConfig.load(kubeconfig, qps=0))
 
 
 async def test_everything_a_node_needs_is_there(layout: Layout) -> None:

@@ -28,7 +28,7 @@ from koordlet.api.pages.overcommit import (
     MidTerms,
     OvercommitExplanation,
 )
-from koordlet.kube import Client, Config
+from koordlet.kube import Client, ClientConfig
 
 NOW = 1_000_000.0
 GI = 2**30
@@ -117,7 +117,7 @@ def test_an_annotation_that_cannot_be_read_is_named() -> None:
 async def test_the_node_is_asked_for(tmp_path: Path) -> None:
     async with ApiServer(tmp_path / "data") as server:
         path = str(server.kubeconfig_path)
-        async with Client(Config.load(path)) as client:
+        async with Client(ClientConfig.load(path)) as client:
             await client.create(make(measured()))
         assert overcommit_of(await fetch_node(path, "n1")).lending == measured()
         with pytest.raises(CtlError, match="there is no Node n2"):

@@ -22,7 +22,7 @@ from koordlet.api.core import Node
 from koordlet.api.encoding import crdgen
 from koordlet.api.names import KOORDINATOR_NAMESPACE
 from koordlet.app.flags import read
-from koordlet.kube import ApiError, Client, Config, KubeError, PatchKind
+from koordlet.kube import ApiError, Client, ClientConfig, KubeError, PatchKind
 from koordlet.kube.credentials import Fixed
 from tests.ports import free_port
 
@@ -71,12 +71,12 @@ class Cluster:
     audit: Path
     webhook_port: int
 
-    async def account(self) -> Config:
+    async def account(self) -> ClientConfig:
         """Credentials of the manager's ServiceAccount."""
         path = f"/api/v1/namespaces/{KOORDINATOR_NAMESPACE}/serviceaccounts/{manifests.ACCOUNT}/token"
         body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 3600}}
         answer = json.loads(await self.admin.raw("POST", path, body=body))
-        admin = Config.load(self.server.kubeconfig_path)
+        admin = ClientConfig.load(self.server.kubeconfig_path)
         return replace(admin, credentials=Fixed.bearer(answer["status"]["token"]), namespace=KOORDINATOR_NAMESPACE)
 
     async def kubeconfig(self) -> Path:
@@ -141,7 +141,7 @@ async def running_cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
     port, audit = free_port(), tmp_path / "audit.log"
     hosts = {SERVICE: f"127.0.0.1:{port}"}
     async with ApiServer(tmp_path / "api", port=free_port(), webhook_hosts=hosts, audit_log=audit) as server:
-        config = Config.load(server.kubeconfig_path, qps=0)
+        config = ClientConfig.load(server.kubeconfig_path, qps=0)
         async with Client(config) as admin:
             await install(admin)
             yield Cluster(server, admin, tmp_path, audit, port)

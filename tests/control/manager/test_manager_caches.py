@@ -18,7 +18,7 @@ from control.manager.caches import (
 from koordlet.api.core import Node, Pod
 from koordlet.api.crs.quota import ElasticQuota
 from koordlet.api.encoding.wire import convert, to_builtins
-from koordlet.kube import Client, Config
+from koordlet.kube import Client, ClientConfig
 
 ANNOTATION = "quota.scheduling.koordinator.sh/namespaces"
 LISTS = {
@@ -61,7 +61,7 @@ async def test_indexes(cluster: Any) -> None:
 
 
 async def test_one_namespace_is_enough_where_only_one_is_asked_for(cluster: Any) -> None:
-    async with Client(Config.load(cluster.server.kubeconfig_path, qps=0)) as client:
+    async with Client(ClientConfig.load(cluster.server.kubeconfig_path, qps=0)) as client:
         caches = Caches(client, namespace="default")
         pods, nodes = caches.informer(Pod), caches.informer(Node)
         await cluster.nodes("n1")

@@ -11,7 +11,7 @@ from control.manager.config import ConfigCache
 from koordlet.api.core import ConfigMap, Node
 from koordlet.api.meta import ObjectMeta
 from koordlet.api.sloconfig.configmap import UNREAD
-from koordlet.kube import Client, Config
+from koordlet.kube import Client, ClientConfig
 
 COLOCATION = "colocation-config"
 
@@ -32,7 +32,7 @@ class World:
     def __init__(self, *, strict_parity: bool = False) -> None:
         self.events, self.registry = Events(), CollectorRegistry()
         self.cache = ConfigCache(
-            Client(Config("http://127.0.0.1:1")), self.events, namespace="ns", name="slo",  # type: ignore[arg-type]
+            Client(ClientConfig("http://127.0.0.1:1")), self.events, namespace="ns", name="slo",  # type: ignore[arg-type]
             registry=self.registry, strict_parity=strict_parity,
         )  # fmt: skip
         self.changes = 0

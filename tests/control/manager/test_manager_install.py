@@ -22,7 +22,7 @@ from control.manager.webhookserver.configurations import (
     desired,
 )
 from control.standalone.apiserver import ApiServer
-from koordlet.kube import Client, Config
+from koordlet.kube import Client, ClientConfig
 
 DEPLOY = Path(__file__).parents[3] / "deploy/manager"
 KUBECTL = Path(sys.executable).with_name("kubectl")
@@ -53,7 +53,7 @@ async def test_it_applies_in_one_go_and_again(tmp_path: Path) -> None:
         first = await install(server, tmp_path)
         for made in ("deployment.apps/koord-manager", "service/koordinator-webhook-service"):
             assert f"{made} created" in first
-        async with Client(Config.load(server.kubeconfig_path)) as admin:
+        async with Client(ClientConfig.load(server.kubeconfig_path)) as admin:
             path = "/apis/apps/v1/namespaces/koordinator-system/deployments/koord-manager"
             spec = json.loads(await admin.raw("GET", path))["spec"]
             assert (spec["replicas"], spec["strategy"]["rollingUpdate"]["maxUnavailable"]) == (2, 0)
@@ -77,7 +77,7 @@ async def test_the_configuration_is_made_once_and_stays_its_owners(tmp_path: Pat
 
 async def test_webhooks_called_by_url_become_the_services(tmp_path: Path) -> None:
     """As `koordctl up` leaves them, whose manager serves no Service: url and service together are refused."""
-    async with ApiServer(tmp_path / "api") as server, Client(Config.load(server.kubeconfig_path)) as admin:
+    async with ApiServer(tmp_path / "api") as server, Client(ClientConfig.load(server.kubeconfig_path)) as admin:
         bundle = server.ca_file.read_bytes()
         by_url = ConfigurationTarget(WebhookEnv(host="127.0.0.1"), 9876, PATHS, bundle)
         for made, resource in zip(manifests.webhooks(), (MUTATING, VALIDATING), strict=True):

@@ -16,7 +16,7 @@ from koordlet.api.core import Node
 from koordlet.api.crs.slo import NodeSLO
 from koordlet.app.flags import FlagError, read
 from koordlet.app.gates import GateError
-from koordlet.kube import Client, Config, ServerError
+from koordlet.kube import Client, ClientConfig, ServerError
 
 SLO, METRIC = "nodeslos", "nodemetrics"
 
@@ -138,7 +138,7 @@ async def test_the_api_server_goes_away_and_comes_back(cluster: Any, manager: An
     informer = running.manager.context.caches.informer(Node)
     await until(lambda: informer.problem is not None)
     async with ApiServer(old.config.data_dir, port=port, webhook_hosts=old.config.webhook_hosts) as again:
-        async with Client(Config.load(again.kubeconfig_path, qps=0)) as admin:
+        async with Client(ClientConfig.load(again.kubeconfig_path, qps=0)) as admin:
             cluster.admin = admin
             await cluster.nodes("n2")
             await cluster.admin.raw("DELETE", "/api/v1/nodes/n1")
@@ -275,7 +275,7 @@ async def test_caches_that_do_not_fill_end_the_start(
 )
 def test_names_that_nobody_knows_are_refused(flag: str, error: type[Exception], said: str) -> None:
     with pytest.raises(error, match=said):
-        Manager(read(ManagerOptions, [flag]), {}, config=Config("http://127.0.0.1:1"))
+        Manager(read(ManagerOptions, [flag]), {}, config=ClientConfig("http://127.0.0.1:1"))
 
 
 BLKIO = {"enable": True, "blocks": [{"name": "z", "ioCfg": {}}]}

@@ -18,7 +18,7 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from koordlet.app.clock import FakeClock
-from koordlet.kube import Client, Config
+from koordlet.kube import Client, ClientConfig
 
 LIST, WATCH, OTHER = "list", "watch", "other"
 _LIST_PARAMS = {"limit", "continue", "labelSelector", "fieldSelector", "resourceVersion"}
@@ -394,7 +394,7 @@ def clock():
 @pytest.fixture
 async def client(fake, clock):
     """A client of the fake server, without rate limit, with a registry of its own."""
-    async with Client(Config(server=fake.url, qps=0), clock=clock, registry=CollectorRegistry()) as made:
+    async with Client(ClientConfig(server=fake.url, qps=0), clock=clock, registry=CollectorRegistry()) as made:
         yield made
 
 

@@ -12,7 +12,7 @@ from koordlet.app.clock import FakeClock
 from koordlet.kube import (
     ApiError,
     Client,
-    Config,
+    ClientConfig,
     Conflict,
     ConnectionFailed,
     Forbidden,
@@ -27,7 +27,7 @@ from koordlet.kube import (
 )
 from koordlet.kube.credentials import TokenFile
 from koordlet.kube.errors import from_response, parse_retry_after
-from koordlet.kube.ratelimit import Backoff, TokenBucket
+from koordlet.kube.ratelimit import ExponentialBackoff, TokenBucket
 from koordlet.kube.selectors import field_query, label_query
 
 MAPS, NODES, PODS = "api/v1/configmaps", "api/v1/nodes", "api/v1/pods"
@@ -195,7 +195,7 @@ async def test_a_401_at_the_last_attempt_is_told(fake, clock, new_fake, tmp_path
     path = tmp_path / "token"
     path.write_text("t")
     fake.faults["other"] += [*(fault(status=503) for _ in range(4)), fault(status=401)]
-    config = Config(server=fake.url, credentials=TokenFile(path, clock=clock))
+    config = ClientConfig(server=fake.url, credentials=TokenFile(path, clock=clock))
     async with Client(config, clock=clock, registry=CollectorRegistry()) as client:
         with pytest.raises(Unauthorized):
             await client.get(Node, "n")
@@ -206,7 +206,7 @@ async def test_rotated_token_costs_one_request(fake, tmp_path, clock):
     path.write_text("old\n")
     fake.put(NODES, "n")
     fake.require_token = "old"
-    config = Config(server=fake.url, credentials=TokenFile(path, clock=clock), user_agent="koordlet/test")
+    config = ClientConfig(server=fake.url, credentials=TokenFile(path, clock=clock), user_agent="koordlet/test")
     async with Client(config, clock=clock, registry=CollectorRegistry()) as client:
         await client.get(Node, "n")
         path.write_text("new")
@@ -248,11 +248,11 @@ async def test_token_bucket_is_fair_and_bounded():
 
 
 def test_backoff_grows_to_its_bound():
-    backoff = Backoff(0.8, 30, jitter=0)
+    backoff = ExponentialBackoff(0.8, 30, jitter=0)
     assert [backoff.next() for _ in range(8)] == [0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30, 30]
     backoff.reset()
     assert backoff.next() == 0.8
-    stretched = Backoff(1, 1).next()
+    stretched = ExponentialBackoff(1, 1).next()
     assert 1 <= stretched <= 2
     backoff.failures = 10**6
     assert backoff.next() == 30

@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry
 
 from koordlet.api.core import Node
 from koordlet.app.clock import FakeClock
-from koordlet.kube import Client, Config, ConfigError, ConnectionFailed
+from koordlet.kube import Client, ClientConfig, ConfigError, ConnectionFailed
 from koordlet.kube.credentials import ExecPlugin, TokenFile
 
 PEM = serialization.Encoding.PEM
@@ -75,22 +75,22 @@ async def test_order_of_places(write, tmp_path):
         "KUBECONFIG": str(env), "HOME": str(tmp_path), "KUBERNETES_SERVICE_HOST": "fd00::1",
         "KUBERNETES_SERVICE_PORT": "6443",
     }  # fmt: skip
-    assert Config.load(flag, environ=environ, service_account=account).server == "http://flag"
-    assert Config.load(environ=environ, service_account=account).server == "http://env"
+    assert ClientConfig.load(flag, environ=environ, service_account=account).server == "http://flag"
+    assert ClientConfig.load(environ=environ, service_account=account).server == "http://env"
     del environ["KUBECONFIG"]
-    inside = Config.load(environ=environ, service_account=account, qps=7, burst=9, user_agent="x")
+    inside = ClientConfig.load(environ=environ, service_account=account, qps=7, burst=9, user_agent="x")
     assert (inside.server, inside.namespace, inside.qps, inside.burst) == ("https://[fd00::1]:6443", "koord", 7, 9)
     assert await inside.credentials.headers() == {"Authorization": "Bearer t0k"}
     del environ["KUBERNETES_SERVICE_HOST"]
-    assert Config.load(environ=environ, service_account=account).server == "http://home"
+    assert ClientConfig.load(environ=environ, service_account=account).server == "http://home"
     with pytest.raises(ConfigError, match="no API server configured"):
-        Config.load(environ={"HOME": str(tmp_path / "nowhere")}, service_account=account)
+        ClientConfig.load(environ={"HOME": str(tmp_path / "nowhere")}, service_account=account)
 
 
 async def test_several_files_merge_and_the_first_wins(write):
     one = write({"current-context": "c", "users": [{"name": "u", "user": {"token": "first"}}]}, "one")
     two = write(kubeconfig("http://two", user={"token": "second"}, context={"namespace": "apps"}), "two")
-    config = Config.load(environ={"KUBECONFIG": f"{one}{os.pathsep}{two}{os.pathsep}/missing"})
+    config = ClientConfig.load(environ={"KUBECONFIG": f"{one}{os.pathsep}{two}{os.pathsep}/missing"})
     assert (config.server, config.namespace) == ("http://two", "apps")
     assert await config.credentials.headers() == {"Authorization": "Bearer first"}
 
@@ -104,7 +104,7 @@ async def test_several_files_merge_and_the_first_wins(write):
     ],
 )
 async def test_credentials(write, user, headers):
-    assert await Config.load(write(kubeconfig(user=user))).credentials.headers() == headers
+    assert await ClientConfig.load(write(kubeconfig(user=user))).credentials.headers() == headers
 
 
 @pytest.mark.parametrize(
@@ -121,27 +121,27 @@ async def test_credentials(write, user, headers):
         (kubeconfig(cluster={"certificate-authority-data": "%"}), "certificate-authority-data: not base64"),
         (kubeconfig(cluster={"certificate-authority-data": "YQ=="}), "not a PEM certificate"),
         (kubeconfig(cluster={"certificate-authority": "gone.crt"}), "certificate-authority: cannot read"),
-        (kubeconfig(user={"client-certificate-data": "YQ=="}), "needed together"),
-        (kubeconfig(user={"client-certificate-data": "YQ==", "client-key-data": "YQ=="}), "do not fit"),
+        (kubeconfig(user={"client-certificate-data": "YQ=="}), "must be set together"),
+        (kubeconfig(user={"client-certificate-data": "YQ==", "client-key-data": "YQ=="}), "do not match"),
         (kubeconfig(user={"auth-provider": {"name": "gcp"}}), "gcp is not supported"),
         (kubeconfig(user={"exec": {}} | {"exec": {"args": []}}), "exec.command is missing"),
     ],
 )
 def test_errors_name_file_and_field(write, content, message):
     with pytest.raises(ConfigError, match=message):
-        Config.load(write(content))
+        ClientConfig.load(write(content))
 
 
 def test_a_missing_file_is_named():
     with pytest.raises(ConfigError, match="kubeconfig /no/such does not exist"):
-        Config.load("/no/such")
+        ClientConfig.load("/no/such")
 
 
 def test_proxies(write):
-    assert Config.load(write(kubeconfig(cluster={"proxy-url": "http://p:1"})), environ={}).proxy == "http://p:1"
+    assert ClientConfig.load(write(kubeconfig(cluster={"proxy-url": "http://p:1"})), environ={}).proxy == "http://p:1"
     path = write(kubeconfig())
-    assert Config.load(path, environ={"HTTPS_PROXY": "http://p:2"}).proxy == "http://p:2"
-    assert Config.load(path, environ={"https_proxy": "http://p:2", "no_proxy": "localhost"}).proxy is None
+    assert ClientConfig.load(path, environ={"HTTPS_PROXY": "http://p:2"}).proxy == "http://p:2"
+    assert ClientConfig.load(path, environ={"https_proxy": "http://p:2", "no_proxy": "localhost"}).proxy is None
 
 
 async def test_client_certificate_over_tls(write, tmp_path):
@@ -171,11 +171,11 @@ async def test_client_certificate_over_tls(write, tmp_path):
     cluster = {"certificate-authority": "ca.pem", "tls-server-name": "api.test"}
     clock = FakeClock(auto=True)
     async with Client(
-        Config.load(write(kubeconfig(server, cluster, user))), clock=clock, registry=CollectorRegistry()
+        ClientConfig.load(write(kubeconfig(server, cluster, user))), clock=clock, registry=CollectorRegistry()
     ) as client:
         assert (await client.get(Node, "n")).metadata.name == "n"
     assert seen == ["koordlet"]
-    bad = Config.load(write(kubeconfig(server, {"certificate-authority": "ca.pem"}, user)))
+    bad = ClientConfig.load(write(kubeconfig(server, {"certificate-authority": "ca.pem"}, user)))
     async with Client(bad, clock=clock, registry=CollectorRegistry()) as client:
         with pytest.raises(ConnectionFailed, match="ertificate"):
             await client.get(Node, "n")

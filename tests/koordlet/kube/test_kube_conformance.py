@@ -1,6 +1,6 @@
 """What our client relies on, run against any API server: the fake one here, the embedded one, a real cluster.
 
-`api` yields a loaded Config and is the only thing to extend for another server. With KUBECONFIG set the same class
+`api` yields a loaded ClientConfig and is the only thing to extend for another server. With KUBECONFIG set the same class
 runs against that cluster (marker e2e); it works in a namespace of its own and removes it.
 """
 
@@ -15,7 +15,7 @@ from koordlet.api.core import ConfigMap, Event, Lease, Namespace
 from koordlet.api.meta import ObjectMeta
 from koordlet.kube import (
     Client,
-    Config,
+    ClientConfig,
     Conflict,
     EventRecorder,
     Informer,
@@ -34,19 +34,19 @@ if os.environ.get("KUBECONFIG"):
 
 @pytest.fixture(params=SERVERS)
 async def api(request, tmp_path, new_fake):
-    """A Config for the server under test."""
+    """A ClientConfig for the server under test."""
     if request.param == "fake":
         fake = new_fake[0]()
         await fake.start()
-        yield Config(server=fake.url, qps=0)
+        yield ClientConfig(server=fake.url, qps=0)
         await fake.stop()
     elif request.param == "standalone":
         from control.standalone.apiserver.server import ApiServer
 
         async with ApiServer(tmp_path / "data", port=0) as server:
-            yield Config.load(server.kubeconfig_path, qps=0)
+            yield ClientConfig.load(server.kubeconfig_path, qps=0)
     else:
-        yield Config.load(qps=0)
+        yield ClientConfig.load(qps=0)
 
 
 @pytest.fixture

@@ -106,14 +106,14 @@ async def test_a_refused_event_makes_way_for_the_next(fake, client, new_fake, re
     recorder.normal(pod(), "A", "m")
     recorder.normal(pod(), "B", "m")
     await eventually(lambda: outcome(client, "sent") == 1)
-    assert "Event refused" in caplog.text
+    assert "Event rejected" in caplog.text
 
 
 async def test_a_message_that_is_no_text_makes_way_for_the_next(client, recorder, eventually, caplog):
     recorder.normal(pod(), "A", "process \udcff was killed")  # a name as the kernel gives it
     recorder.normal(pod(), "B", "m")
     await eventually(lambda: outcome(client, "sent") == 1)
-    assert outcome(client, "failed") == 1 and "Event refused" in caplog.text
+    assert outcome(client, "failed") == 1 and "Event rejected" in caplog.text
 
 
 async def test_a_full_queue_drops_and_counts(client):

@@ -13,7 +13,7 @@ from koordlet.api.encoding.base import Struct
 from koordlet.api.meta import ObjectMeta
 from koordlet.app import loopslice
 from koordlet.app.clock import FakeClock
-from koordlet.kube import Client, Config, Informer, ObjectInformer
+from koordlet.kube import Client, ClientConfig, Informer, InformerSettings, ObjectInformer
 
 MAPS, NODES, PODS = "api/v1/configmaps", "api/v1/nodes", "api/v1/pods"
 
@@ -85,7 +85,7 @@ def sample(client, name, **labels):
 async def test_lists_in_pages_then_follows(fake, client, start, eventually):
     for i in range(7):
         fake.put(MAPS, f"m{i}", "ns", data={"i": str(i)})
-    informer, mirror = await start(ConfigMap, page=3)
+    informer, mirror = await start(ConfigMap, settings=InformerSettings(page_size=3))
     await informer.synced.wait()
     assert len(informer.list()) == 7 and informer.get("ns/m3").data == {"i": "3"}
     assert [q.get("limit") for m, p, q in fake.requests if "watch" not in q] == ["3", "3", "3"]
@@ -111,7 +111,7 @@ async def test_expired_page_token_begins_anew(fake, start):
     for i in range(5):
         fake.put(MAPS, f"m{i}", "ns")
     fake.expire_tokens = True
-    informer, mirror = await start(ConfigMap, page=2)
+    informer, mirror = await start(ConfigMap, settings=InformerSettings(page_size=2))
     await informer.synced.wait()
     assert versions(informer) == truth(fake, MAPS)
     assert len(mirror.calls) == 5
@@ -283,11 +283,11 @@ async def test_bytes_that_are_not_utf8_spoil_one_object_only(fake, start, eventu
 
 
 async def test_silence_is_taken_for_death(fake, client, clock, pass_time_until):
-    informer = Informer(client, Node, idle_seconds=150)
+    informer = Informer(client, Node, settings=InformerSettings(idle_timeout_s=150))
     await informer.start()
     await pass_time_until(lambda: fake.watching)
     began = clock.monotonic()
-    await pass_time_until(lambda: "nothing heard for 150s" in (informer.problem or ""))
+    await pass_time_until(lambda: "no data for 150s" in (informer.problem or ""))
     assert clock.monotonic() - began >= 149
     await pass_time_until(lambda: fake.watches == 2)
     await informer.stop()
@@ -411,7 +411,7 @@ async def test_resync_tells_everything_again(fake, client, eventually):
     client.clock._auto = False
     fake.put(NODES, "a")
     seen = []
-    informer = Informer(client, Node, resync_seconds=60)
+    informer = Informer(client, Node, settings=InformerSettings(resync_period_s=60))
     informer.add_handler(on_update=lambda old, new: seen.append(old is new))
     await informer.start()
     await informer.synced.wait()
@@ -470,8 +470,8 @@ def test_the_store_equals_the_server_after_any_history(new_fake, steps, page):
         fake = api_class()
         await fake.start()
         clock = FakeClock(auto=True)
-        client = Client(Config(server=fake.url, qps=0), clock=clock, registry=CollectorRegistry())
-        informer, mirror = Informer(client, Node, page=page), Mirror()
+        client = Client(ClientConfig(server=fake.url, qps=0), clock=clock, registry=CollectorRegistry())
+        informer, mirror = Informer(client, Node, settings=InformerSettings(page_size=page)), Mirror()
         informer.add_handler(mirror.add, mirror.update, mirror.delete)
         await informer.start()
         try:

@@ -8,7 +8,7 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from koordlet.app.clock import FakeClock
-from koordlet.kube import Client, Config, LeaderElector, LeadershipLost
+from koordlet.kube import Client, ClientConfig, LeaderElector, LeadershipLost
 
 LEASES = "apis/coordination.k8s.io/v1/leases"
 
@@ -233,6 +233,6 @@ async def test_bad_times(client, options):
 
 
 async def test_no_identity():
-    async with Client(Config(server="http://x"), registry=CollectorRegistry()) as client:
+    async with Client(ClientConfig(server="http://x"), registry=CollectorRegistry()) as client:
         with pytest.raises(ValueError, match="identity"):
             LeaderElector(client, "ns", "n", "")

@@ -14,7 +14,7 @@ import pytest
 from control.standalone.apiserver.server import ApiServer
 from koordlet.api.core import Event, Pod
 from koordlet.audit import NullAuditor
-from koordlet.kube import Client, Config, EventRecorder
+from koordlet.kube import Client, ClientConfig, EventRecorder
 from koordlet.prometheus import Registries
 from koordlet.qosmanager.engine.eviction import EvictionTask
 from koordlet.qosmanager.engine.evictor import PodEvictor
@@ -30,7 +30,7 @@ PODS = "/api/v1/namespaces/default/pods"
 
 @pytest.fixture
 async def client(tmp_path: Path) -> AsyncIterator[Client]:
-    async with ApiServer(tmp_path / "data") as server, Client(Config.load(str(server.kubeconfig_path))) as made:
+    async with ApiServer(tmp_path / "data") as server, Client(ClientConfig.load(str(server.kubeconfig_path))) as made:
         yield made
 
 

@@ -15,7 +15,7 @@ from control.standalone.apiserver import ApiServer
 from koordlet.api.crs.device import Device
 from koordlet.api.crs.topology import NodeResourceTopology
 from koordlet.api.encoding import crdgen
-from koordlet.kube import Client, Config, NotFound
+from koordlet.kube import Client, ClientConfig, NotFound
 
 
 @pytest.fixture(scope="session")
@@ -52,7 +52,7 @@ async def server(tmp_path: Path) -> AsyncIterator[ApiServer]:
 async def client(server: ApiServer) -> AsyncIterator[Client]:
     """An administrator's, once the reported kinds are served."""
     kinds = {"NodeResourceTopology": NodeResourceTopology, "Device": Device}
-    async with Client(Config.load(str(server.kubeconfig_path))) as made:
+    async with Client(ClientConfig.load(str(server.kubeconfig_path))) as made:
         for crd in crdgen.documents().values():
             if crd["spec"]["names"]["kind"] in kinds:
                 await made.raw("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", body=crd)

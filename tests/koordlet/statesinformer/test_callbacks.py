@@ -8,7 +8,7 @@ from koordlet.api.core import Node
 from koordlet.api.crs.slo import NodeSLO, NodeSLOSpec
 from koordlet.api.meta import ObjectMeta
 from koordlet.api.sloconfig import HostApplicationSpec
-from koordlet.kube import Client, Config
+from koordlet.kube import Client, ClientConfig
 from koordlet.statesinformer.callbacks import CallbackError, Callbacks, CallbackTarget, StateType
 from koordlet.statesinformer.states import KubeStates
 
@@ -126,7 +126,7 @@ def test_a_name_is_taken_once_a_type():
 
 @pytest.fixture
 async def states():
-    client = Client(Config("http://127.0.0.1:1"))
+    client = Client(ClientConfig("http://127.0.0.1:1"))
     yield KubeStates(client, "n1", tree_driver=lambda: None)
     await client.close()
 

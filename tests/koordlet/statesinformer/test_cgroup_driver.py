@@ -9,7 +9,7 @@ import pytest
 
 from koordlet.api.core import DaemonEndpoint, Node, NodeDaemonEndpoints, NodeStatus, Pod
 from koordlet.api.meta import ObjectMeta
-from koordlet.kube import Client, Config
+from koordlet.kube import Client, ClientConfig
 from koordlet.statesinformer.pods.kubelet import KubeletError
 from koordlet.statesinformer.states import KubeStates
 from koordlet.system.cgroup.naming import CgroupDriver, NamingError
@@ -39,7 +39,7 @@ class Kubelet:
 
 @pytest.fixture
 async def client() -> AsyncIterator[Client]:
-    made = Client(Config("http://127.0.0.1:1"))
+    made = Client(ClientConfig("http://127.0.0.1:1"))
     yield made
     await made.close()
 

@@ -29,7 +29,7 @@ from koordlet.app.flags import read
 from koordlet.app.gates import FeatureGates
 from koordlet.kube import (
     Client,
-    Config,
+    ClientConfig,
     Conflict,
     ConnectionFailed,
     EventRecorder,
@@ -47,7 +47,7 @@ class Server(Client):
     """An API server with one Node that applies our patches; `answers` are raised first, None lets one through."""
 
     def __init__(self, node: Node, registry: CollectorRegistry) -> None:
-        super().__init__(Config(server="http://127.0.0.1:1"), registry=registry)
+        super().__init__(ClientConfig(server="http://127.0.0.1:1"), registry=registry)
         self.node = node
         self.answers: list[Exception | None] = []
         self.patches: list[dict[str, Any]] = []

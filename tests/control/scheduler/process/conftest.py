@@ -25,7 +25,7 @@ from koordlet.api.core import Event, Node, Pod
 from koordlet.api.encoding import crdgen
 from koordlet.api.names import KOORDINATOR_NAMESPACE
 from koordlet.app.flags import read
-from koordlet.kube import Client, Config, PatchKind
+from koordlet.kube import Client, ClientConfig, PatchKind
 from koordlet.kube.credentials import Fixed
 from tests.ports import free_port
 
@@ -105,12 +105,12 @@ class World:
         found = await self.admin.list(Event, "default")
         return {one.reason: one.message for one in found if one.involved_object.name == name}
 
-    async def account(self) -> Config:
+    async def account(self) -> ClientConfig:
         """Credentials of the scheduler's ServiceAccount."""
         path = f"/api/v1/namespaces/{KOORDINATOR_NAMESPACE}/serviceaccounts/{manifests.ACCOUNT}/token"
         body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 3600}}
         answer = json.loads(await self.admin.raw("POST", path, body=body))
-        admin = Config.load(self.server.kubeconfig_path)
+        admin = ClientConfig.load(self.server.kubeconfig_path)
         return replace(admin, credentials=Fixed.bearer(answer["status"]["token"]), namespace=KOORDINATOR_NAMESPACE)
 
 
@@ -151,7 +151,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
     audit = tmp_path / "audit.log"
     async with (
         ApiServer(tmp_path / "api", audit_log=audit) as server,
-        Client(Config.load(server.kubeconfig_path, qps=0)) as admin,
+        Client(ClientConfig.load(server.kubeconfig_path, qps=0)) as admin,
     ):
         found = World(server, admin, tmp_path, audit)
         for obj in (*crdgen.documents().values(), *manager_manifests.namespace(), *manifests.rbac()):

@@ -15,7 +15,7 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
-from koordlet.kube import Config
+from koordlet.kube import ClientConfig
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def refusal(code: int, reason: str, *, retry_after: int | None = None) -> web.Re
 class Front:
     """See the module text. Use as a context manager."""
 
-    config: Config
+    config: ClientConfig
     """The administrator's."""
     rules: list[Rule] = field(default_factory=list)
     url: str = ""

@@ -13,7 +13,7 @@ from typing import Any
 
 from aiohttp import web
 
-from koordlet.kube import Config
+from koordlet.kube import ClientConfig
 from tests.control.scheduler.process.front import Asked, Front, kubeconfig
 from tests.control.scheduler.process.lives import Picky, agrees, begin, bindings
 
@@ -116,7 +116,7 @@ async def cut_short(world: Any, until: Any) -> tuple[str, str]:
         await asyncio.Event().wait()  # until the caller is gone
         return None
 
-    async with Front(Config.load(world.server.kubeconfig_path, qps=0), [one]) as front:
+    async with Front(ClientConfig.load(world.server.kubeconfig_path, qps=0), [one]) as front:
         door = world.tmp / "front.kubeconfig"
         door.write_text(kubeconfig(front))
         life = await begin(world.tmp, door)

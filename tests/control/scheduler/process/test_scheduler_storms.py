@@ -15,7 +15,7 @@ import pytest
 from aiohttp import web
 
 from koordlet.api.core import Lease, Node, Pod
-from koordlet.kube import Config
+from koordlet.kube import ClientConfig
 from tests.control.scheduler.process.front import Asked, Front, refusal
 from tests.control.scheduler.process.lives import bindings
 
@@ -24,7 +24,7 @@ P = "gang.scheduling.koordinator.sh/"
 
 @pytest.fixture
 async def front(world: Any) -> AsyncIterator[Front]:
-    async with Front(Config.load(world.server.kubeconfig_path, qps=0)) as found:
+    async with Front(ClientConfig.load(world.server.kubeconfig_path, qps=0)) as found:
         yield found
 
 

@@ -18,7 +18,7 @@ import pytest
 
 from control.standalone.apiserver import ApiServer
 from control.standalone.kubelet.cgroups.directories import CgroupTree
-from koordlet.kube import Client, Config, NotFound
+from koordlet.kube import Client, ClientConfig, NotFound
 
 pytestmark = [pytest.mark.e2e, pytest.mark.kernel]
 
@@ -102,7 +102,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
         else:
             server = await stack.enter_async_context(ApiServer(tmp_path / "api"))
             kubeconfig = Path(server.kubeconfig_path)
-        client = await stack.enter_async_context(Client(Config.load(kubeconfig, qps=0)))
+        client = await stack.enter_async_context(Client(ClientConfig.load(kubeconfig, qps=0)))
         made = Cluster(client, kubeconfig, tmp_path)
         await made.start()
         try:
