@@ -24,7 +24,7 @@ from control.manifestfiles import Object
 from koordlet.api.names import KOORDINATOR_NAMESPACE
 from koordlet.api.registry import BY_GVK
 from koordlet.app import atomicfile
-from koordlet.kube import Client, Config, Conflict, KubeError, NotFound, PatchKind
+from koordlet.kube import Client, ClientConfig, Conflict, KubeError, NotFound, PatchKind
 
 MANAGER = "koordctl"
 TOKEN_LIFETIME_S = 365 * 24 * 3600
@@ -92,7 +92,7 @@ class Agent:
 
 async def prepare(admin: Path, settings: NodeSettings, agents: list[Agent], *, manager: bool = True) -> None:
     """Create everything that a node needs in its API server; `manager`: whether a manager runs. Raises CtlError."""
-    config = Config.load(admin, user_agent=MANAGER, qps=200, burst=200)
+    config = ClientConfig.load(admin, user_agent=MANAGER, qps=200, burst=200)
     node = settings.node_name
     try:
         async with Client(config) as client:

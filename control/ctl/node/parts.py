@@ -14,7 +14,7 @@ from control.ctl.node import cluster, containers
 from control.ctl.node.state import NodeSettings
 from control.ctl.views.koordletclient import KoordletUnreachable, fetch_ready, fetch_top
 from koordlet.api.core import Node
-from koordlet.kube import Client, Config, KubeError
+from koordlet.kube import Client, ClientConfig, KubeError
 
 REQUEST_TIMEOUT_S = 3.0
 PODS = "pods"
@@ -154,7 +154,7 @@ async def _apiserver_problem(layout: Layout, settings: NodeSettings) -> str | No
     if not layout.admin_kubeconfig.exists():
         return "has not written admin.kubeconfig yet"
     try:
-        async with Client(Config.load(layout.admin_kubeconfig, timeout=REQUEST_TIMEOUT_S)) as client:
+        async with Client(ClientConfig.load(layout.admin_kubeconfig, timeout=REQUEST_TIMEOUT_S)) as client:
             if not client.config.server.endswith(f":{settings.apiserver_port}"):
                 return "admin.kubeconfig still names another port"
             await client.raw("GET", "/readyz", accept="*/*")
@@ -206,7 +206,7 @@ async def _kubelet_problem(layout: Layout, settings: NodeSettings) -> str | None
         ):
             if response.status != 200:
                 return f"HTTP {response.status}: {(await response.text())[:200].strip()}"
-        async with Client(Config.load(layout.admin_kubeconfig, timeout=REQUEST_TIMEOUT_S)) as client:
+        async with Client(ClientConfig.load(layout.admin_kubeconfig, timeout=REQUEST_TIMEOUT_S)) as client:
             node = await client.get(Node, settings.node_name)
     except (aiohttp.ClientError, TimeoutError, OSError, KubeError) as error:
         return str(error) or type(error).__name__

@@ -26,7 +26,7 @@ from koordlet.api.core import Node
 from koordlet.api.crs.slo import NodeMetric
 from koordlet.api.pages.enforcement import Enforcement
 from koordlet.api.pages.top import FeatureState
-from koordlet.kube import Client, Config, KubeError
+from koordlet.kube import Client, ClientConfig, KubeError
 
 CPU_SAMPLE_S = 0.5
 REQUEST_TIMEOUT_S = 3.0
@@ -157,7 +157,7 @@ async def _koordlet(url: str) -> KoordletStatus:
 
 async def _kubernetes(kubeconfig: str | None, name: str) -> KubernetesStatus:
     try:
-        config = Config.load(kubeconfig, user_agent="koordctl", timeout=REQUEST_TIMEOUT_S)
+        config = ClientConfig.load(kubeconfig, user_agent="koordctl", timeout=REQUEST_TIMEOUT_S)
     except KubeError as error:
         return KubernetesStatus(name, error=str(error))
     if not name:

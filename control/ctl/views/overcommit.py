@@ -27,7 +27,7 @@ from koordlet.api.pages.overcommit import (
     OvercommitExplanation,
 )
 from koordlet.api.sloconfig.colocation import REQUEST, USAGE
-from koordlet.kube import Client, Config, KubeError, NotFound
+from koordlet.kube import Client, ClientConfig, KubeError, NotFound
 
 REQUEST_TIMEOUT_S: Final = 5.0
 RESOURCES: Final = ("cpu", "memory")
@@ -54,7 +54,7 @@ class NodeOvercommit(msgspec.Struct, rename="camel", omit_defaults=True):
 async def fetch_node(kubeconfig: str | None, name: str) -> Node:
     """Raises CtlError."""
     try:
-        async with Client(Config.load(kubeconfig, user_agent="koordctl", timeout=REQUEST_TIMEOUT_S)) as client:
+        async with Client(ClientConfig.load(kubeconfig, user_agent="koordctl", timeout=REQUEST_TIMEOUT_S)) as client:
             return await client.get(Node, name)
     except NotFound as error:
         raise CtlError(f"there is no Node {name}", "`kubectl get nodes` lists the nodes") from error
