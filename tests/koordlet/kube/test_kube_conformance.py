@@ -1,6 +1,6 @@
 """What our client relies on, run against any API server: the fake one here, the embedded one, a real cluster.
 
-`api` yields a loaded ClientConfig and is the only thing to extend for another server. With KUBECONFIG set the same class
+`api` yields a loaded ClientConfig; extend it for another server. With KUBECONFIG set the same class
 runs against that cluster (marker e2e); it works in a namespace of its own and removes it.
 """
 
