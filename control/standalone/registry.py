@@ -54,6 +54,7 @@ class WriteOptions:
     force: bool = False  # apply: take conflicting fields
     warnings: list[str] = field(default_factory=list)
     create_missing: bool = False  # PUT to a kind that lets PUT create
+    authorize_create: Callable[[], None] | None = None  # called before an update or apply creates; raises 403
     applying: bool = False  # the object is the result of server-side apply and has its managedFields
 
 
@@ -218,6 +219,7 @@ class ObjectRegistry:
         sent_rv = (obj.get("metadata") or {}).get("resourceVersion")
         present = self.store.entry(kind.stored_as, ns if kind.namespaced else None, name)
         if present is None and kind.create_on_update and options.create_missing and not sent_rv:
+            _authorize_create(options)
             return await self.create(key, ns, obj, user, options)
         if not sent_rv and not kind.unconditional_update and present is not None:
             problem_rv = errors.FieldError(
@@ -360,6 +362,7 @@ class ObjectRegistry:
                 raise errors.not_found(kind.group, kind.plural, name)
             if (body.get("metadata") or {}).get("uid"):
                 raise errors.conflict(kind.group, kind.plural, name, "uid mismatch: the provided object specified uid")
+            _authorize_create(options)
             obj = merged(None)
             obj.setdefault("metadata", {})["name"] = name
             return await self.create(kind.key, ns, obj, user, options)
@@ -534,3 +537,8 @@ class ObjectRegistry:
         if self.patcher is None:
             raise errors.unsupported_media_type("none (the server was built without patch support)")
         return self.patcher
+
+
+def _authorize_create(options: WriteOptions) -> None:
+    if options.authorize_create is not None:
+        options.authorize_create()

@@ -175,7 +175,7 @@ class ApiServer:
         config, policy = self.config, self.policy
         self._watches = WatchConfig(config.bookmark_seconds)
         self._audit = RequestAuditLog(config.audit_log)
-        resources = ResourceHandlers(self.registry, self._watches)
+        resources = ResourceHandlers(self.registry, self._watches, policy.authorizer)
         self._kubelet = KubeletProxy(self.registry, lambda: self.admin_token)
         health = HealthChecks()
         health.add("store", lambda: self.store.healthy)

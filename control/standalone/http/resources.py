@@ -7,12 +7,14 @@ authorization are done by the caller; `subresources` handles the subresources wi
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 from aiohttp import web
 
 from control.standalone import errors, objectmeta, strategy
 from control.standalone.deletion import DeletionOptions
+from control.standalone.http.authorization import require
 from control.standalone.http.lists import ListOptions, select
 from control.standalone.http.negotiate import decode_body, decode_json, view
 from control.standalone.http.render import Renderer
@@ -20,7 +22,7 @@ from control.standalone.http.requestinfo import RequestInfo
 from control.standalone.http.responses import JSON, encode, json_response
 from control.standalone.http.watch import WatchConfig, stream
 from control.standalone.kinds import ResourceKind
-from control.standalone.policyinterfaces import RequestUser
+from control.standalone.policyinterfaces import Authorizer, AuthzAttributes, RequestUser
 from control.standalone.registry import ObjectRegistry, PatchKind, WriteOptions
 from control.standalone.selectors import compile_matcher
 
@@ -40,10 +42,14 @@ STALL_SECONDS = 60.0
 
 
 class ResourceHandlers:
-    """The handlers, on one registry. `open_watches` is read by the metrics."""
+    """The handlers, on one registry. `open_watches` is read by the metrics.
 
-    def __init__(self, registry: ObjectRegistry, watches: WatchConfig) -> None:
+    The caller has authorized the request's own verb. An update or apply that creates the object also needs `create`.
+    """
+
+    def __init__(self, registry: ObjectRegistry, watches: WatchConfig, authorizer: Authorizer) -> None:
         self.registry = registry
+        self._authorizer = authorizer
         self.watches = watches
         self.open_watches = 0
 
@@ -112,7 +118,7 @@ class ResourceHandlers:
     async def update(
         self, request: web.BaseRequest, info: RequestInfo, kind: ResourceKind, user: RequestUser
     ) -> web.Response:
-        options = write_options(request, info, create_missing=True)
+        options = self._with_authorization(write_options(request, info, create_missing=True), info, user)
         obj = await body_object(request)
         existed = self.registry.store.entry(kind.stored_as, info.namespace, info.name) is not None
         stored = await self.registry.update(kind.key, info.namespace or None, info.name, obj, user, options)
@@ -131,7 +137,7 @@ class ResourceHandlers:
             raise errors.bad_request(
                 f"the body of a {content_type} request must be a JSON {'array' if patch_kind == 'json' else 'object'}"
             )
-        options = write_options(request, info)
+        options = self._with_authorization(write_options(request, info), info, user)
         if patch_kind == "apply" and not request.query.get("fieldManager"):
             cause = errors.FieldError(
                 "FieldValueRequired", "fieldManager", "Required value: is required for apply patch"
@@ -171,6 +177,10 @@ class ResourceHandlers:
         meta = {"resourceVersion": str(self.registry.store.revision)}
         body = {"kind": kind.list_kind, "apiVersion": kind.served_as(info.version), "metadata": meta, "items": items}
         return json_response(request, body)
+
+    def _with_authorization(self, options: WriteOptions, info: RequestInfo, user: RequestUser) -> WriteOptions:
+        create = AuthzAttributes(user, "create", info.group, info.version, info.resource, "", info.namespace, info.name)
+        return replace(options, authorize_create=lambda: require(self._authorizer, create))
 
     def timestamp(self) -> str:
         return objectmeta.timestamp(self.registry.now())

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from aiohttp import web
 
 from control.standalone import errors
+from control.standalone.http.authorization import require
 from control.standalone.http.discovery import Discovery
 from control.standalone.http.health import HealthChecks, version_info
 from control.standalone.http.metrics import Metrics
@@ -139,13 +140,13 @@ class RequestDispatcher:
         prefix = "system:serviceaccount:"
         if impersonated.startswith(prefix):
             ns, _, name = impersonated.removeprefix(prefix).partition(":")
-            self._require(AuthzAttributes(user, "impersonate", "", "v1", "serviceaccounts", "", ns, name))
+            require(self._h.authorizer, AuthzAttributes(user, "impersonate", "", "v1", "serviceaccounts", "", ns, name))
             groups = groups or ("system:serviceaccounts", f"system:serviceaccounts:{ns}")
         else:
-            self._require(AuthzAttributes(user, "impersonate", "", "v1", "users", "", "", impersonated))
+            require(self._h.authorizer, AuthzAttributes(user, "impersonate", "", "v1", "users", "", "", impersonated))
         for group in groups:
             if not group.startswith("system:serviceaccounts"):
-                self._require(AuthzAttributes(user, "impersonate", "", "v1", "groups", "", "", group))
+                require(self._h.authorizer, AuthzAttributes(user, "impersonate", "", "v1", "groups", "", "", group))
         if impersonated != ANONYMOUS.name and "system:authenticated" not in groups:
             groups = (*groups, "system:authenticated")
         return RequestUser(impersonated, groups, request.headers.get("Impersonate-Uid", ""))
@@ -170,23 +171,7 @@ class RequestDispatcher:
             )
         else:
             attributes = AuthzAttributes(user, info.verb, path=info.path)
-        self._require(attributes)
-
-    def _require(self, attributes: AuthzAttributes) -> None:
-        """Raises StatusError 403 unless the authorizer allows the request."""
-        allowed, reason = self._h.authorizer.authorize(attributes)
-        if allowed:
-            return
-        user, verb, resource = attributes.user.name, attributes.verb, attributes.resource
-        if not resource:
-            message = f'forbidden: User "{user}" cannot {verb} path "{attributes.path}"'
-            raise errors.of_reason("Forbidden", message)
-        full_resource = f"{resource}/{attributes.subresource}" if attributes.subresource else resource
-        scope = f' in the namespace "{attributes.namespace}"' if attributes.namespace else " at the cluster scope"
-        why = f'User "{user}" cannot {verb} resource "{full_resource}" in API group "{attributes.group}"{scope}'
-        if reason:
-            why += f": {reason}"
-        raise errors.forbidden(attributes.group, resource, attributes.name, why)
+        require(self._h.authorizer, attributes)
 
     async def _answer(
         self, request: web.BaseRequest, info: RequestInfo, kind: ResourceKind | None, user: RequestUser
