@@ -21,6 +21,10 @@ _IN = re.compile(r"^(?P<key>\S+)\s+(?P<op>in|notin)\s*\((?P<values>[^()]*)\)$")
 _COMPARE = re.compile(r"^(?P<key>[^\s=!<>,]+)\s*(?P<op>==|!=|=|>|<)\s*(?P<value>[^\s=!,]*)$")
 _EXISTS = re.compile(r"^(?P<not>!?)\s*(?P<key>[^\s=!<>,()]+)$")
 
+_ESCAPED_TEXT = re.compile(r"(?:\\.|[^\\])*", re.DOTALL)
+_FIELD_TERM = re.compile(r"(?:\\.|[^,\\])+", re.DOTALL)
+_FIELD_COMPARE = re.compile(r"(?P<key>[^\s=!<>,\\]+)\s*(?P<op>!=|==|=)\s*(?P<value>(?:\\[\\,=]|[^\\,=])*)")
+
 FIELDS: Mapping[str, tuple[str, ...]] = {
     "/pods": (
         "spec.nodeName", "spec.restartPolicy", "spec.schedulerName", "spec.serviceAccountName",
@@ -85,10 +89,12 @@ def label_selector(selector: Mapping[str, Any] | None) -> Matcher:
     return lambda labels: all(r.matches(labels) for r in requirements)
 
 
-def compile_matcher(kind: ResourceKind, labels: str | None, fields: str | None) -> Matcher | None:
-    """One predicate for both selectors; None when every object matches."""
+def compile_matcher(kind: ResourceKind, labels: str | None, fields: str | None, name: str = "") -> Matcher | None:
+    """One predicate for both selectors and, if not empty, the object's name; None when every object matches."""
     requirements = parse_labels(labels) if labels else []
     checks = parse_fields(kind, fields) if fields else []
+    if name:
+        checks.append((("metadata", "name"), True, name))
     if not requirements and not checks:
         return None
 
@@ -107,18 +113,38 @@ def compile_matcher(kind: ResourceKind, labels: str | None, fields: str | None) 
 def parse_fields(kind: ResourceKind, text: str) -> list[tuple[tuple[str, ...], bool, str]]:
     """`a.b=c,d!=e` as (path, must be equal, value); raises StatusError 400 for fields the kind doesn't support."""
     checks = []
-    for part in _split(text):
-        for op in ("!=", "==", "="):
-            if op in part:
-                key, _, value = part.partition(op)
-                break
-        else:
-            raise errors.bad_request(f"invalid selector: {text!r}; can't understand {part!r}")
-        key, value = key.strip(), value.strip()
+    for key, equal, value in field_terms(text):
         if key not in supported_fields(kind):
             raise errors.bad_request(f"field label not supported: {key}")
-        checks.append((tuple(key.split(".")), op != "!=", value.replace("\\,", ",").replace("\\=", "=")))
+        checks.append((tuple(key.split(".")), equal, value))
     return checks
+
+
+def required_name(text: str) -> str:
+    """The name that every object selected by a field selector has; "" when the selector requires none."""
+    try:
+        terms = field_terms(text)
+    except errors.StatusError:
+        return ""
+    return next((value for key, equal, value in terms if key == "metadata.name" and equal), "")
+
+
+def field_terms(text: str) -> list[tuple[str, bool, str]]:
+    """The terms of a field selector as (field, must be equal, value); raises StatusError 400.
+
+    Commas separate terms. In values `\\\\`, `\\,` and `\\=` stand for the character after the backslash.
+    """
+    if not _ESCAPED_TEXT.fullmatch(text):
+        raise errors.bad_request(f"invalid selector: {text!r}; it ends in the middle of an escape sequence")
+    return [_field_term(term.group(), text) for term in _FIELD_TERM.finditer(text) if term.group().strip()]
+
+
+def _field_term(term: str, text: str) -> tuple[str, bool, str]:
+    match = _FIELD_COMPARE.fullmatch(term.strip())
+    if match is None:
+        raise errors.bad_request(f"invalid selector: {text!r}; can't understand {term.strip()!r}")
+    value = re.sub(r"\\(.)", r"\1", match["value"])
+    return match["key"], match["op"] != "!=", value
 
 
 def supported_fields(kind: ResourceKind) -> tuple[str, ...]:
@@ -146,14 +172,14 @@ def field_value(obj: Json, path: tuple[str, ...]) -> str:
 
 
 def _split(text: str) -> list[str]:
-    """Split at commas outside parentheses; empty parts are dropped."""
+    """A label selector's requirements: split at commas outside parentheses; empty parts are dropped."""
     parts, depth, start = [], 0, 0
     for i, c in enumerate(text):
         if c == "(":
             depth += 1
         elif c == ")":
             depth -= 1
-        elif c == "," and depth == 0 and text[i - 1 : i] != "\\":
+        elif c == "," and depth == 0:
             parts.append(text[start:i])
             start = i + 1
     parts.append(text[start:])

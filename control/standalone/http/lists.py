@@ -48,8 +48,9 @@ class ListOptions:
 
     @staticmethod
     def parse(kind: ResourceKind, query: Mapping[str, str], *, name: str = "", watching: bool = False) -> ListOptions:
+        """`name`: the request is authorized for objects of this name only."""
         fields = query.get("fieldSelector", "")
-        matcher = compile_matcher(kind, query.get("labelSelector"), fields)
+        matcher = compile_matcher(kind, query.get("labelSelector"), fields, name)
         rv, match = query.get("resourceVersion", ""), query.get("resourceVersionMatch", "")
         token = query.get("continue", "")
         initial = query.get("sendInitialEvents")

@@ -10,13 +10,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from control.standalone.selectors import required_name
+
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch"}
 _NAMESPACE_SUBRESOURCES = ("status", "finalize")
 
 
 @dataclass(frozen=True, slots=True)
 class RequestInfo:
-    """`resource` is empty for other paths (discovery, health, …)."""
+    """`resource` is empty for other paths (discovery, health, …).
+
+    `name` is what authorization decides about, also for lists and watches: it comes from the path or from a field
+    selector that requires one name. Handlers must return no other objects.
+    """
 
     verb: str
     path: str
@@ -57,16 +63,7 @@ def parse(method: str, path: str, query: Mapping[str, str]) -> RequestInfo:
             verb = "get"
         else:
             verb = "watch" if watching or query.get("watch", "").lower() in ("1", "true") else "list"
-            name = name or _single_name(query.get("fieldSelector", ""))
+            name = name or required_name(query.get("fieldSelector", ""))
     elif method == "DELETE":
         verb = "delete" if name else "deletecollection"
     return RequestInfo(verb, path, group, version, resource, namespace, name, subresource, "/".join(rest[3:]))
-
-
-def _single_name(field_selector: str) -> str:
-    """The name that a field selector requires: a list of one name may be authorized by a rule for that name."""
-    for part in field_selector.split(","):
-        key, _, value = part.replace("==", "=").partition("=")
-        if key.strip() == "metadata.name" and value:
-            return value.strip()
-    return ""

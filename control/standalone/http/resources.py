@@ -86,19 +86,19 @@ class ResourceHandlers:
 
     def list(self, request: web.BaseRequest, info: RequestInfo, kind: ResourceKind) -> web.Response:
         renderer = self._renderer(request, info, kind)
-        options = ListOptions.parse(kind, request.query)
-        entries, meta = select(self.registry, kind, info.namespace or None, options)
+        options = ListOptions.parse(kind, request.query, name=info.name)
+        entries, meta = select(self.registry, kind, _namespace(kind, info), options)
         return json_response(request, renderer.list(entries, meta, self.registry.now()))
 
     async def watch(self, request: web.BaseRequest, info: RequestInfo, kind: ResourceKind) -> web.StreamResponse:
         renderer = self._renderer(request, info, kind)
-        options = ListOptions.parse(kind, request.query, watching=True)
+        options = ListOptions.parse(kind, request.query, name=info.name, watching=True)
         response = web.StreamResponse(headers={"Content-Type": JSON, "Cache-Control": "no-cache, private"})
         response.enable_chunked_encoding()
         await response.prepare(request)
         self.open_watches += 1
         try:
-            async for chunk in stream(self.registry, renderer, info.namespace or None, options, self.watches):
+            async for chunk in stream(self.registry, renderer, _namespace(kind, info), options, self.watches):
                 await _write(request, response, chunk)
             await response.write_eof()
         except (ConnectionResetError, BrokenPipeError):
@@ -202,6 +202,11 @@ class ResourceHandlers:
             renderer = self._renderer(request, info, kind)
             return json_response(request, renderer.written(obj, self.registry.now()), status, warnings=options.warnings)
         return json_response(request, encode(obj), status, warnings=options.warnings)
+
+
+def _namespace(kind: ResourceKind, info: RequestInfo) -> str | None:
+    """The namespace to list; None: all, or a cluster-scoped kind (/namespaces/NAME has a namespace in its path)."""
+    return (info.namespace or None) if kind.namespaced else None
 
 
 def manager_name(request: web.BaseRequest) -> str:

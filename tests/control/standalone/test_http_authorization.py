@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
 from control.standalone.apiserver import ApiServer
 
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
+SECRETS = "/api/v1/namespaces/default/secrets"
 CMS = "/api/v1/namespaces/default/configmaps"
 APPLY = "application/apply-patch+yaml"
 JANE = "jane-token"
@@ -42,6 +46,14 @@ def rule(verbs: str, resources: str, group: str = "", **more: Any) -> dict[str, 
     return {"verbs": verbs.split(), "apiGroups": [group], "resources": resources.split(), **more}
 
 
+async def secrets(http: Any) -> None:
+    """Two secrets, of which jane may read one."""
+    for name in ("allowed", "other"):
+        secret = {"metadata": {"name": name}, "stringData": {"key": name}}
+        assert (await http("POST", SECRETS, secret)).status == 201
+    await grant(http, rule("get list watch", "secrets", resourceNames=["allowed"]))
+
+
 async def test_server_side_apply_creates_only_with_the_right_to_create(http: Any) -> None:
     await grant(http, rule("patch", "configmaps"))
     body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}}
@@ -59,3 +71,42 @@ async def test_put_creates_only_with_the_right_to_create(http: Any) -> None:
     path = "/apis/coordination.k8s.io/v1/namespaces/default/leases/a"
     response = await http("PUT", path, {"metadata": {"name": "a"}, "spec": {}}, token=JANE)
     assert (response.status, 'User "jane" cannot create' in response.body["message"]) == (403, True)
+
+
+async def test_a_watch_of_one_name_has_only_that_object(http: Any) -> None:
+    await secrets(http)
+    assert (await http("GET", SECRETS, token=JANE)).status == 403
+    path = "/api/v1/watch/namespaces/default/secrets/allowed?timeoutSeconds=1&resourceVersion=0"
+    names = await watched_names(http, path)
+    assert names == ["allowed"]
+
+
+async def watched_names(http: Any, path: str) -> list[str]:
+    response = await asyncio.wait_for(http("GET", path, token=JANE), 30)
+    assert response.status == 200, response.text
+    return [json.loads(line)["object"]["metadata"]["name"] for line in response.text.splitlines()]
+
+
+@pytest.mark.parametrize(
+    "selector",
+    [
+        "metadata.name=allowed",
+        "type!=x,metadata.name=allowed",
+        r"type!=x\,metadata.name=allowed",
+        r"type!=x\\,metadata.name=allowed",
+        "type!=(,metadata.name=allowed",
+        "type!=x),metadata.name=allowed",
+        "metadata.name=allowed,metadata.name=other",
+        "metadata.name!=other",
+        "metadata.name = allowed",
+    ],
+)
+async def test_a_field_selector_lists_only_authorized_names(http: Any, selector: str) -> None:
+    await secrets(http)
+    response = await http("GET", f"{SECRETS}?fieldSelector={quote(selector)}", token=JANE)
+    if response.status == 200:
+        assert [item["metadata"]["name"] for item in response.body["items"]] in ([], ["allowed"])
+    else:
+        assert response.status in (400, 403)
+    plain = await http("GET", f"{SECRETS}?fieldSelector=metadata.name%3Dallowed", token=JANE)
+    assert [item["metadata"]["name"] for item in plain.body["items"]] == ["allowed"]

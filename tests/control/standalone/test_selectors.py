@@ -12,7 +12,7 @@ from control.standalone.http.negotiate import discovery_version, view
 from control.standalone.http.requestinfo import parse
 from control.standalone.http.table import human_duration
 from control.standalone.kinds import Kinds, version_priority
-from control.standalone.selectors import compile_matcher
+from control.standalone.selectors import compile_matcher, field_terms, required_name
 from control.standalone.strategy import pod_qos
 
 KINDS = Kinds()
@@ -77,6 +77,30 @@ def test_field_selectors(key: str, selector: str, obj: dict[str, Any], expected:
     matcher = compile_matcher(kind, None, selector)
     assert matcher is not None
     assert matcher(obj) is expected
+
+
+@pytest.mark.parametrize(
+    ("text", "terms"),
+    [
+        ("a=b,c!=d", [("a", True, "b"), ("c", False, "d")]),
+        ("a==b,,", [("a", True, "b")]),
+        (r"type!=x\,metadata.name=allowed", None),
+        (r"type!=x\,metadata.name\=allowed", [("type", False, "x,metadata.name=allowed")]),
+        (r"type!=x\\,metadata.name=allowed", [("type", False, "x\\"), ("metadata.name", True, "allowed")]),
+        ("type!=(,metadata.name=allowed", [("type", False, "("), ("metadata.name", True, "allowed")]),
+        ("metadata.name=a\\", None),
+        (r"metadata.name=\a", None),
+        ("metadata.name", None),
+    ],
+)
+def test_field_terms_are_split_at_unescaped_commas(text: str, terms: list[tuple[str, bool, str]] | None) -> None:
+    if terms is None:
+        with pytest.raises(StatusError):
+            field_terms(text)
+        assert required_name(text) == ""
+    else:
+        assert field_terms(text) == terms
+        assert required_name(text) == next((v for k, equal, v in terms if k == "metadata.name" and equal), "")
 
 
 def test_unknown_field_labels_are_rejected() -> None:
