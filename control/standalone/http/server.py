@@ -129,27 +129,39 @@ class RequestDispatcher:
         user = await self._h.authenticator.authenticate(request.headers, peer)
         if user is None:
             user = ANONYMOUS
-        impersonated = request.headers.get("Impersonate-User")
-        if impersonated:
-            user = self._impersonate(request, user, impersonated)
-        return user
+        return self._impersonate(request, user)
 
-    def _impersonate(self, request: web.BaseRequest, user: RequestUser, impersonated: str) -> RequestUser:
-        """kubectl --as: needs the verb `impersonate` on the user and on each group."""
+    def _impersonate(self, request: web.BaseRequest, user: RequestUser) -> RequestUser:
+        """kubectl --as: needs the verb `impersonate` on the user, on each requested group and on the uid.
+
+        A service account without requested groups has its own groups.
+        """
+        name = request.headers.get("Impersonate-User", "")
         groups = tuple(request.headers.getall("Impersonate-Group", []))
-        prefix = "system:serviceaccount:"
-        if impersonated.startswith(prefix):
-            ns, _, name = impersonated.removeprefix(prefix).partition(":")
-            require(self._h.authorizer, AuthzAttributes(user, "impersonate", "", "v1", "serviceaccounts", "", ns, name))
-            groups = groups or ("system:serviceaccounts", f"system:serviceaccounts:{ns}")
+        uid = request.headers.get("Impersonate-Uid", "")
+        if not name:
+            if groups or uid:
+                raise errors.bad_request(f"requested {'groups' if groups else 'uid'} without impersonating a user")
+            return user
+
+        def require_impersonate(resource: str, name: str, group: str = "", namespace: str = "") -> None:
+            attributes = AuthzAttributes(user, "impersonate", group, "v1", resource, "", namespace, name)
+            require(self._h.authorizer, attributes)
+
+        namespace, account = _service_account(name)
+        if namespace:
+            require_impersonate("serviceaccounts", account, namespace=namespace)
         else:
-            require(self._h.authorizer, AuthzAttributes(user, "impersonate", "", "v1", "users", "", "", impersonated))
+            require_impersonate("users", name)
         for group in groups:
-            if not group.startswith("system:serviceaccounts"):
-                require(self._h.authorizer, AuthzAttributes(user, "impersonate", "", "v1", "groups", "", "", group))
-        if impersonated != ANONYMOUS.name and "system:authenticated" not in groups:
+            require_impersonate("groups", group)
+        if uid:
+            require_impersonate("uids", uid, "authentication.k8s.io")
+        if namespace and not groups:
+            groups = ("system:serviceaccounts", f"system:serviceaccounts:{namespace}")
+        if name != ANONYMOUS.name and "system:authenticated" not in groups:
             groups = (*groups, "system:authenticated")
-        return RequestUser(impersonated, groups, request.headers.get("Impersonate-Uid", ""))
+        return RequestUser(name, groups, uid)
 
     def _kind(self, info: RequestInfo) -> ResourceKind | None:
         if not info.resource:
@@ -297,6 +309,15 @@ class RequestDispatcher:
                 "latencySeconds": round(seconds, 6),
             }
         )
+
+
+def _service_account(user: str) -> tuple[str, str]:
+    """(namespace, name) of the service account with this user name; two empty strings for other users."""
+    prefix = "system:serviceaccount:"
+    if not user.startswith(prefix):
+        return "", ""
+    namespace, _, name = user.removeprefix(prefix).partition(":")
+    return namespace, name
 
 
 def _object_ref(info: RequestInfo) -> Mapping[str, str]:

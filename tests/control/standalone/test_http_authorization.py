@@ -110,3 +110,35 @@ async def test_a_field_selector_lists_only_authorized_names(http: Any, selector:
         assert response.status in (400, 403)
     plain = await http("GET", f"{SECRETS}?fieldSelector=metadata.name%3Dallowed", token=JANE)
     assert [item["metadata"]["name"] for item in plain.body["items"]] == ["allowed"]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Impersonate-Group": "system:serviceaccounts:kube-system"},
+        {"Impersonate-Group": "system:serviceaccounts"},
+        {"Impersonate-Group": "system:masters"},
+        {"Impersonate-Uid": "1234"},
+    ],
+    ids=lambda headers: "=".join(next(iter(headers.items()))),
+)
+async def test_every_impersonated_group_and_uid_needs_the_right(http: Any, headers: dict[str, str]) -> None:
+    await grant(http, rule("impersonate", "users serviceaccounts"))
+    path = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
+    for user in ("bob", "system:serviceaccount:default:default"):
+        as_user = {"Impersonate-User": user}
+        assert (await http("POST", path, {}, token=JANE, headers=as_user)).status == 201
+        response = await http("POST", path, {}, token=JANE, headers={**as_user, **headers})
+        assert (response.status, 'User "jane" cannot impersonate' in response.body["message"]) == (403, True)
+
+
+async def test_groups_without_an_impersonated_user_are_rejected(http: Any) -> None:
+    response = await http("GET", CMS, headers={"Impersonate-Group": "devs"})
+    assert (response.status, response.body["message"]) == (400, "requested groups without impersonating a user")
+
+
+async def test_an_impersonated_service_account_has_its_groups(http: Any) -> None:
+    path = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
+    review = await http("POST", path, {}, headers={"Impersonate-User": "system:serviceaccount:default:default"})
+    groups = review.body["status"]["userInfo"]["groups"]
+    assert groups == ["system:serviceaccounts", "system:serviceaccounts:default", "system:authenticated"]
