@@ -1,7 +1,7 @@
 """Prevents privilege escalation by RBAC objects.
 
 The author of a role must have all of its rights, or the verb `escalate` on it. The author of a binding must
-have the rights of its role, or the verb `bind` on it. Called by validating admission.
+have the rights of its role, which must exist, or the verb `bind` on it. Called by validating admission.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ def check(rbac: RBAC, request: AdmissionAttributes) -> None:
     attributes = AuthzAttributes(request.user, verb, GROUP, "v1", target, "", request.namespace, name)
     if rbac.authorize(attributes)[0]:
         return
+    if verb == "bind" and not rbac.role_exists(request.namespace, ref):
+        raise errors.not_found(GROUP, target, name)  # its future rules can't be compared with the author's
     missing = uncovered(rbac.rules_for(request.user, request.namespace), granted)
     if missing:
         listed = "\n".join(sorted(show(piece) for piece in missing))

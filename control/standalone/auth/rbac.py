@@ -78,12 +78,19 @@ class RBAC:
 
     def role_rules(self, namespace: str, ref: Json) -> list[Rule]:
         """The rules of the role that a binding refers to; empty if it doesn't exist."""
+        role = self._role(namespace, ref)
+        if role is None or ref.get("kind") == "Role":
+            return list((role or {}).get("rules") or ())
+        return self._rules_of(role)
+
+    def role_exists(self, namespace: str, ref: Json) -> bool:
+        return self._role(namespace, ref) is not None
+
+    def _role(self, namespace: str, ref: Json) -> Json | None:
         name = str(ref.get("name", ""))
         if ref.get("kind") == "Role":
-            role = self._store.get(ROLES, namespace, name)
-            return list((role or {}).get("rules") or ())
-        cluster_role = self._store.get(CLUSTER_ROLES, None, name)
-        return self._rules_of(cluster_role) if cluster_role else []
+            return self._store.get(ROLES, namespace, name)
+        return self._store.get(CLUSTER_ROLES, None, name)
 
     def _current(self) -> _Index:
         stamp = tuple(self._stamp(key) for key in _KINDS)

@@ -142,3 +142,20 @@ async def test_an_impersonated_service_account_has_its_groups(http: Any) -> None
     review = await http("POST", path, {}, headers={"Impersonate-User": "system:serviceaccount:default:default"})
     groups = review.body["status"]["userInfo"]["groups"]
     assert groups == ["system:serviceaccounts", "system:serviceaccounts:default", "system:authenticated"]
+
+
+async def test_a_role_that_does_not_exist_cannot_be_bound(http: Any) -> None:
+    await grant(http, rule("create", "rolebindings clusterrolebindings", "rbac.authorization.k8s.io"))
+    for kind, plural in (("Role", "roles"), ("ClusterRole", "clusterroles")):
+        binding = {
+            "metadata": {"name": "future"},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": "future"},
+            "subjects": [{"kind": "User", "name": "jane", "apiGroup": "rbac.authorization.k8s.io"}],
+        }
+        path = f"{RBAC}/namespaces/default/rolebindings"
+        response = await http("POST", path, binding, token=JANE)
+        message = f'{plural}.rbac.authorization.k8s.io "future" not found'
+        assert (response.status, response.body["message"]) == (404, message)
+        await grant(http, rule("bind", plural, "rbac.authorization.k8s.io", resourceNames=["future"]), name=plural)
+        assert (await http("POST", path, binding, token=JANE)).status == 201
+        await http("DELETE", f"{path}/future")
