@@ -1,8 +1,7 @@
 """Admission of new pods: sets service account, priority, and tolerations of failing nodes.
 
 Each step reads other objects from the store and changes the pod in place, like the plugins of kube-apiserver with
-the same names. Mirror pods of a kubelet are not changed. Service-account token volumes are
-not added: programs that need a token get it by TokenRequest.
+the same names. Service-account token volumes are not added: programs that need a token get it by TokenRequest.
 """
 
 from __future__ import annotations
@@ -34,8 +33,11 @@ def applies(request: AdmissionAttributes) -> bool:
         and request.operation == "CREATE"
         and not request.subresource
         and request.obj is not None
-        and MIRROR not in ((request.obj.get("metadata") or {}).get("annotations") or {})
     )
+
+
+def _is_mirror(request: AdmissionAttributes) -> bool:
+    return MIRROR in (((request.obj or {}).get("metadata") or {}).get("annotations") or {})
 
 
 def _forbidden(request: AdmissionAttributes, why: str) -> errors.StatusError:
@@ -44,8 +46,18 @@ def _forbidden(request: AdmissionAttributes, why: str) -> errors.StatusError:
 
 
 async def service_account(store: ObjectStore, request: AdmissionAttributes) -> None:
-    """Set the namespace's `default` account if the pod names none; the account must exist."""
+    """Set the namespace's `default` account if the pod names none; the account must exist.
+
+    The mirror pod of a static pod gets no account. It may not name one nor use secrets, because its creator would
+    bypass the checks of both.
+    """
     spec = _spec(request)
+    if _is_mirror(request):
+        if spec.get("serviceAccountName") or spec.get("serviceAccount"):
+            raise _forbidden(request, "a mirror pod may not reference service accounts")
+        if any(isinstance(volume, dict) and volume.get("secret") for volume in spec.get("volumes") or ()):
+            raise _forbidden(request, "a mirror pod may not reference secrets")
+        return
     name = spec.get("serviceAccountName") or spec.get("serviceAccount") or DEFAULT_ACCOUNT
     spec["serviceAccountName"] = spec["serviceAccount"] = name
     for attempt in range(ACCOUNT_ATTEMPTS if name == DEFAULT_ACCOUNT else 1):

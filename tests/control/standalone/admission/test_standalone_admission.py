@@ -101,10 +101,33 @@ async def test_admission_waits_for_the_default_account(store, monkeypatch):
     assert made.obj["spec"]["imagePullSecrets"] == [{"name": "s"}]
 
 
-async def test_mirror_pods_and_other_kinds_are_not_changed(store):
-    mirror = {"metadata": {"name": "p", "annotations": {"kubernetes.io/config.mirror": "x"}}, "spec": {}}
+MIRROR = {"kubernetes.io/config.mirror": "x"}
+
+
+async def test_a_mirror_pod_gets_no_service_account_but_all_other_checks(store):
+    mirror = {"metadata": {"name": "p", "annotations": MIRROR}, "spec": {}}
     await AdmissionChain(store).mutate(request(mirror))
-    assert mirror["spec"] == {}
+    assert "serviceAccountName" not in mirror["spec"]
+    assert mirror["spec"]["priority"] == 0
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ({"priority": 2_000_001_000}, "the integer value of priority"),
+        ({"priorityClassName": "missing"}, "no PriorityClass with name missing was found"),
+        ({"serviceAccountName": "other"}, "a mirror pod may not reference service accounts"),
+        ({"volumes": [{"name": "s", "secret": {"secretName": "s"}}]}, "a mirror pod may not reference secrets"),
+    ],
+)
+async def test_the_mirror_annotation_does_not_skip_checks(store, spec, message):
+    mirror = {"metadata": {"name": "p", "annotations": MIRROR}, "spec": spec}
+    with pytest.raises(StatusError, match=message) as caught:
+        await AdmissionChain(store).mutate(request(mirror))
+    assert caught.value.code == 403
+
+
+async def test_other_kinds_are_not_changed(store):
     config = {"metadata": {"name": "c"}}
     await AdmissionChain(store).mutate(request(config, "/configmaps"))
     assert config == {"metadata": {"name": "c"}}
