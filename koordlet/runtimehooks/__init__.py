@@ -1,3 +1,4 @@
-"""What pods and containers get by their class (spec 03 §4): strategies over the node's picture that follow pods, and
-the hooks by which a runtime asks before it starts one (`hooks`, `calls`; over gRPC `server`, over NRI `nri`).
+"""Settings of pods and containers by their class (spec 03 §4): strategies that follow pods, and hooks that the
+container runtime calls before it starts a pod or container. `stages` has the plugin interface, `hooks` one plugin per
+file, `calls` one hook call, `protocols` gRPC and NRI.
 """

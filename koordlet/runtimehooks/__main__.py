@@ -1,8 +1,8 @@
-"""Ask a running koordlet what it answers to a hook, as a runtime proxy does (docs/hooks.md):
+"""Call a hook of a running koordlet, as a runtime proxy does (docs/hooks.md):
 
     python -m koordlet.runtimehooks SOCKET STAGE < request.json
 
-The request is the message of that stage in protobuf's JSON form; the response is printed in the same form.
+The request is the message of that stage in the JSON form of protobuf; the response is printed in the same form.
 """
 
 from __future__ import annotations
@@ -23,32 +23,35 @@ from koordlet.api.hooks.api_pb2 import (
 )
 from koordlet.runtimehooks.protocols.server import CONTAINER, SANDBOX
 
-CALL_SECONDS = 10.0
+CALL_TIMEOUT_S = 10.0
 
 
-def ask(socket: Path, stage: str, request: str) -> str:
-    """The response as JSON. ValueError for an unknown stage, json_format.ParseError for a request that is none,
-    grpc.RpcError for what koordlet refuses."""
+def call(socket: Path, stage: str, request: str) -> str:
+    """The response as JSON. Raises ValueError for an unknown stage, json_format.ParseError for a malformed request,
+    grpc.RpcError when koordlet refuses the call."""
     known: dict[str, tuple[type[Any], type[Any]]] = {
         **{name.value: (PodSandboxHookRequest, PodSandboxHookResponse) for name in SANDBOX},
         **{name.value: (ContainerResourceHookRequest, ContainerResourceHookResponse) for name in CONTAINER},
     }
     if stage not in known:
-        raise ValueError(f"no stage {stage!r}; there are {', '.join(known)}")
-    asked, answered = known[stage]
-    message = json_format.Parse(request, asked())
+        raise ValueError(f"unknown stage {stage!r}; stages are {', '.join(known)}")
+    request_type, response_type = known[stage]
+    message = json_format.Parse(request, request_type())
     with grpc.insecure_channel(f"unix:{socket}") as channel:
-        call = channel.unary_unary(f"/{SERVICE}/{stage}Hook", asked.SerializeToString, answered.FromString)
-        return str(json_format.MessageToJson(call(message, timeout=CALL_SECONDS), preserving_proto_field_name=True))
+        method = channel.unary_unary(
+            f"/{SERVICE}/{stage}Hook", request_type.SerializeToString, response_type.FromString
+        )
+        response = method(message, timeout=CALL_TIMEOUT_S)
+        return str(json_format.MessageToJson(response, preserving_proto_field_name=True))
 
 
 def main(arguments: list[str]) -> int:
-    """Exit status: 0, 1 where koordlet refuses, 2 for a bad command line or request."""
+    """Exit status: 0, 1 when koordlet refuses the call, 2 for an invalid command line or request."""
     if len(arguments) != 2:
         sys.stderr.write(f"{__doc__}\n")
         return 2
     try:
-        sys.stdout.write(ask(Path(arguments[0]), arguments[1], sys.stdin.read()) + "\n")
+        sys.stdout.write(call(Path(arguments[0]), arguments[1], sys.stdin.read()) + "\n")
     except (ValueError, json_format.ParseError) as error:
         sys.stderr.write(f"{error}\n")
         return 2

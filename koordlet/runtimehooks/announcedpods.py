@@ -1,7 +1,8 @@
-"""Pods that a hook told of before the kubelet shows them: a newborn's settings are decided with everybody else's.
+"""Pods that a hook reported before the kubelet lists them: their settings are decided together with those of all pods.
 
-A newborn goes when the kubelet shows the pod, when its sandbox stopped, or after LIFETIME without a word of it; at
-most LIMIT are kept, the oldest make room. Memory only: after a restart the kubelet is asked first.
+An announced pod is dropped when the kubelet lists it, when its sandbox stops, or `LIFETIME_S` after its last hook call.
+At most `MAX_PODS` are kept; beyond that the oldest is dropped. In memory only: after a restart the kubelet is read
+first.
 """
 
 from __future__ import annotations
@@ -14,67 +15,68 @@ from koordlet.statesinformer.pods.model import PodMeta
 
 log = get_logger(__name__)
 
-LIFETIME = 300.0
-"""Seconds; a kubelet that shows no pod for so long has not got it (or is away, and so are its pods' changes)."""
-LIMIT = 1024
+LIFETIME_S = 300.0
+"""A kubelet that does not list a pod for this long does not have it (or is down, and does not change pods)."""
+MAX_PODS = 1024
 
 
-class Newborns:
-    """`known` are the pods that the kubelet shows, by UID; `root` is the directory of all pods; `clock` counts
-    seconds."""
+class AnnouncedPods:
+    """`listed`: the pods that the kubelet lists, by UID; `root`: the directory of all pods; `clock` counts seconds."""
 
     def __init__(
         self,
-        known: Callable[[], Mapping[str, PodMeta]],
+        listed: Callable[[], Mapping[str, PodMeta]],
         root: Callable[[], str],
         clock: Callable[[], float],
         *,
-        lifetime: float = LIFETIME,
-        limit: int = LIMIT,
+        max_pods: int = MAX_PODS,
     ) -> None:
-        self._known, self._root, self._clock = known, root, clock
-        self._lifetime, self._limit = lifetime, limit
+        self._listed = listed
+        self._root = root
+        self._clock = clock
+        self._max_pods = max_pods
         self._pods: dict[str, tuple[float, PodView]] = {}
-        """By UID, the one heard of longest ago first."""
+        """UID -> (time of the last call, pod); the oldest call first."""
 
-    def placed(self, pod: PodView) -> bool:
-        """Whether settings can follow the pod: it has a UID and a directory among the kubelet's."""
+    def has_directory(self, pod: PodView) -> bool:
+        """Whether the pod can have settings: it has a UID and a directory below that of the kubelet's pods."""
         return bool(pod.meta.uid) and pod.meta.cgroup_dir.startswith(f"{self._root()}/")
 
     def add(self, pod: PodView) -> bool:
-        """A hook told of it. Whether that is news: neither kubelet nor an earlier hook did."""
+        """Record a hook call about the pod. Returns whether the pod is new or changed."""
         uid = pod.meta.uid
-        if not self.placed(pod) or uid in self._known():
+        if not self.has_directory(pod) or uid in self._listed():
             return False
         before = self._pods.pop(uid, None)
         self._pods[uid] = (self._clock(), pod)
-        if len(self._pods) > self._limit:
+        if len(self._pods) > self._max_pods:
             oldest = next(iter(self._pods))
             del self._pods[oldest]
-            log.once("newborns", "too many pods that the kubelet does not show", limit=self._limit, dropped=oldest)
+            log.once("announced", "Too many announced pods", limit=self._max_pods, dropped=oldest)
         return before is None or before[1] != pod
 
-    def best(self, pod: PodView) -> PodView:
-        """The pod as the kubelet shows it, else as a hook told of it."""
-        known = self._known().get(pod.meta.uid)
-        return pod if known is None else PodView.of(known, None, None)
+    def latest(self, pod: PodView) -> PodView:
+        """The pod as the kubelet lists it, else as given."""
+        listed = self._listed().get(pod.meta.uid)
+        return pod if listed is None else PodView.of(listed, None, None)
 
     def directory(self, uid: str) -> str:
-        """The pod's, for a runtime that did not say; empty when nobody knows it."""
-        known = self._known().get(uid)
-        if known is not None:
-            return known.cgroup_dir
+        """The pod's directory, for a runtime that does not report it; empty for an unknown pod."""
+        listed = self._listed().get(uid)
+        if listed is not None:
+            return listed.cgroup_dir
         return self._pods[uid][1].meta.cgroup_dir if uid in self._pods else ""
 
-    def forget(self, uid: str) -> None:
-        """Its sandbox stopped."""
+    def remove(self, uid: str) -> None:
+        """The sandbox of the pod stopped."""
         self._pods.pop(uid, None)
 
-    def shown(self) -> tuple[PodView, ...]:
-        """Those to add to a picture made of what the kubelet shows."""
-        now, known = self._clock(), self._known()
-        for uid, (heard, _) in list(self._pods.items()):
-            if uid in known or now - heard > self._lifetime:
+    def current(self) -> tuple[PodView, ...]:
+        """The pods to add to those that the kubelet lists."""
+        now = self._clock()
+        listed = self._listed()
+        for uid, (called_at, _) in list(self._pods.items()):
+            if uid in listed or now - called_at > LIFETIME_S:
                 del self._pods[uid]
         return tuple(pod for _, pod in self._pods.values())
 

@@ -1,7 +1,7 @@
-"""From what a runtime says of a pod or container to the context that hooks get. Pure.
+"""The context of a hook call, from the runtime's description of a pod or container. Pure.
 
-A request carries labels and annotations but no pod spec: containers are those of the extended-resource annotation,
-with their batch resources as requests and limits, and the Kubernetes QoS class is what the cgroup's path says.
+A request has labels and annotations but no pod spec. So the containers are those of the extended-resource annotation,
+with their batch resources as requests and limits, and the Kubernetes QoS class is taken from the cgroup path.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from koordlet.statesinformer.pods.model import PodMeta
 from koordlet.system.cgroup.naming import CgroupDriver, NamingError, parse_pod_name, pod_dir, qos_of_dir
 
 DOCKER_ANNOTATION = "io.kubernetes.docker.type"
-KEPT = 64
-"""Pods of the latest hooks: each pod is asked about several times within seconds, and nothing of it changes."""
+CACHED_PODS = 64
+"""Pods of the latest calls: a pod has several calls within seconds, and does not change between them."""
 
 
 def pod_of(
@@ -36,13 +36,14 @@ def pod_of(
     *,
     handler: str = "",
 ) -> PodView:
-    """A pod that is about to start; the same one for the same facts. Raises HookError for a cgroup parent that can be
-    no pod's directory."""
-    said = tuple(dict(labels).items()), tuple(dict(annotations).items())  # a message's map is slow to look into
-    return _pod(name, namespace, uid, *said, cgroup_parent, handler)
+    """A pod that is about to start; the same object for the same arguments. Raises HookError for a cgroup parent that
+    cannot be the directory of a pod."""
+    label_items = tuple(dict(labels).items())  # converted, because maps of protobuf messages are slow
+    annotation_items = tuple(dict(annotations).items())
+    return _pod(name, namespace, uid, label_items, annotation_items, cgroup_parent, handler)
 
 
-@lru_cache(maxsize=KEPT)
+@lru_cache(maxsize=CACHED_PODS)
 def _pod(
     name: str,
     namespace: str,
@@ -67,17 +68,18 @@ def _pod(
 
 def _containers(annotations: Mapping[str, str]) -> list[Container]:
     try:
-        found = EXTENDED_RESOURCE_SPEC.get(annotations).containers
-    except WireError:  # the hook that needs it says so
+        containers = EXTENDED_RESOURCE_SPEC.get(annotations).containers
+    except WireError:  # the hook that needs the annotation reports the error
         return []
     return [
-        Container(name=name, resources=ResourceRequirements(limits=one.limits, requests=one.requests))
-        for name, one in found.items()
+        Container(name=name, resources=ResourceRequirements(limits=spec.limits, requests=spec.requests))
+        for name, spec in containers.items()
     ]
 
 
 def cgroup_dir(cgroup_parent: str) -> str:
-    """Relative to a hierarchy's root. Docker is told a slice's name alone, without those it lies in."""
+    """The directory relative to a hierarchy's root. Docker's cgroup parent is the name of a slice without its
+    parents."""
     directory = cgroup_parent.strip("/")
     if ".." in directory.split("/"):
         raise HookError(f"cgroup parent {cgroup_parent!r} leads upwards")
@@ -91,7 +93,7 @@ def cgroup_dir(cgroup_parent: str) -> str:
 
 
 def container_id(runtime: str, digest: str, annotations: Mapping[str, str]) -> str:
-    """`<runtime>://<id>`; empty without an id. `runtime` is the node's; a pod of Docker says so itself."""
+    """`<runtime>://<id>`; empty without an id. `runtime` is that of the node; Docker's pods have an annotation."""
     if not digest:
         return ""
     return f"{'docker' if DOCKER_ANNOTATION in annotations else runtime}://{digest}"

@@ -1,9 +1,10 @@
-"""Hooks at a pod's or container's life-cycle stages (spec 03 §4.1): what a plugin gets, answers, and in which order.
+"""Hooks at the life-cycle stages of pods and containers (spec 03 §4.1): the input, output and order of plugins.
 
-A plugin is pure: a context (what the runtime told about one pod or container) and the node's picture in, an `Answer`
-out. Most plugins are strategies too and decide both from the same function, so that a container starts with what the
-reconciler would give it. What an answer means for the kernel is the protocol's business (`server`, `nri`): a reply to
-the runtime, and an immediate round of the pod-following strategies for the pod, which is a newborn (`newborns`).
+A plugin is pure: it gets a context (the runtime's description of one pod or container) and the node view, and returns a
+`HookAnswer`. Most plugins are strategies too and use the same function for both, so that a container starts with the
+values that the reconciler would set. The protocols (`protocols`) turn an answer into a response to the runtime.
+Settings that no response can carry are set by an immediate round of the pod-following strategies for the announced pod
+(`calls`).
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ DURATION_BUCKETS = tuple(0.01 * 4**power for power in range(8))
 KATA = "kata"
 
 
-class Stage(StrEnum):
-    """When a hook runs; the values are what registration files and metrics say."""
+class HookStage(StrEnum):
+    """When a hook runs; the values appear in registration files and metrics."""
 
     PRE_RUN_POD_SANDBOX = "PreRunPodSandbox"
     PRE_CREATE_CONTAINER = "PreCreateContainer"
@@ -43,19 +44,19 @@ class Stage(StrEnum):
 
 
 class FailurePolicy(StrEnum):
-    """What a failing hook means: the rest are skipped and the caller gets the error, or neither."""
+    """FAIL: the first failing hook ends the call with its error. IGNORE: it is left out."""
 
     FAIL = "Fail"
     IGNORE = "Ignore"
 
 
 class HookError(Exception):
-    """A hook could not answer; the message names the hook, the pod and what was wrong (an annotation and its field)."""
+    """A hook could not answer; the message names the hook, the pod and the cause (an annotation and its field)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Native:
-    """What the runtime was asked to give a container, in v1 terms; None = not said, UNLIMITED as everywhere."""
+class RequestedResources:
+    """The resources of the runtime's request for a container, in v1 units; None where the request has no value."""
 
     cpu_shares: int | None = None
     cfs_quota: int | None = None
@@ -65,18 +66,18 @@ class Native:
 
 @dataclass(frozen=True, slots=True)
 class HookContainer:
-    """The container of the call; `id` is `<runtime>://<hash>`, empty before the runtime made one."""
+    """The container of the call; `id` is `<runtime>://<hash>`, empty before the runtime has assigned one."""
 
     name: str
     id: str = ""
-    native: Native = field(default_factory=Native)
+    requested: RequestedResources = field(default_factory=RequestedResources)
     env: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
 
 @dataclass(frozen=True, slots=True)
 class HookContext:
-    """`pod` as the views know pods, made from what the call says: its `Pod` object has labels, annotations and, as
-    container requests and limits, the extended resources. `container` is None in a pod's stages."""
+    """`pod` has the form of the node view and is made from the call: its `Pod` object has labels, annotations and, as
+    requests and limits of containers, the extended resources. `container` is None at the stages of a pod."""
 
     pod: PodView
     container: HookContainer | None = None
@@ -91,14 +92,15 @@ class HookContext:
 
     @property
     def key(self) -> str:
-        """For people: namespace/name, and the container."""
+        """For messages: namespace/name, and the container."""
         pod = f"pod {self.pod.meta.namespace}/{self.pod.meta.name}"
         return pod if self.container is None else f"{pod}, container {self.container.name}"
 
 
 @dataclass(frozen=True, slots=True)
-class Mount:
-    """A host path to show in the container; a `fresh` one is a directory to be made anew, empty, before that."""
+class ContainerMount:
+    """A host path to mount in the container. `fresh`: an empty directory is created there before, replacing an old
+    one."""
 
     source: str
     destination: str
@@ -108,8 +110,8 @@ class Mount:
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
-    """A device node to make in the container; `mode` is the file's permissions."""
+class ContainerDevice:
+    """A device node to create in the container; `mode` is the permissions of the file."""
 
     path: str
     type: str
@@ -120,7 +122,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class ResctrlAnswer:
-    """The pod's resctrl group: what its schemata say, its name, tasks to move into it."""
+    """The resctrl group of the pod: its name and schemata, and tasks to move into it."""
 
     closid: str
     schemata: str = ""
@@ -128,28 +130,28 @@ class ResctrlAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What a hook wants changed; None (empty for collections) leaves a thing as it is. Values are in v1 terms."""
+class HookAnswer:
+    """The changes of a hook; None (empty for collections) means no change. Values are in v1 units."""
 
     cpu_shares: int | None = None
     cfs_quota: int | None = None
     cpuset: str | None = None
-    """CPU list; the empty string clears what was asked for."""
+    """CPU list; the empty string removes the CPU list of the request."""
     memory_limit: int | None = None
     net_cls_classid: int | None = None
     cpu_bvt: int | None = None
     cpu_idle: int | None = None
     resctrl: ResctrlAnswer | None = None
     env: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    mounts: tuple[Mount, ...] = ()
-    devices: tuple[Device, ...] = ()
+    mounts: tuple[ContainerMount, ...] = ()
+    devices: tuple[ContainerDevice, ...] = ()
 
-    def __or__(self, later: Answer) -> Answer:
-        """Both; a field that the later one sets is its. Variables, mounts and devices add up."""
+    def __or__(self, later: HookAnswer) -> HookAnswer:
+        """Both answers: fields of the later one take precedence; variables, mounts and devices are combined."""
         merged: dict[str, Any] = {
             name: getattr(self, name) if getattr(later, name) is None else getattr(later, name) for name in _SINGLE
         }
-        return Answer(
+        return HookAnswer(
             **merged,
             env={**self.env, **later.env},
             mounts=self.mounts + later.mounts,
@@ -157,8 +159,8 @@ class Answer:
         )
 
 
-_SINGLE = tuple(one.name for one in fields(Answer) if one.name not in ("env", "mounts", "devices"))
-NOTHING = Answer()
+_SINGLE = tuple(entry.name for entry in fields(HookAnswer) if entry.name not in ("env", "mounts", "devices"))
+NO_CHANGE = HookAnswer()
 _FIELD_OF = {
     "cpu.shares": "cpu_shares",
     "cpu.cfs_quota_us": "cfs_quota",
@@ -170,31 +172,31 @@ _FIELD_OF = {
 }
 
 
-def answer_of(updates: Iterable[DesiredSetting]) -> Answer:
-    """What a strategy wants set for one pod or container, as an answer."""
-    given: dict[str, Any] = {_FIELD_OF[update.setting.resource]: update.value for update in updates}
-    return Answer(**given)
+def answer_of(settings: Iterable[DesiredSetting]) -> HookAnswer:
+    """The desired settings of one pod or container as an answer."""
+    values: dict[str, Any] = {_FIELD_OF[desired.setting.resource]: desired.value for desired in settings}
+    return HookAnswer(**values)
 
 
 class HookPlugin(Protocol):
-    """`hook` is the plugin's name (spec 03 §4.1's table), `gate` its feature gate. A class that is a `Strategy` as well
-    keeps its owner's name in `name`."""
+    """`hook` is the name of the plugin (table of spec 03 §4.1), `gate` its feature gate. A class that is a `Strategy`
+    too has its owner name in `name`."""
 
     @property
     def hook(self) -> str: ...
     @property
     def gate(self) -> str: ...
     @property
-    def stages(self) -> Collection[Stage]: ...
+    def stages(self) -> Collection[HookStage]: ...
 
-    def answer(self, stage: Stage, context: HookContext, view: NodeView) -> Answer:
-        """The answer for this pod or container. Pure. Raises WireError for a malformed annotation, HookError for
-        anything else that keeps it from answering."""
+    def answer(self, stage: HookStage, context: HookContext, view: NodeView) -> HookAnswer:
+        """The answer for this pod or container. Pure. Raises WireError for a malformed annotation, HookError for any
+        other reason not to answer."""
         ...
 
 
 class Hooks:
-    """The plugins by stage, in lexical order of their names; ValueError when a stage would have a name twice."""
+    """The plugins by stage, in lexical order of their names. Raises ValueError when a stage has a name twice."""
 
     def __init__(
         self,
@@ -204,51 +206,54 @@ class Hooks:
         policy: FailurePolicy = FailurePolicy.IGNORE,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self._registries, self.policy, self._clock = registries, policy, clock
-        self._by_stage: dict[Stage, list[HookPlugin]] = {stage: [] for stage in Stage}
+        self._registries = registries
+        self.policy = policy
+        self._clock = clock
+        self._by_stage: dict[HookStage, list[HookPlugin]] = {stage: [] for stage in HookStage}
         for plugin in sorted(plugins, key=lambda plugin: plugin.hook):
             for stage in plugin.stages:
-                found = self._by_stage[stage]
-                if found and found[-1].hook == plugin.hook:
+                others = self._by_stage[stage]
+                if others and others[-1].hook == plugin.hook:
                     raise ValueError(f"two hooks of stage {stage} are named {plugin.hook!r}")
-                found.append(plugin)
+                others.append(plugin)
         self._durations = registries.histogram("runtime_hook_invoked_duration_milliseconds", DURATION_BUCKETS)
 
     @property
-    def stages(self) -> tuple[Stage, ...]:
-        """Those that have a hook."""
+    def stages(self) -> tuple[HookStage, ...]:
+        """The stages that have a hook."""
         return tuple(stage for stage, plugins in self._by_stage.items() if plugins)
 
-    def names(self, stage: Stage) -> tuple[str, ...]:
+    def names(self, stage: HookStage) -> tuple[str, ...]:
         """The hooks of a stage, in order."""
         return tuple(plugin.hook for plugin in self._by_stage[stage])
 
-    def answer(self, stage: Stage, context: HookContext, view: NodeView) -> Answer:
-        """What all hooks of the stage answer together, later ones over earlier ones. Raises HookError with policy Fail
-        at the first that fails; with Ignore that one is left out."""
-        found = NOTHING
+    def answer(self, stage: HookStage, context: HookContext, view: NodeView) -> HookAnswer:
+        """The combined answer of all hooks of the stage; later ones take precedence. With policy Fail the first failing
+        hook raises HookError; with Ignore it is left out."""
+        combined = NO_CHANGE
         for plugin in self._by_stage[stage]:
             try:
-                answer = self._ask(plugin, stage, context, view)
+                answer = self._call(plugin, stage, context, view)
             except HookError as error:
-                log.once(f"{context.pod.meta.uid}:{error}", "hook failed", stage=stage.value, error=str(error))
+                log.once(f"{context.pod.meta.uid}:{error}", "Hook failed", stage=stage.value, error=str(error))
                 if self.policy is FailurePolicy.FAIL:
                     raise
             else:
-                if answer is not NOTHING:
-                    found = answer if found is NOTHING else found | answer
-        return found
+                if answer is not NO_CHANGE:
+                    combined = answer if combined is NO_CHANGE else combined | answer
+        return combined
 
-    def _ask(self, plugin: HookPlugin, stage: Stage, context: HookContext, view: NodeView) -> Answer:
-        started, status = self._clock(), "failed"
+    def _call(self, plugin: HookPlugin, stage: HookStage, context: HookContext, view: NodeView) -> HookAnswer:
+        started = self._clock()
+        status = "failed"
         try:
             answer = plugin.answer(stage, context, view)
             status = "succeeded"
             return answer
         except (HookError, WireError) as error:
             raise HookError(f"hook {plugin.hook}, {context.key}: {error}") from error
-        except Exception as error:  # a plugin's own fault: as failed as any other, and told as one
-            log.exception("hook raised", hook=plugin.hook, stage=stage.value, subject=context.key, error=repr(error))
+        except Exception as error:  # a defect of the plugin: treated like any other failure
+            log.exception("Hook raised", hook=plugin.hook, stage=stage.value, subject=context.key, error=repr(error))
             raise HookError(f"hook {plugin.hook}, {context.key}: {error!r}") from error
         finally:
             if self._registries.node:
@@ -256,16 +261,16 @@ class Hooks:
                 self._durations.labels(*labels).observe((self._clock() - started) * 1000)
 
 
-def followed(view: NodeView) -> Iterator[PodView]:
-    """The pods that reconcilers set up: active ones of the kubelet and newborns, without those in a kata VM."""
+def followed_pods(view: NodeView) -> Iterator[PodView]:
+    """The pods that strategies set up: active and announced pods, without those in a kata VM."""
     for pod in view.announced if view.announced_only else (*view.pods, *view.announced):
         spec = None if pod.meta.pod is None else pod.meta.pod.spec
         if pod.active and (spec is None or spec.runtime_class_name != KATA):
             yield pod
 
 
-def running(pod: PodView) -> Iterator[tuple[str, str]]:
-    """(name, directory) of the pod's running containers, init containers among them (spec 03 §4.4)."""
+def running_containers(pod: PodView) -> Iterator[tuple[str, str]]:
+    """(name, directory) of the running containers of the pod, including init containers (spec 03 §4.4)."""
     for meta in pod.meta.containers:
         if meta.running:
             yield meta.name, meta.cgroup_dir
@@ -280,4 +285,4 @@ def running(pod: PodView) -> Iterator[tuple[str, str]]:
         try:
             yield status.name, f"{directory}/{container_name(driver, status.container_id)}"
         except NamingError as error:
-            log.once(f"{pod.meta.uid}:{error}", "init container left out", pod=pod.meta.name, error=str(error))
+            log.once(f"{pod.meta.uid}:{error}", "Init container left out", pod=pod.meta.name, error=str(error))

@@ -49,7 +49,7 @@ from koordlet.statesinformer.callbacks import StateType
 from koordlet.system.cgroup.naming import kubepods_dir
 from koordlet.wiring import divided
 from koordlet.wiring.context import Context
-from koordlet.wiring.hooks import newborns_of, runtime_hooks
+from koordlet.wiring.hooks import announced_pods, runtime_hooks
 from koordlet.wiring.states import Cluster
 
 log = get_logger(__name__)
@@ -109,7 +109,7 @@ def enforcement(
     )
     evictor = PodEvictor(cluster.client, cluster.events, context.auditor, context.registries, boot_clock)
 
-    rules, newborns = NodeRules(), newborns_of(states)
+    rules, announced = NodeRules(), announced_pods(states)
     states.callbacks.register(StateType.NODE_TOPOLOGY, "cpu-rules", "CPU pools for pods", rules.topology)
     states.callbacks.register(StateType.NODE_METADATA, "cpu-rules", "CPU normalization", rules.node)
 
@@ -126,7 +126,7 @@ def enforcement(
         if states.pods is None or not states.pods.answered:
             return None  # nobody's settings are given back because the kubelet is silent
         judged = None if interference is None else _interference_view(interference)
-        return views.full(RoundInputs(boot_clock(), advisor.picture, advisor.topology, judged, newborns.shown()))
+        return views.full(RoundInputs(boot_clock(), advisor.picture, advisor.topology, judged, announced.current()))
 
     def outline() -> NodeView | None:
         if states.pods is None or not states.pods.answered:
@@ -157,7 +157,7 @@ def enforcement(
     context.routes.append(web.get("/enforcement", page))
     context.runner.add_stop("settings", give_back)
     plugins = [strategy for strategy, _ in every]
-    registration = runtime_hooks(context, states, plugins, manager, newborns, outline, executor.current)
+    registration = runtime_hooks(context, states, plugins, manager, announced, outline, executor.current)
     if strategies:
         context.runner.add(context.periodic("qos", ROUND_SECONDS, manager.round))
     context.runner.add(registration)

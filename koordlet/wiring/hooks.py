@@ -18,14 +18,14 @@ from koordlet.qosmanager.engine.manager import QoSManager
 from koordlet.qosmanager.engine.strategy import Strategy
 from koordlet.qosmanager.engine.view import Current, NodeView
 from koordlet.qosmanager.engine.viewbuilder import class_dirs
-from koordlet.runtimehooks.announcedpods import Newborns
+from koordlet.runtimehooks.announcedpods import AnnouncedPods
 from koordlet.runtimehooks.calls import HookCalls
 from koordlet.runtimehooks.hooks.gpu import GPUEnvInject
 from koordlet.runtimehooks.hooks.rdma import RDMADeviceInject
 from koordlet.runtimehooks.protocols.nri import NRIPlugin, NRISettings
-from koordlet.runtimehooks.protocols.registration import RegistrationError, register
-from koordlet.runtimehooks.protocols.server import HookServer
-from koordlet.runtimehooks.stages import FailurePolicy, HookPlugin, Hooks, Stage
+from koordlet.runtimehooks.protocols.registration import RegistrationFileError, register
+from koordlet.runtimehooks.protocols.server import RuntimeHookServer
+from koordlet.runtimehooks.stages import FailurePolicy, HookPlugin, Hooks, HookStage
 from koordlet.statesinformer.callbacks import CallbackTarget, StateType
 from koordlet.statesinformer.states import KubeStates
 from koordlet.system.cgroup.naming import kubepods_dir
@@ -39,9 +39,9 @@ REGISTER_SECONDS = 60.0
 DAEMONSET_SOCKET = "/host-var-run-koordlet/koordlet.sock"
 
 
-def newborns_of(states: KubeStates) -> Newborns:
+def announced_pods(states: KubeStates) -> AnnouncedPods:
     """Nobody yet; pods of the kubelet's directories that it does not show."""
-    return Newborns(lambda: states.workloads.pods, lambda: kubepods_dir(states.driver), boot_clock)
+    return AnnouncedPods(lambda: states.workloads.pods, lambda: kubepods_dir(states.driver), boot_clock)
 
 
 def runtime_hooks(
@@ -49,7 +49,7 @@ def runtime_hooks(
     states: KubeStates,
     strategies: Iterable[Strategy],
     manager: QoSManager,
-    newborns: Newborns,
+    announced: AnnouncedPods,
     outline: Callable[[], NodeView | None],
     current: Current,
 ) -> Periodic:
@@ -68,7 +68,13 @@ def runtime_hooks(
 
     patience = options.runtime_hooks_settle_timeout
     calls = HookCalls(
-        hooks, newborns, view, manager.follow, context.registries, born=manager.follow_announced, patience=patience
+        hooks,
+        announced,
+        view,
+        manager.follow,
+        context.registries,
+        follow_announced=manager.follow_announced,
+        round_timeout=patience,
     )
     _follow_pods(states, calls)
     context.runner.add_stop("hook rounds", calls.close)
@@ -98,15 +104,15 @@ def _follow_pods(states: KubeStates, calls: HookCalls) -> None:
         nonlocal seen
         if states.workloads.version != seen:
             seen = states.workloads.version
-            calls.soon()
+            calls.follow_soon()
 
     states.callbacks.register(StateType.ALL_PODS, "runtime-hooks", "settings of pods that came", on_pods)
 
 
-def _serve(context: Context, calls: HookCalls) -> HookServer:
+def _serve(context: Context, calls: HookCalls) -> RuntimeHookServer:
     options = context.options
-    server = HookServer(socket_path(context), calls, options.default_runtime_type)
-    protocols: dict[str, HookServer | NRIPlugin] = {"grpc": server}
+    server = RuntimeHookServer(socket_path(context), calls, options.default_runtime_type)
+    protocols: dict[str, RuntimeHookServer | NRIPlugin] = {"grpc": server}
     if options.enable_nri_runtime_hook:
         protocols["nri"] = NRIPlugin(_nri(context), calls, options.default_runtime_type)
     context.registries.view(
@@ -118,10 +124,10 @@ def _serve(context: Context, calls: HookCalls) -> HookServer:
     return server
 
 
-def _registration(context: Context, calls: HookCalls, server: HookServer) -> Periodic:
+def _registration(context: Context, calls: HookCalls, server: RuntimeHookServer) -> Periodic:
     options = context.options
     directory = hook_directory(context)
-    off = {Stage(name) for name in options.runtime_hooks_disable_stages}
+    off = {HookStage(name) for name in options.runtime_hooks_disable_stages}
     stages = [stage for stage in calls.hooks.stages if stage not in off and stage in server.stages]
 
     def announce() -> None:
@@ -133,7 +139,7 @@ def _registration(context: Context, calls: HookCalls, server: HookServer) -> Per
             return
         try:
             register(directory, options.runtime_hooks_host_endpoint, _policy(options), stages)
-        except RegistrationError as error:
+        except RegistrationFileError as error:
             log.once(f"register:{error}", "not registered with a runtime proxy", cause=str(error))
 
     return context.periodic("hook-registration", REGISTER_SECONDS, announce)

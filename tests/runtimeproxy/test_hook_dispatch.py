@@ -24,7 +24,7 @@ from koordlet.api.hooks.api_pb2 import (
     PodSandboxHookRequest,
     PodSandboxHookResponse,
 )
-from koordlet.runtimehooks.stages import Stage
+from koordlet.runtimehooks.stages import HookStage
 from runtimeproxy.hooks.client import HookCallError, HookClient, HookEndpointError, HookServerUnreachable
 from runtimeproxy.hooks.dispatch import MAX_CLIENTS, HookDispatcher, HookOutcome, HookRefused
 from runtimeproxy.hooks.registry import HookServerRegistry
@@ -257,7 +257,7 @@ async def test_koordlets_own_server(tmp_path: Path) -> None:
         async with proxy(tmp_path, path, *Hook) as dispatcher:
             await dispatcher.warm()
             for hook in Hook:
-                place = list(Stage).index(Stage(hook.value)) + 2
+                place = list(HookStage).index(HookStage(hook.value)) + 2
                 sandbox = hook.response is PodSandboxHookResponse
                 asked: Any = (PodSandboxHookRequest if sandbox else ContainerResourceHookRequest)(
                     pod_meta={"name": "p", "namespace": "ns", "uid": "1"}

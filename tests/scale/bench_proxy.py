@@ -51,7 +51,7 @@ from koordlet.app.heap import freeze_heap
 from koordlet.app.http2.client import UnaryClient
 from koordlet.app.http2.server import GrpcServer
 from koordlet.app.runner import run
-from koordlet.runtimehooks.protocols.server import HookServer
+from koordlet.runtimehooks.protocols.server import RuntimeHookServer
 from runtimeproxy.cri.calls import CriMethod as Intercepted
 from tests.koordlet.runtimehooks.hooknode import EXTENDED, Node
 from tests.runtimeproxy.proxyprocess import ProxyProcess
@@ -102,7 +102,7 @@ async def serve(path: str, kind: str) -> None:
     """A child's whole life."""
     runtime = AtOnce()
     server = GrpcServer({f"/{SERVICES[0]}/{name}": runtime.method(name) for name in (*ASKED, *Intercepted)})
-    koordlet = HookServer(Path(path), Node().calls, "containerd")
+    koordlet = RuntimeHookServer(Path(path), Node().calls, "containerd")
     await (koordlet.start() if kind == "hooks" else server.start(Path(path)))
     freeze_heap()
     ended = asyncio.Event()

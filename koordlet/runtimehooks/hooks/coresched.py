@@ -1,9 +1,9 @@
-"""Core scheduling: threads of different groups never share a physical core at a time (spec 03 §4.9). Pure.
+"""Core scheduling: threads of different groups never run on one physical core at the same time (spec 03 §4.9). Pure.
 
-With `policies.cpuPolicy: coreSched` the containers and sandboxes of an enabled class's pods get the cookie of their
-group; pods choose another group, one of their own, or none, by label. A class that expels forms groups of its own, so
-that on vendor kernels idle threads leave the core to it. `schedIdle` makes the class's directory `cpu.idle`. Cookies
-themselves are the executor's business (`resourceexecutor.cookies`).
+With `policies.cpuPolicy: coreSched` the containers and sandboxes of pods of an enabled class get the cookie of their
+group. By label a pod chooses another group, a group of its own, or none. A class with `coreExpeller` has groups of its
+own, so that on vendor kernels idle threads leave the core to it. `schedIdle` sets `cpu.idle` of the directory of the
+class. The executor assigns the cookies (`resourceexecutor.cookies`).
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from koordlet.qosmanager.engine.strategy import PerPodStrategy, QoSDecision
 from koordlet.qosmanager.engine.view import NodeView, PodView
 from koordlet.resourceexecutor import DesiredSetting, Setting
 from koordlet.resourceexecutor.cookies import COOKIE, Cookies, group_value
-from koordlet.runtimehooks.stages import followed, running
+from koordlet.runtimehooks.stages import followed_pods, running_containers
 from koordlet.statesinformer.pods.model import PodMeta
 from koordlet.system.kernel import Feature
 
 IDLE = "cpu.idle"
 SYSCTLS = (("sched_group_identity_enabled", 0), ("sched_core", 1))
-"""What the vendor's kernel needs first, in this order; group identity excludes it."""
+"""Sysctls that a vendor kernel needs first, in this order; they exclude group identity."""
 REASON = "CoreSched"
 EXPELLER = "-expeller"
 BY_QOS = {"LSE": "lsr", "LSR": "lsr", "LS": "ls", "BE": "be"}
@@ -34,7 +34,7 @@ BY_QOS = {"LSE": "lsr", "LSR": "lsr", "LS": "ls", "BE": "be"}
 
 @dataclass(frozen=True, slots=True)
 class ClassRule:
-    """What a class wants; nothing while the policy is another one."""
+    """The settings of a class; all off with another policy."""
 
     enabled: bool = False
     expeller: bool = False
@@ -46,26 +46,26 @@ Rules = Mapping[str, ClassRule]
 
 
 def class_rules(strategy: ResourceQOSStrategy) -> Rules:
-    """NodeSLO's word."""
-    wanted = strategy.policies is not None and strategy.policies.cpu_policy == CPU_POLICY_CORE_SCHED
-    found = {}
+    """The rules of NodeSLO."""
+    selected = strategy.policies is not None and strategy.policies.cpu_policy == CPU_POLICY_CORE_SCHED
+    rules = {}
     for name in ("lsr", "ls", "be"):
-        given = getattr(strategy, f"{name}_class")
-        qos = given.cpu_qos if given is not None else None
-        on = wanted and qos is not None and bool(qos.enable)
-        found[name] = ClassRule(on, bool(qos.core_expeller), qos.sched_idle == 1) if on and qos else ClassRule()
-    return found
+        qos_class = getattr(strategy, f"{name}_class")
+        qos = qos_class.cpu_qos if qos_class is not None else None
+        on = selected and qos is not None and bool(qos.enable)
+        rules[name] = ClassRule(on, bool(qos.core_expeller), qos.sched_idle == 1) if on and qos else ClassRule()
+    return rules
 
 
 def kube_rule(kube_qos: str, rules: Rules) -> ClassRule:
-    """Of a directory or an unlabelled pod."""
+    """The rule of a Kubernetes QoS directory or of a pod without a QoS label."""
     if kube_qos == "Guaranteed":
         return rules["lsr"] if rules["lsr"].enabled else rules["ls"]
     return rules["be"] if kube_qos == "BestEffort" else rules["ls"]
 
 
 def group_of(pod: PodView, rules: Rules) -> str | None:
-    """The pod's group, which may be the one without a name; None for a pod without a cookie."""
+    """The pod's group, whose name may be empty; None for a pod without a cookie."""
     if pod.raw_qos == SYSTEM or pod.meta.pod is None:
         return None
     rule = rules[BY_QOS[pod.raw_qos]] if pod.raw_qos in BY_QOS else kube_rule(pod.meta.kube_qos, rules)
@@ -97,8 +97,8 @@ class CoreSched(PerPodStrategy):
         idle = tuple(_idle_directories(view, rules))
         if not self._available:
             return QoSDecision(idle, note=f"no cookies: {self._available.reason}")
-        cookies = [update for pod in followed(view) for update in _cookies(pod, rules)]
-        groups = len({update.value for update in cookies})
+        cookies = [desired for pod in followed_pods(view) for desired in _cookies(pod, rules)]
+        groups = len({desired.value for desired in cookies})
         return QoSDecision((*_sysctls(view), *idle, *cookies), note=f"{groups} groups")
 
 
@@ -119,7 +119,7 @@ def _cookies(pod: PodView, rules: Rules) -> Iterator[DesiredSetting]:
     if group is None:
         return
     about = about_pod(pod.meta.namespace, pod.meta.name)
-    directories = [directory for _, directory in running(pod)]
+    directories = [directory for _, directory in running_containers(pod)]
     if pod.meta.sandbox_dir:
         directories.append(pod.meta.sandbox_dir)
     for directory in directories:
@@ -127,15 +127,15 @@ def _cookies(pod: PodView, rules: Rules) -> Iterator[DesiredSetting]:
 
 
 def attach_cookies(registries: Registries, cookies: Cookies, pods: Callable[[], Iterable[PodMeta]]) -> None:
-    """Which container has which cookie, and how giving it went, for Prometheus."""
+    """Cookies by container and outcomes of assignments, for Prometheus."""
 
     def rows() -> Iterator[tuple[tuple[str, ...], float]]:
-        held = {directory: (group, str(cookie)) for directory, group, cookie in cookies.groups()}
+        by_directory = {directory: (group, str(cookie)) for directory, group, cookie in cookies.groups()}
         for pod in pods():
             for container in pod.containers:
-                if container.cgroup_dir in held:
-                    who = (pod.name, pod.namespace, pod.uid, container.name, container.id)
-                    yield (*who, *held[container.cgroup_dir]), 1.0
+                if container.cgroup_dir in by_directory:
+                    labels = (pod.name, pod.namespace, pod.uid, container.name, container.id)
+                    yield (*labels, *by_directory[container.cgroup_dir]), 1.0
 
     registries.view("container_core_sched_cookie", rows)
     registries.view("core_sched_cookie_manage_status", cookies.outcomes)

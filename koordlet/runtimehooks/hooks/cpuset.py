@@ -1,8 +1,8 @@
-"""CPU sets: which CPUs a container may use by what the scheduler gave its pod and by its class (spec 03 §4.6). Pure.
+"""CPU sets: the CPUs of a container by the scheduler's allocation and by its class (spec 03 §4.6). Pure.
 
-LSE and LSR pods get the CPUs of their `resource-status` and, as these are theirs alone, no quota; services share the
-pools of NodeResourceTopology, all of them or those of the NUMA nodes they were placed on; best effort is CPU suppress's
-business. Containers and sandboxes are set, never the pods above them. Strategy and hook in one.
+LSE and LSR pods get the CPUs of their `resource-status` and no quota, because no other pod uses these CPUs. LS pods
+share the pools of NodeResourceTopology, all of them or those of their NUMA nodes. CPU suppress sets the CPUs of best
+effort. Only containers and sandboxes are set, never the pods above them. Strategy and hook in one.
 """
 
 from __future__ import annotations
@@ -27,21 +27,30 @@ from koordlet.qosmanager.engine.view import (
 from koordlet.qosmanager.rules.cpu import CPURules, joined
 from koordlet.qosmanager.strategies.cpusuppress import unsuppressed
 from koordlet.resourceexecutor import DesiredSetting, Setting
-from koordlet.runtimehooks.stages import NOTHING, Answer, HookContext, HookError, Stage, followed, running
+from koordlet.runtimehooks.stages import (
+    NO_CHANGE,
+    HookAnswer,
+    HookContext,
+    HookError,
+    HookStage,
+    followed_pods,
+    running_containers,
+)
 from koordlet.system.cgroup.codecs import UNLIMITED
 from koordlet.system.cpu.cpuset import CPUSet
 
 log = get_logger(__name__)
 
-CPUS, QUOTA = "cpuset.cpus", "cpu.cfs_quota_us"
+CPUS = "cpuset.cpus"
+QUOTA = "cpu.cfs_quota_us"
 REASON = "CPUSetAllocator"
-PATIENCE = 10.0
-"""Seconds for which nothing is decided while NodeResourceTopology is unknown: right after a start it soon will be."""
+TOPOLOGY_WAIT_S = 10.0
+"""How long nothing is decided without NodeResourceTopology: after a start it is known soon."""
 
 
 def cpus_for(pod: PodView, rules: CPURules | None, *, be_cpu_manager: bool = False) -> CPUSet | None:
-    """CPUs of the pod's containers and sandbox: none (an empty set) where CPU suppress decides, None to leave them
-    alone. Rows are those of spec 03 §4.6."""
+    """CPUs of the containers and sandbox of the pod: empty where CPU suppress decides, None to leave them unchanged.
+    The rows are those of spec 03 §4.6."""
     if pod.cpuset:
         return pod.cpuset  # row 1
     if rules is None:
@@ -60,7 +69,7 @@ def cpus_for(pod: PodView, rules: CPURules | None, *, be_cpu_manager: bool = Fal
 
 
 def without_quota(pod: PodView) -> bool:
-    """Whether its CPUs are its bound: pinned, and of a class whose CPUs nobody else gets."""
+    """Whether its CPUs are its only limit: it is pinned and of a class whose CPUs no other pod gets."""
     return bool(pod.cpuset) and pod.raw_qos in (LSE, LSR, NONE)
 
 
@@ -70,57 +79,58 @@ class CPUSetAllocator(PerPodStrategy):
     name = "cpusetallocator"
     gate = "CPUSetAllocator"
     hook = "CPUSetAllocator"
-    stages = (Stage.PRE_RUN_POD_SANDBOX, Stage.PRE_CREATE_CONTAINER, Stage.PRE_UPDATE_CONTAINER_RESOURCES)
+    stages = (HookStage.PRE_RUN_POD_SANDBOX, HookStage.PRE_CREATE_CONTAINER, HookStage.PRE_UPDATE_CONTAINER_RESOURCES)
 
     def __init__(self, *, be_cpu_manager: bool = False, unset_quota: bool = True) -> None:
-        self._manager, self._unset = be_cpu_manager, unset_quota
+        self._be_cpu_manager = be_cpu_manager
+        self._unset_quota = unset_quota
         self._waits_until: float | None = None
 
     def decide(self, view: NodeView) -> QoSDecision | None:
         """See the module."""
         if view.cpu_rules is None:
-            self._waits_until = self._waits_until or view.now + PATIENCE
+            self._waits_until = self._waits_until or view.now + TOPOLOGY_WAIT_S
             if view.now < self._waits_until:
                 return None
-        updates: list[DesiredSetting] = []
-        for pod in followed(view):
-            updates += self._of_pod(view, pod)
+        settings: list[DesiredSetting] = []
+        for pod in followed_pods(view):
+            settings += self._of_pod(view, pod)
         for app in view.host_apps:
-            updates += _of_host_app(view, app)
+            settings += _of_host_app(view, app)
         if view.cpu_rules is None:
-            return QoSDecision(tuple(updates), note="no NodeResourceTopology: only pods with CPUs of their own")
-        return QoSDecision(tuple(updates), note=f"shared CPUs: {joined(view.cpu_rules.shared) or 'none'}")
+            return QoSDecision(tuple(settings), note="no NodeResourceTopology: only pinned pods")
+        return QoSDecision(tuple(settings), note=f"shared CPUs: {joined(view.cpu_rules.shared) or 'none'}")
 
-    def answer(self, stage: Stage, context: HookContext, view: NodeView) -> Answer:
-        """CPUs, and no quota for pods that have theirs alone."""
+    def answer(self, stage: HookStage, context: HookContext, view: NodeView) -> HookAnswer:
+        """CPUs, and no quota for pods with exclusive CPUs."""
         pod = context.pod
         if pod.allocation_error:
             raise HookError(pod.allocation_error)
         cpus = self._cpus_of(view, pod)
         if cpus is None:
-            return NOTHING
+            return NO_CHANGE
         if missing := _missing(view, cpus):
             raise HookError(f"this node has no CPUs {missing}")
-        return Answer(cpuset=str(cpus), cfs_quota=UNLIMITED if self._unset and without_quota(pod) else None)
+        return HookAnswer(cpuset=str(cpus), cfs_quota=UNLIMITED if self._unset_quota and without_quota(pod) else None)
 
     def _cpus_of(self, view: NodeView, pod: PodView) -> CPUSet | None:
-        """As `cpus_for`; below the BestEffort directory never more than best effort may have."""
-        cpus = cpus_for(pod, view.cpu_rules, be_cpu_manager=self._manager)
+        """As `cpus_for`; below the BestEffort directory only CPUs that best effort may use."""
+        cpus = cpus_for(pod, view.cpu_rules, be_cpu_manager=self._be_cpu_manager)
         if cpus and pod.meta.kube_qos == BEST_EFFORT and view.topology is not None:
             return cpus & (unsuppressed(view) | (cpus - view.topology.online))
         return cpus
 
     def _of_pod(self, view: NodeView, pod: PodView) -> Iterator[DesiredSetting]:
         if pod.allocation_error:
-            return  # said where it was read
+            return  # logged where the annotation was read
         cpus = self._cpus_of(view, pod)
-        if not cpus or not _there(view, cpus, f"pod {pod.meta.namespace}/{pod.meta.name}"):
+        if not cpus or not _exist(view, cpus, f"pod {pod.meta.namespace}/{pod.meta.name}"):
             return
         about = about_pod(pod.meta.namespace, pod.meta.name)
-        directories = [directory for _, directory in running(pod)]
+        directories = [directory for _, directory in running_containers(pod)]
         for directory in [*directories, pod.meta.sandbox_dir] if pod.meta.sandbox_dir else directories:
             yield _cpus(view, directory, cpus, about)
-        if self._unset and without_quota(pod):
+        if self._unset_quota and without_quota(pod):
             yield from _no_quota(pod, about)
 
 
@@ -131,7 +141,7 @@ def _cpus(view: NodeView, directory: str, cpus: CPUSet, about: About | None) -> 
 
 @lru_cache(maxsize=64)
 def _text(cpus: CPUSet) -> str:
-    """Most containers have one of few sets."""
+    """Cached, because most containers have one of a few sets."""
     return str(cpus)
 
 
@@ -141,19 +151,19 @@ def _no_quota(pod: PodView, about: About) -> Iterator[DesiredSetting]:
         return
     yield DesiredSetting(Setting(QUOTA, pod.meta.cgroup_dir), UNLIMITED, REASON, pod_quota(spec), about)
     specs = {container.name: container for container in (*spec.spec.init_containers, *spec.spec.containers)}
-    for name, directory in running(pod):
+    for name, directory in running_containers(pod):
         if name in specs:
             yield DesiredSetting(Setting(QUOTA, directory), UNLIMITED, REASON, container_quota(specs[name]), about)
 
 
 def _of_host_app(view: NodeView, app: HostAppView) -> Iterator[DesiredSetting]:
-    """Services share the pools; no other class of host application gets CPUs."""
+    """LS host applications share the pools; those of other classes get no CPU set."""
     if app.qos != LS:
-        log.once(f"hostapp:{app.name}:{app.qos}", "a host application of this class gets no CPU set", name=app.name,
+        log.once(f"hostapp:{app.name}:{app.qos}", "A host application of this class gets no CPU set", name=app.name,
                  qos=app.qos)  # fmt: skip
         return
     cpus = NO_CPUS if view.cpu_rules is None else joined(view.cpu_rules.shared)
-    if cpus and app.cgroup_dir and _there(view, cpus, f"host application {app.name}"):
+    if cpus and app.cgroup_dir and _exist(view, cpus, f"host application {app.name}"):
         yield _cpus(view, app.cgroup_dir, cpus, None)
 
 
@@ -162,9 +172,9 @@ def _missing(view: NodeView, cpus: CPUSet) -> CPUSet:
     return NO_CPUS if view.topology is None else cpus - view.topology.online
 
 
-def _there(view: NodeView, cpus: CPUSet, who: str) -> bool:
+def _exist(view: NodeView, cpus: CPUSet, subject: str) -> bool:
     missing = _missing(view, cpus)
     if missing:
-        log.once(f"{who}:{missing}", "CPUs were given that this node does not have; left alone", object=who,
-                 cpus=str(missing))  # fmt: skip
+        message = "Assigned CPUs do not exist on this node; CPU set left unchanged"
+        log.once(f"{subject}:{missing}", message, object=subject, cpus=str(missing))
     return not missing

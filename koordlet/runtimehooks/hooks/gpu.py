@@ -1,7 +1,8 @@
-"""GPUs that the scheduler gave the pod, as variables and mounts of its containers (spec 03 §4.10, 08 §5.1). Pure.
+"""GPUs that the scheduler allocated to the pod, as variables and mounts of its containers (spec 03 §4.10, 08 §5.1).
+Pure.
 
-`NVIDIA_VISIBLE_DEVICES` makes NVIDIA's runtime show the devices. With HAMi-core, a library that is loaded into every
-process bounds memory and time of a shared one; its mounts reach a container through NRI only.
+`NVIDIA_VISIBLE_DEVICES` selects the devices that NVIDIA's runtime shows. With HAMi-core, a library that is loaded into
+every process limits memory and time of a shared device. Mounts reach a container through NRI only.
 """
 
 from __future__ import annotations
@@ -17,49 +18,50 @@ from koordlet.api.names import (
     RESOURCE_GPU_MEMORY_RATIO,
 )
 from koordlet.qosmanager.engine.view import NodeView
-from koordlet.runtimehooks.stages import NOTHING, Answer, HookContext, HookError, Mount, Stage
+from koordlet.runtimehooks.stages import NO_CHANGE, ContainerMount, HookAnswer, HookContext, HookError, HookStage
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 LOCK_DIR = "/tmp/vgpulock"
-WHOLE = 100
+WHOLE_GPU_PERCENT = 100
 
 
 class GPUEnvInject:
-    """The hook. `library`: HAMi-core's, on the host and in containers; `monitor`: gate HamiCoreVGPUMonitor."""
+    """The hook. `library`: path of HAMi-core on the host and in containers; `monitor`: gate HamiCoreVGPUMonitor."""
 
     hook = "gpu env inject"
     gate = "GPUEnvInject"
-    stages = (Stage.PRE_CREATE_CONTAINER,)
+    stages = (HookStage.PRE_CREATE_CONTAINER,)
 
     def __init__(self, library: str, *, monitor: bool = False) -> None:
-        self._library, self._monitor = library, monitor
+        self._library = library
+        self._monitor = monitor
 
-    def answer(self, stage: Stage, context: HookContext, view: NodeView) -> Answer:
+    def answer(self, stage: HookStage, context: HookContext, view: NodeView) -> HookAnswer:
         """See the module. Raises WireError and HookError."""
-        found = (ALLOCATED.get(context.annotations) or {}).get("gpu")
-        if not found:
-            return NOTHING
-        visible = Answer(env={VISIBLE: ",".join(str(one.minor) for one in found)})
+        gpus = (ALLOCATED.get(context.annotations) or {}).get("gpu")
+        if not gpus:
+            return NO_CHANGE
+        visible = HookAnswer(env={VISIBLE: ",".join(str(gpu.minor) for gpu in gpus)})
         if context.labels.get(LABEL_GPU_ISOLATION_PROVIDER) != GPU_ISOLATION_HAMI_CORE:
             return visible
-        return visible | self._bounded(found[0], context)
+        return visible | self._limits(gpus[0], context)
 
-    def _bounded(self, device: DeviceAllocation, context: HookContext) -> Answer:
-        if _amount(device, RESOURCE_GPU_MEMORY_RATIO) >= WHOLE:
-            return NOTHING
+    def _limits(self, device: DeviceAllocation, context: HookContext) -> HookAnswer:
+        if _amount(device, RESOURCE_GPU_MEMORY_RATIO) >= WHOLE_GPU_PERCENT:
+            return NO_CHANGE
         env = {"CUDA_DEVICE_MEMORY_LIMIT": str(_amount(device, RESOURCE_GPU_MEMORY))}
         if RESOURCE_GPU_CORE in device.resources:
             env["CUDA_DEVICE_SM_LIMIT"] = str(_amount(device, RESOURCE_GPU_CORE))
         env["LD_PRELOAD"] = self._library
-        mounts = [Mount(self._library, self._library), Mount(LOCK_DIR, LOCK_DIR)]
+        mounts = [ContainerMount(self._library, self._library), ContainerMount(LOCK_DIR, LOCK_DIR)]
         if self._monitor and context.container is not None:
             directory = str(PurePosixPath(self._library).parent)
-            own = f"{context.pod.meta.uid}_{context.container.name}"
-            if "/" in own:
-                raise HookError(f"{own!r} can't be a directory's name")
-            env["CUDA_DEVICE_MEMORY_SHARED_CACHE"] = f"{directory}/{own}.cache"
-            mounts.append(Mount(f"{directory}/containers/{own}", directory, fresh=True))
-        return Answer(env=env, mounts=tuple(mounts))
+            name = f"{context.pod.meta.uid}_{context.container.name}"
+            if "/" in name:
+                raise HookError(f"{name!r} cannot be the name of a directory")
+            env["CUDA_DEVICE_MEMORY_SHARED_CACHE"] = f"{directory}/{name}.cache"
+            mounts.append(ContainerMount(f"{directory}/containers/{name}", directory, fresh=True))
+        return HookAnswer(env=env, mounts=tuple(mounts))
 
 
 def _amount(device: DeviceAllocation, resource: str) -> int:

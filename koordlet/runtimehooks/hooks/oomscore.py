@@ -1,7 +1,7 @@
-"""Whom the kernel kills first among a pod's containers, by annotation (spec 03 §4.14). Pure.
+"""OOM scores: which of a pod's containers the kernel kills first, by annotation (spec 03 §4.14). Pure.
 
-`koordinator.sh/oom-score-adj-spec` says it by container, `koordinator.sh/oom-score-adj` for all others. Init containers
-are set too, sandboxes are not. A pod that asks for nothing keeps what the kubelet gave it.
+`koordinator.sh/oom-score-adj-spec` sets the score per container, `koordinator.sh/oom-score-adj` that of all others.
+Init containers are set too, sandboxes are not. A pod without annotations keeps the kubelet's scores.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from koordlet.qosmanager.engine.strategy import PerPodStrategy, QoSDecision
 from koordlet.qosmanager.engine.view import NodeView, PodView
 from koordlet.resourceexecutor import DesiredSetting, Setting
 from koordlet.resourceexecutor.oomscores import OOM_SCORE_ADJ
-from koordlet.runtimehooks.stages import followed, running
+from koordlet.runtimehooks.stages import followed_pods, running_containers
 
 log = get_logger(__name__)
 
@@ -30,37 +30,35 @@ class OOMScoreAdj(PerPodStrategy):
 
     def decide(self, view: NodeView) -> QoSDecision | None:
         """See the module."""
-        updates: list[DesiredSetting] = []
+        settings: list[DesiredSetting] = []
         figures: dict[tuple[str, ...], float] = {}
-        for pod in followed(view):
-            scores = _asked(pod)
+        for pod in followed_pods(view):
+            scores = _scores(pod)
             if scores is None:
                 continue
             about = about_pod(pod.meta.namespace, pod.meta.name)
-            for name, directory in running(pod):
+            for name, directory in running_containers(pod):
                 score = scores.of(name)
                 if score is None:
                     continue
                 setting = Setting(OOM_SCORE_ADJ, directory)
-                updates.append(DesiredSetting(setting, score, REASON, about=about))
+                settings.append(DesiredSetting(setting, score, REASON, about=about))
                 if view.current(setting) == score:
                     figures[pod.meta.name, pod.meta.namespace, pod.meta.uid, name] = score
-        return QoSDecision(tuple(updates), figures={FAMILY: figures})
+        return QoSDecision(tuple(settings), figures={FAMILY: figures})
 
 
-def _asked(pod: PodView) -> OOMScores | None:
-    """None for a pod that asks for nothing, or malformed."""
+def _scores(pod: PodView) -> OOMScores | None:
+    """None without annotations, or with a malformed one."""
     if pod.meta.pod is None:
         return None
-    who = f"{pod.meta.namespace}/{pod.meta.name}"
+    name = f"{pod.meta.namespace}/{pod.meta.name}"
     try:
-        found = oom_scores(pod.meta.pod.metadata.annotations)
+        scores = oom_scores(pod.meta.pod.metadata.annotations)
     except WireError as error:
-        log.once(f"{pod.meta.uid}:{error}", "annotation ignored", pod=who, error=str(error))
+        log.once(f"{pod.meta.uid}:{error}", "Annotation ignored", pod=name, error=str(error))
         return None
-    if found is not None and found.refused:
-        log.once(
-            f"{pod.meta.uid}:{found.refused}", "OOM scores left out: not from -1000 to 1000",
-            pod=who, of=",".join(found.refused),
-        )  # fmt: skip
-    return found
+    if scores is not None and scores.refused:
+        message = "OOM scores left out: not from -1000 to 1000"
+        log.once(f"{pod.meta.uid}:{scores.refused}", message, pod=name, of=",".join(scores.refused))
+    return scores

@@ -1,7 +1,7 @@
-"""RDMA devices that the scheduler gave the pod, as device nodes of its containers (spec 03 §4.10, 08 §5.2).
+"""RDMA devices that the scheduler allocated to the pod, as device nodes of its containers (spec 03 §4.10, 08 §5.2).
 
-Virtual functions where the allocation names some, else the physical one. All or nothing: a device that can't be found
-fails the hook. Devices reach a container through NRI only.
+The virtual functions of the allocation, or the physical function if it has none. A device that does not exist fails the
+hook. Devices reach a container through NRI only.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from koordlet.api.annotations.device import ALLOCATED, DeviceAllocation
 from koordlet.qosmanager.engine.view import NodeView
-from koordlet.runtimehooks.stages import NOTHING, Answer, Device, HookContext, HookError, Stage
+from koordlet.runtimehooks.stages import NO_CHANGE, ContainerDevice, HookAnswer, HookContext, HookError, HookStage
 from koordlet.system.devices.rdma import CONNECTION_MANAGER, DeviceNode, RDMAError
 
 Find = Callable[[str], DeviceNode]
@@ -22,24 +22,24 @@ class RDMADeviceInject:
 
     hook = "rdma device inject"
     gate = "RDMADeviceInject"
-    stages = (Stage.PRE_CREATE_CONTAINER,)
+    stages = (HookStage.PRE_CREATE_CONTAINER,)
 
     def __init__(self, find: Find) -> None:
         self._find = find
 
-    def answer(self, stage: Stage, context: HookContext, view: NodeView) -> Answer:
+    def answer(self, stage: HookStage, context: HookContext, view: NodeView) -> HookAnswer:
         """See the module. Raises WireError and HookError."""
-        found = (ALLOCATED.get(context.annotations) or {}).get("rdma")
-        if not found:
-            return NOTHING
+        devices = (ALLOCATED.get(context.annotations) or {}).get("rdma")
+        if not devices:
+            return NO_CHANGE
         try:
-            addresses = [CONNECTION_MANAGER, *(one for device in found for one in _functions(device))]
+            addresses = [CONNECTION_MANAGER, *(address for device in devices for address in _functions(device))]
             nodes = [self._find(address) for address in addresses]
         except RDMAError as error:
             raise HookError(str(error)) from error
-        return Answer(devices=tuple(Device(node.path, "c", node.major, node.minor) for node in nodes))
+        return HookAnswer(devices=tuple(ContainerDevice(node.path, "c", node.major, node.minor) for node in nodes))
 
 
 def _functions(device: DeviceAllocation) -> list[str]:
-    virtual = [] if device.extension is None else [one.bus_id for one in device.extension.vfs]
+    virtual = [] if device.extension is None else [function.bus_id for function in device.extension.vfs]
     return virtual or [device.id]

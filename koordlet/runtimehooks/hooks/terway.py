@@ -1,6 +1,7 @@
-"""Network bandwidth left to Terway: what it shall keep to, in two files (spec 03 §4.13). Pure.
+"""Network bandwidth by Terway: its limits, in two files (spec 03 §4.13). Pure.
 
-Bytes a second throughout, whether NodeSLO says bits or percent. Level 1 is LS, level 2 BE; tx leaves the node.
+The files have bytes per second, while NodeSLO has bits per second or percent. Level 1 is LS, level 2 BE; tx is
+outgoing.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from koordlet.qosmanager.rules.bandwidth import Bandwidth, of_class, of_pod, pol
 from koordlet.resourceexecutor import DesiredSetting, Setting
 from koordlet.resourceexecutor.stores import ABSENT
 from koordlet.resourceexecutor.terwayfiles import GLOBAL, PODS
-from koordlet.runtimehooks.stages import followed
+from koordlet.runtimehooks.stages import followed_pods
 
 REASON = "TerwayQoS"
 NET_CLS = "/sys/fs/cgroup/net_cls"
@@ -22,15 +23,15 @@ PRIO = {"SYSTEM": 0, "LSE": 1, "LSR": 1, "LS": 1, "BE": 2}
 PRIO_OF_KUBE = {"Guaranteed": 1, "Burstable": 1, "BestEffort": 2}
 
 
-def global_config(whole: int, ls: Bandwidth, be: Bandwidth) -> str:
-    """Of a node with `whole` bit/s."""
-    rows = {"hw_tx_bps_max": whole, "hw_rx_bps_max": whole}
-    for level, given in (("l1", ls), ("l2", be)):
+def global_config(node_bps: int, ls: Bandwidth, be: Bandwidth) -> str:
+    """Content of the file for a node with `node_bps` bits per second."""
+    rows = {"hw_tx_bps_max": node_bps, "hw_rx_bps_max": node_bps}
+    for level, bandwidth in (("l1", ls), ("l2", be)):
         rows |= {
-            f"offline_{level}_tx_bps_min": given.egress_request,
-            f"offline_{level}_tx_bps_max": given.egress_limit,
-            f"offline_{level}_rx_bps_min": given.ingress_request,
-            f"offline_{level}_rx_bps_max": given.ingress_limit,
+            f"offline_{level}_tx_bps_min": bandwidth.egress_request,
+            f"offline_{level}_tx_bps_max": bandwidth.egress_limit,
+            f"offline_{level}_rx_bps_min": bandwidth.ingress_request,
+            f"offline_{level}_rx_bps_max": bandwidth.ingress_limit,
         }
     return "".join(f"{name} {bits // 8}\n" for name, bits in rows.items())
 
@@ -62,23 +63,25 @@ class TerwayQoS(Strategy):
         self._global: DesiredSetting | None = None
 
     def decide(self, view: NodeView) -> QoSDecision | None:
-        """See the module. A bandwidth that makes no sense leaves the node's file as it was; where it is not Terway's
-        work there shall be no files, also none of an earlier boot."""
+        """See the module. With an invalid bandwidth the node's file stays unchanged. With another policy the files are
+        removed, including those of an earlier boot."""
         strategy = view.slo.resource_qos_strategy
         if policy(strategy) != NET_POLICY_TERWAY:
             self._global = None
-            gone = tuple(DesiredSetting(Setting(file), ABSENT, REASON, ABSENT) for file in (GLOBAL, PODS))
-            return QoSDecision(gone, note=f"left to {policy(strategy)}")
-        whole, note = total(view), ""
+            absent = tuple(DesiredSetting(Setting(file), ABSENT, REASON, ABSENT) for file in (GLOBAL, PODS))
+            return QoSDecision(absent, note=f"left to {policy(strategy)}")
+        node_bps = total(view)
+        note = ""
         try:
-            ls, be = of_class(strategy, "ls_class", whole), of_class(strategy, "be_class", whole)
-            self._global = DesiredSetting(Setting(GLOBAL), global_config(whole, ls, be), REASON, ABSENT)
+            ls = of_class(strategy, "ls_class", node_bps)
+            be = of_class(strategy, "be_class", node_bps)
+            self._global = DesiredSetting(Setting(GLOBAL), global_config(node_bps, ls, be), REASON, ABSENT)
         except ValueError as error:
             note = f"as before: {error}"
-        pods = {pod.meta.uid: pod_config(pod) for pod in followed(view)}
+        pods = {pod.meta.uid: pod_config(pod) for pod in followed_pods(view)}
         text = json.dumps(pods, sort_keys=True)
-        updates = [DesiredSetting(Setting(PODS), text, REASON, ABSENT)]
-        return QoSDecision(tuple(updates if self._global is None else [self._global, *updates]), note=note)
+        of_pods = DesiredSetting(Setting(PODS), text, REASON, ABSENT)
+        return QoSDecision((of_pods,) if self._global is None else (self._global, of_pods), note=note)
 
     def for_announced(self, view: NodeView) -> tuple[DesiredSetting, ...] | None:
         """See `Strategy`: all pods are in one file."""

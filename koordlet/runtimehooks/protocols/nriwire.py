@@ -1,7 +1,7 @@
-"""NRI's messages: what a container was asked to get, and answers as adjustments and updates. Pure.
+"""NRI messages: requested resources, and answers as adjustments and updates. Pure.
 
-An update starts from the resources that the runtime was asked for and names its container: it takes the place of the
-request as a whole (spec 03 §8.14).
+An update contains all resources of the runtime's request and the id of the container, because it replaces the request
+as a whole (spec 03 §8.14).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from koordlet.api.nri import api_pb2 as pb
-from koordlet.runtimehooks.stages import Answer, Native
+from koordlet.runtimehooks.stages import HookAnswer, RequestedResources
 from koordlet.system.cgroup.codecs import CFS_PERIOD_US, UNLIMITED
 
 
@@ -19,11 +19,12 @@ def variables(env: Iterable[str]) -> dict[str, str]:
     return {name: value for name, _, value in pairs if name and value}
 
 
-def native_of(resources: pb.LinuxResources) -> Native:
-    """What the runtime was asked for; a negative memory limit is none."""
-    cpu, memory = resources.cpu, resources.memory
+def requested_resources(resources: pb.LinuxResources) -> RequestedResources:
+    """The resources of a request; a negative memory limit means unlimited."""
+    cpu = resources.cpu
+    memory = resources.memory
     limit = memory.limit.value if memory.HasField("limit") else 0
-    return Native(
+    return RequestedResources(
         cpu_shares=cpu.shares.value or None,
         cfs_quota=cpu.quota.value or None,
         cpuset=cpu.cpus or None,
@@ -31,13 +32,13 @@ def native_of(resources: pb.LinuxResources) -> Native:
     )
 
 
-def adjustment(answer: Answer, asked: pb.LinuxResources) -> pb.ContainerAdjustment:
-    """What to change about a container that is being created; only what hooks want is in it."""
+def adjustment(answer: HookAnswer, requested: pb.LinuxResources) -> pb.ContainerAdjustment:
+    """The changes of a container that is being created; it has only the fields of the answer."""
     adjust = pb.ContainerAdjustment(
         env=[pb.KeyValue(key=name, value=value) for name, value in sorted(answer.env.items())],
         mounts=[
-            pb.Mount(source=one.source, destination=one.destination, type=one.type, options=one.options)
-            for one in answer.mounts
+            pb.Mount(source=mount.source, destination=mount.destination, type=mount.type, options=mount.options)
+            for mount in answer.mounts
         ],
     )
     for device in answer.devices:
@@ -49,28 +50,28 @@ def adjustment(answer: Answer, asked: pb.LinuxResources) -> pb.ContainerAdjustme
             file_mode=pb.OptionalFileMode(value=device.mode),
         )
     resources = pb.LinuxResources()
-    if _fill(resources, answer, asked):
+    if _fill(resources, answer, requested):
         adjust.linux.resources.CopyFrom(resources)
     return adjust
 
 
-def updated(container: str, answer: Answer, asked: pb.LinuxResources) -> pb.ContainerUpdate | None:
-    """The update with the hooks' values in it; None where they want nothing."""
+def updated(container: str, answer: HookAnswer, requested: pb.LinuxResources) -> pb.ContainerUpdate | None:
+    """The request with the values of the answer; None without values."""
     resources = pb.LinuxResources()
-    resources.CopyFrom(asked)
-    if not _fill(resources, answer, asked):
+    resources.CopyFrom(requested)
+    if not _fill(resources, answer, requested):
         return None
     return pb.ContainerUpdate(container_id=container, linux=pb.LinuxContainerUpdate(resources=resources))
 
 
-def _fill(resources: pb.LinuxResources, answer: Answer, asked: pb.LinuxResources) -> bool:
-    """Whether anything was filled in. An empty CPU set can't be said here: there it is "not set"."""
+def _fill(resources: pb.LinuxResources, answer: HookAnswer, requested: pb.LinuxResources) -> bool:
+    """Whether anything changed. NRI cannot express an empty CPU set: there it means "not set"."""
     before = resources.SerializeToString(deterministic=True)
     if answer.cpu_shares is not None:
         resources.cpu.shares.value = answer.cpu_shares
     if answer.cfs_quota is not None:
         resources.cpu.quota.value = answer.cfs_quota
-        if answer.cfs_quota > 0 and asked.cpu.period.value:  # a quota is a share of this period
+        if answer.cfs_quota > 0 and requested.cpu.period.value:  # the quota is for this period
             resources.cpu.period.value = CFS_PERIOD_US
     if answer.cpuset:
         resources.cpu.cpus = answer.cpuset

@@ -1,6 +1,6 @@
-"""The file by which a runtime proxy finds koordlet's hooks (spec 03 §4.2, 08 §8).
+"""The file that registers koordlet's hooks with a runtime proxy (spec 03 §4.2, 08 §8).
 
-It stays when koordlet stops: calls then fail and the proxy goes by the failure policy written in it, and an upgrade of
+It stays when koordlet stops: calls then fail, the proxy applies the failure policy in the file, and an upgrade of
 koordlet needs no new registration.
 """
 
@@ -11,17 +11,18 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from koordlet.app import atomicfile
-from koordlet.runtimehooks.stages import FailurePolicy, Stage
+from koordlet.runtimehooks.stages import FailurePolicy, HookStage
 
 FILE = "koordlet.json"
 
 
-class RegistrationError(Exception):
-    """The file could not be written; the message says which and why."""
+class RegistrationFileError(Exception):
+    """The file could not be written; the message has its path and the cause."""
 
 
-def register(directory: Path, endpoint: str, policy: FailurePolicy, stages: Iterable[Stage]) -> Path:
-    """Write the file whole or not at all. `endpoint` is the socket as the host sees it. Raises RegistrationError."""
+def register(directory: Path, endpoint: str, policy: FailurePolicy, stages: Iterable[HookStage]) -> Path:
+    """Replace the file if its content changes. `endpoint`: path of the socket on the host. Raises
+    RegistrationFileError."""
     path = directory / FILE
     document = {
         "remote-endpoint": endpoint,
@@ -34,5 +35,5 @@ def register(directory: Path, endpoint: str, policy: FailurePolicy, stages: Iter
             return path
         atomicfile.write(path, text.encode(), mode=0o644)  # the proxy reads only names that end in json
     except OSError as error:
-        raise RegistrationError(f"{path}: {error.strerror}") from error
+        raise RegistrationFileError(f"{path}: {error.strerror}") from error
     return path

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from koordlet.prometheus import Registries
-from koordlet.runtimehooks.announcedpods import Newborns
+from koordlet.runtimehooks.announcedpods import AnnouncedPods
 from koordlet.runtimehooks.calls import HookCalls
 from koordlet.runtimehooks.hooks.batchresource import BatchResource
 from koordlet.runtimehooks.stages import FailurePolicy, Hooks
@@ -26,10 +26,10 @@ class Node:
     def __init__(self, *plugins: Any, policy: FailurePolicy = FailurePolicy.IGNORE, base: str = "kubepods") -> None:
         """`base`: the kubelet's directory."""
         registries = Registries()
-        self.newborns = Newborns(dict, lambda: base, lambda: 0.0)
+        self.announced = AnnouncedPods(dict, lambda: base, lambda: 0.0)
         self.rounds = 0
         hooks = Hooks([BatchResource(), *plugins], registries, policy=policy)
-        self.calls = HookCalls(hooks, self.newborns, make_view, self._follow, registries, patience=PATIENCE)
+        self.calls = HookCalls(hooks, self.announced, make_view, self._follow, registries, round_timeout=PATIENCE)
 
     def _follow(self) -> None:
         self.rounds += 1

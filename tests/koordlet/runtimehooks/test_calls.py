@@ -13,15 +13,15 @@ import pytest
 
 from koordlet.prometheus import Registries
 from koordlet.qosmanager.engine.view import PodView
-from koordlet.runtimehooks.announcedpods import Newborns
-from koordlet.runtimehooks.calls import BORN, EVERYBODY, HookCalls
+from koordlet.runtimehooks.announcedpods import AnnouncedPods
+from koordlet.runtimehooks.calls import ALL_PODS, ANNOUNCED, HookCalls
 from koordlet.runtimehooks.contexts import pod_of
-from koordlet.runtimehooks.protocols.registration import RegistrationError, register
-from koordlet.runtimehooks.stages import Answer, FailurePolicy, HookContext, HookError, Hooks, Stage
+from koordlet.runtimehooks.protocols.registration import RegistrationFileError, register
+from koordlet.runtimehooks.stages import FailurePolicy, HookAnswer, HookContext, HookError, Hooks, HookStage
 from tests.koordlet.qosmanager.conftest import make_pod, make_view
 from tests.koordlet.runtimehooks.hooknode import until
 
-SANDBOX, CREATE, STOP = Stage.PRE_RUN_POD_SANDBOX, Stage.PRE_CREATE_CONTAINER, Stage.POST_STOP_POD_SANDBOX
+SANDBOX, CREATE, STOP = HookStage.PRE_RUN_POD_SANDBOX, HookStage.PRE_CREATE_CONTAINER, HookStage.POST_STOP_POD_SANDBOX
 
 
 class Node:
@@ -33,19 +33,19 @@ class Node:
         self.error: Exception | None = None
         self.rounds: list[list[str]] = []
         self.full = 0
-        self.newborns = Newborns(lambda: self.known, lambda: "kubepods", lambda: self.now, limit=3)
+        self.announced = AnnouncedPods(lambda: self.known, lambda: "kubepods", lambda: self.now, max_pods=3)
         self.registries = Registries()
         self.registries.node = "n"
         plugins = [_Shares()]
         self.calls = HookCalls(
-            Hooks(plugins, self.registries, policy=policy), self.newborns, make_view, self.follow, self.registries,
-            born=self.born, patience=patience,
+            Hooks(plugins, self.registries, policy=policy), self.announced, make_view, self.follow, self.registries,
+            follow_announced=self.follow_announced, round_timeout=patience,
         )  # fmt: skip
 
     def follow(self) -> None:
         self.full += 1
 
-    def born(self, pods: Sequence[PodView]) -> None:
+    def follow_announced(self, pods: Sequence[PodView]) -> None:
         if self.error is not None:
             raise self.error
         self.rounds.append([pod.meta.uid for pod in pods])
@@ -58,8 +58,8 @@ class Node:
 class _Shares:
     hook, gate, stages = "shares", "none", (SANDBOX, CREATE)
 
-    def answer(self, stage: Stage, context: HookContext, view: Any) -> Answer:
-        return Answer(cpu_shares=2)
+    def answer(self, stage: HookStage, context: HookContext, view: Any) -> HookAnswer:
+        return HookAnswer(cpu_shares=2)
 
 
 def asked(uid: str = "1", parent: str = "") -> HookContext:
@@ -68,14 +68,14 @@ def asked(uid: str = "1", parent: str = "") -> HookContext:
 
 async def test_a_call_returns_after_a_round_with_its_pod() -> None:
     node = Node()
-    assert await node.calls.answer(SANDBOX, asked()) == Answer(cpu_shares=2)
+    assert await node.calls.answer(SANDBOX, asked()) == HookAnswer(cpu_shares=2)
     assert node.rounds == [["1"]]
     assert node.counts() == {("PreRunPodSandbox", "answered"): 1}
 
 
 async def test_calls_that_come_together_share_a_round() -> None:
     node = Node()
-    node.calls._next[BORN] = node.calls._clock() + 0.05
+    node.calls._earliest[ANNOUNCED] = node.calls._clock() + 0.05
     await asyncio.gather(*(node.calls.answer(SANDBOX, asked(uid)) for uid in "123"))
     assert node.rounds == [["1", "2", "3"]]
     assert node.full == 0, "nobody else's settings are decided for them"
@@ -83,14 +83,14 @@ async def test_calls_that_come_together_share_a_round() -> None:
 
 async def test_the_round_for_everybody_makes_no_call_wait() -> None:
     node = Node()
-    node.calls.soon()
-    node.calls.soon()
+    node.calls.follow_soon()
+    node.calls.follow_soon()
     await node.calls.answer(SANDBOX, asked())
     assert (node.rounds, node.full) == ([["1"]], 0)
     await until(lambda: node.full)
     assert node.full == 1
-    node.calls._next[EVERYBODY] = node.calls._clock() + 3600
-    node.calls.soon()
+    node.calls._earliest[ALL_PODS] = node.calls._clock() + 3600
+    node.calls.follow_soon()
     await node.calls.answer(SANDBOX, asked("2"))
     assert node.rounds == [["1"], ["2"]]
     await node.calls.close()
@@ -99,15 +99,17 @@ async def test_the_round_for_everybody_makes_no_call_wait() -> None:
 @pytest.mark.parametrize(("took", "rest"), [(0.001, 0.001), (1.0, 0.02)], ids=["a small node", "a full node"])
 async def test_a_round_is_followed_by_a_rest(took: float, rest: float) -> None:
     node = Node()
-    now, born = [100.0], node.born
+    now = [100.0]
+    follow_announced = node.follow_announced
 
     def slow(pods: Sequence[PodView]) -> None:
-        born(pods)
+        follow_announced(pods)
         now[0] += took
 
-    node.calls._clock, node.calls._born = lambda: now[0], slow
+    node.calls._clock = lambda: now[0]
+    node.calls._follow_announced = slow
     await node.calls.answer(SANDBOX, asked("1"))
-    assert node.calls._next[BORN] == pytest.approx(100.0 + took + rest)
+    assert node.calls._earliest[ANNOUNCED] == pytest.approx(100.0 + took + rest)
     now[0] += rest
     await node.calls.answer(SANDBOX, asked("2"))
     assert node.rounds == [["1"], ["2"]]
@@ -117,7 +119,7 @@ async def test_a_container_of_a_pod_that_is_known_waits_for_nothing() -> None:
     node = Node()
     node.known["1"] = make_pod().meta
     await node.calls.answer(CREATE, asked())
-    assert (node.rounds, len(node.newborns)) == ([], 0)
+    assert (node.rounds, len(node.announced)) == ([], 0)
     await node.calls.answer(SANDBOX, asked())
     assert node.rounds == [["uid-pod"]], "its sandbox does, by the kubelet's word: who knows when it was decided last"
 
@@ -133,22 +135,22 @@ async def test_a_container_below_systemds_slices_has_a_round_for_its_pod_again()
     node = Node()
     for _ in range(2):
         await node.calls.answer(CREATE, asked(parent="/kubepods/kubepods-pod1.slice"))
-        await until(lambda: node.calls._rest(BORN) <= 0)
+        await until(lambda: node.calls._pause(ANNOUNCED) <= 0)
     assert node.rounds == [["1"], ["1"]]
 
 
 async def test_a_stopped_sandbox_is_forgotten() -> None:
     node = Node()
     await node.calls.answer(SANDBOX, asked())
-    assert await node.calls.answer(STOP, asked()) == Answer()
-    assert len(node.newborns) == 0
+    assert await node.calls.answer(STOP, asked()) == HookAnswer()
+    assert len(node.announced) == 0
 
 
 @pytest.mark.parametrize("parent", ["/system.slice/x", "kubepods", "/"], ids=["elsewhere", "their root", "the root"])
 async def test_pods_outside_the_kubelets_directories_get_an_answer_only(parent: str) -> None:
     node = Node()
-    assert await node.calls.answer(SANDBOX, asked(parent=parent)) == Answer(cpu_shares=2)
-    assert (node.rounds, len(node.newborns)) == ([], 0)
+    assert await node.calls.answer(SANDBOX, asked(parent=parent)) == HookAnswer(cpu_shares=2)
+    assert (node.rounds, len(node.announced)) == ([], 0)
 
 
 @pytest.mark.parametrize("late", [True, False], ids=["no round in time", "a round that fails"])
@@ -156,10 +158,10 @@ async def test_a_round_that_does_not_come(late: bool) -> None:
     """Ignore answers all the same, Fail tells; both count."""
     for policy in FailurePolicy:
         node = Node(policy, patience=0.0 if late else 30.0)
-        node.calls._next[BORN] = node.calls._clock() + (3600 if late else 0)
+        node.calls._earliest[ANNOUNCED] = node.calls._clock() + (3600 if late else 0)
         node.error = None if late else RuntimeError("strategies are gone")
         if policy is FailurePolicy.IGNORE:
-            assert await node.calls.answer(SANDBOX, asked()) == Answer(cpu_shares=2)
+            assert await node.calls.answer(SANDBOX, asked()) == HookAnswer(cpu_shares=2)
         else:
             with pytest.raises(HookError, match=r"pod ns/p1: settings (not in place|could not be decided)"):
                 await node.calls.answer(SANDBOX, asked())
@@ -173,18 +175,18 @@ async def test_a_picture_that_fails(policy: FailurePolicy) -> None:
     def broken() -> Any:
         raise RuntimeError("no figures")
 
-    node.calls._picture = broken
+    node.calls._view = broken
     if policy is FailurePolicy.IGNORE:
-        assert await node.calls.answer(SANDBOX, asked()) == Answer()
+        assert await node.calls.answer(SANDBOX, asked()) == HookAnswer()
         assert node.rounds == [["1"]], "the strategies see the pod all the same"
     else:
-        with pytest.raises(HookError, match="no picture of the node"):
+        with pytest.raises(HookError, match="no node view"):
             await node.calls.answer(SANDBOX, asked())
 
 
 async def test_the_callers_deadline_counts_where_it_is_shorter() -> None:
     node = Node()
-    node.calls._next[BORN] = node.calls._clock() + 3600  # the next round is an hour away
+    node.calls._earliest[ANNOUNCED] = node.calls._clock() + 3600  # the next round is an hour away
     await node.calls.answer(SANDBOX, asked(), seconds=0.01)
     assert node.counts() == {("PreRunPodSandbox", "late"): 1}
 
@@ -192,13 +194,13 @@ async def test_the_callers_deadline_counts_where_it_is_shorter() -> None:
 async def test_after_the_stop_nothing_is_set_up_any_more() -> None:
     """Else a round that was due would set again what has just been given back."""
     node = Node()
-    node.calls._next[BORN] = node.calls._clock() + 0.05
-    node.calls.soon()
+    node.calls._earliest[ANNOUNCED] = node.calls._clock() + 0.05
+    node.calls.follow_soon()
     waiting = asyncio.ensure_future(node.calls.answer(SANDBOX, asked()))
     await asyncio.sleep(0)
     await node.calls.close()
-    assert await waiting == Answer(cpu_shares=2)
-    assert await node.calls.answer(SANDBOX, asked("2")) == Answer(cpu_shares=2)
+    assert await waiting == HookAnswer(cpu_shares=2)
+    assert await node.calls.answer(SANDBOX, asked("2")) == HookAnswer(cpu_shares=2)
     await asyncio.sleep(0.1)
     assert (node.rounds, node.full) == ([], 0)
     assert node.counts() == {("PreRunPodSandbox", "late"): 2}
@@ -207,24 +209,24 @@ async def test_after_the_stop_nothing_is_set_up_any_more() -> None:
 def test_newborns_leave_when_the_kubelet_shows_them_or_nobody_does() -> None:
     node = Node()
     pod = asked().pod
-    assert node.newborns.add(pod)
-    assert not node.newborns.add(pod), "no news"
-    assert node.newborns.add(replace(pod, raw_qos="LS")), "news: another class"
-    assert node.newborns.directory("1") == "kubepods/pod1"
+    assert node.announced.add(pod)
+    assert not node.announced.add(pod), "no news"
+    assert node.announced.add(replace(pod, raw_qos="LS")), "news: another class"
+    assert node.announced.directory("1") == "kubepods/pod1"
     node.now = 301.0
-    assert node.newborns.shown() == ()
-    node.newborns.add(pod)
+    assert node.announced.current() == ()
+    node.announced.add(pod)
     node.known["1"] = make_pod().meta
-    assert node.newborns.shown() == ()
-    assert node.newborns.directory("1") == make_pod().meta.cgroup_dir
-    assert node.newborns.directory("2") == ""
+    assert node.announced.current() == ()
+    assert node.announced.directory("1") == make_pod().meta.cgroup_dir
+    assert node.announced.directory("2") == ""
 
 
 def test_only_so_many_newborns_are_kept() -> None:
     node = Node()
     for uid in "1234":
-        node.newborns.add(asked(uid).pod)
-    assert [pod.meta.uid for pod in node.newborns.shown()] == ["2", "3", "4"]
+        node.announced.add(asked(uid).pod)
+    assert [pod.meta.uid for pod in node.announced.current()] == ["2", "3", "4"]
 
 
 def test_the_registration_is_written_whole_and_only_when_it_changes(tmp_path: Path) -> None:
@@ -246,5 +248,5 @@ def test_the_registration_is_written_whole_and_only_when_it_changes(tmp_path: Pa
 
 
 def test_a_registration_that_cannot_be_written_says_why(tmp_path: Path) -> None:
-    with pytest.raises(RegistrationError, match="No such file"):
+    with pytest.raises(RegistrationFileError, match="No such file"):
         register(tmp_path / "none", "/run/k.sock", FailurePolicy.FAIL, [SANDBOX])

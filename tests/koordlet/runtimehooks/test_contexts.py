@@ -13,11 +13,11 @@ from koordlet.runtimehooks.contexts import cgroup_dir, container_id, pod_of
 from koordlet.runtimehooks.protocols.wire import (
     container_context,
     container_response,
-    native_of,
+    requested_resources,
     sandbox_context,
     sandbox_response,
 )
-from koordlet.runtimehooks.stages import Answer, HookError, Native
+from koordlet.runtimehooks.stages import HookAnswer, HookError, RequestedResources
 
 SLICE = "kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod1_2.slice"
 DIRECTORIES = {
@@ -56,19 +56,19 @@ def test_container_ids(runtime: str, digest: str, annotations: dict[str, str], f
     assert container_id(runtime, digest, annotations) == found
 
 
-NATIVE = {
-    "nothing said": (LinuxContainerResources(), Native()),
+REQUESTED = {
+    "nothing said": (LinuxContainerResources(), RequestedResources()),
     "all": (
         LinuxContainerResources(cpu_shares=2, cpu_quota=-1, memory_limit_in_bytes=5, cpuset_cpus="0"),
-        Native(2, -1, "0", 5),
+        RequestedResources(2, -1, "0", 5),
     ),
-    "no memory limit": (LinuxContainerResources(memory_limit_in_bytes=-7), Native(memory_limit=-1)),
+    "no memory limit": (LinuxContainerResources(memory_limit_in_bytes=-7), RequestedResources(memory_limit=-1)),
 }
 
 
-@pytest.mark.parametrize(("resources", "native"), NATIVE.values(), ids=NATIVE)
-def test_native_resources(resources: LinuxContainerResources, native: Native) -> None:
-    assert native_of(resources) == native
+@pytest.mark.parametrize(("resources", "expected"), REQUESTED.values(), ids=REQUESTED)
+def test_requested_resources_are_read(resources: LinuxContainerResources, expected: RequestedResources) -> None:
+    assert requested_resources(resources) == expected
 
 
 def test_a_sandboxs_context_and_response() -> None:
@@ -83,11 +83,11 @@ def test_a_sandboxs_context_and_response() -> None:
     assert (context.key, context.pod.raw_qos, context.annotations) == ("pod ns/p", "LS", {"a": "1"})
     assert context.pod.meta.pod is not None
     assert context.pod.meta.pod.spec.runtime_class_name == "kata"
-    untouched = sandbox_response(request, Answer(cpu_bvt=2))
+    untouched = sandbox_response(request, HookAnswer(cpu_bvt=2))
     assert not untouched.HasField("resources")
     assert (dict(untouched.labels), dict(untouched.annotations)) == (dict(request.labels), {"a": "1"})
     assert untouched.cgroup_parent == request.cgroup_parent
-    assert sandbox_response(request, Answer(cpu_shares=2)).resources == LinuxContainerResources(cpu_shares=2)
+    assert sandbox_response(request, HookAnswer(cpu_shares=2)).resources == LinuxContainerResources(cpu_shares=2)
 
 
 def test_a_containers_response_keeps_what_nobody_changed() -> None:
@@ -105,12 +105,12 @@ def test_a_containers_response_keeps_what_nobody_changed() -> None:
     assert context.container is not None
     assert (context.key, context.container.id) == ("pod ns/p, container c", "containerd://abc")
     assert context.pod.meta.kube_qos == "BestEffort", "the directory known here, where the request names none"
-    response = container_response(request, Answer(cfs_quota=20_000, cpuset="", env={"B": "2"}))
+    response = container_response(request, HookAnswer(cfs_quota=20_000, cpuset="", env={"B": "2"}))
     expected = LinuxContainerResources()
     expected.CopyFrom(resources)
     expected.cpu_quota, expected.cpu_period, expected.cpuset_cpus = 20_000, 100_000, ""
     assert response.container_resources == expected
     assert (dict(response.container_envs), dict(response.container_annotations)) == ({"A": "1", "B": "2"}, {"k": "v"})
-    plain = container_response(request, Answer(cfs_quota=-1))
+    plain = container_response(request, HookAnswer(cfs_quota=-1))
     assert plain.container_resources.cpu_period == 50_000
     assert not plain.container_envs  # the container's own stay as they are

@@ -8,7 +8,14 @@ from hypothesis import strategies as st
 
 from koordlet.qosmanager.engine.view import normalized_quota, pod_quota
 from koordlet.runtimehooks.hooks.cpunormalization import CPUNormalization
-from koordlet.runtimehooks.stages import NOTHING, Answer, HookContainer, HookContext, Native, Stage
+from koordlet.runtimehooks.stages import (
+    NO_CHANGE,
+    HookAnswer,
+    HookContainer,
+    HookContext,
+    HookStage,
+    RequestedResources,
+)
 from tests.koordlet.qosmanager.conftest import make_pod, make_view
 
 
@@ -95,13 +102,13 @@ def test_a_pod_with_a_short_init_container_is_bound_by_its_largest_phase() -> No
 
 @pytest.mark.parametrize(
     ("quota", "answer"),
-    [(200_000, Answer(cfs_quota=166_667)), (-1, NOTHING), (0, NOTHING), (None, NOTHING)],
+    [(200_000, HookAnswer(cfs_quota=166_667)), (-1, NO_CHANGE), (0, NO_CHANGE), (None, NO_CHANGE)],
 )
 def test_what_a_container_starts_with(quota, answer) -> None:
-    context = HookContext(make_pod(qos="LS"), HookContainer("c0", native=Native(cfs_quota=quota)))
+    context = HookContext(make_pod(qos="LS"), HookContainer("c0", requested=RequestedResources(cfs_quota=quota)))
     view = make_view(normalization=1.2)
-    assert CPUNormalization().answer(Stage.PRE_CREATE_CONTAINER, context, view) == answer
-    assert CPUNormalization().answer(Stage.PRE_RUN_POD_SANDBOX, HookContext(context.pod), view) == NOTHING
+    assert CPUNormalization().answer(HookStage.PRE_CREATE_CONTAINER, context, view) == answer
+    assert CPUNormalization().answer(HookStage.PRE_RUN_POD_SANDBOX, HookContext(context.pod), view) == NO_CHANGE
 
 
 @given(st.lists(st.integers(10, 64_000), min_size=1, max_size=5), st.floats(0.1, 10))

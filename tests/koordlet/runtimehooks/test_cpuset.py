@@ -12,8 +12,8 @@ from koordlet.api import names
 from koordlet.qosmanager.engine.view import HostAppView
 from koordlet.qosmanager.rules.cpu import CPURules
 from koordlet.resourceexecutor import Setting
-from koordlet.runtimehooks.hooks.cpuset import PATIENCE, CPUSetAllocator, cpus_for, without_quota
-from koordlet.runtimehooks.stages import NOTHING, Answer, HookContainer, HookContext, HookError, Stage
+from koordlet.runtimehooks.hooks.cpuset import TOPOLOGY_WAIT_S, CPUSetAllocator, cpus_for, without_quota
+from koordlet.runtimehooks.stages import NO_CHANGE, HookAnswer, HookContainer, HookContext, HookError, HookStage
 from koordlet.system.cpu.cpuset import CPUSet
 from tests.koordlet.qosmanager.conftest import flat, make_pod, make_view
 
@@ -155,8 +155,8 @@ def test_after_a_start_it_waits_for_the_topology_a_while_and_then_sets_what_need
     allocator = CPUSetAllocator()
     view = make_view(pods=(pinned, service), topology=flat(64))
     assert allocator.decide(view) is None
-    assert allocator.decide(replace(view, now=view.now + PATIENCE / 2)) is None
-    late = allocator.decide(replace(view, now=view.now + PATIENCE))
+    assert allocator.decide(replace(view, now=view.now + TOPOLOGY_WAIT_S / 2)) is None
+    late = allocator.decide(replace(view, now=view.now + TOPOLOGY_WAIT_S))
     assert {u.setting for u in late.updates if u.setting.resource == CPUS} == {Setting(CPUS, container_of(pinned))}
 
 
@@ -165,7 +165,7 @@ def test_host_applications_of_class_ls_share_the_pools() -> None:
     assert decided(host_apps=apps) == {("apps/LS", CPUS): ALL}
 
 
-def asked(pod, stage=Stage.PRE_CREATE_CONTAINER, rules=RULES, **how):
+def asked(pod, stage=HookStage.PRE_CREATE_CONTAINER, rules=RULES, **how):
     context = HookContext(pod, HookContainer("c0"))
     return CPUSetAllocator(**how).answer(stage, context, make_view(cpu_rules=rules, topology=flat(64)))
 
@@ -173,12 +173,12 @@ def asked(pod, stage=Stage.PRE_CREATE_CONTAINER, rules=RULES, **how):
 @pytest.mark.parametrize(
     ("pod", "rules", "answer"),
     [
-        (make_pod(qos="LSR", kube="Guaranteed", cpuset="6"), RULES, Answer(cpuset="6", cfs_quota=-1)),
-        (make_pod(qos="LS", cpuset="6"), RULES, Answer(cpuset="6")),
-        (make_pod(qos="LS"), RULES, Answer(cpuset=ALL)),
-        (make_pod(qos="BE", kube="BestEffort"), RULES, Answer(cpuset="")),
-        (make_pod(), STATIC, NOTHING),
-        (make_pod(qos="LS"), None, NOTHING),
+        (make_pod(qos="LSR", kube="Guaranteed", cpuset="6"), RULES, HookAnswer(cpuset="6", cfs_quota=-1)),
+        (make_pod(qos="LS", cpuset="6"), RULES, HookAnswer(cpuset="6")),
+        (make_pod(qos="LS"), RULES, HookAnswer(cpuset=ALL)),
+        (make_pod(qos="BE", kube="BestEffort"), RULES, HookAnswer(cpuset="")),
+        (make_pod(), STATIC, NO_CHANGE),
+        (make_pod(qos="LS"), None, NO_CHANGE),
     ],
     ids=["pinned", "pinned LS", "service", "best effort is cleared", "the kubelet's own", "too early"],
 )
@@ -193,7 +193,7 @@ def test_the_hook_says_what_it_cannot_do(status) -> None:
 
 
 def test_the_hook_may_leave_the_quota() -> None:
-    assert asked(make_pod(qos="LSR", kube="Guaranteed", cpuset="6"), unset_quota=False) == Answer(cpuset="6")
+    assert asked(make_pod(qos="LSR", kube="Guaranteed", cpuset="6"), unset_quota=False) == HookAnswer(cpuset="6")
 
 
 cpu_sets = st.sets(st.integers(0, 15)).map(CPUSet)

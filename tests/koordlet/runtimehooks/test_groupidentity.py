@@ -7,7 +7,7 @@ import pytest
 from koordlet.qosmanager.engine.view import HostAppView
 from koordlet.resourceexecutor import Setting
 from koordlet.runtimehooks.hooks.groupidentity import GroupIdentity
-from koordlet.runtimehooks.stages import running
+from koordlet.runtimehooks.stages import running_containers
 from tests.koordlet.qosmanager.conftest import make_pod, make_view
 
 DIRS = {"Guaranteed": "kubepods", "Burstable": "kubepods/burstable", "BestEffort": "kubepods/besteffort"}
@@ -43,20 +43,20 @@ def test_what_pods_get(qos, kube, value) -> None:
 @pytest.mark.parametrize(("qos", "kube", "value"), [(*who, value) for who, value in PODS.items()])
 def test_running_containers_get_their_pods(qos, kube, value) -> None:
     pod = make_pod(qos=qos, kube=kube, containers=2)
-    directories = [directory for _, directory in running(pod)]
+    directories = [directory for _, directory in running_containers(pod)]
     assert len(directories) == 2
     assert [decided(pod)[directory, "cpu.bvt_warp_ns"] for directory in directories] == [value, value]
 
 
 def test_a_pods_own_identity_is_its_containers_too() -> None:
     pod = make_pod(qos="LS", annotations={"koordinator.sh/cpuQOS": '{"enable":true,"groupIdentity":1}'})
-    ((_, directory),) = running(pod)
+    ((_, directory),) = running_containers(pod)
     assert decided(pod)[directory, "cpu.bvt_warp_ns"] == 1
 
 
 def test_no_container_loses_its_weight_on_a_stock_kernel() -> None:
     pods = (make_pod("in", qos="BE", kube="BestEffort"), make_pod("out", qos="BE", kube="Burstable"))
-    directories = {directory for pod in pods for _, directory in running(pod)}
+    directories = {directory for pod in pods for _, directory in running_containers(pod)}
     for kernel in (("cpu.idle",), ()):
         assert not directories & {directory for directory, _ in decided(*pods, kernel=kernel)}
 

@@ -16,24 +16,24 @@ from koordlet.runtimehooks.hooks.gpu import GPUEnvInject
 from koordlet.runtimehooks.hooks.groupidentity import GroupIdentity
 from koordlet.runtimehooks.hooks.rdma import RDMADeviceInject
 from koordlet.runtimehooks.stages import (
-    NOTHING,
-    Answer,
+    NO_CHANGE,
+    ContainerMount,
     FailurePolicy,
+    HookAnswer,
     HookContainer,
     HookContext,
     HookError,
     Hooks,
-    Mount,
-    Stage,
-    followed,
+    HookStage,
+    followed_pods,
 )
 from koordlet.system.devices.rdma import DeviceNode
 from tests.koordlet.qosmanager.conftest import make_pod, make_view
 
 SANDBOX, CREATE, UPDATE = (
-    Stage.PRE_RUN_POD_SANDBOX,
-    Stage.PRE_CREATE_CONTAINER,
-    Stage.PRE_UPDATE_CONTAINER_RESOURCES,
+    HookStage.PRE_RUN_POD_SANDBOX,
+    HookStage.PRE_CREATE_CONTAINER,
+    HookStage.PRE_UPDATE_CONTAINER_RESOURCES,
 )
 GIB = 1 << 30
 EXTENDED = "node.koordinator.sh/extended-resource-spec"
@@ -44,11 +44,11 @@ class Plugin:
 
     gate = "none"
 
-    def __init__(self, hook: str, answer: Answer | Exception = NOTHING, *stages: Stage) -> None:
+    def __init__(self, hook: str, answer: HookAnswer | Exception = NO_CHANGE, *stages: HookStage) -> None:
         self.hook, self.stages, self.said = hook, stages or (SANDBOX,), answer
         self.asked = 0
 
-    def answer(self, stage: Stage, context: HookContext, view: Any) -> Answer:
+    def answer(self, stage: HookStage, context: HookContext, view: Any) -> HookAnswer:
         self.asked += 1
         if isinstance(self.said, Exception):
             raise self.said
@@ -70,39 +70,41 @@ def hooks(*plugins: Any, policy: FailurePolicy = FailurePolicy.IGNORE) -> Hooks:
 
 
 def test_hooks_of_a_stage_run_in_the_order_of_their_names() -> None:
-    found = hooks(Plugin("b"), Plugin("a"), Plugin("gpu env inject"), Plugin("Z"), Plugin("c", NOTHING, CREATE))
+    found = hooks(Plugin("b"), Plugin("a"), Plugin("gpu env inject"), Plugin("Z"), Plugin("c", NO_CHANGE, CREATE))
     assert found.names(SANDBOX) == ("Z", "a", "b", "gpu env inject")
     assert found.stages == (SANDBOX, CREATE)
 
 
 def test_a_name_twice_in_a_stage_is_fatal() -> None:
-    hooks(Plugin("a"), Plugin("a", NOTHING, CREATE))
+    hooks(Plugin("a"), Plugin("a", NO_CHANGE, CREATE))
     with pytest.raises(ValueError, match="two hooks of stage PreRunPodSandbox are named 'a'"):
         hooks(Plugin("a"), Plugin("b"), Plugin("a"))
 
 
 def test_later_hooks_overwrite_and_lists_add_up() -> None:
-    one, two = Mount("/a", "/a"), Mount("/b", "/b")
-    first = Answer(cpu_shares=2, cfs_quota=7, env={"A": "1", "B": "1"}, mounts=(one,))
-    second = Answer(cfs_quota=-1, cpuset="", env={"B": "2"}, mounts=(two,))
+    one, two = ContainerMount("/a", "/a"), ContainerMount("/b", "/b")
+    first = HookAnswer(cpu_shares=2, cfs_quota=7, env={"A": "1", "B": "1"}, mounts=(one,))
+    second = HookAnswer(cfs_quota=-1, cpuset="", env={"B": "2"}, mounts=(two,))
     found = hooks(Plugin("a", first), Plugin("b", second)).answer(SANDBOX, context(), make_view())
-    assert found == Answer(cpu_shares=2, cfs_quota=-1, cpuset="", env={"A": "1", "B": "2"}, mounts=(one, two))
+    assert found == HookAnswer(cpu_shares=2, cfs_quota=-1, cpuset="", env={"A": "1", "B": "2"}, mounts=(one, two))
 
 
 answers = st.builds(
-    Answer,
+    HookAnswer,
     cpu_shares=st.none() | st.integers(2, 9),
     cfs_quota=st.none() | st.just(-1),
     cpuset=st.none() | st.sampled_from(["", "0"]),
     env=st.dictionaries(st.sampled_from("AB"), st.sampled_from("12")),
-    mounts=st.lists(st.builds(Mount, st.just("/a"), st.sampled_from(["/b", "/c"]))).map(tuple),
+    mounts=st.lists(st.builds(ContainerMount, st.just("/a"), st.sampled_from(["/b", "/c"]))).map(tuple),
 )
 
 
 @given(answers, answers, answers)
-def test_answers_add_up_in_any_grouping_and_nothing_changes_nothing(one: Answer, two: Answer, three: Answer) -> None:
+def test_answers_add_up_in_any_grouping_and_nothing_changes_nothing(
+    one: HookAnswer, two: HookAnswer, three: HookAnswer
+) -> None:
     assert (one | two) | three == one | (two | three)
-    assert one | NOTHING == NOTHING | one == one
+    assert one | NO_CHANGE == NO_CHANGE | one == one
 
 
 FAILURES = {
@@ -113,9 +115,9 @@ FAILURES = {
 
 @pytest.mark.parametrize(("error", "said"), FAILURES.values(), ids=FAILURES)
 def test_a_failing_hook_is_left_out_or_ends_the_stage(error: Exception, said: str) -> None:
-    first, last = Plugin("a", Answer(cpu_shares=2)), Plugin("c", Answer(cfs_quota=5))
+    first, last = Plugin("a", HookAnswer(cpu_shares=2)), Plugin("c", HookAnswer(cfs_quota=5))
     found = hooks(first, Plugin("b", error), last).answer(SANDBOX, context(), make_view())
-    assert found == Answer(cpu_shares=2, cfs_quota=5)
+    assert found == HookAnswer(cpu_shares=2, cfs_quota=5)
     with pytest.raises(HookError, match=said):
         hooks(first, Plugin("b", error), last, policy=FailurePolicy.FAIL).answer(SANDBOX, context(), make_view())
     assert last.asked == 1
@@ -144,22 +146,22 @@ TWO = {
         },
     }
 }
-POD = Answer(cpu_shares=1024, cfs_quota=150_000, memory_limit=2 * GIB)
-FIRST = Answer(cpu_shares=512, cfs_quota=100_000, memory_limit=GIB)
+POD = HookAnswer(cpu_shares=1024, cfs_quota=150_000, memory_limit=2 * GIB)
+FIRST = HookAnswer(cpu_shares=512, cfs_quota=100_000, memory_limit=GIB)
 BATCH = {
     "the pod": (SANDBOX, context(extended=TWO), POD),
     "a container": (CREATE, context(container="c0", extended=TWO), FIRST),
-    "its update": (UPDATE, context(container="c1", extended=TWO), Answer(cpu_shares=512, cfs_quota=50_000,
+    "its update": (UPDATE, context(container="c1", extended=TWO), HookAnswer(cpu_shares=512, cfs_quota=50_000,
                                                                         memory_limit=GIB)),
-    "a container that asks for nothing": (CREATE, context(container="c2", extended=TWO), NOTHING),
-    "an LS pod": (SANDBOX, context("LS", extended=TWO), NOTHING),
-    "no annotation": (SANDBOX, context(), NOTHING),
-    "no containers (spec 03 §8.16)": (SANDBOX, context(extended={"containers": {}}), NOTHING),
+    "a container that asks for nothing": (CREATE, context(container="c2", extended=TWO), NO_CHANGE),
+    "an LS pod": (SANDBOX, context("LS", extended=TWO), NO_CHANGE),
+    "no annotation": (SANDBOX, context(), NO_CHANGE),
+    "no containers (spec 03 §8.16)": (SANDBOX, context(extended={"containers": {}}), NO_CHANGE),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("stage", "asked", "answer"), BATCH.values(), ids=BATCH)
-def test_batch_resources(stage: Stage, asked: HookContext, answer: Answer) -> None:
+def test_batch_resources(stage: HookStage, asked: HookContext, answer: HookAnswer) -> None:
     assert BatchResource().answer(stage, asked, make_view()) == answer
 
 
@@ -193,24 +195,24 @@ def test_a_malformed_annotation_fails_the_hook_and_names_it(broken: str) -> None
 ALL_ON = {"resourceQOSStrategy": {f"{name}Class": {"cpuQOS": {"enable": True}} for name in ("lsr", "ls", "be")}}
 BURSTABLE = "/kubepods/burstable/pod1"
 IDENTITIES = {
-    "BE": (context("BE"), ("cpu.bvt_warp_ns",), Answer(cpu_bvt=-1)),
-    "LS": (context("LS", parent=BURSTABLE), ("cpu.bvt_warp_ns",), Answer(cpu_bvt=2)),
+    "BE": (context("BE"), ("cpu.bvt_warp_ns",), HookAnswer(cpu_bvt=-1)),
+    "LS": (context("LS", parent=BURSTABLE), ("cpu.bvt_warp_ns",), HookAnswer(cpu_bvt=2)),
     "an LS pod that steps back": (
         context("LS", parent=BURSTABLE, cpu_qos={"enable": True, "groupIdentity": -1}),
         ("cpu.bvt_warp_ns",),
-        Answer(cpu_bvt=-1),
+        HookAnswer(cpu_bvt=-1),
     ),
-    "by path": (context("", parent="/kubepods/pod1"), ("cpu.bvt_warp_ns",), Answer(cpu_bvt=2)),
-    "a stock kernel": (context("BE", parent=BURSTABLE), ("cpu.idle",), Answer(cpu_idle=1)),
-    "below an idle directory": (context("BE"), ("cpu.idle",), NOTHING),
+    "by path": (context("", parent="/kubepods/pod1"), ("cpu.bvt_warp_ns",), HookAnswer(cpu_bvt=2)),
+    "a stock kernel": (context("BE", parent=BURSTABLE), ("cpu.idle",), HookAnswer(cpu_idle=1)),
+    "below an idle directory": (context("BE"), ("cpu.idle",), NO_CHANGE),
 }
 
 
 @pytest.mark.parametrize(("asked", "kernel", "answer"), IDENTITIES.values(), ids=IDENTITIES)
-def test_group_identity(asked: HookContext, kernel: tuple[str, ...], answer: Answer) -> None:
+def test_group_identity(asked: HookContext, kernel: tuple[str, ...], answer: HookAnswer) -> None:
     plugin = GroupIdentity(lambda resource, directory: resource in kernel)
     assert plugin.answer(SANDBOX, asked, make_view(slo=ALL_ON)) == answer
-    assert plugin.answer(SANDBOX, asked, make_view()) == NOTHING, "no class is on"
+    assert plugin.answer(SANDBOX, asked, make_view()) == NO_CHANGE, "no class is on"
 
 
 def test_an_identity_out_of_range_fails_whatever_the_class() -> None:
@@ -260,10 +262,10 @@ def test_gpus(devices: Any, labels: dict[str, str], env: dict[str, str]) -> None
 
 def test_a_bounded_gpu_needs_mounts_and_the_monitor_a_directory() -> None:
     asked = with_devices(gpus(HALF), HAMI)
-    both = (Mount(LIBRARY, LIBRARY), Mount("/tmp/vgpulock", "/tmp/vgpulock"))
+    both = (ContainerMount(LIBRARY, LIBRARY), ContainerMount("/tmp/vgpulock", "/tmp/vgpulock"))
     assert GPUEnvInject(LIBRARY).answer(CREATE, asked, make_view()).mounts == both
     watched = GPUEnvInject(LIBRARY, monitor=True).answer(CREATE, asked, make_view())
-    own = Mount("/usr/local/vgpu/containers/1_main", "/usr/local/vgpu", fresh=True)
+    own = ContainerMount("/usr/local/vgpu/containers/1_main", "/usr/local/vgpu", fresh=True)
     assert watched.mounts == (*both, own)
     assert watched.env["CUDA_DEVICE_MEMORY_SHARED_CACHE"] == "/usr/local/vgpu/1_main.cache"
 
@@ -305,4 +307,4 @@ def test_settings_follow_the_kubelets_pods_and_newborns() -> None:
     pods = (make_pod("runs"), make_pod("done", phase="Succeeded"), make_pod("vm", spec={"runtimeClassName": "kata"}))
     newborn = context().pod
     view = make_view(pods=pods, announced=(newborn,))
-    assert [pod.meta.name for pod in followed(view)] == ["runs", "job"]
+    assert [pod.meta.name for pod in followed_pods(view)] == ["runs", "job"]

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from koordlet.qosmanager.rules.bandwidth import size
-from koordlet.runtimehooks.hooks.netqos import FIRST_OWN, LEAST, NetQoS
+from koordlet.runtimehooks.hooks.netqos import FIRST_POD_MINOR, MIN_RATE_BPS, NetQoS
 from tests.koordlet.qosmanager.conftest import make_pod, make_view
 
 GBIT = 1_000_000_000
@@ -59,10 +59,10 @@ def test_the_tree_of_classes() -> None:
     ("given", "expected"),
     [
         pytest.param({"egressRequest": 30}, (300_000_000, 300_000_000), id="no limit: the request"),
-        pytest.param({"egressLimit": 30}, (LEAST, 300_000_000), id="no request: the least rate there is"),
-        pytest.param({"egressRequest": 0, "egressLimit": 0}, (LEAST, GBIT), id="neither"),
+        pytest.param({"egressLimit": 30}, (MIN_RATE_BPS, 300_000_000), id="no request: the least rate there is"),
+        pytest.param({"egressRequest": 0, "egressLimit": 0}, (MIN_RATE_BPS, GBIT), id="neither"),
         pytest.param(
-            {"egressRequest": 101, "egressLimit": -1}, (LEAST, GBIT), id="percentages out of range count as 0"
+            {"egressRequest": 101, "egressLimit": -1}, (MIN_RATE_BPS, GBIT), id="percentages out of range count as 0"
         ),
     ],
 )
@@ -107,15 +107,15 @@ def test_a_step_of_a_culprit_does_not_wait_for_this_strategys_turn() -> None:
 
 def test_requests_of_everything_leave_the_system_the_least() -> None:
     found = values(decide(slo(ls={"egressRequest": 60}, be={"egressRequest": 40})))
-    assert found["tc.class", "eth0 1:2"] == f"prio 1 rate {LEAST} ceil {GBIT}"
+    assert found["tc.class", "eth0 1:2"] == f"prio 1 rate {MIN_RATE_BPS} ceil {GBIT}"
 
 
 @pytest.mark.parametrize(
     ("given", "note"),
     [
-        (slo(be={"egressLimit": 10}, total="0"), "totalNetworkBandwidth is not said"),
+        (slo(be={"egressLimit": 10}, total="0"), "totalNetworkBandwidth is not set"),
         (slo(be={"egressLimit": 10}, policy="terway-qos"), "left to terway-qos"),
-        (slo(), "nobody asks for bandwidth"),
+        (slo(), "no class or pod requests bandwidth"),
     ],
 )
 def test_when_the_host_is_left_alone(given, note) -> None:
@@ -161,7 +161,7 @@ def test_addresses_by_filters_where_there_are_no_sets() -> None:
     assert not [key for key in found if key[0] in ("ipset", "iptables")]
     assert found["tc.sources", "eth0"] == "10.0.0.1=1:2 10.0.0.2=1:3 10.0.0.3=1:3 10.0.0.4=1:3 10.0.0.5=1:4"
     assert NO_SETS in decision.note
-    assert "host's network" in decision.note
+    assert "host network" in decision.note
 
 
 def test_tasks_by_net_cls() -> None:
@@ -185,7 +185,7 @@ def test_a_pod_with_a_limit_of_its_own() -> None:
         key[1] for key, value in found.items() if key[0] == "tc.class" and value == "prio 2 rate 20000000 ceil 20000000"
     ]
     minor = int(place.removeprefix("eth0 1:"), 16)
-    assert minor >= FIRST_OWN
+    assert minor >= FIRST_POD_MINOR
     assert found["tc.sources", "eth0"] == f"10.0.0.7=1:{minor:x}"
     assert found["ipset", "ls_class"] == "hash:ip 10.0.0.8", "a packet rule would win over its filter"
     assert found["net_cls.classid", mine.meta.cgroup_dir] == 0x10000 + minor

@@ -15,8 +15,16 @@ from hypothesis import strategies as st
 from koordlet.api.nri import RUNTIME
 from koordlet.api.nri import api_pb2 as pb
 from koordlet.runtimehooks.protocols.nri import NRIPlugin, NRISettings, configured, event_mask
-from koordlet.runtimehooks.protocols.ttrpc import CallError, Trunk
-from koordlet.runtimehooks.stages import Answer, Device, FailurePolicy, HookContext, Mount, ResctrlAnswer, Stage
+from koordlet.runtimehooks.protocols.ttrpc import Trunk, TtrpcCallError
+from koordlet.runtimehooks.stages import (
+    ContainerDevice,
+    ContainerMount,
+    FailurePolicy,
+    HookAnswer,
+    HookContext,
+    HookStage,
+    ResctrlAnswer,
+)
 from tests.koordlet.runtimehooks import fake_runtime as fake
 from tests.koordlet.runtimehooks.hooknode import EXTENDED, GIB, PATIENCE, Node, until
 
@@ -25,18 +33,18 @@ class Extra:
     """A plugin that wants everything else."""
 
     hook, gate = "extra", "none"
-    stages = (Stage.PRE_CREATE_CONTAINER,)
+    stages = (HookStage.PRE_CREATE_CONTAINER,)
 
     def __init__(self, fresh: str = "") -> None:
         self.seen: list[HookContext] = []
-        self._fresh = (Mount(fresh, "/cache", fresh=True),) if fresh else ()
+        self._fresh = (ContainerMount(fresh, "/cache", fresh=True),) if fresh else ()
 
-    def answer(self, stage: Stage, context: HookContext, view: Any) -> Answer:
+    def answer(self, stage: HookStage, context: HookContext, view: Any) -> HookAnswer:
         self.seen.append(context)
-        return Answer(
+        return HookAnswer(
             env={"B": "2", "A": "1"},
-            mounts=(Mount("/lib.so", "/lib.so"), *self._fresh),
-            devices=(Device("/dev/infiniband/rdma_cm", "c", 10, 57),),
+            mounts=(ContainerMount("/lib.so", "/lib.so"), *self._fresh),
+            devices=(ContainerDevice("/dev/infiniband/rdma_cm", "c", 10, 57),),
             resctrl=ResctrlAnswer("koordlet-1"),
             cpuset="0-1",
         )
@@ -104,9 +112,9 @@ async def test_a_pod_is_set_up_when_its_call_returns(tmp_path: Path, connect: Ca
             return await plugin.call(method, pb.PodRequest(pod=pod()))
 
         assert await tell(pb.RUN_POD_SANDBOX, "RunPodSandbox") == b""
-        assert (node.rounds, [one.meta.uid for one in node.newborns.shown()]) == (1, ["1"])
+        assert (node.rounds, [one.meta.uid for one in node.announced.current()]) == (1, ["1"])
         assert await tell(pb.REMOVE_POD_SANDBOX, "RemovePodSandbox") == b""
-        assert len(node.newborns) == 0
+        assert len(node.announced) == 0
 
 
 async def test_a_container_is_adjusted(tmp_path: Path, connect: Callable[..., Any]) -> None:
@@ -199,8 +207,8 @@ async def test_a_failing_hook_by_policy(tmp_path: Path, connect: Callable[..., A
 
 async def test_large_messages_come_in_pieces_both_ways(tmp_path: Path, connect: Callable[..., Any]) -> None:
     class Long(Extra):
-        def answer(self, stage: Stage, context: HookContext, view: Any) -> Answer:
-            return Answer(env={f"V{number}": "x" * 1000 for number in range(40)})
+        def answer(self, stage: HookStage, context: HookContext, view: Any) -> HookAnswer:
+            return HookAnswer(env={f"V{number}": "x" * 1000 for number in range(40)})
 
     request = create(env=[f"N{number}={'y' * 1000}" for number in range(60)])
     async with fake.Runtime(tmp_path / "nri.sock") as runtime:
@@ -225,7 +233,7 @@ REFUSED = {
     "an index that is none": ({"index": "7"}, "", "invalid plugin index 7: must be two digits"),
     "no name": ({"name": ""}, "", "invalid plugin name"),
     "a configuration that is no YAML": ({}, "events: [", "failed to configure plugin: 3: configuration"),
-    "an unknown event": ({}, "events: [Dance]", "no event 'Dance'"),
+    "an unknown event": ({}, "events: [Dance]", "unknown event 'Dance'"),
 }
 
 
@@ -284,7 +292,7 @@ def test_the_events_of_a_configuration() -> None:
     assert configured("events: [runpodsandbox]") == ["runpodsandbox"]
     assert event_mask(["createcontainer", "CreateContainer"]) == 0b1000
     for text in ("events: 5", "events: [5]", "- a"):
-        with pytest.raises(CallError, match="events must be a list of names"):
+        with pytest.raises(TtrpcCallError, match="events must be a list of names"):
             configured(text)
 
 
@@ -319,4 +327,4 @@ class _Into:
 
 
 async def _nobody(service: str, method: str, payload: bytes, seconds: float | None) -> bytes:
-    raise CallError("nobody")
+    raise TtrpcCallError("nobody")

@@ -15,7 +15,14 @@ from koordlet.api.hooks.api_pb2 import LinuxContainerResources
 from koordlet.api.nri import api_pb2 as pb
 from koordlet.runtimehooks.protocols import nri
 from koordlet.runtimehooks.protocols.nri import NRIPlugin, NRISettings
-from koordlet.runtimehooks.stages import Answer, Device, FailurePolicy, HookContext, Mount, Stage
+from koordlet.runtimehooks.stages import (
+    ContainerDevice,
+    ContainerMount,
+    FailurePolicy,
+    HookAnswer,
+    HookContext,
+    HookStage,
+)
 from tests.koordlet.runtimehooks.hooknode import EXTENDED, GIB, PATIENCE, Node, until
 from tests.runtimes.daemons import running
 from tests.runtimes.nri import NRIContainerd
@@ -41,16 +48,16 @@ class Extra:
     """A plugin that wants what only NRI can give."""
 
     hook, gate = "extra", "none"
-    stages = (Stage.PRE_CREATE_CONTAINER,)
+    stages = (HookStage.PRE_CREATE_CONTAINER,)
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def answer(self, stage: Stage, context: HookContext, view: Any) -> Answer:
-        return Answer(
+    def answer(self, stage: HookStage, context: HookContext, view: Any) -> HookAnswer:
+        return HookAnswer(
             env={"FROM_HOOK": "yes"},
-            mounts=(Mount(str(self._folder), "/cache"),),
-            devices=(Device("/dev/koord-null", "c", 1, 3),),
+            mounts=(ContainerMount(str(self._folder), "/cache"),),
+            devices=(ContainerDevice("/dev/koord-null", "c", 1, 3),),
         )
 
 
@@ -158,7 +165,7 @@ async def test_a_container_has_everything_at_its_first_instruction(scene: Scene)
     node = scene.node(Extra(scene.folder))
     await scene.connect(node)
     sandbox = await scene.pod("first")
-    assert [one.meta.uid for one in node.newborns.shown()] == ["first"], "told of the pod before its containers"
+    assert [one.meta.uid for one in node.announced.current()] == ["first"], "told of the pod before its containers"
     assert node.rounds == 1, "and its settings were in the kernel when RunPodSandbox returned"
     await scene.container(sandbox)
     seen = await scene.seen("first")
@@ -166,7 +173,7 @@ async def test_a_container_has_everything_at_its_first_instruction(scene: Scene)
     assert re.match(r"crw-rw-rw-.* 1, +3 .*/dev/koord-null", seen["device"]), seen["device"]
     await scene.client.stop_pod_sandbox(sandbox[0])
     await scene.client.remove_pod_sandbox(sandbox[0])
-    await until(lambda: len(node.newborns) == 0)
+    await until(lambda: len(node.announced) == 0)
 
 
 async def test_without_koordlet_it_has_what_was_asked_for(scene: Scene) -> None:
@@ -192,10 +199,10 @@ async def test_messages_larger_than_containerds_buffer(scene: Scene) -> None:
     """They come in pieces, both ways."""
 
     class Long(Extra):
-        def answer(self, stage: Stage, context: HookContext, view: Any) -> Answer:
+        def answer(self, stage: HookStage, context: HookContext, view: Any) -> HookAnswer:
             assert context.container is not None
             assert len(context.container.env) >= 60
-            return Answer(env={f"V{number}": "x" * 1000 for number in range(60)})
+            return HookAnswer(env={f"V{number}": "x" * 1000 for number in range(60)})
 
     await scene.connect(scene.node(Long(scene.folder)))
     made = await scene.container(
@@ -223,7 +230,7 @@ async def test_a_malformed_annotation_costs_nobody_a_start(scene: Scene) -> None
 async def test_it_connects_when_the_runtime_comes_and_again_when_it_comes_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nri, "ABSENT_SECONDS", 0.05)
+    monkeypatch.setattr(nri, "SOCKET_CHECK_S", 0.05)
     (tmp_path / "told").write_text("by the host\n")
     daemon = NRIContainerd()
     scene = Scene(daemon, CriClient(str(daemon.socket)), tmp_path)
@@ -254,7 +261,7 @@ async def test_it_connects_when_the_runtime_comes_and_again_when_it_comes_back(
 async def test_what_the_runtime_is_configured_to_tell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A list of events in the runtime's configuration replaces ours; without one ours counts. containerd 1.7 has a
     configuration for plugins that it starts itself only, and tells only those that come by themselves what runs."""
-    monkeypatch.setattr(nri, "ABSENT_SECONDS", 0.05)
+    monkeypatch.setattr(nri, "SOCKET_CHECK_S", 0.05)
     (tmp_path / "told").write_text("by the host\n")
     daemon = NRIContainerd()
     scene = Scene(daemon, CriClient(str(daemon.socket)), tmp_path)
@@ -274,17 +281,17 @@ async def test_what_the_runtime_is_configured_to_tell(tmp_path: Path, monkeypatc
         daemon.no_plugins()
         await asyncio.to_thread(daemon.start)
         plugin = await scene.connect(node)
-        assert "late" not in {one.meta.uid for one in node.newborns.shown()}
+        assert "late" not in {one.meta.uid for one in node.announced.current()}
         late = await scene.pod("late")
         method, running = plugin.called[1]
         assert method == "Synchronize"
         assert sandbox[0].encode() in running
         assert made.encode() in running
-        assert "late" in {one.meta.uid for one in node.newborns.shown()}
+        assert "late" in {one.meta.uid for one in node.announced.current()}
         await scene.container(late)
         await scene.client.stop_pod_sandbox(late[0])
         await scene.client.remove_pod_sandbox(late[0])
-        await until(lambda: "late" not in {one.meta.uid for one in node.newborns.shown()})
+        await until(lambda: "late" not in {one.meta.uid for one in node.announced.current()})
         expected = ["Configure", "Synchronize", "RUN_POD_SANDBOX", "CreateContainer", "REMOVE_POD_SANDBOX"]
         assert plugin.methods == expected
     finally:

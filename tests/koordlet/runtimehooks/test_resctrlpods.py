@@ -7,8 +7,8 @@ import json
 import pytest
 
 from koordlet.qosmanager.engine.view import NodeView
-from koordlet.runtimehooks.hooks.resctrlpods import GRACE_SECONDS, ResctrlPods
-from koordlet.runtimehooks.stages import HookContext, ResctrlAnswer, Stage
+from koordlet.runtimehooks.hooks.resctrlpods import ORPHAN_GRACE_S, ResctrlPods
+from koordlet.runtimehooks.stages import HookContext, HookStage, ResctrlAnswer
 from koordlet.system.resctrl import AMD, INTEL, ResctrlFacts
 from tests.koordlet.qosmanager.conftest import make_pod, make_view
 
@@ -91,7 +91,7 @@ def test_groups_that_an_earlier_koordlet_left_go_after_a_while() -> None:
     strategy = ResctrlPods(lambda: facts(groups=("BE", "koordlet-old", "koordlet-uid-p", "other")))
     one = pod({})
     assert ("group", "koordlet-old") not in values(strategy, make_view(now=100.0, pods=(one,)))
-    found = values(strategy, make_view(now=100.0 + GRACE_SECONDS, pods=(one,)))
+    found = values(strategy, make_view(now=100.0 + ORPHAN_GRACE_S, pods=(one,)))
     assert found["group", "koordlet-old"] == ""
     assert found["group", "koordlet-uid-p"] == "present"
     assert not {("group", "BE"), ("group", "other")} & found.keys()
@@ -102,9 +102,11 @@ def test_the_hook_names_the_group_and_its_schemata() -> None:
     strategy, one = ResctrlPods(lambda: facts(groups=made)), pod({"llc": llc(0, 30), "mb": mb(20)})
     context, view = HookContext(one), make_view()
     expected = ResctrlAnswer("koordlet-uid-p", "L3:0=f;1=f;\nMB:0=20;1=20;\n")
-    for stage in (Stage.PRE_RUN_POD_SANDBOX, Stage.PRE_CREATE_CONTAINER):
+    for stage in (HookStage.PRE_RUN_POD_SANDBOX, HookStage.PRE_CREATE_CONTAINER):
         assert strategy.answer(stage, context, view).resctrl == expected
-    assert strategy.answer(Stage.PRE_REMOVE_RUN_POD_SANDBOX, context, view).resctrl is None
-    assert strategy.answer(Stage.PRE_RUN_POD_SANDBOX, HookContext(make_pod("x")), view).resctrl is None
+    assert strategy.answer(HookStage.PRE_REMOVE_RUN_POD_SANDBOX, context, view).resctrl is None
+    assert strategy.answer(HookStage.PRE_RUN_POD_SANDBOX, HookContext(make_pod("x")), view).resctrl is None
     made = ()
-    assert strategy.answer(Stage.PRE_CREATE_CONTAINER, context, view).resctrl is None, "no group, or it does not start"
+    assert strategy.answer(HookStage.PRE_CREATE_CONTAINER, context, view).resctrl is None, (
+        "no group, or it does not start"
+    )

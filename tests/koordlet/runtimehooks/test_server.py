@@ -20,33 +20,33 @@ from koordlet.api.hooks.api_pb2 import (
     PodSandboxHookResponse,
 )
 from koordlet.prometheus import Registries
-from koordlet.runtimehooks.announcedpods import Newborns
-from koordlet.runtimehooks.calls import BORN, HookCalls
-from koordlet.runtimehooks.protocols.server import CONTAINER, SANDBOX, HookServer
-from koordlet.runtimehooks.stages import Answer, FailurePolicy, HookContext, HookError, Hooks, Stage
+from koordlet.runtimehooks.announcedpods import AnnouncedPods
+from koordlet.runtimehooks.calls import ANNOUNCED, HookCalls
+from koordlet.runtimehooks.protocols.server import CONTAINER, SANDBOX, RuntimeHookServer
+from koordlet.runtimehooks.stages import FailurePolicy, HookAnswer, HookContext, HookError, Hooks, HookStage
 from tests.koordlet.qosmanager.conftest import make_view
 
 
 class Everywhere:
     """Answers at every stage with its place among them; fails for a pod named bad."""
 
-    hook, gate, stages = "everywhere", "none", tuple(Stage)
+    hook, gate, stages = "everywhere", "none", tuple(HookStage)
 
-    def answer(self, stage: Stage, context: HookContext, view: Any) -> Answer:
+    def answer(self, stage: HookStage, context: HookContext, view: Any) -> HookAnswer:
         if context.pod.meta.name == "bad":
             raise HookError("no")
-        return Answer(cpu_shares=list(Stage).index(stage) + 2)
+        return HookAnswer(cpu_shares=list(HookStage).index(stage) + 2)
 
 
-def serve(path: Path, follow: Any = lambda: None, policy: FailurePolicy = FailurePolicy.FAIL) -> HookServer:
+def serve(path: Path, follow: Any = lambda: None, policy: FailurePolicy = FailurePolicy.FAIL) -> RuntimeHookServer:
     registries = Registries()
     hooks = Hooks([Everywhere()], registries, policy=policy)
-    newborns = Newborns(dict, lambda: "kubepods", lambda: 0.0)
-    calls = HookCalls(hooks, newborns, make_view, follow, registries, patience=60.0)
-    return HookServer(path, calls, "containerd", grace=60.0)
+    newborns = AnnouncedPods(dict, lambda: "kubepods", lambda: 0.0)
+    calls = HookCalls(hooks, newborns, make_view, follow, registries, round_timeout=60.0)
+    return RuntimeHookServer(path, calls, "containerd", grace=60.0)
 
 
-async def ask(path: Path, stage: Stage, name: str = "p") -> Any:
+async def ask(path: Path, stage: HookStage, name: str = "p") -> Any:
     sandbox = stage in SANDBOX
     asked, answered = (
         (PodSandboxHookRequest, PodSandboxHookResponse)
@@ -68,16 +68,16 @@ async def test_every_stage_has_a_call(tmp_path: Path) -> None:
     try:
         assert server.problem == ""
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
-        for place, stage in enumerate(Stage):
+        for place, stage in enumerate(HookStage):
             if stage in SANDBOX:
                 assert (await ask(path, stage)).resources.cpu_shares == place + 2
             elif stage in CONTAINER:
                 assert (await ask(path, stage)).container_resources.cpu_shares == place + 2
         with pytest.raises(grpc.RpcError) as refused:
-            await ask(path, Stage.PRE_REMOVE_RUN_POD_SANDBOX)
+            await ask(path, HookStage.PRE_REMOVE_RUN_POD_SANDBOX)
         assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
         with pytest.raises(grpc.RpcError) as failed:
-            await ask(path, Stage.PRE_CREATE_CONTAINER, "bad")
+            await ask(path, HookStage.PRE_CREATE_CONTAINER, "bad")
         assert failed.value.code() is grpc.StatusCode.INTERNAL
         assert failed.value.details() == "hook everywhere, pod ns/bad, container : no"
     finally:
@@ -93,7 +93,7 @@ async def test_an_old_socket_makes_room(tmp_path: Path) -> None:
     server = serve(path)
     await server.start()
     try:
-        assert (await ask(path, Stage.PRE_RUN_POD_SANDBOX)).resources.cpu_shares == 2
+        assert (await ask(path, HookStage.PRE_RUN_POD_SANDBOX)).resources.cpu_shares == 2
     finally:
         await server.stop()
 
@@ -113,10 +113,10 @@ async def test_a_call_that_runs_at_the_stop_is_answered(tmp_path: Path) -> None:
     path = tmp_path / "k.sock"
     begun = asyncio.Event()
     server = serve(path, begun.set)
-    server._calls._next[BORN] = server._calls._clock() + 0.5  # the round comes while the server stops
+    server._calls._earliest[ANNOUNCED] = server._calls._clock() + 0.5  # the round comes while the server stops
     await server.start()
-    call = asyncio.ensure_future(ask(path, Stage.PRE_RUN_POD_SANDBOX))
-    while not len(server._calls.newborns):  # noqa: ASYNC110 - nothing tells of it
+    call = asyncio.ensure_future(ask(path, HookStage.PRE_RUN_POD_SANDBOX))
+    while not len(server._calls.announced):  # noqa: ASYNC110 - nothing tells of it
         await asyncio.sleep(0.01)
     await server.stop()
     assert begun.is_set()

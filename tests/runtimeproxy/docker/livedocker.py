@@ -15,19 +15,19 @@ from pathlib import Path
 from typing import Any
 
 from koordlet.prometheus import Registries
-from koordlet.runtimehooks.announcedpods import Newborns
+from koordlet.runtimehooks.announcedpods import AnnouncedPods
 from koordlet.runtimehooks.calls import HookCalls
 from koordlet.runtimehooks.hooks.batchresource import BatchResource
 from koordlet.runtimehooks.hooks.cpuset import CPUSetAllocator
-from koordlet.runtimehooks.protocols.server import HookServer
-from koordlet.runtimehooks.stages import NOTHING, Answer, FailurePolicy, HookContext, Hooks, Stage
+from koordlet.runtimehooks.protocols.server import RuntimeHookServer
+from koordlet.runtimehooks.stages import NO_CHANGE, FailurePolicy, HookAnswer, HookContext, Hooks, HookStage
 from tests.koordlet.qosmanager.conftest import make_view
 from tests.runtimeproxy.docker.conftest import UID
 from tests.runtimeproxy.proxyprocess import ProxyProcess
 from tests.runtimes.daemons import CGROUPS, Dockerd, until
 
 PATIENCE = 60.0
-ALL_HOOKS = [str(stage) for stage in Stage]
+ALL_HOOKS = [str(stage) for stage in HookStage]
 SHARES, QUOTA = "cpu/cpu.shares", "cpu/cpu.cfs_quota_us"
 CPUS, MEMORY = "cpuset/cpuset.cpus", "memory/memory.limit_in_bytes"
 FILES = (SHARES, QUOTA, CPUS, MEMORY)
@@ -77,21 +77,21 @@ class Recorder:
     """A plugin that has nothing to say and remembers whom it was asked about."""
 
     hook, gate = "recorder", "none"
-    stages = tuple(Stage)
+    stages = tuple(HookStage)
 
     def __init__(self) -> None:
-        self.seen: list[tuple[Stage, str, str, str]] = []
+        self.seen: list[tuple[HookStage, str, str, str]] = []
         self.folders: list[str] = []
         """Of the pods' cgroups, at each call."""
 
-    def answer(self, stage: Stage, context: HookContext, view: Any) -> Answer:
+    def answer(self, stage: HookStage, context: HookContext, view: Any) -> HookAnswer:
         meta = context.pod.meta
         name = context.container.name if context.container is not None else ""
         self.seen.append((stage, f"{meta.namespace}/{meta.name}", meta.uid, name))
         self.folders.append(meta.cgroup_dir)
-        return NOTHING
+        return NO_CHANGE
 
-    def stages_seen(self) -> list[Stage]:
+    def stages_seen(self) -> list[HookStage]:
         return [stage for stage, *_ in self.seen]
 
 
@@ -101,12 +101,12 @@ def koordlet(path: Path) -> Iterator[Recorder]:
     recorder = Recorder()
     registries = Registries()
     hooks = Hooks([BatchResource(), CPUSetAllocator(), recorder], registries, policy=FailurePolicy.FAIL)
-    newborns = Newborns(dict, lambda: "kubepods", lambda: 0.0)
-    calls = HookCalls(hooks, newborns, make_view, lambda: None, registries, patience=PATIENCE)
+    newborns = AnnouncedPods(dict, lambda: "kubepods", lambda: 0.0)
+    calls = HookCalls(hooks, newborns, make_view, lambda: None, registries, round_timeout=PATIENCE)
     serving, stop = threading.Event(), threading.Event()
 
     async def serve() -> None:
-        server = HookServer(path, calls, "docker", grace=PATIENCE)
+        server = RuntimeHookServer(path, calls, "docker", grace=PATIENCE)
         await server.start()
         assert server.problem == ""
         serving.set()

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 
-from koordlet.runtimehooks.stages import Stage
+from koordlet.runtimehooks.stages import HookStage
 from tests.runtimeproxy.docker.conftest import UID
 from tests.runtimeproxy.docker.livedocker import (
     CPUS,
@@ -230,7 +230,8 @@ def test_pods_have_what_koordlet_says_from_their_first_instruction(
         until(lambda: len(recorder.seen) == 2, "both stops are told")
         assert proxy.metric('koord_runtime_proxy_calls_total{method="docker create",result="rewritten"}') == 5
         assert recorder.seen == [
-            (Stage.POST_STOP_CONTAINER, "shop/be-0", UID, "app"), (Stage.POST_STOP_POD_SANDBOX, "shop/be-0", UID, "")
+            (HookStage.POST_STOP_CONTAINER, "shop/be-0", UID, "app"),
+            (HookStage.POST_STOP_POD_SANDBOX, "shop/be-0", UID, ""),
         ]  # fmt: skip
 
 
@@ -248,10 +249,10 @@ def test_a_proxy_killed_between_create_and_start_knows_the_pod_again(
         assert pod.first_look(container)[SHARES] == "300"
         until(lambda: len(recorder.seen) == 2, "before and after")
         told = ("shop/web-0", UID, "app")
-        assert recorder.seen == [(Stage.PRE_START_CONTAINER, *told), (Stage.POST_START_CONTAINER, *told)]
+        assert recorder.seen == [(HookStage.PRE_START_CONTAINER, *told), (HookStage.POST_START_CONTAINER, *told)]
         docker.said("update", "--cpu-shares=400", container)
         assert pod.now(container, SHARES) == "400"
-        assert recorder.stages_seen()[2:] == [Stage.PRE_UPDATE_CONTAINER_RESOURCES]
+        assert recorder.stages_seen()[2:] == [HookStage.PRE_UPDATE_CONTAINER_RESOURCES]
 
 
 def test_a_pod_made_past_the_proxy_has_hooks(dockerd: Dockerd, proxy: Proxy, tmp_path: Path) -> None:
@@ -266,9 +267,9 @@ def test_a_pod_made_past_the_proxy_has_hooks(dockerd: Dockerd, proxy: Proxy, tmp
         pod.first_look(containers[1])
         assert pod.first_look(containers[0])[SHARES] == "400"
         until(lambda: len(recorder.seen) == 5, "after hooks")
-        before, after = Stage.PRE_START_CONTAINER, Stage.POST_START_CONTAINER
+        before, after = HookStage.PRE_START_CONTAINER, HookStage.POST_START_CONTAINER
         assert [(stage, name) for stage, *_, name in recorder.seen if stage is not after] == [
-            (Stage.PRE_UPDATE_CONTAINER_RESOURCES, "app"), (before, "side"), (before, "app")
+            (HookStage.PRE_UPDATE_CONTAINER_RESOURCES, "app"), (before, "side"), (before, "app")
         ]  # fmt: skip
         assert {(pod, uid) for _, pod, uid, _ in recorder.seen} == {("shop/web-0", UID)}
 

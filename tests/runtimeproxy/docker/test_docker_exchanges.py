@@ -18,7 +18,7 @@ from koordlet.api.hooks.api_pb2 import (
     PodSandboxHookRequest,
     PodSandboxHookResponse,
 )
-from koordlet.runtimehooks.stages import Stage
+from koordlet.runtimehooks.stages import HookStage
 from runtimeproxy.docker.interception import DockerCallRefused
 from runtimeproxy.hooks.dispatch import HookDispatcher, HookOutcome
 from runtimeproxy.hooks.registry import HookServerRegistry
@@ -422,7 +422,7 @@ async def test_a_pod_of_an_unknown_qos_class_is_made_as_it_was_asked(world: Worl
         assert await world.create(sandbox_body(label), SANDBOX_ID, "POD") is None
         assert await world.create(container_body(), CONTAINER_ID) is None
         await dispatcher.close()
-    assert recorder.stages_seen() == [Stage.PRE_RUN_POD_SANDBOX, Stage.PRE_CREATE_CONTAINER]
+    assert recorder.stages_seen() == [HookStage.PRE_RUN_POD_SANDBOX, HookStage.PRE_CREATE_CONTAINER]
     assert world.store.pods[SANDBOX_ID].labels["koordinator.sh/qosClass"] == qos
 
 

@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 import pytest
 
-from koordlet.runtimehooks.stages import Stage
+from koordlet.runtimehooks.stages import HookStage
 from tests.runtimeproxy.docker.conftest import UID
 from tests.runtimeproxy.docker.livedocker import PATIENCE, SHARES, Cli, Proxy, Recorder, Shim, koordlet, name_of
 from tests.runtimes.daemons import Dockerd, until
@@ -176,7 +176,7 @@ async def test_kill_under_two_hundred_creates(dockerd: Dockerd, proxies: Callabl
         assert set(creating.answered) <= ids
         assert kept(dockerd) == (ids, ids)
         created = {(f"shop/{pod}", uids[pod], name) for pod, name in wanted}
-        assert {one[1:] for one in recorder.seen if one[0] is Stage.PRE_CREATE_CONTAINER} == created
+        assert {one[1:] for one in recorder.seen if one[0] is HookStage.PRE_CREATE_CONTAINER} == created
 
         recorder.seen.clear()  # the new proxy tells of what the old one made, and of what dockerd made after its death
         turns = asyncio.Semaphore(8)
@@ -186,7 +186,7 @@ async def test_kill_under_two_hundred_creates(dockerd: Dockerd, proxies: Callabl
                 await creating.until_answered(f"POST /containers/{container}/update", {"CpuShares": 400})
 
         await asyncio.gather(*map(update, made.values()))
-        assert sorted(recorder.seen) == sorted((Stage.PRE_UPDATE_CONTAINER_RESOURCES, *one) for one in created)
+        assert sorted(recorder.seen) == sorted((HookStage.PRE_UPDATE_CONTAINER_RESOURCES, *one) for one in created)
 
     async def remove(container: str) -> None:
         async with turns:
@@ -250,14 +250,14 @@ def goes_on(recorder: Recorder, pod: Shim, app: str, running: bool, new: str) ->
     it is afterwards."""
     recorder.seen.clear()
     pod.docker.said("update", "--cpu-shares=400", app)
-    told = [(Stage.PRE_UPDATE_CONTAINER_RESOURCES, "app")]
+    told = [(HookStage.PRE_UPDATE_CONTAINER_RESOURCES, "app")]
     if not running:
         pod.docker.said("start", app)
-        told += [(Stage.PRE_START_CONTAINER, "app"), (Stage.POST_START_CONTAINER, "app")]
+        told += [(HookStage.PRE_START_CONTAINER, "app"), (HookStage.POST_START_CONTAINER, "app")]
     until(lambda: len(recorder.seen) == len(told), "after hooks")
     assert pod.now(app, SHARES) == "400"
     pod.create(new)
-    told.append((Stage.PRE_CREATE_CONTAINER, new))
+    told.append((HookStage.PRE_CREATE_CONTAINER, new))
     assert recorder.seen == [(stage, "shop/web-0", UID, name) for stage, name in told]
 
 
