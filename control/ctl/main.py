@@ -29,7 +29,7 @@ from control.ctl.views.overcommit import page as node_page
 from control.ctl.views.placement import DEFAULT_SCHEDULER_URL, fetch_placement, placement_page
 from control.ctl.views.toptable import SORTS, node_lines, select, table
 from koordlet.api.encoding.wire import encode
-from koordlet.api.pages.interference import PodExplained
+from koordlet.api.pages.interference import PodInterferenceReport
 from koordlet.api.pages.placement import PodPlacement
 from koordlet.api.pages.top import Top
 from koordlet.app.clock import SYSTEM_CLOCK
@@ -259,7 +259,7 @@ def print_placement(placement: PodPlacement, console: Console) -> None:
         console.print(line, soft_wrap=isinstance(line, Text))
 
 
-def print_explanation(explanation: PodExplained, console: Console) -> None:
+def print_explanation(explanation: PodInterferenceReport, console: Console) -> None:
     """Print koordlet's part of the page, not cut at the terminal's width."""
     for line in page(explanation, SYSTEM_CLOCK.now()):
         console.print(line, soft_wrap=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from devicedaemon.vendors.node import Node, VendorError, counted, each, lines_with, memory, shared, word
-from koordlet.api.deviceinfos import DeviceDescription, DeviceStatus
+from koordlet.api.deviceinfos import DeviceDescription, DeviceInfoStatus
 
 VENDOR = "cambricon"
 INFO = ("cnmon", "info")
@@ -69,13 +69,13 @@ def bus_of(card: str) -> str:
     return f"{domain}:{bus}:{device}.{function}"
 
 
-def status_of(card: str) -> DeviceStatus:
+def status_of(card: str) -> DeviceInfoStatus:
     """Healthy when it says so: a line `Device` is either its number on the bus or its state."""
     states = [value for value in _device(card) if not _DIGITS.fullmatch(value)]
     bad = [value for value in states if value != GOOD]
     if bad:
-        return DeviceStatus(err_message=f"Device is unhealthy, status: {bad[-1]}")
-    return DeviceStatus(healthy=bool(states))
+        return DeviceInfoStatus(err_message=f"Device is unhealthy, status: {bad[-1]}")
+    return DeviceInfoStatus(healthy=bool(states))
 
 
 def _device(card: str) -> list[str]:

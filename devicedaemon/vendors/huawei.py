@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 from devicedaemon.vendors.node import HEALTHY, Node, ToolError, VendorError, each, lines_with, number, total, word
-from koordlet.api.deviceinfos import DeviceDescription, DeviceStatus, P2PLink
+from koordlet.api.deviceinfos import DeviceDescription, DeviceInfoStatus, P2PLink
 from koordlet.api.names import (
     RESOURCE_GPU_MEMORY,
     RESOURCE_HUAWEI_NPU_CORE,
@@ -150,12 +150,12 @@ def bus_of(board: str) -> str:
     return word(lines[0], -1, where)
 
 
-def status_of(board: str, card: str) -> DeviceStatus:
+def status_of(board: str, card: str) -> DeviceInfoStatus:
     """`npu-smi info -t board`."""
     faults = sum(number(line, "npu-smi … -t board") for line in lines_with(board, "Chip Fault"))
     if not faults:
         return HEALTHY
-    return DeviceStatus(err_code="ChipError", err_message=f"NPU index {card} has {faults} chip faults")
+    return DeviceInfoStatus(err_code="ChipError", err_message=f"NPU index {card} has {faults} chip faults")
 
 
 def peers_of(text: str, card: str) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from devicedaemon.vendors.node import HEALTHY, Node, ToolError, VendorError, counted, each, memory, shared
-from koordlet.api.deviceinfos import DeviceDescription, DeviceTopology
+from koordlet.api.deviceinfos import DeviceDescription, DeviceInfoTopology
 from koordlet.app.logging import get_logger
 
 log = get_logger(__name__)
@@ -36,7 +36,7 @@ async def discover(node: Node) -> list[DeviceDescription]:
     return await each(VENDOR, map(str, counted(len(listed), " ".join(LIST))), describe)
 
 
-async def _topology(node: Node, name: str) -> DeviceTopology | None:
+async def _topology(node: Node, name: str) -> DeviceInfoTopology | None:
     """Not every release tells."""
     try:
         return node.topology((await node.tools.run(*_query("pci.bus_id", name))).strip())

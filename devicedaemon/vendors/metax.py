@@ -16,7 +16,7 @@ from devicedaemon.vendors.node import (
     shared,
     word,
 )
-from koordlet.api.deviceinfos import DeviceDescription, DeviceStatus
+from koordlet.api.deviceinfos import DeviceDescription, DeviceInfoStatus
 from koordlet.app.logging import get_logger
 
 log = get_logger(__name__)
@@ -48,7 +48,7 @@ async def discover(node: Node) -> list[DeviceDescription]:
     return await each(VENDOR, map(str, counted(count, " ".join(HARDWARE))), describe)
 
 
-async def _status(node: Node, name: str) -> DeviceStatus:
+async def _status(node: Node, name: str) -> DeviceInfoStatus:
     """A GPU whose errors can't be counted is taken to be healthy."""
     try:
         return status_of(await node.tools.run(TOOL, "--count-ecc", "-i", name), name)
@@ -87,9 +87,9 @@ def bus_of(text: str) -> str:
     return word(lines[0], 2, where)
 
 
-def status_of(text: str, name: str) -> DeviceStatus:
+def status_of(text: str, name: str) -> DeviceInfoStatus:
     """Of `mx-smi --count-ecc -i`: the sum of all errors that were not corrected."""
     errors = sum(number(line, f"{TOOL} --count-ecc") for line in lines_with(text, *UNCORRECTABLE))
     if not errors:
         return HEALTHY
-    return DeviceStatus(err_code="ECCError", err_message=f"GPU {name} has {errors} uncorrectable ECC errors")
+    return DeviceInfoStatus(err_code="ECCError", err_message=f"GPU {name} has {errors} uncorrectable ECC errors")

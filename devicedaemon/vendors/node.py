@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from koordlet.api.deviceinfos import DeviceDescription, DeviceStatus, DeviceTopology, P2PLink
+from koordlet.api.deviceinfos import DeviceDescription, DeviceInfoStatus, DeviceInfoTopology, P2PLink
 from koordlet.api.encoding.quantity import Quantity
 from koordlet.api.names import RESOURCE_GPU_CORE, RESOURCE_GPU_MEMORY
 from koordlet.app.logging import get_logger
@@ -17,7 +17,7 @@ from koordlet.system.roots import Roots
 
 log = get_logger(__name__)
 
-HEALTHY = DeviceStatus(healthy=True)
+HEALTHY = DeviceInfoStatus(healthy=True)
 _NO_SOCKET = "-1"
 _MAX_DEVICES = 1024
 
@@ -50,13 +50,13 @@ class Node:
     roots: Roots
     dev: Path
 
-    def topology(self, bus_id: str, *, node_id: str | None = None, links: Iterable[P2PLink] = ()) -> DeviceTopology:
+    def topology(self, bus_id: str, *, node_id: str | None = None, links: Iterable[P2PLink] = ()) -> DeviceInfoTopology:
         """Where a device sits; an address that sysfs does not know is kept (spec 08 §2.1)."""
         try:
             place = pci.place(self.roots, bus_id)
         except pci.PciAddressError:
             place = pci.PciPlace(bus_id.lower())
-        return DeviceTopology(
+        return DeviceInfoTopology(
             p2p_links=list(links),
             socket_id=_NO_SOCKET,
             node_id=str(place.node_id) if node_id is None else node_id,

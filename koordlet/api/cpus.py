@@ -1,4 +1,4 @@
-"""CPU lists as the protocol writes them: `0-3,8,10-11`, sorted, ranges collapsed, empty for none (spec 01 §2)."""
+"""CPU lists in the protocol's format: `0-3,8,10-11`, sorted, ranges collapsed, empty for none (spec 01 §2). Pure."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from typing import Final
 
 MAX_CPU: Final = 1 << 16
-"""CPU numbers from here on are refused: a typo must not make a set of a billion."""
+"""CPU numbers from this one are refused: a typing error must not create a set with a billion elements."""
 
 _RANGE = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6}))?", re.ASCII)
 
 
 class CPUListError(ValueError):
-    """A text that is not a CPU list; the message quotes it."""
+    """A text is not a CPU list; the message quotes it."""
 
 
 def parse_cpus(text: str) -> frozenset[int]:
@@ -32,7 +32,7 @@ def parse_cpus(text: str) -> frozenset[int]:
 
 
 def format_cpus(cpus: Iterable[int]) -> str:
-    """The canonical list of some CPUs."""
+    """The canonical text of a set of CPUs."""
     parts: list[tuple[int, int]] = []
     for cpu in sorted(set(cpus)):
         if parts and parts[-1][1] == cpu - 1:

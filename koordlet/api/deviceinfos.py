@@ -1,7 +1,7 @@
-"""The files that describe accelerators to koordlet: any program may put some into `--xpu-device-infos-dir`.
+"""The files in `--xpu-device-infos-dir` that describe accelerators to koordlet (spec 08 §1.3). Pure.
 
-A file is a JSON array of these objects; every number in them is text. koord-device-daemon writes one, koordlet reads
-all. Source: spec 08 §1.3.
+A file is a JSON array of these objects; all numbers are texts. koord-device-daemon writes one file; other programs may
+add more. koordlet reads all.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from koordlet.api.encoding.wire import WireError, convert
 
 
 class P2PLink(Frozen):
-    """Devices that are linked to this one directly."""
+    """Devices that are directly linked to this one."""
 
     peer_minor: str = ""
-    """minors, separated by commas"""
+    """comma-separated minors"""
     type: str = ""
     """HCCS"""
 
 
-class DeviceTopology(Frozen):
-    """Where the device sits."""
+class DeviceInfoTopology(Frozen):
+    """The location of the device."""
 
     p2p_links: list[P2PLink] = msgspec.field(default_factory=list)
     must_honor_partition: bool = False
@@ -35,8 +35,8 @@ class DeviceTopology(Frozen):
     bus_id: str = msgspec.field(default="", name="busID")
 
 
-class DeviceStatus(Frozen):
-    """Whether it works."""
+class DeviceInfoStatus(Frozen):
+    """The health of the device."""
 
     healthy: bool = written(bool)
     err_code: str = ""
@@ -53,15 +53,16 @@ class DeviceDescription(Frozen):
     """decimal, as in /dev/xxxN"""
     resources: dict[str, str] = msgspec.field(default_factory=dict)
     """resource -> quantity"""
-    topology: DeviceTopology | None = None
-    status: DeviceStatus | None = None
+    topology: DeviceInfoTopology | None = None
+    status: DeviceInfoStatus | None = None
 
 
 def read_descriptions(data: bytes, *, where: str) -> list[DeviceDescription]:
-    """The devices of one file. Only its first JSON value counts. Raises WireError naming `where` and the field."""
+    """The devices of one file; content after the first JSON value is ignored. Raises WireError, which names `where` and
+    the field."""
     try:
         value, _ = json.JSONDecoder().raw_decode(data.decode().lstrip())
     except (ValueError, RecursionError) as error:
         raise WireError(f"is not valid JSON: {error}", where=where) from error
-    found: list[DeviceDescription] = convert(value, list[DeviceDescription], where=where)
-    return found
+    devices: list[DeviceDescription] = convert(value, list[DeviceDescription], where=where)
+    return devices

@@ -1,4 +1,4 @@
-"""Which combinations of device resources a pod may request, and their common form (spec 01 §4.3)."""
+"""The allowed combinations of device resources in a pod's requests, and their common form (spec 01 §4.3). Pure."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _NPU: Final = frozenset(
 
 
 class DeviceRequestError(ValueError):
-    """A request for devices that no combination allows."""
+    """The requested combination of device resources is not allowed."""
 
     def __init__(self, requested: Mapping[str, Quantity]) -> None:
         amounts = ", ".join(f"{name}: {amount}" for name, amount in sorted(requested.items()))
@@ -62,17 +62,17 @@ class DeviceRequestError(ValueError):
 
 
 def gpu_request(requests: Mapping[str, Quantity]) -> dict[str, Quantity]:
-    """The GPU part of a pod's requests in common form; empty when it wants none. Raises DeviceRequestError.
+    """The GPU part of a pod's requests in common form; empty without one. Raises DeviceRequestError.
 
-    Whole GPUs and `koordinator.sh/gpu` become gpu-core and gpu-memory-ratio; the other forms stay.
+    Whole GPUs and `koordinator.sh/gpu` become gpu-core and gpu-memory-ratio; the other forms are kept.
     """
-    wanted = {name: amount for name, amount in requests.items() if name in GPU_RESOURCES and amount}
-    if not wanted:
+    requested = {name: amount for name, amount in requests.items() if name in GPU_RESOURCES and amount}
+    if not requested:
         return {}
-    values = {name: amount.value() for name, amount in wanted.items()}
-    kinds = frozenset(wanted)
+    values = {name: amount.value() for name, amount in requested.items()}
+    kinds = frozenset(requested)
     if any(value < 0 for value in values.values()):
-        raise DeviceRequestError(wanted)
+        raise DeviceRequestError(requested)
     if len(kinds) == 1 and kinds <= WHOLE_GPUS:
         return _core_and_ratio(100 * sum(values.values()))
     if kinds == {RESOURCE_GPU} and _percent(values[RESOURCE_GPU]):
@@ -84,12 +84,12 @@ def gpu_request(requests: Mapping[str, Quantity]) -> dict[str, Quantity]:
         or (kinds in _SHARED and all(n % shared == 0 and n // shared <= 100 for n in (core, ratio)))
         or (kinds in _NPU and shared <= 1 and values.get(RESOURCE_HUAWEI_NPU_DVPP, 0) <= 100)
     ):
-        return wanted
-    raise DeviceRequestError(wanted)
+        return requested
+    raise DeviceRequestError(requested)
 
 
 def per_gpu(request: Mapping[str, Quantity]) -> dict[str, Quantity]:
-    """What each GPU of a checked `gpu.shared` request gives; without `gpu.shared` the request itself."""
+    """The part of each GPU of a validated `gpu.shared` request; without `gpu.shared` the request itself."""
     shared = request[RESOURCE_GPU_SHARED].value() if RESOURCE_GPU_SHARED in request else 1
     return {
         name: Quantity.of(amount.value() // shared, amount.fmt) if shared != 1 else amount
@@ -99,7 +99,7 @@ def per_gpu(request: Mapping[str, Quantity]) -> dict[str, Quantity]:
 
 
 def share_request(requests: Mapping[str, Quantity], resource: str) -> int:
-    """Percent of `rdma` or `fpga` devices that a pod wants, 0 for none. Raises DeviceRequestError."""
+    """Requested percent of `rdma` or `fpga` devices, 0 for none. Raises DeviceRequestError."""
     assert resource in (RESOURCE_RDMA, RESOURCE_FPGA)
     amount = requests.get(resource)
     if not amount:

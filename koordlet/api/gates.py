@@ -1,8 +1,7 @@
 """Feature gates of every component: default and stage (spec 01 §7.1-§7.3).
 
-Tables only; `koordlet.app.gates.FeatureGates` holds the values of a process. `KOORDLET` joins the agent's
-gates and those of its runtime hooks, as the single flag does. The manager and the descheduler share one
-registry.
+Tables only; `koordlet.app.gates.FeatureGates` holds the values of a process. `KOORDLET` combines the gates of the agent
+and of its runtime hooks, which share one flag. The manager and the descheduler share one table.
 """
 
 from __future__ import annotations
@@ -55,11 +54,11 @@ KOORDLET_HOOKS: Final[dict[str, Gate]] = {
         "OOMScoreAdj",
     ),
 }
-"""One gate a runtime-hook plug-in."""
+"""One gate per runtime-hook plug-in."""
 
 KOORDLET: Final[dict[str, Gate]] = {
     **_on("BECPUSuppress", "CPUBurst", "RdtResctrl", "NodeTopologyReport"),
-    **_on("InterferenceActions"),  # ours
+    **_on("InterferenceActions"),  # not in Koordinator
     **_off(
         "BECPUManager",
         "BECPUEvict",
@@ -95,7 +94,7 @@ MANAGER: Final[dict[str, Gate]] = {
     **_on(
         "PodMutatingWebhook",
         "PodValidatingWebhook",
-        "ElasticMutatingWebhook",  # sic: the two quota webhooks lack the word
+        "ElasticMutatingWebhook",  # sic: Koordinator's names of the two quota webhooks do not contain "Quota"
         "ElasticValidatingWebhook",
         "WebhookFramework",
     ),
@@ -163,15 +162,15 @@ SCHEDULER: Final[dict[str, Gate]] = {
 
 
 def is_feature_disabled(threshold: ResourceThresholdStrategy | None, gate: str) -> tuple[bool, str | None]:
-    """Whether the node's strategy switches off a gate of `THRESHOLD_GATES`.
+    """Whether the node's strategy disables a gate of `THRESHOLD_GATES`: (disabled, error).
 
-    Returns (disabled, error). Without a strategy (no NodeSLO, no block), without `enable`, and for a gate that
-    the strategy does not govern, the feature counts as disabled and the error says why (spec 01 §7.1).
+    Without a strategy (no NodeSLO, or none in it), without `enable`, and for a gate that the strategy does not control,
+    the feature is disabled and the error is the reason (spec 01 §7.1).
     """
     if threshold is None:
         return True, "NodeSLO has no resourceUsedThresholdWithBE"
     if gate not in THRESHOLD_GATES:
-        return True, f"resourceUsedThresholdWithBE does not govern the feature {gate}"
+        return True, f"resourceUsedThresholdWithBE does not control the feature {gate}"
     if threshold.enable is None:
         return True, "resourceUsedThresholdWithBE.enable is not set"
     return not threshold.enable, None

@@ -1,8 +1,7 @@
-"""Object metadata and the small types that every Kubernetes object shares (apimachinery meta/v1).
+"""Object metadata and other types common to all Kubernetes objects (apimachinery meta/v1).
 
-Bounds: only what our components read or write. `managedFields` is dropped on decode, it is the
-largest part of many objects and nobody here needs it. Called by every kind in this package and by
-`koordlet.kube`.
+Trimmed to the fields that are read or written here. `managedFields`, the largest part of many objects, is dropped on
+decoding.
 """
 
 from collections.abc import Mapping
@@ -18,11 +17,11 @@ T = TypeVar("T")
 
 
 class SelectorError(ValueError):
-    """A label selector that the API machinery would refuse; the message names the expression."""
+    """A label selector that apimachinery refuses; the message names the invalid part."""
 
 
 class OwnerReference(Struct):
-    """Who owns an object; the garbage collector follows it."""
+    """The owner of an object, used by the garbage collector."""
 
     api_version: Annotated[str, doc("API version of the owner.")]
     kind: Annotated[str, doc("Kind of the owner.")]
@@ -53,12 +52,12 @@ class ObjectMeta(Struct):
 
     @property
     def key(self) -> str:
-        """`namespace/name`, or `name` for a cluster-scoped object: the key of informers and queues."""
+        """`namespace/name`, or `name` for a cluster-scoped object; the key in informers and queues."""
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
 
 class ListMeta(Struct):
-    """`metadata` of a list: where a watch may resume and how to get the next page."""
+    """`metadata` of a list: the resourceVersion to watch from, and the token of the next page."""
 
     resource_version: str = ""
     continue_: str = msgspec.field(default="", name="continue")
@@ -97,13 +96,13 @@ class LabelSelectorRequirement(Struct):
     ] = msgspec.field(default_factory=list)
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Whether `labels` satisfy the expression. Raises SelectorError when it is malformed."""
+        """Whether `labels` satisfy the expression. Raises SelectorError when it is invalid."""
         present = self.key in labels
         match self.operator:
             case "In" | "NotIn":
                 if not self.values:
                     raise SelectorError(f"matchExpressions[{self.key}]: {self.operator} needs values")
-                # A missing key satisfies NotIn: that is the API machinery's rule, not an oversight.
+                # A missing key satisfies NotIn, as in apimachinery.
                 return (present and labels[self.key] in self.values) == (self.operator == "In")
             case "Exists" | "DoesNotExist":
                 if self.values:
@@ -113,8 +112,8 @@ class LabelSelectorRequirement(Struct):
 
 
 class LabelSelector(Struct):
-    """Labels and expressions, all of which must hold. `{}` matches everything; what an *absent*
-    selector matches is up to its user (nothing, unless the field says otherwise: spec 01 §3.2)."""
+    """Labels and expressions, all of which must hold. `{}` matches everything; the meaning of an absent selector
+    depends on the field (it matches nothing unless stated otherwise: spec 01 §3.2)."""
 
     match_labels: Annotated[dict[str, str], doc("Labels that must be present with these values.")] = msgspec.field(
         default_factory=dict
@@ -126,8 +125,8 @@ class LabelSelector(Struct):
     def matches(self, labels: Mapping[str, str]) -> bool:
         """Whether `labels` satisfy every part.
 
-        Raises SelectorError for a malformed expression even if an earlier part already failed, so that
-        a bad selector is reported and not silently false.
+        Raises SelectorError for an invalid expression even if an earlier part does not match, so that an invalid
+        selector is always reported.
         """
         expressions = [expression.matches(labels) for expression in self.match_expressions]
         return all(labels.get(key) == value for key, value in self.match_labels.items()) and all(expressions)
@@ -167,7 +166,7 @@ class StatusCause(Struct):
 
 
 class StatusDetails(Struct):
-    """What an API error is about."""
+    """The object that an API error refers to."""
 
     name: str = ""
     group: str = ""
@@ -178,7 +177,7 @@ class StatusDetails(Struct):
 
 
 class Status(Struct):
-    """meta/v1 Status: how the API server reports an error (and some successes)."""
+    """meta/v1 Status: the API server's response for errors and some successes."""
 
     kind: str = msgspec.field(default_factory=lambda: "Status")
     api_version: str = msgspec.field(default_factory=lambda: "v1")
@@ -191,7 +190,7 @@ class Status(Struct):
 
 
 class Preconditions(Struct):
-    """What must still be true of an object for a deletion to go ahead."""
+    """Preconditions of a deletion."""
 
     uid: Annotated[str | None, doc("UID that the object must have.")] = None
     resource_version: Annotated[str | None, doc("Resource version that the object must have.")] = None
@@ -203,7 +202,7 @@ class DeleteOptions(Struct):
     kind: Annotated[str, doc("Always DeleteOptions, or empty.")] = ""
     api_version: Annotated[str, doc("API version of the options.")] = ""
     grace_period_seconds: Annotated[int | None, doc("Seconds before the object is deleted; 0 deletes at once.")] = None
-    preconditions: Annotated[Preconditions | None, doc("What must hold for the deletion to go ahead.")] = None
+    preconditions: Annotated[Preconditions | None, doc("Preconditions of the deletion.")] = None
     orphan_dependents: Annotated[bool | None, doc("Deprecated: use propagationPolicy.")] = None
     propagation_policy: Annotated[str | None, doc("Orphan, Background or Foreground.")] = None
     dry_run: Annotated[list[str], doc("`All` to process without persisting.", list_type="atomic")] = msgspec.field(

@@ -1,8 +1,8 @@
 """Every label, annotation, resource and object name of the Koordinator protocol (spec 01 §4.3, §5).
 
-The only place where these texts are spelled. Prefixes say the kind: `LABEL_`, `ANNOTATION_`, `RESOURCE_`;
-groups follow the object that carries the key. Odd spellings (`ASSIGHED`, node domains on pod keys,
-`originExtendedAllocatable`) are on the wire and stay (spec 01 §9 A21, A22).
+These texts are defined only here. Prefixes are `LABEL_`, `ANNOTATION_`, `RESOURCE_`; the groups are by the object that
+has the key. Unusual spellings (`ASSIGHED`, node domains on pod keys, `originExtendedAllocatable`) are part of the
+protocol (spec 01 §9 A21, A22).
 """
 
 from typing import Final
@@ -163,7 +163,7 @@ ANNOTATION_THIRD_PARTY_ALLOCATIONS: Final = "node.koordinator.sh/thirdPartyAlloc
 ANNOTATION_OVERCOMMIT: Final = "node.koordinator.sh/lending"
 """An addition to Koordinator: the explanation of a node's batch and mid resources (`koordlet.api.pages.overcommit`)."""
 CONDITION_OVERCOMMIT: Final = "ColocationLending"
-"""Ours: type of a Node condition, the same in a sentence."""
+"""An addition to Koordinator: type of the Node condition with a one-sentence explanation."""
 ANNOTATION_USAGE_THRESHOLDS: Final = "scheduling.koordinator.sh/usage-thresholds"
 LABEL_GPU_VENDOR: Final = "node.koordinator.sh/gpu-vendor"
 LABEL_GPU_MODEL: Final = "node.koordinator.sh/gpu-model"
@@ -258,4 +258,4 @@ GPU_SHARED_TEMPLATES_CONFIGMAP: Final = "gpu-shared-resource-templates"
 GPU_SHARED_TEMPLATES_KEY: Final = "data.yaml"
 
 TRUE: Final = "true"
-"""What most boolean labels are compared with, exactly."""
+"""The exact value of most boolean labels."""

@@ -1,4 +1,4 @@
-"""Priority classes and their bands (spec 01 §4.1)."""
+"""Priority classes and their bands (spec 01 §4.1). Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _BASE0 = re.compile(
 
 
 class Band(NamedTuple):
-    """Priority values of a class: inclusive bounds, and the value used when only the class is known.
+    """Priority values of a class: inclusive bounds, and the default value when only the class is known.
 
     `low` is also the value of the PriorityClass object of that name.
     """
@@ -42,7 +42,7 @@ BANDS: Final[dict[str, Band]] = {
     BATCH: Band(5000, 5999, 5500),
     FREE: Band(3000, 3999, 3500),
 }
-"""Highest first. Everything outside the bands has no class."""
+"""Highest first. Values outside of the bands have no class."""
 
 CLASSES: Final = tuple(BANDS)
 
@@ -54,7 +54,7 @@ class PriorityError(ValueError):
 
 
 def class_of_value(priority: int | None) -> str:
-    """The class whose band holds `priority`, else `NONE`."""
+    """The class whose band contains `priority`, else `NONE`."""
     if priority is not None:
         for name, band in BANDS.items():
             if band.low <= priority <= band.high:
@@ -68,9 +68,9 @@ def class_of_qos(qos: str) -> str:
 
 
 def raw_class(labels: Mapping[str, str], priority: int | None) -> str:
-    """The class that the label names or that the value falls into.
+    """The class from the label, else from the value.
 
-    A label that is present decides: with an unknown name the class is `NONE` whatever the value.
+    An existing label takes precedence: with an unknown name the class is `NONE`, whatever the value is.
     """
     named = labels.get(LABEL_PRIORITY_CLASS)
     if named is not None:
@@ -79,7 +79,7 @@ def raw_class(labels: Mapping[str, str], priority: int | None) -> str:
 
 
 def default_value(priority_class: str) -> int:
-    """The priority value used when only the class is known; 0 for `NONE`."""
+    """The default priority value of a class; 0 for `NONE`."""
     band = BANDS.get(priority_class)
     return band.default if band else 0
 
@@ -122,7 +122,7 @@ def sub_priority(labels: Mapping[str, str]) -> int:
 
 
 def sub_priority_or_zero(labels: Mapping[str, str]) -> int:
-    """The same label as the eviction sorter reads it: decimal only, 0 on error."""
+    """The order inside a class as used for sorting evictions: decimal only, 0 on error."""
     text = labels.get(LABEL_PRIORITY, "")
     if re.fullmatch(r"[+-]?[0-9]{1,20}", text, re.ASCII) and int(text) in _INT32:
         return int(text)

@@ -1,7 +1,7 @@
-"""QoS classes (spec 01 §4.2): the label, and the class that Kubernetes' own QoS implies.
+"""QoS classes (spec 01 §4.2): from the label, and from the Kubernetes QoS class as the default. Pure.
 
-Consumers differ on purpose in whether they use the raw or the defaulted class; their documentation says
-which. `raw_qos` and `qos_or_default` are for callers that hold labels only, the rest take a pod.
+Callers use either the raw or the defaulted class; the difference is intended. `raw_qos` and `qos_or_default` are for
+callers that have only labels.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ _BY_KUBE_QOS: Final[dict[str, str]] = {"Guaranteed": LSR, "Burstable": LS, "Best
 
 
 def parse_qos(text: str) -> str:
-    """`text` if it names a class (case matters), else `NONE`."""
+    """`text` if it is the name of a class (case-sensitive), else `NONE`."""
     return text if text in CLASSES else NONE
 
 
 def raw_qos(labels: Mapping[str, str]) -> str:
-    """The class that the label names; `NONE` when it is absent or unknown."""
+    """The class in the label; `NONE` when it is absent or unknown."""
     return parse_qos(labels.get(LABEL_QOS_CLASS, ""))
 
 
 def qos_of_kube(kube_qos: str) -> str:
-    """The class that stands for a Kubernetes QoS class; `NONE` for an unknown one."""
+    """The default class for a Kubernetes QoS class; `NONE` for an unknown one."""
     return _BY_KUBE_QOS.get(kube_qos, NONE)
 
 
 def qos_or_default(labels: Mapping[str, str], kube_qos: str) -> str:
-    """The raw class, or the one that the Kubernetes QoS class implies."""
+    """The raw class, or the default for the Kubernetes QoS class."""
     return raw_qos(labels) or qos_of_kube(kube_qos)
 
 
@@ -50,5 +50,5 @@ def raw_qos_class(pod: Pod) -> str:
 
 
 def qos_class(pod: Pod) -> str:
-    """The pod's class with the default from Kubernetes QoS; never `NONE`."""
+    """The pod's class with the default for its Kubernetes QoS class; never `NONE`."""
     return raw_qos(pod.metadata.labels) or qos_of_kube(pod_qos_class(pod))

@@ -1,8 +1,7 @@
-"""Where each kind lives in the API: group, version, plural, scope, and the paths that follow from them.
+"""Group, version, plural and scope of each API kind, and the URL paths derived from them (spec 01 §3.1). Pure.
 
-One row a kind, for our thirteen custom resources and the built-in kinds of `koordlet.api.core`. Used by
-`koordlet.kube` to turn a struct type into a URL, and by `koordlet.api.encoding.crdgen`.
-Source: spec 01 §3.1.
+One row per kind, for the thirteen custom resources and the built-in kinds of `koordlet.api.core`. Used by
+`koordlet.kube` to find the URL of a struct type, and by `koordlet.api.encoding.crdgen`.
 """
 
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ from koordlet.api.crs import analysis, config, quota, scheduling, slo, topology
 
 
 @dataclass(frozen=True, slots=True)
-class Resource:
+class ApiResource:
     """One resource of the API. `group` is "" for core/v1."""
 
     group: str
@@ -64,48 +63,50 @@ class Resource:
         return "/".join(parts)
 
 
-def _custom() -> Iterator[Resource]:
+def _custom() -> Iterator[ApiResource]:
     slo_v1 = ("slo.koordinator.sh", "v1alpha1")
     scheduling_v1 = ("scheduling.koordinator.sh", "v1alpha1")
     sigs_v1 = ("scheduling.sigs.k8s.io", "v1alpha1")
     numa = "topology.node.k8s.io"
-    yield Resource(*slo_v1, "NodeMetric", "nodemetrics", False, slo.NodeMetric)
-    yield Resource(*slo_v1, "NodeSLO", "nodeslos", False, slo.NodeSLO)
-    yield Resource(*scheduling_v1, "Reservation", "reservations", False, scheduling.Reservation)
-    yield Resource(*scheduling_v1, "Device", "devices", False, scheduling.Device, status_subresource=False)
-    yield Resource(*scheduling_v1, "PodMigrationJob", "podmigrationjobs", False, scheduling.PodMigrationJob, ("pmj",))
-    yield Resource(
+    yield ApiResource(*slo_v1, "NodeMetric", "nodemetrics", False, slo.NodeMetric)
+    yield ApiResource(*slo_v1, "NodeSLO", "nodeslos", False, slo.NodeSLO)
+    yield ApiResource(*scheduling_v1, "Reservation", "reservations", False, scheduling.Reservation)
+    yield ApiResource(*scheduling_v1, "Device", "devices", False, scheduling.Device, status_subresource=False)
+    yield ApiResource(
+        *scheduling_v1, "PodMigrationJob", "podmigrationjobs", False, scheduling.PodMigrationJob, ("pmj",)
+    )
+    yield ApiResource(
         *scheduling_v1, "ClusterNetworkTopology", "clusternetworktopologies", False, scheduling.ClusterNetworkTopology
     )
-    yield Resource(
+    yield ApiResource(
         *scheduling_v1, "ScheduleExplanation", "scheduleexplanations", True,
         scheduling.ScheduleExplanation, ("sched-exp",),
     )  # fmt: skip
-    yield Resource(
+    yield ApiResource(
         "config.koordinator.sh", "v1alpha1", "ClusterColocationProfile", "clustercolocationprofiles", False,
         config.ClusterColocationProfile,
     )  # fmt: skip
-    yield Resource(
+    yield ApiResource(
         "quota.koordinator.sh", "v1alpha1", "ElasticQuotaProfile", "elasticquotaprofiles", True,
         quota.ElasticQuotaProfile, ("eqp",), status_subresource=False,
     )  # fmt: skip
-    yield Resource(*sigs_v1, "ElasticQuota", "elasticquotas", True, quota.ElasticQuota, status_subresource=False)
-    yield Resource(*sigs_v1, "PodGroup", "podgroups", True, scheduling.PodGroup, status_subresource=False)
+    yield ApiResource(*sigs_v1, "ElasticQuota", "elasticquotas", True, quota.ElasticQuota, status_subresource=False)
+    yield ApiResource(*sigs_v1, "PodGroup", "podgroups", True, scheduling.PodGroup, status_subresource=False)
     for version, type_ in (
         ("v1alpha1", topology.NodeResourceTopology),
         ("v1alpha2", topology.NodeResourceTopologyV1Alpha2),
     ):
-        yield Resource(
+        yield ApiResource(
             numa, version, "NodeResourceTopology", "noderesourcetopologies", False, type_,
             ("node-res-topo",), status_subresource=False,
         )  # fmt: skip
-    yield Resource(
+    yield ApiResource(
         "analysis.koordinator.sh", "v1alpha1", "Recommendation", "recommendations", True,
         analysis.Recommendation, ("recom",),
     )  # fmt: skip
 
 
-def _builtin() -> Iterator[Resource]:
+def _builtin() -> Iterator[ApiResource]:
     for kind, plural, namespaced, type_, short, status in (
         ("Pod", "pods", True, core.Pod, ("po",), True),
         ("Node", "nodes", False, core.Node, ("no",), True),
@@ -120,53 +121,55 @@ def _builtin() -> Iterator[Resource]:
         ("PersistentVolumeClaim", "persistentvolumeclaims", True, core.PersistentVolumeClaim, ("pvc",), True),
         ("ReplicationController", "replicationcontrollers", True, core.ReplicationController, ("rc",), True),
     ):
-        yield Resource("", "v1", kind, plural, namespaced, type_, short, status)
+        yield ApiResource("", "v1", kind, plural, namespaced, type_, short, status)
     for kind, plural, workload, short in (
         ("Deployment", "deployments", core.Deployment, ("deploy",)),
         ("ReplicaSet", "replicasets", core.ReplicaSet, ("rs",)),
         ("StatefulSet", "statefulsets", core.StatefulSet, ("sts",)),
         ("DaemonSet", "daemonsets", core.DaemonSet, ("ds",)),
     ):
-        yield Resource("apps", "v1", kind, plural, True, workload, short)
-    yield Resource("batch", "v1", "Job", "jobs", True, core.Job)
-    yield Resource(
+        yield ApiResource("apps", "v1", kind, plural, True, workload, short)
+    yield ApiResource("batch", "v1", "Job", "jobs", True, core.Job)
+    yield ApiResource(
         "policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets", True, core.PodDisruptionBudget, ("pdb",)
     )
-    # Not a collection of its own: it is POSTed to pods/{name}/eviction.
-    yield Resource("policy", "v1", "Eviction", "evictions", True, core.Eviction, status_subresource=False)
-    yield Resource("coordination.k8s.io", "v1", "Lease", "leases", True, core.Lease, status_subresource=False)
-    yield Resource(
+    # Evictions have no collection: they are POSTed to pods/{name}/eviction.
+    yield ApiResource("policy", "v1", "Eviction", "evictions", True, core.Eviction, status_subresource=False)
+    yield ApiResource("coordination.k8s.io", "v1", "Lease", "leases", True, core.Lease, status_subresource=False)
+    yield ApiResource(
         "scheduling.k8s.io", "v1", "PriorityClass", "priorityclasses", False, core.PriorityClass, ("pc",), False
     )
-    yield Resource("storage.k8s.io", "v1", "StorageClass", "storageclasses", False, core.StorageClass, ("sc",), False)
+    yield ApiResource(
+        "storage.k8s.io", "v1", "StorageClass", "storageclasses", False, core.StorageClass, ("sc",), False
+    )
     for kind, plural, namespaced, struct in (
         ("CSINode", "csinodes", False, storage.CSINode),
         ("CSIDriver", "csidrivers", False, storage.CSIDriver),
         ("CSIStorageCapacity", "csistoragecapacities", True, storage.CSIStorageCapacity),
     ):
-        yield Resource("storage.k8s.io", "v1", kind, plural, namespaced, struct, (), False)
-    yield Resource(
+        yield ApiResource("storage.k8s.io", "v1", kind, plural, namespaced, struct, (), False)
+    yield ApiResource(
         "node.k8s.io", "v1", "RuntimeClass", "runtimeclasses", False, core.RuntimeClass, status_subresource=False
     )
 
 
-CUSTOM: tuple[Resource, ...] = tuple(_custom())
-"""The custom resources; NodeResourceTopology appears once a version."""
+CUSTOM: tuple[ApiResource, ...] = tuple(_custom())
+"""The custom resources; NodeResourceTopology occurs once per version."""
 
-BUILTIN: tuple[Resource, ...] = tuple(_builtin())
+BUILTIN: tuple[ApiResource, ...] = tuple(_builtin())
 """The built-in kinds."""
 
-_BY_TYPE: dict[type, Resource] = {resource.type: resource for resource in (*BUILTIN, *CUSTOM)}
+_BY_TYPE: dict[type, ApiResource] = {resource.type: resource for resource in (*BUILTIN, *CUSTOM)}
 
-BY_GVK: dict[tuple[str, str], Resource] = {(r.api_version, r.kind): r for r in (*BUILTIN, *CUSTOM)}
+BY_GVK: dict[tuple[str, str], ApiResource] = {(r.api_version, r.kind): r for r in (*BUILTIN, *CUSTOM)}
 """(apiVersion, kind) -> resource."""
 
-BY_KIND: dict[str, Resource] = {r.kind: r for r in reversed((*BUILTIN, *CUSTOM))}
-"""Kind -> resource; for NodeResourceTopology the version that our components use, v1alpha1."""
+BY_KIND: dict[str, ApiResource] = {r.kind: r for r in reversed((*BUILTIN, *CUSTOM))}
+"""Kind -> resource; for NodeResourceTopology the used version, v1alpha1."""
 
 
-def resource_for(type_: type) -> Resource:
-    """The resource of a struct type. Raises KeyError naming the type when it is not an API kind."""
+def resource_for(type_: type) -> ApiResource:
+    """The resource of a struct type. Raises KeyError, which names the type, when it is not an API kind."""
     try:
         return _BY_TYPE[type_]
     except KeyError:

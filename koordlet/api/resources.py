@@ -1,7 +1,7 @@
-"""Extended resources: translation by priority class, old names, amplification, node reservation.
+"""Extended resources: translation by priority class, deprecated names, amplification, node reservation.
 
-Pure functions over resource lists (name -> Quantity); none changes its arguments. Units: cpu is in cores,
-`batch-cpu` and `mid-cpu` count milli-cores, memory counts bytes (spec 01 §4.3, §5.10).
+Pure functions on resource lists (name -> Quantity) that do not modify their arguments. Units: cpu in cores, `batch-cpu`
+and `mid-cpu` in milli-cores, memory in bytes (spec 01 §4.3, §5.10).
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ DEPRECATED: Final[dict[str, str]] = names.DEPRECATED_BATCH_RESOURCES | names.DEP
 
 
 def translate_name(priority_class: str, resource: str) -> str:
-    """The resource that a class uses instead of `resource`; the same name when there is none.
+    """The resource that a class uses instead of `resource`; the same name if there is none.
 
-    (The reference gives an empty name for koord-free: spec 01 §9 A17.)
+    (Koordinator returns an empty name for koord-free: spec 01 §9 A17.)
     """
     return _TRANSLATED.get(priority_class, {}).get(resource, resource)
 
 
 def translate(resources: Resources, priority_class: str) -> ResourceList:
-    """A list with cpu and memory moved to the class's resources; cpu becomes a count of milli-cores."""
+    """A list with cpu and memory replaced by the class's resources; the unit of cpu becomes milli-cores."""
     table = _TRANSLATED.get(priority_class, {})
     moved = {name: amount for name, amount in resources.items() if name not in table}
     for native, extended in table.items():
@@ -51,7 +51,7 @@ def translate(resources: Resources, priority_class: str) -> ResourceList:
 
 
 def translate_requirements(requirements: ResourceRequirements, priority_class: str) -> ResourceRequirements:
-    """`translate` for requests and limits; a translated limit without a request becomes the request too."""
+    """`translate` for requests and limits; a translated limit without a request is also set as request."""
     table = _TRANSLATED.get(priority_class)
     if table is None:
         return requirements
@@ -63,7 +63,7 @@ def translate_requirements(requirements: ResourceRequirements, priority_class: s
 
 
 def without_deprecated(resources: Resources, table: Mapping[str, str] = DEPRECATED) -> ResourceList:
-    """A list with old names replaced; where the new name exists already both stay."""
+    """A list with deprecated names replaced; if the new name exists already, both are kept."""
     renamed = dict(resources)
     for old, new in table.items():
         if old in renamed and new not in renamed:
@@ -77,7 +77,7 @@ def amplify(amount: int, ratio: float) -> int:
 
 
 def amplify_list(resources: Resources, ratios: Mapping[str, float]) -> ResourceList:
-    """Every amount that has a ratio above 1 amplified: cpu on milli-cores, the rest on units."""
+    """Every amount with a ratio above 1 amplified: cpu in milli-cores, the others in units."""
     result = dict(resources)
     for name, ratio in ratios.items():
         amount = resources.get(name)
@@ -90,7 +90,7 @@ def amplify_list(resources: Resources, ratios: Mapping[str, float]) -> ResourceL
 
 
 def amplified_allocatable(allocatable: Resources, raw: Resources, ratios: Mapping[str, float]) -> ResourceList:
-    """The node webhook's version: cpu and memory only, from their raw amounts, cut instead of rounded up."""
+    """Amplification by the node webhook: cpu and memory only, from raw amounts, truncated instead of rounded up."""
     result = dict(allocatable)
     for name in ("cpu", "memory"):
         ratio, amount = ratios.get(name, 0.0), raw.get(name)
@@ -103,10 +103,10 @@ def amplified_allocatable(allocatable: Resources, raw: Resources, ratios: Mappin
 
 
 def next_raw_allocatable(old: Resources, incoming: Resources, raw: Resources | None) -> ResourceList | None:
-    """What `raw-allocatable` must hold after a status update with a ratio, or None to leave it as it is.
+    """The new value of `raw-allocatable` after a status update with a ratio, or None if it stays unchanged.
 
     `old` and `incoming` are the allocatable of the stored and of the new object. The incoming cpu and memory are
-    recorded when nothing was recorded yet or when they differ from the stored ones.
+    recorded if nothing was recorded yet or if they differ from the stored ones.
     """
     if raw and all(old.get(name) == incoming.get(name) for name in ("cpu", "memory")):
         return None
@@ -114,7 +114,7 @@ def next_raw_allocatable(old: Resources, incoming: Resources, raw: Resources | N
 
 
 def reserved_resources(reservation: NodeReservation | None) -> ResourceList:
-    """What a node reservation withholds; listed CPUs take the place of an amount of cpu."""
+    """The amounts of a node reservation; the number of listed CPUs replaces the amount of cpu."""
     if reservation is None:
         return {}
     reserved = dict(reservation.resources)
@@ -124,14 +124,14 @@ def reserved_resources(reservation: NodeReservation | None) -> ResourceList:
 
 
 def reserved_cpu_count(reservation: NodeReservation | None) -> int:
-    """How many CPUs are withheld from pinning: those listed, else the reserved cpu rounded up."""
+    """Number of CPUs that must not be pinned: the listed ones, else the reserved cpu rounded up."""
     return reserved_resources(reservation).get("cpu", ZERO).value()
 
 
 def without_reserved(allocatable: Resources, reservation: NodeReservation | None) -> ResourceList:
-    """Allocatable less what a reservation with the default policy withholds, never below zero.
+    """Allocatable minus the amounts of a reservation with the default policy, at least zero.
 
-    Batch resources stay: the manager has accounted for the reservation when it computed them.
+    Batch resources are not reduced: the manager has subtracted the reservation when it computed them.
     """
     if reservation is None or reservation.apply_policy not in ("", "Default"):
         return dict(allocatable)
@@ -142,6 +142,6 @@ def without_reserved(allocatable: Resources, reservation: NodeReservation | None
     }
 
 
-def exact_match(listed: list[str], wanted: Resources, offered: Resources) -> bool:
-    """Whether two lists agree exactly on the listed resources; what both lack is passed over (spec 01 §9 A8)."""
-    return all(wanted.get(name) == offered.get(name) for name in listed)
+def exact_match(names: list[str], requested: Resources, reserved: Resources) -> bool:
+    """Whether two lists are equal in the named resources; a resource missing in both is ignored (spec 01 §9 A8)."""
+    return all(requested.get(name) == reserved.get(name) for name in names)

@@ -1,7 +1,7 @@
-"""What in a NodeSLO can't be acted on: section by section, field by field, why. Pure.
+"""Validates a NodeSLO per section and field. Pure.
 
-The same numbers and pairs as the webhook of the ConfigMap (`sloconfig.webhook`), over what a NodeSLO says by itself,
-and the words of every policy. A field that this release does not know is no problem: it is a newer one's.
+Checks the same bounds and pairs as the webhook of the ConfigMap (`sloconfig.webhook`), and the allowed values of every
+policy. An unknown field is not a problem: it belongs to a newer release.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ from koordlet.api.sloconfig.threshold import (
     EVICT_BY_ALLOCATABLE,
     EVICT_BY_REAL_LIMIT,
 )
-from koordlet.api.sloconfig.webhook import RULES, Rule
+from koordlet.api.sloconfig.webhook import RULES, ConfigRule
 
 Problems = Mapping[str, Mapping[str, str]]
-"""Section of NodeSLO's spec -> field -> reason; only sections with one."""
+"""Section of NodeSLO's spec -> field -> reason; only sections with problems."""
 
 EXTENSION = f"extensions.{interference.EXTENSION_KEY}"
 HOST_APPLICATIONS = "hostApplications"
@@ -58,11 +58,11 @@ _QOS_CLASSES = ("lsrClass", "lsClass", "beClass", "systemClass", "cgroupRoot")
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """`attribute` of the spec, the webhook's rule for it, and fields that hold one of some words."""
+    """`attribute` of the spec, the webhook's rule for it, and the allowed values of its enumeration fields."""
 
     attribute: str
-    rule: Rule
-    words: Mapping[str, tuple[str, ...]]
+    rule: ConfigRule
+    values: Mapping[str, tuple[str, ...]]
 
 
 SECTIONS: Mapping[str, Section] = {
@@ -92,82 +92,82 @@ SECTIONS: Mapping[str, Section] = {
 
 
 def problems(spec: NodeSLOSpec) -> dict[str, dict[str, str]]:
-    """Everything that is wrong; empty when all can be acted on."""
-    found = {name: _of_section(section, getattr(spec, section.attribute)) for name, section in SECTIONS.items()}
-    found["resourceQOSStrategy"] |= _of_qos(spec)
-    found[HOST_APPLICATIONS] = _of_host_applications(spec.host_applications)
+    """All problems of a NodeSLO; empty when it is valid."""
+    by_section = {name: _of_section(section, getattr(spec, section.attribute)) for name, section in SECTIONS.items()}
+    by_section["resourceQOSStrategy"] |= _of_qos(spec)
+    by_section[HOST_APPLICATIONS] = _of_host_applications(spec.host_applications)
     try:
         interference.effective(extension_values(spec.extensions))
     except interference.InterferenceConfigError as error:
-        found[EXTENSION] = {"": str(error).removeprefix(f"{EXTENSION}").lstrip(".: ")}
-    return {name: fields for name, fields in found.items() if fields}
+        by_section[EXTENSION] = {"": str(error).removeprefix(f"{EXTENSION}").lstrip(".: ")}
+    return {name: fields for name, fields in by_section.items() if fields}
 
 
-def lines(found: Problems) -> dict[str, str]:
-    """Path from the spec -> reason, for people."""
+def lines(by_section: Problems) -> dict[str, str]:
+    """Path in the spec -> reason, for display."""
     return {
         f"{section}{'.' if path and not path.startswith('[') else ''}{path}": reason
-        for section, fields in found.items()
+        for section, fields in by_section.items()
         for path, reason in fields.items()
     }
 
 
-def _of_section(section: Section, given: msgspec.Struct | None) -> dict[str, str]:
-    if given is None:
+def _of_section(section: Section, strategy: msgspec.Struct | None) -> dict[str, str]:
+    if strategy is None:
         return {}
-    found = broken(given, section.rule.bounds)
-    merged = overlay(section.rule.base, given)
+    reasons = broken(strategy, section.rule.bounds)
+    merged = overlay(section.rule.base, strategy)
     for lower, upper in section.rule.pairs:
         low, high = field_at(merged, lower), field_at(merged, upper)
         if isinstance(low, int) and isinstance(high, int) and high <= low:
-            found[upper] = f"{high} is not greater than {lower} {low}"
-    for path, words in section.words.items():
-        value = field_at(given, path)
-        if value and value not in words:
-            found[path] = _none_of(value, words)
-    return found
+            reasons[upper] = f"{high} is not greater than {lower} {low}"
+    for path, allowed in section.values.items():
+        value = field_at(strategy, path)
+        if value and value not in allowed:
+            reasons[path] = _not_one_of(value, allowed)
+    return reasons
 
 
 def _of_qos(spec: NodeSLOSpec) -> dict[str, str]:
     strategy = spec.resource_qos_strategy
     if strategy is None:
         return {}
-    system = documents.SystemConfig(cluster_strategy=spec.system_strategy)
+    system = documents.SystemConfigDocument(cluster_strategy=spec.system_strategy)
     network = network_problems(documents.QOSConfig(cluster_strategy=strategy), system)
-    found = {path.removeprefix("clusterStrategy."): reason for path, reason in network.items()}
-    return found | _of_blocks(strategy)
+    reasons = {path.removeprefix("clusterStrategy."): reason for path, reason in network.items()}
+    return reasons | _of_blocks(strategy)
 
 
 def _of_blocks(strategy: ResourceQOSStrategy) -> dict[str, str]:
-    found = {}
+    reasons = {}
     for name in _QOS_CLASSES:
         blocks = field_at(strategy, f"{name}.blkioQOS.blocks")
         for index, block in enumerate(blocks if isinstance(blocks, list) else ()):
             path = f"{name}.blkioQOS.blocks[{index}]"
             if block.type not in BLOCKS:
-                found[f"{path}.type"] = _none_of(block.type, BLOCKS)
+                reasons[f"{path}.type"] = _not_one_of(block.type, BLOCKS)
             weight = block.io_cfg.io_weight_percent
             if weight is not None and not 1 <= weight <= 100:
-                found[f"{path}.ioCfg.ioWeightPercent"] = f"{weight} is not within 1 and 100"
-    return found
+                reasons[f"{path}.ioCfg.ioWeightPercent"] = f"{weight} is not within 1 and 100"
+    return reasons
 
 
 def _of_host_applications(apps: list[HostApplicationSpec]) -> dict[str, str]:
-    found, seen = {}, set()
+    reasons, seen = {}, set()
     for index, app in enumerate(apps):
         path = f"[{index}]"
         if not app.name:
-            found[f"{path}.name"] = "must not be empty"
+            reasons[f"{path}.name"] = "must not be empty"
         elif app.name in seen:
-            found[f"{path}.name"] = f"{app.name} is used twice"
+            reasons[f"{path}.name"] = f"{app.name} is used twice"
         seen.add(app.name)
         if app.qos and app.qos not in CLASSES:
-            found[f"{path}.qos"] = _none_of(app.qos, CLASSES)
+            reasons[f"{path}.qos"] = _not_one_of(app.qos, CLASSES)
         base = "" if app.cgroup_path is None else app.cgroup_path.base
         if base and base not in BASES:
-            found[f"{path}.cgroupPath.base"] = _none_of(base, BASES)
-    return found
+            reasons[f"{path}.cgroupPath.base"] = _not_one_of(base, BASES)
+    return reasons
 
 
-def _none_of(value: object, words: tuple[str, ...]) -> str:
-    return f"{value!r} is none of {', '.join(words)}"
+def _not_one_of(value: object, allowed: tuple[str, ...]) -> str:
+    return f"{value!r} is not one of {', '.join(allowed)}"

@@ -13,13 +13,13 @@ from koordlet.api.encoding.wire import encode, to_builtins
 from koordlet.api.pages.interference import (
     EXTENSION_KEY,
     Brief,
-    ChangeSaid,
-    ContainerExplained,
-    HeldBack,
-    NodeExplained,
+    ContainerInterferenceReport,
     NodeInterference,
-    PodExplained,
-    SeriesSaid,
+    NodeInterferenceReport,
+    PodInterferenceReport,
+    SeriesReport,
+    StateChangeReport,
+    ThrottledPodReport,
 )
 from koordlet.interference import wording
 from koordlet.interference.evaluator import Evaluator
@@ -39,7 +39,7 @@ MISSING = {
 }
 
 
-Throttled = tuple[list[HeldBack], list[HeldBack]]
+Throttled = tuple[list[ThrottledPodReport], list[ThrottledPodReport]]
 """How a pod is throttled, and the pods that are throttled because of its delays."""
 
 
@@ -146,7 +146,7 @@ class InterferenceViews:
 
     async def _page(self, request: web.Request) -> web.Response:
         requested = request.query.get("pod")
-        page: NodeExplained | PodExplained | None
+        page: NodeInterferenceReport | PodInterferenceReport | None
         if requested is None:
             page = self.node_explained()
         else:
@@ -156,14 +156,14 @@ class InterferenceViews:
             raise web.HTTPNotFound(text=f"no pod {requested} on this node\n")
         return web.Response(body=encode(page), content_type="application/json")
 
-    def node_explained(self) -> NodeExplained:
+    def node_explained(self) -> NodeInterferenceReport:
         """All containers with an active alarm."""
         verdicts: dict[str, list[Brief]] = {}
         for verdict in self._evaluator.active:
             victim = verdict.victim
             name = f"{victim.namespace}/{victim.pod_name}" if victim.pod_uid else victim.key
             verdicts.setdefault(name, []).append(wording.brief(verdict))
-        return NodeExplained(
+        return NodeInterferenceReport(
             node=self._registries.node,
             at=self._wall(),
             enabled=self._evaluator.strategies.current().enable is not False,
@@ -171,7 +171,7 @@ class InterferenceViews:
             verdicts=verdicts,
         )
 
-    def pod_explained(self, namespace: str, name: str) -> PodExplained | None:
+    def pod_explained(self, namespace: str, name: str) -> PodInterferenceReport | None:
         """One pod with its history; None when it is not on this node."""
         pods = self._workloads().pods.values()
         pod = next((pod for pod in pods if (pod.namespace, pod.name) == (namespace, name)), None)
@@ -182,7 +182,7 @@ class InterferenceViews:
         measured = {} if evidence is None else evidence.resources
         sources = {resource.value: measured[resource].source for resource in measured}
         held_back, held_back_for = self._throttled(pod.uid)
-        return PodExplained(
+        return PodInterferenceReport(
             namespace=namespace,
             pod=name,
             uid=pod.uid,
@@ -201,7 +201,7 @@ class InterferenceViews:
             held_back_for=held_back_for,
         )
 
-    def _container(self, key: str, name: str, unix_offset: float) -> ContainerExplained:
+    def _container(self, key: str, name: str, unix_offset: float) -> ContainerInterferenceReport:
         history = self._evaluator.history
         series = history.series(key)
         subjects = () if self._evaluator.evidence is None else self._evaluator.evidence.subjects
@@ -218,7 +218,7 @@ class InterferenceViews:
                 if usual_value is not None and usual_value != usual_value:  # NaN
                     usual_value = None
                 pages.append(
-                    SeriesSaid(
+                    SeriesReport(
                         resource=resource.value,
                         cause=cause.value,
                         usual=None if usual_value is None else round(usual_value, 4),
@@ -226,13 +226,13 @@ class InterferenceViews:
                         values=[round(v, 4) if v == v else -1.0 for v in values[first:].tolist()],
                     )
                 )
-        return ContainerExplained(
+        return ContainerInterferenceReport(
             name=name,
             id=key,
             series=pages,
             verdicts=[wording.verdict_page(verdict, unix_offset) for verdict in self._evaluator.verdicts.get(key, ())],
             changes=[
-                ChangeSaid(
+                StateChangeReport(
                     at=change.verdict.at + unix_offset,
                     before=change.before.word,
                     verdict=wording.verdict_page(change.verdict, unix_offset),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from koordlet.api.pages.interference import Blamed, Brief, NodeInterference, SignalSaid, VerdictSaid
+from koordlet.api.pages.interference import Brief, CulpritReport, NodeInterference, SignalReport, VerdictReport
 from koordlet.interference.advice import ACTIONS
 from koordlet.interference.model import Cause, Culprit, Verdict, WaitResource
 from koordlet.statesinformer.pods.cgroupindex import Owner
@@ -54,9 +54,9 @@ def percent(share: float) -> str:
     return f"{share * 100:.0f} %"
 
 
-def culprit_page(culprit: Culprit) -> Blamed:
+def culprit_page(culprit: Culprit) -> CulpritReport:
     owner = culprit.owner
-    return Blamed(
+    return CulpritReport(
         kind=owner.kind,
         namespace=owner.namespace,
         pod=owner.pod,
@@ -84,9 +84,9 @@ def brief(verdict: Verdict) -> Brief:
     )
 
 
-def verdict_page(verdict: Verdict, unix_offset: float) -> VerdictSaid:
+def verdict_page(verdict: Verdict, unix_offset: float) -> VerdictReport:
     """The long form; `unix_offset` is added to the verdict's times to give Unix seconds."""
-    return VerdictSaid(
+    return VerdictReport(
         container=verdict.victim.name,
         resource=verdict.resource.value,
         cause=verdict.cause.value,
@@ -102,7 +102,7 @@ def verdict_page(verdict: Verdict, unix_offset: float) -> VerdictSaid:
         action=verdict.action,
         advice=ACTIONS[verdict.action],
         signals=[
-            SignalSaid(name=signal.name, unit=signal.unit, now=signal.now, usual=signal.usual, limit=signal.limit)
+            SignalReport(name=signal.name, unit=signal.unit, now=signal.now, usual=signal.usual, limit=signal.limit)
             for signal in verdict.signals
         ],
         culprits=[culprit_page(culprit) for culprit in verdict.culprits],
@@ -113,7 +113,7 @@ def verdict_page(verdict: Verdict, unix_offset: float) -> VerdictSaid:
 def node_summary(verdicts: Iterable[Verdict]) -> NodeInterference:
     """The node's summary, from verdicts with an active alarm."""
     summary = NodeInterference()
-    culprits: dict[str, Blamed] = {}
+    culprits: dict[str, CulpritReport] = {}
     for verdict in verdicts:
         counts = summary.interfered if verdict.cause is Cause.NEIGHBOUR else summary.self_inflicted
         counts[verdict.resource.value] = counts.get(verdict.resource.value, 0) + 1

@@ -21,7 +21,7 @@ from prometheus_client import CollectorRegistry
 from koordlet.api.core import Pod
 from koordlet.api.encoding import wire
 from koordlet.api.meta import DeleteOptions, Preconditions
-from koordlet.api.registry import Resource
+from koordlet.api.registry import ApiResource
 from koordlet.app.clock import SYSTEM_CLOCK, Clock
 from koordlet.kube.config import ClientConfig
 from koordlet.kube.decode import KubeObject, ObjectDecoder, RawList, resource_of
@@ -76,7 +76,7 @@ class Client:
         name: str,
         namespace: str | None = None,
         *,
-        resource: Resource | type | None = None,
+        resource: ApiResource | type | None = None,
         subresource: str | None = None,
     ) -> T:
         """One object. Raises NotFound."""
@@ -92,7 +92,7 @@ class Client:
         label_selector: Selector = None,
         field_selector: str | Mapping[str, str] | None = None,
         limit: int = PAGE_SIZE,
-        resource: Resource | type | None = None,
+        resource: ApiResource | type | None = None,
     ) -> Listing[T]:
         """All objects, fetched in pages of `limit` (0: no pages). Raises WireError if one is malformed."""
         r = resource_of(type, resource)
@@ -110,7 +110,7 @@ class Client:
 
     async def pages(
         self,
-        resource: Resource,
+        resource: ApiResource,
         namespace: str | None = None,
         *,
         label_selector: Selector = None,
@@ -152,7 +152,7 @@ class Client:
         obj: _S,
         *,
         namespace: str | None = None,
-        resource: Resource | type | None = None,
+        resource: ApiResource | type | None = None,
         field_manager: str | None = None,
         dry_run: bool = False,
     ) -> _S:
@@ -182,7 +182,7 @@ class Client:
         field_manager: str | None = None,
         force: bool = False,
         dry_run: bool = False,
-        resource: Resource | type | None = None,
+        resource: ApiResource | type | None = None,
         repeatable: bool = False,
     ) -> T:
         """Patch; returns the patched object. A merge patch with metadata.resourceVersion is conditional.
@@ -218,7 +218,7 @@ class Client:
         status: Mapping[str, Any] | msgspec.Struct,
         resource_version: str | None = None,
         field_manager: str | None = None,
-        resource: Resource | type | None = None,
+        resource: ApiResource | type | None = None,
     ) -> T:
         """Merge `status` (owned fields; null deletes one) into the object's status.
 
@@ -245,7 +245,7 @@ class Client:
         uid: str | None = None,
         resource_version: str | None = None,
         missing_ok: bool = False,
-        resource: Resource | type | None = None,
+        resource: ApiResource | type | None = None,
         repeatable: bool = False,
     ) -> bool:
         """Delete; with `missing_ok` returns False if the object does not exist. With `uid` only the object with this
@@ -319,7 +319,7 @@ def _delete_options(
     )
 
 
-def _apply_body(body: object, r: Resource, name: str, namespace: str | None) -> dict[str, Any]:
+def _apply_body(body: object, r: ApiResource, name: str, namespace: str | None) -> dict[str, Any]:
     plain = wire.to_builtins(body)
     if not isinstance(plain, dict):
         raise TypeError("server-side apply takes an object")

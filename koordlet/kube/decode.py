@@ -9,7 +9,7 @@ import msgspec
 from koordlet.api.encoding import wire
 from koordlet.api.encoding.base import Struct
 from koordlet.api.meta import ListMeta, ObjectMeta
-from koordlet.api.registry import Resource, resource_for
+from koordlet.api.registry import ApiResource, resource_for
 
 
 class KubeObject(Protocol):
@@ -34,15 +34,15 @@ class RawList(Struct):
     items: list[msgspec.Raw] | None = None
 
 
-def resource_of(type_: type, resource: Resource | type | None = None) -> Resource:
+def resource_of(type_: type, resource: ApiResource | type | None = None) -> ApiResource:
     """The resource: `resource` itself, the one of that type, or the one of `type_`.
 
     A trimmed struct has no resource: `client.list(PodLite, resource=Pod)`. Raises KeyError.
     """
-    return resource if isinstance(resource, Resource) else resource_for(resource or type_)
+    return resource if isinstance(resource, ApiResource) else resource_for(resource or type_)
 
 
-def where_of(resource: Resource, namespace: str | None = None, name: str | None = None) -> str:
+def where_of(resource: ApiResource, namespace: str | None = None, name: str | None = None) -> str:
     """The name of an object in errors: `Pod default/web-0`."""
     return f"{resource.kind} {'/'.join(part for part in (namespace, name) if part)}".rstrip()
 
@@ -50,7 +50,7 @@ def where_of(resource: Resource, namespace: str | None = None, name: str | None 
 class ObjectDecoder(Generic[T]):
     """Decodes objects of one type; WireError names the object."""
 
-    def __init__(self, type_: type[T], resource: Resource) -> None:
+    def __init__(self, type_: type[T], resource: ApiResource) -> None:
         self._decoder: wire.FastDecoder[T] = wire.json_decoder(type_)
         self._resource = resource
 

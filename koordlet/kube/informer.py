@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from koordlet.api.encoding import wire
-from koordlet.api.registry import Resource
+from koordlet.api.registry import ApiResource
 from koordlet.app.logging import get_logger
 from koordlet.app.loopslice import yield_to_loop
 from koordlet.app.periodic import Periodic
@@ -78,7 +78,7 @@ class Informer(Generic[T]):
         label_selector: Selector = None,
         trim: Callable[[T], T] | None = None,
         indexes: Mapping[str, IndexFn[T]] | None = None,
-        resource: Resource | type | None = None,
+        resource: ApiResource | type | None = None,
         name: str | None = None,
         settings: InformerSettings = InformerSettings(),
     ) -> None:
@@ -369,7 +369,7 @@ class ObjectInformer(Informer[T]):
         object_name: str,
         namespace: str | None = None,
         *,
-        resource: Resource | None = None,
+        resource: ApiResource | None = None,
         name: str | None = None,
     ) -> None:
         super().__init__(client, type, namespace, field_selector=by_name(object_name), resource=resource, name=name)

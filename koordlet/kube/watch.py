@@ -18,7 +18,7 @@ import msgspec
 
 from koordlet.api.encoding import wire
 from koordlet.api.meta import ObjectMeta, Status
-from koordlet.api.registry import Resource
+from koordlet.api.registry import ApiResource
 from koordlet.kube.client import Client
 from koordlet.kube.decode import KubeObject, ObjectDecoder, decode_meta
 from koordlet.kube.errors import ConnectionFailed, KubeError, from_status
@@ -93,7 +93,7 @@ class LineSplitter:
 async def watch(
     client: Client,
     type: type[T],
-    resource: Resource,
+    resource: ApiResource,
     namespace: str | None = None,
     *,
     resource_version: str,

@@ -9,7 +9,7 @@ from math import isnan
 import numpy as np
 
 from koordlet.api.pages.interference import Brief
-from koordlet.api.pages.top import Culprit, FeatureState, Pressure, SchedLatency, Top, TopRow
+from koordlet.api.pages.top import FeatureState, SchedLatency, Top, TopCulprit, TopPressure, TopRow
 from koordlet.app.exposition import Tails
 from koordlet.metriccache import MetricCache
 from koordlet.metricsadvisor.advisor import MetricsAdvisor
@@ -264,9 +264,9 @@ class Views:
                 verdicts=self._verdicts(subject.key),
             )
 
-    def _pressure(self, key: str) -> Pressure | None:
+    def _pressure(self, key: str) -> TopPressure | None:
         some = {resource: self._advisor.stalls.get((resource, "some"), {}).get(key) for resource in WIRE}
-        return None if all(value is None for value in some.values()) else Pressure(**some)
+        return None if all(value is None for value in some.values()) else TopPressure(**some)
 
     def _sched(self, key: str, blamed: Mapping[str, tuple[list[Blame], float]], seconds: float) -> SchedLatency | None:
         latency = self._advisor.latencies.get(key)
@@ -283,10 +283,10 @@ class Views:
         )
 
 
-def _culprits(blames: Sequence[Blame], total: float, seconds: float) -> list[Culprit]:
+def _culprits(blames: Sequence[Blame], total: float, seconds: float) -> list[TopCulprit]:
     """*total*: what everybody is blamed for, those beyond *blames* included."""
     return [
-        Culprit(
+        TopCulprit(
             kind=one.owner.kind,
             namespace=one.owner.namespace,
             pod=one.owner.pod,

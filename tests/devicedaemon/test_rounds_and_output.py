@@ -15,7 +15,7 @@ from devicedaemon import output
 from devicedaemon.rounds import FORGIVEN, Rounds
 from devicedaemon.vendors import Vendor
 from devicedaemon.vendors.node import Node, VendorError
-from koordlet.api.deviceinfos import DeviceDescription, DeviceStatus, DeviceTopology, P2PLink, read_descriptions
+from koordlet.api.deviceinfos import DeviceDescription, DeviceInfoStatus, DeviceInfoTopology, P2PLink, read_descriptions
 from koordlet.system.devices.pci import PciFunction
 from koordlet.system.errors import UnreadableFile
 from tests.devicedaemon import vendortools as tools
@@ -26,8 +26,8 @@ SPECS = DeviceDescription(
         "koordinator.sh/gpu-memory": "65536Mi", "huawei.com/npu-core": "20", "huawei.com/npu-cpu": "7",
         "huawei.com/npu-dvpp": "100",
     },
-    topology=DeviceTopology(socket_id="-1", node_id="0", pcie_id="pci0000:c0", bus_id="0000:c1:00.0"),
-    status=DeviceStatus(healthy=True),
+    topology=DeviceInfoTopology(socket_id="-1", node_id="0", pcie_id="pci0000:c0", bus_id="0000:c1:00.0"),
+    status=DeviceInfoStatus(healthy=True),
 )  # fmt: skip
 SPECS_TEXT = """\
 [
@@ -42,8 +42,8 @@ SPECS_TEXT = """\
 """
 BROKEN = DeviceDescription(
     vendor="metax", model="C", uuid="u", minor="1",
-    topology=DeviceTopology(p2p_links=[P2PLink(peer_minor="0,2", type="HCCS")], must_honor_partition=True),
-    status=DeviceStatus(err_code="ECCError", err_message="GPU 1 has 3 uncorrectable ECC errors"),
+    topology=DeviceInfoTopology(p2p_links=[P2PLink(peer_minor="0,2", type="HCCS")], must_honor_partition=True),
+    status=DeviceInfoStatus(err_code="ECCError", err_message="GPU 1 has 3 uncorrectable ECC errors"),
 )  # fmt: skip
 
 

@@ -9,20 +9,20 @@ import pytest
 
 from devicedaemon.vendors import VENDORS, cambricon, huawei, iluvatar, kunlun, metax
 from devicedaemon.vendors.node import Node, VendorError
-from koordlet.api.deviceinfos import DeviceDescription, DeviceStatus, DeviceTopology, P2PLink
+from koordlet.api.deviceinfos import DeviceDescription, DeviceInfoStatus, DeviceInfoTopology, P2PLink
 from koordlet.system.devices.pci import PciFunction
 from tests.devicedaemon import vendortools as tools
 
-HEALTHY = DeviceStatus(healthy=True)
+HEALTHY = DeviceInfoStatus(healthy=True)
 SHARED = {"koordinator.sh/gpu-core": "100"}
 
 
-def place(bus: str, node: str = "0", pcie: str = "", links: tuple[P2PLink, ...] = ()) -> DeviceTopology:
-    return DeviceTopology(p2p_links=list(links), socket_id="-1", node_id=node, pcie_id=pcie, bus_id=bus)
+def place(bus: str, node: str = "0", pcie: str = "", links: tuple[P2PLink, ...] = ()) -> DeviceInfoTopology:
+    return DeviceInfoTopology(p2p_links=list(links), socket_id="-1", node_id=node, pcie_id=pcie, bus_id=bus)
 
 
 def npu(
-    card: int, minor: int, bus: str, peer: int, pcie: str = "", status: DeviceStatus = HEALTHY
+    card: int, minor: int, bus: str, peer: int, pcie: str = "", status: DeviceInfoStatus = HEALTHY
 ) -> DeviceDescription:
     return DeviceDescription(
         vendor="huawei", model="Ascend-910B3", uuid=f"npu-{card}-{minor}", minor=str(minor),
@@ -37,7 +37,7 @@ def npu(
 async def test_huawei(tmp_path: Path) -> None:
     tools.pci_function(tmp_path / "sys", "0000:c1:00.0", "0x19e5")
     found = await huawei.discover(tools.node(tmp_path, tools.huawei(first=2), davinci=(0, 1)))
-    broken = DeviceStatus(err_code="ChipError", err_message="NPU index 0 has 2 chip faults")
+    broken = DeviceInfoStatus(err_code="ChipError", err_message="NPU index 0 has 2 chip faults")
     assert found == [npu(0, 0, "0000:c1:00.0", 1, "pci0000:c0", broken), npu(4, 1, "0000:c2:00.0", 0)]
 
 
@@ -102,7 +102,7 @@ async def test_kunlun(tmp_path: Path) -> None:
 async def test_cambricon(tmp_path: Path) -> None:
     tools.pci_function(tmp_path / "sys", "0000:1a:00.0", "0xcabc", node=0)
     found = await cambricon.discover(tools.node(tmp_path, tools.cambricon("Lost")))
-    bad = DeviceStatus(err_message="Device is unhealthy, status: Lost")
+    bad = DeviceInfoStatus(err_message="Device is unhealthy, status: Lost")
     assert found == [
         DeviceDescription(
             vendor="cambricon", model="MLU370-X8", uuid=f"MLU-{letter}", minor=str(n),
@@ -119,24 +119,24 @@ async def test_cambricon(tmp_path: Path) -> None:
     [
         ("Device : 00\nDevice : Good", HEALTHY),
         ("Device:Good", HEALTHY),
-        ("Device : 00", DeviceStatus()),
-        ("", DeviceStatus()),
+        ("Device : 00", DeviceInfoStatus()),
+        ("", DeviceInfoStatus()),
         ("Device : 1f\nDevice : Good", HEALTHY),
         (
             "Device : Good\nDevice : Not Found",
-            DeviceStatus(err_message="Device is unhealthy, status: Not Found"),
+            DeviceInfoStatus(err_message="Device is unhealthy, status: Not Found"),
         ),
         ("Device name : Bad\nDevice : Good", HEALTHY),
     ],
 )
-def test_cambricon_health(lines: str, status: DeviceStatus) -> None:
+def test_cambricon_health(lines: str, status: DeviceInfoStatus) -> None:
     assert cambricon.status_of(lines) == status
 
 
 async def test_metax(tmp_path: Path) -> None:
     tools.pci_function(tmp_path / "sys", "0000:0a:00.0", "0x9999")
     found = await metax.discover(tools.node(tmp_path, tools.metax()))
-    bad = DeviceStatus(err_code="ECCError", err_message="GPU 1 has 3 uncorrectable ECC errors")
+    bad = DeviceInfoStatus(err_code="ECCError", err_message="GPU 1 has 3 uncorrectable ECC errors")
     assert found == [
         DeviceDescription(
             vendor="metax", model="MXC500", uuid=uuid, minor=str(n),

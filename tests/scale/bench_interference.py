@@ -44,7 +44,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from koordlet.api.encoding.wire import decode
-from koordlet.api.pages.interference import PodExplained, VerdictSaid
+from koordlet.api.pages.interference import PodInterferenceReport, VerdictReport
 from koordlet.system.cgroup.naming import CgroupDriver, KubeQOS
 from koordlet.system.host import Host
 from koordlet.system.roots import Roots
@@ -204,9 +204,9 @@ class Stage:
         for one in containers:
             lab.until(lambda one=one: self.explained(one) is not None, "koordlet to see the pods", 30.0)
 
-    def explained(self, container: Any) -> PodExplained | None:
+    def explained(self, container: Any) -> PodInterferenceReport | None:
         body = self.koordlet.answer(f"/interference?pod=/{container.pod_uid}")
-        return None if body is None else decode(body, PodExplained)
+        return None if body is None else decode(body, PodInterferenceReport)
 
     def used(self) -> float:
         """CPU seconds of all our pods."""
@@ -263,7 +263,7 @@ class Stage:
             subprocess.run(["losetup", "--detach", self._loop], check=True)
 
 
-def verdict_of(alarms: list[VerdictSaid]) -> str:
+def verdict_of(alarms: list[VerdictReport]) -> str:
     causes = {verdict.cause for verdict in alarms}
     return NEIGHBOUR if "neighbour" in causes else SELF if "self" in causes else NOTHING
 

@@ -10,7 +10,7 @@ from control.ctl.demo.kernelfiles import AverageUsage
 from control.ctl.views.interference import active, headline
 from control.ctl.views.toptable import culprit_name, is_self, worst
 from koordlet.api.crs.nodemetric import ResourceMap
-from koordlet.api.pages.interference import PodExplained
+from koordlet.api.pages.interference import PodInterferenceReport
 from koordlet.api.pages.top import Top, TopRow
 
 RELATIVE_TOLERANCE = 0.05
@@ -123,7 +123,9 @@ def own_throttling_shown(top: Top, pod: str, *, shared: bool = False) -> DemoRes
     )
 
 
-def interference_explained(explained: PodExplained, culprits: Iterable[str], *, shared: bool = False) -> DemoResult:
+def interference_explained(
+    explained: PodInterferenceReport, culprits: Iterable[str], *, shared: bool = False
+) -> DemoResult:
     """Whether koordlet reports interference with the pod, with one of the pods `culprits` as the worst culprit.
 
     With `shared` (foreign work) it is enough that it is the worst among pods.
@@ -136,6 +138,6 @@ def interference_explained(explained: PodExplained, culprits: Iterable[str], *, 
     return DemoResult(bool(blamed) and blamed[0].pod in set(culprits), f"{explained.pod}: {headline(explained)}")
 
 
-def own_trouble_explained(explained: PodExplained) -> DemoResult:
+def own_trouble_explained(explained: PodInterferenceReport) -> DemoResult:
     """Whether koordlet reports own trouble of the pod."""
     return DemoResult(bool(active(explained, "self")), f"{explained.pod}: {headline(explained)}")

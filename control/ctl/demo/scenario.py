@@ -27,7 +27,7 @@ from koordlet.api.core import Node, Pod
 from koordlet.api.crs.nodemetric import NodeMetric
 from koordlet.api.encoding.wire import Time, convert
 from koordlet.api.names import KOORDINATOR_NAMESPACE
-from koordlet.api.pages.interference import PodExplained
+from koordlet.api.pages.interference import PodInterferenceReport
 from koordlet.api.pages.top import Top
 from koordlet.app.clock import SYSTEM_CLOCK
 from koordlet.kube import Client, ClientConfig
@@ -213,7 +213,7 @@ class Scenario:
         self._title("What interferes with web, and what to do about it")
         url = self.settings.koordlet_url
 
-        def explained() -> tuple[PodExplained, PodExplained]:
+        def explained() -> tuple[PodInterferenceReport, PodInterferenceReport]:
             web, meter = (
                 asyncio.run(fetch_explanation(url, workload.NAMESPACE, pod))
                 for pod in (workload.VICTIM, workload.METER)

@@ -13,14 +13,14 @@ from rich.text import Text
 
 from control.ctl import text
 from koordlet.api.pages.interference import (
-    Blamed,
-    ChangeSaid,
-    ContainerExplained,
-    HeldBack,
-    PodExplained,
-    SeriesSaid,
-    SignalSaid,
-    VerdictSaid,
+    ContainerInterferenceReport,
+    CulpritReport,
+    PodInterferenceReport,
+    SeriesReport,
+    SignalReport,
+    StateChangeReport,
+    ThrottledPodReport,
+    VerdictReport,
 )
 
 BLOCKS = "▁▂▃▄▅▆▇█"
@@ -72,7 +72,9 @@ def bar(share: float, width: int = BAR) -> str:
     return "█" * filled + "░" * (width - filled)
 
 
-def active(explained: PodExplained, cause: str | None = None) -> list[tuple[ContainerExplained, VerdictSaid]]:
+def active(
+    explained: PodInterferenceReport, cause: str | None = None
+) -> list[tuple[ContainerInterferenceReport, VerdictReport]]:
     """Verdicts with an active alarm, worst first."""
     verdicts = [
         (container, verdict)
@@ -83,14 +85,14 @@ def active(explained: PodExplained, cause: str | None = None) -> list[tuple[Cont
     return sorted(verdicts, key=lambda pair: (pair[1].cause != "neighbour", -pair[1].score))
 
 
-def exit_status(explained: PodExplained) -> int:
+def exit_status(explained: PodInterferenceReport) -> int:
     """0: no active alarm; `EXIT_NEIGHBOUR`: other pods interfere; `EXIT_SELF`: own trouble only."""
     if active(explained, "neighbour"):
         return EXIT_NEIGHBOUR
     return EXIT_SELF if active(explained, "self") else 0
 
 
-def culprit_words(culprit: Blamed) -> str:
+def culprit_words(culprit: CulpritReport) -> str:
     if culprit.kind == "kernel":
         return f"kernel: {culprit.name}"
     if culprit.kind in _KINDS:
@@ -99,7 +101,7 @@ def culprit_words(culprit: Blamed) -> str:
     return f"{words} ({culprit.qos})" if culprit.qos else words
 
 
-def headline(explained: PodExplained) -> str:
+def headline(explained: PodInterferenceReport) -> str:
     """Summary of the page in one sentence."""
     if not explained.enabled:
         return "Interference detection is disabled on this node (interferenceStrategy.enable)."
@@ -135,7 +137,7 @@ def headline(explained: PodExplained) -> str:
     return "No interference and no own trouble in koordlet's history."
 
 
-def throttle_words(one: HeldBack) -> str:
+def throttle_words(one: ThrottledPodReport) -> str:
     """`40 % of 950m left (quota 38000 us), at the floor`."""
     had = {"cpu": f"{one.had}m", "io": f"{text.size(one.had)}/s", "network": "its class"}
     words = f"{one.percent} % of {had.get(one.resource, text.size(one.had))} left ({one.left})"
@@ -144,13 +146,13 @@ def throttle_words(one: HeldBack) -> str:
     return f"{words}, at the floor" if one.floor else words
 
 
-def own_words(verdict: VerdictSaid) -> str:
+def own_words(verdict: VerdictReport) -> str:
     """`its CPU quota ran out (0.62 s per second)`."""
     parts = sorted(verdict.parts.items(), key=lambda part: -part[1])
     return ", ".join(f"{PARTS.get(name, name)} ({value:.2f} s per second)" for name, value in parts[:2]) or "own use"
 
 
-def page(explained: PodExplained, now: float) -> Iterator[Text]:
+def page(explained: PodInterferenceReport, now: float) -> Iterator[Text]:
     """Lines of the whole page; `now` is Unix time."""
     yield Text.assemble(
         (f"pod {explained.namespace}/{explained.pod}", "bold"), f"  {explained.qos}  on node {explained.node}"
@@ -174,7 +176,7 @@ def page(explained: PodExplained, now: float) -> Iterator[Text]:
             yield Text(f"Unavailable: {', '.join(f'{n} ({why})' for n, why in explained.missing.items())}", style="dim")
 
 
-def _container(container: ContainerExplained, step: float, now: float) -> Iterator[Text]:
+def _container(container: ContainerInterferenceReport, step: float, now: float) -> Iterator[Text]:
     yield Text()
     yield Text(f"container {container.name}", style="bold")
     shown = [
@@ -196,7 +198,7 @@ def _container(container: ContainerExplained, step: float, now: float) -> Iterat
             yield Text(f"    {change_words(change)}")
 
 
-def _chart(series: SeriesSaid) -> Text:
+def _chart(series: SeriesReport) -> Text:
     what = "lost to others" if series.cause == "neighbour" else "own trouble"
     now = series.values[-1] if series.values else -1.0
     if series.resource == "cache":
@@ -211,7 +213,7 @@ def _chart(series: SeriesSaid) -> Text:
     return Text(line, style="" if series.state in ("", "quiet") else "yellow" if series.cause == "self" else "red")
 
 
-def _verdict(verdict: VerdictSaid, now: float) -> Iterator[Text]:
+def _verdict(verdict: VerdictReport, now: float) -> Iterator[Text]:
     duration = text.age(now - verdict.began)
     if verdict.cause == "self":
         yield Text(f"  {verdict.resource}: own trouble for {duration}: {own_words(verdict)}", style="yellow")
@@ -229,7 +231,7 @@ def _verdict(verdict: VerdictSaid, now: float) -> Iterator[Text]:
     yield Text(f"    advice: {verdict.advice}")
 
 
-def signal_words(signal: SignalSaid) -> str:
+def signal_words(signal: SignalReport) -> str:
     """`lost to others 43 %, usually 2 % (21 times); alarm from 20 %`."""
 
     def show(value: float | None) -> str:
@@ -246,7 +248,7 @@ def signal_words(signal: SignalSaid) -> str:
     return words
 
 
-def change_words(change: ChangeSaid) -> str:
+def change_words(change: StateChangeReport) -> str:
     """One line of the history, in local time."""
     verdict = change.verdict
     at = time.strftime("%H:%M:%S", time.localtime(change.at))

@@ -10,7 +10,7 @@ import aiohttp
 from control.ctl.errors import CtlError
 from koordlet.api.encoding.wire import WireError, decode
 from koordlet.api.pages.enforcement import Enforcement
-from koordlet.api.pages.interference import PodExplained
+from koordlet.api.pages.interference import PodInterferenceReport
 from koordlet.api.pages.top import Top
 
 DEFAULT_URL = "http://127.0.0.1:9316"
@@ -70,7 +70,7 @@ async def fetch_enforcement(url: str, session: aiohttp.ClientSession | None = No
 
 async def fetch_explanation(
     url: str, namespace: str, pod: str, session: aiohttp.ClientSession | None = None
-) -> PodExplained:
+) -> PodInterferenceReport:
     """`/interference` of one pod; raises KoordletUnreachable, or CtlError when the pod is not on that node."""
     path = f"/interference?pod={quote(f'{namespace}/{pod}', safe='')}"
     status, body = await _get(url, path, session)
@@ -84,7 +84,7 @@ async def fetch_explanation(
             f"{url}/interference responds with HTTP {status}: is it a koordlet of this release?", HINT
         )
     try:
-        return decode(body, PodExplained, where=f"{url}/interference")
+        return decode(body, PodInterferenceReport, where=f"{url}/interference")
     except WireError as error:
         raise KoordletUnreachable(f"{error}: is it a koordlet?", HINT) from error
 

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from control.ctl.errors import CtlError
 from koordlet.api.encoding.wire import WireError, decode
-from koordlet.api.pages.placement import NodeScored, NodesRefused, PodPlacement
+from koordlet.api.pages.placement import PodPlacement, RejectedNodes, ScoredNode
 
 DEFAULT_SCHEDULER_URL = "http://127.0.0.1:10251"
 TIMEOUT = aiohttp.ClientTimeout(total=4.0)
@@ -81,7 +81,7 @@ def _attempts(placement: PodPlacement) -> str:
     return f" ({placement.attempts} attempt{'s' if placement.attempts != 1 else ''})" if placement.attempts else ""
 
 
-def _scores(scored: list[NodeScored], own: str) -> Table:
+def _scores(scored: list[ScoredNode], own: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     plugins = sorted({name for node in scored for name, score in node.scores.items() if score})
     table.add_column("")
@@ -94,7 +94,7 @@ def _scores(scored: list[NodeScored], own: str) -> Table:
     return table
 
 
-def _refusals(refused: list[NodesRefused]) -> Table:
+def _refusals(refused: list[RejectedNodes]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("NODES", "PLUGIN", "REASON", "PREEMPTION", "EXAMPLES"):
         table.add_column(name, justify="right" if name == "NODES" else "left", overflow="fold")

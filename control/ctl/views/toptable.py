@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from control.ctl import text
-from koordlet.api.pages.top import Culprit, Top, TopRow
+from koordlet.api.pages.top import Top, TopCulprit, TopRow
 
 SORTS = ("cpu", "memory", "wait", "p99", "name")
 SELF = "self"
@@ -28,7 +28,7 @@ class TopColumn:
     wide: bool = False
 
 
-def culprit_name(row: TopRow, culprit: Culprit) -> str:
+def culprit_name(row: TopRow, culprit: TopCulprit) -> str:
     """The culprit that held the CPU: `self`, a pod's container, or a kind of host work."""
     if is_self(row, culprit):
         return SELF
@@ -42,13 +42,13 @@ def culprit_name(row: TopRow, culprit: Culprit) -> str:
     return "/".join(part for part in (namespace, culprit.pod, culprit.name) if part) or culprit.kind
 
 
-def is_self(row: TopRow, culprit: Culprit) -> bool:
+def is_self(row: TopRow, culprit: TopCulprit) -> bool:
     """Whether the row's own tasks wait for each other."""
     kind = _AS_CULPRIT.get(row.kind, row.kind)
     return (culprit.kind, culprit.namespace, culprit.pod, culprit.name) == (kind, row.namespace, row.pod, row.name)
 
 
-def worst(row: TopRow) -> Culprit | None:
+def worst(row: TopRow) -> TopCulprit | None:
     """The culprit with the largest share, if the row waited at all."""
     return row.sched.culprits[0] if row.sched is not None and row.sched.culprits else None
 

@@ -18,7 +18,7 @@ import msgspec
 from control.manager.options import WebhookEnv
 from koordlet.api.encoding.base import Struct
 from koordlet.api.meta import ObjectMeta
-from koordlet.api.registry import Resource
+from koordlet.api.registry import ApiResource
 
 TEMPLATE = "template"
 POD_PATHS = ("/mutate-pod", "/validate-pod")
@@ -34,7 +34,7 @@ class WebhookConfiguration(Struct):
     webhooks: list[Webhook] = msgspec.field(default_factory=list)
 
 
-MUTATING = Resource(
+MUTATING = ApiResource(
     *_GROUP,
     "MutatingWebhookConfiguration",
     "mutatingwebhookconfigurations",
@@ -42,7 +42,7 @@ MUTATING = Resource(
     WebhookConfiguration,
     status_subresource=False,
 )
-VALIDATING = Resource(
+VALIDATING = ApiResource(
     *_GROUP,
     "ValidatingWebhookConfiguration",
     "validatingwebhookconfigurations",

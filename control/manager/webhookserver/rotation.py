@@ -27,7 +27,7 @@ from control.manager.webhookserver.configurations import (
 )
 from control.manager.webhookserver.server import WebhookServer
 from koordlet.api.core import Secret
-from koordlet.api.registry import Resource
+from koordlet.api.registry import ApiResource
 from koordlet.app.logging import get_logger
 from koordlet.app.metrics import MetricSet
 from koordlet.kube import Client, ObjectInformer, WorkQueue
@@ -96,7 +96,7 @@ class Rotation:
         self._task: asyncio.Task[None] | None = None
 
     def _follow(
-        self, kind: type, name: str, namespace: str | None = None, *, resource: Resource | None = None
+        self, kind: type, name: str, namespace: str | None = None, *, resource: ApiResource | None = None
     ) -> ObjectInformer[Any]:
         informer: ObjectInformer[Any] = ObjectInformer(
             self._client, kind, name, namespace, resource=resource, name=f"webhook:{name}"

@@ -17,7 +17,7 @@ from control.scheduler.framework.profile import Framework
 from control.scheduler.framework.status import SUCCESS, Code, PluginStatus, unresolvable
 from control.scheduler.state.columns import IntArray, RowArray
 from control.scheduler.state.pods import PodInfo
-from koordlet.api.pages.placement import NodeScored
+from koordlet.api.pages.placement import ScoredNode
 
 
 def run_pre_filters(
@@ -67,7 +67,7 @@ def evaluate(
 
 def rank_nodes(
     framework: Framework, state: CycleState, pod: PodInfo, feasible: RowArray, *, limit: int, always: str = ""
-) -> list[NodeScored]:
+) -> list[ScoredNode]:
     """The `limit` best nodes with their weighted scores, best first, and in any case the node named `always`."""
     by_plugin: dict[str, IntArray] = {}
     for plugin in framework.pre_score:
@@ -87,7 +87,7 @@ def rank_nodes(
     order = sorted(range(len(names)), key=lambda at: (-int(total[at]), names[at]))
     shown = order[:limit] + [at for at in order[limit:] if names[at] == always]
     return [
-        NodeScored(
+        ScoredNode(
             node=names[at],
             total=int(total[at]),
             scores={name: int(scores[at]) for name, scores in by_plugin.items()},

@@ -19,14 +19,14 @@ from control.scheduler.framework.status import Code, PluginStatus
 from control.scheduler.state.pods import PodInfo
 from koordlet.api import names
 from koordlet.api.encoding.wire import Time
-from koordlet.api.pages.placement import NodeScored
+from koordlet.api.pages.placement import ScoredNode
 from koordlet.app.clock import Clock
 from koordlet.app.logging import get_logger
 
 log = get_logger(__name__)
 
 
-def score_table(pod: str, scored: Sequence[NodeScored], plugins: Iterable[str]) -> list[str]:
+def score_table(pod: str, scored: Sequence[ScoredNode], plugins: Iterable[str]) -> list[str]:
     """The lines of a Markdown table of nodes, best first. Plugins that skipped the pod score 0."""
     columns = sorted(plugins)
     lines = [

@@ -15,7 +15,7 @@ from control.scheduler.framework.plugin import CycleState
 from control.scheduler.framework.profile import Framework
 from control.scheduler.framework.status import Code
 from control.scheduler.state.pods import PodInfo
-from koordlet.api.pages.placement import NodesRefused, PodPlacement
+from koordlet.api.pages.placement import PodPlacement, RejectedNodes
 
 MAX_NODES_SHOWN = 10
 """Number of nodes that are listed by name, for the best nodes and for each reason."""
@@ -55,14 +55,14 @@ def _evaluate(framework: Framework, pod: PodInfo, own_node: str, report: PodPlac
         report.message = failure.text()
 
 
-def _refused(failure: FitError, names: list[str]) -> list[NodesRefused]:
+def _refused(failure: FitError, names: list[str]) -> list[RejectedNodes]:
     groups: dict[tuple[str, str, bool], list[str]] = defaultdict(list)
     for row, status in failure.statuses():
         if not status.ok:
             might_help = status.code is not Code.UNRESOLVABLE
             groups[status.plugin, status.message, might_help].append(names[row])
     refused = [
-        NodesRefused(
+        RejectedNodes(
             plugin=plugin,
             reason=reason,
             preemption_might_help=might_help,

@@ -1,8 +1,8 @@
-"""Typed access to one annotation, the same for all of them.
+"""Typed access to one annotation, common to all annotations.
 
-Reading: a missing key is None (or the stated default), malformed text raises WireError with the key and the
-field; callers log it and behave as if the key were missing, unless the annotation's own function says
-otherwise. Writing gives text or a new map, never changes one: what reaches the API server is a patch.
+Reading: a missing key gives None (or the stated default). Malformed text raises WireError with the key and the field;
+callers log it and treat the key as missing, unless documented otherwise. Writing returns text or a new map and does not
+modify the argument, because the API server gets a patch.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Annotation(Generic[T]):
     """A JSON annotation of type T; None when it is missing."""
 
     def __init__(self, key: str, type: Any, *, empty: Callable[[], T] | None = None) -> None:
-        """`empty`, where given, is the value of an annotation that is present but the empty string."""
+        """`empty` creates the value of an annotation that is present but the empty string; None: that is malformed."""
         self.key = key
         self._type = type
         self._empty = empty
@@ -40,7 +40,7 @@ class Annotation(Generic[T]):
         return value
 
     def text(self, value: T) -> str:
-        """The annotation's value on the wire."""
+        """The text of the annotation."""
         return encode(value).decode()
 
     def put(self, annotations: Map | None, value: T) -> dict[str, str]:
@@ -49,7 +49,7 @@ class Annotation(Generic[T]):
 
 
 class DefaultAnnotation(Generic[T]):
-    """A JSON annotation of type T with a value for when it is missing."""
+    """A JSON annotation of type T with a default for a missing key."""
 
     def __init__(self, key: str, type: Any, missing: Callable[[], T]) -> None:
         self._inner: Annotation[T] = Annotation(key, type)
@@ -62,7 +62,7 @@ class DefaultAnnotation(Generic[T]):
         return self._missing() if value is None else value
 
     def text(self, value: T) -> str:
-        """The annotation's value on the wire."""
+        """The text of the annotation."""
         return self._inner.text(value)
 
     def put(self, annotations: Map | None, value: T) -> dict[str, str]:
@@ -83,7 +83,7 @@ def integer(values: Map, key: str, *, bits: int = 64, low: int | None = None, hi
 
 
 def boolean(values: Map, key: str) -> bool | None:
-    """A value as Go's ParseBool reads it, None when missing. Raises WireError."""
+    """A boolean in the syntax of Go's ParseBool, None when missing. Raises WireError."""
     text = values.get(key)
     if text is None:
         return None

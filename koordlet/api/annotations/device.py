@@ -1,4 +1,4 @@
-"""Device allocation: what pods ask for, what they got, GPU partitions, vendor locks (spec 01 §5.2, §5.5, §5.9)."""
+"""Device requests and allocations of pods, GPU partitions, vendor locks (spec 01 §5.2, §5.5, §5.9)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PARTITION_PREFER: Final = "Prefer"
 LOCK_LIFETIME: Final = timedelta(minutes=5)
 
 
-class VirtualFunction(Frozen):
+class AllocatedVirtualFunction(Frozen):
     """A virtual function of an allocated NIC."""
 
     minor: int = 0
@@ -37,14 +37,14 @@ class VirtualFunction(Frozen):
 
 
 class DeviceAllocationExtension(Frozen):
-    """More about an allocation."""
+    """Additional data of an allocation."""
 
-    vfs: list[VirtualFunction] = msgspec.field(default_factory=list)
+    vfs: list[AllocatedVirtualFunction] = msgspec.field(default_factory=list)
     gpu_shared_resource_template: str = ""
 
 
-class DeviceAllocation(Frozen):
-    """One device that a pod got, and how much of it."""
+class PodDeviceAllocation(Frozen):
+    """One device that is allocated to a pod, and the allocated amounts."""
 
     minor: int = written(int)
     resources: dict[str, Quantity] = written(dict)
@@ -53,7 +53,7 @@ class DeviceAllocation(Frozen):
 
 
 class DeviceHint(Frozen):
-    """Which devices of a type a pod wants, and how."""
+    """Constraints on the devices of one type that a pod requests."""
 
     selector: LabelSelector | None = None
     vf_selector: LabelSelector | None = None
@@ -63,21 +63,21 @@ class DeviceHint(Frozen):
 
 
 class DeviceJointAllocate(Frozen):
-    """Device types that must come together."""
+    """Device types that must be allocated jointly."""
 
     device_types: list[str] = msgspec.field(default_factory=list)
     required_scope: str = ""
 
 
 class GPUPartitionSpec(Frozen):
-    """How a pod wants its GPUs partitioned."""
+    """A pod's requirements on the GPU partition."""
 
     allocate_policy: str = ""
     ring_bus_bandwidth: Quantity | None = None
 
 
 class GPUPartition(Frozen):
-    """GPUs that may be given out together."""
+    """GPUs that may be allocated together."""
 
     minors: list[int] = written(list)
     gpu_link_type: str = msgspec.field(default="", name="gpuLinkType")
@@ -85,11 +85,11 @@ class GPUPartition(Frozen):
     allocation_score: int = 0
 
 
-DeviceAllocations = dict[str, list[DeviceAllocation]]
+DeviceAllocations = dict[str, list[PodDeviceAllocation]]
 PartitionTable = dict[int, list[GPUPartition]]
 
 ALLOCATED: Final[Annotation[DeviceAllocations]] = Annotation(
-    names.ANNOTATION_DEVICE_ALLOCATED, dict[str, list[DeviceAllocation]]
+    names.ANNOTATION_DEVICE_ALLOCATED, dict[str, list[PodDeviceAllocation]]
 )
 ALLOCATE_HINT: Final[Annotation[dict[str, DeviceHint]]] = Annotation(
     names.ANNOTATION_DEVICE_ALLOCATE_HINT, dict[str, DeviceHint]
@@ -104,7 +104,7 @@ _PARTITIONS: Final[Annotation[dict[str, list[GPUPartition]]]] = Annotation(
 
 
 def gpu_partition_spec(annotations: Map) -> GPUPartitionSpec | None:
-    """The pod's partition spec, BestEffort unless it says otherwise. Raises WireError."""
+    """The pod's partition spec; the default policy is BestEffort. Raises WireError."""
     spec = _PARTITION_SPEC.get(annotations)
     if spec is None or spec.allocate_policy:
         return spec
@@ -134,14 +134,14 @@ def gpu_partitions_text(table: PartitionTable) -> str:
 
 
 def gpu_partition_policy(labels: Map) -> str:
-    """`Honor` if the node or device says exactly that, else `Prefer`."""
+    """`Honor` if the label of the node or device has exactly this value, else `Prefer`."""
     return PARTITION_HONOR if labels.get(names.LABEL_GPU_PARTITION_POLICY) == PARTITION_HONOR else PARTITION_PREFER
 
 
 def secondary_device_well_planned(labels: Map) -> bool | None:
-    """True, False, or None when the label says neither."""
-    known: dict[str, bool] = {"true": True, "false": False}
-    return known.get(labels.get(names.LABEL_SECONDARY_DEVICE_WELL_PLANNED, ""))
+    """The value of the label; None when it is neither `true` nor `false`."""
+    values: dict[str, bool] = {"true": True, "false": False}
+    return values.get(labels.get(names.LABEL_SECONDARY_DEVICE_WELL_PLANNED, ""))
 
 
 def minors_text(minors: list[int]) -> str:
@@ -150,7 +150,7 @@ def minors_text(minors: list[int]) -> str:
 
 
 class VendorLock(NamedTuple):
-    """Who holds a node's device-plugin lock, since when."""
+    """The pod that holds a node's device-plugin lock, and the time since when."""
 
     since: Time
     namespace: str
@@ -160,7 +160,7 @@ class VendorLock(NamedTuple):
         return f"{self.since},{self.namespace},{self.name}"
 
     def expired(self, now: datetime) -> bool:
-        """Whether the lock may be taken over without asking whether its pod still exists."""
+        """Whether the lock may be taken over without checking whether its pod still exists."""
         return now - self.since > LOCK_LIFETIME
 
 

@@ -25,7 +25,7 @@ DEFAULT_WAITING_TIME: Final = Duration("600s")
 
 
 class GatherStrategy(Frozen):
-    """How close together a gang wants to be on one network layer."""
+    """How closely a gang must be placed on one network layer."""
 
     layer: str = written(str)
     strategy: str = written(str)
@@ -33,7 +33,7 @@ class GatherStrategy(Frozen):
 
 
 class NetworkTopologySpec(Frozen):
-    """Network closeness of a gang."""
+    """Network topology requirements of a gang."""
 
     gather_strategy: list[GatherStrategy] = msgspec.field(default_factory=list)
 
@@ -54,9 +54,9 @@ def gang_name(labels: Map, annotations: Map) -> str:
 
 
 def min_available(labels: Map, annotations: Map) -> int | None:
-    """How many members must be schedulable, None when missing. Raises WireError.
+    """Number of members that must be schedulable, None when missing. Raises WireError.
 
-    Either way the gang is not initialised from this pod.
+    A pod with a missing or malformed value does not initialise the gang.
     """
     value = integer(annotations, names.ANNOTATION_GANG_MIN_AVAILABLE, bits=32)
     if value is None:
@@ -65,7 +65,7 @@ def min_available(labels: Map, annotations: Map) -> int | None:
 
 
 def total_number(annotations: Map, minimum: int) -> int:
-    """How many members the gang has; the minimum when that is missing, invalid or less."""
+    """Number of members of the gang; `minimum` when it is missing, invalid or smaller."""
     try:
         total = integer(annotations, names.ANNOTATION_GANG_TOTAL_NUMBER)
     except WireError:
@@ -74,21 +74,21 @@ def total_number(annotations: Map, minimum: int) -> int:
 
 
 def mode(annotations: Map) -> str:
-    """`NonStrict` if the gang says exactly that, else `Strict`."""
+    """`NonStrict` if the annotation has exactly this value, else `Strict`."""
     return MODE_NON_STRICT if annotations.get(names.ANNOTATION_GANG_MODE) == MODE_NON_STRICT else MODE_STRICT
 
 
 def match_policy(annotations: Map, default: str = MATCH_ONCE_SATISFIED) -> str:
-    """Which members count; `default` is the scheduler's own, for missing and invalid values."""
+    """Which members count; `default`, the scheduler's own setting, for missing and invalid values."""
     text = annotations.get(names.ANNOTATION_GANG_MATCH_POLICY) or annotations.get(
         names.ANNOTATION_POD_GROUP_MATCH_POLICY, ""
     )
-    known = (MATCH_ONLY_WAITING, MATCH_WAITING_AND_RUNNING, MATCH_ONCE_SATISFIED)
-    return text if text in known else default
+    policies = (MATCH_ONLY_WAITING, MATCH_WAITING_AND_RUNNING, MATCH_ONCE_SATISFIED)
+    return text if text in policies else default
 
 
 def waiting_time(annotations: Map, default: Duration = DEFAULT_WAITING_TIME) -> Duration:
-    """How long members wait for each other; `default` for missing, invalid and non-positive values."""
+    """Time that members wait for each other; `default` for missing, invalid and non-positive values."""
     try:
         duration = Duration(annotations.get(names.ANNOTATION_GANG_WAITING_TIME, "0"))
     except ValueError:
@@ -110,7 +110,7 @@ def network_index(annotations: Map) -> int | None:
 
 
 def network_order(name: str, annotations: Map) -> tuple[int, int, str]:
-    """Sort key of members: ranked pods by rank, then the others, by name in each case."""
+    """Sort key of members: pods with a rank by rank, then the others; equal ones by name."""
     try:
         index = network_index(annotations)
     except WireError:

@@ -29,7 +29,7 @@ RATIO_DIFFERENCE: Final = 0.01
 
 
 class NodeReservation(Frozen):
-    """What a node keeps for itself. `koordlet.api.resources` turns it into amounts."""
+    """Resources reserved on a node for its system. `koordlet.api.resources` converts it to amounts."""
 
     resources: dict[str, Quantity] = msgspec.field(default_factory=dict)
     reserved_cpus: str = msgspec.field(default="", name="reservedCPUs")
@@ -44,18 +44,18 @@ class SystemQOSResource(Frozen):
 
     @property
     def exclusive(self) -> bool:
-        """Whether other pods keep off these CPUs; the default."""
+        """Whether other pods must not use these CPUs; the default."""
         return self.cpuset_exclusive is not False
 
 
 class OriginAllocatable(Frozen):
-    """Batch allocatable before third parties took their share."""
+    """Batch allocatable before subtracting third-party allocations."""
 
     resources: dict[str, Quantity] = msgspec.field(default_factory=dict)
 
 
 class ThirdPartyAllocation(Frozen):
-    """What one third party (YARN, say) uses of the node."""
+    """Resources that one third party (for example YARN) uses on the node."""
 
     name: str = written(str)
     priority: str = written(str)
@@ -63,7 +63,7 @@ class ThirdPartyAllocation(Frozen):
 
 
 class ThirdPartyAllocations(Frozen):
-    """What all third parties use."""
+    """Resources that all third parties use."""
 
     allocations: list[ThirdPartyAllocation] = msgspec.field(default_factory=list)
 
@@ -78,9 +78,9 @@ class ThirdPartyAllocations(Frozen):
 
     def upserted(self, allocation: ThirdPartyAllocation) -> ThirdPartyAllocations:
         """The list with the entry of that name replaced, or appended."""
-        known = any(old.name == allocation.name for old in self.allocations)
+        exists = any(old.name == allocation.name for old in self.allocations)
         entries = [allocation if old.name == allocation.name else old for old in self.allocations]
-        return ThirdPartyAllocations(allocations=entries if known else [*entries, allocation])
+        return ThirdPartyAllocations(allocations=entries if exists else [*entries, allocation])
 
 
 class AggregatedUsageThresholds(Frozen):
@@ -92,7 +92,7 @@ class AggregatedUsageThresholds(Frozen):
 
 
 class UsageThresholds(Frozen):
-    """Percent of capacity by resource above which a node takes no more pods."""
+    """Percent of capacity by resource above which no more pods are scheduled to a node."""
 
     usage_thresholds: dict[str, int] = msgspec.field(default_factory=dict)
     prod_usage_thresholds: dict[str, int] = msgspec.field(default_factory=dict)
@@ -119,7 +119,7 @@ _AMPLIFICATION: Final[Annotation[dict[str, float]]] = Annotation(
 
 
 def system_qos_resource(annotations: Map | None) -> SystemQOSResource | None:
-    """CPUs of class SYSTEM: None without annotations at all, an empty value without the key. Raises WireError."""
+    """CPUs of class SYSTEM: None without annotations, an empty value without the key. Raises WireError."""
     return None if annotations is None else _SYSTEM_QOS.get(annotations)
 
 
@@ -138,7 +138,7 @@ def usage_thresholds(annotations: Map) -> UsageThresholds | None:
 
 
 def cpu_bind_policy(labels: Map, kubelet_policy: str, kubelet_options: Mapping[str, str]) -> str:
-    """How a node's CPUs may be bound: its label, and the kubelet's static policy with full-pcpus-only."""
+    """The CPU bind policy of a node: by its label, or by the kubelet's static policy with full-pcpus-only."""
     label = labels.get(names.LABEL_CPU_BIND_POLICY, "")
     static = kubelet_policy == "static" and kubelet_options.get("full-pcpus-only") == names.TRUE
     if label == BIND_FULL_PCPUS_ONLY or static:
@@ -172,7 +172,7 @@ def normalization_ratio(annotations: Map) -> float | None:
 
 
 def with_normalization_ratio(annotations: Map, ratio: float) -> dict[str, str] | None:
-    """The annotations with the ratio set, or None when the one that is there differs by no more than 0.01."""
+    """The annotations with the ratio set, or None when the current one differs by no more than 0.01."""
     try:
         old = normalization_ratio(annotations)
     except WireError:
@@ -194,9 +194,9 @@ def amplification_text(ratios: Mapping[str, float]) -> str:
 
 
 def with_amplification_ratio(annotations: Map, resource: str, ratio: float) -> tuple[dict[str, str], bool]:
-    """The annotations with one ratio set, and whether it differs from the one there. Raises WireError.
+    """The annotations with one ratio set, and whether it differs from the current one. Raises WireError.
 
-    The comparison is on the number, so a change in the third decimal is reported though the text stays.
+    The numbers are compared, so a change in the third decimal is reported although the text does not change.
     """
     ratios = dict(amplification_ratios(annotations) or {})
     changed = ratios.get(resource) != ratio

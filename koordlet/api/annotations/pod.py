@@ -1,4 +1,4 @@
-"""Pod annotations and labels that steer eviction and quality of service (spec 01 §5.1)."""
+"""Pod annotations and labels that control eviction and quality of service (spec 01 §5.1)."""
 
 from __future__ import annotations
 
@@ -35,21 +35,18 @@ def cpu_qos(annotations: Map) -> CPUQOS | None:
     return qos
 
 
-# --- eviction ------------------------------------------------------------------------------------------
-
-
 def eviction_enabled(labels: Map) -> bool:
-    """Whether usage-based and request-based eviction may take the pod (not: the BE evictions)."""
+    """Whether usage-based and request-based eviction may evict the pod. Does not apply to the BE evictions."""
     return labels.get(names.LABEL_EVICTION_ENABLED) == names.TRUE
 
 
 def eviction_priority(annotations: Map) -> int:
-    """Order of eviction, lower first; 0 when missing. Raises WireError; callers then use 0 and warn."""
+    """Eviction order, lower first; 0 when missing. Raises WireError; callers then use 0 and log a warning."""
     return integer(annotations, names.ANNOTATION_EVICTION_PRIORITY, bits=32) or 0
 
 
 def eviction_allowed(annotations: Map, feature: str) -> bool:
-    """Whether `eviction-policy` lets a feature evict the pod: missing allows all, malformed none."""
+    """Whether `eviction-policy` allows a feature to evict the pod; missing allows all, malformed allows none."""
     text = annotations.get(names.ANNOTATION_EVICTION_POLICY)
     if text is None:
         return True
@@ -60,18 +57,15 @@ def eviction_allowed(annotations: Map, feature: str) -> bool:
     return feature in allowed
 
 
-# --- network -------------------------------------------------------------------------------------------
-
-
 class NetworkQOSSpec(Frozen):
-    """`networkQOS` as written: quantities in bit/s."""
+    """The value of `networkQOS`: quantities in bit/s."""
 
     ingress_limit: str = written(str)
     egress_limit: str = written(str)
 
 
 class NetworkLimits(NamedTuple):
-    """Limits in bytes a second; 0 is no limit."""
+    """Limits in bytes per second; 0 is no limit."""
 
     ingress: int
     egress: int
@@ -101,9 +95,6 @@ def _bytes(text: str, field: str) -> int:
     return bits.value() // 8
 
 
-# --- core scheduling and OOM ---------------------------------------------------------------------------
-
-
 def core_sched_group(labels: Map) -> str:
     """The core-scheduling group id, empty when missing."""
     return labels.get(names.LABEL_CORE_SCHED_GROUP_ID, "")
@@ -115,10 +106,10 @@ def core_sched_policy(labels: Map) -> str:
     return policy if policy in (CORE_SCHED_NONE, CORE_SCHED_EXCLUSIVE) else ""
 
 
-class OOMScores(NamedTuple):
-    """What to write into `oom_score_adj`, by container; containers that are in neither stay untouched.
+class PodOOMScores(NamedTuple):
+    """The values of `oom_score_adj` by container, and for the pod's other containers (None: not changed).
 
-    `refused` names what was given out of range: container names, or the pod-level annotation's key.
+    `refused` lists the values out of range: container names, or the key of the pod-level annotation.
     """
 
     by_container: dict[str, int]
@@ -126,7 +117,7 @@ class OOMScores(NamedTuple):
     refused: tuple[str, ...]
 
     def of(self, container: str) -> int | None:
-        """The score of one container, None to leave it alone."""
+        """The score of one container, None: not changed."""
         if container in self.refused:
             return None
         return self.by_container.get(container, self.for_others)
@@ -135,15 +126,15 @@ class OOMScores(NamedTuple):
 _OOM_SPEC: Final[Annotation[dict[str, int]]] = Annotation(names.ANNOTATION_OOM_SCORE_ADJ_SPEC, dict[str, int])
 
 
-def oom_scores(annotations: Map) -> OOMScores | None:
-    """Scores of the pod's containers, None when it asks for none.
+def oom_scores(annotations: Map) -> PodOOMScores | None:
+    """Scores of the pod's containers, None without the annotations.
 
-    The per-container annotation wins. Raises WireError when that one is malformed: then nothing is applied, not
-    even the pod-level value. A value outside [-1000, 1000] is skipped.
+    The per-container annotation takes precedence. Raises WireError when it is malformed; then nothing is applied, not
+    even the pod-level value. A value outside [-1000, 1000] is ignored.
     """
-    given = _OOM_SPEC.get(annotations) or {}
-    by_container = {name: score for name, score in given.items() if -1000 <= score <= 1000}
-    refused = [name for name in given if name not in by_container]
+    spec = _OOM_SPEC.get(annotations) or {}
+    by_container = {name: score for name, score in spec.items() if -1000 <= score <= 1000}
+    refused = [name for name in spec if name not in by_container]
     try:
         for_others = integer(annotations, names.ANNOTATION_OOM_SCORE_ADJ, low=-1000, high=1000)
     except WireError:
@@ -151,10 +142,7 @@ def oom_scores(annotations: Map) -> OOMScores | None:
         refused.append(names.ANNOTATION_OOM_SCORE_ADJ)
     if not by_container and for_others is None and not refused:
         return None
-    return OOMScores(by_container, for_others, tuple(refused))
-
-
-# --- resctrl -------------------------------------------------------------------------------------------
+    return PodOOMScores(by_container, for_others, tuple(refused))
 
 
 class LLCSchemata(Frozen):
@@ -164,7 +152,7 @@ class LLCSchemata(Frozen):
 
 
 class LLCSchemataPerCache(LLCSchemata):
-    """The range of one cache; applied after the common one."""
+    """The range of one cache; applied after the range common to all caches."""
 
     cache_id: int = msgspec.field(default=0, name="cacheID")
 
@@ -177,13 +165,13 @@ class LLC(Frozen):
 
 
 class MBSchemata(Frozen):
-    """Memory bandwidth in percent; 0 is not set."""
+    """Memory bandwidth in percent; 0: not set."""
 
     percent: int = 0
 
 
 class MBSchemataPerCache(MBSchemata):
-    """The bandwidth at one cache; applied after the common one."""
+    """The bandwidth of one cache; applied after the bandwidth common to all caches."""
 
     cache_id: int = msgspec.field(default=0, name="cacheID")
 
@@ -205,18 +193,15 @@ class Resctrl(Frozen):
 RESCTRL: Final[Annotation[Resctrl]] = Annotation(names.ANNOTATION_RESCTRL, Resctrl)
 
 
-# --- batch resources of containers ---------------------------------------------------------------------
-
-
 class ExtendedResourceContainer(Frozen):
-    """Batch resources of one container, as its manifest asked for them."""
+    """Batch resources of one container, as in its manifest."""
 
     limits: dict[str, Quantity] = msgspec.field(default_factory=dict)
     requests: dict[str, Quantity] = msgspec.field(default_factory=dict)
 
 
 class ExtendedResourceSpec(Frozen):
-    """Batch resources by container name. The kubelet drops extended requests; this keeps them for the node."""
+    """Batch resources by container name, for koordlet: the kubelet drops extended requests."""
 
     containers: dict[str, ExtendedResourceContainer] = msgspec.field(default_factory=dict)
 
@@ -227,7 +212,7 @@ EXTENDED_RESOURCE_SPEC: Final[DefaultAnnotation[ExtendedResourceSpec]] = Default
 
 
 def extended_resources(pod: Pod) -> ExtendedResourceSpec:
-    """What the annotation of a pod should say: batch resources of its regular containers only."""
+    """The desired value of a pod's annotation: batch resources of its regular containers only."""
     containers = {}
     for container in pod.spec.containers:
         limits = {name: q for name, q in container.resources.limits.items() if name in BATCH_RESOURCES}
@@ -238,27 +223,24 @@ def extended_resources(pod: Pod) -> ExtendedResourceSpec:
 
 
 def extended_resource_update(pod: Pod) -> str | None:
-    """The annotation's new text, or None when it is right (or rightly missing) already.
+    """The annotation's new text, or None when it is up to date (or missing and not needed).
 
-    An annotation that is malformed or means something else is rewritten; one that is no longer needed becomes `{}`.
+    A malformed or different annotation is rewritten; one that is no longer needed becomes `{}`.
     """
-    wanted = extended_resources(pod)
+    desired = extended_resources(pod)
     annotations = pod.metadata.annotations
     if EXTENDED_RESOURCE_SPEC.key not in annotations:
-        return EXTENDED_RESOURCE_SPEC.text(wanted) if wanted.containers else None
+        return EXTENDED_RESOURCE_SPEC.text(desired) if desired.containers else None
     try:
-        if EXTENDED_RESOURCE_SPEC.get(annotations) == wanted:
+        if EXTENDED_RESOURCE_SPEC.get(annotations) == desired:
             return None
     except WireError:
-        return EXTENDED_RESOURCE_SPEC.text(wanted)
-    return EXTENDED_RESOURCE_SPEC.text(wanted)
-
-
-# --- replaced resources --------------------------------------------------------------------------------
+        return EXTENDED_RESOURCE_SPEC.text(desired)
+    return EXTENDED_RESOURCE_SPEC.text(desired)
 
 
 def replaced_resources(annotations: Map) -> dict[str, str | None]:
-    """`replace-resources`: old name -> new name, None to drop. Entries without exactly one colon are ignored."""
+    """`replace-resources`: old name -> new name, None: removed. Entries without exactly one colon are ignored."""
     result: dict[str, str | None] = {}
     for entry in annotations.get(names.ANNOTATION_REPLACE_RESOURCES, "").split(","):
         if entry.count(":") == 1:
@@ -269,7 +251,7 @@ def replaced_resources(annotations: Map) -> dict[str, str | None]:
 
 
 def apply_replaced(resources: dict[str, Quantity], replaced: dict[str, str | None]) -> dict[str, Quantity]:
-    """A resource list with names replaced or dropped; cpu under a new name counts milli-cores."""
+    """A resource list with names replaced or removed; the unit of cpu under a new name is milli-cores."""
     result = dict(resources)
     for old, new in replaced.items():
         if old in result:

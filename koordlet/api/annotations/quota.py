@@ -13,7 +13,7 @@ ResourceList = dict[str, Quantity]
 
 DEFAULT_RESOURCE_KEYS: Final = ("cpu", "memory")
 UNLIMITED: Final = 4611686018427387
-"""`max` of a quota that a profile makes, in units: half of what int64 holds in milli-units."""
+"""`max` of a profile's quota, in units: half of the largest int64 in milli-units."""
 
 
 def _list(key: str) -> Annotation[ResourceList]:
@@ -40,7 +40,7 @@ RESOURCE_KEYS: Final[Annotation[list[str]]] = Annotation(names.ANNOTATION_QUOTA_
 
 
 def shared_weight(annotations: Map, maximum: ResourceList) -> ResourceList:
-    """How spare resources are shared out; the quota's max when missing, invalid or all zero."""
+    """The weight for distributing spare resources; the quota's max when it is missing, invalid or all zero."""
     try:
         weight = SHARED_WEIGHT.get(annotations) or {}
     except WireError:
@@ -57,14 +57,14 @@ def namespaces(annotations: Map) -> list[str]:
 
 
 def parent(name: str, labels: Map) -> str:
-    """The parent quota: the label, else the root; the root itself has none."""
+    """The name of the parent quota: the label, else the root; empty for the root itself."""
     if name == names.ROOT_QUOTA:
         return ""
     return labels.get(names.LABEL_QUOTA_PARENT) or names.ROOT_QUOTA
 
 
 def is_parent(labels: Map) -> bool:
-    """Whether the quota has quotas below it instead of pods."""
+    """Whether the quota has child quotas instead of pods."""
     return labels.get(names.LABEL_QUOTA_IS_PARENT) == names.TRUE
 
 
@@ -74,12 +74,12 @@ def is_tree_root(labels: Map) -> bool:
 
 
 def allows_lent_resource(labels: Map) -> bool:
-    """Whether others may use what the quota does not; the default."""
+    """Whether other quotas may use this quota's unused resources; the default."""
     return labels.get(names.LABEL_QUOTA_ALLOW_LENT_RESOURCE) != "false"
 
 
 def allows_force_update(labels: Map) -> bool:
-    """Whether the webhook lets checks pass."""
+    """Whether the webhook skips the checks of sums."""
     return labels.get(names.LABEL_QUOTA_ALLOW_FORCE_UPDATE) == names.TRUE
 
 
@@ -97,5 +97,5 @@ def fnv1a64(text: str) -> int:
 
 
 def profile_tree_id(namespace: str, name: str) -> str:
-    """The tree id of a quota profile that has none."""
+    """The default tree id of a quota profile."""
     return str(fnv1a64(f"{namespace}/{name}"))

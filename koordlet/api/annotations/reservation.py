@@ -30,7 +30,7 @@ class ReservationSelector(Frozen):
 
 
 class ReservationAffinity(Frozen):
-    """Which reservations a pod must use. A name wins over all selectors."""
+    """Which reservations a pod must use. A name takes precedence over all selectors."""
 
     required_during_scheduling_ignored_during_execution: ReservationSelector | None = None
     reservation_selector: dict[str, str] = msgspec.field(default_factory=dict)
@@ -38,7 +38,7 @@ class ReservationAffinity(Frozen):
     name: str = ""
 
     def matches(self, name: str, labels: Mapping[str, str]) -> bool:
-        """Whether a reservation with that name and labels is asked for; an empty affinity takes any."""
+        """Whether a reservation with that name and labels is selected; an empty affinity selects any."""
         if self.name:
             return self.name == name
         required = self.required_during_scheduling_ignored_during_execution
@@ -48,19 +48,19 @@ class ReservationAffinity(Frozen):
 
 
 class ExactMatchSpec(Frozen):
-    """Resources of which a reservation must hold exactly what the pod requests."""
+    """Resources whose reserved amounts must equal the pod's requests exactly."""
 
     resource_names: list[str] = msgspec.field(default_factory=list)
 
 
 class RestrictedOptions(Frozen):
-    """Resources that a Restricted reservation restricts; empty means all that it holds."""
+    """Resources that a Restricted reservation restricts; empty means all reserved resources."""
 
     resources: list[str] = msgspec.field(default_factory=list)
 
 
 class ResizeAllocatable(Frozen):
-    """What a reservation should hold from now on."""
+    """The new size of a reservation."""
 
     resources: dict[str, Quantity] = msgspec.field(default_factory=dict)
 

@@ -30,7 +30,7 @@ _COST = re.compile(r"0|-?[1-9][0-9]{0,10}", re.ASCII)
 
 
 class ResourceSpec(Frozen):
-    """How a pod wants its CPUs."""
+    """A pod's requirements on its CPUs."""
 
     required_cpu_bind_policy: str = msgspec.field(default="", name="requiredCPUBindPolicy")
     preferred_cpu_bind_policy: str = msgspec.field(default="", name="preferredCPUBindPolicy")
@@ -38,28 +38,28 @@ class ResourceSpec(Frozen):
 
 
 class NUMANodeResource(Frozen):
-    """What a pod got from one NUMA node."""
+    """Resources of one NUMA node allocated to a pod."""
 
     node: int = written(int)
     resources: dict[str, Quantity] = msgspec.field(default_factory=dict)
 
 
 class ResourceStatus(Frozen):
-    """Which CPUs and NUMA resources the scheduler gave a pod."""
+    """CPUs and NUMA resources that the scheduler allocated to a pod."""
 
     cpuset: str = ""
     numa_node_resources: list[NUMANodeResource] = msgspec.field(default_factory=list)
 
 
 class NUMATopologySpec(Frozen):
-    """How a pod wants to be placed on NUMA nodes."""
+    """A pod's requirements on NUMA placement."""
 
     numa_topology_policy: str = ""
     single_numa_node_exclusive: str = msgspec.field(default="", name="singleNUMANodeExclusive")
 
 
 class SchedulingHint(Frozen):
-    """Where a third party wants a pod."""
+    """A third party's hint where to place a pod."""
 
     node_names: list[str] = msgspec.field(default_factory=list)
     preferred_node_names: list[str] = msgspec.field(default_factory=list)
@@ -67,7 +67,7 @@ class SchedulingHint(Frozen):
 
 
 class SoftEviction(Frozen):
-    """A request of the descheduler that somebody else removes the pod."""
+    """A request of the descheduler to another controller to remove the pod."""
 
     timestamp: Time | None = None
     delete_options: DeleteOptions | None = None
@@ -95,7 +95,10 @@ _HINTS: Final = tuple(
 
 
 def scheduling_hint(annotations: Map) -> SchedulingHint | None:
-    """The hint, from the new key if it is there. An empty string counts as missing. Raises WireError."""
+    """The hint, from the new key if it exists, else from the old one. An empty string counts as missing.
+
+    Raises WireError.
+    """
     for annotation in _HINTS:
         if annotations.get(annotation.key):
             return annotation.get(annotations)
@@ -103,9 +106,9 @@ def scheduling_hint(annotations: Map) -> SchedulingHint | None:
 
 
 def eviction_cost(annotations: Map) -> int:
-    """How much the descheduler minds evicting the pod, 0 when missing; NEVER_EVICT_COST is never.
+    """The cost of evicting the pod for the descheduler, 0 when missing; NEVER_EVICT_COST forbids it.
 
-    Raises WireError for what is not an int32 without plus sign and leading zeros; callers then use 0.
+    Raises WireError for a value that is not an int32 without plus sign and leading zeros; callers then use 0.
     """
     key = names.ANNOTATION_EVICTION_COST
     text = annotations.get(key)
@@ -115,7 +118,7 @@ def eviction_cost(annotations: Map) -> int:
 
 
 def load_scaling_factors(annotations: Map) -> dict[str, int] | None:
-    """Percent by resource with which the pod's load is estimated; None when missing or malformed."""
+    """Percent by resource that scales requests to the estimated load; None when missing or malformed."""
     try:
         return _SCALING_FACTORS.get(annotations)
     except WireError:
@@ -123,7 +126,7 @@ def load_scaling_factors(annotations: Map) -> dict[str, int] | None:
 
 
 def load_estimated_seconds(annotations: Map) -> tuple[int | None, int | None]:
-    """For how long the estimate counts: seconds after scheduling, seconds after initialisation; None is unset."""
+    """How long the estimate is used: (seconds after scheduling, seconds after initialisation); None: unset."""
 
     def seconds(key: str) -> int | None:
         try:
@@ -138,7 +141,7 @@ def load_estimated_seconds(annotations: Map) -> tuple[int | None, int | None]:
 
 
 def preemption_policy(labels: Map) -> str:
-    """The effective policy behind gate PreemptionPolicyTransformer: the label if it names one, else `Never`."""
+    """The effective policy with feature gate PreemptionPolicyTransformer: a valid label, else `Never`."""
     policy = labels.get(names.LABEL_PREEMPTION_POLICY, "")
     return policy if policy in (PREEMPT_NEVER, PREEMPT_LOWER_PRIORITY) else PREEMPT_NEVER
 
@@ -154,10 +157,10 @@ def quota_preemptible(labels: Map) -> bool:
 
 
 def effective_scheduler(labels: Map, scheduler_name: str) -> str:
-    """The scheduler of a pod: the label wins whenever it is there, even empty."""
+    """The scheduler of a pod: the label takes precedence if it exists, even if it is empty."""
     return labels.get(names.LABEL_SCHEDULER_NAME, scheduler_name)
 
 
 def sync_barrier_key(lease: str) -> str:
-    """The annotation under which a scheduler stamps its barrier pod."""
+    """The annotation that a scheduler sets on its barrier pod."""
     return names.ANNOTATION_SYNC_BARRIER_PREFIX + lease

@@ -1,4 +1,4 @@
-"""Annotations that koordlet puts on NodeResourceTopology (spec 01 §5.4)."""
+"""Annotations that koordlet writes on NodeResourceTopology (spec 01 §5.4)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from koordlet.api.encoding.fields import written
 
 
 class CPUInfo(Frozen):
-    """Where a logical CPU sits."""
+    """The position of a logical CPU."""
 
     id: int = written(int)
     core: int = written(int)
@@ -28,7 +28,7 @@ class CPUTopology(Frozen):
 
 
 class CPUSharedPool(Frozen):
-    """CPUs of one NUMA node that no pod has for itself."""
+    """CPUs of one NUMA node that are not pinned to any pod."""
 
     socket: int = written(int)
     node: int = written(int)
@@ -36,7 +36,7 @@ class CPUSharedPool(Frozen):
 
 
 class PodCPUAlloc(Frozen):
-    """CPUs that a pod has for itself."""
+    """CPUs that are pinned to a pod."""
 
     namespace: str = ""
     name: str = ""
@@ -46,7 +46,7 @@ class PodCPUAlloc(Frozen):
 
 
 class CPUBasicInfo(Frozen):
-    """What kind of CPU a node has."""
+    """The CPU model of a node and its features."""
 
     cpu_model: str = ""
     hyper_thread_enabled: bool = False
@@ -56,7 +56,7 @@ class CPUBasicInfo(Frozen):
 
 
 class KubeletCPUManagerPolicy(Frozen):
-    """How the kubelet pins CPUs."""
+    """The kubelet's CPU manager policy."""
 
     policy: str = ""
     options: dict[str, str] = msgspec.field(default_factory=dict)
@@ -82,15 +82,15 @@ KUBELET_CPU_MANAGER: Final[DefaultAnnotation[KubeletCPUManagerPolicy]] = Default
 
 
 def cpu_topology_text(cpus: list[CPUInfo]) -> str:
-    """The annotation for some CPUs, sorted."""
+    """The text of the annotation, CPUs sorted by id."""
     return CPU_TOPOLOGY.text(CPUTopology(detail=sorted(cpus, key=lambda cpu: cpu.id)))
 
 
 def shared_pools_text(pools: list[CPUSharedPool]) -> str:
-    """The annotation for some pools, sorted by socket and node."""
+    """The text of the annotation, pools sorted by socket and node."""
     return CPU_SHARED_POOLS.text(sorted(pools, key=lambda pool: (pool.socket, pool.node)))
 
 
 def pod_cpu_allocs_text(allocs: list[PodCPUAlloc]) -> str:
-    """The annotation for some allocations, sorted by uid; `null` for none, as a Go nil slice."""
+    """The text of the annotation, allocations sorted by uid; `null` for none, like a Go nil slice."""
     return POD_CPU_ALLOCS.text(sorted(allocs, key=lambda alloc: alloc.uid)) if allocs else "null"

@@ -1,8 +1,7 @@
-"""The built-in Kubernetes kinds, trimmed to what our components read, and helpers over pods.
+"""The built-in Kubernetes kinds, trimmed to the fields that are read here, and helper functions for pods.
 
-Import from here; the modules below only group the structs by theme. An object decoded into these
-types is a view: fields that we do not read are dropped, so writes are patches of named fields and
-never a PUT of a decoded object.
+Import from this package; its modules only group the structs by theme. Unread fields are dropped when an object is
+decoded, so writes are patches of single fields and never a PUT of a decoded object.
 """
 
 from koordlet.api.core.cluster import (

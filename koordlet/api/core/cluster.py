@@ -1,4 +1,4 @@
-"""Namespaces, ConfigMaps, Secrets, Services, storage, priority and runtime classes: the quiet objects."""
+"""Namespaces, ConfigMaps, Secrets, Services, volumes, storage classes, priority classes and runtime classes."""
 
 import msgspec
 
@@ -47,7 +47,7 @@ class Secret(Struct):
     type: str = ""
 
     def __repr__(self) -> str:
-        """Names the secret and keeps its contents out of logs."""
+        """Without the content, which must not be logged."""
         return f"Secret({self.metadata.key})"
 
 

@@ -1,4 +1,4 @@
-"""Events and leases: the objects that components write about themselves."""
+"""Events and leases (core/v1, coordination.k8s.io/v1)."""
 
 import msgspec
 
@@ -8,7 +8,7 @@ from koordlet.api.meta import ObjectMeta, ObjectReference
 
 
 class EventSource(Struct):
-    """Who reports."""
+    """The component that reports an event."""
 
     component: str = ""
     host: str = ""

@@ -1,4 +1,4 @@
-"""Nodes, trimmed to what our components read (core/v1). Images and volumes in use are dropped."""
+"""Nodes, trimmed to the fields that are read here (core/v1). Images and volumes in use are dropped."""
 
 import msgspec
 
@@ -37,7 +37,7 @@ class NodeAddress(Struct):
 
 
 class DaemonEndpoint(Struct):
-    """A port that a node daemon serves."""
+    """The port of a node daemon."""
 
     port: int = msgspec.field(name="Port")
 
@@ -49,7 +49,7 @@ class NodeDaemonEndpoints(Struct):
 
 
 class NodeSystemInfo(Struct):
-    """What the node is."""
+    """Identity and software versions of a node."""
 
     machine_id: str = msgspec.field(default="", name="machineID")
     system_uuid: str = msgspec.field(default="", name="systemUUID")

@@ -1,8 +1,8 @@
-"""Pods, trimmed to what our components read (core/v1).
+"""Pods, trimmed to the fields that are read here (core/v1).
 
-The same struct serves the API server's pods and the kubelet's `/pods`. Kept small because a scheduler
-holds 100,000 of them: probes, environment sources, security contexts and image pull details are
-dropped on decode. Nothing here is ever PUT back; every write is a patch.
+The same struct is used for pods of the API server and of the kubelet's `/pods`. It is small because a scheduler holds
+100,000 of them: probes, environment sources, security contexts and image pull details are dropped on decoding. A
+decoded pod is never written back; every write is a patch.
 """
 
 from typing import Any
@@ -44,7 +44,7 @@ class ContainerPort(Struct):
 
 
 class VolumeMount(Struct):
-    """Where a volume appears in a container."""
+    """The mount of a volume in a container."""
 
     name: str
     mount_path: str
@@ -76,7 +76,7 @@ class Container(Struct):
 
     @property
     def is_sidecar(self) -> bool:
-        """Whether this init container keeps running beside the main ones."""
+        """Whether this init container keeps running with the regular containers."""
         return self.restart_policy == "Always"
 
 
@@ -123,27 +123,27 @@ class CSIVolume(Struct):
 
 
 class GCEPersistentDiskVolume(Struct):
-    """A disk of Google's, named directly."""
+    """A GCE persistent disk, referenced directly."""
 
     pd_name: str = ""
     read_only: bool = False
 
 
 class AWSElasticBlockStoreVolume(Struct):
-    """A disk of Amazon's, named directly."""
+    """An AWS EBS volume, referenced directly."""
 
     volume_id: str = msgspec.field(default="", name="volumeID")
 
 
 class ISCSIVolume(Struct):
-    """A disk behind iSCSI, named directly."""
+    """An iSCSI disk, referenced directly."""
 
     iqn: str = ""
     read_only: bool = False
 
 
 class RBDVolume(Struct):
-    """An image of Ceph's, named directly."""
+    """A Ceph RBD image, referenced directly."""
 
     monitors: list[str] = msgspec.field(default_factory=list)
     pool: str = "rbd"
@@ -152,11 +152,11 @@ class RBDVolume(Struct):
 
 
 class EphemeralVolume(Struct):
-    """A claim made for the pod; its template is not read."""
+    """A claim created for the pod; its template is not read."""
 
 
 class Volume(Struct):
-    """A volume of a pod; at most one source is set, none for the kinds we do not read."""
+    """A volume of a pod; at most one source is set, none for sources that are not read."""
 
     name: str
     host_path: HostPathVolume | None = None
@@ -174,12 +174,12 @@ class Volume(Struct):
 
     @property
     def is_disk(self) -> bool:
-        """Whether a disk is named directly, without a claim."""
+        """Whether it references a disk directly, without a claim."""
         return bool(self.gce_persistent_disk or self.aws_elastic_block_store or self.iscsi or self.rbd)
 
 
 class PodSchedulingGate(Struct):
-    """Something that must be removed before the pod may be scheduled."""
+    """A gate that must be removed before the pod may be scheduled."""
 
     name: str
 
@@ -213,20 +213,20 @@ class PodSpec(Struct):
 
 
 class ContainerStateWaiting(Struct):
-    """Not running yet, or between restarts."""
+    """The container is not running yet, or is between restarts."""
 
     reason: str = ""
     message: str = ""
 
 
 class ContainerStateRunning(Struct):
-    """Running."""
+    """The container is running."""
 
     started_at: Time | None = None
 
 
 class ContainerStateTerminated(Struct):
-    """Ended."""
+    """The container has terminated."""
 
     exit_code: int
     signal: int = 0
@@ -246,7 +246,7 @@ class ContainerState(Struct):
 
 
 class ContainerStatus(Struct):
-    """What the kubelet says of one container. `container_id` is `<runtime>://<id>`, empty before creation."""
+    """The kubelet's status of one container. `container_id` is `<runtime>://<id>`, empty before creation."""
 
     name: str
     state: ContainerState = msgspec.field(default_factory=ContainerState)
@@ -309,7 +309,7 @@ class Pod(Struct):
 
 
 class PodTemplateSpec(Struct):
-    """Metadata and spec that pods are made from."""
+    """Metadata and spec of the pods that a workload creates."""
 
     metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
     spec: PodSpec = msgspec.field(default_factory=PodSpec)

@@ -1,9 +1,9 @@
-"""What a pod asks for in total, and its Kubernetes QoS class.
+"""The total requests and limits of a pod, and its Kubernetes QoS class. Pure.
 
-Pure functions over `Pod`, as Kubernetes defines them (resource helpers of component-helpers, QoS of
-pkg/apis/core/v1/helper/qos): sidecars (init containers with restartPolicy Always) add to the running
-sum, other init containers count with the sidecars started before them, overhead comes on top, and
-pod-level resources replace the sum of containers for the resources that they name.
+Defined as in Kubernetes (resource helpers of component-helpers, QoS of pkg/apis/core/v1/helper/qos): sidecars (init
+containers with restartPolicy Always) are added to the sum of the regular containers; another init container counts with
+the sidecars that start before it; overhead is added; pod-level resources replace the sum of the containers for the
+resources that they name.
 """
 
 from collections.abc import Callable, Mapping
@@ -48,7 +48,7 @@ def _total(pod: Pod, of: Callable[[ResourceRequirements], ResourceList], *, over
     if pod.spec.resources is not None:
         running.update(of(pod.spec.resources))
     for name, amount in pod.spec.overhead.items():
-        # A limit that does not exist is unlimited: overhead alone must not turn into one.
+        # A missing limit is unlimited: overhead alone must not become a limit.
         if name in running:
             running[name] = running[name] + amount
         elif overhead_for_all:
@@ -57,15 +57,15 @@ def _total(pod: Pod, of: Callable[[ResourceRequirements], ResourceList], *, over
 
 
 def pod_requests(pod: Pod) -> ResourceList:
-    """Amounts the scheduler reserves: max(containers + sidecars, init phases) + overhead."""
+    """The amounts that the scheduler reserves: max(containers + sidecars, init phases) + overhead."""
     return _total(pod, lambda resources: resources.requests, overhead_for_all=True)
 
 
 def pod_limits(pod: Pod) -> ResourceList:
-    """Upper bounds, computed like requests; overhead is added only to limits that exist.
+    """The limits, computed like requests; overhead is added only to existing limits.
 
-    As in Kubernetes a container without a limit adds nothing, so the sum is a bound only when every
-    container has one.
+    As in Kubernetes, a container without a limit adds nothing, so the sum is an upper bound only if every container has
+    a limit.
     """
     return _total(pod, lambda resources: resources.limits, overhead_for_all=False)
 
@@ -74,7 +74,7 @@ def computed_qos_class(pod: Pod) -> str:
     """Guaranteed, Burstable or BestEffort, from cpu and memory of the spec alone.
 
     Guaranteed: every container and init container limits both, and the requests equal the limits.
-    BestEffort: no non-zero request or limit of either. Pod-level resources, where given, decide alone.
+    BestEffort: no non-zero request or limit of either. If there are pod-level resources, only they count.
     """
     blocks = (
         [pod.spec.resources]
@@ -95,18 +95,18 @@ def computed_qos_class(pod: Pod) -> str:
                 fully_limited = False
     if not requests and not limits:
         return BEST_EFFORT
-    # Sums are compared, as Kubernetes does. A missing request is not filled from the limit here: the API
-    # server and the kubelet have done that already.
+    # The sums are compared, as in Kubernetes. A missing request is not defaulted to the limit here, because the API
+    # server and the kubelet have already done that.
     if fully_limited and requests == limits:
         return GUARANTEED
     return BURSTABLE
 
 
 def pod_qos_class(pod: Pod) -> str:
-    """`status.qosClass`, or the class computed from the spec while the status has none."""
+    """`status.qosClass`, or the class computed from the spec if the status has none."""
     return pod.status.qos_class or computed_qos_class(pod)
 
 
 def is_terminated(pod: Pod) -> bool:
-    """Whether the pod has ended for good (phase Succeeded or Failed)."""
+    """Whether the pod has terminated (phase Succeeded or Failed)."""
     return pod.status.phase in ("Succeeded", "Failed")

@@ -1,7 +1,6 @@
-"""Scheduling constraints of a pod: node and pod affinity, taints and tolerations, spreading.
+"""Scheduling constraints of a pod: node and pod affinity, taints and tolerations, topology spreading (core/v1).
 
-Plain data, and the two predicates that several components share: a node selector over labels, and a
-toleration over a taint. Source: core/v1.
+Plain data, and two predicates that several components share: a node selector on labels, and a toleration on a taint.
 """
 
 import re
@@ -40,8 +39,8 @@ class NodeSelectorRequirement(Struct):
                     return False
                 if not (_INTEGER.fullmatch(value) and _INTEGER.fullmatch(self.values[0])):
                     return False
-                have, bound = int(value), int(self.values[0])
-                return have > bound if self.operator == "Gt" else have < bound
+                number, bound = int(value), int(self.values[0])
+                return number > bound if self.operator == "Gt" else number < bound
         return False
 
 
@@ -83,7 +82,7 @@ class NodeAffinity(Struct):
 
 
 class PodAffinityTerm(Struct):
-    """Pods to be near to or far from, and the label that says what near means."""
+    """Pods to be close to or apart from, and the node label that defines the topology domain."""
 
     label_selector: LabelSelector | None = None
     namespaces: list[str] = msgspec.field(default_factory=list)
@@ -118,7 +117,7 @@ class Affinity(Struct):
 
 
 class Taint(Struct):
-    """A mark on a node that keeps pods away unless they tolerate it."""
+    """A taint of a node: repels pods that do not tolerate it."""
 
     key: str
     value: str = ""
@@ -127,7 +126,7 @@ class Taint(Struct):
 
 
 class Toleration(Struct):
-    """What taint a pod accepts. An empty key with Exists accepts all, an empty effect accepts all effects."""
+    """Taints that a pod tolerates. An empty key with Exists tolerates all taints, an empty effect all effects."""
 
     key: str = ""
     operator: str = ""
@@ -136,7 +135,7 @@ class Toleration(Struct):
     toleration_seconds: int | None = None
 
     def tolerates(self, taint: Taint) -> bool:
-        """Whether the taint is accepted (an absent operator means Equal)."""
+        """Whether the taint is tolerated; an absent operator means Equal."""
         if self.effect and self.effect != taint.effect:
             return False
         if self.key and self.key != taint.key:

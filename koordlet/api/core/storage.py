@@ -1,4 +1,4 @@
-"""What storage drivers say of themselves and of nodes, trimmed to what schedulers read (storage.k8s.io/v1)."""
+"""CSI nodes, drivers and storage capacities, trimmed to the fields that the scheduler reads (storage.k8s.io/v1)."""
 
 import msgspec
 
@@ -8,7 +8,7 @@ from koordlet.api.meta import LabelSelector, ObjectMeta
 
 
 class VolumeNodeResources(Struct):
-    """How many volumes of a driver a node can have; absent: as many as it likes."""
+    """Maximum number of a driver's volumes on a node; absent: unlimited."""
 
     count: int | None = None
 
@@ -51,7 +51,7 @@ class CSIDriver(Struct):
 
 
 class CSIStorageCapacity(Struct):
-    """storage.k8s.io/v1 CSIStorageCapacity: what is left for a class on the nodes of a topology."""
+    """storage.k8s.io/v1 CSIStorageCapacity: the free capacity of a storage class on the nodes of a topology segment."""
 
     kind: str = msgspec.field(default_factory=lambda: "CSIStorageCapacity")
     api_version: str = msgspec.field(default_factory=lambda: "storage.k8s.io/v1")

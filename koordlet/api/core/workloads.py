@@ -1,6 +1,6 @@
-"""Controllers of pods, disruption budgets and evictions, as far as the descheduler needs them.
+"""Workloads, disruption budgets and evictions, trimmed to the fields that are read here.
 
-All workload kinds share one trimmed spec: how many pods, which pods, and which template.
+All workload kinds share one trimmed spec: number of pods, pod selector, pod template.
 """
 
 import msgspec

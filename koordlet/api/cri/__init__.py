@@ -1,7 +1,7 @@
-"""The few messages of a container runtime's CRI that the runtime proxy looks into (spec 08 §11), generated from
-`api.proto` by `scripts/gen_proto.py` (as `koordlet.api.hooks`).
+"""The CRI messages that the runtime proxy decodes (spec 08 §11), generated from `api.proto` by `scripts/gen_proto.py`
+(see `koordlet.api.hooks`).
 
-`runtime.v1` and `runtime.v1alpha2` have the same wire form for all of them, so one set serves both.
+Their wire format is the same in `runtime.v1` and `runtime.v1alpha2`, so one set of messages serves both.
 """
 
 SERVICES = ("runtime.v1.RuntimeService", "runtime.v1alpha2.RuntimeService")

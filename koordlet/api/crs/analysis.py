@@ -1,7 +1,7 @@
-"""Recommendation (analysis.koordinator.sh/v1alpha1): resources that a workload should ask for.
+"""Recommendation (analysis.koordinator.sh/v1alpha1): recommended resource requests of a workload.
 
-Namespaced; the manager's recommender writes the status. `explain` and `checkpoint` are not in Koordinator, whose
-releases have no controller for the kind. Source: spec 01 §3.13, 04 §9.
+Namespaced; the manager's recommender writes the status. `explain` and `checkpoint` are not in Koordinator, which has no
+controller for this kind (spec 01 §3.13, 04 §9).
 """
 
 from typing import Annotated
@@ -25,9 +25,9 @@ class CrossVersionObjectReference(Struct):
 
 
 class RecommendationTarget(Struct):
-    """Whose pods are looked at."""
+    """The pods that are analysed."""
 
-    type: Annotated[str, doc("What names the pods.", enum=("workload", "podSelector"))]
+    type: Annotated[str, doc("How the pods are selected.", enum=("workload", "podSelector"))]
     workload: Annotated[CrossVersionObjectReference | None, doc("The workload.")] = None
     pod_selector: Annotated[LabelSelector | None, doc("Labels of the pods.")] = None
 
@@ -35,7 +35,7 @@ class RecommendationTarget(Struct):
 class RecommendationSpec(Struct):
     """`spec` of a Recommendation."""
 
-    target: Annotated[RecommendationTarget, doc("Whose pods are looked at.")]
+    target: Annotated[RecommendationTarget, doc("The pods that are analysed.")]
 
 
 class RecommendedContainerStatus(Struct):
@@ -54,36 +54,36 @@ class RecommendedPodStatus(Struct):
 
 
 class HistogramCheckpoint(Struct):
-    """One decaying histogram as it is kept (spec 04 §9.2)."""
+    """The stored form of a decaying histogram (spec 04 §9.2)."""
 
-    reference_timestamp: Annotated[Time | None, doc("When a sample would weigh 1; absent: the year 1.")] = None
+    reference_timestamp: Annotated[Time | None, doc("Time at which a sample has weight 1; absent: the year 1.")] = None
     bucket_weights: Annotated[
-        dict[str, int], doc("Number of a bucket -> its weight in ten-thousandths of the greatest.")
+        dict[str, int], doc("Bucket number -> weight in ten-thousandths of the largest weight.")
     ] = msgspec.field(default_factory=dict)
     total_weight: Annotated[float, doc("Weight of all samples.")] = 0.0
 
 
 class ContainerCheckpoint(Struct):
-    """What the recommender has learned of one container."""
+    """The recommender's usage model of one container."""
 
     container_name: Annotated[str, doc("Name of the container.")] = ""
-    samples: Annotated[int, doc("Samples taken since the first.", minimum=0)] = 0
-    first_sample_time: Annotated[Time | None, doc("When the first sample was measured.")] = None
-    last_sample_time: Annotated[Time | None, doc("When the latest sample was measured.")] = None
+    samples: Annotated[int, doc("Number of samples.", minimum=0)] = 0
+    first_sample_time: Annotated[Time | None, doc("Time of the first sample.")] = None
+    last_sample_time: Annotated[Time | None, doc("Time of the last sample.")] = None
     cpu: Annotated[HistogramCheckpoint | None, doc("CPU in cores.")] = None
     memory: Annotated[HistogramCheckpoint | None, doc("Memory in bytes.")] = None
-    oom_kills: Annotated[int, doc("Kills for lack of memory since the first sample.", minimum=0)] = 0
-    oom_memory: Annotated[Quantity | None, doc("Memory that would have saved the one killed last.")] = None
-    oom_time: Annotated[Time | None, doc("When a container was killed last for lack of memory.")] = None
+    oom_kills: Annotated[int, doc("Number of OOM kills since the first sample.", minimum=0)] = 0
+    oom_memory: Annotated[Quantity | None, doc("Memory that would have avoided the last OOM kill.")] = None
+    oom_time: Annotated[Time | None, doc("Time of the last OOM kill.")] = None
 
 
 class ContainerExplanation(Struct):
-    """How the recommendation for one container came about."""
+    """The explanation of the recommendation for one container."""
 
     container_name: Annotated[str, doc("Name of the container.")] = ""
-    samples: Annotated[int, doc("Samples taken since the first.", minimum=0)] = 0
+    samples: Annotated[int, doc("Number of samples.", minimum=0)] = 0
     confidence_percent: Annotated[
-        int, doc("History there is, in per cent of what is asked for.", minimum=0, maximum=100)
+        int, doc("Length of the history in percent of the required one.", minimum=0, maximum=100)
     ] = 0
     lower_bound: Annotated[ResourceList, doc("Requests below this are too small.")] = msgspec.field(
         default_factory=dict
@@ -98,21 +98,21 @@ class RecommendationStatus(Struct):
     """`status` of a Recommendation."""
 
     pod_status: Annotated[RecommendedPodStatus | None, doc("The recommendation.")] = None
-    update_time: Annotated[Time | None, doc("When it was last computed.")] = None
+    update_time: Annotated[Time | None, doc("Time of the last calculation.")] = None
     conditions: Annotated[
         list[Condition],
         doc("LowConfidence, NoObjectsMatched, FetchingHistory, ConfigDeprecated or ConfigUnsupported."),
     ] = msgspec.field(default_factory=list)
-    explain: Annotated[list[ContainerExplanation], doc("How it came about, by container.")] = msgspec.field(
+    explain: Annotated[list[ContainerExplanation], doc("Explanations by container.")] = msgspec.field(
         default_factory=list
     )
     checkpoint: Annotated[
-        list[ContainerCheckpoint], doc("What was learned, by container; a new leader goes on from it.")
+        list[ContainerCheckpoint], doc("Usage models by container, from which a new leader continues.")
     ] = msgspec.field(default_factory=list)
 
 
 class Recommendation(Struct):
-    """Resources that a workload should ask for."""
+    """Recommended resource requests of a workload."""
 
     kind: str = written(lambda: "Recommendation")
     api_version: str = written(lambda: "analysis.koordinator.sh/v1alpha1")

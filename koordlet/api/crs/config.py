@@ -1,7 +1,6 @@
-"""ClusterColocationProfile (config.koordinator.sh/v1alpha1): what admission writes onto pods.
+"""ClusterColocationProfile (config.koordinator.sh/v1alpha1): changes that admission applies to pods.
 
-Cluster scoped. Its two selectors match everything when *absent*, unlike all others of this system.
-Source: spec 01 §3.8.
+Cluster scoped. Its two selectors match everything when *absent*, unlike all other selectors (spec 01 §3.8).
 """
 
 from typing import Annotated, Any
@@ -37,7 +36,7 @@ class ClusterColocationProfileSpec(Struct):
     qos_class: Annotated[str, doc("QoS class to set.", enum=("LSE", "LSR", "LS", "BE", "SYSTEM"))] = ""
     priority_class_name: Annotated[str, doc("PriorityClass to set, with its value and preemption policy.")] = ""
     koordinator_priority: Annotated[Int32 | None, doc("Sub-priority label to set.")] = None
-    patch: Annotated[dict[str, Any] | None, doc("Strategic merge patch onto the pod.", preserve=True)] = None
+    patch: Annotated[dict[str, Any] | None, doc("Strategic merge patch of the pod.", preserve=True)] = None
 
 
 class ClusterColocationProfileStatus(Struct):
@@ -45,12 +44,12 @@ class ClusterColocationProfileStatus(Struct):
 
 
 class ClusterColocationProfile(Struct):
-    """What admission writes onto matching pods."""
+    """Changes that admission applies to matching pods."""
 
     kind: str = written(lambda: "ClusterColocationProfile")
     api_version: str = written(lambda: "config.koordinator.sh/v1alpha1")
     metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
-    spec: Annotated[ClusterColocationProfileSpec, doc("Which pods, and what to write.")] = msgspec.field(
+    spec: Annotated[ClusterColocationProfileSpec, doc("Selectors of pods, and the changes.")] = msgspec.field(
         default_factory=ClusterColocationProfileSpec
     )
     status: Annotated[ClusterColocationProfileStatus, doc("Empty.")] = msgspec.field(

@@ -1,8 +1,7 @@
 """Device (scheduling.koordinator.sh/v1alpha1): GPUs, NICs and other accelerators of one node.
 
-Cluster scoped, named like the node, no status subresource. koordlet writes it, manager and scheduler
-read it. `DeviceInfo` is shared with NodeMetric, where `resources` is usage and not capacity.
-Source: spec 01 §3.2, §3.6.
+Cluster scoped, named like the node, no status subresource. koordlet writes it, manager and scheduler read it.
+`DeviceInfo` is shared with NodeMetric, where `resources` is usage instead of capacity (spec 01 §3.2, §3.6).
 """
 
 from typing import Annotated
@@ -22,7 +21,7 @@ CONDITION_HEALTHY = "Healthy"
 
 
 class DeviceTopology(Struct):
-    """Where a device sits."""
+    """The location of a device."""
 
     socket_id: Annotated[Int32, doc("CPU socket; -1 when koordlet does not know it.")] = msgspec.field(name="socketID")
     node_id: Annotated[Int32, doc("NUMA node.")] = msgspec.field(name="nodeID")
@@ -45,7 +44,7 @@ class VirtualFunctionGroup(Struct):
 
 
 class DeviceInfo(Struct):
-    """One device: what it is, where it is, how much it has (Device) or uses (NodeMetric)."""
+    """One device: type, location, and capacity (in a Device) or usage (in a NodeMetric)."""
 
     type: Annotated[str, doc("Type of the device: gpu, rdma, fpga; an open set.")] = ""
     labels: Annotated[dict[str, str], doc("Properties, matched by device hints.")] = msgspec.field(default_factory=dict)
@@ -56,7 +55,7 @@ class DeviceInfo(Struct):
     resources: Annotated[ResourceList, doc("Capacity of the device, or its usage in a NodeMetric.")] = msgspec.field(
         default_factory=dict
     )
-    topology: Annotated[DeviceTopology | None, doc("Where the device sits.")] = None
+    topology: Annotated[DeviceTopology | None, doc("Location of the device.")] = None
     vf_groups: Annotated[list[VirtualFunctionGroup], doc("Virtual functions of the device.")] = msgspec.field(
         default_factory=list
     )
@@ -90,7 +89,7 @@ class DeviceSpec(Struct):
 
 
 class DeviceStatus(Struct):
-    """`status` of a Device; declared, written by nobody in this system."""
+    """`status` of a Device; not written."""
 
     allocations: Annotated[list[DeviceAllocation], doc("Devices that are allocated.")] = msgspec.field(
         default_factory=list

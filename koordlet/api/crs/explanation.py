@@ -1,7 +1,6 @@
-"""ScheduleExplanation (scheduling.koordinator.sh/v1alpha1): why a pod, job or gang can't be placed.
+"""ScheduleExplanation (scheduling.koordinator.sh/v1alpha1): why a pod, job or gang cannot be scheduled.
 
-Namespaced. Whoever wants to know makes one; koord-scheduler writes its status.
-Source: spec 01 §3.13.
+Namespaced. A user creates the object; koord-scheduler writes its status (spec 01 §3.13).
 """
 
 from typing import Annotated, Any
@@ -17,17 +16,17 @@ from koordlet.api.meta import ObjectMeta
 class ScheduleExplanationSpec(Struct):
     """`spec` of a ScheduleExplanation."""
 
-    question_object_key: Annotated[
-        str, doc("What the question is about: namespace/name, a job key or a gang group id.")
-    ] = ""
+    question_object_key: Annotated[str, doc("The object to explain: namespace/name, a job key or a gang group id.")] = (
+        ""
+    )
     question_object_template: Annotated[
         dict[str, Any] | None, doc("Template of an object that does not exist yet; not used.", preserve=True)
     ] = None
-    ttl: Annotated[Duration | None, doc("Time to keep the explanation; 0 is for ever.", default="24h")] = None
+    ttl: Annotated[Duration | None, doc("Time to keep the explanation; 0: unlimited.", default="24h")] = None
 
 
 class SchedulingResult(Struct):
-    """A pod and the node that it could go to."""
+    """A pod and a node that fits it."""
 
     namespace: Annotated[str, doc("Namespace of the pod.")] = ""
     name: Annotated[str, doc("Name of the pod.")] = ""
@@ -36,29 +35,29 @@ class SchedulingResult(Struct):
 
 
 class NodeFailedDetail(Struct):
-    """Nodes that one plugin refused for one reason."""
+    """Nodes that one plugin rejected for one reason."""
 
-    failed_plugin: Annotated[str, doc("Plugin that refused.")] = ""
-    reason: Annotated[str, doc("Why it refused.")] = ""
+    failed_plugin: Annotated[str, doc("Plugin that rejected the nodes.")] = ""
+    reason: Annotated[str, doc("Reason of the rejection.")] = ""
     preempt_might_help: Annotated[bool, doc("Whether preemption may help.")] = False
     failed_nodes: Annotated[list[str], doc("Nodes, ascending.")] = msgspec.field(default_factory=list)
 
 
 def sorted_details(details: list[NodeFailedDetail]) -> list[NodeFailedDetail]:
-    """By plugin, reason, then those that preemption might help first; nodes ascending (spec 01 §3.13)."""
+    """Sorted by plugin, reason, then those that preemption might help first; nodes ascending (spec 01 §3.13)."""
     by_name = [msgspec.structs.replace(detail, failed_nodes=sorted(detail.failed_nodes)) for detail in details]
     return sorted(by_name, key=lambda d: (d.failed_plugin, d.reason, not d.preempt_might_help))
 
 
 class Explanation(Struct):
-    """Whether it works, and if not, why."""
+    """Whether the object is schedulable, and if not, why."""
 
     schedulable: Annotated[bool, doc("Whether everything fits.")] = False
     failed_message: Annotated[str, doc("Summary of the failure.")] = ""
     feasible_scheduling_result: Annotated[list[SchedulingResult], doc("Pods that fit.")] = msgspec.field(
         default_factory=list
     )
-    node_failed_details: Annotated[list[NodeFailedDetail], doc("Refusals by plugin and reason.")] = msgspec.field(
+    node_failed_details: Annotated[list[NodeFailedDetail], doc("Rejections by plugin and reason.")] = msgspec.field(
         default_factory=list
     )
 
@@ -82,9 +81,9 @@ class NodePossibleVictim(Struct):
 
 
 class DetailedExplanation(Struct):
-    """The explanation for one part of the topology."""
+    """The explanation for one topology domain."""
 
-    topology_domain: Annotated[str, doc("Part of the topology that was tried.")] = ""
+    topology_domain: Annotated[str, doc("Topology domain that was tried.")] = ""
     schedulable: Annotated[bool, doc("Whether everything fits.")] = False
     schedulable_after_preemption: Annotated[bool, doc("Whether everything fits after preemption.")] = False
     failed_message: Annotated[str, doc("Summary of the failure.")] = ""
@@ -101,21 +100,21 @@ class ScheduleExplanationStatus(Struct):
     schedulable: Annotated[bool, doc("Whether everything fits.")] = False
     schedulable_after_preemption: Annotated[bool, doc("Whether everything fits after preemption.")] = False
     failed_message: Annotated[str, doc("Summary of the failure.")] = ""
-    last_update_time: Annotated[Time | None, doc("When this was written.")] = None
-    detailed_explanation: Annotated[list[DetailedExplanation], doc("By part of the topology.")] = msgspec.field(
+    last_update_time: Annotated[Time | None, doc("Time of the last update.")] = None
+    detailed_explanation: Annotated[list[DetailedExplanation], doc("By topology domain.")] = msgspec.field(
         default_factory=list
     )
 
 
 class ScheduleExplanation(Struct):
-    """Why something can't be placed."""
+    """Why a pod, job or gang cannot be scheduled."""
 
     kind: str = written(lambda: "ScheduleExplanation")
     api_version: str = written(lambda: "scheduling.koordinator.sh/v1alpha1")
     metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
-    spec: Annotated[ScheduleExplanationSpec, doc("The question.")] = msgspec.field(
+    spec: Annotated[ScheduleExplanationSpec, doc("The object to explain.")] = msgspec.field(
         default_factory=ScheduleExplanationSpec
     )
-    status: Annotated[ScheduleExplanationStatus, doc("The answer.")] = msgspec.field(
+    status: Annotated[ScheduleExplanationStatus, doc("The explanation.")] = msgspec.field(
         default_factory=ScheduleExplanationStatus
     )

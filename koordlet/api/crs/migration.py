@@ -1,7 +1,7 @@
-"""PodMigrationJob (scheduling.koordinator.sh/v1alpha1): move one pod, reserving its new place first.
+"""PodMigrationJob (scheduling.koordinator.sh/v1alpha1): moves one pod, optionally reserving resources for it first.
 
-Cluster scoped. The reservation template is kept as plain JSON: the controller creates a Reservation
-from it and must not lose fields that it does not know. Source: spec 01 §3.7.
+Cluster scoped. The reservation template is plain JSON, so that unknown fields are preserved in the Reservation that the
+controller creates from it (spec 01 §3.7).
 """
 
 from typing import Annotated, Any
@@ -22,12 +22,12 @@ class PreemptionOptions(Struct):
 
 
 class ReservationOptions(Struct):
-    """Which reservation to use, or how to make one."""
+    """The reservation to use, or the template to create one."""
 
     reservation_ref: Annotated[ObjectReference | None, doc("An existing reservation to use.")] = None
     template: Annotated[
         dict[str, Any] | None,
-        doc("Metadata and spec of the Reservation to create when none is given.", preserve=True),
+        doc("Metadata and spec of the Reservation to create if none is referenced.", preserve=True),
     ] = None
     preemption_options: Annotated[PreemptionOptions | None, doc("Presence allows preemption.")] = None
 
@@ -35,12 +35,12 @@ class ReservationOptions(Struct):
 class PodMigrationJobSpec(Struct):
     """`spec` of a PodMigrationJob."""
 
-    paused: Annotated[bool, doc("Whether the job waits.")] = False
-    ttl: Annotated[Duration | None, doc("Time to finish; absent or 0 is no timeout.")] = None
-    mode: Annotated[str, doc("ReservationFirst or EvictDirectly; empty takes the descheduler's default.")] = ""
+    paused: Annotated[bool, doc("Whether the job is paused.")] = False
+    ttl: Annotated[Duration | None, doc("Timeout of the job; absent or 0: none.")] = None
+    mode: Annotated[str, doc("ReservationFirst or EvictDirectly; empty: the descheduler's default.")] = ""
     pod_ref: Annotated[ObjectReference, doc("The pod to migrate.")]
-    reservation_options: Annotated[ReservationOptions | None, doc("The reservation of the new place.")] = None
-    delete_options: Annotated[DeleteOptions | None, doc("Options handed to the eviction.")] = None
+    reservation_options: Annotated[ReservationOptions | None, doc("The reservation for the new pod.")] = None
+    delete_options: Annotated[DeleteOptions | None, doc("Options of the eviction.")] = None
 
 
 class PodMigrationJobCondition(Struct):
@@ -78,7 +78,7 @@ class PodMigrationJobStatus(Struct):
 
     phase: Annotated[str, doc("Pending, Running, Succeeded, Failed or Aborted.")] = ""
     status: Annotated[str, doc("Type of the last condition, or Complete.")] = ""
-    reason: Annotated[str, doc("Why the job stands where it stands, in CamelCase.")] = ""
+    reason: Annotated[str, doc("Reason of the phase, in CamelCase.")] = ""
     message: Annotated[str, doc("What happened, for people.")] = ""
     conditions: Annotated[list[PodMigrationJobCondition], doc("Steps of the migration.")] = msgspec.field(
         default_factory=list
@@ -104,6 +104,6 @@ class PodMigrationJob(Struct):
     api_version: str = written(lambda: "scheduling.koordinator.sh/v1alpha1")
     metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
     spec: Annotated[PodMigrationJobSpec, doc("What to migrate and how.")]
-    status: Annotated[PodMigrationJobStatus, doc("Where the migration stands.")] = msgspec.field(
+    status: Annotated[PodMigrationJobStatus, doc("State of the migration.")] = msgspec.field(
         default_factory=PodMigrationJobStatus
     )

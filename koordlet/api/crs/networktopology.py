@@ -1,7 +1,6 @@
 """ClusterNetworkTopology (scheduling.koordinator.sh/v1alpha1): layers of the network, from node labels.
 
-Cluster scoped; only the object named `default` is used. The scheduler writes the status.
-Source: spec 01 §3.12.
+Cluster scoped; only the object named `default` is used. The scheduler writes the status (spec 01 §3.12).
 """
 
 from typing import Annotated
@@ -18,7 +17,7 @@ CLUSTER_LAYER = "ClusterTopologyLayer"
 
 
 class NetworkTopologyLayer(Struct):
-    """One layer and where nodes say what they belong to in it."""
+    """One layer, and the node labels that name a node's element in it."""
 
     label_key: Annotated[list[str], doc("Node labels that name the element; the first that is not empty wins.")] = (
         msgspec.field(default_factory=list)
@@ -41,7 +40,7 @@ class TopologyInfo(Struct):
 
 
 class NetworkTopologyDetail(Struct):
-    """An element of the tree, with its surroundings."""
+    """An element of the tree, with its parent and children."""
 
     topology_info: Annotated[TopologyInfo, doc("The element.")]
     parent_topology_info: Annotated[TopologyInfo | None, doc("The element above.")] = None
@@ -67,6 +66,6 @@ class ClusterNetworkTopology(Struct):
     api_version: str = written(lambda: "scheduling.koordinator.sh/v1alpha1")
     metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
     spec: Annotated[ClusterNetworkTopologySpec, doc("Layers of the network.")]
-    status: Annotated[ClusterNetworkTopologyStatus, doc("The tree that was found.")] = msgspec.field(
+    status: Annotated[ClusterNetworkTopologyStatus, doc("The tree computed from node labels.")] = msgspec.field(
         default_factory=ClusterNetworkTopologyStatus
     )

@@ -1,7 +1,6 @@
-"""NodeMetric (slo.koordinator.sh/v1alpha1): what one node uses, as koordlet measured it.
+"""NodeMetric (slo.koordinator.sh/v1alpha1): usage of one node, measured by koordlet.
 
-Cluster scoped, named like the node. `spec` belongs to the manager and `status` to koordlet.
-Source: spec 01 §3.3.
+Cluster scoped, named like the node. The manager writes `spec`, koordlet writes `status` (spec 01 §3.3).
 """
 
 from typing import Annotated, Any
@@ -26,8 +25,8 @@ AGGREGATIONS = (AVG, P50, P90, P95, P99)
 
 
 CONTAINERS_KEY = "containers"
-"""Key in `status.podsMetric[].extensions`, ours: container name -> `{cpu, memory}` as in `podUsage`, of pods in which
-more than one container runs. `containers_of` reads it."""
+"""Key in `status.podsMetric[].extensions`, an addition to Koordinator: container name -> `{cpu, memory}` in the format
+of `podUsage`, for pods with more than one container. `containers_of` reads it."""
 
 
 class ResourceMap(Struct):
@@ -48,12 +47,12 @@ class NodeAggregatePolicy(Struct):
 
 
 class CollectPolicy(Struct):
-    """How koordlet measures and reports."""
+    """How koordlet aggregates and reports usage."""
 
     aggregate_duration_seconds: Annotated[
-        int | None, doc("Window of the average usage in seconds; koordlet takes 60 at least.")
+        int | None, doc("Window of the average usage in seconds; koordlet uses at least 60.")
     ] = None
-    report_interval_seconds: Annotated[int | None, doc("Seconds between reports; koordlet takes 30 at least.")] = None
+    report_interval_seconds: Annotated[int | None, doc("Seconds between reports; koordlet uses at least 30.")] = None
     node_aggregate_policy: Annotated[NodeAggregatePolicy | None, doc("Windows of aggregated usage.")] = None
     node_memory_collect_policy: Annotated[
         str,
@@ -65,20 +64,20 @@ class CollectPolicy(Struct):
 
 
 class PredictPolicy(Struct):
-    """How koordlet predicts; not in Koordinator, whose proposal names these fields (spec 02 §11.4)."""
+    """How koordlet predicts; not in Koordinator, whose proposal defines these fields (spec 02 §11.4)."""
 
     resource_diff_threshold_percent: Annotated[
-        int | None, doc("Report early once a predicted amount moved by more than this; default 5.", minimum=0)
+        int | None, doc("Report early when a predicted amount changes by more than this; default 5.", minimum=0)
     ] = None
     cold_start_period_seconds: Annotated[
-        int | None, doc("Pods younger than this count with their requests; default: koordlet's flag.", minimum=0)
+        int | None, doc("Younger pods are predicted to use their requests; default: koordlet's flag.", minimum=0)
     ] = None
 
 
 class NodeMetricSpec(Struct):
     """`spec` of a NodeMetric."""
 
-    metric_collect_policy: Annotated[CollectPolicy | None, doc("How koordlet measures and reports.")] = None
+    metric_collect_policy: Annotated[CollectPolicy | None, doc("How koordlet aggregates and reports usage.")] = None
     predict_policy: Annotated[PredictPolicy | None, doc("How koordlet predicts.")] = None
 
 
@@ -87,7 +86,7 @@ class AggregatedUsage(Struct):
 
     usage: Annotated[
         dict[str, ResourceMap],
-        doc("avg, p50, p90, p95, p99; empty where samples cover less than half of the window."),
+        doc("avg, p50, p90, p95, p99; empty if the samples cover less than half of the window."),
     ] = msgspec.field(default_factory=dict)
     duration: Annotated[Duration, doc("The window.")] = written(Duration.of)
 
@@ -96,7 +95,7 @@ class NUMAUsage(Struct):
     """Usage of one NUMA node."""
 
     numa_node_id: Annotated[Int32, doc("Number of the NUMA node.")] = msgspec.field(name="numaNodeID")
-    node_usage: Annotated[ResourceMap, doc("All usage.")] = written(ResourceMap)
+    node_usage: Annotated[ResourceMap, doc("Total usage.")] = written(ResourceMap)
     system_usage: Annotated[ResourceMap, doc("Usage of neither pods nor host applications.")] = written(ResourceMap)
 
 
@@ -130,19 +129,21 @@ class PodMetricInfo(Struct):
 
 
 def containers_of(pod: PodMetricInfo) -> dict[str, tuple[float, float]]:
-    """Container name -> cores and bytes; without those whose amounts are missing, no quantities or negative, since
-    anybody may write into extensions."""
-    told = (pod.extensions or {}).get(CONTAINERS_KEY)
-    found: dict[str, tuple[float, float]] = {}
-    for name, given in told.items() if isinstance(told, dict) else ():
-        amounts = (given.get("cpu"), given.get("memory")) if isinstance(given, dict) else ()
+    """Container name -> (cores, bytes).
+
+    Containers with missing, malformed or negative amounts are left out: any client can write extensions.
+    """
+    containers = (pod.extensions or {}).get(CONTAINERS_KEY)
+    usage: dict[str, tuple[float, float]] = {}
+    for name, value in containers.items() if isinstance(containers, dict) else ():
+        amounts = (value.get("cpu"), value.get("memory")) if isinstance(value, dict) else ()
         try:
             cores, memory = (float(Quantity(text)) for text in amounts if isinstance(text, str))
-        except ValueError:  # of Quantity, or fewer than two
+        except ValueError:  # a malformed quantity, or fewer than two values
             continue
         if cores >= 0 and memory >= 0:
-            found[name] = (cores, memory)
-    return found
+            usage[name] = (cores, memory)
+    return usage
 
 
 class HostApplicationMetricInfo(Struct):
@@ -163,7 +164,7 @@ class ReclaimableMetric(Struct):
 class NodeMetricStatus(Struct):
     """`status` of a NodeMetric."""
 
-    update_time: Annotated[Time | None, doc("When the report was made; a stale one counts for nothing.")] = None
+    update_time: Annotated[Time | None, doc("Time of the report; a stale report is ignored.")] = None
     node_metric: Annotated[NodeMetricInfo | None, doc("Usage of the node.")] = None
     pods_metric: Annotated[list[PodMetricInfo], doc("By pod, sorted by namespace and name.")] = msgspec.field(
         default_factory=list
@@ -183,14 +184,14 @@ class NodeMetricStatus(Struct):
 
 
 class NodeMetric(Struct):
-    """What a node uses; the object is named like the node."""
+    """Usage of a node; the object is named like the node."""
 
     kind: str = written(lambda: "NodeMetric")
     api_version: str = written(lambda: "slo.koordinator.sh/v1alpha1")
     metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
-    spec: Annotated[NodeMetricSpec, doc("How to measure; set by the manager.")] = msgspec.field(
+    spec: Annotated[NodeMetricSpec, doc("How to aggregate and report; set by the manager.")] = msgspec.field(
         default_factory=NodeMetricSpec
     )
-    status: Annotated[NodeMetricStatus, doc("What was measured; set by koordlet.")] = msgspec.field(
+    status: Annotated[NodeMetricStatus, doc("The measured usage; set by koordlet.")] = msgspec.field(
         default_factory=NodeMetricStatus
     )

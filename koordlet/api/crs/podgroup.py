@@ -1,7 +1,6 @@
-"""PodGroup (scheduling.sigs.k8s.io/v1alpha1): pods that are placed together or not at all.
+"""PodGroup (scheduling.sigs.k8s.io/v1alpha1): pods that are scheduled together or not at all.
 
-Namespaced, no status subresource. Pods join by label; the finer gang parameters are annotations.
-Source: spec 01 §3.10, §5.6.
+Namespaced, no status subresource. Pods join by label; further gang parameters are annotations (spec 01 §3.10, §5.6).
 """
 
 from typing import Annotated
@@ -19,9 +18,7 @@ class PodGroupSpec(Struct):
     """`spec` of a PodGroup."""
 
     min_member: Annotated[Int32, doc("Pods that must be placed together.")] = 0
-    min_resources: Annotated[ResourceList, doc("Resources that the group needs at least.")] = msgspec.field(
-        default_factory=dict
-    )
+    min_resources: Annotated[ResourceList, doc("Minimum resources of the group.")] = msgspec.field(default_factory=dict)
     schedule_timeout_seconds: Annotated[Int32 | None, doc("How long placed members wait for the others.")] = None
 
 
@@ -45,5 +42,5 @@ class PodGroup(Struct):
     kind: str = written(lambda: "PodGroup")
     api_version: str = written(lambda: "scheduling.sigs.k8s.io/v1alpha1")
     metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
-    spec: Annotated[PodGroupSpec, doc("What the group needs.")] = msgspec.field(default_factory=PodGroupSpec)
-    status: Annotated[PodGroupStatus, doc("Where the group stands.")] = msgspec.field(default_factory=PodGroupStatus)
+    spec: Annotated[PodGroupSpec, doc("Requirements of the group.")] = msgspec.field(default_factory=PodGroupSpec)
+    status: Annotated[PodGroupStatus, doc("State of the group.")] = msgspec.field(default_factory=PodGroupStatus)

@@ -1,7 +1,7 @@
 """ElasticQuota (scheduling.sigs.k8s.io/v1alpha1) and ElasticQuotaProfile (quota.koordinator.sh/v1alpha1).
 
-Both namespaced, both without status subresource. Everything else about a quota lives in labels and
-annotations. Source: spec 01 §3.9, §5.7.
+Both are namespaced and have no status subresource. The other properties of a quota are labels and annotations (spec 01
+§3.9, §5.7).
 """
 
 from typing import Annotated
@@ -28,7 +28,7 @@ class ElasticQuotaStatus(Struct):
 
 
 class ElasticQuota(Struct):
-    """Resources that a tenant is guaranteed and may borrow."""
+    """Guaranteed and maximum resources of a tenant."""
 
     kind: str = written(lambda: "ElasticQuota")
     api_version: str = written(lambda: "scheduling.sigs.k8s.io/v1alpha1")
@@ -36,13 +36,13 @@ class ElasticQuota(Struct):
     spec: Annotated[ElasticQuotaSpec, doc("Guarantee and upper bound.")] = msgspec.field(
         default_factory=ElasticQuotaSpec
     )
-    status: Annotated[ElasticQuotaStatus, doc("Use.")] = msgspec.field(default_factory=ElasticQuotaStatus)
+    status: Annotated[ElasticQuotaStatus, doc("Usage.")] = msgspec.field(default_factory=ElasticQuotaStatus)
 
 
 class ElasticQuotaProfileSpec(Struct):
     """`spec` of an ElasticQuotaProfile."""
 
-    quota_name: Annotated[str, doc("ElasticQuota of the same namespace to keep in step.")]
+    quota_name: Annotated[str, doc("ElasticQuota of the same namespace that is kept up to date.")]
     quota_labels: Annotated[dict[str, str], doc("Labels copied onto the quota.")] = msgspec.field(default_factory=dict)
     resource_ratio: Annotated[str | None, doc("Factor on the totals, above 0 and up to 1; anything else is 1.")] = None
     node_selector: Annotated[LabelSelector, doc("Nodes whose allocatable resources are summed.")]
@@ -58,7 +58,7 @@ class ElasticQuotaProfile(Struct):
     kind: str = written(lambda: "ElasticQuotaProfile")
     api_version: str = written(lambda: "quota.koordinator.sh/v1alpha1")
     metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
-    spec: Annotated[ElasticQuotaProfileSpec, doc("Which nodes, and which quota.")]
+    spec: Annotated[ElasticQuotaProfileSpec, doc("Selected nodes, and the quota.")]
     status: Annotated[ElasticQuotaProfileStatus, doc("Empty.")] = msgspec.field(
         default_factory=ElasticQuotaProfileStatus
     )

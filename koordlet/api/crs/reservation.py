@@ -1,7 +1,7 @@
-"""Reservation (scheduling.koordinator.sh/v1alpha1): room kept for pods that are to come.
+"""Reservation (scheduling.koordinator.sh/v1alpha1): resources reserved for future pods.
 
-Cluster scoped. `spec.template` is decoded as a (trimmed) pod template because the scheduler places it
-like a pod; its schema keeps unknown fields. Source: spec 01 §3.5.
+Cluster scoped. `spec.template` is decoded as a (trimmed) pod template because the scheduler places it like a pod; its
+schema preserves unknown fields (spec 01 §3.5).
 """
 
 from typing import Annotated
@@ -28,7 +28,7 @@ RESTRICTED = "Restricted"
 
 
 class ReservationControllerReference(Struct):
-    """An owner reference to look for on pods; empty members match anything."""
+    """An owner reference that pods must have; empty members match anything."""
 
     api_version: Annotated[str, doc("API version of the controller.")]
     kind: Annotated[str, doc("Kind of the controller.")]
@@ -40,7 +40,7 @@ class ReservationControllerReference(Struct):
 
 
 class ReservationOwner(Struct):
-    """Who may consume a reservation; members are ANDed."""
+    """Pods that may consume a reservation; members are ANDed."""
 
     object: Annotated[ObjectReference | None, doc("The pod itself; empty members match anything.")] = None
     controller: Annotated[ReservationControllerReference | None, doc("A controller of the pod.")] = None
@@ -48,10 +48,10 @@ class ReservationOwner(Struct):
 
 
 class PreAllocationPolicy(Struct):
-    """How to wait for room that other pods still hold."""
+    """How to wait for resources that other pods still use."""
 
-    mode: Annotated[str, doc("Where candidates are looked for.", enum=("Default", "Cluster"), default="Default")] = ""
-    enable_multiple: Annotated[bool, doc("Whether several pods may be waited for.", default=False)] = False
+    mode: Annotated[str, doc("Where candidates are searched.", enum=("Default", "Cluster"), default="Default")] = ""
+    enable_multiple: Annotated[bool, doc("Whether several pods may be pre-allocated.", default=False)] = False
 
 
 class ReservationTaint(Struct):
@@ -72,14 +72,14 @@ class ReservationSpec(Struct):
     ]
     owners: Annotated[
         list[Annotated[ReservationOwner, doc("Members are ANDed.", min_properties=1)]],
-        doc("Who may consume the reservation; entries are ORed.", min_items=1),
+        doc("Pods that may consume the reservation; entries are ORed.", min_items=1),
     ]
     ttl: Annotated[
         Duration | None,
-        doc("Time to live from creation; 0 disables expiry completely.", default="24h"),
+        doc("Time to live from creation; 0 disables expiry.", default="24h"),
     ] = None
     expires: Annotated[Time | None, doc("When the reservation expires.")] = None
-    pre_allocation: Annotated[bool, doc("Reserve without checking free resources, then wait for room.")] = False
+    pre_allocation: Annotated[bool, doc("Reserve without checking free resources, then wait for them.")] = False
     pre_allocation_policy: Annotated[PreAllocationPolicy | None, doc("How to pre-allocate.")] = None
     allocate_once: Annotated[
         bool | None, doc("Whether only the first owner may consume it; absent means true.", default=True)
@@ -92,7 +92,7 @@ class ReservationSpec(Struct):
             enum=("Aligned", "Restricted"),
         ),
     ] = ""
-    unschedulable: Annotated[bool, doc("Whether new owners are kept away.")] = False
+    unschedulable: Annotated[bool, doc("Whether new owners are rejected.")] = False
     taints: Annotated[list[ReservationTaint], doc("Taints that owners must tolerate.")] = msgspec.field(
         default_factory=list
     )
@@ -117,18 +117,18 @@ class ReservationStatus(Struct):
         default_factory=list
     )
     current_owners: Annotated[list[ObjectReference], doc("Pods that consume it.")] = msgspec.field(default_factory=list)
-    node_name: Annotated[str, doc("Node where room is kept.")] = ""
-    allocatable: Annotated[ResourceList, doc("Resources kept.")] = msgspec.field(default_factory=dict)
+    node_name: Annotated[str, doc("Node of the reservation.")] = ""
+    allocatable: Annotated[ResourceList, doc("Reserved resources.")] = msgspec.field(default_factory=dict)
     allocated: Annotated[ResourceList, doc("Resources consumed by owners.")] = msgspec.field(default_factory=dict)
 
 
 class Reservation(Struct):
-    """Room on a node, kept for pods that are to come."""
+    """Resources of a node, reserved for future pods."""
 
     kind: str = written(lambda: "Reservation")
     api_version: str = written(lambda: "scheduling.koordinator.sh/v1alpha1")
     metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
-    spec: Annotated[ReservationSpec, doc("What to reserve, for whom, how long.")]
-    status: Annotated[ReservationStatus, doc("Where the reservation stands.")] = msgspec.field(
+    spec: Annotated[ReservationSpec, doc("Resources to reserve, their owners, the time to live.")]
+    status: Annotated[ReservationStatus, doc("State of the reservation.")] = msgspec.field(
         default_factory=ReservationStatus
     )

@@ -1,4 +1,4 @@
-"""The kinds of scheduling.koordinator.sh and scheduling.sigs.k8s.io in one place to import from."""
+"""Re-exports the kinds of scheduling.koordinator.sh and scheduling.sigs.k8s.io."""
 
 from koordlet.api.crs.device import (
     Device,

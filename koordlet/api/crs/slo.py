@@ -1,7 +1,7 @@
 """The kinds of slo.koordinator.sh: NodeMetric (re-exported) and NodeSLO.
 
-NodeSLO is cluster scoped, named like the node, written by the manager and read by koordlet; its
-strategies are those of `koordlet.api.sloconfig`. Source: spec 01 §3.4.
+NodeSLO is cluster scoped, named like the node, written by the manager and read by koordlet; its strategies are those of
+`koordlet.api.sloconfig` (spec 01 §3.4).
 """
 
 from collections.abc import Mapping
@@ -70,9 +70,9 @@ class NodeSLOSpec(Struct):
     extensions: Annotated[
         dict[str, Any] | None, doc('Settings of plug-ins: {"Object": {key: value}}.', preserve=True)
     ] = None
-    host_applications: Annotated[list[HostApplicationSpec], doc("Applications outside Kubernetes to look after.")] = (
-        msgspec.field(default_factory=list)
-    )
+    host_applications: Annotated[
+        list[HostApplicationSpec], doc("Applications outside Kubernetes that koordlet manages.")
+    ] = msgspec.field(default_factory=list)
 
 
 class NodeSLOStatus(Struct):
@@ -92,7 +92,7 @@ class NodeSLO(Struct):
 
 
 def extension_values(extensions: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Values of plug-ins by their key, from `{"Object": {...}}` or from the plain form (spec 01 §9 A1)."""
+    """Key -> value of plug-ins, from `{"Object": {...}}` or from the plain form (spec 01 §9 A1)."""
     if not extensions:
         return {}
     inner = extensions.get("Object")

@@ -1,8 +1,8 @@
 """NodeResourceTopology (topology.node.k8s.io): NUMA zones of one node.
 
-Cluster scoped, named like the node, no `spec`. Both versions are served and relabelled without
-conversion; all our components use v1alpha1. `topology_policies` may be missing on input, since an
-object written as v1alpha2 may lack it, and is always written. Source: spec 01 §3.11.
+Cluster scoped, named like the node, no `spec`. Both versions are served without conversion; all components use
+v1alpha1. `topology_policies` may be missing on input, because an object written as v1alpha2 may lack it; it is always
+written (spec 01 §3.11).
 """
 
 from typing import Annotated
@@ -19,7 +19,7 @@ class CostInfo(Struct):
     """The cost of reaching another zone."""
 
     name: Annotated[str, doc("The other zone.")]
-    value: Annotated[int, doc("Cost; smaller is nearer.")]
+    value: Annotated[int, doc("Cost; smaller is closer.")]
 
 
 class AttributeInfo(Struct):
@@ -34,8 +34,8 @@ class ResourceInfo(Struct):
 
     name: Annotated[str, doc("Name of the resource.")]
     capacity: Annotated[Quantity, doc("Total amount.")]
-    allocatable: Annotated[Quantity, doc("Amount that pods can have.")]
-    available: Annotated[Quantity, doc("Amount that pods can still have.")]
+    allocatable: Annotated[Quantity, doc("Amount that pods can use.")]
+    available: Annotated[Quantity, doc("Amount that pods can still use.")]
 
 
 class Zone(Struct):

@@ -1,1 +1,1 @@
-"""JSON, schemas and CRDs from struct types; quantities, times, merges."""
+"""JSON encoding, schemas and CRDs of struct types; quantities, times, merging. Pure, except for `crdgen`."""

@@ -1,12 +1,12 @@
-"""The base of every wire struct.
+"""Base classes of all wire structs.
 
-Encoding drops a field that holds its Go zero value, and msgspec's `omit_defaults` does exactly that as
-long as **defaults are zero values**: `None`, `0`, `False`, `""`, `[]`, `{}`. A default that is not zero
-belongs into a table or a constructor function, never onto a field. What must be written even when zero
-gets a default *factory* (`koordlet.api.encoding.fields.written`), and a nested object that is not optional gets
-its class as the factory, so that it is written as `{}` (spec 01 §2).
+Encoding omits a field that holds its Go zero value. msgspec's `omit_defaults` does that if **defaults are zero
+values**: `None`, `0`, `False`, `""`, `[]`, `{}`. A default that is not zero belongs into a table or a constructor
+function, not on a field. A field that must be written even if it is zero gets a default *factory*
+(`koordlet.api.encoding.fields.written`), and a nested object that is not optional gets its class as the factory, so
+that it is written as `{}` (spec 01 §2).
 
-Wire names are the camelCase of the attribute; names with runs of capitals say so with `name=`.
+The wire name is the camelCase form of the attribute; a name with consecutive capitals is set with `name=`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import msgspec
 
 
 class _KeywordOnly(msgspec.StructMeta):
-    """msgspec does not inherit `kw_only`; wire structs have too many fields for positions."""
+    """Sets `kw_only`, which msgspec does not inherit; wire structs have too many fields for positional arguments."""
 
     def __new__(mcls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **config: Any) -> type:
         config.setdefault("kw_only", True)
@@ -26,7 +26,7 @@ class _KeywordOnly(msgspec.StructMeta):
 
 @dataclass_transform(kw_only_default=True, field_specifiers=(msgspec.field,))
 class Struct(msgspec.Struct, metaclass=_KeywordOnly, omit_defaults=True, rename="camel", forbid_unknown_fields=False):
-    """A JSON object of the wire. Mutable: a caller may build it step by step."""
+    """A mutable JSON object."""
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(msgspec.field,))
@@ -38,4 +38,4 @@ class Frozen(
     rename="camel",
     forbid_unknown_fields=False,
 ):
-    """A JSON object that readers share and that therefore never changes (strategies, annotations)."""
+    """An immutable JSON object, shared by its readers (strategies, annotations)."""

@@ -1,11 +1,10 @@
 """CustomResourceDefinitions of the thirteen kinds, generated from their structs.
 
     python -m koordlet.api.encoding.crdgen --out deploy/crds           write the manifests
-    python -m koordlet.api.encoding.crdgen --out deploy/crds --check   exit 1 if they are not what the structs say
+    python -m koordlet.api.encoding.crdgen --out deploy/crds --check   exit 1 if they differ from the structs
 
-The schema comes from `koordlet.api.encoding.schemas`, names and scope from `koordlet.api.registry`; printer
-columns and group approvals are the tables below. `documents()` gives the same as objects.
-Source: spec 01 §3.1.
+The schema comes from `koordlet.api.encoding.schemas`, names and scope from `koordlet.api.registry`; printer columns and
+group approvals are the tables below. `documents()` returns the manifests as objects (spec 01 §3.1).
 """
 
 import argparse
@@ -16,7 +15,7 @@ from typing import Any
 import yaml
 
 from koordlet.api.encoding.schemas import root_schema
-from koordlet.api.registry import CUSTOM, Resource
+from koordlet.api.registry import CUSTOM, ApiResource
 
 Column = tuple[str, str, str]
 _AGE: Column = ("Age", "date", ".metadata.creationTimestamp")
@@ -48,9 +47,9 @@ PRINTER_COLUMNS: dict[str, tuple[Column, ...]] = {
         ("LastUpdateTime", "date", ".status.updateTime"),
     ),
 }
-"""(name, type, JSONPath) by kind; kinds without a row show NAME and AGE."""
+"""Kind -> (name, type, JSONPath); other kinds show NAME and AGE."""
 
-# Kubernetes refuses *.k8s.io groups without a word about who approved them.
+# Kubernetes refuses CRDs of *.k8s.io groups without an approval annotation.
 APPROVALS: dict[str, str] = {
     "scheduling.sigs.k8s.io": "https://github.com/kubernetes-sigs/scheduler-plugins/pull/52",
     "topology.node.k8s.io": "https://github.com/kubernetes/enhancements/pull/1870",
@@ -72,7 +71,7 @@ class _Dumper(yaml.SafeDumper):
 
 def documents() -> dict[str, dict[str, Any]]:
     """File name -> CustomResourceDefinition, in the order of the registry."""
-    versions: dict[tuple[str, str], list[Resource]] = {}
+    versions: dict[tuple[str, str], list[ApiResource]] = {}
     for resource in CUSTOM:
         versions.setdefault((resource.group, resource.plural), []).append(resource)
     return {f"{group}_{plural}.yaml": _definition(rows) for (group, plural), rows in versions.items()}
@@ -90,25 +89,25 @@ def render() -> dict[str, str]:
 
 
 def differences(folder: Path) -> list[str]:
-    """Names of files in `folder` that are missing, stale or not ours."""
-    wanted = render()
+    """Names of files in `folder` that are missing, stale or not generated."""
+    expected = render()
     present = {path.name for path in folder.glob("*.yaml")}
-    stale = {name for name in present & set(wanted) if (folder / name).read_text(encoding="utf-8") != wanted[name]}
-    return sorted(stale | (present ^ set(wanted)))
+    stale = {name for name in present & set(expected) if (folder / name).read_text(encoding="utf-8") != expected[name]}
+    return sorted(stale | (present ^ set(expected)))
 
 
 def write(folder: Path) -> None:
-    """Write every file and remove manifests of kinds that are gone."""
+    """Write every file and remove the manifests of kinds that no longer exist."""
     folder.mkdir(parents=True, exist_ok=True)
-    wanted = render()
+    files = render()
     for path in folder.glob("*.yaml"):
-        if path.name not in wanted:
+        if path.name not in files:
             path.unlink()
-    for name, text in wanted.items():
+    for name, text in files.items():
         (folder / name).write_text(text, encoding="utf-8")
 
 
-def _definition(rows: list[Resource]) -> dict[str, Any]:
+def _definition(rows: list[ApiResource]) -> dict[str, Any]:
     first = rows[0]
     metadata: dict[str, Any] = {"name": f"{first.plural}.{first.group}"}
     if first.group in APPROVALS:
@@ -129,13 +128,13 @@ def _definition(rows: list[Resource]) -> dict[str, Any]:
             "group": first.group,
             "names": names,
             "scope": "Namespaced" if first.namespaced else "Cluster",
-            # The newest version is the one in etcd.
+            # The newest version is the storage version.
             "versions": [_version(row, storage=row is rows[-1]) for row in rows],
         },
     }
 
 
-def _version(resource: Resource, *, storage: bool) -> dict[str, Any]:
+def _version(resource: ApiResource, *, storage: bool) -> dict[str, Any]:
     version: dict[str, Any] = {"name": resource.version, "served": True, "storage": storage}
     columns = PRINTER_COLUMNS.get(resource.kind)
     if columns:

@@ -1,13 +1,12 @@
-"""How a struct field says what its CRD schema says, without changing how it decodes.
+"""Schema notes on struct fields, which are copied into the CRD schema and do not affect decoding.
 
-A custom resource is checked by the API server against its schema; a reader that checks again, with
-the rules of its own release, would throw away whole objects the day a newer release adds an enum
-value. So enums, bounds and server-side defaults are *notes* on a field: `koordlet.api.encoding.crdgen` copies
-them into the schema, and decoding ignores them. Only types and required fields are enforced on
-decode.
+The API server validates a custom resource against its schema. A reader that validated again, with the rules of its own
+release, would reject whole objects when a newer release adds an enum value. Therefore enums, bounds and server-side
+defaults are *notes* on a field: `koordlet.api.encoding.crdgen` copies them into the schema, and decoding ignores them.
+Decoding enforces only types and required fields.
 
-`doc(...)` makes such a note, `written(...)` makes a field that is encoded even when it holds its
-zero (the starred fields of spec 01 §2). Used by every module of custom resources here.
+`doc(...)` creates such a note. `written(...)` creates a field that is encoded even if it holds its zero value (the
+starred fields of spec 01 §2).
 """
 
 from collections.abc import Callable
@@ -42,9 +41,9 @@ def doc(
 ) -> Meta:
     """A description and schema notes for one field.
 
-    `default` is the value the API server fills in, `preserve` keeps unknown members, `atomic` marks an
-    object that server-side apply owns as a whole, `required` asks for a field in the schema that our
-    structs can do without (they have a zero for it and always write it).
+    `default` is the default that the API server sets, `preserve` keeps unknown members, `atomic` marks an object that
+    server-side apply owns as a whole. `required` makes a field required in the schema although it is optional when a
+    struct is decoded (it has a zero value and is always written).
     """
     notes: dict[str, Any] = {
         "enum": list(enum) if enum else None,
@@ -67,10 +66,10 @@ def doc(
 
 
 def written(factory: Callable[[], T], *, name: str | None = None) -> T:
-    """A field that may be missing on input and is always written, even when it is zero."""
-    # msgspec drops what a factory made only if the factory is `list`, `dict` or `set` itself.
+    """A field that may be missing on input and is always written, even if it is zero."""
+    # msgspec omits a default created by a factory only if the factory is `list`, `dict` or `set` itself.
     return msgspec.field(default_factory=lambda: factory(), name=name)
 
 
 Int32 = Annotated[int, Meta(extra_json_schema={"format": "int32"})]
-"""An integer whose schema says int32 (plain `int` says int64)."""
+"""An integer with format int32 in the schema (plain `int` has int64)."""

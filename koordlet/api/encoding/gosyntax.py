@@ -1,4 +1,4 @@
-"""Scalars in texts, as Go's strconv reads them: labels, annotations and flags hold them (spec 01 §2)."""
+"""Parses scalars in the syntax of Go's strconv, as used in labels, annotations and flags (spec 01 §2)."""
 
 from __future__ import annotations
 

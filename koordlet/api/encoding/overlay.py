@@ -1,9 +1,9 @@
-"""Lay one struct over another: the single merge primitive of the SLO configuration (spec 01 §6.3).
+"""Merges one struct into another: the only merge operation of the SLO configuration (spec 01 §6.3).
 
-What a patch leaves out by the omission rules of the wire keeps the base's value; nullable fields that
-are set to 0 or false are not left out. Objects are merged field by field, maps by key with the whole
-value replaced, lists replaced unless the patch's is empty. Lists of objects are replaced too (the
-reference merges them by index: spec 01 §9 A9). Neither argument changes; the result shares what did not.
+A field that the patch omits on the wire keeps the base's value; a nullable field set to 0 or false is not omitted.
+Objects are merged per field. Maps are merged per key; the value of a key is replaced as a whole. Lists are replaced
+unless the patch's list is empty, also lists of objects (Koordinator merges these by index: spec 01 §9 A9). Neither
+argument is modified; the result shares unchanged parts with them.
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 
 def overlay(base: S, patch: msgspec.Struct | None) -> S:
-    """`base` with everything that `patch` says.
+    """`base` with the values of `patch`; None: no values.
 
-    `patch` is of base's type, or of a subclass that adds fields of its own (a node entry of the ConfigMap):
-    only base's fields count. None says nothing.
+    `patch` has base's type or a subclass with additional fields (a node entry of the ConfigMap), which are ignored.
     """
     if patch is None:
         return base

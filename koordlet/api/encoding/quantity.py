@@ -1,10 +1,10 @@
-"""Kubernetes resource quantities: exact amounts with a printing family.
+"""Kubernetes resource quantities: exact amounts with a print format.
 
-An amount is an integer number of nano-units, the smallest part Kubernetes keeps; smaller parts are
-rounded away from zero when a text is read. Sums, differences and integer products are therefore exact
-and never overflow. The family (`DECIMAL_SI`, `BINARY_SI`, `DECIMAL_EXPONENT`) only decides how the amount
-is printed; two quantities are equal when their amounts are. Parsed texts are remembered, because the
-same few hundred appear on every pod (spec 01 §2; apimachinery `resource.Quantity`).
+An amount is an integer number of nano-units, the smallest unit of Kubernetes; smaller fractions are rounded away from
+zero when a text is parsed. Sums, differences and integer products are therefore exact and never overflow. The format
+(`DECIMAL_SI`, `BINARY_SI`, `DECIMAL_EXPONENT`) only determines how the amount is printed; two quantities with equal
+amounts are equal. Parsed texts are cached, because the same few hundred texts occur in all pods (spec 01 §2;
+apimachinery `resource.Quantity`).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _NANO = 10**9
 _MICRO = 10**6
 _KIBI_NANO = 1024 * _NANO
 _MAX_BINARY = (2**63 - 1) * _NANO
-"""Texts of the binary family are capped here, as in Kubernetes."""
+"""Limit of texts with binary suffix, as in Kubernetes."""
 _MAX_EXPONENT = 1000
-"""Beyond this a text is refused: no resource needs it and 10**n would eat the machine."""
+"""A text with a larger exponent is refused: no resource needs it, and 10**n would use too much memory and time."""
 _MAX_DIGITS = 1000
 
 _TEXT = re.compile(
@@ -33,27 +33,25 @@ _TEXT = re.compile(
     r"(?:(?P<suffix>[KMGTPE]i|[numkMGTPE])|[eE](?P<exponent>[+-]?[0-9]+))?",
     re.ASCII,
 )
-_DECIMAL: dict[str, int] = {
-    "n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18,
-}  # fmt: skip
+_DECIMAL: dict[str, int] = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _BINARY: dict[str, int] = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 _DECIMAL_SUFFIXES = tuple(_DECIMAL)
 _BINARY_SUFFIXES = ("", *_BINARY)
 
 
 class QuantityError(ValueError):
-    """A text or number that is not a quantity; the message quotes it."""
+    """A text or number is not a quantity; the message quotes it."""
 
 
 class Quantity:
-    """An immutable amount. `Quantity("1500m")` reads a text; `of` and `milli` build from integers."""
+    """An immutable amount. `Quantity("1500m")` parses a text; `of` and `milli` convert integers."""
 
     __slots__ = ("_fmt", "_nano")
     _nano: int
     _fmt: Format
 
     def __new__(cls, text: str) -> Quantity:
-        """Read a text such as `1500m`, `2Gi`, `1e3`; equal texts may share one object. Raises QuantityError."""
+        """Parse a text such as `1500m`, `2Gi`, `1e3`; equal texts may share one object. Raises QuantityError."""
         return _parsed(text)
 
     @classmethod
@@ -75,11 +73,11 @@ class Quantity:
 
     @property
     def fmt(self) -> Format:
-        """The family in which the amount is printed."""
+        """The print format."""
         return self._fmt
 
     def with_fmt(self, fmt: Format) -> Self:
-        """The same amount, printed in another family."""
+        """The same amount with another print format."""
         return self._make(self._nano, fmt)
 
     def value(self) -> int:
@@ -96,7 +94,7 @@ class Quantity:
         return self._nano
 
     def is_zero(self) -> bool:
-        """Whether the amount is nothing."""
+        """Whether the amount is 0."""
         return self._nano == 0
 
     def __bool__(self) -> bool:
@@ -135,7 +133,7 @@ class Quantity:
     def __add__(self, other: Quantity) -> Self:
         if not isinstance(other, Quantity):
             return NotImplemented
-        # A sum that starts from zero takes the family of what is added, as in Kubernetes.
+        # If the first summand is zero, the sum has the format of the second, as in Kubernetes.
         return self._make(self._nano + other._nano, self._fmt if self._nano else other._fmt)
 
     def __sub__(self, other: Quantity) -> Self:
@@ -221,7 +219,7 @@ def _canonical(nano: int, fmt: Format) -> str:
 
 
 def _strip(n: int, factor: int, limit: int | None) -> tuple[int, int]:
-    """Divide n by factor as often as it goes without a rest, at most `limit` times."""
+    """Divide n by factor while there is no remainder, at most `limit` times; (quotient, number of divisions)."""
     times = 0
     while times != limit:
         quotient, rest = divmod(n, factor)
@@ -232,4 +230,4 @@ def _strip(n: int, factor: int, limit: int | None) -> tuple[int, int]:
 
 
 ZERO: Final = Quantity.of(0)
-"""Nothing, in the decimal family. A sum may start from it: the family of the first summand wins."""
+"""0 in decimal format. As the start of a sum it takes the format of the first summand."""

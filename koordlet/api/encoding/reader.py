@@ -1,7 +1,7 @@
-"""The lenient reader behind `koordlet.api.encoding.wire.decode`: plain JSON values to structs, as Go does it.
+"""The lenient reader behind `koordlet.api.encoding.wire.decode`: converts plain JSON values to structs like Go.
 
-One closure per type, built once. Each takes the value and its path and returns the typed value or raises
-ReadError with the path of the field that does not fit.
+One closure per type, built once. It takes a value and its path and returns the typed value, or raises ReadError with
+the path of the invalid field.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ _ZEROS: tuple[tuple[type[inspect.Type], Any], ...] = (
 
 
 class ReadError(ValueError):
-    """A value that does not fit; the border turns it into a WireError."""
+    """A value has the wrong type or is out of range; `wire` converts it to a WireError."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"{path}: {reason}" if path else reason)
-        self.path, self.reason = path, reason
+        self.path = path
+        self.reason = reason
 
 
 @cache
@@ -46,7 +47,7 @@ def reader_for(type: Any, hook: Hook) -> Reader:
 
 
 def _element(shape: inspect.Type, hook: Hook, known: dict[type, Reader]) -> Reader:
-    """A reader for where `null` cannot leave anything unset: it reads as the zero value instead."""
+    """A reader for elements of lists and maps, where `null` is read as the zero value."""
     read = _build(shape, hook, known, "int64")
     inner = unwrap(shape)
     for kind, zero in _ZEROS:
@@ -83,7 +84,7 @@ def _build(shape: inspect.Type, hook: Hook, known: dict[type, Reader], int_forma
             return _str
         case inspect.LiteralType(values=values):
             return _literal(values)
-    raise TypeError(f"{shape} has no place in a wire struct: say bounds as notes (koordlet.api.encoding.fields.doc)")
+    raise TypeError(f"{shape} is not supported in a wire struct: declare bounds with koordlet.api.encoding.fields.doc")
 
 
 def _struct(shape: inspect.StructType, hook: Hook, known: dict[type, Reader]) -> Reader:
@@ -95,25 +96,25 @@ def _struct(shape: inspect.StructType, hook: Hook, known: dict[type, Reader]) ->
     def read(value: Any, path: str) -> Any:
         if not isinstance(value, dict):
             raise _mismatch(path, "an object", value)
-        given: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         inexact: list[str] = []
         for key, item in value.items():
             if key not in fields:
                 inexact.append(key)
             elif item is not None:
                 name, reader = fields[key]
-                given[name] = reader(item, f"{path}.{key}" if path else key)
+                values[name] = reader(item, f"{path}.{key}" if path else key)
         for key in inexact:
             exact = folded.get(key.casefold()) if isinstance(key, str) else None
-            if exact is not None and value[key] is not None and fields[exact][0] not in given:
+            if exact is not None and value[key] is not None and fields[exact][0] not in values:
                 name, reader = fields[exact]
-                given[name] = reader(value[key], f"{path}.{key}" if path else key)
+                values[name] = reader(value[key], f"{path}.{key}" if path else key)
         for name, wire_name in required:
-            if name not in given:
+            if name not in values:
                 raise ReadError(f"{path}.{wire_name}" if path else wire_name, "is required")
-        return cls(**given)
+        return cls(**values)
 
-    known[cls] = read  # before the fields, for types that hold themselves
+    known[cls] = read  # before the fields are built, for recursive types
     for field in shape.fields:
         fields[field.encode_name] = (field.name, _build(field.type, hook, known, "int64"))
         folded.setdefault(field.encode_name.casefold(), field.encode_name)
@@ -146,7 +147,7 @@ def _dict(item: Reader) -> Reader:
 
 
 def _union(members: list[Reader]) -> Reader:
-    """The first member that fits. Our unions are `X | None` and `int | str`, which never overlap."""
+    """The first member that accepts the value. Only `X | None` and `int | str` occur, which do not overlap."""
     if _none in members:
         members = [_none, *(member for member in members if member is not _none)]
 
@@ -159,10 +160,11 @@ def _union(members: list[Reader]) -> Reader:
                 continue
             try:
                 return member(value, path)
-            except ReadError as failed:
-                # The deepest complaint is the one about what the writer meant.
-                error = failed if error is None or len(failed.path) > len(error.path) else error
-        raise error or _mismatch(path, "something else", value)
+            except ReadError as member_error:
+                # The error with the longest path is about the most likely member.
+                deeper = error is None or len(member_error.path) > len(error.path)
+                error = member_error if deeper else error
+        raise error or _mismatch(path, "another type", value)
 
     return read
 
@@ -225,12 +227,12 @@ def _str(value: Any, path: str) -> Any:
     return value
 
 
-def _mismatch(path: str, wanted: str, value: Any) -> ReadError:
-    return ReadError(path, f"must be {wanted}, not {json_type(value)}")
+def _mismatch(path: str, expected: str, value: Any) -> ReadError:
+    return ReadError(path, f"must be {expected}, not {json_type(value)}")
 
 
 def json_type(value: Any) -> str:
-    """What a JSON value is, in words."""
+    """The type of a JSON value as text, for error messages."""
     match value:
         case None:
             return "null"

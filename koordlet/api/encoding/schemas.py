@@ -1,9 +1,7 @@
-"""Structural schemas (apiextensions/v1) from struct types.
+"""Structural schemas (apiextensions/v1) of struct types (spec 01 §3). Pure.
 
-The struct says the types and what is required, the notes of `koordlet.api.encoding.fields.doc` say the rest. A
-field whose note asks to preserve unknown members is schemaless: an object, and nothing more is said
-about it, even if our struct knows some of its members. Pure; called by `koordlet.api.encoding.crdgen`.
-Source: spec 01 §3, structural schema rules of CustomResourceDefinitions.
+Types and required fields come from the struct, everything else from the notes of `koordlet.api.encoding.fields.doc`.
+The schema of a field with the note `preserve` is an object without properties, even if its struct has fields.
 """
 
 import inspect as python_inspect
@@ -24,7 +22,7 @@ QUANTITY_PATTERN = (
 )
 PRESERVE = "x-kubernetes-preserve-unknown-fields"
 
-# Types that server-side apply owns as a whole, wherever they occur.
+# Types that server-side apply always owns as a whole.
 _ATOMIC = (LabelSelector, ObjectReference)
 _INT_OR_STRING: Schema = {
     "anyOf": [{"type": "integer"}, {"type": "string"}],
@@ -44,7 +42,7 @@ _ROOT_FIELDS: dict[str, Schema] = {
 
 
 class SchemaError(TypeError):
-    """A struct that has no structural schema; the message names the field."""
+    """A struct has no structural schema; the message names the field."""
 
 
 def root_schema(kind: type[msgspec.Struct]) -> Schema:
@@ -77,28 +75,28 @@ def _struct(cls: type[msgspec.Struct], where: str, skip: frozenset[str] = frozen
 
 
 def _schema(shape: inspect.Type, where: str) -> tuple[Schema, dict[str, Any]]:
-    """The schema of a type, and the notes on it."""
+    """The schema of a type, and its notes."""
     notes: dict[str, Any] = {}
     while isinstance(shape, inspect.Metadata):
         notes = {**(shape.extra_json_schema or {}), **notes}
         shape = shape.type
-    said = {key: value for key, value in notes.items() if key != "required"}
-    if said.get(PRESERVE):
-        return _described({"type": "object", **said}), notes
-    if said.get("x-kubernetes-int-or-string"):
-        return _described({**_INT_OR_STRING, **said}), notes
+    keywords = {key: value for key, value in notes.items() if key != "required"}
+    if keywords.get(PRESERVE):
+        return _described({"type": "object", **keywords}), notes
+    if keywords.get("x-kubernetes-int-or-string"):
+        return _described({**_INT_OR_STRING, **keywords}), notes
     if isinstance(shape, inspect.UnionType):
         members = [member for member in shape.types if not isinstance(member, inspect.NoneType)]
         if len(members) != 1:
             raise SchemaError(f"{where}: a union of {len(members)} types has no structural schema")
         schema, inner = _schema(members[0], where)
-        # The note on the field comes last: it says more than the one on the type.
-        return _described({**schema, **said}), {**inner, **notes}
-    return _described({**_plain(shape, where), **said}), notes
+        # The note on the field takes precedence: it is more specific than the one on the type.
+        return _described({**schema, **keywords}), {**inner, **notes}
+    return _described({**_plain(shape, where), **keywords}), notes
 
 
 def _described(schema: Schema) -> Schema:
-    """The same with its description first, for people who read the manifests."""
+    """The schema with its description first, for readability."""
     return {**{key: schema[key] for key in ("description",) if key in schema}, **schema}
 
 

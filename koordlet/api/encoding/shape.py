@@ -1,4 +1,4 @@
-"""Facts about struct types, worked out once per type from msgspec's description of them."""
+"""Facts about struct types, computed once per type from msgspec's type information."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from msgspec import inspect
 
 
 def unwrap(shape: inspect.Type) -> inspect.Type:
-    """The type under its notes."""
+    """The type without its notes."""
     while isinstance(shape, inspect.Metadata):
         shape = shape.type
     return shape
@@ -18,11 +18,11 @@ def unwrap(shape: inspect.Type) -> inspect.Type:
 
 @cache
 def has_floats(type: Any) -> bool:
-    """Whether a value of `type` may hold a float, which Go writes differently from msgspec."""
+    """Whether a value of `type` may contain a float, which Go encodes differently from msgspec."""
     try:
         return _floats(inspect.type_info(type), set())
     except TypeError:
-        return True  # not a type msgspec knows; look at the value itself
+        return True  # msgspec does not know the type: the value must be inspected
 
 
 def _floats(shape: inspect.Type, seen: set[type]) -> bool:
@@ -48,7 +48,7 @@ def _floats(shape: inspect.Type, seen: set[type]) -> bool:
 
 @cache
 def written_fields(type: type[msgspec.Struct]) -> frozenset[str]:
-    """Fields that are written even when zero: nullable scalars and those with a factory of their own."""
+    """Fields that are written even if they are zero: nullable and required ones, and those with an own factory."""
     names = set()
     struct = inspect.type_info(type)
     assert isinstance(struct, inspect.StructType)

@@ -1,10 +1,10 @@
-"""Strategic merge patch: a merge patch that knows how the lists of built-in kinds merge.
+"""Strategic merge patch: a merge patch with merge keys for the lists of built-in kinds. Pure.
 
-A `MergeSchema` says which lists merge by which key (the API server has it from OpenAPI's
-`x-kubernetes-patch-strategy` and `x-kubernetes-patch-merge-key`, the manager keeps a small table); all other
-lists are replaced. Directives: `$patch` (replace, delete, merge) in maps and list items, `$retainKeys`,
-`$deleteFromPrimitiveList/<list>` and `$setElementOrder/<list>`. Null removes a key. Neither the document nor
-the patch is changed. Custom resources have no merge keys: the API server refuses the patch type for them.
+A `MergeSchema` defines which lists are merged by which key (the embedded API server takes it from OpenAPI's
+`x-kubernetes-patch-strategy` and `x-kubernetes-patch-merge-key`, the manager has a small table); all other lists are
+replaced. Directives: `$patch` (replace, delete, merge) in maps and list items, `$retainKeys`,
+`$deleteFromPrimitiveList/<list>` and `$setElementOrder/<list>`. Null removes a key. Neither the document nor the patch
+is modified. Custom resources have no merge keys: the API server refuses this patch type for them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ELEMENT_ORDER = "$setElementOrder/"
 
 
 class MergeSchema(Protocol):
-    """What merging needs to know of a field."""
+    """The merge behaviour of a field."""
 
     @property
     def patch_strategies(self) -> Collection[str]:
@@ -28,17 +28,17 @@ class MergeSchema(Protocol):
 
     @property
     def patch_merge_key(self) -> str:
-        """The key by which objects of a list are told apart; empty for lists of scalars."""
+        """The key that identifies the objects of a list; empty for lists of scalars."""
 
     def field(self, name: str, /) -> MergeSchema | None:
-        """The schema of a member; None where nothing is known."""
+        """The schema of a member; None if it is unknown."""
 
     def element(self) -> MergeSchema:
         """The schema of a list's items."""
 
 
 class Untyped:
-    """Nothing is known: maps merge, lists are replaced."""
+    """An unknown field: maps are merged, lists are replaced."""
 
     patch_strategies: Collection[str] = ()
     patch_merge_key = ""
@@ -79,9 +79,9 @@ def _merge_map(doc: Mapping[str, Any], patch: Mapping[str, Any], schema: MergeSc
             orders[key.removeprefix(ELEMENT_ORDER)] = _list(value, f"{where}.{key}")
         elif key.startswith(DELETE_PRIMITIVES):
             name = key.removeprefix(DELETE_PRIMITIVES)
-            unwanted = _list(value, f"{where}.{key}")
+            deleted = _list(value, f"{where}.{key}")
             if isinstance(result.get(name), list):
-                result[name] = [item for item in result[name] if item not in unwanted]
+                result[name] = [item for item in result[name] if item not in deleted]
     for key, value in patch.items():
         if key in (DIRECTIVE, RETAIN_KEYS) or key.startswith((ELEMENT_ORDER, DELETE_PRIMITIVES)):
             continue
@@ -149,7 +149,7 @@ def _named(item: Any, merge_key: str, name: Any) -> bool:
 
 
 def _ordered(items: list[Any], original: list[Any], order: list[Any], merge_key: str, where: str) -> list[Any]:
-    """`items` in the patch's order; those it doesn't name keep their place relative to the original."""
+    """`items` in the patch's order; items that it does not name keep their position relative to the original list."""
 
     def identity(item: Any) -> Any:
         if not merge_key:

@@ -1,8 +1,8 @@
-"""Times and durations as Kubernetes writes them.
+"""Times and durations in Kubernetes' formats.
 
-`Time` is RFC 3339 in UTC with whole seconds, `MicroTime` always has six decimals (Leases), `Duration` is
-Go's syntax with Go's normalised output (spec 01 §2). Both times are datetimes, so they compare and
-subtract with any aware datetime. Re-exported by `koordlet.api.encoding.wire`.
+`Time` is RFC 3339 in UTC with whole seconds, `MicroTime` always has six decimals (Leases), `Duration` has Go's syntax
+and Go's normalised output (spec 01 §2). Both times are datetimes, so they can be compared with and subtracted from any
+aware datetime. Re-exported by `koordlet.api.encoding.wire`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,15 @@ from functools import total_ordering
 from typing import ClassVar, Self
 
 _UNITS: dict[str, int] = {
-    "ns": 1, "us": 10**3, "µs": 10**3, "μs": 10**3, "ms": 10**6,
-    "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9,
-}  # fmt: skip
+    "ns": 1,
+    "us": 10**3,
+    "µs": 10**3,
+    "μs": 10**3,
+    "ms": 10**6,
+    "s": 10**9,
+    "m": 60 * 10**9,
+    "h": 3600 * 10**9,
+}
 _PIECE = re.compile(r"([0-9]*)(?:\.([0-9]*))?(ns|us|µs|μs|ms|s|m|h)", re.ASCII)
 _MAX_NS = 2**63 - 1
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(?P<fraction>[.,]\d+)?(?P<zone>[Zz]|[+-]\d\d:\d\d)", re.ASCII)
@@ -28,7 +34,7 @@ class Time(datetime):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read RFC 3339 with any offset; parts of a second that the type does not write are cut off."""
+        """Parse RFC 3339 with any offset; digits of the second that the type does not write are truncated."""
         match = _TIME.fullmatch(text)
         if match is None:
             raise ValueError(f"{text!r} is not an RFC 3339 time")
@@ -42,7 +48,7 @@ class Time(datetime):
 
     @classmethod
     def of(cls, moment: datetime) -> Self:
-        """`moment` (aware) in UTC, cut to what the type writes."""
+        """`moment` (aware) in UTC, truncated to the resolution of the type."""
         if moment.tzinfo is None:
             raise ValueError(f"{moment!r} has no time zone")
         m = moment.astimezone(UTC)
@@ -51,12 +57,12 @@ class Time(datetime):
 
     @classmethod
     def from_unix(cls, seconds: float) -> Self:
-        """The moment `seconds` after 1970, cut to what the type writes."""
+        """The Unix time `seconds`, truncated to the resolution of the type."""
         return cls.of(datetime.fromtimestamp(seconds, UTC))
 
     @property
     def unix(self) -> float:
-        """Seconds since 1970."""
+        """The Unix time."""
         return self.timestamp()
 
     def __str__(self) -> str:
@@ -72,13 +78,13 @@ class MicroTime(Time):
 
 @total_ordering
 class Duration:
-    """An immutable span of whole nanoseconds. `Duration("1h30m")` reads Go's syntax."""
+    """An immutable duration in whole nanoseconds. `Duration("1h30m")` parses Go's syntax."""
 
     __slots__ = ("_ns",)
     _ns: int
 
     def __new__(cls, text: str) -> Self:
-        """Read `300s`, `1h30m`, `1.5h`, `-2m`, `0`. Raises ValueError."""
+        """Parse `300s`, `1h30m`, `1.5h`, `-2m`, `0`. Raises ValueError."""
         return cls.of(nanoseconds=_parse_duration(text))
 
     @classmethod
@@ -93,17 +99,17 @@ class Duration:
 
     @property
     def nanoseconds(self) -> int:
-        """The whole span in nanoseconds."""
+        """The duration in nanoseconds."""
         return self._ns
 
     @property
     def seconds(self) -> float:
-        """The whole span in seconds."""
+        """The duration in seconds."""
         return self._ns / 10**9
 
     @property
     def timedelta(self) -> timedelta:
-        """The span as a timedelta (microseconds, cut)."""
+        """The duration as a timedelta, truncated to microseconds."""
         return timedelta(microseconds=int(self._ns / 1000))
 
     def __setattr__(self, name: str, value: object) -> None:

@@ -1,14 +1,14 @@
-"""JSON as Go's encoding/json writes and reads it, over msgspec structs.
+"""JSON encoding and decoding of msgspec structs, compatible with Go's encoding/json. No I/O; caches per type.
 
-Koordinator's components compare annotation strings for equality, so what we write must be the same
-bytes: struct fields in declaration order, map keys sorted, `<`, `>` and `&` escaped, floats in Go's
-notation, zero values left out (`koordlet.api.encoding.base` says how structs declare that). What we read is as
-lenient as Go: keys match case-insensitively when no field has the exact name, unknown keys are ignored,
-`null` leaves a field unset; and as strict: an integer is not a float, int32 has a range (spec 01 §2).
+Koordinator's components compare annotation strings, so the output must equal Go's byte for byte: struct fields in
+declaration order, map keys sorted, `<`, `>` and `&` escaped, floats in Go's notation, zero values omitted (see
+`koordlet.api.encoding.base`). Decoding is as lenient as Go: keys match case-insensitively if no field has the exact
+name, unknown keys are ignored, `null` leaves a field unset. It is also as strict: an integer is not a float, and int32
+has a range (spec 01 §2).
 
-`encode`/`decode` are for annotations, ConfigMaps and everything that people write. `json_decoder(type)`
-is for streams of API objects: msgspec straight from bytes to structs, exact keys, and the lenient
-reader only for a document that does not fit. Called by everybody; no I/O, no state but per-type caches.
+`encode` and `decode` are for annotations, ConfigMaps and other texts written by people. `json_decoder(type)` is for
+streams of API objects: msgspec decodes directly from bytes to structs with exact keys, and the lenient reader is used
+only for a document that msgspec rejects.
 """
 
 from __future__ import annotations
@@ -49,26 +49,28 @@ __all__ = [
 T = TypeVar("T")
 
 IntOrString = Annotated[int | str, Meta(extra_json_schema={"x-kubernetes-int-or-string": True})]
-"""A JSON number or string, kept as it came."""
+"""A JSON number or string, not converted."""
 
 JSONObject = dict[str, Any]
 """An object without a schema (PRESERVE in spec 01 §3)."""
 
 
 class WireError(ValueError):
-    """A document that cannot be read or written.
+    """A document cannot be decoded or encoded.
 
-    `where` names the object as the caller knows it, `path` the field inside (`spec.owners[0].object`,
-    empty for the document itself), `reason` what is wrong.
+    `where` is the caller's name for the object, `path` the field in it (`spec.owners[0].object`, empty for the document
+    itself), `reason` the error.
     """
 
     def __init__(self, reason: str, *, where: str = "", path: str = "") -> None:
         super().__init__(": ".join(part for part in (where, path, reason) if part))
-        self.where, self.path, self.reason = where, path, reason
+        self.where = where
+        self.path = path
+        self.reason = reason
 
 
 def enc_hook(value: object) -> str:
-    """How msgspec writes our own scalar types."""
+    """Encodes Quantity, Time and Duration for msgspec."""
     if isinstance(value, Quantity | Time | Duration):
         return str(value)
     if isinstance(value, datetime):
@@ -77,7 +79,7 @@ def enc_hook(value: object) -> str:
 
 
 def dec_hook(kind: type, value: object) -> object:
-    """How msgspec reads our own scalar types. Raises ValueError, which msgspec dresses with the path."""
+    """Decodes Quantity, Time and Duration for msgspec. Raises ValueError, to which msgspec adds the path."""
     if kind is Quantity:
         if isinstance(value, str):
             return Quantity(value.strip())
@@ -92,7 +94,7 @@ def dec_hook(kind: type, value: object) -> object:
 
 
 def encode(obj: object) -> bytes:
-    """`obj` as compact JSON bytes, equal to what Go writes. Raises WireError for what has no JSON form."""
+    """`obj` as compact JSON bytes, identical to Go's output. Raises WireError if it has no JSON form."""
     data = _written(obj, as_go=True)
     for raw, escape in _ESCAPES:
         if raw in data:
@@ -101,17 +103,17 @@ def encode(obj: object) -> bytes:
 
 
 def encode_plain(obj: object) -> bytes:
-    """`obj` as compact JSON for pages that nobody compares byte by byte: the same fields as `encode`, floats in
-    Python's notation, nothing escaped that JSON would not escape. Raises WireError for what has no JSON form."""
+    """`obj` as compact JSON that is not compared byte for byte (pages): the same fields as `encode`, but floats in
+    Python's notation and only JSON's own escapes. Raises WireError if it has no JSON form."""
     return _written(obj, as_go=False)
 
 
 def _written(obj: object, *, as_go: bool) -> bytes:
-    """As JSON, floats in Go's notation or in Python's. Raises WireError."""
+    """`obj` as JSON, floats in Go's or in Python's notation. Raises WireError."""
     try:
         kind: Any = type(obj)
         if as_go and has_floats(kind):
-            # to_builtins has put maps in order already; sorting again would shuffle structs.
+            # to_builtins has sorted the maps already; sorting again would also sort the fields of structs.
             return msgspec.json.encode(_go_floats(to_builtins(obj)))
         return _ENCODER.encode(obj)
     except (TypeError, NotImplementedError, OverflowError, UnicodeEncodeError, RecursionError) as error:
@@ -119,7 +121,7 @@ def _written(obj: object, *, as_go: bool) -> bytes:
 
 
 def decode(data: bytes | str, type: type[T] | Any, *, where: str = "") -> T:
-    """Read one JSON document leniently. `where` names it in errors. Raises WireError."""
+    """Decode one JSON document leniently. `where` names it in errors. Raises WireError."""
     try:
         value = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
@@ -129,7 +131,7 @@ def decode(data: bytes | str, type: type[T] | Any, *, where: str = "") -> T:
 
 
 def convert(value: object, type: type[T] | Any, *, where: str = "") -> T:
-    """Read plain Python objects (of JSON or YAML) leniently, as `decode` does. Raises WireError."""
+    """Convert plain Python objects (from JSON or YAML) leniently, like `decode`. Raises WireError."""
     try:
         result: T = reader_for(cast(Any, type), dec_hook)(value, "")
     except ReadError as error:
@@ -138,7 +140,7 @@ def convert(value: object, type: type[T] | Any, *, where: str = "") -> T:
 
 
 def to_builtins(obj: object) -> Any:
-    """`obj` as dicts, lists and scalars, with zero values left out as on the wire."""
+    """`obj` as dicts, lists and scalars; zero values are omitted as in JSON."""
     return msgspec.to_builtins(obj, enc_hook=enc_hook, order="deterministic")
 
 
@@ -150,22 +152,23 @@ class FastDecoder(Generic[T]):
         self._fast: msgspec.json.Decoder[T] = msgspec.json.Decoder(type, dec_hook=dec_hook)
 
     def decode(self, data: bytes | str, *, where: str = "") -> T:
-        """Read one document. Raises WireError."""
+        """Decode one document. Raises WireError."""
         try:
             return self._fast.decode(data)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # bad UTF-8 and depth are not dressed
+        # msgspec raises invalid UTF-8 and too deep nesting as plain UnicodeDecodeError and RecursionError
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             result: T = decode(data, self._type, where=where)
             return result
 
 
 @cache
 def json_decoder(type: Any) -> FastDecoder[Any]:
-    """A decoder for streams of API objects: exact keys only, and the lenient reader as second try."""
+    """A decoder for streams of API objects: exact keys only, with the lenient reader as fallback."""
     return FastDecoder(type)
 
 
 def format_ratio(value: float) -> str:
-    """Two decimals, half to even on the binary value: `1.2` is `1.20`."""
+    """Two decimals, the binary value rounded half to even: `1.2` is `1.20`."""
     return f"{value:.2f}"
 
 
@@ -191,7 +194,7 @@ def _go_floats(value: Any) -> Any:
 
 
 def _go_float(value: float) -> str:
-    """A float64 in the shortest form that reads back, with Go's rule for exponents."""
+    """A float64 in the shortest form that is parsed to the same value, with Go's rule for exponents."""
     if not math.isfinite(value):
         raise WireError(f"{value} has no JSON form")
     mantissa, _, exponent = f"{value!r}".partition("e")
@@ -203,5 +206,5 @@ def _go_float(value: float) -> str:
         digits = whole + part
         text = digits.ljust(shift + 1, "0") if shift > 0 else "0." + "0" * (-shift - 1) + digits
         return ("-" if value < 0 else "") + text
-    # Outside that window Python writes an exponent too: its own window is narrower.
+    # Outside this range Python also writes an exponent: its range without exponent is narrower.
     return f"{mantissa.removesuffix('.0')}e{'+' if int(exponent) > 0 else ''}{int(exponent)}"

@@ -1,1 +1,1 @@
-"""What koordlet, manager and scheduler answer on their HTTP pages to koordctl."""
+"""JSON documents that koordlet, manager and scheduler serve to koordctl."""

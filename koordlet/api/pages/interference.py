@@ -1,6 +1,6 @@
-"""What koordlet says about interference: `/interference` for one pod, and the short forms in NodeMetric and `/top`.
+"""koordlet's interference reports: page `/interference` for one pod, and the short forms in NodeMetric and `/top`.
 
-Ours, not Koordinator's. `koordctl explain pod` prints the long form. Times are Unix seconds; absent means not known.
+Not in Koordinator. `koordctl explain pod` prints the page. Times are Unix seconds; an absent value is unknown.
 """
 
 from typing import Annotated
@@ -14,16 +14,16 @@ EXTENSION_KEY = "interference"
 """Key in `NodeMetric.status.podsMetric[].extensions`."""
 
 
-class Blamed(Struct):
-    """One who is to blame."""
+class CulpritReport(Struct):
+    """A culprit and its share."""
 
     kind: Annotated[str, doc("container, pod, qos, host-application, system, root, kernel or gone.")] = ""
     namespace: str = ""
     pod: str = ""
     name: str = ""
     qos: str = ""
-    share: Annotated[float, doc("Part of all that the container waited, 0 to 1.")] = written(float)
-    seconds: Annotated[float, doc("Seconds waited because of it, a second.")] = written(float)
+    share: Annotated[float, doc("Share of the container's waiting time that it caused, 0 to 1.")] = written(float)
+    seconds: Annotated[float, doc("Waiting time that it caused, seconds per second.")] = written(float)
 
     @property
     def label(self) -> str:
@@ -31,42 +31,42 @@ class Blamed(Struct):
         return "/".join(part for part in (self.namespace, self.pod, self.name) if part) or self.kind
 
 
-class SignalSaid(Struct):
-    """One figure that was weighed."""
+class SignalReport(Struct):
+    """One signal used for a verdict."""
 
     name: str = ""
     unit: Annotated[str, doc("share, seconds or cpi.")] = ""
     now: float = written(float)
-    usual: Annotated[float | None, doc("What this container had while nothing was wrong.")] = None
-    limit: Annotated[float | None, doc("Where it counts as trouble.")] = None
+    usual: Annotated[float | None, doc("Usual value of this container without interference.")] = None
+    limit: Annotated[float | None, doc("Threshold.")] = None
 
 
-class VerdictSaid(Struct):
-    """What is wrong with one container's use of one resource."""
+class VerdictReport(Struct):
+    """The verdict on one resource of one container."""
 
     container: str = ""
     resource: Annotated[str, doc("cpu, memory, io, network or cache.")] = ""
     cause: Annotated[str, doc("neighbour or self.")] = ""
     state: Annotated[str, doc("quiet, suspected, interfered or recovering.")] = ""
     score: Annotated[float, doc("1 is the threshold.")] = written(float)
-    lost: Annotated[float, doc("Part of the time it wanted to get on that was lost, 0 to 1.")] = written(float)
-    began: Annotated[float, doc("When it was first suspected.")] = written(float)
+    lost: Annotated[float, doc("Share of the demanded running time that was lost, 0 to 1.")] = written(float)
+    began: Annotated[float, doc("Time when it was first suspected.")] = written(float)
     at: Annotated[float, doc("End of the evidence window.")] = written(float)
     window: Annotated[float, doc("Seconds of evidence.")] = written(float)
     source: Annotated[str, doc("bpf, bcc, schedstat, pressure or counters.")] = ""
     confidence: float = written(float)
     severity: Annotated[str, doc("low, medium or high.")] = ""
     action: Annotated[str, doc("Recommended next step, one word.")] = ""
-    advice: Annotated[str, doc("The same in a sentence.")] = ""
-    signals: list[SignalSaid] = msgspec.field(default_factory=list)
-    culprits: Annotated[list[Blamed], doc("Largest share first.")] = msgspec.field(default_factory=list)
-    parts: Annotated[dict[str, float], doc("Own trouble by kind, seconds a second.")] = msgspec.field(
+    advice: Annotated[str, doc("The recommended step as a sentence.")] = ""
+    signals: list[SignalReport] = msgspec.field(default_factory=list)
+    culprits: Annotated[list[CulpritReport], doc("Largest share first.")] = msgspec.field(default_factory=list)
+    parts: Annotated[dict[str, float], doc("Self-inflicted delay by kind, seconds per second.")] = msgspec.field(
         default_factory=dict
     )
 
 
 class Brief(Struct):
-    """A verdict in one line: NodeMetric and `/top`."""
+    """The short form of a verdict, for NodeMetric and `/top`."""
 
     container: str = ""
     resource: str = ""
@@ -75,13 +75,13 @@ class Brief(Struct):
     score: float = written(float)
     lost: float = written(float)
     confidence: float = written(float)
-    culprit: Annotated[str, doc("`namespace/pod/container` of the worst, empty when it is its own doing.")] = ""
-    share: Annotated[float, doc("The worst culprit's share, 0 to 1.")] = written(float)
+    culprit: Annotated[str, doc("`namespace/pod/container` of the main culprit, empty if self-inflicted.")] = ""
+    share: Annotated[float, doc("The main culprit's share, 0 to 1.")] = written(float)
     action: str = ""
 
 
-class SeriesSaid(Struct):
-    """One symptom over the last minutes; -1 where nothing is known."""
+class SeriesReport(Struct):
+    """One symptom over the last minutes; -1: unknown."""
 
     resource: str = ""
     cause: str = ""
@@ -92,46 +92,44 @@ class SeriesSaid(Struct):
     )
 
 
-class ChangeSaid(Struct):
-    """A state was left for another."""
+class StateChangeReport(Struct):
+    """A change of state."""
 
     at: float = written(float)
     before: str = ""
-    verdict: VerdictSaid = msgspec.field(default_factory=VerdictSaid)
+    verdict: VerdictReport = msgspec.field(default_factory=VerdictReport)
 
 
-class ContainerExplained(Struct):
-    """One container: series, what is wrong now, what changed."""
+class ContainerInterferenceReport(Struct):
+    """One container: series, current verdicts, state changes."""
 
     name: str = ""
     id: str = ""
-    series: list[SeriesSaid] = msgspec.field(default_factory=list)
-    verdicts: Annotated[list[VerdictSaid], doc("Of everything that is not quiet now.")] = msgspec.field(
+    series: list[SeriesReport] = msgspec.field(default_factory=list)
+    verdicts: Annotated[list[VerdictReport], doc("Verdicts that are not quiet now.")] = msgspec.field(
         default_factory=list
     )
-    changes: Annotated[list[ChangeSaid], doc("Oldest first, bounded.")] = msgspec.field(default_factory=list)
-    hypervisor: Annotated[float, doc("Part of its time lost because a hypervisor took CPUs away, 0 to 1.")] = written(
-        float
-    )
+    changes: Annotated[list[StateChangeReport], doc("Oldest first, bounded.")] = msgspec.field(default_factory=list)
+    hypervisor: Annotated[float, doc("Share of its time lost to hypervisor steal, 0 to 1.")] = written(float)
 
 
-class HeldBack(Struct):
-    """A best-effort pod that is held back because it hurts a service."""
+class ThrottledPodReport(Struct):
+    """A best-effort pod that is throttled because it delays a latency-sensitive pod."""
 
     namespace: str = ""
     pod: str = ""
     uid: str = ""
     resource: Annotated[str, doc("cpu, memory, io or network.")] = ""
-    percent: Annotated[int, doc("What is left to it, of what it had when this began.")] = written(int)
-    had: Annotated[int, doc("Milli-cores, bytes, bytes a second, or 100 percent that it had.")] = written(int)
-    left: Annotated[str, doc("What is left, as it is set.")] = ""
+    percent: Annotated[int, doc("Remaining percentage of the amount before throttling.")] = written(int)
+    had: Annotated[int, doc("Amount before throttling: milli-cores, bytes, bytes/s, or 100 percent.")] = written(int)
+    left: Annotated[str, doc("The value that is set.")] = ""
     since: Annotated[float, doc("Unix time of the first step.")] = written(float)
-    floor: Annotated[bool, doc("Whether nothing more is taken.")] = False
-    why: Annotated[str, doc("Whom it hurts most, and how much.")] = ""
-    problem: Annotated[str, doc("Why it is not held back in fact; empty when it is.")] = ""
+    floor: Annotated[bool, doc("Whether the lower limit is reached.")] = False
+    why: Annotated[str, doc("The main victim, and its delay.")] = ""
+    problem: Annotated[str, doc("Why throttling is not in effect; empty if it is.")] = ""
 
 
-class PodExplained(Struct):
+class PodInterferenceReport(Struct):
     """`/interference?pod=namespace/name`."""
 
     namespace: str = ""
@@ -146,33 +144,33 @@ class PodExplained(Struct):
     sources: Annotated[dict[str, str], doc("Resource -> where its evidence comes from.")] = msgspec.field(
         default_factory=dict
     )
-    missing: Annotated[dict[str, str], doc("Resource -> why there is no evidence.")] = msgspec.field(
+    missing: Annotated[dict[str, str], doc("Resource -> reason why there is no evidence.")] = msgspec.field(
         default_factory=dict
     )
-    containers: list[ContainerExplained] = msgspec.field(default_factory=list)
-    held_back: Annotated[list[HeldBack], doc("How this pod is held back, because it hurts others.")] = msgspec.field(
-        default_factory=list
+    containers: list[ContainerInterferenceReport] = msgspec.field(default_factory=list)
+    held_back: Annotated[list[ThrottledPodReport], doc("How this pod is throttled because it delays others.")] = (
+        msgspec.field(default_factory=list)
     )
-    held_back_for: Annotated[list[HeldBack], doc("Pods that are held back for its sake.")] = msgspec.field(
-        default_factory=list
+    held_back_for: Annotated[list[ThrottledPodReport], doc("Pods that are throttled because they delay this pod.")] = (
+        msgspec.field(default_factory=list)
     )
 
 
 class NodeInterference(Struct):
-    """The node in short: how many containers are interfered, and who does most of it."""
+    """Summary of the node: number of victims and the main culprits."""
 
-    interfered: Annotated[dict[str, int], doc("Resource -> containers that a neighbour hurts now.")] = msgspec.field(
-        default_factory=dict
+    interfered: Annotated[dict[str, int], doc("Resource -> number of containers delayed by co-located pods.")] = (
+        msgspec.field(default_factory=dict)
     )
-    self_inflicted: Annotated[dict[str, int], doc("Resource -> containers that hurt themselves now.")] = msgspec.field(
-        default_factory=dict
+    self_inflicted: Annotated[dict[str, int], doc("Resource -> number of containers that delay themselves.")] = (
+        msgspec.field(default_factory=dict)
     )
-    worst_culprits: Annotated[list[Blamed], doc("By seconds lost on the whole node, largest first.")] = msgspec.field(
-        default_factory=list
+    worst_culprits: Annotated[list[CulpritReport], doc("By seconds lost on the whole node, largest first.")] = (
+        msgspec.field(default_factory=list)
     )
 
 
-class NodeExplained(Struct):
+class NodeInterferenceReport(Struct):
     """`/interference` without a pod."""
 
     node: str = ""

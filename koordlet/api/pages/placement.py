@@ -1,6 +1,6 @@
-"""Why a pod is, or would be, on the node that it is on: what the scheduler tells `koordctl explain pod`.
+"""Explanation of a pod's placement for `koordctl explain pod`.
 
-Served as JSON by koord-scheduler under /apis/v1/explain/{namespace}/{pod}.
+koord-scheduler serves it as JSON under /apis/v1/explain/{namespace}/{pod}.
 """
 
 import msgspec
@@ -8,19 +8,19 @@ import msgspec
 from koordlet.api.encoding.base import Struct
 
 
-class NodesRefused(Struct):
-    """Nodes that one plugin refused for one reason."""
+class RejectedNodes(Struct):
+    """Nodes that one plugin rejected for one reason."""
 
     plugin: str
     reason: str
     preemption_might_help: bool
     count: int
     nodes: list[str] = msgspec.field(default_factory=list)
-    """The first few, ascending."""
+    """the first few, ascending"""
 
 
-class NodeScored(Struct):
-    """A node that fits, and what every plugin gave it (weighted)."""
+class ScoredNode(Struct):
+    """A feasible node and its weighted score by plugin."""
 
     node: str
     total: int
@@ -28,7 +28,7 @@ class NodeScored(Struct):
 
 
 class PodPlacement(Struct):
-    """A pod's placement, judged on the cluster as it is now; a placed pod as if it had to be placed anew."""
+    """The placement of a pod in the current cluster; a scheduled pod is evaluated as if it were pending."""
 
     pod: str
     """`namespace/name`"""
@@ -39,12 +39,12 @@ class PodPlacement(Struct):
     attempts: int = 0
     gated_by: str = ""
     rejected_by: list[str] = msgspec.field(default_factory=list)
-    """Plugins whose events wake it."""
+    """plugins whose events cause a retry"""
     message: str = ""
-    """Why no node would fit now; empty when one would."""
+    """why no node is feasible now; empty if one is"""
     nodes: int = 0
     feasible: int = 0
-    refused: list[NodesRefused] = msgspec.field(default_factory=list)
-    """Most nodes first."""
-    scored: list[NodeScored] = msgspec.field(default_factory=list)
-    """The best, best first, and the pod's own node."""
+    refused: list[RejectedNodes] = msgspec.field(default_factory=list)
+    """most nodes first"""
+    scored: list[ScoredNode] = msgspec.field(default_factory=list)
+    """the nodes with the highest scores in descending order, and the pod's own node"""

@@ -1,7 +1,7 @@
-"""What koordlet's `/top` answers: the node as it is now, a row for each container. Ours, not Koordinator's.
+"""koordlet's page `/top`: the current state of the node, with one row per container. Not in Koordinator.
 
-`koordctl top` prints it; anything else may read it too. Absent means not known (yet): a first reading has no rate, a
-kernel without PSI has no pressure, a probe that is not loaded gives no latency.
+`koordctl top` prints it. An absent value is not known (yet): a first reading has no rate, a kernel without PSI has no
+pressure, a probe that is not loaded provides no latency.
 """
 
 from typing import Annotated
@@ -13,8 +13,8 @@ from koordlet.api.encoding.fields import doc, written
 from koordlet.api.pages.interference import Brief
 
 
-class Culprit(Struct):
-    """Who held the CPU while the subject waited for it."""
+class TopCulprit(Struct):
+    """The group that used the CPU while the subject waited for it."""
 
     kind: Annotated[str, doc("container, pod, qos, host-application, system, root, kernel, idle, gone or unknown.")] = (
         ""
@@ -23,8 +23,8 @@ class Culprit(Struct):
     pod: str = ""
     name: Annotated[str, doc("Container, unit or thread name.")] = ""
     qos: str = ""
-    share: Annotated[float, doc("Part of the subject's waiting that it caused, 0 to 1.")] = written(float)
-    wait: Annotated[float, doc("Seconds waited because of it, a second of wall time.")] = written(float)
+    share: Annotated[float, doc("Share of the subject's waiting time that it caused, 0 to 1.")] = written(float)
+    wait: Annotated[float, doc("Waiting time that it caused, seconds per second.")] = written(float)
 
     @property
     def label(self) -> str:
@@ -32,7 +32,7 @@ class Culprit(Struct):
         return "/".join(part for part in (self.namespace, self.pod, self.name) if part)
 
 
-class Pressure(Struct):
+class TopPressure(Struct):
     """Share of wall time, 0 to 1, in which some (or all) tasks were stalled."""
 
     cpu: float | None = None
@@ -45,10 +45,10 @@ class SchedLatency(Struct):
 
     p50: Annotated[float | None, doc("Seconds from runnable to running, median.")] = None
     p99: Annotated[float | None, doc("Seconds from runnable to running, 99th percentile.")] = None
-    wait: Annotated[float, doc("Task-seconds waited for a CPU that others had, a second.")] = written(float)
-    throttled: Annotated[float, doc("Task-seconds waited for quota, a second.")] = written(float)
+    wait: Annotated[float, doc("Time that tasks waited for a CPU used by others, seconds per second.")] = written(float)
+    throttled: Annotated[float, doc("Time that tasks waited for quota, seconds per second.")] = written(float)
     count: Annotated[int, doc("Waits that ended in the window.")] = written(int)
-    culprits: Annotated[list[Culprit], doc("Largest first.")] = msgspec.field(default_factory=list)
+    culprits: Annotated[list[TopCulprit], doc("Largest first.")] = msgspec.field(default_factory=list)
 
 
 class TopRow(Struct):
@@ -64,15 +64,13 @@ class TopRow(Struct):
     cpu: Annotated[float | None, doc("Cores used.")] = None
     memory: Annotated[float | None, doc("Bytes used, page cache excluded.")] = None
     throttled: Annotated[float | None, doc("Share of CFS periods in which quota ran out, 0 to 1.")] = None
-    pressure: Pressure | None = None
+    pressure: TopPressure | None = None
     sched: SchedLatency | None = None
-    verdicts: Annotated[list[Brief], doc("What is wrong with it now, the worst first.")] = msgspec.field(
-        default_factory=list
-    )
+    verdicts: Annotated[list[Brief], doc("Current verdicts, most severe first.")] = msgspec.field(default_factory=list)
 
 
 class FeatureState(Struct):
-    """A probe or kernel feature and why it is absent, if it is."""
+    """A probe or kernel feature, and why it is unavailable."""
 
     name: str
     up: bool = written(bool)
@@ -81,10 +79,10 @@ class FeatureState(Struct):
 
 
 class Top(Struct):
-    """The whole picture."""
+    """The page."""
 
     node: str = ""
-    at: Annotated[float, doc("Unix time of the picture.")] = written(float)
+    at: Annotated[float, doc("Unix time of the snapshot.")] = written(float)
     cpus: Annotated[int, doc("Online CPUs.")] = written(int)
     cpu: Annotated[float | None, doc("Cores used on the node.")] = None
     memory: Annotated[float | None, doc("Bytes used on the node, page cache excluded.")] = None
@@ -93,7 +91,7 @@ class Top(Struct):
     system_memory: Annotated[float | None, doc("Bytes used outside pods and host applications.")] = None
     window: Annotated[float, doc("Seconds that latency figures cover.")] = written(float)
     probes: list[FeatureState] = msgspec.field(default_factory=list)
-    conditions: Annotated[list[FeatureState], doc("What is degraded, with reasons.")] = msgspec.field(
+    conditions: Annotated[list[FeatureState], doc("Degraded features, with reasons.")] = msgspec.field(
         default_factory=list
     )
     rows: list[TopRow] = msgspec.field(default_factory=list)

@@ -1,8 +1,9 @@
 """The strategies of `slo-controller-config` and of NodeSLO (spec 01 §6).
 
-Structs: `threshold`, `resourceqos`, `node` (these three are in NodeSLO and exported here), `colocation`,
-`normalization`; whole documents: `documents`. What is done with them: `defaults` (both layers), `merge`
-(cluster and node entries), `configmap` (the ConfigMap's life), `webhook` (what is refused), `extensions`.
+Structs: `threshold`, `resourceqos`, `node` (these three are part of NodeSLO and exported here), `colocation`,
+`normalization`; `documents` has the documents of the ConfigMap. Functions: `defaults` (of manager and koordlet),
+`merge` (cluster and node entries), `configmap` (loading the ConfigMap), `webhook` (validation), `extensions`. All are
+pure.
 """
 
 from koordlet.api.sloconfig.node import (

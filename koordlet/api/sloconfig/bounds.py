@@ -1,4 +1,4 @@
-"""Numeric bounds of strategy fields as tables, for the run-time checks and for the webhook."""
+"""Numeric bounds of strategy fields as tables, used at run time and by the webhook."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 
 
 class Bound(NamedTuple):
-    """What a field's number must keep to. `path` is its wire path from the strategy (`beClass.cpuQOS.schedIdle`)."""
+    """The bounds of a number. `path` is its wire path from the strategy (`beClass.cpuQOS.schedIdle`)."""
 
     path: str
     minimum: float | None = None
@@ -17,7 +17,7 @@ class Bound(NamedTuple):
     above: float | None = None
 
     def problem(self, value: float) -> str | None:
-        """Why `value` is refused, or None."""
+        """The reason why `value` is invalid, or None."""
         if self.minimum is not None and value < self.minimum:
             return f"{_number(value)} is less than {_number(self.minimum)}"
         if self.above is not None and value <= self.above:
@@ -28,7 +28,7 @@ class Bound(NamedTuple):
 
 
 def field_at(strategy: msgspec.Struct | None, path: str) -> object:
-    """The value at a wire path, or None where any part of the way is absent."""
+    """The value at a wire path, or None if any part of the path is absent."""
     value: object = strategy
     for part in path.split("."):
         if not isinstance(value, msgspec.Struct):
@@ -39,15 +39,15 @@ def field_at(strategy: msgspec.Struct | None, path: str) -> object:
 
 
 def broken(strategy: msgspec.Struct | None, bounds: Iterable[Bound]) -> dict[str, str]:
-    """Field path -> reason for every given number out of its bound; absent fields are skipped."""
-    found = {}
+    """Field path -> reason for every number out of its bounds; absent fields are skipped."""
+    reasons = {}
     for bound in bounds:
         value = field_at(strategy, bound.path)
         if isinstance(value, int | float):
             reason = bound.problem(value)
             if reason:
-                found[bound.path] = reason
-    return found
+                reasons[bound.path] = reason
+    return reasons
 
 
 def _number(value: float) -> str:

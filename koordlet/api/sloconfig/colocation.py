@@ -1,7 +1,7 @@
-"""`colocation-config`: how much of a node is handed to batch and mid pods (spec 01 §6.4).
+"""`colocation-config`: how much of a node is overcommitted to batch and mid pods (spec 01 §6.4). Pure.
 
-The strategy itself, its default, what bounds it at run time, and the steps that make one node's strategy:
-ConfigMap, then annotation, then ratio labels. Used by the manager; pure.
+The strategy, its default, its bounds at run time, and the computation of one node's strategy: ConfigMap, then
+annotation, then ratio labels. Used by the manager.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from koordlet.api.encoding.gosyntax import parse_decimal
 from koordlet.api.encoding.wire import Duration, JSONObject, WireError, decode, overlay
 from koordlet.api.meta import LabelSelector
 from koordlet.api.sloconfig.bounds import Bound, broken
-from koordlet.api.sloconfig.merge import Merged
+from koordlet.api.sloconfig.merge import MergedStrategies
 
 USAGE: Final = "usage"
 REQUEST: Final = "request"
@@ -32,13 +32,13 @@ USAGE_WITH_PAGE_CACHE: Final = "usageWithPageCache"
 
 
 class AggregatePolicy(Frozen):
-    """Over which windows percentiles of usage are reported."""
+    """The windows of reported usage percentiles."""
 
     durations: list[Duration] = msgspec.field(default_factory=list)
 
 
 class PredictSettings(Frozen):
-    """What becomes `spec.predictPolicy` of NodeMetric; not in Koordinator, which only proposed it (spec 02 §11.4)."""
+    """Copied to `spec.predictPolicy` of NodeMetric; only a proposal in Koordinator (spec 02 §11.4)."""
 
     resource_diff_threshold_percent: int | None = None
     cold_start_period_seconds: int | None = None
@@ -47,7 +47,7 @@ class PredictSettings(Frozen):
 class ColocationStrategy(Frozen):
     """Co-location on one node. Percentages are whole numbers; null means the default."""
 
-    enable: Annotated[bool | None, doc("Whether the node takes batch and mid pods.")] = None
+    enable: Annotated[bool | None, doc("Whether the node offers batch and mid resources.")] = None
     metric_aggregate_duration_seconds: Annotated[
         int | None, doc("Window of the average usage in NodeMetric, seconds.")
     ] = None
@@ -55,7 +55,7 @@ class ColocationStrategy(Frozen):
     metric_aggregate_policy: Annotated[AggregatePolicy | None, doc("Windows of the percentiles.")] = None
     metric_memory_collect_policy: Annotated[str | None, doc("Which page cache counts as memory usage.")] = None
     metric_predict_policy: Annotated[
-        PredictSettings | None, doc("When a moved prediction is reported early, and how long a pod counts as new.")
+        PredictSettings | None, doc("When a changed prediction is reported early, and the cold-start time of pods.")
     ] = None
     cpu_reclaim_threshold_percent: Annotated[
         int | None, doc("Share of the node's cpu that all pods together may use.")
@@ -66,26 +66,24 @@ class ColocationStrategy(Frozen):
     ] = None
     memory_calculate_policy: Annotated[str | None, doc("usage, request or maxUsageRequest.")] = None
     degrade_time_minutes: Annotated[
-        int | None, doc("Age of a NodeMetric, minutes, at which the node's batch resources are withdrawn.")
+        int | None, doc("Age of a NodeMetric, minutes, at which the node's batch resources are removed.")
     ] = None
-    update_time_threshold_seconds: Annotated[
-        int | None, doc("Seconds after which a node is updated whatever changed.")
-    ] = None
-    resource_diff_threshold: Annotated[float | None, doc("Relative change that updates a node.")] = None
+    update_time_threshold_seconds: Annotated[int | None, doc("Seconds after which any difference updates a node.")] = (
+        None
+    )
+    resource_diff_threshold: Annotated[float | None, doc("Relative change above which a node is updated.")] = None
     mid_reclaim_mode: Annotated[str | None, doc("static, or absent.")] = None
     mid_cpu_threshold_percent: Annotated[int | None, doc("Highest share of allocatable cpu for mid pods.")] = (
         msgspec.field(default=None, name="midCPUThresholdPercent")
     )
     mid_memory_threshold_percent: Annotated[int | None, doc("Highest share of allocatable memory for mid pods.")] = None
-    mid_unallocated_percent: Annotated[int | None, doc("Share of unallocated resources that mid pods get as well.")] = (
+    mid_unallocated_percent: Annotated[int | None, doc("Share of unallocated resources added to mid resources.")] = None
+    mid_static_cpu_reserved_percent: Annotated[int | None, doc("Share of cpu for mid pods in static mode.")] = (
+        msgspec.field(default=None, name="midStaticCPUReservedPercent")
+    )
+    mid_static_memory_reserved_percent: Annotated[int | None, doc("Share of memory for mid pods in static mode.")] = (
         None
     )
-    mid_static_cpu_reserved_percent: Annotated[
-        int | None, doc("Share of cpu set aside for mid pods in static mode.")
-    ] = msgspec.field(default=None, name="midStaticCPUReservedPercent")
-    mid_static_memory_reserved_percent: Annotated[
-        int | None, doc("Share of memory set aside for mid pods in static mode.")
-    ] = None
     batch_cpu_threshold_percent: Annotated[
         int | None, doc("Highest share of the node's cpu for batch pods; may exceed 100.")
     ] = msgspec.field(default=None, name="batchCPUThresholdPercent")
@@ -96,7 +94,7 @@ class ColocationStrategy(Frozen):
 
 
 class NodeColocationConfig(ColocationStrategy):
-    """An entry of `nodeConfigs`: a selector beside strategy fields."""
+    """An entry of `nodeConfigs`: a selector and strategy fields."""
 
     name: str = ""
     node_selector: LabelSelector | None = None
@@ -152,25 +150,25 @@ RUNTIME_BOUNDS: Final = (
 
 
 def problems(strategy: ColocationStrategy | None) -> dict[str, str]:
-    """What keeps a strategy from being used: field -> reason; empty when it is valid. Null fields are."""
+    """Field -> reason for invalid fields; empty for a valid strategy. Null fields are valid."""
     if strategy is None:
         return {"": "there is no strategy"}
-    found = broken(strategy, RUNTIME_BOUNDS)
+    reasons = broken(strategy, RUNTIME_BOUNDS)
     if strategy.metric_memory_collect_policy == "":
-        found["metricMemoryCollectPolicy"] = "must not be empty"
-    return found
+        reasons["metricMemoryCollectPolicy"] = "must not be empty"
+    return reasons
 
 
-def merge(config: ColocationConfig) -> Merged[ColocationStrategy]:
-    """Defaults under the cluster strategy under each entry; an entry out of bounds becomes the cluster's."""
-    merged = Merged.build(DEFAULT, config, config.node_configs)
+def merge(config: ColocationConfig) -> MergedStrategies[ColocationStrategy]:
+    """The cluster strategy merged over the defaults, and each entry over it; an invalid entry becomes the cluster's."""
+    merged = MergedStrategies.build(DEFAULT, config, config.node_configs)
     return merged.map_nodes(lambda strategy: merged.cluster if problems(strategy) else strategy)
 
 
 def percent_of_ratio(text: str, *, strict_parity: bool = False) -> int | None:
-    """Percent of a ratio label (`0.8` is 80), to the nearest; None when it is negative or no number.
+    """Percent of a ratio label (`0.8` is 80), rounded to the nearest; None when it is negative or not a number.
 
-    The reference multiplies binary floats and truncates (`0.29` is 28): so does `strict_parity`.
+    Koordinator, and `strict_parity`, multiply binary floats and truncate (`0.29` is 28).
     """
     try:
         ratio = parse_decimal(text)
@@ -196,11 +194,11 @@ def _from_annotation(annotations: Mapping[str, str]) -> ColocationStrategy | Non
     try:
         return decode(text, ColocationStrategy)
     except WireError:
-        return None  # ignored by the specification; whoever wrote the annotation must mend it
+        return None  # spec 01 §6.3: a malformed annotation is ignored
 
 
 def for_node(
-    merged: Merged[ColocationStrategy],
+    merged: MergedStrategies[ColocationStrategy],
     labels: Mapping[str, str],
     annotations: Mapping[str, str],
     *,
@@ -208,13 +206,13 @@ def for_node(
 ) -> ColocationStrategy:
     """The strategy of a node: cluster or first matching entry, then the annotation, then the ratio labels.
 
-    An annotation that is not valid JSON and labels that are no ratios are ignored (spec 01 §6.3); so is an annotation
-    that is out of bounds, which the reference takes (`strict_parity`).
+    An annotation that is not valid JSON and labels that are not ratios are ignored (spec 01 §6.3). An annotation with
+    values out of bounds is ignored too, but Koordinator, and `strict_parity`, apply it.
     """
     strategy = merged.for_node(labels)
-    own = _from_annotation(annotations)
-    if own is not None and (strict_parity or not problems(own)):
-        strategy = overlay(strategy, own)
+    from_annotation = _from_annotation(annotations)
+    if from_annotation is not None and (strict_parity or not problems(from_annotation)):
+        strategy = overlay(strategy, from_annotation)
     ratios = {}
     for label, field in _RATIO_LABELS.items():
         percent = percent_of_ratio(labels.get(label, ""), strict_parity=strict_parity)
@@ -224,5 +222,5 @@ def for_node(
 
 
 def metric_settings(strategy: ColocationStrategy) -> ColocationStrategy:
-    """Where NodeMetric.spec takes its metric fields from: a valid enabled strategy, else the default."""
+    """The source of NodeMetric.spec's fields: the strategy if it is valid and enabled, else the default."""
     return strategy if strategy.enable and not problems(strategy) else DEFAULT

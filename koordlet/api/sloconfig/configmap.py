@@ -1,9 +1,9 @@
-"""The life of `slo-controller-config` in the manager: data in, decision out (spec 01 §6.2).
+"""Loads `slo-controller-config` for the manager (spec 01 §6.2). Pure.
 
-`SLOConfig` is what is in force. `load` makes the next one from the ConfigMap's data: keys are independent, a
-key that does not parse keeps its last good configuration and is reported as a `Problem` that says which
-Warning event to send. `None` for a key means that nothing usable was ever loaded: reconciles are dropped.
-The caller watches the ConfigMap, sends events, and enqueues all nodes when the result differs.
+`SLOConfig` is the configuration in force. `load` computes the next one from the ConfigMap's data. Keys are independent:
+an invalid key keeps its last good configuration and is returned as a `ConfigProblem` with the reason of the Warning
+event. `None` for a key means that no valid configuration was loaded yet; then reconciles do nothing. The caller watches
+the ConfigMap, sends events, and queues all nodes when the result differs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from koordlet.api.encoding.quantity import Quantity, QuantityError
 from koordlet.api.encoding.wire import WireError, decode
 from koordlet.api.sloconfig import colocation, defaults, documents, normalization
 from koordlet.api.sloconfig.colocation import ColocationConfig, ColocationStrategy
-from koordlet.api.sloconfig.merge import Merged, NodeStrategy
+from koordlet.api.sloconfig.merge import MergedStrategies, NodeStrategy
 from koordlet.api.sloconfig.node import CPUBurstStrategy, HostApplicationSpec, SystemStrategy
 from koordlet.api.sloconfig.normalization import (
     CPUNormalizationConfig,
@@ -37,8 +37,8 @@ EVENT_AMPLIFICATION: Final = "ResourceAmplificationCfgUnmarshalFailed"
 
 
 @dataclass(frozen=True)
-class Problem:
-    """A key whose value is not in force. `event` is the Warning event's reason, None for no event."""
+class ConfigProblem:
+    """An invalid key, whose value is not in force. `event` is the reason of the Warning event, None for no event."""
 
     key: str
     event: str | None
@@ -47,18 +47,18 @@ class Problem:
 
 @dataclass(frozen=True)
 class SLOConfig:
-    """The configuration in force; the initial value is that of a manager that has not read it yet."""
+    """The configuration in force; the default instance is that of a manager that has not read the ConfigMap yet."""
 
-    colocation: Merged[ColocationStrategy] | None = None
+    colocation: MergedStrategies[ColocationStrategy] | None = None
     colocation_error: bool = False
-    """While set, an existing NodeMetric.spec is left as it is."""
-    threshold: Merged[ResourceThresholdStrategy] | None = None
-    qos: Merged[ResourceQOSStrategy] | None = None
-    cpu_burst: Merged[CPUBurstStrategy] | None = None
-    system: Merged[SystemStrategy] | None = None
-    host_applications: Merged[tuple[HostApplicationSpec, ...]] | None = None
-    normalization: Merged[CPUNormalizationStrategy] | None = None
-    amplification: Merged[ResourceAmplificationStrategy] | None = None
+    """while set, an existing NodeMetric.spec is not changed"""
+    threshold: MergedStrategies[ResourceThresholdStrategy] | None = None
+    qos: MergedStrategies[ResourceQOSStrategy] | None = None
+    cpu_burst: MergedStrategies[CPUBurstStrategy] | None = None
+    system: MergedStrategies[SystemStrategy] | None = None
+    host_applications: MergedStrategies[tuple[HostApplicationSpec, ...]] | None = None
+    normalization: MergedStrategies[CPUNormalizationStrategy] | None = None
+    amplification: MergedStrategies[ResourceAmplificationStrategy] | None = None
 
     @property
     def node_slo_available(self) -> bool:
@@ -68,35 +68,36 @@ class SLOConfig:
 
 UNREAD: Final = SLOConfig()
 DEFAULTS: Final = SLOConfig(
-    colocation=Merged(colocation.DEFAULT),
-    threshold=Merged(defaults.THRESHOLD),
-    qos=Merged(defaults.MANAGER_QOS),
-    cpu_burst=Merged(defaults.CPU_BURST),
-    system=Merged(defaults.SYSTEM),
-    host_applications=Merged(()),
-    normalization=Merged(normalization.DEFAULT_NORMALIZATION),
-    amplification=Merged(normalization.DEFAULT_AMPLIFICATION),
+    colocation=MergedStrategies(colocation.DEFAULT),
+    threshold=MergedStrategies(defaults.THRESHOLD),
+    qos=MergedStrategies(defaults.MANAGER_QOS),
+    cpu_burst=MergedStrategies(defaults.CPU_BURST),
+    system=MergedStrategies(defaults.SYSTEM),
+    host_applications=MergedStrategies(()),
+    normalization=MergedStrategies(normalization.DEFAULT_NORMALIZATION),
+    amplification=MergedStrategies(normalization.DEFAULT_AMPLIFICATION),
 )
 
 
-def load(previous: SLOConfig, data: Mapping[str, str] | None) -> tuple[SLOConfig, tuple[Problem, ...]]:
+def load(previous: SLOConfig, data: Mapping[str, str] | None) -> tuple[SLOConfig, tuple[ConfigProblem, ...]]:
     """The configuration after the ConfigMap's data was read; `data` None means that there is no ConfigMap.
 
-    Absent at start-up: defaults with the colocation error state on. Deleted later: nothing changes.
+    If it is absent at start-up, the defaults are in force with the colocation error state set. If it is deleted later,
+    nothing changes.
     """
     if data is None:
         return (replace(DEFAULTS, colocation_error=True) if previous == UNREAD else previous), ()
-    problems: list[Problem] = []
+    problems: list[ConfigProblem] = []
     merged, error = _load_colocation(previous, data, problems)
     result = replace(previous, colocation=merged, colocation_error=error)
     for key in _KEYS:
-        # NodeSLO keys start from their defaults, so that one bad key does not hold back the others.
+        # NodeSLO keys start with their defaults, so that an invalid key does not block the others.
         last = getattr(previous, key.field)
         fallback = last if last is not None else key.fallback
         try:
             value = key.merge(decode(data[key.key], key.type)) if key.key in data else key.default
-        except WireError as failure:
-            problems.append(Problem(key.key, key.event, str(failure)))
+        except WireError as wire_error:
+            problems.append(ConfigProblem(key.key, key.event, str(wire_error)))
             value = fallback
         changed: dict[str, Any] = {key.field: value}
         result = replace(result, **changed)
@@ -104,35 +105,35 @@ def load(previous: SLOConfig, data: Mapping[str, str] | None) -> tuple[SLOConfig
 
 
 def _load_colocation(
-    previous: SLOConfig, data: Mapping[str, str], problems: list[Problem]
-) -> tuple[Merged[ColocationStrategy] | None, bool]:
+    previous: SLOConfig, data: Mapping[str, str], problems: list[ConfigProblem]
+) -> tuple[MergedStrategies[ColocationStrategy] | None, bool]:
     key = documents.COLOCATION_KEY
     text = data.get(key, "")
     if not text:
         return DEFAULTS.colocation, False
     try:
         merged = colocation.merge(decode(text, ColocationConfig))
-    except WireError as failure:
-        problems.append(Problem(key, EVENT_COLOCATION, str(failure)))
+    except WireError as error:
+        problems.append(ConfigProblem(key, EVENT_COLOCATION, str(error)))
         return previous.colocation, True
-    found = colocation.problems(merged.cluster)
-    if found:
-        problems.append(Problem(key, None, "; ".join(f"{path}: {reason}" for path, reason in found.items())))
+    invalid = colocation.problems(merged.cluster)
+    if invalid:
+        problems.append(ConfigProblem(key, None, "; ".join(f"{path}: {reason}" for path, reason in invalid.items())))
         return previous.colocation, True
     return merged, False
 
 
-def _strategies(base: msgspec.Struct) -> Callable[[Any], Merged[Any]]:
-    return lambda doc: Merged.build(base, doc.cluster_strategy, doc.node_strategies)
+def _strategies(base: msgspec.Struct) -> Callable[[Any], MergedStrategies[Any]]:
+    return lambda doc: MergedStrategies.build(base, doc.cluster_strategy, doc.node_strategies)
 
 
-def _inline(base: msgspec.Struct) -> Callable[[Any], Merged[Any]]:
-    return lambda doc: Merged.build(base, doc, doc.node_configs)
+def _inline(base: msgspec.Struct) -> Callable[[Any], MergedStrategies[Any]]:
+    return lambda doc: MergedStrategies.build(base, doc, doc.node_configs)
 
 
-def _applications(doc: documents.HostApplicationConfig) -> Merged[tuple[HostApplicationSpec, ...]]:
+def _applications(doc: documents.HostApplicationConfig) -> MergedStrategies[tuple[HostApplicationSpec, ...]]:
     entries = (NodeStrategy(e.name, e.node_selector, tuple(e.applications)) for e in doc.node_configs)
-    return Merged(tuple(doc.applications), tuple(entries))
+    return MergedStrategies(tuple(doc.applications), tuple(entries))
 
 
 @dataclass(frozen=True)
@@ -140,7 +141,7 @@ class _Key:
     key: str
     field: str
     type: type[msgspec.Struct]
-    merge: Callable[[Any], Merged[Any]]
+    merge: Callable[[Any], MergedStrategies[Any]]
     event: str = EVENT_SLO
     starts_available: bool = True
 
@@ -157,7 +158,7 @@ _KEYS: Final = (
     _Key(documents.THRESHOLD_KEY, "threshold", documents.ThresholdConfig, _strategies(defaults.THRESHOLD)),
     _Key(documents.QOS_KEY, "qos", documents.QOSConfig, _strategies(defaults.MANAGER_QOS)),
     _Key(documents.CPU_BURST_KEY, "cpu_burst", documents.CPUBurstDocument, _strategies(defaults.CPU_BURST)),
-    _Key(documents.SYSTEM_KEY, "system", documents.SystemConfig, _strategies(defaults.SYSTEM)),
+    _Key(documents.SYSTEM_KEY, "system", documents.SystemConfigDocument, _strategies(defaults.SYSTEM)),
     _Key(documents.HOST_APPLICATION_KEY, "host_applications", documents.HostApplicationConfig, _applications),
     _Key(
         documents.NORMALIZATION_KEY,
@@ -179,11 +180,12 @@ _KEYS: Final = (
 
 
 def system_for_node(
-    merged: Merged[SystemStrategy], labels: Mapping[str, str], annotations: Mapping[str, str]
+    merged: MergedStrategies[SystemStrategy], labels: Mapping[str, str], annotations: Mapping[str, str]
 ) -> SystemStrategy | None:
     """The system strategy of a node; annotation `network-bandwidth` replaces the bandwidth.
 
-    None when the annotation is not a quantity: that node's NodeSLO then has no systemStrategy (spec 01 §5.3).
+    None when the annotation is not a quantity; in Koordinator the node's NodeSLO then has no systemStrategy (spec 01
+    §5.3).
     """
     strategy = merged.for_node(labels)
     text = annotations.get(names.ANNOTATION_NETWORK_BANDWIDTH)

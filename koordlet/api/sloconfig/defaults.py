@@ -1,8 +1,8 @@
 """Default strategies of the manager and of koordlet (spec 01 §6.5.1, §6.5.3; spec 02 §3.6).
 
-The manager writes merged strategies into NodeSLO; koordlet lays NodeSLO over the same defaults again and
-adds the QoS defaults per class, so that a partial or hand-made NodeSLO works too. What a class has switched
-off is replaced by neutral values, because "off" means what Kubernetes would have set.
+The manager writes merged strategies into NodeSLO. koordlet merges NodeSLO over the same defaults again and adds the QoS
+defaults per class, so that an incomplete or manually created NodeSLO works too. Disabled parts of a class are replaced
+by neutral values, because "disabled" means the values that Kubernetes would set.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ CPU_BURST: Final = CPUBurstStrategy(
 )
 SYSTEM: Final = SystemStrategy(total_network_bandwidth=ZERO)
 MANAGER_QOS: Final = ResourceQOSStrategy()
-"""The manager adds nothing to what users say about QoS."""
+"""The manager adds nothing to the configured QoS."""
 
 NEUTRAL_CPU: Final = CPUQOS(enable=False, group_identity=0, sched_idle=0, core_expeller=False)
 NEUTRAL_RESCTRL: Final = ResctrlQOS(enable=False, cat_range_start_percent=0, cat_range_end_percent=100, mba_percent=100)
@@ -98,24 +98,24 @@ KOORDLET_QOS: Final = ResourceQOSStrategy(
 )
 
 
-def effective_threshold(given: ResourceThresholdStrategy | None) -> ResourceThresholdStrategy:
-    """koordlet's view of `resourceUsedThresholdWithBE`."""
-    return overlay(THRESHOLD, given)
+def effective_threshold(strategy: ResourceThresholdStrategy | None) -> ResourceThresholdStrategy:
+    """`resourceUsedThresholdWithBE` with koordlet's defaults."""
+    return overlay(THRESHOLD, strategy)
 
 
-def effective_cpu_burst(given: CPUBurstStrategy | None) -> CPUBurstStrategy:
-    """koordlet's view of `cpuBurstStrategy`."""
-    return overlay(CPU_BURST, given)
+def effective_cpu_burst(strategy: CPUBurstStrategy | None) -> CPUBurstStrategy:
+    """`cpuBurstStrategy` with koordlet's defaults."""
+    return overlay(CPU_BURST, strategy)
 
 
-def effective_system(given: SystemStrategy | None) -> SystemStrategy:
-    """koordlet's view of `systemStrategy`."""
-    return overlay(SYSTEM, given)
+def effective_system(strategy: SystemStrategy | None) -> SystemStrategy:
+    """`systemStrategy` with koordlet's defaults."""
+    return overlay(SYSTEM, strategy)
 
 
-def effective_qos(given: ResourceQOSStrategy | None) -> ResourceQOSStrategy:
-    """koordlet's view of `resourceQOSStrategy`: defaults below, and neutral values where LSR, LS or BE is off."""
-    merged = overlay(KOORDLET_QOS, given)
+def effective_qos(strategy: ResourceQOSStrategy | None) -> ResourceQOSStrategy:
+    """`resourceQOSStrategy` with koordlet's defaults, and neutral values for disabled parts of LSR, LS and BE."""
+    merged = overlay(KOORDLET_QOS, strategy)
     return msgspec.structs.replace(
         merged,
         lsr_class=_neutralised(merged.lsr_class),

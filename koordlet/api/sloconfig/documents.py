@@ -1,6 +1,6 @@
 """The documents of the NodeSLO keys of `slo-controller-config` (spec 01 §6.1).
 
-A cluster strategy and node entries; in an entry `name` and `nodeSelector` stand beside the strategy's fields.
+A document has a cluster strategy and node entries; an entry has `name`, `nodeSelector` and the strategy's fields.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ KEYS: Final = (
     NORMALIZATION_KEY,
     AMPLIFICATION_KEY,
 )
-"""Every key with a meaning of its own; the others belong to extension plug-ins."""
+"""The keys of Koordinator; other keys belong to extension plug-ins."""
 
 
 class NodeThresholdStrategy(ResourceThresholdStrategy):
@@ -86,7 +86,7 @@ class NodeSystemStrategy(SystemStrategy):
     node_selector: LabelSelector | None = None
 
 
-class SystemConfig(Frozen):
+class SystemConfigDocument(Frozen):
     """`system-config`."""
 
     cluster_strategy: SystemStrategy | None = None

@@ -1,8 +1,8 @@
 """Extension plug-ins: ConfigMap keys that become `NodeSLO.spec.extensions` (spec 01 §6.5.9).
 
-One is built in: `interference.PLUGIN`. A plug-in folds the ConfigMap into a configuration of its own when it changes,
-and says per node which key has which value. A plug-in that fails is skipped and reported; the others and all foreign
-keys stay.
+One plug-in is built in: `interference.PLUGIN`. When the ConfigMap changes, a plug-in parses it into its own
+configuration; per node it returns a key and a value. A failing plug-in is skipped and reported; the other plug-ins and
+unknown keys are not affected.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Any, Protocol
 
 
 class ExtensionError(Exception):
-    """A plug-in cannot use the ConfigMap or a node; it is skipped."""
+    """A plug-in cannot process the ConfigMap or a node; it is skipped."""
 
 
 class ExtensionPlugin(Protocol):
-    """What a plug-in provides. Both functions are pure and raise ExtensionError."""
+    """The interface of a plug-in. Both functions are pure and raise ExtensionError."""
 
     @property
     def name(self) -> str: ...
@@ -49,7 +49,7 @@ def extensions_for_node(
     config: Mapping[str, Any],
     existing: Mapping[str, Any],
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """The extension values of a node over those that its NodeSLO has now, and plug-in name -> error."""
+    """The extension values of a node, merged over those that its NodeSLO has now, and plug-in name -> error."""
     values, errors = dict(existing), {}
     for plugin in plugins:
         try:

@@ -1,8 +1,7 @@
-"""`interference-config` and `NodeSLO.spec.extensions.interferenceStrategy`: when a container counts as interfered.
+"""`interference-config` and `NodeSLO.spec.extensions.interferenceStrategy`: detection of interference.
 
-Ours, not Koordinator's, so it lives among the extensions: `PLUGIN` carries the ConfigMap key to every NodeSLO, and
-koordlet lays what it finds there over `DEFAULT`. Thresholds are told per resource; the
-formula is in docs/interference.md.
+An addition to Koordinator, so it is one of the extensions: `PLUGIN` copies the ConfigMap key to every NodeSLO, and
+koordlet merges it over `DEFAULT`. Thresholds are per resource; the formula is in docs/interference.md.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from koordlet.api.qos import CLASSES, LS, LSE, LSR
 from koordlet.api.sloconfig import interferenceactions
 from koordlet.api.sloconfig.bounds import Bound, broken
 from koordlet.api.sloconfig.extensions import ExtensionError
-from koordlet.api.sloconfig.interferenceactions import InterferenceActions
-from koordlet.api.sloconfig.merge import Merged
+from koordlet.api.sloconfig.interferenceactions import InterferenceActionsConfig
+from koordlet.api.sloconfig.merge import MergedStrategies
 
 CONFIG_KEY: Final = "interference-config"
 EXTENSION_KEY: Final = "interferenceStrategy"
@@ -29,37 +28,37 @@ RESOURCES: Final = ("cpu", "memory", "io", "network", "cache")
 
 
 class InterferenceThresholds(Frozen):
-    """When one resource counts as interfered; percentages of the time that the container wanted to get on."""
+    """Thresholds of one resource, in percent of the running time that the container demands."""
 
-    enable: Annotated[bool | None, doc("Whether this resource is judged, default true.")] = None
+    enable: Annotated[bool | None, doc("Whether this resource is evaluated, default true.")] = None
     lost_percent: Annotated[
-        int | None, doc("Time lost to others that is trouble whatever was usual; 0 is never.", minimum=0, maximum=100)
+        int | None,
+        doc("Lost time that is interference whatever is usual; 0: never.", minimum=0, maximum=100),
     ] = None
     min_lost_percent: Annotated[
-        int | None, doc("Time lost to others below which nothing is wrong.", minimum=0, maximum=100)
+        int | None, doc("Lost time below which there is no interference.", minimum=0, maximum=100)
     ] = None
     factor_percent: Annotated[
-        int | None, doc("Between the two: percent of what is usual for the container at which it is trouble.",
-                        minimum=100)
-    ] = None  # fmt: skip
+        int | None,
+        doc("Between the two: percentage of the container's usual value that is interference.", minimum=100),
+    ] = None
 
 
 class InterferenceStrategy(Frozen):
-    """How koordlet detects interference on a node, and whom it tells."""
+    """How koordlet detects and reports interference on a node."""
 
     enable: Annotated[bool | None, doc("Whether interference is detected, default true.")] = None
-    window_seconds: Annotated[int | None, doc("Seconds of evidence that one evaluation looks at.", minimum=1)] = None
+    window_seconds: Annotated[int | None, doc("Seconds of evidence of one evaluation.", minimum=1)] = None
     min_duration_seconds: Annotated[
-        int | None, doc("Seconds that trouble must last to be reported, and must be over to be taken back.", minimum=1)
+        int | None, doc("Seconds that interference must last, or be absent, before the state changes.", minimum=1)
     ] = None
     leave_percent: Annotated[
-        int | None, doc("Trouble is over below this percent of the score at which it began.", minimum=1, maximum=99)
+        int | None,
+        doc("Interference ends below this percentage of the score at which it began.", minimum=1, maximum=99),
     ] = None
-    half_life_seconds: Annotated[
-        int | None, doc("Seconds after which what was usual counts half.", minimum=1)
-    ] = None  # fmt: skip
+    half_life_seconds: Annotated[int | None, doc("Half-life of a container's usual values, seconds.", minimum=1)] = None
     learn_seconds: Annotated[
-        int | None, doc("Seconds to watch a container before its own usual values count.", minimum=1)
+        int | None, doc("Seconds of observation before a container's own usual values are used.", minimum=1)
     ] = None
     victim_qos_classes: Annotated[
         list[str], doc("QoS classes whose containers can be victims; default LSE, LSR and LS.")
@@ -70,12 +69,8 @@ class InterferenceStrategy(Frozen):
     memory: Annotated[InterferenceThresholds | None, doc("Waiting for memory.")] = None
     io: Annotated[InterferenceThresholds | None, doc("Waiting for a block device.")] = None
     network: Annotated[InterferenceThresholds | None, doc("Waiting for the network.")] = None
-    cache: Annotated[
-        InterferenceThresholds | None, doc("Cycles per instruction; only factorPercent counts.")
-    ] = None  # fmt: skip
-    actions: Annotated[InterferenceActions | None, doc("What is done about best-effort culprits, default nothing.")] = (
-        None
-    )
+    cache: Annotated[InterferenceThresholds | None, doc("Cycles per instruction; only factorPercent is used.")] = None
+    actions: Annotated[InterferenceActionsConfig | None, doc("Actions on best-effort culprits, default none.")] = None
 
 
 DEFAULT: Final = InterferenceStrategy(
@@ -109,38 +104,35 @@ BOUNDS: Final = (
 
 
 class InterferenceConfigError(ValueError):
-    """A strategy that cannot be used; the message names the field."""
+    """An invalid strategy; the message names the field."""
 
 
 def problems(strategy: InterferenceStrategy | None) -> dict[str, str]:
-    """Field path -> reason for everything that is out of bounds."""
-    found = broken(strategy, BOUNDS)
+    """Field path -> reason for every invalid field."""
+    reasons = broken(strategy, BOUNDS)
     for name in strategy.victim_qos_classes if strategy is not None else ():
         if name not in CLASSES:
-            found["victimQOSClasses"] = f"{name!r} is none of {', '.join(CLASSES)}"
-    return {**found, **interferenceactions.problems(None if strategy is None else strategy.actions)}
+            reasons["victimQOSClasses"] = f"{name!r} is not one of {', '.join(CLASSES)}"
+    return {**reasons, **interferenceactions.problems(None if strategy is None else strategy.actions)}
 
 
 def effective(extensions: Mapping[str, Any]) -> InterferenceStrategy:
-    """What NodeSLO's extension values (`api.slo.extension_values`) say, over the defaults.
+    """The strategy in NodeSLO's extension values (`crs.slo.extension_values`), merged over the defaults.
 
-    Raises InterferenceConfigError naming the field.
+    Raises InterferenceConfigError, which names the field.
     """
-    given = extensions.get(EXTENSION_KEY)
-    if given is None:
+    extension = extensions.get(EXTENSION_KEY)
+    if extension is None:
         return DEFAULT
     try:
-        strategy = msgspec.convert(given, InterferenceStrategy)
+        strategy = msgspec.convert(extension, InterferenceStrategy)
     except msgspec.ValidationError as error:
         raise InterferenceConfigError(f"extensions.{EXTENSION_KEY}: {error}") from error
-    found = problems(strategy)
-    if found:
-        text = "; ".join(f"{path}: {reason}" for path, reason in found.items())
+    reasons = problems(strategy)
+    if reasons:
+        text = "; ".join(f"{path}: {reason}" for path, reason in reasons.items())
         raise InterferenceConfigError(f"extensions.{EXTENSION_KEY}.{text}")
     return overlay(DEFAULT, strategy)
-
-
-# --- the ConfigMap's key
 
 
 class NodeInterferenceStrategy(InterferenceStrategy):
@@ -158,7 +150,7 @@ class InterferenceConfig(Frozen):
 
 
 class InterferencePlugin:
-    """Carries `interference-config` to `NodeSLO.spec.extensions`. Without the key NodeSLO says nothing."""
+    """Copies `interference-config` to `NodeSLO.spec.extensions`. Without the key, NodeSLO has no such extension."""
 
     name = "interference"
 
@@ -174,16 +166,16 @@ class InterferencePlugin:
         for where, strategy in [("clusterStrategy", document.cluster_strategy)] + [
             (f"nodeStrategies[{entry.name or index}]", entry) for index, entry in enumerate(document.node_strategies)
         ]:
-            found = problems(strategy)
-            if found:
-                text = "; ".join(f"{where}.{path}: {reason}" for path, reason in found.items())
+            reasons = problems(strategy)
+            if reasons:
+                text = "; ".join(f"{where}.{path}: {reason}" for path, reason in reasons.items())
                 raise ExtensionError(f"{CONFIG_KEY}: {text}")
-        config[CONFIG_KEY] = Merged.build(DEFAULT, document.cluster_strategy, document.node_strategies)
+        config[CONFIG_KEY] = MergedStrategies.build(DEFAULT, document.cluster_strategy, document.node_strategies)
         return config
 
     def get(self, labels: Mapping[str, str], config: Mapping[str, Any]) -> tuple[str, Any]:
         """The strategy of a node with these labels; None without the key."""
-        merged: Merged[InterferenceStrategy] | None = config.get(CONFIG_KEY)
+        merged: MergedStrategies[InterferenceStrategy] | None = config.get(CONFIG_KEY)
         return EXTENSION_KEY, None if merged is None else to_builtins(merged.for_node(labels))
 
 

@@ -1,7 +1,7 @@
-"""`interferenceStrategy.actions`: what koordlet does about best-effort pods that hurt others. Off by default.
+"""`interferenceStrategy.actions`: how koordlet throttles best-effort pods that delay others. Off by default.
 
-Part of `interference.InterferenceStrategy`, cluster-wide and by node like everything there. What the numbers mean to
-the strategy that reads them is in docs/interference.md.
+Part of `interference.InterferenceStrategy`, so it is set for the cluster and per node like its other fields. The QoS
+strategy that uses these numbers is described in docs/interference.md.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from koordlet.api.encoding.fields import doc
 from koordlet.api.sloconfig.bounds import Bound
 
 REPORT: Final = "report"
-"""Say what would be done, and do nothing; for every resource."""
+"""Only report the action, without taking it; for every resource."""
 AUTO: Final = "auto"
 QUOTA: Final = "quota"
 HIGH: Final = "high"
@@ -26,33 +26,36 @@ POLICIES: Final = {
     "io": (WEIGHT, REPORT),
     "network": (CLASS, REPORT),
 }
-"""Resource -> policies; the first is the default. What is not here is detected and reported only."""
+"""Resource -> policies, the first is the default. Other resources are only detected and reported."""
 
 
 class InterferenceAction(Frozen):
-    """How the culprits of one resource are held back; percentages are of what a culprit had when it began."""
+    """How the culprits of one resource are throttled; percentages are of the amount before throttling."""
 
-    enable: Annotated[bool | None, doc("Whether anything is done, default false.")] = None
+    enable: Annotated[bool | None, doc("Whether culprits are throttled, default false.")] = None
     policy: Annotated[str, doc("cpu: quota. memory: auto, high, limit. io: weight. network: class. Or report.")] = ""
-    step_percent: Annotated[int | None, doc("Taken away in one step.", minimum=1, maximum=50)] = None
-    floor_percent: Annotated[int | None, doc("Always left to the culprit.", minimum=1, maximum=100)] = None
-    interval_seconds: Annotated[int | None, doc("Between two steps.", minimum=1, maximum=600)] = None
+    step_percent: Annotated[int | None, doc("Reduction per step.", minimum=1, maximum=50)] = None
+    floor_percent: Annotated[int | None, doc("Lower limit.", minimum=1, maximum=100)] = None
+    interval_seconds: Annotated[int | None, doc("Time between two steps.", minimum=1, maximum=600)] = None
     release_seconds: Annotated[
-        int | None, doc("Without anybody hurt before a step is given back, and between two.", minimum=1, maximum=3600)
+        int | None,
+        doc("Time without victims before a step is reverted, and between two reversions.", minimum=1, maximum=3600),
     ] = None
     evict_after_seconds: Annotated[
-        int | None, doc("At the floor with somebody still hurt before the culprit is evicted; 0 is never.", minimum=0)
+        int | None,
+        doc("Time at the lower limit with victims before the culprit is evicted; 0: never.", minimum=0),
     ] = None
 
 
-class InterferenceActions(Frozen):
-    """What is done about the best-effort culprits of verdicts that are sure enough."""
+class InterferenceActionsConfig(Frozen):
+    """Actions on the best-effort culprits of verdicts with sufficient confidence."""
 
     min_confidence_percent: Annotated[
-        int | None, doc("Confidence of a verdict below which nothing is done.", minimum=0, maximum=100)
+        int | None, doc("Minimum confidence of a verdict for an action.", minimum=0, maximum=100)
     ] = None
     min_share_percent: Annotated[
-        int | None, doc("Part of the victim's waiting below which a culprit is let be.", minimum=1, maximum=100)
+        int | None,
+        doc("Minimum share of the victim's waiting time for an action on a culprit.", minimum=1, maximum=100),
     ] = None
     cpu: Annotated[InterferenceAction | None, doc("Quota of the culprit pod.")] = None
     memory: Annotated[InterferenceAction | None, doc("memory.high or the limit of the culprit pod.")] = None
@@ -72,7 +75,7 @@ def _action(policy: str, floor: int, interval: int) -> InterferenceAction:
     )
 
 
-DEFAULT: Final = InterferenceActions(
+DEFAULT: Final = InterferenceActionsConfig(
     min_confidence_percent=30,
     min_share_percent=20,
     cpu=_action(QUOTA, 10, 3),
@@ -98,17 +101,17 @@ BOUNDS: Final = (
 )
 
 
-def problems(actions: InterferenceActions | None) -> dict[str, str]:
-    """Field path -> reason for policies that no resource has; numbers are in `BOUNDS`."""
-    found = {}
+def problems(actions: InterferenceActionsConfig | None) -> dict[str, str]:
+    """Field path -> reason for invalid policies; numbers are checked with `BOUNDS`."""
+    reasons = {}
     for name, policies in POLICIES.items():
         action: InterferenceAction | None = getattr(actions, name) if actions is not None else None
         if action is not None and action.policy and action.policy not in policies:
-            found[f"actions.{name}.policy"] = f"{action.policy!r} is none of {', '.join(policies)}"
-    return found
+            reasons[f"actions.{name}.policy"] = f"{action.policy!r} is not one of {', '.join(policies)}"
+    return reasons
 
 
-def enabled(actions: InterferenceActions | None) -> dict[str, InterferenceAction]:
-    """Resource -> what is switched on."""
-    given = {name: getattr(actions, name, None) for name in POLICIES}
-    return {name: action for name, action in given.items() if action is not None and action.enable}
+def enabled(actions: InterferenceActionsConfig | None) -> dict[str, InterferenceAction]:
+    """Resource -> action, for enabled actions."""
+    by_resource = {name: getattr(actions, name, None) for name in POLICIES}
+    return {name: action for name, action in by_resource.items() if action is not None and action.enable}

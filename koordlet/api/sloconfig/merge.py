@@ -1,8 +1,8 @@
 """From a ConfigMap document to the strategy of each node (spec 01 §6.3).
 
-The cluster strategy is laid over the defaults and each node entry over the cluster strategy, once, when the
-ConfigMap changes. A node takes the first entry whose selector matches its labels, alone, else the cluster
-strategy. An absent selector matches nothing, `{}` everything, an invalid one is skipped.
+When the ConfigMap changes, the cluster strategy is merged over the defaults, and each node entry over the cluster
+strategy. A node uses the first entry whose selector matches its labels, else the cluster strategy. An absent selector
+matches nothing, `{}` matches everything, an entry with an invalid selector is skipped.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ P = TypeVar("P", bound=msgspec.Struct)
 
 
 class NodeEntry(Protocol):
-    """What every element of `nodeConfigs` and `nodeStrategies` has beside the strategy fields."""
+    """The fields of every element of `nodeConfigs` and `nodeStrategies` in addition to the strategy's."""
 
     @property
     def name(self) -> str: ...
@@ -30,7 +30,7 @@ class NodeEntry(Protocol):
 
 
 def selects(selector: LabelSelector | None, labels: Mapping[str, str]) -> bool:
-    """Whether an entry's selector takes a node; an invalid one does not."""
+    """Whether an entry's selector matches a node; an invalid selector does not."""
     if selector is None:
         return False
     try:
@@ -41,7 +41,7 @@ def selects(selector: LabelSelector | None, labels: Mapping[str, str]) -> bool:
 
 @dataclass(frozen=True)
 class NodeStrategy(Generic[S]):
-    """A node entry with everything merged in."""
+    """A node entry, merged over the cluster strategy."""
 
     name: str
     selector: LabelSelector | None
@@ -49,8 +49,8 @@ class NodeStrategy(Generic[S]):
 
 
 @dataclass(frozen=True)
-class Merged(Generic[S]):
-    """One key of the ConfigMap, ready to be asked for a node."""
+class MergedStrategies(Generic[S]):
+    """The merged strategies of one key of the ConfigMap."""
 
     cluster: S
     nodes: tuple[NodeStrategy[S], ...] = ()
@@ -62,16 +62,18 @@ class Merged(Generic[S]):
                 return entry.strategy
         return self.cluster
 
-    def map_nodes(self, change: Callable[[S], S]) -> Merged[S]:
-        """The same with every entry's strategy changed."""
+    def map_nodes(self, change: Callable[[S], S]) -> MergedStrategies[S]:
+        """A copy in which every entry's strategy is changed."""
         nodes = (NodeStrategy(entry.name, entry.selector, change(entry.strategy)) for entry in self.nodes)
-        return Merged(self.cluster, tuple(nodes))
+        return MergedStrategies(self.cluster, tuple(nodes))
 
     @staticmethod
-    def build(defaults: P, cluster: msgspec.Struct | None, entries: Iterable[NodeEntry]) -> Merged[P]:
-        """Lay the parts over each other. `entries` are structs that extend the strategy's type."""
+    def build(defaults: P, cluster: msgspec.Struct | None, entries: Iterable[NodeEntry]) -> MergedStrategies[P]:
+        """Merge the parts. `entries` are structs that extend the strategy's type."""
         base = overlay(defaults, cluster)
-        return Merged(base, tuple(NodeStrategy(e.name, e.node_selector, overlay(base, _struct(e))) for e in entries))
+        return MergedStrategies(
+            base, tuple(NodeStrategy(e.name, e.node_selector, overlay(base, _struct(e))) for e in entries)
+        )
 
 
 def _struct(entry: NodeEntry) -> msgspec.Struct:

@@ -1,10 +1,10 @@
-"""Network bandwidth in `resource-qos-config`: kinds, ranges and sums (spec 01 §6.6 rule 4, §9 A13).
+"""Validation of network bandwidth in `resource-qos-config`: kinds, ranges and sums (spec 01 §6.6 rule 4, §9 A13).
 
-A value is a percentage (number) or a quantity in bit/s (string). What LSR, LS and BE request in one strategy
-must be of one kind; percentages may sum to 100, quantities to the bandwidth that `system-config` gives.
+A value is a percentage (number) or a quantity in bit/s (string). The requests of LSR, LS and BE in one strategy must be
+of one kind; percentages may sum to 100, quantities to the bandwidth in `system-config`.
 
-The reference adds up both kinds as plain numbers, holds each sum to both limits, and takes a bandwidth that nobody gave
-for 0, also that of a node entry without a partner in `system-config`: so does `strict_parity` (spec 04 §15.3).
+Koordinator, and `strict_parity`, add both kinds as plain numbers, compare the sum with both limits, and use 0 for a
+missing bandwidth, also for a node entry without a matching entry in `system-config` (spec 04 §15.3).
 """
 
 from __future__ import annotations
@@ -16,50 +16,50 @@ import msgspec
 from koordlet.api.encoding.quantity import ZERO, Quantity, QuantityError
 from koordlet.api.encoding.wire import encode
 from koordlet.api.sloconfig.bounds import field_at
-from koordlet.api.sloconfig.documents import QOSConfig, SystemConfig
+from koordlet.api.sloconfig.documents import QOSConfig, SystemConfigDocument
 
 _CLASSES = ("lsrClass", "lsClass", "beClass")
 _FIELDS = ("ingressRequest", "ingressLimit", "egressRequest", "egressLimit")
 
 
-def network_problems(config: QOSConfig, system: SystemConfig, *, strict_parity: bool = False) -> dict[str, str]:
-    """Field path -> reason, over the cluster strategy and every entry; empty when all is well."""
-    found: dict[str, str] = {}
+def network_problems(config: QOSConfig, system: SystemConfigDocument, *, strict_parity: bool = False) -> dict[str, str]:
+    """Field path -> reason, for the cluster strategy and every entry; empty when all are valid."""
+    reasons: dict[str, str] = {}
     cluster_total = system.cluster_strategy.total_network_bandwidth if system.cluster_strategy else None
     if config.cluster_strategy is not None:
-        found |= _strategy("clusterStrategy", config.cluster_strategy, cluster_total, strict=strict_parity)
+        reasons |= _strategy("clusterStrategy", config.cluster_strategy, cluster_total, strict=strict_parity)
     totals = {
         encode(entry.node_selector): entry.total_network_bandwidth
         for entry in reversed(system.node_strategies)
         if entry.node_selector is not None
     }
     for index, entry in enumerate(config.node_strategies):
-        # A node entry of system-config without a bandwidth inherits the cluster's, as when it is merged.
+        # A node entry of system-config without bandwidth inherits the cluster's, as in merging.
         total = totals.get(encode(entry.node_selector)) if entry.node_selector is not None else None
         if total is None and not (strict_parity and system.node_strategies):
             total = cluster_total
-        found |= _strategy(f"nodeStrategies[{entry.name or index}]", entry, total, strict=strict_parity)
-    return found
+        reasons |= _strategy(f"nodeStrategies[{entry.name or index}]", entry, total, strict=strict_parity)
+    return reasons
 
 
 def _strategy(where: str, strategy: msgspec.Struct, total: Quantity | None, *, strict: bool) -> dict[str, str]:
-    found = {path: reason for path, reason in _ranges(where, strategy) if reason}
-    for field in ("ingressRequest", "egressRequest") if not found else ():
+    reasons = {path: reason for path, reason in _ranges(where, strategy) if reason}
+    for field in ("ingressRequest", "egressRequest") if not reasons else ():
         values = [field_at(strategy, f"{name}.networkQOS.{field}") for name in _CLASSES]
         numbers = [value for value in values if isinstance(value, int)]
         texts = [value for value in values if isinstance(value, str)]
         path = f"{where}.*.networkQOS.{field}"
         if numbers and texts:
-            found[path] = "requests mix percentages and quantities"
+            reasons[path] = "requests mix percentages and quantities"
         elif strict:
-            found |= _sums_of_either(path, [Quantity(str(value)) for value in (*numbers, *texts)], total or ZERO)
+            reasons |= _sums_of_either(path, [Quantity(str(value)) for value in (*numbers, *texts)], total or ZERO)
         elif sum(numbers) > 100:
-            found[path] = f"requests sum to {sum(numbers)} percent, more than 100"
+            reasons[path] = f"requests sum to {sum(numbers)} percent, more than 100"
         elif texts and total is not None:
             requested = sum((Quantity(text) for text in texts), start=ZERO)
             if requested > total:
-                found[path] = f"requests sum to {requested}, more than the total bandwidth {total}"
-    return found
+                reasons[path] = f"requests sum to {requested}, more than the total bandwidth {total}"
+    return reasons
 
 
 def _sums_of_either(path: str, requests: list[Quantity], total: Quantity) -> dict[str, str]:

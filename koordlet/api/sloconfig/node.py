@@ -1,4 +1,4 @@
-"""The smaller strategies that NodeSLO carries: cpu burst, system parameters, host applications.
+"""The smaller strategies of NodeSLO: cpu burst, system parameters, host applications.
 
 `cpu-burst-config`, `system-config` and `host-application-config` (spec 01 §6.5.4-§6.5.6).
 `CPUBurstConfig` is also the pod annotation `koordinator.sh/cpuBurst`.
@@ -47,7 +47,7 @@ class CPUBurstStrategy(CPUBurstConfig):
 
 
 class SystemStrategy(Frozen):
-    """Kernel parameters of a node. Unset parameters are left as they are."""
+    """Kernel parameters of a node. Unset parameters are not changed."""
 
     min_free_kbytes_factor: Annotated[
         int | None, doc("vm.min_free_kbytes in ten-thousandths of the node's memory.")
@@ -60,12 +60,12 @@ class SystemStrategy(Frozen):
         msgspec.field(default_factory=dict)
     )
     page_cache_limit_enabled: Annotated[int | None, doc("1 enables page cache limits.")] = None
-    # Go writes this one always; absent must mean "inherit" here, or a node entry would reset it to 0.
+    # Go always writes this field. Here absent means "inherit"; otherwise a node entry would reset it to 0.
     total_network_bandwidth: Annotated[Quantity | None, doc("Bandwidth of the node in bit/s, default 0.")] = None
 
 
 class CgroupPath(Frozen):
-    """Where a host application runs: base directory, parent directory, its own directory."""
+    """The cgroup of a host application: base directory, parent directory, own directory."""
 
     base: Annotated[str, doc("CgroupRoot, Kubepods, KubepodsBurstable or KubepodsBesteffort.")] = ""
     parent_dir: Annotated[str, doc("Directory below the base.")] = ""
@@ -77,7 +77,7 @@ class HostApplicationStrategy(Frozen):
 
 
 class HostApplicationSpec(Frozen):
-    """An application on the node outside Kubernetes that koordlet looks after."""
+    """An application outside Kubernetes that koordlet manages."""
 
     name: Annotated[str, doc("Name of the application.")] = ""
     priority: Annotated[str, doc("Priority class: koord-prod, koord-mid, koord-batch or koord-free.")] = ""

@@ -1,7 +1,7 @@
-"""`cpu-normalization-config` and `resource-amplification-config`, and the ratios they give a node.
+"""`cpu-normalization-config` and `resource-amplification-config`, and the resulting ratios of a node. Pure.
 
-Normalization makes CPU models comparable: each has a ratio to a base model. Amplification multiplies what
-a node offers, the cpu also by its normalization ratio (spec 01 §6.5.7, §6.5.8). Pure; used by the manager.
+Normalization makes CPU models comparable: each model has a ratio to a base model. Amplification multiplies a node's
+allocatable; cpu also by the normalization ratio (spec 01 §6.5.7, §6.5.8). Used by the manager.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ RATIO_MAXIMUM: Final = 5.0
 
 
 class RatioError(ValueError):
-    """A node's ratio cannot be worked out; nothing on the node changes. The message says what is missing."""
+    """A node's ratio cannot be computed, so the node is not changed. The message is the reason."""
 
 
 class ModelRatios(Frozen):
-    """Ratios of one CPU model by what is switched on."""
+    """Ratios of one CPU model by enabled features."""
 
     base_ratio: float | None = None
     hyper_thread_enabled_ratio: float | None = None
@@ -82,7 +82,7 @@ DEFAULT_AMPLIFICATION: Final = ResourceAmplificationStrategy(enable=False)
 def normalization_ratio(strategy: CPUNormalizationStrategy, model: str, *, hyper_thread: bool, turbo: bool) -> float:
     """The ratio of a CPU under an enabled strategy. Raises RatioError.
 
-    A ratio that the model lacks for what is switched on falls back to the default ratio.
+    If the model has no ratio for the enabled features, the default ratio is used.
     """
     ratios = strategy.ratio_model.get(model, ModelRatios())
     match hyper_thread, turbo:
@@ -104,9 +104,9 @@ def normalization_ratio(strategy: CPUNormalizationStrategy, model: str, *, hyper
 
 
 def amplification_ratios(strategy: ResourceAmplificationStrategy, normalization: float | None) -> dict[str, float]:
-    """The ratios for a node's annotation; empty means that it is removed. Raises RatioError.
+    """The ratios for a node's annotation; empty: the annotation is removed. Raises RatioError.
 
-    `normalization` is the ratio now on the node, None or not above 0 when there is none.
+    `normalization` is the current ratio of the node; None, 0 and negative values mean none.
     """
     ratios: dict[str, float] = dict(strategy.resource_amplification_ratio) if strategy.enable else {}
     cpu = _positive_or_one(ratios.get("cpu")) * _positive_or_one(normalization)

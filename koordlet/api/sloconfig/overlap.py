@@ -1,8 +1,8 @@
-"""Whether two node entries could take the same node, judged from their selectors alone (spec 01 §6.6 rule 6).
+"""Whether two node entries could match the same node, determined from their selectors (spec 01 §6.6 rule 6). Pure.
 
-Every entry gives label sets: its matchLabels with one value of each expression that has values, for every
-combination of values. Entries overlap when one of these sets matches more than one of them. (The reference
-walks only some combinations: spec 01 §9 A15.)
+Each entry yields label sets: its matchLabels plus one value of each expression that has values, for all combinations of
+values. Entries overlap when one of these sets matches more than one of them. (Koordinator tests only some combinations:
+spec 01 §9 A15.)
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from koordlet.api.meta import LabelSelector
 from koordlet.api.sloconfig.merge import selects
 
 MAX_LABEL_SETS = 10_000
-"""More combinations in one entry are refused: nobody can read such a selector either."""
+"""An entry with more combinations is refused, to bound the time of the check."""
 
 
 class TooManyLabelSets(ValueError):
@@ -23,7 +23,7 @@ class TooManyLabelSets(ValueError):
 
 
 def label_sets(selector: LabelSelector) -> Iterator[dict[str, str]]:
-    """The label sets that stand for a selector. Raises TooManyLabelSets."""
+    """The label sets of a selector. Raises TooManyLabelSets."""
     valued = [(e.key, e.values) for e in selector.match_expressions if e.values]
     count = math.prod(len(values) for _, values in valued)
     if count > MAX_LABEL_SETS:
@@ -33,12 +33,12 @@ def label_sets(selector: LabelSelector) -> Iterator[dict[str, str]]:
 
 
 def overlapping(selectors: Sequence[LabelSelector | None]) -> list[int]:
-    """Indexes of the entries that the first ambiguous label set matches; empty when there is none."""
+    """Indexes of the entries that match the first ambiguous label set; empty when there is none."""
     if len(selectors) < 2:
         return []
     for selector in selectors:
         for labels in label_sets(selector) if selector is not None else ():
-            taken = [i for i, other in enumerate(selectors) if selects(other, labels)]
-            if len(taken) > 1:
-                return taken
+            matching = [i for i, other in enumerate(selectors) if selects(other, labels)]
+            if len(matching) > 1:
+                return matching
     return []

@@ -33,7 +33,7 @@ class CPUQOS(Frozen):
         int | None, doc("1 puts the pods into SCHED_IDLE (cpu.idle); used with policy coreSched.")
     ] = None
     core_expeller: Annotated[
-        bool | None, doc("Whether the pods keep idle pods off their sibling threads; used with coreSched.")
+        bool | None, doc("Whether idle pods must not run on sibling threads of the pods; used with coreSched.")
     ] = None
 
 
@@ -43,13 +43,13 @@ class _MemoryValues(Frozen):
     min_limit_percent: Annotated[int | None, doc("memory.min in percent of the memory request.", minimum=0)] = None
     low_limit_percent: Annotated[int | None, doc("memory.low in percent of the memory request.", minimum=0)] = None
     throttling_percent: Annotated[
-        int | None, doc("memory.high in percent of the way from the request to the limit.", minimum=0)
+        int | None, doc("memory.high: request plus this percentage of limit minus request.", minimum=0)
     ] = None
     wmark_ratio: Annotated[
         int | None, doc("Memory usage in percent at which background reclaim starts.", minimum=0, maximum=100)
     ] = None
     wmark_scale_permill: Annotated[
-        int | None, doc("How far below, in permille, background reclaim stops.", minimum=1, maximum=1000)
+        int | None, doc("Distance below, in permille, at which background reclaim stops.", minimum=1, maximum=1000)
     ] = None
     wmark_min_adj: Annotated[
         int | None, doc("Shift of the global minimum watermark for these pods.", minimum=-25, maximum=50)
@@ -58,17 +58,19 @@ class _MemoryValues(Frozen):
     page_cache_limit_percent: Annotated[
         int | None, doc("Page cache limit in percent of the memory limit.", minimum=0, maximum=100)
     ] = None
-    page_cache_limit_size: Annotated[int | None, doc("Page cache limit in bytes; wins over the percentage.")] = None
+    page_cache_limit_size: Annotated[
+        int | None, doc("Page cache limit in bytes; takes precedence over the percentage.")
+    ] = None
     page_cache_reclaim_sync: Annotated[
         bool | None, doc("Whether page cache above the limit is reclaimed by the task itself.")
     ] = None
-    priority_enable: Annotated[int | None, doc("1 lets `priority` order OOM kills.")] = None
+    priority_enable: Annotated[int | None, doc("1: `priority` determines the order of OOM kills.")] = None
     priority: Annotated[int | None, doc("OOM priority, 0 to 12.")] = None
     oom_kill_group: Annotated[int | None, doc("1 kills the whole group on OOM.")] = None
 
 
 class MemoryQOS(_MemoryValues):
-    """Memory quality of a class. (`enable` comes last here: only objects hold it, whose order is free.)"""
+    """Memory quality of a class. `enable` is the last field; its position is not relevant in an object."""
 
     enable: Annotated[bool | None, doc("Whether memory quality is applied.")] = None
 
@@ -80,7 +82,7 @@ class PodMemoryQOS(_MemoryValues):
 
 
 class IOConfig(Frozen):
-    """Limits, weight and cost model of one block device or volume; 0 switches a limit off."""
+    """Limits, weight and cost model of one block device or volume; 0 disables a limit."""
 
     read_iops: Annotated[int | None, doc("Read operations per second.", minimum=0)] = msgspec.field(
         default=None, name="readIOPS"
@@ -169,7 +171,7 @@ class NetworkQOS(Frozen):
 
 
 class ResourceQOS(Frozen):
-    """Everything about one class."""
+    """The quality of service of one class."""
 
     cpu_qos: Annotated[CPUQOS | None, doc("Cpu quality.")] = msgspec.field(default=None, name="cpuQOS")
     memory_qos: Annotated[MemoryQOS | None, doc("Memory quality.")] = msgspec.field(default=None, name="memoryQOS")
@@ -183,7 +185,7 @@ class ResourceQOS(Frozen):
 
 
 class ResourceQOSPolicies(Frozen):
-    """Which mechanism applies cpu and network quality."""
+    """The mechanisms that implement cpu and network quality."""
 
     cpu_policy: Annotated[str | None, doc("groupIdentity (default) or coreSched.")] = None
     net_qos_policy: Annotated[str | None, doc("tc (default) or terway-qos.")] = msgspec.field(

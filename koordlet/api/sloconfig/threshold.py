@@ -1,7 +1,7 @@
 """`resource-threshold-config`: how much of a node best-effort pods may use, and when pods are evicted.
 
-Part of NodeSLO as `resourceUsedThresholdWithBE` (spec 01 §6.5.2). Every number is nullable: absent means
-the default of the layer that reads it, or that the feature is inactive.
+Part of NodeSLO as `resourceUsedThresholdWithBE` (spec 01 §6.5.2). Every number is nullable: absent means the reader's
+default, or that the feature is inactive.
 """
 
 from typing import Annotated, Final
@@ -25,7 +25,7 @@ class ResourceThresholdStrategy(Frozen):
         int | None, doc("Node cpu usage that best-effort pods are suppressed to, default 65.", minimum=0, maximum=100)
     ] = None
     cpu_suppress_min_percent: Annotated[
-        int | None, doc("Share of the node's cpu that best-effort pods always keep.", minimum=0, maximum=100)
+        int | None, doc("Minimum share of the node's cpu for best-effort pods.", minimum=0, maximum=100)
     ] = None
     cpu_suppress_policy: Annotated[str, doc("How best-effort cpu is suppressed: cpuset (default) or cfsQuota.")] = ""
     memory_evict_threshold_percent: Annotated[
@@ -48,7 +48,7 @@ class ResourceThresholdStrategy(Frozen):
         int | None, doc("Best-effort cpu limit over request, in percent, below which eviction starts.")
     ] = msgspec.field(default=None, name="cpuEvictBESatisfactionLowerPercent")
     cpu_evict_be_usage_threshold_percent: Annotated[
-        int | None, doc("Best-effort cpu usage over limit, in percent, that eviction demands, default 90.")
+        int | None, doc("Best-effort cpu usage over limit, in percent, required for eviction, default 90.")
     ] = msgspec.field(default=None, name="cpuEvictBEUsageThresholdPercent")
     cpu_evict_time_window_seconds: Annotated[
         int | None, doc("Seconds over which cpu usage is averaged before an eviction.")
@@ -67,11 +67,11 @@ class ResourceThresholdStrategy(Frozen):
         int | None, doc("Requested share of allocatable cpu at which eviction stops.", minimum=0)
     ] = None
     cpu_evict_policy: Annotated[
-        str, doc("What best-effort cpu is measured against: evictByRealLimit (default) or evictByAllocatable.")
+        str, doc("What best-effort cpu usage is compared with: evictByRealLimit (default) or evictByAllocatable.")
     ] = ""
     evict_enabled_priority_threshold: Annotated[
-        Int32 | None, doc("Highest pod priority that usage-based eviction may evict; absent turns it off.")
+        Int32 | None, doc("Highest pod priority that usage-based eviction may evict; absent disables it.")
     ] = None
     allocatable_evict_priority_threshold: Annotated[
-        Int32 | None, doc("Highest pod priority that request-based eviction may evict; absent turns it off.")
+        Int32 | None, doc("Highest pod priority that request-based eviction may evict; absent disables it.")
     ] = None

@@ -1,12 +1,12 @@
-"""What the ConfigMap webhook refuses in `slo-controller-config` (spec 01 §6.6).
+"""Validation of `slo-controller-config` by the ConfigMap webhook (spec 01 §6.6). Pure.
 
-`validate` checks the keys that changed, in a fixed order, and stops at the first that fails: JSON, selectors,
-numbers, network sums, names, overlap between entries, nodes that two entries would take. Differences to the
-reference, all of spec 01 §9: a missing `system-config` is an empty one (A11), upper/lower pairs are judged
-after merging (A12), sums of percentages and of quantities are each compared with their own kind (A13), the
-overlap test takes the true product of values (A15). `strict_parity` takes A11 to A13 back: `system-config` must be
-there, pairs must be given whole and as they are written, sums take percentages for bit/s. Misspelt reasons are on the
-wire.
+`validate` checks the changed keys in a fixed order and stops at the first error. The checks of a key are: JSON,
+selectors, numbers, network sums, names, overlap between entries, nodes that match two entries.
+
+Differences to Koordinator (spec 01 §9): a missing `system-config` counts as empty (A11), upper/lower pairs are compared
+after merging (A12), sums of percentages and of quantities are compared separately (A13), and the overlap test uses all
+combinations of values (A15). `strict_parity` disables A11 to A13: `system-config` must exist, pairs must be complete
+and are compared before merging, sums treat percentages as bit/s. Misspelt reasons are part of the protocol.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Labels = Mapping[str, str]
 
 @dataclass(frozen=True)
 class Rejection:
-    """Why the ConfigMap (or a node's labels) is refused."""
+    """The reason why the ConfigMap (or a node's labels) is refused."""
 
     reason: str
     message: str | dict[str, Any]
@@ -46,17 +46,17 @@ class Rejection:
         return f"___{encode({'reason': self.reason, 'message': self.message}).decode()}___"
 
 
-class _Refused(Exception):
+class _ValidationFailed(Exception):
     def __init__(self, reason: str, message: str | dict[str, Any]) -> None:
         super().__init__(reason)
         self.rejection = Rejection(reason, message)
 
 
 @dataclass(frozen=True)
-class Rule:
-    """How one key is checked: its document, what it is merged over, and its numbers.
+class ConfigRule:
+    """The checks of one key: type of its document, base of the merge, bounds of numbers.
 
-    `pairs` are (lower, upper) fields of which the upper must be greater once everything is merged.
+    `pairs` are (lower, upper) fields; after merging the upper one must be greater.
     """
 
     type: type[msgspec.Struct]
@@ -90,8 +90,8 @@ _QOS_BOUNDS = (
     Bound("memoryQOS.oomKillGroup", 0, 1),
 )
 
-RULES: Final[dict[str, Rule]] = {
-    documents.COLOCATION_KEY: Rule(
+RULES: Final[dict[str, ConfigRule]] = {
+    documents.COLOCATION_KEY: ConfigRule(
         ColocationConfig,
         colocation.DEFAULT,
         (
@@ -114,7 +114,7 @@ RULES: Final[dict[str, Rule]] = {
             Bound("batchMemoryThresholdPercent", minimum=0),
         ),
     ),
-    documents.THRESHOLD_KEY: Rule(
+    documents.THRESHOLD_KEY: ConfigRule(
         documents.ThresholdConfig,
         defaults.THRESHOLD,
         (
@@ -144,7 +144,7 @@ RULES: Final[dict[str, Rule]] = {
             ("cpuAllocatableEvictLowerPercent", "cpuAllocatableEvictThresholdPercent"),
         ),
     ),
-    documents.QOS_KEY: Rule(
+    documents.QOS_KEY: ConfigRule(
         documents.QOSConfig,
         defaults.KOORDLET_QOS,
         tuple(bound._replace(path=f"{name}.{bound.path}") for name in _CLASSES for bound in _QOS_BOUNDS),
@@ -152,7 +152,7 @@ RULES: Final[dict[str, Rule]] = {
             (f"{name}.resctrlQOS.catRangeStartPercent", f"{name}.resctrlQOS.catRangeEndPercent") for name in _CLASSES
         ),
     ),
-    documents.CPU_BURST_KEY: Rule(
+    documents.CPU_BURST_KEY: ConfigRule(
         documents.CPUBurstDocument,
         defaults.CPU_BURST,
         (
@@ -162,8 +162,8 @@ RULES: Final[dict[str, Rule]] = {
             *_percent("sharePoolThresholdPercent"),
         ),
     ),
-    documents.SYSTEM_KEY: Rule(
-        documents.SystemConfig,
+    documents.SYSTEM_KEY: ConfigRule(
+        documents.SystemConfigDocument,
         defaults.SYSTEM,
         (
             Bound("minFreeKbytesFactor", above=0),
@@ -172,9 +172,9 @@ RULES: Final[dict[str, Rule]] = {
             Bound("pageCacheLimitEnabled", 0, 1),
         ),
     ),
-    interference.CONFIG_KEY: Rule(interference.InterferenceConfig, interference.DEFAULT, interference.BOUNDS),
+    interference.CONFIG_KEY: ConfigRule(interference.InterferenceConfig, interference.DEFAULT, interference.BOUNDS),
 }
-"""The keys that are checked, in order; the other three keys of the ConfigMap are not."""
+"""The keys that are checked, in this order; the other three keys of the ConfigMap are not checked."""
 
 
 def validate(
@@ -185,41 +185,47 @@ def validate(
     names_needed: bool = False,
     strict_parity: bool = False,
 ) -> Rejection | None:
-    """The first thing wrong with the changed keys, or None.
+    """The first error in the changed keys, or None.
 
-    `old` is the data before (None on create), `nodes` the labels of the existing nodes by name, `names_needed` and
-    `strict_parity` the manager's flags `--node-strategy-name-need-check` and `--strict-parity`.
+    `old` is the old data (None on create), `nodes` the labels of the existing nodes by name, `names_needed` and
+    `strict_parity` are the manager's flags `--node-strategy-name-need-check` and `--strict-parity`.
     """
     try:
         for key, rule in RULES.items():
             text = new.get(key, "")
             if text and text != (old or {}).get(key):
                 _check(key, rule, new, names_needed, nodes or {}, strict=strict_parity)
-    except _Refused as refused:
-        return refused.rejection
+    except _ValidationFailed as error:
+        return error.rejection
     return None
 
 
 def node_conflict(data: Mapping[str, str], name: str, labels: Labels) -> Rejection | None:
-    """Whether a node's new labels would let two entries of one key take it. Keys that do not parse are skipped."""
+    """The error if a node's new labels match two entries of one key. Keys that cannot be parsed are skipped."""
     for key, rule in RULES.items():
         try:
             entries = _entries(decode(data[key], rule.type)) if data.get(key) else []
             _check_nodes(key, entries, {name: labels})
         except WireError:
             continue
-        except _Refused as refused:
-            return refused.rejection
+        except _ValidationFailed as error:
+            return error.rejection
     return None
 
 
 def _check(
-    key: str, rule: Rule, data: Mapping[str, str], names_needed: bool, nodes: Mapping[str, Labels], *, strict: bool
+    key: str,
+    rule: ConfigRule,
+    data: Mapping[str, str],
+    names_needed: bool,
+    nodes: Mapping[str, Labels],
+    *,
+    strict: bool,
 ) -> None:
     try:
         document: msgspec.Struct = decode(data[key], rule.type, where=key)
     except WireError as error:
-        raise _Refused(PARSE_FAILED, str(error)) from error
+        raise _ValidationFailed(PARSE_FAILED, str(error)) from error
     entries = _entries(document)
     _check_selectors(entries)
     cluster = document if key == documents.COLOCATION_KEY else field_at(document, "clusterStrategy")
@@ -229,30 +235,32 @@ def _check(
         assert isinstance(document, documents.QOSConfig)
         problems = network_problems(document, _system_config(data, strict=strict), strict_parity=strict)
         if problems:
-            raise _Refused(PARAM_INVALID, dict(problems))
+            raise _ValidationFailed(PARAM_INVALID, dict(problems))
     if names_needed:
         _check_names(entries)
     _check_overlap(key, entries)
     _check_nodes(key, entries, nodes)
 
 
-def _system_config(data: Mapping[str, str], *, strict: bool) -> documents.SystemConfig:
+def _system_config(data: Mapping[str, str], *, strict: bool) -> documents.SystemConfigDocument:
     text = data.get(documents.SYSTEM_KEY, "")
     if not text and not strict:
-        return documents.SystemConfig()
+        return documents.SystemConfigDocument()
     try:
-        return decode(text, documents.SystemConfig, where=documents.SYSTEM_KEY)
+        return decode(text, documents.SystemConfigDocument, where=documents.SYSTEM_KEY)
     except WireError as error:
-        raise _Refused(PARSE_FAILED, str(error)) from error
+        raise _ValidationFailed(PARSE_FAILED, str(error)) from error
 
 
 def _entries(document: msgspec.Struct) -> list[NodeEntry]:
-    found: list[NodeEntry] = getattr(document, "node_configs", None) or getattr(document, "node_strategies", [])
-    return found
+    entries: list[NodeEntry] = getattr(document, "node_configs", None) or getattr(document, "node_strategies", [])
+    return entries
 
 
 def _label(index: int, entry: NodeEntry) -> str:
-    inline = isinstance(entry, ColocationStrategy)  # this document has its strategy beside its node entries
+    inline = isinstance(
+        entry, ColocationStrategy
+    )  # in this document the cluster strategy's fields are at the top level
     return f"{'nodeConfigs' if inline else 'nodeStrategies'}[{entry.name or index}]"
 
 
@@ -260,40 +268,40 @@ def _check_selectors(entries: list[NodeEntry]) -> None:
     for index, entry in enumerate(entries):
         path = f"{_label(index, entry)}.nodeSelector"
         if entry.node_selector is None or entry.node_selector.is_empty():
-            raise _Refused(PARAM_INVALID, {path: "needs at least one matchLabel or matchExpression"})
+            raise _ValidationFailed(PARAM_INVALID, {path: "must have at least one matchLabel or matchExpression"})
         try:
             entry.node_selector.matches({})
         except SelectorError as error:
-            raise _Refused(PARAM_INVALID, {path: str(error)}) from error
+            raise _ValidationFailed(PARAM_INVALID, {path: str(error)}) from error
 
 
-def _check_numbers(rule: Rule, cluster: msgspec.Struct | None, entries: list[NodeEntry], *, strict: bool) -> None:
+def _check_numbers(rule: ConfigRule, cluster: msgspec.Struct | None, entries: list[NodeEntry], *, strict: bool) -> None:
     base = overlay(rule.base, cluster)
     inline = isinstance(cluster, ColocationStrategy)
     strategies = [("" if inline else "clusterStrategy.", cluster, base)] if cluster is not None else []
     for index, entry in enumerate(entries):
         assert isinstance(entry, msgspec.Struct)
         strategies.append((_label(index, entry) + ".", entry, overlay(base, entry)))
-    for where, given, merged in strategies:
-        problems = broken(given, rule.bounds)
-        if isinstance(given, interference.InterferenceStrategy):
-            problems = interference.problems(given)
-        if isinstance(given, ColocationStrategy):
-            problems |= _extension_problems(given)
+    for where, strategy, merged in strategies:
+        problems = broken(strategy, rule.bounds)
+        if isinstance(strategy, interference.InterferenceStrategy):
+            problems = interference.problems(strategy)
+        if isinstance(strategy, ColocationStrategy):
+            problems |= _extension_problems(strategy)
         for lower, upper in rule.pairs:
-            low, high = (field_at(given if strict else merged, field) for field in (lower, upper))
+            low, high = (field_at(strategy if strict else merged, field) for field in (lower, upper))
             if strict and (low is None) is not (high is None):
-                missing, there = (lower, upper) if low is None else (upper, lower)
-                problems[missing] = f"must be given where {there} is"
+                missing, present = (lower, upper) if low is None else (upper, lower)
+                problems[missing] = f"must be set if {present} is set"
             elif isinstance(low, int) and isinstance(high, int) and high <= low:
                 problems[upper] = f"{high} is not greater than {lower} {low}"
         if problems:
-            raise _Refused(PARAM_INVALID, {where + path: text for path, text in problems.items()})
+            raise _ValidationFailed(PARAM_INVALID, {where + path: text for path, text in problems.items()})
 
 
-def _extension_problems(given: ColocationStrategy) -> dict[str, str]:
+def _extension_problems(strategy: ColocationStrategy) -> dict[str, str]:
     try:
-        overcommit.policy_of(given)
+        overcommit.policy_of(strategy)
     except overcommit.InterferencePolicyError as error:
         return error.problems
     return {}
@@ -303,29 +311,30 @@ def _check_names(entries: list[NodeEntry]) -> None:
     seen: set[str] = set()
     for index, entry in enumerate(entries):
         if not entry.name:
-            raise _Refused(PARAM_INVALID, {f"{_label(index, entry)}.name": "must not be empty"})
+            raise _ValidationFailed(PARAM_INVALID, {f"{_label(index, entry)}.name": "must not be empty"})
         if entry.name in seen:
-            raise _Refused(PARAM_INVALID, {f"{_label(index, entry)}.name": "is used twice"})
+            raise _ValidationFailed(PARAM_INVALID, {f"{_label(index, entry)}.name": "is used twice"})
         seen.add(entry.name)
 
 
 def _check_overlap(key: str, entries: list[NodeEntry]) -> None:
     try:
-        clash = overlapping([entry.node_selector for entry in entries])
+        conflicting = overlapping([entry.node_selector for entry in entries])
     except TooManyLabelSets as error:
-        raise _Refused(PARAM_INVALID, f"{key}: {error}") from error
-    if clash:
-        raise _Refused(STRATEGIES_OVERLAP, {"config": key, "strategies": [_title(entries, i) for i in clash]})
+        raise _ValidationFailed(PARAM_INVALID, f"{key}: {error}") from error
+    if conflicting:
+        strategies = [_title(entries, index) for index in conflicting]
+        raise _ValidationFailed(STRATEGIES_OVERLAP, {"config": key, "strategies": strategies})
 
 
 def _check_nodes(key: str, entries: list[NodeEntry], nodes: Mapping[str, Labels]) -> None:
     if len(entries) < 2:
         return
     for name, labels in nodes.items():
-        taken = [i for i, entry in enumerate(entries) if selects(entry.node_selector, labels)]
-        if len(taken) > 1:
-            strategies = [_title(entries, i) for i in taken]
-            raise _Refused(NODE_CONFLICT, {"config": key, "strategies": strategies, "exampleNodes": [name]})
+        matching = [index for index, entry in enumerate(entries) if selects(entry.node_selector, labels)]
+        if len(matching) > 1:
+            strategies = [_title(entries, index) for index in matching]
+            raise _ValidationFailed(NODE_CONFLICT, {"config": key, "strategies": strategies, "exampleNodes": [name]})
 
 
 def _title(entries: Iterable[NodeEntry], index: int) -> str:

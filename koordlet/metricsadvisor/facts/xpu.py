@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from koordlet.api.deviceinfos import DeviceDescription, DeviceTopology, read_descriptions
+from koordlet.api.deviceinfos import DeviceDescription, DeviceInfoTopology, read_descriptions
 from koordlet.api.encoding.wire import WireError
 from koordlet.app.clock import boot_clock
 from koordlet.app.logging import get_logger
@@ -157,7 +157,7 @@ def device(told: DeviceDescription, minor: int) -> XpuInfo:
     )
 
 
-def _place(topology: DeviceTopology) -> PciPlace:
+def _place(topology: DeviceInfoTopology) -> PciPlace:
     """As the file tells it; an address in the one spelling of sysfs. No NUMA node is -1, one that is no number 0."""
     try:
         bus_id = canonical(topology.bus_id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from koordlet.api.pages.enforcement import Enforcement, RuleState, SettingState
-from koordlet.api.pages.interference import HeldBack
+from koordlet.api.pages.interference import ThrottledPodReport
 from koordlet.prometheus import Registries
 from koordlet.qosmanager.engine.manager import QoSManager
 from koordlet.qosmanager.throttling.strategy import ThrottledPod
@@ -34,10 +34,10 @@ def state_page(manager: QoSManager, executor: Executor, rules: Sequence[OwnerRul
     )
 
 
-def throttled_page(throttled: Iterable[ThrottledPod], unix_offset: float) -> list[HeldBack]:
+def throttled_page(throttled: Iterable[ThrottledPod], unix_offset: float) -> list[ThrottledPodReport]:
     """`unix_offset` is added to the strategy's times to give Unix seconds."""
     return [
-        HeldBack(
+        ThrottledPodReport(
             namespace=one.pod.namespace,
             pod=one.pod.name,
             uid=one.pod.uid,
@@ -56,7 +56,7 @@ def throttled_page(throttled: Iterable[ThrottledPod], unix_offset: float) -> lis
 
 def throttled_about(
     throttled: Iterable[ThrottledPod], uid: str, unix_offset: float
-) -> tuple[list[HeldBack], list[HeldBack]]:
+) -> tuple[list[ThrottledPodReport], list[ThrottledPodReport]]:
     """How the pod is throttled, and the pods that are throttled because they delay it."""
     known = tuple(throttled)
     own = [one for one in known if one.pod.uid == uid]

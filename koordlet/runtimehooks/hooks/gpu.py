@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pathlib import PurePosixPath
 
-from koordlet.api.annotations.device import ALLOCATED, DeviceAllocation
+from koordlet.api.annotations.device import ALLOCATED, PodDeviceAllocation
 from koordlet.api.names import (
     GPU_ISOLATION_HAMI_CORE,
     LABEL_GPU_ISOLATION_PROVIDER,
@@ -46,7 +46,7 @@ class GPUEnvInject:
             return visible
         return visible | self._limits(gpus[0], context)
 
-    def _limits(self, device: DeviceAllocation, context: HookContext) -> HookAnswer:
+    def _limits(self, device: PodDeviceAllocation, context: HookContext) -> HookAnswer:
         if _amount(device, RESOURCE_GPU_MEMORY_RATIO) >= WHOLE_GPU_PERCENT:
             return NO_CHANGE
         env = {"CUDA_DEVICE_MEMORY_LIMIT": str(_amount(device, RESOURCE_GPU_MEMORY))}
@@ -64,7 +64,7 @@ class GPUEnvInject:
         return HookAnswer(env=env, mounts=tuple(mounts))
 
 
-def _amount(device: DeviceAllocation, resource: str) -> int:
+def _amount(device: PodDeviceAllocation, resource: str) -> int:
     amount = device.resources.get(resource)
     if amount is None:
         raise HookError(f"annotation {ALLOCATED.key}: gpu {device.minor} has no {resource}")

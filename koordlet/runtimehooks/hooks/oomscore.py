@@ -6,7 +6,7 @@ Init containers are set too, sandboxes are not. A pod without annotations keeps 
 
 from __future__ import annotations
 
-from koordlet.api.annotations.pod import OOMScores, oom_scores
+from koordlet.api.annotations.pod import PodOOMScores, oom_scores
 from koordlet.api.encoding.wire import WireError
 from koordlet.app.logging import get_logger
 from koordlet.audit import pod as about_pod
@@ -48,7 +48,7 @@ class OOMScoreAdj(PerPodStrategy):
         return QoSDecision(tuple(settings), figures={FAMILY: figures})
 
 
-def _scores(pod: PodView) -> OOMScores | None:
+def _scores(pod: PodView) -> PodOOMScores | None:
     """None without annotations, or with a malformed one."""
     if pod.meta.pod is None:
         return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from koordlet.api.annotations.device import ALLOCATED, DeviceAllocation
+from koordlet.api.annotations.device import ALLOCATED, PodDeviceAllocation
 from koordlet.qosmanager.engine.view import NodeView
 from koordlet.runtimehooks.stages import NO_CHANGE, ContainerDevice, HookAnswer, HookContext, HookError, HookStage
 from koordlet.system.devices.rdma import CONNECTION_MANAGER, DeviceNode, RDMAError
@@ -40,6 +40,6 @@ class RDMADeviceInject:
         return HookAnswer(devices=tuple(ContainerDevice(node.path, "c", node.major, node.minor) for node in nodes))
 
 
-def _functions(device: DeviceAllocation) -> list[str]:
+def _functions(device: PodDeviceAllocation) -> list[str]:
     virtual = [] if device.extension is None else [function.bus_id for function in device.extension.vfs]
     return virtual or [device.id]

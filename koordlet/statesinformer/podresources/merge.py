@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from koordlet.api.annotations.device import ALLOCATED, DeviceAllocation
+from koordlet.api.annotations.device import ALLOCATED, PodDeviceAllocation
 from koordlet.api.core import Pod
 from koordlet.api.crs.device import GPU, RDMA
 from koordlet.api.names import RESOURCE_NVIDIA_GPU, RESOURCE_RDMA
@@ -71,7 +71,7 @@ def devices_of(pod: Pod, accelerators: Accelerators) -> Devices:
     return [(resource, ids) for resource, ids in ids_by_resource.items() if ids]
 
 
-def _ids(allocation: DeviceAllocation, uuid: str) -> Iterable[str]:
+def _ids(allocation: PodDeviceAllocation, uuid: str) -> Iterable[str]:
     """Its virtual functions, else the device itself."""
     functions = [] if allocation.extension is None else [function.bus_id for function in allocation.extension.vfs]
     return [name for name in functions or [allocation.id or uuid] if name]

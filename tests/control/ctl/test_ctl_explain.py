@@ -27,22 +27,22 @@ from control.ctl.views.interference import (
 )
 from koordlet.api.encoding.wire import encode
 from koordlet.api.pages.interference import (
-    Blamed,
-    ChangeSaid,
-    ContainerExplained,
-    HeldBack,
-    PodExplained,
-    SeriesSaid,
-    SignalSaid,
-    VerdictSaid,
+    ContainerInterferenceReport,
+    CulpritReport,
+    PodInterferenceReport,
+    SeriesReport,
+    SignalReport,
+    StateChangeReport,
+    ThrottledPodReport,
+    VerdictReport,
 )
 
 NOW = 1_000_000.0
-BATCH = Blamed(kind="container", namespace="demo", pod="batch-0", name="burn", qos="BE", share=0.6, seconds=0.2)
-SOFTIRQ = Blamed(kind="kernel", name="ksoftirqd", share=0.1, seconds=0.03)
+BATCH = CulpritReport(kind="container", namespace="demo", pod="batch-0", name="burn", qos="BE", share=0.6, seconds=0.2)
+SOFTIRQ = CulpritReport(kind="kernel", name="ksoftirqd", share=0.1, seconds=0.03)
 
 
-def verdict(**changes) -> VerdictSaid:
+def verdict(**changes) -> VerdictReport:
     given = {
         "container": "serve",
         "resource": "cpu",
@@ -58,29 +58,29 @@ def verdict(**changes) -> VerdictSaid:
         "severity": "medium",
         "action": "suppress-best-effort",
         "advice": "Give best-effort pods less.",
-        "signals": [SignalSaid(name="lost to others", unit="share", now=0.43, usual=0.02, limit=0.2)],
+        "signals": [SignalReport(name="lost to others", unit="share", now=0.43, usual=0.02, limit=0.2)],
         "culprits": [BATCH, SOFTIRQ],
     }
-    return VerdictSaid(**{**given, **changes})
+    return VerdictReport(**{**given, **changes})
 
 
-def own(**changes) -> VerdictSaid:
+def own(**changes) -> VerdictReport:
     return verdict(cause="self", culprits=[], parts={"quota": 0.6}, advice="Raise limits.cpu.", **changes)
 
 
-def pod(*verdicts: VerdictSaid, changes=(), **given) -> PodExplained:
-    container = ContainerExplained(
+def pod(*verdicts: VerdictReport, changes=(), **given) -> PodInterferenceReport:
+    container = ContainerInterferenceReport(
         name="serve",
         id="containerd://x",
-        series=[SeriesSaid(resource="cpu", cause="neighbour", usual=0.02, state="quiet", values=[0.0, 0.1, 0.9])],
+        series=[SeriesReport(resource="cpu", cause="neighbour", usual=0.02, state="quiet", values=[0.0, 0.1, 0.9])],
         verdicts=list(verdicts),
         changes=list(changes),
     )
     facts = {"namespace": "demo", "pod": "web", "qos": "LS", "judged": True, "enabled": True, "step": 5.0}
-    return PodExplained(**{**facts, "containers": [container], "sources": {"cpu": "bpf"}, **given})
+    return PodInterferenceReport(**{**facts, "containers": [container], "sources": {"cpu": "bpf"}, **given})
 
 
-def words(said: PodExplained) -> str:
+def words(said: PodInterferenceReport) -> str:
     return "\n".join(line.plain for line in page(said, NOW))
 
 
@@ -96,7 +96,7 @@ def words(said: PodExplained) -> str:
         pytest.param(pod(own(), verdict()), "Interference: it loses", EXIT_NEIGHBOUR, id="both"),
         pytest.param(pod(verdict(state="suspected")), "No interference and no own trouble", 0, id="suspicion"),
         pytest.param(
-            pod(changes=[ChangeSaid(at=NOW - 60, before="suspected", verdict=verdict())]),
+            pod(changes=[StateChangeReport(at=NOW - 60, before="suspected", verdict=verdict())]),
             "No interference now; there was some before", 0, id="past",
         ),
         pytest.param(pod(judged=False, qos="BE"), "QoS class BE are not observed", 0, id="not-judged"),
@@ -129,7 +129,7 @@ def test_what_the_hypervisor_took_is_said_and_nobody_blamed(part, verdicts, sent
 
 
 def test_the_page_names_culprits_figures_and_advice():
-    text = words(pod(verdict(), changes=[ChangeSaid(at=NOW - 30, before="suspected", verdict=verdict())]))
+    text = words(pod(verdict(), changes=[StateChangeReport(at=NOW - 30, before="suspected", verdict=verdict())]))
     for expected in (
         "demo/batch-0/burn (BE)",
         "60 % of its waiting",
@@ -162,7 +162,7 @@ def test_a_bar_keeps_its_width(share):
     assert len(bar(share, 10)) == 10
 
 
-def held_back(**changes) -> HeldBack:
+def held_back(**changes) -> ThrottledPodReport:
     given = {
         "namespace": "demo",
         "pod": "batch-0",
@@ -173,7 +173,7 @@ def held_back(**changes) -> HeldBack:
         "since": NOW - 34,
         "why": "container serve of demo/web lost 43 % of its time",
     }
-    return HeldBack(**{**given, **changes})  # fmt: skip
+    return ThrottledPodReport(**{**given, **changes})  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,13 @@ from control.ctl.demo import judge
 from control.ctl.demo.kernelfiles import AverageUsage
 from koordlet.api.crs.nodemetric import ResourceMap
 from koordlet.api.encoding.quantity import BINARY_SI, Quantity
-from koordlet.api.pages.interference import Blamed, ContainerExplained, PodExplained, VerdictSaid
-from koordlet.api.pages.top import Culprit, FeatureState, SchedLatency, Top, TopRow
+from koordlet.api.pages.interference import (
+    ContainerInterferenceReport,
+    CulpritReport,
+    PodInterferenceReport,
+    VerdictReport,
+)
+from koordlet.api.pages.top import FeatureState, SchedLatency, Top, TopCulprit, TopRow
 
 
 def resources(milli: int, memory: int) -> ResourceMap:
@@ -50,7 +55,7 @@ def test_what_agrees_is_never_further_apart_than_the_tolerance(a: float, b: floa
     assert judge.agrees(a, a, 0.0)
 
 
-def picture(*culprits: Culprit, throttled: float = 0.0, wait: float = 0.3, quota: float = 0.0) -> Top:
+def picture(*culprits: TopCulprit, throttled: float = 0.0, wait: float = 0.3, quota: float = 0.0) -> Top:
     row = TopRow(
         kind="container", namespace="demo", pod="web", name="serve", throttled=throttled,
         sched=SchedLatency(p99=0.004, wait=wait, throttled=quota, culprits=list(culprits)),
@@ -58,10 +63,10 @@ def picture(*culprits: Culprit, throttled: float = 0.0, wait: float = 0.3, quota
     return Top(system_cpu=1.5, rows=[row])
 
 
-BATCH = Culprit(kind="container", namespace="demo", pod="batch-0", name="burn", share=0.9)
-OTHER = Culprit(kind="container", namespace="demo", pod="api", name="serve", share=0.9)
-SELF = Culprit(kind="container", namespace="demo", pod="web", name="serve", share=0.9)
-ROOT = Culprit(kind="root", name="/", share=0.9)
+BATCH = TopCulprit(kind="container", namespace="demo", pod="batch-0", name="burn", share=0.9)
+OTHER = TopCulprit(kind="container", namespace="demo", pod="api", name="serve", share=0.9)
+SELF = TopCulprit(kind="container", namespace="demo", pod="web", name="serve", share=0.9)
+ROOT = TopCulprit(kind="root", name="/", share=0.9)
 
 
 def test_the_batch_pod_must_be_the_first_culprit() -> None:
@@ -86,7 +91,7 @@ def test_the_batch_pod_must_be_the_first_culprit() -> None:
     ids=["another pod is worse", "no strangers", "a pod is worst", "strangers only", "the worst of all pods"],
 )
 def test_on_a_shared_machine_the_worst_of_all_pods_will_do(
-    culprits: tuple[Culprit, ...], system_cpu: float, said: str | None
+    culprits: tuple[TopCulprit, ...], system_cpu: float, said: str | None
 ) -> None:
     top = picture(*culprits)
     top.system_cpu = system_cpu
@@ -96,23 +101,25 @@ def test_on_a_shared_machine_the_worst_of_all_pods_will_do(
     assert not judge.culprit_named(top, "web", ["batch-0"]).ok
 
 
-def explained(*blamed: Blamed, cause: str = "neighbour") -> PodExplained:
-    verdict = VerdictSaid(state="interfered", cause=cause, resource="cpu", culprits=list(blamed))
-    return PodExplained(enabled=True, judged=True, pod="web", containers=[ContainerExplained(verdicts=[verdict])])
+def explained(*blamed: CulpritReport, cause: str = "neighbour") -> PodInterferenceReport:
+    verdict = VerdictReport(state="interfered", cause=cause, resource="cpu", culprits=list(blamed))
+    return PodInterferenceReport(
+        enabled=True, judged=True, pod="web", containers=[ContainerInterferenceReport(verdicts=[verdict])]
+    )
 
 
 @pytest.mark.parametrize(
     ("said", "strict", "shared"),
     [
-        (explained(Blamed(kind="container", pod="batch-0"), Blamed(kind="root")), True, True),
-        (explained(Blamed(kind="root"), Blamed(kind="container", pod="batch-0")), False, True),
-        (explained(Blamed(kind="root"), Blamed(kind="container", pod="api")), False, False),
-        (explained(Blamed(kind="root")), False, False),
-        (explained(Blamed(kind="container", pod="batch-0"), cause="self"), False, False),
+        (explained(CulpritReport(kind="container", pod="batch-0"), CulpritReport(kind="root")), True, True),
+        (explained(CulpritReport(kind="root"), CulpritReport(kind="container", pod="batch-0")), False, True),
+        (explained(CulpritReport(kind="root"), CulpritReport(kind="container", pod="api")), False, False),
+        (explained(CulpritReport(kind="root")), False, False),
+        (explained(CulpritReport(kind="container", pod="batch-0"), cause="self"), False, False),
     ],
     ids=["named first", "after strangers", "another pod", "strangers only", "its own doing"],
 )
-def test_interference_is_explained(said: PodExplained, strict: bool, shared: bool) -> None:
+def test_interference_is_explained(said: PodInterferenceReport, strict: bool, shared: bool) -> None:
     verdicts = [judge.interference_explained(said, ["batch-0"], shared=one) for one in (False, True)]
     assert [one.ok for one in verdicts] == [strict, shared]
 

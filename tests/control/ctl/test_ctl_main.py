@@ -19,8 +19,8 @@ from control.ctl.node.status import collect_status, render
 from control.ctl.views.koordletclient import KoordletUnreachable, fetch_ready, fetch_top
 from koordlet.api.encoding.wire import encode
 from koordlet.api.pages.enforcement import Enforcement, RuleState, SettingState
-from koordlet.api.pages.interference import HeldBack
-from koordlet.api.pages.top import Culprit, FeatureState, SchedLatency, Top, TopRow
+from koordlet.api.pages.interference import ThrottledPodReport
+from koordlet.api.pages.top import FeatureState, SchedLatency, Top, TopCulprit, TopRow
 
 PICTURE = Top(
     node="n1", cpus=2, cpu=1.5, memory=1e9, memory_total=2e9, window=10.0,
@@ -28,7 +28,8 @@ PICTURE = Top(
     conditions=[FeatureState(name="resctrl", up=False, reason="no RDT")],
     rows=[
         TopRow(kind="container", namespace="a", pod="web", name="serve", qos="LS", cpu=0.1,
-               sched=SchedLatency(culprits=[Culprit(kind="container", namespace="b", pod="x", name="y", share=1.0)])),
+               sched=SchedLatency(
+                   culprits=[TopCulprit(kind="container", namespace="b", pod="x", name="y", share=1.0)])),
         TopRow(kind="container", namespace="b", pod="x", name="y", qos="BE", cpu=1.2),
     ],
 )  # fmt: skip
@@ -44,7 +45,9 @@ ENFORCED = Enforcement(
     ],
     stuck={"kubepods/c/cpu.idle": "in use"},
     node_slo={"cpuBurstStrategy.policy": "'always' is none of"},
-    held_back=[HeldBack(namespace="demo", pod="burn", resource="cpu", percent=40, left="quota 5 us", why="web waits")],
+    held_back=[
+        ThrottledPodReport(namespace="demo", pod="burn", resource="cpu", percent=40, left="quota 5 us", why="web waits")
+    ],
 )
 
 

@@ -12,7 +12,7 @@ from control.ctl.errors import CtlError
 from control.ctl.main import print_placement
 from control.ctl.views.placement import fetch_placement
 from koordlet.api.encoding.wire import encode
-from koordlet.api.pages.placement import NodeScored, NodesRefused, PodPlacement
+from koordlet.api.pages.placement import PodPlacement, RejectedNodes, ScoredNode
 from koordlet.app.http import HttpServer
 
 
@@ -23,7 +23,7 @@ def printed(said: PodPlacement) -> str:
 
 
 def test_a_pending_pod() -> None:
-    refused = NodesRefused(
+    refused = RejectedNodes(
         plugin="NodeResourcesFit", reason="Insufficient cpu", preemption_might_help=True, count=2, nodes=["a", "b"]
     )
     said = PodPlacement(
@@ -48,8 +48,8 @@ def test_a_pending_pod() -> None:
 
 def test_a_placed_pod() -> None:
     scored = [
-        NodeScored(node="b", total=150, scores={"Fit": 100, "Spread": 50, "Idle": 0}),
-        NodeScored(node="a", total=90, scores={"Fit": 90, "Spread": 0, "Idle": 0}),
+        ScoredNode(node="b", total=150, scores={"Fit": 100, "Spread": 50, "Idle": 0}),
+        ScoredNode(node="a", total=90, scores={"Fit": 90, "Spread": 0, "Idle": 0}),
     ]
     said = PodPlacement(pod="default/web", state="placed", node="a", nodes=3, feasible=2, scored=scored)
     assert printed(said).splitlines() == [

@@ -9,7 +9,7 @@ from textual.widgets import DataTable, Input, Static
 
 from control.ctl.views.koordletclient import KoordletUnreachable
 from control.ctl.views.topapp import TopApp
-from koordlet.api.pages.top import Culprit, SchedLatency, Top, TopRow
+from koordlet.api.pages.top import SchedLatency, Top, TopCulprit, TopRow
 
 
 class FakeKoordlet:
@@ -17,7 +17,7 @@ class FakeKoordlet:
 
     def __init__(self) -> None:
         self.away = False
-        culprit = Culprit(
+        culprit = TopCulprit(
             kind="container", namespace="default", pod="batch", name="burn", qos="BE", share=0.9, wait=0.3
         )
         self.rows = [

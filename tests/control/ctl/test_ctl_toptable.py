@@ -9,16 +9,16 @@ from rich.console import Console
 
 from control.ctl.views import toptable
 from koordlet.api.pages.interference import Brief
-from koordlet.api.pages.top import Culprit, FeatureState, Pressure, SchedLatency, Top, TopRow
+from koordlet.api.pages.top import FeatureState, SchedLatency, Top, TopCulprit, TopPressure, TopRow
 
 
-def culprit(**fields: object) -> Culprit:
-    return Culprit(**{"kind": "container", "share": 0.87, "wait": 0.4, **fields})  # type: ignore[arg-type]
+def culprit(**fields: object) -> TopCulprit:
+    return TopCulprit(**{"kind": "container", "share": 0.87, "wait": 0.4, **fields})  # type: ignore[arg-type]
 
 
 WEB = TopRow(
     kind="container", namespace="default", pod="web", name="serve", id="c1", qos="LS", priority="koord-prod",
-    cpu=0.2, memory=64 << 20, throttled=0.0, pressure=Pressure(cpu=0.31, memory=0.0, io=0.0004),
+    cpu=0.2, memory=64 << 20, throttled=0.0, pressure=TopPressure(cpu=0.31, memory=0.0, io=0.0004),
     sched=SchedLatency(
         p50=0.0012, p99=0.0043, wait=0.46, throttled=0.0, count=812,
         culprits=[
@@ -75,7 +75,7 @@ def test_wide_adds_columns() -> None:
         (culprit(kind="system"), "system"),
     ],
 )
-def test_culprit_names(found: Culprit, shown: str) -> None:
+def test_culprit_names(found: TopCulprit, shown: str) -> None:
     assert toptable.culprit_name(WEB, found) == shown
 
 

@@ -17,7 +17,7 @@ from control.scheduler.framework.plugin import CycleState, PreFilterResult
 from control.scheduler.framework.status import SUCCESS, unresolvable, unschedulable
 from control.scheduler.plugins.coscheduling.plugin import QUESTIONED
 from control.scheduler.state.pods import PodInfo
-from koordlet.api.pages.placement import NodeScored
+from koordlet.api.pages.placement import ScoredNode
 from koordlet.app.clock import FakeClock
 from tests.control.scheduler.build import Cluster, node, pod
 from tests.control.scheduler.toys import POINTS, TOYS, Guard, cycle_over, framework_of
@@ -31,7 +31,7 @@ SCORES = {
 
 
 def test_a_table_of_scores_is_the_worked_example() -> None:
-    best = NodeScored(node="cn-hangzhou.10.0.4.51", total=577, scores={k: v for k, v in SCORES.items() if v})
+    best = ScoredNode(node="cn-hangzhou.10.0.4.51", total=577, scores={k: v for k, v in SCORES.items() if v})
     lines = score_table("default/curlimage-545745d8f8-rngp7", [best], reversed(SCORES))
     assert lines == [
         f"| # | Pod | Node | Score | {' | '.join(SCORES)} |",

@@ -221,7 +221,7 @@ def test_pages_and_figures_say_it(history: History) -> None:
 
 def test_the_node_says_which_part_of_its_policy_is_not_in_force(history: History) -> None:
     """An unknown word in one section; the other section is taken."""
-    assert "cpuBurstStrategy.policy: 'always' is none of none, cpuBurstOnly" in history.invalid["message"]
+    assert "cpuBurstStrategy.policy: 'always' is not one of none, cpuBurstOnly" in history.invalid["message"]
     assert list(history.not_taken) == ["cpuBurstStrategy.policy"]
     assert history.problems == [1.0]
     event = history.events[NODE, "NodeSLONotTaken"]

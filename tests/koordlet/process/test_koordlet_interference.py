@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from koordlet.api.encoding.wire import decode
-from koordlet.api.pages.interference import NodeExplained, PodExplained
+from koordlet.api.pages.interference import NodeInterferenceReport, PodInterferenceReport
 from koordlet.system.cgroup.naming import KubeQOS
 
 pytestmark = [pytest.mark.kernel, pytest.mark.timing]
@@ -27,8 +27,8 @@ def stage(trees: Callable[..., Any], views: Any, koordlets: Any) -> Iterator[Any
         container.end()
 
 
-def explained(koordlet: Any, container: Any) -> PodExplained:
-    return decode(koordlet.get(f"/interference?pod=/{container.pod_uid}"), PodExplained)
+def explained(koordlet: Any, container: Any) -> PodInterferenceReport:
+    return decode(koordlet.get(f"/interference?pod=/{container.pod_uid}"), PodInterferenceReport)
 
 
 def alarms(koordlet: Any, container: Any) -> list[Any]:
@@ -57,7 +57,7 @@ def test_a_neighbour_is_named_and_an_end_comes(stage: Any, tools: Any, cpus: Any
     shares = koordlet.values("koordlet_interference_culprit_share", culprit_pod=burner.pod_uid, **labels)
     assert shares
     assert shares[0] > 0.5
-    node = decode(koordlet.get("/interference"), NodeExplained)
+    node = decode(koordlet.get("/interference"), NodeInterferenceReport)
     assert node.summary.interfered["cpu"] >= 1
     assert node.summary.worst_culprits[0].pod == burner.pod_uid
     burner.end()

@@ -53,7 +53,7 @@ def test_reads_and_writes_the_same_bytes(annotation: device.Annotation[object], 
 
 
 def test_always_written_fields() -> None:
-    assert device.ALLOCATED.text({"gpu": [device.DeviceAllocation()]}) == '{"gpu":[{"minor":0,"resources":{}}]}'
+    assert device.ALLOCATED.text({"gpu": [device.PodDeviceAllocation()]}) == '{"gpu":[{"minor":0,"resources":{}}]}'
     assert device.gpu_partitions_text({1: [device.GPUPartition()]}) == '{"1":[{"minors":[]}]}'
     assert node.THIRD_PARTY.text(node.ThirdPartyAllocations(allocations=[node.ThirdPartyAllocation()])) == (
         '{"allocations":[{"name":"","priority":""}]}'

@@ -191,8 +191,8 @@ def test_quota_labels() -> None:
     assert quota.parent("koordinator-root-quota", {Q + "parent": "p"}) == ""
     assert quota.is_parent({Q + "is-parent": "true"}) and not quota.is_parent({Q + "is-parent": "True"})
     assert quota.is_tree_root({Q + "is-root": "true"}) and not quota.is_tree_root({})
-    assert quota.lends({}) and quota.lends({Q + "allow-lent-resource": "no"})
-    assert not quota.lends({Q + "allow-lent-resource": "false"})
+    assert quota.allows_lent_resource({}) and quota.allows_lent_resource({Q + "allow-lent-resource": "no"})
+    assert not quota.allows_lent_resource({Q + "allow-lent-resource": "false"})
     assert quota.allows_force_update({Q + "allow-force-update": "true"})
     assert quota.ignores_default_tree({Q + "ignore-default-tree": "true"})
 

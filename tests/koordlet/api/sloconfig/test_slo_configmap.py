@@ -10,7 +10,7 @@ from koordlet.api.meta import LabelSelector, LabelSelectorRequirement
 from koordlet.api.sloconfig import colocation, defaults
 from koordlet.api.sloconfig.colocation import ColocationStrategy, for_node, metric_settings, percent_of_ratio
 from koordlet.api.sloconfig.configmap import DEFAULTS, UNREAD, SLOConfig, load, system_for_node
-from koordlet.api.sloconfig.merge import Merged, NodeStrategy
+from koordlet.api.sloconfig.merge import MergedStrategies, NodeStrategy
 
 THRESHOLD = (
     '{"clusterStrategy":{"enable":true,"cpuSuppressThresholdPercent":60},"nodeStrategies":['
@@ -195,7 +195,9 @@ BAD = LabelSelector(match_expressions=[LabelSelectorRequirement(key="k", operato
     ids=["match", "second", "first wins", "empty matches all", "absent matches none", "invalid is skipped", "none"],
 )
 def test_node_selection(selectors: list[LabelSelector | None], labels: dict[str, str], expected: int | None) -> None:
-    merged = Merged(None, tuple(NodeStrategy("", selector, index) for index, selector in enumerate(selectors)))
+    merged = MergedStrategies(
+        None, tuple(NodeStrategy("", selector, index) for index, selector in enumerate(selectors))
+    )
     assert merged.for_node(labels) == expected
 
 
@@ -214,7 +216,7 @@ def test_ratio_labels_round_to_the_nearest_percent(text: str, percent: int | Non
 def test_all_four_ratio_labels() -> None:
     prefix = "node.koordinator.sh/"
     strategy = for_node(
-        Merged(colocation.DEFAULT),
+        MergedStrategies(colocation.DEFAULT),
         {
             prefix + "cpu-reclaim-ratio": "0.1",
             prefix + "memory-reclaim-ratio": "0.2",
@@ -271,4 +273,4 @@ def test_metric_settings_need_an_enabled_valid_strategy() -> None:
 
 
 def test_manager_qos_defaults_are_empty() -> None:
-    assert DEFAULTS.qos == Merged(defaults.MANAGER_QOS)
+    assert DEFAULTS.qos == MergedStrategies(defaults.MANAGER_QOS)
