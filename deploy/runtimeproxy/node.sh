@@ -1,17 +1,17 @@
 #!/bin/sh
-# Puts koord-runtime-proxy between a node's kubelet and its runtime, and takes it out again.
+# Installs koord-runtime-proxy between a node's kubelet and its runtime, and removes it.
 #
 #   node.sh install [--backend containerd|docker] [--binary PATH] [--kubelet-version 1.N] [--kubelet-flags FILE]
 #                   [--kubelet-config FILE] [--root DIR]
 #   node.sh rollback [--root DIR]
 #   node.sh status   [--root DIR]
 #
-# install: the unit beside this script, the proxy running, then kubelet's endpoint changed and kubelet restarted. Nothing
-# is touched before everything needed is there; whatever fails later is rolled back. A second run changes only what
-# differs. rollback: kubelet's endpoint as it was, kubelet restarted, the proxy gone. Running containers are not touched.
+# install: installs the unit in this folder, starts the proxy, changes the kubelet's endpoint and restarts the kubelet.
+# Nothing is changed before everything needed is present; later failures are rolled back. A second run changes only
+# differences. rollback: restores the kubelet's endpoint, restarts it, removes the proxy. Running containers stay.
 #
-# --root: a node's file system mounted at DIR; nothing is started there unless $SYSTEMCTL names a program for it.
-# docs/runtime-proxy.md has the kubelet flags of each Kubernetes version.
+# --root: a node's file system mounted at DIR; nothing is started there unless $SYSTEMCTL names a program for that.
+# docs/runtime-proxy.md lists the kubelet's flags per Kubernetes version.
 set -eu
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -20,22 +20,22 @@ socket=/run/koord-runtimeproxy/runtimeproxy.sock
 endpoint=unix:///var/run/koord-runtimeproxy/runtimeproxy.sock
 place=/usr/local/bin/koord-runtime-proxy
 start_seconds=${START_SECONDS:-60}   # for the proxy to listen
-settle_seconds=${SETTLE_SECONDS:-10} # a kubelet that can't reach its runtime ends within this
+settle_seconds=${SETTLE_SECONDS:-10} # a kubelet that cannot connect to its runtime ends within this time
 
 root='' backend=containerd binary='' version='' flags_files='' config=/var/lib/kubelet/config.yaml
 
 say() { printf 'node.sh: %s\n' "$*"; }
 die() { say "$*" >&2; exit 1; }
 
-# --- one flag in a file of environment variables -----------------------------------------------
+# One flag in a file of environment variables
 
-flag_of() { # FILE FLAG: its value; nothing when it is not there. The last one counts
+flag_of() { # FILE FLAG: prints its value, nothing when it is absent; the last one counts
   sed -nE "s/^[^#]*--$2(=| +)([^ \"']+).*/\2/p" "$1" | tail -n 1
 }
-put() { # FILE, content on stdin: whole or not at all, after a power cut, too
+put() { # FILE, content on stdin: atomic, also during a power cut
   cat >"$1.koord-new" && sync "$1.koord-new" && mv "$1.koord-new" "$1"
 }
-replace() { # FILE, new content on stdin: with the old owner and mode
+replace() { # FILE, new content on stdin: keeps owner and mode
   cp -p "$1" "$1.koord-new" && put "$1"
 }
 set_flag() { # FILE FLAG VALUE
@@ -53,7 +53,7 @@ drop_flag() { # FILE FLAG
   printf '%s\n' "$text" | replace "$1"
 }
 
-# --- one key of kubelet's configuration --------------------------------------------------------
+# One key of the kubelet's configuration
 
 key_of() { sed -nE "s/^containerRuntimeEndpoint: *[\"']?([^ \"'#]*).*/\1/p" "$1" | tail -n 1; }
 set_key() { # FILE VALUE
@@ -65,7 +65,7 @@ drop_key() {
   printf '%s\n' "$text" | replace "$1"
 }
 
-# --- systemd -----------------------------------------------------------------------------------
+# systemd
 
 ctl() {
   if [ -n "${SYSTEMCTL:-}" ]; then "$SYSTEMCTL" "$@"
@@ -83,8 +83,8 @@ wait_for_socket() {
     waited=$((waited + 1))
   done
 }
-restart_kubelet() { # and see that it stays, and with our endpoint when $1 says so
-  ctl daemon-reload || return 1 # its flags may stand in a drop-in
+restart_kubelet() { # and check that it stays up; with $1 also that it uses the proxy's endpoint
+  ctl daemon-reload || return 1 # its flags may be in a drop-in
   ctl restart kubelet.service || { say "kubelet did not restart" >&2; return 1; }
   live || return 0
   pid=$(ctl show --property=MainPID --value kubelet.service)
@@ -96,30 +96,30 @@ restart_kubelet() { # and see that it stays, and with our endpoint when $1 says 
   [ -n "${1:-}" ] || return 0
   given=$(tr '\0' ' ' <"/proc/$pid/cmdline" | sed -nE "s/.*--$flag(=| )([^ ]+).*/\2/p")
   [ -z "$given" ] || [ "$given" = "$endpoint" ] || {
-    say "kubelet still runs with --$flag=$given: name the file that says so with --kubelet-flags" >&2; return 1; }
+    say "kubelet still runs with --$flag=$given: name the file that sets it with --kubelet-flags" >&2; return 1; }
 }
 
-# --- install -----------------------------------------------------------------------------------
+# install
 
 kubelet_minor() {
   if [ -z "$version" ]; then
     kubelet=$(PATH=$root/usr/bin:$root/usr/local/bin:$root/opt/bin command -v kubelet || true)
     [ -n "$kubelet" ] || kubelet=$([ -n "$root" ] || command -v kubelet || true)
-    [ -n "$kubelet" ] || die "no kubelet found; say --kubelet-version 1.N"
+    [ -n "$kubelet" ] || die "no kubelet found; give --kubelet-version 1.N"
     version=$("$kubelet" --version)
   fi
   minor=$(printf '%s\n' "$version" | sed -nE 's/^(Kubernetes )?v?1\.([0-9]+).*/\2/p')
-  [ -n "$minor" ] || die "can't tell kubelet's version from '$version'; say --kubelet-version 1.N"
+  [ -n "$minor" ] || die "cannot parse the kubelet's version '$version'; give --kubelet-version 1.N"
 }
 
-find_flags() { # what of the files that may hold kubelet's flags is there
+find_flags() { # which files with the kubelet's flags exist
   found=''
   for file in ${flags_files:-/var/lib/kubelet/kubeadm-flags.env /etc/default/kubelet /etc/sysconfig/kubelet}; do
     [ ! -f "$root$file" ] || found="$found $file"
   done
 }
 
-any_flag() { # FLAG: its value in the last file that has it
+any_flag() { # FLAG: prints its value in the last file that has it
   value=''
   for file in $found; do
     seen=$(flag_of "$root$file" "$1")
@@ -128,7 +128,7 @@ any_flag() { # FLAG: its value in the last file that has it
   printf '%s' "$value"
 }
 
-decide() { # which flag or key to change, and in which files: $flag, $files, $in_config
+decide() { # sets $flag, $files and $in_config: which flag or key to change, and in which files
   find_flags
   in_config='' files=''
   runtime=$(any_flag container-runtime)
@@ -149,7 +149,7 @@ decide() { # which flag or key to change, and in which files: $flag, $files, $in
     ! grep -q '^ *{' "$root$config" || die "$config is JSON: set containerRuntimeEndpoint in it by hand"
   fi
   if [ -z "$files" ]; then
-    [ -n "$found" ] || die "no file with kubelet's flags (${flags_files:-/var/lib/kubelet/kubeadm-flags.env, /etc/default/kubelet, /etc/sysconfig/kubelet}): name it with --kubelet-flags"
+    [ -n "$found" ] || die "no file with kubelet's flags (${flags_files:-/var/lib/kubelet/kubeadm-flags.env, /etc/default/kubelet, /etc/sysconfig/kubelet}): give it with --kubelet-flags"
     for file in $found; do
       [ -n "$files" ] || ! grep -qE '^[^#]*ARGS=' "$root$file" || files=$file
     done
@@ -168,19 +168,19 @@ check() {
   if [ -z "$binary" ]; then
     [ ! -x "$root$place" ] || binary=$place
     [ -n "$binary" ] || [ -n "$root" ] || binary=$(command -v koord-runtime-proxy || true)
-    [ -n "$binary" ] || die "no koord-runtime-proxy found: name it with --binary"
+    [ -n "$binary" ] || die "no koord-runtime-proxy found: give it with --binary"
   fi
   case $binary in
     /home/* | /root/* | /tmp/* | /run/user/*) die "$binary: the unit does not see /home, /root and /tmp; install it elsewhere" ;;
-    /*) [ -x "$root$binary" ] || die "$binary can't be run" ;;
-    *) die "--binary must be a whole path, not '$binary'" ;;
+    /*) [ -x "$root$binary" ] || die "$binary is not executable" ;;
+    *) die "--binary must be an absolute path, not '$binary'" ;;
   esac
   kubelet_minor
   decide
-  [ ! -e "$state/flag" ] || [ "$(cat "$state/flag")" = "$flag" ] || die "installed for another backend: roll back first"
+  [ ! -e "$state/flag" ] || [ "$(cat "$state/flag")" = "$flag" ] || die "installed for another backend: run rollback first"
 }
 
-change() { # FILE: point kubelet to the proxy; remember the file as it was
+change() { # FILE: set the proxy's endpoint; keep the original file
   if [ -n "$in_config" ]; then now=$(key_of "$root$1"); else now=$(flag_of "$root$1" "$flag"); fi
   [ "$now" != "$endpoint" ] || return 0
   mkdir -p "$state/before$(dirname "$1")" "$state/after$(dirname "$1")"
@@ -194,12 +194,12 @@ change() { # FILE: point kubelet to the proxy; remember the file as it was
 
 install_all() {
   check
-  trap 'say "failed; rolling back" >&2; trap - EXIT; take_out || say "roll-back failed too: see $state/before" >&2; exit 1' EXIT
+  trap 'say "failed; rolling back" >&2; trap - EXIT; uninstall || say "roll-back failed too: see $state/before" >&2; exit 1' EXIT
   mkdir -p "$state" "$root/etc/systemd/system" "$root$(dirname "$place")"
   printf '%s\n' "$flag" | put "$state/flag"
   renewed=''
   if [ "$binary" != "$place" ] && [ "$(readlink "$root$place" || true)" != "$binary" ]; then
-    [ -L "$root$place" ] || [ ! -e "$root$place" ] || { say "$place is there and is no link" >&2; exit 1; }
+    [ -L "$root$place" ] || [ ! -e "$root$place" ] || { say "$place exists and is no link" >&2; exit 1; }
     touch "$state/link"
     ln -sfn "$binary" "$root$place"
     renewed=1
@@ -217,14 +217,14 @@ install_all() {
   for file in $files; do change "$file"; done
   [ -z "$changed" ] || restart_kubelet ours
   trap - EXIT
-  say "kubelet asks the proxy ($endpoint)"
+  say "the kubelet uses the proxy ($endpoint)"
 }
 
 # --- roll-back ---------------------------------------------------------------------------------
 
-put_back() { # FILE: as it was; where it was changed since, only the endpoint
+restore() { # FILE: restore it; if it was changed since, only the endpoint
   if [ ! -f "$root$1" ]; then
-    say "$1 is gone; nothing to put back"
+    say "$1 does not exist any more; nothing to restore"
     return 0
   fi
   if cmp -s "$root$1" "$state/after$1"; then
@@ -237,14 +237,14 @@ put_back() { # FILE: as it was; where it was changed since, only the endpoint
     if [ -n "$was" ]; then set_key "$root$1" "$was"; else drop_key "$root$1"; fi
   fi
   ! grep -qF -e "$endpoint" "$root$1" || { say "$1 still names $endpoint" >&2; return 1; }
-  say "$1: put back"
+  say "$1: restored"
 }
 
-take_out() {
+uninstall() {
   flag=$(cat "$state/flag" 2>/dev/null || echo container-runtime-endpoint)
   restored=''
   for file in $(cd "$state/before" 2>/dev/null && find . -type f | sed 's/^\.//'); do
-    put_back "$file" || return 1
+    restore "$file" || return 1
     rm -f "$root$file.koord-new"
     restored=1
   done
@@ -264,27 +264,27 @@ rollback_all() {
     say "not installed"
     return 0
   fi
-  take_out || die "roll-back stopped: what kubelet's files were is in $state/before; run it again"
-  say "kubelet asks its runtime itself"
+  uninstall || die "roll-back stopped: the kubelet's original files are in $state/before; run it again"
+  say "the kubelet uses its runtime directly"
 }
 
-# --- status ------------------------------------------------------------------------------------
+# status
 
 show() {
   [ -e "$root/etc/systemd/system/$unit" ] || { say "not installed"; return 3; }
   [ -S "$root$socket" ] && say "listens at $socket" || say "does not listen at $socket"
   for file in $(cd "$state/before" 2>/dev/null && find . -type f | sed 's/^\.//'); do
-    grep -q "$endpoint" "$root$file" && say "kubelet is sent to it by $file" ||
-      say "$file does not name it any more (kubeadm writes it anew at upgrades): install again"
+    grep -q "$endpoint" "$root$file" && say "the kubelet uses it: $file" ||
+      say "$file does not name it any more (kubeadm rewrites it at upgrades): install again"
   done
 }
 
-# --- the command line --------------------------------------------------------------------------
+# the command line
 
 command=${1:-}
 [ $# -eq 0 ] || shift
 while [ $# -gt 0 ]; do
-  case $1 in --backend | --binary | --kubelet-version | --kubelet-flags | --kubelet-config | --root) ;; *) die "no option $1" ;; esac
+  case $1 in --backend | --binary | --kubelet-version | --kubelet-flags | --kubelet-config | --root) ;; *) die "unknown option $1" ;; esac
   [ $# -ge 2 ] || die "$1 needs a value"
   case $1 in
     --backend) backend=$2 ;;

@@ -219,7 +219,7 @@ def test_a_second_run_changes_nothing(node: Node) -> None:
 def test_a_file_that_kubeadm_wrote_anew_is_changed_again_and_remembered_as_it_is_now(node: Node) -> None:
     node.put(KUBEADM, kubeadm(f"--container-runtime-endpoint={THEIRS}"))
     assert node.install().returncode == 0
-    assert "kubelet is sent to it" in node.run("status").stdout
+    assert "the kubelet uses it" in node.run("status").stdout
     renewed = kubeadm(f"--container-runtime-endpoint={THEIRS} --pod-infra-container-image=pause:3.10")
     node.put(KUBEADM, renewed)
     assert "does not name it any more" in node.run("status").stdout
@@ -265,11 +265,11 @@ REFUSED = {
     "kubelet's files": (["-flags"], "1.28", [], "no file with kubelet's flags (/var/lib/kubelet/kubeadm-flags.env"),
     "a file named by hand": ([], "1.28", ["--kubelet-flags", "/etc/none"], "no file with kubelet's flags (/etc/none)"),
     "a line to put it in": (["#flags"], "1.26", [], "no line with ...ARGS= in /var/lib/kubelet/kubeadm-flags.env"),
-    "a binary": ([], "1.28", ["--binary", "/opt/none"], "/opt/none can't be run"),
+    "a binary": ([], "1.28", ["--binary", "/opt/none"], "/opt/none is not executable"),
     "a binary that the unit can see": ([], "1.28", ["--binary", "/root/venv/bin/x"], "does not see /home, /root"),
-    "a version": ([], "latest", [], "can't tell kubelet's version from 'latest'"),
+    "a version": ([], "latest", [], "cannot parse the kubelet's version 'latest'"),
     "a backend": ([], "1.28", ["--backend", "cri-o"], "--backend is containerd or docker, not 'cri-o'"),
-    "an option": ([], "1.28", ["--force", "1"], "no option --force"),
+    "an option": ([], "1.28", ["--force", "1"], "unknown option --force"),
     "dockershim where there is none": ([], "1.24", ["--backend", "docker"], f"--docker-endpoint={OURS} instead"),
     "containerd where dockershim runs": ([], "1.23", [], "kubelet 1.23 runs with dockershim"),
     "docker where containerd runs": (["+remote"], "1.23", ["--backend", "docker"], "not with Docker"),
