@@ -1,9 +1,9 @@
-"""What koordlet changed or found, when, and why: a bounded log on disk, and an HTTP API that pages through it.
+"""The audit log: what koordlet changed or detected, when and why; bounded on disk, with a paged HTTP API.
 
     auditor.record(0, pod("default", "batch-1"), "EvictPod", f"memory at {used} %", details={"used": used})
 
-Callers take an `Auditor` and never ask whether auditing is on: `NullAuditor` has the same face. Nothing here raises
-into a caller because a disk is full; what could not be kept is counted (docs/audit.md).
+Callers take an `Auditor` and need not check whether auditing is enabled: `NullAuditor` discards events. A full disk
+raises nothing in callers; lost events are counted (docs/audit.md).
 """
 
 from koordlet.audit.auditor import Auditor, LogAuditor, NullAuditor

@@ -1,8 +1,9 @@
 """`GET /events`: the audit log in pages, newest first (spec 02 §9.2).
 
-`?size=` events a page; a page that is not the last one carries a token, and `?pageToken=` continues where it ended,
-over the log as it was when the first page was asked for. A token is good for ten minutes after its last use and for the
-newest few readers only. Text by default (one JSON event a line, header `Next-Page-Token`), JSON where `Accept` says so.
+`?size=` sets the events per page. A page that is not the last has a token, and `?pageToken=` returns the next page of
+the log as it was at the first request. A token is valid for ten minutes after its last use; if there are too many
+readers, the oldest token becomes invalid. The answer is text by default (one JSON event per line, header
+`Next-Page-Token`), JSON if `Accept` prefers it.
 """
 
 from __future__ import annotations
@@ -21,41 +22,43 @@ from koordlet.app.clock import SYSTEM_CLOCK, Clock
 from koordlet.audit.events import is_event
 from koordlet.audit.reverse import ReverseLog
 
-DEFAULT_SIZE = 256
-IDLE_SECONDS = 600.0
-SWEEP_SECONDS = 60.0
-_REMEMBERED = 64
-"""Tokens of closed readers that are told as expired instead of invalid."""
+DEFAULT_PAGE_SIZE = 256
+READER_IDLE_TIMEOUT_S = 600.0
+SWEEP_PERIOD_S = 60.0
+_MAX_EXPIRED_TOKENS = 64
+"""Tokens of closed readers for which the error is `expired` instead of `invalid`."""
 _NUMBER = re.compile(r"^[+-]?\d{1,18}$", re.ASCII)
 
 
 class SizeError(ValueError):
-    """A page size that cannot be served."""
+    """An invalid page size."""
 
 
-class TokenError(LookupError):
-    """A page token of no reader, or of one that is closed."""
+class PageTokenError(LookupError):
+    """An unknown or expired page token."""
 
 
 @dataclass(slots=True)
 class _Reader:
     lines: ReverseLog
-    used: float
+    last_used: float
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
-    """Lines of events, and the token for more of them; an empty one when the log has ended."""
+class EventPage:
+    """Lines of events, and the token of the next page; the token is empty at the end of the log."""
 
     events: list[bytes]
     token: str
 
 
 class Readers:
-    """The readers of one log: at most `limit`, the oldest gives way, idle ones are closed by `sweep`."""
+    """The readers of one log: at most `limit`; a new one closes the oldest, and `sweep` closes idle ones."""
 
     def __init__(self, directory: Path, limit: int, *, clock: Clock = SYSTEM_CLOCK) -> None:
-        self._directory, self._limit, self._clock = directory, max(1, limit), clock
+        self._directory = directory
+        self._limit = max(1, limit)
+        self._clock = clock
         self._readers: dict[str, _Reader] = {}
         self._closed: dict[str, None] = {}
 
@@ -63,7 +66,7 @@ class Readers:
         return len(self._readers)
 
     def open(self) -> str:
-        """A new reader that begins at the newest event; its token."""
+        """Open a reader that begins at the newest event; returns its token."""
         self.sweep()
         while len(self._readers) >= self._limit:
             self._close(next(iter(self._readers)))
@@ -71,40 +74,41 @@ class Readers:
         self._readers[token] = _Reader(ReverseLog(self._directory), self._clock.monotonic())
         return token
 
-    def page(self, token: str, size: int) -> Page:
-        """The next `size` lines of a reader; malformed ones count and are left out. Raises TokenError."""
+    def page(self, token: str, size: int) -> EventPage:
+        """The next `size` lines of a reader. Malformed lines count but are omitted. Raises PageTokenError."""
         reader = self._readers.get(token)
         if reader is None:
-            raise TokenError(f"reader {token} is expired" if token in self._closed else f'invalid pageToken "{token}"')
-        reader.used = self._clock.monotonic()
+            expired = token in self._closed
+            raise PageTokenError(f"reader {token} is expired" if expired else f'invalid pageToken "{token}"')
+        reader.last_used = self._clock.monotonic()
         lines = list(islice(reader.lines, size))
         more = size == 0 or len(lines) == size
         if not more:
             self._close(token)
-        return Page([line for line in lines if is_event(line)], token if more else "")
+        return EventPage([line for line in lines if is_event(line)], token if more else "")
 
     def sweep(self) -> None:
-        """Close readers that nobody used for ten minutes."""
-        now = self._clock.monotonic()
-        for token in [token for token, reader in self._readers.items() if now - reader.used > IDLE_SECONDS]:
+        """Close readers that were not used for `READER_IDLE_TIMEOUT_S`."""
+        deadline = self._clock.monotonic() - READER_IDLE_TIMEOUT_S
+        for token in [token for token, reader in self._readers.items() if reader.last_used < deadline]:
             self._close(token)
 
     def close(self) -> None:
-        """Close all of them."""
+        """Close all readers."""
         for token in list(self._readers):
             self._close(token)
 
     def _close(self, token: str) -> None:
         self._readers.pop(token).lines.close()
         self._closed[token] = None
-        if len(self._closed) > _REMEMBERED:
+        if len(self._closed) > _MAX_EXPIRED_TOKENS:
             del self._closed[next(iter(self._closed))]
 
 
 def page_size(text: str | None, limit: int) -> int:
-    """The `size` of a query: the default when it is absent or no number; SizeError when negative or over `limit`."""
+    """The `size` of a query; the default if absent or not a number. Raises SizeError if negative or above `limit`."""
     if text is None or not _NUMBER.match(text):
-        return min(DEFAULT_SIZE, limit)
+        return min(DEFAULT_PAGE_SIZE, limit)
     size = int(text)
     if size > limit:
         raise SizeError(f"size({size}) exceeds the limit({limit})")
@@ -114,7 +118,7 @@ def page_size(text: str | None, limit: int) -> int:
 
 
 def wants_json(accept: list[str]) -> bool:
-    """Whether these `Accept` headers prefer JSON to text; wildcards leave it at text."""
+    """Whether these `Accept` headers prefer JSON to text; wildcards mean text."""
     weights = {"application/json": 0.0, "text/plain": 0.0}
     for part in ",".join(accept).split(","):
         media, *parameters = (piece.strip().lower() for piece in part.split(";"))
@@ -137,7 +141,7 @@ def _weight(parameters: list[str]) -> float:
 def events_handler(
     readers: Readers, flush: Callable[[], None], limit: int
 ) -> Callable[[web.Request], Awaitable[web.Response]]:
-    """Answers /events; `flush` brings waiting events to the log before a first page."""
+    """Returns the handler of /events; `flush` writes pending events to the log before a first page."""
 
     async def handle(request: web.Request) -> web.Response:
         try:
@@ -149,7 +153,7 @@ def events_handler(
             page = readers.page(token, size)
         except SizeError as error:
             return web.Response(status=400, text=f"{error}\n")
-        except TokenError as error:
+        except PageTokenError as error:
             return web.Response(status=409, text=f"{error.args[0]}\n")
         if wants_json(request.headers.getall("Accept", [])):
             answer = {"NextPageToken": page.token, "Events": [msgspec.Raw(event) for event in page.events]}
@@ -161,5 +165,5 @@ def events_handler(
 
 
 async def no_events(_: web.Request) -> web.Response:
-    """Answers /events while nothing is audited: 200 and nothing."""
+    """Handler of /events if auditing is off: an empty answer with status 200."""
     return web.Response()

@@ -1,4 +1,4 @@
-"""Where callers put events: `LogAuditor` with gate AuditEvents, `NullAuditor` without (spec 02 §9.1)."""
+"""The interface for recording events: `LogAuditor` with gate AuditEvents, else `NullAuditor` (spec 02 §9.1)."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from typing import Any, Protocol
 
 from koordlet.app.clock import SYSTEM_CLOCK, Clock
 from koordlet.audit.events import About, line
-from koordlet.audit.logfile import AuditLog
+from koordlet.audit.logfile import AuditLogFile
 
 
 class Auditor(Protocol):
-    """The face that strategies, executor and detectors see."""
+    """Used by strategies, the executor and detectors."""
 
     def enabled(self, level: int) -> bool:
-        """Whether events of this level are kept: ask before computing an expensive message."""
+        """Whether events of this level are recorded; check it before computing an expensive message."""
         ...
 
     def record(
         self, level: int, about: About, reason: str, message: str = "", *, details: Mapping[str, Any] | None = None
     ) -> None:
-        """Keep one event. `level`: 0 evictions, 1 quota changes, 3 every changed file. `reason` is one CamelCase word,
-        `message` is for people, `details` a few facts for programs. Never raises, never blocks for long."""
+        """Record one event. `level`: 0 evictions, 1 quota changes, 3 each changed file. `reason` is a CamelCase word,
+        `message` is for people, `details` are fields for programs. Never raises and never blocks for long."""
         ...
 
 
 class NullAuditor:
-    """Keeps nothing."""
+    """Discards all events."""
 
     def enabled(self, level: int) -> bool:
         return False
@@ -38,10 +38,12 @@ class NullAuditor:
 
 
 class LogAuditor:
-    """Writes events up to level `verbose` (0: all of them) to a log."""
+    """Writes events up to level `verbose` (0: all) to a log."""
 
-    def __init__(self, log: AuditLog, verbose: int = 3, *, clock: Clock = SYSTEM_CLOCK) -> None:
-        self._log, self._verbose, self._clock = log, verbose, clock
+    def __init__(self, log: AuditLogFile, verbose: int = 3, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._log = log
+        self._verbose = verbose
+        self._clock = clock
 
     def enabled(self, level: int) -> bool:
         return self._verbose == 0 or level <= self._verbose
@@ -51,5 +53,5 @@ class LogAuditor:
     ) -> None:
         if self.enabled(level):
             self._log.append(line(self._clock.now(), level, about, reason, message, details))
-            if level <= 0:  # what people look for after a crash
+            if level <= 0:  # the events that are needed after a crash
                 self._log.flush()

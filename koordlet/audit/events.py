@@ -1,7 +1,8 @@
-"""One audited event and its line in the log (spec 02 §9.1).
+"""An audit event and its line in the log (spec 02 §9.1).
 
-A line is one JSON object: `createdAt` (local time with zone), `type`, `level`, `namespace`, `name`, `container`,
-`reason`, `message`, and our `details`. Empty fields are left out; `level` is always there, as 0 matters most.
+A line is a JSON object: `createdAt` (local time with zone), `type`, `level`, `namespace`, `name`, `container`,
+`reason`, `message`, and `details`, which Koordinator does not have. Empty fields are omitted; `level` is always
+present, because 0 is the most important level.
 """
 
 from __future__ import annotations
@@ -13,15 +14,15 @@ from typing import Any, Literal
 
 import msgspec
 
-MAX_MESSAGE = 16 << 10
-"""Characters of a message that are kept."""
+MAX_MESSAGE_CHARS = 16 << 10
+"""Longer messages are truncated."""
 
 EventType = Literal["node", "pod", "group", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What an event is about; see `node`, `pod`, `group`, `unknown`."""
+    """The subject of an event; see `node`, `pod`, `group`, `unknown`."""
 
     type: EventType
     namespace: str = ""
@@ -45,12 +46,12 @@ def group(name: str, container: str = "") -> About:
 
 
 def unknown(name: str, container: str = "") -> About:
-    """Anything else, by its name."""
+    """Any other subject, by name."""
     return About("unknown", "", name, container)
 
 
-class Event(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """A line of the log. Readers take older lines too: every field may be absent."""
+class AuditEvent(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """A line of the log. Any field may be absent, so that lines of older versions can be read."""
 
     created_at: str = ""
     type: str = ""
@@ -64,15 +65,15 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
 
 
 _encoder = msgspec.json.Encoder(enc_hook=str)
-_decoder = msgspec.json.Decoder(Event)
+_decoder = msgspec.json.Decoder(AuditEvent)
 
 
 def line(
     seconds: float, level: int, about: About, reason: str, message: str, details: Mapping[str, Any] | None = None
 ) -> bytes:
-    """The event as it goes into the log, newline included; `seconds` since 1970. Never fails: what JSON cannot say is
-    said as text."""
-    event = Event(
+    """The line of an event, including the newline; `seconds` since 1970. Never fails: values that JSON cannot represent
+    are converted to text."""
+    event = AuditEvent(
         created_at=datetime.datetime.fromtimestamp(seconds, datetime.UTC).astimezone().isoformat(),
         type=about.type,
         level=level,
@@ -80,21 +81,21 @@ def line(
         name=about.name,
         container=about.container,
         reason=reason,
-        message=message[:MAX_MESSAGE],
+        message=message[:MAX_MESSAGE_CHARS],
         details=dict(details or {}),
     )
     try:
         return _encoder.encode(event) + b"\n"
     except (UnicodeEncodeError, OverflowError, TypeError, ValueError, RecursionError):
-        plain = {
-            name: _sayable(getattr(event, name)) for name in ("namespace", "name", "container", "reason", "message")
+        fields = {
+            name: _encodable(getattr(event, name)) for name in ("namespace", "name", "container", "reason", "message")
         }
-        said = {_sayable(str(key)): _sayable(repr(value)) for key, value in event.details.items()}
-        return _encoder.encode(msgspec.structs.replace(event, details=said, **plain)) + b"\n"
+        texts = {_encodable(str(key)): _encodable(repr(value)) for key, value in event.details.items()}
+        return _encoder.encode(msgspec.structs.replace(event, details=texts, **fields)) + b"\n"
 
 
 def is_event(text: bytes) -> bool:
-    """Whether a line of the log can be read as an event."""
+    """Whether a line of the log is a valid event."""
     try:
         _decoder.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -102,5 +103,5 @@ def is_event(text: bytes) -> bool:
     return True
 
 
-def _sayable(text: str) -> str:
+def _encodable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()

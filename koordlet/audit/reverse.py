@@ -1,7 +1,7 @@
-"""Lines of files, last line first, with bounded memory (spec 02 §9.2).
+"""Reads lines of files in reverse order with bounded memory (spec 02 §9.2).
 
-A file is read backwards in blocks that begin at multiples of `block`; what precedes a block's first newline is kept and
-joined with the blocks before it, so a line may be longer than a block.
+A file is read backwards in blocks that begin at multiples of `block`. The part before a block's first newline is
+buffered and joined with the previous blocks, so a line may be longer than a block.
 """
 
 from __future__ import annotations
@@ -12,44 +12,49 @@ from pathlib import Path
 
 from koordlet.audit.logfile import CURRENT, rotated_files
 
-BLOCK = 4096
-MAX_LINE = 2 << 20
-"""A longer line is given as b"": no event is that long, and memory is bounded."""
+BLOCK_BYTES = 4096
+MAX_LINE_BYTES = 2 << 20
+"""A longer line is returned as b"", which bounds memory; no event is that long."""
 
 
 def reversed_lines(
-    read: Callable[[int, int], bytes], size: int, *, block: int = BLOCK, limit: int = MAX_LINE
+    read: Callable[[int, int], bytes], size: int, *, block: int = BLOCK_BYTES, limit: int = MAX_LINE_BYTES
 ) -> Iterator[bytes]:
-    """The lines of the first `size` bytes in reverse order, without newlines; `read(count, offset)` gives bytes.
+    """The lines of the first `size` bytes in reverse order, without newlines; `read(count, offset)` returns bytes.
 
-    A last line without a newline counts as a line; a file that became shorter meanwhile gives what is left of it.
+    A last line without a newline counts as a line. If the file was truncated meanwhile, the remaining lines are
+    returned.
     """
-    parts: list[bytes] = []  # of the line whose begin was not found yet, last part first
-    held, at, newest = 0, size, True
-    while at > 0:
-        start = (at - 1) // block * block
-        pieces = read(at - start, start).split(b"\n")
-        at = start
+    parts: list[bytes] = []  # of the incomplete line, last part first
+    buffered = 0
+    end = size
+    is_last_line = True
+    while end > 0:
+        start = (end - 1) // block * block
+        pieces = read(end - start, start).split(b"\n")
+        end = start
         for index, piece in enumerate(reversed(pieces)):
-            if index:  # a newline before what is held: the line is complete
-                line = b"".join(reversed(parts)) if held <= limit else b""
-                if not newest or line or held:
+            if index:  # a newline before the buffered part: the line is complete
+                line = b"".join(reversed(parts)) if buffered <= limit else b""
+                if not is_last_line or line or buffered:
                     yield line
-                parts, held, newest = [], 0, False
-            if held + len(piece) <= limit:
+                parts = []
+                buffered = 0
+                is_last_line = False
+            if buffered + len(piece) <= limit:
                 parts.append(piece)
             else:
                 parts = []
-            held += len(piece)
-    if not newest or held:
-        yield b"".join(reversed(parts)) if held <= limit else b""
+            buffered += len(piece)
+    if not is_last_line or buffered:
+        yield b"".join(reversed(parts)) if buffered <= limit else b""
 
 
 class ReverseLog:
-    """All lines of an audit log as it was at construction, newest first; an iterator that holds one descriptor.
+    """Iterates over the lines of an audit log as it was at construction, newest first; it has one open descriptor.
 
-    The current file stays open from the start, so it may be renamed meanwhile; files put aside are opened when their
-    turn comes, under names that are never given twice, so no line is repeated. A deleted file is passed over.
+    The current file is opened first, so it may be renamed meanwhile. Rotated files are opened one after another; their
+    names are never used twice, so no line is repeated. Deleted files are skipped.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -73,7 +78,7 @@ class ReverseLog:
             self._lines = self._read()
 
     def close(self) -> None:
-        """Let go of the open file; the iterator goes on with the next one."""
+        """Close the open file; the iterator continues with the next one."""
         self._lines = iter(())
         if self._fd is not None:
             os.close(self._fd)

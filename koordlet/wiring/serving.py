@@ -11,8 +11,8 @@ from koordlet.app.clock import SYSTEM_CLOCK, boot_clock
 from koordlet.app.http import HttpServer
 from koordlet.app.logging import get_logger
 from koordlet.audit import LogAuditor, node
-from koordlet.audit.api import SWEEP_SECONDS, Readers, events_handler, no_events
-from koordlet.audit.logfile import FLUSH_SECONDS, AuditLog
+from koordlet.audit.api import SWEEP_PERIOD_S, Readers, events_handler, no_events
+from koordlet.audit.logfile import FLUSH_PERIOD_S, AuditLogFile
 from koordlet.metriccache.snapshot import SnapshotError, load, save
 from koordlet.metricsadvisor.views import Views
 from koordlet.prometheus.registries import Rows
@@ -32,7 +32,7 @@ def audit(context: Context) -> None:
         if served:
             context.routes.append(web.get("/events", no_events))
         return
-    audited = AuditLog(Path(options.audit_log_dir), options.audit_max_disk_space_mb)
+    audited = AuditLogFile(Path(options.audit_log_dir), options.audit_max_disk_space_mb)
     context.auditor = LogAuditor(audited, options.audit_verbose)
     context.health.check("audit", lambda: audited.problem)
 
@@ -45,14 +45,14 @@ def audit(context: Context) -> None:
         readers = Readers(audited.directory, options.audit_max_concurrent_readers)
         handler = events_handler(readers, audited.flush, options.audit_max_events_limit)
         context.routes.append(web.get("/events", handler, allow_head=False))
-        context.runner.add(context.periodic("audit-sweep", SWEEP_SECONDS, readers.sweep))
+        context.runner.add(context.periodic("audit-sweep", SWEEP_PERIOD_S, readers.sweep))
 
     async def last_event() -> None:
         context.auditor.record(3, node(), "KoordletStopped")
         audited.close()
 
     context.runner.add_stop("audit log", last_event)
-    context.runner.add(context.periodic("audit-flush", FLUSH_SECONDS, audited.flush, immediate=False))
+    context.runner.add(context.periodic("audit-flush", FLUSH_PERIOD_S, audited.flush, immediate=False))
     context.auditor.record(3, node(), "KoordletStarted", f"version {VERSION}")
 
 

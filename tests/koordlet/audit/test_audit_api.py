@@ -9,8 +9,16 @@ from aiohttp import ClientSession, web
 
 from koordlet.app.clock import FakeClock
 from koordlet.audit import LogAuditor, pod
-from koordlet.audit.api import IDLE_SECONDS, Readers, SizeError, TokenError, events_handler, page_size, wants_json
-from koordlet.audit.logfile import AuditLog
+from koordlet.audit.api import (
+    READER_IDLE_TIMEOUT_S,
+    PageTokenError,
+    Readers,
+    SizeError,
+    events_handler,
+    page_size,
+    wants_json,
+)
+from koordlet.audit.logfile import AuditLogFile
 
 LIMIT = 2048
 
@@ -20,7 +28,7 @@ class Api:
 
     def __init__(self, directory: Path) -> None:
         self.clock = FakeClock()
-        self.log = AuditLog(directory, 16, clock=self.clock)
+        self.log = AuditLogFile(directory, 16, clock=self.clock)
         self.auditor = LogAuditor(self.log, clock=self.clock)
         self.readers = Readers(directory, 4, clock=self.clock)
         self.url = ""
@@ -129,7 +137,7 @@ async def test_an_expired_reader_is_refused_without_a_body_of_events(api: Api):
     _, token = await api.names("?size=1")
     api.clock.jump(1e6)  # wall time does not count
     _, token = await api.names(f"?size=1&pageToken={token}")
-    await api.clock.advance(IDLE_SECONDS + 1)
+    await api.clock.advance(READER_IDLE_TIMEOUT_S + 1)
     api.readers.sweep()
     status, headers, text = await api.get(f"?pageToken={token}", Accept="application/json")
     assert (status, text) == (409, f"reader {token} is expired\n")
@@ -147,7 +155,7 @@ def test_the_newest_readers_stay(tmp_path):
     tokens = [readers.open() for _ in range(9)]
     assert len(readers) == 4
     for token in tokens[:5]:
-        with pytest.raises(TokenError, match="expired"):
+        with pytest.raises(PageTokenError, match="expired"):
             readers.page(token, 1)
     for token in tokens[5:]:
         assert len(readers.page(token, 1).events) == 1
@@ -161,11 +169,11 @@ async def test_every_use_keeps_a_reader_alive(tmp_path):
     readers = Readers(tmp_path, 4, clock=clock)
     used, idle = readers.open(), readers.open()
     for _ in range(3):
-        await clock.advance(IDLE_SECONDS / 2)
+        await clock.advance(READER_IDLE_TIMEOUT_S / 2)
         readers.page(used, 1)
         readers.sweep()
     assert len(readers.page(used, 1).events) == 1
-    with pytest.raises(TokenError, match="expired"):
+    with pytest.raises(PageTokenError, match="expired"):
         readers.page(idle, 1)
     readers.close()
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koordlet.audit import group, node, pod, unknown
-from koordlet.audit.events import MAX_MESSAGE, is_event, line
+from koordlet.audit.events import MAX_MESSAGE_CHARS, is_event, line
 
 CASES = {
     "node": (node(), {"type": "node"}),
@@ -61,7 +61,7 @@ def test_any_event_is_one_readable_line(name, message, details):
 
 
 def test_a_message_is_cut():
-    assert len(json.loads(line(0, 0, node(), "R", "x" * (MAX_MESSAGE + 5)))["message"]) == MAX_MESSAGE
+    assert len(json.loads(line(0, 0, node(), "R", "x" * (MAX_MESSAGE_CHARS + 5)))["message"]) == MAX_MESSAGE_CHARS
 
 
 @pytest.mark.parametrize("text", [b"", b'{"type":"po', b"[]", b'{"type":7}', b"\xff\xfe", b"null"])

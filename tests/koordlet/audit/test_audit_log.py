@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from koordlet.app.clock import FakeClock
 from koordlet.audit import LogAuditor, NullAuditor, node
-from koordlet.audit.logfile import CURRENT, MAX_PENDING, SEGMENT_BYTES, AuditLog, next_name, rotated_files
+from koordlet.audit.logfile import CURRENT, MAX_PENDING_BYTES, SEGMENT_BYTES, AuditLogFile, next_name, rotated_files
 
 KIB = b"x" * 1023 + b"\n"
 
 
-def write(log: AuditLog, kib: int) -> None:
+def write(log: AuditLogFile, kib: int) -> None:
     for _ in range(kib):
         log.append(KIB)
 
@@ -33,7 +33,7 @@ SIZES = {"10 MB": (10, 12, 4), "16 MB": (16, 40, 7), "1 MB": (1, 12, 0), "3 MB":
 
 @pytest.mark.parametrize(("megabytes", "mib", "expected"), SIZES.values(), ids=SIZES)
 def test_rotated_files_stay_within_the_limit(tmp_path, megabytes, mib, expected):
-    log = AuditLog(tmp_path / "new" / "dir", megabytes, clock=FakeClock())
+    log = AuditLogFile(tmp_path / "new" / "dir", megabytes, clock=FakeClock())
     write(log, mib << 10)
     log.close()
     files = list(log.directory.iterdir())
@@ -46,7 +46,7 @@ def test_rotated_files_stay_within_the_limit(tmp_path, megabytes, mib, expected)
 
 def test_size_is_counted_over_restarts(tmp_path):
     for _ in range(4):
-        log = AuditLog(tmp_path, 10)
+        log = AuditLogFile(tmp_path, 10)
         write(log, 700)
         log.close()
     (name,) = rotated_files(tmp_path)
@@ -56,37 +56,37 @@ def test_size_is_counted_over_restarts(tmp_path):
 
 def test_a_torn_last_line_is_closed(tmp_path):
     (tmp_path / CURRENT).write_bytes(b'{"type":"node"}\n{"type":"po')
-    log = AuditLog(tmp_path, 10)
+    log = AuditLogFile(tmp_path, 10)
     log.append(b'{"type":"pod"}\n')
     log.close()
     assert lines(tmp_path) == [b'{"type":"node"}', b'{"type":"po', b'{"type":"pod"}']
 
 
 def test_nothing_is_written_before_a_flush_or_a_full_buffer(tmp_path):
-    log = AuditLog(tmp_path, 10)
-    write(log, MAX_PENDING // len(KIB))
+    log = AuditLogFile(tmp_path, 10)
+    write(log, MAX_PENDING_BYTES // len(KIB))
     assert not (tmp_path / CURRENT).exists()
     write(log, 1)
-    assert (tmp_path / CURRENT).stat().st_size == MAX_PENDING
+    assert (tmp_path / CURRENT).stat().st_size == MAX_PENDING_BYTES
     log.flush()
-    assert (tmp_path / CURRENT).stat().st_size == MAX_PENDING + len(KIB)
+    assert (tmp_path / CURRENT).stat().st_size == MAX_PENDING_BYTES + len(KIB)
     log.close()
 
 
 def test_a_full_disk_costs_the_newest_events_and_is_told(tmp_path):
     full = os.open("/dev/full", os.O_WRONLY)
     answers = [False]
-    log = AuditLog(tmp_path, 10, write=lambda fd, data: os.write(full if answers[0] else fd, data))
+    log = AuditLogFile(tmp_path, 10, write=lambda fd, data: os.write(full if answers[0] else fd, data))
     write(log, 1)
     log.flush()
     answers[0] = True
-    write(log, (MAX_PENDING >> 10) + 5)
+    write(log, (MAX_PENDING_BYTES >> 10) + 5)
     assert "No space left" in str(log.problem)
     assert (log.written, log.dropped) == (1, 5)
     answers[0] = False
     log.flush()
     assert log.problem is None
-    assert (log.written, log.dropped) == (1 + (MAX_PENDING >> 10), 5)
+    assert (log.written, log.dropped) == (1 + (MAX_PENDING_BYTES >> 10), 5)
     log.close()
     assert len(lines(tmp_path)) == log.written
     os.close(full)
@@ -102,7 +102,7 @@ def test_after_a_short_write_no_line_is_torn(tmp_path):
         room[0] -= wrote
         return wrote
 
-    log = AuditLog(tmp_path, 10, write=short)
+    log = AuditLogFile(tmp_path, 10, write=short)
     write(log, 3)
     log.flush()
     assert (log.written, log.bytes) == (1, 1500)
@@ -114,7 +114,7 @@ def test_after_a_short_write_no_line_is_torn(tmp_path):
 
 def test_a_directory_that_is_removed_is_made_again(tmp_path):
     directory = tmp_path / "log"
-    log = AuditLog(directory, 10)
+    log = AuditLogFile(directory, 10)
     write(log, 1)
     log.flush()
     (directory / CURRENT).unlink()
@@ -127,7 +127,7 @@ def test_a_directory_that_is_removed_is_made_again(tmp_path):
 
 
 def test_a_file_that_was_moved_away_is_not_written_any_more(tmp_path):
-    log = AuditLog(tmp_path, 10)
+    log = AuditLogFile(tmp_path, 10)
     write(log, 1)
     log.flush()
     (tmp_path / CURRENT).rename(tmp_path / "elsewhere")
@@ -138,7 +138,7 @@ def test_a_file_that_was_moved_away_is_not_written_any_more(tmp_path):
 
 def test_a_directory_that_cannot_be_made_costs_events_only(tmp_path):
     (tmp_path / "file").write_text("")
-    log = AuditLog(tmp_path / "file" / "log", 10)
+    log = AuditLogFile(tmp_path / "file" / "log", 10)
     auditor = LogAuditor(log)
     auditor.record(0, node(), "Reason")
     assert log.problem is not None
@@ -147,8 +147,8 @@ def test_a_directory_that_cannot_be_made_costs_events_only(tmp_path):
 
 
 def test_a_line_that_never_fits_is_dropped(tmp_path):
-    log = AuditLog(tmp_path, 10)
-    log.append(b"x" * (MAX_PENDING + 1) + b"\n")
+    log = AuditLogFile(tmp_path, 10)
+    log.append(b"x" * (MAX_PENDING_BYTES + 1) + b"\n")
     write(log, 1)
     log.close()
     assert (log.written, log.dropped) == (1, 1)
@@ -156,12 +156,12 @@ def test_a_line_that_never_fits_is_dropped(tmp_path):
 
 def test_a_size_that_is_not_positive_is_refused(tmp_path):
     with pytest.raises(ValueError, match="got 0 MB"):
-        AuditLog(tmp_path, 0)
+        AuditLogFile(tmp_path, 0)
 
 
 def test_files_keep_their_order_when_the_clock_runs_back(tmp_path):
     clock = FakeClock()
-    log = AuditLog(tmp_path, 64, clock=clock)
+    log = AuditLogFile(tmp_path, 64, clock=clock)
     for number in range(24):
         clock.jump(-3600.0 if number % 3 else 10_000.0)
         log.append(b"%d\n" % number)
@@ -199,7 +199,7 @@ def test_names_ascend_whatever_the_clock_says(times):
 
 @pytest.mark.parametrize(("verbose", "kept"), [(3, [0, 1, 3]), (0, [0, 1, 3, 4, 9]), (1, [0, 1])])
 def test_levels_up_to_the_setting_are_kept(tmp_path, verbose, kept):
-    log = AuditLog(tmp_path, 10)
+    log = AuditLogFile(tmp_path, 10)
     auditor = LogAuditor(log, verbose, clock=FakeClock())
     for level in (0, 1, 3, 4, 9):
         assert auditor.enabled(level) is (level in kept)
@@ -209,7 +209,7 @@ def test_levels_up_to_the_setting_are_kept(tmp_path, verbose, kept):
 
 
 def test_the_most_important_events_are_written_at_once(tmp_path):
-    log = AuditLog(tmp_path, 10)
+    log = AuditLogFile(tmp_path, 10)
     LogAuditor(log).record(3, node(), "Later")
     assert lines(tmp_path) == []
     LogAuditor(log).record(0, node(), "EvictPod")

@@ -6,7 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from koordlet.app.clock import FakeClock
-from koordlet.audit.logfile import CURRENT, AuditLog
+from koordlet.audit.logfile import CURRENT, AuditLogFile
 from koordlet.audit.reverse import ReverseLog, reversed_lines
 
 
@@ -48,9 +48,9 @@ def test_reads_are_aligned_blocks():
     assert asked == [(8192, 1808), (4096, 4096), (0, 4096)]
 
 
-def fill(directory: Path, *, clock: FakeClock, start: int, count: int) -> AuditLog:
+def fill(directory: Path, *, clock: FakeClock, start: int, count: int) -> AuditLogFile:
     """Two kilobytes an event: a file holds a thousand."""
-    log = AuditLog(directory, 16, clock=clock)
+    log = AuditLogFile(directory, 16, clock=clock)
     for number in range(start, start + count):
         log.append(b"%06d" % number + b"x" * 2041 + b"\n")
     log.flush()

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from koordlet.prometheus.catalogue import EXTERNAL, FAMILIES, INTERNAL
+from koordlet.prometheus.catalogue import FAMILIES
+from koordlet.prometheus.family import EXTERNAL, INTERNAL
 from koordlet.system.cgroup.naming import KubeQOS
 from tests.koordlet.process.documented import undocumented
 

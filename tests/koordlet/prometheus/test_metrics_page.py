@@ -24,7 +24,7 @@ def told(*prefixes):
 
 def test_the_page_and_the_catalogue_agree():
     rows = {name: cells[:3] for name, cells in told("koordlet_").items()}
-    own = Registries()._broken
+    own = Registries()._provider_failures
     rows.pop(f"{own._name}_total")
     expected = {f.full_name: [f.type, ", ".join(f.all_labels) or "–", f.unit or "–"] for f in FAMILIES}
     assert rows == expected
@@ -49,7 +49,7 @@ def test_the_page_tells_of_every_binarys_families():
 def test_the_page_tells_of_tasks_and_of_access_to_the_api_server():
     sets = [one.of(CollectorRegistry()) for one in (TaskMetrics, ClientMetrics, InformerMetrics, EventMetrics)]
     expected = {}
-    for metric in [*(metric for one in sets for metric in vars(one).values()), Registries()._broken]:
+    for metric in [*(metric for one in sets for metric in vars(one).values()), Registries()._provider_failures]:
         name = f"{metric._name}_total" if metric._type == "counter" else metric._name
         expected[name] = [metric._type, ", ".join(metric._labelnames) or "–", unit(name), metric._documentation]
     assert told("koord_", "koordlet_metric_provider_failures") == expected
