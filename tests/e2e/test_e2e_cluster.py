@@ -19,7 +19,8 @@ Eventually = Callable[..., Any]
 
 
 def pod(cluster: Cluster, name: str, command: str, **spec: Any) -> dict[str, Any]:
-    container = {"name": "main", "image": cluster.image, "command": ["sh", "-c", command]}
+    command_line = ["sh", "-c", command]
+    container = {"name": "main", "image": cluster.image, "imagePullPolicy": "IfNotPresent", "command": command_line}
     return {
         "apiVersion": "v1",
         "kind": "Pod",

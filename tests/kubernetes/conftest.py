@@ -15,6 +15,7 @@ import pytest
 
 from tests.kubernetes import image
 from tests.kubernetes.components import ROOT, Kubernetes
+from tests.kubernetes.installation import install
 
 BUILD = ROOT / "build" / "kubernetes"
 
@@ -35,6 +36,13 @@ def kubernetes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kubernetes]
     finally:
         cluster.stop()
         keep_logs(cluster.folder)
+
+
+@pytest.fixture(scope="session")
+def installed(kubernetes: Kubernetes) -> Kubernetes:
+    """The cluster with CRDs, manager, scheduler and koordlet from deploy/."""
+    install(kubernetes)
+    return kubernetes
 
 
 def keep_logs(folder: Path) -> None:

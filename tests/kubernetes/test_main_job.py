@@ -1,0 +1,109 @@
+"""The main job on a real Kubernetes: overcommitted capacity goes to a BestEffort pod, enforced by its cgroups."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from control.ctl.demo import colocation
+from tests.kubernetes.components import NODE, Kubernetes, wait_for
+from tests.kubernetes.installation import NAMESPACE, WORKLOADS, get
+
+pytestmark = pytest.mark.kubernetes
+CGROUPS = Path("/sys/fs/cgroup")
+PROFILE = {
+    "apiVersion": "config.koordinator.sh/v1alpha1",
+    "kind": "ClusterColocationProfile",
+    "metadata": {"name": "batch"},
+    "spec": {
+        "selector": {"matchLabels": {"koordinator.sh/enable-colocation": "true"}},
+        "schedulerName": "koord-scheduler",
+        "qosClass": "BE",
+        "priorityClassName": "koord-batch",
+        "koordinatorPriority": 1000,
+    },
+}
+JOB = {
+    "apiVersion": "batch/v1",
+    "kind": "Job",
+    "metadata": {"name": "report", "namespace": "default"},
+    "spec": {
+        "template": {
+            "metadata": {"labels": {"app": "report", "koordinator.sh/enable-colocation": "true"}},
+            "spec": {
+                "restartPolicy": "Never",
+                "terminationGracePeriodSeconds": 1,
+                "containers": [
+                    {
+                        "name": "count",
+                        "image": "busybox",
+                        "imagePullPolicy": "IfNotPresent",
+                        "command": ["sh", "-c", "cat /sys/fs/cgroup/cpu/cpu.shares || true; sleep 600"],
+                        "resources": {
+                            "requests": {"cpu": "200m", "memory": "64Mi"},
+                            "limits": {"cpu": "1", "memory": "64Mi"},
+                        },
+                    }
+                ],
+            },
+        }
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def job_pod(installed: Kubernetes) -> dict[str, Any]:
+    """The running pod of a Job that the profile moved to batch resources."""
+    apply(installed, PROFILE)
+    wait_for(lambda: offers(installed), "the node offers batch resources", 180.0)
+    apply(installed, JOB)
+    installed.kubectl("wait", "--for=condition=Ready", "pod", "-l", "app=report", "--timeout=120s")
+    pod: dict[str, Any] = get(installed, "pods", "-l", "app=report")["items"][0]
+    return pod
+
+
+def apply(cluster: Kubernetes, document: dict[str, Any]) -> None:
+    cluster.kubectl("apply", "-f", "-", text=json.dumps(document))
+
+
+def offers(cluster: Kubernetes) -> bool:
+    return colocation.offers_batch_resources(get(cluster, "node", NODE)).ok
+
+
+def test_the_profile_makes_the_pod_best_effort(job_pod: dict[str, Any]) -> None:
+    result = colocation.admitted(job_pod)
+    assert result.ok, result
+
+
+def test_koord_scheduler_places_the_pod(job_pod: dict[str, Any]) -> None:
+    result = colocation.scheduled(job_pod, NODE)
+    assert result.ok, result
+
+
+def test_the_cgroups_have_the_batch_resources(job_pod: dict[str, Any]) -> None:
+    directory = f"kubepods/besteffort/pod{job_pod['metadata']['uid']}"
+
+    def placed() -> bool:
+        return colocation.placed(job_pod, CGROUPS / "cpu" / directory, CGROUPS / "memory" / directory).ok
+
+    wait_for(placed, f"{directory} has the weight, quota and limit of its batch resources", 30.0)
+
+
+def test_a_pod_is_evicted_through_the_api(installed: Kubernetes, job_pod: dict[str, Any]) -> None:
+    name = job_pod["metadata"]["name"]
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": "default"}}
+    path = f"/api/v1/namespaces/default/pods/{name}/eviction"
+    installed.kubectl("create", "--raw", path, "-f", "-", text=json.dumps(eviction))
+    wait_for(lambda: name not in installed.kubectl("get", "pods", "-o", "name").stdout, f"{name} is gone", 60.0)
+    installed.kubectl("delete", "job", "report", "--wait=false")
+
+
+def test_no_component_was_refused_a_request(installed: Kubernetes, job_pod: dict[str, Any]) -> None:
+    """Each component has the rights that it needs: no log line reports a refusal."""
+    for workload in WORKLOADS:
+        log = installed.kubectl("-n", NAMESPACE, "logs", workload, "--all-pods=true", "--tail=-1").stdout
+        refused = [line for line in log.splitlines() if "Forbidden" in line or "forbidden" in line]
+        assert not refused, refused[:5]
