@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -129,7 +130,8 @@ def test_a_pod_runs_logs_and_terminates_gracefully(cluster: Cluster, eventually:
     (status,) = cluster.get("pod", "hello")["status"]["containerStatuses"]
     assert status["containerID"].startswith(f"{runtime}://")
     assert "QoS Class:" in cluster.run("describe", "pod", "hello").stdout
-    eventually(lambda: "Started container main" in cluster.run("describe", "pod", "hello").stdout)
+    # Kubernetes 1.35 shortened the message from "Started container main".
+    eventually(lambda: re.search("Container started|Started container", cluster.run("describe", "pod", "hello").stdout))
     watching = cluster.start("get", "pods", "-w", "--no-headers", "--request-timeout=120s")
     assert watching.stdout is not None
     assert "hello" in watching.stdout.readline(), "it has the list, and watches from its version"

@@ -191,7 +191,7 @@ class PodContainers:
             self._emit_event("Warning", "Failed", f"Error: {info.message or info.reason}")
             self._ended(record, info)
             return context.clock.monotonic()
-        self._emit_event("Normal", "Started", f"Started container {container.name}")
+        self._emit_event("Normal", "Started", "Container started")
         record.started = container.startup is None
         record.ready = record.started and container.readiness is None
         if container.post_start is not None and not await self._post_start(spec, container, record):
