@@ -1,1 +1,1 @@
-"""Accelerators: what they are, how busy, how healthy. Asks drivers and sysfs; keeps no series and writes nothing."""
+"""Accelerators: description, utilisation and health. Reads drivers and sysfs; keeps no series and writes nothing."""

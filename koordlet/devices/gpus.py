@@ -1,12 +1,12 @@
-"""NVIDIA GPUs: which there are and how busy each is, one `look` at a time (spec 02 §6.1, 08 §3.3).
+"""NVIDIA GPUs: their description and utilisation, one `read` at a time (spec 02 §6.1, 08 §3.3).
 
-A GPU is known by its PCI address among the functions that the driver holds; indexes of NVML shift when one is hidden.
-What does not change is asked for when the set of addresses does, and every five minutes. A device that fails costs
-itself, and one that answered before stays known for as long as the driver holds it: a GPU that fell off its bus is a
-sick one, not none. Where NVML can't be had it is tried again every five minutes, and not at all while the driver holds
-nothing.
+A GPU is identified by its PCI address among the functions bound to the driver, because NVML's indexes shift when a
+device is hidden. Constant properties are read when the set of addresses changes, and every five minutes. A failing
+device does not affect the others, and a device that was described before stays known while it is bound to the driver: a
+GPU that fell off its bus is unhealthy, not absent. If NVML cannot be opened, it is retried every five minutes, and not
+at all while no function is bound to the driver.
 
-Not for the event loop: calls may block. One thread looks; health.py has its own and shares only the library.
+Not for the event loop: calls may block. One thread reads; `health` has its own thread and shares only the library.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from koordlet.devices.model import GpuInfo
-from koordlet.devices.nvml import Handle, Nvml, NvmlError, Process, Sample, Unsupported
+from koordlet.devices.nvml import GpuProcess, Handle, NotSupported, Nvml, NvmlError, UtilizationSample
 from koordlet.system.devices import pci
 from koordlet.system.roots import Roots
 
@@ -25,78 +25,83 @@ NO_FUNCTION = f"no PCI function is bound to the driver {DRIVER}"
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessUse:
-    """What one process has of one GPU."""
+class GpuProcessUse:
+    """Use of one GPU by one process."""
 
     memory: int
     """bytes"""
     core: float | None
-    """percent of the GPU's multiprocessors; 0 for a process that did nothing, None where NVML does not tell"""
+    """percent of the GPU's multiprocessors; 0 for an idle process, None where NVML does not report it"""
 
 
 @dataclass(frozen=True, slots=True)
 class GpuUse:
-    """A GPU at one moment."""
+    """Use of one GPU."""
 
     memory: int
     """bytes, by the device's own count"""
     core: float | None
-    """percent: the sum of its processes', which may be over 100"""
-    processes: Mapping[int, ProcessUse]
+    """percent: the sum over its processes, which may exceed 100"""
+    processes: Mapping[int, GpuProcessUse]
     """by pid"""
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """One look at all GPUs; with a `problem` there is nothing else in it."""
+class GpuSnapshot:
+    """All GPUs at one time; with a `problem`, everything else is empty."""
 
     at: float
     gpus: Mapping[str, GpuInfo] = field(default_factory=dict)
-    """PCI address -> what does not change; in the order of minors"""
+    """PCI address -> constant properties; ordered by minor"""
     use: Mapping[str, GpuUse] = field(default_factory=dict)
-    """by UUID; without the GPUs that failed, and those seen for the first time have no `core` yet"""
+    """by UUID; without GPUs that failed; GPUs read for the first time have no `core` yet"""
     driver: str = ""
     failures: Mapping[str, str] = field(default_factory=dict)
-    """PCI address -> what went wrong with this device"""
+    """PCI address -> error of this device"""
     problem: str = ""
     unknown: bool = False
-    """NVML can't be had, or could describe none of the functions that the driver holds: there may be GPUs"""
+    """Whether there may be GPUs that cannot be described: NVML cannot be opened, or described none of the functions
+    bound to the driver"""
 
 
 class Gpus:
-    """`look` from one thread. `connect` opens NVML; *clock*: the boot clock, in seconds."""
+    """Call `read` from one thread. `connect` opens NVML; `clock`: the boot clock, in seconds."""
 
     def __init__(self, roots: Roots, clock: Callable[[], float], connect: Callable[[], Nvml] = Nvml) -> None:
-        self._roots, self._clock, self._connect = roots, clock, connect
+        self._roots = roots
+        self._clock = clock
+        self._connect = connect
         self.nvml: Nvml | None = None
-        """The open session; None while there is none."""
+        """The open session."""
         self._lost: Nvml | None = None
-        """To be given back before the next: until then somebody may still wait in it."""
-        self._driver, self._problem = "", ""
+        """To be closed before the next one is opened: until then a thread may still wait in it."""
+        self._driver = ""
+        self._problem = ""
         self._due = float("-inf")
-        """When to try, or to ask again for what does not change."""
+        """Time of the next attempt, or of the next reading of constant properties."""
         self._bound: tuple[str, ...] = ()
         self._known: dict[str, tuple[GpuInfo, Handle]] = {}
-        self._unknown: dict[str, str] = {}
-        self._seen: dict[str, int] = {}
+        self._undescribed: dict[str, str] = {}
+        """PCI address -> error."""
+        self._newest: dict[str, int] = {}
         """PCI address -> time of the newest sample."""
 
-    def look(self) -> Look:
-        """Everything, now. Raises nothing of NVML's."""
+    def read(self) -> GpuSnapshot:
+        """All GPUs now. Does not raise NvmlError."""
         at = self._clock()
         try:
-            return self._look(at)
+            return self._read(at)
         except NvmlError as error:
             self._problem = str(error)
-            return Look(at, problem=self._problem, unknown=True)
+            return GpuSnapshot(at, problem=self._problem, unknown=True)
 
-    def _look(self, at: float) -> Look:
+    def _read(self, at: float) -> GpuSnapshot:
         bound = pci.bound_to(self._roots, DRIVER)
         if self.nvml is None:
             if not bound:
-                return Look(at, problem=NO_FUNCTION)
+                return GpuSnapshot(at, problem=NO_FUNCTION)
             if at < self._due:
-                return Look(at, problem=self._problem, unknown=True)
+                return GpuSnapshot(at, problem=self._problem, unknown=True)
             self._due = at + RETRY_SECONDS
             if self._lost is not None:
                 lost, self._lost = self._lost, None
@@ -105,18 +110,22 @@ class Gpus:
             self._driver = self.nvml.driver_version()
             self._due = at
         try:
-            return self._ask(self.nvml, bound, at)
-        except NvmlError:  # the session is lost: all that belongs to it is void
+            return self._read_devices(self.nvml, bound, at)
+        except NvmlError:  # the session is lost, and everything that belongs to it is invalid
             self._lost, self.nvml = self.nvml, None
-            self._bound, self._known, self._unknown, self._seen = (), {}, {}, {}
+            self._bound = ()
+            self._known = {}
+            self._undescribed = {}
+            self._newest = {}
             self._due = at + RETRY_SECONDS
             raise
 
-    def _ask(self, nvml: Nvml, bound: tuple[str, ...], at: float) -> Look:
+    def _read_devices(self, nvml: Nvml, bound: tuple[str, ...], at: float) -> GpuSnapshot:
         if bound != self._bound or at >= self._due:
             self._discover(nvml, bound)
-            self._bound, self._due = bound, at + RETRY_SECONDS
-        use, failures = {}, dict(self._unknown)
+            self._bound = bound
+            self._due = at + RETRY_SECONDS
+        use, failures = {}, dict(self._undescribed)
         for bus_id, (gpu, handle) in self._known.items():
             try:
                 use[gpu.uuid] = self._use(nvml, bus_id, handle)
@@ -124,12 +133,12 @@ class Gpus:
                 if error.session_lost:
                     raise
                 failures[bus_id] = str(error)
-        gpus = {bus_id: gpu for bus_id, (gpu, _) in sorted(self._known.items(), key=lambda one: one[1][0].minor)}
-        return Look(at, gpus, use, self._driver, failures, unknown=not gpus and bool(failures))
+        gpus = {bus_id: gpu for bus_id, (gpu, _) in sorted(self._known.items(), key=lambda item: item[1][0].minor)}
+        return GpuSnapshot(at, gpus, use, self._driver, failures, unknown=not gpus and bool(failures))
 
     def _discover(self, nvml: Nvml, bound: Iterable[str]) -> None:
         known: dict[str, tuple[GpuInfo, Handle]] = {}
-        self._unknown = {}
+        self._undescribed = {}
         for bus_id in bound:
             try:
                 known[bus_id] = self._describe(nvml, bus_id)
@@ -139,9 +148,9 @@ class Gpus:
                 if bus_id in self._known:
                     known[bus_id] = self._known[bus_id]
                 else:
-                    self._unknown[bus_id] = str(error)
+                    self._undescribed[bus_id] = str(error)
         self._known = known
-        self._seen = {bus_id: seen for bus_id, seen in self._seen.items() if bus_id in known}
+        self._newest = {bus_id: newest for bus_id, newest in self._newest.items() if bus_id in known}
 
     def _describe(self, nvml: Nvml, bus_id: str) -> tuple[GpuInfo, Handle]:
         handle = nvml.device(bus_id)
@@ -157,42 +166,42 @@ class Gpus:
     def _use(self, nvml: Nvml, bus_id: str, handle: Handle) -> GpuUse:
         memory = nvml.memory(handle).used
         held = held_memory(*nvml.processes(handle))
-        untold = GpuUse(memory, None, {pid: ProcessUse(amount, None) for pid, amount in held.items()})
-        first = bus_id not in self._seen
-        since = self._seen.get(bus_id, 0)
+        unknown = GpuUse(memory, None, {pid: GpuProcessUse(amount, None) for pid, amount in held.items()})
+        first = bus_id not in self._newest
+        since = self._newest.get(bus_id, 0)
         try:
-            samples = fresh(nvml.samples(handle, since), held, since)
-        except Unsupported:  # MIG, virtual and old GPUs
-            return untold
-        self._seen[bus_id] = max((sample.at for sample in samples), default=since)
-        if first:  # what the driver remembers may be of long ago
-            return untold
-        core = newest(samples)
-        processes = {pid: ProcessUse(amount, float(core.get(pid, 0))) for pid, amount in held.items()}
-        return GpuUse(memory, sum(one.core or 0.0 for one in processes.values()), processes)
+            samples = recent(nvml.samples(handle, since), held, since)
+        except NotSupported:  # MIG, virtual and old GPUs
+            return unknown
+        self._newest[bus_id] = max((sample.at for sample in samples), default=since)
+        if first:  # the driver's samples may be old
+            return unknown
+        core = latest_percent(samples)
+        processes = {pid: GpuProcessUse(amount, float(core.get(pid, 0))) for pid, amount in held.items()}
+        return GpuUse(memory, sum(process.core or 0.0 for process in processes.values()), processes)
 
 
-def held_memory(computing: Iterable[Process], drawing: Iterable[Process]) -> dict[int, int]:
-    """Bytes by pid: a process in both lists is told of twice, one in several MIG instances holds memory in each."""
-    found: dict[int, int] = {}
-    for listed in (computing, drawing):
+def held_memory(compute: Iterable[GpuProcess], graphics: Iterable[GpuProcess]) -> dict[int, int]:
+    """Bytes by pid. A process in both lists is reported twice; one in several MIG instances has memory in each."""
+    held: dict[int, int] = {}
+    for listed in (compute, graphics):
         sums: dict[int, int] = {}
         for process in listed:
             sums[process.pid] = sums.get(process.pid, 0) + process.memory
         for pid, amount in sums.items():
-            found[pid] = max(found.get(pid, 0), amount)
-    return found
+            held[pid] = max(held.get(pid, 0), amount)
+    return held
 
 
-def fresh(samples: Iterable[Sample], pids: Collection[int], since: int) -> list[Sample]:
-    """Those of processes that hold memory, newer than asked for: drivers add old ones, and some of nobody's whose time,
-    once taken for the newest, would hide all that come."""
+def recent(samples: Iterable[UtilizationSample], pids: Collection[int], since: int) -> list[UtilizationSample]:
+    """Samples of processes that hold memory, newer than `since`. Drivers add older samples, and samples without a
+    process whose time, if taken as the newest, would hide all later samples."""
     return [sample for sample in samples if sample.pid in pids and sample.at > since]
 
 
-def newest(samples: Iterable[Sample]) -> dict[int, int]:
-    """The latest percentage by pid; a driver gives a process several, in any order."""
-    latest: dict[int, Sample] = {}
+def latest_percent(samples: Iterable[UtilizationSample]) -> dict[int, int]:
+    """The latest percentage by pid; a driver returns several per process, in any order."""
+    latest: dict[int, UtilizationSample] = {}
     for sample in samples:
         known = latest.get(sample.pid)
         if known is None or sample.at > known.at:

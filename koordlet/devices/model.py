@@ -1,4 +1,4 @@
-"""What is told of accelerators, whoever asked them."""
+"""Descriptions of accelerators, independent of their source."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class GpuInfo:
     memory_total: int
     """bytes"""
     model: str = ""
-    """as NVML tells it: NVIDIA H100 80GB HBM3"""
+    """as reported by NVML: NVIDIA H100 80GB HBM3"""
     place: PciPlace | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceFault:
-    """Why a device is unhealthy, as its condition says it."""
+    """Why a device is unhealthy, for its condition."""
 
     code: str
-    """a legal reason of a condition"""
+    """a valid reason of a condition"""
     message: str

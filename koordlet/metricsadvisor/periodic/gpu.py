@@ -20,9 +20,9 @@ from functools import cache
 
 from koordlet.app.clock import boot_clock
 from koordlet.app.logging import get_logger
-from koordlet.devices.caller import Caller
-from koordlet.devices.gpus import NO_FUNCTION, Gpus, Look, ProcessUse
-from koordlet.devices.health import Health
+from koordlet.devices.callthread import CallThread
+from koordlet.devices.gpus import NO_FUNCTION, GpuProcessUse, Gpus, GpuSnapshot
+from koordlet.devices.health import GpuHealth
 from koordlet.devices.model import DeviceFault, GpuInfo
 from koordlet.metriccache import Batch, MetricCache, SeriesError
 from koordlet.metriccache.facts import FACT_GPU, FACT_GPU_DRIVER, FACT_GPU_FAULTS
@@ -71,10 +71,10 @@ class ContainerUse:
 
     subject: Subject
     gpu: GpuInfo
-    use: ProcessUse
+    use: GpuProcessUse
 
 
-def by_container(look: Look, owner: Callable[[int], Subject | None]) -> list[ContainerUse]:
+def by_container(look: GpuSnapshot, owner: Callable[[int], Subject | None]) -> list[ContainerUse]:
     """Sums over the processes of each container on each GPU that it touches."""
     sums: dict[tuple[str, str], ContainerUse] = {}
     for gpu in look.gpus.values():
@@ -88,9 +88,9 @@ def by_container(look: Look, owner: Callable[[int], Subject | None]) -> list[Con
     return list(sums.values())
 
 
-def by_pod(containers: Iterable[ContainerUse]) -> dict[tuple[str, str], tuple[GpuInfo, ProcessUse]]:
+def by_pod(containers: Iterable[ContainerUse]) -> dict[tuple[str, str], tuple[GpuInfo, GpuProcessUse]]:
     """(pod UID, GPU UUID) -> the GPU and the sum over the pod's containers."""
-    sums: dict[tuple[str, str], tuple[GpuInfo, ProcessUse]] = {}
+    sums: dict[tuple[str, str], tuple[GpuInfo, GpuProcessUse]] = {}
     for one in containers:
         if one.subject.pod_uid:
             key = (one.subject.pod_uid, one.gpu.uuid)
@@ -99,9 +99,9 @@ def by_pod(containers: Iterable[ContainerUse]) -> dict[tuple[str, str], tuple[Gp
     return sums
 
 
-def _plus(one: ProcessUse, other: ProcessUse) -> ProcessUse:
+def _plus(one: GpuProcessUse, other: GpuProcessUse) -> GpuProcessUse:
     core = None if one.core is None or other.core is None else one.core + other.core
-    return ProcessUse(one.memory + other.memory, core)
+    return GpuProcessUse(one.memory + other.memory, core)
 
 
 class GpuCollector:
@@ -118,19 +118,19 @@ class GpuCollector:
         recovery: bool = False,
         clock: Callable[[], float] = boot_clock,
         gpus: Gpus | None = None,
-        health: Health | None = None,
+        health: GpuHealth | None = None,
         patience: float = PATIENCE_SECONDS,
     ) -> None:
         self._roots, self._workloads, self._cache = roots, workloads, cache
         self._registries, self._conditions, self._patience = registries, conditions, patience
         self._clock, self._gpus = clock, gpus or Gpus(roots, clock)
-        self._health = health or Health(clock, recovery=recovery)
-        self._caller = Caller("gpu-use")
-        self._out: asyncio.Future[Look] | None = None
+        self._health = health or GpuHealth(clock, recovery=recovery)
+        self._caller = CallThread("gpu-use")
+        self._out: asyncio.Future[GpuSnapshot] | None = None
         """A question that is not answered yet."""
-        self.look: Look | None = None
+        self.look: GpuSnapshot | None = None
         """The last one that gave something; None while there is no NVML."""
-        self._told: Look | None = None
+        self._told: GpuSnapshot | None = None
         """The last one that told which GPUs there are."""
         self.containers: list[ContainerUse] = []
         self._faults: Mapping[str, DeviceFault] = {}
@@ -147,7 +147,7 @@ class GpuCollector:
     async def read(self) -> None:
         """Ask, wait, join, store."""
         if self._out is None:
-            self._out = asyncio.wrap_future(self._caller.ask(self._gpus.look))
+            self._out = asyncio.wrap_future(self._caller.submit(self._gpus.read))
         try:
             done, _ = await asyncio.wait({self._out}, timeout=self._patience)
         except asyncio.CancelledError:
@@ -163,7 +163,7 @@ class GpuCollector:
         answer, self._out = self._out, None
         self._take(answer.result())
 
-    def _take(self, look: Look) -> None:
+    def _take(self, look: GpuSnapshot) -> None:
         for bus_id, text in look.failures.items():
             self._fail("device", f"{bus_id}: {text}")
         nvml = self._gpus.nvml
@@ -184,7 +184,7 @@ class GpuCollector:
         except SeriesError as error:
             self._fail("series", str(error))
 
-    def _tell(self, look: Look, at: float) -> None:
+    def _tell(self, look: GpuSnapshot, at: float) -> None:
         self._cache.facts.set(FACT_GPU, tuple(look.gpus.values()), at)
         self._cache.facts.set(FACT_GPU_DRIVER, look.driver, at)
 
@@ -232,7 +232,7 @@ class GpuCollector:
             return None
         return places.of(cgroups.get("cpu", cgroups.get("", "")))
 
-    def _batch(self, look: Look) -> Batch:
+    def _batch(self, look: GpuSnapshot) -> Batch:
         batch = Batch(look.at)
         for gpu in look.gpus.values():
             use = look.use.get(gpu.uuid)
@@ -287,7 +287,7 @@ def _labels(gpu: GpuInfo) -> tuple[str, str]:
     return str(gpu.minor), gpu.uuid
 
 
-def _add(batch: Batch, level: str, key: str, gpu: GpuInfo, use: ProcessUse) -> None:
+def _add(batch: Batch, level: str, key: str, gpu: GpuInfo, use: GpuProcessUse) -> None:
     batch.add(f"{level}_gpu_memory_usage", use.memory, key, *_labels(gpu))
     if use.core is not None:
         batch.add(f"{level}_gpu_core_usage", use.core, key, *_labels(gpu))

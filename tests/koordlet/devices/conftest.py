@@ -1,4 +1,4 @@
-"""NVML in this process, as the tests' library tells it."""
+"""NVML in this process, by the tests' library."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def machine(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
         monkeypatch.setenv(name, value)
     made.tell()
     yield made
-    made.hangs.clear()  # a thread may still be in there
+    made.hangs.clear()  # a thread may still be inside a call
     made.tell()
 
 
@@ -43,7 +43,7 @@ def roots(tmp_path: Path) -> Roots:
 
 @pytest.fixture
 def connect(machine: nvidia.Machine) -> Iterator[Callable[[], Nvml]]:
-    """Opens sessions, which are given back at the end."""
+    """Opens sessions, which are closed at the end."""
     opened: list[Nvml] = []
 
     def open_one() -> Nvml:

@@ -1,4 +1,4 @@
-"""A node without GPUs pays nothing for them."""
+"""A node without GPUs loads no GPU code."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ def loaded_by(code: str) -> str:
     return done.stdout.strip()
 
 
-def test_the_gate_off_loads_nothing() -> None:
+def test_without_the_gate_nothing_is_loaded() -> None:
     assert loaded_by("import koordlet.daemon") == "[]"
 
 
-def test_a_look_without_a_driver_does_not_load_pynvml(tmp_path: Path) -> None:
-    look = f"""
+def test_a_reading_without_a_driver_does_not_load_pynvml(tmp_path: Path) -> None:
+    code = f"""
 from pathlib import Path
 from koordlet.devices.gpus import Gpus
 from koordlet.system.roots import Roots
-look = Gpus(Roots.under(Path({str(tmp_path)!r})), lambda: 0.0).look()
-assert look.problem
+snapshot = Gpus(Roots.under(Path({str(tmp_path)!r})), lambda: 0.0).read()
+assert snapshot.problem
 """
-    assert loaded_by(look) == "['koordlet.devices.nvml']"
+    assert loaded_by(code) == "['koordlet.devices.nvml']"

@@ -1,4 +1,4 @@
-"""Looks at the GPUs of a machine: what there is, how busy, and what becomes of what fails (spec 08 §3.3)."""
+"""Readings of a machine's GPUs: descriptions, utilisation and failures (spec 08 §3.3)."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from koordlet.devices.gpus import RETRY_SECONDS, Gpus, GpuUse, ProcessUse, fresh, held_memory, newest
+from koordlet.devices.gpus import RETRY_SECONDS, GpuProcessUse, Gpus, GpuUse, held_memory, latest_percent, recent
 from koordlet.devices.model import GpuInfo
-from koordlet.devices.nvml import Nvml, NvmlError, Process, Sample
+from koordlet.devices.nvml import GpuProcess, Nvml, NvmlError, UtilizationSample
 from koordlet.system.devices.pci import PciPlace
 from koordlet.system.roots import Roots
 from tests.nvidia import GIB, Gpu, Machine
@@ -34,216 +34,227 @@ def gpus(machine: Machine, roots: Roots, clock: Clock, connect: Callable[[], Nvm
     return Gpus(roots, clock, connect)
 
 
-def test_what_there_is(gpus: Gpus) -> None:
-    look = gpus.look()
-    assert list(look.gpus.values()) == [
+def test_gpus_are_described(gpus: Gpus) -> None:
+    snapshot = gpus.read()
+    assert list(snapshot.gpus.values()) == [
         GpuInfo(0, "GPU-first", 80 * GIB, H100, PciPlace(FIRST, 0, "pci0000:1a")),
         GpuInfo(1, "GPU-second", 80 * GIB, H100, PciPlace(SECOND, 1, "pci0000:c1")),
     ]
-    assert (look.driver, look.failures, look.problem, look.at) == ("535.129.03", {}, "", 1000.0)
+    assert (snapshot.driver, snapshot.failures, snapshot.problem, snapshot.at) == ("535.129.03", {}, "", 1000.0)
 
 
-def test_the_processes_of_the_specification(machine: Machine, gpus: Gpus) -> None:
+def test_process_use_follows_the_specifications_example(machine: Machine, gpus: Gpus) -> None:
     """pid 122: device 0 70 % and 1500, device 1 50 % and 1000; pid 222: 10 % and 1000, 40 % and 3000."""
     machine.processes = [(FIRST, "C", 122, 1500, 0), (FIRST, "C", 222, 1000, 0),
                          (SECOND, "C", 122, 1000, 0), (SECOND, "C", 222, 3000, 0)]  # fmt: skip
     machine.tell()
-    assert gpus.look().use["GPU-first"].core is None  # whatever the driver remembers may be of long ago
+    assert gpus.read().use["GPU-first"].core is None  # the driver's samples may be old
     machine.samples = [(FIRST, 122, 5, 70), (FIRST, 222, 5, 10), (SECOND, 122, 5, 50), (SECOND, 222, 5, 40)]
     machine.gpus[0].used, machine.gpus[1].used = 2600, 4100
     machine.tell()
-    assert gpus.look().use == {
-        "GPU-first": GpuUse(2600, 80.0, {122: ProcessUse(1500, 70.0), 222: ProcessUse(1000, 10.0)}),
-        "GPU-second": GpuUse(4100, 90.0, {122: ProcessUse(1000, 50.0), 222: ProcessUse(3000, 40.0)}),
+    assert gpus.read().use == {
+        "GPU-first": GpuUse(2600, 80.0, {122: GpuProcessUse(1500, 70.0), 222: GpuProcessUse(1000, 10.0)}),
+        "GPU-second": GpuUse(4100, 90.0, {122: GpuProcessUse(1000, 50.0), 222: GpuProcessUse(3000, 40.0)}),
     }
 
 
-def test_each_sample_counts_once_and_the_newest_of_a_process_alone(machine: Machine, gpus: Gpus) -> None:
+def test_only_the_newest_sample_of_a_process_counts_and_once(machine: Machine, gpus: Gpus) -> None:
     machine.processes = [(FIRST, "C", 122, 1500, 0), (FIRST, "C", 5, 7, 0)]
     machine.samples = [(FIRST, 122, 100, 99)]
     machine.tell()
-    gpus.look()
+    gpus.read()
     machine.samples += [(FIRST, 122, 300, 20), (FIRST, 122, 200, 60), (FIRST, 666, 250, 50)]
     machine.tell()
-    use = gpus.look().use["GPU-first"]
-    assert (use.core, use.processes) == (20.0, {122: ProcessUse(1500, 20.0), 5: ProcessUse(7, 0.0)})
-    use = gpus.look().use["GPU-first"]
-    assert (use.core, use.processes) == (0.0, {122: ProcessUse(1500, 0.0), 5: ProcessUse(7, 0.0)})
+    use = gpus.read().use["GPU-first"]
+    assert (use.core, use.processes) == (20.0, {122: GpuProcessUse(1500, 20.0), 5: GpuProcessUse(7, 0.0)})
+    use = gpus.read().use["GPU-first"]
+    assert (use.core, use.processes) == (0.0, {122: GpuProcessUse(1500, 0.0), 5: GpuProcessUse(7, 0.0)})
 
 
-def test_a_sample_of_nobody_does_not_hide_those_that_come(machine: Machine, gpus: Gpus) -> None:
+def test_a_sample_without_process_does_not_hide_later_samples(machine: Machine, gpus: Gpus) -> None:
     machine.processes = [(FIRST, "C", 122, 1500, 0)]
     machine.samples = [(FIRST, 0, 1 << 60, 0)]
     machine.tell()
-    gpus.look()
+    gpus.read()
     machine.samples.append((FIRST, 122, 300, 20))
     machine.tell()
-    assert gpus.look().use["GPU-first"].core == 20.0
+    assert gpus.read().use["GPU-first"].core == 20.0
 
 
-def test_a_sample_that_was_not_asked_for_is_none() -> None:
-    told = [Sample(1, 5, 10), Sample(1, 6, 20), Sample(2, 7, 30)]
-    assert fresh(told, {1}, 5) == [Sample(1, 6, 20)]
+def test_older_samples_and_other_processes_are_dropped() -> None:
+    samples = [UtilizationSample(1, 5, 10), UtilizationSample(1, 6, 20), UtilizationSample(2, 7, 30)]
+    assert recent(samples, {1}, 5) == [UtilizationSample(1, 6, 20)]
 
 
-def test_an_idle_gpu(machine: Machine, gpus: Gpus) -> None:
-    gpus.look()
-    assert gpus.look().use["GPU-second"] == GpuUse(0, 0.0, {})
+def test_an_idle_gpu_uses_nothing(machine: Machine, gpus: Gpus) -> None:
+    gpus.read()
+    assert gpus.read().use["GPU-second"] == GpuUse(0, 0.0, {})
 
 
-def test_a_mode_without_samples_leaves_memory(machine: Machine, gpus: Gpus) -> None:
+def test_a_mode_without_samples_still_has_memory(machine: Machine, gpus: Gpus) -> None:
     """MIG: processes of one GPU in several instances, and no utilisation."""
     machine.errors["nvmlDeviceGetProcessUtilization", FIRST] = 3
     machine.processes = [(FIRST, "C", 122, 1000, 1), (FIRST, "C", 122, 500, 2)]
     machine.tell()
-    gpus.look()
-    look = gpus.look()
-    assert look.use["GPU-first"] == GpuUse(0, None, {122: ProcessUse(1500, None)})
-    assert look.use["GPU-second"].core == 0.0
-    assert look.failures == {}
+    gpus.read()
+    snapshot = gpus.read()
+    assert snapshot.use["GPU-first"] == GpuUse(0, None, {122: GpuProcessUse(1500, None)})
+    assert snapshot.use["GPU-second"].core == 0.0
+    assert snapshot.failures == {}
 
 
 @pytest.mark.parametrize(
-    ("computing", "drawing", "expected"),
+    ("compute", "graphics", "expected"),
     [
         ([], [], {}),
-        ([Process(1, 10)], [Process(2, 20)], {1: 10, 2: 20}),
-        ([Process(1, 10)], [Process(1, 10)], {1: 10}),
-        ([Process(1, 10), Process(1, 5)], [Process(1, 12)], {1: 15}),
-        ([Process(1, 0)], [], {1: 0}),
+        ([GpuProcess(1, 10)], [GpuProcess(2, 20)], {1: 10, 2: 20}),
+        ([GpuProcess(1, 10)], [GpuProcess(1, 10)], {1: 10}),
+        ([GpuProcess(1, 10), GpuProcess(1, 5)], [GpuProcess(1, 12)], {1: 15}),
+        ([GpuProcess(1, 0)], [], {1: 0}),
     ],
-    ids=["none", "one-each", "in-both-lists", "two-instances", "memory-not-told"],
+    ids=["none", "one-each", "in-both-lists", "two-instances", "memory-not-reported"],
 )
-def test_memory_by_process(computing: list[Process], drawing: list[Process], expected: dict[int, int]) -> None:
-    assert held_memory(computing, drawing) == expected
+def test_memory_by_process(compute: list[GpuProcess], graphics: list[GpuProcess], expected: dict[int, int]) -> None:
+    assert held_memory(compute, graphics) == expected
 
 
 @pytest.mark.parametrize(
     ("samples", "expected"),
-    [([], {}), ([Sample(1, 5, 10), Sample(1, 9, 20), Sample(1, 7, 30), Sample(2, 1, 4)], {1: 20, 2: 4})],
+    [
+        ([], {}),
+        (
+            [
+                UtilizationSample(1, 5, 10),
+                UtilizationSample(1, 9, 20),
+                UtilizationSample(1, 7, 30),
+                UtilizationSample(2, 1, 4),
+            ],
+            {1: 20, 2: 4},
+        ),
+    ],
     ids=["none", "in-any-order"],
 )
-def test_newest_by_process(samples: list[Sample], expected: dict[int, int]) -> None:
-    assert newest(samples) == expected
+def test_latest_percent_by_process(samples: list[UtilizationSample], expected: dict[int, int]) -> None:
+    assert latest_percent(samples) == expected
 
 
 @pytest.mark.parametrize(
     "call",
     ["nvmlDeviceGetHandleByPciBusId_v2", "nvmlDeviceGetUUID", "nvmlDeviceGetMinorNumber", "nvmlDeviceGetMemoryInfo_v2"],
 )
-def test_a_device_that_fails_costs_itself(machine: Machine, gpus: Gpus, clock: Clock, call: str) -> None:
+def test_a_failing_device_does_not_affect_the_others(machine: Machine, gpus: Gpus, clock: Clock, call: str) -> None:
     machine.errors[call, FIRST] = 999
     machine.tell()
-    look = gpus.look()
-    assert (list(look.gpus), list(look.use), list(look.failures)) == ([SECOND], ["GPU-second"], [FIRST])
-    assert "Unknown Error" in look.failures[FIRST]
+    snapshot = gpus.read()
+    assert (list(snapshot.gpus), list(snapshot.use), list(snapshot.failures)) == ([SECOND], ["GPU-second"], [FIRST])
+    assert "Unknown Error" in snapshot.failures[FIRST]
     machine.errors.clear()
     machine.tell()
-    assert list(gpus.look().gpus) == [SECOND]
+    assert list(gpus.read().gpus) == [SECOND]
     clock.now += RETRY_SECONDS
-    assert list(gpus.look().gpus) == [FIRST, SECOND]
+    assert list(gpus.read().gpus) == [FIRST, SECOND]
 
 
-def test_functions_of_which_none_can_be_described_are_not_known(machine: Machine, gpus: Gpus) -> None:
-    """A driver that is still starting: the node may have GPUs all the same."""
+def test_bound_functions_without_descriptions_are_unknown_gpus(machine: Machine, gpus: Gpus) -> None:
+    """A driver that is still starting: the node may have GPUs."""
     machine.errors["nvmlDeviceGetUUID", "-"] = 999
     machine.tell()
-    look = gpus.look()
-    assert (dict(look.gpus), look.unknown, list(look.failures)) == ({}, True, [FIRST, SECOND])
+    snapshot = gpus.read()
+    assert (dict(snapshot.gpus), snapshot.unknown, list(snapshot.failures)) == ({}, True, [FIRST, SECOND])
 
 
-def test_hidden_from_nvml_or_from_sysfs(machine: Machine, gpus: Gpus) -> None:
-    """One whose function the driver does not hold is not asked for, one that NVML does not have is skipped."""
+def test_gpus_hidden_from_nvml_or_from_sysfs_are_skipped(machine: Machine, gpus: Gpus) -> None:
+    """An unbound function is not read; one that NVML does not know is skipped."""
     machine.gpus[0].bound = False
     machine.gpus.append(Gpu(THIRD, "GPU-third", 2))
     machine.tell()
     del machine.gpus[2]
     machine.tell()
-    look = gpus.look()
-    assert [gpu.minor for gpu in look.gpus.values()] == [1]
-    assert look.failures == {THIRD: "nvmlDeviceGetHandleByPciBusId: Not Found"}
+    snapshot = gpus.read()
+    assert [gpu.minor for gpu in snapshot.gpus.values()] == [1]
+    assert snapshot.failures == {THIRD: "nvmlDeviceGetHandleByPciBusId: Not Found"}
 
 
 def test_a_gpu_that_falls_off_its_bus_stays_known(machine: Machine, gpus: Gpus, clock: Clock) -> None:
-    gpus.look()
+    gpus.read()
     for call in ("nvmlDeviceGetHandleByPciBusId_v2", "nvmlDeviceGetMemoryInfo_v2"):
         machine.errors[call, FIRST] = 15
     machine.tell()
     clock.now += RETRY_SECONDS
-    look = gpus.look()
-    assert list(look.gpus) == [FIRST, SECOND]
-    assert list(look.use) == ["GPU-second"]
-    assert look.failures == {FIRST: "nvmlDeviceGetMemoryInfo: GPU is lost"}
+    snapshot = gpus.read()
+    assert list(snapshot.gpus) == [FIRST, SECOND]
+    assert list(snapshot.use) == ["GPU-second"]
+    assert snapshot.failures == {FIRST: "nvmlDeviceGetMemoryInfo: GPU is lost"}
     machine.gpus[0].bound = False
     machine.tell()
-    assert list(gpus.look().gpus) == [SECOND]
+    assert list(gpus.read().gpus) == [SECOND]
 
 
-def test_gpus_that_come_later(machine: Machine, gpus: Gpus) -> None:
-    gpus.look()
+def test_gpus_that_appear_later_are_read(machine: Machine, gpus: Gpus) -> None:
+    gpus.read()
     machine.gpus.append(Gpu(THIRD, "GPU-third", 2))
     machine.tell()
-    assert list(gpus.look().gpus) == [FIRST, SECOND, THIRD]
+    assert list(gpus.read().gpus) == [FIRST, SECOND, THIRD]
 
 
-def test_what_does_not_change_is_not_asked_for_again(machine: Machine, gpus: Gpus, clock: Clock) -> None:
-    gpus.look()
+def test_constant_properties_are_read_every_five_minutes(machine: Machine, gpus: Gpus, clock: Clock) -> None:
+    gpus.read()
     clock.now += RETRY_SECONDS - 1
-    gpus.look()
+    gpus.read()
     assert machine.calls("nvmlDeviceGetUUID") == 2
     clock.now += 1
-    gpus.look()
+    gpus.read()
     assert machine.calls("nvmlDeviceGetUUID") == 4
 
 
-def test_without_a_driver_nvml_is_not_touched(machine: Machine, gpus: Gpus) -> None:
+def test_without_a_driver_nvml_is_not_opened(machine: Machine, gpus: Gpus) -> None:
     for gpu in machine.gpus:
         gpu.bound = False
     machine.tell()
-    assert gpus.look().problem == "no PCI function is bound to the driver nvidia"
+    assert gpus.read().problem == "no PCI function is bound to the driver nvidia"
     assert machine.calls("nvmlInitWithFlags") == 0
-    assert not gpus.look().unknown  # there are none
+    assert not gpus.read().unknown  # there are no GPUs
     machine.gpus[0].bound = True
     machine.tell()
-    assert list(gpus.look().gpus) == [FIRST]
+    assert list(gpus.read().gpus) == [FIRST]
 
 
-def test_one_try_in_five_minutes(machine: Machine, gpus: Gpus, clock: Clock) -> None:
+def test_nvml_is_retried_every_five_minutes(machine: Machine, gpus: Gpus, clock: Clock) -> None:
     machine.errors["nvmlInitWithFlags", "-"] = 9
     machine.tell()
     problem = "nvmlInit: Driver Not Loaded"
     for _ in range(3):
-        look = gpus.look()
-        assert (look.problem, look.unknown) == (problem, True)
+        snapshot = gpus.read()
+        assert (snapshot.problem, snapshot.unknown) == (problem, True)
         clock.now += RETRY_SECONDS / 3
     assert machine.calls("nvmlInitWithFlags") == 1
-    assert gpus.look().problem == problem
+    assert gpus.read().problem == problem
     assert machine.calls("nvmlInitWithFlags") == 2
     machine.errors.clear()
     machine.tell()
     clock.now += RETRY_SECONDS
-    look = gpus.look()
-    assert (look.problem, list(look.gpus)) == ("", [FIRST, SECOND])
+    snapshot = gpus.read()
+    assert (snapshot.problem, list(snapshot.gpus)) == ("", [FIRST, SECOND])
 
 
-def test_no_library(machine: Machine, roots: Roots, clock: Clock) -> None:
+def test_a_missing_library_is_the_problem(machine: Machine, roots: Roots, clock: Clock) -> None:
     def missing() -> Nvml:
         raise NvmlError("nvmlInit", 12, "NVML Shared Library Not Found")
 
-    assert Gpus(roots, clock, missing).look().problem == "nvmlInit: NVML Shared Library Not Found"
+    assert Gpus(roots, clock, missing).read().problem == "nvmlInit: NVML Shared Library Not Found"
 
 
-def test_a_session_that_is_lost_is_opened_anew(machine: Machine, gpus: Gpus, clock: Clock) -> None:
-    gpus.look()
+def test_a_lost_session_is_reopened(machine: Machine, gpus: Gpus, clock: Clock) -> None:
+    gpus.read()
     machine.errors["nvmlDeviceGetMemoryInfo_v2", SECOND] = 9
     machine.tell()
-    assert gpus.look().problem == "nvmlDeviceGetMemoryInfo: Driver Not Loaded"
+    assert gpus.read().problem == "nvmlDeviceGetMemoryInfo: Driver Not Loaded"
     assert gpus.nvml is None
     machine.errors.clear()
     machine.tell()
-    assert gpus.look().problem
+    assert gpus.read().problem
     clock.now += RETRY_SECONDS
-    look = gpus.look()
-    assert (look.problem, list(look.gpus)) == ("", [FIRST, SECOND])
+    snapshot = gpus.read()
+    assert (snapshot.problem, list(snapshot.gpus)) == ("", [FIRST, SECOND])
     assert machine.calls("nvmlShutdown") == 1
-    assert look.use["GPU-first"].core is None  # samples begin anew too
+    assert snapshot.use["GPU-first"].core is None  # samples start again, too

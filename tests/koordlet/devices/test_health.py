@@ -1,4 +1,4 @@
-"""Xid errors: which mean a fault, of which GPU, and what ends one (spec 08 §4.7)."""
+"""Xid errors: which are faults, of which GPU, and what ends a fault (spec 08 §4.7)."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from koordlet.devices.health import (
     RECOVERY_SECONDS,
     RETRY_SECONDS,
     SILENT_SECONDS,
-    Health,
+    GpuHealth,
     Xid,
-    judge,
+    faults_of,
 )
 from koordlet.devices.model import DeviceFault, GpuInfo
-from koordlet.devices.nvml import XID, Event, Nvml
+from koordlet.devices.nvml import XID, Nvml, XidEvent
 from tests.nvidia import Machine
 
 FIRST, SECOND = "0000:1a:00.0", "0000:c1:00.0"
@@ -36,26 +36,23 @@ LOST = DeviceFault("Xid79", "failed to get device, error: GPU is lost")
 @pytest.mark.parametrize(
     ("event", "lost", "expected"),
     [
-        *((Event(FIRST, xid), "", {}) for xid in sorted(APPLICATION_XIDS)),
-        (Event("", 31), "", {}),
-        (Event(FIRST, 31), SECOND, {}),
-        (Event(FIRST, 48), "", {"GPU-first": fault(48)}),
-        (Event("", 94), "", {"GPU-first": fault(94), "GPU-second": fault(94)}),
-        (Event(FIRST, 79), FIRST, {"GPU-first": LOST}),
-        (Event(FIRST, 79), SECOND, {"GPU-first": fault(79), "GPU-second": LOST}),
-        (Event("0000:09:00.0", 79), "", {}),
-        (Event("", 79), FIRST, {"GPU-first": fault(79), "GPU-second": fault(79)}),
+        *((XidEvent(FIRST, xid), "", {}) for xid in sorted(APPLICATION_XIDS)),
+        (XidEvent("", 31), "", {}),
+        (XidEvent(FIRST, 31), SECOND, {}),
+        (XidEvent(FIRST, 48), "", {"GPU-first": fault(48)}),
+        (XidEvent("", 94), "", {"GPU-first": fault(94), "GPU-second": fault(94)}),
+        (XidEvent(FIRST, 79), FIRST, {"GPU-first": LOST}),
+        (XidEvent(FIRST, 79), SECOND, {"GPU-first": fault(79), "GPU-second": LOST}),
+        (XidEvent("0000:09:00.0", 79), "", {}),
+        (XidEvent("", 79), FIRST, {"GPU-first": fault(79), "GPU-second": fault(79)}),
     ],
 )
-def test_what_an_event_means(event: Event, lost: str, expected: dict[str, DeviceFault]) -> None:
-    assert judge(event, GPUS, lambda bus_id: "GPU is lost" if bus_id == lost else "") == expected
+def test_faults_of_an_event(event: XidEvent, lost: str, expected: dict[str, DeviceFault]) -> None:
+    assert faults_of(event, GPUS, lambda bus_id: "GPU is lost" if bus_id == lost else "") == expected
 
 
-def test_programs_errors_are_those_of_the_specification() -> None:
+def test_application_xids_are_those_of_the_specification() -> None:
     assert sorted(APPLICATION_XIDS) == [13, 31, 43, 45, 68, 109]
-
-
-# --- the watcher
 
 
 class Clock:
@@ -66,11 +63,11 @@ class Clock:
 
 
 class Watched:
-    """A `Health` over the tests' library, with short slices."""
+    """A `GpuHealth` over the tests' library, with short slices."""
 
     def __init__(self, machine: Machine, nvml: Nvml, **how: bool) -> None:
         self.machine, self.nvml, self.gpus, self.clock = machine, nvml, GPUS, Clock()
-        self.health = Health(self.clock, seconds=0.01, **how)
+        self.health = GpuHealth(self.clock, seconds=0.01, **how)
         self.seen: list[Xid] = []
         self.watch()
 
@@ -79,30 +76,30 @@ class Watched:
         self.seen += self.health.events()
 
     def raise_xid(self, *events: tuple[str, int]) -> None:
-        """And wait until it has been taken."""
+        """Raise Xids and wait until they were handled."""
         known = len(self.seen)
         self.machine.events += [(address, XID, number) for address, number in events]
         self.machine.tell()
         self.until(lambda: len(self.seen) >= known + len(events), "the events")
-        self.turn()  # which judges what it tells of
+        self.turn()  # in which they are evaluated
         self.watch()
 
     def turn(self) -> None:
-        """Until the watcher waits: what is raised from now on is taken."""
+        """Until the watcher waits again."""
         turns = self.machine.calls("nvmlEventSetWait_v2")
         self.until(lambda: self.machine.calls("nvmlEventSetWait_v2") > turns, "a turn")
 
     def until(self, done: Callable[[], bool], what: str) -> None:
         end = time.monotonic() + PATIENCE
         while not done():
-            assert time.monotonic() < end, f"did not come: {what}"
+            assert time.monotonic() < end, f"timeout waiting for {what}"
             time.sleep(0.005)
             self.watch()
 
 
 @pytest.fixture
 def watched(machine: Machine, connect: Callable[[], Nvml]):
-    """Makes them; ends them before the session is given back."""
+    """Creates watched GPUs; stops watching before the session is closed."""
     made: list[Watched] = []
 
     def make(**how: bool) -> Watched:
@@ -122,7 +119,7 @@ def watched(machine: Machine, connect: Callable[[], Nvml]):
             assert not thread.is_alive()
 
 
-def test_sound_until_an_event(machine: Machine, watched: Callable[..., Watched]) -> None:
+def test_gpus_are_healthy_until_an_event(machine: Machine, watched: Callable[..., Watched]) -> None:
     one = watched()
     assert (one.health.problem, one.health.faults) == ("", {})
     one.raise_xid((FIRST, 43))
@@ -134,24 +131,24 @@ def test_sound_until_an_event(machine: Machine, watched: Callable[..., Watched])
     assert one.seen == [Xid("GPU-first", 43), Xid("GPU-first", 48), Xid("", 94)]
 
 
-def test_a_device_that_is_gone_when_another_speaks(machine: Machine, watched: Callable[..., Watched]) -> None:
+def test_a_device_lost_at_the_time_of_an_event_is_faulty(machine: Machine, watched: Callable[..., Watched]) -> None:
     one = watched()
     machine.errors["nvmlDeviceGetHandleByPciBusId_v2", SECOND] = 15
     one.raise_xid((FIRST, 79))
     assert one.health.faults == {"GPU-first": fault(79), "GPU-second": LOST}
 
 
-def test_a_device_that_tells_no_events(machine: Machine, watched: Callable[..., Watched]) -> None:
+def test_a_device_without_events_is_not_supported(machine: Machine, watched: Callable[..., Watched]) -> None:
     machine.errors["nvmlDeviceRegisterEvents", SECOND] = 3
     machine.tell()
     one = watched(recovery=True)
-    one.until(lambda: one.health.faults == {"GPU-second": NOT_SUPPORTED}, "what can't be watched")
+    one.until(lambda: one.health.faults == {"GPU-second": NOT_SUPPORTED}, "the unsupported device")
     one.clock.now += RECOVERY_SECONDS
     one.raise_xid((FIRST, 48))
     assert one.health.faults == {"GPU-first": fault(48), "GPU-second": NOT_SUPPORTED}
 
 
-def test_a_device_that_refuses_is_tried_again(machine: Machine, watched: Callable[..., Watched]) -> None:
+def test_a_refused_registration_is_retried(machine: Machine, watched: Callable[..., Watched]) -> None:
     machine.errors["nvmlDeviceRegisterEvents", FIRST] = 4
     machine.tell()
     one = watched()
@@ -167,14 +164,14 @@ def test_a_device_that_refuses_is_tried_again(machine: Machine, watched: Callabl
     assert one.health.faults == {"GPU-first": fault(48), "GPU-second": fault(48)}
 
 
-def test_a_device_that_was_away_is_registered_anew(machine: Machine, watched: Callable[..., Watched]) -> None:
+def test_a_device_that_was_unbound_is_registered_again(machine: Machine, watched: Callable[..., Watched]) -> None:
     """Unbound from its driver and bound again, as for a reset."""
     one = watched()
     known = machine.calls("nvmlDeviceRegisterEvents")
     one.gpus = {SECOND: GPUS[SECOND]}
     one.watch()
     one.turn()
-    one.turn()  # the first may have begun before
+    one.turn()  # the first may have begun earlier
     assert machine.calls("nvmlDeviceRegisterEvents") == known
     one.gpus = GPUS
     one.until(lambda: machine.calls("nvmlDeviceRegisterEvents") == known + 1, "the other one's")
@@ -183,7 +180,7 @@ def test_a_device_that_was_away_is_registered_anew(machine: Machine, watched: Ca
     assert one.health.faults == {"GPU-first": fault(48)}
 
 
-def test_without_an_event_set_nobody_knows(machine: Machine, watched: Callable[..., Watched]) -> None:
+def test_without_an_event_set_the_health_is_unknown(machine: Machine, watched: Callable[..., Watched]) -> None:
     machine.errors["nvmlEventSetCreate", "-"] = 999
     machine.tell()
     one = watched()
@@ -199,7 +196,7 @@ def test_without_an_event_set_nobody_knows(machine: Machine, watched: Callable[.
     assert one.health.faults == {"GPU-first": fault(48)}
 
 
-def test_errors_while_waiting_are_told_and_survived(machine: Machine, watched: Callable[..., Watched]) -> None:
+def test_errors_while_waiting_are_reported_and_survived(machine: Machine, watched: Callable[..., Watched]) -> None:
     one = watched()
     machine.errors["nvmlEventSetWait_v2", "-"] = 999
     machine.tell()
@@ -209,7 +206,7 @@ def test_errors_while_waiting_are_told_and_survived(machine: Machine, watched: C
     one.until(lambda: not one.health.problem, "its end")
 
 
-def test_a_wait_that_hangs_is_told(machine: Machine, watched: Callable[..., Watched]) -> None:
+def test_a_hanging_wait_is_reported(machine: Machine, watched: Callable[..., Watched]) -> None:
     one = watched()
     machine.hangs.add("nvmlEventSetWait_v2")
     machine.tell()
@@ -224,7 +221,7 @@ def _advance(one: Watched, seconds: float) -> bool:
     return True
 
 
-def test_a_fault_stays(machine: Machine, watched: Callable[..., Watched]) -> None:
+def test_a_fault_is_permanent_without_recovery(machine: Machine, watched: Callable[..., Watched]) -> None:
     one = watched()
     one.raise_xid((FIRST, 48))
     one.clock.now += 10 * RECOVERY_SECONDS
@@ -232,7 +229,9 @@ def test_a_fault_stays(machine: Machine, watched: Callable[..., Watched]) -> Non
     assert one.health.faults == {"GPU-first": fault(48)}
 
 
-def test_with_recovery_it_ends_after_ten_minutes_of_answers(machine: Machine, watched: Callable[..., Watched]) -> None:
+def test_with_recovery_a_fault_ends_after_ten_minutes_of_responses(
+    machine: Machine, watched: Callable[..., Watched]
+) -> None:
     one = watched(recovery=True)
     one.raise_xid((FIRST, 48))
     one.clock.now += 1
@@ -245,7 +244,7 @@ def test_with_recovery_it_ends_after_ten_minutes_of_answers(machine: Machine, wa
     one.until(lambda: not one.health.faults, "the end of the fault")
 
 
-def test_recovery_begins_anew_with_silence_and_with_another_error(
+def test_recovery_restarts_after_silence_and_after_another_error(
     machine: Machine, watched: Callable[..., Watched]
 ) -> None:
     one = watched(recovery=True)
@@ -269,7 +268,7 @@ def test_recovery_begins_anew_with_silence_and_with_another_error(
         assert list(one.health.faults) == ["GPU-first"]
 
 
-def test_faults_outlive_a_session(machine: Machine, watched: Callable[..., Watched]) -> None:
+def test_faults_survive_a_session(machine: Machine, watched: Callable[..., Watched]) -> None:
     one = watched()
     one.raise_xid((FIRST, 48))
     thread = one.health._watcher
@@ -278,12 +277,12 @@ def test_faults_outlive_a_session(machine: Machine, watched: Callable[..., Watch
     machine.tell()
     turns = machine.calls("nvmlEventSetWait_v2")
     end = time.monotonic() + PATIENCE
-    while machine.calls("nvmlEventSetWait_v2") < turns + 2:  # one that began with the event there, and has come back
+    while machine.calls("nvmlEventSetWait_v2") < turns + 2:  # one that began with the event and has returned
         assert time.monotonic() < end
         time.sleep(0.005)
     one.health.stop()
     thread.join(PATIENCE)
-    assert one.health.events() == [Xid("GPU-second", 31)], "taken, and not asked for before the session was lost"
+    assert one.health.events() == [Xid("GPU-second", 31)], "handled, but not read before the session was lost"
     assert one.health.problem == "NVML is not open"
     assert one.health.faults == {"GPU-first": fault(48)}
     one.nvml = Nvml()

@@ -16,8 +16,8 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from koordlet.api.encoding.wire import Time, to_builtins
-from koordlet.devices.gpus import RETRY_SECONDS, Gpus, GpuUse, Look, ProcessUse
-from koordlet.devices.health import Health
+from koordlet.devices.gpus import RETRY_SECONDS, GpuProcessUse, Gpus, GpuSnapshot, GpuUse
+from koordlet.devices.health import GpuHealth
 from koordlet.devices.model import DeviceFault, GpuInfo
 from koordlet.devices.nvml import XID
 from koordlet.metriccache import Batch, MetricCache
@@ -83,12 +83,12 @@ def test_the_sums_of_the_specification() -> None:
     """pid 122 and 222 on two devices: 80 and 2500, 90 and 4000."""
     gpus = {FIRST: GpuInfo(0, "GPU-first", 1), SECOND: GpuInfo(1, "GPU-second", 1)}
     use = {
-        "GPU-first": GpuUse(0, 0, {122: ProcessUse(1500, 70), 222: ProcessUse(1000, 10), 9: ProcessUse(1, 1)}),
-        "GPU-second": GpuUse(0, 0, {122: ProcessUse(1000, 50), 222: ProcessUse(3000, 40)}),
+        "GPU-first": GpuUse(0, 0, {122: GpuProcessUse(1500, 70), 222: GpuProcessUse(1000, 10), 9: GpuProcessUse(1, 1)}),
+        "GPU-second": GpuUse(0, 0, {122: GpuProcessUse(1000, 50), 222: GpuProcessUse(3000, 40)}),
     }
     subjects = {one.name: one for one in SUBJECTS if one.kind is SubjectKind.CONTAINER}
     owners = {122: subjects["main"], 222: subjects["side"]}
-    containers = by_container(Look(1.0, gpus, use), owners.get)
+    containers = by_container(GpuSnapshot(1.0, gpus, use), owners.get)
     assert {(one.subject.name, one.gpu.minor, one.use.core, one.use.memory) for one in containers} == {
         ("main", 0, 70, 1500), ("main", 1, 50, 1000), ("side", 0, 10, 1000), ("side", 1, 40, 3000),
     }  # fmt: skip
@@ -100,7 +100,9 @@ def test_the_sums_of_the_specification() -> None:
 
 def test_a_container_outside_kubernetes_is_no_pods() -> None:
     alone = Subject(SubjectKind.CONTAINER, "docker://x", "docker/x", "x")
-    look = Look(1.0, {FIRST: GpuInfo(0, "GPU-first", 1)}, {"GPU-first": GpuUse(0, None, {1: ProcessUse(5, None)})})
+    look = GpuSnapshot(
+        1.0, {FIRST: GpuInfo(0, "GPU-first", 1)}, {"GPU-first": GpuUse(0, None, {1: GpuProcessUse(5, None)})}
+    )
     containers = by_container(look, lambda _: alone)
     assert [(one.use.memory, one.use.core) for one in containers] == [(5, None)]
     assert by_pod(containers) == {}
@@ -125,7 +127,7 @@ class Node:
         self.registries.node = "own-node"
         self.conditions = Conditions(self.registries)
         self.gpus = Gpus(self.roots, self.clock)
-        self.health = Health(self.clock, seconds=0.01)
+        self.health = GpuHealth(self.clock, seconds=0.01)
         self.workloads = Workloads(1, MappingProxyType(PODS), SUBJECTS)
         self.collector = GpuCollector(
             self.roots, lambda: self.workloads, self.cache, self.registries, self.conditions, clock=self.clock,

@@ -1,7 +1,8 @@
-"""A thread for calls that may never come back, as those into a driver.
+"""A thread for calls that may never return, such as calls into a driver.
 
-The thread is a daemon's: one that hangs keeps neither the loop nor the end of the process waiting, which threads of
-`concurrent.futures` would (they are joined at exit). Whoever asks waits with a limit, and asks no more meanwhile.
+The thread is a daemon thread: a call that hangs blocks neither the event loop nor the end of the process. Threads of
+`concurrent.futures` would, because they are joined at exit. Callers wait with a timeout, and make no further call
+meanwhile.
 """
 
 from __future__ import annotations
@@ -15,16 +16,16 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-class Caller:
-    """Makes calls one after the other; the thread begins with the first."""
+class CallThread:
+    """Runs calls one after the other; the thread starts with the first call."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._calls: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    def ask(self, call: Callable[[], T]) -> Future[T]:
-        """What `call` gives, or raises, in time."""
+    def submit(self, call: Callable[[], T]) -> Future[T]:
+        """The result or the exception of `call`."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._serve, name=self._name, daemon=True)
             self._thread.start()
@@ -38,9 +39,10 @@ class Caller:
             if not future.set_running_or_notify_cancel():
                 continue
             try:
-                found = call()
-            except BaseException as error:  # noqa: BLE001 - the asker's to judge
+                result = call()
+            except BaseException as error:  # noqa: BLE001 - handled by the caller
                 future.set_exception(error)
             else:
-                future.set_result(found)
+                future.set_result(result)
+                del result
             del call, future
