@@ -1,6 +1,6 @@
-"""koord-device-daemon: asks vendors' tools which accelerators the node has and describes them in a file for koordlet.
+"""koord-device-daemon: runs vendors' tools to find the node's accelerators, and describes them in a file for koordlet.
 
-`vendors` turns what a tool prints into devices (pure), `rounds` asks all vendors and forgives each its bad rounds,
-`output` writes the file, `daemon` repeats that. Needs no API server: koordlet reports what the file says (spec 08 §1,
+`vendors` turns a tool's output into devices (pure), `rounds` queries all vendors and tolerates failed rounds of each,
+`output` writes the file, `daemon` repeats this. Needs no API server: koordlet reports the file's content (spec 08 §1,
 §2).
 """

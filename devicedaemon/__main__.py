@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import sys
 
-from devicedaemon.daemon import Daemon
-from devicedaemon.options import ConfigError, Options, resolve
+from devicedaemon.daemon import DeviceDaemon
+from devicedaemon.options import DaemonConfigError, DeviceDaemonOptions, resolve
 from koordlet.app.flags import FlagError, parse
 from koordlet.app.logging import begin
 from koordlet.app.runner import run
@@ -15,17 +15,19 @@ NAME = "koord-device-daemon"
 
 
 def main() -> int:
-    """Exit status: 0 after a signal or one round, 1 for a configuration or output that can't be used, 2 for a bad
-    command line."""
+    """Exit status: 0 after a signal or one round, 1 for an invalid configuration or an output that cannot be written,
+    2 for an invalid command line."""
     argv = sys.argv[1:]
-    parse(Options, argv, prog=NAME, description="Describes this node's accelerators in a file for koordlet.")
+    parse(
+        DeviceDaemonOptions, argv, prog=NAME, description="Describes this node's accelerators in a file for koordlet."
+    )
     try:
         options = resolve(argv, os.environ)
         begin(options)
-    except (FlagError, ConfigError) as error:
+    except (FlagError, DaemonConfigError) as error:
         sys.stderr.write(f"{NAME}: {error}\n")
         return 1
-    return run(Daemon(options, lambda: resolve(argv, os.environ)).run())
+    return run(DeviceDaemon(options, lambda: resolve(argv, os.environ)).run())
 
 
 if __name__ == "__main__":

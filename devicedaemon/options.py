@@ -1,4 +1,4 @@
-"""What koord-device-daemon is told: flags, else environment, else a file, else defaults (spec 08 §1.1), and ours."""
+"""Options of koord-device-daemon: flags, then environment, then a file, then defaults (spec 08 §1.1), and own flags."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ ENVIRONMENT = {
     "config-file": ("KDD_CONFIG_FILE", "CONFIG_FILE"),
     "no-timestamp": ("KDD_NO_TIMESTAMP",),
 }
-"""Flag -> variables, the first that is set and not empty counts."""
+"""Flag -> variables; the first that is set and not empty counts."""
 
 
 @dataclass
-class Options(LoggingOptions):
-    """Everything that can be told."""
+class DeviceDaemonOptions(LoggingOptions):
+    """All options."""
 
-    v: int = flag(1, "verbosity; from 4 on debugging detail is logged")
+    v: int = flag(1, "verbosity; 4 and above log debug messages")
     oneshot: bool = flag(False, "write once and exit")
     sleep_interval: Duration = flag("900s", "pause between two rounds", minimum=0.01)
     output: str = flag(OUTPUT, "file that is written; empty: standard output", name="prints-output-file")
@@ -46,8 +46,8 @@ class Options(LoggingOptions):
         """None: standard output."""
         return Path(self.output) if self.output else None
 
-    def told(self) -> dict[str, object]:
-        """The configuration in force, as the file would say it."""
+    def document(self) -> dict[str, object]:
+        """The configuration in force, in the format of the file."""
         return {
             "version": VERSION,
             "flags": {
@@ -61,8 +61,8 @@ class Options(LoggingOptions):
         }
 
 
-class ConfigError(ValueError):
-    """Environment or file can't be used; the message says which and why."""
+class DaemonConfigError(ValueError):
+    """Environment or file is invalid; the message names it and has the reason."""
 
 
 class _Kdd(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
@@ -81,41 +81,41 @@ class _File(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     flags: _Flags = msgspec.field(default_factory=_Flags)
 
 
-def resolve(argv: Sequence[str], environment: Mapping[str, str]) -> Options:
-    """All layers put together. Raises FlagError for the command line, ConfigError for environment and file."""
-    read(Options, argv)
-    variables = _of_environment(environment)
-    path = read(Options, [*variables, *argv]).config_file
-    file = _of_file(Path(path)) if path else []
-    return read(Options, [*file, *variables, *argv])
+def resolve(argv: Sequence[str], environment: Mapping[str, str]) -> DeviceDaemonOptions:
+    """All layers merged. Raises FlagError for the command line, DaemonConfigError for environment and file."""
+    read(DeviceDaemonOptions, argv)
+    variables = _environment_flags(environment)
+    path = read(DeviceDaemonOptions, [*variables, *argv]).config_file
+    file = _file_flags(Path(path)) if path else []
+    return read(DeviceDaemonOptions, [*file, *variables, *argv])
 
 
-def _of_environment(environment: Mapping[str, str]) -> list[str]:
-    words = []
+def _environment_flags(environment: Mapping[str, str]) -> list[str]:
+    flags = []
     for name, variables in ENVIRONMENT.items():
-        variable = next((one for one in variables if environment.get(one)), None)
+        variable = next((variable for variable in variables if environment.get(variable)), None)
         if variable is not None:
-            words.append(_checked(name, environment[variable], f"environment variable {variable}"))
-    return words
+            flags.append(_checked(name, environment[variable], f"environment variable {variable}"))
+    return flags
 
 
-def _of_file(path: Path) -> list[str]:
+def _file_flags(path: Path) -> list[str]:
     try:
         value = yaml.safe_load(path.read_text())
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"configuration file {path}: {error}") from error
+        raise DaemonConfigError(f"configuration file {path}: {error}") from error
     try:
         file = msgspec.convert({} if value is None else value, _File)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"configuration file {path}: {error}") from error
+        raise DaemonConfigError(f"configuration file {path}: {error}") from error
     if file.version not in ("", VERSION):
-        raise ConfigError(f"configuration file {path}: unknown version {file.version!r}")
-    told = file.flags.kdd
+        raise DaemonConfigError(f"configuration file {path}: unknown version {file.version!r}")
+    kdd = file.flags.kdd
     values = {
-        "oneshot": told.oneshot,
-        "no-timestamp": told.no_timestamp,
-        "sleep-interval": told.sleep_interval,
-        "prints-output-file": told.prints_output_file,
+        "oneshot": kdd.oneshot,
+        "no-timestamp": kdd.no_timestamp,
+        "sleep-interval": kdd.sleep_interval,
+        "prints-output-file": kdd.prints_output_file,
     }
     return [
         _checked(name, str(value).lower() if isinstance(value, bool) else value, f"configuration file {path}")
@@ -125,9 +125,9 @@ def _of_file(path: Path) -> list[str]:
 
 
 def _checked(name: str, value: str, where: str) -> str:
-    word = f"--{name}={value}"
+    flag_text = f"--{name}={value}"
     try:
-        read(Options, [word])
+        read(DeviceDaemonOptions, [flag_text])
     except FlagError as error:
-        raise ConfigError(f"{where}: {error}") from error
-    return word
+        raise DaemonConfigError(f"{where}: {error}") from error
+    return flag_text

@@ -1,4 +1,4 @@
-"""The file for koordlet: whole or as it was (spec 08 §1.3)."""
+"""The file for koordlet, replaced as a whole (spec 08 §1.3)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from koordlet.app import atomicfile
 
 MODE = 0o644
 WORK_DIRECTORY = "ic-device-tmp"
-"""Of earlier releases; never made here."""
+"""Created by earlier releases only."""
 
 
 def text_of(devices: Sequence[DeviceDescription]) -> bytes:
@@ -28,7 +28,7 @@ def write(path: Path, devices: Sequence[DeviceDescription]) -> None:
 
 
 def show(devices: Sequence[DeviceDescription]) -> None:
-    """On standard output, where no file is named."""
+    """Print the content to standard output, when no file is configured."""
     sys.stdout.write(text_of(devices).decode())
     sys.stdout.flush()
 
@@ -41,6 +41,6 @@ def sweep(path: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """The file and the work directory of earlier releases. Raises OSError."""
+    """Remove the file and the work directory of earlier releases. Raises OSError."""
     shutil.rmtree(path.parent / WORK_DIRECTORY, ignore_errors=True)
     path.unlink(missing_ok=True)

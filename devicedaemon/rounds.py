@@ -1,4 +1,4 @@
-"""One round after the other: all vendors at once, each forgiven a few bad rounds (spec 08 §1.2)."""
+"""Discovery rounds: all vendors concurrently; a few failed rounds of each are tolerated (spec 08 §1.2)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from devicedaemon.vendors import VENDORS, Vendor
-from devicedaemon.vendors.node import Node, VendorError
+from devicedaemon.vendors.node import HostNode, VendorError
 from koordlet.api.deviceinfos import DeviceDescription
 from koordlet.app.logging import get_logger
 from koordlet.system.devices.pci import PciFunction
@@ -15,10 +15,10 @@ from koordlet.system.errors import KernelFileError
 
 log = get_logger(__name__)
 
-FORGIVEN = 3
-"""Rounds in a row in which a vendor's devices stay that could not be told anew."""
-VENDOR_SECONDS = 300.0
-"""A vendor's whole round; what it has not told by then counts as not told."""
+MAX_FAILED_ROUNDS = 3
+"""Consecutive failed rounds during which a vendor's last devices are kept."""
+VENDOR_TIMEOUT_SECONDS = 300.0
+"""For one round of one vendor."""
 
 
 @dataclass(slots=True)
@@ -27,19 +27,22 @@ class _Known:
     failures: int = 0
 
 
-class Rounds:
-    """Remembers what each vendor said last."""
+class DiscoveryRounds:
+    """Keeps each vendor's last devices."""
 
     def __init__(
         self,
-        node: Node,
+        node: HostNode,
         functions: Callable[[], Sequence[PciFunction]],
         vendors: Sequence[Vendor] = VENDORS,
         *,
-        seconds: float = VENDOR_SECONDS,
+        seconds: float = VENDOR_TIMEOUT_SECONDS,
     ) -> None:
-        """`functions`: the machine's PCI functions; KernelFileError when they can't be read."""
-        self._node, self._functions, self._vendors, self._seconds = node, functions, vendors, seconds
+        """`functions` returns the machine's PCI functions; raises KernelFileError if they cannot be read."""
+        self._node = node
+        self._functions = functions
+        self._vendors = vendors
+        self._seconds = seconds
         self._known = {vendor.name: _Known() for vendor in vendors}
 
     async def run(self) -> list[DeviceDescription]:
@@ -48,13 +51,14 @@ class Rounds:
             functions = self._functions()
         except KernelFileError as error:
             return [device for vendor in self._vendors for device in self._failed(vendor, str(error))]
-        told = await asyncio.gather(*(self._ask(vendor, functions) for vendor in self._vendors))
-        return [device for devices in told for device in devices]
+        per_vendor = await asyncio.gather(*(self._discover(vendor, functions) for vendor in self._vendors))
+        return [device for devices in per_vendor for device in devices]
 
-    async def _ask(self, vendor: Vendor, functions: Sequence[PciFunction]) -> list[DeviceDescription]:
+    async def _discover(self, vendor: Vendor, functions: Sequence[PciFunction]) -> list[DeviceDescription]:
         known = self._known[vendor.name]
         if not vendor.has_some(functions):
-            known.devices, known.failures = [], 0
+            known.devices = []
+            known.failures = 0
             return []
         try:
             async with asyncio.timeout(self._seconds):
@@ -62,17 +66,17 @@ class Rounds:
         except VendorError as error:
             return self._failed(vendor, str(error))
         except TimeoutError:
-            return self._failed(vendor, f"not told within {self._seconds:g} s")
-        except Exception as error:  # ours; the other vendors have nothing to do with it
-            log.exception("a vendor's tools said what nobody expected", vendor=vendor.name)
+            return self._failed(vendor, f"no result within {self._seconds:g} s")
+        except Exception as error:  # a defect here; the other vendors are not affected
+            log.exception("Unexpected output of a vendor's tools", vendor=vendor.name)
             return self._failed(vendor, repr(error))
         known.failures = 0
         return known.devices
 
-    def _failed(self, vendor: Vendor, why: str) -> list[DeviceDescription]:
+    def _failed(self, vendor: Vendor, reason: str) -> list[DeviceDescription]:
         known = self._known[vendor.name]
         known.failures += 1
-        if known.failures > FORGIVEN:
+        if known.failures > MAX_FAILED_ROUNDS:
             known.devices = []
-        log.error("devices of a vendor could not be told", vendor=vendor.name, error=why, kept=len(known.devices))
+        log.error("Device discovery of a vendor failed", vendor=vendor.name, error=reason, kept=len(known.devices))
         return known.devices

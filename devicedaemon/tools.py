@@ -1,7 +1,6 @@
-"""Vendors' programs, run on the host: `chroot /hostfs npu-smi info -m` (spec 08 §1.4).
+"""Runs vendors' programs on the host: `chroot /hostfs npu-smi info -m` (spec 08 §1.4).
 
-Each gets a limited time and may print a limited amount; one that is given up is killed with all that it started in its
-session.
+Run time and output of each are limited; a program over a limit is killed together with its session's processes.
 """
 
 from __future__ import annotations
@@ -14,10 +13,9 @@ from pathlib import Path
 
 from devicedaemon.vendors.node import ToolError
 
-MAX_OUTPUT = 1 << 20
-"""Bytes."""
+MAX_OUTPUT_BYTES = 1 << 20
 KILL_SECONDS = 2.0
-"""A killed program that has not ended by then is left behind."""
+"""A killed program that has not ended after this time is abandoned."""
 SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _HOST = Path("/")
 
@@ -26,10 +24,11 @@ class HostTools:
     """A `vendors.node.Tools`."""
 
     def __init__(self, root: Path, seconds: float) -> None:
-        """`root`: where the host's file system is; `seconds` that one command may take."""
-        self._root, self._seconds = root, seconds
+        """`root`: the host's file system; `seconds`: timeout of one command."""
+        self._root = root
+        self._seconds = seconds
         self._stuck: dict[str, asyncio.subprocess.Process] = {}
-        """By program: killed, and still in the kernel's hands, as a tool is whose driver hangs."""
+        """By program: killed but still in the kernel, as when a driver hangs."""
 
     async def run(self, *command: str) -> str:
         """Standard output and standard error together. Raises ToolError."""
@@ -77,6 +76,6 @@ async def _output(process: asyncio.subprocess.Process, text: str) -> str:
     data = bytearray()
     while piece := await process.stdout.read(1 << 16):
         data += piece
-        if len(data) > MAX_OUTPUT:
-            raise ToolError(f"{text}: prints more than {MAX_OUTPUT} bytes")
+        if len(data) > MAX_OUTPUT_BYTES:
+            raise ToolError(f"{text}: prints more than {MAX_OUTPUT_BYTES} bytes")
     return data.decode(errors="replace")

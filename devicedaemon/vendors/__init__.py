@@ -1,4 +1,4 @@
-"""The vendors, in the order of the file: which PCI functions are theirs, and what tells of them (spec 08 §2)."""
+"""The vendors in the order of the file: their PCI functions, and how their devices are discovered (spec 08 §2)."""
 
 from __future__ import annotations
 
@@ -6,24 +6,26 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
 from devicedaemon.vendors import cambricon, huawei, iluvatar, kunlun, metax
-from devicedaemon.vendors.node import Node
+from devicedaemon.vendors.node import HostNode
 from koordlet.api.deviceinfos import DeviceDescription
 from koordlet.system.devices.pci import PciFunction
 
 
 @dataclass(frozen=True, slots=True)
 class Vendor:
-    """`discover` raises VendorError when the whole round is lost."""
+    """`discover` raises VendorError when the whole round fails."""
 
     name: str
     pci_vendor: str
-    discover: Callable[[Node], Awaitable[list[DeviceDescription]]]
+    discover: Callable[[HostNode], Awaitable[list[DeviceDescription]]]
     other_products: frozenset[str] = frozenset()
-    """Of the same vendor, and no accelerators."""
+    """PCI product ids of the vendor that are not accelerators."""
 
     def has_some(self, functions: Iterable[PciFunction]) -> bool:
-        """Without one its tools are not run."""
-        return any(one.vendor == self.pci_vendor and one.product not in self.other_products for one in functions)
+        """Whether there is an accelerator of the vendor; otherwise its tools are not run."""
+        return any(
+            function.vendor == self.pci_vendor and function.product not in self.other_products for function in functions
+        )
 
 
 VENDORS = (
@@ -33,4 +35,4 @@ VENDORS = (
     Vendor(metax.VENDOR, "9999", metax.discover),
     Vendor(iluvatar.VENDOR, "1e3e", iluvatar.discover),
 )
-"""NVIDIA's are koordlet's own business, by NVML."""
+"""NVIDIA's GPUs are not here: koordlet reads them itself, by NVML."""

@@ -1,10 +1,10 @@
-"""Cambricon's MLUs, by cnmon (spec 08 §2.4)."""
+"""Cambricon's MLUs, read by cnmon (spec 08 §2.4)."""
 
 from __future__ import annotations
 
 import re
 
-from devicedaemon.vendors.node import Node, VendorError, counted, each, lines_with, memory, shared, word
+from devicedaemon.vendors.node import HostNode, VendorError, counted, each, lines_with, memory, shared, word
 from koordlet.api.deviceinfos import DeviceDescription, DeviceInfoStatus
 
 VENDOR = "cambricon"
@@ -14,7 +14,7 @@ _DEVICE = re.compile(r"\s*Device\s*:\s*(.*?)\s*")
 _DIGITS = re.compile(r"[0-9a-fA-F]{1,2}")
 
 
-async def discover(node: Node) -> list[DeviceDescription]:
+async def discover(node: HostNode) -> list[DeviceDescription]:
     """Raises VendorError."""
     count, model = overview(await node.tools.run("cnmon", "-l"))
     size = memory_of(await node.tools.run(*INFO))
@@ -35,15 +35,15 @@ async def discover(node: Node) -> list[DeviceDescription]:
 
 
 def overview(text: str) -> tuple[int, str]:
-    """Number of cards and their model, of `cnmon -l`."""
-    model = next((one for one in text.split() if "MLU" in one), None)
+    """(number of cards, model) from `cnmon -l`."""
+    model = next((name for name in text.split() if "MLU" in name), None)
     if model is None:
         raise VendorError("cnmon -l: no model")
     return len(lines_with(text, "UUID")), model
 
 
 def memory_of(text: str) -> str:
-    """Of `cnmon info`: the total in the section of physical memory."""
+    """The total in the physical memory section of `cnmon info`."""
     lines, where = text.splitlines(), "cnmon info"
     section = next((place for place, line in enumerate(lines) if "Physical Memory Usage" in line), len(lines))
     for line in lines[section + 1 :]:
@@ -70,7 +70,7 @@ def bus_of(card: str) -> str:
 
 
 def status_of(card: str) -> DeviceInfoStatus:
-    """Healthy when it says so: a line `Device` is either its number on the bus or its state."""
+    """Healthy if a line says so: a line `Device` has either the number on the bus or the state."""
     states = [value for value in _device(card) if not _DIGITS.fullmatch(value)]
     bad = [value for value in states if value != GOOD]
     if bad:
@@ -79,7 +79,7 @@ def status_of(card: str) -> DeviceInfoStatus:
 
 
 def _device(card: str) -> list[str]:
-    return [found[1] for line in card.splitlines() if (found := _DEVICE.fullmatch(line))]
+    return [match[1] for line in card.splitlines() if (match := _DEVICE.fullmatch(line))]
 
 
 def _line(card: str, part: str) -> str:

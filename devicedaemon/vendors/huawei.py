@@ -1,11 +1,11 @@
-"""Huawei's NPUs, by npu-smi (spec 08 §2.2)."""
+"""Huawei's NPUs, read by npu-smi (spec 08 §2.2)."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 
-from devicedaemon.vendors.node import HEALTHY, Node, ToolError, VendorError, each, lines_with, number, total, word
+from devicedaemon.vendors.node import HEALTHY, HostNode, ToolError, VendorError, each, lines_with, number, total, word
 from koordlet.api.deviceinfos import DeviceDescription, DeviceInfoStatus, P2PLink
 from koordlet.api.names import (
     RESOURCE_GPU_MEMORY,
@@ -21,17 +21,17 @@ VENDOR = "huawei"
 INFO = ("npu-smi", "info")
 CORES = {"Ascend-310P3": 8}
 CPUS = {"Ascend-910B": 0, "Ascend-910B2": 6, "Ascend-910B3": 7, "Ascend-910B4": 7}
-"""Known by model; of others the tool is asked."""
+"""By model; for other models, the tool reports them."""
 NO_MEMORY_COMMAND = "Command or option is not found"
 MEMORY_WITHOUT_COMMAND = 21527
-"""MiB of a 310P3, whose tool may lack the command."""
+"""MiB of a 310P3, whose tool may not have the command."""
 ALL_DVPP = "100"
 HCCS = "HCCS"
 _DAVINCI = re.compile(r"davinci([0-9]{1,6})")
 _COLUMN = re.compile(r"NPU([0-9]{1,6})")
 
 
-async def discover(node: Node) -> list[DeviceDescription]:
+async def discover(node: HostNode) -> list[DeviceDescription]:
     """Raises VendorError."""
     run = node.tools.run
     model = model_of(await run(*INFO, "-m"))
@@ -65,7 +65,7 @@ async def discover(node: Node) -> list[DeviceDescription]:
     return await each(VENDOR, numbered, describe)
 
 
-def _minors(node: Node) -> list[int]:
+def _minors(node: HostNode) -> list[int]:
     try:
         names = [entry.name for entry in node.dev.iterdir()]
     except OSError as error:
@@ -73,7 +73,7 @@ def _minors(node: Node) -> list[int]:
     return minors_of(names)
 
 
-async def _memory(node: Node, card: str) -> int:
+async def _memory(node: HostNode, card: str) -> int:
     try:
         return memory_of(await node.tools.run(*INFO, "-t", "memory", "-i", card))
     except ToolError as error:
@@ -82,12 +82,12 @@ async def _memory(node: Node, card: str) -> int:
         raise
 
 
-async def _links(node: Node, card: str, numbered: Mapping[str, int]) -> list[P2PLink]:
-    """Not every tool tells; a device without links is still one."""
+async def _links(node: HostNode, card: str, numbered: Mapping[str, int]) -> list[P2PLink]:
+    """Empty if the tool does not report links; the device is described without them."""
     try:
         peers = peers_of(await node.tools.run(*INFO, "-t", "topo", "-i", card), card)
     except ToolError as error:
-        log.debug("links of a device are not known", vendor=VENDOR, card=card, error=str(error))
+        log.debug("No links reported for a device", vendor=VENDOR, card=card, error=str(error))
         return []
     minors = sorted(numbered[peer] for peer in peers if peer in numbered)
     return [P2PLink(peer_minor=",".join(map(str, minors)), type=HCCS)] if minors else []
@@ -112,24 +112,24 @@ def cards_of(text: str) -> list[str]:
 
 def minors_of(names: list[str]) -> list[int]:
     """Numbers of /dev/davinci<N>, ascending."""
-    return sorted(int(found[1]) for name in names if (found := _DAVINCI.fullmatch(name)))
+    return sorted(int(match[1]) for name in names if (match := _DAVINCI.fullmatch(name)))
 
 
 def pair(cards: list[str], minors: list[int]) -> dict[str, int]:
-    """Card -> minor, both in their order; cards beyond the minors are left out. VendorError when that is all."""
+    """Card -> minor, both in order; cards without a minor are skipped. Raises VendorError without any minor."""
     if not minors:
         raise VendorError("there is no /dev/davinci<N>")
     for card in cards[len(minors) :]:
-        log.warning("device left out", vendor=VENDOR, device=card, error="there are fewer /dev/davinci<N> than cards")
+        log.warning("Device skipped", vendor=VENDOR, device=card, error="there are fewer /dev/davinci<N> than cards")
     return dict(zip(cards, minors, strict=False))
 
 
 def memory_of(text: str) -> int:
-    """MiB, of `npu-smi info -t memory`."""
-    found = total(lines_with(text, "DDR Capacity", "HBM Capacity"), "how much memory there is", "npu-smi … -t memory")
-    if not found:
+    """MiB, from `npu-smi info -t memory`."""
+    mebibytes = total(lines_with(text, "DDR Capacity", "HBM Capacity"), "the memory size", "npu-smi … -t memory")
+    if not mebibytes:
         raise VendorError("npu-smi … -t memory: no memory")
-    return found
+    return mebibytes
 
 
 def cores_of(text: str) -> int:
@@ -139,7 +139,7 @@ def cores_of(text: str) -> int:
 
 def cpus_of(text: str) -> int:
     """`npu-smi info -t cpu-num-cfg`."""
-    return total(lines_with(text, "AI"), "how many AI CPUs there are", "npu-smi … -t cpu-num-cfg")
+    return total(lines_with(text, "AI"), "the number of AI CPUs", "npu-smi … -t cpu-num-cfg")
 
 
 def bus_of(board: str) -> str:
@@ -159,13 +159,13 @@ def status_of(board: str, card: str) -> DeviceInfoStatus:
 
 
 def peers_of(text: str, card: str) -> list[str]:
-    """Cards that HCCS links to this one, of `npu-smi info -t topo`: a table with a column and a row for each."""
+    """Cards linked to this one by HCCS, from `npu-smi info -t topo`: a table with a column and a row per card."""
     columns: list[str] = []
     for line in text.splitlines():
         words = line.split()
-        heads = [_COLUMN.fullmatch(one) for one in words]
+        heads = [_COLUMN.fullmatch(column) for column in words]
         if len(words) > 1 and heads[0] and heads[1]:
-            columns = [found[1] for found in heads if found]
+            columns = [match[1] for match in heads if match]
         elif columns and words and words[0] == f"NPU{card}":
             return [peer for peer, kind in zip(columns, words[1:], strict=False) if kind == HCCS and peer != card]
     return []

@@ -1,10 +1,10 @@
-"""Iluvatar's GPUs, by ixsmi, which takes nvidia-smi's options (spec 08 §2.6)."""
+"""Iluvatar's GPUs, read by ixsmi, which has nvidia-smi's options (spec 08 §2.6)."""
 
 from __future__ import annotations
 
 import re
 
-from devicedaemon.vendors.node import HEALTHY, Node, ToolError, VendorError, counted, each, memory, shared
+from devicedaemon.vendors.node import HEALTHY, HostNode, ToolError, VendorError, counted, each, memory, shared
 from koordlet.api.deviceinfos import DeviceDescription, DeviceInfoTopology
 from koordlet.app.logging import get_logger
 
@@ -16,7 +16,7 @@ LIST = (TOOL, "--list-gpus")
 _UUID = re.compile(r"\(UUID: ([^)\s]+)\)")
 
 
-async def discover(node: Node) -> list[DeviceDescription]:
+async def discover(node: HostNode) -> list[DeviceDescription]:
     """Raises VendorError."""
     listed = [line for line in (await node.tools.run(*LIST)).splitlines() if line.strip()]
     model = model_of(await node.tools.run(*_query("gpu_name", "0")))
@@ -36,12 +36,12 @@ async def discover(node: Node) -> list[DeviceDescription]:
     return await each(VENDOR, map(str, counted(len(listed), " ".join(LIST))), describe)
 
 
-async def _topology(node: Node, name: str) -> DeviceInfoTopology | None:
-    """Not every release tells."""
+async def _topology(node: HostNode, name: str) -> DeviceInfoTopology | None:
+    """None if the tool does not report the PCI address."""
     try:
         return node.topology((await node.tools.run(*_query("pci.bus_id", name))).strip())
     except ToolError as error:
-        log.debug("place of a device is not known", vendor=VENDOR, device=name, error=str(error))
+        log.debug("No PCI address reported for a device", vendor=VENDOR, device=name, error=str(error))
         return None
 
 
@@ -62,6 +62,6 @@ def memory_of(text: str) -> str:
 
 
 def uuid_of(line: str, name: str) -> str:
-    """`GPU 0: Iluvatar BI-V150 (UUID: GPU-…)`; a name made of the number where it says none."""
-    found = _UUID.search(line)
-    return found[1] if found else f"{VENDOR}-{name}"
+    """`GPU 0: Iluvatar BI-V150 (UUID: GPU-…)`; without a UUID, a name made from the number."""
+    match = _UUID.search(line)
+    return match[1] if match else f"{VENDOR}-{name}"

@@ -1,17 +1,17 @@
-"""Baidu's Kunlun XPUs, by xpu_smi (spec 08 §2.3)."""
+"""Baidu's Kunlun XPUs, read by xpu_smi (spec 08 §2.3)."""
 
 from __future__ import annotations
 
-from devicedaemon.vendors.node import HEALTHY, Node, VendorError, counted, each, memory, shared, word
+from devicedaemon.vendors.node import HEALTHY, HostNode, VendorError, counted, each, memory, shared, word
 from koordlet.api.deviceinfos import DeviceDescription
 
 VENDOR = "kunlun"
 LIST = ("xpu_smi", "-m")
-MODEL, MEMORY = 21, 18
-"""Places of words in a line, from 0."""
+MODEL_WORD, MEMORY_WORD = 21, 18
+"""Indexes of words in a line, from 0."""
 
 
-async def discover(node: Node) -> list[DeviceDescription]:
+async def discover(node: HostNode) -> list[DeviceDescription]:
     """Raises VendorError."""
     count, model, size = overview(await node.tools.run(*LIST))
 
@@ -31,8 +31,8 @@ async def discover(node: Node) -> list[DeviceDescription]:
 
 
 def overview(text: str) -> tuple[int, str, str]:
-    """Number of devices, their model and memory: a line each, all alike."""
+    """(number of devices, model, memory): one line per device, all devices alike."""
     lines, where = [line for line in text.splitlines() if line.strip()], " ".join(LIST)
     if not lines:
         raise VendorError(f"{where}: prints nothing")
-    return len(lines), word(lines[0], MODEL, where), memory(f"{word(lines[0], MEMORY, where)}Mi", where)
+    return len(lines), word(lines[0], MODEL_WORD, where), memory(f"{word(lines[0], MEMORY_WORD, where)}Mi", where)

@@ -1,4 +1,4 @@
-"""MetaX's GPUs, by mx-smi (spec 08 §2.5)."""
+"""MetaX's GPUs, read by mx-smi (spec 08 §2.5)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 from devicedaemon.vendors.node import (
     HEALTHY,
-    Node,
+    HostNode,
     VendorError,
     counted,
     each,
@@ -27,7 +27,7 @@ HARDWARE = (TOOL, "--show-hwinfo")
 UNCORRECTABLE = ("SRAM Uncorrectable", "DRAM Uncorrectable", "Double Bit ECC")
 
 
-async def discover(node: Node) -> list[DeviceDescription]:
+async def discover(node: HostNode) -> list[DeviceDescription]:
     """Raises VendorError."""
     count, model, size = overview(await node.tools.run(*HARDWARE))
     listed = await node.tools.run(TOOL, "--list")
@@ -48,17 +48,17 @@ async def discover(node: Node) -> list[DeviceDescription]:
     return await each(VENDOR, map(str, counted(count, " ".join(HARDWARE))), describe)
 
 
-async def _status(node: Node, name: str) -> DeviceInfoStatus:
-    """A GPU whose errors can't be counted is taken to be healthy."""
+async def _status(node: HostNode, name: str) -> DeviceInfoStatus:
+    """A GPU without error counts is taken to be healthy."""
     try:
         return status_of(await node.tools.run(TOOL, "--count-ecc", "-i", name), name)
     except VendorError as error:
-        log.warning("errors of a device are not counted", vendor=VENDOR, device=name, error=str(error))
+        log.warning("No error counts for a device", vendor=VENDOR, device=name, error=str(error))
         return HEALTHY
 
 
 def overview(text: str) -> tuple[int, str, str]:
-    """Number of GPUs, their model and memory, of `mx-smi --show-hwinfo`."""
+    """(number of GPUs, model, memory) from `mx-smi --show-hwinfo`."""
     where = " ".join(HARDWARE)
     models = [line for line in text.splitlines() if "model name" in line.lower()]
     sizes = [line for line in text.splitlines() if "memory capacity" in line.lower()]
@@ -66,12 +66,12 @@ def overview(text: str) -> tuple[int, str, str]:
         raise VendorError(f"{where}: no {'Memory Capacity' if models else 'Model Name'}")
     amount = re.match(r"([0-9]+) ?GB( |$)", " ".join(sizes[0].split()[3:]))
     if amount is None:
-        raise VendorError(f"{where}: {sizes[0].strip()[:200]!r} is no amount in GB")
+        raise VendorError(f"{where}: {sizes[0].strip()[:200]!r} is not an amount in GB")
     return len(models), word(models[0], 3, where), memory(f"{amount[1]}Gi", where)
 
 
 def uuid_of(listed: str, name: str) -> str:
-    """Of `mx-smi --list`."""
+    """From `mx-smi --list`."""
     own = re.compile(rf"(?<![A-Za-z0-9])GPU#{name}(?![0-9])")
     for line in listed.splitlines():
         if own.search(line):
@@ -80,7 +80,7 @@ def uuid_of(listed: str, name: str) -> str:
 
 
 def bus_of(text: str) -> str:
-    """Of `mx-smi --show-hwinfo -i`."""
+    """From `mx-smi --show-hwinfo -i`."""
     lines, where = lines_with(text, "GPU#"), f"{' '.join(HARDWARE)} -i"
     if not lines:
         raise VendorError(f"{where}: no GPU#")
@@ -88,7 +88,7 @@ def bus_of(text: str) -> str:
 
 
 def status_of(text: str, name: str) -> DeviceInfoStatus:
-    """Of `mx-smi --count-ecc -i`: the sum of all errors that were not corrected."""
+    """From `mx-smi --count-ecc -i`: the sum of all uncorrectable errors."""
     errors = sum(number(line, f"{TOOL} --count-ecc") for line in lines_with(text, *UNCORRECTABLE))
     if not errors:
         return HEALTHY

@@ -1,4 +1,4 @@
-"""What a vendor's discovery may ask of the node, and what all of them have in common."""
+"""The node as seen by a vendor's discovery, and helpers that all vendors share."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _MAX_DEVICES = 1024
 
 
 class VendorError(Exception):
-    """A vendor's devices, or one of them, can't be told; the message says which command or text is at fault."""
+    """A vendor's devices, or one of them, cannot be described; the message has the command or text at fault."""
 
 
 class ToolError(VendorError):
-    """A command that could not be run, failed or took too long. `output`: what it had printed."""
+    """A command that could not be run, failed or timed out. `output`: its output until then."""
 
     def __init__(self, text: str, output: str = "") -> None:
         super().__init__(text)
@@ -38,12 +38,12 @@ class Tools(Protocol):
     """Runs programs of the host."""
 
     async def run(self, *command: str) -> str:
-        """What it prints, errors too. Raises ToolError."""
+        """Its standard output and standard error. Raises ToolError."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class HostNode:
     """`roots.sys` is the host's sysfs, `dev` its /dev."""
 
     tools: Tools
@@ -51,7 +51,7 @@ class Node:
     dev: Path
 
     def topology(self, bus_id: str, *, node_id: str | None = None, links: Iterable[P2PLink] = ()) -> DeviceInfoTopology:
-        """Where a device sits; an address that sysfs does not know is kept (spec 08 §2.1)."""
+        """A device's place; an address that is unknown to sysfs is kept (spec 08 §2.1)."""
         try:
             place = pci.place(self.roots, bus_id)
         except pci.PciAddressError:
@@ -68,26 +68,27 @@ class Node:
 async def each(
     vendor: str, names: Iterable[str], describe: Callable[[str], Awaitable[DeviceDescription]]
 ) -> list[DeviceDescription]:
-    """Devices one after the other; one that can't be told is left out and said. VendorError when it is all of them."""
-    found: list[DeviceDescription] = []
-    failed: list[VendorError] = []
+    """Describe devices one after the other; a device that cannot be described is skipped and logged. Raises VendorError
+    if all of them fail."""
+    devices: list[DeviceDescription] = []
+    errors: list[VendorError] = []
     for name in names:
         try:
-            found.append(await describe(name))
+            devices.append(await describe(name))
         except VendorError as error:
-            log.warning("device left out", vendor=vendor, device=name, error=str(error))
-            failed.append(error)
-    if failed and not found:
-        raise failed[0]
-    return found
+            log.warning("Device skipped", vendor=vendor, device=name, error=str(error))
+            errors.append(error)
+    if errors and not devices:
+        raise errors[0]
+    return devices
 
 
 def shared(memory: str) -> dict[str, str]:
-    """Resources of a device that is given out in shares."""
+    """Resources of a device that can be shared."""
     return {RESOURCE_GPU_MEMORY: memory, RESOURCE_GPU_CORE: "100"}
 
 
-# Reading what tools print. `where` is the command, for errors.
+# Parsing of tools' output. `where` is the command, for error messages.
 
 
 def lines_with(text: str, *parts: str) -> list[str]:
@@ -96,7 +97,7 @@ def lines_with(text: str, *parts: str) -> list[str]:
 
 
 def word(line: str, place: int, where: str) -> str:
-    """The word at `place`, from 0 or from the end."""
+    """The word at index `place`, which may be negative."""
     words = line.split()
     try:
         return words[place]
@@ -113,24 +114,24 @@ def number(line: str, where: str) -> int:
 
 
 def total(lines: list[str], what: str, where: str) -> int:
-    """The sum of the last words; there must be a line."""
+    """The sum of the lines' last words; VendorError without lines."""
     if not lines:
-        raise VendorError(f"{where}: nothing says {what}")
+        raise VendorError(f"{where}: no line with {what}")
     return sum(number(line, where) for line in lines)
 
 
 def memory(text: str, where: str) -> str:
-    """`text` if it is an amount."""
+    """`text`, if it is a positive amount."""
     try:
         if Quantity(text).value() > 0:
             return text
     except ValueError:
         pass
-    raise VendorError(f"{where}: {text[:80]!r} is no amount of memory")
+    raise VendorError(f"{where}: {text[:80]!r} is not an amount of memory")
 
 
 def counted(count: int, where: str) -> range:
-    """Numbers of so many devices; there must be one, since the PCI bus shows one, and not absurdly many."""
+    """Numbers of `count` devices: at least one, because the PCI bus has one, and at most `_MAX_DEVICES`."""
     if not 0 < count <= _MAX_DEVICES:
-        raise VendorError(f"{where}: tells of {count} devices")
+        raise VendorError(f"{where}: reports {count} devices")
     return range(count)

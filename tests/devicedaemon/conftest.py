@@ -1,4 +1,4 @@
-"""Machines of a test's own."""
+"""Test machines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A machine with accelerators of every vendor: PCI bus, /dev, and tools as programs that are strict about arguments."""
+"""A machine with accelerators of every vendor: PCI bus, /dev, and tools as programs that check their arguments."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.devicedaemon import vendortools as tools
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 120.0
 BUSYBOX = Path("/bin/busybox")
-"""Debian's busybox-static, for what runs inside of a chroot."""
+"""Debian's busybox-static, for programs inside a chroot."""
 TEXTS = (tools.huawei, tools.cambricon, tools.kunlun, tools.metax, tools.iluvatar)
 PCI = {
     "0000:c1:00.0": "0x19e5", "0000:c2:00.0": "0x19e5", "0000:1a:00.0": "0xcabc", "0000:0b:00.0": "0x1d22",
@@ -27,19 +27,19 @@ PCI = {
 
 
 def all_texts() -> tools.Texts:
-    return {command: said for vendor in TEXTS for command, said in vendor().items()}
+    return {command: text for vendor in TEXTS for command, text in vendor().items()}
 
 
 def until(done: Callable[[], Any], what: str) -> Any:
     end = time.monotonic() + PATIENCE
-    while not (found := done()):
-        assert time.monotonic() < end, f"did not come: {what}"
+    while not (result := done()):
+        assert time.monotonic() < end, f"timeout waiting for {what}"
         time.sleep(0.02)
-    return found
+    return result
 
 
 class Machine:
-    """`host` is the root that tools live in, `out` the directory of the file."""
+    """`host` is the root of the tools, `out` the directory of the file."""
 
     def __init__(self, base: Path, *, chroot: bool = False) -> None:
         self.base, self.host, self.out = base, base / "host", base / "out"
@@ -47,7 +47,7 @@ class Machine:
         self._chroot = chroot
         self._processes: list[subprocess.Popen[str]] = []
         self._log = base / "log"
-        for directory in (self.host / "usr/bin", self.host / "bin", self.host / "said", self.out, base / "dev"):
+        for directory in (self.host / "usr/bin", self.host / "bin", self.host / "state", self.out, base / "dev"):
             directory.mkdir(parents=True)
         if chroot:
             (self.host / "bin/busybox").write_bytes(BUSYBOX.read_bytes())
@@ -62,25 +62,25 @@ class Machine:
             (self.base / f"dev/davinci{number}").touch()
 
     def install(self, texts: tools.Texts) -> None:
-        """Each program answers just these commands, waits while `said/wait` is there, and notes what it was asked."""
-        said = Path("/said") if self._chroot else self.host / "said"
+        """Each program accepts only these commands, waits while `state/wait` exists, and logs its calls."""
+        state = Path("/state") if self._chroot else self.host / "state"
         by_program: dict[str, list[str]] = {}
         for place, (command, text) in enumerate(texts.items()):
             program, _, arguments = command.partition(" ")
             if isinstance(text, int):
                 action = f"exit {text}"
             else:
-                (self.host / f"said/{program}.{place}").write_text(text)
-                action = f"cat {said}/{program}.{place}"
+                (self.host / f"state/{program}.{place}").write_text(text)
+                action = f"cat {state}/{program}.{place}"
             by_program.setdefault(program, []).append(f"{shlex.quote(arguments)}) {action} ;;")
         for program, cases in by_program.items():
             script = [
                 "#!/bin/sh",
-                f'echo "{program} $*" >> {said}/asked',
-                f"while [ -e {said}/wait ]; do sleep 0.05; done",
+                f'echo "{program} $*" >> {state}/calls',
+                f"while [ -e {state}/wait ]; do sleep 0.05; done",
                 'case "$*" in',
                 *cases,
-                '*) echo "what is $*?" >&2; exit 64 ;;',
+                '*) echo "unknown command $*" >&2; exit 64 ;;',
                 "esac",
             ]
             path = self.host / "usr/bin" / program
@@ -91,30 +91,30 @@ class Machine:
     def hold(self, *, on: bool) -> None:
         """Whether tools wait."""
         if on:
-            (self.host / "said/wait").touch()
+            (self.host / "state/wait").touch()
         else:
-            (self.host / "said/wait").unlink()
+            (self.host / "state/wait").unlink()
 
     @property
     def log(self) -> str:
-        """What the last process has written to standard error."""
+        """Standard error of the last process."""
         return self._log.read_text()
 
     @property
-    def asked(self) -> list[str]:
-        path = self.host / "said/asked"
+    def calls(self) -> list[str]:
+        path = self.host / "state/calls"
         return path.read_text().splitlines() if path.exists() else []
 
     def start(self, *flags: str, **environment: str) -> subprocess.Popen[str]:
         path = os.environ["PATH"] if self._chroot else f"{self.host / 'usr/bin'}:{os.environ['PATH']}"
-        told = [f"--prints-output-file={self.path}"]
+        output = [f"--prints-output-file={self.path}"]
         if "KDD_CONFIG_FILE" in environment:
-            told = []
+            output = []
         with self._log.open("w") as log:
             process = subprocess.Popen(
                 [
                     sys.executable, "-m", "devicedaemon", f"--host-root-dir={self.host if self._chroot else '/'}",
-                    f"--sys-root-dir={self.base / 'sys'}", f"--dev-root-dir={self.base / 'dev'}", *told, *flags,
+                    f"--sys-root-dir={self.base / 'sys'}", f"--dev-root-dir={self.base / 'dev'}", *output, *flags,
                 ],
                 cwd=ROOT, env={**os.environ, **environment, "PATH": path}, text=True,
                 stdout=subprocess.PIPE, stderr=log,
@@ -137,8 +137,8 @@ class Machine:
         return read_descriptions(self.path.read_bytes(), where=str(self.path))
 
     def uuids(self) -> list[str]:
-        """Of the file; nothing while there is none."""
-        return [one.uuid for one in self.devices()] if self.path.exists() else []
+        """UUIDs in the file; empty while there is none."""
+        return [device.uuid for device in self.devices()] if self.path.exists() else []
 
     def close(self) -> None:
         for process in self._processes:

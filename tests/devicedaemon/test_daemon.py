@@ -1,4 +1,4 @@
-"""The whole daemon as a process, with tools that answer just what the specification asks them."""
+"""The daemon as a process, with tools that accept only the specification's commands."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from koordlet.system.roots import Roots
 from tests.devicedaemon import vendortools as tools
 from tests.devicedaemon.machine import Machine, all_texts, until
 
-OFTEN = "--sleep-interval=50ms"
-SELDOM = "--sleep-interval=1h"
+SHORT_INTERVAL = "--sleep-interval=50ms"
+LONG_INTERVAL = "--sleep-interval=1h"
 HUAWEI, KUNLUN = ["npu-0-0", "npu-4-1"], ["xpu-0", "xpu-1"]
 
 
 async def expected(machine: Machine) -> list[DeviceDescription]:
-    """What the same texts make of the same sysfs without a process in between."""
-    node = tools.Node(tools.Scripted(all_texts()), Roots.under(machine.base), machine.base / "dev")
+    """The devices from the same texts and sysfs, without a process."""
+    node = tools.HostNode(tools.Scripted(all_texts()), Roots.under(machine.base), machine.base / "dev")
     return [device for vendor in VENDORS for device in await vendor.discover(node)]
 
 
@@ -41,11 +41,11 @@ async def check_everything(machine: Machine) -> None:
     assert [one.vendor for one in machine.devices()] == [
         vendor for vendor in ("huawei", "cambricon", "kunlun", "metax", "iluvatar") for _ in range(2)
     ]
-    assert set(machine.asked) == set(all_texts())
+    assert set(machine.calls) == set(all_texts())
     assert [path.name for path in machine.out.iterdir()] == ["ic-device"]
 
 
-async def test_every_vendor_at_once(machine: Machine) -> None:
+async def test_all_vendors_are_discovered(machine: Machine) -> None:
     await check_everything(machine)
 
 
@@ -54,7 +54,7 @@ async def test_tools_run_in_the_hosts_file_system(machines: Callable[..., Machin
     await check_everything(machines(chroot=True))
 
 
-def test_koordlet_reads_what_is_written(machine: Machine) -> None:
+def test_koordlet_reads_the_written_file(machine: Machine) -> None:
     machine.plug()
     machine.install(all_texts() | tools.huawei(first=1))
     assert machine.once("--oneshot")[0] == 0
@@ -62,9 +62,9 @@ def test_koordlet_reads_what_is_written(machine: Machine) -> None:
     XpuCollector(machine.out, cache, registries, Conditions(registries), clock=lambda: 1.0, wall_ns=time.time_ns).read()
     known = cache.facts.get(FACT_XPU)
     assert known is not None
-    told = machine.devices()
+    devices = machine.devices()
     assert [(x.vendor, x.model, x.uuid, str(x.minor), x.resources) for x in known] == [
-        (d.vendor, d.model, d.uuid, d.minor, d.resources) for d in told
+        (d.vendor, d.model, d.uuid, d.minor, d.resources) for d in devices
     ]
     assert {x.uuid: x.fault.code for x in known if x.fault is not None} == {
         "npu-0-0": "ChipError",
@@ -74,13 +74,13 @@ def test_koordlet_reads_what_is_written(machine: Machine) -> None:
     assert [(link.peer_minor, link.type) for link in known[0].links] == [("1", "HCCS")]
 
 
-def test_a_broken_tool_leaves_the_others(machine: Machine) -> None:
+def test_a_broken_tool_does_not_affect_other_vendors(machine: Machine) -> None:
     machine.plug("0000:c1:00.0", "0000:0b:00.0")
     machine.install(tools.huawei() | tools.kunlun())
-    process = machine.start(OFTEN)
+    process = machine.start(SHORT_INTERVAL)
     until(lambda: machine.uuids() == HUAWEI + KUNLUN, "all devices")
     machine.install({"npu-smi info -m": 1})
-    until(lambda: machine.uuids() == KUNLUN, "the others alone, after some rounds")
+    until(lambda: machine.uuids() == KUNLUN, "the other vendor only, after some rounds")
     machine.install(tools.huawei())
     until(lambda: machine.uuids() == HUAWEI + KUNLUN, "all devices again")
     assert machine.end(process) == 0
@@ -90,18 +90,18 @@ def test_a_machine_without_accelerators(machine: Machine) -> None:
     machine.plug("0000:00:1f.0")
     assert machine.once("--oneshot")[0] == 0
     assert json.loads(machine.path.read_text()) == []
-    assert machine.asked == []
+    assert machine.calls == []
     status, out, _ = machine.once("--oneshot", "--prints-output-file=")
     assert (status, json.loads(out)) == (0, [])
 
 
-def test_a_sysfs_that_is_not_mounted_takes_no_device_away(machine: Machine) -> None:
+def test_a_missing_sysfs_removes_no_device(machine: Machine) -> None:
     machine.plug("0000:0b:00.0")
     machine.install(tools.kunlun())
-    process = machine.start(OFTEN)
+    process = machine.start(SHORT_INTERVAL)
     until(lambda: machine.uuids() == KUNLUN, "the devices")
     (machine.base / "sys").rename(machine.base / "elsewhere")
-    until(lambda: "could not be told" in machine.log, "a complaint")
+    until(lambda: "discovery of a vendor failed" in machine.log, "an error")
     (machine.base / "elsewhere").rename(machine.base / "sys")
     until(lambda: machine.uuids() == KUNLUN, "the devices again")
     assert str(machine.base / "sys") in machine.log
@@ -109,18 +109,18 @@ def test_a_sysfs_that_is_not_mounted_takes_no_device_away(machine: Machine) -> N
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGQUIT])
-def test_a_signal_ends_it_and_takes_the_file_away(machine: Machine, number: signal.Signals) -> None:
+def test_a_signal_ends_the_daemon_and_removes_the_file(machine: Machine, number: signal.Signals) -> None:
     (machine.out / "ic-device-tmp").mkdir()
     (machine.out / ".ic-device12345").touch()
     (machine.out / "others").touch()
-    process = machine.start(SELDOM)
+    process = machine.start(LONG_INTERVAL)
     until(machine.path.exists, "the file")
     assert machine.end(process, number) == 0
     assert [path.name for path in machine.out.iterdir()] == ["others"]
 
 
-def test_the_file_may_be_kept_for_the_next(machine: Machine) -> None:
-    process = machine.start(SELDOM, "--keep-output")
+def test_keep_output_keeps_the_file(machine: Machine) -> None:
+    process = machine.start(LONG_INTERVAL, "--keep-output")
     until(machine.path.exists, "the file")
     assert machine.end(process) == 0
     assert machine.path.exists()
@@ -130,37 +130,37 @@ def test_a_signal_does_not_wait_for_a_tool(machine: Machine) -> None:
     machine.plug("0000:0b:00.0")
     machine.install(tools.kunlun())
     machine.hold(on=True)
-    process = machine.start(SELDOM)
-    until(lambda: machine.asked, "a tool that hangs")
+    process = machine.start(LONG_INTERVAL)
+    until(lambda: machine.calls, "a tool that hangs")
     assert machine.end(process) == 0
     assert not machine.path.exists()
 
 
-def test_a_hung_tool_costs_its_vendor_only(machine: Machine) -> None:
+def test_a_hanging_tool_affects_its_vendor_only(machine: Machine) -> None:
     machine.plug("0000:c1:00.0", "0000:0b:00.0")
     machine.install(tools.huawei() | tools.kunlun())
     path = machine.host / "usr/bin/npu-smi"
     path.write_text("#!/bin/sh\nexec sleep 1000\n")
-    process = machine.start(OFTEN, "--tool-timeout=2s")
-    until(lambda: machine.uuids() == KUNLUN, "the other's devices")
+    process = machine.start(SHORT_INTERVAL, "--tool-timeout=2s")
+    until(lambda: machine.uuids() == KUNLUN, "the other vendor's devices")
     assert machine.end(process) == 0
 
 
 def configure(machine: Machine, path: Path, **more: object) -> dict[str, str]:
-    told = {"printsOutputFile": str(path), "sleepInterval": "1h", **more}
-    (machine.base / "kdd.yaml").write_text(json.dumps({"version": "v1", "flags": {"kdd": told}}))
+    kdd = {"printsOutputFile": str(path), "sleepInterval": "1h", **more}
+    (machine.base / "kdd.yaml").write_text(json.dumps({"version": "v1", "flags": {"kdd": kdd}}))
     return {"KDD_CONFIG_FILE": str(machine.base / "kdd.yaml")}
 
 
-def test_sighup_begins_anew_and_the_file_stays_meanwhile(machine: Machine) -> None:
+def test_sighup_starts_a_round_and_the_file_stays_meanwhile(machine: Machine) -> None:
     machine.plug("0000:0b:00.0")
     machine.install(tools.kunlun())
     process = machine.start(**configure(machine, machine.path))
     until(machine.path.exists, "the file")
-    before, asked = machine.path.stat().st_ino, len(machine.asked)
+    before, calls = machine.path.stat().st_ino, len(machine.calls)
     machine.hold(on=True)
     process.send_signal(signal.SIGHUP)
-    until(lambda: len(machine.asked) > asked, "the next round")
+    until(lambda: len(machine.calls) > calls, "the next round")
     assert machine.path.stat().st_ino == before
     machine.hold(on=False)
     until(lambda: machine.path.stat().st_ino != before, "its file")
@@ -169,27 +169,27 @@ def test_sighup_begins_anew_and_the_file_stays_meanwhile(machine: Machine) -> No
     other = machine.out / "other"
     configure(machine, other)
     process.send_signal(signal.SIGHUP)
-    until(lambda: other.exists() and not machine.path.exists(), "the file in its new place")
+    until(lambda: other.exists() and not machine.path.exists(), "the file at its new path")
     (machine.base / "kdd.yaml").write_text("version: v2")
     before = other.stat().st_ino
     process.send_signal(signal.SIGHUP)
-    until(lambda: other.stat().st_ino != before, "a round by the last good configuration")
+    until(lambda: other.stat().st_ino != before, "a round with the last valid configuration")
     assert machine.end(process) == 0
     assert not other.exists()
 
 
-def test_a_file_that_can_not_be_written(machine: Machine) -> None:
+def test_an_unwritable_file_is_reported_and_retried(machine: Machine) -> None:
     machine.path.mkdir()
     status, _, error = machine.once("--oneshot")
-    assert status == 1 and "can't be written" in error
-    process = machine.start(OFTEN)
-    until(lambda: "can't be written" in machine.log, "its complaint")
+    assert status == 1 and "Cannot write devices" in error
+    process = machine.start(SHORT_INTERVAL)
+    until(lambda: "Cannot write devices" in machine.log, "the error")
     machine.path.rmdir()
-    until(machine.path.exists, "the file, tried again")
+    until(machine.path.exists, "the file, after a retry")
     assert machine.end(process) == 0
 
 
-def test_what_it_can_not_begin_with(machine: Machine) -> None:
+def test_invalid_configurations_and_flags_end_the_start(machine: Machine) -> None:
     (machine.base / "kdd").write_text("version: v3")
     status, _, error = machine.once(f"--config-file={machine.base / 'kdd'}")
     assert status == 1 and "unknown version 'v3'" in error
@@ -200,11 +200,11 @@ def test_what_it_can_not_begin_with(machine: Machine) -> None:
     assert not machine.path.exists()
 
 
-def test_the_configuration_is_told(machine: Machine) -> None:
+def test_the_configuration_is_printed(machine: Machine) -> None:
     _, _, error = machine.once("--oneshot", "--no-timestamp", KDD_SLEEP_INTERVAL="90s")
     start = error.index("{\n")
-    told = json.loads(error[start : error.index("\n}\n") + 2])
-    assert told == {
+    configuration = json.loads(error[start : error.index("\n}\n") + 2])
+    assert configuration == {
         "version": "v1",
         "flags": {
             "kdd": {

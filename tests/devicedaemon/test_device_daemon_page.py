@@ -1,4 +1,4 @@
-"""docs/device-daemon.md says which flags and variables there are, with their defaults and meanings."""
+"""docs/device-daemon.md lists the flags and variables, with their defaults and meanings."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from devicedaemon.options import ENVIRONMENT, Options, resolve
+from devicedaemon.options import ENVIRONMENT, DeviceDaemonOptions, resolve
 from devicedaemon.vendors import VENDORS
 from koordlet.app.flags import usage
 
@@ -16,28 +16,28 @@ COMMON = {"--help", "--version", "--logging-format"}
 
 
 def test_the_page_and_the_options_agree() -> None:
-    told = {
+    documented = {
         cells[1].strip("`"): (re.findall(r"`(\w+)`", cells[2]), cells[3].strip("`"), cells[4])
         for line in PAGE[PAGE.index("\n## Flags\n") :].splitlines()
         if line.startswith("| `--") and (cells := [cell.strip() for cell in line.split("|")])
     }
     offered = {}
-    for name, text in re.findall(r"^  (--\S+).*\n {8}(.*)$", usage(Options, prog="x"), re.MULTILINE):
+    for name, text in re.findall(r"^  (--\S+).*\n {8}(.*)$", usage(DeviceDaemonOptions, prog="x"), re.MULTILINE):
         if name in COMMON or "[deprecated" in text:
             continue
         default = re.search(r" \(default ([^()]*)\)$", text)
         variables = list(ENVIRONMENT.get(name.removeprefix("--"), ()))
         offered[name] = (variables, default[1] if default else "", text[: default.start()] if default else text)
-    assert told == offered
+    assert documented == offered
 
 
-def test_the_file_of_the_page_is_what_it_says(tmp_path: Path) -> None:
+def test_the_example_file_has_all_defaults(tmp_path: Path) -> None:
     text = PAGE[PAGE.index("```yaml\n") + 8 :].partition("```")[0]
     (tmp_path / "kdd").write_text(text)
-    assert resolve([f"--config-file={tmp_path / 'kdd'}"], {}).told() == resolve([], {}).told()
-    assert set(yaml.safe_load(text)["flags"]["kdd"]) == set(resolve([], {}).told()["flags"]["kdd"])
+    assert resolve([f"--config-file={tmp_path / 'kdd'}"], {}).document() == resolve([], {}).document()
+    assert set(yaml.safe_load(text)["flags"]["kdd"]) == set(resolve([], {}).document()["flags"]["kdd"])
 
 
-def test_the_vendors_of_the_page_are_all_in_their_order() -> None:
+def test_the_page_lists_all_vendors_in_order() -> None:
     rows = re.findall(r"^\| `(\w+)` \| (\w{4})", PAGE, re.MULTILINE)
     assert rows == [(vendor.name, vendor.pci_vendor) for vendor in VENDORS]

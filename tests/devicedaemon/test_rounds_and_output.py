@@ -1,4 +1,4 @@
-"""Vendors that fail now and then, and the file that koordlet reads."""
+"""Vendors that fail now and then, and the file for koordlet."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from devicedaemon import output
-from devicedaemon.rounds import FORGIVEN, Rounds
+from devicedaemon.rounds import MAX_FAILED_ROUNDS, DiscoveryRounds
 from devicedaemon.vendors import Vendor
-from devicedaemon.vendors.node import Node, VendorError
+from devicedaemon.vendors.node import HostNode, VendorError
 from koordlet.api.deviceinfos import DeviceDescription, DeviceInfoStatus, DeviceInfoTopology, P2PLink, read_descriptions
 from koordlet.system.devices.pci import PciFunction
 from koordlet.system.errors import UnreadableFile
@@ -47,22 +47,22 @@ BROKEN = DeviceDescription(
 )  # fmt: skip
 
 
-class Fake:
-    """A vendor that says `said` or raises it."""
+class FakeVendor:
+    """A vendor that returns or raises `result`; None hangs."""
 
     def __init__(self, name: str, number: str) -> None:
-        self.said: list[DeviceDescription] | Exception | None = [device(name)]
+        self.result: list[DeviceDescription] | Exception | None = [device(name)]
         self.vendor = Vendor(name, number, self.discover)
-        self.asked = 0
+        self.calls = 0
 
-    async def discover(self, _: Node) -> list[DeviceDescription]:
-        self.asked += 1
-        if self.said is None:
+    async def discover(self, _: HostNode) -> list[DeviceDescription]:
+        self.calls += 1
+        if self.result is None:
             await asyncio.Event().wait()
-        if isinstance(self.said, Exception):
-            raise self.said
-        assert self.said is not None
-        return self.said
+        if isinstance(self.result, Exception):
+            raise self.result
+        assert self.result is not None
+        return self.result
 
 
 def device(uuid: str) -> DeviceDescription:
@@ -71,12 +71,12 @@ def device(uuid: str) -> DeviceDescription:
 
 class Scene:
     def __init__(self, tmp_path: Path) -> None:
-        self.one, self.two = Fake("one", "0001"), Fake("two", "0002")
+        self.one, self.two = FakeVendor("one", "0001"), FakeVendor("two", "0002")
         self.functions: Sequence[PciFunction] | Exception = [
             PciFunction("0000:00:01.0", "0002", ""), PciFunction("0000:00:02.0", "0001", ""),
         ]  # fmt: skip
         vendors = (self.one.vendor, self.two.vendor)
-        self.rounds = Rounds(tools.node(tmp_path, {}), self._pci, vendors, seconds=0.2)
+        self.rounds = DiscoveryRounds(tools.node(tmp_path, {}), self._pci, vendors, seconds=0.2)
 
     def _pci(self) -> Sequence[PciFunction]:
         if isinstance(self.functions, Exception):
@@ -84,7 +84,7 @@ class Scene:
         return self.functions
 
     async def uuids(self) -> list[str]:
-        return [one.uuid for one in await self.rounds.run()]
+        return [device.uuid for device in await self.rounds.run()]
 
 
 @pytest.fixture
@@ -95,43 +95,43 @@ def scene(tmp_path: Path) -> Scene:
 @pytest.mark.parametrize("failure", [VendorError("broken"), ZeroDivisionError(), None], ids=["tool", "bug", "hangs"])
 async def test_a_broken_vendor_keeps_its_devices_for_three_rounds(scene: Scene, failure: Any) -> None:
     assert await scene.uuids() == ["one", "two"]
-    scene.one.said = failure
-    for _ in range(FORGIVEN):
+    scene.one.result = failure
+    for _ in range(MAX_FAILED_ROUNDS):
         assert await scene.uuids() == ["one", "two"]
     assert await scene.uuids() == ["two"] == await scene.uuids()
-    scene.one.said = [device("new")]
+    scene.one.result = [device("new")]
     assert await scene.uuids() == ["new", "two"]
-    scene.one.said = failure
-    assert await scene.uuids() == ["new", "two"], "forgiven anew"
+    scene.one.result = failure
+    assert await scene.uuids() == ["new", "two"], "failures are counted from 0 again"
 
 
-async def test_a_vendor_that_never_answered_has_nothing_to_keep(scene: Scene) -> None:
-    scene.two.said = VendorError("broken")
+async def test_a_vendor_that_never_succeeded_has_no_devices(scene: Scene) -> None:
+    scene.two.result = VendorError("broken")
     assert await scene.uuids() == ["one"]
 
 
 async def test_tools_of_absent_vendors_are_not_run(scene: Scene) -> None:
     scene.functions = [PciFunction("0000:00:01.0", "0002", "")]
-    assert await scene.uuids() == ["two"] and scene.one.asked == 0
+    assert await scene.uuids() == ["two"] and scene.one.calls == 0
     scene.functions = []
-    assert await scene.uuids() == [] and scene.two.asked == 1, "devices that were taken out are gone at once"
+    assert await scene.uuids() == [] and scene.two.calls == 1, "removed devices disappear at once"
 
 
-async def test_a_bus_that_can_not_be_read_is_a_bad_round_of_everybody(scene: Scene) -> None:
+async def test_an_unreadable_bus_is_a_failed_round_of_all_vendors(scene: Scene) -> None:
     await scene.uuids()
     scene.functions = UnreadableFile("/host-sys/bus/pci/devices", PermissionError(13, "denied"))
-    for _ in range(FORGIVEN):
+    for _ in range(MAX_FAILED_ROUNDS):
         assert await scene.uuids() == ["one", "two"]
     assert await scene.uuids() == []
 
 
-def test_the_specifications_example() -> None:
+def test_the_file_follows_the_specifications_example() -> None:
     assert json.loads(output.text_of([SPECS])) == json.loads(SPECS_TEXT)
     assert list(json.loads(output.text_of([SPECS]))[0]) == list(json.loads(SPECS_TEXT)[0])
     assert b'\n  {\n    "vendor": "huawei",\n' in output.text_of([SPECS])
 
 
-def test_what_is_empty_is_left_out_and_koordlet_reads_it_all() -> None:
+def test_empty_fields_are_left_out_and_koordlet_reads_the_file() -> None:
     assert output.text_of([]).strip() == b"[]"
     (bare,) = json.loads(output.text_of([device("x")]))
     assert bare == {"vendor": "v", "model": "m", "uuid": "x", "minor": "0"}
@@ -150,12 +150,12 @@ def test_the_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
     with path.open("rb") as reader:
         output.write(path, [])
-        assert json.loads(reader.read()) == json.loads(SPECS_TEXT), "who reads it still has it"
+        assert json.loads(reader.read()) == json.loads(SPECS_TEXT), "an open reader still has the old content"
     assert path.read_bytes() == output.text_of([])
     assert [entry.name for entry in tmp_path.iterdir()] == ["ic-device"]
 
 
-def test_what_can_not_be_written_leaves_nothing_and_changes_nothing(tmp_path: Path) -> None:
+def test_a_failed_write_changes_nothing(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         output.write(tmp_path / "absent" / "ic-device", [])
     path = tmp_path / "ic-device"
@@ -165,7 +165,7 @@ def test_what_can_not_be_written_leaves_nothing_and_changes_nothing(tmp_path: Pa
     assert [entry.name for entry in tmp_path.iterdir()] == ["ic-device"]
 
 
-def test_leftovers(tmp_path: Path) -> None:
+def test_leftovers_of_a_killed_daemon_are_removed(tmp_path: Path) -> None:
     path = tmp_path / "ic-device"
     for name in (".ic-device12ab", "ic-device", "other", ".other"):
         (tmp_path / name).touch()

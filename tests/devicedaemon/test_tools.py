@@ -1,4 +1,4 @@
-"""Programs that are run for what they print: slow ones, loud ones, failing ones."""
+"""Programs run for their output: slow, verbose and failing ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HOST = Path("/")
 
 
 def gone(pid: int) -> bool:
-    """Ended; whoever its parent is now may not have looked yet."""
+    """Ended, possibly not yet reaped by its parent."""
     try:
         return (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except FileNotFoundError:
@@ -33,12 +33,12 @@ def pids_in(path: Path) -> list[int]:
     return [int(word) for word in path.read_text().split()] if path.exists() else []
 
 
-async def test_both_streams_are_one_and_nothing_is_read_from_ours() -> None:
+async def test_both_streams_are_merged_and_stdin_is_empty() -> None:
     run = HostTools(HOST, PATIENCE).run
     assert await run("sh", "-c", "echo out; echo err >&2; cat; echo $LC_ALL") == "out\nerr\nC\n"
 
 
-async def test_a_failing_program_and_one_that_is_not_there() -> None:
+async def test_a_failing_program_and_a_missing_program_raise() -> None:
     run = HostTools(HOST, PATIENCE).run
     with pytest.raises(ToolError, match="sh -c echo no; exit 3: exit status 3: 'no'") as error:
         await run("sh", "-c", "echo no; exit 3")
@@ -47,7 +47,7 @@ async def test_a_failing_program_and_one_that_is_not_there() -> None:
         await run("absent-tool", "-x")
 
 
-async def test_a_program_out_of_time_is_killed_with_its_children(tmp_path: Path) -> None:
+async def test_a_program_over_its_timeout_is_killed_with_its_children(tmp_path: Path) -> None:
     path = tmp_path / "pids"
     script = f"sleep 1000 & echo $! $$ > {path}; wait"
     with pytest.raises(ToolError, match=r"no end within 0\.5 s"):
@@ -55,7 +55,7 @@ async def test_a_program_out_of_time_is_killed_with_its_children(tmp_path: Path)
     await until_gone(*pids_in(path))
 
 
-async def test_a_program_that_is_given_up_is_killed(tmp_path: Path) -> None:
+async def test_a_cancelled_program_is_killed(tmp_path: Path) -> None:
     path = tmp_path / "pids"
     task = asyncio.ensure_future(HostTools(HOST, PATIENCE).run("sh", "-c", f"echo $$ > {path}; exec sleep 1000"))
     async with asyncio.timeout(PATIENCE):
@@ -68,14 +68,14 @@ async def test_a_program_that_is_given_up_is_killed(tmp_path: Path) -> None:
 
 
 async def test_endless_output_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tools, "MAX_OUTPUT", 100_000)
+    monkeypatch.setattr(tools, "MAX_OUTPUT_BYTES", 100_000)
     with pytest.raises(ToolError, match="prints more than"):
         await HostTools(HOST, PATIENCE).run("yes")
 
 
-async def test_a_tool_that_can_not_be_killed_is_not_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_tool_that_cannot_be_killed_is_not_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
     async def spare(_: asyncio.subprocess.Process) -> None:
-        """As a kernel does whose driver hangs."""
+        """Like a kernel with a hanging driver."""
 
     kill = tools._kill
     monkeypatch.setattr(tools, "_kill", spare)

@@ -1,4 +1,4 @@
-"""Vendors' devices from what their tools print: the specification's tables, and what each may get wrong."""
+"""Vendors' devices from their tools' output: the specification's tables, and invalid output."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from devicedaemon.vendors import VENDORS, cambricon, huawei, iluvatar, kunlun, metax
-from devicedaemon.vendors.node import Node, VendorError
+from devicedaemon.vendors.node import HostNode, VendorError
 from koordlet.api.deviceinfos import DeviceDescription, DeviceInfoStatus, DeviceInfoTopology, P2PLink
 from koordlet.system.devices.pci import PciFunction
 from tests.devicedaemon import vendortools as tools
@@ -34,30 +34,30 @@ def npu(
     )  # fmt: skip
 
 
-async def test_huawei(tmp_path: Path) -> None:
+async def test_huawei_devices_follow_the_specification(tmp_path: Path) -> None:
     tools.pci_function(tmp_path / "sys", "0000:c1:00.0", "0x19e5")
-    found = await huawei.discover(tools.node(tmp_path, tools.huawei(first=2), davinci=(0, 1)))
+    devices = await huawei.discover(tools.node(tmp_path, tools.huawei(first=2), davinci=(0, 1)))
     broken = DeviceInfoStatus(err_code="ChipError", err_message="NPU index 0 has 2 chip faults")
-    assert found == [npu(0, 0, "0000:c1:00.0", 1, "pci0000:c0", broken), npu(4, 1, "0000:c2:00.0", 0)]
+    assert devices == [npu(0, 0, "0000:c1:00.0", 1, "pci0000:c0", broken), npu(4, 1, "0000:c2:00.0", 0)]
 
 
-async def test_huawei_minors_go_by_number_and_cards_without_one_are_left_out(tmp_path: Path) -> None:
+async def test_huawei_minors_are_numeric_and_cards_without_one_are_skipped(tmp_path: Path) -> None:
     assert huawei.minors_of(["davinci10", "davinci2", "davinci0", "davinci_manager", "null"]) == [0, 2, 10]
-    found = await huawei.discover(tools.node(tmp_path, tools.huawei(), davinci=(10,)))
-    assert [(one.uuid, one.topology and one.topology.p2p_links) for one in found] == [("npu-0-10", [])]
+    devices = await huawei.discover(tools.node(tmp_path, tools.huawei(), davinci=(10,)))
+    assert [(one.uuid, one.topology and one.topology.p2p_links) for one in devices] == [("npu-0-10", [])]
     with pytest.raises(VendorError, match="davinci"):
         await huawei.discover(tools.node(tmp_path / "none", tools.huawei()))
 
 
-async def test_huawei_where_the_tool_lacks_commands(tmp_path: Path) -> None:
+async def test_huawei_without_some_commands_has_fallbacks(tmp_path: Path) -> None:
     texts = tools.huawei()
     texts |= {f"npu-smi info -t memory -i {card}": 8 for card in (0, 4)}
     texts |= {f"npu-smi info -t topo -i {card}": 1 for card in (0, 4)}
     texts["npu-smi info -m"] = tools.NPU_MODEL.replace("910B3", "310P3")
     del texts["npu-smi info -t common -i 0"]
     texts["npu-smi info -t cpu-num-cfg -i 0"] = tools.NPU_CPUS
-    found = await huawei.discover(tools.node(tmp_path, texts, davinci=(0, 1)))
-    for one in found:
+    devices = await huawei.discover(tools.node(tmp_path, texts, davinci=(0, 1)))
+    for one in devices:
         assert one.model == "Ascend-310P3"
         assert one.resources["koordinator.sh/gpu-memory"] == "21527Mi"
         assert (one.resources["huawei.com/npu-core"], one.resources["huawei.com/npu-cpu"]) == ("8", "7")
@@ -65,15 +65,15 @@ async def test_huawei_where_the_tool_lacks_commands(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "cpus"), [("910B", "0"), ("910B2", "6"), ("910B3", "7"), ("910B4", "7"), ("910", "asked")]
+    ("model", "cpus"), [("910B", "0"), ("910B2", "6"), ("910B3", "7"), ("910B4", "7"), ("910", "reported")]
 )
 async def test_huawei_cpus_by_model(tmp_path: Path, model: str, cpus: str) -> None:
     texts = tools.huawei()
     texts["npu-smi info -m"] = tools.NPU_MODEL.replace("910B3", model)
-    if cpus == "asked":
+    if cpus == "reported":
         texts["npu-smi info -t cpu-num-cfg -i 0"] = tools.NPU_CPUS.replace(": 7", ": 14")
     (one, _) = await huawei.discover(tools.node(tmp_path, texts, davinci=(0, 1)))
-    assert one.resources["huawei.com/npu-cpu"] == {"asked": "14"}.get(cpus, cpus)
+    assert one.resources["huawei.com/npu-cpu"] == {"reported": "14"}.get(cpus, cpus)
 
 
 def test_huawei_links_of_one_card() -> None:
@@ -87,10 +87,10 @@ NPU1   HCCS  X     SYS   PHB
     assert huawei.peers_of(table, "2") == huawei.peers_of("", "0") == huawei.peers_of("NPU0 HCCS", "0") == []
 
 
-async def test_kunlun(tmp_path: Path) -> None:
+async def test_kunlun_devices_follow_the_specification(tmp_path: Path) -> None:
     tools.pci_function(tmp_path / "sys", "0000:1a:00.0", "0x1d22", node=1)
-    found = await kunlun.discover(tools.node(tmp_path, tools.kunlun()))
-    assert found == [
+    devices = await kunlun.discover(tools.node(tmp_path, tools.kunlun()))
+    assert devices == [
         DeviceDescription(
             vendor="kunlun", model="R300", uuid=f"xpu-{n}", minor=str(n),
             resources={"koordinator.sh/gpu-memory": "32768Mi", **SHARED}, topology=topology, status=HEALTHY,
@@ -99,11 +99,11 @@ async def test_kunlun(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-async def test_cambricon(tmp_path: Path) -> None:
+async def test_cambricon_devices_follow_the_specification(tmp_path: Path) -> None:
     tools.pci_function(tmp_path / "sys", "0000:1a:00.0", "0xcabc", node=0)
-    found = await cambricon.discover(tools.node(tmp_path, tools.cambricon("Lost")))
+    devices = await cambricon.discover(tools.node(tmp_path, tools.cambricon("Lost")))
     bad = DeviceInfoStatus(err_message="Device is unhealthy, status: Lost")
-    assert found == [
+    assert devices == [
         DeviceDescription(
             vendor="cambricon", model="MLU370-X8", uuid=f"MLU-{letter}", minor=str(n),
             resources={"koordinator.sh/gpu-memory": "24576Mi", **SHARED}, topology=topology, status=status,
@@ -133,11 +133,11 @@ def test_cambricon_health(lines: str, status: DeviceInfoStatus) -> None:
     assert cambricon.status_of(lines) == status
 
 
-async def test_metax(tmp_path: Path) -> None:
+async def test_metax_devices_follow_the_specification(tmp_path: Path) -> None:
     tools.pci_function(tmp_path / "sys", "0000:0a:00.0", "0x9999")
-    found = await metax.discover(tools.node(tmp_path, tools.metax()))
+    devices = await metax.discover(tools.node(tmp_path, tools.metax()))
     bad = DeviceInfoStatus(err_code="ECCError", err_message="GPU 1 has 3 uncorrectable ECC errors")
-    assert found == [
+    assert devices == [
         DeviceDescription(
             vendor="metax", model="MXC500", uuid=uuid, minor=str(n),
             resources={"koordinator.sh/gpu-memory": "64Gi", **SHARED}, topology=topology, status=status,
@@ -154,10 +154,10 @@ async def test_metax_without_a_count_of_errors_is_healthy(tmp_path: Path) -> Non
     assert [one.status for one in await metax.discover(tools.node(tmp_path, texts))] == [HEALTHY] * 2
 
 
-async def test_iluvatar(tmp_path: Path) -> None:
+async def test_iluvatar_devices_follow_the_specification(tmp_path: Path) -> None:
     tools.pci_function(tmp_path / "sys", "0000:4a:00.0", "0x1e3e")
-    found = await iluvatar.discover(tools.node(tmp_path, tools.iluvatar()))
-    assert found == [
+    devices = await iluvatar.discover(tools.node(tmp_path, tools.iluvatar()))
+    assert devices == [
         DeviceDescription(
             vendor="iluvatar", model="Iluvatar-BI-V150", uuid=uuid, minor=str(n),
             resources={"koordinator.sh/gpu-memory": "32768Mi", **SHARED}, topology=topology, status=HEALTHY,
@@ -168,11 +168,11 @@ async def test_iluvatar(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-Discover = Callable[[Node], Awaitable[list[DeviceDescription]]]
+Discover = Callable[[HostNode], Awaitable[list[DeviceDescription]]]
 
 
 @pytest.mark.parametrize(
-    ("discover", "texts", "command", "said"),
+    ("discover", "texts", "command", "output"),
     [
         (huawei.discover, tools.huawei(), "npu-smi info -m", "one line only"),
         (huawei.discover, tools.huawei(), "npu-smi info -m", "head\nword"),
@@ -194,15 +194,15 @@ Discover = Callable[[Node], Awaitable[list[DeviceDescription]]]
         (iluvatar.discover, tools.iluvatar(), "ixsmi --query-gpu=memory.total --format=csv,noheader --id=0", "N/A"),
     ],
 )
-async def test_what_all_devices_share_must_be_told(
-    tmp_path: Path, discover: Discover, texts: tools.Texts, command: str, said: str | int
+async def test_missing_common_properties_are_an_error(
+    tmp_path: Path, discover: Discover, texts: tools.Texts, command: str, output: str | int
 ) -> None:
     with pytest.raises(VendorError, match=command.split()[0]):
-        await discover(tools.node(tmp_path, texts | {command: said}, davinci=(0, 1)))
+        await discover(tools.node(tmp_path, texts | {command: output}, davinci=(0, 1)))
 
 
 @pytest.mark.parametrize(
-    ("discover", "texts", "command", "said"),
+    ("discover", "texts", "command", "output"),
     [
         (huawei.discover, tools.huawei(), "npu-smi info -t board -i 0", "no bus"),
         (huawei.discover, tools.huawei(), "npu-smi info -t board -i 0", "PCIe Bus Info : 0000:C1:00.0\nChip Fault : ?"),
@@ -215,14 +215,14 @@ async def test_what_all_devices_share_must_be_told(
         (metax.discover, tools.metax(), "mx-smi --show-hwinfo -i 0", "GPU#0 MXC500"),
     ],
 )
-async def test_a_device_that_can_not_be_told_is_left_out(
-    tmp_path: Path, discover: Discover, texts: tools.Texts, command: str, said: str | int
+async def test_an_indescribable_device_is_skipped(
+    tmp_path: Path, discover: Discover, texts: tools.Texts, command: str, output: str | int
 ) -> None:
-    (one,) = await discover(tools.node(tmp_path, texts | {command: said}, davinci=(0, 1)))
+    (one,) = await discover(tools.node(tmp_path, texts | {command: output}, davinci=(0, 1)))
     assert one.minor == "1"
 
 
-async def test_it_is_an_error_when_no_device_can_be_told(tmp_path: Path) -> None:
+async def test_it_is_an_error_when_all_devices_are_skipped(tmp_path: Path) -> None:
     texts = tools.kunlun() | {"xpu_smi -m -d /dev/xpu0": 1, "xpu_smi -m -d /dev/xpu1": 1}
     with pytest.raises(VendorError, match="/dev/xpu0"):
         await kunlun.discover(tools.node(tmp_path, texts))
@@ -235,10 +235,10 @@ async def test_it_is_an_error_when_no_device_can_be_told(tmp_path: Path) -> None
         ("1d22", "3684", "kunlun"), ("9999", "1000", "metax"), ("1e3e", "0001", "iluvatar"), ("10de", "2330", ""),
     ],
 )  # fmt: skip
-def test_whose_a_pci_function_is(vendor: str, product: str, expected: str) -> None:
+def test_the_vendor_of_a_pci_function(vendor: str, product: str, expected: str) -> None:
     function = PciFunction("0000:01:00.0", vendor, product)
     assert [one.name for one in VENDORS if one.has_some([function])] == ([expected] if expected else [])
 
 
-def test_the_order_of_vendors() -> None:
+def test_vendors_are_in_the_specified_order() -> None:
     assert [one.name for one in VENDORS] == ["huawei", "cambricon", "kunlun", "metax", "iluvatar"]

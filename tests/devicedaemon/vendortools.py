@@ -1,10 +1,10 @@
-"""What vendors' tools print, and a stand-in for them that is strict about what it is asked."""
+"""Output of vendors' tools, and a stand-in for them that accepts known commands only."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from devicedaemon.vendors.node import Node, ToolError
+from devicedaemon.vendors.node import HostNode, ToolError
 from koordlet.system.roots import Roots
 
 NPU_MODEL = """\
@@ -110,11 +110,11 @@ Double Bit ECC                     : 0
 IX_LIST = "GPU 0: Iluvatar BI-V150 (UUID: GPU-ix0)\nGPU 1: Iluvatar BI-V150\n"
 
 Texts = dict[str, str | int]
-"""Command -> what it prints; a number: it exits with that and prints nothing."""
+"""Command -> its output; a number: its exit status, without output."""
 
 
 def huawei(**faults: int) -> Texts:
-    """Of two cards, 0 and 4."""
+    """Two cards, 0 and 4."""
     return {
         "npu-smi info -m": NPU_MODEL,
         "npu-smi info -l": NPU_LIST,
@@ -168,7 +168,7 @@ def iluvatar() -> Texts:
 
 
 class Scripted:
-    """A `Tools`; what is not in `texts` is a command that nobody may run."""
+    """A `Tools`; commands that are not in `texts` must not be run."""
 
     def __init__(self, texts: Texts) -> None:
         self.texts, self.ran = texts, list[str]()
@@ -177,14 +177,14 @@ class Scripted:
         text = " ".join(command)
         assert text in self.texts, f"{text} was run"
         self.ran.append(text)
-        said = self.texts[text]
-        if isinstance(said, int):
-            raise ToolError(f"{text}: exit status {said}", "Command or option is not found\n" if said == 8 else "")
-        return said
+        output = self.texts[text]
+        if isinstance(output, int):
+            raise ToolError(f"{text}: exit status {output}", "Command or option is not found\n" if output == 8 else "")
+        return output
 
 
 def pci_function(sys: Path, address: str, vendor: str, product: str = "0x0001", node: int = 0) -> None:
-    """In a sysfs of a test's own, behind root complex pci0000:c0."""
+    """In a test's sysfs, behind root complex pci0000:c0."""
     real = sys / "devices/pci0000:c0/0000:c0:01.0" / address
     real.mkdir(parents=True)
     for name, text in (("vendor", vendor), ("device", product), ("numa_node", str(node))):
@@ -194,10 +194,10 @@ def pci_function(sys: Path, address: str, vendor: str, product: str = "0x0001", 
     link.symlink_to(real)
 
 
-def node(tmp_path: Path, texts: Texts, davinci: tuple[int, ...] = ()) -> Node:
+def node(tmp_path: Path, texts: Texts, davinci: tuple[int, ...] = ()) -> HostNode:
     dev = tmp_path / "dev"
     dev.mkdir(parents=True, exist_ok=True)
     for number in davinci:
         (dev / f"davinci{number}").touch()
     (dev / "davinci_manager").touch()
-    return Node(Scripted(texts), Roots.under(tmp_path), dev)
+    return HostNode(Scripted(texts), Roots.under(tmp_path), dev)
