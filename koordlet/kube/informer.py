@@ -33,7 +33,7 @@ from koordlet.kube.metrics import InformerMetrics
 from koordlet.kube.ratelimit import ExponentialBackoff
 from koordlet.kube.selectors import Selector, by_name
 from koordlet.kube.store import IndexFn, InformerStore
-from koordlet.kube.watch import IDLE_TIMEOUT_S, WatchEvent, watch
+from koordlet.kube.watch import WatchEvent, watch
 
 log = get_logger(__name__)
 T = TypeVar("T", bound=KubeObject)
@@ -52,8 +52,6 @@ class InformerSettings:
 
     page_size: int = PAGE_SIZE
     """Objects per page of a list; 0: no pages."""
-    idle_timeout_s: float = IDLE_TIMEOUT_S
-    """A watch that delivers nothing for this long is restarted."""
     resync_period_s: float | None = None
     """Call the update handlers for all objects this often; None: never."""
 
@@ -277,7 +275,6 @@ class Informer(Generic[T]):
             label_selector=self._labels,
             field_selector=self._fields,
             server_seconds=random.randint(*_WATCH_DURATION_S),
-            idle_timeout_s=self._settings.idle_timeout_s,
             on_open=self._on_open,
         )
         try:

@@ -1,9 +1,9 @@
 """One watch connection as a stream of typed events.
 
 The body is split into lines here and not by aiohttp's stream reader, whose limit on the length of a line is too small
-for Kubernetes objects. API servers send a bookmark about once a minute, so a connection without data for
-`IDLE_TIMEOUT_S` is considered dead even if TCP has not noticed. Only the loop's clock is used; wall-clock jumps have no
-effect.
+for Kubernetes objects. A kube-apiserver sends nothing, not even a bookmark, for a resource without events, so silence
+proves nothing: TCP keep-alive detects a dead peer (koordlet.kube.transport), and a server that is alive ends the stream
+after `timeoutSeconds`. Only the loop's clock is used; wall-clock jumps have no effect.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from koordlet.kube.selectors import Selector, field_query, label_query
 
 T = TypeVar("T", bound=KubeObject)
 
-IDLE_TIMEOUT_S = 150.0
-"""Longer than two bookmark intervals of a standard API server."""
+OVERDUE_S = 30.0
+"""A stream without data for this long after its `timeoutSeconds` is considered dead."""
 MAX_LINE_BYTES = 64 << 20
 """Forty times the size limit of an object in etcd."""
 
@@ -100,14 +100,13 @@ async def watch(
     label_selector: Selector = None,
     field_selector: str | Mapping[str, str] | None = None,
     server_seconds: int = 300,
-    idle_timeout_s: float = IDLE_TIMEOUT_S,
     on_open: Callable[[], object] = lambda: None,
 ) -> AsyncGenerator[WatchEvent[T], None]:
     """Events after `resource_version`, until the server ends the stream (about `server_seconds`).
 
     `on_open` is called once the server has accepted the watch, which may be long before the first event. Close the
     generator (`contextlib.aclosing`) when leaving early. Raises Gone if the version is too old, other ApiErrors,
-    ConnectionFailed if the connection breaks or delivers nothing for `idle_timeout_s`, MalformedStream.
+    ConnectionFailed if the connection breaks or a silent stream outlasts `server_seconds`, MalformedStream.
     """
     params = {
         "watch": "true",
@@ -123,7 +122,7 @@ async def watch(
     decoder: ObjectDecoder[T] = ObjectDecoder(type, resource)
     async with (
         client.transport.stream(path, params) as reader,
-        aclosing(_lines(client, reader, idle_timeout_s, path)) as lines,
+        aclosing(_lines(client, reader, server_seconds + OVERDUE_S, path)) as lines,
     ):
         on_open()
         async for line in lines:
@@ -131,15 +130,17 @@ async def watch(
 
 
 async def _lines(
-    client: Client, reader: aiohttp.StreamReader, idle_timeout_s: float, path: str
+    client: Client, reader: aiohttp.StreamReader, silence_limit_s: float, path: str
 ) -> AsyncGenerator[bytes, None]:
     lines = LineSplitter()
     while True:
         try:
-            async with client.clock.timeout(idle_timeout_s):
+            async with client.clock.timeout(silence_limit_s):
                 data = await reader.readany()
         except TimeoutError as error:
-            raise ConnectionFailed(f"WATCH {path}: no data for {idle_timeout_s:g}s") from error
+            raise ConnectionFailed(
+                f"WATCH {path}: no data for {silence_limit_s:g}s, although the server should have ended the watch"
+            ) from error
         if not data:
             break
         for line in lines.feed(data):
