@@ -1,1 +1,1 @@
-"""koord-scheduler: decides what kube-scheduler with Koordinator's plugins would decide, on columns (spec 05)."""
+"""koord-scheduler: schedules pods like kube-scheduler with Koordinator's plugins, on columns of nodes (spec 05)."""

@@ -14,16 +14,20 @@ from koordlet.kube import ConfigError
 
 
 async def _start(options: SchedulerOptions) -> int:
-    from control.scheduler.process.process import Scheduler  # what it loads finds the settings of `main`
+    from control.scheduler.process.process import Scheduler  # imported after `main` has set the environment
 
     return await Scheduler(options).run()
 
 
 def main() -> int:
-    """Exit status: 0 after an orderly stop, 1 for bad configuration, a failed part or a lost lease, 2 for bad flags."""
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy starts a thread a CPU for algebra that nobody here does
+    """Exit status: 0 after an orderly stop, 1 for bad configuration, a failed service or lost lease, 2 for bad flags."""
+    # numpy would start one thread per CPU for linear algebra, which is not used.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     options = parse(
-        SchedulerOptions, sys.argv[1:], prog="koord-scheduler", description="Schedules pods as Koordinator does."
+        SchedulerOptions,
+        sys.argv[1:],
+        prog="koord-scheduler",
+        description="Schedules pods like Koordinator's scheduler.",
     )
     from control.scheduler.config.errors import ConfigurationError
 

@@ -1,1 +1,1 @@
-"""KubeSchedulerConfiguration: reading, defaults, checks, and which plugin runs at which point (spec 05 §2)."""
+"""KubeSchedulerConfiguration: reading, defaults, validation, and the plugins at each extension point (spec 05 §2)."""

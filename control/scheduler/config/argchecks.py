@@ -1,4 +1,4 @@
-"""Limits of plugin arguments (spec 05 §2.3), in upstream's words. Pure: each check yields texts."""
+"""Validation of plugin arguments (spec 05 §2.3), with kube-scheduler's error texts. Pure: each check yields texts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Errors = Iterator[str]
 
 
 def check(args: a.Args, path: str) -> list[str]:
-    """What is wrong with the arguments of a plugin; `path` is where they stand."""
+    """The errors in the arguments of a plugin. `path`: their place in the configuration."""
     checks = _CHECKS.get(type(args))
     return list(checks(args, path)) if checks is not None else []
 
@@ -88,7 +88,7 @@ def _ignored(path: str, args: a.NodeResourcesFitArgs | a.ReservationArgs, *, ext
 
 
 def is_extended(name: str) -> bool:
-    """Whether a resource is none of Kubernetes' own."""
+    """Whether a resource is an extended one, not native to Kubernetes."""
     return "/" in name and "kubernetes.io/" not in name and not name.startswith("requests.")
 
 
@@ -97,7 +97,7 @@ def _qualified(name: str) -> bool:
     return bool(_LABEL.fullmatch(rest)) and (not slash or bool(_SUBDOMAIN.fullmatch(prefix)))
 
 
-# Upstream
+# kube-scheduler
 
 
 def _fit(args: a.NodeResourcesFitArgs, path: str) -> Errors:
@@ -210,18 +210,18 @@ def _load_aware(args: a.LoadAwareSchedulingArgs, path: str) -> Errors:
     for name in args.resource_weights:
         if name not in args.estimated_scaling_factors:
             yield f'{path}.estimatedScalingFactors: Not found: "{name}"'
-    given, where = args.aggregated, f"{path}.aggregated"
-    if given is not None:
-        yield from _percentages(f"{where}.usageThresholds", given.usage_thresholds, 0)
+    aggregated, where = args.aggregated, f"{path}.aggregated"
+    if aggregated is not None:
+        yield from _percentages(f"{where}.usageThresholds", aggregated.usage_thresholds, 0)
         for name, kind in (
-            ("usageAggregationType", given.usage_aggregation_type),
-            ("scoreAggregationType", given.score_aggregation_type),
+            ("usageAggregationType", aggregated.usage_aggregation_type),
+            ("scoreAggregationType", aggregated.score_aggregation_type),
         ):
             if kind and kind not in a.AGGREGATIONS:
                 yield unsupported(f"{where}.{name}", kind, a.AGGREGATIONS)
         for name, duration in (
-            ("usageAggregatedDuration", given.usage_aggregated_duration),
-            ("scoreAggregatedDuration", given.score_aggregated_duration),
+            ("usageAggregatedDuration", aggregated.usage_aggregated_duration),
+            ("scoreAggregatedDuration", aggregated.score_aggregated_duration),
         ):
             yield from _not_negative(f"{where}.{name}", duration)
 

@@ -1,8 +1,8 @@
-"""Arguments of every plugin, upstream's and Koordinator's, with their defaults (spec 05 §2.3).
+"""Arguments of every plugin of kube-scheduler and Koordinator, with their defaults (spec 05 §2.3).
 
-Field names in JSON are the camelCase of the attribute unless a field says otherwise. Defaults are the values that hold
-when the configuration says nothing, conditional ones are filled in when the object is made. `ARGS` tells which
-arguments a plugin takes; a plugin that is not in it takes none. Limits are checked by `argchecks`.
+JSON names are the camelCase of the attribute unless the field states another name. Defaults that depend on other fields
+are filled in by `__post_init__`. `ARGS` maps a plugin to the type of its arguments; plugins that are missing there take
+none. `argchecks` validates the values.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ AGGREGATIONS: Final = ("avg", "p50", "p90", "p95", "p99")
 
 
 class Args(msgspec.Struct, frozen=True, rename="camel"):
-    """Base of all arguments. Shared by whoever holds them, so never changed."""
+    """Base of all arguments. Frozen, because several objects share them."""
 
 
 class WeightedResource(Args, frozen=True):
-    """A resource and what it weighs in a score."""
+    """A resource and its weight in a score."""
 
     name: str = ""
     weight: int = 0
@@ -35,7 +35,7 @@ def weights(**amounts: int) -> list[WeightedResource]:
     return [WeightedResource(name, weight) for name, weight in amounts.items()]
 
 
-# Upstream
+# kube-scheduler
 
 
 class UtilizationShapePoint(Args, frozen=True):
@@ -46,13 +46,13 @@ class UtilizationShapePoint(Args, frozen=True):
 
 
 class RequestedToCapacityRatioParam(Args, frozen=True):
-    """The score function of the strategy of that name."""
+    """The score function of the strategy `RequestedToCapacityRatio`."""
 
     shape: list[UtilizationShapePoint] = msgspec.field(default_factory=list)
 
 
 class ScoringStrategy(Args, frozen=True):
-    """How amounts become a score. Koordinator's plugins know only the first three types."""
+    """How a score is computed from amounts. Koordinator's plugins do not support `RequestedToCapacityRatio`."""
 
     type: str = "LeastAllocated"
     resources: list[WeightedResource] = msgspec.field(default_factory=list)
@@ -60,21 +60,21 @@ class ScoringStrategy(Args, frozen=True):
 
 
 class NodeResourcesFitArgs(Args, frozen=True):
-    """Without resources: cpu 1, memory 1; a weight of 0 is 1."""
+    """Default resources: cpu 1, memory 1. A weight of 0 means 1."""
 
     ignored_resources: list[str] = msgspec.field(default_factory=list)
     ignored_resource_groups: list[str] = msgspec.field(default_factory=list)
     scoring_strategy: ScoringStrategy = ScoringStrategy()
 
     def __post_init__(self) -> None:
-        given = self.scoring_strategy
-        resources = [msgspec.structs.replace(one, weight=one.weight or 1) for one in given.resources]
-        strategy = msgspec.structs.replace(given, resources=resources or weights(cpu=1, memory=1))
-        force_setattr(self, "scoring_strategy", strategy)
+        strategy = self.scoring_strategy
+        resources = [msgspec.structs.replace(one, weight=one.weight or 1) for one in strategy.resources]
+        completed = msgspec.structs.replace(strategy, resources=resources or weights(cpu=1, memory=1))
+        force_setattr(self, "scoring_strategy", completed)
 
 
 class NodeResourcesBalancedAllocationArgs(Args, frozen=True):
-    """Without resources: cpu 1, memory 1; a weight of 0 is 1, and no other is allowed."""
+    """Default resources: cpu 1, memory 1. A weight of 0 means 1; no other weight is allowed."""
 
     resources: list[WeightedResource] = msgspec.field(default_factory=list)
 
@@ -84,41 +84,42 @@ class NodeResourcesBalancedAllocationArgs(Args, frozen=True):
 
 
 class NodeAffinityArgs(Args, frozen=True):
-    """`added_affinity` holds for every pod of the profile, besides its own."""
+    """`added_affinity` applies to every pod of the profile, in addition to the pod's own."""
 
     added_affinity: NodeAffinity | None = None
 
 
 class PodTopologySpreadArgs(Args, frozen=True):
-    """`defaulting_type` System: zone 5, hostname 3; List: `default_constraints`. For pods without constraints."""
+    """Defaults for pods without constraints. `defaulting_type` System: zone 5, hostname 3; List:
+    `default_constraints`."""
 
     default_constraints: list[TopologySpreadConstraint] = msgspec.field(default_factory=list)
     defaulting_type: str = "System"
 
 
 class InterPodAffinityArgs(Args, frozen=True):
-    """`hard_pod_affinity_weight`: what required affinity of existing pods weighs in the score."""
+    """`hard_pod_affinity_weight`: weight of the required affinity of existing pods in the score."""
 
     hard_pod_affinity_weight: int = 1
     ignore_preferred_terms_of_existing_pods: bool = False
 
 
 class VolumeBindingArgs(Args, frozen=True):
-    """`bind_timeout_seconds`: how long PreBind waits for volumes. `shape`: score by used capacity; none, no score."""
+    """`bind_timeout_seconds`: how long PreBind waits for volumes. `shape`: score by used capacity; empty: no score."""
 
     bind_timeout_seconds: int = 600
     shape: list[UtilizationShapePoint] = msgspec.field(default_factory=list)
 
 
 class DefaultPreemptionArgs(Args, frozen=True):
-    """How many nodes preemption looks at: the larger of a share in percent and a number."""
+    """Number of nodes that preemption evaluates: the larger of a percentage and an absolute number."""
 
     min_candidate_nodes_percentage: int = 10
     min_candidate_nodes_absolute: int = 100
 
 
 class DynamicResourcesArgs(Args, frozen=True):
-    """Accepted; resource claims are not scheduled by this scheduler."""
+    """Accepted without effect: this scheduler does not allocate resource claims."""
 
     filter_timeout: Duration = Duration("10s")
     binding_timeout: Duration = Duration("600s")
@@ -128,7 +129,7 @@ class DynamicResourcesArgs(Args, frozen=True):
 
 
 class LoadAwareSchedulingAggregatedArgs(Args, frozen=True):
-    """Percentiles instead of averages, for the filter (`usage…`) and the score; a duration of 0 is the longest."""
+    """Percentiles instead of averages, for the filter (`usage…`) and the score. Duration 0: the longest available."""
 
     usage_thresholds: dict[str, int] = msgspec.field(default_factory=dict)
     usage_aggregation_type: str = ""
@@ -138,7 +139,7 @@ class LoadAwareSchedulingAggregatedArgs(Args, frozen=True):
 
 
 class LoadAwareSchedulingArgs(Args, frozen=True):
-    """Maps are by resource name: thresholds and factors in percent, a threshold of 0 is off."""
+    """Maps are by resource name. Thresholds and factors are in percent; a threshold of 0 is disabled."""
 
     filter_expired_node_metrics: bool = True
     node_metric_expiration_seconds: int = 180
@@ -166,7 +167,7 @@ class LoadAwareSchedulingArgs(Args, frozen=True):
 
 
 class CoschedulingArgs(Args, frozen=True):
-    """`default_timeout`: how long a gang waits at Permit. `skip_check_schedule_cycle` has no effect any more."""
+    """`default_timeout`: how long a gang waits at Permit. `skip_check_schedule_cycle` has no effect."""
 
     default_timeout: Duration = Duration("600s")
     controller_workers: int = 1
@@ -180,7 +181,7 @@ class CoschedulingArgs(Args, frozen=True):
 
 
 class PreAllocationConfig(Args, frozen=True):
-    """Which running pods a reservation may take over."""
+    """The running pods that a reservation may take over."""
 
     enable_cluster_mode: bool = False
     cluster_label_key: str = "pod.koordinator.sh/is-pre-allocatable"
@@ -189,7 +190,7 @@ class PreAllocationConfig(Args, frozen=True):
 
 
 class ReservationSelectorIndex(Args, frozen=True):
-    """Labels by which reservations are found without looking at all of them."""
+    """Labels that index reservations, so that not all of them are examined."""
 
     enabled: bool = False
     key_prefixes: list[str] = msgspec.field(default_factory=list)
@@ -197,7 +198,7 @@ class ReservationSelectorIndex(Args, frozen=True):
 
 
 class ReservationArgs(Args, frozen=True):
-    """Of the numbers of seconds and workers, 0 is the default."""
+    """0 seconds or workers mean the default."""
 
     enable_preemption: bool = False
     min_candidate_nodes_percentage: int = 10
@@ -225,11 +226,11 @@ _RESERVATION_NUMBERS: Final = {
     "resync_interval_seconds": 60,
 }
 QUOTA_UNLIMITED: Final = (2**63 - 1) // 5
-"""What default and system quota groups may use."""
+"""The maximum of the default and system quota groups."""
 
 
 class HookPluginConf(Args, frozen=True):
-    """A hook of ElasticQuota: which factory makes it, and what the factory is told."""
+    """A hook of ElasticQuota: the factory that creates it, and the factory's arguments."""
 
     key: str = ""
     factory_key: str = ""
@@ -263,7 +264,7 @@ def _least_of_cpu_and_memory() -> ScoringStrategy:
 
 
 class NodeNUMAResourceArgs(Args, frozen=True):
-    """`default_cpu_bind_policy`: of LSE and LSR pods that ask for none."""
+    """`default_cpu_bind_policy`: for LSE and LSR pods that request none."""
 
     default_cpu_bind_policy: str = msgspec.field(default="FullPCPUs", name="defaultCPUBindPolicy")
     scoring_strategy: ScoringStrategy = msgspec.field(default_factory=_least_of_cpu_and_memory)
@@ -271,7 +272,7 @@ class NodeNUMAResourceArgs(Args, frozen=True):
 
 
 class GPUSharedResourceTemplatesConfig(Args, frozen=True):
-    """Where the templates of shared GPUs are, and the resources that they are for."""
+    """The ConfigMap with the templates of shared GPUs, and the resources that the templates apply to."""
 
     config_map_namespace: str = "koordinator-system"
     config_map_name: str = "gpu-shared-resource-templates"
@@ -279,7 +280,7 @@ class GPUSharedResourceTemplatesConfig(Args, frozen=True):
 
 
 class GPUShareUnsupportedModel(Args, frozen=True):
-    """A GPU that can't be shared."""
+    """A GPU model that cannot be shared."""
 
     vendor: str = ""
     model: str = ""
@@ -312,7 +313,7 @@ class DeviceShareArgs(Args, frozen=True):
 
 
 class ResourcesType(Args, frozen=True):
-    """How one resource is scored, MostAllocated or LeastAllocated, and what it weighs."""
+    """The scoring of one resource (MostAllocated or LeastAllocated) and its weight."""
 
     type: str = ""
     weight: int = 0
@@ -325,18 +326,18 @@ class NodeResourcesFitPlusArgs(Args, frozen=True):
 
 
 class ScarceResourceAvoidanceArgs(Args, frozen=True):
-    """Resources whose nodes are kept for pods that request them."""
+    """Resources whose nodes are left to pods that request them."""
 
     resources: list[str] = msgspec.field(default_factory=list)
 
 
 class SchedulingHintArgs(Args, frozen=True):
-    """How many nodes a hint may name."""
+    """`max_hint_nodes`: the number of nodes that a hint may name."""
 
     max_hint_nodes: int = 100
 
 
-# Ours
+# This project
 
 
 def _for_every_kind(amount: int) -> dict[str, int]:
@@ -344,10 +345,10 @@ def _for_every_kind(amount: int) -> dict[str, int]:
 
 
 class InterferenceAwareArgs(Args, frozen=True):
-    """By kind (cpu, memory, io, network); kinds that are left out count 0, which is off.
+    """By kind of interference (cpu, memory, io, network). A kind that is missing has 0, which disables it.
 
-    `thresholds`: from so many hurt containers on a node takes no more best-effort pods of that kind. `weights`: points
-    of 100 that its score loses there, in proportion below.
+    `thresholds`: with this number of victim containers or more, a node takes no further best-effort pods. `weights`:
+    points out of 100 that the score of such a node loses; proportionally less below the threshold.
     """
 
     report_expiration_seconds: int = 180
@@ -366,10 +367,10 @@ ARGS: Final[dict[str, type[Args]]] = {
         *(InterferenceAwareArgs,),
     )
 }
-"""Plugin -> its arguments; kind in configuration files: the type's name."""
+"""Plugin -> the type of its arguments, whose name is the `kind` in configuration files."""
 
 
 def default_args(plugin: str) -> Any:
-    """The arguments of a plugin that is configured without; None for one that takes none."""
+    """The default arguments of a plugin; None for a plugin that takes none."""
     kind = ARGS.get(plugin)
     return None if kind is None else kind()

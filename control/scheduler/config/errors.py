@@ -1,4 +1,4 @@
-"""Everything that is wrong with a configuration, told together and in kube-scheduler's words."""
+"""Errors of a configuration, reported together with kube-scheduler's texts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class ConfigurationError(ValueError):
-    """`errors`: one text each, with the path of the field in front where there is one."""
+    """`errors`: one text per error, preceded by the path of the field if there is one."""
 
     def __init__(self, errors: Sequence[str]) -> None:
         super().__init__(errors[0] if len(errors) == 1 else f"[{', '.join(errors)}]")
@@ -16,25 +16,25 @@ class ConfigurationError(ValueError):
 
 
 def invalid(path: str, value: Any, detail: str) -> str:
-    """A value that can't be used."""
+    """The error for an unusable value."""
     return f"{path}: Invalid value: {shown(value)}: {detail}"
 
 
 def required(path: str, detail: str = "") -> str:
-    """A value that is missing."""
+    """The error for a missing value."""
     return f"{path}: Required value" + (f": {detail}" if detail else "")
 
 
 def duplicate(path: str, value: Any) -> str:
-    """A value that may occur once."""
+    """The error for a value that may occur only once."""
     return f"{path}: Duplicate value: {shown(value)}"
 
 
 def unsupported(path: str, value: Any, known: Sequence[str]) -> str:
-    """A word that is none of those known."""
+    """The error for a value that is not one of `known`."""
     return f"{path}: Unsupported value: {shown(value)}: supported values: {', '.join(map(shown, sorted(known)))}"
 
 
 def shown(value: Any) -> str:
-    """A value as it stands in a message."""
+    """A value as shown in a message."""
     return json.dumps(value, default=str, ensure_ascii=False)

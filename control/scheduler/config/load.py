@@ -1,8 +1,8 @@
-"""From the text of a configuration file to profiles that are ready to be built (spec 05 §1.3, §2).
+"""Reads a configuration file and resolves its profiles (spec 05 §1.3, §2).
 
     settings = load(text, known=..., implements=...)
 
-Everything that is wrong is told together, as one ConfigurationError.
+All errors are reported together, in one ConfigurationError.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ DEFAULT_SCHEDULER = "default-scheduler"
 
 @dataclass(frozen=True)
 class ProfileSettings:
-    """One profile, resolved: what runs where, with which arguments."""
+    """One resolved profile: the plugins at each point and their arguments."""
 
     name: str
     enabled: Enabled
     args: Mapping[str, Any]
-    """By plugin; every plugin that takes arguments and is enabled."""
+    """By plugin, for every enabled plugin that takes arguments."""
     percentage: int
     left_out: tuple[str, ...] = ()
-    """Plugins of Kubernetes or Koordinator that the file enables and this build does not have."""
+    """Plugins of Kubernetes or Koordinator that the file enables and this build lacks."""
 
 
 @dataclass(frozen=True)
 class SchedulerSettings:
-    """The file as it was written, defaults filled in, and its profiles."""
+    """The configuration file with defaults, and its resolved profiles."""
 
     configuration: Configuration
     profiles: tuple[ProfileSettings, ...]
@@ -56,9 +56,9 @@ class SchedulerSettings:
 def load(
     text: str, known: Collection[str], implements: Implements, promised: Collection[str] = ()
 ) -> SchedulerSettings:
-    """Read, complete and check a file; "" is an empty one. Raises ConfigurationError.
+    """Read, complete and validate a file; "" is an empty file. Raises ConfigurationError.
 
-    `known`: plugins of this build. `promised`: names that are no mistake although the build lacks them."""
+    `known`: plugins of this build. `promised`: further valid names, which this build lacks."""
     errors: list[str] = []
     document = parse(text) if text.strip() else {"apiVersion": API_VERSION, "kind": KIND}
     _check_kind(document, errors)
@@ -119,23 +119,25 @@ def _check_kind(document: dict[str, Any], errors: list[str]) -> None:
         errors.append(f'no kind "{kind}" is registered for version "{version}": want {KIND} of {API_VERSION}')
 
 
-def check_configuration(given: Configuration) -> list[str]:
-    """What is wrong with everything but plugins and their arguments."""
+def check_configuration(configuration: Configuration) -> list[str]:
+    """The errors outside of plugins and their arguments."""
     errors: list[str] = []
-    if given.parallelism <= 0:
-        errors.append(invalid("parallelism", given.parallelism, "should be an integer value greater than zero"))
-    _check_percentage("percentageOfNodesToScore", given.percentage_of_nodes_to_score, errors)
-    if given.pod_initial_backoff_seconds <= 0:
-        errors.append(invalid("podInitialBackoffSeconds", given.pod_initial_backoff_seconds, "must be greater than 0"))
-    if given.pod_max_backoff_seconds < given.pod_initial_backoff_seconds:
+    if configuration.parallelism <= 0:
+        errors.append(invalid("parallelism", configuration.parallelism, "should be an integer value greater than zero"))
+    _check_percentage("percentageOfNodesToScore", configuration.percentage_of_nodes_to_score, errors)
+    if configuration.pod_initial_backoff_seconds <= 0:
+        errors.append(
+            invalid("podInitialBackoffSeconds", configuration.pod_initial_backoff_seconds, "must be greater than 0")
+        )
+    if configuration.pod_max_backoff_seconds < configuration.pod_initial_backoff_seconds:
         text = "must be greater than or equal to PodInitialBackoffSeconds"
-        errors.append(invalid("podMaxBackoffSeconds", given.pod_max_backoff_seconds, text))
-    if given.client_connection.burst < 0:
-        errors.append(invalid("clientConnection.burst", given.client_connection.burst, "must be non-negative"))
-    _check_extenders(given.extenders, errors)
-    _check_lease(given, errors)
+        errors.append(invalid("podMaxBackoffSeconds", configuration.pod_max_backoff_seconds, text))
+    if configuration.client_connection.burst < 0:
+        errors.append(invalid("clientConnection.burst", configuration.client_connection.burst, "must be non-negative"))
+    _check_extenders(configuration.extenders, errors)
+    _check_lease(configuration, errors)
     names: set[str] = set()
-    for index, profile in enumerate(given.profiles):
+    for index, profile in enumerate(configuration.profiles):
         where = f"profiles[{index}]"
         if not profile.scheduler_name:
             errors.append(required(f"{where}.schedulerName"))
@@ -158,10 +160,10 @@ def _check_extenders(extenders: Sequence[ExtenderConfig], errors: list[str]) -> 
         if one.prioritize_verb and one.weight <= 0:
             errors.append(invalid(f"{where}.weight", one.weight, "must have a positive weight applied to it"))
         if one.preempt_verb:
-            text = "extenders are not asked about preemption by this scheduler"
+            text = "this scheduler does not call extenders for preemption"
             errors.append(invalid(f"{where}.preemptVerb", one.preempt_verb, text))
         if one.tls_config is not None and one.tls_config.server_name:
-            text = "the name in urlPrefix is verified, and no other"
+            text = "only the host name in urlPrefix is verified"
             errors.append(invalid(f"{where}.tlsConfig.serverName", one.tls_config.server_name, text))
         for at, resource in enumerate(one.managed_resources):
             path = f"{where}.managedResources[{at}].name"
@@ -172,12 +174,12 @@ def _check_extenders(extenders: Sequence[ExtenderConfig], errors: list[str]) -> 
             managed.add(resource.name)
     binders = sum(bool(one.bind_verb) for one in extenders)
     if binders > 1:
-        found = f"found {binders} extenders implementing bind"
-        errors.append(invalid("extenders", found, "only one extender can implement bind"))
+        number = f"found {binders} extenders implementing bind"
+        errors.append(invalid("extenders", number, "only one extender can implement bind"))
 
 
-def _without(args: dict[str, Any], extenders: Sequence[ExtenderConfig]) -> None:
-    """NodeResourcesFit leaves alone what extenders account for and want ignored."""
+def _ignore_managed_resources(args: dict[str, Any], extenders: Sequence[ExtenderConfig]) -> None:
+    """Make NodeResourcesFit ignore the resources that extenders manage with `ignoredByScheduler`."""
     ignored = [one.name for extender in extenders for one in extender.managed_resources if one.ignored_by_scheduler]
     fit = args.get("NodeResourcesFit")
     if ignored and isinstance(fit, NodeResourcesFitArgs):
@@ -190,8 +192,8 @@ def _check_percentage(path: str, value: int, errors: list[str]) -> None:
         errors.append(invalid(path, value, "not in valid range [0-100]"))
 
 
-def _check_lease(given: Configuration, errors: list[str]) -> None:
-    lease, where = given.leader_election, "leaderElection"
+def _check_lease(configuration: Configuration, errors: list[str]) -> None:
+    lease, where = configuration.leader_election, "leaderElection"
     if not lease.leader_elect:
         return
     for name, duration in (
@@ -256,7 +258,7 @@ def _profile(
     for name in enabled.names():
         if name not in args and name in ARGS:
             args[name] = default_args(name)
-    _without(args, configuration.extenders)
+    _ignore_managed_resources(args, configuration.extenders)
     percentage = profile.percentage_of_nodes_to_score
     return ProfileSettings(
         profile.scheduler_name,
@@ -267,39 +269,40 @@ def _profile(
     )
 
 
-def _arguments(given: list[PluginConfig], where: str, known: set[str], errors: list[str]) -> dict[str, Any]:
-    """The decoded and checked arguments of a profile, by plugin."""
-    found: dict[str, Any] = {}
-    for index, one in enumerate(given):
+def _arguments(configs: list[PluginConfig], where: str, known: set[str], errors: list[str]) -> dict[str, Any]:
+    """The decoded and validated arguments of a profile, by plugin."""
+    args: dict[str, Any] = {}
+    for index, one in enumerate(configs):
         path = f"{where}.pluginConfig[{index}]"
         if not one.name:
             errors.append(required(f"{path}.name"))
-        elif one.name in found:
+        elif one.name in args:
             errors.append(duplicate(path, one.name))
         elif one.name not in known and one.name not in ARGS:
             errors.append(f'{path}: plugin "{one.name}" does not exist')
         else:
-            found[one.name] = _decoded(one, path, errors)
-    return found
+            args[one.name] = _decoded(one, path, errors)
+    return args
 
 
-def _decoded(given: PluginConfig, path: str, errors: list[str]) -> Any:
-    kind, raw = ARGS.get(given.name), given.args
+def _decoded(config: PluginConfig, path: str, errors: list[str]) -> Any:
+    kind, raw = ARGS.get(config.name), config.args
     if kind is None:
         if raw:
-            errors.append(f"{path}: plugin {given.name} takes no args")
+            errors.append(f"{path}: plugin {config.name} takes no args")
         return None
     if raw is None:
         return kind()
     if not isinstance(raw, dict):
         errors.append(invalid(f"{path}.args", raw, "must be an object"))
         return kind()
-    said = raw.get("kind", kind.__name__)
-    if said != kind.__name__:
-        errors.append(f"{path}: args for plugin {given.name} were not of type {kind.__name__}.{GROUP}, got {said}")
+    named_kind = raw.get("kind", kind.__name__)
+    if named_kind != kind.__name__:
+        expected = f"{kind.__name__}.{GROUP}"
+        errors.append(f"{path}: args for plugin {config.name} were not of type {expected}, got {named_kind}")
     version = raw.get("apiVersion", API_VERSION)
     if version != API_VERSION:
-        errors.append(f'{path}: no kind "{said}" is registered for version "{version}"')
+        errors.append(f'{path}: no kind "{named_kind}" is registered for version "{version}"')
     body = {key: value for key, value in raw.items() if key not in ("kind", "apiVersion")}
     before = len(errors)
     args = Reader(errors).struct(body, kind, f"{path}.args")

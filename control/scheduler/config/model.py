@@ -1,4 +1,4 @@
-"""KubeSchedulerConfiguration v1 as it is written (spec 05 §2.1); defaults are those of kube-scheduler."""
+"""The types of KubeSchedulerConfiguration v1 (spec 05 §2.1), with kube-scheduler's defaults."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ POINTS: Final = (
     *("preEnqueue", "queueSort", "preFilter", "filter", "postFilter", "preScore"),
     *("score", "reserve", "permit", "preBind", "bind", "postBind"),
 )
-"""Extension points, in the order in which a pod comes by them."""
+"""Extension points, in the order in which they run for a pod."""
 
 
 class _Config(msgspec.Struct, rename="camel"):
-    """Base of what follows."""
+    """Base of the configuration types."""
 
 
 class PluginRef(_Config):
-    """A plugin, and for scores its weight (0: 1)."""
+    """A plugin, with its weight at the score point (0 means 1)."""
 
     name: str = ""
     weight: int = 0
 
 
 class PluginSet(_Config):
-    """What is switched on and off at one point; `*` in `disabled` is everything that is on by default."""
+    """The plugins enabled and disabled at one point. `*` in `disabled` stands for all default plugins."""
 
     enabled: list[PluginRef] = msgspec.field(default_factory=list)
     disabled: list[PluginRef] = msgspec.field(default_factory=list)
@@ -48,7 +48,7 @@ def _set() -> Any:
 
 
 class ProfilePlugins(_Config):
-    """One set a point; `multi_point` means every point that a plugin implements."""
+    """One set per point. `multi_point` applies to every point that a plugin implements."""
 
     pre_enqueue: PluginSet = _set()
     queue_sort: PluginSet = _set()
@@ -65,9 +65,9 @@ class ProfilePlugins(_Config):
     multi_point: PluginSet = _set()
 
     def at(self, point: str) -> PluginSet:
-        """The set of a point by its name in JSON."""
-        found: PluginSet = getattr(self, _ATTRIBUTES[point])
-        return found
+        """The set of a point, by the point's JSON name."""
+        plugin_set: PluginSet = getattr(self, _ATTRIBUTES[point])
+        return plugin_set
 
     def sets(self) -> Iterator[tuple[str, PluginSet]]:
         return ((point, self.at(point)) for point in _ATTRIBUTES)
@@ -77,14 +77,14 @@ _ATTRIBUTES: Final = dict(zip(ProfilePlugins.__struct_encode_fields__, ProfilePl
 
 
 class PluginConfig(_Config):
-    """Arguments of one plugin, as written."""
+    """Arguments of one plugin, before decoding."""
 
     name: str = ""
     args: Any = None
 
 
 class Profile(_Config):
-    """A scheduler as pods name it."""
+    """A profile; pods select it by `spec.schedulerName`."""
 
     scheduler_name: str = ""
     percentage_of_nodes_to_score: int | None = None
@@ -93,7 +93,7 @@ class Profile(_Config):
 
 
 class LeaderElection(_Config):
-    """The lease."""
+    """Leader election by a lease."""
 
     leader_elect: bool = True
     lease_duration: Duration = Duration("15s")
@@ -105,7 +105,7 @@ class LeaderElection(_Config):
 
 
 class ClientConnection(_Config):
-    """How the API server is spoken to; content types are accepted, JSON is spoken."""
+    """The connection to the API server. Content types are accepted, but JSON is used."""
 
     kubeconfig: str = ""
     accept_content_types: str = ""
@@ -115,14 +115,14 @@ class ClientConnection(_Config):
 
 
 class ManagedResource(_Config):
-    """An extended resource that an extender accounts for; `ignored_by_scheduler`: NodeResourcesFit does not."""
+    """An extended resource that an extender manages. `ignored_by_scheduler`: NodeResourcesFit ignores it."""
 
     name: str = ""
     ignored_by_scheduler: bool = False
 
 
 class ExtenderTls(_Config):
-    """How an extender is spoken to over TLS; `*_data` are PEM in base64."""
+    """TLS settings for an extender. `*_data` are PEM in base64."""
 
     insecure: bool = False
     server_name: str = ""
@@ -135,7 +135,7 @@ class ExtenderTls(_Config):
 
 
 class ExtenderConfig(_Config):
-    """A service that filters, scores or binds over HTTP. Without managed resources it is asked about every pod."""
+    """A service that filters, scores or binds over HTTP. Without managed resources it is called for every pod."""
 
     url_prefix: str = ""
     filter_verb: str = ""
@@ -152,7 +152,7 @@ class ExtenderConfig(_Config):
 
 
 class Configuration(_Config):
-    """The whole file."""
+    """The complete configuration file."""
 
     api_version: str = API_VERSION
     kind: str = KIND

@@ -1,6 +1,6 @@
-"""Which plugin runs at which point: the default set, merged with a profile's, `multiPoint` expanded (spec 05 §2.1).
+"""The plugins that run at each extension point: defaults merged with a profile's, `multiPoint` expanded (spec 05 §2.1).
 
-Pure: what a plugin implements is told by a function.
+Pure: a function argument supplies the points that a plugin implements.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ DEFAULT_PLUGINS: Final = (
     *("PodTopologySpread", "InterPodAffinity", "DynamicResources", "DefaultPreemption"),
     *("NodeResourcesBalancedAllocation", "ImageLocality", "DefaultBinder"),
 )
-"""Upstream's, enabled in every profile unless disabled, in this order."""
+"""kube-scheduler's default plugins in their order, enabled in every profile unless disabled."""
 
 PREBIND: Final = "DefaultPreBind"
 
 Implements = Callable[[str, str], bool]
-"""(plugin, point) -> whether it does anything there."""
+"""(plugin, point) -> whether the plugin implements the point."""
 
 
 class PluginError(ValueError):
-    """A profile whose plugins don't fit together."""
+    """The plugins of a profile are inconsistent."""
 
 
 @dataclass(frozen=True)
 class Enabled:
-    """The outcome: names by point in the order in which they run, and what scores weigh."""
+    """The plugin names by point, in the order in which they run, and the score weights."""
 
     points: Mapping[str, tuple[str, ...]]
     weights: Mapping[str, int]
@@ -51,23 +51,25 @@ class Enabled:
 
 
 def default_set() -> PluginSet:
-    """`multiPoint` as it is when nobody says anything."""
+    """The default of `multiPoint`."""
     return PluginSet([PluginRef(name, DEFAULT_WEIGHTS.get(name, 0)) for name in DEFAULT_PLUGINS])
 
 
 def merged(plugins: ProfilePlugins | None) -> ProfilePlugins:
-    """A profile's plugins on top of the defaults, with DefaultPreBind (spec 05 §1.3-2). The argument is left alone."""
+    """A profile's plugins merged with the defaults, and DefaultPreBind (spec 05 §1.3-2). Does not modify the
+    argument."""
     own = plugins or ProfilePlugins()
-    sets = [merge_set(default_set() if point == "multiPoint" else PluginSet(), given) for point, given in own.sets()]
-    found = ProfilePlugins(*sets)
-    pre_bind = found.pre_bind
+    result = ProfilePlugins(
+        *(merge_set(default_set() if point == "multiPoint" else PluginSet(), plugins) for point, plugins in own.sets())
+    )
+    pre_bind = result.pre_bind
     if PREBIND not in pre_bind.names() and not pre_bind.switched_off() & {PREBIND, "*"}:
         pre_bind.enabled.append(PluginRef(PREBIND))
-    return found
+    return result
 
 
 def merge_set(default: PluginSet, own: PluginSet) -> PluginSet:
-    """The default less what is disabled, re-listed ones in place, the rest behind."""
+    """The defaults without the disabled plugins; re-listed plugins keep their place, the others follow."""
     off = own.switched_off()
     relisted = {ref.name: ref for ref in own.enabled}
     enabled: list[PluginRef] = []
@@ -83,7 +85,9 @@ def merge_set(default: PluginSet, own: PluginSet) -> PluginSet:
 
 
 def expanded(plugins: ProfilePlugins, implements: Implements) -> Enabled:
-    """What runs at each point; who does nothing there is left out. Raises PluginError for who is enabled twice."""
+    """The plugins that run at each point, without those that do not implement it.
+
+    Raises PluginError for a plugin that is enabled twice."""
     points = {point: tuple(_at(plugins, point, implements)) for point in POINTS}
     weights: dict[str, int] = {}
     for ref in (*plugins.score.enabled, *plugins.multi_point.enabled):

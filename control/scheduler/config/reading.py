@@ -1,7 +1,7 @@
-"""Strict reading of configuration: every unknown field, doubled key and wrong type is an error, and all are told.
+"""Strict reading of configuration: unknown fields, duplicate keys and wrong types are errors, all reported together.
 
-`parse(text)` reads JSON or YAML into plain objects; `Reader(errors).read(value, type, path)` turns those into structs,
-noting what is wrong and going on with the default.
+`parse(text)` reads JSON or YAML into plain objects. `Reader(errors).struct(value, type, path)` converts those into
+structs; it records each error and continues with the default.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from koordlet.api.encoding.times import Duration
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses keys that are given twice."""
+    """Rejects duplicate keys."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[Any] = set()
@@ -34,22 +34,22 @@ class _Loader(yaml.SafeLoader):
 def parse(text: str) -> dict[str, Any]:
     """One document as plain objects. Raises ConfigurationError."""
     try:
-        found = yaml.load(text, Loader=_Loader)
+        document = yaml.load(text, Loader=_Loader)
     except yaml.YAMLError as error:
         raise ConfigurationError([f"error converting YAML to JSON: {' '.join(str(error).split())}"]) from error
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         raise ConfigurationError(["the configuration is not an object"])
-    return found
+    return document
 
 
 class Reader:
-    """Collects into `errors`."""
+    """Converts plain objects to structs, and appends errors to `errors`."""
 
     def __init__(self, errors: list[str]) -> None:
         self.errors = errors
 
     def struct(self, value: Any, kind: type[msgspec.Struct], path: str = "") -> Any:
-        """A struct; what is wrong or absent has its default. None reads as empty."""
+        """A struct. Invalid and missing fields have their defaults. None is read as an empty object."""
         if value is None:
             return kind()
         if not isinstance(value, dict):
@@ -64,7 +64,7 @@ class Reader:
                 self.errors.append(f'strict decoding error: unknown field "{where}"')
             elif item is not None:
                 read = self._value(item, inspect.type_info(field.type), where)
-                if read is not _BAD:
+                if read is not _INVALID:
                     given[field.name] = read
         for field in fields.values():
             if field.required and field.name not in given:
@@ -89,12 +89,12 @@ class Reader:
                 if not isinstance(value, list):
                     return self._wrong(path, value, "must be a list")
                 read = [self._value(one, item, f"{path}[{index}]") for index, one in enumerate(value)]
-                return [one for one in read if one is not _BAD]
+                return [one for one in read if one is not _INVALID]
             case inspect.DictType(value_type=item):
                 if not isinstance(value, dict):
                     return self._wrong(path, value, "must be an object")
                 read_map = {str(key): self._value(one, item, f"{path}[{key}]") for key, one in value.items()}
-                return {key: one for key, one in read_map.items() if one is not _BAD}
+                return {key: one for key, one in read_map.items() if one is not _INVALID}
             case inspect.CustomType(cls=cls):
                 return self._custom(value, cls, path)
             case inspect.BoolType():
@@ -107,7 +107,7 @@ class Reader:
                 return value if number else self._wrong(path, value, "must be a number")
             case inspect.StrType():
                 return value if isinstance(value, str) else self._wrong(path, value, "must be a string")
-        raise TypeError(f"{path}: configuration has no values of type {shape}")
+        raise TypeError(f"{path}: values of type {shape} are not supported in configuration")
 
     def _custom(self, value: Any, cls: type, path: str) -> Any:
         try:
@@ -121,7 +121,7 @@ class Reader:
 
     def _wrong(self, path: str, value: Any, detail: str) -> Any:
         self.errors.append(invalid(path or "<document>", value, detail))
-        return _BAD
+        return _INVALID
 
 
-_BAD = object()
+_INVALID = object()

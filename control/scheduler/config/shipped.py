@@ -1,4 +1,4 @@
-"""The configuration that koord-scheduler is installed with (spec 05 §2.2)."""
+"""The configuration that koord-scheduler is deployed with (spec 05 §2.2)."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ PLUGINS: Final[dict[str, Any]] = {
 
 
 def configuration() -> dict[str, Any]:
-    """The whole file as plain objects."""
+    """The configuration file as plain objects."""
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,

@@ -1,4 +1,4 @@
-"""The objects that koord-scheduler is installed with (spec 05 §2.2). Data; no I/O but for writing deploy/.
+"""The Kubernetes objects of the koord-scheduler deployment (spec 05 §2.2). Data; the only I/O is writing deploy/.
 
 python -m control.scheduler.process.manifests --out deploy/scheduler           write them
 python -m control.scheduler.process.manifests --out deploy/scheduler --check   exit 1 if they differ
@@ -24,28 +24,28 @@ _MODULE = "control.scheduler.process.manifests"
 _READ = ["list", "watch"]
 
 RULES: list[Object] = [
-    # what a scheduler decides by
+    # inputs of decisions
     rule("", ["nodes", "namespaces", "services", "replicationcontrollers"], _READ),
     rule("apps", ["replicasets", "statefulsets"], _READ),
     rule("policy", ["poddisruptionbudgets"], _READ),
     rule("storage.k8s.io", ["storageclasses", "csinodes", "csidrivers", "csistoragecapacities"], _READ),
     rule("slo.koordinator.sh", ["nodemetrics"], _READ),
     rule("scheduling.koordinator.sh", ["clusternetworktopologies"], _READ),
-    # what it decides: bindings, annotations, conditions, victims of preemption, volumes, the state of gangs
+    # results of decisions: bindings, annotations, conditions, victims of preemption, volumes, the state of gangs
     rule("", ["pods"], [*_READ, "patch", "delete"]),
     rule("", ["pods/binding"], ["create"]),
     rule("", ["pods/status"], ["patch"]),
     rule("", ["persistentvolumes", "persistentvolumeclaims"], [*_READ, "patch"]),
     rule("scheduling.sigs.k8s.io", ["podgroups"], [*_READ, "patch"]),
-    # who may call its secure port
+    # authentication and authorization of callers of the secure port
     rule("authentication.k8s.io", ["tokenreviews"], ["create"]),
     rule("authorization.k8s.io", ["subjectaccessreviews"], ["create"]),
-    # what it tells
+    # reports to users
     rule("", ["events"], ["create", "patch"]),
     rule("scheduling.koordinator.sh", ["scheduleexplanations"], [*_READ, "delete"]),
     rule("scheduling.koordinator.sh", ["scheduleexplanations/status"], ["patch"]),
 ]
-"""The ClusterRole: a test holds it to what a scheduler does that is brought to do everything."""
+"""The ClusterRole. A test compares it with the requests of a scheduler that exercises every feature."""
 
 NAMESPACE_RULES: list[Object] = [
     rule("coordination.k8s.io", ["leases"], ["create"]),
@@ -62,18 +62,18 @@ def _meta(name: str, *, namespaced: bool = True, labels: dict[str, str] | None =
 
 
 def rbac() -> list[Object]:
-    """Account, roles and their bindings."""
+    """ServiceAccount, roles and bindings."""
     return manifestfiles.rbac(ACCOUNT, RULES, NAMESPACE_RULES)
 
 
 def config() -> list[Object]:
-    """The configuration file, as the ConfigMap that is mounted."""
+    """The ConfigMap with the configuration file."""
     text = yaml.safe_dump(configuration(), sort_keys=False, width=120)
     return [{"apiVersion": "v1", "kind": "ConfigMap", "metadata": _meta(CONFIG), "data": {CONFIG: text}}]
 
 
 def deployment() -> list[Object]:
-    """Two replicas, one of which leads."""
+    """Two replicas, one of which is the leader."""
     labels = {"koord-app": ACCOUNT}
     container: Object = {
         "name": "scheduler",
@@ -105,7 +105,7 @@ def deployment() -> list[Object]:
         },
         "volumeMounts": [{"name": "config", "mountPath": "/config", "readOnly": True}],
     }
-    apart = {
+    prefer_other_nodes = {
         "weight": 100,
         "podAffinityTerm": {"labelSelector": {"matchLabels": labels}, "topologyKey": "kubernetes.io/hostname"},
     }
@@ -117,7 +117,9 @@ def deployment() -> list[Object]:
             "spec": {
                 "serviceAccountName": ACCOUNT,
                 "priorityClassName": "system-cluster-critical",
-                "affinity": {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [apart]}},
+                "affinity": {
+                    "podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [prefer_other_nodes]}
+                },
                 "containers": [container],
                 "volumes": [{"name": "config", "configMap": {"name": CONFIG}}],
             },

@@ -10,7 +10,7 @@ from aiohttp import web
 from koordlet.api.encoding.gosyntax import parse_bool
 
 Setter = Callable[[str], str]
-"""Takes the new value as text, answers with what was done; ValueError when it can't be used."""
+"""Applies the new value, given as text, and returns the response. Raises ValueError for an unusable value."""
 
 
 def configz(document: Mapping[str, Any]) -> list[web.RouteDef]:
@@ -23,7 +23,7 @@ def configz(document: Mapping[str, Any]) -> list[web.RouteDef]:
 
 
 def debug_flags(setters: Mapping[str, Setter]) -> list[web.RouteDef]:
-    """A page that lists the switches, and one for each that is PUT to."""
+    """A page that lists the switches, and one page per switch that accepts PUT."""
 
     async def index(request: web.Request) -> web.Response:
         items = "".join(f'<li><a href="/debug/flags/{name}">{name}</a></li>' for name in setters)
@@ -44,8 +44,8 @@ def debug_flags(setters: Mapping[str, Setter]) -> list[web.RouteDef]:
     return [web.get("/debug/flags", index), *(page(name, setter) for name, setter in setters.items())]
 
 
-def whole(name: str, put: Callable[[int], object]) -> Setter:
-    """A switch that is a number."""
+def integer(name: str, put: Callable[[int], object]) -> Setter:
+    """A switch with an integer value."""
 
     def setter(text: str) -> str:
         put(int(text))
@@ -55,7 +55,7 @@ def whole(name: str, put: Callable[[int], object]) -> Setter:
 
 
 def boolean(name: str, put: Callable[[bool], object]) -> Setter:
-    """A switch that is on or off."""
+    """A switch with a boolean value."""
 
     def setter(text: str) -> str:
         put(parse_bool(text))

@@ -1,8 +1,8 @@
-"""The process: pages first, then caches, then the lease, then scheduling (spec 05 §1.3).
+"""The process: it starts pages, then caches, then leader election, then scheduling (spec 05 §1.3).
 
-No decision is taken before every store is complete: a node whose pods are not all known looks emptier than it is. A
-lost lease ends the process with status 1; what was being bound is either at the API server or decided anew by the
-next leader.
+No decision is made before every store is complete: a node whose pods are not all known looks emptier than it is. When
+the lease is lost, the process exits with status 1. Bindings in progress have reached the API server, or the next leader
+decides again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from control.scheduler.plugins.registry import PLUGINS
 from control.scheduler.process import podresources
 from control.scheduler.process.assembly import Assembly
 from control.scheduler.process.options import SchedulerOptions
-from control.scheduler.process.pages import boolean, configz, debug_flags, whole
+from control.scheduler.process.pages import boolean, configz, debug_flags, integer
 from control.scheduler.process.profiles import KNOWN_PLUGINS, implements
 from control.scheduler.process.services import Services
 from control.scheduler.process.slis import HealthSlis
@@ -50,14 +50,15 @@ from koordlet.kube import Client, ClientConfig, EventRecorder, LeaderElector
 log = get_logger(__name__)
 
 COMPONENT = "koord-scheduler"
-LATE_SECONDS = 10.0
-"""How often it is told which stores are waited for."""
-EVENTS, EVENT_SENDERS = 10_000, 8
-"""Events that may wait to be sent (a kilobyte each), and tasks that send them: every placement has one."""
-OVERDUE_SECONDS = 20.0
-"""What a lease may be overdue before /healthz fails."""
+INCOMPLETE_LOG_PERIOD_S = 10.0
+"""How often incomplete stores are logged."""
+MAX_QUEUED_EVENTS = 10_000
+"""Kubernetes Events that wait to be sent, about 1 KB each. Every placement creates one."""
+EVENT_SENDERS = 8
+MAX_LEASE_OVERDUE_S = 20.0
+"""How long the renewal of the lease may be overdue before /healthz fails."""
 
-_ACTING = frozenset(
+_SUPPORTED_GATES = frozenset(
     (
         "DynamicSchedulerCheck",
         "PriorityTransformer",
@@ -68,13 +69,13 @@ _ACTING = frozenset(
         "SyncBarrier",
     )
 )
-"""Gates that something in this build asks."""
-_WITHOUT_EFFECT = ("enable_network_topology_manager",)
-"""Flags that are taken and that nothing in this build asks."""
+"""Feature gates that this build uses."""
+_UNUSED_FLAGS = ("enable_network_topology_manager",)
+"""Flags that are accepted without effect and deserve a warning."""
 
 
 def read_settings(options: SchedulerOptions) -> SchedulerSettings:
-    """The configuration file with the flags on top. Raises ConfigurationError."""
+    """The configuration file with the flags applied. Raises ConfigurationError."""
     text = ""
     if options.config:
         try:
@@ -86,10 +87,10 @@ def read_settings(options: SchedulerOptions) -> SchedulerSettings:
     if options.leader_elect:
         lease.leader_elect = options.leader_elect == "true"
     for name in ("lease_duration", "renew_deadline", "retry_period"):
-        given = getattr(options, f"leader_elect_{name}")
-        if given:
+        value = getattr(options, f"leader_elect_{name}")
+        if value:
             try:
-                setattr(lease, name, Duration(given))
+                setattr(lease, name, Duration(value))
             except ValueError as error:
                 raise ConfigurationError([f"--leader-elect-{name.replace('_', '-')}: {error}"]) from error
     for name in ("resource_name", "resource_namespace"):
@@ -107,8 +108,9 @@ class Scheduler:
     def __init__(
         self, options: SchedulerOptions, *, config: ClientConfig | None = None, clock: Clock = SYSTEM_CLOCK
     ) -> None:
-        """Raises ConfigurationError, GateError, ConfigError for what can't be used."""
-        self.options, self.settings = options, read_settings(options)
+        """Raises ConfigurationError, GateError, ConfigError for unusable settings."""
+        self.options = options
+        self.settings = read_settings(options)
         self.gates = gates = FeatureGates(SCHEDULER)
         gates.set(options.feature_gates)
         self.registry = CollectorRegistry()
@@ -116,16 +118,19 @@ class Scheduler:
         connection = self.settings.configuration.client_connection
         config = config or ClientConfig.load(connection.kubeconfig or None)
         config = replace(
-            config, user_agent=user_agent(COMPONENT), qps=connection.qps, burst=connection.burst,
+            config,
+            user_agent=user_agent(COMPONENT),
+            qps=connection.qps,
+            burst=connection.burst,
             server=options.master or config.server,
-        )  # fmt: skip
+        )
         self.client = Client(config, clock=clock, registry=self.registry)
-        # Bindings by the thousand must not keep the lease waiting, nor Events bindings.
+        # Separate rate limits: thousands of bindings must not delay the lease, and Events must not delay bindings.
         self.lease_client = Client(replace(config, qps=0), clock=clock, registry=self.registry)
         self.event_client = Client(config, clock=clock, registry=self.registry)
         self.gate, self._tls = self._gate(replace(config, qps=0)), self._context()
         self.slis = HealthSlis()
-        self.events = EventRecorder(self.event_client, COMPONENT, queue=EVENTS, senders=EVENT_SENDERS)
+        self.events = EventRecorder(self.event_client, COMPONENT, queue=MAX_QUEUED_EVENTS, senders=EVENT_SENDERS)
         self.assembly = Assembly(self.settings, options, gates, self.client, self.events, self.registry)
         self.elector = self._elector()
         self.leading = False
@@ -148,10 +153,10 @@ class Scheduler:
             runner.add(objects)
             runner.add(_Step("caches-synced", self._synced))
         runner.spawn("scheduling", self._lead)
-        log.info("koord-scheduler starts", profiles=",".join(self.assembly.frameworks))
-        for gate in sorted(self.options.feature_gates.keys() - _ACTING):
+        log.info("Starting koord-scheduler", profiles=",".join(self.assembly.frameworks))
+        for gate in sorted(self.options.feature_gates.keys() - _SUPPORTED_GATES):
             log.warning("Feature gate has no effect in this build", gate=gate)
-        for field in _WITHOUT_EFFECT:
+        for field in _UNUSED_FLAGS:
             if getattr(self.options, field):
                 log.warning("Flag has no effect in this build", flag=f"--{field.replace('_', '-')}")
         return await runner.run()
@@ -176,12 +181,16 @@ class Scheduler:
             self.leading = False
 
     async def _synced(self) -> None:
-        """Until every store is complete; says now and then what is missing."""
+        """Wait until every store is complete; log incomplete stores periodically."""
         objects = self.assembly.objects
         late = Periodic(
-            "caches-late", LATE_SECONDS, lambda: log.warning("Waiting for caches", late="; ".join(objects.late())),
-            immediate=False, clock=self.client.clock, registry=self.registry,
-        )  # fmt: skip
+            "caches-late",
+            INCOMPLETE_LOG_PERIOD_S,
+            lambda: log.warning("Waiting for caches", incomplete="; ".join(objects.late())),
+            immediate=False,
+            clock=self.client.clock,
+            registry=self.registry,
+        )
         await late.start()
         try:
             await objects.synced()
@@ -225,7 +234,7 @@ class Scheduler:
             )
         except ValueError as error:
             raise ConfigurationError([f"leaderElection: {error}"]) from error
-        limit = lease.lease_duration.seconds + OVERDUE_SECONDS
+        limit = lease.lease_duration.seconds + MAX_LEASE_OVERDUE_S
 
         def overdue() -> str | None:
             seconds = elector.unrenewed
@@ -249,15 +258,15 @@ class Scheduler:
         )
 
     def _secure_pages(self) -> HttpServer:
-        """The same pages, for those who may ask them."""
+        """The same pages over TLS, for authorized callers."""
         return self._pages(self.options.bind_address, self.options.secure_port, self._tls, (self.gate.middleware,))
 
     def _gate(self, config: ClientConfig) -> DelegatedAuth:
-        """Who may call the secure port. Raises ConfigError."""
+        """Authentication and authorization of callers of the secure port. Raises ConfigError."""
         options = self.options
-        given = options.authentication_kubeconfig or options.authorization_kubeconfig
-        if given:
-            config = replace(ClientConfig.load(given), user_agent=user_agent(COMPONENT))
+        kubeconfig = options.authentication_kubeconfig or options.authorization_kubeconfig
+        if kubeconfig:
+            config = replace(ClientConfig.load(kubeconfig), user_agent=user_agent(COMPONENT))
         self.gate_client = Client(config, clock=self.client.clock, registry=self.registry)
         return DelegatedAuth(
             self.gate_client,
@@ -268,7 +277,7 @@ class Scheduler:
         )
 
     def _context(self) -> ssl.SSLContext | None:
-        """TLS of the secure port. Raises ConfigurationError for files that can't be used."""
+        """TLS settings of the secure port. Raises ConfigurationError for unusable files."""
         options = self.options
         if not options.secure_port:
             return None
@@ -276,12 +285,12 @@ class Scheduler:
         cert, key, client_ca = (Path(name) if name else None for name in files)
         try:
             return server_context(cert, key, client_ca, options.tls_min_version)
-        except OSError as error:  # SSLError is one
+        except OSError as error:  # includes SSLError
             names = ", ".join(filter(None, files))
             raise ConfigurationError([f"TLS of the secure port ({names}): {error}"]) from error
 
     def _routes(self) -> list[web.RouteDef]:
-        assembly, given = self.assembly, self.settings.configuration
+        assembly, configuration = self.assembly, self.settings.configuration
         services = Services(assembly.table, assembly.plugins.values(), lambda: self.leading, assembly.lookup.explain)
         pods = assembly.objects.informer(Pod)
         routes = [
@@ -289,12 +298,12 @@ class Scheduler:
             *services.routes(),
             *podresources.routes(pods.list, lambda: self.leading),
         ]
-        if given.enable_profiling and self.options.profiling:
+        if configuration.enable_profiling and self.options.profiling:
             debug = assembly.debug
             routes += debug_flags(
                 {
-                    "v": whole("klog verbosity", _set_verbosity),
-                    "s": whole("debugTopNScores", debug.set_scores),
+                    "v": integer("klog verbosity", _set_verbosity),
+                    "s": integer("debugTopNScores", debug.set_scores),
                     "f": boolean("debugFilterFailure", self._log_failures),
                     "d": boolean("debugDiagnosis", debug.set_diagnoses),
                     "db": boolean("debugDiagnosisBlocking", debug.set_blocking),
@@ -307,7 +316,7 @@ class Scheduler:
 
 
 class _Step:
-    """A step of the start that has nothing to stop."""
+    """A service that only runs a step at the start."""
 
     def __init__(self, name: str, step: Callable[[], Awaitable[None]]) -> None:
         self.name, self._step = name, step

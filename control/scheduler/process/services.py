@@ -1,6 +1,6 @@
-"""Pages under /apis/v1/: what plugins and the table know, as JSON (spec 05 §6).
+"""Pages under /apis/v1/: the state of plugins and of the node table as JSON (spec 05 §6).
 
-A replica that does not lead answers 503: what it knows is not what is decided by.
+A replica that is not the leader responds with 503, because its state is not the one that decisions are based on.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NAMES: Final = {CPU: "MilliCPU", MEMORY: "Memory", STORAGE: "EphemeralStorage",
 
 
 class Services:
-    """See the module text. `leads` tells whether this replica decides."""
+    """See the module text."""
 
     def __init__(
         self,
@@ -32,8 +32,9 @@ class Services:
         leads: Callable[[], bool],
         explain: Callable[[str, str], PodPlacement] | None = None,
     ) -> None:
-        """`explain(namespace, pod)`: why the pod is where it is; LookupError for an unknown one."""
-        self._table, self._leads = table, leads
+        """`leads`: whether this replica is the leader. `explain(namespace, pod)`: see `PodLookup.explain`."""
+        self._table = table
+        self._leads = leads
         self._pages: dict[str, Callable[..., Any]] = {
             f"{PREFIX}/__services__": self.listing,
             f"{PREFIX}/nodes/{{node}}": self.node,
@@ -46,22 +47,22 @@ class Services:
 
     def routes(self) -> list[web.RouteDef]:
         """For `koordlet.app.http.Server`."""
-        return [web.get(path, self._answering(handler)) for path, handler in self._pages.items()]
+        return [web.get(path, self._served(handler)) for path, handler in self._pages.items()]
 
     def listing(self) -> dict[str, list[str]]:
         return {"GET": sorted(self._pages)}
 
     def node(self, node: str) -> dict[str, Any]:
-        """What is counted on a node. Raises LookupError."""
+        """The pods and resources counted on a node. Raises LookupError for an unknown node."""
         table = self._table
         row = table.rows.get(node)
         if row is None:
             raise LookupError(f"cannot find node {node}")
         allocatable, requested = table.allocatable[:, row], table.requested[:, row]
         pods = sorted(table.pods[row].values(), key=lambda pod: pod.key)
-        found = table.nodes[row]
+        node_object = table.nodes[row]
         return {
-            "node": None if found is None else wire.to_builtins(found),
+            "node": None if node_object is None else wire.to_builtins(node_object),
             "pods": [wire.to_builtins(pod.pod) for pod in pods],
             "podsWithAffinity": [wire.to_builtins(pod.pod) for pod in pods if _affinity(pod)],
             "podsWithRequiredAntiAffinity": [wire.to_builtins(pod.pod) for pod in pods if _anti_affinity(pod)],
@@ -76,8 +77,8 @@ class Services:
         }
 
     def _images(self, row: int) -> dict[str, dict[str, int]]:
-        """The node's images by each of their names, and how many nodes have them."""
-        own = {id(image): image for image in images_of(self._table.nodes[row])}  # equal ones are one object
+        """The node's images by each of their names, with the number of nodes that have them."""
+        own = {id(image): image for image in images_of(self._table.nodes[row])}  # equal images share one object
         nodes = self._table.nodes if own else ()
         counts = Counter(id(image) for node in nodes for image in images_of(node) if id(image) in own)
         return {
@@ -87,25 +88,25 @@ class Services:
         }
 
     def _amounts(self, column: Any) -> dict[str, Any]:
-        found: dict[str, Any] = {name: int(column[number]) for number, name in _NAMES.items()}
-        found["ScalarResources"] = {
+        amounts: dict[str, Any] = {name: int(column[number]) for number, name in _NAMES.items()}
+        amounts["ScalarResources"] = {
             name: int(column[number])
             for name, number in self._table.resources.items()
             if number not in _NAMES and column[number]
         }
-        return found
+        return amounts
 
-    def _answering(self, handler: Callable[..., Any]) -> Callable[[web.Request], Any]:
-        async def answer(request: web.Request) -> web.Response:
+    def _served(self, handler: Callable[..., Any]) -> Callable[[web.Request], Any]:
+        async def respond(request: web.Request) -> web.Response:
             if not self._leads():
                 return web.json_response({"message": "the instance is not leader"}, status=503)
             try:
-                found = handler(**request.match_info)
+                result = handler(**request.match_info)
             except LookupError as error:
                 return web.json_response({"message": str(error.args[0] if error.args else error)}, status=404)
-            return web.Response(body=wire.encode(found), content_type="application/json")
+            return web.Response(body=wire.encode(result), content_type="application/json")
 
-        return answer
+        return respond
 
 
 def _affinity(pod: PodInfo) -> bool:
@@ -120,21 +121,21 @@ def _anti_affinity(pod: PodInfo) -> bool:
 
 
 def _ports(pods: Iterable[PodInfo]) -> Mapping[str, list[dict[str, Any]]]:
-    found: dict[str, list[dict[str, Any]]] = {}
+    by_address: dict[str, list[dict[str, Any]]] = {}
     for pod in pods:
         for container in pod.pod.spec.containers:
             for port in container.ports:
                 if port.host_port:
-                    one = {"Protocol": port.protocol or "TCP", "Port": port.host_port}
-                    found.setdefault(port.host_ip or "0.0.0.0", []).append(one)
-    return found
+                    used = {"Protocol": port.protocol or "TCP", "Port": port.host_port}
+                    by_address.setdefault(port.host_ip or "0.0.0.0", []).append(used)
+    return by_address
 
 
 def _claims(pods: Iterable[PodInfo]) -> dict[str, int]:
-    found: dict[str, int] = {}
+    references: dict[str, int] = {}
     for pod in pods:
         for volume in pod.pod.spec.volumes:
             if volume.persistent_volume_claim is not None:
                 key = f"{pod.namespace}/{volume.persistent_volume_claim.claim_name}"
-                found[key] = found.get(key, 0) + 1
-    return found
+                references[key] = references.get(key, 0) + 1
+    return references

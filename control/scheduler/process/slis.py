@@ -1,4 +1,4 @@
-"""/metrics/slis: how often each health check was asked, and what it said last, as Kubernetes components count it."""
+"""/metrics/slis: calls and last result of each health check, with the metrics of Kubernetes components."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from koordlet.app.health import CheckResult
 
 
 class HealthSlis:
-    """`observe` is called by the server for every check that somebody asks for."""
+    """The server calls `observe` for every check in a response."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         labels = ("name", "type")
-        self._last = Gauge("kubernetes_healthcheck", "The last result of a check.", labels, registry=self.registry)
+        self._last = Gauge(
+            "kubernetes_healthcheck", "Last result of a health check (1: ok).", labels, registry=self.registry
+        )
         self._all = Counter(
-            "kubernetes_healthchecks_total", "Results of checks.", (*labels, "status"), registry=self.registry
+            "kubernetes_healthchecks_total", "Results of health checks.", (*labels, "status"), registry=self.registry
         )
 
     def observe(self, page: str, result: CheckResult) -> None:

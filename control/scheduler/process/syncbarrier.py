@@ -1,8 +1,9 @@
-"""Waiting, after the lease is won, until this replica's copy is as new as the lease (spec 05 §1.4; gate SyncBarrier).
+"""Waits, after the lease is acquired, until this replica's caches are as new as the lease (spec 05 §1.4; gate
+SyncBarrier).
 
-The replica that led before may have bound pods that our watch has not told of yet. A mark is written on a pod that
-exists for this; when the mark comes back through the watch, everything older has come, too. The newest pod with a node
-that is then known must also be counted.
+The previous leader may have bound pods that the watch has not delivered yet. An annotation is written to a pod that
+exists for this purpose. When the watch delivers it, all older changes have been delivered too. The newest pod with a
+node that is known then must also be counted in the cache.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from koordlet.kube import Client, KubeError, NotFound
 log = get_logger(__name__)
 
 PREFIX: Final = "scheduling.koordinator.sh/sync-barrier-"
-POLL_SECONDS: Final = 0.1
+POLL_PERIOD_S: Final = 0.1
 
 
 def reached(version: str, target: str) -> bool:
@@ -29,7 +30,7 @@ def reached(version: str, target: str) -> bool:
 
 
 class SyncBarrier:
-    """`pods`: the store's pods by key and all of them; `counted(uid)`: the version that the cache has, or None."""
+    """See the module text."""
 
     def __init__(
         self,
@@ -43,35 +44,41 @@ class SyncBarrier:
         counted: Callable[[str], str | None],
         timeout: float,
     ) -> None:
-        self._client, self._namespace, self._name = client, namespace, name
-        self._mark = PREFIX + lease
-        self._get, self._pods, self._counted = get, pods, counted
+        """`namespace`, `name`: the barrier pod. `get`: a pod of the store by `namespace/name`; `pods`: all of them.
+        `counted(uid)`: the resourceVersion that the cache has, or None. `timeout`: seconds."""
+        self._client = client
+        self._namespace = namespace
+        self._name = name
+        self._annotation = PREFIX + lease
+        self._get = get
+        self._pods = pods
+        self._counted = counted
         self._timeout = timeout
         self._clock: Clock = client.clock
 
     async def passed(self) -> bool:
-        """Wait. False: the time was up, or there was nothing to wait by; scheduling begins all the same."""
+        """Wait for the barrier. False: timeout, or no barrier pod. Scheduling begins in any case."""
         try:
             async with self._clock.timeout(self._timeout):
                 return await self._wait()
         except TimeoutError:
-            log.error("The copy of the cluster may be stale: the barrier did not come back", seconds=self._timeout)
+            log.error("Caches may be stale: timeout waiting for the sync barrier", seconds=self._timeout)
             return False
 
     async def _wait(self) -> bool:
         target = await self._write()
         if target is None:
-            log.warning("No barrier: its pod does not exist", pod=f"{self._namespace}/{self._name}")
+            log.warning("No sync barrier: the barrier pod does not exist", pod=f"{self._namespace}/{self._name}")
             return False
         key = f"{self._namespace}/{self._name}"
         while True:
             seen = self._get(key)
             if seen is None:
-                log.warning("The barrier's pod is gone", pod=key)
+                log.warning("The barrier pod was deleted", pod=key)
                 break
             if reached(seen.metadata.resource_version, target):
                 break
-            await self._clock.sleep(POLL_SECONDS)
+            await self._clock.sleep(POLL_PERIOD_S)
         anchor = max(
             (pod for pod in self._pods() if pod.spec.node_name),
             key=lambda pod: (len(pod.metadata.resource_version), pod.metadata.resource_version),
@@ -84,19 +91,19 @@ class SyncBarrier:
             now = self._get(anchor.metadata.key)
             if now is None or now.metadata.uid != anchor.metadata.uid:
                 break
-            await self._clock.sleep(POLL_SECONDS)
+            await self._clock.sleep(POLL_PERIOD_S)
         return True
 
     async def _write(self) -> str | None:
-        """The version of the mark; None without a pod to write it on. Tries until it works."""
+        """Write the annotation, with retries. Returns its resourceVersion; None if the barrier pod does not exist."""
         while True:
             now = datetime.fromtimestamp(self._clock.now(), UTC).isoformat().replace("+00:00", "Z")
-            body = {"metadata": {"annotations": {self._mark: now}}}
+            body = {"metadata": {"annotations": {self._annotation: now}}}
             try:
                 return (await self._client.patch(Pod, self._name, self._namespace, body=body)).metadata.resource_version
             except NotFound:
                 return None
             except KubeError as error:
-                log.warning("Cannot write the barrier yet", err=error)
-                await self._clock.sleep(POLL_SECONDS)
+                log.warning("Failed to write the sync barrier, retrying", err=error)
+                await self._clock.sleep(POLL_PERIOD_S)
             await asyncio.sleep(0)
