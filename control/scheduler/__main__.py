@@ -20,7 +20,8 @@ async def _start(options: SchedulerOptions) -> int:
 
 
 def main() -> int:
-    """Exit status: 0 after an orderly stop, 1 for bad configuration, a failed service or lost lease, 2 for bad flags."""
+    """Exit status: 0 after a normal stop, 1 for bad configuration, a failed service or lost lease, 2 for bad
+    flags."""
     # numpy would start one thread per CPU for linear algebra, which is not used.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     options = parse(

@@ -77,7 +77,7 @@ async def place(nodes: int, gangs: int, size: int, rng: random.Random) -> Placed
     begun, cpu = time.perf_counter(), time.process_time()
     for one in pods:
         loop.queue.add(bench.cluster.info(one))
-        plugin.pod_added(one)
+        plugin.events.pod_added(one)
     while run := loop.queue.pop_run(64):
         for info in run:
             at = time.perf_counter()

@@ -1,8 +1,8 @@
-"""What nodes would have in use with a pod on them, for scores by resource (spec 05 §4).
+"""Resource usage of nodes with a pod added, for scores by resource (spec 05 §4).
 
-cpu and memory count with defaults where a container requests none (`nonzero`), unless a plugin wants plain requests.
-A resource that a node has nothing of is left out of that node's score; an extended one is left out altogether for pods
-that don't request it.
+cpu and memory include defaults for containers without requests (`nonzero`), unless a plugin uses plain requests. A
+resource that a node lacks is left out of that node's score. An extended resource is left out for pods that do not
+request it.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _NEVER: Final = frozenset(("pods",))
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """A resource for one shape: its column, what the pod adds, and whether the node's `nonzero` column is read."""
+class ScoredResource:
+    """A resource for one shape: its column, the amount that the pod adds, and whether to read the `nonzero` column."""
 
     column: int
     amount: int
@@ -30,31 +30,33 @@ class Measured:
     weight: int
 
 
-def measured(table: NodeTable, shape: Shape, resources: Iterable[WeightedResource], *, nonzero: bool) -> list[Measured]:
-    """The configured resources that count for pods of this shape, in order."""
-    found = []
+def measured(
+    table: NodeTable, shape: Shape, resources: Iterable[WeightedResource], *, nonzero: bool
+) -> list[ScoredResource]:
+    """The configured resources that are scored for pods of this shape, in order."""
+    counted = []
     defaults = {"cpu": shape.nonzero_cpu, "memory": shape.nonzero_memory} if nonzero else {}
-    for one in resources:
-        amount = defaults.get(one.name, shape.requests.get(one.name, 0))
-        if one.name in _NEVER or (amount == 0 and one.name not in _ALWAYS):
+    for resource in resources:
+        amount = defaults.get(resource.name, shape.requests.get(resource.name, 0))
+        if resource.name in _NEVER or (amount == 0 and resource.name not in _ALWAYS):
             continue
-        column = table.resource(one.name)
-        found.append(Measured(column, amount, nonzero and column in (CPU, MEMORY), one.weight or 1))
-    return found
+        column = table.resource(resource.name)
+        counted.append(ScoredResource(column, amount, nonzero and column in (CPU, MEMORY), resource.weight or 1))
+    return counted
 
 
-def columns(table: NodeTable, one: Measured, rows: Rows) -> tuple[IntArray, IntArray]:
-    """(allocatable, used with the pod) by row."""
-    used = table.nonzero if one.nonzero else table.requested
-    return table.allocatable[one.column, rows], used[one.column, rows] + one.amount
+def columns(table: NodeTable, resource: ScoredResource, rows: Rows) -> tuple[IntArray, IntArray]:
+    """(allocatable, used with the pod), one column each."""
+    used = table.nonzero if resource.nonzero else table.requested
+    return table.allocatable[resource.column, rows], used[resource.column, rows] + resource.amount
 
 
-def amounts(table: NodeTable, one: Measured, row: int) -> tuple[int, int]:
-    """The same for a single row."""
-    used = table.nonzero if one.nonzero else table.requested
-    return table.allocatable.item(one.column, row), used.item(one.column, row) + one.amount
+def amounts(table: NodeTable, resource: ScoredResource, row: int) -> tuple[int, int]:
+    """`columns` for a single row."""
+    used = table.nonzero if resource.nonzero else table.requested
+    return table.allocatable.item(resource.column, row), used.item(resource.column, row) + resource.amount
 
 
 def is_extended(name: str) -> bool:
-    """Whether a resource is an extended one: it has a domain, and not Kubernetes' own."""
+    """Whether a resource is an extended one, not native to Kubernetes."""
     return "/" in name and "kubernetes.io/" not in name and not name.startswith("requests.")

@@ -1,4 +1,4 @@
-"""NodeResourcesBalancedAllocation: prefers nodes whose resources would be used to similar shares (spec 05 §4)."""
+"""NodeResourcesBalancedAllocation: prefers nodes whose resources would be used in similar proportions (spec 05 §4)."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from control.scheduler.config.args import NodeResourcesBalancedAllocationArgs
 from control.scheduler.framework.handle import Handle
 from control.scheduler.framework.plugin import MAX_SCORE, CycleState, Plugin, Reads
 from control.scheduler.framework.status import SKIP, SUCCESS, PluginStatus
-from control.scheduler.plugins import allocation, answers
-from control.scheduler.plugins.allocation import Measured
+from control.scheduler.plugins import allocation, results
+from control.scheduler.plugins.allocation import ScoredResource
 from control.scheduler.state.columns import IntArray, Rows
 from control.scheduler.state.pods import PodInfo, Shape
 
 
 class NodeResourcesBalancedAllocation(Plugin):
-    """100 less the standard deviation of the used shares in percent; plain requests, without defaults."""
+    """Score: 100 minus the standard deviation of the used shares in percent. Requests are used without defaults."""
 
     name = "NodeResourcesBalancedAllocation"
     reads = Reads.PODS
@@ -27,26 +27,26 @@ class NodeResourcesBalancedAllocation(Plugin):
     def __init__(self, args: Any, handle: Handle) -> None:
         super().__init__(args, handle)
         self._resources = (args or NodeResourcesBalancedAllocationArgs()).resources
-        self._memo = answers.memo_key(self.name, handle)
+        self._memo = results.memo_key(self.name, handle)
 
     def pre_score(self, state: CycleState, pod: PodInfo, rows: Any) -> PluginStatus:
         return SUCCESS if self._measured(pod.shape) else SKIP
 
     def score(self, state: CycleState, pod: PodInfo, rows: Rows) -> IntArray:
         resources = self._measured(pod.shape)
-        some = answers.few(rows)
+        some = results.scalar_rows(rows)
         if some is not None:
-            return answers.scores([self._score_row(resources, row) for row in some])
+            return results.scores([self._score_row(resources, row) for row in some])
         if not resources:
             return np.full(len(self.table.allocatable[0, rows]), MAX_SCORE, np.int64)
         pairs = [allocation.columns(self.table, one, rows) for one in resources]
-        there = [alloc > 0 for alloc, _ in pairs]
+        present = [alloc > 0 for alloc, _ in pairs]
         used = [np.minimum(used / np.maximum(alloc, 1), 1.0) for alloc, used in pairs]
-        deviation = _deviation(used, there)
-        found: IntArray = ((1 - deviation) * MAX_SCORE).astype(np.int64)
-        return found
+        deviation = _deviation(used, present)
+        scores: IntArray = ((1 - deviation) * MAX_SCORE).astype(np.int64)
+        return scores
 
-    def _score_row(self, resources: list[Measured], row: int) -> int:
+    def _score_row(self, resources: list[ScoredResource], row: int) -> int:
         shares = []
         for one in resources:
             alloc, used = allocation.amounts(self.table, one, row)
@@ -54,17 +54,17 @@ class NodeResourcesBalancedAllocation(Plugin):
                 shares.append(min(used / alloc, 1.0))
         return int((1 - deviation(shares)) * MAX_SCORE)
 
-    def _measured(self, shape: Shape) -> list[Measured]:
-        """The resources that count; none when the pod requests none of those configured."""
-        found: list[Measured] | None = shape.memo.get(self._memo)
-        if found is None:
-            found = allocation.measured(self.table, shape, self._resources, nonzero=False)
-            found = shape.memo[self._memo] = found if any(one.amount for one in found) else []
-        return found
+    def _measured(self, shape: Shape) -> list[ScoredResource]:
+        """The scored resources; none if the pod requests none of the configured ones."""
+        measured: list[ScoredResource] | None = shape.memo.get(self._memo)
+        if measured is None:
+            measured = allocation.measured(self.table, shape, self._resources, nonzero=False)
+            measured = shape.memo[self._memo] = measured if any(one.amount for one in measured) else []
+        return measured
 
 
 def deviation(shares: list[float]) -> float:
-    """Standard deviation of used shares, as upstream computes it: two are a case of their own."""
+    """Standard deviation of the used shares as kube-scheduler computes it, with a special case for two shares."""
     if len(shares) == 2:
         return abs(shares[0] - shares[1]) / 2
     if len(shares) < 2:
@@ -79,31 +79,31 @@ def deviation(shares: list[float]) -> float:
     return math.sqrt(squares / len(shares))
 
 
-def _deviation(shares: list[NDArray[np.float64]], there: list[NDArray[np.bool_]]) -> NDArray[np.float64]:
-    """The same for columns; a share counts only where it is `there`."""
-    if len(shares) == 2 and there[0].all() and there[1].all():
+def _deviation(shares: list[NDArray[np.float64]], present: list[NDArray[np.bool_]]) -> NDArray[np.float64]:
+    """`deviation` for columns. A share counts only where it is `present`."""
+    if len(shares) == 2 and present[0].all() and present[1].all():
         simple: NDArray[np.float64] = np.abs(shares[0] - shares[1]) / 2
         return simple
-    number = np.sum(there, axis=0)
+    number = np.sum(present, axis=0)
     total = np.zeros(len(number))
-    for share, counts in zip(shares, there, strict=True):
+    for share, counts in zip(shares, present, strict=True):
         total += np.where(counts, share, 0.0)
     mean = total / np.maximum(number, 1)
     squares = np.zeros(len(number))
-    for share, counts in zip(shares, there, strict=True):
+    for share, counts in zip(shares, present, strict=True):
         squares += np.where(counts, (share - mean) * (share - mean), 0.0)
-    found: NDArray[np.float64] = np.sqrt(squares / np.maximum(number, 1))
+    result: NDArray[np.float64] = np.sqrt(squares / np.maximum(number, 1))
     if len(shares) >= 2:
-        found = np.where(number == 2, _half_difference(shares, there), found)
-    return np.where(number < 2, 0.0, found)
+        result = np.where(number == 2, _half_difference(shares, present), result)
+    return np.where(number < 2, 0.0, result)
 
 
-def _half_difference(shares: list[NDArray[np.float64]], there: list[NDArray[np.bool_]]) -> NDArray[np.float64]:
-    """Half the difference of the two that are there."""
+def _half_difference(shares: list[NDArray[np.float64]], present: list[NDArray[np.bool_]]) -> NDArray[np.float64]:
+    """Half the difference of the two present shares."""
     signed = np.zeros(len(shares[0]))
     sign = np.ones(len(shares[0]))
-    for share, counts in zip(shares, there, strict=True):
+    for share, counts in zip(shares, present, strict=True):
         signed += np.where(counts, sign * share, 0.0)
         sign = np.where(counts, -sign, sign)
-    found: NDArray[np.float64] = np.abs(signed) / 2
-    return found
+    result: NDArray[np.float64] = np.abs(signed) / 2
+    return result

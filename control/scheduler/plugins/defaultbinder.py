@@ -1,4 +1,4 @@
-"""DefaultBinder: tells the API server where a pod runs (spec 05 §4)."""
+"""DefaultBinder: binds a pod to its node at the API server (spec 05 §4)."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from koordlet.kube import KubeError
 
 
 class DefaultBinder(Plugin):
-    """POST of a Binding. It names the uid: a pod of the same name that was made meanwhile is not bound."""
+    """POST of a Binding with the pod's uid, so that a newer pod of the same name is not bound."""
 
     name = "DefaultBinder"
 
     async def bind(self, state: CycleState, pod: PodInfo, node: str) -> PluginStatus:
         client = self.handle.client
         if client is None:
-            return error("no API server to bind at")
+            return error("no API server to bind pods at")
         binding = {
             "apiVersion": "v1",
             "kind": "Binding",

@@ -1,8 +1,8 @@
-"""DefaultPreBind: one patch with everything that PreBind plugins changed of a pod (spec 05 §5.7, §13.4).
+"""DefaultPreBind: one patch with all changes that PreBind plugins made to a pod (spec 05 §5.7, §13.4).
 
-The patch names the uid, so that a pod of the same name that was made meanwhile is not touched. Changes may be made to
-labels, annotations and the resources of containers; containers are merged by name, since what a scheduler keeps of
-them is only a part. Conflicts, refusals for want of capacity and broken connections are tried again a few times.
+The patch contains the uid, so that a newer pod of the same name is not changed. Plugins may change labels, annotations
+and the resources of containers. Containers are merged by name, because the scheduler's copy of them is incomplete.
+Conflicts, responses 429 and broken connections are retried a few times.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from koordlet.api.core.pod import Container
 from koordlet.api.encoding import wire
 from koordlet.kube import Conflict, ConnectionFailed, KubeError, PatchKind, TooManyRequests, merge_diff
 
-STEPS: Final = 4
-FIRST_SECONDS: Final = 0.01
-FACTOR: Final = 5.0
+MAX_ATTEMPTS: Final = 4
+FIRST_DELAY_S: Final = 0.01
+DELAY_FACTOR: Final = 5.0
 JITTER: Final = 0.1
+"""Part of the delay that is random."""
 DELETED: Final = "pod is being deleted"
 
 
@@ -40,28 +41,28 @@ class DefaultPreBind(Plugin):
             return SUCCESS
         client, meta = self.handle.client, original.metadata
         if client is None:
-            return error("no API server to patch at")
+            return error("no API server to patch pods at")
         body.setdefault("metadata", {})["uid"] = meta.uid
-        delay = FIRST_SECONDS
-        for step in range(STEPS):
+        delay = FIRST_DELAY_S
+        for attempt in range(1, MAX_ATTEMPTS + 1):
             try:
-                answer = await client.patch(Pod, meta.name, meta.namespace, body=body, kind=PatchKind.STRATEGIC)
+                patched = await client.patch(Pod, meta.name, meta.namespace, body=body, kind=PatchKind.STRATEGIC)
             except (Conflict, TooManyRequests, ConnectionFailed) as failure:
-                if step == STEPS - 1:
+                if attempt == MAX_ATTEMPTS:
                     return error(str(failure))
                 await self.handle.clock.sleep(delay * (1 + JITTER * random.random()))
-                delay *= FACTOR
+                delay *= DELAY_FACTOR
             except KubeError as failure:
                 return error(str(failure))
             else:
-                return SUCCESS if answer.metadata.deletion_timestamp is None else error(DELETED)
-        raise AssertionError("unreachable: the last step returns")
+                return SUCCESS if patched.metadata.deletion_timestamp is None else error(DELETED)
+        raise AssertionError("unreachable: the last attempt returns")
 
 
 def pod_patch(original: Pod, changed: Pod) -> dict[str, Any]:
     """A strategic merge patch from one version to the other; {} if they are equal.
 
-    Raises ValueError for a change that is none of those in the module text."""
+    Raises ValueError for changes of other fields than those in the module text."""
     body: dict[str, Any] = {}
     before, after = original.metadata, changed.metadata
     metadata = {
@@ -87,7 +88,7 @@ def pod_patch(original: Pod, changed: Pod) -> dict[str, Any]:
 
 
 def _resources(before: list[Container], after: list[Container]) -> list[dict[str, Any]]:
-    """An entry for each container whose resources changed."""
+    """A patch entry for each container whose resources changed. Raises ValueError for other changes."""
     entries = []
     for old, new in zip(before, after, strict=True):
         if msgspec.structs.replace(new, resources=old.resources) != old:

@@ -1,8 +1,8 @@
-"""Sums of counted pods over the values of a node label (topology domains), kept current from one cycle to the next.
+"""Sums of counted pods per value of a node label (topology domain), updated incrementally between cycles.
 
-A sum is asked for in every cycle, and between two cycles mostly one row changed; so the rows in the table's pod log are
-applied one by one, and everything is summed anew only after many changes, or when a node changed. Trials are in the
-log, too, so a sum is right within them and after them.
+Sums are read in every cycle, and usually one row changes between two cycles. So the rows in the table's pod log are
+applied one by one. Everything is summed again only after many changes, or when a node changed. The log contains trials
+too, so sums are correct during and after them.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from control.scheduler.state.selectors import PodCounter
 from control.scheduler.state.table import NodeTable
 
 T = TypeVar("T", bound=np.generic)
-_ONE_BY_ONE: Final = 64
-"""Up to so many changed rows are applied singly."""
+_MAX_INCREMENTAL_ROWS: Final = 64
+"""Up to this number of changed rows are applied one by one."""
 
 
 class DomainIds:
-    """`ids[row]`: the number of each row's value of a label, 0 for none; as indexes, which numpy looks up fastest."""
+    """`ids[row]`: the number of the row's label value, 0 for none; as `intp`, the fastest index type of numpy."""
 
     __slots__ = ("_node_at", "_table", "column", "distinct", "everywhere", "ids")
 
@@ -35,7 +35,7 @@ class DomainIds:
         self.everywhere = False
         """All nodes have the label."""
         self.distinct = 0
-        """Different values that nodes have; absence is one."""
+        """Number of distinct values among the nodes, counting a missing label as one."""
 
     def sync(self) -> RowArray:
         """Bring `ids` up to date, and return them: [row]."""
@@ -50,21 +50,21 @@ class DomainIds:
 
 
 class Domains:
-    """The labels that a plugin's topologies name."""
+    """The `DomainIds` of each topology key that a plugin uses."""
 
     def __init__(self, table: NodeTable) -> None:
         self._table = table
         self._known: dict[str, DomainIds] = {}
 
     def of(self, key: str) -> DomainIds:
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = DomainIds(self._table, key)
-        return found
+        ids = self._known.get(key)
+        if ids is None:
+            ids = self._known[key] = DomainIds(self._table, key)
+        return ids
 
 
 def by_row(by_domain: NDArray[T], domains: DomainIds, rows: Rows) -> NDArray[T]:
-    """[len(rows)]: what each row's domain has."""
+    """[len(rows)]: the value of each row's domain."""
     if isinstance(rows, slice):
         return by_domain.take(domains.sync()[rows])
     if len(rows) * 2 < domains.column.ids.data.shape[0]:
@@ -73,26 +73,37 @@ def by_row(by_domain: NDArray[T], domains: DomainIds, rows: Rows) -> NDArray[T]:
 
 
 class DomainSums:
-    """`sums[number of value]` of a counter over the rows that `eligible` says; number 0, no value, sums to 0.
+    """`sums[number of the label value]`: the counter summed over eligible rows. Number 0 (no value) has sum 0.
 
-    `eligible()` gives [row] whether a row counts; it is asked when nodes changed. None: rows with a node.
+    `eligible()` returns [row] whether a row counts; it is called when nodes changed. None: every row with a node.
     """
 
     __slots__ = (
-        "_counter", "_counts", "_domains", "_eligible", "_node_at", "_pod_at", "_table", "ids", "present", "sums",
-    )  # fmt: skip
+        "_counter",
+        "_counts",
+        "_domains",
+        "_eligible",
+        "_node_at",
+        "_pod_at",
+        "_table",
+        "ids",
+        "present",
+        "sums",
+    )
 
     def __init__(
         self, table: NodeTable, counter: PodCounter, domains: DomainIds, eligible: Callable[[], Mask] | None = None
     ) -> None:
-        self._table, self._counter, self._eligible = table, counter, eligible
+        self._table = table
+        self._counter = counter
+        self._eligible = eligible
         self.ids = domains
         self._node_at = self._pod_at = -1
         self._domains = np.zeros(0, np.intp)
         self._counts = np.zeros(0, np.int64)
         self.sums: IntArray = np.zeros(1, np.int64)
         self.present: IntArray = np.zeros(0, np.int64)
-        """Numbers of the values that eligible rows have."""
+        """The numbers of the values of eligible rows."""
 
     def sync(self) -> IntArray:
         """Bring `sums` up to date, and return them."""
@@ -103,9 +114,9 @@ class DomainSums:
             self._sum()
         elif pod_at != self._pod_at:
             changed = table.pod_log.since(self._pod_at)
-            if changed is None or len(changed) > _ONE_BY_ONE or table.size != len(self._counts):
+            if changed is None or len(changed) > _MAX_INCREMENTAL_ROWS or table.size != len(self._counts):
                 if table.size != len(self._counts):
-                    self._place()  # a row for a node that is not known yet
+                    self._place()  # the table has a row for a node that does not exist yet
                 self._sum()
             else:
                 self._apply(changed)
@@ -113,7 +124,7 @@ class DomainSums:
         return self.sums
 
     def least(self) -> int:
-        """The lowest sum of a domain that eligible rows are in; 0 without any."""
+        """The lowest sum of a domain with eligible rows; 0 if there is none."""
         present = self.present
         if not len(present):
             return 0

@@ -1,7 +1,7 @@
 """ImageLocality: prefers nodes that have the pod's images, the larger the better (spec 05 §4).
 
-An image counts in the share of nodes that have it, so that one node's head start does not draw all pods. Which nodes
-have an image is a number with a bit a row. Nodes without images (`nodeimages`) score 0.
+An image's size is scaled by the share of nodes that have it, so that a single node does not attract all pods. The nodes
+with an image are a bit set with one bit per row. Nodes without images (`nodeimages`) score 0.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ import numpy as np
 from control.scheduler.framework.handle import Handle
 from control.scheduler.framework.plugin import MAX_SCORE, CycleState, Plugin, Reads
 from control.scheduler.framework.status import SKIP, SUCCESS, PluginStatus
-from control.scheduler.plugins import answers
+from control.scheduler.plugins import results
 from control.scheduler.state.columns import IntArray, RowArray, Rows
 from control.scheduler.state.nodeimages import ContainerImage, images_of
 from control.scheduler.state.pods import PodInfo, Shape
 from koordlet.api.core import Pod
 
-_LEAST: Final = 23 << 20
-"""Bytes; below them images say nothing."""
-_MOST: Final = 1000 << 20
-"""Bytes a container; above them all is the same."""
+_MIN_BYTES: Final = 23 << 20
+"""Images up to this size in total give score 0."""
+_MAX_BYTES_PER_CONTAINER: Final = 1000 << 20
+"""Images from this size on give the highest score."""
 
 
 @dataclass(slots=True)
 class _Image:
     size: int
     rows: int = 0
-    """Bit i: row i has it."""
+    """Bit i is set if row i has the image."""
 
 
 class ImageLocality(Plugin):
@@ -39,7 +39,7 @@ class ImageLocality(Plugin):
 
     def __init__(self, args: Any, handle: Handle) -> None:
         super().__init__(args, handle)
-        self._memo = answers.memo_key(self.name, handle)
+        self._memo = results.memo_key(self.name, handle)
         self._images: dict[str, _Image] = {}
         self._seen: dict[int, list[ContainerImage]] = {}
         self._node_at = -1
@@ -57,7 +57,7 @@ class ImageLocality(Plugin):
         return chosen
 
     def _scores(self, shape: Shape) -> IntArray:
-        """[row]; the same as long as no node comes, goes, or changes its images."""
+        """[row]; cached until a node is added or removed or changes its images."""
         table = self.table
         key = (self._version, table.nodes_alive, table.size)
         known: tuple[tuple[int, int, int], IntArray] | None = shape.memo.get(self._memo)
@@ -70,13 +70,13 @@ class ImageLocality(Plugin):
             if image is not None:
                 share = image.rows.bit_count() / table.nodes_alive
                 total += int(image.size * share) * _bits(image.rows, table.size)
-        most = _MOST * max(len(names), 1)
-        scores: IntArray = (np.clip(total, _LEAST, most) - _LEAST) * MAX_SCORE // (most - _LEAST)
+        most = _MAX_BYTES_PER_CONTAINER * max(len(names), 1)
+        scores: IntArray = (np.clip(total, _MIN_BYTES, most) - _MIN_BYTES) * MAX_SCORE // (most - _MIN_BYTES)
         shape.memo[self._memo] = (key, scores)
         return scores
 
     def _sync(self) -> None:
-        """Look at the images of the nodes that changed."""
+        """Update the images of the nodes that changed."""
         table = self.table
         end = table.node_log.end
         if end == self._node_at:
@@ -90,14 +90,14 @@ class ImageLocality(Plugin):
 
     def _replace(self, row: int, before: list[ContainerImage], now: list[ContainerImage]) -> None:
         bit = 1 << row
-        for name in {name for one in before for name in one.names}:
+        for name in {name for image_entry in before for name in image_entry.names}:
             image = self._images[name]
             image.rows &= ~bit
             if not image.rows:
                 del self._images[name]
-        for one in now:
-            for name in one.names:
-                self._images.setdefault(name, _Image(one.size_bytes)).rows |= bit
+        for image_entry in now:
+            for name in image_entry.names:
+                self._images.setdefault(name, _Image(image_entry.size_bytes)).rows |= bit
         if now:
             self._seen[row] = now
         else:
@@ -106,21 +106,21 @@ class ImageLocality(Plugin):
 
 
 def _names(shape: Shape) -> tuple[str, ...]:
-    found: tuple[str, ...] | None = shape.memo.get("ImageLocality.names")
-    if found is None:
-        found = shape.memo["ImageLocality.names"] = image_names(shape.pod)
-    return found
+    cached: tuple[str, ...] | None = shape.memo.get("ImageLocality.names")
+    if cached is None:
+        cached = shape.memo["ImageLocality.names"] = image_names(shape.pod)
+    return cached
 
 
 def image_names(pod: Pod) -> tuple[str, ...]:
-    """One a container, init containers included; without a tag it is `latest`."""
+    """One name per container, including init containers; `:latest` is added if the tag is missing."""
     return tuple(
         image if ":" in image.rpartition("/")[2] else f"{image}:latest"
-        for image in (one.image for one in (*pod.spec.init_containers, *pod.spec.containers))
+        for image in (container.image for container in (*pod.spec.init_containers, *pod.spec.containers))
     )
 
 
 def _bits(rows: int, size: int) -> IntArray:
-    """[size]: 1 where the row's bit is set."""
+    """[size]: 1 for rows whose bit is set."""
     packed = np.frombuffer(rows.to_bytes((max(size, rows.bit_length()) + 7) // 8, "little"), np.uint8)
     return np.unpackbits(packed, bitorder="little")[:size].astype(np.int64)

@@ -1,12 +1,12 @@
-"""InterferenceAware (ours): nodes whose services are hurt by their neighbours get fewer pods, and none that hurt more.
+"""InterferenceAware: avoids nodes where co-located pods delay latency-sensitive pods. Not part of Koordinator.
 
-koordlet says in each NodeMetric which containers of which pods a neighbour hurts, and in which resource
-(`docs/interference.md`). Of every node the latency-sensitive ones are counted, by resource, where koordlet is sure
-enough. The score falls with that number; from `thresholds` on the node refuses best-effort pods that would use more of
-that resource. A report that is too old says nothing, so a node that stops reporting is not avoided for ever.
+koordlet reports in each NodeMetric which containers are victims of interference, and by which resource
+(`docs/interference.md`). Per node and resource, the latency-sensitive victims with sufficient confidence are counted.
+The score falls with that number. From `thresholds` on, the node rejects best-effort pods that would use more of the
+resource. Expired reports are ignored, so a node that stops reporting is not avoided permanently.
 
-Best-effort pods use cpu and memory as far as they request them (or nothing at all, which may be anything); what they
-read, write and send they don't say, so interference by disks and networks refuses them all.
+A best-effort pod counts as a user of cpu and memory if it requests them, or if it requests nothing at all. Pods do not
+declare disk and network usage, so interference by those rejects all best-effort pods.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from koordlet.api.qos import BE, LS, LSE, LSR, qos_class
 
 KINDS: Final = ("cpu", "memory", "io", "network")
 _KIND_OF: Final = {"cpu": 0, "cache": 0, "memory": 1, "io": 2, "network": 3}
-"""Resource of a verdict -> its kind; who uses cpus uses their caches."""
+"""Resource of a verdict -> its kind. Cache interference counts as cpu."""
 _REQUESTED: Final[dict[int, tuple[str, ...]]] = {
     0: ("cpu", "kubernetes.io/batch-cpu", "kubernetes.io/mid-cpu"),
     1: ("memory", "kubernetes.io/batch-memory", "kubernetes.io/mid-memory"),
 }
-_VICTIMS: Final = frozenset((LSE, LSR, LS))
-_HURT: Final = frozenset(("interfered", "recovering"))
+_VICTIM_QOS: Final = frozenset((LSE, LSR, LS))
+_VICTIM_STATES: Final = frozenset(("interfered", "recovering"))
 _PASS, _EXEMPT = PreFilterResult(), PreFilterResult(SKIP)
 _NEVER: Final = float("inf")
 
@@ -50,7 +50,7 @@ class InterferenceAware(Plugin):
         super().__init__(args or InterferenceAwareArgs(), handle)
         self.args: InterferenceAwareArgs
         self.reported: dict[str, tuple[float, tuple[int, ...]]] = {}
-        """Node -> (when, hurt containers by kind), where anybody is hurt."""
+        """Node -> (Unix seconds of the report, victim containers by kind), for nodes with victims."""
         self._weights = [self.args.weights.get(kind, 0) for kind in KINDS]
         self._thresholds = [self.args.thresholds.get(kind, 0) for kind in KINDS]
         self._score: RowColumn = self.table.column(np.int64, MAX_SCORE)
@@ -83,10 +83,10 @@ class InterferenceAware(Plugin):
 
     def filter(self, state: CycleState, pod: PodInfo, rows: Rows) -> Reasons16:
         self._catch_up()
-        found = np.zeros(count(rows, self.table.size), np.int16)
+        reasons = np.zeros(count(rows, self.table.size), np.int16)
         for kind in reversed(self._uses(pod.shape)):
-            found[self._refuses[kind].data[rows]] = self._numbers[kind]
-        return found
+            reasons[self._refuses[kind].data[rows]] = self._numbers[kind]
+        return reasons
 
     def score(self, state: CycleState, pod: PodInfo, rows: Rows) -> IntArray:
         self._catch_up()
@@ -94,29 +94,29 @@ class InterferenceAware(Plugin):
         return scores
 
     def _uses(self, shape: Shape) -> tuple[int, ...]:
-        """Kinds of resources that a best-effort pod would use more of; empty for all other pods."""
-        found: tuple[int, ...] | None = shape.memo.get(self._memo)
-        if found is None:
-            found = ()
+        """The kinds of resources that a best-effort pod would use; empty for all other pods."""
+        kinds: tuple[int, ...] | None = shape.memo.get(self._memo)
+        if kinds is None:
+            kinds = ()
             if qos_class(shape.pod) == BE:
                 idle = not any(shape.requests.get(name) for names in _REQUESTED.values() for name in names)
-                found = tuple(
+                kinds = tuple(
                     kind
                     for kind in range(len(KINDS))
                     if kind not in _REQUESTED or idle or any(shape.requests.get(name) for name in _REQUESTED[kind])
                 )
-            shape.memo[self._memo] = found
-        return found
+            shape.memo[self._memo] = kinds
+        return kinds
 
     # Reports
 
     def set_metric(self, metric: NodeMetric) -> None:
         """A NodeMetric was added or updated."""
         name, time = metric.metadata.name, metric.status.update_time
-        hurt = hurt_containers(metric, self.args.min_confidence)
+        victims = victim_containers(metric, self.args.min_confidence)
         before = self.reported.pop(name, None)
-        if time is not None and any(hurt):
-            self.reported[name] = (time.unix, hurt)
+        if time is not None and any(victims):
+            self.reported[name] = (time.unix, victims)
         if before != self.reported.get(name):
             self._changed(name)
 
@@ -132,14 +132,14 @@ class InterferenceAware(Plugin):
             self._put(row)
 
     def _may_help(self, pod: PodInfo, old: Any, new: Any) -> bool:
-        """Whether the node of the changed NodeMetric takes the pod now, as far as interference is concerned."""
+        """Whether this plugin accepts the node of the changed NodeMetric for the pod now."""
         row = self.table.row((new or old).metadata.name)
         return row is not None and not self.filter(CycleState(), pod, np.array([row], np.intp)).any()
 
     # Rows
 
     def _catch_up(self) -> None:
-        """Take over what no event told: nodes, and reports that are too old by now."""
+        """Update rows of changed nodes and of reports that have expired."""
         self._catch_up_nodes()
         if self._next_expiry == _NEVER:
             return
@@ -159,13 +159,13 @@ class InterferenceAware(Plugin):
                 self._put(row)
 
     def _put(self, row: int) -> None:
-        """Work the row's columns out again."""
-        at, hurt = self.reported.get(self.table.names[row], (-_NEVER, (0,) * len(KINDS)))
-        expiry = at + self.args.report_expiration_seconds
+        """Compute the columns of a row."""
+        reported, victims = self.reported.get(self.table.names[row], (-_NEVER, (0,) * len(KINDS)))
+        expiry = reported + self.args.report_expiration_seconds
         if expiry <= self.handle.clock.now():
-            expiry, hurt = _NEVER, (0,) * len(KINDS)
-        score = points(hurt, self._thresholds, self._weights)
-        refuses = [0 < threshold <= number for number, threshold in zip(hurt, self._thresholds, strict=True)]
+            expiry, victims = _NEVER, (0,) * len(KINDS)
+        score = points(victims, self._thresholds, self._weights)
+        refuses = [0 < threshold <= number for number, threshold in zip(victims, self._thresholds, strict=True)]
         self._expires.data[row] = expiry
         self._next_expiry = min(self._next_expiry, expiry)
         if score != self._score.data[row] or refuses != [bool(column.data[row]) for column in self._refuses]:
@@ -174,50 +174,50 @@ class InterferenceAware(Plugin):
                 column.data[row] = refused
             self.table.touch(row)
 
-    # Around it
+    # Pages
 
     def routes(self) -> Mapping[str, Callable[..., Any]]:
         return {"nodes": self.nodes_page}
 
     def nodes_page(self) -> dict[str, Any]:
-        """Nodes with containers that are hurt: when it was reported, and how many by kind."""
+        """Nodes with victims of interference: time of the report, and number of containers by kind."""
         return {
             name: {"reported": at, "hurt": dict(zip(KINDS, hurt, strict=True))}
             for name, (at, hurt) in sorted(self.reported.items())
         }
 
 
-def hurt_containers(metric: NodeMetric, min_confidence: float) -> tuple[int, ...]:
-    """By kind: latency-sensitive containers that a neighbour hurts. Pure.
+def victim_containers(metric: NodeMetric, min_confidence: float) -> tuple[int, ...]:
+    """By kind: the number of latency-sensitive containers that a co-located pod delays. Pure.
 
-    An extension of another shape says nothing: third parties may use the key."""
-    found = [set[tuple[str, str]]() for _ in KINDS]
+    An extension of another format is ignored: third parties may use the key."""
+    victims = [set[tuple[str, str]]() for _ in KINDS]
     for pod in metric.status.pods_metric:
-        said = (pod.extensions or {}).get(EXTENSION_KEY)
-        if said is None or pod.qos not in _VICTIMS:
+        briefs_document = (pod.extensions or {}).get(EXTENSION_KEY)
+        if briefs_document is None or pod.qos not in _VICTIM_QOS:
             continue
-        for brief in _briefs(said):
+        for brief in _briefs(briefs_document):
             kind = _KIND_OF.get(brief.resource)
             sure = brief.confidence >= min_confidence
-            if kind is not None and sure and brief.cause == "neighbour" and brief.state in _HURT:
-                found[kind].add((f"{pod.namespace}/{pod.name}", brief.container))
-    return tuple(map(len, found))
+            if kind is not None and sure and brief.cause == "neighbour" and brief.state in _VICTIM_STATES:
+                victims[kind].add((f"{pod.namespace}/{pod.name}", brief.container))
+    return tuple(map(len, victims))
 
 
-def points(hurt: Sequence[int], thresholds: Sequence[int], weights: Sequence[int]) -> int:
-    """100 less the weight of each kind, in full from its threshold on and in proportion below. Pure.
+def points(victims: Sequence[int], thresholds: Sequence[int], weights: Sequence[int]) -> int:
+    """100 minus the weight of each kind: the full weight from its threshold on, proportionally less below. Pure.
 
-    A kind whose threshold is 0 never refuses; its full weight is taken from one hurt container on."""
+    A kind with threshold 0 rejects no pods; its full weight is subtracted from one victim on."""
     lost = sum(
         weight * min(number, max(threshold, 1)) // max(threshold, 1)
-        for number, threshold, weight in zip(hurt, thresholds, weights, strict=True)
+        for number, threshold, weight in zip(victims, thresholds, weights, strict=True)
     )
     return max(0, MAX_SCORE - lost)
 
 
-def _briefs(said: Any) -> list[Brief]:
+def _briefs(document: Any) -> list[Brief]:
     try:
-        briefs: list[Brief] = convert(said, list[Brief])
+        briefs: list[Brief] = convert(document, list[Brief])
     except WireError:
         return []
     return briefs

@@ -18,7 +18,7 @@ from control.scheduler.framework.plugin import (
     default_normalize,
 )
 from control.scheduler.framework.status import SKIP, SUCCESS, Code, PluginStatus, unresolvable
-from control.scheduler.plugins import answers
+from control.scheduler.plugins import results
 from control.scheduler.plugins.nodeselection import RequiredNodes, select_term, term_matches
 from control.scheduler.state.columns import IntArray, Reasons16, RowArray, Rows, count
 from control.scheduler.state.pods import PodInfo, Shape
@@ -30,13 +30,13 @@ _CONFLICT = PreFilterResult(unresolvable("pod affinity terms conflict"))
 
 
 class _Compiled:
-    """What a shape requires and prefers: (weight, term)."""
+    """The required nodes and preferred terms of a shape."""
 
-    __slots__ = ("names", "preferred", "wanted")
+    __slots__ = ("names", "preferred", "required")
 
     def __init__(self, pod: Pod, added: list[tuple[int, NodeSelectorTerm]]) -> None:
-        self.wanted = RequiredNodes.of(pod)
-        self.names = self.wanted.names()
+        self.required = RequiredNodes.of(pod)
+        self.names = self.required.names()
         affinity = pod.spec.affinity
         self.preferred = added + _preferred(affinity.node_affinity if affinity else None)
 
@@ -47,13 +47,12 @@ class NodeAffinityPlugin(Plugin):
 
     def __init__(self, args: Any, handle: Handle) -> None:
         super().__init__(args, handle)
-        given: NodeAffinityArgs = args or NodeAffinityArgs()
-        added = given.added_affinity
+        added = (args or NodeAffinityArgs()).added_affinity
         self._added = RequiredNodes.selected_by(
             added.required_during_scheduling_ignored_during_execution if added else None
         )
         self._added_preferred = _preferred(added)
-        self._memo = answers.memo_key(self.name, handle)
+        self._memo = results.memo_key(self.name, handle)
         self._mismatch = self.reasons.number(Code.UNRESOLVABLE, "node(s) didn't match Pod's node affinity/selector")
         self._enforced = self.reasons.number(Code.UNRESOLVABLE, "node(s) didn't match scheduler-enforced node affinity")
 
@@ -64,31 +63,31 @@ class NodeAffinityPlugin(Plugin):
 
     def pre_filter(self, state: CycleState, pod: PodInfo) -> PreFilterResult:
         compiled = self._compiled(pod.shape)
-        if compiled.wanted.anything and self._added.anything:
-            return answers.SKIP_FILTER
+        if compiled.required.anything and self._added.anything:
+            return results.SKIP_FILTER
         if compiled.names is None:
-            return answers.PASS_ALL
+            return results.PASS_ALL
         if not compiled.names:
             return _CONFLICT
         rows = [row for name in compiled.names if (row := self.table.row(name)) is not None]
         return PreFilterResult(rows=np.array(sorted(rows), np.intp))
 
     def filter(self, state: CycleState, pod: PodInfo, rows: Rows) -> Reasons16:
-        wanted = self._compiled(pod.shape).wanted
-        some = answers.few(rows)
+        required = self._compiled(pod.shape).required
+        some = results.scalar_rows(rows)
         if some is not None:
-            return answers.reasons([self._filter_node(wanted, self.table.nodes[row]) for row in some])
-        found: Reasons16 = np.where(wanted.select(self.table, rows), 0, self._mismatch).astype(np.int16)
+            return results.reasons([self._filter_node(required, self.table.nodes[row]) for row in some])
+        reasons: Reasons16 = np.where(required.select(self.table, rows), 0, self._mismatch).astype(np.int16)
         if not self._added.anything:
-            found[~self._added.select(self.table, rows)] = self._enforced
-        return found
+            reasons[~self._added.select(self.table, rows)] = self._enforced
+        return reasons
 
-    def _filter_node(self, wanted: RequiredNodes, node: Node | None) -> int:
+    def _filter_node(self, required: RequiredNodes, node: Node | None) -> int:
         if node is None:
             return 0
         if not self._added.matches(node):
             return self._enforced
-        return 0 if wanted.matches(node) else self._mismatch
+        return 0 if required.matches(node) else self._mismatch
 
     # Score
 
@@ -96,11 +95,11 @@ class NodeAffinityPlugin(Plugin):
         return SUCCESS if self._compiled(pod.shape).preferred else SKIP
 
     def score(self, state: CycleState, pod: PodInfo, rows: Rows) -> IntArray:
-        """Sum of the weights of the terms that match."""
+        """Sum of the weights of the matching terms."""
         preferred = self._compiled(pod.shape).preferred
-        some = answers.few(rows)
+        some = results.scalar_rows(rows)
         if some is not None:
-            return answers.scores([_score_node(preferred, self.table.nodes[row]) for row in some])
+            return results.scores([_score_node(preferred, self.table.nodes[row]) for row in some])
         total: IntArray = np.zeros(count(rows, self.table.size), np.int64)
         for weight, term in preferred:
             total += select_term(self.table, term, rows) * weight
@@ -109,23 +108,23 @@ class NodeAffinityPlugin(Plugin):
     def normalize(self, state: CycleState, pod: PodInfo, rows: RowArray, scores: IntArray) -> IntArray:
         return default_normalize(scores)
 
-    # The shape
+    # Shapes
 
     def _compiled(self, shape: Shape) -> _Compiled:
-        found: _Compiled | None = shape.memo.get(self._memo)
-        if found is None:
-            found = shape.memo[self._memo] = _Compiled(shape.pod, self._added_preferred)
-        return found
+        compiled: _Compiled | None = shape.memo.get(self._memo)
+        if compiled is None:
+            compiled = shape.memo[self._memo] = _Compiled(shape.pod, self._added_preferred)
+        return compiled
 
     def _node_hint(self, pod: PodInfo, old: Any, new: Any) -> bool:
-        """The node matches now, and did not before."""
-        node, before = answers.as_node(new), answers.as_node(old)
+        """Whether the node matches now and did not before."""
+        node, before = results.as_node(new), results.as_node(old)
         if node is None:
             return True
-        wanted = RequiredNodes.of(pod.pod)
-        if not self._added.matches(node) or not wanted.matches(node):
+        required = RequiredNodes.of(pod.pod)
+        if not self._added.matches(node) or not required.matches(node):
             return False
-        return before is None or not (wanted.matches(before) and self._added.matches(before))
+        return before is None or not (required.matches(before) and self._added.matches(before))
 
 
 def _preferred(affinity: Affinity | None) -> list[tuple[int, NodeSelectorTerm]]:

@@ -1,6 +1,6 @@
-"""NodeName: a pod that names its node goes nowhere else (spec 05 §4).
+"""NodeName: a pod that names its node is placed on no other node (spec 05 §4).
 
-The name is no part of a pod's shape, so nothing may be remembered; a pod without one is passed over.
+The name is not part of the pod's shape, so results are not cached. Pods without a node name skip the filter.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from control.scheduler.framework.handle import Handle
 from control.scheduler.framework.plugin import CycleState, EventInterest, Plugin, PreFilterResult, Reads
 from control.scheduler.framework.status import Code
-from control.scheduler.plugins import answers
+from control.scheduler.plugins import results
 from control.scheduler.state.columns import Reasons16, Rows
 from control.scheduler.state.pods import PodInfo
 from control.scheduler.state.table import selected
@@ -31,11 +31,13 @@ class NodeName(Plugin):
         return (EventInterest("Node", frozenset(("Add",))),)
 
     def pre_filter(self, state: CycleState, pod: PodInfo) -> PreFilterResult:
-        return answers.PASS_ALL if pod.pod.spec.node_name else answers.SKIP_FILTER
+        return results.PASS_ALL if pod.pod.spec.node_name else results.SKIP_FILTER
 
     def filter(self, state: CycleState, pod: PodInfo, rows: Rows) -> Reasons16:
-        wanted = pod.pod.spec.node_name
-        if not wanted:
-            return answers.passes(rows, self.table.size)
-        found: Reasons16 = np.where(selected(rows, self.table.size) == self.table.rows.get(wanted, -1), 0, self._other)
-        return found.astype(np.int16)
+        node_name = pod.pod.spec.node_name
+        if not node_name:
+            return results.passes(rows, self.table.size)
+        reasons: Reasons16 = np.where(
+            selected(rows, self.table.size) == self.table.rows.get(node_name, -1), 0, self._other
+        )
+        return reasons.astype(np.int16)

@@ -1,6 +1,6 @@
-"""NodePorts: host ports that the pod wants are free on the node (spec 05 §4).
+"""NodePorts: the host ports of the pod must be free on the node (spec 05 §4).
 
-0.0.0.0 stands for every address of the node. Only pods with host ports are kept account of, by protocol and port.
+0.0.0.0 stands for every address of the node. Only pods with host ports are recorded, by protocol and port.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from control.scheduler.framework.handle import Handle
 from control.scheduler.framework.plugin import CycleState, EventInterest, Plugin, PreFilterResult, Reads
 from control.scheduler.framework.status import Code
-from control.scheduler.plugins import answers
+from control.scheduler.plugins import results
 from control.scheduler.state.columns import Reasons16, Rows
 from control.scheduler.state.pods import PodInfo, Shape
 from koordlet.api.core import Pod
@@ -23,7 +23,7 @@ _MEMO: Final = "NodePorts.ports"
 
 
 class HostPort(NamedTuple):
-    """An address of the node, and a port there."""
+    """A port on an address of the node."""
 
     address: str
     protocol: str
@@ -37,7 +37,7 @@ class NodePorts(Plugin):
     def __init__(self, args: Any, handle: Handle) -> None:
         super().__init__(args, handle)
         self._used: dict[tuple[str, int], dict[int, dict[str, int]]] = {}
-        """(protocol, port) -> row -> address -> pods that have it there."""
+        """(protocol, port) -> row -> address -> number of pods that use it."""
         self._taken = self.reasons.number(
             Code.UNSCHEDULABLE, "node(s) didn't have free ports for the requested pod ports"
         )
@@ -50,32 +50,32 @@ class NodePorts(Plugin):
         )
 
     def pre_filter(self, state: CycleState, pod: PodInfo) -> PreFilterResult:
-        return answers.PASS_ALL if ports_of(pod.shape) else answers.SKIP_FILTER
+        return results.PASS_ALL if ports_of(pod.shape) else results.SKIP_FILTER
 
     def filter(self, state: CycleState, pod: PodInfo, rows: Rows) -> Reasons16:
-        some = answers.few(rows)
-        wanted = [(one, self._used.get((one.protocol, one.number), {})) for one in ports_of(pod.shape)]
+        some = results.scalar_rows(rows)
+        wanted = [(port, self._used.get((port.protocol, port.number), {})) for port in ports_of(pod.shape)]
         if some is not None:
-            taken = (any(_clashes(one.address, by_row.get(row)) for one, by_row in wanted) for row in some)
-            return answers.reasons([self._taken if clash else 0 for clash in taken])
+            taken = (any(_clashes(port.address, by_row.get(row)) for port, by_row in wanted) for row in some)
+            return results.reasons([self._taken if clash else 0 for clash in taken])
         column = np.zeros(self.table.size, np.int16)
-        for one, by_row in wanted:
-            column[[row for row, addresses in by_row.items() if _clashes(one.address, addresses)]] = self._taken
+        for port, by_row in wanted:
+            column[[row for row, addresses in by_row.items() if _clashes(port.address, addresses)]] = self._taken
         chosen: Reasons16 = column[rows]
         return chosen
 
     def pod_added(self, row: int, pod: PodInfo) -> None:
-        for one in ports_of(pod.shape):
-            addresses = self._used.setdefault((one.protocol, one.number), {}).setdefault(row, {})
-            addresses[one.address] = addresses.get(one.address, 0) + 1
+        for port in ports_of(pod.shape):
+            addresses = self._used.setdefault((port.protocol, port.number), {}).setdefault(row, {})
+            addresses[port.address] = addresses.get(port.address, 0) + 1
 
     def pod_removed(self, row: int, pod: PodInfo) -> None:
-        for one in ports_of(pod.shape):
-            key = (one.protocol, one.number)
+        for port in ports_of(pod.shape):
+            key = (port.protocol, port.number)
             addresses = self._used[key][row]
-            addresses[one.address] -= 1
-            if not addresses[one.address]:
-                del addresses[one.address]
+            addresses[port.address] -= 1
+            if not addresses[port.address]:
+                del addresses[port.address]
             if not addresses:
                 del self._used[key][row]
             if not self._used[key]:
@@ -83,16 +83,16 @@ class NodePorts(Plugin):
 
 
 def ports_of(shape: Shape) -> tuple[HostPort, ...]:
-    """The host ports that pods of the shape have."""
-    found: tuple[HostPort, ...] | None = shape.memo.get(_MEMO)
-    if found is None:
-        found = shape.memo[_MEMO] = host_ports(shape.pod)
-    return found
+    """The host ports of pods of the shape."""
+    ports: tuple[HostPort, ...] | None = shape.memo.get(_MEMO)
+    if ports is None:
+        ports = shape.memo[_MEMO] = host_ports(shape.pod)
+    return ports
 
 
 def host_ports(pod: Pod) -> tuple[HostPort, ...]:
-    """Of containers and of sidecars, in order."""
-    containers = (*pod.spec.containers, *(one for one in pod.spec.init_containers if one.is_sidecar))
+    """The host ports of containers and sidecars, in order."""
+    containers = (*pod.spec.containers, *(container for container in pod.spec.init_containers if container.is_sidecar))
     return tuple(
         HostPort(port.host_ip or _ANY, port.protocol or "TCP", port.host_port)
         for container in containers
@@ -108,8 +108,8 @@ def _clashes(address: str, used: dict[str, int] | None) -> bool:
 
 
 def _pod_hint(pod: PodInfo, old: Any, new: Any) -> bool:
-    """A pod left a node, and had a port that the waiting pod wants."""
-    gone = answers.as_pod(old)
+    """Whether the removed pod used a port that the waiting pod needs."""
+    gone = results.as_pod(old)
     if gone is None:
         return True
     freed = host_ports(gone)

@@ -1,7 +1,7 @@
-"""NodeResourcesFit: what the pod requests is free on the node; the emptier, fuller or better used node is preferred.
+"""NodeResourcesFit: the pod's requests must be free on the node; scores by the share of allocated resources.
 
-All resources that a node is short of are given as reasons together. Score strategies LeastAllocated, MostAllocated and
-RequestedToCapacityRatio (spec 05 §4). Asked for one row it works on integers, for the table on columns.
+The reason lists all resources of which the node has too little. Score strategies are LeastAllocated, MostAllocated and
+RequestedToCapacityRatio (spec 05 §4). Few rows are computed with integers, many with columns.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from control.scheduler.config.args import NodeResourcesFitArgs, UtilizationShape
 from control.scheduler.framework.handle import Handle
 from control.scheduler.framework.plugin import MAX_SCORE, CycleState, EventInterest, Plugin, Reads
 from control.scheduler.framework.status import Code
-from control.scheduler.plugins import allocation, answers
-from control.scheduler.plugins.allocation import Measured
+from control.scheduler.plugins import allocation, results
+from control.scheduler.plugins.allocation import ScoredResource
 from control.scheduler.state.columns import IntArray, Reasons16, Rows
 from control.scheduler.state.pods import PodInfo, Shape, amounts
 from control.scheduler.state.table import PODS
@@ -25,17 +25,18 @@ from koordlet.api.core.podresources import pod_requests
 
 _MAX_CUSTOM_SCORE: Final = 10
 _UNRESOLVABLE: Final = 1
-_FEW_CODES: Final = 1 << 12
+_MAX_TABLE_CODES: Final = 1 << 12
+"""Up to this shortage code the reasons are looked up in a dense table."""
 
 
 @dataclass(slots=True)
 class _Compiled:
-    """What a shape needs. A set of shortages is a number: bit 0 unresolvable, bit 1 pods, then `needs` in order."""
+    """The requirements of a shape. A set of shortages is a bit set: bit 0 unresolvable, bit 1 pods, then `needs`."""
 
     needs: list[tuple[int, int]]
     """(column, amount)"""
     names: list[str]
-    scored: list[Measured]
+    scored: list[ScoredResource]
     numbers: dict[int, int]
     """Set of shortages -> reason number."""
 
@@ -46,17 +47,17 @@ class NodeResourcesFit(Plugin):
 
     def __init__(self, args: Any, handle: Handle) -> None:
         super().__init__(args, handle)
-        given: NodeResourcesFitArgs = args or NodeResourcesFitArgs()
-        strategy = given.scoring_strategy
-        self._ignored = frozenset(given.ignored_resources)
-        self._ignored_groups = frozenset(given.ignored_resource_groups)
+        arguments: NodeResourcesFitArgs = args or NodeResourcesFitArgs()
+        strategy = arguments.scoring_strategy
+        self._ignored = frozenset(arguments.ignored_resources)
+        self._ignored_groups = frozenset(arguments.ignored_resource_groups)
         self._resources = strategy.resources
-        self._memo = answers.memo_key(self.name, handle)
+        self._memo = results.memo_key(self.name, handle)
         self._curve: IntArray | None = None
-        self._rate: Callable[[int, int], int] = least
-        self._rates: Callable[[IntArray, IntArray], IntArray] = leasts
+        self._rate: Callable[[int, int], int] = least_allocated
+        self._rates: Callable[[IntArray, IntArray], IntArray] = least_allocated_columns
         if strategy.type == "MostAllocated":
-            self._rate, self._rates = most, mosts
+            self._rate, self._rates = most_allocated, most_allocated_columns
         elif strategy.type == "RequestedToCapacityRatio":
             parameter = strategy.requested_to_capacity_ratio
             curve = score_curve(parameter.shape if parameter else [])
@@ -74,9 +75,9 @@ class NodeResourcesFit(Plugin):
 
     def filter(self, state: CycleState, pod: PodInfo, rows: Rows) -> Reasons16:
         compiled = self._compiled(pod.shape)
-        some = answers.few(rows)
+        some = results.scalar_rows(rows)
         if some is not None:
-            return answers.reasons([self._lacks_row(compiled, row) for row in some])
+            return results.reasons([self._lacks_row(compiled, row) for row in some])
         table = self.table
         allocatable, requested = table.allocatable, table.requested
         short = np.where(requested[PODS, rows] >= allocatable[PODS, rows], 2, 0)
@@ -105,7 +106,7 @@ class NodeResourcesFit(Plugin):
         if bool((short <= 1).all()):
             return np.zeros(len(short), np.int16)
         highest = int(short.max())
-        if highest < _FEW_CODES:
+        if highest < _MAX_TABLE_CODES:
             table = np.zeros(highest + 1, np.int16)
             for code in np.flatnonzero(np.bincount(short)).tolist():
                 table[code] = self._number(compiled, code) if code > 1 else 0
@@ -117,41 +118,41 @@ class NodeResourcesFit(Plugin):
         return named
 
     def _number(self, compiled: _Compiled, short: int) -> int:
-        found = compiled.numbers.get(short)
-        if found is None:
+        number = compiled.numbers.get(short)
+        if number is None:
             texts = ["Too many pods"] if short & 2 else []
             texts += [f"Insufficient {name}" for i, name in enumerate(compiled.names) if short & (4 << i)]
             code = Code.UNRESOLVABLE if short & _UNRESOLVABLE else Code.UNSCHEDULABLE
-            found = compiled.numbers[short] = self.reasons.number(code, *texts)
-        return found
+            number = compiled.numbers[short] = self.reasons.number(code, *texts)
+        return number
 
     # Score
 
     def score(self, state: CycleState, pod: PodInfo, rows: Rows) -> IntArray:
         compiled = self._compiled(pod.shape)
-        some = answers.few(rows)
+        some = results.scalar_rows(rows)
         if some is not None:
-            return answers.scores([self._score_row(compiled, row) for row in some])
+            return results.scores([self._score_row(compiled, row) for row in some])
         total: IntArray | int = 0
         weights: IntArray | int = 0
         for one in compiled.scored:
             alloc, used = allocation.columns(self.table, one, rows)
-            there = alloc > 0
+            present = alloc > 0
             if self._curve is None:
-                rated = np.where(there, self._rates(np.maximum(alloc, 1), used), 0)
+                rated = np.where(present, self._rates(np.maximum(alloc, 1), used), 0)
             else:
                 percent = np.where(used > alloc, 100, used * 100 // np.maximum(alloc, 1))
-                rated = np.where(there, self._curve[np.minimum(percent, 100)], 0)
-                there = rated > 0
+                rated = np.where(present, self._curve[np.minimum(percent, 100)], 0)
+                present = rated > 0
             total = total + rated * one.weight
-            weights = weights + there * one.weight
+            weights = weights + present * one.weight
         if isinstance(total, int) or isinstance(weights, int):
-            return answers.nothing(rows, self.table.size)
+            return results.zeros(rows, self.table.size)
         return self._mean(total, weights)
 
     def _mean(self, total: IntArray, weights: IntArray) -> IntArray:
         divisor = np.maximum(weights, 1)
-        # The curve's mean is rounded, half away from zero; the other two are cut.
+        # As in kube-scheduler: the mean of the curve is rounded, half away from zero; the others are truncated.
         mean: IntArray = (2 * total + divisor) // (2 * divisor) if self._curve is not None else total // divisor
         return mean
 
@@ -169,11 +170,11 @@ class NodeResourcesFit(Plugin):
             return 0
         return (2 * total + weights) // (2 * weights) if self._curve is not None else total // weights
 
-    # The shape
+    # Shapes
 
     def _compiled(self, shape: Shape) -> _Compiled:
-        found: _Compiled | None = shape.memo.get(self._memo)
-        if found is None:
+        compiled: _Compiled | None = shape.memo.get(self._memo)
+        if compiled is None:
             needs = [
                 (self.table.resource(name), amount)
                 for name, amount in shape.requests.items()
@@ -183,35 +184,35 @@ class NodeResourcesFit(Plugin):
             by_column = {column: name for name, column in self.table.resources.items()}
             names = [by_column[column] for column, _ in needs]
             scored = allocation.measured(self.table, shape, self._resources, nonzero=True)
-            found = shape.memo[self._memo] = _Compiled(needs, names, scored, {})
-        return found
+            compiled = shape.memo[self._memo] = _Compiled(needs, names, scored, {})
+        return compiled
 
     def _is_ignored(self, name: str) -> bool:
         if not (self._ignored or self._ignored_groups) or not allocation.is_extended(name):
             return False
         return name in self._ignored or name.partition("/")[0] in self._ignored_groups
 
-    # What may help
+    # Queueing hints
 
     def _node_hint(self, pod: PodInfo, old: Any, new: Any) -> bool:
-        """The node could hold the pod if it were empty, and is new or has more of something that the pod requests."""
-        node = answers.as_node(new)
+        """Whether the node, if empty, fits the pod, and is new or has more of a requested resource."""
+        node = results.as_node(new)
         if node is None:
             return True
         has = amounts(node.status.allocatable)
-        wanted = {name: n for name, n in pod.requests.items() if n > 0 and not self._is_ignored(name)}
-        if any(n > has.get(name, 0) for name, n in wanted.items()) or has.get("pods", 0) < 1:
+        requested = {name: n for name, n in pod.requests.items() if n > 0 and not self._is_ignored(name)}
+        if any(n > has.get(name, 0) for name, n in requested.items()) or has.get("pods", 0) < 1:
             return False
-        before = answers.as_node(old)
+        before = results.as_node(old)
         if before is None:
             return True
         had = amounts(before.status.allocatable)
-        return any(has.get(name, 0) > had.get(name, 0) for name in (*wanted, "pods"))
+        return any(has.get(name, 0) > had.get(name, 0) for name in (*requested, "pods"))
 
 
 def _pod_hint(pod: PodInfo, old: Any, new: Any) -> bool:
-    """A pod left its node, shrank there, or the waiting pod itself shrank."""
-    before, after = answers.as_pod(old), answers.as_pod(new)
+    """Whether a pod was removed or reduced its requests, or the waiting pod reduced its own."""
+    before, after = results.as_pod(old), results.as_pod(new)
     if before is None or after is None:
         return True
     requests, reduced = amounts(pod_requests(before)), amounts(pod_requests(after))
@@ -219,26 +220,26 @@ def _pod_hint(pod: PodInfo, old: Any, new: Any) -> bool:
     return any(reduced.get(name, 0) < requests.get(name, 0) for name in watched)
 
 
-def least(alloc: int, used: int) -> int:
+def least_allocated(alloc: int, used: int) -> int:
     return 0 if used > alloc else (alloc - used) * MAX_SCORE // alloc
 
 
-def most(alloc: int, used: int) -> int:
+def most_allocated(alloc: int, used: int) -> int:
     return min(used, alloc) * MAX_SCORE // alloc
 
 
-def leasts(alloc: IntArray, used: IntArray) -> IntArray:
-    found: IntArray = np.maximum(alloc - used, 0) * MAX_SCORE // alloc
-    return found
+def least_allocated_columns(alloc: IntArray, used: IntArray) -> IntArray:
+    scores: IntArray = np.maximum(alloc - used, 0) * MAX_SCORE // alloc
+    return scores
 
 
-def mosts(alloc: IntArray, used: IntArray) -> IntArray:
-    found: IntArray = np.minimum(used, alloc) * MAX_SCORE // alloc
-    return found
+def most_allocated_columns(alloc: IntArray, used: IntArray) -> IntArray:
+    scores: IntArray = np.minimum(used, alloc) * MAX_SCORE // alloc
+    return scores
 
 
 def score_curve(shape: Sequence[UtilizationShapePoint]) -> list[int]:
-    """[utilization 0..100]: the piecewise linear score 0..100; slopes are cut towards zero, as integers in Go are."""
+    """[utilization 0..100]: the piecewise linear score 0..100, truncated towards zero like integer division in Go."""
     if not shape:
         return [0] * 101
     points = [(one.utilization, one.score * MAX_SCORE // _MAX_CUSTOM_SCORE) for one in shape]

@@ -1,6 +1,6 @@
-"""NodeResourcesFitPlus: each resource by its own strategy and weight (spec 05 §13.1). Only scores.
+"""NodeResourcesFitPlus: scores each resource with its own strategy and weight (spec 05 §13.1).
 
-Pod requests are the standard ones, overhead in milli-cores and sidecars included (spec 05 §17, D9).
+Pod requests are the standard ones, including overhead in milli-cores and sidecars (spec 05 §17, D9).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NATIVE: Final = frozenset(("cpu", "memory", "ephemeral-storage"))
 
 @dataclass(frozen=True, slots=True)
 class _Considered:
-    """One resource that counts for a shape. `nonzero`: row of `table.nonzero`, -1 for what has no defaults."""
+    """One scored resource of a shape. `nonzero`: index in `table.nonzero`, -1 for resources without defaults."""
 
     column: int
     nonzero: int
@@ -53,18 +53,18 @@ class NodeResourcesFitPlus(Plugin):
         for one in considered:
             capacity = table.allocatable[one.column, rows]
             used = (table.requested[one.column] if one.nonzero < 0 else table.nonzero[one.nonzero])[rows]
-            wanted = used + one.request
+            used_with_pod = used + one.request
             if one.most:
-                part = np.minimum(wanted, capacity)
+                part = np.minimum(used_with_pod, capacity)
             else:
-                part = np.maximum(capacity - wanted, 0)
+                part = np.maximum(capacity - used_with_pod, 0)
             total += part * MAX_SCORE // np.maximum(capacity, 1) * one.weight
         return total // weights
 
     def _considered(self, shape: Shape) -> tuple[_Considered, ...]:
-        found: tuple[_Considered, ...] | None = shape.memo.get(self._memo)
-        if found is None:
-            found = shape.memo[self._memo] = tuple(
+        considered: tuple[_Considered, ...] | None = shape.memo.get(self._memo)
+        if considered is None:
+            considered = shape.memo[self._memo] = tuple(
                 _Considered(
                     column=self.table.resource(name),
                     nonzero=("cpu", "memory").index(name) if name in ("cpu", "memory") else -1,
@@ -75,4 +75,4 @@ class NodeResourcesFitPlus(Plugin):
                 for name, how in self.args.resources.items()
                 if shape.requests.get(name, 0) > 0 and (name in _NATIVE or "/" in name)
             )
-        return found
+        return considered

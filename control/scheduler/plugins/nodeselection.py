@@ -1,6 +1,6 @@
-"""Which nodes a node selector picks: for one node by its labels, for many by label columns.
+"""Evaluates node selectors: for one node by its labels, for many nodes by label columns.
 
-Used by NodeAffinity and by PodTopologySpread, which counts only nodes that the pod could go to.
+Used by NodeAffinity and by PodTopologySpread, which counts only nodes that the pod may be placed on.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class RequiredNodes:
     def __init__(self, pairs: Sequence[tuple[str, str]], terms: Sequence[NodeSelectorTerm] | None) -> None:
         self.pairs = tuple(pairs)
         self.terms = terms
-        """ORed; None: every node, empty: none."""
+        """Alternatives. None: every node matches; empty: no node matches."""
         self.anything = not self.pairs and terms is None
 
     @classmethod
@@ -61,16 +61,16 @@ class RequiredNodes:
         return chosen
 
     def names(self) -> set[str] | None:
-        """The nodes that the terms pin by name; None when some term pins none."""
+        """The node names that the terms require; None if a term requires none."""
         if not self.terms:
             return None
-        found: set[str] = set()
+        pinned: set[str] = set()
         for term in self.terms:
             pins = [set(f.values) for f in term.match_fields if f.key == NAME_FIELD and f.operator == "In"]
             if not pins:
                 return None
-            found |= set.intersection(*pins)
-        return found
+            pinned |= set.intersection(*pins)
+        return pinned
 
 
 def _terms(selector: NodeSelector | None) -> list[NodeSelectorTerm] | None:
@@ -82,7 +82,7 @@ def term_matches(term: NodeSelectorTerm, node: Node) -> bool:
 
 
 def select_term(table: NodeTable, term: NodeSelectorTerm, rows: Rows) -> Mask:
-    """[len(rows)]: where a term matches."""
+    """[len(rows)]: whether the term matches."""
     if not term.match_expressions and not term.match_fields:
         return np.zeros(count(rows, table.size), np.bool_)
     chosen: Mask = np.ones(count(rows, table.size), np.bool_)
@@ -93,27 +93,29 @@ def select_term(table: NodeTable, term: NodeSelectorTerm, rows: Rows) -> Mask:
     return chosen
 
 
-def _select(table: NodeTable, one: NodeSelectorRequirement, rows: Rows) -> Mask:
-    column = table.labels.column(one.key)
+def _select(table: NodeTable, requirement: NodeSelectorRequirement, rows: Rows) -> Mask:
+    column = table.labels.column(requirement.key)
     ids = column.ids.data[rows]
-    match one.operator:
+    match requirement.operator:
         case "In" | "NotIn":
-            among = _among(ids, (column.numbers.get(value, -1) for value in one.values))
-            return among if one.operator == "In" else ~among
+            among = _among(ids, (column.numbers.get(value, -1) for value in requirement.values))
+            return among if requirement.operator == "In" else ~among
         case "Exists":
             there: Mask = ids != 0
             return there
         case "DoesNotExist":
             missing: Mask = ids == 0
             return missing
-    return column.select(rows, lambda value: one.matches({} if value is None else {one.key: value}))
+    return column.select(rows, lambda value: requirement.matches({} if value is None else {requirement.key: value}))
 
 
-def _select_names(table: NodeTable, one: NodeSelectorRequirement, rows: RowArray) -> Mask:
-    if one.key == NAME_FIELD and one.operator in ("In", "NotIn"):
-        among = _among(rows, (table.rows.get(name, -1) for name in one.values))
-        return among if one.operator == "In" else ~among
-    return np.fromiter((one.matches({NAME_FIELD: table.names[row]}) for row in rows.tolist()), np.bool_, len(rows))
+def _select_names(table: NodeTable, requirement: NodeSelectorRequirement, rows: RowArray) -> Mask:
+    if requirement.key == NAME_FIELD and requirement.operator in ("In", "NotIn"):
+        among = _among(rows, (table.rows.get(name, -1) for name in requirement.values))
+        return among if requirement.operator == "In" else ~among
+    return np.fromiter(
+        (requirement.matches({NAME_FIELD: table.names[row]}) for row in rows.tolist()), np.bool_, len(rows)
+    )
 
 
 def _among(ids: NDArray[Any], wanted: Iterable[int]) -> Mask:

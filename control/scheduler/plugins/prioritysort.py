@@ -1,4 +1,4 @@
-"""PrioritySort: the higher `spec.priority` (absent: 0) first, among equals the one that has waited longer (§3.3)."""
+"""PrioritySort: higher `spec.priority` (default 0) first; among equal pods the longest waiting (spec 05 §3.3)."""
 
 from __future__ import annotations
 

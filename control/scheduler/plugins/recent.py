@@ -1,4 +1,4 @@
-"""What plugins compile for shapes when it is large: kept in the shape, and forgotten for shapes not used for long."""
+"""Large data that plugins compile for shapes: stored in the shape, and dropped for the least recently used shapes."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from typing import Final
 
 from control.scheduler.state.pods import Shape
 
-LIMIT: Final = 256
+MAX_SHAPES: Final = 256
 
 
 class RecentShapes:
-    """`memo`: the key in `Shape.memo` that is dropped once `limit` other shapes were used."""
+    """`memo`: the key in `Shape.memo` that is dropped after `limit` other shapes were used."""
 
-    def __init__(self, memo: str, limit: int = LIMIT) -> None:
-        self._memo, self._limit = memo, limit
+    def __init__(self, memo: str, limit: int = MAX_SHAPES) -> None:
+        self._memo = memo
+        self._limit = limit
         self._shapes: OrderedDict[int, Shape] = OrderedDict()
 
     def used(self, shape: Shape) -> None:

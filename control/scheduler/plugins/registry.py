@@ -1,4 +1,4 @@
-"""Every plugin by the name that the configuration knows it by."""
+"""All plugins, by their names in the configuration."""
 
 from __future__ import annotations
 

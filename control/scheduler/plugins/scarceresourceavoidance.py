@@ -1,4 +1,4 @@
-"""ScarceResourceAvoidance: keeps pods off nodes that have what they don't need and others do (spec 05 §13.2)."""
+"""ScarceResourceAvoidance: avoids nodes with scarce resources for pods that do not request them (spec 05 §13.2)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from koordlet.api.core import Node
 
 
 class ScarceResourceAvoidance(Plugin):
-    """Nodes differ little in what they list, so the score is worked out once for each distinct list of names."""
+    """Nodes have few distinct sets of resource names, so the score is computed once per set."""
 
     name: ClassVar[str] = "ScarceResourceAvoidance"
     reads: ClassVar[Reads] = Reads.NODE
@@ -24,7 +24,7 @@ class ScarceResourceAvoidance(Plugin):
         super().__init__(args or ScarceResourceAvoidanceArgs(), handle)
         self._scarce = frozenset((args or ScarceResourceAvoidanceArgs()).resources)
         self._kind: RowColumn = self.table.column(np.int32)
-        """[row]: number of the node's list of names in `_kinds`."""
+        """[row]: index of the node's resource names in `_kinds`."""
         self._kinds: list[frozenset[str]] = [frozenset()]
         self._numbers: dict[frozenset[str], int] = {frozenset(): 0}
         self._seen = 0
@@ -32,14 +32,14 @@ class ScarceResourceAvoidance(Plugin):
 
     def score(self, state: CycleState, pod: PodInfo, rows: Rows) -> IntArray:
         self._catch_up()
-        remembered: IntArray | None = pod.shape.memo.get(self._memo)
-        if remembered is None or len(remembered) < len(self._kinds):
+        cached: IntArray | None = pod.shape.memo.get(self._memo)
+        if cached is None or len(cached) < len(self._kinds):
             requested = frozenset(pod.shape.requests)
-            remembered = np.array([self._score(kind - requested) for kind in self._kinds], np.int64)
-            pod.shape.memo[self._memo] = remembered
+            cached = np.array([self._score(kind - requested) for kind in self._kinds], np.int64)
+            pod.shape.memo[self._memo] = cached
         if isinstance(rows, slice):
             rows = slice(*rows.indices(self.table.size))
-        scores: IntArray = remembered[self._kind.data[rows]]
+        scores: IntArray = cached[self._kind.data[rows]]
         return scores
 
     def _score(self, unused: frozenset[str]) -> int:

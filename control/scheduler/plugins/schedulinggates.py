@@ -1,4 +1,4 @@
-"""SchedulingGates: pods with `spec.schedulingGates` stay out of the queue until all are removed (spec 05 §4)."""
+"""SchedulingGates: pods with `spec.schedulingGates` are not queued until all gates are removed (spec 05 §4)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SchedulingHint: a third party says on which nodes a pod may run, or where to look first (spec 05 §13.3)."""
+"""SchedulingHint: an annotation restricts the nodes of a pod, or names nodes to try first (spec 05 §13.3)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from koordlet.api.annotations.scheduling import SchedulingHint as Hint
 from koordlet.api.encoding.wire import WireError
 
 STATE: Final = "SchedulingHint"
-"""Key of the hint in the cycle's state; other plugins read `extensions` there."""
+"""Key of the hint in `CycleState.data`. Other plugins read `extensions` of the hint."""
 NO_HINT: Final = PreFilterResult(SKIP)
 
 
@@ -52,18 +52,18 @@ class SchedulingHintPlugin(Plugin):
         if hint is None:
             return ()
         allowed = None if rows is None else set(rows.tolist())
-        found = (self.table.row(name) for name in hint.preferred_node_names[: self.args.max_hint_nodes])
-        return [row for row in found if row is not None and (allowed is None or row in allowed)]
+        preferred = (self.table.row(name) for name in hint.preferred_node_names[: self.args.max_hint_nodes])
+        return [row for row in preferred if row is not None and (allowed is None or row in allowed)]
 
 
 def _hint(shape: Shape) -> Hint | str | None:
-    """The hint, what is wrong with it, or None."""
+    """The hint, the error in it, or None."""
     if "SchedulingHint" not in shape.memo:
-        found: Hint | str | None
+        parsed: Hint | str | None
         try:
-            found = scheduling.scheduling_hint(shape.annotations) if shape.annotations else None
-        except WireError as problem:
-            found = str(problem)
-        shape.memo["SchedulingHint"] = found
+            parsed = scheduling.scheduling_hint(shape.annotations) if shape.annotations else None
+        except WireError as error:
+            parsed = str(error)
+        shape.memo["SchedulingHint"] = parsed
     hint: Hint | str | None = shape.memo["SchedulingHint"]
     return hint

@@ -1,6 +1,6 @@
-"""TaintToleration: nodes whose taints the pod doesn't tolerate are rejected, or put behind (spec 05 §4).
+"""TaintToleration: rejects nodes with untolerated taints, or lowers their score for PreferNoSchedule (spec 05 §4).
 
-Nodes have few distinct sets of taints; each is judged once a shape.
+Nodes have few distinct sets of taints; each set is evaluated once per shape.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from control.scheduler.framework.handle import Handle
 from control.scheduler.framework.plugin import CycleState, EventInterest, Plugin, Reads, default_normalize
 from control.scheduler.framework.status import Code
-from control.scheduler.plugins import answers
+from control.scheduler.plugins import results
 from control.scheduler.state.columns import IntArray, Reasons16, RowArray, Rows
 from control.scheduler.state.pods import PodInfo, Shape
 from koordlet.api.core.selectors import Taint, Toleration
@@ -25,12 +25,13 @@ _AVOID: Final = "PreferNoSchedule"
 
 
 @dataclass(slots=True)
-class _Verdicts:
-    """By number of a set of taints."""
+class _TaintResults:
+    """The results for a shape, by index of the taint set."""
 
     any_rejected: bool
     rejected: Reasons16
     disliked: IntArray
+    """Number of untolerated PreferNoSchedule taints."""
 
 
 class TaintToleration(Plugin):
@@ -39,7 +40,7 @@ class TaintToleration(Plugin):
 
     def __init__(self, args: Any, handle: Handle) -> None:
         super().__init__(args, handle)
-        self._memo = answers.memo_key(self.name, handle)
+        self._memo = results.memo_key(self.name, handle)
         self._untolerated = self.reasons.number(Code.UNRESOLVABLE, UNTOLERATED)
 
     def interests(self) -> Sequence[EventInterest]:
@@ -49,22 +50,22 @@ class TaintToleration(Plugin):
         )
 
     def filter(self, state: CycleState, pod: PodInfo, rows: Rows) -> Reasons16:
-        verdicts = self._verdicts(pod.shape)
-        if not verdicts.any_rejected:
-            return answers.passes(rows, self.table.size)
-        return verdicts.rejected.take(self.table.taint_set[rows])
+        taint_results = self._results(pod.shape)
+        if not taint_results.any_rejected:
+            return results.passes(rows, self.table.size)
+        return taint_results.rejected.take(self.table.taint_set[rows])
 
     def score(self, state: CycleState, pod: PodInfo, rows: Rows) -> IntArray:
-        """Untolerated taints that ask to be avoided."""
-        return self._verdicts(pod.shape).disliked.take(self.table.taint_set[rows])
+        """Number of untolerated PreferNoSchedule taints."""
+        return self._results(pod.shape).disliked.take(self.table.taint_set[rows])
 
     def normalize(self, state: CycleState, pod: PodInfo, rows: RowArray, scores: IntArray) -> IntArray:
         return default_normalize(scores, reverse=True)
 
-    def _verdicts(self, shape: Shape) -> _Verdicts:
+    def _results(self, shape: Shape) -> _TaintResults:
         sets = self.table.taint_sets
-        found: _Verdicts | None = shape.memo.get(self._memo)
-        if found is None or len(found.disliked) < len(sets):
+        cached: _TaintResults | None = shape.memo.get(self._memo)
+        if cached is None or len(cached.disliked) < len(sets):
             tolerations = shape.pod.spec.tolerations
             soft = [one for one in tolerations if one.effect in ("", _AVOID)]
             rejected = [0 if tolerated(taints, tolerations) else self._untolerated for taints in sets]
@@ -72,19 +73,19 @@ class TaintToleration(Plugin):
                 sum(taint.effect == _AVOID and not any(one.tolerates(taint) for one in soft) for taint in taints)
                 for taints in sets
             ]
-            found = _Verdicts(any(rejected), np.array(rejected, np.int16), np.array(disliked, np.int64))
-            shape.memo[self._memo] = found
-        return found
+            cached = _TaintResults(any(rejected), np.array(rejected, np.int16), np.array(disliked, np.int64))
+            shape.memo[self._memo] = cached
+        return cached
 
 
 def tolerated(taints: Iterable[Taint], tolerations: Sequence[Toleration]) -> bool:
-    """Whether nothing in `taints` keeps a pod with these tolerations off the node."""
+    """Whether a pod with these tolerations may be placed on a node with `taints`."""
     return all(taint.effect not in _FORBID or any(one.tolerates(taint) for one in tolerations) for taint in taints)
 
 
 def _node_hint(pod: PodInfo, old: Any, new: Any) -> bool:
-    """The node's taints are tolerated now, and were not before."""
-    node, before = answers.as_node(new), answers.as_node(old)
+    """Whether the node's taints are tolerated now and were not before."""
+    node, before = results.as_node(new), results.as_node(old)
     if node is None:
         return True
     tolerations = pod.pod.spec.tolerations
@@ -94,4 +95,4 @@ def _node_hint(pod: PodInfo, old: Any, new: Any) -> bool:
 
 
 def _pod_hint(pod: PodInfo, old: Any, new: Any) -> bool:
-    return answers.own_change(pod, old, new) is not None
+    return results.own_change(pod, old, new) is not None

@@ -147,7 +147,7 @@ class GangWorld:
         for one in pods:
             self.pods[one.metadata.key] = one
             self.queue.add(self.cluster.info(one))
-            self.gangs.pod_added(one)
+            self.gangs.events.pod_added(one)
 
     def restore(self, pods: Iterable[Pod]) -> None:
         """Start over what another scheduler left: its pods in some order, bound or not."""
@@ -155,7 +155,7 @@ class GangWorld:
             if one.spec.node_name:
                 self.pods[one.metadata.key] = one
                 self.cache.set_pod(one)
-                self.gangs.pod_added(one)
+                self.gangs.events.pod_added(one)
             else:
                 self.create(one)
 
@@ -169,7 +169,7 @@ class GangWorld:
         new = msgspec.structs.replace(old, spec=msgspec.structs.replace(old.spec, node_name=node))
         self.pods[pod.key] = new
         self.cache.set_pod(new)
-        self.gangs.pod_updated(old, new)
+        self.gangs.events.pod_updated(old, new)
         return SUCCESS
 
     def delete(self, key: str) -> None:
@@ -184,7 +184,7 @@ class GangWorld:
             if info is not None:
                 self.queue.delete(info)
             self.waiting.reject(uid, "", "pod is deleted")
-        self.gangs.pod_deleted(old)
+        self.gangs.events.pod_deleted(old)
 
     def add_node(self, name: str, cpu: str) -> None:
         self.cluster.table.set_node(node(name, cpu=cpu))

@@ -1,8 +1,8 @@
-"""All gangs, kept current from pod and PodGroup events (spec 05 §9.2). Knows neither queue nor cycle.
+"""All gangs, updated by pod and PodGroup events (spec 05 §9.2). Independent of queue and cycle.
 
-Methods that are told of events return the keys (`namespace/name`) of pods that the queue should try now. Unlike
-Koordinator's, the cache finds the members of a PodGroup that is made again, follows changes of a gang's group, and
-wakes a member when another is deleted (spec 05 §17, D14).
+Methods for events return the keys (`namespace/name`) of pods that the queue should activate. Unlike Koordinator's, the
+cache finds the members of a PodGroup that is created again, follows changes of a gang's group, and wakes a member when
+another one is deleted (spec 05 §17, D14).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from control.scheduler.config.args import CoschedulingArgs
 from control.scheduler.plugins.coscheduling import params
 from control.scheduler.plugins.coscheduling.gang import Gang, GangGroup
-from control.scheduler.plugins.coscheduling.params import Parameters
+from control.scheduler.plugins.coscheduling.params import GangParameters
 from koordlet.api.core import Pod
 from koordlet.api.core.podresources import is_terminated
 from koordlet.api.crs.podgroup import PodGroup
@@ -24,22 +24,22 @@ class GangCache:
         self.gangs: dict[str, Gang] = {}
         self.groups: dict[str, GangGroup] = {}
         self._members: dict[str, dict[str, Pod]] = {}
-        """Gang id -> pods that name it, whether or not the gang is there."""
+        """Gang id -> pods that name it, whether or not the gang exists."""
         self._freed: list[str] = []
-        """Members that need not wait for each other any more; handed out by `_with_freed`."""
+        """Members that no longer wait for each other; returned by `_with_freed`."""
 
     # Reading
 
     def gangs_of(self, group: GangGroup) -> list[Gang]:
-        """Those of the group's gangs that there are."""
+        """The existing gangs of the group."""
         return [self.gangs[one] for one in group.gang_ids if one in self.gangs]
 
     def waiting_in(self, group: GangGroup) -> dict[str, str]:
-        """Key -> uid of every member that is parked at Permit or being bound."""
-        found: dict[str, str] = {}
+        """Key -> uid of every member that is held at Permit or being bound."""
+        waiting: dict[str, str] = {}
         for gang in self.gangs_of(group):
-            found.update(gang.waiting)
-        return found
+            waiting.update(gang.waiting)
+        return waiting
 
     # Pods
 
@@ -62,7 +62,7 @@ class GangCache:
         if key not in members:
             return [] if is_terminated(new) else self.pod_added(new)
         if is_terminated(new):
-            members[key] = new  # it stays where it is until it is deleted
+            members[key] = new  # it keeps its state until it is deleted
         else:
             self._seen(name, new)
         return self._with_freed([])
@@ -74,7 +74,7 @@ class GangCache:
         members = self._members.get(name, {})
         known = members.get(key)
         if known is not None and known.metadata.uid != pod.metadata.uid:
-            return []  # a newer pod of the same name
+            return []  # the deleted pod was replaced by a newer one of the same name
         members.pop(key, None)
         if not members:
             self._members.pop(name, None)
@@ -86,7 +86,7 @@ class GangCache:
         self._leave_waiting(gang, key)
         if gang.group.representative == key:
             gang.group.representative = ""
-        if not gang.children and (not gang.crd or gang.parameters is None):  # nobody has seen a PodGroup of it
+        if not gang.children and (not gang.crd or gang.parameters is None):  # no PodGroup was seen
             self._remove(gang)
             return []
         return self._one_pending(gang) if gang.complete else []
@@ -134,15 +134,15 @@ class GangCache:
         if gang is not None:
             self._remove(gang)
 
-    # The cycle's doings
+    # Events of the cycle
 
     def wait(self, gang: Gang, key: str, uid: str) -> None:
-        """The pod was given a node and asks for permission."""
+        """The pod has a node and is at Permit."""
         gang.pending.discard(key)
         gang.waiting[key] = uid
 
     def release(self, gang: Gang, key: str) -> None:
-        """The pod lost its node again."""
+        """The pod lost its node."""
         if key in gang.waiting:
             self._leave_waiting(gang, key)
             if key in gang.children:
@@ -156,7 +156,7 @@ class GangCache:
             self._leave_waiting(gang, key)
         return self._with_freed([])
 
-    # Inside
+    # Internal
 
     def _make(self, name: str, *, crd: bool) -> Gang:
         members = self._members.setdefault(name, {})
@@ -166,7 +166,7 @@ class GangCache:
                 self._place(gang, key, pod)
         return gang
 
-    def _initialize(self, gang: Gang, parameters: Parameters | None) -> None:
+    def _initialize(self, gang: Gang, parameters: GangParameters | None) -> None:
         if parameters is None:
             return
         gang.parameters = parameters
@@ -178,10 +178,10 @@ class GangCache:
 
     def _group(self, ids: tuple[str, ...]) -> GangGroup:
         name = ",".join(ids)
-        found = self.groups.get(name)
-        if found is None:
-            found = self.groups[name] = GangGroup(name, ids)
-        return found
+        group = self.groups.get(name)
+        if group is None:
+            group = self.groups[name] = GangGroup(name, ids)
+        return group
 
     def _remove(self, gang: Gang) -> None:
         del self.gangs[gang.id]

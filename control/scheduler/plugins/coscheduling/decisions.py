@@ -1,4 +1,4 @@
-"""Whether a gang may be tried, and whether it may be bound (spec 05 §9.3, §9.5). Pure."""
+"""Decides whether a gang may be tried, and whether its members may be bound (spec 05 §9.3, §9.5). Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from koordlet.api.annotations.gang import MATCH_ONCE_SATISFIED, MATCH_WAITING_AN
 
 
 def why_not_tried(cache: GangCache, name: str, key: str) -> str:
-    """Why the pod `key` of gang `name` may not be tried; empty: it may. Clears the pod as representative if so."""
+    """Why the pod `key` of gang `name` may not be tried; empty if it may. A rejected pod stops being representative."""
     gang = cache.gangs.get(name)
     if gang is None:
         return f"can't find gang, gangName: {name}, podName: {key}"
@@ -30,7 +30,9 @@ def why_not_tried(cache: GangCache, name: str, key: str) -> str:
 
 
 def why_not_enqueued(gang: Gang, key: str) -> str:
-    """Why not this pod, although the gang may be tried: one at most represents the group; it is chosen here."""
+    """Why the pod may not be queued although its gang may be tried; empty if it may.
+
+    At most one pod represents the group; this function chooses it."""
     group = gang.group
     if key not in gang.pending:
         return f"pod {key} is not exists in gangCache"
@@ -42,7 +44,7 @@ def why_not_enqueued(gang: Gang, key: str) -> str:
 
 
 def satisfied(cache: GangCache, gang: Gang, permitted: Callable[[str], bool]) -> bool:
-    """Whether every gang of the group has enough members. `permitted(uid)`: parked, or let go on, and not rejected."""
+    """Whether every gang of the group has enough members. `permitted`: see `GangRounds.permitted`."""
     return all(_enough(cache.gangs.get(one), permitted) for one in gang.group.gang_ids)
 
 

@@ -1,43 +1,43 @@
-"""Gangs and groups of gangs: who belongs to them, and where each member stands (spec 05 §9.2)."""
+"""Gangs and gang groups with the state of each member (spec 05 §9.2)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from control.scheduler.plugins.coscheduling.params import Parameters
+from control.scheduler.plugins.coscheduling.params import GangParameters
 from koordlet.api.annotations.gang import MATCH_ONCE_SATISFIED
 from koordlet.api.core import Pod
 
 
 @dataclass(eq=False)
 class GangGroup:
-    """Gangs that are placed together. `id`: their ids, joined by commas."""
+    """Gangs that are placed together. `id`: the gang ids, joined by commas."""
 
     id: str
     gang_ids: tuple[str, ...]
     once_satisfied: bool = False
-    """A member was bound once; never taken back."""
+    """Whether a member was ever bound."""
     waiting_gang_ids: set[str] = field(default_factory=set)
     representative: str = ""
-    """`namespace/name` of the one pod that may be in the queue for the whole group."""
+    """`namespace/name` of the pod that represents the group in the queue."""
     binding_members: frozenset[str] = frozenset()
     """uids of the pods that are bound together."""
 
 
 @dataclass(eq=False)
 class Gang:
-    """Members by `namespace/name`. Every live one is in `children`, and in one of the other three."""
+    """Members by `namespace/name`. Every live member is in `children`, and in one of `pending`, `waiting`, `bound`."""
 
     id: str
     group: GangGroup
-    parameters: Parameters | None = None
-    """None: nobody has said yet what the gang wants."""
+    parameters: GangParameters | None = None
+    """None until a PodGroup or a pod with the parameters is seen."""
     crd: bool = False
     children: dict[str, Pod] = field(default_factory=dict)
     pending: set[str] = field(default_factory=set)
-    """Without a node."""
+    """Members without a node."""
     waiting: dict[str, str] = field(default_factory=dict)
-    """Assumed: parked at Permit, or being bound; the value is the uid."""
+    """Assumed members, held at Permit or being bound: key -> uid."""
     bound: set[str] = field(default_factory=set)
 
     @property
@@ -50,7 +50,7 @@ class Gang:
 
     @property
     def settled(self) -> bool:
-        """Whether later members are scheduled one by one."""
+        """Whether members are scheduled individually from now on."""
         return self.group.once_satisfied and self.once_is_enough
 
     @property
@@ -59,7 +59,7 @@ class Gang:
 
     @property
     def complete(self) -> bool:
-        """Whether there are enough members to try."""
+        """Whether there are enough members for an attempt."""
         return self.parameters is not None and len(self.children) >= self.parameters.minimum
 
     def in_order(self) -> list[str]:

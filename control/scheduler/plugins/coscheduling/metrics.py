@@ -1,4 +1,4 @@
-"""How long gangs' turns take and how many groups wait, under Koordinator's names (spec 05 §16.1)."""
+"""Durations of gang rounds and number of waiting gang groups, with Koordinator's names (spec 05 §16.1)."""
 
 from __future__ import annotations
 
@@ -6,33 +6,33 @@ from prometheus_client import CollectorRegistry, Gauge, Histogram
 
 from koordlet.app.metrics import MetricSet
 
-IDLE_SECONDS = 300.0
-_SECONDS = (0.1, 0.5, 1, 2, 3, 5, 7.5, 10, 12.5, 15, 20, 25, 30, 45, 60, 120)
+IDLE_SERIES_S = 300.0
+_ROUND_BUCKETS_S = (0.1, 0.5, 1, 2, 3, 5, 7.5, 10, 12.5, 15, 20, 25, 30, 45, 60, 120)
 
 
 class GangMetrics(MetricSet):
-    """`reason`: why the turn ended; `job_size`: members that were tried, in hundreds."""
+    """`reason`: why the round ended; `job_size`: number of members that were tried, in hundreds."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.turn_seconds = Histogram(
+        self.round_seconds = Histogram(
             "scheduler_gang_schedule_cycle_duration_seconds",
-            "Time from the first to the last member of a gang group's turn.",
+            "Duration of a scheduling round of a gang group.",
             ["reason", "job_size"],
-            buckets=_SECONDS,
+            buckets=_ROUND_BUCKETS_S,
             registry=registry,
         )
         self.waiting_groups = Gauge(
-            "scheduler_waiting_gang_group_number", "Gang groups with members parked at Permit.", registry=registry
+            "scheduler_waiting_gang_group_number", "Gang groups with members held at Permit.", registry=registry
         )
 
 
 class PreemptionMetrics(MetricSet):
-    """How long preemption for gangs takes. A series that nobody adds to for five minutes is dropped."""
+    """Durations of preemption for gangs. A series without observations for five minutes is dropped."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._seconds = Histogram(
             "scheduler_job_preemption_duration_seconds",
-            "Time to find out whom a gang group can displace.",
+            "Duration of planning preemption for a gang group.",
             ["jobName", "result"],
             buckets=[0.001 * 2**n for n in range(20)],
             registry=registry,
@@ -40,8 +40,8 @@ class PreemptionMetrics(MetricSet):
         self._seen: dict[tuple[str, str], float] = {}
 
     def observe(self, job: str, result: str, seconds: float, now: float) -> None:
-        """`now`: monotonic seconds. Each call sweeps what is idle; there are few."""
-        for labels in [labels for labels, seen in self._seen.items() if now - seen >= IDLE_SECONDS]:
+        """`now`: monotonic seconds. Each call drops idle series; there are few."""
+        for labels in [labels for labels, seen in self._seen.items() if now - seen >= IDLE_SERIES_S]:
             del self._seen[labels]
             self._seconds.remove(*labels)
         self._seen[job, result] = now

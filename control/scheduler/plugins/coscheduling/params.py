@@ -1,4 +1,4 @@
-"""What a gang wants, as its PodGroup or its first pod says (spec 05 §9.1). Pure."""
+"""The parameters of a gang, from its PodGroup or its first pod (spec 05 §9.1). Pure except for warnings in the log."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from control.scheduler.config.args import CoschedulingArgs
 from koordlet.api import names
-from koordlet.api.annotations import gang as said
+from koordlet.api.annotations import gang as gang_annotations
 from koordlet.api.annotations.gang import MODE_NON_STRICT, NetworkTopologySpec
 from koordlet.api.core import Pod
 from koordlet.api.crs.podgroup import PodGroup
@@ -21,8 +21,8 @@ FROM_POD_GROUP = "GangFromPodGroupCRD"
 
 
 @dataclass(frozen=True, slots=True)
-class Parameters:
-    """`minimum` members must be placed together, of `total`; they wait `wait` for each other."""
+class GangParameters:
+    """`minimum` of `total` members must be placed together. `wait`: how long members wait for each other at Permit."""
 
     minimum: int
     total: int
@@ -30,7 +30,7 @@ class Parameters:
     policy: str
     wait: Duration
     group: tuple[str, ...]
-    """Ids of the gangs that are placed together, sorted."""
+    """Sorted ids of the gangs that are placed together."""
     created: float
     source: str
     topology: NetworkTopologySpec | None = None
@@ -41,35 +41,37 @@ class Parameters:
 
 
 def gang_id(pod: Pod) -> str:
-    """`namespace/name` of the pod's gang, empty for none."""
+    """`namespace/name` of the pod's gang; empty without a gang."""
     meta = pod.metadata
-    name = said.gang_name(meta.labels, meta.annotations)
+    name = gang_annotations.gang_name(meta.labels, meta.annotations)
     return f"{meta.namespace}/{name}" if name else ""
 
 
 def needs_pod_group(pod: Pod) -> bool:
-    """Whether a PodGroup, not the pod, says what the gang wants."""
+    """Whether a PodGroup, not the pod, has the parameters."""
     return bool(pod.metadata.labels.get(names.LABEL_POD_GROUP))
 
 
-def of_pod(pod: Pod, args: CoschedulingArgs) -> Parameters | None:
-    """None: the pod does not say how many members there must be."""
+def of_pod(pod: Pod, args: CoschedulingArgs) -> GangParameters | None:
+    """None if the pod does not state the minimum number of members."""
     meta = pod.metadata
     try:
-        minimum = said.min_available(meta.labels, {})  # the label goes before the annotation (spec 05 §9.1)
+        minimum = gang_annotations.min_available(
+            meta.labels, {}
+        )  # the label takes precedence over the annotation (spec 05 §9.1)
         if minimum is None:
-            minimum = said.min_available({}, meta.annotations)
-    except WireError as problem:
-        log.warning("Gang can't be initialized from pod", pod=meta.key, err=problem)
+            minimum = gang_annotations.min_available({}, meta.annotations)
+    except WireError as error:
+        log.warning("Failed to initialize a gang from its pod", pod=meta.key, err=error)
         return None
     if minimum is None:
         return None
     created = meta.creation_timestamp
-    wait = said.waiting_time(meta.annotations, args.default_timeout)
+    wait = gang_annotations.waiting_time(meta.annotations, args.default_timeout)
     return _parameters(gang_id(pod), meta.annotations, minimum, wait, created.unix if created else 0.0, FROM_POD, args)
 
 
-def of_pod_group(group: PodGroup, args: CoschedulingArgs) -> Parameters:
+def of_pod_group(group: PodGroup, args: CoschedulingArgs) -> GangParameters:
     meta, seconds = group.metadata, group.spec.schedule_timeout_seconds
     wait = Duration.of(seconds=seconds) if seconds is not None and seconds > 0 else args.default_timeout
     created = meta.creation_timestamp
@@ -81,29 +83,29 @@ def of_pod_group(group: PodGroup, args: CoschedulingArgs) -> Parameters:
 
 def _parameters(
     key: str,
-    notes: Mapping[str, str],
+    annotations: Mapping[str, str],
     minimum: int,
     wait: Duration,
     created: float,
     source: str,
     args: CoschedulingArgs,
-) -> Parameters:
-    return Parameters(
+) -> GangParameters:
+    return GangParameters(
         minimum=minimum,
-        total=said.total_number(notes, minimum),
-        mode=said.mode(notes),
-        policy=said.match_policy(notes, args.default_match_policy),
+        total=gang_annotations.total_number(annotations, minimum),
+        mode=gang_annotations.mode(annotations),
+        policy=gang_annotations.match_policy(annotations, args.default_match_policy),
         wait=wait,
-        group=tuple(sorted(said.groups(notes, key))),
+        group=tuple(sorted(gang_annotations.groups(annotations, key))),
         created=created,
         source=source,
-        topology=_topology(key, notes),
+        topology=_topology(key, annotations),
     )
 
 
-def _topology(key: str, notes: Mapping[str, str]) -> NetworkTopologySpec | None:
+def _topology(key: str, annotations: Mapping[str, str]) -> NetworkTopologySpec | None:
     try:
-        return said.NETWORK_TOPOLOGY_SPEC.get(notes)
-    except WireError as problem:
-        log.warning("Network topology of gang left aside", gang=key, err=problem)
+        return gang_annotations.NETWORK_TOPOLOGY_SPEC.get(annotations)
+    except WireError as error:
+        log.warning("Ignoring the invalid network topology of a gang", gang=key, err=error)
         return None

@@ -1,4 +1,4 @@
-"""PodGroupController: keeps the status of PodGroups true (spec 05 §9.9)."""
+"""PodGroupController: updates the status of PodGroups (spec 05 §9.9)."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from koordlet.kube import Client, Informer, NotFound, WorkQueue, merge_diff
 PENDING, PRE_SCHEDULING, SCHEDULING, SCHEDULED = "Pending", "PreScheduling", "Scheduling", "Scheduled"
 RUNNING, FINISHED, FAILED = "Running", "Finished", "Failed"
 ENDED: Final = (FINISHED, FAILED)
-GIVEN_UP_SECONDS: Final = 48 * 3600.0
+MAX_SCHEDULE_DELAY_S: Final = 48 * 3600.0
 
 
 def is_over(group: PodGroup) -> bool:
-    """Whether nothing more is to be expected of the group."""
+    """Whether the status of the group is final."""
     status, created = group.status, group.metadata.creation_timestamp
     if status.phase in ENDED:
         return True
     if status.scheduled != group.spec.min_member or status.running or status.schedule_start_time is None:
         return False
-    return created is not None and status.schedule_start_time.unix - created.unix > GIVEN_UP_SECONDS
+    return created is not None and status.schedule_start_time.unix - created.unix > MAX_SCHEDULE_DELAY_S
 
 
 def next_status(group: PodGroup, members: Collection[Pod], bound: int, now: float) -> PodGroupStatus:
-    """The status that follows from the members; `bound` of them have a node. Pure."""
+    """The status that results from the members. `bound`: number of members with a node. Pure."""
     status, minimum = group.status, group.spec.min_member
     if not status.phase:
         return msgspec.structs.replace(status, phase=PENDING)
@@ -75,19 +75,21 @@ def owners(pod: Pod) -> str:
 
 
 class PodGroupController:
-    """Works on the keys that it is told of; what fails is tried again with growing delays (spec 05 §17, D10).
+    """Processes the keys that are added; failures are retried with growing delays (spec 05 §17, D10).
 
-    Members are asked of the API server: the scheduler's own copy lacks those that have ended.
+    Members are listed at the API server: the scheduler's own cache lacks terminated pods.
     """
 
     def __init__(self, client: Client, groups: Informer[PodGroup], *, workers: int, clock: Clock) -> None:
-        self._client, self._groups = client, groups
-        self._workers, self._clock = workers, clock
+        self._client = client
+        self._groups = groups
+        self._workers = workers
+        self._clock = clock
         self._queue: WorkQueue[str] | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
-    def look_at(self, key: str) -> None:
-        """The PodGroup `namespace/name`, or a member of it, changed."""
+    def add(self, key: str) -> None:
+        """The PodGroup `namespace/name` or one of its members changed."""
         if self._queue is not None:
             self._queue.add(key)
 
@@ -95,7 +97,7 @@ class PodGroupController:
         self._queue = WorkQueue("PodGroupController", clock=self._clock, registry=self._client.registry)
         self._tasks = [asyncio.create_task(self._queue.work(self.sync)) for _ in range(max(1, self._workers))]
         for group in self._groups.list():
-            self.look_at(f"{group.metadata.namespace}/{group.metadata.name}")
+            self.add(f"{group.metadata.namespace}/{group.metadata.name}")
 
     async def stop(self) -> None:
         queue, self._queue = self._queue, None
@@ -107,7 +109,7 @@ class PodGroupController:
         self._tasks = []
 
     async def sync(self, key: str) -> float | None:
-        """Write the status of one PodGroup if it is not true any more."""
+        """Write the status of one PodGroup if it changed."""
         group = self._groups.get(key)
         if group is None or is_over(group):
             return None

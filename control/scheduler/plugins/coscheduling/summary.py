@@ -1,4 +1,4 @@
-"""Gangs as the services API shows them (spec 05 §6)."""
+"""The pages of gangs (spec 05 §6)."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from koordlet.api.encoding.wire import Time
 
 
 def of(gang: Gang, args: CoschedulingArgs) -> dict[str, Any]:
-    """One gang; keys and kinds of values are Koordinator's."""
-    said = gang.parameters
-    source = said.source if said is not None else FROM_POD_GROUP if gang.crd else FROM_POD
+    """One gang, in Koordinator's format."""
+    parameters = gang.parameters
+    source = parameters.source if parameters is not None else FROM_POD_GROUP if gang.crd else FROM_POD
     return {
         "name": gang.id,
-        "waitTime": said.wait.nanoseconds if said is not None else 0,
-        "createTime": str(Time.from_unix(said.created if said is not None else 0.0)),
-        "mode": said.mode if said is not None else MODE_STRICT,
-        "gangMatchPolicy": said.policy if said is not None else args.default_match_policy,
-        "minRequiredNumber": said.minimum if said is not None else 0,
-        "totalChildrenNum": said.total if said is not None else 0,
+        "waitTime": parameters.wait.nanoseconds if parameters is not None else 0,
+        "createTime": str(Time.from_unix(parameters.created if parameters is not None else 0.0)),
+        "mode": parameters.mode if parameters is not None else MODE_STRICT,
+        "gangMatchPolicy": parameters.policy if parameters is not None else args.default_match_policy,
+        "minRequiredNumber": parameters.minimum if parameters is not None else 0,
+        "totalChildrenNum": parameters.total if parameters is not None else 0,
         "gangGroup": list(gang.group.gang_ids),
         "children": _keys(gang.children),
         "pendingChildren": _keys(gang.pending),
@@ -47,5 +47,5 @@ def _group(group: GangGroup) -> dict[str, Any]:
     }
 
 
-def _keys(found: Any) -> dict[str, dict[str, str]]:
-    return {key: {} for key in sorted(found)}
+def _keys(names: Any) -> dict[str, dict[str, str]]:
+    return {key: {} for key in sorted(names)}

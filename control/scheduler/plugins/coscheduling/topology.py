@@ -1,6 +1,7 @@
-"""The network as a tree of domains with nodes as leaves, from node labels (spec 05 §10.2). Pure.
+"""The network as a tree of domains with nodes as leaves, built from node labels (spec 05 §10.2). Pure.
 
-A domain is known by its whole path, so equal names below different parents are different domains (spec 05 §17, D17).
+A domain is identified by its full path, so equal names below different parents are different domains (spec 05 §17,
+D17).
 """
 
 from __future__ import annotations
@@ -13,73 +14,71 @@ from koordlet.api.crs.networktopology import (
     CLUSTER_LAYER,
     NODE_LAYER,
     ClusterNetworkTopology,
-    NetworkTopologyDetail,
     NetworkTopologyLayer,
-    TopologyInfo,
 )
 
 
 @dataclass(eq=False)
-class Domain:
-    """A leaf is a node, and named like it. `depth`: 0 is the root."""
+class NetworkDomain:
+    """A domain. A leaf is a node and has its name. `depth`: 0 is the root."""
 
     layer: str
     name: str
-    parent: Domain | None = None
+    parent: NetworkDomain | None = None
     depth: int = 0
-    children: dict[str, Domain] = field(default_factory=dict)
+    children: dict[str, NetworkDomain] = field(default_factory=dict)
 
     @property
     def leaf(self) -> bool:
         return self.layer == NODE_LAYER
 
-    def lineage(self) -> Iterator[Domain]:
-        """The domain itself, its parent, and so on."""
-        one: Domain | None = self
-        while one is not None:
-            yield one
-            one = one.parent
+    def lineage(self) -> Iterator[NetworkDomain]:
+        """The domain and its ancestors, nearest first."""
+        domain: NetworkDomain | None = self
+        while domain is not None:
+            yield domain
+            domain = domain.parent
 
-    def walk(self) -> Iterator[Domain]:
+    def walk(self) -> Iterator[NetworkDomain]:
         """Depth first, children by name."""
         yield self
         for name in sorted(self.children):
             yield from self.children[name].walk()
 
-    def leaves(self) -> Iterator[Domain]:
+    def leaves(self) -> Iterator[NetworkDomain]:
         return (one for one in self.walk() if one.leaf)
 
-    def child(self, layer: str, name: str) -> Domain:
-        """The child of that name; made when it is new."""
-        found = self.children.get(name)
-        if found is None:
-            found = self.children[name] = Domain(layer, name, self, self.depth + 1)
-        return found
+    def child(self, layer: str, name: str) -> NetworkDomain:
+        """The child of that name, created if it is missing."""
+        domain = self.children.get(name)
+        if domain is None:
+            domain = self.children[name] = NetworkDomain(layer, name, self, self.depth + 1)
+        return domain
 
 
 def layers(spec: Iterable[NetworkTopologyLayer]) -> list[NetworkTopologyLayer] | None:
-    """From the topmost layer below the cluster down to that above nodes; None: one is missing, or in a circle."""
+    """From the topmost layer below the cluster to the one above nodes; None if a layer is missing or in a cycle."""
     by_name = {one.topology_layer: one for one in spec}
     node = by_name.get(NODE_LAYER)
     if node is None:
         return None
-    found: list[NetworkTopologyLayer] = []
+    order: list[NetworkTopologyLayer] = []
     name = node.parent_topology_layer
     while name and name != CLUSTER_LAYER:
         layer = by_name.get(name)
-        if layer is None or layer in found:
+        if layer is None or layer in order:
             return None
-        found.append(layer)
+        order.append(layer)
         name = layer.parent_topology_layer
-    return found[::-1]
+    return order[::-1]
 
 
-def build(topology: ClusterNetworkTopology | None, nodes: Iterable[Node]) -> Domain | None:
-    """The tree; None without a usable description."""
+def build(topology: ClusterNetworkTopology | None, nodes: Iterable[Node]) -> NetworkDomain | None:
+    """The tree; None without a usable topology."""
     order = layers(topology.spec.network_topology_spec) if topology is not None else None
     if order is None:
         return None
-    root = Domain(CLUSTER_LAYER, "")
+    root = NetworkDomain(CLUSTER_LAYER, "")
     for node in nodes:
         path = _path(order, node.metadata.labels, node.metadata.name)
         if path is not None:
@@ -90,33 +89,12 @@ def build(topology: ClusterNetworkTopology | None, nodes: Iterable[Node]) -> Dom
     return root
 
 
-def details(root: Domain) -> list[NetworkTopologyDetail]:
-    """The status: every domain that is not a node."""
-    return [_detail(one) for one in root.walk() if not one.leaf]
-
-
 def _path(order: list[NetworkTopologyLayer], labels: Mapping[str, str], node: str) -> list[str] | None:
-    """The names of the node's domains, topmost first; None: it has no place in the tree."""
+    """The names of the node's domains, topmost first; None if a label is missing."""
     path = []
     for layer in order:
         name = next((labels[key] for key in layer.label_key if labels.get(key)), "")
         if not name and layer is not order[-1]:
             return None
-        path.append(name or node)  # directly above nodes one may stand alone
+        path.append(name or node)  # in the lowest layer a node without the label is a domain of its own
     return path
-
-
-def _detail(domain: Domain) -> NetworkTopologyDetail:
-    inner = [domain.children[name] for name in sorted(domain.children) if not domain.children[name].leaf]
-    below = next(iter(domain.children.values()), None)
-    return NetworkTopologyDetail(
-        topology_info=_info(domain),
-        parent_topology_info=_info(domain.parent) if domain.parent is not None else None,
-        child_topology_layer=below.layer if below is not None else "",
-        child_topology_names=[child.name for child in inner],
-        node_num=sum(1 for _ in domain.leaves()),
-    )
-
-
-def _info(domain: Domain) -> TopologyInfo:
-    return TopologyInfo(topology_layer=domain.layer, topology_name=domain.name)

@@ -1,4 +1,4 @@
-"""DefaultPreemption: room for a pod by removing less important ones (spec 05 §3.6)."""
+"""DefaultPreemption: makes room for a pod by deleting pods of lower priority (spec 05 §3.6)."""
 
 from control.scheduler.plugins.defaultpreemption.plugin import DefaultPreemption
 

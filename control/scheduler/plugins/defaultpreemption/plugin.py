@@ -1,7 +1,7 @@
-"""The plugin: who may preempt, which nodes are tried, and what follows from the choice (spec 05 §3.6).
+"""The plugin: eligibility for preemption, the nodes that are tried, and the consequences (spec 05 §3.6).
 
-The trial runs on the table itself and is taken back (`DryRun`). Victims are marked and deleted in the background by the
-handle's evictor; until those calls are through, PreEnqueue keeps the preemptor out of the queue.
+Dry runs are made on the table itself and reverted (`DryRun`). The evictor marks and deletes victims in the background.
+Until its calls have returned, PreEnqueue keeps the preemptor out of the queue.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from control.scheduler.cycle.failures import FitError
 from control.scheduler.framework.handle import Handle
 from control.scheduler.framework.plugin import CycleState, Plugin, PostFilterResult
 from control.scheduler.framework.status import SUCCESS, Code, PluginStatus, unresolvable, unschedulable
-from control.scheduler.plugins.defaultpreemption.victims import Victims, best, spare
+from control.scheduler.plugins.defaultpreemption.victims import Victims, best, minimal_victims
 from control.scheduler.state.pods import PodInfo
 from koordlet.api.core.workloads import PodDisruptionBudget
 
@@ -44,25 +44,25 @@ class DefaultPreemption(Plugin):
         reason = self._ineligible(pod, failure)
         if reason:
             return PostFilterResult(unschedulable(f"preemption: {reason}"))
-        found, refused = self._candidates(state, pod, failure)
-        if not found:
-            # A nomination that no longer helps anybody is dropped.
+        candidates, refused = self._candidates(state, pod, failure)
+        if not candidates:
+            # An existing nomination is useless now, so it is removed.
             return PostFilterResult(unschedulable(f"preemption: {self._why(failure, refused)}"), nominated="")
-        chosen = best(found)
+        chosen = best(candidates)
         node = self.table.names[chosen.row]
         self._make_room(pod, node, chosen.pods)
         self.handle.observe_preemption(len(chosen.pods))
         return PostFilterResult(SUCCESS, nominated=node)
 
     def would_displace(self, state: CycleState, pod: PodInfo, failure: FitError) -> list[Victims]:
-        """Who would have to go, on the nodes where that helps, the best first. Nothing is done about it."""
+        """The victims on each node where preemption would help, best node first. Changes nothing."""
         if self._ineligible(pod, failure):
             return []
-        found, _ = self._candidates(state, pod, failure)
-        return sorted(found, key=lambda one: (one.rank, self.table.names[one.row]))
+        candidates, _ = self._candidates(state, pod, failure)
+        return sorted(candidates, key=lambda one: (one.rank, self.table.names[one.row]))
 
     def _ineligible(self, pod: PodInfo, failure: FitError) -> str:
-        """Why the pod may not preempt now; empty when it may."""
+        """Why the pod may not preempt now; empty if it may."""
         if pod.pod.spec.preemption_policy == "Never":
             return "not eligible due to preemptionPolicy=Never."
         row = self.table.row(pod.nominated) if pod.nominated else None
@@ -75,22 +75,22 @@ class DefaultPreemption(Plugin):
     def _candidates(
         self, state: CycleState, pod: PodInfo, failure: FitError
     ) -> tuple[list[Victims], dict[int, PluginStatus]]:
-        """Nodes on which victims would help; and what other nodes that were tried say."""
+        """The nodes on which victims would help, and the statuses of the other nodes that were tried."""
         rows = failure.preemptible().tolist()
         enough = self._enough(len(rows))
         budgets = self._budgets()
         begin = self.handle.rng.randrange(len(rows)) if rows else 0
-        found: list[Victims] = []
+        candidates: list[Victims] = []
         refused: dict[int, PluginStatus] = {}
         for row in rows[begin:] + rows[:begin]:
             outcome = self._try(state, pod, row, budgets)
             if isinstance(outcome, PluginStatus):
                 refused[row] = outcome
             else:
-                found.append(outcome)
-                if len(found) >= enough and any(not one.violations for one in found):
+                candidates.append(outcome)
+                if len(candidates) >= enough and any(not one.violations for one in candidates):
                     break
-        return found, refused
+        return candidates, refused
 
     def _enough(self, nodes: int) -> int:
         percentage = getattr(self.args, "min_candidate_nodes_percentage", 10)
@@ -119,8 +119,10 @@ class DefaultPreemption(Plugin):
                 trial.remove(other)
                 return False
 
-            found = spare(lower, budgets, row, fits_with)
-            return found if found.pods else unschedulable(NOT_HELPFUL)  # an extender refuses the node, not a plugin
+            victims = minimal_victims(lower, budgets, row, fits_with)
+            return (
+                victims if victims.pods else unschedulable(NOT_HELPFUL)
+            )  # no plugin but an extender rejected the node
 
     def _make_room(self, pod: PodInfo, node: str, victims: Sequence[PodInfo]) -> None:
         queue = self.runtime.queue
@@ -137,8 +139,8 @@ class DefaultPreemption(Plugin):
             status = refused.get(row)
             for reason in status.reasons if status is not None else (NOT_HELPFUL,):
                 counts[reason] += 1
-        said = ", ".join(sorted(f"{count} {reason}" for reason, count in counts.items()))
-        return f"0/{len(failure.rows)} nodes are available: {said}."
+        reasons = ", ".join(sorted(f"{count} {reason}" for reason, count in counts.items()))
+        return f"0/{len(failure.rows)} nodes are available: {reasons}."
 
     def _on(self, row: int) -> list[PodInfo]:
         return list(self.table.pods[row].values())
@@ -148,6 +150,6 @@ class DefaultPreemption(Plugin):
 
 
 def _preempted(pod: PodInfo) -> bool:
-    """Whether a scheduler is removing the pod to make room."""
+    """Whether a scheduler is preempting the pod."""
     condition = pod.pod.status.condition("DisruptionTarget")
     return condition is not None and condition.status == "True" and condition.reason == "PreemptionByScheduler"

@@ -1,4 +1,4 @@
-"""Which pods would have to go, on one node and on the best node: pure decisions (spec 05 §3.6-3, -4)."""
+"""Chooses the victims on a node, and the best node (spec 05 §3.6-3, -4). Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NEVER_STARTED = float("inf")
 
 @dataclass(frozen=True)
 class Victims:
-    """What making room on `row` takes. `pods`: most important first; `violations`: budgets that it breaks."""
+    """The victims on `row`. `pods`: most important first. `violations`: number of violated disruption budgets."""
 
     row: int
     pods: tuple[PodInfo, ...]
@@ -29,7 +29,7 @@ class Victims:
 
 
 def started(pod: PodInfo) -> float:
-    """When the pod started; one that has not is as young as can be."""
+    """When the pod started; infinity if it has not started."""
     return _NEVER_STARTED if pod.start_time is None else pod.start_time
 
 
@@ -41,12 +41,12 @@ def by_importance(pods: Iterable[PodInfo]) -> list[PodInfo]:
 def split_by_budget(
     pods: Sequence[PodInfo], budgets: Sequence[PodDisruptionBudget]
 ) -> tuple[list[PodInfo], list[PodInfo]]:
-    """(pods whose removal breaks a budget, the others); each removal uses up what a budget allows, in order."""
+    """(pods whose removal violates a budget, the others). Each removal, in order, uses up allowed disruptions."""
     allowed = [budget.status.disruptions_allowed for budget in budgets]
-    breaking: list[PodInfo] = []
+    violating: list[PodInfo] = []
     others: list[PodInfo] = []
     for pod in pods:
-        breaks = False
+        violates = False
         for index, budget in enumerate(budgets):
             selector = budget.spec.selector
             if budget.metadata.namespace != pod.namespace or selector is None or selector.is_empty():
@@ -54,27 +54,27 @@ def split_by_budget(
             if not pod.shape.labels or not selector.matches(pod.shape.labels):
                 continue
             if pod.name in budget.status.disrupted_pods:
-                continue  # being disrupted already: it was counted when that began
+                continue  # already counted when its disruption began
             allowed[index] -= 1
-            breaks |= allowed[index] < 0
-        (breaking if breaks else others).append(pod)
-    return breaking, others
+            violates |= allowed[index] < 0
+        (violating if violates else others).append(pod)
+    return violating, others
 
 
-def spare(
+def minimal_victims(
     removed: Sequence[PodInfo],
     budgets: Sequence[PodDisruptionBudget],
     row: int,
     fits_with: Callable[[PodInfo], bool],
 ) -> Victims:
-    """Give back as many of the removed pods as fit beside the new one; the rest are the victims.
+    """Add back as many of the removed pods as fit beside the preemptor; the rest are the victims.
 
-    `fits_with(pod)` puts the pod back, says whether the new pod still fits, and removes it again if not.
+    `fits_with(pod)` adds the pod back and returns whether the preemptor still fits; if not, it removes the pod again.
     """
-    breaking, others = split_by_budget(by_importance(removed), budgets)
+    violating, others = split_by_budget(by_importance(removed), budgets)
     victims: list[PodInfo] = []
     violations = 0
-    for pod in breaking:
+    for pod in violating:
         if not fits_with(pod):
             victims.append(pod)
             violations += 1
@@ -83,5 +83,5 @@ def spare(
 
 
 def best(candidates: Iterable[Victims]) -> Victims:
-    """The candidate that hurts least; the first of equals."""
+    """The candidate with the best rank; the first of several."""
     return min(candidates, key=lambda candidate: candidate.rank)

@@ -1,7 +1,7 @@
-"""Which terms existing pods carry, and in which domains: the half of inter-pod affinity that looks back at new pods.
+"""The affinity terms of existing pods by domain: the part of inter-pod affinity that applies to incoming pods.
 
-Each distinct term has the number of its owners by domain, kept current as pods come and go (trials included). A row's
-domain is remembered as it was when its pods were filed, so that a changed label moves them.
+Each distinct term has the number of its owners per domain, updated when pods are added and removed (trials included).
+The domain in which a row's pods are counted is stored, so that a changed label moves them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from control.scheduler.state.table import NodeTable
 
 
 class Topology:
-    """A label that terms name. `filed.data[row]`: number of the domain that the row's pods are counted in."""
+    """A topology key of terms. `filed.data[row]`: number of the domain in which the row's pods are counted."""
 
     __slots__ = ("column", "filed")
 
@@ -28,7 +28,7 @@ class Topology:
 
 
 class OwnedTerm:
-    """A term and how many pods carry it: `sums[number of domain]`, where 0 is no domain."""
+    """A term and the number of its owners: `sums[number of the domain]`; number 0 is no domain."""
 
     __slots__ = ("placed", "sums", "term", "topology", "total")
 
@@ -38,7 +38,7 @@ class OwnedTerm:
         self.sums: IntArray = np.zeros(len(topology.column.values) + 8, np.int64)
         self.total = 0
         self.placed = 0
-        """Owners that are in some domain."""
+        """Number of owners on nodes with a domain."""
 
     def add(self, domain: int, number: int) -> None:
         if domain >= len(self.sums):
@@ -51,7 +51,7 @@ class OwnedTerm:
             self.placed += number
 
     def by_domain(self) -> IntArray:
-        """At least as long as there are domains, so that it can be indexed by any row's."""
+        """`sums`, padded so that the domain number of every row is a valid index."""
         size = len(self.topology.column.values)
         if len(self.sums) < size:
             self.sums = np.pad(self.sums, (0, size + 64 - len(self.sums)))
@@ -61,17 +61,18 @@ class OwnedTerm:
 class Owners:
     """The terms of all counted pods of a table."""
 
-    FEW: Final = 256
+    MIN_TERMS_TO_COMPACT: Final = 256
 
     def __init__(self, table: NodeTable, memo: str) -> None:
-        """`memo`: begins the keys of what is remembered in shapes."""
+        """`memo`: prefix of the keys in `Shape.memo`."""
         self._table = table
-        self._owned_memo, self._meaning_memo = f"{memo}.owned", f"{memo}.meaning"
+        self._owned_memo = f"{memo}.owned"
+        self._matching_memo = f"{memo}.matching"
         self._topologies: dict[str, Topology] = {}
         self._terms: dict[Term, OwnedTerm] = {}
         self._list: list[OwnedTerm] = []
         self.generation = 0
-        """Changes when terms that nobody carries any more were dropped."""
+        """Changes when terms without owners were dropped."""
         self._node_at = table.node_log.end
         table.listen(self)
 
@@ -85,12 +86,14 @@ class Owners:
         self._count(row, pod, -1)
 
     def sync(self) -> None:
-        """Move the pods of rows whose domain changed. Call before reading sums."""
+        """Move the pods of rows whose domain changed. Call it before reading sums."""
         table = self._table
         end = table.node_log.end
         if end == self._node_at:
             return
-        if len(self._list) >= self.FEW and 2 * sum(one.total == 0 for one in self._list) > len(self._list):
+        if len(self._list) >= self.MIN_TERMS_TO_COMPACT and 2 * sum(one.total == 0 for one in self._list) > len(
+            self._list
+        ):
             self._drop_unowned()
         changed: Iterable[int] | None = table.node_log.since(self._node_at)
         self._node_at = end
@@ -100,23 +103,23 @@ class Owners:
                 if before != now:
                     self._move(topology, row, before, now)
 
-    def meaning(self, shape: Shape, labels_of: NamespaceLabels, generation: int) -> list[OwnedTerm]:
-        """The terms that mean pods of the shape; remembered in it as far as terms were known."""
+    def matching(self, shape: Shape, labels_of: NamespaceLabels, generation: int) -> list[OwnedTerm]:
+        """The terms that select pods of the shape. Cached in the shape; only new terms are evaluated again."""
         key = (self.generation, generation)
-        known: tuple[tuple[int, int], int, list[OwnedTerm]] | None = shape.memo.get(self._meaning_memo)
+        known: tuple[tuple[int, int], int, list[OwnedTerm]] | None = shape.memo.get(self._matching_memo)
         if known is not None and known[0] == key and known[1] == len(self._list):
             return known[2]
-        upto, found = (known[1], known[2]) if known is not None and known[0] == key else (0, [])
-        found.extend(one for one in self._list[upto:] if one.term.means(shape, labels_of))
-        shape.memo[self._meaning_memo] = (key, len(self._list), found)
-        return found
+        upto, matching = (known[1], known[2]) if known is not None and known[0] == key else (0, [])
+        matching.extend(one for one in self._list[upto:] if one.term.selects(shape, labels_of))
+        shape.memo[self._matching_memo] = (key, len(self._list), matching)
+        return matching
 
     def _count(self, row: int, pod: PodInfo, number: int) -> None:
         for owned in self._owned(pod.shape):
             owned.add(owned.topology.filed.data.item(row), number)
 
     def _owned(self, shape: Shape) -> list[OwnedTerm]:
-        """The interned terms of a shape."""
+        """The terms of a shape, interned."""
         known: tuple[int, list[OwnedTerm]] | None = shape.memo.get(self._owned_memo)
         if known is None or known[0] != self.generation:
             owned = [self._intern(term) for term in terms_of(shape)]
@@ -124,26 +127,26 @@ class Owners:
         return known[1]
 
     def _intern(self, term: Term) -> OwnedTerm:
-        found = self._terms.get(term)
-        if found is None:
-            found = self._terms[term] = OwnedTerm(term, self._topology(term.topology))
-            self._list.append(found)
-        return found
+        owned = self._terms.get(term)
+        if owned is None:
+            owned = self._terms[term] = OwnedTerm(term, self._topology(term.topology))
+            self._list.append(owned)
+        return owned
 
     def _drop_unowned(self) -> None:
-        """Terms come and go with workloads; those of the past must not be looked at for ever."""
+        """Drop terms without owners: terms come and go with workloads."""
         self._terms = {key: one for key, one in self._terms.items() if one.total}
         self._list = list(self._terms.values())
         self.generation += 1
 
     def _topology(self, key: str) -> Topology:
-        found = self._topologies.get(key)
-        if found is None:
+        topology = self._topologies.get(key)
+        if topology is None:
             filed = self._table.column(np.int32)
             column = self._table.labels.column(key)
             filed.data[:] = column.ids.data
-            found = self._topologies[key] = Topology(column, filed)
-        return found
+            topology = self._topologies[key] = Topology(column, filed)
+        return topology
 
     def _move(self, topology: Topology, row: int, before: int, now: int) -> None:
         for pod in self._table.pods[row].values():

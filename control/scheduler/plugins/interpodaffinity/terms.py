@@ -1,7 +1,7 @@
-"""Affinity terms of shapes, interned: which pods a term means, and what it is to its owner.
+"""Compiled affinity terms of shapes: the pods that a term selects, and its role for its owner.
 
 `matchLabelKeys` and `mismatchLabelKeys` are resolved with the owner's labels, as the API server does. A term with a
-malformed selector means nobody; whoever schedules a pod that has one is told by `SelectorError`.
+malformed selector selects no pods; `Terms.broken` has the error for pods that own such a term.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from koordlet.api.encoding import wire
 from koordlet.api.meta import LabelSelector, LabelSelectorRequirement, SelectorError
 
 NamespaceLabels: TypeAlias = Callable[[str], Mapping[str, str]]
-"""Labels of a namespace; none for one that is not known."""
+"""Namespace -> its labels; empty for an unknown namespace."""
 
 
 class Role(IntEnum):
-    """What a term asks for."""
+    """The kind of a term."""
 
     NEAR = 0
     """Required affinity."""
     FAR = 1
     """Required anti-affinity."""
     PREFER = 2
-    """Preferred, by a weight that is negative for anti-affinity."""
+    """Preferred; the weight is negative for anti-affinity."""
 
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """`key` is the same for terms that mean the same pods, whatever their role, topology and weight."""
+    """`key` is equal for terms that select the same pods, whatever their role, topology and weight."""
 
     role: Role
     topology: str
@@ -43,8 +43,8 @@ class Term:
     namespace_selector: LabelSelector | None = field(compare=False)
     selector: LabelSelector | None = field(compare=False)
 
-    def means(self, shape: Shape, labels_of: NamespaceLabels) -> bool:
-        """Whether pods of the shape are meant."""
+    def selects(self, shape: Shape, labels_of: NamespaceLabels) -> bool:
+        """Whether the term selects pods of the shape."""
         if self.selector is None:
             return False
         if shape.namespace not in self.namespaces:
@@ -56,7 +56,7 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """All terms of a shape. `broken`: what is wrong with one of them."""
+    """All terms of a shape. `broken`: the error in one of them, or empty."""
 
     near: tuple[Term, ...] = ()
     far: tuple[Term, ...] = ()
@@ -74,11 +74,11 @@ _MEMO: Final = "InterPodAffinity.terms"
 
 
 def terms_of(shape: Shape) -> Terms:
-    """The terms of a shape, compiled once."""
-    found: Terms | None = shape.memo.get(_MEMO)
-    if found is None:
-        found = shape.memo[_MEMO] = _compile(shape)
-    return found
+    """The compiled terms of a shape."""
+    terms: Terms | None = shape.memo.get(_MEMO)
+    if terms is None:
+        terms = shape.memo[_MEMO] = _compile(shape)
+    return terms
 
 
 def _compile(shape: Shape) -> Terms:
@@ -87,44 +87,44 @@ def _compile(shape: Shape) -> Terms:
         return NONE
     near, far = affinity.pod_affinity or PodAffinity(), affinity.pod_anti_affinity or PodAffinity()
     broken = ""
-    made: dict[Role, list[Term]] = {role: [] for role in Role}
-    wanted = [(Role.NEAR, 0, one) for one in near.required_during_scheduling_ignored_during_execution]
-    wanted += [(Role.FAR, 0, one) for one in far.required_during_scheduling_ignored_during_execution]
+    compiled: dict[Role, list[Term]] = {role: [] for role in Role}
+    requested = [(Role.NEAR, 0, term) for term in near.required_during_scheduling_ignored_during_execution]
+    requested += [(Role.FAR, 0, term) for term in far.required_during_scheduling_ignored_during_execution]
     for sign, kind in ((1, near), (-1, far)):
         weighted = kind.preferred_during_scheduling_ignored_during_execution
-        wanted += [(Role.PREFER, sign * one.weight, one.pod_affinity_term) for one in weighted]
-    for role, weight, one in wanted:
+        requested += [(Role.PREFER, sign * term.weight, term.pod_affinity_term) for term in weighted]
+    for role, weight, term in requested:
         try:
-            made[role].append(_term(shape, role, weight, one))
-        except SelectorError as problem:
-            broken = str(problem)
-    return Terms(tuple(made[Role.NEAR]), tuple(made[Role.FAR]), tuple(made[Role.PREFER]), broken)
+            compiled[role].append(_term(shape, role, weight, term))
+        except SelectorError as error:
+            broken = str(error)
+    return Terms(tuple(compiled[Role.NEAR]), tuple(compiled[Role.FAR]), tuple(compiled[Role.PREFER]), broken)
 
 
-def _term(shape: Shape, role: Role, weight: int, one: PodAffinityTerm) -> Term:
-    by_labels, selector = one.namespace_selector, _with_keys(one, shape)
-    namespaces = frozenset(one.namespaces)
+def _term(shape: Shape, role: Role, weight: int, affinity_term: PodAffinityTerm) -> Term:
+    by_labels, selector = affinity_term.namespace_selector, _with_keys(affinity_term, shape)
+    namespaces = frozenset(affinity_term.namespaces)
     if not namespaces and by_labels is None:
         namespaces = frozenset((shape.namespace,))
-    for given in (by_labels, selector):
-        if given is not None:
-            given.matches({})
+    for selector_part in (by_labels, selector):
+        if selector_part is not None:
+            selector_part.matches({})
     key = (
         namespaces,
         wire.encode(by_labels) if by_labels is not None else None,
         wire.encode(selector) if selector is not None else None,
     )
-    return Term(role, one.topology_key, weight, key, namespaces, by_labels, selector)
+    return Term(role, affinity_term.topology_key, weight, key, namespaces, by_labels, selector)
 
 
-def _with_keys(one: PodAffinityTerm, shape: Shape) -> LabelSelector | None:
-    """The term's selector, with the owner's own values of the keys that must be the same, or must differ."""
-    selector = one.label_selector
+def _with_keys(affinity_term: PodAffinityTerm, shape: Shape) -> LabelSelector | None:
+    """The term's selector, extended by the owner's values of `matchLabelKeys` and `mismatchLabelKeys`."""
+    selector = affinity_term.label_selector
     if selector is None:
         return None
     more = [
         LabelSelectorRequirement(key=key, operator=operator, values=[shape.labels[key]])
-        for operator, keys in (("In", one.match_label_keys), ("NotIn", one.mismatch_label_keys))
+        for operator, keys in (("In", affinity_term.match_label_keys), ("NotIn", affinity_term.mismatch_label_keys))
         for key in keys
         if key in shape.labels
     ]

@@ -1,4 +1,5 @@
-"""LoadAwareScheduling: nodes that are, or are about to be, busy take no more pods and score low (spec 05 §8)."""
+"""LoadAwareScheduling: rejects nodes whose measured or estimated usage is above a threshold, and scores the others by
+it (spec 05 §8)."""
 
 from control.scheduler.plugins.loadaware.plugin import LoadAwareScheduling
 

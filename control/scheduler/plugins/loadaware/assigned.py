@@ -1,7 +1,7 @@
-"""Pods that a node has, measured or not, and what they add to what it reports (spec 05 §8.3, §8.4). Pure.
+"""The pods of a node, and what they add to the usage that the node reports (spec 05 §8.3, §8.4). Pure.
 
-A NodeMetric is a minute old. A pod that it does not know yet, or knows only from its first seconds, is counted with its
-estimate as far as that is more than what was measured. All sums are kept current as pods come and go.
+A NodeMetric is up to a minute old. For a pod that it does not contain yet, or measured only in its first seconds, the
+part of the estimate that exceeds the measured usage is added. All sums are updated when pods are added and removed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Assigned:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What one pod adds to the sums of its node; None is nothing."""
+    """What one pod adds to the sums of its node; None: nothing."""
 
     prod_usage: Vector | None
     node_delta: Vector | None
@@ -39,7 +39,7 @@ class Parts:
 
 
 def parts(pod: Assigned, report: LoadReport) -> Parts:
-    """What `pod` adds while `report` is the last one."""
+    """What `pod` adds to the sums, given the last report."""
     usage, prod = report.pods.get(pod.key), pod.load.prod
     as_prod = prod and pod.key in report.prod
     estimate = pod.estimate
@@ -57,7 +57,7 @@ def parts(pod: Assigned, report: LoadReport) -> Parts:
 
 
 class NodeLoad:
-    """The pods of one node, its last report, and the sums over both."""
+    """The pods of one node, its last report, and the sums of both."""
 
     __slots__ = ("estimated", "name", "node_delta", "pods", "prod_delta", "prod_usage", "report", "zero")
 
@@ -76,7 +76,7 @@ class NodeLoad:
         return not self.pods and self.report is None
 
     def set_report(self, report: LoadReport | None, *, include_system: bool) -> None:
-        """Take over a report (None: it is gone) and sum up anew."""
+        """Set the last report (None: it was deleted) and compute all sums again."""
         self.report = report
         zero = self.zero
         self.prod_usage = list(report.system if report is not None and include_system else zero)
@@ -86,7 +86,7 @@ class NodeLoad:
                 self._sum(pod, report, 1)
 
     def add(self, pod: Assigned) -> None:
-        """Count a pod, instead of an earlier version of it."""
+        """Add a pod, or replace its previous version."""
         self.remove(pod.uid)
         self.pods[pod.uid] = pod
         if self.report is not None:
@@ -98,17 +98,17 @@ class NodeLoad:
             self._sum(pod, self.report, -1)
 
     def existing(self, window: tuple[str, int] | None) -> Sequence[int]:
-        """What the node uses, as far as it is known: by average, or by a percentile of a window."""
+        """The node's usage including estimates: the average, or a percentile over a window."""
         report = self.report
         base = None if report is None else report.usage if window is None else report.window(window)
         return plus(self.zero if base is None else base, self.estimated if base is None else self.node_delta)
 
     def existing_prod(self) -> Sequence[int]:
-        """What pods of class prod use."""
+        """The usage of pods of priority class prod."""
         return plus(self.prod_usage, self.prod_delta)
 
     def each(self) -> Iterator[tuple[Assigned, Parts | None]]:
-        """Every pod with what it adds; None while there is no report."""
+        """Every pod with what it adds to the sums; None without a report."""
         for pod in self.pods.values():
             yield pod, parts(pod, self.report) if self.report is not None else None
 
@@ -121,7 +121,7 @@ class NodeLoad:
 
 
 def _unsettled(pod: Assigned, report: LoadReport) -> bool:
-    """Whether what was measured is too young to be believed."""
+    """Whether the measurement covers too short a time to replace the estimate."""
     if report.update_time is None:
         return True
     if report.update_time - report.interval < pod.timestamp:

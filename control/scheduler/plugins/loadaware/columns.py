@@ -1,9 +1,9 @@
-"""What is left on every node, as columns: of the thresholds for the filter, of the capacity for the score.
+"""Columns with what is left on every node: below the thresholds for the filter, of the capacity for the score.
 
-Everything that depends on one row alone (usage, sums over its pods, thresholds, capacity, expiry) is worked out when
-the row changes, a few integers at a time; a cycle then only compares and weighs `room - estimate` over rows.
+Everything that depends on one row only (usage, sums over its pods, thresholds, capacity, expiry) is computed when the
+row changes, a few integers at a time. A cycle then only compares and weights `room - estimate` over rows.
 
-There are two views of a node, because prod pods may be judged by what prod pods use: 0 is for all pods, 1 for prod.
+A node has two views, because prod pods may be evaluated by the usage of prod pods: view 0 is for all pods, 1 for prod.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from control.scheduler.plugins.loadaware.vectors import Vector
 from control.scheduler.state.columns import IntArray, Mask, Reasons16
 
 NOTHING_LEFT: Final = -NO_BOUND
-"""In `left`: scores 0 whatever the pod."""
+"""Value in `left` that gives score 0 for every pod."""
 NEVER: Final = float("inf")
 
 
 class LoadColumns:
-    """[view, resource, row] and [view, row]; `resize` before a row beyond `capacity` is written."""
+    """Columns [view, resource, row] and [view, row]. Call `resize` before writing a row beyond `capacity`."""
 
     def __init__(self, args: LoadAwareSchedulingArgs, resources: int, expired_reason: int) -> None:
         self._args = args
@@ -41,21 +41,21 @@ class LoadColumns:
         )
         self.capacity = 0
         self.room: IntArray = np.zeros((2, resources, 0), np.int64)
-        """How much more the thresholds allow."""
+        """Usage that may be added before a threshold is exceeded."""
         self.blocked: Reasons16 = np.zeros((2, 0), np.int16)
-        """A reason for which the node takes no pod at all."""
+        """Number of the reason for which the node rejects every pod; 0: none."""
         self.aggregated: Mask = np.zeros((2, 0), np.bool_)
-        """Whether percentiles decide."""
+        """Whether percentiles are compared instead of averages."""
         self.left: IntArray = np.zeros((2, resources, 0), np.int64)
-        """Capacity less existing use."""
+        """Capacity minus existing usage."""
         self.divisor: IntArray = np.ones((resources, 0), np.int64)
         """Capacity, at least 1."""
         self.has: Mask = np.zeros((resources, 0), np.bool_)
         """Whether the node has any of the resource."""
         self.expires = np.zeros(0, np.float64)
-        """When the report expires; NEVER where there is none, or it has."""
+        """Unix seconds at which the report expires; NEVER without a report or after its expiry."""
         self.next_expiry = NEVER
-        """Nothing expires before."""
+        """The earliest time in `expires`, or earlier."""
 
     def resize(self, capacity: int) -> None:
         extra = capacity - self.capacity
@@ -76,43 +76,43 @@ class LoadColumns:
             self.has[at, row] = amount > 0
 
     def clear(self, row: int) -> None:
-        """Nothing is known of the row: every pod passes, and scores 0."""
+        """The row has no usable data: every pod passes with score 0."""
         self.room[:, :, row] = NO_BOUND
         self.left[:, :, row] = NOTHING_LEFT
         self.blocked[:, row] = 0
         self.aggregated[:, row] = False
         self.expires[row] = NEVER
 
-    def put(self, row: int, facts: NodeLimits, load: NodeLoad, now: float) -> None:
-        """Work the row out."""
+    def put(self, row: int, limits: NodeLimits, load: NodeLoad, now: float) -> None:
+        """Compute the columns of a row. `now`: Unix seconds."""
         report = load.report
         if report is None:
             self.clear(row)
             return
         args, expired, usable = self._args, self._note_expiry(row, report, now), report.complete
         refuse = expired and args.filter_expired_node_metrics and not args.enable_schedule_when_node_metrics_expired
-        self.blocked[0, row] = self._expired_reason if refuse and facts.usual else 0
-        self.blocked[1, row] = self._expired_reason if refuse and (facts.prod or facts.usual) else 0
-        existing = load.existing(facts.window)
+        self.blocked[0, row] = self._expired_reason if refuse and limits.usual else 0
+        self.blocked[1, row] = self._expired_reason if refuse and (limits.prod or limits.usual) else 0
+        existing = load.existing(limits.window)
         if not usable or (expired and args.filter_expired_node_metrics):
             self.room[:, :, row] = NO_BOUND
         else:
-            by_percentile = facts.window is not None
-            self._put_room(row, facts.usual, existing, (0,) if facts.prod else (0, 1))
+            by_percentile = limits.window is not None
+            self._put_room(row, limits.usual, existing, (0,) if limits.prod else (0, 1))
             self.aggregated[0, row] = by_percentile
-            if facts.prod:
-                self._put_room(row, facts.prod, load.existing_prod(), (1,))
-            self.aggregated[1, row] = by_percentile and not facts.prod
+            if limits.prod:
+                self._put_room(row, limits.prod, load.existing_prod(), (1,))
+            self.aggregated[1, row] = by_percentile and not limits.prod
         if not usable or expired:
             self.left[:, :, row] = NOTHING_LEFT
         else:
-            used = existing if self._window == facts.window else load.existing(self._window)
-            self._put_left(self.left[0], row, facts.capacity, used)
+            used = existing if self._window == limits.window else load.existing(self._window)
+            self._put_left(self.left[0], row, limits.capacity, used)
             if args.score_according_prod_usage:
-                self._put_left(self.left[1], row, facts.capacity, load.existing_prod())
+                self._put_left(self.left[1], row, limits.capacity, load.existing_prod())
 
     def room_on(self, view: int, row: int, estimate: Vector) -> int:
-        """Index of the first resource of which `row` has too little room for `estimate`, else -1."""
+        """Index of the first resource for which `row` has too little room for `estimate`; -1 if there is none."""
         item = self.room.item
         for at, amount in enumerate(estimate):
             if item(view, at, row) < amount:
@@ -120,7 +120,7 @@ class LoadColumns:
         return -1
 
     def parts_left(self, view: int, row: int, estimate: Vector) -> list[int]:
-        """Percent that would be left of each resource of `row`."""
+        """Per resource, the percentage of the capacity of `row` that would be left."""
         left, divisor = self.left.item, self.divisor.item
         return [max(0, left(view, at, row) - amount) * 100 // divisor(at, row) for at, amount in enumerate(estimate)]
 
@@ -139,7 +139,7 @@ class LoadColumns:
             left[at, row] = amount - existing[at] if amount else NOTHING_LEFT
 
     def _note_expiry(self, row: int, report: LoadReport, now: float) -> bool:
-        """Whether the report counts as expired; if not yet, note when it will."""
+        """Whether the report has expired; if not, record when it will."""
         if report.update_time is not None:
             at = report.update_time + self._args.node_metric_expiration_seconds
             if now < at:
@@ -151,7 +151,7 @@ class LoadColumns:
         return True
 
     def just_expired(self, now: float) -> list[int]:
-        """Rows whose report has expired since it was put; put them again. Cheap when there is none."""
+        """Rows whose reports have expired since `put`; the caller must `put` them again. Cheap if there are none."""
         if now < self.next_expiry:
             return []
         rows: list[int] = np.flatnonzero(self.expires <= now).tolist()

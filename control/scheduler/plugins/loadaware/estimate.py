@@ -1,4 +1,5 @@
-"""What a pod will use before it is measured, and how long that is believed: `defaultEstimator` (spec 05 §8.2)."""
+"""The estimated usage of a pod before it is measured, and how long the estimate counts (`defaultEstimator`, spec 05
+§8.2)."""
 
 from __future__ import annotations
 
@@ -17,24 +18,24 @@ from koordlet.api.encoding.wire import WireError
 from koordlet.api.priority import BATCH, FREE, MID, PROD, priority_class
 
 DEFAULT_MILLI_CPU: Final = 250
-DEFAULT_MEMORY: Final = 200 << 20
+DEFAULT_MEMORY_BYTES: Final = 200 << 20
 _REAL: Final[dict[str, dict[str, str]]] = {
     BATCH: {"cpu": "kubernetes.io/batch-cpu", "memory": "kubernetes.io/batch-memory"},
     MID: {"cpu": "kubernetes.io/mid-cpu", "memory": "kubernetes.io/mid-memory"},
     FREE: {},
 }
-"""Priority class -> the resource that a pod of it asks for instead; classes that are not here ask for the plain one."""
+"""Priority class -> the resource that its pods request instead. Classes that are missing use the native resource."""
 _WITHOUT_REQUEST: Final = {
     "cpu": DEFAULT_MILLI_CPU,
     "kubernetes.io/batch-cpu": DEFAULT_MILLI_CPU,
-    "memory": DEFAULT_MEMORY,
-    "kubernetes.io/batch-memory": DEFAULT_MEMORY,
+    "memory": DEFAULT_MEMORY_BYTES,
+    "kubernetes.io/batch-memory": DEFAULT_MEMORY_BYTES,
 }
 
 
 @dataclass(frozen=True, slots=True)
 class PodLoad:
-    """What equal pods have in common here. `after_scheduled`, `after_initialized`: seconds, None is unset."""
+    """The load data shared by equal pods. `after_scheduled`, `after_initialized`: seconds, None if unset."""
 
     estimate: Vector
     prod: bool
@@ -43,11 +44,11 @@ class PodLoad:
 
     @property
     def known(self) -> Vector | None:
-        """The estimate; None when it is nothing at all."""
+        """The estimate; None if it is zero."""
         return self.estimate if any(self.estimate) else None
 
     def deadline(self, pod: Pod, timestamp: float) -> float | None:
-        """Until when the estimate counts even if the pod is measured (spec 05 §8.3)."""
+        """Unix seconds until which the estimate counts even if the pod is measured (spec 05 §8.3)."""
         if self.after_initialized and self.after_initialized > 0:
             initialized = _since(pod, "Initialized")
             if initialized is not None:
@@ -58,7 +59,7 @@ class PodLoad:
 
 
 def pod_load(pod: Pod, args: LoadAwareSchedulingArgs, tracked: Tracked) -> PodLoad:
-    """Read from the pod's spec, labels and annotations."""
+    """Compute the load data from the pod's spec, labels and annotations."""
     kind = priority_class(pod)
     after_scheduled = args.estimated_seconds_after_pod_scheduled
     after_initialized = args.estimated_seconds_after_initialized
@@ -76,7 +77,7 @@ def pod_load(pod: Pod, args: LoadAwareSchedulingArgs, tracked: Tracked) -> PodLo
 
 
 def scheduled_at(pod: Pod) -> float | None:
-    """When the pod was given its node, as it says itself."""
+    """Unix seconds at which the pod was scheduled, by its condition."""
     return _since(pod, "PodScheduled")
 
 
@@ -90,14 +91,14 @@ def _before_amplification(annotations: Mapping[str, str]) -> Mapping[str, Quanti
     try:
         return node_annotations.RAW_ALLOCATABLE.get(annotations) or {}
     except WireError:
-        return {}  # malformed is as good as missing (spec 05 §8.2)
+        return {}  # a malformed annotation is ignored (spec 05 §8.2)
 
 
 def _since(pod: Pod, condition: str) -> float | None:
-    found = pod.status.condition(condition)
-    if found is None or found.status != "True" or found.last_transition_time is None:
+    condition_status = pod.status.condition(condition)
+    if condition_status is None or condition_status.status != "True" or condition_status.last_transition_time is None:
         return None
-    return found.last_transition_time.unix
+    return condition_status.last_transition_time.unix
 
 
 def _factors(pod: Pod, args: LoadAwareSchedulingArgs) -> Mapping[str, int]:
@@ -118,5 +119,5 @@ def _estimated(
     wanted = max(limit, amount(real, requests.get(real)))
     if wanted == 0:
         return _WITHOUT_REQUEST.get(real, 0)
-    estimated = (2 * wanted * factor + 100) // 200  # halves away from zero
+    estimated = (2 * wanted * factor + 100) // 200  # rounds half away from zero
     return min(estimated, limit) if limit else estimated

@@ -1,8 +1,8 @@
-"""LoadAwareScheduling, the plugin: filter and score over columns, and what keeps those current (spec 05 §8).
+"""LoadAwareScheduling, the plugin: filter and score over columns, and the events that update the columns (spec 05 §8).
 
-Sources of change: NodeMetrics, Reserve and Unreserve, pod events, node objects (`table.node_log`) and the passing of
-time. Whatever changes a row touches it in the table, so that answers remembered for it are asked again; expired reports
-are looked for at the begin of each cycle, which costs one comparison when there is none.
+Columns change with NodeMetrics, Reserve and Unreserve, pod events, node objects (`table.node_log`) and time. Every
+change of a row calls `table.touch`, so that cached results for it become stale. Expired reports are detected at the
+beginning of each cycle, which costs one comparison if there are none.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from control.scheduler.plugins.loadaware import summary
 from control.scheduler.plugins.loadaware.assigned import Assigned, NodeLoad
 from control.scheduler.plugins.loadaware.columns import LoadColumns
 from control.scheduler.plugins.loadaware.estimate import PodLoad, pod_load, scheduled_at
-from control.scheduler.plugins.loadaware.thresholds import NodeLimits, from_args, node_facts
+from control.scheduler.plugins.loadaware.thresholds import NodeLimits, from_args, node_limits
 from control.scheduler.plugins.loadaware.vectors import Tracked
 from control.scheduler.state.columns import IntArray, Reasons16, Rows, count
 from control.scheduler.state.pods import PodInfo, Shape
@@ -34,13 +34,13 @@ from koordlet.api.crs.nodemetric import NodeMetric
 
 PASS: Final = PreFilterResult()
 EXEMPT: Final = PreFilterResult(SKIP)
-FEW: Final = 4
-"""Up to so many rows plain integers are quicker than columns."""
+MAX_SCALAR_ROWS: Final = 4
+"""Up to this number of rows integers are faster than columns."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """A shape as filter and score need it. `view`: which columns it is held against."""
+class _Compiled:
+    """The data of a shape that filter and score need. `…_view`: the view of the columns that applies."""
 
     load: PodLoad
     estimate: IntArray
@@ -48,7 +48,7 @@ class _Asked:
     filter_view: int
     score_view: int
     exempt: bool
-    """Pods of DaemonSets are not filtered."""
+    """The pod belongs to a DaemonSet and is not filtered."""
 
 
 class LoadAwareScheduling(Plugin):
@@ -64,7 +64,7 @@ class LoadAwareScheduling(Plugin):
         self.loads: dict[str, NodeLoad] = {}
         self._node_of: dict[str, NodeLoad] = {}
         """By uid of an assigned pod."""
-        self._facts: dict[int, NodeLimits] = {}
+        self._limits: dict[int, NodeLimits] = {}
         self._thresholds = from_args(self.args, self.tracked)
         number, tracked = self.reasons.number, self.tracked.names
         self._columns = LoadColumns(self.args, len(tracked), number(Code.UNSCHEDULABLE, "node(s) nodeMetric expired"))
@@ -99,37 +99,39 @@ class LoadAwareScheduling(Plugin):
         return (
             EventInterest("AssignedPod", frozenset({"Delete"})),
             EventInterest("NodeMetric", hint=self._may_help),
-            EventInterest("Node", frozenset({"Add", "Allocatable", "Annotation"}), self._may_help),  # ours, see docs
+            EventInterest(
+                "Node", frozenset({"Add", "Allocatable", "Annotation"}), self._may_help
+            ),  # not in Koordinator, see docs/scheduler-plugins.md
         )
 
     def pre_filter(self, state: CycleState, pod: PodInfo) -> PreFilterResult:
         self._catch_up()
-        return EXEMPT if self._asked(pod.shape).exempt else PASS
+        return EXEMPT if self._compiled(pod.shape).exempt else PASS
 
     def filter(self, state: CycleState, pod: PodInfo, rows: Rows) -> Reasons16:
-        asked, columns = self._asked(pod.shape), self._columns
+        compiled, columns = self._compiled(pod.shape), self._columns
         self._catch_up_nodes()
-        if asked.exempt:
+        if compiled.exempt:
             return np.zeros(count(rows, self.table.size), np.int16)
-        view = asked.filter_view
-        if not isinstance(rows, slice) and len(rows) <= FEW:
-            return np.array([self._reason(asked, row) for row in rows.tolist()], np.int16)
-        over = columns.room[view][:, rows] < asked.estimate
+        view = compiled.filter_view
+        if not isinstance(rows, slice) and len(rows) <= MAX_SCALAR_ROWS:
+            return np.array([self._reason(compiled, row) for row in rows.tolist()], np.int16)
+        over = columns.room[view][:, rows] < compiled.estimate
         refused: Reasons16 = columns.blocked[view][rows]
         if not over.any():
             return refused
         kind = columns.aggregated[view][rows].astype(np.intp)
         reason = self._over[kind, over.argmax(axis=0)]
-        return np.where(over.any(axis=0), reason, refused)  # a refused row has room for everything
+        return np.where(over.any(axis=0), reason, refused)  # a blocked row has no bounds
 
     def score(self, state: CycleState, pod: PodInfo, rows: Rows) -> IntArray:
-        asked, columns = self._asked(pod.shape), self._columns
+        compiled, columns = self._compiled(pod.shape), self._columns
         self._catch_up_nodes()
         if not self._sum_of_weights:
             return np.zeros(count(rows, self.table.size), np.int64)
-        if not isinstance(rows, slice) and len(rows) <= FEW:
-            return np.array([self._score(asked, row) for row in rows.tolist()], np.int64)
-        left = columns.left[asked.score_view][:, rows] - asked.estimate
+        if not isinstance(rows, slice) and len(rows) <= MAX_SCALAR_ROWS:
+            return np.array([self._score(compiled, row) for row in rows.tolist()], np.int64)
+        left = columns.left[compiled.score_view][:, rows] - compiled.estimate
         np.maximum(left, 0, out=left)
         left *= 100
         left //= columns.divisor[:, rows]
@@ -142,18 +144,18 @@ class LoadAwareScheduling(Plugin):
         total //= self._sum_of_weights
         return total
 
-    def _reason(self, asked: _Asked, row: int) -> int:
-        """As `filter`, of one row."""
-        columns, view = self._columns, asked.filter_view
-        at = columns.room_on(view, row, asked.load.estimate)
+    def _reason(self, compiled: _Compiled, row: int) -> int:
+        """`filter` for one row."""
+        columns, view = self._columns, compiled.filter_view
+        at = columns.room_on(view, row, compiled.load.estimate)
         if at < 0:
             return int(columns.blocked.item(view, row))
         reason: int = self._over.item(int(columns.aggregated.item(view, row)), at)
         return reason
 
-    def _score(self, asked: _Asked, row: int) -> int:
-        """As `score`, of one row."""
-        parts = self._columns.parts_left(asked.score_view, row, asked.load.estimate)
+    def _score(self, compiled: _Compiled, row: int) -> int:
+        """`score` for one row."""
+        parts = self._columns.parts_left(compiled.score_view, row, compiled.load.estimate)
         total: int = sum(map(operator.mul, parts, self._weight_of))
         if self.args.dominant_resource_weight:
             counted = [parts[at] for at in self._dominant_of.tolist() if self._columns.has[at, row]]
@@ -162,7 +164,7 @@ class LoadAwareScheduling(Plugin):
 
     def reserve(self, state: CycleState, pod: PodInfo, row: int) -> PluginStatus:
         if not self._is_reservation(pod.pod):
-            self._assign(pod.pod, pod.uid, pod.key, self.table.names[row], self._asked(pod.shape).load)
+            self._assign(pod.pod, pod.uid, pod.key, self.table.names[row], self._compiled(pod.shape).load)
         return SUCCESS
 
     def unreserve(self, state: CycleState, pod: PodInfo, row: int) -> None:
@@ -200,8 +202,8 @@ class LoadAwareScheduling(Plugin):
         self._unassign(pod.metadata.uid)
 
     def _assign(self, pod: Pod, uid: str, key: str, node: str, load: PodLoad) -> None:
-        found = self._node_of.get(uid)
-        if found is not None and found.name != node:
+        previous = self._node_of.get(uid)
+        if previous is not None and previous.name != node:
             self._unassign(uid)
         entry = self.loads.get(node)
         if entry is None:
@@ -219,11 +221,11 @@ class LoadAwareScheduling(Plugin):
             self._changed(entry)
 
     def _load_of(self, pod: Pod) -> PodLoad:
-        """What is known of the pod's shape when the table has this very pod, else worked out."""
+        """The load of the pod: that of its shape if the table has this version of the pod, else computed."""
         row = self.table.rows.get(pod.spec.node_name)
         info = self.table.pods[row].get(pod.metadata.uid) if row is not None else None
         if info is not None and info.pod is pod:
-            return self._asked(info.shape).load
+            return self._compiled(info.shape).load
         known = self._node_of.get(pod.metadata.uid)
         before = known.pods.get(pod.metadata.uid) if known is not None else None
         if before is not None and _same_load(before.pod, pod):
@@ -254,7 +256,7 @@ class LoadAwareScheduling(Plugin):
             self._changed(entry)
 
     def _may_help(self, pod: PodInfo, old: Any, new: Any) -> bool:
-        """Whether the node, or that of the changed NodeMetric, takes the pod now, as far as its load is concerned."""
+        """Whether this plugin accepts the changed node, or the node of the changed NodeMetric, for the pod now."""
         row = self.table.row((new or old).metadata.name)
         if row is None:
             return False
@@ -263,12 +265,12 @@ class LoadAwareScheduling(Plugin):
     # Rows
 
     def _changed(self, entry: NodeLoad) -> None:
-        """Work the entry's row out again, and drop an entry that says nothing."""
+        """Compute the row of the entry again, and drop an empty entry."""
         row = self.table.rows.get(entry.name)
         if row is not None:
-            facts = self._facts.get(row)
-            if facts is not None and row < self._columns.capacity and self._nodes_seen == self.table.node_log.end:
-                self._columns.put(row, facts, entry, self.handle.clock.now())
+            limits = self._limits.get(row)
+            if limits is not None and row < self._columns.capacity and self._nodes_seen == self.table.node_log.end:
+                self._columns.put(row, limits, entry, self.handle.clock.now())
                 self.table.touch(row)
             else:
                 self._catch_up_nodes()
@@ -277,17 +279,17 @@ class LoadAwareScheduling(Plugin):
             self.loads.pop(entry.name, None)
 
     def _put(self, row: int) -> None:
-        if row >= self._columns.capacity:  # a pod was told of before its node
+        if row >= self._columns.capacity:  # the event of a pod came before that of its node
             self._columns.resize(self.table.capacity)
-        facts, load = self._facts.get(row), self.loads.get(self.table.names[row])
-        if facts is None or load is None:
+        limits, load = self._limits.get(row), self.loads.get(self.table.names[row])
+        if limits is None or load is None:
             self._columns.clear(row)
         else:
-            self._columns.put(row, facts, load, self.handle.clock.now())
+            self._columns.put(row, limits, load, self.handle.clock.now())
         self.table.touch(row)
 
     def _catch_up(self) -> None:
-        """Take over what no event told: nodes, and reports that have expired."""
+        """Update rows of changed nodes and of reports that have expired."""
         self._catch_up_nodes()
         now = self.handle.clock.now()
         if now >= self._columns.next_expiry:
@@ -305,37 +307,37 @@ class LoadAwareScheduling(Plugin):
         for row in range(table.size) if changed is None else set(changed):
             node = table.nodes[row]
             if node is None:
-                self._facts.pop(row, None)
+                self._limits.pop(row, None)
             else:
-                facts = self._facts[row] = node_facts(node, self._thresholds, self.tracked)
-                self._columns.set_capacity(row, facts.capacity)
+                limits = self._limits[row] = node_limits(node, self._thresholds, self.tracked)
+                self._columns.set_capacity(row, limits.capacity)
             self._put(row)
 
-    def _asked(self, shape: Shape) -> _Asked:
-        found: _Asked | None = shape.memo.get(self._memo)
-        if found is None:
+    def _compiled(self, shape: Shape) -> _Compiled:
+        compiled: _Compiled | None = shape.memo.get(self._memo)
+        if compiled is None:
             load = pod_load(shape.pod, self.args, self.tracked)
-            found = shape.memo[self._memo] = _Asked(
+            compiled = shape.memo[self._memo] = _Compiled(
                 load=load,
                 estimate=np.array(load.estimate, np.int64)[:, None],
                 filter_view=int(load.prod),
                 score_view=int(load.prod and self.args.score_according_prod_usage),
                 exempt=shape.owner_kind == "DaemonSet",
             )
-        return found
+        return compiled
 
-    # Around it
+    # Pages
 
     def routes(self) -> Mapping[str, Callable[..., Any]]:
         return {"node/{node}": self.node_page}
 
     def node_page(self, node: str) -> dict[str, Any]:
-        """What is known of a node's load (spec 05 §6)."""
+        """The load data of a node (spec 05 §6)."""
         return summary.of(self.loads.get(node), self.tracked)
 
 
 def _same_load(old: Pod, new: Pod) -> bool:
-    """Whether nothing that an estimate is made from has changed."""
+    """Whether all inputs of the estimate are equal."""
     a, b = old.spec, new.spec
     return (
         a.containers == b.containers

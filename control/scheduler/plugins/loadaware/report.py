@@ -1,4 +1,4 @@
-"""What a NodeMetric says, as vectors (spec 05 §8.4). Pure."""
+"""The contents of a NodeMetric as vectors (spec 05 §8.4). Pure."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from control.scheduler.plugins.loadaware.vectors import Tracked, Vector
 from koordlet.api.crs.nodemetric import NodeMetric
 from koordlet.api.priority import PROD
 
-DEFAULT_INTERVAL: Final = 60
+DEFAULT_INTERVAL_S: Final = 60
 LONGEST: Final = 0
-"""Duration that stands for the longest window that was reported."""
+"""Duration that stands for the longest reported window."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class LoadReport:
     update_time: float | None
     interval: float
     complete: bool
-    """Whether `status.nodeMetric` is there."""
+    """Whether `status.nodeMetric` is present."""
     usage: Vector | None
     aggregated: Mapping[tuple[str, int], Vector]
     """(avg, p50 …; nanoseconds or LONGEST) -> usage of the node"""
@@ -30,16 +30,16 @@ class LoadReport:
     pods: Mapping[str, Vector]
     """`namespace/name` -> usage"""
     prod: frozenset[str]
-    """Those reported as prod."""
+    """Keys of the pods that are reported as prod."""
 
     def window(self, key: tuple[str, int]) -> Vector | None:
-        """Usage by percentile and window; None when that window is not reported."""
-        found = self.aggregated.get(key)
-        return self.usage if found is None and key[1] == LONGEST else found
+        """Usage by percentile and window; None if the window is not reported."""
+        usage = self.aggregated.get(key)
+        return self.usage if usage is None and key[1] == LONGEST else usage
 
 
 def read(metric: NodeMetric, tracked: Tracked, previous: LoadReport | None = None) -> LoadReport:
-    """`previous` is the report before this one: its time stands when this one has none."""
+    """Read a NodeMetric. `previous`: the report before, whose time applies if this one has none."""
     status, info, policy = metric.status, metric.status.node_metric, metric.spec.metric_collect_policy
     aggregated: dict[tuple[str, int], Vector] = {}
     longest: dict[str, int] = {}
@@ -55,7 +55,7 @@ def read(metric: NodeMetric, tracked: Tracked, previous: LoadReport | None = Non
     time = status.update_time.unix if status.update_time is not None else None
     return LoadReport(
         update_time=time if time is not None or previous is None else previous.update_time,
-        interval=float((policy.report_interval_seconds if policy is not None else None) or DEFAULT_INTERVAL),
+        interval=float((policy.report_interval_seconds if policy is not None else None) or DEFAULT_INTERVAL_S),
         complete=info is not None,
         usage=tracked.amounts(info.node_usage.resources) if info is not None else None,
         aggregated=aggregated,

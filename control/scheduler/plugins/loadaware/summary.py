@@ -13,7 +13,7 @@ from koordlet.api.encoding.wire import Time
 
 
 def of(load: NodeLoad | None, tracked: Tracked) -> dict[str, Any]:
-    """Pods by time; sums, and who contributes to them, only while a NodeMetric is there."""
+    """The pods by time, and with a NodeMetric also the sums and the pods that contribute to them."""
     if load is None:
         return {}
     pods = sorted(load.each(), key=lambda pair: (pair[0].timestamp, pair[0].key))

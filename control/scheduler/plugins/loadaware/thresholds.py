@@ -1,4 +1,4 @@
-"""How much of a node may be used before it takes no more pods: by arguments or by its annotation (spec 05 §8.5)."""
+"""Usage thresholds above which a node rejects pods, by arguments or by its annotation (spec 05 §8.5)."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ NO_BOUND: Final = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """In percent by resource, 0 is off. `prod` None: prod pods are judged like all others.
+    """In percent by resource; 0 is disabled. `prod` None: prod pods are treated like all others.
 
-    `window` is what `usual` is held against: None is average usage, else (percentile, nanoseconds).
+    `window`: the usage that `usual` is compared with. None: the average; else (percentile, nanoseconds).
     """
 
     usual: Vector
@@ -29,11 +29,11 @@ class Thresholds:
 
 @dataclass(frozen=True, slots=True)
 class NodeLimits:
-    """What the node object says: capacity, and the largest use that is within the thresholds."""
+    """The capacity of a node and the largest usage within the thresholds."""
 
     capacity: Vector
     usual: Vector | None
-    """None: every threshold is off."""
+    """None: all thresholds are disabled."""
     window: tuple[str, int] | None
     prod: Vector | None
 
@@ -47,14 +47,14 @@ def from_args(args: LoadAwareSchedulingArgs, tracked: Tracked) -> Thresholds:
 
 
 def of_node(node: Node, general: Thresholds, tracked: Tracked) -> Thresholds:
-    """The node's own groups of thresholds, each instead of the general one."""
+    """The thresholds of a node: each group of its annotation replaces the general one."""
     annotations = node.metadata.annotations
     if not annotations:
         return general
     try:
         own = node_annotations.usage_thresholds(annotations)
     except WireError:
-        return general  # the specification's rule for malformed annotations
+        return general  # malformed annotations are ignored (spec 05 §8.5)
     if own is None:
         return general
     usual, window, prod = general.usual, general.window, general.prod
@@ -70,14 +70,16 @@ def of_node(node: Node, general: Thresholds, tracked: Tracked) -> Thresholds:
     return Thresholds(usual, window, prod)
 
 
-def node_facts(node: Node, general: Thresholds, tracked: Tracked) -> NodeLimits:
-    found, size = of_node(node, general, tracked), capacity(node, tracked)
-    usual = bounds(size, found.usual) if any(found.usual) else None
-    return NodeLimits(size, usual, found.window, bounds(size, found.prod) if found.prod is not None else None)
+def node_limits(node: Node, general: Thresholds, tracked: Tracked) -> NodeLimits:
+    thresholds, size = of_node(node, general, tracked), capacity(node, tracked)
+    usual = bounds(size, thresholds.usual) if any(thresholds.usual) else None
+    return NodeLimits(
+        size, usual, thresholds.window, bounds(size, thresholds.prod) if thresholds.prod is not None else None
+    )
 
 
 def bounds(size: Vector, percents: Vector) -> Vector:
-    """The largest use whose percentage, rounded with halves up, is not above the threshold."""
+    """The largest usage whose percentage, rounded half up, is not above the threshold."""
     return tuple(
         (total * (2 * percent + 1) + 199) // 200 - 1 if percent and total else NO_BOUND
         for total, percent in zip(size, percents, strict=True)

@@ -1,7 +1,7 @@
-"""Amounts as integer vectors over the resources that the arguments name (spec 05 §8.1).
+"""Amounts as integer vectors over the tracked resources, which the arguments name (spec 05 §8.1).
 
-CPU is in milli-cores, everything else in base units, rounded up. What is not tracked is ignored; what is negative
-counts as nothing, and what no machine has is cut to `LIMIT`, so that sums and percentages stay within 64 bits.
+CPU is in milli-cores, other resources in base units, rounded up. Other resources are ignored. Negative amounts count as
+0, and amounts are limited to `MAX_AMOUNT`, so that sums and percentages fit into 64 bits.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from control.scheduler.config.args import LoadAwareSchedulingArgs
 from koordlet.api.encoding.quantity import Quantity
 
 Vector: TypeAlias = tuple[int, ...]
-LIMIT: Final = 1 << 54
+MAX_AMOUNT: Final = 1 << 54
 
 
 class Tracked:
-    """The tracked resources, sorted by name; a vector has an element for each."""
+    """The tracked resources, sorted by name. A vector has one element per resource."""
 
     def __init__(self, args: LoadAwareSchedulingArgs) -> None:
         aggregated = args.aggregated.usage_thresholds if args.aggregated is not None else {}
@@ -48,9 +48,9 @@ def amount(name: str, quantity: Quantity | None) -> int:
     """One element of a vector."""
     if quantity is None:
         return 0
-    return min(max(quantity.milli_value() if name == "cpu" else quantity.value(), 0), LIMIT)
+    return min(max(quantity.milli_value() if name == "cpu" else quantity.value(), 0), MAX_AMOUNT)
 
 
 def plus(a: Sequence[int], b: Sequence[int]) -> Sequence[int]:
     total = [x + y for x, y in zip(a, b, strict=True)]
-    return total if max(total) <= LIMIT else [min(amount, LIMIT) for amount in total]
+    return total if max(total) <= MAX_AMOUNT else [min(amount, MAX_AMOUNT) for amount in total]

@@ -1,4 +1,4 @@
-"""PodTopologySpread: matching pods are spread evenly over the values of node labels (spec 05 §4)."""
+"""PodTopologySpread: spreads matching pods evenly over the values of node labels (spec 05 §4)."""
 
 from control.scheduler.plugins.podtopologyspread.plugin import PodTopologySpread
 

@@ -1,4 +1,4 @@
-"""Spread constraints of a shape, ready to be asked: which pods they count, on which nodes, over which label."""
+"""Compiled spread constraints of a shape: the pods that they count, the eligible nodes, and the topology key."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ SYSTEM_DEFAULTS: Final = (
     TopologySpreadConstraint(max_skew=3, topology_key=HOSTNAME, when_unsatisfiable=SOFT),
     TopologySpreadConstraint(max_skew=5, topology_key=ZONE, when_unsatisfiable=SOFT),
 )
-"""For pods without constraints that belong to a service or a workload, unless the configuration gives others."""
+"""For pods without constraints that belong to a service or controller, unless the configuration sets others."""
 
 
 @dataclass(slots=True)
 class Constraint:
-    """One constraint of one shape. `self_match`: 1 when pods of the shape count themselves."""
+    """One constraint of one shape. `self_match`: 1 if the selector matches pods of the shape itself."""
 
     key: str
     max_skew: int
@@ -48,13 +48,13 @@ def compile_constraints(
     topologies: Domains,
     counters: PodCounters,
     shape: Shape,
-    given: Sequence[TopologySpreadConstraint],
+    constraints: Sequence[TopologySpreadConstraint],
     *,
     all_keys: bool,
 ) -> tuple[Constraint, ...]:
-    """`all_keys`: only nodes that have the labels of all constraints count. Raises SelectorError."""
-    keys = [one.topology_key for one in given]
-    return tuple(_compile(table, topologies, counters, shape, one, keys if all_keys else []) for one in given)
+    """`all_keys`: only nodes with the topology keys of all constraints are counted. Raises SelectorError."""
+    keys = [one.topology_key for one in constraints]
+    return tuple(_compile(table, topologies, counters, shape, one, keys if all_keys else []) for one in constraints)
 
 
 def _compile(
@@ -62,22 +62,26 @@ def _compile(
     topologies: Domains,
     counters: PodCounters,
     shape: Shape,
-    one: TopologySpreadConstraint,
+    constraint: TopologySpreadConstraint,
     keys: Sequence[str],
 ) -> Constraint:
-    selector = _with_keys(one.label_selector, one.match_label_keys, shape)
+    selector = _with_keys(constraint.label_selector, constraint.match_label_keys, shape)
     counter = counters.counter(
         ("spread", shape.namespace, wire.encode(selector) if selector else None),
-        _Belongs(shape.namespace, selector),
+        _SelectedPods(shape.namespace, selector),
         live=True,
     )
-    domains = DomainSums(table, counter, topologies.of(one.topology_key), _Eligible(table, shape, one, keys))
+    domains = DomainSums(
+        table, counter, topologies.of(constraint.topology_key), _Eligible(table, shape, constraint, keys)
+    )
     self_match = int(selector is not None and selector.matches(shape.labels))
-    return Constraint(one.topology_key, one.max_skew, one.min_domains or 1, self_match, counter, domains)
+    return Constraint(
+        constraint.topology_key, constraint.max_skew, constraint.min_domains or 1, self_match, counter, domains
+    )
 
 
-class _Belongs:
-    """Pods of the namespace that the selector picks; upstream counts nobody for an empty one."""
+class _SelectedPods:
+    """Counts pods of the namespace that the selector matches. As in kube-scheduler, an empty selector matches none."""
 
     __slots__ = ("_namespace", "_selector")
 
@@ -93,7 +97,7 @@ class _Belongs:
 
 
 def _with_keys(selector: LabelSelector | None, keys: Sequence[str], shape: Shape) -> LabelSelector | None:
-    """The selector, narrowed to the pod's own values of `keys`. Raises SelectorError for a malformed one."""
+    """The selector, restricted to the pod's own values of `keys`. Raises SelectorError for a malformed selector."""
     if selector is None:
         return None
     selector.matches({})
@@ -108,15 +112,15 @@ def _with_keys(selector: LabelSelector | None, keys: Sequence[str], shape: Shape
 
 
 class _Eligible:
-    """[row]: nodes that have all the keys and that the constraint's policies count."""
+    """[row]: whether the node has all topology keys and the constraint's policies include it."""
 
-    __slots__ = ("_columns", "_table", "_tolerations", "_wanted")
+    __slots__ = ("_columns", "_required", "_table", "_tolerations")
 
     def __init__(self, table: NodeTable, shape: Shape, one: TopologySpreadConstraint, keys: Sequence[str]) -> None:
         self._table = table
         self._columns = [table.labels.column(key) for key in keys]
-        wanted = RequiredNodes.of(shape.pod) if one.node_affinity_policy in (None, "", "Honor") else None
-        self._wanted = wanted if wanted and not wanted.anything else None
+        required = RequiredNodes.of(shape.pod) if one.node_affinity_policy in (None, "", "Honor") else None
+        self._required = required if required and not required.anything else None
         self._tolerations = shape.pod.spec.tolerations if one.node_taints_policy == "Honor" else None
 
     def __call__(self) -> Mask:
@@ -124,9 +128,9 @@ class _Eligible:
         chosen: Mask = table.valid.copy()
         for column in self._columns:
             chosen &= column.ids.data[: table.size] != 0
-        if self._wanted is not None:
-            chosen &= self._wanted.select(table, table.all)
+        if self._required is not None:
+            chosen &= self._required.select(table, table.all)
         if self._tolerations is not None:
-            fine = np.array([tolerated(taints, self._tolerations) for taints in table.taint_sets], np.bool_)
-            chosen &= fine[table.taint_set]
+            tolerable = np.array([tolerated(taints, self._tolerations) for taints in table.taint_sets], np.bool_)
+            chosen &= tolerable[table.taint_set]
         return chosen

@@ -1,7 +1,7 @@
 """PodTopologySpread at the scheduler's extension points.
 
-Counts come from `PodCounters`, their sums over domains from `DomainSums`; a cycle turns sums into a verdict or a score
-by domain and looks the rows up in it. What is compiled for a shape holds columns, so only the shapes used last have it.
+Counts come from `PodCounters`, their sums by domain from `DomainSums`. A cycle computes a result or a score per domain
+and looks it up for the rows. Compiled constraints hold columns, so only the recently used shapes keep them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from control.scheduler.config.args import PodTopologySpreadArgs
 from control.scheduler.framework.handle import Handle
 from control.scheduler.framework.plugin import MAX_SCORE, CycleState, EventInterest, Plugin, PreFilterResult, Reads
 from control.scheduler.framework.status import SKIP, SUCCESS, Code, PluginStatus, error
-from control.scheduler.plugins import answers
+from control.scheduler.plugins import results
 from control.scheduler.plugins.domains import Domains, by_row
 from control.scheduler.plugins.podtopologyspread.constraints import (
     HARD,
@@ -42,7 +42,7 @@ _MISMATCH: Final = "node(s) didn't match pod topology spread constraints"
 
 @dataclass(slots=True)
 class _Compiled:
-    """A shape's constraints. `strict`: nodes that lack a label of the soft ones get no score."""
+    """The constraints of a shape. `strict`: nodes that lack a topology key of a soft constraint score 0."""
 
     version: int
     hard: tuple[Constraint, ...] = ()
@@ -53,11 +53,11 @@ class _Compiled:
 
 @dataclass(slots=True)
 class _Scoring:
-    """What PreScore finds for the feasible rows: the weight of each soft constraint's counts, and who is judged."""
+    """The results of PreScore: the weight of each soft constraint, and the feasible rows that are scored."""
 
     weights: list[float]
     complete: Mask | None
-    """[feasible]: has all labels; None: all have."""
+    """[feasible row]: whether the node has all topology keys; None: all nodes have."""
 
 
 class PodTopologySpread(Plugin):
@@ -66,13 +66,13 @@ class PodTopologySpread(Plugin):
 
     def __init__(self, args: Any, handle: Handle) -> None:
         super().__init__(args, handle)
-        given: PodTopologySpreadArgs = args or PodTopologySpreadArgs()
-        self._system = given.defaulting_type != "List"
+        arguments: PodTopologySpreadArgs = args or PodTopologySpreadArgs()
+        self._system = arguments.defaulting_type != "List"
         self._defaults: Sequence[TopologySpreadConstraint] = (
-            SYSTEM_DEFAULTS if self._system else given.default_constraints
+            SYSTEM_DEFAULTS if self._system else arguments.default_constraints
         )
         self._workloads = WorkloadSelectors(handle.objects)
-        self._memo = answers.memo_key(self.name, handle)
+        self._memo = results.memo_key(self.name, handle)
         self._recent = RecentShapes(self._memo)
         self._domains = Domains(self.table)
         self._mismatch = self.reasons.number(Code.UNSCHEDULABLE, _MISMATCH)
@@ -91,26 +91,26 @@ class PodTopologySpread(Plugin):
         compiled = self._compiled(pod.shape)
         if compiled.failure is not None:
             return compiled.failure
-        return answers.PASS_ALL if compiled.hard else answers.SKIP_FILTER
+        return results.PASS_ALL if compiled.hard else results.SKIP_FILTER
 
     def filter(self, state: CycleState, pod: PodInfo, rows: Rows) -> Reasons16:
-        found: Reasons16 | None = None
-        for one in self._compiled(pod.shape).hard:
-            answer = by_row(self._verdicts(one), one.domains.ids, rows)
-            if found is None:
-                found = answer
+        reasons: Reasons16 | None = None
+        for constraint in self._compiled(pod.shape).hard:
+            column = by_row(self._results(constraint), constraint.domains.ids, rows)
+            if reasons is None:
+                reasons = column
             else:
-                found += answer * (found == 0)  # the first one that refuses is told
-        return answers.passes(rows, self.table.size) if found is None else found
+                reasons += column * (reasons == 0)  # the first constraint that rejects the row determines the reason
+        return results.passes(rows, self.table.size) if reasons is None else reasons
 
-    def _verdicts(self, one: Constraint) -> Reasons16:
-        """By number of domain, for one more pod there."""
-        sums = one.domains.sync()
-        least = one.domains.least() if len(one.domains.present) >= one.min_domains else 0
-        verdicts: Reasons16 = (sums > one.max_skew + least - one.self_match).astype(np.int16)
-        verdicts *= self._mismatch
-        verdicts[0] = self._missing
-        return verdicts
+    def _results(self, constraint: Constraint) -> Reasons16:
+        """By number of the domain: the Filter result for one more pod there."""
+        sums = constraint.domains.sync()
+        least = constraint.domains.least() if len(constraint.domains.present) >= constraint.min_domains else 0
+        domain_results: Reasons16 = (sums > constraint.max_skew + least - constraint.self_match).astype(np.int16)
+        domain_results *= self._mismatch
+        domain_results[0] = self._missing
+        return domain_results
 
     # Score
 
@@ -121,16 +121,16 @@ class PodTopologySpread(Plugin):
         if not compiled.soft:
             return SKIP
         complete = self._complete(compiled, rows)
-        judged = rows if complete is None else rows[complete]
+        scored = rows if complete is None else rows[complete]
         weights = []
         for one in compiled.soft:
             one.domains.sync()
             if one.key == HOSTNAME:
-                size = len(judged)
-            elif len(judged) == self.table.nodes_alive:
+                size = len(scored)
+            elif len(scored) == self.table.nodes_alive:
                 size = one.domains.ids.distinct
             else:
-                size = int(np.count_nonzero(np.bincount(one.domains.ids.sync().take(judged))))
+                size = int(np.count_nonzero(np.bincount(one.domains.ids.sync().take(scored))))
             weights.append(math.log(size + 2))
         state.data[self.name] = _Scoring(weights, complete)
         return SUCCESS
@@ -139,61 +139,61 @@ class PodTopologySpread(Plugin):
         compiled = self._compiled(pod.shape)
         scoring: _Scoring = state.data[self.name]
         total: NDArray[np.float64] = np.zeros(count(rows, self.table.size))
-        for one, weight in zip(compiled.soft, scoring.weights, strict=True):
-            ids = one.domains.ids
-            if one.key == HOSTNAME:
-                part = one.counter.data[rows] * weight
-                part += one.max_skew - 1
+        for constraint, weight in zip(compiled.soft, scoring.weights, strict=True):
+            ids = constraint.domains.ids
+            if constraint.key == HOSTNAME:
+                part = constraint.counter.data[rows] * weight
+                part += constraint.max_skew - 1
                 if not ids.everywhere:
                     part[ids.sync()[rows] == 0] = 0.0
                 total += part
             else:
-                by_domain = one.domains.sums * weight + (one.max_skew - 1)
+                by_domain = constraint.domains.sums * weight + (constraint.max_skew - 1)
                 by_domain[0] = 0.0
                 total += by_row(by_domain, ids, rows)
         total += 0.5
-        found: IntArray = total.astype(np.int64)  # cut, which is to round: nothing is negative
+        scores: IntArray = total.astype(np.int64)  # truncation after + 0.5 rounds, because no value is negative
         complete = self._complete(compiled, rows)
         if complete is not None:
-            found[~complete] = 0
-        return found
+            scores[~complete] = 0
+        return scores
 
     def normalize(self, state: CycleState, pod: PodInfo, rows: RowArray, scores: IntArray) -> IntArray:
         scoring: _Scoring = state.data[self.name]
         complete = scoring.complete
-        judged = scores if complete is None else scores[complete]
-        if not len(judged):
+        scored = scores if complete is None else scores[complete]
+        if not len(scored):
             return np.zeros(len(scores), np.int64)
-        lowest, highest = int(judged.min()), int(judged.max())
+        lowest, highest = int(scored.min()), int(scored.max())
         if highest == 0:
-            found = np.full(len(scores), MAX_SCORE, np.int64)
+            normalized = np.full(len(scores), MAX_SCORE, np.int64)
         else:
-            found = (highest + lowest - scores) * MAX_SCORE // highest
+            normalized = (highest + lowest - scores) * MAX_SCORE // highest
         if complete is not None:
-            found[~complete] = 0
-        return found
+            normalized[~complete] = 0
+        return normalized
 
     def _complete(self, compiled: _Compiled, rows: Rows) -> Mask | None:
-        """Which rows have the labels of all soft constraints; None when all have, or need not."""
+        """[len(rows)]: whether the node has the topology keys of all soft constraints; None if all rows count."""
         complete: Mask | None = None
         for one in compiled.soft if compiled.strict else ():
             ids = one.domains.ids.sync()
             if one.domains.ids.everywhere:
                 continue
-            there = ids[rows] != 0
-            complete = there if complete is None else complete & there
+            present = ids[rows] != 0
+            complete = present if complete is None else complete & present
         return None if complete is None or complete.all() else complete
 
-    # The shape
+    # Shapes
 
     def _compiled(self, shape: Shape) -> _Compiled:
         version = self._workloads.version(shape.namespace)
-        found: _Compiled | None = shape.memo.get(self._memo)
-        if found is None or found.version != version:
-            found = shape.memo[self._memo] = self._compile(shape, version)
-        if found.hard or found.soft:
+        compiled: _Compiled | None = shape.memo.get(self._memo)
+        if compiled is None or compiled.version != version:
+            compiled = shape.memo[self._memo] = self._compile(shape, version)
+        if compiled.hard or compiled.soft:
             self._recent.used(shape)
-        return found
+        return compiled
 
     def _compile(self, shape: Shape, version: int) -> _Compiled:
         constraints = self._constraints(shape)
@@ -208,8 +208,8 @@ class PodTopologySpread(Plugin):
                 compile_constraints(table, self._domains, counters, shape, soft, all_keys=strict),
                 strict,
             )
-        except SelectorError as broken:
-            return _Compiled(version, failure=PreFilterResult(error(str(broken))))
+        except SelectorError as error_in_selector:
+            return _Compiled(version, failure=PreFilterResult(error(str(error_in_selector))))
 
     def _constraints(self, shape: Shape) -> Sequence[TopologySpreadConstraint]:
         own = shape.pod.spec.topology_spread_constraints
@@ -220,11 +220,11 @@ class PodTopologySpread(Plugin):
             return ()
         return [msgspec.structs.replace(one, label_selector=selector) for one in self._defaults]
 
-    # What may help
+    # Queueing hints
 
     def _pod_hint(self, pod: PodInfo, old: Any, new: Any) -> bool:
-        """A pod that the constraints count came, went, or changed sides."""
-        before, after = answers.as_pod(old), answers.as_pod(new)
+        """Whether a pod that the constraints count was added or removed, or its labels changed so."""
+        before, after = results.as_pod(old), results.as_pod(new)
         one = after or before
         if one is None:
             return True
@@ -243,8 +243,8 @@ class PodTopologySpread(Plugin):
         return counts(before) != counts(after)
 
     def _node_hint(self, pod: PodInfo, old: Any, new: Any) -> bool:
-        """A node that counts came or went, or is in another domain now."""
-        before, after = answers.as_node(old), answers.as_node(new)
+        """Whether a node with all topology keys was added or removed, or moved to another domain."""
+        before, after = results.as_node(old), results.as_node(new)
         constraints = self._constraints(pod.shape)
         keys = [one.topology_key for one in constraints]
         if _place(before, keys) != _place(after, keys):
@@ -254,7 +254,7 @@ class PodTopologySpread(Plugin):
 
 
 def _place(node: Node | None, keys: Sequence[str]) -> tuple[str, ...] | None:
-    """The node's domains; None unless it has all the labels."""
+    """The node's domains; None unless it has all topology keys."""
     if node is None or any(key not in node.metadata.labels for key in keys):
         return None
     return tuple(node.metadata.labels[key] for key in keys)

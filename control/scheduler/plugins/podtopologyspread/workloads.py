@@ -1,7 +1,7 @@
-"""Which services and controllers a pod belongs to, as the selector that default spreading counts by (spec 05 §4).
+"""The selector of default spreading, from the services and the controller that a pod belongs to (spec 05 §4).
 
-Only selectors are kept of services, ReplicaSets, StatefulSets and ReplicationControllers. `version(namespace)` changes
-when one of that namespace does.
+Only the selectors of services, ReplicaSets, StatefulSets and ReplicationControllers are kept. `version(namespace)`
+changes when a selector in the namespace changes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from koordlet.api.meta import LabelSelector
 
 
 class WorkloadSelectors:
-    """Follows the informers; empty without them."""
+    """Kept current by informers; empty without them."""
 
     def __init__(self, objects: Objects | None) -> None:
         self._versions: dict[str, int] = {}
@@ -33,7 +33,7 @@ class WorkloadSelectors:
         return self._versions.get(namespace, 0)
 
     def selector(self, shape: Shape) -> LabelSelector | None:
-        """What the pod's services and its controller select by; None when that is everything or nothing is known."""
+        """The merged selectors of the pod's services and controller; None if there are none."""
         labels: dict[str, str] = {}
         for selector in self._services.get(shape.namespace, {}).values():
             if _covers(selector, shape.labels):
@@ -41,10 +41,10 @@ class WorkloadSelectors:
         expressions = []
         owner = next((one for one in shape.pod.metadata.owner_references if one.controller), None)
         if owner is not None:
-            found = self._controllers.get((owner.kind, shape.namespace, owner.name))
-            if found is not None:
-                labels.update(found.match_labels)
-                expressions = found.match_expressions
+            owner_selector = self._controllers.get((owner.kind, shape.namespace, owner.name))
+            if owner_selector is not None:
+                labels.update(owner_selector.match_labels)
+                expressions = owner_selector.match_expressions
         return LabelSelector(match_labels=labels, match_expressions=expressions) if labels or expressions else None
 
     def _follow(self, objects: Objects, kind: type[Any], take: Callable[[Any, bool], None]) -> None:
@@ -54,22 +54,22 @@ class WorkloadSelectors:
             on_delete=lambda old: take(old, False),
         )
 
-    def _service(self, service: Service, there: bool) -> None:
+    def _service(self, service: Service, exists: bool) -> None:
         meta = service.metadata
         known = self._services.setdefault(meta.namespace, {})
         before = known.get(meta.name)
-        after = service.spec.selector if there and service.spec.selector else None
+        after = service.spec.selector if exists and service.spec.selector else None
         if after is None:
             known.pop(meta.name, None)
         else:
             known[meta.name] = after
         self._changed(meta.namespace, before != after)
 
-    def _controller(self, controller: Any, there: bool) -> None:
+    def _controller(self, controller: Any, exists: bool) -> None:
         meta = controller.metadata
         key = (controller.kind, meta.namespace, meta.name)
         before = self._controllers.get(key)
-        after = _selector(controller) if there else None
+        after = _selector(controller) if exists else None
         if after is None:
             self._controllers.pop(key, None)
         else:

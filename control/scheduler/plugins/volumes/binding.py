@@ -1,8 +1,8 @@
-"""VolumeBinding: claims that are bound hold the pod to where their volumes are; the others are bound where it goes.
+"""VolumeBinding: bound claims restrict a pod to the nodes of their volumes; other claims are bound for the chosen node.
 
-Reserve notes what was decided (`claims.Assumed`), PreBind writes it (a volume's `claimRef`, or the claim's selected
-node for its provisioner) and waits until every claim is bound, at most `bindTimeoutSeconds`. Unreserve drops the note;
-what was written stays, as upstream's does: the claim keeps its volume and the pod comes back to it (spec 05 §4).
+Reserve records the decision (`claims.Assumed`). PreBind writes it (a volume's `claimRef`, or the selected node of the
+claim for its provisioner) and waits until every claim is bound, at most `bindTimeoutSeconds`. Unreserve drops the
+record. As in kube-scheduler, written data stays: the claim keeps its volume, and the pod returns to it (spec 05 §4).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import numpy as np
 from control.scheduler.framework.handle import Handle
 from control.scheduler.framework.plugin import CycleState, EventInterest, Plugin, PreFilterResult, Reads
 from control.scheduler.framework.status import SUCCESS, Code, PluginStatus, error, unresolvable
-from control.scheduler.plugins.answers import PASS_ALL, SKIP_FILTER
 from control.scheduler.plugins.nodeselection import RequiredNodes
+from control.scheduler.plugins.results import PASS_ALL, SKIP_FILTER
 from control.scheduler.plugins.volumes import matching
 from control.scheduler.plugins.volumes.claims import (
     BOUND_BY_CONTROLLER,
@@ -37,7 +37,7 @@ from koordlet.kube import KubeError
 
 _KEY: Final = "VolumeBinding"
 _PLAN: Final = "VolumeBinding/plan"
-POLL_SECONDS: Final = 0.1
+POLL_PERIOD_S: Final = 0.1
 _ORDER: Final = (matching.NODE_CONFLICT, matching.BIND_CONFLICT, matching.NO_SPACE, matching.GONE)
 
 
@@ -70,32 +70,32 @@ class VolumeBinding(Plugin):
         keys = claims_of(pod)
         if not keys:
             return SKIP_FILTER
-        found: list[PersistentVolumeClaim] = []
+        claims_used: list[PersistentVolumeClaim] = []
         for key in keys:
             claim = self._storage.claim(key)
             problem = _problem(pod, key, claim)
             if problem or claim is None:
                 return _refused(problem)
-            found.append(claim)
+            claims_used.append(claim)
         bound: list[PersistentVolumeClaim] = []
         delayed: list[PersistentVolumeClaim] = []
-        for claim in found:
+        for claim in claims_used:
             if is_bound(claim):
                 bound.append(claim)
             elif self._storage.waits_for_consumer(claim) and not claim.spec.volume_name:
                 delayed.append(claim)
             else:
                 return _refused("pod has unbound immediate PersistentVolumeClaims")
-        state.data[_KEY] = PodClaims(tuple(bound), tuple(delayed), matching.sort_out(self._storage, delayed))
+        state.data[_KEY] = PodClaims(tuple(bound), tuple(delayed), matching.candidate_volumes(self._storage, delayed))
         return PASS_ALL
 
     def filter(self, state: CycleState, pod: PodInfo, rows: Rows) -> Reasons16:
         claims: PodClaims = state.data[_KEY]
         chosen = selected(rows, self.table.size)
-        answer: Reasons16 = np.zeros(len(chosen), np.int16)
+        reasons: Reasons16 = np.zeros(len(chosen), np.int16)
         gone = np.zeros(len(chosen), np.bool_)
         conflict = np.zeros(len(chosen), np.bool_)
-        for claim in claims.bound:  # the first that stands in the way is told
+        for claim in claims.bound:  # the first claim that prevents the placement determines the reason
             volume = self._storage.volume(claim.spec.volume_name)
             if volume is None:
                 gone = ~conflict
@@ -103,34 +103,35 @@ class VolumeBinding(Plugin):
             affinity = volume.spec.node_affinity
             if affinity is not None and affinity.required is not None:
                 conflict |= ~RequiredNodes.selected_by(affinity.required).select(self.table, chosen)
-        answer[conflict] = self._conflict
-        answer[gone] = self._gone
+        reasons[conflict] = self._conflict
+        reasons[gone] = self._gone
         if claims.delayed:
-            self._match(claims, chosen, answer)
-        return answer
+            self._match(claims, chosen, reasons)
+        return reasons
 
-    def _match(self, claims: PodClaims, rows: RowArray, answer: Reasons16) -> None:
-        """Plan for one node of each kind: mostly a few labels decide, and nodes that have them alike answer alike."""
+    def _match(self, claims: PodClaims, rows: RowArray, reasons: Reasons16) -> None:
+        """Match the delayed claims for one node of each kind: nodes with equal relevant labels have equal results."""
         alive = np.flatnonzero(self.table.valid[rows])
         if not len(alive):
             return
         keys = matching.deciding_labels(self._storage, claims)
         first, kinds = self._kinds(rows[alive], keys)
-        told = [matching.plan(self._storage, claims, self.table.node(row)) for row in first.tolist()]
-        texts = sorted({found for found in told if isinstance(found, str)})
-        which = np.array([texts.index(found) if isinstance(found, str) else -1 for found in told], np.int16)[kinds]
+        plans = [matching.plan(self._storage, claims, self.table.node(row)) for row in first.tolist()]
+        texts = sorted({plan for plan in plans if isinstance(plan, str)})
+        which = np.array([texts.index(plan) if isinstance(plan, str) else -1 for plan in plans], np.int16)[kinds]
         for number, text in enumerate(texts):
             these = alive[which == number]
-            for before in np.unique(answer[these]).tolist():
-                answer[these[answer[these] == before]] = self._with(before, text)
+            for before in np.unique(reasons[these]).tolist():
+                reasons[these[reasons[these] == before]] = self._with(before, text)
 
     def _with(self, number: int, text: str) -> int:
-        """The number of a reason for bound claims together with one for the others, in upstream's order."""
-        told = (*self.reasons.status(number).reasons, text)
-        return self.reasons.number(Code.UNRESOLVABLE, *sorted(told, key=_ORDER.index))
+        """The number of a reason for bound claims combined with one for delayed claims, in kube-scheduler's order."""
+        texts = (*self.reasons.status(number).reasons, text)
+        return self.reasons.number(Code.UNRESOLVABLE, *sorted(texts, key=_ORDER.index))
 
     def _kinds(self, rows: RowArray, keys: frozenset[str] | None) -> tuple[RowArray, RowArray]:
-        """(a row of each kind, the number of each row's kind). `keys`: labels that make them; None: each is its own."""
+        """(one row of each kind, the kind of each row). `keys`: labels that define a kind; None: every row is its own
+        kind."""
         if keys is None:
             return rows, np.arange(len(rows))
         kinds = np.zeros(len(rows), np.intp)
@@ -144,34 +145,34 @@ class VolumeBinding(Plugin):
         claims: PodClaims | None = state.data.get(_KEY)
         if claims is None or not claims.delayed:
             return SUCCESS
-        found = matching.plan(self._storage, claims, self.table.node(row))
-        if isinstance(found, str):
-            return unresolvable(found)
-        state.data[_PLAN] = found
-        self._storage.assumed.hold(found.matched, found.provisioned, self.table.names[row])
+        plan = matching.plan(self._storage, claims, self.table.node(row))
+        if isinstance(plan, str):
+            return unresolvable(plan)
+        state.data[_PLAN] = plan
+        self._storage.assumed.hold(plan.matched, plan.provisioned, self.table.names[row])
         return SUCCESS
 
     def unreserve(self, state: CycleState, pod: PodInfo, row: int) -> None:
         self._settle(state)
 
     async def pre_bind(self, state: CycleState, pod: PodInfo, row: int, changed: Pod) -> PluginStatus:
-        found: VolumePlan | None = state.data.get(_PLAN)
-        if found is None:
+        plan: VolumePlan | None = state.data.get(_PLAN)
+        if plan is None:
             return SUCCESS
         client = self.handle.client
         if client is None:
-            return error("there is no API client to bind volumes with")
+            return error("no API server to bind volumes at")
         node = self.table.names[row]
         try:
-            for key, name in found.matched:
+            for key, name in plan.matched:
                 await self._bind(key, name)
-            for key in found.provisioned:
+            for key in plan.provisioned:
                 namespace, _, name = key.partition("/")
                 body = {"metadata": {"annotations": {SELECTED_NODE: node}}}
                 await client.patch(PersistentVolumeClaim, name, namespace, body=body)
         except KubeError as failure:
             return error(f"binding volumes: {failure}")
-        status = await self._bound(found)
+        status = await self._bound(plan)
         if status.ok:
             self._settle(state)
         return status
@@ -185,18 +186,18 @@ class VolumeBinding(Plugin):
             return
         body = {
             "metadata": {
-                "resourceVersion": volume.metadata.resource_version,  # somebody else may have taken it meanwhile
+                "resourceVersion": volume.metadata.resource_version,  # fails if the volume changed in the meantime
                 "annotations": {BOUND_BY_CONTROLLER: "yes"},
             },
             "spec": {"claimRef": reference_of(claim)},
         }
         await client.patch(PersistentVolume, name, body=body)
 
-    async def _bound(self, found: VolumePlan) -> PluginStatus:
-        """Until every claim of the plan is bound."""
+    async def _bound(self, plan: VolumePlan) -> PluginStatus:
+        """Wait until every claim of the plan is bound."""
         clock = self.handle.clock
         deadline = clock.monotonic() + self._timeout
-        keys = [key for key, _ in found.matched] + list(found.provisioned)
+        keys = [key for key, _ in plan.matched] + list(plan.provisioned)
         while True:
             claims = [self._storage.claim(key) for key in keys]
             if any(claim is None for claim in claims):
@@ -205,28 +206,28 @@ class VolumeBinding(Plugin):
                 return SUCCESS
             if clock.monotonic() >= deadline:
                 return error(f"binding volumes: timed out after {self._timeout:g} s waiting for {', '.join(keys)}")
-            await clock.sleep(POLL_SECONDS)
+            await clock.sleep(POLL_PERIOD_S)
 
     def _settle(self, state: CycleState) -> None:
-        """The API server knows what was assumed, or it was given up."""
-        found: VolumePlan | None = state.data.pop(_PLAN, None)
-        if found is not None:
-            self._storage.assumed.release(found.matched, found.provisioned)
+        """Drop the record of the decision: it is written, or given up."""
+        plan: VolumePlan | None = state.data.pop(_PLAN, None)
+        if plan is not None:
+            self._storage.assumed.release(plan.matched, plan.provisioned)
 
 
 def _problem(pod: PodInfo, key: str, claim: PersistentVolumeClaim | None) -> str:
-    """What keeps the pod out wherever it goes; empty: nothing."""
+    """The problem of a claim that prevents scheduling on every node; empty if there is none."""
     name = key.partition("/")[2]
-    made = key not in named_claims(pod)
+    ephemeral = key not in named_claims(pod)
     if claim is None:
-        if made:
+        if ephemeral:
             return f'waiting for ephemeral volume controller to create the persistentvolumeclaim "{name}"'
         return not_found(key)
     if claim.status.phase == "Lost":
         return f'persistentvolumeclaim "{name}" bound to non-existent persistentvolume "{claim.spec.volume_name}"'
     if claim.metadata.deletion_timestamp is not None:
         return f'persistentvolumeclaim "{name}" is being deleted'
-    if made and not any(ref.controller and ref.uid == pod.uid for ref in claim.metadata.owner_references):
+    if ephemeral and not any(ref.controller and ref.uid == pod.uid for ref in claim.metadata.owner_references):
         return f"PVC {key} was not created for pod {pod.key} (pod is not owner)"
     return ""
 
@@ -236,5 +237,5 @@ def _refused(text: str) -> PreFilterResult:
 
 
 def _own_claim(pod: PodInfo, old: Any, new: Any) -> bool:
-    """Whether a claim that changed is one of the pod's."""
+    """Whether the changed claim belongs to the pod."""
     return not isinstance(new, PersistentVolumeClaim) or new.metadata.key in claims_of(pod)

@@ -1,7 +1,7 @@
-"""A pod's claims and the volumes and classes behind them, as the caches know them.
+"""A pod's claims with their volumes and storage classes, from the caches.
 
-Without `handle.objects` there are none of any. What this process assumed but the API server has not told back yet
-(`Assumed`) overrides the caches: two pods in a row must not both count on one volume.
+Without `handle.objects` there are no claims. Decisions of this process that the API server has not confirmed yet
+(`Assumed`) override the caches, so that two consecutive pods do not use the same volume.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ T = TypeVar("T")
 
 @dataclass
 class Assumed:
-    """Decisions that are under way: volume -> claim key, claim key -> node for which it is to be provisioned.
+    """Decisions in progress: volume -> claim key, and claim key -> node for which it is provisioned.
 
-    Several pods may use one claim; what was decided for it holds until the last of them is through."""
+    Several pods may use one claim; its decision is kept until the binding of the last of them has ended."""
 
     volumes: dict[str, str] = field(default_factory=dict)
     provisioned: dict[str, str] = field(default_factory=dict)
     _holders: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """By claim, and volume or "": pods that are being bound with it."""
+    """(claim, volume or "") -> number of pods that are being bound with it."""
 
     def hold(self, matched: Iterable[tuple[str, str]], provisioned: Iterable[str], node: str) -> None:
-        """Note (claim, volume) pairs, and claims that are to be provisioned for `node`."""
+        """Record (claim, volume) pairs, and claims that are provisioned for `node`."""
         for claim, volume in matched:
             self.volumes[volume] = claim
             self._holders[claim, volume] += 1
@@ -45,16 +45,16 @@ class Assumed:
             self._holders[claim, ""] += 1
 
     def release(self, matched: Iterable[tuple[str, str]], provisioned: Iterable[str]) -> None:
-        """Take back what one `hold` noted."""
+        """Revert one call of `hold`."""
         for claim, volume in matched:
-            if self._let_go(claim, volume):
+            if self._drop_holder(claim, volume):
                 self.volumes.pop(volume, None)
         for claim in provisioned:
-            if self._let_go(claim, ""):
+            if self._drop_holder(claim, ""):
                 self.provisioned.pop(claim, None)
 
-    def _let_go(self, claim: str, volume: str) -> bool:
-        """Whether that was the last."""
+    def _drop_holder(self, claim: str, volume: str) -> bool:
+        """Remove one holder. Returns whether it was the last."""
         key = (claim, volume)
         self._holders[key] -= 1
         if self._holders[key] > 0:
@@ -72,16 +72,16 @@ class Storage:
         self._objects = handle.objects
         if self._objects is not None:
             for kind in self.KINDS:
-                self._objects.informer(kind)  # in time, before the caches start
+                self._objects.informer(kind)  # informers must exist before the caches start
         self.assumed = Assumed()
 
     def _get(self, kind: type[T], key: str) -> T | None:
-        found: T | None = None if self._objects is None else self._objects.informer(kind).get(key)
-        return found
+        cached: T | None = None if self._objects is None else self._objects.informer(kind).get(key)
+        return cached
 
     def _list(self, kind: type[T]) -> list[T]:
-        found: list[T] = [] if self._objects is None else self._objects.informer(kind).list()
-        return found
+        cached: list[T] = [] if self._objects is None else self._objects.informer(kind).list()
+        return cached
 
     def claim(self, key: str) -> PersistentVolumeClaim | None:
         return self._get(PersistentVolumeClaim, key)
@@ -108,24 +108,24 @@ class Storage:
         return self._list(CSIStorageCapacity)
 
     def waits_for_consumer(self, claim: PersistentVolumeClaim) -> bool:
-        """Whether the claim's class binds only once a pod that uses it has a node."""
-        found = self.storage_class(claim)
-        return found is not None and found.volume_binding_mode == "WaitForFirstConsumer"
+        """Whether the claim is bound only after a pod that uses it has a node (WaitForFirstConsumer)."""
+        storage_class = self.storage_class(claim)
+        return storage_class is not None and storage_class.volume_binding_mode == "WaitForFirstConsumer"
 
 
 def class_name(claim: PersistentVolumeClaim) -> str:
-    """The claim's class; the annotation of old clusters counts first."""
+    """The storage class of the claim. The beta annotation takes precedence."""
     beta = claim.metadata.annotations.get(BETA_CLASS)
     return beta if beta is not None else (claim.spec.storage_class_name or "")
 
 
 def claim_names(pod: Pod) -> list[str]:
-    """Names of the claims that the pod uses, those made for it included; each once."""
+    """The distinct names of the claims that the pod uses, including those of ephemeral volumes."""
     return list(dict.fromkeys(name for name, _ in _claimed(pod)))
 
 
 def _claimed(pod: Pod) -> Iterator[tuple[str, bool]]:
-    """(name of a claim, whether it is made for the pod)"""
+    """(name of the claim, whether it belongs to an ephemeral volume of the pod)."""
     for volume in pod.spec.volumes:
         if volume.persistent_volume_claim is not None:
             yield volume.persistent_volume_claim.claim_name, False
@@ -134,40 +134,40 @@ def _claimed(pod: Pod) -> Iterator[tuple[str, bool]]:
 
 
 def claims_of(pod: PodInfo) -> list[str]:
-    """The pod's claims as `namespace/name`; none, mostly, and then remembered on the shape."""
-    found: list[str] | None = pod.shape.memo.get("claims")
-    if found is None:
-        found = pod.shape.memo["claims"] = [f"{pod.namespace}/{name}" for name in claim_names(pod.shape.pod)]
-    return found
+    """The pod's claims as `namespace/name`, cached in the shape."""
+    keys: list[str] | None = pod.shape.memo.get("claims")
+    if keys is None:
+        keys = pod.shape.memo["claims"] = [f"{pod.namespace}/{name}" for name in claim_names(pod.shape.pod)]
+    return keys
 
 
 def named_claims(pod: PodInfo) -> tuple[str, ...]:
-    """The claims that the pod names, as `namespace/name`; not those that are made for it."""
-    found: tuple[str, ...] | None = pod.shape.memo.get("claims/named")
-    if found is None:
-        names = dict.fromkeys(f"{pod.namespace}/{name}" for name, made in _claimed(pod.shape.pod) if not made)
-        found = pod.shape.memo["claims/named"] = tuple(names)
-    return found
+    """The claims that the pod names, as `namespace/name`, without those of ephemeral volumes."""
+    keys: tuple[str, ...] | None = pod.shape.memo.get("claims/named")
+    if keys is None:
+        names = dict.fromkeys(f"{pod.namespace}/{name}" for name, ephemeral in _claimed(pod.shape.pod) if not ephemeral)
+        keys = pod.shape.memo["claims/named"] = tuple(names)
+    return keys
 
 
 def not_found(key: str) -> str:
-    """What a pod is told whose claim (`namespace/name`) is not there."""
+    """The message for a missing claim (`namespace/name`)."""
     return f'persistentvolumeclaim "{key.partition("/")[2]}" not found'
 
 
 def is_bound(claim: PersistentVolumeClaim) -> bool:
-    """Whether claim and volume are bound to each other for good."""
+    """Whether the binding of the claim to its volume is complete."""
     return bool(claim.spec.volume_name) and BIND_COMPLETED in claim.metadata.annotations
 
 
 def requested(claim: PersistentVolumeClaim) -> int:
-    """Bytes asked for."""
+    """Requested bytes."""
     amount = claim.spec.resources.requests.get("storage")
     return 0 if amount is None else amount.value()
 
 
 def could_hold(volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
-    """Whether a volume is of the claim's kind and large enough, also when it is reserved for it."""
+    """Whether mode, class and size of the volume satisfy the claim; sufficient for a volume reserved for the claim."""
     spec = volume.spec
     capacity = spec.capacity.get("storage")
     if capacity is None or capacity.value() < requested(claim) or volume.metadata.deletion_timestamp is not None:
@@ -179,19 +179,19 @@ def could_hold(volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
 
 
 def suits(volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
-    """Whether a volume that nobody has could serve the claim, wherever it is.
+    """Whether an unclaimed volume satisfies the claim, on whatever node it is.
 
-    One that its controller has not found available yet would be refused to whoever binds it."""
-    wanted = claim.spec
+    Binding a volume that its controller has not marked as Available yet would be refused."""
+    spec = claim.spec
     if not could_hold(volume, claim) or volume.status.phase != "Available":
         return False
-    if not set(wanted.access_modes) <= set(volume.spec.access_modes):
+    if not set(spec.access_modes) <= set(volume.spec.access_modes):
         return False
-    return wanted.selector is None or wanted.selector.matches(volume.metadata.labels)
+    return spec.selector is None or spec.selector.matches(volume.metadata.labels)
 
 
 def reference_of(claim: PersistentVolumeClaim) -> dict[str, Any]:
-    """The claim as a volume's `claimRef` names it."""
+    """The `claimRef` of a volume that is bound to the claim."""
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
@@ -203,5 +203,5 @@ def reference_of(claim: PersistentVolumeClaim) -> dict[str, Any]:
 
 
 def smallest(volumes: Iterable[PersistentVolume]) -> PersistentVolume | None:
-    """The volume that wastes least; by name among equals."""
+    """The smallest volume; the first by name among equals."""
     return min(volumes, key=lambda v: (v.spec.capacity["storage"].value(), v.metadata.name), default=None)

@@ -1,7 +1,7 @@
-"""NodeVolumeLimits: no more volumes of a CSI driver on a node than the driver allows there (spec 05 §4).
+"""NodeVolumeLimits: limits the number of volumes of each CSI driver on a node (spec 05 §4).
 
-A driver's limit is in the node's CSINode object. Volumes are counted once however many pods on the node use them; a
-claim that is to be provisioned counts for the driver of its class.
+The limits are in the node's CSINode object. A volume is counted once, however many pods on the node use it. A claim to
+be provisioned counts for the driver of its storage class.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from control.scheduler.framework.handle import Handle
 from control.scheduler.framework.plugin import CycleState, EventInterest, Plugin, PreFilterResult, Reads
 from control.scheduler.framework.status import Code
-from control.scheduler.plugins.answers import PASS_ALL, SKIP_FILTER
+from control.scheduler.plugins.results import PASS_ALL, SKIP_FILTER
 from control.scheduler.plugins.volumes.claims import Storage, claim_names, claims_of
 from control.scheduler.state.columns import IntArray, Reasons16, Rows
 from control.scheduler.state.pods import PodInfo
@@ -27,7 +27,7 @@ _UNLIMITED: Final = np.iinfo(np.int64).max
 
 
 class NodeVolumeLimits(Plugin):
-    """See the module text. Only pods with claims of a driver are asked about."""
+    """See the module text. Only pods with claims of a CSI driver are filtered."""
 
     name: ClassVar[str] = "NodeVolumeLimits"
     reads: ClassVar[Reads] = Reads.CLUSTER
@@ -36,7 +36,7 @@ class NodeVolumeLimits(Plugin):
         super().__init__(args, handle)
         self._storage = Storage(handle)
         self._claims = handle.counters.counter("claims", lambda shape: len(claim_names(shape.pod)))
-        """By row: of all drivers, as often as pods name them, so never less than a driver's volumes."""
+        """[row]: claims of all drivers, counted once per pod; an upper bound of the volumes of each driver."""
         self._csi_nodes: list[CSINode] = []
         self._node_at = -1
         self._by_driver: dict[str, IntArray] = {}
@@ -55,32 +55,32 @@ class NodeVolumeLimits(Plugin):
         if not keys:
             return SKIP_FILTER
         if any(self._storage.claim(key) is None for key in keys):
-            state.data[_KEY] = None  # others name it, at PreFilter, if they are enabled
+            state.data[_KEY] = None  # other volume plugins report it at PreFilter if they are enabled
             return PASS_ALL
-        wanted = {volume: driver for key in keys for volume, driver in self._volume(key)}
-        if not wanted:
+        requested = {volume: driver for key in keys for volume, driver in self._volume(key)}
+        if not requested:
             return SKIP_FILTER
-        state.data[_KEY] = wanted
+        state.data[_KEY] = requested
         return PASS_ALL
 
     def filter(self, state: CycleState, pod: PodInfo, rows: Rows) -> Reasons16:
-        """Volumes are told apart only on nodes where as many claims as there are would be too much."""
-        wanted: dict[str, str] | None = state.data[_KEY]
+        """Distinct volumes are counted only on nodes where the upper bound exceeds the limit."""
+        requested: dict[str, str] | None = state.data[_KEY]
         chosen = selected(rows, self.table.size)
-        answer: Reasons16 = np.zeros(len(chosen), np.int16)
-        if wanted is None:
-            answer[:] = self._missing
-            return answer
-        there = self._claims.data[chosen]
-        for driver, new in Counter(wanted.values()).items():
+        reasons: Reasons16 = np.zeros(len(chosen), np.int16)
+        if requested is None:
+            reasons[:] = self._missing
+            return reasons
+        attached = self._claims.data[chosen]
+        for driver, new in Counter(requested.values()).items():
             limits = self._limits(driver)
             if limits is not None:
-                for at in np.flatnonzero(there + new > limits[chosen]).tolist():
-                    if not answer[at] and self._exceeds(wanted, driver, int(chosen[at]), int(limits[chosen[at]])):
-                        answer[at] = self._exceeded
-        return answer
+                for at in np.flatnonzero(attached + new > limits[chosen]).tolist():
+                    if not reasons[at] and self._exceeds(requested, driver, int(chosen[at]), int(limits[chosen[at]])):
+                        reasons[at] = self._exceeded
+        return reasons
 
-    def _exceeds(self, wanted: dict[str, str], driver: str, row: int, limit: int) -> bool:
+    def _exceeds(self, requested: dict[str, str], driver: str, row: int, limit: int) -> bool:
         attached = {
             volume
             for other in self.table.pods[row].values()
@@ -88,28 +88,30 @@ class NodeVolumeLimits(Plugin):
             for volume, of in self._volume(key)
             if of == driver
         }
-        new = {volume for volume, of in wanted.items() if of == driver} - attached
+        new = {volume for volume, of in requested.items() if of == driver} - attached
         return bool(new) and len(new) + len(attached) > limit
 
     def _limits(self, driver: str) -> IntArray | None:
-        """[row]: how many volumes of the driver a node takes; None: no node says."""
-        found, end, table = self._storage.csi_nodes(), self.table.node_log.end, self.table
-        if found != self._csi_nodes or end != self._node_at:
-            self._csi_nodes, self._node_at = found, end
+        """[row]: the limit of volumes of the driver; None if no node has a limit."""
+        csi_nodes, end, table = self._storage.csi_nodes(), self.table.node_log.end, self.table
+        if csi_nodes != self._csi_nodes or end != self._node_at:
+            self._csi_nodes, self._node_at = csi_nodes, end
             self._by_driver.clear()
-            for one in found:
+            for one in csi_nodes:
                 row = table.rows.get(one.metadata.name)
-                for said in one.spec.drivers if row is not None else ():
-                    if said.allocatable is not None and said.allocatable.count is not None:
-                        column = self._by_driver.setdefault(said.name, np.full(table.size, _UNLIMITED, np.int64))
-                        column[row] = said.allocatable.count
+                for driver_entry in one.spec.drivers if row is not None else ():
+                    if driver_entry.allocatable is not None and driver_entry.allocatable.count is not None:
+                        column = self._by_driver.setdefault(
+                            driver_entry.name, np.full(table.size, _UNLIMITED, np.int64)
+                        )
+                        column[row] = driver_entry.allocatable.count
         limits = self._by_driver.get(driver)
-        if limits is not None and len(limits) < table.size:  # rows of pods whose node is not known yet
+        if limits is not None and len(limits) < table.size:  # rows of pods whose node does not exist yet
             limits = self._by_driver[driver] = np.pad(limits, (0, table.size - len(limits)), constant_values=_UNLIMITED)
         return limits
 
     def _volume(self, key: str) -> Sequence[tuple[str, str]]:
-        """(what is attached, its driver) for a claim; empty when no CSI driver has to do with it."""
+        """(identity of the volume, its driver) for a claim; empty without a CSI driver."""
         claim = self._storage.claim(key)
         if claim is None:
             return ()

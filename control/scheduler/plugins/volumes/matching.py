@@ -1,4 +1,4 @@
-"""Which nodes can have a pod's claims, and how each claim would be met there: pure decisions (spec 05 §4)."""
+"""Decides whether a node can satisfy a pod's claims, and with which volumes (spec 05 §4). Pure."""
 
 from __future__ import annotations
 
@@ -26,48 +26,50 @@ GONE = "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s
 
 @dataclass(frozen=True)
 class PodClaims:
-    """A pod's claims, sorted out once a cycle."""
+    """A pod's claims, classified once per cycle."""
 
     bound: tuple[PersistentVolumeClaim, ...]
     delayed: tuple[PersistentVolumeClaim, ...]
-    """To be bound on the node that is chosen."""
+    """Claims that are bound for the chosen node."""
     candidates: Mapping[str, tuple[PersistentVolume, ...]]
-    """Delayed claim (`namespace/name`) -> volumes that would do, wherever they are."""
+    """Delayed claim (`namespace/name`) -> suitable volumes on any node."""
 
 
 @dataclass(frozen=True)
 class VolumePlan:
-    """What binding on a node means. Claims are `namespace/name`."""
+    """The volumes for the delayed claims on one node. Claims are `namespace/name`."""
 
     matched: tuple[tuple[str, str], ...] = ()
     """(claim, volume)"""
     provisioned: tuple[str, ...] = ()
 
 
-def sort_out(storage: Storage, delayed: Sequence[PersistentVolumeClaim]) -> dict[str, tuple[PersistentVolume, ...]]:
-    """Volumes for each delayed claim: reserved for it and large enough, or free and suitable.
+def candidate_volumes(
+    storage: Storage, delayed: Sequence[PersistentVolumeClaim]
+) -> dict[str, tuple[PersistentVolume, ...]]:
+    """The volumes for each delayed claim: those reserved for it and large enough, else unclaimed and suitable ones.
 
-    What was decided for another pod with the same claim, and is being written, reserves a volume as well."""
+    A decision in progress for another pod with the same claim also reserves a volume."""
     volumes = storage.volumes() if delayed else []
     assumed = storage.assumed.volumes
-    found: dict[str, tuple[PersistentVolume, ...]] = {}
+    candidates: dict[str, tuple[PersistentVolume, ...]] = {}
     for claim in delayed:
         key = claim.metadata.key
         reserved = (v for v in volumes if assumed.get(v.metadata.name) == key or _is_for(v, claim))
         own = tuple(v for v in reserved if could_hold(v, claim))
         free = (v for v in volumes if v.spec.claim_ref is None and v.metadata.name not in assumed)
-        found[key] = own or tuple(v for v in free if _suits(v, claim))
-    return found
+        candidates[key] = own or tuple(v for v in free if _suits(v, claim))
+    return candidates
 
 
 def reachable(volume: PersistentVolume, node: Node) -> bool:
-    """Whether a node can reach a volume."""
+    """Whether the volume's node affinity allows the node."""
     affinity = volume.spec.node_affinity
     return affinity is None or affinity.required is None or RequiredNodes.selected_by(affinity.required).matches(node)
 
 
 def deciding_labels(storage: Storage, claims: PodClaims) -> frozenset[str] | None:
-    """The labels of nodes that `plan` depends on: equal ones, equal answer. None: on more than labels."""
+    """The node labels that determine the result of `plan`. None: it also depends on other node data."""
     keys: set[str] = set()
     for claim in claims.delayed:
         key = claim.metadata.key
@@ -94,18 +96,18 @@ def deciding_labels(storage: Storage, claims: PodClaims) -> frozenset[str] | Non
 
 
 def plan(storage: Storage, claims: PodClaims, node: Node) -> VolumePlan | str:
-    """How the delayed claims would be met on a node, or why they can't be."""
+    """The volumes for the delayed claims on a node, or the reason why it cannot satisfy them."""
     taken: set[str] = set()
     matched: list[tuple[str, str]] = []
     provisioned: list[PersistentVolumeClaim] = []
-    open_: list[PersistentVolumeClaim] = []
+    unassigned: list[PersistentVolumeClaim] = []
     for claim in claims.delayed:
         chosen_for = _selected_node(storage, claim)
         if chosen_for is not None and chosen_for != node.metadata.name:
             return BIND_CONFLICT
-        (open_ if chosen_for is None else provisioned).append(claim)
-    # The largest last, so that small claims do not take the only volume that a large one could have.
-    for claim in sorted(open_, key=requested):
+        (unassigned if chosen_for is None else provisioned).append(claim)
+    # Small claims first: each takes the smallest volume, so that large volumes are left for large claims.
+    for claim in sorted(unassigned, key=requested):
         key = claim.metadata.key
         options = [v for v in claims.candidates[key] if v.metadata.name not in taken and reachable(v, node)]
         best = smallest(options)
@@ -115,20 +117,20 @@ def plan(storage: Storage, claims: PodClaims, node: Node) -> VolumePlan | str:
         else:
             provisioned.append(claim)
     for claim in provisioned:
-        refused = _refused(storage, claim, node)
-        if refused:
-            return refused
+        rejection = _refused(storage, claim, node)
+        if rejection:
+            return rejection
     return VolumePlan(tuple(matched), tuple(claim.metadata.key for claim in provisioned))
 
 
 def _selected_node(storage: Storage, claim: PersistentVolumeClaim) -> str | None:
-    """The node that the claim's volume is being made for."""
+    """The node for which the claim's volume is being provisioned."""
     assumed = storage.assumed.provisioned.get(claim.metadata.key)
     return claim.metadata.annotations.get(SELECTED_NODE) if assumed is None else assumed
 
 
 def _refused(storage: Storage, claim: PersistentVolumeClaim, node: Node) -> str:
-    """Why a volume can't be made for the claim on the node; empty when it can."""
+    """Why no volume can be provisioned for the claim on the node; empty if it can."""
     storage_class = storage.storage_class(claim)
     if storage_class is None or storage_class.provisioner in ("", NO_PROVISIONER):
         return BIND_CONFLICT
@@ -173,5 +175,5 @@ def _is_for(volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
 def _suits(volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
     try:
         return suits(volume, claim)
-    except SelectorError:  # the API server refuses such selectors; a claim with one gets no volume
+    except SelectorError:  # the API server rejects such selectors; a claim with one matches no volume
         return False

@@ -1,8 +1,8 @@
-"""VolumeRestrictions: what only one may use at a time is used by no other (spec 05 §4).
+"""VolumeRestrictions: enforces exclusive use of claims and disks (spec 05 §4).
 
-A claim for one pod alone (ReadWriteOncePod) is refused on every node while another pod uses it; removing that pod
-helps. Disks that pods name directly, without a claim (GCE, AWS, iSCSI, RBD), are refused where another pod uses them,
-unless both only read; AWS disks always. Users are counted as pods come and go, trials included.
+A ReadWriteOncePod claim is rejected on every node while another pod uses it; removing that pod helps. Disks that pods
+name directly, without a claim (GCE, AWS, iSCSI, RBD), are rejected on nodes where another pod uses them, unless both
+pods only read; AWS disks are always rejected. Users are counted when pods are added and removed, trials included.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from control.scheduler.framework.handle import Handle
 from control.scheduler.framework.plugin import CycleState, EventInterest, Plugin, PreFilterResult, Reads
 from control.scheduler.framework.status import Code, unresolvable
-from control.scheduler.plugins.answers import PASS_ALL, SKIP_FILTER
+from control.scheduler.plugins.results import PASS_ALL, SKIP_FILTER
 from control.scheduler.plugins.volumes.claims import Storage, named_claims, not_found
 from control.scheduler.state.columns import Reasons16, Rows
 from control.scheduler.state.pods import PodInfo
@@ -27,17 +27,17 @@ from koordlet.api.core.pod import Volume
 IN_USE = "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode"
 NO_DISK = "node(s) had no available disk"
 Disk: TypeAlias = tuple[str, ...]
-"""What makes two volumes the same disk."""
+"""Identifies a disk."""
 _KEY = "VolumeRestrictions"
 
 
 @dataclass(frozen=True, slots=True)
 class _Used:
-    """What a pod uses that may be refused to others."""
+    """The claims and disks of a pod that may conflict with other pods."""
 
     claims: tuple[str, ...]
     disks: tuple[tuple[Disk, bool], ...]
-    """(disk, whether it is only read)"""
+    """(disk, whether it is mounted read-only)."""
 
 
 _NOTHING = _Used((), ())
@@ -53,9 +53,9 @@ class VolumeRestrictions(Plugin):
         super().__init__(args, handle)
         self._storage = Storage(handle)
         self._users: Counter[str] = Counter()
-        """By claim."""
+        """Claim -> number of pods that use it."""
         self._disks: dict[Disk, Counter[tuple[int, bool]]] = {}
-        """Disk -> (row, whether it is only read) -> users."""
+        """Disk -> (row, whether it is mounted read-only) -> number of users."""
         self._no_disk = self.reasons.number(Code.UNSCHEDULABLE, NO_DISK)
         self._in_use = self.reasons.number(Code.UNSCHEDULABLE, IN_USE)
         self.table.listen(self)
@@ -103,9 +103,9 @@ class VolumeRestrictions(Plugin):
     def filter(self, state: CycleState, pod: PodInfo, rows: Rows) -> Reasons16:
         alone: list[str] = state.data[_KEY]
         chosen = selected(rows, self.table.size)
-        answer: Reasons16 = np.zeros(len(chosen), np.int16)
+        reasons: Reasons16 = np.zeros(len(chosen), np.int16)
         if any(self._users[key] for key in alone):
-            answer[:] = self._in_use
+            reasons[:] = self._in_use
         taken = {
             row
             for disk, reads in _used(pod).disks
@@ -113,8 +113,8 @@ class VolumeRestrictions(Plugin):
             if not (reads and they_read)
         }
         if taken:
-            answer[np.isin(chosen, list(taken))] = self._no_disk
-        return answer
+            reasons[np.isin(chosen, list(taken))] = self._no_disk
+        return reasons
 
 
 def _add(counts: Counter[Any], key: Any, sign: int) -> None:
@@ -124,17 +124,17 @@ def _add(counts: Counter[Any], key: Any, sign: int) -> None:
 
 
 def _used(pod: PodInfo) -> _Used:
-    """Nothing, mostly."""
-    found: _Used | None = pod.shape.memo.get(_KEY)
-    if found is None:
+    """The claims and disks of the pod, cached in its shape; usually `_NOTHING`."""
+    used: _Used | None = pod.shape.memo.get(_KEY)
+    if used is None:
         disks = [(disk, reads) for one in pod.shape.pod.spec.volumes for disk, reads in _disks(one)]
-        found = _Used(named_claims(pod), tuple(dict.fromkeys(disks)))
-        found = pod.shape.memo[_KEY] = found if found != _NOTHING else _NOTHING
-    return found
+        used = _Used(named_claims(pod), tuple(dict.fromkeys(disks)))
+        used = pod.shape.memo[_KEY] = used if used != _NOTHING else _NOTHING
+    return used
 
 
 def _disks(volume: Volume) -> list[tuple[Disk, bool]]:
-    """An RBD image counts once for each of its monitors: two are the same when they have one in common."""
+    """(disk, read-only). An RBD image has one entry per monitor: images with a common monitor are the same."""
     if volume.gce_persistent_disk is not None:
         return [(("gce", volume.gce_persistent_disk.pd_name), volume.gce_persistent_disk.read_only)]
     if volume.aws_elastic_block_store is not None:
@@ -146,10 +146,10 @@ def _disks(volume: Volume) -> list[tuple[Disk, bool]]:
 
 
 def _shares(pod: PodInfo, old: Any, new: Any) -> bool:
-    """Whether a pod that is gone used one of the waiting pod's claims or disks."""
+    """Whether the removed pod used a claim or disk of the waiting pod."""
     if not isinstance(old, PodInfo):
         return True
-    theirs, ours = _used(old), _used(pod)
-    return bool(set(theirs.claims) & set(ours.claims)) or bool(
-        {disk for disk, _ in theirs.disks} & {disk for disk, _ in ours.disks}
+    used_before, used_by_pod = _used(old), _used(pod)
+    return bool(set(used_before.claims) & set(used_by_pod.claims)) or bool(
+        {disk for disk, _ in used_before.disks} & {disk for disk, _ in used_by_pod.disks}
     )

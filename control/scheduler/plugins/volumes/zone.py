@@ -1,4 +1,4 @@
-"""VolumeZone: a volume's zone and region labels hold for the nodes that use it (spec 05 §4)."""
+"""VolumeZone: a node must match the zone and region labels of the pod's volumes (spec 05 §4)."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ import numpy as np
 from control.scheduler.framework.handle import Handle
 from control.scheduler.framework.plugin import CycleState, EventInterest, Plugin, PreFilterResult, Reads
 from control.scheduler.framework.status import Code, unresolvable
-from control.scheduler.plugins.answers import PASS_ALL, SKIP_FILTER
+from control.scheduler.plugins.results import PASS_ALL, SKIP_FILTER
 from control.scheduler.plugins.volumes.claims import Storage, class_name, named_claims, not_found
 from control.scheduler.state.columns import Mask, Reasons16, Rows, count
 from control.scheduler.state.pods import PodInfo
 from koordlet.api.core import PersistentVolumeClaim
 
-MODERN: Final = {
+CURRENT_NAMES: Final = {
     "failure-domain.beta.kubernetes.io/zone": "topology.kubernetes.io/zone",
     "failure-domain.beta.kubernetes.io/region": "topology.kubernetes.io/region",
 }
-"""Old label -> its new name."""
-LABELS: Final = (*MODERN, *MODERN.values())
+"""Deprecated label -> its current name."""
+LABELS: Final = (*CURRENT_NAMES, *CURRENT_NAMES.values())
 _KEY = "VolumeZone"
 
 
 class VolumeZone(Plugin):
-    """See the module text. Nodes without any zone or region label take every volume."""
+    """See the module text. Nodes without zone and region labels accept every volume."""
 
     name: ClassVar[str] = "VolumeZone"
     reads: ClassVar[Reads] = Reads.CLUSTER
@@ -70,37 +70,37 @@ class VolumeZone(Plugin):
         return PASS_ALL
 
     def _unbound(self, claim: PersistentVolumeClaim) -> str:
-        """What is wrong with a claim that has no volume yet; empty when it will get one where its pod goes."""
+        """The problem of a claim without a volume; empty if it is bound for the node of its pod."""
         name = class_name(claim)
         if not name:
             return "PersistentVolumeClaim had no pv name and storageClass name"
-        found = self._storage.storage_class(claim)
-        if found is None:
+        storage_class = self._storage.storage_class(claim)
+        if storage_class is None:
             return f'storageclass.storage.k8s.io "{name}" not found'
-        if found.volume_binding_mode is None:
+        if storage_class.volume_binding_mode is None:
             return f'VolumeBindingMode not set for StorageClass "{name}"'
-        return "" if found.volume_binding_mode == "WaitForFirstConsumer" else "PersistentVolume had no name"
+        return "" if storage_class.volume_binding_mode == "WaitForFirstConsumer" else "PersistentVolume had no name"
 
     def filter(self, state: CycleState, pod: PodInfo, rows: Rows) -> Reasons16:
         required: list[tuple[str, frozenset[str]]] = state.data[_KEY]
         labels = self.table.labels
-        anywhere: Mask = np.ones(count(rows, self.table.size), np.bool_)
+        unlabelled: Mask = np.ones(count(rows, self.table.size), np.bool_)
         for label in LABELS:
-            anywhere &= labels.column(label).ids.data[rows] == 0
-        refused: Mask = np.zeros(len(anywhere), np.bool_)
+            unlabelled &= labels.column(label).ids.data[rows] == 0
+        refused: Mask = np.zeros(len(unlabelled), np.bool_)
         for label, values in required:
-            wanted = partial(_among, values)
+            in_zone = partial(_among, values)
             own = labels.column(label)
-            there = own.select(rows, wanted)
-            if label in MODERN:  # nodes may have the new name only
-                there |= (own.ids.data[rows] == 0) & labels.column(MODERN[label]).select(rows, wanted)
-            refused |= ~there
-        answer: Reasons16 = (refused & ~anywhere).astype(np.int16)
-        return answer * np.int16(self._elsewhere)
+            matches = own.select(rows, in_zone)
+            if label in CURRENT_NAMES:  # nodes may have only the current name
+                matches |= (own.ids.data[rows] == 0) & labels.column(CURRENT_NAMES[label]).select(rows, in_zone)
+            refused |= ~matches
+        reasons: Reasons16 = (refused & ~unlabelled).astype(np.int16)
+        return reasons * np.int16(self._elsewhere)
 
 
 def _zones(value: str) -> frozenset[str] | None:
-    """The zones that a label lists; None for a list with a hole, which says nothing."""
+    """The zones in a label value; None for a list with an empty element, which is ignored."""
     zones = frozenset(part.strip() for part in value.split("__"))
     return None if "" in zones else zones
 

@@ -157,10 +157,8 @@ def test_json_is_read_as_well_as_yaml() -> None:
             [
                 'extenders[0].urlPrefix: Invalid value: "http://x": must begin with https:// with enableHTTPS',
                 "extenders[0].weight: Invalid value: 0: must have a positive weight applied to it",
-                'extenders[0].preemptVerb: Invalid value: "q": extenders are not asked about preemption by this'
-                " scheduler",
-                'extenders[1].tlsConfig.serverName: Invalid value: "y": the name in urlPrefix is verified,'
-                " and no other",
+                'extenders[0].preemptVerb: Invalid value: "q": this scheduler does not call extenders for preemption',
+                'extenders[1].tlsConfig.serverName: Invalid value: "y": only the host name in urlPrefix is verified',
                 'extenders[1].managedResources[0].name: Invalid value: "cpu": is an invalid extended resource name',
                 'extenders[1].managedResources[2].name: Duplicate value: "a/b"',
                 'extenders: Invalid value: "found 2 extenders implementing bind": only one extender can implement bind',

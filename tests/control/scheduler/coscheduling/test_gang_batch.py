@@ -18,7 +18,7 @@ from control.scheduler.framework.status import SUCCESS, PluginStatus, error, uns
 from control.scheduler.state.pods import PodInfo
 from koordlet.api.core import Pod
 from tests.control.scheduler.build import node, pod
-from tests.control.scheduler.coscheduling.test_gang_gathering import BLOCKS, NODES, SPINES, P
+from tests.control.scheduler.coscheduling.test_gang_network_placement import BLOCKS, NODES, SPINES, P
 from tests.control.scheduler.gangworld import GangWorld
 
 
@@ -50,8 +50,8 @@ def opened(*, batch: bool) -> GangWorld:
     nodes = [node(name, cpu="16", labels={"block": block, "spine": BLOCKS[block]}) for name, block in NODES.items()]
     picky = dict.fromkeys(("preFilter", "reserve", "permit"), (Picky,))
     world = GangWorld(*nodes, aware_network_topology=True, at=picky, batch=batch)
-    assert world.gangs.gathering is not None
-    world.gangs.gathering.topology = SPINES
+    assert world.gangs.network is not None
+    world.gangs.network.topology = SPINES
     return world
 
 
@@ -90,7 +90,7 @@ async def test_a_batch_decides_what_single_cycles_decide(make: Make, batch: bool
     await world.drive()
     assert places(world) == {"pod1": "node-1", "pod2": "node-8", "pod3": "node-2", "pod4": "node-7"}
     assert world.told.said == {}  # nobody is told of a failure, the first member neither
-    assert world.gangs.turn is None
+    assert world.gangs.rounds.current is None
     world.check()
     assert value(world, "inline_batch_schedule_duration_seconds_count", result="success") == batch
     assert value(world, "batch_algorithm_by_pod_duration_seconds_count") == 4 * batch
@@ -131,7 +131,7 @@ async def test_who_refuses_one_member_refuses_all(make: Make, point: str, text: 
         )
     assert value(world, "batch_assumed_pods_cleanup_total", reason=f"batch_{reason}_failure") == (2 if failed else 3)
     assert value(world, "inline_batch_schedule_duration_seconds_count", result="failure") == 1
-    assert world.gangs.turn is None
+    assert world.gangs.rounds.current is None
 
 
 async def test_pods_behind_a_refused_one_on_its_node_fail_with_it(make: Make) -> None:

@@ -72,7 +72,7 @@ class World:
 
     def add(self, *pods: Pod) -> None:
         for one in pods:
-            self.plugin.pod_added(one)
+            self.plugin.events.pod_added(one)
 
     def enqueued(self, one: Pod) -> str:
         status = self.plugin.pre_enqueue(self.cluster.info(one))
@@ -116,7 +116,7 @@ def test_the_verified_messages_of_pre_enqueue() -> None:
     assert world.enqueued(pods[2]) == ""
     assert world.enqueued(pods[2]) == ""
     assert world.enqueued(pods[1]) == ("representative pod ganga_ns/pod2 of gangGroupID ganga_ns/ganga already exists")
-    world.plugin.pod_deleted(pods[3])
+    world.plugin.events.pod_deleted(pods[3])
     assert "child pod not collect enough" in world.enqueued(pods[2])
     assert world.plugin.gangs.groups["ganga_ns/ganga"].representative == ""
 
@@ -307,11 +307,11 @@ def test_a_pod_group_that_is_made_again_finds_its_pods() -> None:
     world = World()
     a, b = crd_member("a"), placed(crd_member("b"))
     world.add(a, b)
-    world.plugin.pod_group_set(pod_group("g", 2))
-    world.plugin.pod_group_deleted(pod_group("g", 2))
+    world.plugin.events.pod_group_set(pod_group("g", 2))
+    world.plugin.events.pod_group_deleted(pod_group("g", 2))
     assert world.plugin.gangs.gangs == {}
     assert "can't find gang" in world.enqueued(a)
-    world.plugin.pod_group_set(pod_group("g", 2))
+    world.plugin.events.pod_group_set(pod_group("g", 2))
     gang = world.plugin.gangs.gangs["ns/g"]
     assert (sorted(gang.children), gang.pending, gang.bound) == (["ns/a", "ns/b"], {"ns/a"}, {"ns/b"})
 
@@ -321,11 +321,11 @@ def test_a_changed_group_is_followed() -> None:
     gangs = world.plugin.gangs
     first, second = pod_group("g", 1), pod_group("g", 1)
     first.metadata.annotations = {P + "groups": '["ns/g","ns/h"]'}
-    world.plugin.pod_group_set(first)
+    world.plugin.events.pod_group_set(first)
     assert list(gangs.groups) == ["ns/g,ns/h"]
-    world.plugin.pod_group_set(second)
+    world.plugin.events.pod_group_set(second)
     assert list(gangs.groups) == ["ns/g"]
-    world.plugin.pod_group_deleted(second)
+    world.plugin.events.pod_group_deleted(second)
     assert gangs.groups == {}
 
 
@@ -342,11 +342,11 @@ def test_a_member_that_ended_stays_until_it_is_deleted() -> None:
     one = placed(member("a", minimum=1))
     world.add(one)
     ended = msgspec.structs.replace(one, status=wire.convert({"phase": "Succeeded"}, type(one.status)))
-    world.plugin.pod_updated(one, ended)
+    world.plugin.events.pod_updated(one, ended)
     gang = world.plugin.gangs.gangs["ganga_ns/ganga"]
     assert gang.bound == {"ganga_ns/a"}
     assert gang.children["ganga_ns/a"].status.phase == "Succeeded"
-    world.plugin.pod_deleted(ended)
+    world.plugin.events.pod_deleted(ended)
     assert world.plugin.gangs.gangs == {}
 
 

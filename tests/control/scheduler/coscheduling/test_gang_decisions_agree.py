@@ -71,7 +71,7 @@ def test_decisions_are_those_of_counting(wanted: dict[str, tuple[int, str]], ste
                 made = msgspec.structs.replace(made, spec=msgspec.structs.replace(made.spec, node_name="n"))
             key = made.metadata.key
             pods[key] = made
-            plugin.pod_added(made)
+            plugin.events.pod_added(made)
             plain.members[key] = (f"default/{gang}", "pending")
             if what == "placed":
                 plain.bound(key, f"default/{gang}")
@@ -101,5 +101,5 @@ def test_decisions_are_those_of_counting(wanted: dict[str, tuple[int, str]], ste
             plain.bound(key, of)
         elif what == "delete":
             parked.parked.pop(info.uid, None)
-            plugin.pod_deleted(pods.pop(key))
+            plugin.events.pod_deleted(pods.pop(key))
             plain.deleted(key)

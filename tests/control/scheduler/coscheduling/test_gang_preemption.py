@@ -14,14 +14,14 @@ from prometheus_client import CollectorRegistry
 
 from control.scheduler.cycle.nominationloss import JOB_FAILURE, JOB_REJECT, JOB_SUCCESS, nomination_after_loss
 from control.scheduler.framework.status import PluginStatus, error, unresolvable, unschedulable
-from control.scheduler.plugins.coscheduling.jobpreemption import JobPlanner, PreemptionPlan, SimulationFailed
+from control.scheduler.plugins.coscheduling.jobplanner import JobPlanner, PreemptionPlan, SimulationFailed
 from control.scheduler.plugins.coscheduling.metrics import PreemptionMetrics
 from control.scheduler.plugins.defaultpreemption import DefaultPreemption
 from control.scheduler.state.pods import PodInfo
 from koordlet.api.core import Pod, PodStatus
 from koordlet.api.encoding import wire
 from tests.control.scheduler.build import node, pod
-from tests.control.scheduler.coscheduling.test_gang_gathering import SPINES
+from tests.control.scheduler.coscheduling.test_gang_network_placement import SPINES
 from tests.control.scheduler.gangworld import GangWorld
 
 P = "gang.scheduling.koordinator.sh/"
@@ -310,8 +310,8 @@ async def test_a_gang_that_wants_to_be_close(make: Make) -> None:
     blocks = {"node-1": "b1", "node-2": "b1", "node-3": "b2", "node-4": "b2"}
     nodes = [node(name, cpu="16", labels={"block": block, "spine": "s1"}) for name, block in blocks.items()]
     world = make(*nodes, aware_network_topology=True)
-    assert world.gangs.gathering is not None
-    world.gangs.gathering.topology = SPINES
+    assert world.gangs.network is not None
+    world.gangs.network.topology = SPINES
     occupied(world, "node-1", "node-2", each=1, priority=50)
     occupied(world, "node-3", "node-4", each=1, priority=1)
     spec = '{"gatherStrategy":[{"layer":"Block","strategy":"MustGather"}]}'

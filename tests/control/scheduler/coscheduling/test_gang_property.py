@@ -160,6 +160,6 @@ async def _non_strict(steps: list[tuple[str, str, int]]) -> None:
         assert world.cache.pods == {}
         assert world.gangs.gangs.gangs == {}
         assert world.gangs.gangs.groups == {}
-        assert world.gangs._let_go == set()
+        assert world.gangs.rounds._released == set()
     finally:
         await world.stop()

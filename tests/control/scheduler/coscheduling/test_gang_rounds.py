@@ -42,7 +42,7 @@ async def test_the_worked_round(make: Make) -> None:
     await world.drive()
     assert world.bound() == []
     assert world.parked() == []
-    assert world.gangs.turn is None
+    assert world.gangs.rounds.current is None
     text = (
         'GangGroup "default/g" gets rejected due to member Pod "default/b" is unschedulable with reason '
         '"0/1 nodes are available: 1 Insufficient cpu.", alreadyWaitForBound: 2'

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from control.scheduler.plugins.coscheduling.conditions import MemberConditions
+from control.scheduler.plugins.coscheduling.memberconditions import MemberConditions
 from control.scheduler.plugins.coscheduling.metrics import GangMetrics, job_size
 from control.scheduler.plugins.coscheduling.podgroups import PodGroupController
 from koordlet.api.core import Pod
@@ -112,7 +112,7 @@ def telling(server: Server, *, gate: bool = True) -> MemberConditions:
 async def test_members_that_were_never_tried_are_told() -> None:
     server = Server()
     conditions = telling(server)
-    conditions.tell([pod("a"), pod("b")], "the gang failed", "no victims")
+    conditions.write([pod("a"), pod("b")], "the gang failed", "no victims")
     await asyncio.gather(*conditions._tasks)
     text = "0/1 nodes are available: the gang failed. no victims"
     assert [(name, body["conditions"][0]["message"]) for _, name, body in server.patches] == [
@@ -120,14 +120,14 @@ async def test_members_that_were_never_tried_are_told() -> None:
         ("default/b", text),
     ]
     told = pod("a", status=server.patches[0][2])
-    conditions.tell([told], "the gang failed", "no victims")
+    conditions.write([told], "the gang failed", "no victims")
     assert not conditions._tasks
     await conditions.stop()
 
 
 async def test_nobody_is_told_when_the_gate_is_off() -> None:
     conditions = telling(Server(), gate=False)
-    conditions.tell([pod("a")], "x", "y")
+    conditions.write([pod("a")], "x", "y")
     assert not conditions._tasks
 
 
@@ -141,6 +141,6 @@ def test_sizes_of_jobs(members: int, text: str) -> None:
 
 def test_metrics_have_koordinators_names() -> None:
     registry = CollectorRegistry()
-    GangMetrics.of(registry).turn_seconds.labels("gang is already succeed", "1-100").observe(0.2)
+    GangMetrics.of(registry).round_seconds.labels("gang is already succeed", "1-100").observe(0.2)
     names = {family.name for family in registry.collect()}
     assert names == {"scheduler_gang_schedule_cycle_duration_seconds", "scheduler_waiting_gang_group_number"}

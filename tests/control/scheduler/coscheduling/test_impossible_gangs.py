@@ -81,7 +81,7 @@ async def test_nobody_is_bound_and_others_are_placed(make: Make, pods: list[Pod]
     await world.pass_time(15)
     assert set(world.bound()) == {one.metadata.name for one in singles}
     assert world.parked() == []
-    assert world.gangs.turn is None
+    assert world.gangs.rounds.current is None
     world.check()
     for one in singles:  # it gets the whole cluster, and can do nothing with it
         world.delete(one.metadata.key)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from control.scheduler.cycle.cycle import Cycle
 from control.scheduler.framework.plugin import CycleState, Plugin, PreFilterResult, Reads
 from control.scheduler.framework.status import Code, error, unschedulable
-from control.scheduler.plugins.coscheduling import jobpreemption
-from control.scheduler.plugins.coscheduling.jobpreemption import (
+from control.scheduler.plugins.coscheduling import jobplanner
+from control.scheduler.plugins.coscheduling.jobplanner import (
     JobPlanner,
     NotHelpful,
     PreemptingJob,
@@ -22,7 +22,7 @@ from control.scheduler.plugins.coscheduling.jobpreemption import (
     SimulationFailed,
     by_importance,
     costs,
-    may_leave,
+    may_be_victim,
 )
 from control.scheduler.state.columns import Reasons16, Rows
 from control.scheduler.state.pods import PodInfo
@@ -66,7 +66,7 @@ def test_cost(on: Mapping[int, list[tuple[str, int, str]]], expected: Mapping[in
     ids=["lower", "equal", "disabled", "not disabled", "kept by its quota", "left by its quota"],
 )
 def test_who_may_leave(priority: int, labels: dict[str, str], expected: bool) -> None:
-    assert may_leave(info("a", priority, **labels), 10) is expected
+    assert may_be_victim(info("a", priority, **labels), 10) is expected
 
 
 def test_importance() -> None:
@@ -220,7 +220,7 @@ def test_prefilter_has_a_say(mood: str, failure: type[Exception] | None, message
 
 
 def test_a_plan_beyond_the_nodes_that_are_looked_at_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobpreemption, "FIRST", 1)
+    monkeypatch.setattr(jobplanner, "FIRST_NODES", 1)
     cluster = Cluster(*(node(f"n{number}", cpu=str(number)) for number in range(1, 8)))
     cluster.put(*(pod(f"v{number}", str(number), priority=1, on=f"n{number}") for number in range(1, 8)))
     one = job(cluster, 3000, 7000, 5000, 4000)

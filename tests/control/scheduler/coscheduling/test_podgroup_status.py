@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from control.scheduler.plugins.coscheduling.conditions import message, needed, patch
+from control.scheduler.plugins.coscheduling.memberconditions import message, needed, patch
 from control.scheduler.plugins.coscheduling.podgroups import is_over, next_status
 from koordlet.api.core import Pod
 from koordlet.api.crs.podgroup import PodGroup

@@ -6,7 +6,7 @@ import numpy as np
 
 from control.scheduler.framework.plugin import CycleState, Plugin
 from control.scheduler.framework.status import PluginStatus
-from control.scheduler.plugins.answers import FEW
+from control.scheduler.plugins.results import MAX_SCALAR_ROWS
 from control.scheduler.state.pods import PodInfo
 from koordlet.api.core import Pod
 from tests.control.scheduler.build import Cluster
@@ -38,7 +38,7 @@ def filtered(plugin: Plugin, cluster: Cluster, pod: Pod | PodInfo) -> dict[str, 
         assert [plugin.reasons.status(n) for n in few] == [plugin.reasons.status(whole[row]) for row in group]
     every = plugin.filter(state, info, np.array(rows, np.intp))
     assert every.tolist() == whole[rows].tolist()
-    many = rows * (FEW // max(len(rows), 1) + 1)
+    many = rows * (MAX_SCALAR_ROWS // max(len(rows), 1) + 1)
     assert plugin.filter(state, info, np.array(many, np.intp)).tolist() == whole[many].tolist()
     return {table.names[row]: said(plugin.reasons.status(whole[row])) for row in rows}
 
@@ -56,7 +56,7 @@ def scored(plugin: Plugin, cluster: Cluster, pod: Pod | PodInfo, *names: str) ->
     assert raw.dtype == np.int64
     assert len(raw) == table.size
     assert plugin.score(state, info, rows).tolist() == raw[rows].tolist()
-    many = np.tile(rows, FEW // max(len(rows), 1) + 1)
+    many = np.tile(rows, MAX_SCALAR_ROWS // max(len(rows), 1) + 1)
     assert plugin.score(state, info, many).tolist() == raw[many].tolist()
     for row in rows:
         assert plugin.score(state, info, np.array([row], np.intp)).tolist() == [raw[row]]

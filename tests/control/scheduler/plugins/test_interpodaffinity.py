@@ -242,7 +242,7 @@ def test_namespaces_are_followed() -> None:
 
 
 def test_terms_of_the_past_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Owners, "FEW", 4)
+    monkeypatch.setattr(Owners, "MIN_TERMS_TO_COMPACT", 4)
     cluster = Cluster(*four())
     owners = Owners(cluster.table, "x")
     for number in range(50):

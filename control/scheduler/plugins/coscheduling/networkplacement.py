@@ -1,8 +1,8 @@
-"""Network closeness of gangs in the cycle: slots by trying, a plan for all members, scores beside neighbours (§10).
+"""Places gangs by network topology: slots per node, a plan for all members, scores near neighbours (spec 05 §10).
 
-Slots of a node are found by placing the members there one after another in a trial on the table itself, with every
-Filter plugin asked each time. That is exact and slow (members times nodes); it is done once a turn, and only for gangs
-that ask for closeness.
+The slots of a node are determined by placing the members there one after another in a trial on the table itself, with
+all Filter plugins for each. That is exact and slow (members times nodes). It is done once per round, and only for gangs
+with network topology requirements.
 """
 
 from __future__ import annotations
@@ -15,8 +15,13 @@ import numpy as np
 from control.scheduler.framework.handle import Handle
 from control.scheduler.framework.plugin import CycleState
 from control.scheduler.framework.runtime import Runtime
-from control.scheduler.plugins.coscheduling.planning import NoPlan, Planner, Wishes, neighbours_first
-from control.scheduler.plugins.coscheduling.topology import Domain, build
+from control.scheduler.plugins.coscheduling.topology import NetworkDomain, build
+from control.scheduler.plugins.coscheduling.topologyplanner import (
+    GatherRules,
+    NoPlan,
+    TopologyPlanner,
+    neighbours_first,
+)
 from control.scheduler.state.columns import IntArray, RowArray
 from control.scheduler.state.pods import PodInfo, Shape
 from koordlet.api import names
@@ -25,26 +30,27 @@ from koordlet.api.crs.networktopology import DEFAULT_NAME, ClusterNetworkTopolog
 from koordlet.kube import Informer
 
 
-class Gathering:
-    """See the module text. Asks for the topology's informer only when made, so make it only when it is wanted."""
+class NetworkPlacement:
+    """See the module text. The constructor creates the informer of ClusterNetworkTopology."""
 
     def __init__(self, handle: Handle) -> None:
-        self._handle, self._table = handle, handle.table
+        self._handle = handle
+        self._table = handle.table
         self._topologies: Informer[ClusterNetworkTopology] | None = (
             handle.objects.informer(ClusterNetworkTopology) if handle.objects is not None else None
         )
         self._runtime = Runtime()
         self.topology: ClusterNetworkTopology | None = None
-        """Instead of the informer's, where there is none."""
-        self._tree: Domain | None = None
+        """Used if there is no informer."""
+        self._tree: NetworkDomain | None = None
         self._built: tuple[int, ClusterNetworkTopology | None] | None = None
 
     def connect(self, runtime: Runtime) -> None:
         """See `Plugin.connect`."""
         self._runtime = runtime
 
-    def tree(self) -> Domain | None:
-        """The network as it is now; None without a usable ClusterNetworkTopology."""
+    def tree(self) -> NetworkDomain | None:
+        """The present network tree; None without a usable ClusterNetworkTopology."""
         topology = self.topology if self._topologies is None else self._topologies.get(DEFAULT_NAME)
         seen = self._built
         if seen is None or seen[0] != self._table.node_log.end or seen[1] is not topology:
@@ -60,7 +66,7 @@ class Gathering:
         rows: RowArray | None,
         cost: Mapping[str, int] | None = None,
     ) -> dict[str, str]:
-        """Key -> node of every member; `cost`: what room takes, by node. Raises NoPlan."""
+        """Key -> node for every member. `cost`: cost of preemption by node name. Raises NoPlan."""
         root = self.tree()
         if root is None:
             raise NoPlan("no cluster network topology")
@@ -74,7 +80,7 @@ class Gathering:
             row = table.row(leaf.name)
             if row is not None and (allowed is None or row in allowed):
                 slots[leaf.name] = self._slots(state, members, row, reasons)
-        planner = Planner(root, slots, Wishes.of(spec), self._existing(first.shape), cost)
+        planner = TopologyPlanner(root, slots, GatherRules.of(spec), self._existing(first.shape), cost)
         try:
             shares = planner.plan(len(members))
         except NoPlan as failure:
@@ -84,8 +90,8 @@ class Gathering:
         nodes = [name for name, number in shares for _ in range(number)]
         return {pod.key: node for pod, node in zip(members, nodes, strict=True)}
 
-    def neighbour_scores(self, shape: Shape, rows: RowArray) -> IntArray | None:
-        """[len(rows)]: 0 for the best, then 1 … None: the pod has no neighbours to look for, or there is no tree."""
+    def neighbour_positions(self, shape: Shape, rows: RowArray) -> IntArray | None:
+        """[len(rows)]: rank of each row, 0 is the best. None: the pod names no neighbours, or there is no tree."""
         root = self.tree() if names.ANNOTATION_NETWORK_TOPOLOGY_SELECTOR in shape.annotations else None
         if root is None:
             return None
@@ -108,11 +114,13 @@ class Gathering:
         return taken
 
     def _existing(self, shape: Shape) -> dict[str, int]:
-        """Node -> pods with the same selector; empty without one."""
+        """Node -> number of pods with the same selector annotation; empty without one."""
         key = names.ANNOTATION_NETWORK_TOPOLOGY_SELECTOR
-        wanted = shape.annotations.get(key, "")
-        if not wanted:
+        selector = shape.annotations.get(key, "")
+        if not selector:
             return {}
-        counter = self._handle.counters.counter((key, wanted), lambda other: int(other.annotations.get(key) == wanted))
-        found = np.flatnonzero(counter.data[: self._table.size])
-        return {self._table.names[row]: int(counter.data[row]) for row in found.tolist()}
+        counter = self._handle.counters.counter(
+            (key, selector), lambda other: int(other.annotations.get(key) == selector)
+        )
+        occupied = np.flatnonzero(counter.data[: self._table.size])
+        return {self._table.names[row]: int(counter.data[row]) for row in occupied.tolist()}

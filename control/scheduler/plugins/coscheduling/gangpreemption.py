@@ -1,10 +1,10 @@
-"""Preemption for a whole gang group: when it is tried, and what follows from the plan (spec 05 §11).
+"""Preemption for a whole gang group: its conditions, and the consequences of a plan (spec 05 §11).
 
-Once a turn, for the first member that fails. On success the victims are evicted, every member is nominated to its node
-(those that wait at Permit to the one that they had), and the group waits for the trigger to wake when victims are gone.
-When not every member can be placed, nominations are dropped and nobody is evicted.
+It is tried once per round, for the first member that fails. On success the victims are evicted, every member is
+nominated to its node (members at Permit to the node that they hold), and the group waits until the trigger wakes after
+the victims are gone. If not every member can be placed, nominations are removed and no pod is evicted.
 
-Koordinator preempts in this way for pods without a gang too; here they are left to DefaultPreemption, which knows
+Koordinator also preempts this way for pods without a gang. Here DefaultPreemption does that, because it respects
 disruption budgets.
 """
 
@@ -20,17 +20,17 @@ from control.scheduler.framework.handle import Handle
 from control.scheduler.framework.plugin import CycleState, PostFilterResult
 from control.scheduler.framework.runtime import Runtime
 from control.scheduler.framework.status import SUCCESS, Code, PluginStatus, error, unschedulable
-from control.scheduler.plugins.coscheduling.jobpreemption import (
+from control.scheduler.plugins.coscheduling.jobplanner import (
     Choose,
     JobPlanner,
     NotHelpful,
     PreemptingJob,
     PreemptionPlan,
     SimulationFailed,
-    may_leave,
+    may_be_victim,
 )
 from control.scheduler.plugins.coscheduling.metrics import PreemptionMetrics
-from control.scheduler.plugins.coscheduling.turn import Turn
+from control.scheduler.plugins.coscheduling.rounds import GangRound
 from control.scheduler.state.pods import PodInfo
 from koordlet.app.logging import get_logger
 
@@ -41,18 +41,18 @@ TERMINATING: Final = "not eligible due to terminating pod on the nominated node.
 
 
 @dataclass(frozen=True)
-class Attempt:
-    """What one attempt came to; `reason` is for people and metrics."""
+class PreemptionAttempt:
+    """The result of one attempt. `reason`: for the log and metrics."""
 
     reason: str
     status: PluginStatus = SUCCESS
     drop: bool = False
-    """Nominations help nobody any more."""
+    """Whether existing nominations are useless and must be removed."""
     victims: int = 0
 
 
 class GangPreemption:
-    """See the module text. `owner`: the plugin's name."""
+    """See the module text. `owner`: name of the plugin."""
 
     def __init__(self, handle: Handle, owner: str) -> None:
         self._handle = handle
@@ -67,13 +67,13 @@ class GangPreemption:
         self._planner.connect(runtime)
 
     def evicting(self, pod: PodInfo) -> bool:
-        """Whether victims of this pod are just being removed."""
+        """Whether deletion calls for victims of this pod are in progress."""
         return self._runtime.evictor.evicting_for(pod.uid)
 
     def post_filter(
         self,
         state: CycleState,
-        turn: Turn,
+        current: GangRound,
         trigger: PodInfo,
         failure: FitError,
         pending: Sequence[PodInfo],
@@ -82,13 +82,13 @@ class GangPreemption:
         *,
         strict: bool,
     ) -> PostFilterResult:
-        """`pending`: members without a node, in order; `waiting`: key -> uid of those that have one.
+        """`pending`: members without a node, in order; `waiting`: key -> uid of members with a node.
 
-        Without `strict`, those keep it when there is no room for the others (spec 05 §17, D5)."""
-        if turn.preempted:
-            text = f"preemption: {turn.preemption}"
-            return PostFilterResult(unschedulable(text), turn.nominations.get(trigger.key))
-        turn.preempted = True
+        Without `strict`, the latter keep their nodes if there is no room for the others (spec 05 §17, D5)."""
+        if current.preempted:
+            text = f"preemption: {current.preemption}"
+            return PostFilterResult(unschedulable(text), current.nominations.get(trigger.key))
+        current.preempted = True
         begun = self._handle.clock.monotonic()
         job = PreemptingJob(
             trigger,
@@ -96,45 +96,52 @@ class GangPreemption:
             state.of_job or (lambda other: False),
             frozenset(pod.uid for pod in pending) | frozenset(waiting.values()),
         )
-        attempt = self._attempt(job, turn, failure, waiting, choose)
+        attempt = self._attempt(job, current, failure, waiting, choose)
         message = attempt.status.message or attempt.reason
-        turn.preemption = f"preemption already attempted by {trigger.key} with message {message}"
+        current.preemption = f"preemption already attempted by {trigger.key} with message {message}"
         seconds = self._handle.clock.monotonic() - begun
         if self._metrics is not None:
-            self._metrics.observe(turn.group.id, attempt.reason, seconds, begun + seconds)
+            self._metrics.observe(current.group.id, attempt.reason, seconds, begun + seconds)
         log.info(
-            "Gang preemption", group=turn.group.id, trigger=trigger.key, reason=attempt.reason, why=message,
+            "Gang preemption",
+            group=current.group.id,
+            trigger=trigger.key,
+            result=attempt.reason,
+            detail=message,
             seconds=round(seconds, 4),
-        )  # fmt: skip
+        )
         self._handle.observe_preemption(attempt.victims)
         if attempt.drop:
-            self._cancel(turn, pending, waiting if strict else {}, message)
+            self._cancel(current, pending, waiting if strict else {}, message)
         if attempt.status.ok:
-            return PostFilterResult(SUCCESS, turn.nominations[trigger.key])
+            return PostFilterResult(SUCCESS, current.nominations[trigger.key])
         status = PluginStatus(attempt.status.code, (f"preemption: {message}",))
         return PostFilterResult(status, "" if attempt.drop else None)
 
-    # The attempt
-
     def _attempt(
-        self, job: PreemptingJob, turn: Turn, failure: FitError, waiting: Mapping[str, str], choose: Choose | None
-    ) -> Attempt:
+        self,
+        job: PreemptingJob,
+        current: GangRound,
+        failure: FitError,
+        waiting: Mapping[str, str],
+        choose: Choose | None,
+    ) -> PreemptionAttempt:
         why = self._ineligible(job, failure)
         if why:
-            return Attempt(why, unschedulable(why))
+            return PreemptionAttempt(why, unschedulable(why))
         try:
             plan = self._planner.plan(job, failure.preemptible(), choose)
-        except NotHelpful as problem:
-            return Attempt("preemption not helpful", unschedulable(str(problem)), drop=True)
-        except SimulationFailed as problem:
-            return Attempt("select victims on node error", error(str(problem)))
-        self._make_room(job, turn, plan)
-        self._nominate(job, turn, plan, waiting)
+        except NotHelpful as error_raised:
+            return PreemptionAttempt("preemption not helpful", unschedulable(str(error_raised)), drop=True)
+        except SimulationFailed as error_raised:
+            return PreemptionAttempt("select victims on node error", error(str(error_raised)))
+        self._make_room(job, current, plan)
+        self._nominate(job, current, plan, waiting)
         reason = f"preempt success, alreadyWaitingForBound: {len(waiting)}/{len(waiting) + len(job.members)}"
-        return Attempt(reason, victims=sum(map(len, plan.victims.values())))
+        return PreemptionAttempt(reason, victims=sum(map(len, plan.victims.values())))
 
     def _ineligible(self, job: PreemptingJob, failure: FitError) -> str:
-        """Why the job may not preempt now; empty when it may."""
+        """Why the job may not preempt now; empty if it may."""
         trigger = job.trigger
         if all(pod.uid != trigger.uid for pod in job.members):
             return "no pending pods"
@@ -145,17 +152,17 @@ class GangPreemption:
             if row is None or (pod.uid == trigger.uid and failure.status(row).code is Code.UNRESOLVABLE):
                 continue
             others = self._table.pods[row].values()
-            if self.evicting(pod) or any(_leaving(other, pod.priority) for other in others):
+            if self.evicting(pod) or any(_being_preempted(other, pod.priority) for other in others):
                 return TERMINATING
         return ""
 
-    def _make_room(self, job: PreemptingJob, turn: Turn, plan: PreemptionPlan) -> None:
+    def _make_room(self, job: PreemptingJob, current: GangRound, plan: PreemptionPlan) -> None:
         handle, queue, trigger = self._handle, self._runtime.queue, job.trigger
         victims = [pod for pods in plan.victims.values() for pod in pods]
         deleted = [v for v in victims if not handle.waiting.reject(v.uid, JOB_REJECT, "preempted")]
         if deleted:
             text = (
-                f"{handle.profile}: preempting to accommodate higher priority pods, preemptor: {turn.group.id}, "
+                f"{handle.profile}: preempting to accommodate higher priority pods, preemptor: {current.group.id}, "
                 f"triggerPod: {trigger.key}"
             )
             self._runtime.evictor.evict(deleted, by=trigger, message=text)
@@ -164,27 +171,31 @@ class GangPreemption:
                 if other.priority < trigger.priority and not job.mine(other):
                     queue.nominate(other, "")
 
-    def _nominate(self, job: PreemptingJob, turn: Turn, plan: PreemptionPlan, waiting: Mapping[str, str]) -> None:
-        turn.nominations = {pod.key: self._table.names[plan.rows[pod.uid]] for pod in job.members}
+    def _nominate(
+        self, job: PreemptingJob, current: GangRound, plan: PreemptionPlan, waiting: Mapping[str, str]
+    ) -> None:
+        current.nominations = {pod.key: self._table.names[plan.rows[pod.uid]] for pod in job.members}
         for pod in job.members:
-            self._runtime.queue.nominate(pod, turn.nominations[pod.key])
+            self._runtime.queue.nominate(pod, current.nominations[pod.key])
         for uid in waiting.values():
-            self._handle.waiting.reject(uid, JOB_SUCCESS, f'GangGroup "{turn.group.id}" waits for its victims to leave')
+            self._handle.waiting.reject(
+                uid, JOB_SUCCESS, f'GangGroup "{current.group.id}" waits for its victims to leave'
+            )
 
-    def _cancel(self, turn: Turn, pending: Sequence[PodInfo], waiting: Mapping[str, str], message: str) -> None:
-        turn.nominations = {pod.key: "" for pod in pending}
+    def _cancel(self, current: GangRound, pending: Sequence[PodInfo], waiting: Mapping[str, str], message: str) -> None:
+        current.nominations = {pod.key: "" for pod in pending}
         for pod in pending:
             self._runtime.queue.nominate(pod, "")
         for uid in waiting.values():
             self._handle.waiting.reject(uid, JOB_FAILURE, f"preemption: {message}")
 
 
-def _leaving(pod: PodInfo, priority: int) -> bool:
-    """Whether the pod is on its way out, to make room for a pod of this priority."""
+def _being_preempted(pod: PodInfo, priority: int) -> bool:
+    """Whether the pod is terminating because a pod of at least this priority preempted it."""
     condition = pod.pod.status.condition("DisruptionTarget")
     return (
         pod.terminating
-        and may_leave(pod, priority)
+        and may_be_victim(pod, priority)
         and condition is not None
         and condition.status == "True"
         and condition.reason == "PreemptionByScheduler"

@@ -1,4 +1,4 @@
-"""Telling members that were never tried why not: condition PodScheduled in the background (spec 05 §9.8)."""
+"""Writes the condition PodScheduled of members that were not tried, in the background (spec 05 §9.8)."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ GATE = "GangPendingPodsConditionPatch"
 TYPE, REASON = "PodScheduled", "Unschedulable"
 
 
-def message(nodes: int, failed: str, said: str) -> str:
-    return f"0/{nodes} nodes are available: {failed}. {said}"
+def message(nodes: int, failed: str, post_filter: str) -> str:
+    return f"0/{nodes} nodes are available: {failed}. {post_filter}"
 
 
 def needed(pod: Pod, text: str) -> bool:
-    """Whether the pod does not say so already."""
-    found = pod.status.condition(TYPE)
-    return found is None or (found.status, found.reason, found.message) != ("False", REASON, text)
+    """Whether the pod's condition differs from `text`."""
+    condition = pod.status.condition(TYPE)
+    return condition is None or (condition.status, condition.reason, condition.message) != ("False", REASON, text)
 
 
 def patch(text: str, at: float) -> dict[str, Any]:
@@ -41,21 +41,21 @@ def patch(text: str, at: float) -> dict[str, Any]:
 
 
 class MemberConditions:
-    """Sends the patches. A failure is logged and not repeated: the member's own attempt will say it again."""
+    """Sends the patches. A failure is logged and not retried: the member's own attempt writes the condition again."""
 
     def __init__(self, handle: Handle) -> None:
         self._handle = handle
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def tell(self, pods: Sequence[Pod], failed: str, said: str) -> None:
-        """Tell each of `pods`, unless the gate is off or it says so already."""
+    def write(self, pods: Sequence[Pod], failed: str, post_filter: str) -> None:
+        """Write the condition of each pod, unless the feature gate is off or the condition is equal already."""
         handle = self._handle
         if handle.client is None or (handle.gates is not None and not handle.gates.enabled(GATE)):
             return
-        text = message(handle.table.nodes_alive, failed, said)
-        told = [pod for pod in pods if needed(pod, text)]
-        if told:
-            task = asyncio.get_running_loop().create_task(self._send(told, text))
+        text = message(handle.table.nodes_alive, failed, post_filter)
+        outdated = [pod for pod in pods if needed(pod, text)]
+        if outdated:
+            task = asyncio.get_running_loop().create_task(self._send(outdated, text))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
@@ -76,4 +76,4 @@ class MemberConditions:
             except NotFound:
                 continue
             except KubeError as failure:
-                log.warning("Condition of gang member not written", pod=meta.key, err=failure)
+                log.warning("Failed to write the condition of a gang member", pod=meta.key, err=failure)

@@ -1,15 +1,14 @@
-"""Room for a whole gang: where its members would go and who must leave for that (spec 05 §11).
+"""Plans preemption for a whole gang: the nodes of its members and the victims (spec 05 §11).
 
-    plan = JobPlanner(handle, skip).plan(job, rows, choose)     # raises NotHelpful or SimulationFailed
+    plan = JobPlanner(table, skip).plan(job, rows, choose)     # raises NotHelpful or SimulationFailed
 
-Everything is tried on the table itself and taken back, whatever comes of it. Potential victims leave the candidate
-nodes, the cheapest first; members are placed one after another, and each stays for the next one (§17, D3); then victims
-come back node by node, most important first, as long as the members there still fit. The plan that is left is tried
-once more as a whole, with nobody gone but the victims: constraints that reach across nodes must hold beside those who
-stay.
+Everything is tried on the table itself and reverted. Potential victims are removed from the candidate nodes, cheapest
+nodes first. Members are placed one after another, and each stays for the next one (spec 05 §17, D3). Then potential
+victims are added back node by node, most important first, as long as the members there still fit. Finally the plan is
+verified as a whole with only the victims removed, because constraints across nodes must hold beside the remaining pods.
 
-Each look runs the PreFilter plugins anew, because other pods have come and gone since the last; columns are asked for
-all candidate nodes in one go, and the one node that is chosen is asked with nominated pods in mind.
+Each evaluation runs the PreFilter plugins again, because pods were added and removed since the previous one. Filters
+run for all candidate nodes at once; the chosen node is evaluated again with nominated pods.
 """
 
 from __future__ import annotations
@@ -34,85 +33,88 @@ from koordlet.api.annotations.scheduling import is_preemptible, quota_preemptibl
 
 NOT_HELPFUL: Final = "Preemption is not helpful for scheduling"
 NO_VICTIMS: Final = "no potential victims"
-FIRST, GROWTH = 256, 4
-"""How many nodes are looked at to begin with, and how many times as many when those don't do."""
+FIRST_NODES = 256
+"""Number of candidate nodes in the first step."""
+GROWTH_FACTOR = 4
+"""By how much the number of candidate nodes grows when they do not suffice."""
 
 
 class NotHelpful(Exception):
-    """Not every member can be placed; the text says why, in the words of a scheduling failure."""
+    """Not every member can be placed. The text has the format of a scheduling failure."""
 
 
 class SimulationFailed(Exception):
-    """A plugin failed while trying; the text is its."""
+    """A plugin failed during the simulation. The text is the plugin's."""
 
 
 @dataclass(frozen=True)
 class PreemptingJob:
-    """`members`: who needs a node, in the order of placing. `mine(pod)`: never a victim, because of the same job."""
+    """`members`: the pods to place, in order. `mine(pod)`: the pod belongs to the job and is never a victim."""
 
     trigger: PodInfo
     members: Sequence[PodInfo]
     mine: Callable[[PodInfo], bool]
     same_job: frozenset[str] = frozenset()
-    """uids whose nominations the members need not respect."""
+    """uids of pods whose nominations do not block the members."""
 
 
 @dataclass(frozen=True)
 class PreemptionPlan:
-    """`rows`: uid of each member -> its row. `victims`: row -> who must leave, most important first; none is empty."""
+    """`rows`: uid of each member -> its row. `victims`: row -> its victims, most important first; never empty lists."""
 
     rows: Mapping[str, int] = field(default_factory=dict)
     victims: Mapping[int, tuple[PodInfo, ...]] = field(default_factory=dict)
 
 
 Choose: TypeAlias = Callable[[CycleState, Mapping[str, int]], Mapping[str, str]]
-"""(state of the trigger, cost by node) -> node by key of every member, for gangs that are planned otherwise; raises
-NotHelpful. Called while all potential victims are gone."""
+"""(state of the trigger, cost by node) -> node by member key, for gangs that are placed by another planner. Called
+while all potential victims are removed. Raises NotHelpful."""
 
 
 # Decisions
 
 
-def may_leave(pod: PodInfo, priority: int) -> bool:
-    """Whether a pod may be a victim of a job of this priority."""
+def may_be_victim(pod: PodInfo, priority: int) -> bool:
+    """Whether a job of this priority may preempt the pod."""
     labels = pod.shape.labels
     return pod.priority < priority and is_preemptible(labels) and quota_preemptible(labels)
 
 
 def job_key(pod: PodInfo) -> str:
-    """What a pod shares with its siblings; its own name without the label (spec 05 §17, D15)."""
+    """The job of a pod, from its label; without the label the pod's own key (spec 05 §17, D15)."""
     return pod.shape.labels.get(names.LABEL_QUESTIONED_OBJECT_KEY, "") or pod.key
 
 
 def costs(victims: Mapping[int, Collection[PodInfo]]) -> dict[int, int]:
-    """Row -> what its potential victims are worth: over the jobs there, the sum of each one's highest rank.
+    """Row -> cost of its potential victims: the highest rank of each job on the row, summed over the jobs.
 
-    Ranks are the distinct priorities of all, ascending from 0.
+    Ranks number the distinct priorities of all potential victims, ascending from 0.
     """
     ranks = {one: rank for rank, one in enumerate(sorted({pod.priority for pods in victims.values() for pod in pods}))}
-    found = {}
+    cost_of = {}
     for row, pods in victims.items():
         highest: dict[str, int] = {}
         for pod in pods:
             highest[job_key(pod)] = max(highest.get(job_key(pod), 0), ranks[pod.priority])
-        found[row] = sum(highest.values())
-    return found
+        cost_of[row] = sum(highest.values())
+    return cost_of
 
 
 def by_importance(pods: Iterable[PodInfo]) -> list[PodInfo]:
-    """Those first that come back first."""
+    """Most important first; in this order potential victims are added back."""
     return sorted(pods, key=lambda pod: (-pod.priority, job_key(pod), pod.key))
 
 
 def text(nodes: int, tried: Mapping[int, PluginStatus], without: int) -> str:
-    """Why not: what nodes say that were tried, `without` victims, and that the others can't be helped."""
+    """The failure message: reasons of the tried nodes, `without`: number of nodes without victims, and of the
+    others."""
     counts: Counter[str] = Counter(reason for status in tried.values() for reason in status.reasons)
     counts += Counter({NO_VICTIMS: without, NOT_HELPFUL: nodes - without - len(tried)})
-    said = ", ".join(sorted(f"{count} {reason}" for reason, count in counts.items()))
-    return f"0/{nodes} nodes are available: {said}."
+    reasons = ", ".join(sorted(f"{count} {reason}" for reason, count in counts.items()))
+    return f"0/{nodes} nodes are available: {reasons}."
 
 
-def _take_away(groups: Iterable[Iterable[PodInfo]], trial: Trial) -> None:
+def _remove_all(groups: Iterable[Iterable[PodInfo]], trial: Trial) -> None:
     for pods in groups:
         for pod in pods:
             trial.remove(pod)
@@ -122,7 +124,7 @@ def _take_away(groups: Iterable[Iterable[PodInfo]], trial: Trial) -> None:
 
 
 class JobPlanner:
-    """See the module text. `skip`: the plugin that plans the job itself; its PreFilter is not asked."""
+    """See the module text. `skip`: the plugin that plans the job; its PreFilter is not called."""
 
     def __init__(self, table: NodeTable, skip: str = "") -> None:
         self._table = table
@@ -136,18 +138,18 @@ class JobPlanner:
     def plan(self, job: PreemptingJob, rows: RowArray, choose: Choose | None = None) -> PreemptionPlan:
         """`rows`: where removing pods may help. Raises NotHelpful or SimulationFailed; changes nothing."""
         table, priority = self._table, job.trigger.priority
-        there = {
-            row: [pod for pod in table.pods[row].values() if may_leave(pod, priority) and not job.mine(pod)]
+        candidates = {
+            row: [pod for pod in table.pods[row].values() if may_be_victim(pod, priority) and not job.mine(pod)]
             for row in rows.tolist()
         }
-        victims = {row: pods for row, pods in there.items() if pods}
+        victims = {row: pods for row, pods in candidates.items() if pods}
         if not victims:
-            raise NotHelpful(text(table.nodes_alive, {}, len(there)))
+            raise NotHelpful(text(table.nodes_alive, {}, len(candidates)))
         with table.what_if() as trial:
             if choose is None:
-                placed = self._place(job, there, trial)
+                placed = self._place(job, candidates, trial)
             else:
-                _take_away(victims.values(), trial)
+                _remove_all(victims.values(), trial)
                 placed = self._placed_by(choose, job, costs(victims), trial)
             used = set(placed.values())
             for row in victims.keys() - used:
@@ -158,44 +160,44 @@ class JobPlanner:
             self._verify(job, placed, trial)
         return PreemptionPlan(placed, {row: pods for row, pods in gone.items() if pods})
 
-    def _place(self, job: PreemptingJob, there: Mapping[int, Collection[PodInfo]], trial: Trial) -> dict[str, int]:
-        """The cheapest node for each member in turn, the first by name among equals.
+    def _place(self, job: PreemptingJob, candidates: Mapping[int, Collection[PodInfo]], trial: Trial) -> dict[str, int]:
+        """Place each member on the cheapest node, the first by name among equal nodes.
 
-        Nodes without potential victims hurt nobody, so they come first: members that are smaller than the trigger may
-        fit there. Victims leave the next nodes only when those before don't do, which spares large clusters most of
-        the work. A node that refused a member is not asked again for its like, unless there is no other.
+        Nodes without potential victims come first: members smaller than the trigger may fit candidates. Victims are
+        removed from further nodes only when the previous nodes do not suffice, which saves most of the work in large
+        clusters. A node that rejected a member is not tried for pods of the same shape, unless no other node is left.
         """
-        cost, names_of = costs({row: pods for row, pods in there.items() if pods}), self._table.names
-        order = np.array(sorted(there, key=lambda row: (cost.get(row, -1), names_of[row])), np.intp)
+        cost, names_of = costs({row: pods for row, pods in candidates.items() if pods}), self._table.names
+        order = np.array(sorted(candidates, key=lambda row: (cost.get(row, -1), names_of[row])), np.intp)
         opened = 0
         refusing: dict[int, dict[int, PluginStatus]] = {}
         placed: dict[str, int] = {}
         for pod in job.members:
-            said = refusing.setdefault(pod.shape.id, {})
+            refusals = refusing.setdefault(pod.shape.id, {})
             row = None
             while row is None:
                 rows = order[:opened]
-                row, refused = self._first(job, pod, rows[~np.isin(rows, list(said))])
-                said |= refused
+                row, refused = self._first(job, pod, rows[~np.isin(rows, list(refusals))])
+                refusals |= refused
                 if opened == len(order):
                     break
                 if row is None:
-                    more = order[opened : max(FIRST, opened * GROWTH)]
-                    _take_away((there[one] for one in more.tolist()), trial)
+                    more = order[opened : max(FIRST_NODES, opened * GROWTH_FACTOR)]
+                    _remove_all((candidates[one] for one in more.tolist()), trial)
                     opened += len(more)
             if row is None:
                 row, refused = self._first(job, pod, order)
             if row is None:
-                known = {one: status for one, status in refused.items() if there[one]}
-                raise NotHelpful(text(self._table.nodes_alive, known, len(there) - len(cost)))
+                known = {one: status for one, status in refused.items() if candidates[one]}
+                raise NotHelpful(text(self._table.nodes_alive, known, len(candidates) - len(cost)))
             trial.add(pod, row)
             placed[pod.uid] = row
         return placed
 
     def _first(self, job: PreemptingJob, pod: PodInfo, rows: RowArray) -> tuple[int | None, dict[int, PluginStatus]]:
-        """The first of the rows that takes the pod as the table stands, and what those before it (or all) say.
+        """(the first of the rows that fits the pod, the statuses of rejecting rows).
 
-        Of rows behind the first that fits only what the columns say is known."""
+        Rows after the first fitting one are evaluated without nominated pods only."""
         state, allowed, status = self._prepared(job, pod, rows)
         refused = dict.fromkeys(rows[~np.isin(rows, allowed)].tolist(), status)
         if not len(allowed):
@@ -208,14 +210,14 @@ class JobPlanner:
             plugin = plugins[code >> 16]
             refused[row] = plugin.reasons.status(code & 0xFFFF).by(plugin.name)
         for row in allowed[codes == PASS_CODE].tolist():
-            answer = fits(state, pod, row)
-            if answer.ok:
+            status = fits(state, pod, row)
+            if status.ok:
                 return row, refused
-            refused[row] = answer
+            refused[row] = status
         return None, refused
 
     def _prepared(self, job: PreemptingJob, pod: PodInfo, rows: RowArray) -> tuple[CycleState, RowArray, PluginStatus]:
-        """A cycle of the pod's own up to Filter: its state, the rows that are left, and what the others say."""
+        """PreFilter for the pod: (its state, the remaining rows, the status of the other rows)."""
         state = CycleState(phase="PostFilter", same_job=job.same_job, of_job=job.mine)
         left_out = PluginStatus(Code.UNRESOLVABLE, (NOT_HELPFUL,))
         for plugin in self._runtime.profile.pre_filter:
@@ -248,7 +250,7 @@ class JobPlanner:
     def _victims(
         self, job: PreemptingJob, placed: Mapping[str, int], row: int, removed: Collection[PodInfo], trial: Trial
     ) -> tuple[PodInfo, ...]:
-        """Who can't come back to the row, with all members of the row there."""
+        """The potential victims that cannot be added back to the row beside its members."""
         members = [pod for pod in job.members if placed[pod.uid] == row]
         gone = []
         for pod in by_importance(removed):
@@ -261,15 +263,16 @@ class JobPlanner:
     def _refusal(
         self, job: PreemptingJob, members: Sequence[PodInfo], placed: Mapping[str, int], trial: Trial
     ) -> PluginStatus | None:
-        """Take the members away and put them back one after another: what the first says that doesn't fit any more."""
+        """Remove the members and add them back one after another: the status of the first that no longer fits, or
+        None."""
         for pod in members:
             trial.remove(pod)
         refusal: PluginStatus | None = None
         for pod in members:
             if refusal is None:
                 row = placed[pod.uid]
-                found, refused = self._first(job, pod, np.array([row], np.intp))
-                refusal = refused[row] if found is None else None
+                fitting, refused = self._first(job, pod, np.array([row], np.intp))
+                refusal = refused[row] if fitting is None else None
             trial.add(pod, placed[pod.uid])
         return refusal
 

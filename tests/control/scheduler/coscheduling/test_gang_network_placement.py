@@ -47,8 +47,8 @@ SPINES = wire.convert(
 async def world() -> AsyncIterator[GangWorld]:
     nodes = [node(name, cpu="16", labels={"block": block, "spine": BLOCKS[block]}) for name, block in NODES.items()]
     made = GangWorld(*nodes, aware_network_topology=True)
-    assert made.gangs.gathering is not None
-    made.gangs.gathering.topology = SPINES
+    assert made.gangs.network is not None
+    made.gangs.network.topology = SPINES
     yield made
     await made.stop()
 
@@ -102,8 +102,8 @@ async def test_a_gang_without_a_block_waits_for_one(world: GangWorld) -> None:
 
 
 async def test_without_a_tree_nothing_is_planned(world: GangWorld) -> None:
-    assert world.gangs.gathering is not None
-    world.gangs.gathering.topology = None
+    assert world.gangs.network is not None
+    world.gangs.network.topology = None
     world.create(*(member(f"pod{number}", 2, "MustGather") for number in (1, 2)))
     await world.drive()
     assert world.bound() == []
@@ -120,6 +120,6 @@ def test_pods_with_a_selector_score_high_beside_their_like(world: GangWorld) -> 
     assert scores.tolist() == [0, 34, 67, 100]
     assert plugin.pre_score(state, like, rows).ok
     assert plugin.pre_score(CycleState(), world.cluster.info(pod()), rows).skipped
-    assert plugin.gathering is not None
-    plugin.gathering.topology = None
+    assert plugin.network is not None
+    plugin.network.topology = None
     assert plugin.pre_score(CycleState(), info, rows).skipped
