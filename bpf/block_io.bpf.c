@@ -1,40 +1,49 @@
 // SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0-only)
 // Copyright The koordinator-py authors
 //
-// block_io.bpf.c: what each cgroup asks of each disk, how long it waits, and whose requests went before its own.
+// block_io.bpf.c: the requests of each cgroup to each disk, how long they wait, and whose requests the disk served
+// first.
 //
-// A bio is stamped when it enters the block layer (block_bio_queue, or block_split for a part cut off), after blk-throttle
-// has let it go. block_rq_issue finds the stamp through the request's first bio; everything is counted at
-// block_rq_complete, from the CPU that completes: queue time (arrival to issue), device time (issue to completion), bytes.
+// A bio gets a stamp when it enters the block layer (block_bio_queue, or block_split for a part that was split off),
+// after blk-throttle has released it. block_rq_issue finds the stamp through the request's first bio. Everything is
+// counted at block_rq_complete, on the CPU that completes: queue time (arrival to issue), device time (issue to
+// completion), bytes.
 //
-// Who was ahead. A disk is taken for a server that works for one request at a time, each from the completion before it to
-// its own; these slices stand in a ring, slices of one owner that touch are one. From its arrival to the beginning of its
-// own slice a request waited for the owners of the slices in between; where the disk did nothing it waited for nobody
-// ("idle"). The parts sum up to the wait. On a disk that serves many at once a slice is a share of its throughput.
+// Culprits. A disk is modelled as a server that works for one request at a time, each from the completion before it to
+// its own. These slices of service are kept in a ring; adjacent slices of one owner are one slice. From its arrival to
+// the beginning of its own slice a request waited for the owners of the slices in between; time in which the disk did
+// nothing is charged to "idle". The parts add up to the wait. On a disk that serves many requests at once a slice is a
+// share of its throughput.
 //
-// Whose a bio is. A task's own, by its cgroup, whatever the kernel charges. Work of kernel threads (write-back, loop,
-// throttled bios let go) and swapping belong to the bio's blkcg, else to the memory cgroup of its first page, else to that
-// kind of thread. On v1 those ids are of other hierarchies, which the tag says; user space translates them.
+// The owner of a bio. A bio of a user task belongs to the task's cgroup, whatever the kernel charges. Work of kernel
+// threads (write-back, loop, released bios) and swapping belong to the bio's blkcg, else to the memory cgroup of its
+// first page, else to the kind of thread. On v1 those ids are of other hierarchies; the tag names the hierarchy, and
+// user space translates the ids.
 //
-// Throttling. A bio held back raises no event, but when it is the next of its queue to be let go, the throttle's timer is
-// armed for it (timer_start): by its submitter, by who changes a limit, or by the timer itself, in an interrupt of whatever
-// runs. So the queue tells whose it is, not the task. From then, as long as the group's or an ancestor's throttle queue
-// holds something whenever one of its bios is let go, the group is held back by its own limit.
+// Throttling. No tracepoint fires when a bio is throttled. But when it is the next bio of its queue to be released,
+// the throttle's timer is armed for it (timer_start): by its submitter, by a change of a limit, or by the timer
+// itself, in an interrupt of an unrelated task. So the queue identifies the owner, not the task. From then on the
+// group counts as throttled by its own limit for as long as the throttle queue of the group or of an ancestor holds a
+// bio whenever one of its bios is released.
 #include "koord.bpf.h"
-#include "slots.h"
 
 #include "block_io.h"
+#include "culprit_matrix.bpf.h"
 #include "owners.h"
+#include "slots.bpf.h"
 
 const volatile struct io_config settings SEC(".rodata.config");
 
-#include "slots.bpf.h"
-
-#include "blame.bpf.h"
-
 #define REQ_OP_MASK 0xff
 #define FIBONACCI 0x9e3779b97f4a7c15ull
-#define REQUEST_PROBES 4
+
+enum probe_limits {
+	PAIR_PROBES = 2 * PROBES, /* pairs are hashed, so they collide more often than ids, which are in sequence */
+	REQUEST_PROBES = 4,       /* requests leave within milliseconds, so the table is mostly empty */
+	BLKCG_POLICIES = 6,       /* entries of blkcg_gq.pd that are searched: BLKCG_MAX_POLS of the kernel */
+	THROTTLE_LEVELS = 6,      /* levels of cgroups whose throttle queues are counted */
+	THROTTLE_DEPTH = 8,       /* levels of throttle queues up to the disk's own */
+};
 
 TABLE(stats, struct io_stats);
 TABLE(held, u64);
@@ -49,19 +58,15 @@ static __always_inline struct io_cpu *this_cpu(u32 *cpu)
 	return bpf_map_lookup_elem(&cpus, cpu);
 }
 
-// A kernel pointer as a number to hash and to compare: the verifier allows nothing but the distance to another pointer.
 static __always_inline u64 number(const void *pointer)
 {
-	u64 n = (u64)pointer;
-
-	asm volatile("%0 -= %1" : "+r"(n) : "r"(&settings));
-	return n;
+	return pointer_number(pointer, &settings);
 }
 
 static __always_inline struct io_device *device_at(u32 i) { return bpf_map_lookup_elem(&devices, &i); }
 static __always_inline struct io_stats *stats_of(u32 cpu, u32 slot)
 {
-	slot += cpu * (cgroup_mask() + 1 + SPECIALS);
+	slot += cpu * (settings.slots.cgroup_mask + 1 + SPECIALS);
 	return bpf_map_lookup_elem(&stats, &slot);
 }
 
@@ -72,55 +77,56 @@ static __always_inline struct io_bio *bio_at(u64 bio)
 	return bpf_map_lookup_elem(&bios, &i);
 }
 
-// The request's place; with claim, a free one if it has none.
-static __always_inline struct io_request *request_at(u64 request, bool take)
+static __always_inline struct io_request *request_at(u32 i) { return bpf_map_lookup_elem(&requests, &i); }
+
+static __always_inline u64 *request_key_at(u32 i)
 {
-	u32 hash = (request >> 6) * FIBONACCI >> 40;
-	u32 n;
+	struct io_request *entry = request_at(i);
 
-	for (n = 0; n < REQUEST_PROBES; n++) {
-		u32 i = (hash + n) & settings.request_mask;
-		struct io_request *entry = bpf_map_lookup_elem(&requests, &i);
-
-		if (!entry)
-			break;
-		if (entry->request == request)
-			return entry;
-	}
-	for (n = 0; take && n < REQUEST_PROBES; n++) {
-		u32 i = (hash + n) & settings.request_mask;
-		struct io_request *entry = bpf_map_lookup_elem(&requests, &i);
-
-		if (!entry)
-			break;
-		if (entry->request == 0 && claim(&entry->request, request) == 0) {
-			entry->bio = 0;
-			return entry;
-		}
-	}
-	return NULL;
+	return entry ? &entry->request : NULL;
 }
 
-// The disk's place, DEVICES when all are taken.
+static __always_inline u32 request_hash(u64 request)
+{
+	return (request >> 6) * FIBONACCI >> 40;
+}
+
+static __always_inline struct io_request *find_request(u64 request)
+{
+	u32 slot = find_slot(request_key_at, 0, request_hash(request), settings.request_mask, REQUEST_PROBES, request);
+
+	return slot == NO_SLOT ? NULL : request_at(slot);
+}
+
+// Its entry, or a new one. Searched first: requests leave, so a free entry may stand before the request's own.
+static __always_inline struct io_request *claim_request(u64 request)
+{
+	struct io_request *entry = find_request(request);
+	u32 slot;
+
+	if (entry)
+		return entry;
+	slot = claim_slot(request_key_at, 0, request_hash(request), settings.request_mask, REQUEST_PROBES, request);
+	entry = slot == NO_SLOT ? NULL : request_at(slot);
+	if (entry)
+		entry->bio = 0;
+	return entry;
+}
+
+static __always_inline u64 *device_key_at(u32 i)
+{
+	struct io_device *device = device_at(i);
+
+	return device ? &device->tag : NULL;
+}
+
+// The disk's index, DEVICES when all are taken.
 static __always_inline u32 device_at_number(u32 major, u32 minor)
 {
 	u64 tag = ((u64)major << 20 | minor) + 1;
-	u32 n;
+	u32 slot = claim_slot(device_key_at, 0, major * 31 + minor, DEVICES - 1, PROBES, tag);
 
-	for (n = 0; n < PROBES; n++) {
-		u32 i = (major * 31 + minor + n) % DEVICES;
-		struct io_device *device = device_at(i);
-		u64 seen;
-
-		if (!device)
-			break;
-		seen = READ_ONCE(device->tag);
-		if (seen == 0)
-			seen = claim(&device->tag, tag);
-		if (seen == 0 || seen == tag)
-			return i;
-	}
-	return DEVICES;
+	return slot == NO_SLOT ? DEVICES : slot;
 }
 
 static __always_inline u32 device_of(struct gendisk *disk)
@@ -128,7 +134,7 @@ static __always_inline u32 device_of(struct gendisk *disk)
 	return device_at_number(disk->major, disk->first_minor);
 }
 
-static __always_inline u64 owner(u32 space, u64 id)
+static __always_inline u64 owner_tag(u32 space, u64 id)
 {
 	return (u64)space << TAG_SPACE_SHIFT | (id & ((1ull << TAG_DEVICE_SHIFT) - 1));
 }
@@ -137,35 +143,20 @@ static __always_inline u64 owner(u32 space, u64 id)
 static __always_inline u32 pair_slot(u64 owner, u32 device, u64 *lost)
 {
 	u64 tag = owner | (u64)device << TAG_DEVICE_SHIFT;
-	u32 hash = tag * FIBONACCI >> 40;
-	u32 n;
+	u32 slot = claim_slot(tag_at, 0, tag * FIBONACCI >> 40, settings.slots.cgroup_mask, PAIR_PROBES, tag);
 
-	for (n = 0; n < 2 * PROBES; n++) {
-		u32 i = (hash + n) & cgroup_mask();
-		u64 *at = tag_at(i);
-		u64 seen;
-
-		if (!at)
-			break;
-		seen = READ_ONCE(*at);
-		if (seen == 0)
-			seen = claim(at, tag);
-		if (seen == 0 || seen == tag)
-			return i;
-	}
+	if (slot != NO_SLOT)
+		return slot;
 	(*lost)++;
-	return SPECIAL(SLOT_OVERFLOW);
+	return special_slot(settings.slots.cgroup_mask, SLOT_OVERFLOW);
 }
 
 static __always_inline u64 special_owner(struct task_struct *task)
 {
-	u32 comm = 0;
-
-	bpf_probe_read_kernel(&comm, sizeof(comm), task->comm);
-	return owner(SPACE_SPECIAL, kthread_slot(comm) - SPECIAL(0));
+	return owner_tag(SPACE_SPECIAL, task_kthread_kind(task));
 }
 
-// Of the memory cgroup that a bio's first page is charged to; 0 = none but the root.
+// The memory cgroup that a bio's first page is charged to; 0 = none, or the root.
 static __always_inline u64 page_owner(struct bio *bio)
 {
 	struct page *page = bio->bi_io_vec->bv_page;
@@ -181,12 +172,13 @@ static __always_inline u64 page_owner(struct bio *bio)
 	memcg = (void *)data;
 	if (!BPF_CORE_READ(memcg, css.parent))
 		return 0;
-	return owner(settings.cgroup_v2 ? SPACE_TASK : SPACE_MEMORY, BPF_CORE_READ(memcg, css.cgroup, kn, id));
+	return owner_tag(settings.slots.cgroup_v2 ? SPACE_TASK : SPACE_MEMORY,
+			 BPF_CORE_READ(memcg, css.cgroup, kn, id));
 }
 
 static __always_inline u64 blkcg_owner(u64 id)
 {
-	return owner(settings.cgroup_v2 ? SPACE_TASK : SPACE_BLKIO, id);
+	return owner_tag(settings.slots.cgroup_v2 ? SPACE_TASK : SPACE_BLKIO, id);
 }
 
 static __always_inline bool swaps(struct bio *bio)
@@ -201,10 +193,10 @@ static __always_inline u64 bio_owner(struct bio *bio, struct task_struct *task)
 	u64 id = 0;
 
 	if (!(task->flags & PF_KTHREAD) && task->pid && !swaps(bio))
-		return owner(SPACE_TASK, task_cgroup_id(task));
+		return owner_tag(SPACE_TASK, task_cgroup_id(&settings.slots, task));
 	if (blkg && blkg->parent)
 		return blkcg_owner(blkg->blkcg->css.cgroup->kn->id);
-	// The journal's blocks belong to everybody, whoever's page they were first.
+	// Blocks of the journal belong to no cgroup, whatever cgroup their page was charged to first.
 	if (op <= REQ_OP_WRITE && bio->bi_iter.bi_size &&
 	    !(bio->bi_opf >> bpf_core_enum_value(enum req_flag_bits, __REQ_META) & 1))
 		id = page_owner(bio);
@@ -237,27 +229,27 @@ static __always_inline u32 queued_in(struct throtl_service_queue *queue)
 	return n[0] + n[1] + n[2] + n[3];
 }
 
-// Bios that this group's or an ancestor's throttle holds back from the disk.
-OUT_OF_LINE u32 held_back(struct blkcg_gq *blkg)
+// The number of bios in the throttle queues of this group and its ancestors.
+OUT_OF_LINE u32 throttled_bios(struct blkcg_gq *blkg)
 {
 	struct request_queue *q = BPF_CORE_READ(blkg, q);
 	struct throtl_service_queue *queue = NULL;
 	u32 i, total = 0;
 
-	for (i = 0; i < 6; i++) {
+	for (i = 0; i < BLKCG_POLICIES; i++) {
 		struct throtl_grp *group = NULL;
 
-		// Which of the policies is throttling is no number to rely on: only its groups lead back to the disk's queue.
+		// The index of the throttling policy is not stable. Only its groups point back to the disk's queue.
 		bpf_core_read(&group, sizeof(group), &blkg->pd[i]);
 		if (group && BPF_CORE_READ(group, td, queue) == q) {
 			queue = &group->service_queue;
 			break;
 		}
 	}
-	for (i = 0; queue && i < 6; i++) {
+	for (i = 0; queue && i < THROTTLE_LEVELS; i++) {
 		struct throtl_service_queue *parent = BPF_CORE_READ(queue, parent_sq);
 
-		if (!parent) // the disk's own
+		if (!parent) // the disk's own queue
 			break;
 		total += queued_in(queue);
 		queue = parent;
@@ -265,20 +257,20 @@ OUT_OF_LINE u32 held_back(struct blkcg_gq *blkg)
 	return total;
 }
 
-// A bio of this owner has been let through; was it, and is another one, held back?
-static __always_inline void let_go(struct bio *bio, u64 owner, u64 now)
+// A bio of this owner was released. Account for its throttling, and note whether another one is still throttled.
+static __always_inline void released(struct bio *bio, u64 owner, u64 now)
 {
 	u32 cpu, device, slot, left;
-	struct io_cpu *own = this_cpu(&cpu);
+	struct io_cpu *lost = this_cpu(&cpu);
 	struct blkcg_gq *blkg = bio->bi_blkg;
 	struct io_stats *row;
 	u64 *since;
 
 	device = device_of(bio->bi_bdev->bd_disk);
-	if (!own || device == DEVICES)
+	if (!lost || device == DEVICES)
 		return;
-	left = held_back(blkg);
-	slot = pair_slot(owner, device, &own->slot_lost);
+	left = throttled_bios(blkg);
+	slot = pair_slot(owner, device, &lost->slot_lost);
 	since = bpf_map_lookup_elem(&held, &slot);
 	if (!since)
 		return;
@@ -304,7 +296,7 @@ static __always_inline int arrived(struct bio *bio)
 	stamp->arrival_ns = now;
 	stamp->owner = bio_owner(bio, task);
 	if (task->flags & PF_KTHREAD && bio->bi_blkg && bio->bi_blkg->parent)
-		let_go(bio, stamp->owner, now);
+		released(bio, stamp->owner, now);
 	return 0;
 }
 
@@ -329,8 +321,8 @@ struct throtl_qnode___v616 {
 	struct bio_list bios;
 } __attribute__((preserve_access_index));
 
-// The first bio in a throttle group's list of who waits in it, NULL = there is none.
-static __always_inline struct bio *first_held(struct list_head *queued)
+// The first bio in a throttle group's list of throttled bios, NULL = none.
+static __always_inline struct bio *first_throttled(struct list_head *queued)
 {
 	struct list_head *first = BPF_CORE_READ(queued, next);
 	void *node = (void *)first - bpf_core_field_offset(struct throtl_qnode, node);
@@ -345,18 +337,18 @@ static __always_inline struct bio *first_held(struct list_head *queued)
 	return BPF_CORE_READ((struct throtl_qnode___v616 *)node, bios.head);
 }
 
-// If a bio waits in this list, its owner is held back from now on, unless it has been before.
-OUT_OF_LINE int hold(struct list_head *queued, u32 device)
+// If this list holds a bio, its owner counts as throttled from now on, unless it already does.
+OUT_OF_LINE int note_throttled(struct list_head *queued, u32 device)
 {
-	struct bio *bio = first_held(queued);
+	struct bio *bio = first_throttled(queued);
 	struct blkcg_gq *blkg = bio ? BPF_CORE_READ(bio, bi_blkg) : NULL;
 	u32 cpu, slot;
-	struct io_cpu *own = this_cpu(&cpu);
+	struct io_cpu *lost = this_cpu(&cpu);
 	u64 *since;
 
-	if (!own || !blkg || !BPF_CORE_READ(blkg, parent))
+	if (!lost || !blkg || !BPF_CORE_READ(blkg, parent))
 		return 0;
-	slot = pair_slot(blkcg_owner(BPF_CORE_READ(blkg, blkcg, css.cgroup, kn, id)), device, &own->slot_lost);
+	slot = pair_slot(blkcg_owner(BPF_CORE_READ(blkg, blkcg, css.cgroup, kn, id)), device, &lost->slot_lost);
 	since = bpf_map_lookup_elem(&held, &slot);
 	if (since && *since == 0)
 		*since = bpf_ktime_get_ns();
@@ -365,7 +357,7 @@ OUT_OF_LINE int hold(struct list_head *queued, u32 device)
 
 extern const void throtl_pending_timer_fn __ksym __weak;
 
-// Left out on kernels without blk-throttle.
+// Not loaded on kernels without blk-throttle.
 SEC("tp_btf/timer_start")
 int BPF_PROG(timer_start, struct timer_list *timer)
 {
@@ -379,12 +371,12 @@ int BPF_PROG(timer_start, struct timer_list *timer)
 	if ((u64)timer->function != (u64)&throtl_pending_timer_fn)
 		return 0;
 	queue = (void *)timer - bpf_core_field_offset(struct throtl_service_queue, pending_timer);
-	// The group below this queue that may go next: the timer is armed for it.
+	// The group below this queue whose bio is released next: the timer is armed for it.
 	next = BPF_CORE_READ(queue, pending_tree.rb_leftmost);
 	if (!next)
 		return 0;
 	group = (void *)next - bpf_core_field_offset(struct throtl_grp, rb_node);
-	for (i = 0; i < 8; i++) {
+	for (i = 0; i < THROTTLE_DEPTH; i++) {
 		struct throtl_service_queue *parent = BPF_CORE_READ(queue, parent_sq);
 
 		if (!parent)
@@ -396,59 +388,59 @@ int BPF_PROG(timer_start, struct timer_list *timer)
 	device = device_at_number(BPF_CORE_READ(disk, major), BPF_CORE_READ(disk, first_minor));
 	if (device == DEVICES)
 		return 0;
-	hold(&group->service_queue.queued[0], device);
-	hold(&group->service_queue.queued[1], device);
+	note_throttled(&group->service_queue.queued[0], device);
+	note_throttled(&group->service_queue.queued[1], device);
 	return 0;
 }
 
 SEC("tp_btf/block_rq_issue")
 int BPF_PROG(block_rq_issue, struct request *rq)
 {
-	u64 now = bpf_ktime_get_ns(), arrival = now, who, id;
+	u64 now = bpf_ktime_get_ns(), arrival = now, owner, id;
 	struct gendisk *disk = rq->q->disk;
 	u32 op = rq->cmd_flags & REQ_OP_MASK;
 	struct bio *bio = rq->bio;
 	struct io_request *entry;
 	struct io_bio *stamp;
 	u32 cpu, device;
-	struct io_cpu *own = this_cpu(&cpu);
+	struct io_cpu *lost = this_cpu(&cpu);
 
-	if (!own || !disk || (!bio && op != REQ_OP_FLUSH))
-		return 0; // a command of the driver's own
+	if (!lost || !disk || (!bio && op != REQ_OP_FLUSH))
+		return 0; // a command of the driver itself
 	device = device_of(disk);
 	if (device == DEVICES) {
-		own->device_lost++;
+		lost->device_lost++;
 		return 0;
 	}
-	entry = request_at(number(rq), true);
+	entry = claim_request(number(rq));
 	if (!entry) {
-		own->request_lost++;
+		lost->request_lost++;
 		return 0;
 	}
 	id = number(bio);
 	stamp = bio_at(id);
 	if (!bio) {
-		who = owner(SPACE_SPECIAL, SLOT_KTHREAD); // a flush of the disk, for whoever asked
+		owner = owner_tag(SPACE_SPECIAL, SLOT_KTHREAD); // a flush of the disk: its requester is unknown
 	} else if (stamp && stamp->bio == id) {
-		who = stamp->owner;
+		owner = stamp->owner;
 		arrival = stamp->arrival_ns;
 		stamp->bio = 0;
-	} else if (entry->bio == id) { // the disk was busy the first time
+	} else if (entry->bio == id) { // issued again because the disk was busy the first time
 		entry->issue_ns = now;
 		return 0;
 	} else {
-		who = bio_owner(bio, bpf_get_current_task_btf());
-		own->unstamped++;
+		owner = bio_owner(bio, bpf_get_current_task_btf());
+		lost->unstamped++;
 	}
 	entry->bio = id;
 	entry->arrival_ns = arrival < now ? arrival : now;
 	entry->issue_ns = now;
 	entry->device = device;
-	entry->slot = pair_slot(who, device, &own->slot_lost);
+	entry->slot = pair_slot(owner, device, &lost->slot_lost);
 	return 0;
 }
 
-// Splits the time from `from` until `end` among those who were served meanwhile, the latest first.
+// Charges the time from `from` until `end` to the owners that the disk served meanwhile, the latest slice first.
 OUT_OF_LINE int split(struct io_device *device, u32 victim, u64 from, u64 end)
 {
 	u32 head = device->head;
@@ -461,7 +453,7 @@ OUT_OF_LINE int split(struct io_device *device, u32 victim, u64 from, u64 end)
 
 		if (stop == 0 || start > stop)
 			break;
-		if (start >= end) // written since
+		if (start >= end) // written after this request began to be served
 			continue;
 		if (start < from)
 			start = from;
@@ -472,19 +464,20 @@ OUT_OF_LINE int split(struct io_device *device, u32 victim, u64 from, u64 end)
 			end = stop;
 		}
 		if (start < end) {
-			charge(victim, slice->slot, end - start);
+			charge_culprit(settings.matrix_mask, victim, slice->slot, end - start);
 			end = start;
 		}
 	}
 	if (idle)
-		charge(victim, SPECIAL(SLOT_IDLE), idle);
+		charge_culprit(settings.matrix_mask, victim, special_slot(settings.slots.cgroup_mask, SLOT_IDLE), idle);
 	if (end > from)
-		charge(victim, SPECIAL(SLOT_OLDER), end - from);
+		charge_culprit(settings.matrix_mask, victim, special_slot(settings.slots.cgroup_mask, SLOT_OLDER),
+			       end - from);
 	return 0;
 }
 
-// From `start` to `now` the disk worked for this slot.
-static __always_inline void served(struct io_device *device, u32 slot, u64 start, u64 now)
+// Record that the disk worked for this slot from `start` to `now`.
+static __always_inline void note_service(struct io_device *device, u32 slot, u64 start, u64 now)
 {
 	u32 head = device->head;
 	struct io_slice *latest = &device->ring[head & (IO_RING - 1)];
@@ -515,11 +508,11 @@ static __always_inline u32 direction_of(u32 op)
 	return IO_WRITE;
 }
 
-// An empty flush is answered without ever being in service itself.
-static __always_inline void flushed(struct request *rq, struct io_cpu *own, u32 cpu, u64 now)
+// An empty flush completes without being in service itself.
+static __always_inline void count_flush(struct request *rq, struct io_cpu *lost, u32 cpu, u64 now)
 {
 	struct bio *bio = rq->bio;
-	u64 id = number(bio), queued, b;
+	u64 id = number(bio), queued;
 	struct io_bio *stamp = bio_at(id);
 	struct io_stats *row;
 	u32 device;
@@ -529,14 +522,12 @@ static __always_inline void flushed(struct request *rq, struct io_cpu *own, u32 
 	device = device_of(rq->q->disk);
 	if (device == DEVICES)
 		return;
-	row = stats_of(cpu, pair_slot(stamp->owner, device, &own->slot_lost));
+	row = stats_of(cpu, pair_slot(stamp->owner, device, &lost->slot_lost));
 	if (!row)
 		return;
 	stamp->bio = 0;
 	queued = now - stamp->arrival_ns;
-	b = bucket_of(queued);
-	asm volatile("%0 &= 31" : "+r"(b));
-	row->queue_hist[1][b]++;
+	row->queue_hist[1][bucket_of(queued)]++;
 	row->ops[IO_FLUSH]++;
 	row->queue_ns[IO_FLUSH] += queued;
 }
@@ -544,18 +535,18 @@ static __always_inline void flushed(struct request *rq, struct io_cpu *own, u32 
 SEC("tp_btf/block_rq_complete")
 int BPF_PROG(block_rq_complete, struct request *rq, int error, unsigned int bytes)
 {
-	u64 now = bpf_ktime_get_ns(), arrival, issue, start, b, hist;
+	u64 now = bpf_ktime_get_ns(), arrival, issue, start, hist;
 	struct io_request *entry;
 	struct io_device *device;
 	struct io_stats *row;
 	u32 cpu, slot, direction;
-	struct io_cpu *own = this_cpu(&cpu);
+	struct io_cpu *lost = this_cpu(&cpu);
 
-	if (!own)
+	if (!lost)
 		return 0;
-	entry = request_at(number(rq), false);
+	entry = find_request(number(rq));
 	if (!entry) {
-		flushed(rq, own, cpu, now);
+		count_flush(rq, lost, cpu, now);
 		return 0;
 	}
 	slot = entry->slot;
@@ -565,7 +556,7 @@ int BPF_PROG(block_rq_complete, struct request *rq, int error, unsigned int byte
 		return 0;
 	row->bytes[direction] += bytes;
 	if (bytes < rq->__data_len)
-		return 0; // in part
+		return 0; // a part of the request; the rest follows
 	arrival = entry->arrival_ns;
 	issue = entry->issue_ns;
 	device = device_at(entry->device);
@@ -573,12 +564,8 @@ int BPF_PROG(block_rq_complete, struct request *rq, int error, unsigned int byte
 	if (!device || issue > now)
 		return 0;
 	hist = direction != IO_READ;
-	b = bucket_of(issue - arrival);
-	asm volatile("%0 &= 31" : "+r"(b));
-	row->queue_hist[hist][b]++;
-	b = bucket_of(now - issue);
-	asm volatile("%0 &= 31" : "+r"(b));
-	row->device_hist[hist][b]++;
+	row->queue_hist[hist][bucket_of(issue - arrival)]++;
+	row->device_hist[hist][bucket_of(now - issue)]++;
 	row->ops[direction]++;
 	row->queue_ns[direction] += issue - arrival;
 	row->device_ns[direction] += now - issue;
@@ -592,7 +579,7 @@ int BPF_PROG(block_rq_complete, struct request *rq, int error, unsigned int byte
 		row->ahead_ns += start - arrival;
 		split(device, slot, arrival, start);
 	}
-	served(device, slot, start, now);
+	note_service(device, slot, start, now);
 	return 0;
 }
 

@@ -1,30 +1,39 @@
 /* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0-only) */
 /* Copyright The koordinator-py authors */
 /*
- * The memory layout that block_io.bpf.c writes and koordlet/probes/block_io.py reads.
+ * The tables that block_io.bpf.c writes and koordlet/probes/blockio/probe.py reads.
  *
- *   tags     [pairs]                 who does I/O to which device
- *   stats    [cpu][pairs+SPECIALS]   one struct io_stats a pair
- *   held     [pairs]                 since when the group's own limit holds bios back, 0 = it doesn't
- *   matrix   [cpu][matrix]           (victim pair, culprit pair) -> time, see blame.bpf.h
- *   devices  [DEVICES]               what a disk did lately
- *   bios     [bios]                  when a bio arrived and whose it is, by address
- *   requests [requests]              what is in service
- *   cpus     [cpu]                   what was lost
+ *   tags        [pairs]               (owner, device) of a slot: a "pair"
+ *   stats       [cpu][pairs+SPECIALS] one struct io_stats per pair
+ *   held        [pairs]               since when the group's own limit throttles bios, 0 = it does not
+ *   matrix      [cpu][matrix]         the culprit matrix of pairs, see culprit_matrix.h
+ *   matrix_lost [cpu]                 charges that found no entry in matrix
+ *   devices     [DEVICES]             the recent service of a disk
+ *   bios        [bios]                arrival and owner of a bio, by its address
+ *   requests    [requests]            the requests in service, by address
+ *   cpus        [cpu]                 what was lost
  */
 #pragma once
 
-#define BLOCK_IO_LAYOUT 1
+#include "culprit_matrix.h"
+
+#define BLOCK_IO_VERSION 2
 
 #define DEVICES 128
-/* Slices of service that a device remembers: how far back a culprit can be named. */
+/* Slices of service remembered per device: how far back a culprit can be named. */
 #define IO_RING 32
 
-enum io_direction { IO_READ, IO_WRITE, IO_DISCARD, IO_FLUSH, IO_DIRECTIONS };
-/* Histograms tell reads (0) from everything else (1). */
+enum io_direction {
+	IO_READ = 0,
+	IO_WRITE = 1,
+	IO_DISCARD = 2,
+	IO_FLUSH = 3,
+	IO_DIRECTIONS = 4,
+};
+/* Histograms separate reads (0) from everything else (1). */
 #define IO_HISTS 2
 
-/* A tag: id (48 bits), the device's place (12 bits), whose ids these are (owners.h). */
+/* A tag: id (48 bits), index of the device (12 bits), id space (owners.h). */
 #define TAG_DEVICE_SHIFT 48
 
 struct io_stats {
@@ -34,9 +43,9 @@ struct io_stats {
 	u64 bytes[IO_DIRECTIONS];
 	u64 queue_ns[IO_DIRECTIONS];
 	u64 device_ns[IO_DIRECTIONS];
-	u64 ahead_ns; /* from arrival until the device turned to the request: what the matrix splits */
-	u64 throttled_ns; /* at least one bio was held back by the group's own limit */
-	u64 throttled_count; /* bios that came out of throttling */
+	u64 ahead_ns; /* from arrival until the device began to work for the request: the matrix splits it */
+	u64 throttled_ns; /* time in which at least one bio was throttled by the group's own limit */
+	u64 throttled_count; /* bios released from throttling */
 	u64 reserved[5];
 }; /* 1024 bytes */
 
@@ -71,17 +80,16 @@ struct io_request {
 };
 
 struct io_cpu {
-	u64 slot_lost; /* pairs that found no place */
-	u64 device_lost; /* requests of a device that found no place: not counted at all */
-	u64 request_lost; /* requests that found no place while in service: not counted at all */
-	u64 unstamped; /* requests whose bio's arrival was overwritten: no queue time */
+	u64 slot_lost;    /* look-ups of pairs that found no free slot */
+	u64 device_lost;  /* requests of a device that found no entry: not counted at all */
+	u64 request_lost; /* requests that found no entry while in service: not counted at all */
+	u64 unstamped;    /* requests whose bio's arrival was overwritten: no queue time */
 };
 
 /* Fixed at load. */
 struct io_config {
-	u32 cgroup_v2;
-	u32 cgroup_mask; /* pairs - 1 */
-	u32 matrix_mask;
+	struct slot_config slots; /* cgroup_mask: pairs - 1 */
+	u32 matrix_mask;          /* entries per CPU - 1 */
 	u32 bio_mask;
 	u32 request_mask;
 	u32 reserved[3];

@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0-only)
 // Copyright The koordinator-py authors
 //
-// mem_stall.bpf.c: how long the tasks of a cgroup are held up for want of memory, by kind.
+// mem_stall.bpf.c: how long the tasks of a cgroup are stalled for lack of memory, by kind.
 //
-// Reclaim and compaction begin and end in the task that needs the page, with a tracepoint at both ends: the time
-// between is the stall, as the task felt it. Whose memory was short stands in the scan_control that
-// task->reclaim_state is a part of.
+// Reclaim and compaction begin and end in the task that needs the page, with a tracepoint at both ends: the time in
+// between is the stall as the task experiences it. The memory cgroup (or the node) that was short is in the
+// scan_control that task->reclaim_state is a part of.
 //
-// What is slept through (a page of the working set that was evicted and must be read again, a page in swap, the delay
-// for being over memory.high) has no tracepoint, but the kernel marks the task for PSI: task->in_memstall. Such a
-// task is timed from leaving the CPU to having it back. Which of the three it is, is told by a function on its kernel
-// stack; the walk is only made for marked tasks, all others cost two loads at a switch.
+// Sleeps (for an evicted page of the working set that must be read again, for a page in swap, the delay for exceeding
+// memory.high) have no tracepoint, but the kernel marks the task for PSI: task->in_memstall. Such a task is timed from
+// leaving the CPU to running again. A function on its kernel stack shows which of the three it is. The stack is walked
+// for marked tasks only; all others cost two loads per switch.
 #include "koord.bpf.h"
+
 #include "mem_stall.h"
+#include "slots.bpf.h"
 
 const volatile struct stall_config settings SEC(".rodata.config");
-
-#include "slots.bpf.h"
 
 TABLE(stats, struct stall_stats);
 TABLE(limits, struct limit_entry);
@@ -25,7 +25,7 @@ TABLE(lost, struct stall_lost);
 
 #define FRAMES 24
 
-// Since v6.0: the writer of memory.reclaim reclaims for itself and waits for nobody.
+// Since v6.0: a task that writes memory.reclaim reclaims on request and is not stalled.
 struct scan_control___v60 {
 	unsigned int proactive : 1;
 } __attribute__((preserve_access_index));
@@ -35,11 +35,6 @@ static __always_inline struct stall_lost *lost_row(void)
 	u32 zero = 0;
 
 	return bpf_map_lookup_elem(&lost, &zero);
-}
-
-static __always_inline u64 task_tag(struct task_struct *task, u32 pid)
-{
-	return (u64)pid << 32 | (u32)task->start_time;
 }
 
 static __always_inline struct stalled_task *task_row(u32 pid)
@@ -67,43 +62,39 @@ static __always_inline void begin(struct task_struct *task, u32 kind, u64 limit)
 	row->tag = tag;
 }
 
-// Global, so that the verifier follows it once and not from every program.
-__noinline int count_limit(u32 slot, u64 limit, u64 ns)
+static __always_inline struct limit_entry *limit_at(u32 i) { return bpf_map_lookup_elem(&limits, &i); }
+
+static __always_inline u64 *limit_key_at(u32 i)
 {
-	u64 key = limit << 16 | (slot + 1);
+	struct limit_entry *entry = limit_at(i);
+
+	return entry ? &entry->key : NULL;
+}
+
+// Not static: the verifier checks a global function once instead of in every program that calls it.
+__noinline int count_limit(u32 cgroup_slot, u64 limit, u64 ns)
+{
+	u64 key = limit << 16 | (cgroup_slot + 1);
 	u32 hash = (u32)(key ^ key >> 29) * 0x9e3779b1u;
-	struct stall_lost *lost;
-	u32 i;
+	u32 slot = claim_slot(limit_key_at, 0, hash ^ hash >> 15, settings.limit_mask, PROBES, key);
+	struct limit_entry *entry = slot == NO_SLOT ? NULL : limit_at(slot);
+	struct stall_lost *lost = lost_row();
 
-	hash ^= hash >> 15;
-	for (i = 0; i < PROBES; i++) {
-		u32 at = (hash + i) & settings.limit_mask;
-		struct limit_entry *entry = bpf_map_lookup_elem(&limits, &at);
-		u64 seen;
-
-		if (!entry)
-			break;
-		seen = READ_ONCE(entry->key);
-		if (seen == 0)
-			seen = __sync_val_compare_and_swap(&entry->key, 0, key);
-		if (seen == 0 || seen == key) {
-			__sync_fetch_and_add(&entry->count, 1);
-			__sync_fetch_and_add(&entry->sum_ns, ns);
-			return 0;
-		}
-	}
-	lost = lost_row();
-	if (lost)
+	if (entry) {
+		__sync_fetch_and_add(&entry->count, 1);
+		__sync_fetch_and_add(&entry->sum_ns, ns);
+	} else if (lost) {
 		__sync_fetch_and_add(&lost->limits, 1);
+	}
 	return 0;
 }
 
 static __always_inline u32 counted_slot(struct task_struct *task)
 {
 	struct stall_lost *lost;
-	u32 slot = slot_of(task, task->pid, NULL);
+	u32 slot = slot_of(&settings.slots, task, task->pid, NULL);
 
-	if (slot == SPECIAL(SLOT_OVERFLOW)) {
+	if (slot == special_slot(settings.slots.cgroup_mask, SLOT_OVERFLOW)) {
 		lost = lost_row();
 		if (lost)
 			__sync_fetch_and_add(&lost->slots, 1);
@@ -111,31 +102,30 @@ static __always_inline u32 counted_slot(struct task_struct *task)
 	return slot;
 }
 
-// Global as count_limit.
+// Not static for the same reason as count_limit.
 __noinline int count_stall(u32 slot, u32 kind, u64 ns, u64 pages)
 {
-	struct stall_stats *mine = bpf_map_lookup_elem(&stats, &slot);
-	u64 b = bucket_of(ns);
+	struct stall_stats *row = bpf_map_lookup_elem(&stats, &slot);
 	struct stall_kind_stats *stat;
+	u64 bucket;
 
-	if (!mine || kind >= STALLS)
+	if (!row || kind >= STALLS)
 		return 0;
-	// b < BUCKETS as it is; the mask keeps it in the struct for verifiers that lose the bound in a spill (v6.1).
-	asm volatile("%0 &= 31" : "+r"(b));
-	stat = &mine->kind[kind];
-	if (b < BUCKETS)
-		__sync_fetch_and_add(&stat->hist[b], 1);
+	stat = &row->kind[kind];
+	bucket = bucket_of(ns);
+	if (bucket < BUCKETS)
+		__sync_fetch_and_add(&stat->hist[bucket], 1);
 	__sync_fetch_and_add(&stat->sum_ns, ns);
 	if (ns > stat->max_ns)
 		stat->max_ns = ns;
 	if (kind == STALL_DIRECT)
-		__sync_fetch_and_add(&mine->direct_pages, pages);
+		__sync_fetch_and_add(&row->direct_pages, pages);
 	else if (kind <= STALL_ANCESTOR)
-		__sync_fetch_and_add(&mine->limit_pages, pages);
+		__sync_fetch_and_add(&row->limit_pages, pages);
 	return 0;
 }
 
-// Ends what this task began; pages: how many it got for it.
+// Ends the stall that this task began; pages: the number it reclaimed.
 OUT_OF_LINE int end(struct task_struct *task, struct stalled_task *row, u64 pages)
 {
 	u64 ns = bpf_ktime_get_ns() - row->start_ns;
@@ -217,7 +207,7 @@ int BPF_PROG(memcg_end, unsigned long pages)
 	return end_of(STALL_OWN_LIMIT, STALL_ANCESTOR, pages);
 }
 
-// kcompactd and requests through /proc come this way, too: the first is a kernel thread's, the second not direct.
+// kcompactd and requests through /proc reach this too; neither is direct compaction.
 SEC("tp_btf/mm_compaction_begin")
 int BPF_PROG(compaction_begin, struct compact_control *cc)
 {
@@ -236,14 +226,14 @@ SEC("tp_btf/mm_vmscan_wakeup_kswapd")
 int BPF_PROG(wakeup_kswapd)
 {
 	u32 slot = counted_slot(bpf_get_current_task_btf());
-	struct stall_stats *mine = bpf_map_lookup_elem(&stats, &slot);
+	struct stall_stats *row = bpf_map_lookup_elem(&stats, &slot);
 
-	if (mine)
-		__sync_fetch_and_add(&mine->wakeups, 1);
+	if (row)
+		__sync_fetch_and_add(&row->wakeups, 1);
 	return 0;
 }
 
-// 1 if the address is in the function. Without a branch: the verifier would follow both ways of each frame.
+// 1 if the address is in the function. Without a branch: the verifier would follow both paths for each frame.
 static __always_inline u64 within(u64 address, u32 function)
 {
 	u64 offset = address - settings.functions[function].begin;
@@ -273,14 +263,14 @@ OUT_OF_LINE int sleep_kind(void *ctx, struct task_struct *task)
 	return waits ? STALL_REFAULT : STALL_OTHER;
 }
 
-// Only attached where the kernel keeps PSI, else nobody is ever marked.
+// Attached only where the kernel keeps PSI; without it no task is ever marked.
 SEC("tp_btf/sched_switch")
 int BPF_PROG(stall_switch, bool preempt, struct task_struct *prev, struct task_struct *next)
 {
 	if (BPF_CORE_READ_BITFIELD(prev, in_memstall) && !preempt && prev->__state != TASK_RUNNING) {
 		struct stalled_task *row = task_row(prev->pid);
 
-		// In a reclaim that sleeps it goes on being that.
+		// A sleep during reclaim stays a part of that reclaim.
 		if (row && (row->tag != task_tag(prev, prev->pid) || row->kind >= STALL_REFAULT) &&
 		    !(prev->flags & PF_KTHREAD))
 			begin(prev, sleep_kind(ctx, prev), 0);

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0-only) */
 /* Copyright The koordinator-py authors */
 /*
- * The memory layout that mem_stall.bpf.c writes and koordlet/probes/memstall.py reads; a test holds the two together.
+ * The tables that mem_stall.bpf.c writes and koordlet/probes/memstall.py reads.
  *
  *   tags    [cgroups]           see slots.h
  *   stats   [cgroups+SPECIALS]  one struct stall_stats per slot
- *   limits  [limits]            open-addressed (slot, whose memory was short) -> reclaims and their time
- *   tasks   [tasks]             who is stalled now, by pid
- *   lost    [1]                 what found no room
+ *   limits  [limits]            open-addressed (slot, memory cgroup at its limit) -> reclaims and their time
+ *   tasks   [tasks]             the stall that a task is in, by pid
+ *   lost    [1]                 what found no entry
  *
- * Nothing here is per CPU: a stall is rare and long, so atomic additions cost nothing that shows.
+ * Nothing here is per CPU: stalls are rare and long, so the cost of atomic additions does not matter.
  */
 #pragma once
 
@@ -18,14 +18,14 @@
 #define MEM_STALL_VERSION 1
 
 enum stall_kind {
-	STALL_DIRECT = 0,     /* reclaim because the node (or a NUMA node) is short */
+	STALL_DIRECT = 0,     /* reclaim because the node (or a NUMA node) is short of memory */
 	STALL_OWN_LIMIT = 1,  /* reclaim because the task's own memory cgroup is at its limit, or over memory.high */
 	STALL_ANCESTOR = 2,   /* the same for a cgroup above it */
-	STALL_COMPACTION = 3, /* defragmenting by hand for an allocation of several pages */
-	STALL_REFAULT = 4,    /* waiting for a page of the working set that had been evicted */
-	STALL_SWAPIN = 5,     /* the same, for one that comes from swap */
-	STALL_THROTTLE = 6,   /* put to sleep for being over memory.high */
-	STALL_OTHER = 7,      /* what the kernel calls a memory stall beside all these */
+	STALL_COMPACTION = 3, /* direct compaction for an allocation of several pages */
+	STALL_REFAULT = 4,    /* waiting for an evicted page of the working set */
+	STALL_SWAPIN = 5,     /* the same, for a page in swap */
+	STALL_THROTTLE = 6,   /* put to sleep because memory.high is exceeded */
+	STALL_OTHER = 7,      /* any other sleep that the kernel marks as a memory stall */
 	STALLS = 8,
 };
 
@@ -37,9 +37,9 @@ struct stall_kind_stats {
 
 struct stall_stats {
 	struct stall_kind_stats kind[STALLS];
-	u64 wakeups;         /* of kswapd: allocations that found the node below its low mark */
-	u64 direct_pages;    /* reclaimed by STALL_DIRECT */
-	u64 limit_pages;     /* reclaimed by STALL_OWN_LIMIT and STALL_ANCESTOR */
+	u64 wakeups;      /* of kswapd: allocations that found the node below its low watermark */
+	u64 direct_pages; /* reclaimed by STALL_DIRECT */
+	u64 limit_pages;  /* reclaimed by STALL_OWN_LIMIT and STALL_ANCESTOR */
 	u64 reserved[5];
 };
 
@@ -59,14 +59,19 @@ struct stalled_task {
 };
 
 struct stall_lost {
-	u64 slots;    /* stalls of a cgroup that found no slot; counted as overflow's */
-	u64 limits;   /* reclaims that found no entry in limits; their time is in stats all the same */
-	u64 tasks;    /* stalls whose beginning another task overwrote: not counted */
+	u64 slots;  /* stalls of a cgroup that found no slot; counted as SLOT_OVERFLOW */
+	u64 limits; /* reclaims that found no entry in limits; their time is in stats nevertheless */
+	u64 tasks;  /* stalls whose beginning another task overwrote: not counted */
 	u64 reserved;
 };
 
-/* Functions by whose frame a sleeping task's kind is told; [begin, end), 0 = unknown. */
-enum stall_function { IN_SWAPIN = 0, IN_SHMEM_SWAPIN = 1, IN_THROTTLE = 2, FUNCTIONS = 4 };
+/* Kernel functions whose frame on the stack shows the kind of a sleep; [begin, end), 0 = unknown. */
+enum stall_function {
+	IN_SWAPIN = 0,
+	IN_SHMEM_SWAPIN = 1,
+	IN_THROTTLE = 2,
+	STALL_FUNCTIONS = 4,
+};
 
 struct address_range {
 	u64 begin;
@@ -75,9 +80,8 @@ struct address_range {
 
 /* Fixed at load. */
 struct stall_config {
-	u32 cgroup_v2;
-	u32 cgroup_mask;
-	u32 limit_mask;
-	u32 task_mask;
-	struct address_range functions[FUNCTIONS];
+	struct slot_config slots;
+	u32 limit_mask; /* entries of limits - 1 */
+	u32 task_mask;  /* entries of tasks - 1 */
+	struct address_range functions[STALL_FUNCTIONS];
 };

@@ -1,29 +1,27 @@
 // SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0-only)
 // Copyright The koordinator-py authors
 //
-// net_stall.bpf.c: what the network costs each cgroup: segments sent again, CPU time taken by network softirqs, and
-// received data that nobody reads.
+// net_stall.bpf.c: the network cost of each cgroup: segments sent again, CPU time taken by network softirqs, and
+// received data that is not read.
 //
-// Whose a socket is: on v2 the cgroup of who made it (sk_cgrp_data). The same field names a group of the unified tree on
-// v1, where containers have one if their runtime mirrors them there; otherwise the socket's network namespace stands for
-// its pod. Accepted connections inherit from the listener's.
+// The owner of a socket: on v2 the cgroup that created it (sk_cgrp_data). On v1 the same field names a group of the
+// unified tree; containers have one if their runtime mirrors them there. Otherwise the socket's network namespace
+// stands for its pod. Accepted connections inherit from the listener's.
 //
-// Softirqs. From softirq_entry to softirq_exit (NET_RX, NET_TX) the task on the CPU is the victim. Meanwhile each packet
-// tells for whom the time from now on is spent: first its device's network namespace (netif_receive_skb), then, for
-// established TCP, its socket's owner (tcp_probe). What comes before the first packet is the kernel's own work.
-// To blame is the receiver, unless the victim itself raised the softirq: who sends a packet works off its way through the
-// machine at once. ksoftirqd is a victim, too, so that waiting for it has receivers.
+// Softirqs. From softirq_entry to softirq_exit (NET_RX, NET_TX) the task on the CPU is the victim. Each packet
+// meanwhile identifies the owner that the time from then on is spent for: first its device's network namespace
+// (netif_receive_skb), then, for established TCP, its socket's owner (tcp_probe). The time before the first packet is
+// the kernel's own work. The culprit is the receiver, unless the victim itself raised the softirq: a task that sends
+// a packet runs the packet's way through the machine at once. ksoftirqd is a victim too, so that the time it delays
+// others has receivers.
 #include "koord.bpf.h"
-#include "slots.h"
 
+#include "culprit_matrix.bpf.h"
 #include "net_stall.h"
 #include "owners.h"
-
-const volatile struct net_config settings SEC(".rodata.config");
-
 #include "slots.bpf.h"
 
-#include "blame.bpf.h"
+const volatile struct net_config settings SEC(".rodata.config");
 
 #define NET_TX_SOFTIRQ 2
 #define NET_RX_SOFTIRQ 3
@@ -31,7 +29,7 @@ const volatile struct net_config settings SEC(".rodata.config");
 #define SERVING_SOFTIRQ 0x100
 #define HARDIRQ_MASK 0xf0000
 
-// x86 keeps the count of what forbids preemption per CPU, v6.2 to v6.14 in here.
+// x86 keeps the preemption count per CPU, from v6.2 to v6.14 in this structure.
 struct pcpu_hot___v62 {
 	int preempt_count;
 } __attribute__((preserve_access_index));
@@ -47,12 +45,11 @@ static __always_inline struct net_cpu *this_cpu(u32 *cpu)
 
 static __always_inline struct net_stats *stats_of(u32 cpu, u32 slot)
 {
-	slot += cpu * (cgroup_mask() + 1 + SPECIALS);
+	slot += cpu * (settings.slots.cgroup_mask + 1 + SPECIALS);
 	return bpf_map_lookup_elem(&stats, &slot);
 }
 
-// What this CPU does besides running a task. It has no address that a program could ask for, but lies in the same area
-// as the run queue.
+// The preemption count of this CPU. No helper gives its address, but it lies in the same per-CPU area as the run queue.
 static __always_inline u32 preempt_count(void)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
@@ -74,62 +71,70 @@ static __always_inline u64 socket_owner(const struct sock *sk)
 {
 	struct cgroup *cgroup = sk->sk_cgrp_data.cgroup;
 
-	if (cgroup && settings.cgroup_v2)
+	if (cgroup && settings.slots.cgroup_v2)
 		return tag_of(SPACE_TASK, cgroup->kn->id);
 	if (cgroup && cgroup->level)
 		return tag_of(SPACE_UNIFIED, cgroup->kn->id);
 	return tag_of(SPACE_NETNS, sk->__sk_common.skc_net.net->ns.inum);
 }
 
+static __always_inline u32 owner_slot(u64 owner, u64 *lost)
+{
+	return cgroup_slot(settings.slots.cgroup_mask, owner, lost);
+}
+
 static __always_inline struct net_stats *socket_stats(const struct sock *sk)
 {
 	u32 cpu;
-	struct net_cpu *own = this_cpu(&cpu);
+	struct net_cpu *state = this_cpu(&cpu);
 
-	return own ? stats_of(cpu, cgroup_slot(socket_owner(sk), &own->slot_lost)) : NULL;
+	return state ? stats_of(cpu, owner_slot(socket_owner(sk), &state->slot_lost)) : NULL;
 }
 
-// The time since the mark belongs to the present owner.
-static __always_inline void settle(struct net_cpu *own, u32 cpu, u64 now)
+// Charges the time since the mark to the present owner.
+static __always_inline void charge_since_mark(struct net_cpu *state, u32 cpu, u64 now)
 {
-	struct net_stats *row = stats_of(cpu, own->owner_slot);
-	u64 spent = now - own->mark_ns;
+	struct net_stats *row = stats_of(cpu, state->owner_slot);
+	u32 culprit = state->raised_by_victim ? state->victim : state->owner_slot;
+	u64 spent = now - state->mark_ns;
 
 	if (row)
 		row->caused_ns += spent;
-	if (own->victim <= cgroup_mask() || own->victim == SPECIAL(SLOT_KSOFTIRQD))
-		charge(own->victim, own->own ? own->victim : own->owner_slot, spent);
-	own->mark_ns = now;
+	if (state->victim <= settings.slots.cgroup_mask ||
+	    state->victim == special_slot(settings.slots.cgroup_mask, SLOT_KSOFTIRQD))
+		charge_culprit(settings.matrix_mask, state->victim, culprit, spent);
+	state->mark_ns = now;
 }
 
-static __always_inline void works_for(struct net_cpu *own, u32 cpu, u64 owner)
+static __always_inline void set_owner(struct net_cpu *state, u32 cpu, u64 owner)
 {
-	if (own->start_ns == 0 || own->owner == owner)
+	if (state->start_ns == 0 || state->owner == owner)
 		return;
-	settle(own, cpu, bpf_ktime_get_ns());
-	own->owner = owner;
-	own->owner_slot = cgroup_slot(owner, &own->slot_lost);
+	charge_since_mark(state, cpu, bpf_ktime_get_ns());
+	state->owner = owner;
+	state->owner_slot = owner_slot(owner, &state->slot_lost);
 }
 
-// Who wants the next softirq of this CPU. Loaded only where the count is known; without it that is never a task.
+// The origin of the next softirq of this CPU. Loaded only where the preemption count is known; without it no softirq
+// counts as raised by a task.
 SEC("tp_btf/softirq_raise")
 int BPF_PROG(softirq_raise, unsigned int vector)
 {
-	struct net_cpu *own;
+	struct net_cpu *state;
 	u32 cpu, count;
 
 	if (vector != NET_RX_SOFTIRQ && vector != NET_TX_SOFTIRQ)
 		return 0;
-	own = this_cpu(&cpu);
-	if (!own)
+	state = this_cpu(&cpu);
+	if (!state)
 		return 0;
 	count = preempt_count();
 	if (count & HARDIRQ_MASK)
-		own->raised |= RAISED_ELSEWHERE;
-	else if (count & SERVING_SOFTIRQ) // what runs goes on, or another kind of softirq sends
-		own->raised |= own->start_ns && own->own ? RAISED_BY_TASK : RAISED_ELSEWHERE;
+		state->raised |= RAISED_ELSEWHERE;
+	else if (count & SERVING_SOFTIRQ) // the running softirq continues, or another kind of softirq sends
+		state->raised |= state->start_ns && state->raised_by_victim ? RAISED_BY_TASK : RAISED_ELSEWHERE;
 	else
-		own->raised |= RAISED_BY_TASK;
+		state->raised |= RAISED_BY_TASK;
 	return 0;
 }
 
@@ -137,20 +142,20 @@ SEC("tp_btf/softirq_entry")
 int BPF_PROG(softirq_entry, unsigned int vector)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
-	struct net_cpu *own;
+	struct net_cpu *state;
 	u32 cpu;
 
 	if (vector != NET_RX_SOFTIRQ && vector != NET_TX_SOFTIRQ)
 		return 0;
-	own = this_cpu(&cpu);
-	if (!own)
+	state = this_cpu(&cpu);
+	if (!state)
 		return 0;
-	own->victim = slot_of(task, task->pid, &own->slot_lost);
-	own->own = own->raised == RAISED_BY_TASK && own->victim <= cgroup_mask();
-	own->raised = 0;
-	own->owner = 0;
-	own->owner_slot = SPECIAL(SLOT_KTHREAD);
-	own->mark_ns = own->start_ns = bpf_ktime_get_ns();
+	state->victim = slot_of(&settings.slots, task, task->pid, &state->slot_lost);
+	state->raised_by_victim = state->raised == RAISED_BY_TASK && state->victim <= settings.slots.cgroup_mask;
+	state->raised = 0;
+	state->owner = 0;
+	state->owner_slot = special_slot(settings.slots.cgroup_mask, SLOT_KTHREAD);
+	state->mark_ns = state->start_ns = bpf_ktime_get_ns();
 	return 0;
 }
 
@@ -158,25 +163,23 @@ SEC("tp_btf/softirq_exit")
 int BPF_PROG(softirq_exit, unsigned int vector)
 {
 	struct net_stats *row;
-	struct net_cpu *own;
-	u64 now, spent, b;
+	struct net_cpu *state;
+	u64 now, spent;
 	u32 cpu;
 
 	if (vector != NET_RX_SOFTIRQ && vector != NET_TX_SOFTIRQ)
 		return 0;
-	own = this_cpu(&cpu);
-	if (!own || own->start_ns == 0)
+	state = this_cpu(&cpu);
+	if (!state || state->start_ns == 0)
 		return 0;
 	now = bpf_ktime_get_ns();
-	spent = now - own->start_ns;
-	settle(own, cpu, now);
-	own->start_ns = 0;
-	row = stats_of(cpu, own->victim);
+	spent = now - state->start_ns;
+	charge_since_mark(state, cpu, now);
+	state->start_ns = 0;
+	row = stats_of(cpu, state->victim);
 	if (!row)
 		return 0;
-	b = bucket_of(spent);
-	asm volatile("%0 &= 31" : "+r"(b));
-	row->softirq_hist[b]++;
+	row->softirq_hist[bucket_of(spent)]++;
 	row->softirq_ns += spent;
 	row->softirq_count++;
 	return 0;
@@ -186,10 +189,10 @@ SEC("tp_btf/netif_receive_skb")
 int BPF_PROG(netif_receive_skb, struct sk_buff *skb)
 {
 	u32 cpu;
-	struct net_cpu *own = this_cpu(&cpu);
+	struct net_cpu *state = this_cpu(&cpu);
 
-	if (own)
-		works_for(own, cpu, tag_of(SPACE_NETNS, skb->dev->nd_net.net->ns.inum));
+	if (state)
+		set_owner(state, cpu, tag_of(SPACE_NETNS, skb->dev->nd_net.net->ns.inum));
 	return 0;
 }
 
@@ -199,13 +202,13 @@ int BPF_PROG(tcp_probe, struct sock *sk)
 	u64 unread = sk->sk_backlog.rmem_alloc.counter + sk->sk_backlog.len;
 	u64 owner = socket_owner(sk);
 	u32 cpu;
-	struct net_cpu *own = this_cpu(&cpu);
+	struct net_cpu *state = this_cpu(&cpu);
 	struct net_stats *row;
 
-	if (!own)
+	if (!state)
 		return 0;
-	works_for(own, cpu, owner);
-	row = stats_of(cpu, own->owner == owner ? own->owner_slot : cgroup_slot(owner, &own->slot_lost));
+	set_owner(state, cpu, owner);
+	row = stats_of(cpu, state->owner == owner ? state->owner_slot : owner_slot(owner, &state->slot_lost));
 	if (!row)
 		return 0;
 	row->backlog_sum += unread;

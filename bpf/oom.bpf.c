@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0-only)
 // Copyright The koordinator-py authors
 //
-// oom.bpf.c: whom the kernel killed for want of memory, whose limit that was, and whose allocation set it off.
+// oom.bpf.c: the victims of the kernel's OOM killer, the limit that was reached, and the task whose allocation failed.
 //
-// oom:mark_victim fires in the task whose allocation failed, so the trigger is the current task. It doesn't say what
-// was short. But a task only asks for a kill after it has tried to reclaim, over and over, from exactly what is short:
-// so what it last reclaimed from is remembered, by two tracepoints at the beginning of reclaim.
+// oom:mark_victim fires in the task whose allocation failed, so the trigger is the current task. It does not contain
+// what was short. But a task requests a kill only after it has repeatedly tried to reclaim from exactly what is
+// short. So the memory cgroup that each task last reclaimed from is recorded by two tracepoints at the beginning of
+// reclaim.
 //
-// Since v6.9 the tracepoint hands over the victim's task, before only its pid; there the victim is caught one step
-// earlier, when it is sent SIGKILL from the kernel. Load either mark_task or mark_pid with killing.
+// Since v6.9 the tracepoint passes the victim's task, before only its pid; there the victim is recorded one step
+// earlier, when the kernel sends it SIGKILL. Load either mark_task, or mark_pid together with killing.
 #include "koord.bpf.h"
+
 #include "oom.h"
+#include "slots.bpf.h"
 
 const volatile struct oom_config settings SEC(".rodata.config");
-
-#include "slots.bpf.h"
 
 TABLE(counts, struct oom_counts);
 TABLE(events, struct oom_event);
@@ -27,7 +28,8 @@ TABLE(pending, struct oom_event);
 #define MM_FILEPAGES 0
 #define MM_ANONPAGES 1
 #define MM_SHMEMPAGES 3
-#define TRUST_NS (60ull * 1000 * 1000 * 1000)
+/* A kill belongs to the trigger's last reclaim if that was no longer ago. */
+#define RECLAIM_MAX_AGE_NS (60ull * 1000 * 1000 * 1000)
 
 struct mm_struct___v62 {
 	struct percpu_counter rss_stat[4];
@@ -40,11 +42,6 @@ struct mm_rss_stat___v61 {
 struct mm_struct___v61 {
 	struct mm_rss_stat___v61 rss_stat;
 } __attribute__((preserve_access_index));
-
-static __always_inline u64 task_tag(struct task_struct *task)
-{
-	return (u64)(u32)task->pid << 32 | (u32)task->start_time;
-}
 
 static __always_inline u64 rss(struct mm_struct *mm, u32 which)
 {
@@ -62,23 +59,16 @@ static __always_inline void note_names(struct cgroup *cgroup, u8 *name, u8 *pare
 	const char *part = BPF_CORE_READ(cgroup, kn, name);
 	struct cgroup *above = BPF_CORE_READ(cgroup, self.parent, cgroup);
 
-	bpf_probe_read_kernel_str(name, NAME, part);
+	bpf_probe_read_kernel_str(name, OOM_NAME_SIZE, part);
 	part = BPF_CORE_READ(above, kn, name);
-	bpf_probe_read_kernel_str(parent, NAME, part);
-}
-
-static __always_inline struct cgroup *task_cgroup(struct task_struct *task)
-{
-	if (settings.cgroup_v2)
-		return task->cgroups->dfl_cgrp;
-	return task->cgroups->subsys[bpf_core_enum_value(enum cgroup_subsys_id, cpu_cgrp_id)]->cgroup;
+	bpf_probe_read_kernel_str(parent, OOM_NAME_SIZE, part);
 }
 
 OUT_OF_LINE int note_victim(struct task_struct *task, struct oom_event *event)
 {
 	struct mm_struct *mm = task->mm;
 
-	event->victim_cgroup = task_cgroup_id(task);
+	event->victim_cgroup = task_cgroup_id(&settings.slots, task);
 	event->victim_pid = task->tgid;
 	event->victim_thread = task->pid;
 	event->score_adj = (s32)BPF_CORE_READ(task, signal, oom_score_adj);
@@ -86,8 +76,8 @@ OUT_OF_LINE int note_victim(struct task_struct *task, struct oom_event *event)
 	event->file_pages = rss(mm, MM_FILEPAGES);
 	event->shmem_pages = rss(mm, MM_SHMEMPAGES);
 	event->total_vm_pages = BPF_CORE_READ(mm, total_vm);
-	bpf_probe_read_kernel(event->victim_comm, COMM, task->group_leader->comm);
-	note_names(task_cgroup(task), event->victim_name, event->victim_parent);
+	bpf_probe_read_kernel(event->victim_comm, OOM_COMM_SIZE, task->group_leader->comm);
+	note_names(task_cgroup(&settings.slots, task), event->victim_name, event->victim_parent);
 	return 0;
 }
 
@@ -100,7 +90,8 @@ static __always_inline void note_limit(struct task_struct *trigger, struct oom_e
 	event->scope = OOM_UNKNOWN;
 	event->limit_cgroup = event->limit_pages = event->usage_pages = 0;
 	event->limit_name[0] = event->limit_parent[0] = 0;
-	if (!last || last->tag != task_tag(trigger) || event->boot_ns - last->boot_ns > TRUST_NS)
+	if (!last || last->tag != task_tag(trigger, trigger->pid) ||
+	    event->boot_ns - last->boot_ns > RECLAIM_MAX_AGE_NS)
 		return;
 	memcg = (void *)last->memcg;
 	if (!memcg) {
@@ -110,7 +101,7 @@ static __always_inline void note_limit(struct task_struct *trigger, struct oom_e
 	event->scope = OOM_LIMIT;
 	event->limit_cgroup = last->id;
 	if (BPF_CORE_READ(memcg, css.cgroup, kn, id) != last->id)
-		return; // gone meanwhile
+		return; // the cgroup was removed meanwhile
 	event->limit_pages = BPF_CORE_READ(memcg, memory.max);
 	event->usage_pages = BPF_CORE_READ(memcg, memory.usage.counter);
 	note_names(BPF_CORE_READ(memcg, css.cgroup), event->limit_name, event->limit_parent);
@@ -127,7 +118,7 @@ OUT_OF_LINE int record(struct oom_event *from, struct task_struct *victim)
 	u32 zero = 0, at, slot;
 	u64 *next = bpf_map_lookup_elem(&head, &zero);
 	struct oom_event *event;
-	struct oom_counts *mine;
+	struct oom_counts *row;
 	u64 number;
 
 	if (!next)
@@ -145,22 +136,22 @@ OUT_OF_LINE int record(struct oom_event *from, struct task_struct *victim)
 	event->number = 0;
 	event->boot_ns = bpf_ktime_get_boot_ns();
 	event->trigger_pid = trigger->tgid;
-	event->trigger_cgroup = trigger->flags & PF_KTHREAD ? 0 : task_cgroup_id(trigger);
-	bpf_probe_read_kernel(event->trigger_comm, COMM, trigger->group_leader->comm);
+	event->trigger_cgroup = trigger->flags & PF_KTHREAD ? 0 : task_cgroup_id(&settings.slots, trigger);
+	bpf_probe_read_kernel(event->trigger_comm, OOM_COMM_SIZE, trigger->group_leader->comm);
 	note_limit(trigger, event);
-	slot = cgroup_slot(event->victim_cgroup, NULL);
-	mine = counts_of(slot);
-	if (mine) {
+	slot = cgroup_slot(settings.slots.cgroup_mask, event->victim_cgroup, NULL);
+	row = counts_of(slot);
+	if (row) {
 		if (event->scope == OOM_LIMIT)
-			__sync_fetch_and_add(&mine->killed_limit, 1);
+			__sync_fetch_and_add(&row->killed_limit, 1);
 		else if (event->scope == OOM_NODE)
-			__sync_fetch_and_add(&mine->killed_node, 1);
+			__sync_fetch_and_add(&row->killed_node, 1);
 		else
-			__sync_fetch_and_add(&mine->killed_unknown, 1);
+			__sync_fetch_and_add(&row->killed_unknown, 1);
 	}
-	mine = counts_of(slot_of(trigger, trigger->pid, NULL));
-	if (mine)
-		__sync_fetch_and_add(&mine->triggered, 1);
+	row = counts_of(slot_of(&settings.slots, trigger, trigger->pid, NULL));
+	if (row)
+		__sync_fetch_and_add(&row->triggered, 1);
 	event->number = number + 1;
 	return 0;
 }
@@ -199,7 +190,7 @@ int BPF_PROG(mark_pid, int pid)
 	struct task_struct *trigger = bpf_get_current_task_btf();
 	struct oom_event *row;
 
-	if (trigger->pid == pid) // it was dying anyway, nobody was sent anything
+	if (trigger->pid == pid) // it was exiting already: no signal was sent
 		return record(NULL, trigger);
 	row = pending_row(trigger->pid);
 	if (row && row->trigger_pid == (u32)trigger->pid && row->victim_thread == (u32)pid)
@@ -214,7 +205,7 @@ static __always_inline void reclaiming(struct task_struct *task, struct mem_cgro
 
 	if (!last)
 		return;
-	last->tag = task_tag(task);
+	last->tag = task_tag(task, task->pid);
 	last->boot_ns = bpf_ktime_get_boot_ns();
 	last->memcg = (u64)memcg;
 	last->id = memcg ? BPF_CORE_READ(memcg, css.cgroup, kn, id) : 0;

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0-only) */
 /* Copyright The koordinator-py authors */
 /*
- * The memory layout that oom.bpf.c writes and koordlet/probes/oom.py reads; a test holds the two together.
+ * The tables that oom.bpf.c writes and koordlet/probes/oom.py reads.
  *
  *   tags     [cgroups]           see slots.h
  *   counts   [cgroups+SPECIALS]  one struct oom_counts per slot
  *   events   [OOM_EVENTS]        the last kills, event number n in events[n % OOM_EVENTS]
- *   head     [1]                 how many events there have been
- *   reclaims [tasks]             whose memory each task last tried to free, by pid
- *   pending  [OOM_PENDING]       whom a task has just chosen to kill, by its pid (before v6.9 only)
+ *   head     [1]                 the number of events so far
+ *   reclaims [tasks]             by pid: the memory cgroup that a task last reclaimed from
+ *   pending  [OOM_PENDING]       by pid of the killing task: the victim it has just chosen (before v6.9 only)
  */
 #pragma once
 
@@ -17,20 +17,20 @@
 #define OOM_VERSION 1
 #define OOM_EVENTS 64
 #define OOM_PENDING 64
-#define NAME 72
-#define COMM 16
+#define OOM_NAME_SIZE 72
+#define OOM_COMM_SIZE 16
 
 enum oom_scope {
-	OOM_UNKNOWN = 0, /* nothing tells: somebody asked for a kill by hand */
+	OOM_UNKNOWN = 0, /* not known: the kill was requested by hand (SysRq) */
 	OOM_LIMIT = 1,   /* a memory cgroup was at its limit */
-	OOM_NODE = 2,    /* the node, or the NUMA nodes the task may use, had none left */
+	OOM_NODE = 2,    /* the node, or the NUMA nodes that the task may use, had no memory left */
 };
 
 struct oom_counts {
 	u64 killed_limit;
 	u64 killed_node;
 	u64 killed_unknown;
-	u64 triggered; /* kills, of anybody, for an allocation of this cgroup's tasks */
+	u64 triggered; /* kills of any task for an allocation of this cgroup's tasks */
 };
 
 struct oom_event {
@@ -51,12 +51,12 @@ struct oom_event {
 	u32 scope;
 	u32 score_adj; /* two's complement */
 	u32 reserved;
-	u8 victim_comm[COMM];
-	u8 trigger_comm[COMM];
-	u8 victim_name[NAME];   /* last part of the cgroup's path ... */
-	u8 victim_parent[NAME]; /* ... and the one before */
-	u8 limit_name[NAME];
-	u8 limit_parent[NAME];
+	u8 victim_comm[OOM_COMM_SIZE];
+	u8 trigger_comm[OOM_COMM_SIZE];
+	u8 victim_name[OOM_NAME_SIZE];   /* last part of the cgroup's path ... */
+	u8 victim_parent[OOM_NAME_SIZE]; /* ... and the one before */
+	u8 limit_name[OOM_NAME_SIZE];
+	u8 limit_parent[OOM_NAME_SIZE];
 }; /* 432 bytes */
 
 struct last_reclaim {
@@ -68,8 +68,7 @@ struct last_reclaim {
 
 /* Fixed at load. */
 struct oom_config {
-	u32 cgroup_v2;
-	u32 cgroup_mask;
-	u32 task_mask;
+	struct slot_config slots;
+	u32 task_mask; /* entries of reclaims - 1 */
 	u32 reserved;
 };

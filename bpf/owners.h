@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0-only) */
 /* Copyright The koordinator-py authors */
 /*
- * Tags of probes that can't always ask the running task whose work something is: whose ids a tag holds stands in its
- * highest bits. koordlet/probes/culprits/owners.py translates all of them into ids of the first kind.
+ * Owner tags of the probes for which the running task is not always the owner of the work. The highest bits of a tag
+ * name the id space of the rest. koordlet/probes/culprits/owners.py translates all tags into ids of the first space.
  */
 #pragma once
 

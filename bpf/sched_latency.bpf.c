@@ -1,53 +1,63 @@
 // SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0-only)
 // Copyright The koordinator-py authors
 //
-// sched_latency.bpf.c: how long the tasks of a cgroup wait for a CPU, and who held it meanwhile.
+// sched_latency.bpf.c: how long the tasks of a cgroup wait for a CPU, and which cgroups had the CPU meanwhile.
 //
-// One program, at sched_switch, does nearly everything, because the kernel itself keeps what a wakeup
-// hook would stamp: task->sched_info.last_queued is the run queue's clock at which the task began to
-// wait (wakeup, preemption, fork or move), and sched_info.run_delay the waiting before that. Both still
-// stand at sched_switch, just before the task's arrival clears them. Nothing is allocated, and a wakeup
-// costs nothing.
+// One program, at sched_switch, does nearly everything, because the kernel itself keeps what a wakeup hook would
+// record: task->sched_info.last_queued is the run queue's clock at which the task began to wait (wakeup, preemption,
+// fork or move), and sched_info.run_delay is the waiting before that. Both are still set at sched_switch, just before
+// the task's arrival clears them. Nothing is allocated, and a wakeup costs nothing.
 //
 // At a switch on CPU C at its clock T, prev -> next:
-//   - prev is stamped: its runs so far, its run_delay, and whether it was preempted.
-//   - next is the victim. It waited T - last_queued here, plus what run_delay grew since its stamp (on
-//     CPUs it was moved away from). Throttled time is taken off, the rest goes into its cgroup's
-//     histogram and, slice by slice of the ring of recent runners of C, to its culprits.
-//   - the ring notes that next's cgroup runs from T on; runs of one cgroup are one slice.
-// A switch that the program is not told of (about one in a thousand on some virtual machines) shows when
-// prev is not who the ring says runs: then its wait and its slice are made up for from sched_info. So a
-// cgroup's sum is its tasks' run_delay, to the nanosecond, whatever is missed.
+//   - prev gets a stamp: its number of runs, its run_delay, and whether it was preempted.
+//   - next is the victim. It waited T - last_queued here, plus the growth of run_delay since its stamp (on CPUs that
+//     it was moved away from). Throttled time is subtracted; the rest is added to its cgroup's histogram and charged,
+//     slice by slice of the ring of recent runners of C, to its culprits.
+//   - the ring records that next's cgroup runs from T on; consecutive runs of one cgroup are one slice.
+// The program does not run for every switch (it misses about one in a thousand on some virtual machines). A missed
+// switch is detected when prev is not the task that the ring records as running. Its wait and its slice are then
+// added from sched_info. So the sum of a cgroup equals the run_delay of its tasks to the nanosecond, whatever is
+// missed.
 //
-// Throttling. A task that CFS bandwidth control holds back waits, too, but nobody else is to blame.
-//   - v6.18 on: a task is throttled by itself, on its way to user space (task->throttled): the wait
-//     begins with it and ends when its cfs_rq's throttled_clock_self is folded into ..._self_time.
-//   - before: the whole cfs_rq leaves the queue, its tasks queued or woken into it. throttle_clock()
-//     grows exactly while that lasts. It is read when a task is preempted and, only if the group has
-//     ever been throttled on that CPU, when it is woken; the difference at arrival is the throttled
-//     part. v6.6 to v6.17 keep it in nanoseconds of the queue's clock, v5.19 to v6.5 in PELT's, which
-//     may tick slower, so it is scaled to the wait.
+// Throttling. A task that CFS bandwidth control throttles waits too, but because of its own limit.
+//   - v6.18 on: each task is throttled by itself on its way to user space (task->throttled). The wait begins with it
+//     and ends when its cfs_rq's throttled_clock_self is added to ..._self_time.
+//   - before: the whole cfs_rq leaves the queue, with its tasks queued or woken into it. throttle_clock() grows exactly
+//     while that lasts. It is read when a task is preempted and, only if the group was ever throttled on that CPU, when
+//     it is woken; the difference at arrival is the throttled part. v6.6 to v6.17 keep it in nanoseconds of the queue's
+//     clock, v5.19 to v6.5 in PELT's, which may tick slower, so it is scaled to the wait.
 #include "koord.bpf.h"
-#include "sched_latency.h"
 
-const volatile struct probe_config settings SEC(".rodata.config");
-
+#include "sched_latency_core.h"
 #include "slots.bpf.h"
 
+const volatile struct sched_latency_config settings SEC(".rodata.config");
+
 TABLE(stats, struct slot_stats);
-TABLE(matrix, struct matrix_entry);
+TABLE(matrix, struct culprit_entry);
 TABLE(cpus, struct cpu_state);
 TABLE(stamps, struct stamp);
 
+static __always_inline u32 cgroup_mask(void) { return settings.slots.cgroup_mask; }
 static __always_inline u32 matrix_mask(void) { return settings.matrix_mask; }
-static __always_inline struct slot_stats *stats_at(u32 i) { return bpf_map_lookup_elem(&stats, &i); }
-static __always_inline struct matrix_entry *matrix_at(u32 i) { return bpf_map_lookup_elem(&matrix, &i); }
+static __always_inline struct culprit_entry *culprit_at(u32 i) { return bpf_map_lookup_elem(&matrix, &i); }
 static __always_inline struct cpu_state *cpu_at(u32 i) { return bpf_map_lookup_elem(&cpus, &i); }
-static __always_inline struct stamp *stamp_at(u32 i) { return bpf_map_lookup_elem(&stamps, &i); }
 
-#include "sched_latency_core.h"
+static __always_inline struct slot_stats *stats_of(u32 cpu_id, u32 slot)
+{
+	u32 i = cpu_id * (cgroup_mask() + 1 + SPECIALS) + slot;
 
-// Fields that not every kernel has; each flavour holds only those.
+	return bpf_map_lookup_elem(&stats, &i);
+}
+
+static __always_inline struct stamp *stamp_of(u32 pid)
+{
+	u32 i = pid & settings.stamp_mask;
+
+	return bpf_map_lookup_elem(&stamps, &i);
+}
+
+// Fields that not every kernel has; each flavour declares only those.
 struct task_struct___v618 {
 	bool throttled;
 } __attribute__((preserve_access_index));
@@ -95,16 +105,6 @@ static __always_inline u64 throttle_now(struct rq *rq)
 	return !SELF_CLOCK && PELT_CLOCK ? pelt_clock(rq) : rq->clock;
 }
 
-static __always_inline struct stamp *stamp_of(u32 pid)
-{
-	return stamp_at(pid & settings.stamp_mask);
-}
-
-static __always_inline u64 stamp_tag(u32 pid, struct task_struct *task)
-{
-	return (u64)pid << 32 | (u32)task->start_time;
-}
-
 static __always_inline void stamp_throttle(struct stamp *stamp, struct cfs_rq *cfs_rq, struct rq *rq)
 {
 	stamp->throttle_base = throttle_clock(cfs_rq, rq);
@@ -112,7 +112,7 @@ static __always_inline void stamp_throttle(struct stamp *stamp, struct cfs_rq *c
 	stamp->flags |= STAMP_THROTTLE;
 }
 
-// The part of the wait that began at stamp->clock_ns that was throttling.
+// The throttled part of the wait that began at stamp->clock_ns.
 static __always_inline u64 throttled_part(struct stamp *stamp, struct cfs_rq *cfs_rq, struct rq *rq, u64 wait)
 {
 	u64 part = throttle_clock(cfs_rq, rq) - stamp->throttle_base;
@@ -121,7 +121,7 @@ static __always_inline u64 throttled_part(struct stamp *stamp, struct cfs_rq *cf
 	if ((s64)part <= 0)
 		return 0;
 	if (!SELF_CLOCK) {
-		// In units of 1.024 us, so that the product of two waits of up to an hour fits.
+		// In units of 1.024 us, so that the product of two waits of up to an hour fits into 64 bits.
 		elapsed >>= 10;
 		if (elapsed)
 			part = (part >> 10) * (wait >> 10) / elapsed << 10;
@@ -143,17 +143,17 @@ static __always_inline void account(struct task_struct *task, u32 slot, struct s
 				throttled = throttled_part(stamp, task->se.cfs_rq, rq, here);
 				here -= throttled;
 			} else if (TASK_BASED_THROTTLE) {
-				// Moved while throttled: nobody is to blame for what went before.
+				// Moved while throttled: no culprit for the time before.
 				throttled = before;
 				before = 0;
 			}
 		}
 	}
 	if (throttled)
-		count_throttled(cpu_id, slot, throttled);
+		count_throttled(stats_of(cpu_id, slot), throttled);
 	if (before)
-		charge(cpu_id, cpu, slot, SPECIAL(SLOT_MOVED), before);
-	count_wait(cpu_id, slot, here + before, preempted);
+		charge_slice(cpu_id, cpu, slot, special_slot(cgroup_mask(), SLOT_MOVED), before);
+	count_wait(stats_of(cpu_id, slot), here + before, preempted);
 	if (here)
 		charge_wait(cpu_id, cpu, slot, end - here, end);
 }
@@ -162,7 +162,7 @@ static __always_inline void arrive(struct task_struct *next, u32 pid, u32 slot, 
 				   u64 now, struct rq *rq)
 {
 	struct stamp *stamp = stamp_of(pid);
-	u64 tag = stamp_tag(pid, next);
+	u64 tag = task_tag(next, pid);
 	u64 queued = next->sched_info.last_queued;
 	u64 run_delay = next->sched_info.run_delay;
 	u64 here = queued ? now - queued : 0, before = 0;
@@ -173,7 +173,7 @@ static __always_inline void arrive(struct task_struct *next, u32 pid, u32 slot, 
 	known = stamp->tag == tag;
 	if (known) {
 		before = run_delay - stamp->run_delay;
-		// Preempted on its way to sleep: the kernel didn't call it queued.
+		// Preempted on its way to sleep: the kernel did not mark it as queued.
 		if (queued == 0 && stamp->flags & STAMP_PREEMPTED && stamp->cpu == cpu_id) {
 			preempted_late = true;
 			here = now - stamp->clock_ns;
@@ -189,23 +189,23 @@ static __always_inline void arrive(struct task_struct *next, u32 pid, u32 slot, 
 		cpu->unstamped++;
 	else
 		account(next, slot, known ? stamp : NULL, cpu, cpu_id, rq, here, before, now);
-	// What the kernel will have added up once the task runs: found again when it leaves, unless this was missed.
+	// The task's run_delay once it runs. It is the same when the task leaves, unless a switch was missed.
 	stamp->tag = tag;
 	stamp->run_delay = run_delay + (queued ? now - queued : 0);
 }
 
-// A switch that no program was told of. The kernel still knows when prev arrived and how long it had waited.
-OUT_OF_LINE int make_up(struct task_struct *prev, u32 pid, struct cpu_state *cpu, u32 cpu_id, struct rq *rq)
+// A switch that the program missed. The kernel still has the time at which prev arrived and how long it had waited.
+OUT_OF_LINE int add_missed_switch(struct task_struct *prev, u32 pid, struct cpu_state *cpu, u32 cpu_id, struct rq *rq)
 {
 	struct stamp *stamp = stamp_of(pid);
 	u64 arrived = prev->sched_info.last_arrival;
-	u32 slot = slot_of(prev, pid, &cpu->slot_lost);
+	u32 slot = slot_of(&settings.slots, prev, pid, &cpu->slot_lost);
 
 	cpu->missed++;
-	if (stamp && stamp->tag == stamp_tag(pid, prev)) {
+	if (stamp && stamp->tag == task_tag(prev, pid)) {
 		u64 wait = prev->sched_info.run_delay - stamp->run_delay;
 
-		stamp->runs++; // what it was before the arrival, plus one: what account() expects to see
+		stamp->runs++; // account() expects the number of runs before the arrival plus one
 		if ((s64)wait > 0)
 			account(prev, slot, stamp, cpu, cpu_id, rq, wait, 0, arrived);
 	}
@@ -219,7 +219,7 @@ static __always_inline void leave(struct task_struct *prev, u32 pid, bool preemp
 
 	if (!stamp)
 		return;
-	stamp->tag = stamp_tag(pid, prev);
+	stamp->tag = task_tag(prev, pid);
 	stamp->runs = prev->sched_info.pcount;
 	stamp->run_delay = prev->sched_info.run_delay;
 	stamp->clock_ns = now;
@@ -247,10 +247,10 @@ int BPF_PROG(sched_switch, bool preempt, struct task_struct *prev, struct task_s
 		return 0;
 	if (prev_pid) {
 		if (cpu->pid != prev_pid)
-			make_up(prev, prev_pid, cpu, cpu_id, rq);
+			add_missed_switch(prev, prev_pid, cpu, cpu_id, rq);
 		leave(prev, prev_pid, preempt, cpu_id, now, rq);
 	}
-	slot = slot_of(next, pid, &cpu->slot_lost);
+	slot = slot_of(&settings.slots, next, pid, &cpu->slot_lost);
 	if (pid)
 		arrive(next, pid, slot, cpu, cpu_id, now, rq);
 	note_runner(cpu, slot, now);
@@ -271,11 +271,11 @@ static __always_inline int woken(struct task_struct *task)
 	stamp = stamp_of(pid);
 	if (!stamp)
 		return 0;
-	if (stamp->tag != stamp_tag(pid, task)) {
-		stamp->tag = stamp_tag(pid, task);
+	if (stamp->tag != task_tag(task, pid)) {
+		stamp->tag = task_tag(task, pid);
 		stamp->run_delay = task->sched_info.run_delay;
 	} else if (stamp->flags & STAMP_PREEMPTED && stamp->runs == (u32)task->sched_info.pcount) {
-		return 0; // it never left the queue
+		return 0; // it did not leave the queue
 	}
 	stamp->runs = task->sched_info.pcount;
 	stamp->clock_ns = rq->clock;

@@ -72,7 +72,7 @@ class Daemon:
         if found is not None:
             from koordlet.wiring.enforcement import enforcement  # nothing to load for --standalone
 
-            enforcement(context, found, made.advisor, interference, made.block_io)
+            enforcement(context, found, made.advisor, interference)
             if context.gates.enabled("PodResourcesProxy"):
                 from koordlet.wiring.podresources import pod_resources
 

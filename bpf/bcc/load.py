@@ -5,9 +5,8 @@
 
     load.py PINS CGROUP_V2 CGROUPS MATRIX STAMPS CPUS
 
-Run by koordlet.probes.loading.bcc with the system's Python, where Debian installs bcc; imports nothing of koordlet.
-The last
-line on stderr says what went wrong.
+Run by koordlet.probes.loading.bcc with the system's Python, where Debian installs bcc. It imports nothing of koordlet.
+The last line on stderr is the error.
 """
 
 import ctypes
@@ -35,10 +34,11 @@ def main(pins, cgroup_v2, cgroups, matrix, stamps, cpus):
         sys.exit(f"no kernel headers: /lib/modules/{release}/build is missing (Debian: linux-headers-{release})")
     names = ("CGROUP_V2", "CGROUPS", "MATRIX", "STAMPS", "CPUS")
     numbers = (cgroup_v2, cgroups, matrix, stamps, cpus)
-    flags = [f"-I{HERE.parent}", *(f"-D{name}={int(number)}" for name, number in zip(names, numbers, strict=True))]
+    defines = (f"-D{name}={int(number)}" for name, number in zip(names, numbers, strict=True))
+    flags = [f"-I{HERE.parent}", "-DBCC", *defines]
     try:
         bpf = BPF(text=(HERE / "sched_latency.bcc.c").read_text(), cflags=flags)
-    except Exception as error:  # noqa: BLE001 - bcc raises nothing finer; the compiler's words are on stderr
+    except Exception as error:  # noqa: BLE001 - bcc raises no narrower class; the compiler's messages are on stderr
         sys.exit(f"bcc could not compile or load the program: {error}")
     libbpf = ctypes.CDLL("libbpf.so.1", use_errno=True)
     directory = Path(pins)

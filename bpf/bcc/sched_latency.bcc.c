@@ -3,38 +3,39 @@
 //
 // sched_latency for kernels without BTF, compiled on the node against kernel headers by bcc/load.py.
 //
-// Same tables as sched_latency.bpf.c, reduced: run queues are private to the scheduler, so their clock is out of reach.
-// Waits are stamped with bpf_ktime_get_ns() at wakeup and at preemption, and throttling can't be told from contention.
-// CGROUPS, MATRIX, STAMPS, CPUS and CGROUP_V2 come from the command line.
+// It fills the same tables as sched_latency.bpf.c with less: run queues are private to the scheduler, so their clock
+// cannot be read. Waits are stamped with bpf_ktime_get_ns() at wakeup and at preemption, and throttled time is
+// counted as waiting. CGROUPS, MATRIX, STAMPS, CPUS, CGROUP_V2 and BCC are defined on the command line.
 #include <linux/cgroup.h>
 #include <linux/sched.h>
 #include <linux/version.h>
-
-#include "sched_latency.h"
 
 #define BPF_F_MMAPABLE_ (1U << 10)
 #ifndef READ_ONCE
 #define READ_ONCE(x) (*(volatile typeof(x) *)&(x))
 #endif
 
+#include "sched_latency_core.h"
+
 BPF_F_TABLE("array", u32, u64, tags, CGROUPS, BPF_F_MMAPABLE_);
 BPF_F_TABLE("array", u32, struct slot_stats, stats, CPUS * (CGROUPS + SPECIALS), BPF_F_MMAPABLE_);
-BPF_F_TABLE("array", u32, struct matrix_entry, matrix, CPUS * MATRIX, BPF_F_MMAPABLE_);
+BPF_F_TABLE("array", u32, struct culprit_entry, matrix, CPUS * MATRIX, BPF_F_MMAPABLE_);
 BPF_F_TABLE("array", u32, struct cpu_state, cpus, CPUS, BPF_F_MMAPABLE_);
 BPF_F_TABLE("array", u32, struct stamp, stamps, STAMPS, BPF_F_MMAPABLE_);
 
-#define cgroup_mask() ((u32)(CGROUPS - 1))
-#define matrix_mask() ((u32)(MATRIX - 1))
-#define OUT_OF_LINE static __always_inline
-
+static __always_inline u32 cgroup_mask(void) { return CGROUPS - 1; }
+static __always_inline u32 matrix_mask(void) { return MATRIX - 1; }
 static __always_inline u64 *tag_at(u32 i) { return tags.lookup(&i); }
-static __always_inline struct slot_stats *stats_at(u32 i) { return stats.lookup(&i); }
-static __always_inline struct matrix_entry *matrix_at(u32 i) { return matrix.lookup(&i); }
+static __always_inline struct culprit_entry *culprit_at(u32 i) { return matrix.lookup(&i); }
 static __always_inline struct cpu_state *cpu_at(u32 i) { return cpus.lookup(&i); }
 static __always_inline struct stamp *stamp_at(u32 i) { return stamps.lookup(&i); }
-static __always_inline u64 claim(u64 *tag, u64 id) { return __sync_val_compare_and_swap(tag, 0, id); }
 
-#include "sched_latency_core.h"
+static __always_inline struct slot_stats *stats_of(u32 cpu_id, u32 slot)
+{
+	u32 i = cpu_id * (CGROUPS + SPECIALS) + slot;
+
+	return stats.lookup(&i);
+}
 
 #define FETCH(to, from) bpf_probe_read_kernel(&(to), sizeof(to), &(from))
 
@@ -47,11 +48,11 @@ static __always_inline u32 slot_of(struct task_struct *task, u32 pid, struct cpu
 	u64 id = 0;
 
 	if (pid == 0)
-		return SPECIAL(SLOT_IDLE);
+		return special_slot(cgroup_mask(), SLOT_IDLE);
 	FETCH(flags, task->flags);
 	if (flags & PF_KTHREAD) {
 		FETCH(comm, task->comm);
-		return kthread_slot(comm);
+		return special_slot(cgroup_mask(), kthread_kind(comm));
 	}
 	FETCH(set, task->cgroups);
 	if (CGROUP_V2) {
@@ -64,7 +65,7 @@ static __always_inline u32 slot_of(struct task_struct *task, u32 pid, struct cpu
 	}
 	FETCH(node, cgroup->kn);
 	FETCH(id, node->id);
-	return cgroup_slot(id, &cpu->slot_lost);
+	return cgroup_slot(cgroup_mask(), id, &cpu->slot_lost);
 }
 
 static __always_inline u64 tag_of(struct task_struct *task, u32 pid)
@@ -152,8 +153,8 @@ RAW_TRACEPOINT_PROBE(sched_switch)
 			if (moved > wait)
 				moved = wait;
 			if (moved)
-				charge(cpu_id, cpu, slot, SPECIAL(SLOT_MOVED), moved);
-			count_wait(cpu_id, slot, wait, stamp->flags & STAMP_PREEMPTED);
+				charge_slice(cpu_id, cpu, slot, special_slot(cgroup_mask(), SLOT_MOVED), moved);
+			count_wait(stats_of(cpu_id, slot), wait, stamp->flags & STAMP_PREEMPTED);
 			if (wait > moved)
 				charge_wait(cpu_id, cpu, slot, stamp->clock_ns + moved, now);
 			stamp->flags = 0;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0-only)
 // Copyright The koordinator-py authors
 //
-// The floor of every figure: what calling a program costs that does nothing.
+// The lower bound of every cost figure: calling a program that does nothing.
 #include "koord.bpf.h"
 
 SEC("tp_btf/sched_switch")

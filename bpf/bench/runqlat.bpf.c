@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0-only)
 // Copyright The koordinator-py authors
 //
-// The yardstick: what bcc's runqlat does, in the way it does it, without its compiler. Raw tracepoints, fields
-// fetched by bpf_probe_read_kernel (as bcc rewrites every dereference), a time stamp per pid in a preallocated hash
-// of 10240, one log2 histogram for the whole machine with atomic increments. No cgroups, no culprits.
+// The reference of the cost figures: the same work as bcc's runqlat, done in the same way, without its compiler. Raw
+// tracepoints, fields read by bpf_probe_read_kernel (bcc rewrites every dereference to that), a time stamp per pid in a
+// preallocated hash of 10240, one log2 histogram for the whole machine with atomic increments. No cgroups, no culprits.
 #include "koord.bpf.h"
 
 struct {

@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 from koordlet.interference.hypervisor import HYPERVISOR, Steal
 from koordlet.interference.model import Floats, ratio
 from koordlet.interference.rows import ContainerRows, Ints
-from koordlet.metricsadvisor.stalls.latency import Blame, Matrix, OwnerOf, culprit_owner, identity
-from koordlet.probes.culprits.charges import PIECE
-from koordlet.probes.schedlatency.layout import SPECIAL_KEYS
+from koordlet.metricsadvisor.stalls.attribution import CulpritTime, OwnerOf, culprit_owner, identity
+from koordlet.probes.culprits.matrix import CulpritMatrix
+from koordlet.probes.culprits.reader import ENTRIES_PER_PIECE
+from koordlet.probes.culprits.slots import SPECIAL_KEYS
 from koordlet.statesinformer.pods.cgroupindex import Owner
 
 MIN_WANTED_CORES = 0.02
@@ -111,7 +112,7 @@ class _Culprits:
     """Numbers for the culprits of one matrix: a container's is its row, others follow in the order of their
     appearance. Filled as rows are asked for, since only a few are."""
 
-    def __init__(self, matrix: Matrix, rows: ContainerRows, owner: OwnerOf) -> None:
+    def __init__(self, matrix: CulpritMatrix, rows: ContainerRows, owner: OwnerOf) -> None:
         self._matrix = matrix
         self._rows = rows
         self._owner = owner
@@ -154,7 +155,7 @@ class _Culprits:
 class Attribution:
     """One culprit matrix over a window, by container. `without_hypervisor` gives the same without stolen time."""
 
-    matrix: Matrix
+    matrix: CulpritMatrix
     seconds: float
     """Length of the matrix's window."""
     rows: ContainerRows
@@ -163,7 +164,7 @@ class Attribution:
     _stolen: _StolenWait | None = None
 
     @classmethod
-    def of(cls, matrix: Matrix, seconds: float, rows: ContainerRows, owner: OwnerOf) -> Attribution:
+    def of(cls, matrix: CulpritMatrix, seconds: float, rows: ContainerRows, owner: OwnerOf) -> Attribution:
         return cls(matrix, seconds, rows, owner, _Culprits(matrix, rows, owner))
 
     def without_hypervisor(self, steal: Steal | None, waited: Floats) -> Attribution:
@@ -171,20 +172,20 @@ class Attribution:
         return replace(self, _stolen=None if steal is None else _StolenWait(steal, waited))
 
     def shares(self, waited: Floats) -> WaitShares:
-        """Shares by kind of culprit, over the waiting whose runner is known. Goes through the matrix `PIECE` entries at
-        a time."""
+        """Shares by kind of culprit, over the waiting whose runner is known. Goes through the matrix
+        `ENTRIES_PER_PIECE` entries at a time."""
         count, width = self.rows.count, self.rows.count + 1
         by_kind = np.zeros(count * len(_KIND_KEYS))
         by_runner = np.zeros(0 if self._stolen is None else count * width)
-        for start in range(0, len(self.matrix.victim), PIECE):
-            piece = slice(start, start + PIECE)
+        for start in range(0, len(self.matrix.victim), ENTRIES_PER_PIECE):
+            piece = slice(start, start + ENTRIES_PER_PIECE)
             victim_rows = self.rows.of(self.matrix.victim[piece])
             entries = np.flatnonzero(victim_rows >= 0)
             victim, culprit = victim_rows[entries], self.matrix.culprit[piece][entries]
             runner = self.rows.of(culprit)
             kind = _KIND_OF[-np.clip(culprit, _LOWEST_KEY, 0)]
             kind[runner == victim] = _OWN
-            waits = self.matrix.wait_ns[piece][entries]
+            waits = self.matrix.ns[piece][entries]
             by_kind += np.bincount(victim * len(_KIND_KEYS) + kind, waits, len(by_kind))
             if self._stolen is not None:
                 held_cpu = (kind != _IDLE) & (kind < _FIRST_UNATTRIBUTED)
@@ -198,9 +199,10 @@ class Attribution:
             return shares
         return _without_hypervisor(shares, by_runner.reshape(count, width) / whole[:, None], self._stolen)
 
-    def top(self, row: int, count: int = TOP_CULPRITS) -> list[Blame]:
+    def top(self, row: int, count: int = TOP_CULPRITS) -> list[CulpritTime]:
         """The `count` culprits that one container waited longest for, per second; the rest is summed up as `REST`.
-        Waiting without a known runner is spread over the known ones. The same as `latency.blame`, for one row."""
+        Waiting without a known runner is spread over the known ones. The same as `attribution.culprits_by_subject`, for
+        one row."""
         culprits = self._culprits
         entries = np.flatnonzero(culprits.victim_rows == row)
         keys = self.matrix.culprit[entries]
@@ -212,7 +214,7 @@ class Attribution:
         known[culprits.unknown] = False
         ns, waits = (
             np.bincount(numbers, column[entries], size).astype(np.float64)
-            for column in (self.matrix.wait_ns, self.matrix.wait_count)
+            for column in (self.matrix.ns, self.matrix.count)
         )
         whole, attributed = ns.sum(), ns[known].sum()
         if attributed:  # a culprit that ran recently also ran in the part of the window that was not recorded
@@ -223,17 +225,17 @@ class Attribution:
             kept = ns.sum()
         scale = 1e-9 / self.seconds
         longest = np.argsort(-ns, kind="stable")[: min(count, np.count_nonzero(ns))]
-        blames = [
-            Blame(culprit_owner(key, self.owner), waited * scale, int(number))
+        culprit_times = [
+            CulpritTime(culprit_owner(key, self.owner), waited * scale, int(number))
             for key, waited, number in zip(key_of[longest].tolist(), ns[longest].tolist(), waits[longest], strict=True)
         ]
         if np.count_nonzero(ns) > len(longest):
             rest = float(kept - ns[longest].sum()) * scale
-            blames.append(Blame(REST, rest, int(waits.sum() - waits[longest].sum())))
+            culprit_times.append(CulpritTime(REST, rest, int(waits.sum() - waits[longest].sum())))
         if whole - kept > 1.0:
-            blames.append(Blame(HYPERVISOR, float(whole - kept) * scale, 0))
-            blames.sort(key=lambda blame: -blame.seconds)
-        return blames
+            culprit_times.append(CulpritTime(HYPERVISOR, float(whole - kept) * scale, 0))
+            culprit_times.sort(key=lambda item: -item.seconds)
+        return culprit_times
 
     def _reduced(self, ns: Floats, row: int, stolen: _StolenWait) -> Floats:
         """Without the hypervisor's part; waiting behind an idle CPU stays with the idle CPU."""

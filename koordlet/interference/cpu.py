@@ -26,15 +26,16 @@ from koordlet.interference.attribution import MIN_WANTED_CORES, Attribution, Wai
 from koordlet.interference.hypervisor import Steal
 from koordlet.interference.model import Floats, ResourceEvidence, ratio
 from koordlet.interference.rows import ContainerRows
-from koordlet.metricsadvisor.stalls.latency import Blame
-from koordlet.probes.loading.mapped import sum_by
-from koordlet.probes.schedlatency.snapshot import SchedLatencySnapshot, diff, quantiles
+from koordlet.metricsadvisor.stalls.attribution import CulpritTime
+from koordlet.probes.columns import sum_by
+from koordlet.probes.histogram import quantiles
+from koordlet.probes.schedlatency.snapshot import SchedLatencySnapshot, diff
 
 PROBES = ("bpf", "bcc")
 THROTTLED_PERIODS = 0.1
 """Fraction of quota periods with throttling from which on all waiting counts as waiting for the quota, without a
 probe."""
-CulpritsOf = Callable[[int], Sequence[Blame]]
+CulpritsOf = Callable[[int], Sequence[CulpritTime]]
 """Row of a container -> culprits of its waiting."""
 
 
@@ -71,7 +72,7 @@ class CpuWindow:
         if len(self._snapshots) < 2:
             return None
         old, new = self._snapshots[0], self._snapshots[-1]
-        return diff(old, new, matrix=False), (new.time_ns - old.time_ns) / 1e9
+        return diff(old, new), (new.time_ns - old.time_ns) / 1e9
 
 
 @dataclass(frozen=True)
@@ -158,7 +159,7 @@ def _unprobed_shares(waited: Floats, reading: CpuReading) -> WaitShares:
     return replace(shares, hypervisor=ratio(taken, waited))
 
 
-def _no_culprits(_: int) -> Sequence[Blame]:
+def _no_culprits(_: int) -> Sequence[CulpritTime]:
     return ()
 
 

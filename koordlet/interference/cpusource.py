@@ -17,8 +17,8 @@ from koordlet.interference.hypervisor import Steal
 from koordlet.interference.model import Floats, ResourceEvidence, WaitResource
 from koordlet.interference.rows import ContainerRows
 from koordlet.metricsadvisor.advisor import MetricsAdvisor
-from koordlet.metricsadvisor.stalls.culprits import CulpritWindow
-from koordlet.metricsadvisor.usage.picture import Picture
+from koordlet.metricsadvisor.usage.snapshot import UsageSnapshot
+from koordlet.probes.culprits.window import CulpritWindow
 from koordlet.probes.schedlatency.snapshot import SchedLatencySnapshot
 from koordlet.statesinformer.pods.model import Subject
 
@@ -39,7 +39,7 @@ class NodeTicks:
         self._readings: deque[tuple[float, float, float]] = deque()
         """(time, busy seconds, stolen seconds)"""
 
-    def steal(self, picture: Picture, ran: Floats, window_seconds: float) -> Steal | None:
+    def steal(self, picture: UsageSnapshot, ran: Floats, window_seconds: float) -> Steal | None:
         """None while a hypervisor takes less than `MIN_STEAL_CORES`, and before two readings."""
         node, readings = picture.node, self._readings
         if node is None:
@@ -87,7 +87,7 @@ class CpuSource:
     def evidence(self, window: ContainerWindow) -> ResourceEvidence | None:
         """See `EvidenceSource`; None before two readings of schedule latency."""
         self.behind_ksoftirqd = np.zeros(len(window.keys))
-        latest = self._advisor.latency_window.latest
+        latest = self._advisor.sched_latency.latest
         if latest is None:
             return None
         self._window.seconds = self._culprits.seconds = window.seconds
@@ -116,9 +116,9 @@ class CpuSource:
         self._shares = self._shares.capped(reading.waited, reading.steal)
         suspicious = self._cadence.suspicious = self._suspicious(window, reading)
         if self._culprits.due(reading.latency.time_ns, self._cadence.matrix_interval(window.seconds)):
-            charges = self._advisor.charges()
-            if charges is not None:
-                self._culprits.push(charges)
+            matrix = self._advisor.sched_latency.read_matrix()
+            if matrix is not None:
+                self._culprits.push(matrix)
                 attribution = self._current_attribution(reading.rows)
                 if attribution is not None:
                     attribution = attribution.without_hypervisor(reading.steal, reading.waited)

@@ -42,7 +42,7 @@ from koordlet.interference.model import (
     Verdict,
     WaitResource,
 )
-from koordlet.metricsadvisor.stalls.latency import Blame
+from koordlet.metricsadvisor.stalls.attribution import CulpritTime
 from koordlet.statesinformer.pods.model import Subject
 
 NEIGHBOUR, SELF = (CAUSES.index(cause) for cause in (Cause.NEIGHBOUR, Cause.SELF))
@@ -356,21 +356,19 @@ class Detector:
         return signals
 
 
-def other_culprits(victim: Subject, blames: Sequence[Blame]) -> tuple[Culprit, ...]:
+def other_culprits(victim: Subject, culprit_times: Sequence[CulpritTime]) -> tuple[Culprit, ...]:
     """Culprits other than the victim, the idle CPU, the hypervisor and unknown ones, largest first; shares are of all
     waiting."""
-    total = sum(blame.seconds for blame in blames)
+    total = sum(item.seconds for item in culprit_times)
     if total <= 0:
         return ()
     others = [
-        blame
-        for blame in blames
-        if blame.owner.kind not in ("idle", "hypervisor", "unknown")
-        and not (blame.owner.subject is not None and blame.owner.subject.key == victim.key)
+        item
+        for item in culprit_times
+        if item.owner.kind not in ("idle", "hypervisor", "unknown")
+        and not (item.owner.subject is not None and item.owner.subject.key == victim.key)
     ]
-    return tuple(
-        Culprit(blame.owner, min(blame.seconds / total, 1.0), blame.seconds) for blame in others[:MAX_CULPRITS]
-    )
+    return tuple(Culprit(item.owner, min(item.seconds / total, 1.0), item.seconds) for item in others[:MAX_CULPRITS])
 
 
 def eligible(subjects: tuple[Subject, ...], strategy: InterferenceStrategy) -> NDArray[np.bool_]:

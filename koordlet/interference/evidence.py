@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from koordlet.api.sloconfig.interference import InterferenceStrategy
 from koordlet.interference.model import Evidence, Floats, ResourceEvidence, WaitResource
 from koordlet.metricsadvisor.advisor import MetricsAdvisor
-from koordlet.metricsadvisor.stalls.latency import Blame
-from koordlet.metricsadvisor.usage.picture import Picture
+from koordlet.metricsadvisor.stalls.attribution import CulpritTime
+from koordlet.metricsadvisor.usage.snapshot import UsageSnapshot
 from koordlet.statesinformer.pods.cgroupindex import owner_of
 from koordlet.statesinformer.pods.model import Subject, SubjectKind, Workloads
 
@@ -35,7 +35,7 @@ class ContainerWindow:
 
     def __init__(
         self,
-        picture: Picture,
+        picture: UsageSnapshot,
         stalls: Stalls,
         strategy: InterferenceStrategy,
         now: float,
@@ -88,11 +88,11 @@ class ContainerWindow:
         used_ratio: Floats = used / limits
         return used_ratio
 
-    def largest_users(self, row: int) -> list[Blame]:
+    def largest_users(self, row: int) -> list[CulpritTime]:
         """The other containers by CPU use: a guess at the culprits where nothing measures them."""
         ran = self.ran
         order = np.argsort(-ran, kind="stable")[: GUESSED_CULPRITS + 1].tolist()
-        return [Blame(owner_of(self.subjects[i]), float(ran[i]), 0) for i in order if i != row and ran[i] > 0]
+        return [CulpritTime(owner_of(self.subjects[i]), float(ran[i]), 0) for i in order if i != row and ran[i] > 0]
 
     def _by_key(self, values: Mapping[str, float]) -> Floats:
         return np.array([values.get(key, np.nan) for key in self.keys])
@@ -118,10 +118,11 @@ class EvidenceCollector:
 
     def collect(self, now: float, strategy: InterferenceStrategy) -> Evidence | None:
         """Evidence over the strategy's window that ends now; None before the advisor has figures."""
-        picture = self._advisor.picture
-        if picture is None:
+        usage, pressure = self._advisor.use.snapshot, self._advisor.pressure
+        if usage is None:
             return None
-        window = self._window = ContainerWindow(picture, self._advisor.stalls, strategy, now, self._window)
+        stalls = {} if pressure is None else pressure.stalls
+        window = self._window = ContainerWindow(usage, stalls, strategy, now, self._window)
         resources = {
             source.resource: evidence for source in self._sources if (evidence := source.evidence(window)) is not None
         }

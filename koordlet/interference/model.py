@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from koordlet.metricsadvisor.stalls.latency import Blame
+from koordlet.metricsadvisor.stalls.attribution import CulpritTime
 from koordlet.statesinformer.pods.cgroupindex import Owner
 from koordlet.statesinformer.pods.model import Subject
 
@@ -87,7 +87,7 @@ class ResourceEvidence:
     """99th percentile of one wait, seconds."""
     pressure: Floats | None = None
     """Fraction of wall time with at least one task stalled (PSI)."""
-    culprits: Callable[[int], Sequence[Blame]] = lambda _: ()
+    culprits: Callable[[int], Sequence[CulpritTime]] = lambda _: ()
     """Container i -> culprits of its waiting, itself included, longest first, in seconds per second of the source's
     window. Without a probe: the containers that used most CPU."""
     hypervisor: Floats | None = None

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from koordlet.interference.model import Floats
-from koordlet.probes.loading.mapped import by_last_bits, place_of
+from koordlet.probes.culprits.lookup import KeyLookup
 
 Ints = NDArray[np.int64]
 
@@ -27,14 +27,7 @@ class ContainerRows:
 
     def of(self, keys: Ints) -> NDArray[np.intp]:
         """Row of each of `keys`; -1 where there is none."""
-        if not len(self.keys):
-            return np.full(len(keys), -1, dtype=np.intp)
-        table, numbers, collisions = self._table
-        slot = place_of(keys)
-        rows: NDArray[np.intp] = np.where(table[slot] == keys, numbers[slot], -1)
-        for key, row in collisions:
-            rows[keys == key] = row
-        return rows
+        return self._lookup.numbers_of(keys)
 
     def sum(self, rows: NDArray[np.intp], values: Ints) -> Floats:
         """Sums by row, [count]; rows of -1 are skipped."""
@@ -43,9 +36,5 @@ class ContainerRows:
         return sums.astype(np.float64)
 
     @cached_property
-    def _table(self) -> tuple[Ints, NDArray[np.intp], list[tuple[int, int]]]:
-        """Keys and rows indexed by a key's low bits, and the few keys whose slot is taken by another key."""
-        table, slots, collisions = by_last_bits(self.keys)
-        numbers = np.full(len(table), -1, dtype=np.intp)
-        numbers[slots] = self.rows
-        return table, numbers, list(zip(self.keys[collisions].tolist(), self.rows[collisions].tolist(), strict=True))
+    def _lookup(self) -> KeyLookup:
+        return KeyLookup(self.keys, self.rows)

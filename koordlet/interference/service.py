@@ -43,13 +43,13 @@ class StallCollectors:
         return (
             cpu,
             MemorySource(
-                lambda: None if memory.latest is None else memory.window,
+                lambda: None if memory.latest is None else memory.figures,
                 lambda: "" if memory.latest is None else memory.latest.source,
             ),
-            IoSource(lambda: block_io.window if block_io.source == BPF else None),
+            IoSource(lambda: block_io.figures if block_io.source == BPF else None),
             NetworkSource(
-                lambda: network.window if network.source == BPF else None,
-                lambda: network.put_off,
+                lambda: network.figures if network.source == BPF else None,
+                lambda: network.deferred,
                 lambda: cpu.behind_ksoftirqd,
             ),
             CacheSource(lambda: {} if cpi is None else cpi.window),
@@ -80,7 +80,7 @@ class Interference:
         self._advisor = advisor
         self._cadence = Cadence(cpu_clock)
         detector = Detector()
-        cpu = CpuSource(advisor, self._cadence, detector.alarm_threshold, lambda: collectors.network.put_off.seconds)
+        cpu = CpuSource(advisor, self._cadence, detector.alarm_threshold, lambda: collectors.network.deferred.seconds)
         self.evaluator = Evaluator(
             EvidenceCollector(advisor, collectors.sources(cpu)),
             detector,
@@ -92,8 +92,8 @@ class Interference:
 
     def step(self) -> None:
         """Evaluate, unless `cadence` skips this round; the advisor reads schedule latency at the same pace."""
-        if self._cadence.skips(self._advisor.latency_window.latest):
+        if self._cadence.skips(self._advisor.sched_latency.latest):
             return
         with self._cadence.judging(lambda: self.evaluator.near_alarm(NOTICEABLE_RATIO)):
             self.evaluator.step()
-        self._advisor.unhurried = self._cadence.relaxed
+        self._advisor.sched_latency.relaxed = self._cadence.relaxed

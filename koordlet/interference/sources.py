@@ -15,10 +15,10 @@ import numpy as np
 from koordlet.interference.cpu import lost_share
 from koordlet.interference.evidence import ContainerWindow
 from koordlet.interference.model import Floats, ResourceEvidence, WaitResource
+from koordlet.metricsadvisor.stalls.attribution import CulpritTime, identity
 from koordlet.metricsadvisor.stalls.blockio import SubjectBlockIO
-from koordlet.metricsadvisor.stalls.latency import Blame, identity
 from koordlet.metricsadvisor.stalls.memstall import SubjectMemStall
-from koordlet.metricsadvisor.stalls.netstall import PutOff, SubjectNetStall
+from koordlet.metricsadvisor.stalls.netstall import DeferredSoftirqs, SubjectNetStall
 from koordlet.statesinformer.pods.cgroupindex import Owner
 from koordlet.statesinformer.pods.model import Subject
 
@@ -26,26 +26,25 @@ NEAR_LIMIT_RATIO = 0.97
 """Memory use as a fraction of the limit from which on a container counts as being at its limit, without a probe."""
 CONSEQUENCES_OF_RECLAIM = ("refault", "swapin", "other")
 """Kinds of memory stall that follow from an earlier reclaim, whatever caused it."""
-NO_DEFERRED_SOFTIRQS = PutOff(0.0, ())
 SOFTIRQS = Owner("kernel", "network softirqs")
 
 
-def own_share(subject: Subject, blames: Sequence[Blame]) -> float | None:
+def own_share(subject: Subject, culprit_times: Sequence[CulpritTime]) -> float | None:
     """Fraction of the waiting that the subject caused itself; None without any waiting."""
-    total = sum(blame.seconds for blame in blames)
+    total = sum(item.seconds for item in culprit_times)
     if total <= 0:
         return None
-    own = (blame for blame in blames if blame.owner.subject is not None and blame.owner.subject.key == subject.key)
-    return sum(blame.seconds for blame in own) / total
+    own = (item for item in culprit_times if item.owner.subject is not None and item.owner.subject.key == subject.key)
+    return sum(item.seconds for item in own) / total
 
 
-def split_shares(subject: Subject, blames: Sequence[Blame]) -> tuple[float, float]:
+def split_shares(subject: Subject, culprit_times: Sequence[CulpritTime]) -> tuple[float, float]:
     """(fraction that the subject caused itself, fraction caused by others); an idle disk is neither."""
-    total = sum(blame.seconds for blame in blames)
+    total = sum(item.seconds for item in culprit_times)
     if total <= 0:
         return 0.0, 0.0
-    own = own_share(subject, blames) or 0.0
-    idle = sum(blame.seconds for blame in blames if blame.owner.kind in ("idle", "unknown")) / total
+    own = own_share(subject, culprit_times) or 0.0
+    idle = sum(item.seconds for item in culprit_times if item.owner.kind in ("idle", "unknown")) / total
     return own, max(1.0 - own - idle, 0.0)
 
 
@@ -89,7 +88,7 @@ def split_memory(subject: Subject, stall: SubjectMemStall) -> MemorySplit:
 
 
 class MemorySource:
-    """`stalls` is `MemStallCollector.window` (None without a reading), `origin` the name of its source."""
+    """`stalls` is `MemStallCollector.figures` (None without a reading), `origin` the name of its source."""
 
     resource = WaitResource.MEMORY
 
@@ -128,7 +127,7 @@ class MemorySource:
 
 
 class IoSource:
-    """`stalls` is `BlockIOCollector.window`; None without a probe.
+    """`stalls` is `BlockIOCollector.figures`; None without a probe.
 
     The wanted time is the whole time of the container's requests: waiting behind others and behind itself, and being
     served. Throttling by its own limit is self-inflicted.
@@ -170,8 +169,8 @@ class IoSource:
 
 
 class NetworkSource:
-    """CPU time that packets of others cost a container. `stalls` is `NetStallCollector.window` (None without a probe),
-    `deferred` its `put_off`, `behind_ksoftirqd` is `CpuSource.behind_ksoftirqd`: the CPU's source comes first.
+    """CPU time that packets of others cost a container. `stalls` is `NetStallCollector.figures` (None without a probe),
+    `deferred` its `deferred`, `behind_ksoftirqd` is `CpuSource.behind_ksoftirqd`: the CPU's source comes first.
 
     The kernel processes packets on top of the task that has the CPU, and defers what is too much for that to a thread
     of its own (ksoftirqd), which competes for the CPU like any task. The kernel decides case by case how to divide the
@@ -188,7 +187,7 @@ class NetworkSource:
     def __init__(
         self,
         stalls: Callable[[], Mapping[str, SubjectNetStall] | None],
-        deferred: Callable[[], PutOff],
+        deferred: Callable[[], DeferredSoftirqs],
         behind_ksoftirqd: Callable[[], Floats],
     ) -> None:
         self._stalls = stalls
@@ -212,7 +211,7 @@ class NetworkSource:
                 taken[row] = stall.softirq * split_shares(subject, stall.culprits)[1]
                 p99[row] = np.nan if stall.softirq_p99 is None else stall.softirq_p99
 
-        def culprits(row: int) -> Sequence[Blame]:
+        def culprits(row: int) -> Sequence[CulpritTime]:
             stall = stalls.get(window.keys[row])
             parts = [(deferred.receivers, float(behind[row]))]
             if stall is not None:
@@ -248,22 +247,22 @@ class CacheSource:
         return ResourceEvidence(source="counters", others=cpi, own=unknown, culprits=window.largest_users)
 
 
-def receivers(parts: Sequence[tuple[Sequence[Blame], float]]) -> list[Blame]:
+def receivers(parts: Sequence[tuple[Sequence[CulpritTime], float]]) -> list[CulpritTime]:
     """Culprits of several parts as one list, longest first; each part's seconds per second are divided among its
     culprits. Softirq work before the first packet, or for a packet without an owner, belongs to the kernel."""
-    merged: dict[str, Blame] = {}
-    for blames, seconds in parts:
-        total = sum(blame.seconds for blame in blames)
-        for blame in blames if total > 0 else ():
-            owner = SOFTIRQS if blame.owner.kind == "kernel" else blame.owner
+    merged: dict[str, CulpritTime] = {}
+    for culprit_times, seconds in parts:
+        total = sum(item.seconds for item in culprit_times)
+        for item in culprit_times if total > 0 else ():
+            owner = SOFTIRQS if item.owner.kind == "kernel" else item.owner
             key = identity(owner)
-            before = merged.get(key, Blame(owner, 0.0, 0))
-            merged[key] = Blame(owner, before.seconds + blame.seconds / total * seconds, before.count + blame.count)
-    return sorted((blame for blame in merged.values() if blame.seconds > 0), key=lambda blame: -blame.seconds)
+            before = merged.get(key, CulpritTime(owner, 0.0, 0))
+            merged[key] = CulpritTime(owner, before.seconds + item.seconds / total * seconds, before.count + item.count)
+    return sorted((item for item in merged.values() if item.seconds > 0), key=lambda item: -item.seconds)
 
 
 def _culprits_of(
     stalls: Mapping[str, SubjectMemStall] | Mapping[str, SubjectBlockIO], window: ContainerWindow, row: int
-) -> Sequence[Blame]:
+) -> Sequence[CulpritTime]:
     stall = stalls.get(window.keys[row])
     return () if stall is None else stall.culprits

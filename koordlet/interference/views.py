@@ -24,7 +24,7 @@ from koordlet.api.pages.interference import (
 from koordlet.interference import wording
 from koordlet.interference.evaluator import Evaluator
 from koordlet.interference.model import CAUSES, RESOURCES, AlarmState, WaitResource
-from koordlet.metricsadvisor.views import Row, container_labels
+from koordlet.metricsadvisor.labels import Row, container_labels
 from koordlet.prometheus import Registries
 from koordlet.statesinformer.pods.model import Subject, Workloads
 

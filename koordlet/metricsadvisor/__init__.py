@@ -1,11 +1,11 @@
-"""From kernel files and probe tables to the metric cache, one pass a tick (spec 02 §5).
+"""Collectors: from kernel files and probe tables to the metric cache and to Prometheus (spec 02 §5).
 
-`reader.py` does all the reading of a tick and gives frozen `Readings`; the modules beside it derive figures from two
-of those without I/O or clock (`node.py`, `workloads.py`, `besteffort.py`, `pressure.py`, `latency.py`); `advisor.py`
-runs the tick, commits one batch, and keeps the latest `Picture` for the views (`views.py`: Prometheus, `/top`).
-What a gate or a flag switches on is a collector of its own (`cpi.py`, `coldpages.py`, `resctrl.py`, `storageinfo.py`,
-`hostapps.py`, pressure in `stallviews.py`), made in `optional.py`; `conditions.py` says what became of each.
+- `usage`: one reading per tick gives frozen `Readings`; pure modules derive figures from two of them. - `stalls`: the
+collectors of the probes, by subject, with their culprits. - `facts`, `periodic`: facts about the node, and collectors
+with a period of their own. - `collector.py`: what collectors share; `advisor.py` runs them; `optional.py` makes those
+that a gate or a flag switches
+  on, and `conditions.py` reports the state of each; `views.py` formats figures for Prometheus and `/top`.
 
-A rate needs two readings of the same thing: the first sight of a cgroup, one that was made anew, or a counter that ran
-back give no figure at all.
+A rate needs two readings of the same thing. The first reading of a cgroup, a cgroup that was made again, or a counter
+that ran back give no figure.
 """

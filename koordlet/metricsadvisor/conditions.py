@@ -1,7 +1,8 @@
-"""What became of each optional collector: fed from where, or why not.
+"""The state of each optional collector: its source, or why it has none.
 
-A collector that cannot work on this machine is a condition, said once in the log and shown for as long as it lasts as
-`koordlet_collector_up{collector, source, reason}`; it never stops another. Bounded by the number of collectors.
+A collector that cannot work on this machine is a condition, logged once and shown for as long as it lasts as
+`koordlet_collector_up{collector, source, reason}`. It never stops another collector. Bounded by the number of
+collectors.
 """
 
 from __future__ import annotations
@@ -16,39 +17,39 @@ log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Condition:
-    """`source` names where figures come from; `reason` says why there are none."""
+class CollectorCondition:
+    """`source`: where figures come from; `reason`: why there are none."""
 
     up: bool
     source: str = ""
     reason: str = ""
 
 
-class Conditions:
+class CollectorConditions:
     """The conditions of one koordlet's collectors, by collector."""
 
     def __init__(self, registries: Registries) -> None:
-        self._states: dict[str, Condition] = {}
+        self._states: dict[str, CollectorCondition] = {}
         registries.view("collector_up", self._rows)
 
     @property
-    def states(self) -> Mapping[str, Condition]:
-        """The latest condition of every collector that told one."""
+    def states(self) -> Mapping[str, CollectorCondition]:
+        """The latest condition of every collector that reported one."""
         return self._states
 
     def up(self, collector: str, source: str) -> None:
-        """The collector works, fed by `source`."""
-        self._states[collector] = Condition(True, source)
+        """The collector works, with figures from `source`."""
+        self._states[collector] = CollectorCondition(True, source)
 
     def down(self, collector: str, reason: str, source: str = "") -> None:
-        """The collector gives no figures; each reason is logged once."""
+        """The collector has no figures; each reason is logged once."""
         self.waiting(collector, reason, source)
-        log.once(f"condition:{collector}:{reason}", "a collector gives no figures", collector=collector, reason=reason)
+        log.once(f"condition:{collector}:{reason}", "A collector gives no figures", collector=collector, reason=reason)
 
     def waiting(self, collector: str, reason: str, source: str = "") -> None:
-        """No figures yet, which is as it should be."""
-        self._states[collector] = Condition(False, source, reason)
+        """No figures yet, as expected."""
+        self._states[collector] = CollectorCondition(False, source, reason)
 
     def _rows(self) -> Iterator[tuple[tuple[str, ...], float]]:
-        for name, state in self._states.items():
-            yield (name, state.source, state.reason), float(state.up)
+        for name, condition in self._states.items():
+            yield (name, condition.source, condition.reason), float(condition.up)

@@ -1,4 +1,4 @@
-"""The latest picture as Prometheus rows (spec 02 §10) and as `/top`. Only formats; nothing is measured here."""
+"""The latest figures as Prometheus rows (spec 02 §10) and as `/top`. Formats only; nothing is measured here."""
 
 from __future__ import annotations
 
@@ -13,49 +13,34 @@ from koordlet.api.pages.top import FeatureState, SchedLatency, Top, TopCulprit, 
 from koordlet.app.exposition import Tails
 from koordlet.metriccache import MetricCache
 from koordlet.metricsadvisor.advisor import MetricsAdvisor
+from koordlet.metricsadvisor.labels import Row, container_labels, culprit_labels, subject_labels
+from koordlet.metricsadvisor.stalls.attribution import CulpritTime, SubjectNaming, sum_rows, top_culprits
 from koordlet.metricsadvisor.stalls.buckets import BUCKET_BOUNDS, exported
-from koordlet.metricsadvisor.stalls.counters import CulpritCounters, SteadyTable
-from koordlet.metricsadvisor.stalls.latency import Blame, longest, sum_rows
-from koordlet.metricsadvisor.stalls.waiting import Waiting
-from koordlet.metricsadvisor.usage.pressure import AVERAGES, WIRE
-from koordlet.probes.loading.mapped import Ints
+from koordlet.metricsadvisor.stalls.counters import CulpritCounters, MonotonicTable
+from koordlet.metricsadvisor.usage.pressure import AVERAGES, WIRE, PressureReading
+from koordlet.probes.columns import Ints
 from koordlet.probes.openprobes import ProbeSet
 from koordlet.prometheus import Groups, Registries
-from koordlet.statesinformer.pods.cgroupindex import Owner
 from koordlet.statesinformer.pods.model import Subject, SubjectKind
 from koordlet.system.host import HostFacts
 
-Row = tuple[tuple[str, ...], float]
 CULPRITS_SHOWN = 5
-CULPRITS_EXPORTED = 10
-"""Culprits a victim exports at most; what the rest adds is counted under `other`."""
-
-
-def container_labels(subject: Subject) -> tuple[str, ...]:
-    """pod_uid, pod_name, pod_namespace, container_id, container_name"""
-    return (subject.pod_uid, subject.pod_name, subject.namespace, subject.key, subject.name)
-
-
-def pod_labels(subject: Subject) -> tuple[str, ...]:
-    """pod_uid, pod_name, pod_namespace"""
-    return (subject.pod_uid, subject.pod_name, subject.namespace)
-
-
-def culprit_labels(who: Owner | None) -> tuple[str, ...]:
-    """kind, namespace, pod, name; None are all culprits without a series of their own."""
-    return ("other", "", "", "") if who is None else (who.kind, who.namespace, who.pod, who.name)
+"""Culprits of a row of `/top`."""
 
 
 @cache
 def _psi_labels(*full_supported: bool) -> Tails:
-    """psi_resource_type, psi_precision, psi_degree, cpu_full_supported of each of `AVERAGES`; the last is the
-    resource's own, whatever its name says (spec 02 §5.13)."""
-    supported = {resource: "true" if one else "false" for resource, one in zip(WIRE, full_supported, strict=True)}
-    return tuple((WIRE[resource], precision, degree, supported[resource]) for resource, degree, precision in AVERAGES)
+    """psi_resource_type, psi_precision, psi_degree, cpu_full_supported of each of `AVERAGES`. Despite its name the last
+    label is the resource's own (spec 02 §5.13)."""
+    texts = ["true" if supported else "false" for supported in full_supported]
+    supported_of = dict(zip(WIRE, texts, strict=True))
+    return tuple(
+        (WIRE[resource], precision, degree, supported_of[resource]) for resource, degree, precision in AVERAGES
+    )
 
 
 class Views:
-    """Attaches the advisor's figures to the registries and answers /top."""
+    """Attaches the collectors' figures to the registries, and builds `/top`."""
 
     def __init__(
         self,
@@ -68,10 +53,12 @@ class Views:
         open_files: Callable[[], int],
         verdicts: Callable[[str], list[Brief]] = lambda _: [],
     ) -> None:
+        self._advisor = advisor
+        self._probes = probes
+        self._facts = facts
         self._verdicts = verdicts
-        self._advisor, self._cache, self._probes, self._facts = advisor, cache, probes, facts
-        self._sums: dict[str, SteadyTable] = {}
-        self._culprit_counters = CulpritCounters(CULPRITS_EXPORTED)
+        self._sums: dict[str, MonotonicTable] = {}
+        self._culprit_counters = CulpritCounters()
         view = registries.view
         view("node_used_cpu_cores", lambda: self._node("cores"))
         view("node_stolen_cpu_cores", lambda: self._node("stolen"))
@@ -100,95 +87,95 @@ class Views:
         view("pods", self._pods)
         view("cgroup_files_open", lambda: [((), open_files())])
 
-    # --- Prometheus rows
+    @property
+    def _pressure_reading(self) -> PressureReading | None:
+        return None if self._advisor.pressure is None else self._advisor.pressure.reading
 
     def _node(self, member: str) -> list[Row]:
-        picture = self._advisor.picture
-        return [] if picture is None or picture.node is None else [((), getattr(picture.node, member))]
+        usage = self._advisor.use.snapshot
+        return [] if usage is None or usage.node is None else [((), getattr(usage.node, member))]
 
     def _system(self, member: str) -> list[Row]:
-        picture = self._advisor.picture
-        return [] if picture is None or picture.system is None else [((), getattr(picture.system, member))]
+        usage = self._advisor.use.snapshot
+        return [] if usage is None or usage.system is None else [((), getattr(usage.system, member))]
 
     def _best_effort(self) -> list[Row]:
-        picture = self._advisor.picture
-        if picture is None or picture.best_effort is None or picture.best_effort.usage is None:
+        usage = self._advisor.use.snapshot
+        if usage is None or usage.best_effort is None or usage.best_effort.usage is None:
             return []
-        return [((), picture.best_effort.usage / 1000)]
+        return [((), usage.best_effort.usage / 1000)]
 
     def _qos(self, member: str) -> list[Row]:
-        picture = self._advisor.picture
-        return [] if picture is None else [((qos,), getattr(use, member)) for qos, use in picture.qos.items()]
+        usage = self._advisor.use.snapshot
+        return [] if usage is None else [((qos,), getattr(use, member)) for qos, use in usage.qos.items()]
 
     def _use(self, kind: SubjectKind, member: str) -> Iterator[Row]:
-        picture = self._advisor.picture
-        if picture is None:
+        usage = self._advisor.use.snapshot
+        if usage is None:
             return
-        labels = container_labels if kind is SubjectKind.CONTAINER else pod_labels
-        for subject, value in zip(picture.workloads.subjects, getattr(picture.use, member).tolist(), strict=True):
+        for subject, value in zip(usage.workloads.subjects, getattr(usage.use, member).tolist(), strict=True):
             if subject.kind is kind and not isnan(value):
-                yield labels(subject), value
+                yield subject_labels(kind, subject), value
 
     def _host_apps(self) -> Iterator[Row]:
-        picture = self._advisor.picture
-        if picture is None:
+        usage = self._advisor.use.snapshot
+        if usage is None:
             return
-        for row, subject in enumerate(picture.workloads.subjects):
+        for row, subject in enumerate(usage.workloads.subjects):
             if subject.kind is SubjectKind.HOST_APP:
-                for resource, column in (("cpu", picture.use.cores), ("memory", picture.use.memory)):
+                for resource, column in (("cpu", usage.use.cores), ("memory", usage.use.memory)):
                     if not isnan(column[row]):
                         yield (subject.name, resource, subject.priority_class, subject.qos), float(column[row])
 
     def _psi(self, kind: SubjectKind) -> Groups:
-        reading = self._advisor.pressure
+        reading = self._pressure_reading
         if reading is None:
             return
-        labels = container_labels if kind is SubjectKind.CONTAINER else pod_labels
         averages = reading.table_of(AVERAGES).tolist()
         supported = np.stack([reading.full_supported(resource) == 1 for resource in WIRE], axis=1).tolist()
         for row in reading.workloads.rows[kind]:
-            yield labels(reading.workloads.subjects[row]), _psi_labels(*supported[row]), averages[row]
+            yield subject_labels(kind, reading.workloads.subjects[row]), _psi_labels(*supported[row]), averages[row]
 
     def _by_subject(self, column: str) -> tuple[list[Subject], Ints]:
-        """A column of the cumulative snapshot, a row a container, that never runs back."""
-        snapshot = self._advisor.latency_window.latest
+        """A column of the cumulative snapshot, one row per container, as monotonic counters."""
+        snapshot = self._advisor.sched_latency.latest
         if snapshot is None:
             return [], np.zeros(0, dtype=np.int64)
-        subjects, rows = self._advisor.subjects_of(snapshot.keys)
+        subjects, rows = self._advisor.sched_latency.subjects_of(snapshot.keys)
         sums = sum_rows(getattr(snapshot, column), rows, len(subjects))
         shown = [row for row, subject in enumerate(subjects) if subject.kind is not SubjectKind.POD]
         subjects = [subjects[row] for row in shown]
-        steady = self._sums.setdefault(column, SteadyTable())
-        return subjects, steady.update([subject.key for subject in subjects], sums[shown])
+        counters = self._sums.setdefault(column, MonotonicTable())
+        return subjects, counters.update([subject.key for subject in subjects], sums[shown])
 
     def _latency_histograms(self) -> Iterator[tuple[tuple[str, ...], list[int], float]]:
-        """Those who never waited in one way have no histogram of it."""
+        """A container that never waited for a reason has no histogram for it."""
         for reason, hist, total in (
             ("wakeup", "wakeup_hist", "wakeup_sum_ns"),
             ("preempted", "preempt_hist", "preempt_sum_ns"),
         ):
             subjects, counts = self._by_subject(hist)
             sums = self._by_subject(total)[1].tolist()
-            for subject, reached, ns in zip(subjects, exported(counts), sums, strict=True):
-                if reached[-1]:
-                    yield (*container_labels(subject), subject.qos, reason), reached, ns / 1e9
+            for subject, cumulative, ns in zip(subjects, exported(counts), sums, strict=True):
+                if cumulative[-1]:
+                    yield (*container_labels(subject), subject.qos, reason), cumulative, ns / 1e9
 
     def _latency_sums(self, column: str) -> list[Row]:
         subjects, sums = self._by_subject(column)
         return [((*container_labels(s), s.qos), ns / 1e9) for s, ns in zip(subjects, sums.tolist(), strict=True)]
 
     def _culprits(self) -> Iterator[Row]:
-        waits = self._advisor.waits()
-        if waits is None:
-            return
         subjects = {s.key: s for s in self._advisor.workloads.subjects if s.kind is not SubjectKind.POD}
-        waiting = Waiting.of_waits(waits, self._advisor.index.owner, subjects)
-        for victim, who, waited in self._culprit_counters.update(waiting):
+        naming = SubjectNaming(self._advisor.index.owner, subjects)
+        table = self._advisor.sched_latency.matrix_by_subject(naming)
+        if table is None:
+            return
+        for victim, culprit, waited in self._culprit_counters.update(table):
             subject = subjects[victim]
-            yield (*container_labels(subject), subject.qos, *culprit_labels(who)), waited
+            yield (*container_labels(subject), subject.qos, *culprit_labels(culprit)), waited
 
     def _lost(self) -> list[Row]:
-        snapshot = self._advisor.latency_window.latest
+        snapshot = self._advisor.sched_latency.latest
         if snapshot is None:
             return []
         lost = snapshot.lost
@@ -212,13 +199,11 @@ class Views:
             counts[pod.qos] = counts.get(pod.qos, 0) + 1
         return [((qos,), count) for qos, count in counts.items()]
 
-    # --- /top
-
     def top(self, node: str, now: float) -> Top:
-        """The picture as `koordctl top` shows it."""
-        picture = self._advisor.picture
-        use = picture.node if picture is not None else None
-        system = picture.system if picture is not None else None
+        """The page `/top`, as `koordctl top` shows it."""
+        usage = self._advisor.use.snapshot
+        use = usage.node if usage is not None else None
+        system = usage.system if usage is not None else None
         return Top(
             node=node,
             at=now,
@@ -228,7 +213,7 @@ class Views:
             memory_total=None if use is None else use.memory_total,
             system_cpu=None if system is None else system.cores,
             system_memory=None if system is None else system.memory,
-            window=self._advisor.latency_window.seconds,
+            window=self._advisor.sched_latency.window.seconds,
             probes=[
                 FeatureState(name=name, up=status.loaded, source=status.source, reason=status.reason)
                 for name, status in self._probes.status.items()
@@ -236,16 +221,16 @@ class Views:
             conditions=[
                 FeatureState(name=name, up=False, reason=reason) for name, reason in self._facts.reasons().items()
             ],
-            rows=[] if picture is None else list(self._rows()),
+            rows=[] if usage is None else list(self._top_rows()),
         )
 
-    def _rows(self) -> Iterator[TopRow]:
-        picture = self._advisor.picture
-        if picture is None:
+    def _top_rows(self) -> Iterator[TopRow]:
+        usage = self._advisor.use.snapshot
+        if usage is None:
             return
-        window = self._advisor.culprits()
-        blamed = {} if window is None else longest(window[0], self._advisor.index.owner, CULPRITS_SHOWN)
-        for row, subject in enumerate(picture.workloads.subjects):
+        window = self._advisor.sched_latency.culprits()
+        culprits = {} if window is None else top_culprits(window[0], self._advisor.index.owner, CULPRITS_SHOWN)
+        for row, subject in enumerate(usage.workloads.subjects):
             if subject.kind in (SubjectKind.POD, SubjectKind.QOS):
                 continue
             yield TopRow(
@@ -256,46 +241,49 @@ class Views:
                 id=subject.key,
                 qos=subject.qos,
                 priority=subject.priority_class,
-                cpu=_known(picture.use.cores[row]),
-                memory=_known(picture.use.memory[row]),
-                throttled=_known(picture.use.throttled[row]),
+                cpu=_known(usage.use.cores[row]),
+                memory=_known(usage.use.memory[row]),
+                throttled=_known(usage.use.throttled[row]),
                 pressure=self._pressure(subject.key),
-                sched=self._sched(subject.key, blamed, 1.0 if window is None else window[1]),
+                sched=self._sched(subject.key, culprits, 1.0 if window is None else window[1]),
                 verdicts=self._verdicts(subject.key),
             )
 
     def _pressure(self, key: str) -> TopPressure | None:
-        some = {resource: self._advisor.stalls.get((resource, "some"), {}).get(key) for resource in WIRE}
+        stalls = {} if self._advisor.pressure is None else self._advisor.pressure.stalls
+        some = {resource: stalls.get((resource, "some"), {}).get(key) for resource in WIRE}
         return None if all(value is None for value in some.values()) else TopPressure(**some)
 
-    def _sched(self, key: str, blamed: Mapping[str, tuple[list[Blame], float]], seconds: float) -> SchedLatency | None:
-        latency = self._advisor.latencies.get(key)
+    def _sched(
+        self, key: str, culprits: Mapping[str, tuple[list[CulpritTime], float]], seconds: float
+    ) -> SchedLatency | None:
+        latency = self._advisor.sched_latency.figures.get(key)
         if latency is None:
             return None
-        blames, total = blamed.get(key, ([], 0.0))
+        top, total = culprits.get(key, ([], 0.0))
         return SchedLatency(
             p50=latency.p50,
             p99=latency.p99,
             wait=latency.wait,
             throttled=latency.throttled,
             count=latency.count,
-            culprits=_culprits(blames, total, seconds),
+            culprits=_culprits(top, total, seconds),
         )
 
 
-def _culprits(blames: Sequence[Blame], total: float, seconds: float) -> list[TopCulprit]:
-    """*total*: what everybody is blamed for, those beyond *blames* included."""
+def _culprits(culprits: Sequence[CulpritTime], total: float, seconds: float) -> list[TopCulprit]:
+    """`total`: the time of all culprits, also of those that are not in `culprits`."""
     return [
         TopCulprit(
-            kind=one.owner.kind,
-            namespace=one.owner.namespace,
-            pod=one.owner.pod,
-            name=one.owner.name,
-            qos=one.owner.qos,
-            share=one.seconds / total,
-            wait=one.seconds / seconds,
+            kind=culprit.owner.kind,
+            namespace=culprit.owner.namespace,
+            pod=culprit.owner.pod,
+            name=culprit.owner.name,
+            qos=culprit.owner.qos,
+            share=culprit.seconds / total,
+            wait=culprit.seconds / seconds,
         )
-        for one in blames
+        for culprit in culprits
     ]
 
 

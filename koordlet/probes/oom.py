@@ -1,59 +1,68 @@
-"""oom: whom the kernel killed for want of memory, whose limit that was, and whose allocation set it off.
+"""oom: the victims of the kernel's OOM killer, the limit that was reached, and the task whose allocation failed.
 
-A ring of the last `EVENTS` kills and counters by cgroup, both in pinned maps: what happened while koordlet was away is
-still told. Events are numbered, so a reader knows how many it missed. What is measured: docs/probes.md.
+A ring of the last `EVENTS` kills and counters by cgroup, both in pinned maps: kills that happen while koordlet does not
+run are reported at its next start. Events are numbered, so a reader knows how many it missed. What is measured:
+docs/probes.md.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from koordlet.probes.culprits.slots import Slots
+from koordlet.probes.columns import Ints, sum_by
+from koordlet.probes.culprits.slots import SPECIALS, TAG, SlotTable
+from koordlet.probes.layouts import (
+    OOM_CONFIG,
+    OOM_COUNTS,
+    OOM_EVENT,
+    OOM_EVENTS,
+    OOM_PENDING,
+    OOM_SCOPE,
+    OOM_VERSION,
+)
 from koordlet.probes.loading import libbpf
-from koordlet.probes.loading.frame import Attached, Build, Place, SourceOf, as_probe_error, load, open_core
+from koordlet.probes.loading.frame import (
+    Attached,
+    Build,
+    ProbeEnvironment,
+    SourceOf,
+    as_probe_error,
+    load,
+    open_core,
+)
 from koordlet.probes.loading.libbpf import ProgramStats
-from koordlet.probes.loading.mapped import Ints, map_array, sum_by
-from koordlet.probes.schedlatency.layout import SPECIALS, TAG
+from koordlet.probes.loading.mapped import map_array
 from koordlet.probes.status import ProbeStatus
 
 PROBE = "oom"
-VERSION = 1
-EVENTS, PENDING, CGROUPS, TASKS = 64, 64, 1024, 4096
-NAME, COMM = 72, 16
-SCOPES = ("unknown", "limit", "node")
+CGROUPS, TASKS = 1024, 4096
+"""Entries of the tables; powers of two."""
+ENTRIES: dict[str, int] = {
+    "tags": CGROUPS,
+    "counts": CGROUPS + SPECIALS,
+    "events": OOM_EVENTS,
+    "head": 1,
+    "reclaims": TASKS,
+    "pending": OOM_PENDING,
+}
+SCOPES = tuple(name.removeprefix("OOM_").lower() for name in OOM_SCOPE)
 """By ``enum oom_scope``."""
-
-COUNTS = np.dtype([("killed_limit", "u8"), ("killed_node", "u8"), ("killed_unknown", "u8"), ("triggered", "u8")])
-EVENT = np.dtype(
-    [
-        *(
-            (name, "u8")
-            for name in (
-                "number", "boot_ns", "victim_cgroup", "trigger_cgroup", "limit_cgroup", "limit_pages", "usage_pages",
-                "anon_pages", "file_pages", "shmem_pages", "total_vm_pages",
-            )
-        ),
-        *((name, "u4") for name in ("victim_pid", "victim_thread", "trigger_pid", "scope", "score_adj", "reserved")),
-        *((name, "u1", COMM) for name in ("victim_comm", "trigger_comm")),
-        *((name, "u1", NAME) for name in ("victim_name", "victim_parent", "limit_name", "limit_parent")),
-    ]
-)  # fmt: skip
-RECLAIM_SIZE = 32
-_COMMON = ("direct_begin", "memcg_begin")
+RECLAIM_PROGRAMS = ("direct_begin", "memcg_begin")
 BY_TASK, BY_PID = ("mark_task",), ("mark_pid", "killing")
-TASK_ARGUMENTS = 2
-"""mark_victim hands over (task, uid) since v6.9, (pid) before."""
+ARGUMENTS_BY_TASK = 2
+"""mark_victim has the arguments (task, uid) since v6.9, (pid) before."""
 
 
 @dataclass(frozen=True, slots=True)
 class OomKill:
-    """One victim. Cgroups are ids as in the other probes, 0 = none (a kernel thread triggered it); ``limit_cgroup`` is
-    one of the hierarchy with the memory controller. Pages are the machine's. The victim's resident pages are read from
-    approximate counters: a few dozen pages a CPU may be missing."""
+    """One victim. Cgroups are ids as in the other probes, 0 = none (a kernel thread triggered it); `limit_cgroup` is an
+    id of the hierarchy with the memory controller. Pages have the machine's page size. The victim's resident pages are
+    read from approximate counters: a few dozen pages per CPU may be missing."""
 
     number: int
     """1 for the first since the probe was loaded."""
@@ -80,6 +89,7 @@ class OomKill:
 
     @property
     def resident_pages(self) -> int:
+        """Pages of all kinds that the victim held."""
         return self.anon_pages + self.file_pages + self.shmem_pages
 
 
@@ -93,11 +103,11 @@ class OomSnapshot:
     killed: Mapping[str, Ints]
     """Scope -> ``[n]`` kills of the cgroup's tasks."""
     triggered: Ints
-    """``[n]``: kills, of anybody, for an allocation of the cgroup's tasks."""
+    """``[n]``: kills of any task for an allocation of the cgroup's tasks."""
     kills: tuple[OomKill, ...]
 
     def since(self, number: int) -> list[OomKill]:
-        """Kills after that number, as far as they are remembered."""
+        """The remembered kills with a higher number."""
         return [kill for kill in self.kills if kill.number > number]
 
 
@@ -111,28 +121,33 @@ class Oom:
     conditions: tuple[str, ...] = ()
 
     def __init__(self, attached: Attached) -> None:
+        def mapped(name: str, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+            return map_array(attached.maps[name], name, dtype, ENTRIES[name])
+
         try:
-            arrays = {
-                name: map_array(attached.maps[name], name, dtype, _ENTRIES[name])
-                for name, dtype in (("tags", TAG), ("counts", COUNTS), ("events", EVENT), ("head", TAG))
-            }
+            self._slots = SlotTable(mapped("tags", TAG))
+            self._counts = mapped("counts", OOM_COUNTS)
+            self._events = mapped("events", OOM_EVENT)
+            self._head = mapped("head", TAG)
         except BaseException:
             attached.close(keep=True)
             raise
         attached.release_maps()
-        self._attached, self.reused = attached, attached.reused
-        self._slots = Slots(arrays["tags"])
-        self._counts, self._events, self._head = arrays["counts"], arrays["events"], arrays["head"]
+        self._attached = attached
+        self.reused = attached.reused
         self._last: OomSnapshot | None = None
-        """Stands until there is another kill: every one up to its total is told in full."""
+        """Returned until there is another kill: it contains every kill up to its total."""
 
     def read(self) -> OomSnapshot:
+        """Everything counted so far, and the last kills."""
         total = int(self._head[0])
         if self._last is not None and self._last.total == total:
             return self._last
         snapshot = self._read(total)
-        told = [kill.number for kill in snapshot.kills]  # a kill has its number first, then its counts, then its event
-        self._last = snapshot if told == list(range(max(total - EVENTS, 0) + 1, total + 1)) else None
+        # The kernel side assigns a number first, then adds the counts, then completes the event.
+        numbers = [kill.number for kill in snapshot.kills]
+        complete = numbers == list(range(max(total - OOM_EVENTS, 0) + 1, total + 1))
+        self._last = snapshot if complete else None
         return snapshot
 
     def _read(self, total: int) -> OomSnapshot:
@@ -140,7 +155,7 @@ class Oom:
         slot_keys = self._slots.keys()
         used = np.flatnonzero(slot_keys)
         keys, group = np.unique(slot_keys[used], return_inverse=True)
-        counts = {name: sum_by(group, self._counts[name][used], len(keys)) for name in COUNTS.names or ()}
+        counts = {name: sum_by(group, self._counts[name][used], len(keys)) for name in OOM_COUNTS.names or ()}
         seen = np.sum(list(counts.values()), axis=0) > 0
         order = np.argsort(events["number"], kind="stable")
         return OomSnapshot(
@@ -152,6 +167,7 @@ class Oom:
         )
 
     def reclaim(self, live: Collection[int]) -> int:
+        """Free the slots of dead cgroups (`SlotTable.dead`); returns their number."""
         slots = self._slots.dead(live)
         if len(slots):
             self._counts[slots] = 0
@@ -160,9 +176,11 @@ class Oom:
         return len(slots)
 
     def programs(self) -> list[ProgramStats]:
+        """Run counts and times of the attached programs (zero unless kernel.bpf_stats_enabled)."""
         return self._attached.programs()
 
     def close(self, keep: bool) -> None:
+        """`keep`: leave pinned programs counting."""
         self._attached.close(keep)
 
 
@@ -198,25 +216,18 @@ def _kill(row: np.void) -> OomKill:
     )
 
 
-_ENTRIES: dict[str, int] = {
-    "tags": CGROUPS,
-    "counts": CGROUPS + SPECIALS,
-    "events": EVENTS,
-    "head": 1,
-    "reclaims": TASKS,
-    "pending": PENDING,
-}
-
-
-def load_core(place: Place) -> Oom:
+def load_core(place: ProbeEnvironment) -> Oom:
     """The probe. Raises `ProbeError`."""
-    settings = struct.pack("=4I", place.cgroup_v2, CGROUPS - 1, TASKS - 1, 0)
+    config = np.zeros((), OOM_CONFIG)
+    config["slots"] = place.cgroup_v2, CGROUPS - 1
+    config["task_mask"] = TASKS - 1
     with as_probe_error():
-        hands_over_task = libbpf.tracepoint_arguments("mark_victim") >= TASK_ARGUMENTS
-        wanted, skip = (BY_TASK, BY_PID) if hands_over_task else (BY_PID, BY_TASK)
-        build = Build(PROBE, (*_COMMON, *wanted), _ENTRIES, settings, skip, shape=VERSION)
+        passes_task = libbpf.tracepoint_arguments("mark_victim") >= ARGUMENTS_BY_TASK
+        mark, skip = (BY_TASK, BY_PID) if passes_task else (BY_PID, BY_TASK)
+        build = Build(PROBE, (*RECLAIM_PROGRAMS, *mark), ENTRIES, config.tobytes(), skip, shape=OOM_VERSION)
         return Oom(load(build, place.pins))
 
 
-def open_oom(place: Place) -> tuple[OomSource | None, ProbeStatus]:
+def open_oom(place: ProbeEnvironment) -> tuple[OomSource | None, ProbeStatus]:
+    """The probe, or nothing: no file stands in for it."""
     return open_core(place, load_core)

@@ -1,4 +1,4 @@
-"""What became of each probe: a record for the log, the metrics and `koordctl status`."""
+"""The state of each probe: a record for the log, the metrics and `koordctl status`."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ProbeStatus:
-    """``loaded``: a BPF program counts in the kernel. ``source``: where the numbers come from (``bpf``, ``bcc``,
-    ``schedstat``, ``pressure``, ``none``). ``reason``: why it is not the best of these, every rung that failed
-    in order; empty when all is well."""
+    """Whether a probe counts, and where its figures come from."""
 
     loaded: bool
+    """A BPF program counts in the kernel."""
     source: str
+    """Where the figures come from: ``bpf``, ``bcc``, ``schedstat``, ``pressure``, ``files``, ``none``."""
     reason: str = ""
+    """Why that is not the best source: every way that failed, in order; empty if it is the best."""
     pinned: bool = False
-    """The counts outlive this process."""
+    """The counts survive this process."""
     reused: bool = False
-    """An earlier process had loaded it; its counts go on."""
+    """An earlier process loaded the programs; their counts continue."""

@@ -182,6 +182,15 @@ def read_facts(root: Path, vendor: str) -> ResctrlFacts | None:
     )
 
 
+def group_identity(group: Path) -> int | None:
+    """The inode number of a group's directory: another one means that the group was made again. None without a
+    group."""
+    try:
+        return group.stat().st_ino
+    except FileNotFoundError:
+        return None
+
+
 def read_monitoring(group: Path) -> dict[int, MonitoringData] | None:
     """L3 cache id -> counters of a resctrl group; None when it has no `mon_data`."""
     base = group / "mon_data"

@@ -1,4 +1,4 @@
-"""What measures: the advisor and the collectors beside it."""
+"""Composes the collectors: the advisor with its periodic tasks."""
 
 from __future__ import annotations
 
@@ -7,17 +7,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from koordlet.app.clock import boot_clock
 from koordlet.app.logging import get_logger
 from koordlet.app.periodic import Periodic
-from koordlet.metricsadvisor.advisor import MetricsAdvisor
-from koordlet.metricsadvisor.optional import Intervals, OptionalCollectors
+from koordlet.metricsadvisor.advisor import Intervals, MetricsAdvisor
+from koordlet.metricsadvisor.collector import ProbeContext
+from koordlet.metricsadvisor.facts.node import NodeInfoCollector
+from koordlet.metricsadvisor.optional import OptionalCollectors, OptionalIntervals
 from koordlet.metricsadvisor.stalls.blockio import BlockIOCollector
 from koordlet.metricsadvisor.stalls.memstall import MemStallCollector
 from koordlet.metricsadvisor.stalls.netstall import NetStallCollector
 from koordlet.metricsadvisor.stalls.oom import OomCollector
+from koordlet.metricsadvisor.stalls.schedlatency import SchedLatencyCollector
 from koordlet.metricsadvisor.usage.allgroups import AllGroups
 from koordlet.metricsadvisor.usage.reader import TickReader
+from koordlet.metricsadvisor.usage.usecollector import UseCollector, UseOptions
 from koordlet.probes.openprobes import ProbeSet
 from koordlet.statesinformer.pods.cgroupindex import CgroupIndex
 from koordlet.statesinformer.pods.model import Workloads
@@ -31,30 +34,19 @@ from koordlet.wiring.probes import open_others
 
 log = get_logger(__name__)
 
-RECLAIM_SECONDS = 30.0
-FIRST_SAMPLE_SECONDS = 0.2
-"""Until the last of the readings that need not wait for the tick."""
+RECLAIM_INTERVAL_S = 30.0
+FIRST_SAMPLE_S = 0.2
+"""Delay of the second reading, with which rates exist; the remaining probes are opened after it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Collectors:
-    """What others read figures from."""
+    """The collectors, for the components that read their figures."""
 
     advisor: MetricsAdvisor
     use: Periodic
-    """Reads the use of everything."""
+    """The task that reads the use of everything."""
     optional: OptionalCollectors
-    mem_stall: MemStallCollector
-    oom: OomCollector
-    block_io: BlockIOCollector
-    net_stall: NetStallCollector
-
-    def attach(self, probes: ProbeSet) -> None:
-        """Give each what is open by now; the advisor looks for itself."""
-        self.mem_stall.attach(probes.mem_stall)
-        self.oom.attach(probes.oom)
-        self.block_io.attach(probes.block_io)
-        self.net_stall.attach(probes.net_stall)
 
 
 def all_groups(context: Context, probes: ProbeSet) -> AllGroups | None:
@@ -68,60 +60,101 @@ def all_groups(context: Context, probes: ProbeSet) -> AllGroups | None:
 
 def collectors(context: Context, states: States, probes: ProbeSet, groups: AllGroups | None) -> Collectors:
     """All collectors, each with its periodic task."""
-    advisor = _advisor(context, states, probes, groups)
-    optional = _optional(context, advisor)
-    devices.collect(context, optional.conditions, lambda: states.workloads)
-    options = context.options
-    use = context.periodic("collect-use", options.collect_res_used_interval, advisor.tick)
-    made = Collectors(advisor, use, optional, *_memory(context, advisor, probes), *_io(context, advisor, probes))
-    cadences: tuple[tuple[str, float, Callable[[], object]], ...] = (
-        ("collect-node-info", options.collect_node_cpu_info_interval, advisor.read_node_info),
-        ("collect-sched-latency", options.sched_latency_interval, advisor.read_latency),
-        *optional.cadences,
-        ("collect-mem-stall", options.mem_stall_interval, made.mem_stall.read),
-        ("collect-oom", options.oom_interval, made.oom.read),
-        ("collect-block-io", options.block_io_interval, made.block_io.read),
-        ("collect-net-stall", options.net_stall_interval, made.net_stall.read),
-    )
-    context.runner.add(use)
-    for name, period, collect in cadences:
-        context.runner.add(context.periodic(name, period, collect))
-
-    def reclaim() -> None:  # the one caller: a slot is free once its cgroup was missing at two of these
-        probes.reclaim(advisor.index.walk_ids())
-
-    context.runner.add(context.periodic("reclaim-probes", RECLAIM_SECONDS, reclaim, immediate=False))
-
-    async def second_reading() -> None:
-        await asyncio.sleep(FIRST_SAMPLE_SECONDS)
-        advisor.tick()
-
-    context.runner.spawn("first-sample", second_reading, critical=False)
-    open_others(context, probes, FIRST_SAMPLE_SECONDS, lambda: made.attach(probes))
-    return made
-
-
-def _advisor(context: Context, states: States, probes: ProbeSet, groups: AllGroups | None) -> MetricsAdvisor:
-    options = context.options
     index = CgroupIndex(context.cgroup_ids)
     context.pleg.add_handler(lambda _: index.expire())
-    advisor = MetricsAdvisor(
-        context.host,
-        _reader(context, probes, groups),
+    reader = _reader(context, probes, groups)
+    node_info = NodeInfoCollector(
+        context.host.roots, context.cache, context.registries, huge_pages=context.gates.enabled("HugePageReport")
+    )
+    node_info.read()
+    optional = _optional(context, reader, lambda: states.workloads, node_info)
+    devices.collect(context, optional.conditions, lambda: states.workloads)
+    use = _use(context, states, reader, node_info)
+    advisor = _advisor(context, states, index, use, node_info, optional)
+    advisor.attach(probes)
+    tasks = [context.periodic(task.name, task.interval_s, task.collect) for task in advisor.tasks(_intervals(context))]
+    for task in tasks:
+        context.runner.add(task)
+
+    def reclaim() -> None:  # the only caller: a slot is freed once its cgroup was missing in two rounds
+        probes.reclaim(index.walk_ids())
+
+    context.runner.add(context.periodic("reclaim-probes", RECLAIM_INTERVAL_S, reclaim, immediate=False))
+
+    async def second_reading() -> None:
+        await asyncio.sleep(FIRST_SAMPLE_S)
+        use.tick()
+
+    context.runner.spawn("first-sample", second_reading, critical=False)
+    open_others(context, probes, FIRST_SAMPLE_S, lambda: advisor.attach(probes))
+    return Collectors(advisor, tasks[0], optional)
+
+
+def _use(context: Context, states: States, reader: TickReader, node_info: NodeInfoCollector) -> UseCollector:
+    def pods_known() -> bool:
+        return not isinstance(states, KubeStates) or (states.pods is not None and states.pods.answered)
+
+    options = context.options
+    use = UseCollector(
+        reader,
         lambda: states.workloads,
         context.cache,
         context.registries,
-        probes=probes,
-        index=index,
-        latency_window=options.sched_latency_window,
-        page_cache=options.enable_pagecache_collector,
-        huge_pages=context.gates.enabled("HugePageReport"),
-        outdated=options.collect_sys_metric_outdated_interval,
-        pods_known=lambda: not isinstance(states, KubeStates) or (states.pods is not None and states.pods.answered),
+        node_of_cpu=lambda: node_info.node_of_cpu,
+        pods_known=pods_known,
+        options=UseOptions(options.enable_pagecache_collector, options.collect_sys_metric_outdated_interval),
     )
-    advisor.read_node_info()
-    context.health.check("metrics-advisor", lambda: None if advisor.started else "no first sample yet")
-    return advisor
+    context.health.check("metrics-advisor", lambda: None if use.started else "no first sample yet")
+    return use
+
+
+def _advisor(
+    context: Context,
+    states: States,
+    index: CgroupIndex,
+    use: UseCollector,
+    node_info: NodeInfoCollector,
+    optional: OptionalCollectors,
+) -> MetricsAdvisor:
+    options = context.options
+    probe = ProbeContext(lambda: states.workloads, context.cache, context.registries, index)
+    limits = _memory_limits(context, index)
+    return MetricsAdvisor(
+        lambda: states.workloads,
+        index,
+        use=use,
+        node_info=node_info,
+        sched_latency=SchedLatencyCollector(probe, options.sched_latency_window),
+        mem_stall=MemStallCollector(probe, limits=limits, window_seconds=options.mem_stall_window),
+        oom=OomCollector(probe, limits=limits),
+        block_io=BlockIOCollector(probe, sys=context.host.roots.sys, window_seconds=options.block_io_window),
+        net_stall=NetStallCollector(probe, options.net_stall_window),
+        pressure=optional.pressure,
+        optional=optional.tasks,
+    )
+
+
+def _memory_limits(context: Context, index: CgroupIndex) -> CgroupIndex:
+    """Subjects of the cgroups in the hierarchy with the memory controller; `index` where it is the cpu hierarchy."""
+    root = context.files.hierarchy("memory")
+    if root == context.files.hierarchy("cpu"):
+        return index
+    limits = CgroupIndex(lambda: tree.walk_ids(root))
+    context.pleg.add_handler(lambda _: limits.expire())
+    return limits
+
+
+def _intervals(context: Context) -> Intervals:
+    options = context.options
+    return Intervals(
+        use=options.collect_res_used_interval,
+        node_info=options.collect_node_cpu_info_interval,
+        sched_latency=options.sched_latency_interval,
+        mem_stall=options.mem_stall_interval,
+        oom=options.oom_interval,
+        block_io=options.block_io_interval,
+        net_stall=options.net_stall_interval,
+    )
 
 
 def _reader(context: Context, probes: ProbeSet, groups: AllGroups | None) -> TickReader:
@@ -133,16 +166,20 @@ def _reader(context: Context, probes: ProbeSet, groups: AllGroups | None) -> Tic
     return TickReader(context.host, context.files, groups, distrust)
 
 
-def _optional(context: Context, advisor: MetricsAdvisor) -> OptionalCollectors:
+def _optional(
+    context: Context, reader: TickReader, workloads: Callable[[], Workloads], node_info: NodeInfoCollector
+) -> OptionalCollectors:
     options = context.options
     return OptionalCollectors(
         context.host,
         context.files,
-        advisor,
+        reader,
+        workloads,
+        node_info,
         context.cache,
         context.registries,
         context.gates,
-        Intervals(
+        OptionalIntervals(
             use=options.collect_res_used_interval,
             cpi=options.cpi_collector_interval,
             cpi_window=options.collect_cpi_timewindow,
@@ -155,58 +192,6 @@ def _optional(context: Context, advisor: MetricsAdvisor) -> OptionalCollectors:
         resctrl_wanted=options.enable_resctrl_collector,
         enable_kidled=lambda: _enable_kidled(context.host.roots.sys),
     )
-
-
-def _memory(context: Context, advisor: MetricsAdvisor, probes: ProbeSet) -> tuple[MemStallCollector, OomCollector]:
-    options, root = context.options, context.files.hierarchy("memory")
-    same = root == context.files.hierarchy("cpu")
-    limits = advisor.index if same else CgroupIndex(lambda: tree.walk_ids(root))
-    if not same:
-        context.pleg.add_handler(lambda _: limits.expire())
-
-    def workloads() -> Workloads:
-        return advisor.workloads
-
-    mem_stall = MemStallCollector(
-        probes.mem_stall,
-        workloads,
-        context.cache,
-        context.registries,
-        index=advisor.index,
-        limits=limits,
-        clock=boot_clock,
-        window=options.mem_stall_window,
-    )
-    oom = OomCollector(probes.oom, workloads, context.registries, index=advisor.index, limits=limits, clock=boot_clock)
-    return mem_stall, oom
-
-
-def _io(context: Context, advisor: MetricsAdvisor, probes: ProbeSet) -> tuple[BlockIOCollector, NetStallCollector]:
-    options = context.options
-
-    def workloads() -> Workloads:
-        return advisor.workloads
-
-    block_io = BlockIOCollector(
-        probes.block_io,
-        workloads,
-        context.cache,
-        context.registries,
-        index=advisor.index,
-        sys=context.host.roots.sys,
-        clock=boot_clock,
-        window=options.block_io_window,
-    )
-    net_stall = NetStallCollector(
-        probes.net_stall,
-        workloads,
-        context.cache,
-        context.registries,
-        index=advisor.index,
-        clock=boot_clock,
-        window=options.net_stall_window,
-    )
-    return block_io, net_stall
 
 
 def _enable_kidled(sys: Path) -> None:

@@ -16,10 +16,11 @@ def detection(
     context: Context, collectors: Collectors, cluster: Cluster | None, reporter: NodeMetricReporter | None
 ) -> Interference:
     """`cluster` and `reporter`: None where there is no API server, or nothing is reported."""
+    advisor = collectors.advisor
     made = Interference(
-        collectors.advisor,
+        advisor,
         context.registries,
-        StallCollectors(collectors.mem_stall, collectors.block_io, collectors.net_stall, collectors.optional.cpi),
+        StallCollectors(advisor.mem_stall, advisor.block_io, advisor.net_stall, collectors.optional.cpi),
         node_slo=lambda: None if cluster is None else cluster.states.node_slo.object,
         auditor=context.auditor,
         recorder=None if cluster is None else cluster.events,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from koordlet.app.clock import SYSTEM_CLOCK
-from koordlet.metricsadvisor.conditions import Conditions
+from koordlet.metricsadvisor.conditions import CollectorConditions
 from koordlet.statesinformer.pods.model import Workloads
 from koordlet.wiring.context import Context
 from koordlet.wiring.states import Cluster
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 ACCELERATORS, RDMA = "Accelerators", "RDMADevices"
 
 
-def collect(context: Context, conditions: Conditions, workloads: Callable[[], Workloads]) -> None:
+def collect(context: Context, conditions: CollectorConditions, workloads: Callable[[], Workloads]) -> None:
     """The collectors that the gates switch on, each with its periodic task."""
     for gate, name in ((ACCELERATORS, "gpu"), (ACCELERATORS, "xpu"), (RDMA, "rdma")):
         if not context.gates.enabled(gate):
@@ -42,13 +42,13 @@ def collect(context: Context, conditions: Conditions, workloads: Callable[[], Wo
         from koordlet.metricsadvisor.facts import rdma
 
         nics = rdma.RdmaCollector(context.host.roots, context.cache, conditions)
-        context.runner.add(context.periodic("collect-rdma", rdma.SECONDS, nics.read))
+        context.runner.add(context.periodic("collect-rdma", rdma.INTERVAL_S, nics.read))
 
 
 def inventory(context: Context) -> Inventory:
     """What collectors found lately; what a gate has switched off is not there."""
     from koordlet.metriccache.facts import FACT_GPU, FACT_GPU_DRIVER, FACT_GPU_FAULTS, FACT_RDMA, FACT_XPU
-    from koordlet.metricsadvisor.facts.rdma import SECONDS
+    from koordlet.metricsadvisor.facts.rdma import INTERVAL_S
     from koordlet.statesinformer.devices.status import Inventory
 
     options, accelerators = context.options, context.gates.enabled(ACCELERATORS)
@@ -57,7 +57,7 @@ def inventory(context: Context) -> Inventory:
     return Inventory(
         xpus=context.fact(FACT_XPU, period) if accelerators else (),
         gpus=context.fact(FACT_GPU, period) if nvml else (),
-        rdma=context.fact(FACT_RDMA, SECONDS) if context.gates.enabled(RDMA) else (),
+        rdma=context.fact(FACT_RDMA, INTERVAL_S) if context.gates.enabled(RDMA) else (),
         driver=context.fact(FACT_GPU_DRIVER, period) or "",
         faults=context.fact(FACT_GPU_FAULTS, period) or {},
     )

@@ -14,7 +14,6 @@ from koordlet.app.clock import SYSTEM_CLOCK, boot_clock
 from koordlet.app.logging import get_logger
 from koordlet.interference.service import Interference
 from koordlet.metricsadvisor.advisor import MetricsAdvisor
-from koordlet.metricsadvisor.stalls.blockio import BlockIOCollector
 from koordlet.qosmanager.engine.equivalents import equivalents
 from koordlet.qosmanager.engine.evictor import PodEvictor
 from koordlet.qosmanager.engine.manager import QoSManager
@@ -84,7 +83,6 @@ def enforcement(
     cluster: Cluster,
     advisor: MetricsAdvisor,
     interference: Interference | None = None,
-    block_io: BlockIOCollector | None = None,
 ) -> None:
     """Make what the gates ask for, and run it."""
     options, gates, states = context.options, context.gates, cluster.states
@@ -116,7 +114,7 @@ def enforcement(
     sources = ViewSources(
         average=averages(context.cache, boot_clock),
         memory_now=memory_reader(context.files),
-        io_now=block_io.bytes_per_second if block_io is not None else lambda container: None,
+        io_now=advisor.block_io.bytes_per_second,
         supports=context.supports,
         collect_interval=options.collect_res_used_interval,
     )
@@ -126,12 +124,14 @@ def enforcement(
         if states.pods is None or not states.pods.answered:
             return None  # nobody's settings are given back because the kubelet is silent
         judged = None if interference is None else _interference_view(interference)
-        return views.full(RoundInputs(boot_clock(), advisor.picture, advisor.topology, judged, announced.current()))
+        return views.full(
+            RoundInputs(boot_clock(), advisor.use.snapshot, advisor.node_info.topology, judged, announced.current())
+        )
 
     def outline() -> NodeView | None:
         if states.pods is None or not states.pods.answered:
             return None
-        return views.outline(advisor.topology, boot_clock())
+        return views.outline(advisor.node_info.topology, boot_clock())
 
     publish = NoticePublisher(cluster.events, context.auditor, context.registries)
     actor = Actor(files, context.auditor, context.registries)

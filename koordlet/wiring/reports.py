@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from koordlet.app.clock import SYSTEM_CLOCK, boot_clock
-from koordlet.metricsadvisor.advisor import FACT_CPU, FACT_NUMA
-from koordlet.metricsadvisor.facts.node import FACT_BASIC
+from koordlet.metricsadvisor.facts.node import FACT_BASIC, FACT_CPU, FACT_NUMA
 from koordlet.prediction.checkpoints import CheckpointDirectory
 from koordlet.prediction.models import PeakMethod, PredictionModels
 from koordlet.prediction.service import SETTLE_TICKS, UPKEEP_SECONDS, NodeObjects, PredictionService, PredictionSettings

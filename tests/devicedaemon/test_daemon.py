@@ -14,7 +14,7 @@ from devicedaemon.vendors import VENDORS
 from koordlet.api.deviceinfos import DeviceDescription
 from koordlet.metriccache import MetricCache
 from koordlet.metriccache.facts import FACT_XPU
-from koordlet.metricsadvisor.conditions import Conditions
+from koordlet.metricsadvisor.conditions import CollectorConditions
 from koordlet.metricsadvisor.facts.xpu import XpuCollector
 from koordlet.prometheus import Registries
 from koordlet.system.roots import Roots
@@ -59,7 +59,9 @@ def test_koordlet_reads_the_written_file(machine: Machine) -> None:
     machine.install(all_texts() | tools.huawei(first=1))
     assert machine.once("--oneshot")[0] == 0
     cache, registries = MetricCache(), Registries()
-    XpuCollector(machine.out, cache, registries, Conditions(registries), clock=lambda: 1.0, wall_ns=time.time_ns).read()
+    XpuCollector(
+        machine.out, cache, registries, CollectorConditions(registries), clock=lambda: 1.0, wall_ns=time.time_ns
+    ).read()
     known = cache.facts.get(FACT_XPU)
     assert known is not None
     devices = machine.devices()

@@ -8,7 +8,7 @@ import pytest
 
 from koordlet.app.flags import read
 from koordlet.metriccache.facts import FACT_GPU, FACT_GPU_DRIVER, FACT_RDMA, FACT_XPU
-from koordlet.metricsadvisor.conditions import Conditions
+from koordlet.metricsadvisor.conditions import CollectorConditions
 from koordlet.options import KoordletOptions
 from koordlet.statesinformer.devices.status import Inventory
 from koordlet.statesinformer.pods.model import Workloads
@@ -98,6 +98,6 @@ def test_the_pod_resources_proxy_knows_those_of_the_device(
 )  # fmt: skip
 def test_a_collector_that_is_switched_off_says_so(gates: dict[str, bool], off: set[str]) -> None:
     found = context(**gates)
-    conditions = Conditions(found.registries)
+    conditions = CollectorConditions(found.registries)
     collect(found, conditions, lambda: Workloads(1, MappingProxyType({}), ()))
     assert {name for name, state in conditions.states.items() if "is off" in state.reason} == off

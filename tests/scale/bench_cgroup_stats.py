@@ -20,13 +20,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from koordlet.metricsadvisor.usage.allgroups import AllGroups
 from koordlet.metricsadvisor.usage.reader import USE, TickReader
 from koordlet.probes.cgroup_stats import CgroupStats, open_cgroup_stats
-from koordlet.probes.loading.frame import Place
-from koordlet.probes.openprobes import possible_cpus
+from koordlet.probes.loading.frame import ProbeEnvironment
 from koordlet.statesinformer.states import LocalStates
 from koordlet.system.cgroup import tree
 from koordlet.system.cgroup.batch import BatchReader
 from koordlet.system.cgroup.cache import ReadCache
 from koordlet.system.cgroup.readers import CgroupFS
+from koordlet.system.cpu.possible import possible_cpus
 from koordlet.system.host import Host
 from koordlet.system.proc import procfs
 from koordlet.system.proc.nodefiles import NodeFiles
@@ -107,7 +107,7 @@ def main() -> int:
     parser.add_argument("--passes", type=int, default=40)
     options = parser.parse_args()
     host = Host(Roots.host())
-    stats, status = open_cgroup_stats(Place(host, possible_cpus(host), None))
+    stats, status = open_cgroup_stats(ProbeEnvironment(host, possible_cpus(host.roots), None))
     if stats is None:
         print(f"cgroup_stats: {status.reason}")
         return 1

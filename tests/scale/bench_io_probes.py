@@ -23,9 +23,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from koordlet.probes.blockio import probe as blockio
 from koordlet.probes.loading import libbpf
-from koordlet.probes.loading.frame import Place
+from koordlet.probes.loading.frame import ProbeEnvironment
 from koordlet.probes.netstall import probe as netstall
-from koordlet.probes.openprobes import possible_cpus
+from koordlet.system.cpu.possible import possible_cpus
 from koordlet.system.host import Host
 from koordlet.system.roots import Roots
 from tests.scale.bench_probes import ns_per_run, quartile
@@ -58,7 +58,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     host = Host(Roots.host())
-    place = Place(host, possible_cpus(host), None)
+    place = ProbeEnvironment(host, possible_cpus(host.roots), None)
     disks, nets = blockio.load_core(place), netstall.load_core(place)
     runs: dict[str, list[float]] = defaultdict(list)
     reads: dict[str, list[float]] = defaultdict(list)

@@ -18,10 +18,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from koordlet.probes import memstall, oom
+from koordlet.probes import oom
 from koordlet.probes.loading import libbpf
-from koordlet.probes.loading.frame import Place
-from koordlet.probes.openprobes import possible_cpus
+from koordlet.probes.loading.frame import ProbeEnvironment
+from koordlet.probes.memstall import probe as memstall
+from koordlet.probes.memstall.snapshot import diff
+from koordlet.system.cpu.possible import possible_cpus
 from koordlet.system.host import Host
 from koordlet.system.roots import Roots
 from tests.scale.bench_probes import RUN_BUDGET_NS, Yardstick, build_pingpong, ns_per_run, pingpong, quartile
@@ -43,7 +45,7 @@ for _ in range(4):
 """
 
 
-def at_switch(place: Place, rounds: int, binary: Path) -> tuple[dict[str, float], dict[str, float]]:
+def at_switch(place: ProbeEnvironment, rounds: int, binary: Path) -> tuple[dict[str, float], dict[str, float]]:
     """Lower quartiles by contestant: CPU nanoseconds a round trip, and nanoseconds a run at a switch."""
     trips: dict[str, list[float]] = defaultdict(list)
     runs: dict[str, list[float]] = defaultdict(list)
@@ -64,7 +66,7 @@ def at_switch(place: Place, rounds: int, binary: Path) -> tuple[dict[str, float]
     )
 
 
-def at_reclaim(place: Place) -> dict[str, float]:
+def at_reclaim(place: ProbeEnvironment) -> dict[str, float]:
     """Of one group at its limit: reclaims, microseconds each, and the programs' share of that time."""
     mounts = place.host.facts.cgroup_mounts
     name = f"koord-bench-{os.getpid()}"
@@ -81,7 +83,7 @@ def at_reclaim(place: Place) -> dict[str, float]:
         with libbpf.enable_stats():
             code = CYCLE.format(paths=[os.fspath(path) for path in paths])
             subprocess.run([sys.executable, "-S", "-c", code], check=True)
-        window = memstall.diff(start, stalls.read())
+        window = diff(start, stalls.read())
         after = [*stalls.programs(), *kills.programs()]
     finally:
         stalls.close(keep=False)
@@ -89,7 +91,7 @@ def at_reclaim(place: Place) -> dict[str, float]:
         for path in paths:
             path.rmdir()
     spent = sum(new.run_ns - old.run_ns for old, new in zip(before, after, strict=True) if "switch" not in new.name)
-    reclaims, seconds = int(window.limit_count.sum()), float(window.limit_ns.sum())
+    reclaims, seconds = int(window.limits.count.sum()), float(window.limits.ns.sum())
     return {"count": reclaims, "us": seconds / reclaims / 1e3, "ns": spent / reclaims, "share": spent / seconds}
 
 
@@ -99,7 +101,7 @@ def main() -> int:
     options = parser.parse_args()
     subprocess.run(["make", "-s", "-C", str(ROOT / "bpf"), "all", "bench"], check=True)
     host = Host(Roots.host())
-    place = Place(host, possible_cpus(host), None)
+    place = ProbeEnvironment(host, possible_cpus(host.roots), None)
     with tempfile.TemporaryDirectory() as directory:
         trips, runs = at_switch(place, options.rounds, build_pingpong(Path(directory)))
     reclaim = at_reclaim(place)

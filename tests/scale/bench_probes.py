@@ -27,11 +27,11 @@ from typing import Protocol
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from koordlet.probes import Sizes
 from koordlet.probes.loading import libbpf
 from koordlet.probes.loading.libbpf import ProgramStats
-from koordlet.probes.openprobes import possible_cpus
 from koordlet.probes.schedlatency.loader import load_core
+from koordlet.probes.schedlatency.sizes import Sizes
+from koordlet.system.cpu.possible import possible_cpus
 from koordlet.system.host import Host
 from koordlet.system.roots import Roots
 from tests.scale.figures import ROOT, Figure, report
@@ -50,7 +50,7 @@ class Loaded(Protocol):
 
 class Ours:
     def __init__(self, host: Host) -> None:
-        sizes = Sizes(cpus=possible_cpus(host))
+        sizes = Sizes(cpus=possible_cpus(host.roots))
         self._probe = load_core(sizes, host.facts.cgroup_version == 2, pin_dir=None)
         self.programs = self._probe.programs
 

@@ -1,1 +1,1 @@
-"""Node facts that change rarely: capacity, CPU, disks, devices."""
+"""Facts about the node that change rarely: capacity, CPU and NUMA layout, disks, devices."""

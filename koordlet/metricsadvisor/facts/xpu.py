@@ -1,9 +1,8 @@
 """Keeps the fact of accelerators that other programs describe in files (spec 02 §6.3, 08 §3.2; gate Accelerators).
 
-Each round looks at the directory and reads the files that differ from the last time. A file that cannot be used costs
-its own devices only, and these not at once: whoever writes in place is seen half way now and then. A device that is
-described twice is taken from where it stands first, files going by name. Bounds: `MAX_FILES` files of `MAX_BYTES`,
-`MAX_DEVICES` devices.
+Each round lists the directory and reads the files that changed. A file that cannot be used costs its own devices only,
+and not at once: a writer that writes in place is sometimes seen half way. A device that is described twice is taken
+from the first file in the order of names. Bounds: `MAX_FILES` files of `MAX_BYTES`, `MAX_DEVICES` devices.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from koordlet.app.logging import get_logger
 from koordlet.devices.model import DeviceFault
 from koordlet.metriccache import MetricCache
 from koordlet.metriccache.facts import FACT_XPU, PeerLink, XpuInfo
-from koordlet.metricsadvisor.conditions import Conditions
+from koordlet.metricsadvisor.conditions import CollectorConditions
 from koordlet.prometheus import Registries
 from koordlet.system.devices.pci import PciAddressError, PciPlace, canonical
 
@@ -30,20 +29,21 @@ log = get_logger(__name__)
 
 NAME = "xpu"
 MAX_FILES, MAX_BYTES, MAX_DEVICES = 64, 1 << 20, 1024
-HOLD_SECONDS = 10.0
-"""For how long the last good devices of a file stay that cannot be used any more."""
-SETTLED_SECONDS = 2.0
-"""A file that was younger than this when it was read is read again: its time may not tell the next write."""
+HOLD_S = 10.0
+"""The last valid devices of a file are kept this long after the file became unusable."""
+SETTLED_S = 2.0
+"""A file that was younger than this when it was read is read again: the next write may leave its time stamp
+unchanged."""
 _NUMBER = re.compile(r"[0-9]{1,10}")
 _MAX_MINOR = (1 << 31) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """What came of one file."""
+    """The result of reading one file."""
 
     identity: tuple[int, int, int] | None = None
-    """inode, time in ns and size; None: to be read again"""
+    """(inode, modification time in ns, size); None = read it again."""
     devices: tuple[XpuInfo, ...] = ()
     good_at: float = float("-inf")
     problem: str = ""
@@ -57,17 +57,21 @@ class XpuCollector:
         directory: Path,
         cache: MetricCache,
         registries: Registries,
-        conditions: Conditions,
+        conditions: CollectorConditions,
         *,
         clock: Callable[[], float] = boot_clock,
         wall_ns: Callable[[], int],
     ) -> None:
-        self._directory, self._cache, self._registries, self._conditions = directory, cache, registries, conditions
-        self._clock, self._wall_ns = clock, wall_ns
+        self._directory = directory
+        self._cache = cache
+        self._registries = registries
+        self._conditions = conditions
+        self._clock = clock
+        self._wall_ns = wall_ns
         self._files: dict[str, _File] = {}
 
     def read(self) -> None:
-        """Look, read what is new, store. A directory that is not there holds nothing."""
+        """Read what changed, and store the fact. A missing directory counts as empty."""
         now = self._clock()
         try:
             names = _names(self._directory)
@@ -79,12 +83,12 @@ class XpuCollector:
         problems = [f"{self._directory}: {len(names)} files, {MAX_FILES} are read"] if len(names) > MAX_FILES else []
         self._files = {name: self._file(name, now) for name in names[:MAX_FILES]}
         problems += [file.problem for file in self._files.values() if file.problem]
-        found = _distinct((name, file.devices) for name, file in self._files.items())
-        self._cache.facts.set(FACT_XPU, found, now)
+        devices = _distinct((name, file.devices) for name, file in self._files.items())
+        self._cache.facts.set(FACT_XPU, devices, now)
         for problem in problems:
             self._registries.count("collector_failures_total", NAME, "file")
-            log.once(f"xpu:{problem}", "a description of accelerators is not taken", error=problem)
-        if found:
+            log.once(f"xpu:{problem}", "A description of accelerators is not used", error=problem)
+        if devices:
             self._conditions.up(NAME, "files")
         else:
             self._conditions.waiting(NAME, problems[0] if problems else "no accelerator is described", "files")
@@ -92,21 +96,21 @@ class XpuCollector:
     def _file(self, name: str, now: float) -> _File:
         path, old = self._directory / name, self._files.get(name, _File())
         try:
-            found = path.stat()
-            identity = (found.st_ino, found.st_mtime_ns, found.st_size)
+            status = path.stat()
+            identity = (status.st_ino, status.st_mtime_ns, status.st_size)
             if identity == old.identity:
                 return replace(old, good_at=now)
             descriptions = read_descriptions(_content(path), where=str(path))
         except (WireError, OSError) as error:
             text = f"{path}: {error.strerror}" if isinstance(error, OSError) else str(error)
-            held = old.devices if now - old.good_at < HOLD_SECONDS else ()
+            held = old.devices if now - old.good_at < HOLD_S else ()
             return replace(old, identity=None, devices=held, problem=text)
-        settled = self._wall_ns() - found.st_mtime_ns >= SETTLED_SECONDS * 1e9
+        settled = self._wall_ns() - status.st_mtime_ns >= SETTLED_S * 1e9
         return _File(identity if settled else None, tuple(_devices(descriptions, path)), now)
 
 
 def _names(directory: Path) -> list[str]:
-    """Files that are read, sorted: not hidden, not a writer's temporary one."""
+    """The files to read, sorted: not hidden, not a writer's temporary file."""
     with os.scandir(directory) as entries:
         return sorted(
             entry.name
@@ -116,7 +120,7 @@ def _names(directory: Path) -> list[str]:
 
 
 def _content(path: Path) -> bytes:
-    """At most `MAX_BYTES`; a pipe that took the file's place holds nobody up. Raises OSError, WireError."""
+    """At most `MAX_BYTES`; does not block if a pipe replaced the file. Raises OSError, WireError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb", buffering=0) as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -128,27 +132,30 @@ def _content(path: Path) -> bytes:
 
 
 def _devices(descriptions: Iterable[DeviceDescription], path: Path) -> Iterable[XpuInfo]:
-    """One that has no number is left out: nobody could allocate it."""
+    """Devices without a valid number are left out: they could not be allocated."""
     for index, description in enumerate(descriptions):
         minor = int(description.minor) if _NUMBER.fullmatch(description.minor) else -1
         if not 0 <= minor <= _MAX_MINOR:
             log.once(
-                f"xpu:{path}:{index}:{description.minor}", "an accelerator is not reported",
-                file=str(path), uuid=description.uuid, error=f"[{index}].minor: {description.minor!r} is no number",
-            )  # fmt: skip
+                f"xpu:{path}:{index}:{description.minor}",
+                "An accelerator is not reported",
+                file=str(path),
+                uuid=description.uuid,
+                error=f"[{index}].minor: {description.minor!r} is not a valid number",
+            )
             continue
         yield device(description, minor)
 
 
-def device(told: DeviceDescription, minor: int) -> XpuInfo:
+def device(description: DeviceDescription, minor: int) -> XpuInfo:
     """The fact for one description (spec 08 §4.4)."""
-    topology, status = told.topology, told.status
+    topology, status = description.topology, description.status
     return XpuInfo(
-        vendor=told.vendor,
-        model=told.model,
-        uuid=told.uuid,
+        vendor=description.vendor,
+        model=description.model,
+        uuid=description.uuid,
         minor=minor,
-        resources=dict(told.resources),
+        resources=dict(description.resources),
         links=tuple(PeerLink(link.peer_minor, link.type) for link in topology.p2p_links) if topology else (),
         must_honor_partition=topology is not None and topology.must_honor_partition,
         place=_place(topology) if topology else None,
@@ -158,7 +165,7 @@ def device(told: DeviceDescription, minor: int) -> XpuInfo:
 
 
 def _place(topology: DeviceInfoTopology) -> PciPlace:
-    """As the file tells it; an address in the one spelling of sysfs. No NUMA node is -1, one that is no number 0."""
+    """The position in the file, with the address as sysfs spells it. NUMA node: -1 if absent, 0 if not a number."""
     try:
         bus_id = canonical(topology.bus_id)
     except PciAddressError:
@@ -172,19 +179,23 @@ def _place(topology: DeviceInfoTopology) -> PciPlace:
 
 def _distinct(files: Iterable[tuple[str, tuple[XpuInfo, ...]]]) -> tuple[XpuInfo, ...]:
     """All devices in the order of their files, each once."""
-    found: list[XpuInfo] = []
-    whose: dict[str, str] = {}
-    for name, devices in files:
-        for one in devices:
-            if one.uuid in whose:
+    devices: list[XpuInfo] = []
+    file_of: dict[str, str] = {}
+    """By uuid."""
+    for name, described in files:
+        for xpu in described:
+            if xpu.uuid in file_of:
                 log.once(
-                    f"xpu:{one.uuid}:{name}", "an accelerator is described twice",
-                    uuid=one.uuid, taken=whose[one.uuid], passed_over=name,
-                )  # fmt: skip
-            elif len(found) < MAX_DEVICES:
-                found.append(one)
-                if one.uuid:
-                    whose[one.uuid] = name
+                    f"xpu:{xpu.uuid}:{name}",
+                    "An accelerator is described twice",
+                    uuid=xpu.uuid,
+                    taken=file_of[xpu.uuid],
+                    passed_over=name,
+                )
+            elif len(devices) < MAX_DEVICES:
+                devices.append(xpu)
+                if xpu.uuid:
+                    file_of[xpu.uuid] = name
             else:
-                log.once("xpu:many", "accelerators are not reported: there are too many", at_most=MAX_DEVICES)
-    return tuple(found)
+                log.once("xpu:many", "Accelerators are not reported: there are too many", at_most=MAX_DEVICES)
+    return tuple(devices)

@@ -1,1 +1,1 @@
-"""Collectors with their own period: CPI, cold pages, GPUs, resctrl."""
+"""Collectors with a period of their own: CPI, cold pages, GPUs, resctrl."""

@@ -1,19 +1,21 @@
-"""Cold page cache of node, pods, containers and host applications, and what is used without it (spec 02 §5.11).
+"""Cold page cache of node, pods, containers and host applications, and their use without it (spec 02 §5.11).
 
-Two sources, told apart in `koordlet_collector_up{collector="cold_memory"}`:
+There are two sources; `koordlet_collector_up{collector="cold_memory"}` names the one in use:
 
 kidled       Anolis and Alibaba kernels, cgroup v1: page cache on the inactive list that has been idle for at least
              60 scan periods of 5 s. The kernel's own ages.
-memory.stat  every other kernel, v1 and v2: what must have lain on the inactive list for as long (`window`, 300 s). It
-             is the smallest amount on that list in any reading of the window, less what programs have mapped (the
-             kernel does not see them touch it) and less what came back after eviction in that time. It errs upwards
-             by pages that were used while as many new ones came in, and by pages read exactly once in the window; it
-             errs downwards by mapped pages at rest. No figure before a cgroup has been watched for a whole window.
+memory.stat  every other kernel, v1 and v2: pages that must have been on the inactive list for as long (`window`, 300
+s).
+             It is the smallest amount on that list in any reading of the window, minus what programs have mapped (the
+             kernel does not see accesses to it) and minus what returned after eviction in that time. It is too high by
+             pages that were used while as many new pages came in, and by pages read exactly once in the window; it is
+             too low by mapped pages that are not used. There is no figure before a cgroup has been watched for a whole
+             window.
 
-Figures are clamped to 0 (spec 02 §5.11 FIX), a cgroup that can't be read costs its own figure. The fact
-`cold_memory_started` holds the source's name and the time of the last complete round: NodeMetric's policy
-usageWithHotPageCache goes by it. DAMON is not a source: it ages physical regions, not the pages of a cgroup, and its
-per-cgroup filters walk all of memory once for each. Bounded by subjects x PARTS small tuples.
+Figures are clamped to 0 (spec 02 §5.11 FIX); a cgroup that cannot be read costs its own figure. The fact
+`cold_memory_started` has the source's name and the time of the last complete round; NodeMetric's policy
+usageWithHotPageCache depends on it. DAMON is not a source: it tracks the age of physical regions, not of the pages of a
+cgroup, and its per-cgroup filters walk all of memory once for each cgroup. Bounded by subjects x PARTS small tuples.
 """
 
 from __future__ import annotations
@@ -23,11 +25,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from koordlet.app.clock import boot_clock
-from koordlet.app.logging import get_logger
-from koordlet.metriccache import Batch, MetricCache, SeriesError
+from koordlet.metriccache import Batch, MetricCache
 from koordlet.metriccache.facts import FACT_COLD_MEMORY
-from koordlet.metricsadvisor.conditions import Conditions
-from koordlet.metricsadvisor.views import container_labels, pod_labels
+from koordlet.metricsadvisor.collector import CollectorOutput
+from koordlet.metricsadvisor.conditions import CollectorConditions
+from koordlet.metricsadvisor.labels import subject_labels
 from koordlet.prometheus import Registries
 from koordlet.statesinformer.pods.model import Subject, SubjectKind, Workloads
 from koordlet.system.cgroup.readers import CgroupFS
@@ -36,14 +38,12 @@ from koordlet.system.host import Host
 from koordlet.system.proc.procfs import read_meminfo, read_vmstat
 from koordlet.system.proc.workingset import WorkingSet, node_working_set, parse_working_set
 
-log = get_logger(__name__)
-
 NAME = "cold_memory"
 KIDLED, MEMORY_STAT = "kidled", "memory.stat"
 PARTS = 6
-"""A window is kept as the minima of so many parts of it, so its length varies by one part."""
-READINGS = 20
-"""Of memory.stat in a window: minima need no more."""
+"""A window is kept as the minima of this many parts, so its length varies by one part."""
+READINGS_PER_WINDOW = 20
+"""Readings of memory.stat; minima need no more."""
 LEVELS = {SubjectKind.POD: "pod", SubjectKind.CONTAINER: "container", SubjectKind.HOST_APP: "host_application"}
 Identity = tuple[str, int]
 """Subject key and cgroup id."""
@@ -55,18 +55,18 @@ class _Part:
     start: float
     lowest: dict[Identity, int] = field(default_factory=dict)
     refaulted: dict[Identity, int] = field(default_factory=dict)
-    """as the part began"""
+    """At the beginning of the part."""
 
 
 class RestingPages:
-    """What must have rested for `window` seconds, from readings that come now and then."""
+    """Pages that must have been inactive for `window` seconds, from readings at any times."""
 
     def __init__(self, window: float) -> None:
         self._window = window
         self._parts: deque[_Part] = deque()
 
     def push(self, at: float, sets: Mapping[Identity, WorkingSet]) -> dict[Identity, int]:
-        """Cold bytes by identity; who was not watched for the whole window is left out."""
+        """Cold bytes by identity; a cgroup that was not watched for the whole window is left out."""
         if not self._parts or at - self._parts[-1].start >= self._window / (PARTS - 1):
             self._parts.append(_Part(at))
         while len(self._parts) > 1 and at - self._parts[1].start >= self._window:
@@ -76,19 +76,19 @@ class RestingPages:
         for identity, now in sets.items():
             part.lowest[identity] = min(part.lowest.get(identity, now.inactive_file), now.inactive_file)
             part.refaulted.setdefault(identity, now.refaulted)
-            found = self._cold(identity, now, at)
-            if found is not None:
-                cold[identity] = found
+            amount = self._cold(identity, now, at)
+            if amount is not None:
+                cold[identity] = amount
         return cold
 
     def _cold(self, identity: Identity, now: WorkingSet, at: float) -> int | None:
         if at - self._parts[0].start < self._window:
             return None
         lowest = [part.lowest.get(identity) for part in self._parts]
-        back = now.refaulted - self._parts[0].refaulted.get(identity, now.refaulted)
-        if None in lowest or back < 0:
+        returned = now.refaulted - self._parts[0].refaulted.get(identity, now.refaulted)
+        if None in lowest or returned < 0:
             return None
-        return max(min(amount for amount in lowest if amount is not None) - now.mapped - back, 0)
+        return max(min(amount for amount in lowest if amount is not None) - now.mapped - returned, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +100,12 @@ class ColdUse:
 
     @property
     def hot(self) -> int:
-        """Used, page cache included, cold pages left out; never negative."""
+        """Use with page cache, without cold pages; never negative."""
         return max(self.used_with_page_cache - self.cold, 0)
 
 
 class ColdPageCollector:
-    """`read` is one round. `enable_kidled` switches the kernel's scanner on, where there is one."""
+    """`read` is one round. `enable_kidled` switches on the kernel's scanner, where there is one."""
 
     def __init__(
         self,
@@ -114,21 +114,26 @@ class ColdPageCollector:
         workloads: Callable[[], Workloads],
         cache: MetricCache,
         registries: Registries,
-        conditions: Conditions,
+        conditions: CollectorConditions,
         *,
         enable_kidled: Callable[[], None],
         window: float = 300.0,
         clock: Callable[[], float] = boot_clock,
     ) -> None:
-        self._host, self._fs, self._workloads, self._cache = host, fs, workloads, cache
-        self._registries, self._conditions, self._clock = registries, conditions, clock
+        self._host = host
+        self._fs = fs
+        self._workloads = workloads
+        self._cache = cache
+        self._conditions = conditions
+        self._clock = clock
+        self._output = CollectorOutput(NAME, cache, registries, "No cold pages from a source")
         self._resting = RestingPages(window)
         self._window = window
         self._enable_kidled = enable_kidled
         self._source = ""
         self._read_at = float("-inf")
         self.started = False
-        """Whether a complete round has given figures."""
+        """Whether a complete round produced figures."""
         self.node: ColdUse | None = None
         self.uses: Mapping[str, tuple[Subject, ColdUse]] = {}
         """Subject key -> figures of the last round; replaced as a whole."""
@@ -138,7 +143,7 @@ class ColdPageCollector:
 
     @property
     def source(self) -> str:
-        """`kidled` or `memory.stat`; chosen, and kidled switched on, at first use."""
+        """`kidled` or `memory.stat`; chosen at first use, which also switches kidled on."""
         if not self._source:
             self._source = MEMORY_STAT
             if self._fs.version == 1 and self._host.facts.has("kidled"):
@@ -146,13 +151,13 @@ class ColdPageCollector:
                     self._enable_kidled()
                     self._source = KIDLED
                 except OSError as error:
-                    self._fail("kidled", str(error))
+                    self._output.fail("kidled", str(error))
         return self._source
 
     def read(self) -> None:
         """Read everything, derive, commit."""
         at = self._clock()
-        if self.source == MEMORY_STAT and at - self._read_at < self._window / READINGS:
+        if self.source == MEMORY_STAT and at - self._read_at < self._window / READINGS_PER_WINDOW:
             return
         self._read_at = at
         sets, subjects = self._working_sets()
@@ -164,13 +169,10 @@ class ColdPageCollector:
             else:
                 self._conditions.down(NAME, "the node's memory cannot be read", self.source)
             return
-        found = {key: ColdUse(amount, sets[key].used_with_page_cache) for key, amount in cold.items()}
-        self.node = found[NODE]
-        self.uses = {key[0]: (subjects[key], use) for key, use in found.items() if key != NODE}
-        try:
-            self._cache.commit(self._batch(at))
-        except SeriesError as error:
-            self._fail("series", str(error))
+        uses = {identity: ColdUse(amount, sets[identity].used_with_page_cache) for identity, amount in cold.items()}
+        self.node = uses[NODE]
+        self.uses = {identity[0]: (subjects[identity], use) for identity, use in uses.items() if identity != NODE}
+        if not self._output.commit(self._batch(at)):
             return
         self.started = True
         self._cache.facts.set(FACT_COLD_MEMORY, self.source, at)
@@ -185,7 +187,7 @@ class ColdPageCollector:
             if memory is not None:
                 sets[NODE] = node_working_set(memory, vmstat or {}, page_size)
         except KernelFileError as error:
-            self._fail("meminfo", str(error))
+            self._output.fail("meminfo", str(error))
         for subject in self._workloads().subjects:
             if subject.kind not in LEVELS:
                 continue
@@ -199,7 +201,7 @@ class ColdPageCollector:
             except CgroupGone:
                 continue
             except KernelFileError as error:
-                self._fail("memory.stat", str(error))
+                self._output.fail("memory.stat", str(error))
         return sets, subjects
 
     def _idle(self, sets: Mapping[Identity, WorkingSet], subjects: Mapping[Identity, Subject]) -> dict[Identity, int]:
@@ -211,7 +213,7 @@ class ColdPageCollector:
             except CgroupGone:
                 continue
             except KernelFileError as error:
-                self._fail("idle_page_stats", str(error))
+                self._output.fail("idle_page_stats", str(error))
                 continue
             if pages is not None:
                 cold[identity] = pages.cold_bytes()
@@ -229,11 +231,6 @@ class ColdPageCollector:
         return batch
 
     def _rows(self, kind: SubjectKind) -> Iterator[tuple[tuple[str, ...], float]]:
-        labels = container_labels if kind is SubjectKind.CONTAINER else pod_labels
         for subject, use in self.uses.values():
             if subject.kind is kind:
-                yield labels(subject), use.cold
-
-    def _fail(self, cause: str, text: str) -> None:
-        self._registries.count("collector_failures_total", NAME, cause)
-        log.once(f"cold_memory:{cause}:{text}", "no cold pages from a source", cause=cause, error=text)
+                yield subject_labels(kind, subject), use.cold

@@ -1,12 +1,13 @@
-"""Cycles and instructions of every running container, counted for a window now and then (spec 02 §5.12).
+"""Cycles and instructions of every running container, counted for a window of each round (spec 02 §5.12).
 
-Counting costs at every switch between cgroups, so counters are open for `window` seconds (10) of each round (60) only.
-They are opened on all online CPUs of that moment, whatever their numbers; a container that does not run or leaves is
-passed over, and whatever was opened is closed however the round ends. The loop gets a turn between containers.
-Bounded by running containers x online CPUs x 2 descriptors, held during the window.
+Counting costs time at every switch between cgroups, so counters are open only for `window` seconds (10) of each round
+(60). They are opened on all CPUs that are online at that moment, whatever their numbers. A container that does not run
+or is removed is skipped, and all counters are closed however the round ends. The event loop gets a turn between
+containers. Bounded by running containers x online CPUs x 2 descriptors, held during the window.
 
-CPI, cycles per instruction, rises when a neighbour takes cache or memory bandwidth. A container that hardly ran says
-nothing by it and is left out of `window`. Machines without hardware counters, as most virtual ones are: a condition.
+CPI, cycles per instruction, rises when other workloads take cache or memory bandwidth. The CPI of a container that
+hardly ran is meaningless and left out of `window`. A machine without hardware counters (most virtual ones) is a
+condition.
 """
 
 from __future__ import annotations
@@ -18,25 +19,23 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from koordlet.app.clock import boot_clock
-from koordlet.app.logging import get_logger
-from koordlet.metriccache import Batch, MetricCache, SeriesError
-from koordlet.metricsadvisor.conditions import Conditions
-from koordlet.metricsadvisor.views import container_labels
+from koordlet.metriccache import Batch, MetricCache
+from koordlet.metricsadvisor.collector import CollectorOutput
+from koordlet.metricsadvisor.conditions import CollectorConditions
+from koordlet.metricsadvisor.labels import container_labels
 from koordlet.prometheus import Registries
 from koordlet.statesinformer.pods.model import Subject, SubjectKind, Workloads
 from koordlet.system.cpu.perf import CPI_EVENTS, CgroupCounters, PerfError, PerfEvent, PerfUnavailable
 from koordlet.system.kernel import Feature
 
-log = get_logger(__name__)
-
 NAME = "cpi"
 MIN_CYCLES_PER_SECOND = 1e7
-"""A hundredth of a slow core: below it a CPI is that of wake-ups and idle loops."""
+"""A hundredth of a slow core: below it the CPI is that of wake-ups and idle loops."""
 
 
 @dataclass(frozen=True, slots=True)
 class CpiFigure:
-    """Counts of one window, scaled to the whole of it where the kernel had to take turns with the counters."""
+    """Counts of one window, scaled to the whole window where the kernel multiplexed the counters."""
 
     subject: Subject
     cycles: float
@@ -45,7 +44,7 @@ class CpiFigure:
 
     @property
     def cpi(self) -> float | None:
-        """None for a container that ran too little to tell."""
+        """None for a container that ran too little."""
         if self.instructions <= 0 or self.cycles < MIN_CYCLES_PER_SECOND * self.seconds:
             return None
         return self.cycles / self.instructions
@@ -54,8 +53,8 @@ class CpiFigure:
 class CpiCollector:
     """`read` is one round and takes `seconds`.
 
-    `perf_dir` gives the directory of a cgroup that perf wants, `cpus` the CPUs that are online now, `feature` whether
-    the machine can count; `events` are the two to count, called cycles and instructions.
+    `perf_dir` returns the directory of a cgroup for perf, `cpus` the CPUs that are online now; `feature`: whether the
+    machine can count; `events`: the two events that count as cycles and instructions.
     """
 
     def __init__(
@@ -63,7 +62,7 @@ class CpiCollector:
         workloads: Callable[[], Workloads],
         cache: MetricCache,
         registries: Registries,
-        conditions: Conditions,
+        conditions: CollectorConditions,
         *,
         perf_dir: Callable[[str], str],
         cpus: Callable[[], Iterable[int]],
@@ -73,13 +72,20 @@ class CpiCollector:
         clock: Callable[[], float] = boot_clock,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
-        self._workloads, self._cache, self._registries, self._conditions = workloads, cache, registries, conditions
-        self._perf_dir, self._cpus, self._feature = perf_dir, cpus, feature
-        self._seconds, self._events, self._clock, self._sleep = seconds, events, clock, sleep
+        self._workloads = workloads
+        self._conditions = conditions
+        self._perf_dir = perf_dir
+        self._cpus = cpus
+        self._feature = feature
+        self._seconds = seconds
+        self._events = events
+        self._clock = clock
+        self._sleep = sleep
+        self._output = CollectorOutput(NAME, cache, registries, "The cycles of a container were not counted")
         self.figures: Mapping[str, CpiFigure] = {}
-        """Container key -> counts of the last window; replaced as a whole, so that who is gone is gone."""
+        """Container key -> counts of the last window; replaced as a whole."""
         self.window: Mapping[str, float] = {}
-        """Container key -> cycles per instruction, of those that ran enough to tell."""
+        """Container key -> cycles per instruction, of those that ran enough."""
         registries.view("container_cpi", self._rows)
 
     async def read(self) -> None:
@@ -95,10 +101,7 @@ class CpiCollector:
         self.figures = {figure.subject.key: figure for figure in figures}
         self.window = {key: cpi for key, figure in self.figures.items() if (cpi := figure.cpi) is not None}
         self._conditions.up(NAME, "perf_event")
-        try:
-            self._cache.commit(self._batch())
-        except SeriesError as error:
-            self._fail("series", str(error))
+        self._output.commit(self._batch())
 
     async def _open(self, stack: ExitStack) -> list[tuple[Subject, CgroupCounters, float]]:
         cpus = tuple(self._cpus())
@@ -114,7 +117,7 @@ class CpiCollector:
                 if error.errno in (errno.EMFILE, errno.ENFILE):
                     self._fail("descriptors", f"{len(opened)} of {len(running)} containers counted: {error}")
                     break
-                if error.errno != errno.ENOENT:  # the container left
+                if error.errno != errno.ENOENT:  # the container was removed
                     self._fail("perf", str(error))
             else:
                 stack.callback(counters.close)
@@ -150,6 +153,5 @@ class CpiCollector:
             yield (*labels, "cycles"), figure.cycles
             yield (*labels, "instructions"), figure.instructions
 
-    def _fail(self, cause: str, text: str) -> None:
-        self._registries.count("collector_failures_total", NAME, cause)
-        log.once(f"cpi:{cause}", "a container's cycles were not counted", cause=cause, error=text)
+    def _fail(self, cause: str, error: str) -> None:
+        self._output.fail(cause, error, log_key=cause)  # one line per cause: an error names its container

@@ -1,13 +1,14 @@
-"""Use of NVIDIA GPUs by node, pods and containers, and whether they are sound (spec 02 §6.1, 08 §3.3, §4.7).
+"""Use of NVIDIA GPUs by node, pods and containers, and whether they are healthy (spec 02 §6.1, 08 §3.3, §4.7).
 
-A round asks NVML in a thread (`koordlet.devices`), as a call takes milliseconds on a good day and may hang on a bad
-one: the loop waits for `patience` seconds at most, asks no more while a call is out, and says so. Processes are joined
-with running containers by /proc/<pid>/cgroup: as many reads as there are processes on GPUs, and one in a cgroup that
-its container made counts as the container's. Bounded by GPUs x processes on them.
+A round queries NVML in a thread (`koordlet.devices`), because a call usually takes milliseconds and may hang. The loop
+waits for at most `patience` seconds, starts no other call while one is pending, and reports that. Processes are mapped
+to running containers by /proc/<pid>/cgroup: one read per process on a GPU; a process in a cgroup that its container
+made counts as the container's. Bounded by GPUs x processes on them.
 
-The facts `GPU`, `GPU_driver` and `GPU_faults` are stored with every round that gave them: () where the driver holds no
-GPU, nothing while NVML can't be had. Faults once found stay told when nobody can watch any more. A GPU that breaks may
-take NVML along: a fault that comes when nobody can look has the facts stored once more, as they were last.
+The facts `GPU`, `GPU_driver` and `GPU_faults` are stored in every round that has them: () where the driver holds no
+GPU, nothing while NVML is not available. Known faults are kept when GPUs cannot be watched any more. A GPU that breaks
+may make NVML unavailable: when a fault occurs while GPUs cannot be queried, the facts are stored again as they were
+last.
 """
 
 from __future__ import annotations
@@ -24,10 +25,11 @@ from koordlet.devices.callthread import CallThread
 from koordlet.devices.gpus import NO_FUNCTION, GpuProcessUse, Gpus, GpuSnapshot
 from koordlet.devices.health import GpuHealth
 from koordlet.devices.model import DeviceFault, GpuInfo
-from koordlet.metriccache import Batch, MetricCache, SeriesError
+from koordlet.metriccache import Batch, MetricCache
 from koordlet.metriccache.facts import FACT_GPU, FACT_GPU_DRIVER, FACT_GPU_FAULTS
-from koordlet.metricsadvisor.conditions import Conditions
-from koordlet.metricsadvisor.views import container_labels
+from koordlet.metricsadvisor.collector import CollectorOutput
+from koordlet.metricsadvisor.conditions import CollectorConditions
+from koordlet.metricsadvisor.labels import Row, container_labels
 from koordlet.prometheus import Registries
 from koordlet.statesinformer.pods.model import Subject, SubjectKind, Workloads
 from koordlet.system.errors import KernelFileError
@@ -37,48 +39,49 @@ from koordlet.system.roots import Roots
 log = get_logger(__name__)
 
 NAME, HEALTH, SOURCE = "gpu", "gpu_health", "nvml"
-PATIENCE_SECONDS = 10.0
-Row = tuple[tuple[str, ...], float]
+PATIENCE_S = 10.0
 
 
-class Places:
-    """Whose a cgroup path is that a process has: a running container's, or nobody's."""
+class ContainerPaths:
+    """Finds the running container of a process by its cgroup path."""
 
     def __init__(self, subjects: Iterable[Subject]) -> None:
-        running = [one for one in subjects if one.kind is SubjectKind.CONTAINER and one.running]
-        self._by_dir = {one.cgroup_dir: one for one in running}
-        names = [one.cgroup_dir.rpartition("/")[2] for one in running]
-        often = Counter(names)
-        self._by_name = {name: one for name, one in zip(names, running, strict=True) if name and often[name] == 1}
+        running = [subject for subject in subjects if subject.kind is SubjectKind.CONTAINER and subject.running]
+        self._by_dir = {subject.cgroup_dir: subject for subject in running}
+        names = [subject.cgroup_dir.rpartition("/")[2] for subject in running]
+        count = Counter(names)
+        self._by_name = {
+            name: subject for name, subject in zip(names, running, strict=True) if name and count[name] == 1
+        }
 
     def of(self, path: str) -> Subject | None:
-        """*path* without a leading slash. It may begin above the root that koordlet sees; and where koordlet has a
-        cgroup namespace of its own it begins with dots and lacks what both have in common, so names must do."""
+        """`path` without a leading slash. It may begin above the root that koordlet sees. Where koordlet has a cgroup
+        namespace of its own, it begins with dots and lacks the common part; then the last component decides."""
         parts = path.split("/")
         if parts[0] == "..":
-            return next((found for part in parts if (found := self._by_name.get(part)) is not None), None)
+            return next((subject for part in parts if (subject := self._by_name.get(part)) is not None), None)
         for start in range(len(parts)):
             for end in range(len(parts), start, -1):
-                found = self._by_dir.get("/".join(parts[start:end]))
-                if found is not None:
-                    return found
+                subject = self._by_dir.get("/".join(parts[start:end]))
+                if subject is not None:
+                    return subject
         return None
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerUse:
-    """What one container has of one GPU."""
+    """Use of one GPU by one container."""
 
     subject: Subject
     gpu: GpuInfo
     use: GpuProcessUse
 
 
-def by_container(look: GpuSnapshot, owner: Callable[[int], Subject | None]) -> list[ContainerUse]:
-    """Sums over the processes of each container on each GPU that it touches."""
+def by_container(snapshot: GpuSnapshot, owner: Callable[[int], Subject | None]) -> list[ContainerUse]:
+    """Sums over the processes of each container on each GPU that it uses."""
     sums: dict[tuple[str, str], ContainerUse] = {}
-    for gpu in look.gpus.values():
-        use = look.use.get(gpu.uuid)
+    for gpu in snapshot.gpus.values():
+        use = snapshot.use.get(gpu.uuid)
         for pid, amount in {} if use is None else use.processes.items():
             subject = owner(pid)
             if subject is not None:
@@ -91,21 +94,21 @@ def by_container(look: GpuSnapshot, owner: Callable[[int], Subject | None]) -> l
 def by_pod(containers: Iterable[ContainerUse]) -> dict[tuple[str, str], tuple[GpuInfo, GpuProcessUse]]:
     """(pod UID, GPU UUID) -> the GPU and the sum over the pod's containers."""
     sums: dict[tuple[str, str], tuple[GpuInfo, GpuProcessUse]] = {}
-    for one in containers:
-        if one.subject.pod_uid:
-            key = (one.subject.pod_uid, one.gpu.uuid)
+    for container in containers:
+        if container.subject.pod_uid:
+            key = (container.subject.pod_uid, container.gpu.uuid)
             known = sums.get(key)
-            sums[key] = (one.gpu, one.use if known is None else _plus(known[1], one.use))
+            sums[key] = (container.gpu, container.use if known is None else _plus(known[1], container.use))
     return sums
 
 
-def _plus(one: GpuProcessUse, other: GpuProcessUse) -> GpuProcessUse:
-    core = None if one.core is None or other.core is None else one.core + other.core
-    return GpuProcessUse(one.memory + other.memory, core)
+def _plus(left: GpuProcessUse, right: GpuProcessUse) -> GpuProcessUse:
+    core = None if left.core is None or right.core is None else left.core + right.core
+    return GpuProcessUse(left.memory + right.memory, core)
 
 
 class GpuCollector:
-    """`read` is one round; with `recovery` a sick GPU that answers for ten minutes is sound again."""
+    """`read` is one round; with `recovery` an unhealthy GPU that responds for ten minutes is healthy again."""
 
     def __init__(
         self,
@@ -113,29 +116,35 @@ class GpuCollector:
         workloads: Callable[[], Workloads],
         cache: MetricCache,
         registries: Registries,
-        conditions: Conditions,
+        conditions: CollectorConditions,
         *,
         recovery: bool = False,
         clock: Callable[[], float] = boot_clock,
         gpus: Gpus | None = None,
         health: GpuHealth | None = None,
-        patience: float = PATIENCE_SECONDS,
+        patience: float = PATIENCE_S,
     ) -> None:
-        self._roots, self._workloads, self._cache = roots, workloads, cache
-        self._registries, self._conditions, self._patience = registries, conditions, patience
-        self._clock, self._gpus = clock, gpus or Gpus(roots, clock)
+        self._roots = roots
+        self._workloads = workloads
+        self._cache = cache
+        self._registries = registries
+        self._conditions = conditions
+        self._patience = patience
+        self._clock = clock
+        self._gpus = gpus or Gpus(roots, clock)
         self._health = health or GpuHealth(clock, recovery=recovery)
         self._caller = CallThread("gpu-use")
-        self._out: asyncio.Future[GpuSnapshot] | None = None
-        """A question that is not answered yet."""
-        self.look: GpuSnapshot | None = None
-        """The last one that gave something; None while there is no NVML."""
-        self._told: GpuSnapshot | None = None
-        """The last one that told which GPUs there are."""
+        self._output = CollectorOutput(NAME, cache, registries, "A GPU gives no figures")
+        self._pending: asyncio.Future[GpuSnapshot] | None = None
+        """A query that has not returned yet."""
+        self.snapshot: GpuSnapshot | None = None
+        """The last result with figures; None while there is no NVML."""
+        self._inventory: GpuSnapshot | None = None
+        """The last result that lists the GPUs."""
         self.containers: list[ContainerUse] = []
         self._faults: Mapping[str, DeviceFault] = {}
         self._watched = False
-        """Whether a GPU without a fault is a sound one."""
+        """Whether a GPU without a known fault is healthy."""
         view = registries.view
         view("node_gpu_memory_bytes", lambda: [(_labels(gpu), gpu.memory_total) for gpu in self._known()])
         view("node_gpu_used_memory_bytes", self._node_memory)
@@ -145,73 +154,74 @@ class GpuCollector:
         view("gpu_healthy", self._health_rows)
 
     async def read(self) -> None:
-        """Ask, wait, join, store."""
-        if self._out is None:
-            self._out = asyncio.wrap_future(self._caller.submit(self._gpus.read))
+        """Query, wait, map processes to containers, store."""
+        if self._pending is None:
+            self._pending = asyncio.wrap_future(self._caller.submit(self._gpus.read))
         try:
-            done, _ = await asyncio.wait({self._out}, timeout=self._patience)
+            done, _ = await asyncio.wait({self._pending}, timeout=self._patience)
         except asyncio.CancelledError:
-            self._out.cancel()  # its answer has nobody to come to
+            self._pending.cancel()  # nothing will take the result
             raise
         if not done:
             self._registries.count("collector_failures_total", NAME, "hung")
             nvml = self._gpus.nvml
-            if nvml is not None and self._told is not None:
-                self._health.watch(nvml, self._told.gpus)
-            self._nothing(f"NVML has not answered for {self._patience:g} s", self._clock())
+            if nvml is not None and self._inventory is not None:
+                self._health.watch(nvml, self._inventory.gpus)
+            self._unavailable(f"NVML has not answered for {self._patience:g} s", self._clock())
             return
-        answer, self._out = self._out, None
-        self._take(answer.result())
+        pending, self._pending = self._pending, None
+        self._process(pending.result())
 
-    def _take(self, look: GpuSnapshot) -> None:
-        for bus_id, text in look.failures.items():
-            self._fail("device", f"{bus_id}: {text}")
+    def _process(self, snapshot: GpuSnapshot) -> None:
+        for bus_id, error in snapshot.failures.items():
+            self._output.fail("device", f"{bus_id}: {error}")
         nvml = self._gpus.nvml
-        if not look.unknown:
-            self._told = look
-            self._tell(look, look.at)
+        if not snapshot.unknown:
+            self._inventory = snapshot
+            self._store_inventory(snapshot, snapshot.at)
         if nvml is None:
             self._health.stop()
-        if look.problem or nvml is None or not look.gpus:
-            self._nothing(look.problem or "; ".join(look.failures.values()) or NO_FUNCTION, look.at)
+        if snapshot.problem or nvml is None or not snapshot.gpus:
+            self._unavailable(snapshot.problem or "; ".join(snapshot.failures.values()) or NO_FUNCTION, snapshot.at)
             return
         self._conditions.up(NAME, SOURCE)
-        self._health.watch(nvml, look.gpus)
-        self._judge(look.at)
-        self.look, self.containers = look, by_container(look, self._owners())
-        try:
-            self._cache.commit(self._batch(look))
-        except SeriesError as error:
-            self._fail("series", str(error))
+        self._health.watch(nvml, snapshot.gpus)
+        self._update_health(snapshot.at)
+        self.snapshot = snapshot
+        self.containers = by_container(snapshot, self._owners())
+        self._output.commit(self._batch(snapshot))
 
-    def _tell(self, look: GpuSnapshot, at: float) -> None:
-        self._cache.facts.set(FACT_GPU, tuple(look.gpus.values()), at)
-        self._cache.facts.set(FACT_GPU_DRIVER, look.driver, at)
+    def _store_inventory(self, snapshot: GpuSnapshot, at: float) -> None:
+        self._cache.facts.set(FACT_GPU, tuple(snapshot.gpus.values()), at)
+        self._cache.facts.set(FACT_GPU_DRIVER, snapshot.driver, at)
 
-    def _nothing(self, reason: str, at: float) -> None:
-        self.look, self.containers = None, []
+    def _unavailable(self, reason: str, at: float) -> None:
+        self.snapshot = None
+        self.containers = []
         self._conditions.down(NAME, reason, SOURCE)
-        if self._told is None or not self._told.gpus:
+        if self._inventory is None or not self._inventory.gpus:
             self._watched = False
             self._conditions.waiting(HEALTH, "no GPUs to watch", SOURCE)
             return
         before = self._faults.keys()
-        self._judge(at)
+        self._update_health(at)
         if self._faults.keys() - before:
-            self._tell(self._told, at)
+            self._store_inventory(self._inventory, at)
 
-    def _judge(self, at: float) -> None:
+    def _update_health(self, at: float) -> None:
         health = self._health
-        for one in health.events():
-            self._registries.count("gpu_xid_errors_total", one.uuid, str(one.number))
-        for uuid, why in health.unwatched.items():
-            log.once(f"unwatched:{uuid}:{why}", "nobody knows whether a GPU is sound", uuid=uuid, reason=why)
-        before, self._faults, self._watched = self._faults, dict(health.faults), not health.problem
+        for event in health.events():
+            self._registries.count("gpu_xid_errors_total", event.uuid, str(event.number))
+        for uuid, reason in health.unwatched.items():
+            log.once(f"unwatched:{uuid}:{reason}", "The health of a GPU is unknown", uuid=uuid, reason=reason)
+        before = self._faults
+        self._faults = dict(health.faults)
+        self._watched = not health.problem
         for uuid, fault in self._faults.items():
             if before.get(uuid) != fault:
-                log.warning("a GPU is unhealthy", uuid=uuid, reason=fault.code, text=fault.message)
+                log.warning("A GPU is unhealthy", uuid=uuid, reason=fault.code, text=fault.message)
         for uuid in before.keys() - self._faults.keys():
-            log.info("a GPU is healthy again", uuid=uuid)
+            log.info("A GPU is healthy again", uuid=uuid)
         if self._watched:
             self._conditions.up(HEALTH, SOURCE)
         else:
@@ -220,67 +230,61 @@ class GpuCollector:
             self._cache.facts.set(FACT_GPU_FAULTS, self._faults, at)
 
     def _owners(self) -> Callable[[int], Subject | None]:
-        """Containers are gone through only where some process is on a GPU."""
-        places = cache(lambda: Places(self._workloads().subjects))
-        return cache(lambda pid: self._owner(places(), pid))
+        """The container of a process; the paths of containers are collected only if some process is on a GPU."""
+        paths = cache(lambda: ContainerPaths(self._workloads().subjects))
+        return cache(lambda pid: self._owner(paths(), pid))
 
-    def _owner(self, places: Places, pid: int) -> Subject | None:
+    def _owner(self, paths: ContainerPaths, pid: int) -> Subject | None:
         try:
-            cgroups = read_cgroups(self._roots, pid) or {}  # it may have ended meanwhile
+            cgroups = read_cgroups(self._roots, pid) or {}  # the process may have ended
         except KernelFileError as error:
-            self._fail("cgroup", str(error))
+            self._output.fail("cgroup", str(error))
             return None
-        return places.of(cgroups.get("cpu", cgroups.get("", "")))
+        return paths.of(cgroups.get("cpu", cgroups.get("", "")))
 
-    def _batch(self, look: GpuSnapshot) -> Batch:
-        batch = Batch(look.at)
-        for gpu in look.gpus.values():
-            use = look.use.get(gpu.uuid)
+    def _batch(self, snapshot: GpuSnapshot) -> Batch:
+        batch = Batch(snapshot.at)
+        for gpu in snapshot.gpus.values():
+            use = snapshot.use.get(gpu.uuid)
             if use is not None:
                 batch.add("node_gpu_memory_usage", use.memory, *_labels(gpu))
                 if use.core is not None:
                     batch.add("node_gpu_core_usage", use.core, *_labels(gpu))
-        for one in self.containers:
-            _add(batch, "container", one.subject.key, one.gpu, one.use)
+        for container in self.containers:
+            _add(batch, "container", container.subject.key, container.gpu, container.use)
         for (pod, _), (gpu, amount) in by_pod(self.containers).items():
             _add(batch, "pod", pod, gpu, amount)
         return batch
 
-    # --- Prometheus rows
-
     def _known(self) -> Iterable[GpuInfo]:
-        return () if self.look is None else self.look.gpus.values()
+        return () if self.snapshot is None else self.snapshot.gpus.values()
 
     def _node_memory(self) -> Iterator[Row]:
         for gpu in self._known():
-            if self.look is not None and (use := self.look.use.get(gpu.uuid)) is not None:
+            if self.snapshot is not None and (use := self.snapshot.use.get(gpu.uuid)) is not None:
                 yield _labels(gpu), use.memory
 
     def _node_core(self) -> Iterator[Row]:
         for gpu in self._known():
-            use = None if self.look is None else self.look.use.get(gpu.uuid)
+            use = None if self.snapshot is None else self.snapshot.use.get(gpu.uuid)
             if use is not None and use.core is not None:
                 yield _labels(gpu), use.core / 100
 
     def _container_memory(self) -> Iterator[Row]:
-        for one in self.containers:
-            yield (*container_labels(one.subject), *_labels(one.gpu)), one.use.memory
+        for container in self.containers:
+            yield (*container_labels(container.subject), *_labels(container.gpu)), container.use.memory
 
     def _container_core(self) -> Iterator[Row]:
-        for one in self.containers:
-            if one.use.core is not None:
-                yield (*container_labels(one.subject), *_labels(one.gpu)), one.use.core / 100
+        for container in self.containers:
+            if container.use.core is not None:
+                yield (*container_labels(container.subject), *_labels(container.gpu)), container.use.core / 100
 
     def _health_rows(self) -> Iterator[Row]:
-        watched = self._watched and self.look is not None
-        for gpu in () if self._told is None else self._told.gpus.values():
+        watched = self._watched and self.snapshot is not None
+        for gpu in () if self._inventory is None else self._inventory.gpus.values():
             fault = self._faults.get(gpu.uuid)
             if fault is not None or (watched and gpu.uuid not in self._health.unwatched):
                 yield (*_labels(gpu), "" if fault is None else fault.code), float(fault is None)
-
-    def _fail(self, cause: str, text: str) -> None:
-        self._registries.count("collector_failures_total", NAME, cause)
-        log.once(f"gpu:{cause}:{text}", "a GPU gave no figures", cause=cause, error=text)
 
 
 def _labels(gpu: GpuInfo) -> tuple[str, str]:

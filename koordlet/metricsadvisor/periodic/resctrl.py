@@ -1,10 +1,10 @@
 """Last-level cache occupancy and memory bandwidth of the QoS groups LSR, LS and BE through resctrl (spec 02 §5.14).
 
-Occupancy is a level; the bandwidth files are counters and given as bytes a second between two readings of the same
-group (by inode: a group made anew is a new baseline). Hardware counters are narrow and older kernels let their wrap
-show, so a counter that ran back is tried against the known widths. A group that cannot be read costs its own figures.
-Needs the CPU's monitoring flags, an Intel or AMD CPU, and a mounted resctrl with a valid root schemata; each lack is a
-condition. Bounded by 3 groups x cache domains x 3 files.
+Occupancy is a level. The bandwidth files are counters; they become bytes per second between two readings of the same
+group (compared by inode: a group that was made again is a new baseline). Hardware counters are narrow, and older
+kernels show when they wrap, so a counter that ran back is compared with the known widths. A group that cannot be read
+costs its own figures. Needed: the CPU's monitoring flags, an Intel or AMD CPU, and a mounted resctrl with a valid root
+schemata; each missing one is a condition. Bounded by 3 groups x cache domains x 3 files.
 """
 
 from __future__ import annotations
@@ -14,22 +14,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from koordlet.app.clock import boot_clock
-from koordlet.app.logging import get_logger
-from koordlet.metriccache import Batch, MetricCache, SeriesError
-from koordlet.metricsadvisor.conditions import Conditions
+from koordlet.metriccache import Batch, MetricCache
+from koordlet.metricsadvisor.collector import CollectorOutput
+from koordlet.metricsadvisor.conditions import CollectorConditions
 from koordlet.prometheus import Registries
 from koordlet.system.errors import KernelFileError
 from koordlet.system.kernel import Feature
-from koordlet.system.resctrl import MonitoringData, read_monitoring, read_schemata
-
-log = get_logger(__name__)
+from koordlet.system.resctrl import MonitoringData, group_identity, read_monitoring, read_schemata
 
 NAME = "resctrl"
 GROUPS = ("LSR", "LS", "BE")
 WIDTHS = (24, 32, 44, 62)
-"""Bits of bandwidth counters: Intel's first two, AMD's, and what the kernel makes of them."""
+"""Bits of bandwidth counters: Intel's first two, AMD's, and the width to which the kernel extends them."""
 MAX_BYTES_PER_SECOND = 1 << 40
-"""More than any memory: a difference beyond it is a counter that was reset, not one that wrapped."""
+"""More than any memory reaches: a larger difference means that the counter was reset, not that it wrapped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,19 +41,19 @@ class GroupReading:
 
 @dataclass(frozen=True, slots=True)
 class DomainUse:
-    """One group in one L3 domain; None where the hardware gave no answer, and for rates at first sight."""
+    """One group in one L3 domain; None where the hardware returned no value, and for rates in the first reading."""
 
     llc_bytes: int | None
     local_rate: float | None
     total_rate: float | None
-    """bytes/second"""
+    """Rates are in bytes per second."""
 
 
 def counter_delta(old: int, new: int, seconds: float) -> int | None:
     """Bytes counted from `old` to `new`; None for a counter that was reset, or when no time passed.
 
-    A counter that ran back has wrapped if `old` was in the upper half of the smallest known width that holds it and
-    the way over the top is one that memory can do in `seconds`.
+    A counter that ran back has wrapped if `old` was in the upper half of the smallest known width that holds it, and if
+    memory can transfer the resulting difference in `seconds`.
     """
     if seconds <= 0:
         return None
@@ -75,8 +73,8 @@ def use(old: GroupReading | None, new: GroupReading) -> dict[int, DomainUse]:
     return {
         cache: DomainUse(
             now.llc_occupancy,
-            _rate(was.mbm_local_bytes if (was := before.get(cache)) else None, now.mbm_local_bytes, seconds),
-            _rate(was.mbm_total_bytes if was else None, now.mbm_total_bytes, seconds),
+            _rate(old_data.mbm_local_bytes if (old_data := before.get(cache)) else None, now.mbm_local_bytes, seconds),
+            _rate(old_data.mbm_total_bytes if old_data else None, now.mbm_total_bytes, seconds),
         )
         for cache, now in new.domains.items()
     }
@@ -88,7 +86,7 @@ def _rate(old: int | None, new: int | None, seconds: float) -> float | None:
 
 
 class ResctrlCollector:
-    """`read` is one round; `root` is the mount point, `feature` whether the CPU can monitor."""
+    """`read` is one round; `root` is the mount point, `feature`: whether the CPU can monitor."""
 
     def __init__(
         self,
@@ -96,20 +94,23 @@ class ResctrlCollector:
         feature: Feature,
         cache: MetricCache,
         registries: Registries,
-        conditions: Conditions,
+        conditions: CollectorConditions,
         *,
         clock: Callable[[], float] = boot_clock,
     ) -> None:
-        self._root, self._feature, self._cache, self._clock = root, feature, cache, clock
-        self._registries, self._conditions = registries, conditions
+        self._root = root
+        self._feature = feature
+        self._conditions = conditions
+        self._clock = clock
+        self._output = CollectorOutput(NAME, cache, registries, "A resctrl group gives no figures")
         self._last: dict[str, GroupReading] = {}
         self.groups: Mapping[str, Mapping[int, DomainUse]] = {}
-        """QoS group -> L3 cache id -> use in the last round; groups that are gone are gone."""
+        """QoS group -> L3 cache id -> use in the last round; only groups that exist."""
         registries.view("resctrl_llc_occupancy", self._occupancy)
         registries.view("resctrl_memory_bandwidth", self._bandwidth)
 
     def read(self) -> None:
-        """Read all groups and commit what they tell."""
+        """Read all groups and commit their figures."""
         reason = self._problem()
         if reason:
             self._conditions.down(NAME, reason, NAME)
@@ -122,13 +123,10 @@ class ResctrlCollector:
             self._conditions.down(NAME, f"none of the groups {', '.join(GROUPS)} can be monitored", NAME)
             return
         self._conditions.up(NAME, NAME)
-        try:
-            self._cache.commit(self._batch())
-        except SeriesError as error:
-            self._fail("series", str(error))
+        self._output.commit(self._batch())
 
     def _problem(self) -> str:
-        """Why there is nothing to read; empty when there is."""
+        """Why nothing can be read; empty if it can."""
         if not self._feature:
             return self._feature.reason
         try:
@@ -142,14 +140,13 @@ class ResctrlCollector:
     def _group(self, name: str) -> GroupReading | None:
         path = self._root / name
         try:
-            identity = path.stat().st_ino
-            domains = read_monitoring(path)
-        except FileNotFoundError:  # made when a pod of this class is first bound to it
-            return None
+            identity = group_identity(path)
+            domains = None if identity is None else read_monitoring(path)
         except (OSError, KernelFileError) as error:
-            self._fail("unreadable", str(error))
+            self._output.fail("unreadable", str(error))
             return None
-        return None if domains is None else GroupReading(self._clock(), identity, domains)
+        # A group is made when the first pod of its class is bound to it.
+        return None if identity is None or domains is None else GroupReading(self._clock(), identity, domains)
 
     def _batch(self) -> Batch:
         batch = Batch(self._clock())
@@ -161,18 +158,14 @@ class ResctrlCollector:
 
     def _occupancy(self) -> Iterator[tuple[tuple[str, ...], float]]:
         for qos, domains in self.groups.items():
-            for cache, found in domains.items():
-                if found.llc_bytes is not None:
-                    yield (str(cache), qos), found.llc_bytes
+            for cache, domain in domains.items():
+                if domain.llc_bytes is not None:
+                    yield (str(cache), qos), domain.llc_bytes
 
     def _bandwidth(self) -> Iterator[tuple[tuple[str, str, str], float]]:
         for qos, domains in self.groups.items():
-            for cache, found in domains.items():
-                rates = (("mbm_local_bytes", found.local_rate), ("mbm_total_bytes", found.total_rate))
+            for cache, domain in domains.items():
+                rates = (("mbm_local_bytes", domain.local_rate), ("mbm_total_bytes", domain.total_rate))
                 for kind, rate in rates:
                     if rate is not None:
                         yield (str(cache), qos, kind), rate
-
-    def _fail(self, cause: str, text: str) -> None:
-        self._registries.count("collector_failures_total", NAME, cause)
-        log.once(f"resctrl:{text}", "a resctrl group gave no figures", cause=cause, error=text)

@@ -1,1 +1,1 @@
-"""Collectors over the BPF probes: latency, stalls and their culprits."""
+"""Figures by subject of the probes: CPU, memory, disk and network stalls, out-of-memory kills, and their culprits."""

@@ -1,9 +1,9 @@
-"""Counters that never run back, made of sums that may.
+"""Monotonic Prometheus counters from per-cgroup sums that drop when a cgroup is deleted. Pure.
 
-What a probe counted for a cgroup ends when the cgroup goes, though it may have been one of several that make up a
-container or a culprit. A counter that fell would be a restart to Prometheus, and its rate a lie: so a part that is
-taken away stays counted here. Only what happened between the last two scrapes of such a part can be lost.
-Bounded by the subjects of the node and the probe's matrix.
+The counts of a cgroup disappear with it, though it may be one of several that make up a container or a culprit.
+Prometheus reads a falling counter as a restart and computes a wrong rate. So the part that disappears stays counted
+here. Only what that cgroup added between its last two scrapes can be lost. Bounded by the subjects of the node and the
+probe's matrix.
 """
 
 from __future__ import annotations
@@ -12,149 +12,163 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from koordlet.metricsadvisor.stalls.latency import identity
-from koordlet.metricsadvisor.stalls.waiting import Waiting
+from koordlet.metricsadvisor.stalls.attribution import identity
 from koordlet.metricsadvisor.usage.readings import Floats
-from koordlet.probes.loading.mapped import Ints
+from koordlet.probes.columns import Ints
+from koordlet.probes.culprits.matrix import SubjectTable
 from koordlet.statesinformer.pods.cgroupindex import Owner
 
-LEAST_SHARE = 0.01
-LEAST_NS = 10_000_000
-"""Below these a culprit gets no series of its own: on a full node everybody waits a little for everybody."""
+MAX_CULPRITS = 10
+"""Culprits that a victim exports at most; what the others add is counted under `other`."""
+MIN_SHARE = 0.01
+MIN_NS = 10_000_000
+"""Below these a culprit gets no series of its own: on a full node every container waits a little for every other."""
 
 
-class SteadySums:
-    """Sums by subject key: numbers or histograms."""
+class MonotonicSums:
+    """Counters by subject key: numbers or histograms."""
 
     def __init__(self) -> None:
         self._last: dict[str, Floats] = {}
-        self._taken: dict[str, Floats] = {}
+        self._removed: dict[str, Floats] = {}
+        """What disappeared from the sums so far."""
 
     def update(self, sums: Mapping[str, Floats]) -> dict[str, Floats]:
-        """The counters now; a key that is left out ends."""
-        taken = {
-            key: self._taken.get(key, 0) + np.maximum(self._last.get(key, 0) - now, 0) for key, now in sums.items()
+        """The counters for these sums; a key that is missing ends."""
+        removed = {
+            key: self._removed.get(key, 0) + np.maximum(self._last.get(key, 0) - now, 0) for key, now in sums.items()
         }
-        self._last, self._taken = dict(sums), taken
-        return {key: now + taken[key] for key, now in sums.items()}
+        self._last = dict(sums)
+        self._removed = removed
+        return {key: now + removed[key] for key, now in sums.items()}
 
 
-class SteadyTable:
-    """`SteadySums` of a whole table of integers: row i belongs to keys[i]."""
+class MonotonicTable:
+    """`MonotonicSums` of a table of integers: row i belongs to keys[i]."""
 
     def __init__(self) -> None:
         self._keys: Sequence[str] = ()
         self._last: Ints | None = None
-        self._taken: Ints | None = None
+        self._removed: Ints | None = None
 
-    def update(self, keys: Sequence[str], now: Ints) -> Ints:
-        """The counters now; a key that is left out ends."""
-        if self._last is None or self._taken is None:
-            taken = np.zeros_like(now)
+    def update(self, keys: Sequence[str], sums: Ints) -> Ints:
+        """The counters for these sums; a key that is missing ends."""
+        if self._last is None or self._removed is None:
+            removed = np.zeros_like(sums)
         elif self._keys == keys:
-            taken = self._taken + np.maximum(self._last - now, 0)
+            removed = self._removed + np.maximum(self._last - sums, 0)
         else:
-            at = {key: row for row, key in enumerate(self._keys)}
-            rows = np.array([at.get(key, -1) for key in keys], dtype=np.intp)
-            taken, known = np.zeros_like(now), rows >= 0
+            row_of = {key: row for row, key in enumerate(self._keys)}
+            rows = np.array([row_of.get(key, -1) for key in keys], dtype=np.intp)
+            removed, known = np.zeros_like(sums), rows >= 0
             before = rows[known]
-            taken[known] = self._taken[before] + np.maximum(self._last[before] - now[known], 0)
-        self._keys, self._last, self._taken = keys, now, taken
-        return now + taken
+            removed[known] = self._removed[before] + np.maximum(self._last[before] - sums[known], 0)
+        self._keys = keys
+        self._last = sums
+        self._removed = removed
+        return sums + removed
 
 
 class CulpritCounters:
     """The waiting of each victim by culprit, at each scrape.
 
-    The longest get a series each, if they matter: with `LEAST_SHARE` of all that the victim waited, and `LEAST_NS`. A
-    culprit keeps its place while the probe knows it, and what all others add is counted under no name. A full node has
-    fifty thousand pairs: a table of victims by culprits all the way. A pair's cell is its victim's number times the
-    number of culprits, plus its culprit's.
+    At most `max_culprits` of a victim get a series each, if they are large enough: `MIN_SHARE` of all that the victim
+    waited, and `MIN_NS`. A culprit keeps its series while the probe has it; what all others add is counted without a
+    name. A full node has fifty thousand pairs, so all state is a table of victims by culprits. A pair's cell is its
+    victim's index times the number of culprits, plus its culprit's index.
     """
 
-    def __init__(self, places: int) -> None:
-        self._places = places
+    def __init__(self, max_culprits: int = MAX_CULPRITS) -> None:
+        self._max_culprits = max_culprits
         self._victims: list[str] = []
         self._culprits: list[str] = []
+        """Identities."""
         self._ns = np.zeros((0, 0), dtype=np.int64)
         """The table of the last scrape."""
-        none = np.zeros(0, dtype=np.int64)
-        self._placed, self._counted = none, none
-        """Cells of those with places, by victim, and what they count."""
-        self._other = none
-        """By victim."""
+        self._cells = np.zeros(0, dtype=np.int64)
+        """Cells with a series, by victim."""
+        self._counted = np.zeros(0, dtype=np.int64)
+        """The counters of `_cells`."""
+        self._other = np.zeros(0, dtype=np.int64)
+        """The counters of all other cells together, by victim."""
 
-    def update(self, waiting: Waiting) -> Iterator[tuple[str, Owner | None, float]]:
-        """(victim, culprit, seconds) now; the culprit is None for all that have no place. *waiting* is kept."""
-        names = [identity(one) for one in waiting.culprits]
-        placed, counted, other = self._placed, self._counted, self._other
+    def update(self, table: SubjectTable[Owner]) -> Iterator[tuple[str, Owner | None, float]]:
+        """(victim, culprit, seconds) now; the culprit is None for all without a series. Keeps a reference to
+        `table`."""
+        names = [identity(culprit) for culprit in table.culprits]
+        cells, counted, other = self._cells, self._counted, self._other
         gained = self._ns
-        if names != self._culprits or waiting.victims != self._victims:
-            gained, placed, counted, other = self._moved(waiting.victims, names)
-        np.subtract(waiting.ns, gained, out=gained)
+        if names != self._culprits or table.victims != self._victims:
+            gained, cells, counted, other = self._renumbered(table.victims, names)
+        np.subtract(table.ns, gained, out=gained)
         np.maximum(gained, 0, out=gained)
 
-        there = waiting.ns.take(placed) > 0
-        placed = placed[there]
-        counted = counted[there] + gained.take(placed)
-        placed, counted = self._fill(waiting.ns, gained, placed, counted)
+        alive = table.ns.take(cells) > 0
+        cells = cells[alive]
+        counted = counted[alive] + gained.take(cells)
+        cells, counted = self._fill(table.ns, gained, cells, counted)
 
         other = other + gained.sum(axis=1)
-        np.subtract.at(other, placed // max(len(names), 1), gained.take(placed))
-        other[~waiting.ns.any(axis=1)] = 0  # one without any pair ends
+        np.subtract.at(other, cells // max(len(names), 1), gained.take(cells))
+        other[~table.ns.any(axis=1)] = 0  # a victim without any pair ends
 
-        self._victims, self._culprits, self._ns = waiting.victims, names, waiting.ns
-        self._placed, self._counted, self._other = placed, counted, other
-        return self._rows(waiting)
+        self._victims = table.victims
+        self._culprits = names
+        self._ns = table.ns
+        self._cells = cells
+        self._counted = counted
+        self._other = other
+        return self._rows(table)
 
-    def _moved(self, victims: Sequence[str], culprits: Sequence[str]) -> tuple[Ints, Ints, Ints, Ints]:
-        """The last scrape's table, places, what they and the others count, by today's numbers; what went is out."""
-        of_victim, of_culprit = _renaming(self._victims, victims), _renaming(self._culprits, culprits)
+    def _renumbered(self, victims: Sequence[str], culprits: Sequence[str]) -> tuple[Ints, Ints, Ints, Ints]:
+        """(table, cells, counters, counters of others) of the last scrape by the present indices; what disappeared is
+        left out."""
+        of_victim, of_culprit = _new_indices(self._victims, victims), _new_indices(self._culprits, culprits)
         rows, columns = np.flatnonzero(of_victim >= 0), np.flatnonzero(of_culprit >= 0)
         table = np.zeros((len(victims), len(culprits)), dtype=np.int64)
         table[np.ix_(of_victim[rows], of_culprit[columns])] = self._ns[np.ix_(rows, columns)]
-        victim, culprit = np.divmod(self._placed, max(len(self._culprits), 1))
+        victim, culprit = np.divmod(self._cells, max(len(self._culprits), 1))
         known = (of_victim[victim] >= 0) & (of_culprit[culprit] >= 0)
-        placed = of_victim[victim[known]] * len(culprits) + of_culprit[culprit[known]]
-        order = np.argsort(placed // max(len(culprits), 1), kind="stable")
+        cells = of_victim[victim[known]] * len(culprits) + of_culprit[culprit[known]]
+        order = np.argsort(cells // max(len(culprits), 1), kind="stable")
         other = np.zeros(len(victims), dtype=np.int64)
         other[of_victim[rows]] = self._other[rows]
-        return table, placed[order], self._counted[known][order], other
+        return table, cells[order], self._counted[known][order], other
 
-    def _fill(self, table: Ints, gained: Ints, placed: Ints, counted: Ints) -> tuple[Ints, Ints]:
-        """Give places that are free to the longest; by victim, those that had theirs first. What one added while it had
-        none stays counted with the others', so that all series of a victim sum up to what it waited."""
-        wide = max(table.shape[1], 1)
-        had = np.bincount(placed // wide, minlength=len(table))
-        least = np.maximum(LEAST_SHARE * table.sum(axis=1), LEAST_NS)
-        matters = table >= least[:, np.newaxis]
-        matters.reshape(-1)[placed] = False
-        new = [placed]
-        for victim in np.flatnonzero(matters.any(axis=1) & (had < self._places)).tolist():
-            found = np.flatnonzero(matters[victim])
-            longest = np.argsort(-table[victim, found], kind="stable")[: self._places - had[victim]]
-            new.append(victim * wide + found[longest])
-        if len(new) == 1:
-            return placed, counted
-        cells = np.concatenate(new)
-        counted = np.concatenate([counted, gained.take(cells[len(counted) :])])
-        order = np.argsort(cells // wide, kind="stable")
-        return cells[order], counted[order]
+    def _fill(self, table: Ints, gained: Ints, cells: Ints, counted: Ints) -> tuple[Ints, Ints]:
+        """Give free series to the longest pairs; by victim, those that had one first. What a pair added before it had a
+        series stays counted with the others, so that all series of a victim add up to its waiting."""
+        width = max(table.shape[1], 1)
+        used = np.bincount(cells // width, minlength=len(table))
+        least = np.maximum(MIN_SHARE * table.sum(axis=1), MIN_NS)
+        candidate = table >= least[:, np.newaxis]
+        candidate.reshape(-1)[cells] = False
+        parts = [cells]
+        for victim in np.flatnonzero(candidate.any(axis=1) & (used < self._max_culprits)).tolist():
+            columns = np.flatnonzero(candidate[victim])
+            longest = np.argsort(-table[victim, columns], kind="stable")[: self._max_culprits - used[victim]]
+            parts.append(victim * width + columns[longest])
+        if len(parts) == 1:
+            return cells, counted
+        filled = np.concatenate(parts)
+        counted = np.concatenate([counted, gained.take(filled[len(counted) :])])
+        order = np.argsort(filled // width, kind="stable")
+        return filled[order], counted[order]
 
-    def _rows(self, waiting: Waiting) -> Iterator[tuple[str, Owner | None, float]]:
-        victim, culprit = np.divmod(self._placed, max(len(waiting.culprits), 1))
-        ends = np.searchsorted(victim, np.arange(len(waiting.victims)), side="right").tolist()
+    def _rows(self, table: SubjectTable[Owner]) -> Iterator[tuple[str, Owner | None, float]]:
+        victim, culprit = np.divmod(self._cells, max(len(table.culprits), 1))
+        ends = np.searchsorted(victim, np.arange(len(table.victims)), side="right").tolist()
         culprits, seconds = culprit.tolist(), (self._counted / 1e9).tolist()
         begin = 0
-        for name, end, other in zip(waiting.victims, ends, (self._other / 1e9).tolist(), strict=True):
-            for at in range(begin, end):
-                yield name, waiting.culprits[culprits[at]], seconds[at]
+        for name, end, other in zip(table.victims, ends, (self._other / 1e9).tolist(), strict=True):
+            for row in range(begin, end):
+                yield name, table.culprits[culprits[row]], seconds[row]
             begin = end
             if other:
                 yield name, None, other
 
 
-def _renaming(before: Sequence[str], now: Sequence[str]) -> Ints:
-    """For each name of before its number now, or -1."""
-    number = {name: at for at, name in enumerate(now)}
-    return np.array([number.get(name, -1) for name in before], dtype=np.int64)
+def _new_indices(before: Sequence[str], now: Sequence[str]) -> Ints:
+    """For each name of `before` its index in `now`, or -1."""
+    index_of = {name: index for index, name in enumerate(now)}
+    return np.array([index_of.get(name, -1) for name in before], dtype=np.int64)

@@ -1,37 +1,37 @@
-"""What the network costs each subject: segments sent again, CPU time taken by softirqs, data it does not read.
+"""The network cost of each subject: segments sent again, CPU time taken by softirqs, received data that is not read.
 
-Some of it is told by pod alone (a pod's network namespace); then the pod is the subject, and has the figures instead of
-its containers. Bounded by the probe's tables.
+Some figures are known by pod only (a pod's network namespace); then the pod is the subject, and has the figures instead
+of its containers. Bounded by the probe's tables.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from koordlet.app.logging import get_logger
-from koordlet.metriccache import Batch, MetricCache, SeriesError
-from koordlet.metricsadvisor.stalls.counters import CulpritCounters, SteadySums
-from koordlet.metricsadvisor.stalls.latency import Blame, OwnerOf, blame, culprit_owner, group, identity, sum_rows
-from koordlet.metricsadvisor.stalls.waiting import Waiting
-from koordlet.metricsadvisor.stalls.window import Window
+from koordlet.metriccache import Batch
+from koordlet.metricsadvisor.collector import ProbeCollector, ProbeContext
+from koordlet.metricsadvisor.labels import Row, container_labels, culprit_labels, pod_labels
+from koordlet.metricsadvisor.stalls.attribution import (
+    CulpritTime,
+    OwnerOf,
+    SubjectNaming,
+    culprit_owner,
+    culprits_by_subject,
+    group,
+    identity,
+    sum_rows,
+)
+from koordlet.metricsadvisor.stalls.counters import CulpritCounters, MonotonicSums
 from koordlet.metricsadvisor.usage.readings import Floats
-from koordlet.metricsadvisor.views import CULPRITS_EXPORTED, container_labels, culprit_labels, pod_labels
-from koordlet.probes.netstall.probe import NetStallSource
+from koordlet.probes.culprits.slots import SPECIAL_KEYS
+from koordlet.probes.histogram import quantiles
 from koordlet.probes.netstall.snapshot import NetStallSnapshot, diff
-from koordlet.probes.schedlatency.layout import SPECIAL_KEYS
-from koordlet.probes.schedlatency.snapshot import quantiles
-from koordlet.prometheus import Registries
-from koordlet.statesinformer.pods.cgroupindex import CgroupIndex
-from koordlet.statesinformer.pods.model import Subject, SubjectKind, Workloads
+from koordlet.statesinformer.pods.model import Subject, SubjectKind
 
-log = get_logger(__name__)
-
-NAME = "net_stall"
 KSOFTIRQD = SPECIAL_KEYS["ksoftirqd"]
-Row = tuple[tuple[str, ...], float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,43 +39,45 @@ class SubjectNetStall:
     """One subject over the window."""
 
     retransmits: float
-    """Segments a second."""
+    """Segments per second."""
     softirq: float
-    """Seconds a second in which network softirqs ran while it had the CPU."""
+    """Seconds per second in which network softirqs ran while it had the CPU."""
     softirq_p99: float | None
     """Seconds that an interruption took."""
     caused: float
-    """Seconds a second that softirqs worked for it, whoever was interrupted."""
+    """Seconds per second that softirqs worked for it, whatever task they interrupted."""
     backlog: float | None
     """Bytes received and not read, mean over arriving TCP segments; None when none arrived."""
     full: float
-    """Packets a second dropped because a receive queue was full."""
-    culprits: tuple[Blame, ...] = ()
-    """For whom the softirqs worked that interrupted it, a second, longest first; itself is among them, also for what it
-    raised itself by sending."""
+    """Packets per second dropped because a receive queue was full."""
+    culprits: tuple[CulpritTime, ...] = ()
+    """The receivers of the softirq work that interrupted it, per second, longest first. The subject itself is among
+    them, also for softirqs that it raised itself by sending."""
 
 
 @dataclass(frozen=True, slots=True)
-class PutOff:
-    """Network softirqs that the kernel put off to its threads over the window: others may wait while these run."""
+class DeferredSoftirqs:
+    """Network softirqs that the kernel deferred to its ksoftirqd threads: other tasks may wait while these run."""
 
     seconds: float
-    """A second."""
-    receivers: tuple[Blame, ...]
-    """For whom they worked, a second, longest first."""
+    """Per second."""
+    receivers: tuple[CulpritTime, ...]
+    """The owners that they worked for, per second, longest first."""
 
 
-def put_off(window: NetStallSnapshot, seconds: float, owner: OwnerOf) -> PutOff:
-    """What ksoftirqd did for the network. Pure."""
-    rows = np.flatnonzero(window.victim == KSOFTIRQD)
-    columns = (window.culprit, window.wait_ns, window.wait_count)
-    found: dict[str, Blame] = {}
-    for key, ns, count in zip(*(column[rows].tolist() for column in columns), strict=True):
-        who = culprit_owner(key, owner)
-        before = found.get(identity(who), Blame(who, 0.0, 0))
-        found[identity(who)] = Blame(who, before.seconds + ns / 1e9 / seconds, before.count + count)
-    receivers = sorted((one for one in found.values() if one.seconds > 0), key=lambda one: -one.seconds)
-    return PutOff(sum(one.seconds for one in receivers), tuple(receivers))
+NO_DEFERRED_SOFTIRQS = DeferredSoftirqs(0.0, ())
+
+
+def deferred_softirqs(window: NetStallSnapshot, seconds: float, owner: OwnerOf) -> DeferredSoftirqs:
+    """The network work of ksoftirqd. Pure."""
+    entries = window.culprits.where(window.culprits.victim == KSOFTIRQD)
+    receivers: dict[str, CulpritTime] = {}
+    for key, ns, count in zip(entries.culprit.tolist(), entries.ns.tolist(), entries.count.tolist(), strict=True):
+        receiver = culprit_owner(key, owner)
+        before = receivers.get(identity(receiver), CulpritTime(receiver, 0.0, 0))
+        receivers[identity(receiver)] = CulpritTime(receiver, before.seconds + ns / 1e9 / seconds, before.count + count)
+    ordered = sorted((item for item in receivers.values() if item.seconds > 0), key=lambda item: -item.seconds)
+    return DeferredSoftirqs(sum(item.seconds for item in ordered), tuple(ordered))
 
 
 def by_subject(window: NetStallSnapshot, seconds: float, owner: OwnerOf) -> dict[str, SubjectNetStall]:
@@ -84,7 +86,7 @@ def by_subject(window: NetStallSnapshot, seconds: float, owner: OwnerOf) -> dict
     names = ("retransmits", "softirq_ns", "caused_ns", "full", "backlog_sum", "backlog_count", "softirq_hist")
     sums = {name: sum_rows(getattr(window, name), rows, len(subjects)) for name in names}
     p99 = (quantiles(sums["softirq_hist"], 0.99) / 1e9).tolist()
-    blamed = blame(window, owner, seconds)
+    culprits = culprits_by_subject(window.culprits, owner, seconds)
     return {
         subject.key: SubjectNetStall(
             retransmits=float(sums["retransmits"][row]) / seconds,
@@ -95,7 +97,7 @@ def by_subject(window: NetStallSnapshot, seconds: float, owner: OwnerOf) -> dict
             if sums["backlog_count"][row]
             else None,
             full=float(sums["full"][row]) / seconds,
-            culprits=tuple(blamed.get(subject.key, ())),
+            culprits=tuple(culprits.get(subject.key, ())),
         )
         for row, subject in enumerate(subjects)
         if any(column[row].any() for column in sums.values())
@@ -103,34 +105,25 @@ def by_subject(window: NetStallSnapshot, seconds: float, owner: OwnerOf) -> dict
 
 
 def net_labels(subject: Subject) -> tuple[str, ...]:
-    """As `container_labels`; of a pod without a container, and QoS."""
+    """As `container_labels` (empty container labels for a pod), and the QoS class."""
     if subject.kind is SubjectKind.POD:
         return (*pod_labels(subject), "", "", subject.qos)
     return (*container_labels(subject), subject.qos)
 
 
-class NetStallCollector:
-    """`read` is one round; nothing without a source."""
+class NetStallCollector(ProbeCollector[NetStallSnapshot, SubjectNetStall]):
+    """`figures` has only subjects with any network cost."""
 
-    def __init__(
-        self,
-        source: NetStallSource | None,
-        workloads: Callable[[], Workloads],
-        cache: MetricCache,
-        registries: Registries,
-        *,
-        index: CgroupIndex,
-        clock: Callable[[], float],
-        window: float = 10.0,
-    ) -> None:
-        self._source, self._workloads, self._cache, self._registries = source, workloads, cache, registries
-        self._index, self._clock = index, clock
-        self._window: Window[NetStallSnapshot] = Window(window)
-        self._steady: dict[str, SteadySums] = {}
-        self._culprit_counters = CulpritCounters(CULPRITS_EXPORTED)
-        self.window: Mapping[str, SubjectNetStall] = {}
-        """Subject key -> figures of the last seconds, only of those that the network did something to."""
-        self.put_off = PutOff(0.0, ())
+    NAME = "net_stall"
+
+    def __init__(self, context: ProbeContext, window_seconds: float = 10.0) -> None:
+        super().__init__(context, window_seconds)
+        self.deferred = NO_DEFERRED_SOFTIRQS
+        """Of the last seconds."""
+        self._counters: dict[str, MonotonicSums] = {}
+        """By column."""
+        self._culprit_counters = CulpritCounters()
+        registries = context.registries
         registries.view("net_retransmits_total", lambda: self._rows("retransmits", 1.0))
         registries.view("net_receive_queue_full_total", lambda: self._rows("full", 1.0))
         registries.view("net_softirq_seconds_total", lambda: self._rows("softirq_ns", 1e9))
@@ -139,73 +132,49 @@ class NetStallCollector:
         registries.view("net_backlog_bytes", self._backlog)
         registries.view("net_stall_lost_total", self._lost)
 
-    def attach(self, source: NetStallSource | None) -> None:
-        """Read *source* from now on: a probe may come later than its collector."""
-        self._source = source
+    def derive(self, old: NetStallSnapshot, new: NetStallSnapshot, seconds: float) -> Mapping[str, SubjectNetStall]:
+        """See `by_subject`; updates `deferred`."""
+        window = diff(old, new)
+        self.deferred = deferred_softirqs(window, seconds, self.context.index.owner)
+        return by_subject(window, seconds, self.context.index.owner)
 
-    @property
-    def source(self) -> str:
-        """Where figures come from: ``bpf``, ``files``, ``none``."""
-        return "none" if self._source is None else self._source.source
-
-    def read(self) -> None:
-        """Read the probe and judge the window."""
-        if self._source is None:
-            return
-        snapshot = self._source.read()
-        now = self._clock()
-        self._index.refresh(self._workloads(), now, snapshot.keys[snapshot.keys > 0].tolist())
-        self._window.push(snapshot)
-        span = self._window.span()
-        if span is not None:
-            old, new, seconds = span
-            grown = diff(old, new)
-            self.window = by_subject(grown, seconds, self._index.owner)
-            self.put_off = put_off(grown, seconds, self._index.owner)
-            self._commit(now)
-
-    def _commit(self, now: float) -> None:
+    def batch(self, now: float) -> Batch:
+        """Retransmits and softirq time."""
         batch = Batch(now)
-        keys = [(key,) for key in self.window]
-        figures = list(self.window.values())
-        batch.extend("container_net_retransmits", keys, np.array([one.retransmits for one in figures], dtype=float))
-        batch.extend("container_net_softirq", keys, np.array([one.softirq for one in figures], dtype=float))
-        try:
-            self._cache.commit(batch)
-        except SeriesError as error:
-            self._registries.count("collector_failures_total", NAME, "series")
-            log.once(f"collector:{NAME}:{error}", "no figure from a source", collector=NAME, cause=str(error))
-
-    # --- Prometheus rows
+        keys = [(key,) for key in self.figures]
+        figures = list(self.figures.values())
+        retransmits = np.array([figure.retransmits for figure in figures], dtype=float)
+        batch.extend("container_net_retransmits", keys, retransmits)
+        batch.extend("container_net_softirq", keys, np.array([figure.softirq for figure in figures], dtype=float))
+        return batch
 
     def _rows(self, column: str, unit: float) -> Iterator[Row]:
-        latest = self._window.latest
-        if latest is None:
+        if self.latest is None:
             return
-        subjects, rows = group(latest.keys, self._index.owner)
-        sums: Floats = sum_rows(getattr(latest, column), rows, len(subjects)) / unit
-        steady = self._steady.setdefault(column, SteadySums())
-        counters = steady.update({subject.key: sums[row] for row, subject in enumerate(subjects)})
+        subjects, rows = group(self.latest.keys, self.context.index.owner)
+        sums: Floats = sum_rows(getattr(self.latest, column), rows, len(subjects)) / unit
+        counters = self._counters.setdefault(column, MonotonicSums())
+        values = counters.update({subject.key: sums[row] for row, subject in enumerate(subjects)})
         for subject in subjects:
-            if counters[subject.key]:
-                yield net_labels(subject), float(counters[subject.key])
+            if values[subject.key]:
+                yield net_labels(subject), float(values[subject.key])
 
     def _backlog(self) -> Iterator[Row]:
-        for subject in self._workloads().subjects:
-            stall = self.window.get(subject.key)
+        for subject in self.context.workloads().subjects:
+            stall = self.figures.get(subject.key)
             if stall is not None and stall.backlog is not None:
                 yield net_labels(subject), stall.backlog
 
     def _culprits(self) -> Iterator[Row]:
-        latest = self._window.latest
-        if latest is None:
+        if self.latest is None:
             return
-        subjects = {subject.key: subject for subject in self._workloads().subjects}
-        for victim, who, seconds in self._culprit_counters.update(Waiting.of(latest, self._index.owner, subjects)):
-            yield (*net_labels(subjects[victim]), *culprit_labels(who)), seconds
+        subjects = {subject.key: subject for subject in self.context.workloads().subjects}
+        table = self.latest.culprits.by_subject(SubjectNaming(self.context.index.owner, subjects)).dense()
+        for victim, culprit, seconds in self._culprit_counters.update(table):
+            yield (*net_labels(subjects[victim]), *culprit_labels(culprit)), seconds
 
     def _lost(self) -> list[Row]:
-        if self._window.latest is None:
+        if self.latest is None:
             return []
-        lost = self._window.latest.lost
+        lost = self.latest.lost
         return [(("matrix",), lost.matrix_lost_count), (("owners",), lost.slot_lost)]

@@ -1,6 +1,6 @@
-"""The last seconds of a source that only knows totals: two snapshots to take the difference of.
+"""The last seconds of a source that only has totals: two snapshots whose difference is taken. Pure.
 
-Snapshots ("anchors") are kept at every quarter of the window, so a window is up to a quarter longer than asked for.
+Snapshots are kept at every quarter of the window, so a window is up to a quarter longer than requested.
 """
 
 from __future__ import annotations
@@ -8,40 +8,46 @@ from __future__ import annotations
 from collections import deque
 from typing import Generic, Protocol, TypeVar
 
-ANCHORS = 4
+PARTS = 4
+"""Parts of a window between the snapshots that are kept."""
 
 
 class Snapshot(Protocol):
+    """Cumulative figures of one source at one moment."""
+
     @property
-    def source(self) -> str: ...
+    def source(self) -> str:
+        """Snapshots of different sources have no difference."""
+
     @property
-    def time_ns(self) -> int: ...
+    def time_ns(self) -> int:
+        """Monotonic clock."""
 
 
 S = TypeVar("S", bound=Snapshot)
 
 
-class Window(Generic[S]):
+class SnapshotWindow(Generic[S]):
     """Holds at most six snapshots."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
         self.latest: S | None = None
-        self._anchors: deque[S] = deque()
+        self._kept: deque[S] = deque()
 
     def push(self, snapshot: S) -> None:
-        """Take a reading; another source than before starts the window anew."""
+        """Add a reading; another source than before starts a new window."""
         if self.latest is not None and self.latest.source != snapshot.source:
-            self._anchors.clear()
+            self._kept.clear()
         self.latest = snapshot
         horizon = snapshot.time_ns - self.seconds * 1e9
-        while len(self._anchors) > 1 and self._anchors[1].time_ns <= horizon:
-            self._anchors.popleft()
-        if not self._anchors or snapshot.time_ns - self._anchors[-1].time_ns >= self.seconds * 1e9 / ANCHORS:
-            self._anchors.append(snapshot)
+        while len(self._kept) > 1 and self._kept[1].time_ns <= horizon:
+            self._kept.popleft()
+        if not self._kept or snapshot.time_ns - self._kept[-1].time_ns >= self.seconds * 1e9 / PARTS:
+            self._kept.append(snapshot)
 
     def span(self) -> tuple[S, S, float] | None:
         """(oldest, newest, seconds between them); None before two readings."""
-        if self.latest is None or not self._anchors or self.latest.time_ns <= self._anchors[0].time_ns:
+        if self.latest is None or not self._kept or self.latest.time_ns <= self._kept[0].time_ns:
             return None
-        return self._anchors[0], self.latest, (self.latest.time_ns - self._anchors[0].time_ns) / 1e9
+        return self._kept[0], self.latest, (self.latest.time_ns - self._kept[0].time_ns) / 1e9

@@ -1,1 +1,1 @@
-"""CPU, memory and pressure of node, pods and containers, read once per tick (spec 02 §5)."""
+"""Use of the node and of each workload: one reading per tick, and the figures derived from two of them."""

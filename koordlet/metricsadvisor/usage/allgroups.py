@@ -1,11 +1,11 @@
-"""A tick's figures of all cgroups out of one read of the kernel: `BatchReader`'s table by `cgroup_stats`' rows.
+"""A tick's figures of all cgroups from one read of the kernel: `BatchReader`'s table, filled from `cgroup_stats`.
 
-Same columns, same numbers, no file a cgroup. The iterator knows cgroups by id, so each directory's ids (one a
-hierarchy) are remembered, and the kernel is asked again only for those that the last walk did not show. An id is never
-given twice, hence a directory whose id is still there is still the same cgroup.
+Same columns, same numbers, no file per cgroup. The iterator identifies cgroups by id, so the ids of each directory (one
+per hierarchy) are remembered, and looked up again only for directories that the last walk did not show. An id is never
+reused, so a directory whose id still exists is still the same cgroup.
 
-`SpotCheck` holds this way to the files, one cgroup a tick and later one every few ticks: a kernel whose structures mean
-something else than we think is found out within seconds, and the files take over. Used by
+`SpotCheck` compares the figures with the files, one cgroup per tick and later one every few ticks. A kernel whose
+structures differ from what the program expects is detected within seconds, and the files are used instead. Used by
 `koordlet.metricsadvisor.usage.reader`.
 """
 
@@ -31,56 +31,61 @@ FIGURES = (
     ("cpu", ("nr_periods", "nr_throttled", "throttled_ns")),
     ("memory", tuple(f"memory_{figure}" for figure in MEMORY_STAT_FIGURES)),
 )
-"""Controller, on v1 with a hierarchy of its own, and what is taken from there."""
-MISTAKES = 3
-"""Findings in a row after which the iterator is not believed any more."""
-TRUSTED, SELDOM = 120, 4
-"""After so many checks in a row without a finding there is one in so many ticks."""
+"""(controller, on v1 with a hierarchy of its own; its figures)."""
+MAX_MISMATCHES = 3
+"""After this many mismatches in a row the iterator is not used any more."""
+TRUSTED_AFTER = 120
+"""After this many checks in a row without a mismatch there is one check every `TRUSTED_INTERVAL` ticks."""
+TRUSTED_INTERVAL = 4
 
 
-class Walks(Protocol):
-    """`koordlet.probes.cgroup_stats.CgroupStats`, as far as a tick needs it."""
+class HierarchyReader(Protocol):
+    """`koordlet.probes.cgroup_stats.CgroupStats`, as far as a tick uses it."""
 
     @property
-    def roots(self) -> Mapping[str, str]: ...
+    def roots(self) -> Mapping[str, str]:
+        """Controller -> root directory."""
 
-    def read(self) -> Mapping[str, Hierarchy]: ...
+    def read(self) -> Mapping[str, Hierarchy]:
+        """Root directory -> all cgroups below."""
 
 
 class AllGroups:
-    """Reads a tick's table with one walk a hierarchy; bounded by the directories of the last tick."""
+    """Reads a tick's table with one walk per hierarchy; bounded by the directories of the last tick."""
 
-    def __init__(self, stats: Walks) -> None:
+    def __init__(self, stats: HierarchyReader) -> None:
         self._stats = stats
         self._roots = tuple(dict.fromkeys(stats.roots.values()))
         self._dirs: tuple[str, ...] = ()
         self._ids: dict[str, Ids] = {root: np.zeros(0, dtype=np.uint64) for root in self._roots}
-        self._seen: Ids | None = None
-        self._found: dict[str, tuple[Ids, NDArray[np.intp]]] = {}
-        """By root: the ids of the last walk and the row of each directory, if it showed all of them."""
+        self._last_ids: Ids | None = None
+        """Of the cpu hierarchy."""
+        self._rows: dict[str, tuple[Ids, NDArray[np.intp]]] = {}
+        """Root -> (the ids of the last walk, the row of each directory), if it showed all directories."""
         self.tree = (0, 0)
-        """How often the tree of the cpu controller was walked, and at how many of these times it had other cgroups than
-        before."""
+        """(walks of the cpu hierarchy, walks that showed other cgroups than the one before)."""
 
     def read(self, dirs: Sequence[str]) -> CgroupTable:
         """As `BatchReader.read` with usage, throttling and `memory.stat`; raises `ProbeError` when the walk failed."""
-        found = self._stats.read()
-        ids = found[self._stats.roots["cpu"]].ids
-        self.tree = (self.tree[0] + 1, self.tree[1] + (self._seen is None or not np.array_equal(self._seen, ids)))
-        self._seen = ids
+        hierarchies = self._stats.read()
+        ids = hierarchies[self._stats.roots["cpu"]].ids
+        walks, changes = self.tree
+        changed = self._last_ids is None or not np.array_equal(self._last_ids, ids)
+        self.tree = (walks + 1, changes + changed)
+        self._last_ids = ids
         wanted = tuple(dirs)
         if wanted != self._dirs:
             self._keep(wanted)
-        own = self._stats.roots
-        before = self._ids[own["cpu"]].copy()
-        at = {root: self._find(root, found[root]) for root in self._roots}
-        identity = self._ids[own["cpu"]]
+        root_of = self._stats.roots
+        before = self._ids[root_of["cpu"]].copy()
+        rows = {root: self._rows_of(root, hierarchies[root]) for root in self._roots}
+        identity = self._ids[root_of["cpu"]]
         table = {
             name: column
             for controller, names in FIGURES
-            for name, column in found[own[controller]].columns(at[own[controller]], names).items()
+            for name, column in hierarchies[root_of[controller]].columns(rows[root_of[controller]], names).items()
         }
-        nowhere = np.all([rows < 0 for rows in at.values()], axis=0)
+        nowhere = np.all([row < 0 for row in rows.values()], axis=0)
         return CgroupTable(
             dirs=wanted,
             cgroup_id=identity.copy(),
@@ -95,29 +100,29 @@ class AllGroups:
             known = dict(zip(self._dirs, ids.tolist(), strict=True))
             self._ids[root] = np.array([known.get(path, 0) for path in wanted], dtype=np.uint64)
         self._dirs = wanted
-        self._found.clear()
+        self._rows.clear()
 
-    def _find(self, root: str, hierarchy: Hierarchy) -> NDArray[np.intp]:
-        """Row of each directory, -1 where the walk showed none. Where a walk shows the same cgroups as the one before,
-        its array of ids is the same."""
-        last = self._found.get(root)
+    def _rows_of(self, root: str, hierarchy: Hierarchy) -> NDArray[np.intp]:
+        """Row of each directory, -1 where the walk showed none. A walk that shows the same cgroups as the previous one
+        returns the same array of ids."""
+        last = self._rows.get(root)
         if last is not None and last[0] is hierarchy.ids:
             return last[1]
         ids = self._ids[root]
-        at = hierarchy.find(ids)
-        missing = np.flatnonzero(at < 0)
+        rows = hierarchy.find(ids)
+        missing = np.flatnonzero(rows < 0)
         if len(missing):
-            for row in missing.tolist():
+            for index in missing.tolist():
                 try:
-                    ids[row] = tree.cgroup_id(f"{root}/{self._dirs[row]}" if self._dirs[row] else root)
+                    ids[index] = tree.cgroup_id(f"{root}/{self._dirs[index]}" if self._dirs[index] else root)
                 except CgroupGone:
-                    ids[row] = 0
-            at[missing] = hierarchy.find(ids[missing])
-        if (at >= 0).all():
-            self._found[root] = hierarchy.ids, at
+                    ids[index] = 0
+            rows[missing] = hierarchy.find(ids[missing])
+        if (rows >= 0).all():
+            self._rows[root] = hierarchy.ids, rows
         else:
-            self._found.pop(root, None)
-        return at
+            self._rows.pop(root, None)
+        return rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,28 +134,31 @@ class _Spot:
 
 
 class SpotCheck:
-    """Compares the iterator with the files, a directory a tick. Where a figure is the same in the walk before a file
-    was read and in the walk after it, the file must show it, too; a counter may be anywhere between the two."""
+    """Compares the iterator with the files, one directory per tick. A figure that is the same in the walk before a file
+    was read and in the walk after it must be the same in the file; a counter may have any value between the two."""
 
     def __init__(self) -> None:
-        self._turn = 0
+        self._index = 0
         self._last: _Spot | None = None
-        self._mistakes = self._right = self._rested = 0
+        self._mismatches = 0
+        self._matches = 0
+        self._ticks_since_check = 0
         self.cause = ""
-        """The last finding: group, figure, both values."""
+        """The last mismatch: cgroup, figure, both values."""
 
     def next_dir(self, table: CgroupTable) -> str | None:
-        """Whose files to read now."""
-        self._rested += 1
-        if not table.dirs or (self._right >= TRUSTED and self._rested < SELDOM):
+        """The directory whose files are to be read now; None in ticks without a check."""
+        self._ticks_since_check += 1
+        trusted = self._matches >= TRUSTED_AFTER
+        if not table.dirs or (trusted and self._ticks_since_check < TRUSTED_INTERVAL):
             return None
-        self._rested = 0
-        self._turn = (self._turn + 1) % len(table.dirs)
-        return table.dirs[self._turn]
+        self._ticks_since_check = 0
+        self._index = (self._index + 1) % len(table.dirs)
+        return table.dirs[self._index]
 
     def note(self, table: CgroupTable, files: CgroupTable) -> None:
-        """*files*: one row, of `next_dir`, read right after *table*."""
-        row = self._turn
+        """`files`: one row, of `next_dir`, read right after `table`."""
+        row = self._index
         if files.gone[0] or files.cgroup_id[0] != table.cgroup_id[row]:
             return
         names = [name for name in files.columns if name in table.columns]
@@ -162,26 +170,30 @@ class SpotCheck:
         )
 
     def wrong(self, table: CgroupTable) -> bool:
-        """Judge what was noted a tick ago by *table*, the walk of now; true after `MISTAKES` findings in a row."""
+        """Compare what was noted a tick ago with `table`, the walk of now; true after `MAX_MISMATCHES` in a row."""
         spot, self._last = self._last, None
         if spot is None or spot.path not in table.dirs:
             return False
         row = table.dirs.index(spot.path)
         if int(table.cgroup_id[row]) != spot.cgroup_id:
             return False
-        found = [
+        mismatches = [
             f"{spot.path}: {name} is {read:.0f} in the file and {spot.walked[name]:.0f} in the walk"
             for name, read in spot.read.items()
             if not _fits(name, spot.walked[name], read, float(table.columns[name][row]))
         ]
-        self._mistakes, self._right = (self._mistakes + 1, 0) if found else (0, self._right + 1)
-        if found:
-            self.cause = found[0]
-        return self._mistakes >= MISTAKES
+        if mismatches:
+            self.cause = mismatches[0]
+            self._mismatches += 1
+            self._matches = 0
+        else:
+            self._mismatches = 0
+            self._matches += 1
+        return self._mismatches >= MAX_MISMATCHES
 
 
 def _fits(name: str, before: float, read: float, after: float) -> bool:
-    if before != before or read != read or after != after:  # NaN: a controller that was not there at one of the times
+    if before != before or read != read or after != after:  # NaN: the controller was missing at one of the three times
         return True
     if name in COUNTERS:
         return before <= read <= after or after < before

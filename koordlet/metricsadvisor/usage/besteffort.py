@@ -1,4 +1,5 @@
-"""CPU of all BestEffort pods together, in milli-cores: used, requested, and what really bounds it (spec 02 §5.5)."""
+"""CPU of all BestEffort pods together, in milli-cores: used, requested, and the effective limit (spec 02 §5.5).
+Pure."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ def real_limit(limits: BestEffortLimits) -> int:
 
 
 def batch_request(pods: Iterable[PodMeta]) -> int:
-    """Batch-cpu requests (milli) of pods labelled BE, sidecars included; negative and absent ones count 0."""
+    """Batch-cpu requests (milli-cores) of pods labelled BE, with sidecars; negative and absent requests count 0."""
     return sum(_batch_cpu(meta.pod) for meta in pods if meta.pod is not None and raw_qos_class(meta.pod) == BE)
 
 

@@ -1,8 +1,8 @@
 """Memory of host applications with their page cache, as the kernel charges them (spec 02 §5.6).
 
-The tick takes their CPU and their memory without page cache like everybody's; this adds the usage file
+The tick reads their CPU and their memory without page cache, as for every subject. This collector adds the usage file
 (`memory.usage_in_bytes`, `memory.current`) for the NodeMetric policy usageWithPageCache. System use subtracts memory
-without page cache on both sides, whatever the policy says. First sight is a baseline, as for the other figures.
+without page cache on both sides, whatever the policy is. The first reading is a baseline, as for the other figures.
 """
 
 from __future__ import annotations
@@ -10,14 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from koordlet.app.clock import boot_clock
-from koordlet.app.logging import get_logger
-from koordlet.metriccache import Batch, MetricCache, SeriesError
+from koordlet.metriccache import Batch, MetricCache
+from koordlet.metricsadvisor.collector import CollectorOutput
 from koordlet.prometheus import Registries
 from koordlet.statesinformer.pods.model import SubjectKind, Workloads
 from koordlet.system.cgroup.readers import CgroupFS
 from koordlet.system.errors import CgroupGone, KernelFileError
-
-log = get_logger(__name__)
 
 NAME = "host_application"
 SERIES = "host_application_memory_usage_with_page_cache"
@@ -35,7 +33,10 @@ class HostAppMemory:
         *,
         clock: Callable[[], float] = boot_clock,
     ) -> None:
-        self._fs, self._workloads, self._cache, self._registries, self._clock = fs, workloads, cache, registries, clock
+        self._fs = fs
+        self._workloads = workloads
+        self._clock = clock
+        self._output = CollectorOutput(NAME, cache, registries, "No memory usage of a host application")
         self._seen: frozenset[tuple[str, int]] = frozenset()
 
     def read(self) -> None:
@@ -51,7 +52,7 @@ class HostAppMemory:
             except CgroupGone:
                 continue
             except KernelFileError as error:
-                self._fail("unreadable", str(error))
+                self._output.fail("unreadable", str(error))
                 continue
             if usage is None:
                 continue
@@ -59,11 +60,4 @@ class HostAppMemory:
             if identity in self._seen:
                 batch.add(SERIES, usage, subject.key)
         self._seen = frozenset(seen)
-        try:
-            self._cache.commit(batch)
-        except SeriesError as error:
-            self._fail("series", str(error))
-
-    def _fail(self, cause: str, text: str) -> None:
-        self._registries.count("collector_failures_total", NAME, cause)
-        log.once(f"host_application:{cause}:{text}", "no memory usage of a host application", cause=cause, error=text)
+        self._output.commit(batch)

@@ -1,4 +1,4 @@
-"""Use of the node and what of it is nobody's: node, NUMA and system figures (spec 02 §5.2, §5.7). Pure."""
+"""Use of the node, and the part that belongs to no pod: node, NUMA and system figures (spec 02 §5.2, §5.7). Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from koordlet.metricsadvisor.usage.readings import Readings
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class ResourceUse:
     """Cores and bytes."""
 
     cores: float
@@ -24,18 +24,18 @@ class NodeUse:
     memory: float
     memory_with_page_cache: float
     memory_total: float
-    numa: Mapping[int, Use] = field(default_factory=dict)
+    numa: Mapping[int, ResourceUse] = field(default_factory=dict)
     stolen: float = 0.0
-    """Cores that were wanted and that a hypervisor gave to others."""
+    """Cores that tasks were ready to use and that a hypervisor gave to other machines."""
     busy_seconds: float = 0.0
-    """CPU seconds used since the boot."""
+    """CPU seconds used since boot."""
     stolen_seconds: float = 0.0
 
 
 def node_use(old: Readings, new: Readings, node_of_cpu: Mapping[int, int]) -> NodeUse | None:
     """None without two readings of /proc/stat and one of /proc/meminfo, or when the ticks ran back.
 
-    Busy ticks are user, nice, system, irq and softirq. A NUMA node is given if all of it could be read; CPUs that
+    Busy ticks are user, nice, system, irq and softirq. A NUMA node is included if all of it could be read; CPUs that
     came online in between are left out of the sum.
     """
     if old.ticks is None or new.ticks is None or new.memory is None:
@@ -53,28 +53,32 @@ def node_use(old: Readings, new: Readings, node_of_cpu: Mapping[int, int]) -> No
         memory=new.memory.used,
         memory_with_page_cache=new.memory.used_with_page_cache,
         memory_total=new.memory.total,
-        numa={node: Use(numa_ticks[node] / period, info.used) for node, info in new.numa.items() if node in numa_ticks},
+        numa={
+            node: ResourceUse(numa_ticks[node] / period, info.used)
+            for node, info in new.numa.items()
+            if node in numa_ticks
+        },
         stolen=max(new.ticks.stolen - old.ticks.stolen, 0) / period,
         busy_seconds=new.ticks.total * new.jiffy_ns / 1e9,
         stolen_seconds=new.ticks.stolen * new.jiffy_ns / 1e9,
     )
 
 
-def system_use(node: NodeUse, pods: Use, host_apps: Use) -> Use:
-    """What neither pods nor host applications account for, never negative."""
-    return Use(
+def system_use(node: NodeUse, pods: ResourceUse, host_apps: ResourceUse) -> ResourceUse:
+    """The use that belongs to neither pods nor host applications; never negative."""
+    return ResourceUse(
         max(node.cores - pods.cores - host_apps.cores, 0.0), max(node.memory - pods.memory - host_apps.memory, 0.0)
     )
 
 
-def system_numa_use(node: NodeUse, system: Use, pods_memory: Mapping[int, float]) -> dict[int, Use]:
-    """System use by NUMA node: memory by difference, CPU in proportion to the nodes' own CPU use.
+def system_numa_use(node: NodeUse, system: ResourceUse, pods_memory: Mapping[int, float]) -> dict[int, ResourceUse]:
+    """System use by NUMA node: memory by difference, CPU in proportion to the CPU use of each NUMA node.
 
-    Nodes whose pods' memory is not known are left out.
+    NUMA nodes for which the pods' memory is not known are left out.
     """
     total = sum(use.cores for use in node.numa.values())
     return {
-        k: Use(system.cores * use.cores / total if total > 0 else 0.0, max(use.memory - pods_memory[k], 0.0))
+        k: ResourceUse(system.cores * use.cores / total if total > 0 else 0.0, max(use.memory - pods_memory[k], 0.0))
         for k, use in node.numa.items()
         if k in pods_memory
     }

@@ -1,7 +1,7 @@
 """Pressure stall information of pods and containers (spec 02 §5.13). Pure.
 
-`avg10` goes to the metric cache under Koordinator's labels. Stalls between two readings come from `total`, which a
-short burst cannot hide from.
+`avg10` goes to the metric cache with Koordinator's labels. Stalls between two readings come from `total`, which also
+contains bursts that are too short for `avg10`.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class PressureReading:
     table: CgroupTable
 
     def column(self, resource: str, degree: str, value: str) -> Floats:
-        """percent (avg*) or microseconds (total); NaN where absent"""
-        found = self.table.columns.get(f"{resource}_{degree}_{value}")
-        return np.full(len(self.table.dirs), np.nan) if found is None else found
+        """Percent (avg*) or microseconds (total); NaN where absent."""
+        column = self.table.columns.get(f"{resource}_{degree}_{value}")
+        return np.full(len(self.table.dirs), np.nan) if column is None else column
 
     def table_of(self, columns: Sequence[tuple[str, str, str]]) -> Floats:
-        """float64[subjects, columns] of such as `AVERAGES` or `TOTALS`."""
-        return np.stack([self.column(*one) for one in columns], axis=1)
+        """float64[subjects, columns], for `AVERAGES` or `TOTALS`."""
+        return np.stack([self.column(*column) for column in columns], axis=1)
 
     def full_supported(self, resource: str) -> Floats:
         """1 where the file has a `full` line, 0 where it has none, NaN without the file."""
@@ -50,20 +50,20 @@ def stall_shares(old: PressureReading | None, new: PressureReading) -> dict[tupl
     if old is None or new.at <= old.at or not old.workloads.subjects:
         return {}
     keys = [subject.key for subject in new.workloads.subjects]
-    before = {who: row for row, who in enumerate(_groups(old))}
-    earlier = np.array([before.get(who, -1) for who in _groups(new)], dtype=np.intp)
+    row_of = {cgroup: row for row, cgroup in enumerate(_cgroups(old))}
+    earlier = np.array([row_of.get(cgroup, -1) for cgroup in _cgroups(new)], dtype=np.intp)
     shares: dict[tuple[str, str], dict[str, float]] = {}
     for resource, degree, total in TOTALS:
         was, now = (reading.column(resource, degree, total) for reading in (old, new))
         stalled = np.where(earlier >= 0, now - was[earlier], np.nan)
-        found = np.flatnonzero(stalled >= 0)  # false for NaN too
-        if len(found):
-            share = np.minimum(stalled[found] / 1e6 / (new.at - old.at), 1.0)
-            shares[resource, degree] = dict(zip([keys[row] for row in found], share.tolist(), strict=True))
+        rows = np.flatnonzero(stalled >= 0)  # false for NaN
+        if len(rows):
+            share = np.minimum(stalled[rows] / 1e6 / (new.at - old.at), 1.0)
+            shares[resource, degree] = dict(zip([keys[row] for row in rows], share.tolist(), strict=True))
     return shares
 
 
-def _groups(reading: PressureReading) -> Iterator[tuple[str, int]]:
-    """Whose each row is, and of which cgroup."""
+def _cgroups(reading: PressureReading) -> Iterator[tuple[str, int]]:
+    """(subject key, cgroup id) of each row."""
     ids = reading.table.cgroup_id.tolist()
     return zip([subject.key for subject in reading.workloads.subjects], ids, strict=True)

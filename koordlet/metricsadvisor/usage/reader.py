@@ -1,8 +1,8 @@
-"""All reading of a tick, in one pass (design: kernel files are opened once and read with pread).
+"""All reading of a tick, in one pass. Kernel files are opened once and read with pread.
 
-With `AllGroups` the cgroups' figures come out of the kernel in one walk, held to the files by a cgroup a tick; without
-it, or when it fails, each cgroup's files are read. A file that cannot be read costs its own figures and is said in
-`errors`; the tick goes on.
+With `AllGroups` the cgroups' figures come from the kernel in one walk, compared with the files of one cgroup per tick;
+without it, or when it fails, each cgroup's files are read. A file that cannot be read costs its own figures and is
+reported in `errors`; the tick goes on.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ USE = Want.CPU_USAGE | Want.CPU_STAT | Want.MEMORY_STAT
 
 
 class TickReader:
-    """Reads one tick after another; owns no decision."""
+    """Reads one tick after another. `distrust` is called once, with the reason, when `groups` is not used any more."""
 
     def __init__(
         self,
@@ -35,21 +35,24 @@ class TickReader:
         groups: AllGroups | None = None,
         distrust: Callable[[str], object] = lambda cause: None,
     ) -> None:
-        """*distrust* hears once why *groups* is not asked any more."""
-        self._host, self._fs, self._groups = host, fs, groups
-        self._batch, self._pressure = BatchReader(fs), BatchReader(fs)
-        self._spot, self._spot_files = SpotCheck(), BatchReader(fs)
+        self._host = host
+        self._fs = fs
+        self._groups = groups
+        self._batch = BatchReader(fs)
+        self._pressure = BatchReader(fs)
+        self._spot = SpotCheck()
+        self._spot_files = BatchReader(fs)
         self._node = NodeFiles(host.roots, fs.cache)
         self._distrust = distrust
         self._subjects: tuple[Subject, ...] = ()
         self.errors: dict[str, str] = {}
-        """Why a source gave nothing in the last tick, by source."""
+        """Source -> why it gave nothing in the last tick."""
 
     def read(self, workloads: Workloads, at: float) -> Readings:
-        """Everything but pressure."""
+        """Everything except pressure."""
         self.errors = {}
         self._fs.cache.begin_tick()
-        self._forget_what_left(workloads.subjects)
+        self._forget_removed(workloads.subjects)
         table = self._use([subject.cgroup_dir for subject in workloads.subjects])
         for error in table.errors:
             self.errors.setdefault("cgroup", str(error))
@@ -68,12 +71,12 @@ class TickReader:
         self._fs.cache.end_tick()
         return readings
 
-    def _forget_what_left(self, subjects: tuple[Subject, ...]) -> None:
-        """Descriptors of a removed cgroup hold its memory in the kernel, so they don't wait until they are idle."""
+    def _forget_removed(self, subjects: tuple[Subject, ...]) -> None:
+        """Close the descriptors of removed cgroups at once: they keep the cgroup's memory in the kernel."""
         if subjects is not self._subjects:
-            left = {s.cgroup_dir for s in self._subjects}.difference(s.cgroup_dir for s in subjects)
-            if left:
-                self._fs.forget(left)
+            removed = {s.cgroup_dir for s in self._subjects}.difference(s.cgroup_dir for s in subjects)
+            if removed:
+                self._fs.forget(removed)
             self._subjects = subjects
 
     def read_pressure(self, workloads: Workloads) -> CgroupTable:
@@ -89,7 +92,7 @@ class TickReader:
             self.errors["cgroup_stats"] = str(error)
             return self._batch.read(dirs, USE)
         if self._spot.wrong(table):
-            self.errors["cgroup_stats"] = cause = f"not believed: {self._spot.cause}"
+            self.errors["cgroup_stats"] = cause = f"differs from the files: {self._spot.cause}"
             self._groups = None
             self._distrust(cause)
             return self._batch.read(dirs, USE)
@@ -122,28 +125,28 @@ class TickReader:
     def _pods_numa(
         self, workloads: Workloads, table: CgroupTable, numa: Mapping[int, NumaMemInfo]
     ) -> Mapping[int, float]:
-        """Bytes of all pods by NUMA node. With one node, the common case, that is their sum and needs no file."""
+        """Bytes of all pods by NUMA node. With one NUMA node, the common case, that is their sum and needs no file."""
         pods = workloads.row_arrays[SubjectKind.POD]
         pods = pods[~table.gone[pods]]
         sums = dict.fromkeys(numa, 0.0)
         if len(numa) == 1:
             columns = ("memory_inactive_anon", "memory_active_anon", "memory_unevictable")
             used = sum(table.columns[column][pods] for column in columns)
-            return {node: float(np.nansum(used)) for node in numa}  # NaN: left during the pass
+            return {node: float(np.nansum(used)) for node in numa}  # NaN: removed during the pass
         for row in pods.tolist():
             try:
-                found = self._fs.memory_numa(workloads.subjects[row].cgroup_dir) or {}
+                by_node = self._fs.memory_numa(workloads.subjects[row].cgroup_dir) or {}
             except CgroupGone:
                 continue
             except KernelFileError as error:
                 self.errors["numa_stat"] = str(error)
                 return {}
-            for node, amount in found.items():
+            for node, amount in by_node.items():
                 sums[node] = sums.get(node, 0.0) + amount.usage
         return sums
 
     def _best_effort(self, workloads: Workloads) -> BestEffortLimits | None:
-        """None where there is no BestEffort directory, or the kernel does not tell."""
+        """None without a BestEffort directory, or where its files cannot be read."""
         subjects, rows = workloads.subjects, workloads.rows
         top = next((subjects[row] for row in rows[SubjectKind.QOS] if subjects[row].key == "BestEffort"), None)
         if top is None:
@@ -166,5 +169,5 @@ class TickReader:
     def _cpuset_size(self, path: str) -> int:
         try:
             return len(self._fs.cpuset(path) or ())
-        except KernelFileError:  # gone, or no cpuset of its own: it bounds nothing
+        except KernelFileError:  # removed, or without a cpuset of its own: no limit
             return 0

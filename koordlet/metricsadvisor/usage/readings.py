@@ -1,4 +1,4 @@
-"""What one tick read, before anything is derived from it."""
+"""The raw values of one tick, before figures are derived from them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class BestEffortLimits:
-    """What bounds BestEffort as a whole: CPUs in the smallest cpuset below it, and its CFS quota."""
+    """The limits of BestEffort as a whole: CPUs in the smallest cpuset below it, and its CFS quota."""
 
     cpus: int
     quota_us: int
-    """-1: none"""
+    """-1 = no quota"""
     period_us: int
 
 
@@ -30,7 +30,7 @@ class Readings:
     """Raw values of one instant; row i of `table` belongs to `workloads.subjects[i]`."""
 
     at: float
-    """seconds of CLOCK_BOOTTIME"""
+    """Seconds of CLOCK_BOOTTIME."""
     workloads: Workloads
     table: CgroupTable
     ticks: CpuTicks | None = None
@@ -38,13 +38,13 @@ class Readings:
     memory: MemInfo | None = None
     numa: Mapping[int, NumaMemInfo] = field(default_factory=dict)
     pods_numa: Mapping[int, float] = field(default_factory=dict)
-    """bytes of all pods, page cache excluded, by NUMA node"""
+    """Bytes of all pods without page cache, by NUMA node."""
     best_effort: BestEffortLimits | None = None
 
     def column(self, name: str) -> Floats:
-        """float64[subjects]; all NaN where the tick did not read it."""
-        found = self.table.columns.get(name)
-        return np.full(len(self.table.dirs), np.nan) if found is None else found
+        """float64[subjects]; all NaN if the tick did not read it."""
+        column = self.table.columns.get(name)
+        return np.full(len(self.table.dirs), np.nan) if column is None else column
 
 
 def identity(readings: Readings) -> dict[tuple[str, int], int]:
@@ -54,11 +54,12 @@ def identity(readings: Readings) -> dict[tuple[str, int], int]:
 
 
 class Pairing:
-    """Rows of two readings that are the same cgroup; deltas over them."""
+    """Matches the rows of two readings that are the same cgroup, and computes their differences."""
 
     def __init__(self, old: Readings, new: Readings) -> None:
         self.seconds = new.at - old.at
-        self._old, self._new = old, new
+        self._old = old
+        self._new = new
         same_order = old.workloads.subjects is new.workloads.subjects
         if same_order and np.array_equal(old.table.cgroup_id, new.table.cgroup_id):
             self._rows: NDArray[np.intp] | None = None
@@ -70,7 +71,7 @@ class Pairing:
             self._usable = (self._rows >= 0) & ~new.table.gone
 
     def delta(self, column: str) -> Floats:
-        """new - old, float64[subjects of new]; NaN without two readings and where the counter ran back."""
+        """new - old, float64[subjects of new]; NaN without two readings, and for a counter that ran back."""
         new, old = self._new.column(column), self._old.column(column)
         if self._rows is not None:
             old = np.where(self._rows >= 0, old[self._rows] if len(old) else np.nan, np.nan)
@@ -78,7 +79,7 @@ class Pairing:
         return np.where(change >= 0, change, np.nan)
 
     def rate(self, column: str) -> Floats:
-        """`delta` a second; NaN if no time passed."""
+        """`delta` per second; NaN if no time passed."""
         if self.seconds <= 0:
             return np.full(len(self._new.table.dirs), np.nan)
         return self.delta(column) / self.seconds

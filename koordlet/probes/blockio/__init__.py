@@ -1,1 +1,1 @@
-"""The block_io probe: I/O latency per cgroup and disk."""
+"""The block_io probe: requests, waiting and throttling per cgroup and disk."""

@@ -1,8 +1,4 @@
-"""Bytes and operations by cgroup and disk from the kernel's own files, for where no program can be loaded.
-
-v2: ``io.stat`` (Documentation/admin-guide/cgroup-v2.rst); v1: ``blkio.throttle.io_service_bytes`` and ``.io_serviced``.
-They charge what the kernel charges: write-back on v1 is nobody's, and operations are bios, before they are merged.
-"""
+"""Bytes and operations by cgroup and disk from the kernel's own files, for where no program can be loaded."""
 
 from __future__ import annotations
 
@@ -12,61 +8,27 @@ from pathlib import Path
 
 import numpy as np
 
-from koordlet.probes.blockio.snapshot import DISCARD, READ, WRITE, BlockIOSnapshot, IoLost, device_number
+from koordlet.probes.blockio.snapshot import DISCARD, READ, WRITE, BlockIOSnapshot, IoLosses
+from koordlet.probes.culprits.matrix import CulpritMatrix
+from koordlet.probes.layouts import BUCKETS
 from koordlet.probes.loading.frame import ProbeError
-from koordlet.probes.schedlatency.layout import BUCKETS
-from koordlet.probes.schedlatency.schedstat import walk_cgroups
+from koordlet.system.cgroup import tree
+from koordlet.system.cgroup.blockio import V1_BYTES, V2, DiskUse, read_disk_use
 from koordlet.system.host import Host
 
-V1_BYTES, V1_OPS, V2 = "blkio.throttle.io_service_bytes", "blkio.throttle.io_serviced", "io.stat"
-_V1 = {"Read": READ, "Write": WRITE, "Discard": DISCARD}
-_V2 = {
-    f"{letter}{unit}": (what, direction)
-    for what, unit in enumerate(("bytes", "ios"))
-    for letter, direction in (("r", READ), ("w", WRITE), ("d", DISCARD))
-}
-Counts = dict[int, list[list[int]]]
-"""Device -> [bytes, operations] by direction."""
-
-
-def _new() -> list[list[int]]:
-    return [[0] * 4, [0] * 4]
-
-
-def parse_io_stat(text: str) -> Counts:
-    """``8:0 rbytes=1 wbytes=2 rios=3 …`` a line; keys that are not known are passed over."""
-    found: Counts = {}
-    for line in text.splitlines():
-        name, *pairs = line.split()
-        if ":" not in name:
-            continue
-        row = found.setdefault(device_number(name), _new())
-        for pair in pairs:
-            key, _, value = pair.partition("=")
-            if key in _V2:
-                what, direction = _V2[key]
-                row[what][direction] = int(value)
-    return found
-
-
-def parse_blkio(size: str, served: str) -> Counts:
-    """``8:0 Read 4096`` a line, and a ``Total`` at the end."""
-    found: Counts = {}
-    for what, text in enumerate((size, served)):
-        for line in text.splitlines():
-            cells = line.split()
-            if len(cells) == 3 and cells[1] in _V1:
-                found.setdefault(device_number(cells[0]), _new())[what][_V1[cells[1]]] = int(cells[2])
-    return found
+DIRECTIONS_OF_FILES = (READ, WRITE, DISCARD)
+"""The directions of `DiskUse`, as columns of a snapshot."""
 
 
 class BlockFiles:
-    """Keys are the ids of the directories of the same path in *named*, which has the containers."""
+    """Keys are the ids of the directories of the same path in `named`, the tree that names containers."""
 
     source = "files"
 
     def __init__(self, root: Path, named: Path, *, unified: bool) -> None:
-        self._root, self._named, self._unified = root, named, unified
+        self._root = root
+        self._named = named
+        self._unified = unified
 
     @classmethod
     def of(cls, host: Host) -> BlockFiles:
@@ -77,41 +39,42 @@ class BlockFiles:
         if root is None or named is None:
             raise ProbeError("files: no blkio hierarchy and no unified tree is mounted")
         file = V2 if mounts.version == 2 else V1_BYTES
-        if not any((directory / file).exists() for _, directory in walk_cgroups(root)):
+        if not any((root / path / file).exists() for path in tree.walk(root)):
             raise ProbeError(f"files: no {file} in {root}")
         return cls(root, named, unified=mounts.version == 2)
 
-    def _counts(self, directory: Path) -> Counts:
-        if self._unified:
-            return parse_io_stat((directory / V2).read_text())
-        return parse_blkio((directory / V1_BYTES).read_text(), (directory / V1_OPS).read_text())
-
     def read(self) -> BlockIOSnapshot:
-        found: dict[tuple[int, int], list[list[int]]] = {}
-        for _, directory in walk_cgroups(self._root):
+        """Read the files of every cgroup."""
+        use: dict[tuple[int, int], DiskUse] = {}
+        for path in tree.walk(self._root):
             try:
-                key = (self._named / directory.relative_to(self._root)).stat().st_ino
-                counts = self._counts(directory)
-            except OSError:  # gone, without the controller, or none of the other hierarchy's
+                key = (self._named / path).stat().st_ino
+                disks = read_disk_use(self._root / path, unified=self._unified)
+            except OSError:  # removed, without the controller, or not in the other hierarchy
                 continue
-            found.update(((key, device), row) for device, row in counts.items() if any(map(any, row)))
-        return counts_only(found)
+            use.update(((key, device), disk) for device, disk in disks.items() if disk.any)
+        return counts_only(use)
 
     def reclaim(self, live: frozenset[int]) -> int:
+        """Nothing is kept per cgroup."""
         return 0
 
     def close(self, keep: bool) -> None:
-        """Nothing is held."""
+        """Holds nothing open."""
 
 
-def counts_only(found: Mapping[tuple[int, int], list[list[int]]]) -> BlockIOSnapshot:
-    """(key, device) -> [bytes, operations] by direction, as a snapshot without times."""
-    rows = sorted(found)
+def counts_only(use: Mapping[tuple[int, int], DiskUse]) -> BlockIOSnapshot:
+    """(key, device) -> use, as a snapshot without times."""
+    rows = sorted(use)
     n = len(rows)
-    table = np.array([found[row] for row in rows], dtype=np.int64).reshape(n, 2, 4)
     keys = np.array(rows, dtype=np.int64).reshape(n, 2)
-    hist, times = np.zeros((n, 2, BUCKETS), dtype=np.int64), np.zeros((n, 4), dtype=np.int64)
-    none, empty = np.zeros(n, dtype=np.int64), np.zeros(0, dtype=np.int64)
+    size, operations = (np.zeros((n, 4), dtype=np.int64) for _ in range(2))
+    for index, row in enumerate(rows):
+        size[index, DIRECTIONS_OF_FILES] = use[row].bytes
+        operations[index, DIRECTIONS_OF_FILES] = use[row].operations
+    hist = np.zeros((n, 2, BUCKETS), dtype=np.int64)
+    times = np.zeros((n, 4), dtype=np.int64)
+    zeros = np.zeros(n, dtype=np.int64)
     return BlockIOSnapshot(
         source=BlockFiles.source,
         time_ns=time.monotonic_ns(),
@@ -119,16 +82,13 @@ def counts_only(found: Mapping[tuple[int, int], list[list[int]]]) -> BlockIOSnap
         device=keys[:, 1],
         queue_hist=hist,
         device_hist=hist,
-        ops=table[:, 1],
-        bytes=table[:, 0],
+        ops=operations,
+        bytes=size,
         queue_ns=times,
         device_ns=times,
-        ahead_ns=none,
-        throttled_ns=none,
-        throttled_count=none,
-        victim=empty,
-        culprit=empty,
-        wait_ns=empty,
-        wait_count=empty,
-        lost=IoLost(),
+        ahead_ns=zeros,
+        throttled_ns=zeros,
+        throttled_count=zeros,
+        culprits=CulpritMatrix.empty(),
+        lost=IoLosses(),
     )

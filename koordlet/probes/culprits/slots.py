@@ -1,7 +1,7 @@
-"""Who owns which row of a probe's tables: the reading side of ``bpf/slots.h``.
+"""The slots of a probe's tables and their owners: the reading side of ``bpf/slots.h``.
 
-The kernel gives a cgroup a slot at first sight; user space takes it back once the cgroup has been found dead twice,
-because only then nobody can still be charged for it. Every probe with a ``tags`` map has one of these.
+The kernel assigns a slot to a cgroup at first sight. User space frees it once the cgroup was missing from two listings:
+only then can nothing be charged to it any more. Every probe with a ``tags`` map has a `SlotTable`.
 """
 
 from __future__ import annotations
@@ -11,37 +11,58 @@ from collections.abc import Collection
 import numpy as np
 import numpy.typing as npt
 
-from koordlet.probes.loading.mapped import Ints
-from koordlet.probes.schedlatency import layout
+from koordlet.probes import layouts
+from koordlet.probes.columns import Ints
 
-_SPECIAL_KEYS = np.array([layout.special_key(i) for i in range(layout.SPECIALS)], dtype=np.int64)
+TAG = np.dtype("u8")
+SPECIALS = layouts.SPECIAL_SLOT["SPECIALS"]
+SPECIAL_NAMES = tuple(name.removeprefix("SLOT_").lower() for name in layouts.SPECIAL_SLOT if name != "SPECIALS")
+"""By ``enum special_slot``. *overflow*: a cgroup that got no slot; *older*: the wait began before the remembered
+slices; *moved*: the task waited on another CPU first."""
 
 
-class Slots:
-    """*tags* is the mapped table, cgroup ids by slot."""
+def special_key(index: int) -> int:
+    """The number that stands for a special slot where a cgroup id could stand: -1, -2, …"""
+    return -1 - index
+
+
+SPECIAL_KEYS = {name: special_key(index) for index, name in enumerate(SPECIAL_NAMES)}
+_ALL_SPECIAL_KEYS = np.array([special_key(index) for index in range(SPECIALS)], dtype=np.int64)
+
+
+def key_name(key: int) -> str | None:
+    """The name of a special key, None for a cgroup id."""
+    return SPECIAL_NAMES[-1 - key] if -len(SPECIAL_NAMES) <= key < 0 else None
+
+
+class SlotTable:
+    """`tags` is the mapped table: cgroup id by slot, 0 = free."""
 
     def __init__(self, tags: npt.NDArray[np.uint64]) -> None:
-        self._tags = tags
+        self.tags = tags
         self._suspects: frozenset[int] = frozenset()
 
     def keys(self) -> Ints:
-        """Slot -> key, special slots behind the cgroups'; 0 = free."""
-        return np.concatenate([self._tags.astype(np.int64), _SPECIAL_KEYS])
+        """Slot -> key, special slots behind those of the cgroups; 0 = free."""
+        return np.concatenate([self.tags.astype(np.int64), _ALL_SPECIAL_KEYS])
 
     def used(self) -> int:
-        return int(np.count_nonzero(self._tags))
+        """The number of cgroups that have a slot."""
+        return int(np.count_nonzero(self.tags))
 
-    def dead(self, live: Collection[int]) -> Ints:
-        """Slots of cgroups that are not in *live* now and were not at the last call.
+    def dead(self, live: Collection[int]) -> npt.NDArray[np.intp]:
+        """Slots whose cgroup is not in `live` now and was not at the previous call.
 
-        The caller lists the cgroups *after* taking the snapshot it keeps. A group made since then is only suspected,
-        and forgiven at the next call. Zero the rows of these slots, then `free` them.
+        List the cgroups *after* reading the snapshot that is kept. A cgroup made since then is only suspected, and
+        cleared at the next call. Zero the rows of the returned slots, then `free` them.
         """
-        tags = self._tags.tolist()
-        dead = {tag for tag in tags if tag} - set(live)
-        certain = dead & self._suspects
-        self._suspects = frozenset(dead - certain)
-        return np.flatnonzero([tag in certain for tag in tags])  # `isin` of many loads what `rows.distinct` avoids
+        tags = self.tags.tolist()
+        missing = {tag for tag in tags if tag} - set(live)
+        certain = missing & self._suspects
+        self._suspects = frozenset(missing - certain)
+        # Not `np.isin`: with many values it imports what `columns.distinct` avoids.
+        return np.flatnonzero([tag in certain for tag in tags])
 
-    def free(self, slots: Ints) -> None:
-        self._tags[slots] = 0
+    def free(self, slots: npt.NDArray[np.intp]) -> None:
+        """The kernel may assign these slots again."""
+        self.tags[slots] = 0

@@ -1,8 +1,8 @@
-"""The bcc rung: a child process compiles, loads, pins and exits; this process reads the pins.
+"""sched_latency by bcc: a child process compiles, loads, pins and exits; this process opens the pins.
 
-bcc brings LLVM into its process (150 MB and more), so it never runs in ours. The child is the system's Python with
-Debian's python3-bpfcc (``python3 bpf/bcc/load.py``) and needs the headers of the running kernel. It needs a bpf file
-system, because pins are the only way to hand over.
+bcc loads LLVM into its process (150 MB and more), so it runs in a child. The child is the system's Python with Debian's
+python3-bpfcc (``python3 bpf/bcc/load.py``) and needs the headers of the running kernel. It needs a bpf file system,
+because pins are the only way to hand the tables over.
 """
 
 from __future__ import annotations
@@ -12,21 +12,29 @@ from pathlib import Path
 
 from koordlet.probes.loading import bpffs
 from koordlet.probes.loading.frame import Build, ProbeError, as_probe_error, claim_pins, open_pins, pin_key
-from koordlet.probes.schedlatency.layout import Sizes
 from koordlet.probes.schedlatency.loader import PROBE, LoadedProbe
+from koordlet.probes.schedlatency.sizes import Sizes
 from koordlet.probes.schedlatency.tables import READ_MAPS
 
 PYTHON = Path("/usr/bin/python3")
 INSTALLED = Path(__file__).parents[1] / "bpf"
 SOURCE_DIR = INSTALLED if INSTALLED.is_dir() else Path(__file__).parents[3] / "bpf"
 """In `koordlet/probes` of an installed package, at the top of a checkout."""
-SOURCES = ("slots.h", "slots_core.h", "sched_latency.h", "sched_latency_core.h")
+SOURCES = (
+    "histogram.h",
+    "hash_slot.h",
+    "slots.h",
+    "culprit_matrix.h",
+    "sched_latency.h",
+    "sched_latency_core.h",
+)
+"""Headers that the program includes; a change of any gives other pins."""
 TIMEOUT_S = 900.0
-"""Compiling takes 0.6 s on a present machine and minutes on an emulated one; this only ends a child that hangs."""
+"""Compiling takes 0.6 s on a current machine and minutes on an emulated one; this only ends a child that hangs."""
 
 
 def load(sizes: Sizes, cgroup_v2: bool, pin_dir: Path | None, python: Path = PYTHON) -> LoadedProbe:
-    """Raises `ProbeError` with the child's last line when it could not."""
+    """Raises `ProbeError` with the last line of the child's error output."""
     if pin_dir is None:
         raise ProbeError("needs a bpf file system to hand the tables over")
     script = SOURCE_DIR / "bcc" / "load.py"

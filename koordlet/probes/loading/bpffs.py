@@ -1,9 +1,9 @@
-"""The bpf file system and what is pinned in it.
+"""The bpf file system and the probes' pins in it.
 
-A probe's pins are one directory ``<pin_dir>/<probe>/<key>``; the key digests everything that shapes the tables, so an
-upgraded koordlet never reads tables of another layout: it removes them. ``ready`` inside says that the set is
-complete, so that a loader killed half-way leaves nothing that would be trusted. bpffs holds no plain files, hence the
-marks are directories.
+The pins of a probe are one directory ``<pin_dir>/<probe>/<key>``. The key is a digest of everything that shapes the
+tables, so an upgraded koordlet never reads tables of another layout: it removes them. ``ready`` inside marks a complete
+set, so that an incomplete set of a loader that was killed is not trusted. bpffs holds no plain files, hence the marks
+are directories.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class BpffsUnavailable(Exception):
-    """No bpf file system at the wanted place; the message says which step failed."""
+    """No bpf file system at the requested place; the message names the step that failed."""
 
 
 def is_bpffs(path: Path) -> bool:
+    """Whether `path` is on a bpf file system."""
     buffer = ctypes.create_string_buffer(256)
     return _libc.statfs(os.fsencode(path), buffer) == 0 and (
         ctypes.c_long.from_buffer(buffer).value & 0xFFFFFFFF == _MAGIC
@@ -31,7 +32,7 @@ def is_bpffs(path: Path) -> bool:
 
 
 def ensure(pin_dir: Path, mount_point: Path, may_mount: bool) -> None:
-    """Make *pin_dir*, mounting bpffs at *mount_point* when it isn't and *may_mount*; raises `BpffsUnavailable`."""
+    """Make `pin_dir`; mounts bpffs at `mount_point` if it is not mounted and `may_mount`. Raises `BpffsUnavailable`."""
     if not is_bpffs(mount_point):
         if not may_mount:
             raise BpffsUnavailable(f"{mount_point} is not a mounted bpf file system")
@@ -47,7 +48,7 @@ def ensure(pin_dir: Path, mount_point: Path, may_mount: bool) -> None:
 
 
 def unmount_if_ours(mount_point: Path) -> bool:
-    """Undo `ensure`'s mount, also an earlier process's, once nothing else is pinned there."""
+    """Undo the mount of `ensure`, in this or an earlier process, once nothing else is pinned there."""
     mark = mount_point / MOUNTED_BY_US
     if not mark.is_dir():
         return False
@@ -57,12 +58,12 @@ def unmount_if_ours(mount_point: Path) -> bool:
     mark.rmdir()
     if _libc.umount2(os.fsencode(mount_point), 0) == 0:
         return True
-    mark.mkdir()  # busy: somebody looks into it; the next one to stop tries again
+    mark.mkdir()  # busy: a process uses it; the next koordlet that stops tries again
     return False
 
 
 def remove_pins(directory: Path) -> None:
-    """Unpin one set: links first, so that nothing counts into tables that are going. Missing is fine."""
+    """Unpin one set: links first, so that nothing counts into tables that are being removed. It may be missing."""
     if not directory.is_dir():
         return
     with suppress(FileNotFoundError):
@@ -82,7 +83,7 @@ def remove_other_pins(probe_dir: Path, key: str) -> None:
 
 
 def remove_empty(directory: Path, stop: Path) -> None:
-    """Remove *directory* and its parents below *stop* as long as they are empty."""
+    """Remove `directory` and its parents below `stop` as long as they are empty."""
     while directory != stop and stop in directory.parents:
         try:
             directory.rmdir()

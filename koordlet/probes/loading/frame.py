@@ -1,11 +1,11 @@
-"""What every probe is loaded by: one CO-RE object, its tables and links pinned as one set, taken over at restart.
+"""Loading a probe: one CO-RE object, its tables and links pinned as one set, taken over at a restart.
 
-With a bpf file system the tables and the links are pinned below ``<pin_dir>/<probe>/<key>``: the programs go on
-counting while koordlet is away, and the next one reads on without attaching anything twice. Without it everything ends
-with this process. A probe stands alone: whatever keeps one from loading is its `ProbeError`, one sentence, and its
-`ProbeStatus`; the others never notice.
+With a bpf file system the tables and the links are pinned below ``<pin_dir>/<probe>/<key>``: the programs keep counting
+while koordlet does not run, and the next koordlet reads on without attaching anything twice. Without it everything ends
+with this process. Probes are independent: whatever keeps one from loading is its `ProbeError`, one sentence, and its
+`ProbeStatus`; the others are not affected.
 
-A new probe is a `Build` (what to load), a source around the `Attached` that `load` returns, and an opener in
+A new probe consists of a `Build` (what to load), a source around the `Attached` that `load` returns, and an opener in
 ``koordlet.probes.openprobes.OPENERS``, usually `open_core`.
 """
 
@@ -30,30 +30,32 @@ SETTINGS = ".rodata.config"
 
 
 class ProbeError(Exception):
-    """The probe can't be loaded here; the message is fit for a user."""
+    """The probe cannot be loaded here; the message is written for the user."""
 
 
 S_co = TypeVar("S_co", covariant=True)
 
 
 class SourceOf(Protocol[S_co]):
-    """A probe, or the files that stand in for it, by what its readings are."""
+    """A probe, or the files that replace it, by the type of its readings."""
 
     @property
-    def source(self) -> str: ...
+    def source(self) -> str:
+        """Where the figures come from: ``bpf``, or the name of the files."""
 
     def read(self) -> S_co:
         """Cumulative."""
 
     def reclaim(self, live: frozenset[int]) -> int:
-        """Give back what dead cgroups hold; *live* are all cgroup ids that exist. Returns how many were freed."""
+        """Free the slots of dead cgroups; `live` are all cgroup ids that exist. Returns the number of freed slots."""
 
-    def close(self, keep: bool) -> None: ...
+    def close(self, keep: bool) -> None:
+        """`keep`: leave pinned programs counting."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where probes are opened: what an opener gets."""
+class ProbeEnvironment:
+    """Where probes are opened: the argument of an opener."""
 
     host: Host
     cpus: int
@@ -61,12 +63,13 @@ class Place:
     pins: Path | None
     """The directory in bpffs for all probes; None = nothing is pinned."""
     refusal: str = ""
-    """Why no program can be loaded at all here; empty = try."""
+    """Why no program can be loaded here; empty = one can."""
     note: str = ""
-    """Why nothing is pinned; goes into every status."""
+    """Why nothing is pinned; part of every status."""
 
     @property
     def cgroup_v2(self) -> bool:
+        """Whether ids are those of the default hierarchy."""
         return self.host.facts.cgroup_version == 2
 
 
@@ -75,43 +78,45 @@ class Build:
     """One object and how it is loaded here."""
 
     probe: str
-    """Name of the probe, of its pins' directory and of its object."""
+    """Name of the probe, of its directory of pins and of its object."""
     programs: tuple[str, ...]
-    """To attach. Programs of the object that are not named must be in ``skip``."""
+    """Programs to attach. All others of the object must be in `skip`."""
     entries: Mapping[str, int]
-    """Map -> entries; 0 leaves the object's own number. All maps named here are pinned."""
+    """Map -> entries; 0 keeps the object's own number. All maps named here are pinned."""
     settings: bytes = b""
     """Content of ``.rodata.config``."""
     skip: tuple[str, ...] = ()
-    """Programs that this kernel can't load or does without."""
+    """Programs that this kernel cannot load or does not need."""
     iterate: Mapping[str, bytes] = field(default_factory=dict)
     """Iterator program -> ``union bpf_iter_link_info`` (`libbpf.cgroup_iter`)."""
     shape: object = None
-    """Whatever else decides whether two builds may share tables; its repr goes into the key."""
+    """Anything else that decides whether two builds may share tables; its repr is a part of the key."""
 
 
 class Loaded(Protocol):
-    """What `open_core` asks of a source."""
+    """A source, as far as `open_core` uses it."""
 
     @property
     def source(self) -> str:
         """``bpf``"""
 
     @property
-    def reused(self) -> bool: ...
+    def reused(self) -> bool:
+        """Whether an earlier process loaded it."""
 
     @property
     def conditions(self) -> Sequence[str]:
-        """What this kernel can't tell although the probe counts, a sentence each."""
+        """What this kernel does not provide although the probe counts, one sentence each."""
 
-    def close(self, keep: bool) -> None: ...
+    def close(self, keep: bool) -> None:
+        """`keep`: leave pinned programs counting."""
 
 
 _L = TypeVar("_L", bound=Loaded)
 
 
-def open_core(place: Place, load: Callable[[Place], _L]) -> tuple[_L | None, ProbeStatus]:
-    """The usual opener: *load* raises `ProbeError` when there is no way here."""
+def open_core(place: ProbeEnvironment, load: Callable[[ProbeEnvironment], _L]) -> tuple[_L | None, ProbeStatus]:
+    """The usual opener: `load` raises `ProbeError` when the probe cannot be loaded here."""
     refusal = place.refusal or ("" if place.host.facts.btf else place.host.facts.reasons()["btf"])
     if refusal:
         return None, ProbeStatus(False, "none", refusal)
@@ -124,7 +129,7 @@ def open_core(place: Place, load: Callable[[Place], _L]) -> tuple[_L | None, Pro
 
 
 class Attached:
-    """A loaded probe: links that count, and maps to read until `release_maps`. Close it; ``keep=True`` leaves pinned
+    """A loaded probe: attached links, and maps to read until `release_maps`. Close it; ``keep=True`` leaves pinned
     programs counting."""
 
     def __init__(
@@ -134,23 +139,26 @@ class Attached:
         *,
         pins: Path | None,
         reused: bool,
-        owner: libbpf.Object | None = None,
+        owner: libbpf.BpfObject | None = None,
     ) -> None:
-        self._maps, self._links, self._owner = dict(maps), dict(links), owner
-        self.pins, self.reused = pins, reused
+        self._maps = dict(maps)
+        self._links = dict(links)
+        self._owner = owner
+        self.pins = pins
+        self.reused = reused
 
     @property
     def maps(self) -> Mapping[str, int]:
-        """Map -> descriptor, ours."""
+        """Map -> descriptor, owned by this object."""
         return self._maps
 
     @property
     def links(self) -> Mapping[str, int]:
-        """Program -> descriptor of its link, ours."""
+        """Program -> descriptor of its link, owned by this object."""
         return self._links
 
     def release_maps(self) -> None:
-        """Close the descriptors of maps; mappings of them stay."""
+        """Close the descriptors of maps; mappings of them remain."""
         maps, self._maps = self._maps, {}
         if self._owner is None:
             for fd in maps.values():
@@ -161,6 +169,7 @@ class Attached:
         return [libbpf.link_stats(fd) for fd in self._links.values()]
 
     def close(self, keep: bool) -> None:
+        """`keep`: leave pinned programs counting."""
         self.release_maps()
         links, self._links = self._links, {}
         if self._owner is not None:
@@ -179,9 +188,9 @@ def load(
     path: Path | None = None,
     prepare: Callable[[Mapping[str, int]], None] | None = None,
 ) -> Attached:
-    """Load and attach *build*, or take over what an earlier process left pinned of exactly the same.
+    """Load and attach `build`, or take over the pins that an earlier process left of exactly the same build.
 
-    *prepare* gets map -> descriptor of tables that are complete, before any program is attached to them. Raises
+    `prepare` is called with map -> descriptor of the loaded tables, before any program is attached. Raises
     `ProbeError`.
     """
     path = path or OBJECTS / f"{build.probe}.bpf.o"
@@ -200,7 +209,7 @@ def load(
 
 @contextmanager
 def as_probe_error() -> Iterator[None]:
-    """Everything that loading can meet, as `ProbeError`."""
+    """Turn every error of loading into a `ProbeError`."""
     try:
         yield
     except (BpfError, LayoutMismatch, OSError) as error:
@@ -208,7 +217,7 @@ def as_probe_error() -> Iterator[None]:
 
 
 def pin_key(program: bytes, build: Build) -> str:
-    """Digest of everything that decides whether two tables may be mixed."""
+    """Digest of everything that decides whether two builds may share tables."""
     digest = hashlib.sha256(program)
     shape = (sorted(build.entries.items()), build.settings, build.programs, sorted(build.iterate.items()), build.shape)
     digest.update(repr(shape).encode())
@@ -216,7 +225,7 @@ def pin_key(program: bytes, build: Build) -> str:
 
 
 def claim_pins(pin_dir: Path, probe: str, key: str) -> Path:
-    """The directory of this key's pins, other keys' removed."""
+    """The directory for the pins of this key; those of other keys are removed."""
     bpffs.remove_other_pins(pin_dir / probe, key)
     pins = pin_dir / probe / key
     pins.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -224,25 +233,26 @@ def claim_pins(pin_dir: Path, probe: str, key: str) -> Path:
 
 
 def open_pins(pins: Path, maps: tuple[str, ...], *, reused: bool) -> Attached:
-    """A complete set of pins; raises `BpfError` when it isn't one."""
-    opened: dict[str, dict[str, int]] = {"": {}, "link_": {}}
+    """Open a complete set of pins; raises `BpfError` when it is not complete."""
+    opened: dict[str, int] = {}
+    links: dict[str, int] = {}
     try:
         for name in maps:
-            opened[""][name] = libbpf.open_pinned(pins / name)
+            opened[name] = libbpf.open_pinned(pins / name)
         for entry in sorted(pins.glob("link_*")):
-            opened["link_"][entry.name.removeprefix("link_")] = libbpf.open_pinned(entry)
+            links[entry.name.removeprefix("link_")] = libbpf.open_pinned(entry)
     except BaseException:
-        for fd in [*opened[""].values(), *opened["link_"].values()]:
+        for fd in (*opened.values(), *links.values()):
             os.close(fd)
         raise
-    return Attached(opened[""], opened["link_"], pins=pins, reused=reused)
+    return Attached(opened, links, pins=pins, reused=reused)
 
 
 def _load(build: Build, path: Path, pins: Path | None, prepare: Callable[[Mapping[str, int]], None] | None) -> Attached:
     if pins is not None:
-        for link in pins.glob("link_*"):  # of a loader that was killed between two of them
+        for link in pins.glob("link_*"):  # left by a loader that was killed while it pinned them
             link.unlink()
-    obj = libbpf.Object(path)
+    obj = libbpf.BpfObject(path)
     try:
         if build.settings:
             obj.set_rodata(SETTINGS, build.settings)

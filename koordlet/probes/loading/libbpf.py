@@ -1,12 +1,11 @@
-"""A thin binding of libbpf.so.1 and the few bpf(2) calls beside it.
+"""A thin binding of libbpf.so.1, and the few bpf(2) calls beside it.
 
-Only what loading a prebuilt object needs: open it, write its read-only settings, size and pin its maps, load,
-attach, and ask for run-time statistics. Tables are mapped into memory by their readers
-(`koordlet.probes.schedlatency.tables`),
-so there is no per-element access here. libbpf 1.1 (Debian 12) is enough; the library's warnings during a call travel
-in the error it raises, because the verifier's reason stands nowhere else.
+It covers only what loading a prebuilt object needs: open it, write its read-only settings, size and pin its maps, load,
+attach, and read run-time statistics. Tables are mapped into memory (`mapped`), so there is no access to single entries
+here. libbpf 1.1 (Debian 12) is enough. The library's warnings during a call become a part of the error that is raised,
+because the verifier's reason is reported nowhere else.
 
-Not thread-safe: the log of a call is collected in one place. Called by `koordlet.probes.schedlatency.loader` only.
+Not thread-safe: there is one buffer for the log of a call.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from typing import Any
 
 LIBRARY = "libbpf.so.1"
 LOG_LINES = 200
-"""Of one call; the verifier can write megabytes and its verdict stands at the end."""
+"""Lines kept per call; the verifier can write megabytes, with its reason at the end."""
 
 _BTF_KIND_TYPEDEF = 8
 _BTF_KIND_FUNC = 12
@@ -38,20 +37,20 @@ _OWN_ERRORS = 4000
 """libbpf's own error numbers begin here."""
 
 _FRAMES = ("libbpf: failed to", "libbpf: prog", "-- ", "processed ")
-"""How the lines begin that libbpf wraps around the verifier's reason."""
+"""Prefixes of the lines that libbpf prints around the verifier's reason."""
 
 
 class BpfError(Exception):
-    """A bpf operation failed. ``errno`` is the kernel's answer, ``log`` what libbpf said while it failed."""
+    """A bpf operation failed. `errno` is the kernel's error number, `log` what libbpf logged meanwhile."""
 
-    def __init__(self, what: str, code: int, log: tuple[str, ...] = ()) -> None:
-        self.what = what
+    def __init__(self, operation: str, code: int, log: tuple[str, ...] = ()) -> None:
+        self.operation = operation
         self.errno = code
         self.log = log
         reasons = [line for line in log if not line.startswith(_FRAMES)]
         detail = f": {reasons[-1]}" if reasons else ""
         meaning = os.strerror(code) if code < _OWN_ERRORS else "refused by libbpf"
-        super().__init__(f"{what}: {meaning}{detail}")
+        super().__init__(f"{operation}: {meaning}{detail}")
 
 
 class LibbpfMissing(BpfError):
@@ -59,7 +58,7 @@ class LibbpfMissing(BpfError):
 
 
 class _ProgInfo(ctypes.Structure):
-    """struct bpf_prog_info of v5.12 on; the kernel fills as much as it knows."""
+    """struct bpf_prog_info of v5.12 on; an older kernel fills in its part."""
 
     _fields_ = (
         ("type", ctypes.c_uint32),
@@ -142,6 +141,8 @@ class _IterOptions(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class MapInfo:
+    """The shape of a map."""
+
     id: int
     key_size: int
     value_size: int
@@ -156,7 +157,7 @@ class ProgramStats:
     run_ns: int
     runs: int
     missed: int
-    """Runs refused because the program was already running on that CPU."""
+    """Runs that the kernel skipped because the program was already running on that CPU."""
 
 
 _log: deque[str] = deque(maxlen=LOG_LINES)
@@ -169,7 +170,7 @@ _lib: ctypes.CDLL | None = None
 def _print(level: int, fmt: bytes, args: int) -> int:
     """libbpf's log callback. ``args`` is a va_list, which every supported ABI passes as a pointer."""
     if level < _DEBUG:
-        buffer = ctypes.create_string_buffer(1 << 20)  # the verifier's whole log can come as one message
+        buffer = ctypes.create_string_buffer(1 << 20)  # the verifier's whole log can be one message
         _libc.vsnprintf(buffer, len(buffer), fmt, ctypes.c_void_p(args))
         _log.extend(line for line in buffer.value.decode(errors="replace").splitlines() if line.strip())
     return 0
@@ -224,22 +225,22 @@ def _library() -> ctypes.CDLL:
     return _lib
 
 
-def _call(what: str, name: str, *args: Any) -> int:
-    """Call and translate: NULL or a negative number becomes `BpfError` with what libbpf logged meanwhile."""
+def _call(operation: str, name: str, *args: Any) -> int:
+    """Call the library function `name`; NULL or a negative result becomes a `BpfError` with the library's log."""
     function = getattr(_library(), name)
     _log.clear()
     ctypes.set_errno(0)
     result = function(*args)
     if name in _POINTER_RESULTS:
         if not result:
-            raise BpfError(what, ctypes.get_errno() or errno.EINVAL, tuple(_log))
+            raise BpfError(operation, ctypes.get_errno() or errno.EINVAL, tuple(_log))
     elif result < 0:
-        # Low-level calls answer -1 or -errno by the library's mood; errno is set in both cases.
-        raise BpfError(what, ctypes.get_errno() or -result, tuple(_log))
+        # Low-level calls return -1 or -errno, depending on the library's version; errno is set in both cases.
+        raise BpfError(operation, ctypes.get_errno() or -result, tuple(_log))
     return int(result)
 
 
-class Object:
+class BpfObject:
     """One ELF object from open to close. Closing it detaches nothing that is pinned."""
 
     def __init__(self, path: Path) -> None:
@@ -247,7 +248,7 @@ class Object:
         self._links: list[int] = []
         self._object = _call(f"open {path}", "bpf_object__open_file", os.fsencode(path), None)
 
-    def __enter__(self) -> Object:
+    def __enter__(self) -> BpfObject:
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -260,7 +261,7 @@ class Object:
         return _call(f"{self.path}: program {name}", "bpf_object__find_program_by_name", self._object, name.encode())
 
     def set_rodata(self, section: str, content: bytes) -> None:
-        """Write *content* over the start of a ``.rodata.*`` section; before `load`."""
+        """Write `content` over the start of a ``.rodata.*`` section; before `load`."""
         size = ctypes.c_size_t()
         address = _call(f"{self.path}: {section}", "bpf_map__initial_value", self._map(section), ctypes.byref(size))
         if len(content) > size.value:
@@ -268,37 +269,40 @@ class Object:
         ctypes.memmove(address, content, len(content))
 
     def set_map_size(self, name: str, entries: int) -> None:
+        """Before `load`."""
         _call(f"{self.path}: size {name}", "bpf_map__set_max_entries", self._map(name), entries)
 
     def pin_map(self, name: str, path: Path) -> None:
-        """At `load`, use the map pinned at *path* if there is one of the same shape, else pin the new one there."""
+        """At `load`, use the map pinned at `path` if there is one of the same shape, else pin the new one there."""
         _call(f"{self.path}: pin {name}", "bpf_map__set_pin_path", self._map(name), os.fsencode(path))
 
     def skip_program(self, name: str) -> None:
+        """Do not load this program."""
         _call(f"{self.path}: skip {name}", "bpf_program__set_autoload", self._program(name), False)
 
     def load(self) -> None:
-        """Raises `BpfError`; its ``log`` ends with the verifier's or libbpf's reason."""
+        """Raises `BpfError`; its `log` ends with the reason of the verifier or of libbpf."""
         _call(f"load {self.path.name}", "bpf_object__load", self._object)
 
     def map_fd(self, name: str) -> int:
-        """A descriptor that the object owns."""
+        """The map's descriptor, owned by the object."""
         return _call(f"{self.path}: map {name}", "bpf_map__fd", self._map(name))
 
     def attach(self, program: str, iterate: bytes | None = None) -> int:
-        """Attach by the program's section name, an iterator over what *iterate* says (``union bpf_iter_link_info``);
-        returns the link's descriptor, owned by the object."""
+        """Attach by the program's section name; an iterator walks what `iterate` selects (``union
+        bpf_iter_link_info``). Returns the link's descriptor, owned by the object."""
         if iterate is None:
             link = _call(f"attach {program}", "bpf_program__attach", self._program(program))
         else:
             info = ctypes.create_string_buffer(iterate, len(iterate))
             options = _IterOptions(ctypes.sizeof(_IterOptions), ctypes.addressof(info), len(iterate))
-            what = f"attach {program}"
-            link = _call(what, "bpf_program__attach_iter", self._program(program), ctypes.byref(options))
+            operation = f"attach {program}"
+            link = _call(operation, "bpf_program__attach_iter", self._program(program), ctypes.byref(options))
         self._links.append(link)
         return _call(f"attach {program}", "bpf_link__fd", link)
 
     def close(self) -> None:
+        """Destroy links that are not pinned, and the object."""
         links, self._links = self._links, []
         for link in links:
             _library().bpf_link__destroy(link)
@@ -308,11 +312,12 @@ class Object:
 
 
 def pin(fd: int, path: Path) -> None:
+    """Pin a map, program or link in a bpf file system."""
     _call(f"pin {path}", "bpf_obj_pin", fd, os.fsencode(path))
 
 
 def open_pinned(path: Path) -> int:
-    """A new descriptor of what is pinned at *path*; the caller closes it."""
+    """A new descriptor of the object pinned at `path`; the caller closes it."""
     return _call(f"open {path}", "bpf_obj_get", os.fsencode(path))
 
 
@@ -325,16 +330,17 @@ def cgroup_iter(order: int, cgroup_fd: int = 0, cgroup_id: int = 0) -> bytes:
 
 
 def iterator(link_fd: int) -> int:
-    """A new run of an iterator's link: read the descriptor to its end and close it."""
+    """Start a run of an iterator's link: read the descriptor to its end and close it."""
     return _call("start an iterator", "bpf_iter_create", link_fd)
 
 
-def _info(fd: int, info: ctypes.Structure, what: str) -> None:
+def _info(fd: int, info: ctypes.Structure, operation: str) -> None:
     size = ctypes.c_uint32(ctypes.sizeof(info))
-    _call(what, "bpf_obj_get_info_by_fd", fd, ctypes.byref(info), ctypes.byref(size))
+    _call(operation, "bpf_obj_get_info_by_fd", fd, ctypes.byref(info), ctypes.byref(size))
 
 
 def map_info(fd: int) -> MapInfo:
+    """The shape of the map behind a descriptor."""
     info = _MapInfo()
     _info(fd, info, "map info")
     return MapInfo(info.id, info.key_size, info.value_size, info.max_entries)
@@ -355,7 +361,7 @@ def link_stats(fd: int) -> ProgramStats:
 
 @contextmanager
 def enable_stats() -> Iterator[None]:
-    """While open, the kernel times every run of every program (kernel.bpf_stats_enabled, about 20 ns a run)."""
+    """While open, the kernel times every run of every program (kernel.bpf_stats_enabled, about 20 ns per run)."""
     fd = _call("enable statistics", "bpf_enable_stats", _BPF_STATS_RUN_TIME)
     try:
         yield
@@ -364,32 +370,32 @@ def enable_stats() -> Iterator[None]:
 
 
 def kernel_has_function(name: str) -> bool:
-    """Whether the running kernel's BTF knows this function. Raises `BpfError` where there is no BTF."""
-    return _kernel_knows(name, _BTF_KIND_FUNC)
+    """Whether the running kernel's BTF has this function. Raises `BpfError` where there is no BTF."""
+    return _kernel_has(name, _BTF_KIND_FUNC)
 
 
 def kernel_has_tracepoint(name: str) -> bool:
-    """As `kernel_has_function` for what ``tp_btf`` can attach to."""
-    return _kernel_knows(f"btf_trace_{name}", _BTF_KIND_TYPEDEF)
+    """As `kernel_has_function`, for tracepoints that ``tp_btf`` can attach to."""
+    return _kernel_has(f"btf_trace_{name}", _BTF_KIND_TYPEDEF)
 
 
 def tracepoint_arguments(name: str) -> int:
-    """How many arguments the running kernel's tracepoint hands over, 0 when there is no such tracepoint."""
+    """The number of arguments of a tracepoint of the running kernel, 0 when there is no such tracepoint."""
     btf = _call("read the kernel's BTF", "btf__load_vmlinux_btf")
     try:
-        found = _library().btf__find_by_name_kind(btf, f"btf_trace_{name}".encode(), _BTF_KIND_TYPEDEF)
-        if found <= 0:
+        number = _library().btf__find_by_name_kind(btf, f"btf_trace_{name}".encode(), _BTF_KIND_TYPEDEF)
+        if number <= 0:
             return 0
         for _ in range(2):  # typedef -> pointer -> prototype
-            found = ctypes.cast(_library().btf__type_by_id(btf, found), ctypes.POINTER(_BtfType)).contents.type
-        prototype = ctypes.cast(_library().btf__type_by_id(btf, found), ctypes.POINTER(_BtfType)).contents
-        return int(prototype.info & 0xFFFF) - 1  # less the one that tracing itself takes
+            number = ctypes.cast(_library().btf__type_by_id(btf, number), ctypes.POINTER(_BtfType)).contents.type
+        prototype = ctypes.cast(_library().btf__type_by_id(btf, number), ctypes.POINTER(_BtfType)).contents
+        return int(prototype.info & 0xFFFF) - 1  # without the argument of the tracing machinery
     finally:
         _library().btf__free(btf)
 
 
 def per_cpu_offsets(names: Collection[str]) -> dict[str, int]:
-    """Where the kernel's per-CPU variables lie in each CPU's area, bytes; those it does not name are left out."""
+    """Offsets of the kernel's per-CPU variables in each CPU's area, in bytes; unknown variables are left out."""
     library, btf = _library(), _call("read the kernel's BTF", "btf__load_vmlinux_btf")
     try:
         kinds = {name: library.btf__find_by_name_kind(btf, name.encode(), _BTF_KIND_VAR) for name in names}
@@ -405,7 +411,7 @@ def per_cpu_offsets(names: Collection[str]) -> dict[str, int]:
         library.btf__free(btf)
 
 
-def _kernel_knows(name: str, kind: int) -> bool:
+def _kernel_has(name: str, kind: int) -> bool:
     btf = _call("read the kernel's BTF", "btf__load_vmlinux_btf")
     try:
         return bool(_library().btf__find_by_name_kind(btf, name.encode(), kind) > 0)

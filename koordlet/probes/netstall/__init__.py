@@ -1,1 +1,1 @@
-"""The net_stall probe: retransmits, softirq time, unread data per cgroup."""
+"""The net_stall probe: retransmits, softirq time and unread data per cgroup."""

@@ -1,7 +1,7 @@
-"""Retransmits by network namespace from ``/proc/<pid>/net/snmp`` (proc(5)), for where no program can be loaded.
+"""Retransmits by network namespace from ``/proc/<pid>/net/snmp``, for where no program can be loaded.
 
-A namespace is charged to the closest directory that holds all cgroups with a process in it (`owners`): a pod, or the
-root for the host's. Reads two files a cgroup, so its readers come by slowly.
+A namespace is attributed to the closest directory that holds all cgroups with a process in it (`culprits.owners`): a
+pod, or the root for the host's. Reads two files per cgroup, so it is read at long intervals.
 """
 
 from __future__ import annotations
@@ -13,28 +13,23 @@ from pathlib import Path
 
 import numpy as np
 
+from koordlet.probes.culprits.matrix import CulpritMatrix
+from koordlet.probes.layouts import BUCKETS
 from koordlet.probes.loading.frame import ProbeError
-from koordlet.probes.netstall.snapshot import NetLost, NetStallSnapshot
-from koordlet.probes.schedlatency.layout import BUCKETS
-from koordlet.probes.schedlatency.schedstat import walk_cgroups
+from koordlet.probes.netstall.snapshot import NetLosses, NetStallSnapshot
+from koordlet.system.cgroup import members, tree
 from koordlet.system.host import Host
-
-
-def retrans_segs(text: str) -> int | None:
-    """``RetransSegs`` of the table ``Tcp``; None when there is none."""
-    lines = [line.split() for line in text.splitlines() if line.startswith("Tcp:")]
-    if len(lines) != 2 or "RetransSegs" not in lines[0] or len(lines[0]) != len(lines[1]):
-        return None
-    return int(lines[1][lines[0].index("RetransSegs")])
+from koordlet.system.proc import netns
 
 
 class NetFiles:
-    """*named* is the tree that names containers."""
+    """`named` is the tree that names containers."""
 
     source = "files"
 
     def __init__(self, named: Path, proc: Path) -> None:
-        self._named, self._proc = named, proc
+        self._named = named
+        self._proc = proc
 
     @classmethod
     def of(cls, host: Host) -> NetFiles:
@@ -43,59 +38,57 @@ class NetFiles:
         named = mounts.hierarchy("cpu") or mounts.unified
         if named is None:
             raise ProbeError("files: no cgroup hierarchy is mounted")
-        if not (host.roots.proc / "self/net/snmp").exists():
+        if not netns.has_tcp_counters(host.roots.proc):
             raise ProbeError(f"files: no {host.roots.proc}/self/net/snmp")
         return cls(named, host.roots.proc)
 
     def read(self) -> NetStallSnapshot:
-        holders: dict[int, tuple[Path, str]] = {}
-        for _, directory in walk_cgroups(self._named):
-            try:
-                pid = (directory / "cgroup.procs").read_text().partition("\n")[0]
-                namespace = (self._proc / pid / "ns/net").stat().st_ino if pid else 0
-            except OSError:  # the cgroup or the process left
-                continue
+        """Read the counters of every namespace."""
+        holders: dict[int, tuple[Path, int]] = {}
+        """Namespace -> (common directory of its cgroups, one of its processes)."""
+        for path in tree.walk(self._named):
+            directory = self._named / path
+            pid = next(iter(members.first_processes(directory, 1)), 0)
+            namespace = netns.network_namespace(self._proc, pid) if pid else 0
             if namespace:
                 before = holders.get(namespace)
                 common = directory if before is None else Path(os.path.commonpath([before[0], directory]))
                 holders[namespace] = (common, pid)
         counts: dict[int, int] = {}
         for directory, pid in holders.values():
+            segments = netns.retransmits(self._proc, pid)
             try:
-                found = retrans_segs((self._proc / pid / "net/snmp").read_text())
                 key = directory.stat().st_ino
-            except OSError:
+            except OSError:  # the cgroup was removed
                 continue
-            counts[key] = counts.get(key, 0) + (found or 0)
+            counts[key] = counts.get(key, 0) + (segments or 0)
         return retransmits_only(counts)
 
     def reclaim(self, live: frozenset[int]) -> int:
+        """Nothing is kept per cgroup."""
         return 0
 
     def close(self, keep: bool) -> None:
-        """Nothing is held."""
+        """Holds nothing open."""
 
 
 def retransmits_only(counts: Mapping[int, int]) -> NetStallSnapshot:
     """Key -> segments sent again, as a snapshot without anything else."""
     keys = np.array(sorted(counts), dtype=np.int64)
-    none, empty = np.zeros(len(keys), dtype=np.int64), np.zeros(0, dtype=np.int64)
+    zeros = np.zeros(len(keys), dtype=np.int64)
     return NetStallSnapshot(
         source=NetFiles.source,
         time_ns=time.monotonic_ns(),
         keys=keys,
         softirq_hist=np.zeros((len(keys), BUCKETS), dtype=np.int64),
-        softirq_ns=none,
-        softirq_count=none,
-        caused_ns=none,
+        softirq_ns=zeros,
+        softirq_count=zeros,
+        caused_ns=zeros,
         retransmits=np.array([counts[int(key)] for key in keys], dtype=np.int64),
-        full=none,
-        backlog_sum=none,
-        backlog_count=none,
-        backlog_max=none,
-        victim=empty,
-        culprit=empty,
-        wait_ns=empty,
-        wait_count=empty,
-        lost=NetLost(),
+        full=zeros,
+        backlog_sum=zeros,
+        backlog_count=zeros,
+        backlog_max=zeros,
+        culprits=CulpritMatrix.empty(),
+        lost=NetLosses(),
     )

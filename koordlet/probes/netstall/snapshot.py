@@ -1,16 +1,16 @@
-"""What a network-stall source says at one moment, and the window between two moments. Pure."""
+"""The network cost of each cgroup at one moment, and the window between two moments. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from koordlet.probes.culprits.rows import Losses, align, align_pairs, columns, lost_since, subtract
-from koordlet.probes.loading.mapped import Ints
+from koordlet.probes.columns import Ints, Losses, align, columns, lost_since, subtract
+from koordlet.probes.culprits.matrix import CulpritMatrix
 
 
 @dataclass(frozen=True, slots=True)
-class NetLost(Losses):
-    """What found no room, cumulative: charges to culprits, and owners (counted as overflow's)."""
+class NetLosses(Losses):
+    """What found no entry, cumulative: charges to culprits, and owners (counted for *overflow*)."""
 
     matrix_lost_count: int = 0
     matrix_lost_ns: int = 0
@@ -31,33 +31,36 @@ class NetStallSnapshot:
     """Time that NET_RX and NET_TX took while a task of this cgroup had the CPU."""
     softirq_count: Ints
     caused_ns: Ints
-    """Time that softirqs spent on packets for this cgroup, whoever was interrupted."""
+    """Time that softirqs spent on packets for this cgroup, whatever task they interrupted."""
     retransmits: Ints
-    """Segments."""
+    """Segments sent again."""
     full: Ints
     """Packets dropped because a receive queue was full."""
     backlog_sum: Ints
-    """Bytes not yet read that arriving TCP segments found, added up over ``backlog_count`` segments."""
+    """Unread bytes that arriving TCP segments found, added up over `backlog_count` segments."""
     backlog_count: Ints
     backlog_max: Ints
-    """Since the owner was first seen; a window keeps it."""
-    victim: Ints
-    culprit: Ints
-    wait_ns: Ints
-    """Entry j: tasks of ``victim[j]`` were interrupted for this long by work for ``culprit[j]``."""
-    wait_count: Ints
-    lost: NetLost
+    """Since the owner was first seen; a window has the same."""
+    culprits: CulpritMatrix
+    """How long tasks of the victim were interrupted by work for the culprit."""
+    lost: NetLosses
 
 
 SUMMED = (
-    "softirq_hist", "softirq_ns", "softirq_count", "caused_ns", "retransmits", "full", "backlog_sum", "backlog_count",
-)  # fmt: skip
-_MATRIX = ("wait_ns", "wait_count")
+    "softirq_hist",
+    "softirq_ns",
+    "softirq_count",
+    "caused_ns",
+    "retransmits",
+    "full",
+    "backlog_sum",
+    "backlog_count",
+)
 
 
 def diff(old: NetStallSnapshot, new: NetStallSnapshot) -> NetStallSnapshot:
-    """What happened between two snapshots of one source; see `rows.subtract` for keys that come, go or start anew."""
+    """What happened between two snapshots of one source. For keys that appear, disappear or restart see
+    `columns.subtract`."""
     rows = subtract(columns(old, SUMMED), columns(new, SUMMED), align(old.keys, new.keys))
-    at = align_pairs((old.victim, old.culprit), (new.victim, new.culprit))
-    pairs = subtract(columns(old, _MATRIX), columns(new, _MATRIX), at)
-    return replace(new, **rows, **pairs, lost=lost_since(old.lost, new.lost))  # type: ignore[arg-type]
+    culprits = new.culprits.minus(old.culprits)
+    return replace(new, **rows, culprits=culprits, lost=lost_since(old.lost, new.lost))  # type: ignore[arg-type]

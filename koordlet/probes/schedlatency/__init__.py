@@ -1,1 +1,1 @@
-"""The sched_latency probe: run-queue latency per cgroup."""
+"""The sched_latency probe: how long tasks wait for a CPU, per cgroup, and because of which cgroup."""

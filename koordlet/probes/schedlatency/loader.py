@@ -1,16 +1,18 @@
-"""Loads sched_latency through the common frame: which of its programs this kernel needs, and its tables."""
+"""Loads sched_latency: which of its programs this kernel needs, and its tables."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
 
-from koordlet.probes.culprits.charges import Charges, Waits
+from koordlet.probes.culprits.matrix import C, Naming, SubjectTable
+from koordlet.probes.culprits.reader import MatrixReading
+from koordlet.probes.layouts import SCHED_LATENCY_VERSION
 from koordlet.probes.loading import libbpf
 from koordlet.probes.loading.frame import OBJECTS, Attached, Build, ProbeError, as_probe_error
 from koordlet.probes.loading.frame import load as load_build
 from koordlet.probes.loading.libbpf import ProgramStats
-from koordlet.probes.schedlatency.layout import LAYOUT_VERSION, Sizes
+from koordlet.probes.schedlatency.sizes import Sizes
 from koordlet.probes.schedlatency.snapshot import SchedLatencySnapshot
 from koordlet.probes.schedlatency.tables import Occupancy, Tables
 
@@ -19,11 +21,11 @@ OBJECT = OBJECTS / f"{PROBE}.bpf.o"
 SWITCH = "sched_switch"
 WAKEUPS = ("sched_wakeup", "sched_wakeup_new")
 TASK_THROTTLE = "throttle_cfs_rq_work"
-"""Kernels that have this function throttle tasks one by one (v6.18); the others need the wakeup programs."""
+"""Kernels with this function throttle tasks one by one (v6.18); the others need the wakeup programs."""
 
 
 class LoadedProbe:
-    """A probe that counts, and its tables. Close it; ``keep=True`` leaves pinned programs counting."""
+    """The loaded programs and their tables. Close it; ``keep=True`` leaves pinned programs counting."""
 
     def __init__(self, attached: Attached, sizes: Sizes, source: str) -> None:
         try:
@@ -33,33 +35,39 @@ class LoadedProbe:
             raise
         attached.release_maps()
         self._attached = attached
-        self.pins, self.reused = attached.pins, attached.reused
+        self.pins = attached.pins
+        self.reused = attached.reused
 
     @property
     def tables(self) -> Tables:
+        """Raises `ProbeError` once closed."""
         if self._tables is None:
             raise ProbeError(f"{PROBE}: closed")
         return self._tables
 
     @property
     def source(self) -> str:
+        """``bpf`` or ``bcc``"""
         return self.tables.source
 
-    def read(self, matrix: bool = True) -> SchedLatencySnapshot:
-        return self.tables.read(matrix)
+    def read(self) -> SchedLatencySnapshot:
+        """See `Tables.read`."""
+        return self.tables.read()
 
-    def charges(self) -> Charges:
-        return self.tables.charges()
+    def read_matrix(self) -> MatrixReading:
+        """See `Tables.read_matrix`."""
+        return self.tables.read_matrix()
 
-    def waits(self) -> Waits:
-        """See `Tables.waits`."""
-        return self.tables.waits()
+    def matrix_by_subject(self, naming: Naming[C]) -> SubjectTable[C]:
+        """See `Tables.matrix_by_subject`."""
+        return self.tables.matrix_by_subject(naming)
 
     def reclaim(self, live: frozenset[int]) -> int:
         """See `Tables.reclaim`."""
         return self.tables.reclaim(live)
 
     def occupancy(self) -> Occupancy:
+        """See `Tables.occupancy`."""
         return self.tables.occupancy()
 
     def programs(self) -> list[ProgramStats]:
@@ -67,12 +75,13 @@ class LoadedProbe:
         return self._attached.programs()
 
     def close(self, keep: bool) -> None:
+        """`keep`: leave pinned programs counting."""
         self._tables = None
         self._attached.close(keep)
 
 
 def load_core(sizes: Sizes, cgroup_v2: bool, pin_dir: Path | None, path: Path = OBJECT) -> LoadedProbe:
-    """The probe from its CO-RE object; pinned below *pin_dir*, or not at all when that is None. Raises `ProbeError`."""
+    """The probe from its CO-RE object; pinned below `pin_dir`, not pinned when that is None. Raises `ProbeError`."""
 
     def forget_runners(maps: Mapping[str, int]) -> None:
         Tables(maps, sizes, "bpf").forget_runners()
@@ -82,6 +91,7 @@ def load_core(sizes: Sizes, cgroup_v2: bool, pin_dir: Path | None, path: Path = 
 
 
 def build(sizes: Sizes, cgroup_v2: bool) -> Build:
+    """What to load on this kernel."""
     skip = WAKEUPS if libbpf.kernel_has_function(TASK_THROTTLE) else ()
     return Build(
         probe=PROBE,
@@ -89,5 +99,5 @@ def build(sizes: Sizes, cgroup_v2: bool) -> Build:
         entries=sizes.entries(),
         settings=sizes.settings(cgroup_v2),
         skip=skip,
-        shape=LAYOUT_VERSION,
+        shape=SCHED_LATENCY_VERSION,
     )

@@ -10,7 +10,7 @@ from math import isnan
 from koordlet.app.logging import get_logger
 from koordlet.metriccache import MetricCache
 from koordlet.metriccache.kinds import BY_NAME
-from koordlet.metricsadvisor.usage.picture import Picture
+from koordlet.metricsadvisor.usage.snapshot import UsageSnapshot
 from koordlet.qosmanager.engine.view import (
     BEST_EFFORT,
     Averages,
@@ -60,7 +60,7 @@ class RoundInputs:
 
     now: float
     """On the picture's clock."""
-    picture: Picture | None
+    picture: UsageSnapshot | None
     topology: CpuTopology | None
     interference: InterferenceView | None = None
     announced: tuple[PodView, ...] = ()
@@ -206,7 +206,7 @@ def _pod(meta: PodMeta, used: UsedBy) -> PodView:
     return PodView.of(meta, cpu, memory, tuple(containers), charged)
 
 
-def _used(picture: Picture | None) -> UsedBy:
+def _used(picture: UsageSnapshot | None) -> UsedBy:
     used: dict[tuple[SubjectKind, str], Used] = {}
     if picture is not None:
         use = picture.use

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from koordlet.interference.model import Evidence, ResourceEvidence, WaitResource
-from koordlet.metricsadvisor.stalls.latency import Blame
+from koordlet.metricsadvisor.stalls.attribution import CulpritTime
 from koordlet.statesinformer.pods.cgroupindex import Owner, owner_of
 from koordlet.statesinformer.pods.model import Subject, SubjectKind
 
@@ -39,7 +39,7 @@ class Node:
         own: Sequence[float] | None = None,
         *,
         resource: WaitResource = WaitResource.CPU,
-        blames: Mapping[int, Sequence[Blame]] | None = None,
+        blames: Mapping[int, Sequence[CulpritTime]] | None = None,
         parts: Mapping[str, Sequence[float]] | None = None,
         source: str = "bpf",
         window: float = 3.0,
@@ -55,12 +55,12 @@ class Node:
         return Evidence(self.subjects, window, {resource: measured})
 
 
-def because_of(subject: Subject, seconds: float) -> Blame:
-    return Blame(owner_of(subject), seconds, 10)
+def because_of(subject: Subject, seconds: float) -> CulpritTime:
+    return CulpritTime(owner_of(subject), seconds, 10)
 
 
-def because_of_kernel(name: str, seconds: float) -> Blame:
-    return Blame(Owner("kernel", name), seconds, 10)
+def because_of_kernel(name: str, seconds: float) -> CulpritTime:
+    return CulpritTime(Owner("kernel", name), seconds, 10)
 
 
 class Make:

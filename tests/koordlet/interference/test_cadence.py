@@ -15,14 +15,16 @@ from koordlet.prometheus import Registries
 
 
 class Advisor:
-    """Counts evaluations by the reads of its picture; there is no picture."""
+    """Counts evaluations by the reads of the usage snapshot; there is none."""
 
     def __init__(self) -> None:
-        self.unhurried, self.evaluations = False, 0
-        self.latency_window = SimpleNamespace(latest=None)
+        self.evaluations = 0
+        self.sched_latency = SimpleNamespace(latest=None, relaxed=False)
+        self.use = self
+        self.pressure = None
 
     @property
-    def picture(self) -> None:
+    def snapshot(self) -> None:
         self.evaluations += 1
 
 
@@ -56,14 +58,14 @@ def evaluations(made: Interference, advisor: Any, steps: int = 6) -> int:
 
 def test_every_other_round_is_skipped_while_everything_is_quiet(advisor: Any) -> None:
     assert evaluations(service(advisor), advisor) == 3
-    assert advisor.unhurried
+    assert advisor.sched_latency.relaxed
 
 
 def test_a_new_snapshot_is_never_left_unjudged(advisor: Any) -> None:
     made = service(advisor)
     made.step()
     for number in range(1, 5):
-        advisor.latency_window.latest = object()
+        advisor.sched_latency.latest = object()
         made.step()
         assert advisor.evaluations == 1 + number
 
@@ -72,7 +74,7 @@ def test_a_score_halfway_to_an_alarm_keeps_every_round(advisor: Any) -> None:
     made = service(advisor)
     made.evaluator.detector.scores = np.full((1, 5, 2), NOTICEABLE_RATIO)
     assert evaluations(made, advisor) == 6
-    assert not advisor.unhurried
+    assert not advisor.sched_latency.relaxed
 
 
 def test_a_verdict_keeps_every_round(advisor: Any) -> None:

@@ -12,27 +12,36 @@ from koordlet.interference.attribution import MIN_WANTED_CORES, Attribution, Wai
 from koordlet.interference.cadence import noticeable_cpu_loss, noticeably_behind_packets
 from koordlet.interference.cpu import CpuReading, CpuWindow, cpu_evidence, possible_loss
 from koordlet.interference.rows import ContainerRows
-from koordlet.metricsadvisor.stalls.culprits import CulpritWindow
-from koordlet.metricsadvisor.stalls.latency import blame
-from koordlet.probes.culprits.charges import Charges
-from koordlet.probes.loading.mapped import PLACES
-from koordlet.probes.schedlatency.layout import BUCKETS, SPECIAL_KEYS
-from koordlet.probes.schedlatency.snapshot import Lost, SchedLatencySnapshot
+from koordlet.metricsadvisor.stalls.attribution import culprits_by_subject
+from koordlet.probes.culprits.lookup import HASH_BUCKETS
+from koordlet.probes.culprits.matrix import CulpritMatrix
+from koordlet.probes.culprits.reader import MatrixReading
+from koordlet.probes.culprits.slots import SPECIAL_KEYS
+from koordlet.probes.culprits.window import CulpritWindow
+from koordlet.probes.layouts import BUCKETS
+from koordlet.probes.schedlatency.snapshot import SchedLatencyLosses, SchedLatencySnapshot
 from koordlet.statesinformer.pods.cgroupindex import Owner, owner_of
 
 WEB, BATCH, INNER = 100, 200, 101
 """Cgroup ids; INNER is a sub-cgroup of web."""
 
 
-def snapshot(seconds, *, waited=None, throttled=None, matrix=(), source="bpf"):
-    """Cumulative seconds by key at one moment; the matrix as (victim, culprit, seconds)."""
+def culprit_matrix(entries):
+    """Entries are (victim, culprit, seconds)."""
+    ordered = sorted(entries)
+    victim, culprit = (np.array([entry[side] for entry in ordered], dtype=np.int64) for side in (0, 1))
+    ns = np.array([int(seconds * 1e9) for *_, seconds in ordered], dtype=np.int64)
+    return CulpritMatrix(victim, culprit, ns, np.ones(len(ordered), dtype=np.int64))
+
+
+def snapshot(seconds, *, waited=None, throttled=None, source="bpf"):
+    """Cumulative seconds by key at one moment."""
     keys = np.array([WEB, INNER, BATCH])
     total = np.array([(waited or {}).get(key, 0.0) for key in keys.tolist()])
     quota = np.array([(throttled or {}).get(key, 0.0) for key in keys.tolist()])
     hist = np.zeros((3, BUCKETS), dtype=np.int64)
     hist[:, 5] = (total * 100).astype(np.int64)
     none = np.zeros(3, dtype=np.int64)
-    ordered = sorted(matrix)
     return SchedLatencySnapshot(
         source=source,
         time_ns=int(seconds * 1e9),
@@ -45,31 +54,29 @@ def snapshot(seconds, *, waited=None, throttled=None, matrix=(), source="bpf"):
         preempt_max_ns=none,
         throttled_ns=(quota * 1e9).astype(np.int64),
         throttled_count=none,
-        victim=np.array([v for v, _, _ in ordered], dtype=np.int64),
-        culprit=np.array([c for _, c, _ in ordered], dtype=np.int64),
-        wait_ns=np.array([int(s * 1e9) for _, _, s in ordered], dtype=np.int64),
-        wait_count=np.array([1 for _ in ordered], dtype=np.int64),
-        lost=Lost(),
+        lost=SchedLatencyLosses(),
     )
 
 
 ROWS = ContainerRows(np.array([WEB, INNER, BATCH]), np.array([0, 0, 1]), 2)
 
 
-def evidence(make, last, *, ran=(0.4, 1.0), periods=(0.0, 0.0), first=None, guess=lambda _: ()):
+def evidence(make, last, *, matrix=(), ran=(0.4, 1.0), periods=(0.0, 0.0), first=None, guess=lambda _: ()):
     web, batch = make.container("web"), make.container("batch", qos="BE")
     owners = {WEB: owner_of(web), INNER: owner_of(web), BATCH: owner_of(batch)}
     window = CpuWindow(2.0)
     window.push(first or snapshot(1.0, source=last.source))
     window.push(last)
     reading = CpuReading(*window.sums(), ROWS, np.array(ran), np.array(periods))
-    attribution = Attribution.of(last, 2.0, ROWS, lambda key: owners.get(key) or Owner("gone", str(key)))
+    attribution = Attribution.of(
+        culprit_matrix(matrix), 2.0, ROWS, lambda key: owners.get(key) or Owner("gone", str(key))
+    )
     return cpu_evidence(reading, attribution.shares(reading.waited), attribution, guess)
 
 
 def test_neighbours_own_threads_and_quota_are_separate_figures(make):
     matrix = [(WEB, BATCH, 0.6), (WEB, WEB, 0.1), (INNER, WEB, 0.1), (WEB, SPECIAL_KEYS["idle"], 0.2)]
-    measured = evidence(make, snapshot(3.0, waited={WEB: 0.9, INNER: 0.1}, throttled={WEB: 0.4}, matrix=matrix))
+    measured = evidence(make, snapshot(3.0, waited={WEB: 0.9, INNER: 0.1}, throttled={WEB: 0.4}), matrix=matrix)
     others, threads, quota = 0.3, 0.1, 0.2  # per second, of 2 s
     wanted = 0.4 + others + threads + quota + MIN_WANTED_CORES
     assert measured.others[0] == pytest.approx(others / wanted)
@@ -77,7 +84,7 @@ def test_neighbours_own_threads_and_quota_are_separate_figures(make):
     assert {name: column[0] for name, column in measured.parts.items()} == pytest.approx(
         {"quota": quota, "threads": threads}
     )
-    culprits = {blame.owner.name: blame.seconds for blame in measured.culprits(0)}
+    culprits = {item.owner.name: item.seconds for item in measured.culprits(0)}
     assert culprits == pytest.approx({"batch": 0.3, "web": 0.1, "idle": 0.1}), "per second, of 2 s"
     assert measured.named
     assert not measured.culprits(1)
@@ -85,7 +92,7 @@ def test_neighbours_own_threads_and_quota_are_separate_figures(make):
 
 def test_waiting_behind_an_unknown_runner_is_spread_over_the_known_ones(make):
     matrix = [(WEB, BATCH, 0.3), (WEB, WEB, 0.1), (WEB, SPECIAL_KEYS["older"], 0.4)]
-    measured = evidence(make, snapshot(3.0, waited={WEB: 0.8}, matrix=matrix))
+    measured = evidence(make, snapshot(3.0, waited={WEB: 0.8}), matrix=matrix)
     assert measured.parts["threads"][0] == pytest.approx(0.4 * 0.25)
 
 
@@ -131,8 +138,9 @@ def test_shares_follow_their_container():
 
 def test_waiting_behind_ksoftirqd_is_a_separate_share(make):
     matrix = [(WEB, SPECIAL_KEYS["ksoftirqd"], 0.3), (WEB, BATCH, 0.1), (WEB, SPECIAL_KEYS["older"], 0.4)]
-    last = snapshot(3.0, waited={WEB: 0.8}, matrix=matrix)
-    shares = Attribution.of(last, 2.0, ROWS, lambda key: Owner("gone", str(key))).shares(np.array([0.8, 0.0]))
+    shares = Attribution.of(culprit_matrix(matrix), 2.0, ROWS, lambda key: Owner("gone", str(key))).shares(
+        np.array([0.8, 0.0])
+    )
     assert shares.ksoftirqd.tolist() == pytest.approx([0.75, 0.0])
     assert shares.others.tolist() == pytest.approx([1.0, 1.0])  # it also counts as caused by others
 
@@ -159,20 +167,20 @@ def test_culprits_are_those_of_the_window():
     assert window.due(0, 2.0)
     keys = np.array([WEB, BATCH])
 
-    def charges(second, ns, source="bpf"):
-        key, at = np.array([1 << 16 | 2], dtype=np.uint32), np.array([5], dtype=np.int32)
-        return Charges(source, int(second * 1e9), 8, at, key, np.array([ns]), np.array([second]), keys)
+    def reading(second, ns, source="bpf"):
+        key, position = np.array([1 << 16 | 2], dtype=np.uint32), np.array([5], dtype=np.int32)
+        return MatrixReading(source, int(second * 1e9), position, key, np.array([ns]), np.array([second]), keys)
 
     for second in range(10):
-        window.push(charges(second, second * 100))
+        window.push(reading(second, second * 100))
     matrix, seconds = window.pushed()
     assert seconds == 2.0
     assert {*matrix.victim.tolist()} == {WEB}
     assert {*matrix.culprit.tolist()} == {BATCH}
-    assert (matrix.wait_ns.sum(), matrix.wait_count.sum()) == (200, 2)
+    assert (matrix.ns.sum(), matrix.count.sum()) == (200, 2)
     assert not window.due(int(9.9e9), 1.0)
     assert window.due(int(10e9), 1.0)
-    window.push(charges(11, 5, source="bcc"))
+    window.push(reading(11, 5, source="bcc"))
     assert window.pushed() is None
 
 
@@ -185,7 +193,7 @@ def test_the_parts_never_exceed_the_whole(make, by_others, by_own, by_idle, quot
     matrix = [(WEB, BATCH, by_others), (WEB, WEB, by_own), (WEB, SPECIAL_KEYS["idle"], by_idle)]
     waited = by_others + by_own + by_idle
     measured = evidence(
-        make, snapshot(3.0, waited={WEB: waited}, throttled={WEB: quota}, matrix=matrix), ran=(ran, 0.0)
+        make, snapshot(3.0, waited={WEB: waited}, throttled={WEB: quota}), matrix=matrix, ran=(ran, 0.0)
     )
     assert 0.0 <= measured.others[0] <= 1.0
     assert 0.0 <= measured.own[0] <= 1.0
@@ -203,23 +211,23 @@ shares = st.dictionaries(
 
 @given(shares)
 def test_the_culprits_of_a_row_equal_those_of_the_whole_matrix(make, waits):
-    """`Attribution.top` and `latency.blame` give the same result."""
+    """`Attribution.top` and `culprits_by_subject` give the same result."""
     owners = {WEB: owner_of(make.container("web")), BATCH: owner_of(make.container("batch", qos="BE"))}
     owners[INNER] = owners[WEB]
 
     def owner(key):
         return owners.get(key) or Owner("gone", str(key))
 
-    matrix = snapshot(3.0, matrix=[(v, c, s) for (v, c), s in waits.items()])
+    matrix = culprit_matrix([(victim, culprit, seconds) for (victim, culprit), seconds in waits.items()])
     attribution = Attribution.of(matrix, 2.0, ROWS, owner)
-    expected = blame(matrix, owner, 2.0)
+    expected = culprits_by_subject(matrix, owner, 2.0)
     for row, name in enumerate(("web", "batch")):
         subject = owners[(WEB, BATCH)[row]].subject
         top = attribution.top(row)
-        by_row = {one.owner: (one.seconds, one.count) for one in top}
-        whole = {one.owner: (pytest.approx(one.seconds), one.count) for one in expected.get(subject.key, ())}
+        by_row = {item.owner: (item.seconds, item.count) for item in top}
+        whole = {item.owner: (pytest.approx(item.seconds), item.count) for item in expected.get(subject.key, ())}
         assert by_row == whole, name
-        assert [one.seconds for one in top] == sorted((one.seconds for one in top), reverse=True)
+        assert [item.seconds for item in top] == sorted((item.seconds for item in top), reverse=True)
 
 
 @pytest.mark.parametrize(
@@ -234,8 +242,8 @@ def test_waiting_that_packets_may_have_caused_is_noticeable(waited, packet_secon
 
 
 def test_ids_that_share_their_low_bits_are_distinguished():
-    keys = np.array([7, 8, 7 + PLACES, 7 + 5 * PLACES])
+    keys = np.array([7, 8, 7 + HASH_BUCKETS, 7 + 5 * HASH_BUCKETS])
     rows = ContainerRows(keys, np.array([2, -1, 0, 1]), 3)
-    queried = np.array([7 + 5 * PLACES, 7, 0, -1, 8, 7 + PLACES, 7 + 2 * PLACES, 7])
+    queried = np.array([7 + 5 * HASH_BUCKETS, 7, 0, -1, 8, 7 + HASH_BUCKETS, 7 + 2 * HASH_BUCKETS, 7])
     assert rows.of(queried).tolist() == [1, 2, -1, -1, -1, 0, -1, 2]
     assert ContainerRows(keys[:0], keys[:0], 3).of(queried).tolist() == [-1] * len(queried)

@@ -14,11 +14,11 @@ from koordlet.interference import sources
 from koordlet.interference.attribution import MIN_WANTED_CORES
 from koordlet.interference.detector import Detector
 from koordlet.interference.model import Evidence, WaitResource
+from koordlet.metricsadvisor.stalls.attribution import CulpritTime
 from koordlet.metricsadvisor.stalls.blockio import SubjectBlockIO
-from koordlet.metricsadvisor.stalls.latency import Blame
 from koordlet.metricsadvisor.stalls.memstall import SubjectMemStall
-from koordlet.metricsadvisor.stalls.netstall import PutOff, SubjectNetStall
-from koordlet.probes.memstall import KINDS
+from koordlet.metricsadvisor.stalls.netstall import DeferredSoftirqs, SubjectNetStall
+from koordlet.probes.memstall.snapshot import KINDS
 from koordlet.statesinformer.pods.cgroupindex import Owner
 
 
@@ -136,13 +136,13 @@ def softirqs(make, *, stolen=(), behind=0.0, thread=0.0, thread_for=(), ran=0.5)
     def blames(given):
         kernel = Owner("kernel", "kthread")
         return tuple(
-            Blame(kernel, value, 1) if name == "kernel" else make.because_of(named[name], value)
+            CulpritTime(kernel, value, 1) if name == "kernel" else make.because_of(named[name], value)
             for name, value in given
         )
 
     window = window_of(make, ran=(ran, 0.5))
     stall = SubjectNetStall(0, sum(s for _, s in stolen), 0.001, 0, None, 0, blames(stolen))
-    deferred, behind_ksoftirqd = PutOff(thread, blames(thread_for)), np.array([behind, 0.0])
+    deferred, behind_ksoftirqd = DeferredSoftirqs(thread, blames(thread_for)), np.array([behind, 0.0])
     stalls = {window.keys[0]: stall} if stolen else {}
     return sources.NetworkSource(lambda: stalls, lambda: deferred, lambda: behind_ksoftirqd).evidence(window)
 

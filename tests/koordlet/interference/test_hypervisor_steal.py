@@ -24,8 +24,10 @@ from koordlet.interference.hypervisor import HYPERVISOR, Steal
 from koordlet.interference.model import Evidence, WaitResource
 from koordlet.interference.rows import ContainerRows
 from koordlet.metricsadvisor.usage.node import NodeUse
-from koordlet.probes.schedlatency.layout import BUCKETS, SPECIAL_KEYS
-from koordlet.probes.schedlatency.snapshot import Lost, SchedLatencySnapshot
+from koordlet.probes.culprits.matrix import CulpritMatrix
+from koordlet.probes.culprits.slots import SPECIAL_KEYS
+from koordlet.probes.layouts import BUCKETS
+from koordlet.probes.schedlatency.snapshot import SchedLatencyLosses, SchedLatencySnapshot
 from koordlet.statesinformer.pods.cgroupindex import Owner, owner_of
 
 SECONDS = 3.0
@@ -97,7 +99,7 @@ def window_of(waits, extra=()):
     none = np.zeros(count, dtype=np.int64)
     hist = np.zeros((count, BUCKETS), dtype=np.int64)
     total = np.bincount(victim - FIRST, ns, count)
-    return SchedLatencySnapshot(
+    snapshot = SchedLatencySnapshot(
         source="bpf",
         time_ns=int(SECONDS * 1e9),
         keys=np.arange(FIRST, FIRST + count),
@@ -109,22 +111,20 @@ def window_of(waits, extra=()):
         preempt_max_ns=none,
         throttled_ns=none,
         throttled_count=none,
-        victim=victim[order].astype(np.int64),
-        culprit=culprit[order].astype(np.int64),
-        wait_ns=ns[order].astype(np.int64),
-        wait_count=np.ones(len(ns), dtype=np.int64),
-        lost=Lost(),
+        lost=SchedLatencyLosses(),
     )
+    columns = (column[order].astype(np.int64) for column in (victim, culprit, ns))
+    return snapshot, CulpritMatrix(*columns, np.ones(len(ns), dtype=np.int64))
 
 
 def evidence_of(waits, ran, steal, subjects, extra=(), source="bpf"):
     count = len(waits)
     rows = ContainerRows(np.arange(FIRST, FIRST + count), np.arange(count), count)
-    window = window_of(waits, extra)
+    window, matrix = window_of(waits, extra)
     owners = {FIRST + row: owner_of(subject) for row, subject in enumerate(subjects)}
     object.__setattr__(window, "source", source)
     reading = CpuReading(window, SECONDS, rows, ran, np.zeros(count), steal=steal)
-    attribution = Attribution.of(window, SECONDS, rows, lambda key: owners.get(key) or Owner("system", "some.service"))
+    attribution = Attribution.of(matrix, SECONDS, rows, lambda key: owners.get(key) or Owner("system", "some.service"))
     shares = attribution.without_hypervisor(steal, reading.waited).shares(reading.waited)
     return cpu_evidence(reading, shares, attribution, lambda _: ())
 

@@ -14,8 +14,9 @@ from koordlet.interference.detector import Detector
 from koordlet.interference.model import Cause, Evidence, WaitResource
 from koordlet.interference.wording import sentence
 from koordlet.metricsadvisor.stalls.memstall import by_subject
-from koordlet.probes.memstall import KINDS, NODE, MemStallSnapshot, sums_only
-from koordlet.probes.schedlatency.layout import SPECIAL_KEYS
+from koordlet.probes.culprits.matrix import CulpritMatrix
+from koordlet.probes.culprits.slots import SPECIAL_KEYS
+from koordlet.probes.memstall.snapshot import KINDS, NODE, MemStallSnapshot, sums_only
 from koordlet.statesinformer.pods.cgroupindex import Owner, owner_of
 
 WEB, BATCH, SSH, WEBS_LIMIT = 10, 20, 30, 110
@@ -31,7 +32,7 @@ def reading(kinds: dict[str, int], reclaims: dict[tuple[int, int], tuple[int, in
     task, limit, ns, count = np.array(columns, dtype=np.int64).reshape(-1, 4).T
     return replace(
         base, source="bpf", sum_ns=sums, wakeups=np.array([wakeups.get(int(key), 0) for key in base.keys]),
-        task=task, limit=limit, limit_ns=ns, limit_count=count,
+        limits=CulpritMatrix(task, limit, ns, count),
     )  # fmt: skip
 
 

@@ -10,8 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from koordlet.metricsadvisor.usage.allgroups import MISTAKES, SELDOM, TRUSTED, AllGroups, SpotCheck
-from koordlet.probes.cgroup_stats import FIGURES, HAS_CPU, HAS_MEMORY, HAS_USAGE, ROW, Hierarchy
+from koordlet.metricsadvisor.usage.allgroups import (
+    MAX_MISMATCHES,
+    TRUSTED_AFTER,
+    TRUSTED_INTERVAL,
+    AllGroups,
+    SpotCheck,
+)
+from koordlet.probes.cgroup_stats import FIGURES, HAS_CPU, HAS_MEMORY, HAS_USAGE, Hierarchy
+from koordlet.probes.layouts import CGROUP_STATS_ROW
 from koordlet.system.cgroup.batch import CgroupTable
 from koordlet.system.cgroup.tree import cgroup_id
 
@@ -32,7 +39,7 @@ class Rows:
         return {root: self._walk(Path(root)) for root in self.roots.values()}
 
     def _walk(self, root: Path) -> Hierarchy:
-        rows = np.zeros(len(list(root.iterdir())), dtype=ROW)
+        rows = np.zeros(len(list(root.iterdir())), dtype=CGROUP_STATS_ROW)
         for row, path in zip(rows, root.iterdir(), strict=True):
             row["id"], row["has"] = cgroup_id(path), HAS_CPU | HAS_USAGE | HAS_MEMORY
             row["cpu_usage_ns"], row["nr_periods"], row["rss"] = self.usage, 5, 2
@@ -120,7 +127,7 @@ def test_other_directories_and_other_groups_are_looked_up(rows: Rows) -> None:
 
 
 def test_columns_are_the_rows_in_the_units_of_the_files() -> None:
-    rows = np.zeros(2, dtype=ROW)
+    rows = np.zeros(2, dtype=CGROUP_STATS_ROW)
     rows["id"], rows["has"] = (7, 9), (HAS_USAGE | HAS_CPU, HAS_MEMORY)
     rows["cpu_usage_ns"], rows["throttled_ns"], rows["inactive_anon"] = 123_456, 999, -3
     rows["cache"] = 5
@@ -140,7 +147,7 @@ def test_columns_are_the_rows_in_the_units_of_the_files() -> None:
 
 @given(st.lists(U64, unique=True, max_size=20), st.lists(U64, max_size=20))
 def test_find_is_a_look_up(there: list[int], wanted: list[int]) -> None:
-    rows = np.zeros(len(there), dtype=ROW)
+    rows = np.zeros(len(there), dtype=CGROUP_STATS_ROW)
     rows["id"] = sorted(there)
     hierarchy = Hierarchy(rows["id"].copy(), rows, 4096, 1)
     places = {one: at for at, one in enumerate(sorted(there))}
@@ -169,18 +176,18 @@ def one_row(**columns: float) -> CgroupTable:
 )
 def test_spot_check(name: str, before: float, read: float, after: float, right: bool) -> None:
     check, verdicts = SpotCheck(), []
-    for _ in range(MISTAKES):
+    for _ in range(MAX_MISMATCHES):
         table = one_row(**{name: before})
         assert check.next_dir(table) == "a"
         check.note(table, one_row(**{name: read}))
         verdicts.append(check.wrong(one_row(**{name: after})))
-    assert verdicts == [False] * (MISTAKES - 1) + [not right]
+    assert verdicts == [False] * (MAX_MISMATCHES - 1) + [not right]
     assert bool(check.cause) is not right
 
 
 def test_spot_check_forgives_what_does_not_repeat() -> None:
     check = SpotCheck()
-    for turn in range(4 * MISTAKES):
+    for turn in range(4 * MAX_MISMATCHES):
         check.next_dir(one_row(memory_rss=8))
         check.note(one_row(memory_rss=8), one_row(memory_rss=4 if turn % 2 else 8))
         assert not check.wrong(one_row(memory_rss=8))
@@ -199,10 +206,10 @@ def test_spot_checks_become_seldom_with_trust_and_frequent_with_a_finding() -> N
         check.wrong(table)
         return done
 
-    assert checked(TRUSTED) == TRUSTED
-    assert checked(10 * SELDOM) == 10
-    assert checked(SELDOM, read=4) == 1
-    assert checked(TRUSTED) == TRUSTED
+    assert checked(TRUSTED_AFTER) == TRUSTED_AFTER
+    assert checked(10 * TRUSTED_INTERVAL) == 10
+    assert checked(TRUSTED_INTERVAL, read=4) == 1
+    assert checked(TRUSTED_AFTER) == TRUSTED_AFTER
 
 
 def test_spot_check_of_nothing() -> None:

@@ -9,27 +9,30 @@ import numpy as np
 import pytest
 
 from koordlet.metriccache import MetricCache
+from koordlet.metricsadvisor.collector import ProbeContext
 from koordlet.metricsadvisor.stalls.blockio import BlockIOCollector
 from koordlet.metricsadvisor.stalls.buckets import BUCKET_BOUNDS
-from koordlet.probes.blockio.snapshot import BlockIOSnapshot, IoLost, device_number
-from koordlet.probes.schedlatency.layout import BUCKETS
+from koordlet.probes.blockio.snapshot import BlockIOSnapshot, IoLosses
+from koordlet.probes.culprits.matrix import CulpritMatrix
+from koordlet.probes.layouts import BUCKETS
 from koordlet.prometheus import Registries
 from koordlet.statesinformer.pods.cgroupindex import CgroupIndex
 from koordlet.statesinformer.pods.model import Subject, SubjectKind, Workloads
+from koordlet.system.devices.blockdev import device_number
 
 WEB = Subject(SubjectKind.CONTAINER, "containerd://web", "k/web", "web", qos="LS")
 
 
 def snapshot(requests: dict[tuple[int, int], int]) -> BlockIOSnapshot:
     """(key, disk) -> reads of 0.5 to 1 ms."""
-    n, none = len(requests), np.zeros(0, dtype=np.int64)
+    n = len(requests)
     hist = np.zeros((n, 2, BUCKETS), dtype=np.int64)
     hist[:, 0, 10] = list(requests.values())
     four, one = np.zeros((n, 4), dtype=np.int64), np.zeros(n, dtype=np.int64)
     keys, disks = (np.array([pair[at] for pair in requests], dtype=np.int64) for at in (0, 1))
     return BlockIOSnapshot(
         "bpf", 1, keys, disks, hist * 0, hist, four, four,
-        one, hist.sum(axis=(1, 2)) * 700_000, one, one, one, none, none, none, none, IoLost(),
+        one, hist.sum(axis=(1, 2)) * 700_000, one, one, one, CulpritMatrix.empty(), IoLosses(),
     )  # fmt: skip
 
 
@@ -47,15 +50,10 @@ def samples(sys: Path, *readings: dict[tuple[int, int], int]) -> list[Any]:
     """Of `koordlet_block_io_seconds`, on the last of pages of these readings."""
     registries = Registries()
     registries.node = "n"
-    collector = BlockIOCollector(
-        Source(readings),  # type: ignore[arg-type]
-        lambda: Workloads(subjects=(WEB,)),
-        MetricCache(),
-        registries,
-        index=CgroupIndex(lambda: [("k/web", 10)]),
-        sys=sys,
-        clock=lambda: 0.0,
-    )
+    index = CgroupIndex(lambda: [("k/web", 10)])
+    context = ProbeContext(lambda: Workloads(subjects=(WEB,)), MetricCache(), registries, index, clock=lambda: 0.0)
+    collector = BlockIOCollector(context, sys=sys)
+    collector.attach(Source(readings))  # type: ignore[arg-type]
     for _ in readings:
         collector.read()
         families = {family.name: family.samples for family in registries.external.collect()}

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from koordlet.metriccache import MetricCache
 from koordlet.metriccache.facts import FACT_COLD_MEMORY
-from koordlet.metricsadvisor.conditions import Conditions
+from koordlet.metricsadvisor.conditions import CollectorConditions
 from koordlet.metricsadvisor.periodic.coldpages import (
     KIDLED,
     MEMORY_STAT,
@@ -148,7 +148,7 @@ class Machine:
         host = Host(self.roots)
         self.cache, self.registries = MetricCache(), Registries()
         self.registries.node = "n"
-        self.conditions = Conditions(self.registries)
+        self.conditions = CollectorConditions(self.registries)
         self.collector = ColdPageCollector(
             host, CgroupFS(host), lambda: Workloads(1, MappingProxyType({}), SUBJECTS), self.cache, self.registries,
             self.conditions, enable_kidled=self.switch, window=60.0, clock=lambda: self.now,
@@ -293,7 +293,7 @@ def test_a_file_read_once_grows_cold_and_read_again_warms(
     registries = Registries()
     collector = ColdPageCollector(
         kernel_host, kernel_fs, lambda: Workloads(1, MappingProxyType({}), (subject,)), MetricCache(), registries,
-        Conditions(registries), enable_kidled=lambda: None, window=60.0, clock=lambda: now[0],
+        CollectorConditions(registries), enable_kidled=lambda: None, window=60.0, clock=lambda: now[0],
     )  # fmt: skip
 
     def watch() -> int:

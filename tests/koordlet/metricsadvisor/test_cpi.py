@@ -15,7 +15,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from koordlet.metriccache import MetricCache
-from koordlet.metricsadvisor.conditions import Condition, Conditions
+from koordlet.metricsadvisor.conditions import CollectorCondition, CollectorConditions
 from koordlet.metricsadvisor.periodic import cpi
 from koordlet.metricsadvisor.periodic.cpi import MIN_CYCLES_PER_SECOND, CpiCollector, CpiFigure
 from koordlet.prometheus import Registries
@@ -73,7 +73,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[CpiCollector, C
         registries = Registries()
         registries.node = "n"
         cache = MetricCache()
-        conditions = Conditions(registries)
+        conditions = CollectorConditions(registries)
         collector = CpiCollector(
             lambda: ALL, cache, registries, conditions, perf_dir=lambda path: f"/perf/{path}", cpus=lambda: (0, 2, 3),
             feature=feature, clock=lambda: clock[0], sleep=sleep,
@@ -95,7 +95,7 @@ async def test_running_containers_are_counted_on_the_online_cpus(made: Any) -> N
     row = {"node": "n", "pod_namespace": "", "pod_name": "web", "container_name": "other", "cpi_field": "instructions"}
     row |= labels | {"container_id": "containerd://2"}
     assert registries.external.get_sample_value("koordlet_container_cpi", row) == 1e9
-    assert conditions.states["cpi"] == Condition(True, "perf_event")
+    assert conditions.states["cpi"] == CollectorCondition(True, "perf_event")
 
 
 TROUBLE = {
@@ -149,7 +149,7 @@ async def test_a_round_that_is_cancelled_closes_everything(made: Any) -> None:
 async def test_a_machine_without_counters_is_a_condition(made: Any) -> None:
     collector, counted, _, (_, conditions) = made({}, Feature(False, "no counters"))
     await collector.read()
-    assert conditions.states["cpi"] == Condition(False, "perf_event", "no counters")
+    assert conditions.states["cpi"] == CollectorCondition(False, "perf_event", "no counters")
     assert not counted.asked
 
 
@@ -210,9 +210,9 @@ async def test_each_cgroup_is_counted_by_itself(
 
     registries = Registries()
     collector = CpiCollector(
-        lambda: Workloads(1, MappingProxyType({}), tuple(subjects)), MetricCache(), registries, Conditions(registries),
-        perf_dir=kernel_fs.perf_dir, cpus=lambda: kernel_host.facts.online_cpus, feature=Feature(True), events=SOFTWARE,
-        sleep=until_used,
+        lambda: Workloads(1, MappingProxyType({}), tuple(subjects)), MetricCache(), registries,
+        CollectorConditions(registries), perf_dir=kernel_fs.perf_dir, cpus=lambda: kernel_host.facts.online_cpus,
+        feature=Feature(True), events=SOFTWARE, sleep=until_used,
     )  # fmt: skip
     first, lost = usages(), stolen()
     await collector.read()
@@ -236,7 +236,7 @@ async def test_hardware_counts_where_there_are_counters(
     burner(child)
     feature = kernel_host.facts.features["perf_hardware"]
     registries = Registries()
-    conditions = Conditions(registries)
+    conditions = CollectorConditions(registries)
     subject = replace(MAIN, key=child.dir, cgroup_dir=child.dir)
 
     async def until_used(_: float) -> None:

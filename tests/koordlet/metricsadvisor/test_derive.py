@@ -14,10 +14,10 @@ from koordlet.api.meta import ObjectMeta
 from koordlet.api.names import LABEL_QOS_CLASS, RESOURCE_BATCH_CPU
 from koordlet.metricsadvisor.usage.batches import pressure_batch, use_batch
 from koordlet.metricsadvisor.usage.besteffort import batch_request, best_effort_use, real_limit
-from koordlet.metricsadvisor.usage.node import NodeUse, Use, node_use, system_numa_use, system_use
-from koordlet.metricsadvisor.usage.picture import derive
+from koordlet.metricsadvisor.usage.node import NodeUse, ResourceUse, node_use, system_numa_use, system_use
 from koordlet.metricsadvisor.usage.pressure import PressureReading, stall_shares
 from koordlet.metricsadvisor.usage.readings import BestEffortLimits, Pairing, Readings
+from koordlet.metricsadvisor.usage.snapshot import derive
 from koordlet.metricsadvisor.usage.workloads import workload_use
 from koordlet.statesinformer.pods.model import PodMeta, Subject, SubjectKind, Workloads
 from koordlet.system.cgroup.batch import CgroupTable
@@ -110,7 +110,7 @@ def test_numa_cpu_follows_the_cpus_and_leaves_out_new_ones():
     new = readings(1.0, ticks=CpuTicks(150, {0: 100, 1: 50, 2: 400, 3: 70}), memory=meminfo(2, 1), numa=numa)
     use = node_use(old, new, {0: 0, 1: 1, 2: 1, 3: 0})
     assert use is not None
-    assert use.numa == {0: Use(1.0, 100), 1: Use(0.5, 200)}
+    assert use.numa == {0: ResourceUse(1.0, 100), 1: ResourceUse(0.5, 200)}
 
 
 SYSTEM = {
@@ -121,15 +121,15 @@ SYSTEM = {
 
 @pytest.mark.parametrize(("node", "pods", "apps", "expected"), SYSTEM.values(), ids=SYSTEM)
 def test_system_use_is_what_is_left(node, pods, apps, expected):
-    got = system_use(NodeUse(*node, 0, 0), Use(*pods), Use(*apps))
+    got = system_use(NodeUse(*node, 0, 0), ResourceUse(*pods), ResourceUse(*apps))
     assert (got.cores, got.memory) == pytest.approx(expected)
 
 
 def test_system_numa_worked_example():
-    node = NodeUse(4.0, 3072, 0, 0, {0: Use(1.0, 1024), 1: Use(3.0, 2048)})
-    got = system_numa_use(node, Use(0.8, 0), {0: 512, 1: 4096})
+    node = NodeUse(4.0, 3072, 0, 0, {0: ResourceUse(1.0, 1024), 1: ResourceUse(3.0, 2048)})
+    got = system_numa_use(node, ResourceUse(0.8, 0), {0: 512, 1: 4096})
     assert {k: (round(u.cores, 9), u.memory) for k, u in got.items()} == {0: (0.2, 512), 1: (0.6, 0)}
-    assert system_numa_use(node, Use(0.8, 0), {1: 0}).keys() == {1}
+    assert system_numa_use(node, ResourceUse(0.8, 0), {1: 0}).keys() == {1}
 
 
 def test_a_second_of_cpu_a_second_is_one_core_and_memory_is_without_cache():
@@ -263,7 +263,7 @@ def test_one_picture_adds_up():
     assert picture.node.cores == 1.0
     assert (picture.pods.cores, picture.host_apps.cores, picture.system.cores) == (0.75, 0.125, 0.125)
     assert picture.system.memory == 7168 - 2 * 1024 - 1024
-    assert picture.system_numa[0] == Use(0.125, 7000 - 2048)
+    assert picture.system_numa[0] == ResourceUse(0.125, 7000 - 2048)
     assert {qos: use.cores for qos, use in picture.qos.items()} == {"LS": 0.5, "BE": 0.25}
     assert picture.best_effort is not None
     assert (picture.best_effort.usage, picture.best_effort.real_limit) == (250, 2000)

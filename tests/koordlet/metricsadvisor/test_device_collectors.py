@@ -12,10 +12,10 @@ import pytest
 from koordlet.devices.model import DeviceFault
 from koordlet.metriccache import MetricCache
 from koordlet.metriccache.facts import FACT_RDMA, FACT_XPU, PeerLink, XpuInfo
-from koordlet.metricsadvisor.conditions import Conditions
+from koordlet.metricsadvisor.conditions import CollectorConditions
 from koordlet.metricsadvisor.facts import xpu
-from koordlet.metricsadvisor.facts.rdma import REREAD_SECONDS, RdmaCollector
-from koordlet.metricsadvisor.facts.xpu import HOLD_SECONDS, MAX_BYTES, MAX_FILES, XpuCollector
+from koordlet.metricsadvisor.facts.rdma import REREAD_S, RdmaCollector
+from koordlet.metricsadvisor.facts.xpu import HOLD_S, MAX_BYTES, MAX_FILES, XpuCollector
 from koordlet.prometheus import Registries
 from koordlet.system.devices.pci import PciPlace
 from tests.koordlet.system.rdmatree import RdmaTree
@@ -37,7 +37,7 @@ class Node:
     def __init__(self) -> None:
         self.cache, self.registries, self.now, self.wall_ns = MetricCache(), Registries(), 100.0, 1 << 62
         self.registries.node = "n"
-        self.conditions = Conditions(self.registries)
+        self.conditions = CollectorConditions(self.registries)
 
     def failures(self, collector: str) -> float:
         found = [f for f in self.registries.internal.collect() if f.name == "koordlet_collector_failures"]
@@ -141,7 +141,7 @@ def test_a_file_that_is_being_written_keeps_its_devices_for_a_while(xpus: Xpus) 
     path = xpus.write("a", card("a"))
     assert xpus.ids() == ["a"]
     path.write_text("[")
-    assert xpus.ids(after=HOLD_SECONDS - 1) == ["a"]
+    assert xpus.ids(after=HOLD_S - 1) == ["a"]
     assert xpus.ids(after=1) == []
     xpus.write("a", card("new"))
     assert xpus.ids() == ["new"]
@@ -282,7 +282,7 @@ def test_what_does_not_show_is_looked_up_once_a_minute(nics: Nics) -> None:
     nics.read()
     (nics.tree.function("0000:1f:00.0") / "numa_node").write_text("1\n")
     assert [one.place.node_id for one in nics.read()] == [0]
-    assert [one.place.node_id for one in nics.read(after=REREAD_SECONDS)] == [1]
+    assert [one.place.node_id for one in nics.read(after=REREAD_S)] == [1]
 
 
 def test_two_with_one_number_are_not_told_apart(nics: Nics, caplog: pytest.LogCaptureFixture) -> None:
@@ -290,7 +290,7 @@ def test_two_with_one_number_are_not_told_apart(nics: Nics, caplog: pytest.LogCa
     nics.tree.nic("0000:20:00.0", "bnxt_re0")
     nics.tree.nic("0000:21:00.0", "nameless")
     assert [one.place.bus_id for one in nics.read()] == ["0000:1f:00.0"]
-    nics.read(after=REREAD_SECONDS)
+    nics.read(after=REREAD_S)
     said = [record.getMessage() for record in caplog.records if "not reported" in record.getMessage()]
     assert len(said) == 2
     assert "mlx5_0 has the same number" in said[0] and "0000:20:00.0" in said[0]

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koordlet.metricsadvisor.stalls.buckets import BUCKET_BOUNDS, exported
-from koordlet.probes.schedlatency.layout import BUCKETS
-from koordlet.probes.schedlatency.snapshot import BOUNDS_NS
+from koordlet.probes.histogram import BOUNDS_NS
+from koordlet.probes.layouts import BUCKETS
 
 
 def test_bounds_are_a_factor_of_four_apart() -> None:

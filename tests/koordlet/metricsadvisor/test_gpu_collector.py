@@ -22,8 +22,8 @@ from koordlet.devices.model import DeviceFault, GpuInfo
 from koordlet.devices.nvml import XID
 from koordlet.metriccache import Batch, MetricCache
 from koordlet.metriccache.facts import FACT_GPU, FACT_GPU_DRIVER, FACT_GPU_FAULTS
-from koordlet.metricsadvisor.conditions import Condition, Conditions
-from koordlet.metricsadvisor.periodic.gpu import GpuCollector, Places, by_container, by_pod
+from koordlet.metricsadvisor.conditions import CollectorCondition, CollectorConditions
+from koordlet.metricsadvisor.periodic.gpu import ContainerPaths, GpuCollector, by_container, by_pod
 from koordlet.prometheus import Registries
 from koordlet.statesinformer.nodemetric.status import ReportPolicy, build_status
 from koordlet.statesinformer.pods.model import ContainerMeta, PodMeta, Subject, SubjectKind, Workloads, subjects_of
@@ -66,14 +66,14 @@ PATHS = {
 
 @pytest.mark.parametrize(("path", "expected"), PATHS.values(), ids=PATHS)
 def test_whose_a_process_is(path: str, expected: str | None) -> None:
-    found = Places(SUBJECTS).of(path)
+    found = ContainerPaths(SUBJECTS).of(path)
     assert (None if found is None else found.name) == expected
 
 
 def test_a_name_that_two_have_tells_nobody() -> None:
     subjects = [*subjects_of(pod("a", "main")), *subjects_of(pod("b", "main"))]
-    assert Places(subjects).of("../podb/main") is None
-    assert Places(subjects).of("kubepods/burstable/podb/main").pod_uid == "b"
+    assert ContainerPaths(subjects).of("../podb/main") is None
+    assert ContainerPaths(subjects).of("kubepods/burstable/podb/main").pod_uid == "b"
 
 
 # --- sums
@@ -125,7 +125,7 @@ class Node:
         self.machine, self.now, self.roots = machine, 1000.0, Roots.under(machine.base)
         self.cache, self.registries = MetricCache(), Registries()
         self.registries.node = "own-node"
-        self.conditions = Conditions(self.registries)
+        self.conditions = CollectorConditions(self.registries)
         self.gpus = Gpus(self.roots, self.clock)
         self.health = GpuHealth(self.clock, seconds=0.01)
         self.workloads = Workloads(1, MappingProxyType(PODS), SUBJECTS)
@@ -234,7 +234,10 @@ async def test_facts_and_conditions(node: Node) -> None:
     ]
     assert facts.get(FACT_GPU_DRIVER) == "535.129.03"
     assert facts.get(FACT_GPU_FAULTS, newer_than=node.now) == {}
-    assert node.conditions.states == {"gpu": Condition(True, "nvml"), "gpu_health": Condition(True, "nvml")}
+    assert node.conditions.states == {
+        "gpu": CollectorCondition(True, "nvml"),
+        "gpu_health": CollectorCondition(True, "nvml"),
+    }
 
 
 async def test_what_nodemetric_shows(node: Node) -> None:
@@ -311,9 +314,9 @@ async def test_an_error_of_the_driver_makes_a_gpu_unhealthy(node: Node) -> None:
 async def test_without_an_event_set_health_is_unknown(node: Node) -> None:
     node.machine.errors["nvmlEventSetCreate", "-"] = 999
     node.machine.tell()
-    problem = Condition(False, "nvml", "nvmlEventSetCreate: Unknown Error")
+    problem = CollectorCondition(False, "nvml", "nvmlEventSetCreate: Unknown Error")
     await node.until(lambda: node.conditions.states.get("gpu_health") == problem, "the condition")
-    assert node.conditions.states["gpu"] == Condition(True, "nvml")
+    assert node.conditions.states["gpu"] == CollectorCondition(True, "nvml")
     at = node.now
     await node.round()
     assert node.cache.facts.get(FACT_GPU_FAULTS, newer_than=at) is None
@@ -332,7 +335,9 @@ async def test_no_driver_is_a_condition_and_touches_nothing(node: Node) -> None:
         gpu.bound = False
     node.machine.tell()
     await node.round()
-    assert node.conditions.states["gpu"] == Condition(False, "nvml", "no PCI function is bound to the driver nvidia")
+    assert node.conditions.states["gpu"] == CollectorCondition(
+        False, "nvml", "no PCI function is bound to the driver nvidia"
+    )
     assert node.machine.calls("nvmlInitWithFlags") == 0
     assert node.cache.facts.get(FACT_GPU) == ()
     assert node.metrics() == {}
@@ -342,7 +347,7 @@ async def test_no_library_leaves_open_whether_there_are_gpus(node: Node) -> None
     node.machine.errors["nvmlInitWithFlags", "-"] = 9
     node.machine.tell()
     await node.round()
-    assert node.conditions.states["gpu"] == Condition(False, "nvml", "nvmlInit: Driver Not Loaded")
+    assert node.conditions.states["gpu"] == CollectorCondition(False, "nvml", "nvmlInit: Driver Not Loaded")
     assert node.cache.facts.get(FACT_GPU) is None
 
 
@@ -385,7 +390,7 @@ async def test_a_session_that_is_lost_takes_its_figures_with_it(node: Node) -> N
     node.machine.tell()
     node.now += RETRY_SECONDS
     await node.round()
-    assert node.conditions.states["gpu"] == Condition(True, "nvml")
+    assert node.conditions.states["gpu"] == CollectorCondition(True, "nvml")
 
 
 async def test_the_last_gpu_is_gone(node: Node) -> None:
@@ -418,14 +423,14 @@ async def test_a_call_that_hangs_is_said_asked_once_and_heard_in_the_end(machine
     await node.until(lambda: machine.calls(call) == 3, "the one that hangs, after two in the first round")
     for _ in range(3):
         await node.round()
-    assert node.conditions.states["gpu"] == Condition(False, "nvml", "NVML has not answered for 0.05 s")
+    assert node.conditions.states["gpu"] == CollectorCondition(False, "nvml", "NVML has not answered for 0.05 s")
     assert machine.calls(call) == 3
     assert node.metrics() == {}
     node.collector._patience = PATIENCE
     machine.hangs.clear()
     machine.tell()
     await node.round()
-    assert node.conditions.states["gpu"] == Condition(True, "nvml")
+    assert node.conditions.states["gpu"] == CollectorCondition(True, "nvml")
 
 
 @pytest.mark.parametrize("how", ["hangs", "is lost"])

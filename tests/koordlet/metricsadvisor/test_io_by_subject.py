@@ -10,13 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koordlet.metricsadvisor.stalls import blockio, netstall
-from koordlet.metricsadvisor.stalls.window import Window
-from koordlet.probes import SPECIAL_KEYS
+from koordlet.metricsadvisor.stalls.window import SnapshotWindow
 from koordlet.probes.blockio.files import counts_only
+from koordlet.probes.blockio.snapshot import FLUSH
+from koordlet.probes.culprits.matrix import CulpritMatrix
+from koordlet.probes.culprits.slots import SPECIAL_KEYS
+from koordlet.probes.layouts import BUCKETS
 from koordlet.probes.netstall.files import retransmits_only
-from koordlet.probes.schedlatency.layout import BUCKETS
 from koordlet.statesinformer.pods.cgroupindex import Owner, owner_of
 from koordlet.statesinformer.pods.model import Subject, SubjectKind
+from koordlet.system.cgroup.blockio import DiskUse
 
 ONE, TWO = (Subject(SubjectKind.CONTAINER, f"c://{name}", f"kubepods/{name}", name) for name in ("one", "two"))
 OWNERS = {1: owner_of(ONE), 2: owner_of(TWO), 3: owner_of(ONE)}
@@ -32,7 +35,8 @@ def ints(*values: int) -> np.ndarray:
 
 def test_all_groups_and_disks_of_a_container_are_one_subject() -> None:
     rows = {(1, 5): 100, (1, 6): 20, (2, 5): 7, (3, 5): 3, (9, 5): 1000, (-3, 5): 50}
-    window = counts_only({row: [[size, 2 * size, 0, 0], [1, 2, 0, 1]] for row, size in rows.items()})
+    window = counts_only({row: DiskUse([size, 2 * size, 0], [1, 2, 0]) for row, size in rows.items()})
+    window.ops[:, FLUSH] = 1
     found = blockio.by_subject(window, 10.0, owner)
     assert set(found) == {"c://one", "c://two"}
     one = found["c://one"]
@@ -44,7 +48,7 @@ def test_all_groups_and_disks_of_a_container_are_one_subject() -> None:
 
 def test_waiting_is_split_into_own_limit_neighbours_and_self() -> None:
     second = 10**9
-    plain = counts_only({(1, 5): [[1, 0, 0, 0], [1, 0, 0, 0]], (2, 5): [[1, 0, 0, 0], [1, 0, 0, 0]]})
+    plain = counts_only({(1, 5): DiskUse([1, 0, 0], [1, 0, 0]), (2, 5): DiskUse([1, 0, 0], [1, 0, 0])})
     hist = np.zeros((2, 2, BUCKETS), dtype=np.int64)
     hist[0, 1, 10] = 5
     window = replace(
@@ -54,20 +58,22 @@ def test_waiting_is_split_into_own_limit_neighbours_and_self() -> None:
         ahead_ns=ints(4 * second, 0),
         throttled_ns=ints(2 * second, 0),
         throttled_count=ints(3, 0),
-        victim=ints(1, 1, 1),
-        culprit=ints(SPECIAL_KEYS["idle"], 1, 2),
-        wait_ns=ints(second // 2, second, 5 * second // 2),
-        wait_count=ints(1, 2, 3),
+        culprits=CulpritMatrix(
+            victim=ints(1, 1, 1),
+            culprit=ints(SPECIAL_KEYS["idle"], 1, 2),
+            ns=ints(second // 2, second, 5 * second // 2),
+            count=ints(1, 2, 3),
+        ),
     )
     one = blockio.by_subject(window, 10.0, owner)["c://one"]
     assert one.wait == pytest.approx(0.4)
     assert one.throttled == pytest.approx(0.2)
-    assert [(blame.owner.label, blame.seconds) for blame in one.culprits] == [
+    assert [(culprit.owner.label, culprit.seconds) for culprit in one.culprits] == [
         ("two", pytest.approx(0.25)),
         ("one", pytest.approx(0.1)),
         ("idle", pytest.approx(0.05)),
     ], "a second"
-    assert sum(blame.seconds for blame in one.culprits) == pytest.approx(one.wait)
+    assert sum(culprit.seconds for culprit in one.culprits) == pytest.approx(one.wait)
     assert one.device_p50 is not None and 2**19 <= one.device_p50 * 1e9 <= 2**20
 
 
@@ -78,17 +84,14 @@ def test_network_figures_by_subject() -> None:
         softirq_ns=ints(10**9, 0, 0),
         backlog_sum=ints(900, 0, 300),
         backlog_count=ints(3, 0, 1),
-        victim=ints(1),
-        culprit=ints(2),
-        wait_ns=ints(10**9),
-        wait_count=ints(7),
+        culprits=CulpritMatrix(ints(1), ints(2), ints(10**9), ints(7)),
     )
     found = netstall.by_subject(window, 10.0, owner)
     assert set(found) == {"c://one"}, "nothing happened to the other"
     one = found["c://one"]
     assert (one.retransmits, one.softirq, one.backlog) == pytest.approx((5.0, 0.1, 300.0))
     assert one.softirq_p99 is None
-    assert [(blame.owner.label, blame.seconds) for blame in one.culprits] == [("two", pytest.approx(0.1))]
+    assert [(culprit.owner.label, culprit.seconds) for culprit in one.culprits] == [("two", pytest.approx(0.1))]
 
 
 def test_a_pod_as_a_whole_has_no_container_labels() -> None:
@@ -106,7 +109,7 @@ class Reading:
 
 @given(st.lists(st.integers(1, 4_000), min_size=1, max_size=60), st.floats(1, 20))
 def test_a_window_is_as_long_as_asked_for_and_a_quarter_more(steps: list[int], seconds: float) -> None:
-    window: Window[Reading] = Window(seconds)
+    window: SnapshotWindow[Reading] = SnapshotWindow(seconds)
     times = (np.cumsum(steps) * 1_000_000).tolist()
     for number, at in enumerate(times):
         window.push(Reading(at))
@@ -123,7 +126,7 @@ def test_a_window_is_as_long_as_asked_for_and_a_quarter_more(steps: list[int], s
 
 
 def test_another_source_starts_anew() -> None:
-    window: Window[Reading] = Window(10)
+    window: SnapshotWindow[Reading] = SnapshotWindow(10)
     for at in (1, 2, 3):
         window.push(Reading(at * 10**9))
     window.push(Reading(4 * 10**9, "files"))

@@ -1,15 +1,22 @@
-"""From cgroup ids to containers: sums over a container's own groups, windows, blame."""
+"""From cgroup ids to containers: sums over a container's sub-groups, windows, culprits."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordlet.metricsadvisor.stalls.latency import blame, by_subject, culprit_owner, identity, longest
-from koordlet.metricsadvisor.stalls.waiting import Waiting
-from koordlet.probes.culprits.charges import Charges, Waits
-from koordlet.probes.schedlatency.layout import BUCKETS, SPECIAL_KEYS
-from koordlet.probes.schedlatency.snapshot import Lost, SchedLatencySnapshot
+from koordlet.metricsadvisor.stalls.attribution import (
+    SubjectNaming,
+    culprit_owner,
+    culprits_by_subject,
+    identity,
+    top_culprits,
+)
+from koordlet.metricsadvisor.stalls.schedlatency import by_subject
+from koordlet.probes.culprits.matrix import CulpritMatrix, SubjectTable
+from koordlet.probes.culprits.slots import SPECIAL_KEYS
+from koordlet.probes.layouts import BUCKETS
+from koordlet.probes.schedlatency.snapshot import SchedLatencyLosses, SchedLatencySnapshot
 from koordlet.statesinformer.pods.cgroupindex import Owner, owner_of
 from koordlet.statesinformer.pods.model import Subject, SubjectKind
 
@@ -23,15 +30,20 @@ def owner(cgroup_id: int) -> Owner:
     return OWNERS.get(cgroup_id, Owner("gone", f"cgroup {cgroup_id}"))
 
 
-def snapshot(second: float, keys=(), waits=(), matrix=(), throttled=(), source="bpf") -> SchedLatencySnapshot:
-    """`waits`: for each key {bucket: count}; sums are count * 1 ms. `matrix`: (victim, culprit, ns)."""
+def culprit_matrix(entries) -> CulpritMatrix:
+    """Entries are (victim, culprit, ns)."""
+    column = np.array([list(entry) for entry in entries], dtype=np.int64).reshape(len(entries), 3)
+    return CulpritMatrix(column[:, 0], column[:, 1], column[:, 2], np.ones(len(entries), dtype=np.int64))
+
+
+def snapshot(second: float, keys=(), waits=(), throttled=(), source="bpf") -> SchedLatencySnapshot:
+    """`waits`: for each key {bucket: count}; sums are count * 1 ms."""
     n = len(keys)
     hist = np.zeros((n, BUCKETS), dtype=np.int64)
     for row, buckets in enumerate(waits):
         for bucket, count in buckets.items():
             hist[row, bucket] = count
     zeros = np.zeros(n, dtype=np.int64)
-    column = np.array([list(row) for row in matrix], dtype=np.int64).reshape(len(matrix), 3)
     return SchedLatencySnapshot(
         source=source,
         time_ns=int(second * 1e9),
@@ -44,11 +56,7 @@ def snapshot(second: float, keys=(), waits=(), matrix=(), throttled=(), source="
         preempt_max_ns=zeros,
         throttled_ns=np.array(throttled or [0] * n, dtype=np.int64),
         throttled_count=zeros,
-        victim=column[:, 0],
-        culprit=column[:, 1],
-        wait_ns=column[:, 2],
-        wait_count=np.ones(len(matrix), dtype=np.int64),
-        lost=Lost(),
+        lost=SchedLatencyLosses(),
     )
 
 
@@ -70,8 +78,8 @@ def test_a_container_that_never_waited_has_no_percentile():
     assert (got.p50, got.p99, got.count, got.wait) == (None, None, 0, 0.0)
 
 
-def test_blame_is_by_culprit_and_longest_first():
-    matrix = [
+def test_culprits_are_by_owner_and_longest_first():
+    entries = [
         (10, 20, 700),
         (11, 20, 100),
         (10, 30, 150),
@@ -79,78 +87,70 @@ def test_blame_is_by_culprit_and_longest_first():
         (20, 10, 9),
         (30, 20, 5),
     ]
-    found = blame(snapshot(1, matrix=matrix), owner)
-    assert [(b.owner.kind, b.owner.name, round(b.seconds * 1e9), b.count) for b in found[WEB.key]] == [
+    culprits = culprits_by_subject(culprit_matrix(entries), owner)
+    assert [(c.owner.kind, c.owner.name, round(c.seconds * 1e9), c.count) for c in culprits[WEB.key]] == [
         ("container", "job", 800, 2),
         ("system", "ssh.service", 150, 1),
         ("kernel", "ksoftirqd", 50, 1),
     ]
-    assert found[JOB.key][0].owner.subject is WEB
-    assert len(found) == 2  # ssh.service is no subject here
-    assert Waiting.of(snapshot(1, matrix=matrix), owner, [JOB.key]).victims == [JOB.key]
+    assert culprits[JOB.key][0].owner.subject is WEB
+    assert len(culprits) == 2  # ssh.service is not a subject here
+    assert culprit_matrix(entries).by_subject(SubjectNaming(owner, [JOB.key])).victims == [JOB.key]
 
 
-def charged(entries):
-    """Charges of (victim's key, culprit's key, ns), a place each."""
+def table_entries(entries):
+    """(slot keys, entry keys, ns) of a probe's table with these (victim's key, culprit's key, ns)."""
     keys = sorted({key for entry in entries for key in entry[:2]} | {10, 20, 30})
-    number = {key: at + 2 for at, key in enumerate(keys)}  # slot + 1; slot 0 is free
-    return Charges(
-        source="bpf",
-        time_ns=1,
-        size=64,
-        at=np.arange(len(entries), dtype=np.int32),
-        key=np.array([number[victim] << 16 | number[culprit] for victim, culprit, _ in entries], dtype=np.uint32),
-        wait_ns=np.array([ns for *_, ns in entries], dtype=np.int64),
-        count=np.ones(len(entries), dtype=np.int64),
-        slot_keys=np.array([0, *keys], dtype=np.int64),
-    )
+    number = {key: index + 2 for index, key in enumerate(keys)}  # slot + 1; slot 0 is free
+    entry_keys = np.array([number[victim] << 16 | number[culprit] for victim, culprit, _ in entries], dtype=np.int64)
+    return np.array([0, *keys], dtype=np.int64), entry_keys, np.array([ns for *_, ns in entries], dtype=np.int64)
 
 
 KEYS = st.sampled_from((10, 11, 20, 30, SPECIAL_KEYS["idle"], SPECIAL_KEYS["older"]))
 
 
 @given(st.lists(st.tuples(KEYS, KEYS, st.integers(0, 2**40)), max_size=40), st.integers(1, 50))
-def test_counting_charges_finds_what_merging_a_snapshot_finds(entries, piece):
-    def told(waiting):
+def test_counting_table_entries_equals_grouping_a_matrix(entries, piece):
+    def nonzero(table):
         return {
-            (victim, identity(who)): ns
-            for victim, row in zip(waiting.victims, waiting.ns.tolist(), strict=True)
-            for who, ns in zip(waiting.culprits, row, strict=True)
+            (victim, identity(culprit)): ns
+            for victim, row in zip(table.victims, table.ns.tolist(), strict=True)
+            for culprit, ns in zip(table.culprits, row, strict=True)
             if ns
         }
 
-    only = [WEB.key, JOB.key]
-    charges = charged(entries)
-    parts = (slice(at, at + piece) for at in range(0, len(entries), piece))
-    waits = Waits(charges.slot_keys, ((charges.key[part], charges.wait_ns[part]) for part in parts))
-    counted = Waiting.of_waits(waits, owner, only)
-    assert told(counted) == told(Waiting.of(snapshot(1, matrix=entries), owner, only))
+    naming = SubjectNaming(owner, [WEB.key, JOB.key])
+    slot_keys, entry_keys, ns = table_entries(entries)
+    parts = (slice(begin, begin + piece) for begin in range(0, len(entries), piece))
+    counted = SubjectTable.of_entries(slot_keys, ((entry_keys[part], ns[part]) for part in parts), naming)
+    assert nonzero(counted) == nonzero(culprit_matrix(entries).by_subject(naming).dense())
 
 
-def test_an_entry_of_a_slot_without_a_key_is_nobodys():
-    charges = charged([(10, 20, 7), (20, 10, 5)])
-    charges.slot_keys[2] = 0
-    waits = Waits(charges.slot_keys, [(charges.key, charges.wait_ns)])
-    assert Waiting.of_waits(waits, owner, [WEB.key, JOB.key]).ns.sum() == 0
+def test_an_entry_of_a_slot_without_a_key_belongs_to_no_victim():
+    slot_keys, entry_keys, ns = table_entries([(10, 20, 7), (20, 10, 5)])
+    slot_keys[2] = 0
+    naming = SubjectNaming(owner, [WEB.key, JOB.key])
+    assert SubjectTable.of_entries(slot_keys, [(entry_keys, ns)], naming).ns.sum() == 0
 
 
-def test_forgotten_slices_are_spread_over_the_known_culprits():
+def test_waiting_with_an_unknown_runner_is_spread_over_the_known_culprits():
     older, moved = SPECIAL_KEYS["older"], SPECIAL_KEYS["moved"]
-    found = blame(snapshot(1, matrix=[(10, 20, 300), (10, 30, 100), (10, older, 300), (10, moved, 100)]), owner)[
-        WEB.key
-    ]
-    assert [(b.owner.name, round(b.seconds * 1e9)) for b in found] == [("job", 600), ("ssh.service", 200)]
-    alone = blame(snapshot(1, matrix=[(10, older, 400)]), owner)[WEB.key]
-    assert [(b.owner.name, round(b.seconds * 1e9)) for b in alone] == [("older", 400)]
+    matrix = culprit_matrix([(10, 20, 300), (10, 30, 100), (10, older, 300), (10, moved, 100)])
+    culprits = culprits_by_subject(matrix, owner)[WEB.key]
+    assert [(c.owner.name, round(c.seconds * 1e9)) for c in culprits] == [("job", 600), ("ssh.service", 200)]
+    alone = culprits_by_subject(culprit_matrix([(10, older, 400)]), owner)[WEB.key]
+    assert [(c.owner.name, round(c.seconds * 1e9)) for c in alone] == [("older", 400)]
 
 
 @given(st.lists(st.tuples(KEYS, KEYS, st.integers(0, 2**40)), max_size=40), st.integers(1, 4))
-def test_the_longest_few_are_the_first_of_all_and_their_total_is_everybodys(entries, most):
-    matrix = snapshot(1, matrix=entries)
-    everybody, few = blame(matrix, owner, 2.0), longest(matrix, owner, most, 2.0)
-    assert {name: blames for name, (blames, _) in few.items()} == {n: found[:most] for n, found in everybody.items()}
-    for name, (_, total) in few.items():
-        assert total == pytest.approx(sum(one.seconds for one in everybody[name]))
+def test_the_top_culprits_are_the_first_of_all_and_their_total_includes_the_others(entries, limit):
+    matrix = culprit_matrix(entries)
+    all_culprits, top = culprits_by_subject(matrix, owner, 2.0), top_culprits(matrix, owner, limit, 2.0)
+    assert {name: culprits for name, (culprits, _) in top.items()} == {
+        name: culprits[:limit] for name, culprits in all_culprits.items()
+    }
+    for name, (_, total) in top.items():
+        assert total == pytest.approx(sum(culprit.seconds for culprit in all_culprits[name]))
 
 
 def test_special_runners_have_names():

@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import numpy as np
 
 from koordlet.metriccache import MetricCache
+from koordlet.metricsadvisor.stalls.attribution import group
 from koordlet.metricsadvisor.stalls.buckets import BUCKET_BOUNDS
-from koordlet.metricsadvisor.stalls.latency import group
 from koordlet.metricsadvisor.views import Views
+from koordlet.probes.layouts import BUCKETS
 from koordlet.probes.openprobes import ProbeSet
-from koordlet.probes.schedlatency.layout import BUCKETS
 from koordlet.prometheus import Registries
 from koordlet.statesinformer.pods.cgroupindex import Owner, owner_of
 from koordlet.statesinformer.pods.model import Subject, SubjectKind
@@ -36,8 +36,19 @@ def page(wakeup: list[int], preempted: list[int]) -> Registries:
         hist = np.zeros((len(KEYS), BUCKETS), dtype=np.int64)
         hist[:, 8] = counts
         waited |= {f"{name}_hist": hist, f"{name}_sum_ns": np.array(counts) * 2_000_000_000}
-    window = SimpleNamespace(latest=SimpleNamespace(keys=KEYS, **waited))
-    advisor = SimpleNamespace(latency_window=window, subjects_of=lambda keys: group(keys, OWNERS.__getitem__))
+    sched_latency = SimpleNamespace(
+        latest=SimpleNamespace(keys=KEYS, **waited),
+        subjects_of=lambda keys: group(keys, OWNERS.__getitem__),
+        matrix_by_subject=lambda naming: None,
+    )
+    index = SimpleNamespace(owner=OWNERS.__getitem__)
+    advisor = SimpleNamespace(
+        sched_latency=sched_latency,
+        index=index,
+        pressure=None,
+        use=SimpleNamespace(snapshot=None),
+        workloads=SimpleNamespace(subjects=(), pods={}),
+    )
     registries = Registries()
     registries.node = "n"
     Views(

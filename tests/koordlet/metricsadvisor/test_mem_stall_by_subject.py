@@ -1,4 +1,4 @@
-"""From cgroup ids to containers: kinds, limits of one's own, and who pressed."""
+"""From cgroup ids to containers: kinds, own limits, and the culprits by pressure."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koordlet.metriccache import MetricCache
+from koordlet.metricsadvisor.collector import ProbeContext
 from koordlet.metricsadvisor.stalls.memstall import MemStallCollector, by_subject, pressure_shares
-from koordlet.probes.memstall import KINDS, MemStallSnapshot, sums_only
-from koordlet.probes.schedlatency.layout import SPECIAL_KEYS
+from koordlet.probes.culprits.matrix import CulpritMatrix
+from koordlet.probes.culprits.slots import SPECIAL_KEYS
+from koordlet.probes.memstall.snapshot import KINDS, MemStallSnapshot, sums_only
 from koordlet.prometheus import Registries
 from koordlet.statesinformer.pods.cgroupindex import CgroupIndex, Owner, owner_of
 from koordlet.statesinformer.pods.model import Subject, SubjectKind, Workloads
@@ -39,7 +41,7 @@ def window(
     wakeups: dict[int, int] | None = None,
     second: float = 1.0,
 ) -> MemStallSnapshot:
-    """*stalls*: key -> kind -> ms, in stalls of 1 ms; *reclaims*: (task, limit) -> (ms, count)."""
+    """`stalls`: key -> kind -> ms, in stalls of 1 ms; `reclaims`: (task, limit) -> (ms, count)."""
     base = sums_only(dict.fromkeys({*stalls, *(wakeups or {})}, 0))
     sums, hist = base.sum_ns.copy(), base.hist.copy()
     for row, key in enumerate(base.keys.tolist()):
@@ -54,10 +56,12 @@ def window(
         sum_ns=sums,
         hist=hist,
         wakeups=np.array([(wakeups or {}).get(key, 0) for key in base.keys.tolist()], dtype=np.int64),
-        task=np.array([pair[0] for pair in pairs], dtype=np.int64),
-        limit=np.array([pair[1] for pair in pairs], dtype=np.int64),
-        limit_ns=np.array([(reclaims or {})[pair][0] * 1_000_000 for pair in pairs], dtype=np.int64),
-        limit_count=np.array([(reclaims or {})[pair][1] for pair in pairs], dtype=np.int64),
+        limits=CulpritMatrix(
+            victim=np.array([pair[0] for pair in pairs], dtype=np.int64),
+            culprit=np.array([pair[1] for pair in pairs], dtype=np.int64),
+            ns=np.array([(reclaims or {})[pair][0] * 1_000_000 for pair in pairs], dtype=np.int64),
+            count=np.array([(reclaims or {})[pair][1] for pair in pairs], dtype=np.int64),
+        ),
     )
 
 
@@ -65,7 +69,7 @@ def test_kinds_are_summed_over_a_containers_own_groups() -> None:
     got = by_subject(
         window({10: {"direct": 30, "refault": 10}, 11: {"direct": 20}, 30: {"direct": 9}}), 2.0, owner, limit
     )
-    assert got.keys() == {WEB.key}, "who is no subject has no figures of its own"
+    assert got.keys() == {WEB.key}, "a cgroup that belongs to no subject has no figures"
     web = got[WEB.key]
     assert web.seconds == pytest.approx({"direct": 0.025, "refault": 0.005})
     assert (web.counts, web.count) == ({"direct": 50, "refault": 10}, 60)
@@ -91,7 +95,7 @@ def test_pressure_on_the_node_is_shared_by_how_often_each_pressed() -> None:
     assert [one.seconds for one in shares[WEB.key]] == pytest.approx([0.060, 0.020, 0.010])
 
 
-def test_at_its_own_limit_nobody_else_is_to_blame() -> None:
+def test_at_its_own_limit_a_container_is_its_only_culprit() -> None:
     shares = pressure_shares(window({10: {}}, {(10, WEBS_LIMIT): (50, 5), (20, 0): (1, 9)}), owner, limit)
     assert [(one.owner.label, one.seconds) for one in shares[WEB.key]] == [("prod/web-0/web", 0.05)]
 
@@ -106,7 +110,7 @@ def test_a_common_limit_is_shared_by_those_below_it_only() -> None:
     ]
 
 
-def test_many_parties_are_the_ten_largest_and_the_rest() -> None:
+def test_many_culprits_are_the_ten_largest_and_the_rest() -> None:
     shares = pressure_shares(window({}, {(10, 0): (100, 1)}, {1000 + i: i + 1 for i in range(20)}), owner, limit)[
         WEB.key
     ]
@@ -132,7 +136,7 @@ def test_shares_add_up_to_the_reclaiming_time(reclaims, wakeups) -> None:
 
 
 class Readings:
-    """A source that says what it is given."""
+    """A source that returns the given snapshots."""
 
     source = "bpf"
 
@@ -146,20 +150,17 @@ class Readings:
         return 0
 
     def close(self, keep: bool) -> None:
-        """Nothing is held."""
+        """Holds nothing."""
 
 
 def collector(registries: Registries, *snapshots: MemStallSnapshot) -> MemStallCollector:
     index = CgroupIndex(lambda: [("k/web", 10), ("k/web/own", 11), ("k/job", 20)])
-    return MemStallCollector(
-        Readings(*snapshots),
-        lambda: Workloads(1, subjects=(WEB, JOB)),
-        MetricCache(tick=1.0),
-        registries,
-        index=index,
-        limits=index,
-        clock=lambda: 100.0,
+    context = ProbeContext(
+        lambda: Workloads(1, subjects=(WEB, JOB)), MetricCache(tick=1.0), registries, index, clock=lambda: 100.0
     )
+    memory = MemStallCollector(context, limits=index)
+    memory.attach(Readings(*snapshots))
+    return memory
 
 
 def test_a_window_and_what_is_exported() -> None:
@@ -171,10 +172,10 @@ def test_a_window_and_what_is_exported() -> None:
     )
     memory = collector(registries, first, second)
     memory.read()
-    assert memory.window == {}
+    assert memory.figures == {}
     memory.read()
-    assert memory.window[WEB.key].seconds == pytest.approx({"direct": 0.025})
-    assert memory.window[JOB.key].own == pytest.approx(0.010)
+    assert memory.figures[WEB.key].seconds == pytest.approx({"direct": 0.025})
+    assert memory.figures[JOB.key].own == pytest.approx(0.010)
     rows = {
         (sample.name, sample.labels["container_name"], sample.labels.get("kind", sample.labels.get("culprit", ""))): (
             sample.value
@@ -192,11 +193,10 @@ def test_a_window_and_what_is_exported() -> None:
 def test_without_a_source_nothing_happens() -> None:
     index, registries = CgroupIndex(list), Registries()
     registries.node = "n"
-    memory = MemStallCollector(
-        None, lambda: Workloads(1), MetricCache(tick=1.0), registries, index=index, limits=index, clock=float
-    )
+    context = ProbeContext(lambda: Workloads(1), MetricCache(tick=1.0), registries, index, clock=float)
+    memory = MemStallCollector(context, limits=index)
     memory.read()
-    assert memory.window == {} and memory.latest is None
+    assert memory.figures == {} and memory.latest is None
     list(registries.external.collect())
     failed = registries.internal.get_sample_value(
         "koordlet_metric_provider_failures_total", {"family": "mem_stall_seconds"}

@@ -1,4 +1,4 @@
-"""Kills by name: told once, kept, counted, and the forgotten ones counted, too."""
+"""Kills by name: logged once, kept, counted; overwritten ones are counted as missed."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from koordlet.metriccache import MetricCache
+from koordlet.metricsadvisor.collector import ProbeContext
 from koordlet.metricsadvisor.stalls import oom as collector_module
 from koordlet.metricsadvisor.stalls.oom import OomCollector
 from koordlet.probes.oom import OomKill, OomSnapshot
@@ -42,6 +44,8 @@ def kill(number: int, **changes: object) -> OomKill:
 
 
 class Ring:
+    source = "bpf"
+
     def __init__(self) -> None:
         self.kills: list[OomKill] = []
 
@@ -55,31 +59,34 @@ class Ring:
         return 0
 
     def close(self, keep: bool) -> None:
-        """Nothing is held."""
+        """Holds nothing."""
 
 
 class Lines:
     def __init__(self) -> None:
-        self.said: list[dict[str, object]] = []
+        self.logged: list[dict[str, object]] = []
 
     def warning(self, message: str, **fields: object) -> None:
-        self.said.append(fields)
+        self.logged.append(fields)
 
 
 @pytest.fixture
 def lines(monkeypatch: pytest.MonkeyPatch) -> Lines:
-    found = Lines()
-    monkeypatch.setattr(collector_module, "log", found)
-    return found
+    recorded = Lines()
+    monkeypatch.setattr(collector_module, "log", recorded)
+    return recorded
 
 
 def made(ring: Ring, registries: Registries, subjects: Sequence[Subject] = (WEB,)) -> OomCollector:
     index = CgroupIndex(lambda: [("k/web", 10), ("k", 9)])
     workloads = Workloads(1, subjects=tuple(subjects))
-    return OomCollector(ring, lambda: workloads, registries, index=index, limits=index, clock=lambda: 100.0)
+    context = ProbeContext(lambda: workloads, MetricCache(), registries, index, clock=lambda: 100.0)
+    collector = OomCollector(context, limits=index)
+    collector.attach(ring)
+    return collector
 
 
-def test_each_kill_is_told_once_with_names(lines: Lines) -> None:
+def test_each_kill_is_logged_once_with_names(lines: Lines) -> None:
     ring, registries = Ring(), Registries()
     registries.node = "n"
     collector = made(ring, registries)
@@ -87,9 +94,9 @@ def test_each_kill_is_told_once_with_names(lines: Lines) -> None:
     ring.kills = [kill(1), kill(2, limit_cgroup=9, limit_path="/k"), kill(3, limit_cgroup=0, scope="node")]
     collector.read()
     collector.read()
-    assert [one["victim"] for one in lines.said] == ["prod/web-0/web"] * 3
-    assert [one["scope"] for one in lines.said] == ["limit", "limit", "node"]
-    assert lines.said[0]["age"] == 10.0 and lines.said[0]["resident_pages"] == 86
+    assert [line["victim"] for line in lines.logged] == ["prod/web-0/web"] * 3
+    assert [line["scope"] for line in lines.logged] == ["limit", "limit", "node"]
+    assert lines.logged[0]["age"] == 10.0 and lines.logged[0]["resident_pages"] == 86
     assert [event.own for event in collector.of(WEB.key)] == [True, False, False]
     assert collector.missed == 0
     [sample] = [
@@ -119,4 +126,4 @@ def test_a_cgroup_that_is_gone_has_the_kernels_name_for_it(lines: Lines) -> None
     collector.read()
     [event] = collector.events
     assert (event.victim.kind, event.victim.label) == ("gone", "podabc/def")
-    assert event.trigger is None and lines.said[0]["trigger"] == "kernel"
+    assert event.trigger is None and lines.logged[0]["trigger"] == "kernel"

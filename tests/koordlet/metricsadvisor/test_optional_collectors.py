@@ -14,20 +14,23 @@ from koordlet.api.gates import KOORDLET
 from koordlet.app.flags import FlagError, read
 from koordlet.app.gates import FeatureGates
 from koordlet.metriccache import MetricCache
-from koordlet.metricsadvisor.advisor import FACT_NUMA, MetricsAdvisor
-from koordlet.metricsadvisor.conditions import Conditions
-from koordlet.metricsadvisor.facts.node import FACT_BASIC, cpu_basic_info, with_huge_pages
+from koordlet.metricsadvisor.conditions import CollectorConditions
+from koordlet.metricsadvisor.facts.node import (
+    FACT_BASIC,
+    FACT_NUMA,
+    NodeInfoCollector,
+    cpu_basic_info,
+    with_huge_pages,
+)
 from koordlet.metricsadvisor.facts.storage import FACT_STORAGE, StorageInfoCollector
-from koordlet.metricsadvisor.optional import Intervals, OptionalCollectors
+from koordlet.metricsadvisor.optional import OptionalCollectors, OptionalIntervals
 from koordlet.metricsadvisor.usage.batches import stall_batch
 from koordlet.metricsadvisor.usage.hostapps import SERIES, HostAppMemory
 from koordlet.metricsadvisor.usage.pressure import PressureReading
-from koordlet.metricsadvisor.usage.pressurecollector import StallViews
+from koordlet.metricsadvisor.usage.pressurecollector import PressureCollector
 from koordlet.metricsadvisor.usage.reader import TickReader
 from koordlet.options import KoordletOptions
-from koordlet.probes.openprobes import ProbeSet
 from koordlet.prometheus import Registries
-from koordlet.statesinformer.pods.cgroupindex import CgroupIndex
 from koordlet.statesinformer.pods.model import Subject, SubjectKind, Workloads
 from koordlet.system.cgroup.batch import CgroupTable
 from koordlet.system.cgroup.readers import CgroupFS
@@ -40,7 +43,9 @@ POD = Subject(SubjectKind.POD, "uid-1", "kubepods/pod1", "web", pod_uid="uid-1")
 MAIN = replace(POD, kind=SubjectKind.CONTAINER, key="containerd://1", cgroup_dir="kubepods/pod1/1")
 QOS = Subject(SubjectKind.QOS, "Burstable", "kubepods/burstable", "Burstable")
 APP = Subject(SubjectKind.HOST_APP, "nginx", "nginx", "nginx", qos="LS")
-INTERVALS = Intervals(use=1, cpi=60, cpi_window=10, psi=10, cold_pages=5, cold_page_window=300, resctrl=10, storage=1)
+INTERVALS = OptionalIntervals(
+    use=1, cpi=60, cpi_window=10, psi=10, cold_pages=5, cold_page_window=300, resctrl=10, storage=1
+)
 
 
 class Machine:
@@ -65,19 +70,22 @@ class Machine:
             name = "memory.usage_in_bytes" if self.version == 1 else "memory.current"
             (directory / name).write_text(f"{amount}\n")
 
-    def advisor(self, **how: Any) -> MetricsAdvisor:
-        return MetricsAdvisor(
-            self.host, TickReader(self.host, self.fs), lambda: self.workloads, self.cache, self.registries,
-            probes=ProbeSet({}), index=CgroupIndex(lambda: ()), clock=lambda: self.now, **how,
-        )  # fmt: skip
-
     def collectors(self, gates: dict[str, bool], *, resctrl: bool = False) -> OptionalCollectors:
         switches = FeatureGates(KOORDLET)
         switches.set(gates)
         return OptionalCollectors(
-            self.host, self.fs, self.advisor(), self.cache, self.registries, switches, INTERVALS,
-            resctrl_wanted=resctrl, enable_kidled=lambda: None,
-        )  # fmt: skip
+            self.host,
+            self.fs,
+            TickReader(self.host, self.fs),
+            lambda: self.workloads,
+            NodeInfoCollector(self.roots, self.cache, self.registries),
+            self.cache,
+            self.registries,
+            switches,
+            INTERVALS,
+            resctrl_wanted=resctrl,
+            enable_kidled=lambda: None,
+        )
 
 
 @pytest.fixture(params=[1, 2], ids=["v1", "v2"])
@@ -102,12 +110,12 @@ GATED = {
 @pytest.mark.parametrize(("gate", "expected"), GATED.items(), ids=GATED)
 def test_a_gate_switches_its_collector_on(tmp_path: Path, gate: str, expected: dict[str, int]) -> None:
     made = Machine(tmp_path).collectors({gate: True}, resctrl=True)
-    assert {name: period for name, period, _ in made.cadences} == ALWAYS | expected
+    assert {task.name: task.interval_s for task in made.tasks} == ALWAYS | expected
 
 
 def test_by_default_they_are_off_and_say_so(tmp_path: Path) -> None:
     made = Machine(tmp_path).collectors({})
-    assert {name for name, _, _ in made.cadences} == set(ALWAYS)
+    assert {task.name for task in made.tasks} == set(ALWAYS)
     assert {name: state.reason for name, state in made.conditions.states.items()} == {
         "psi": "feature gate PSICollector is off",
         "cpi": "feature gate CPICollector is off",
@@ -143,8 +151,8 @@ def test_a_cpi_window_must_fit_its_interval() -> None:
 
 def test_pressure_of_a_machine_without_it_is_a_condition(tmp_path: Path) -> None:
     made = Machine(tmp_path).collectors({"PSICollector": True})
-    assert made.psi is not None
-    made.psi.read()
+    assert made.pressure is not None
+    made.pressure.read()
     assert made.conditions.states["psi"].reason == "this kernel has no pressure stall information"
 
 
@@ -205,13 +213,8 @@ def test_huge_pages_by_gate(shown: dict[int, int], wanted: bool, expected: dict[
 
 @pytest.mark.kernel
 def test_the_facts_of_this_machine() -> None:
-    host, cache = Host(Roots.host()), MetricCache()
-    fs = CgroupFS(host)
-    advisor = MetricsAdvisor(
-        host, TickReader(host, fs), Workloads, cache, Registries(), probes=ProbeSet({}),
-        index=CgroupIndex(lambda: ()), huge_pages=True,
-    )  # fmt: skip
-    advisor.read_node_info()
+    cache = MetricCache()
+    NodeInfoCollector(Roots.host(), cache, Registries(), huge_pages=True).read()
     info, cpuinfo = cache.facts.get(FACT_BASIC), Path("/proc/cpuinfo").read_text()
     assert info.cpu_model in cpuinfo
     assert info.vendor_id in cpuinfo
@@ -282,7 +285,11 @@ def test_stalled_time_is_the_kernels_own_counter() -> None:
     reading = PressureReading(50.0, Workloads(1, MappingProxyType({}), subjects), table)
     registries = Registries()
     registries.node = "n"
-    StallViews(SimpleNamespace(pressure=reading), registries, Conditions(registries))  # type: ignore[arg-type]
+    reader: Any = SimpleNamespace()
+    collector = PressureCollector(
+        reader, Workloads, MetricCache(), registries, CollectorConditions(registries), psi=True
+    )
+    collector.reading = reading
     found = {
         (sample.name, sample.labels["psi_resource_type"], sample.labels["psi_degree"]): sample.value
         for family in registries.external.collect()

@@ -1,47 +1,59 @@
-"""A batch that the metric cache refuses is counted under one cause, whichever collector made it."""
+"""A batch that the metric cache rejects is counted with the cause `series`, for every collector."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from koordlet.metriccache import Batch, MetricCache, SeriesError
-from koordlet.metricsadvisor.advisor import MetricsAdvisor
+from koordlet.metricsadvisor.collector import ProbeContext
 from koordlet.metricsadvisor.stalls.blockio import BlockIOCollector
 from koordlet.metricsadvisor.stalls.memstall import MemStallCollector
 from koordlet.metricsadvisor.stalls.netstall import NetStallCollector
 from koordlet.metricsadvisor.usage.hostapps import HostAppMemory
-from koordlet.probes.openprobes import ProbeSet
+from koordlet.metricsadvisor.usage.readings import Readings
+from koordlet.metricsadvisor.usage.usecollector import UseCollector, UseOptions
 from koordlet.prometheus import Registries
 from koordlet.statesinformer.pods.cgroupindex import CgroupIndex
 from koordlet.statesinformer.pods.model import Workloads
-from koordlet.system.host import Host
-from koordlet.system.roots import Roots
+from koordlet.system.cgroup.batch import CgroupTable
+
+_NONE = np.zeros(0)
+READING = Readings(
+    at=0.0,
+    workloads=Workloads(),
+    table=CgroupTable((), _NONE.astype(np.uint64), _NONE.astype(bool), _NONE.astype(bool), {}),
+)
 
 
 class Refusing(MetricCache):
-    """Takes nothing."""
+    """Rejects every batch."""
 
     def commit(self, batch: Batch) -> None:
         raise SeriesError("no such series")
 
 
-def _advisor(cache: MetricCache, registries: Registries) -> None:
-    made = MetricsAdvisor(
-        Host(Roots.host()), SimpleNamespace(), Workloads, cache, registries,  # type: ignore[arg-type]
-        probes=ProbeSet({}), index=CgroupIndex(lambda: ()), clock=lambda: 0.0,
-    )  # fmt: skip
-    made._commit("use", lambda: Batch(0.0))
+def _use(cache: MetricCache, registries: Registries) -> None:
+    readings = iter((READING, replace(READING, at=1.0)))
+    reader: Any = SimpleNamespace(read=lambda workloads, at: next(readings), errors={})
+    collector = UseCollector(
+        reader, Workloads, cache, registries, node_of_cpu=dict, pods_known=lambda: True, options=UseOptions()
+    )
+    collector.tick()
+    collector.tick()
 
 
 def _probe(kind: Callable[..., Any], **more: Any) -> Callable[[MetricCache, Registries], None]:
     def run(cache: MetricCache, registries: Registries) -> None:
-        index = CgroupIndex(lambda: ())
-        kind(None, Workloads, cache, registries, index=index, clock=lambda: 0.0, **more)._commit(0.0)
+        context = ProbeContext(Workloads, cache, registries, CgroupIndex(lambda: ()), clock=lambda: 0.0)
+        collector = kind(context, **more)
+        collector.output.commit(collector.batch(0.0))
 
     return run
 
@@ -51,7 +63,7 @@ def _host_apps(cache: MetricCache, registries: Registries) -> None:
 
 
 COLLECTORS: dict[str, Callable[[MetricCache, Registries], None]] = {
-    "use": _advisor,
+    "use": _use,
     "block_io": _probe(BlockIOCollector, sys=Path("/nowhere")),
     "mem_stall": _probe(MemStallCollector, limits=CgroupIndex(lambda: ())),
     "net_stall": _probe(NetStallCollector),

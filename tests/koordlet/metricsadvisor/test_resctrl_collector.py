@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koordlet.metriccache import MetricCache
-from koordlet.metricsadvisor.conditions import Conditions
+from koordlet.metricsadvisor.conditions import CollectorConditions
 from koordlet.metricsadvisor.periodic.resctrl import (
     MAX_BYTES_PER_SECOND,
     WIDTHS,
@@ -98,10 +98,12 @@ class Resctrl:
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> tuple[Resctrl, ResctrlCollector, MetricCache, Registries, Conditions, list[float]]:
+def machine(
+    tmp_path: Path,
+) -> tuple[Resctrl, ResctrlCollector, MetricCache, Registries, CollectorConditions, list[float]]:
     tree, cache, registries, clock = Resctrl(tmp_path / "resctrl"), MetricCache(), Registries(), [100.0]
     registries.node = "n"
-    conditions = Conditions(registries)
+    conditions = CollectorConditions(registries)
     collector = ResctrlCollector(tree.root, Feature(True), cache, registries, conditions, clock=lambda: clock[0])
     return tree, collector, cache, registries, conditions, clock
 
@@ -159,7 +161,7 @@ def test_what_is_missing_is_a_condition(machine: Any, spoil: Any, reason: str) -
 def test_a_cpu_that_cannot_monitor_is_a_condition(machine: Any) -> None:
     tree, _, cache, _, _, _ = machine
     registries = Registries()
-    conditions = Conditions(registries)
+    conditions = CollectorConditions(registries)
     collector = ResctrlCollector(tree.root, Feature(False, "flags cqm_llc missing"), cache, registries, conditions)
     collector.read()
     assert conditions.states["resctrl"].reason == "flags cqm_llc missing"

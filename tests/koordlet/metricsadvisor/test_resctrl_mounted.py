@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from koordlet.metriccache import MetricCache
-from koordlet.metricsadvisor.conditions import Conditions
+from koordlet.metricsadvisor.conditions import CollectorConditions
 from koordlet.metricsadvisor.periodic.resctrl import DomainUse, ResctrlCollector
 from koordlet.prometheus import Registries
 from koordlet.system.kernel import Feature
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.kernel
 class Rounds:
     def __init__(self, root: Path) -> None:
         self.now, registries = 0.0, Registries()
-        self.conditions = Conditions(registries)
+        self.conditions = CollectorConditions(registries)
         self.collector = ResctrlCollector(
             root, Feature(True), MetricCache(), registries, self.conditions, clock=lambda: self.now
         )

@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordlet.metricsadvisor.stalls.counters import LEAST_NS, CulpritCounters, SteadySums, SteadyTable
-from koordlet.metricsadvisor.stalls.waiting import Waiting
+from koordlet.metricsadvisor.stalls.counters import MIN_NS, CulpritCounters, MonotonicSums, MonotonicTable
+from koordlet.probes.culprits.matrix import SubjectTable
 from koordlet.statesinformer.pods.cgroupindex import Owner
 
 
@@ -24,19 +24,19 @@ class Scrapes:
         names = sorted({name for culprits in found.values() for name in culprits})
         ns = [[round(one.get(name, 0) * 1e9) for name in names] for one in found.values()]
         table = np.array(ns, dtype=np.int64).reshape(len(found), len(names))
-        waiting = Waiting(list(found), [Owner("system", name) for name in names], table)
+        waiting = SubjectTable(list(found), [Owner("system", name) for name in names], table)
         return {(victim, owner.name if owner else ""): value for victim, owner, value in self._counters.update(waiting)}
 
 
 def test_a_part_that_is_taken_away_stays_counted():
-    sums = SteadySums()
+    sums = MonotonicSums()
     assert sums.update({"web": np.array([5.0, 1.0])})["web"].tolist() == [5, 1]
     assert sums.update({"web": np.array([2.0, 1.0])})["web"].tolist() == [5, 1], "a sub-group went"
     assert sums.update({"web": np.array([3.0, 2.0])})["web"].tolist() == [6, 2]
 
 
 def test_a_subject_that_went_begins_anew():
-    sums = SteadySums()
+    sums = MonotonicSums()
     sums.update({"web": np.array(5.0)})
     assert sums.update({}) == {}
     assert sums.update({"web": np.array(1.0)})["web"] == 1
@@ -49,7 +49,7 @@ def test_a_subject_that_went_begins_anew():
 )
 def test_a_table_is_steady_as_its_rows_are(scrapes: list[dict[str, list[int]]]) -> None:
     """Whoever comes, goes or stands elsewhere in the table: the same counters, of histograms and of numbers."""
-    sums, table, numbers = SteadySums(), SteadyTable(), SteadyTable()
+    sums, table, numbers = MonotonicSums(), MonotonicTable(), MonotonicTable()
     for scrape in scrapes:
         keys = list(scrape)
         now = np.array(list(scrape.values()), dtype=np.int64).reshape(len(keys), 3)
@@ -94,7 +94,7 @@ def test_who_hardly_matters_gets_no_place() -> None:
 
 
 def test_a_victim_that_hardly_waited_blames_nobody_by_name() -> None:
-    scrape, moment = Scrapes(3), LEAST_NS / 1e9
+    scrape, moment = Scrapes(3), MIN_NS / 1e9
     assert scrape(a=moment / 2, b=moment / 4) == {"": moment * 0.75}
     assert scrape(a=moment, b=moment / 4) == {"a": moment / 2, "": moment * 0.75}
 

@@ -15,15 +15,16 @@ from typing import Any
 
 import pytest
 
-from koordlet.probes import ProbeSet, Sizes, open_probes, openprobes
 from koordlet.probes.loading import bpffs
-from koordlet.probes.loading.frame import Place
-from koordlet.probes.memstall import MemStall
-from koordlet.probes.memstall import load_core as load_mem_stall
+from koordlet.probes.loading.frame import ProbeEnvironment
+from koordlet.probes.memstall.probe import MemStall
+from koordlet.probes.memstall.probe import load_core as load_mem_stall
 from koordlet.probes.oom import Oom
 from koordlet.probes.oom import load_core as load_oom
-from koordlet.probes.openprobes import possible_cpus
+from koordlet.probes.openprobes import ProbeSet, open_probes
+from koordlet.probes.schedlatency.sizes import Sizes
 from koordlet.system.cgroup.tree import cgroup_id
+from koordlet.system.cpu.possible import possible_cpus
 from koordlet.system.host import Host
 
 MOUNT_POINT = Path("/sys/fs/bpf")
@@ -170,7 +171,7 @@ def clock_error_ns(wanted: str) -> int:
 
 @pytest.fixture(scope="session")
 def sizes(kernel_host: Host) -> Sizes:
-    return Sizes(cpus=possible_cpus(kernel_host))
+    return Sizes(cpus=possible_cpus(kernel_host.roots))
 
 
 @pytest.fixture(scope="session")
@@ -178,25 +179,25 @@ def probes(kernel_host: Host, wanted: str, sizes: Sizes) -> Iterator[ProbeSet]:
     """Loaded once for all tests that only read it: compiling the bcc variant in the guest takes minutes."""
     with own_pins("session") as path:
         opened = open_probes(kernel_host, wanted, path, sizes=sizes)
-        assert opened.programs is not None, opened.status
+        assert opened.loaded_sched_latency is not None, opened.status
         yield opened
         opened.close()
 
 
 @pytest.fixture
-def place(kernel_host: Host, pin_dir: Path) -> Place:
-    return Place(kernel_host, openprobes.possible_cpus(kernel_host), pin_dir)
+def place(kernel_host: Host, pin_dir: Path) -> ProbeEnvironment:
+    return ProbeEnvironment(kernel_host, possible_cpus(kernel_host.roots), pin_dir)
 
 
 @pytest.fixture
-def stalls(place: Place) -> Iterator[MemStall]:
+def stalls(place: ProbeEnvironment) -> Iterator[MemStall]:
     probe = load_mem_stall(place)
     yield probe
     probe.close(keep=False)
 
 
 @pytest.fixture
-def kills(place: Place) -> Iterator[Oom]:
+def kills(place: ProbeEnvironment) -> Iterator[Oom]:
     probe = load_oom(place)
     yield probe
     probe.close(keep=False)

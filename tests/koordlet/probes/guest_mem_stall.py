@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from koordlet.probes.memstall import KINDS, MemStall, diff
+from koordlet.probes.memstall.probe import MemStall
+from koordlet.probes.memstall.snapshot import KINDS, diff
 from koordlet.system.cgroup.tree import cgroup_id
 
 pytestmark = [pytest.mark.kernel, pytest.mark.timing]

@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 
 from koordlet.metricsadvisor.stalls.memstall import by_subject
-from koordlet.probes.memstall import KINDS, NODE, MemStall, MemStallSnapshot, diff
+from koordlet.probes.memstall.probe import MemStall
+from koordlet.probes.memstall.snapshot import KINDS, NODE, MemStallSnapshot, diff
 from koordlet.statesinformer.pods.cgroupindex import Owner, owner_of
 from koordlet.statesinformer.pods.model import Subject, SubjectKind
 from koordlet.system.cgroup.tree import cgroup_id
@@ -253,9 +254,10 @@ def test_direct_reclaim_of_a_short_node_is_each_groups_own_and_the_presser_is_na
         found = sum(second for _, second in kinds.values())
         least, most = 0.6 * stalled[name] - 0.05 - count * 2e-3, 1.1 * stalled[name] + 0.05 + count * 5e-6
         assert least <= found <= most, (name, kinds, stalled)
-        [entry] = [i for i, task in enumerate(window.task.tolist()) if task == key(group) and window.limit_count[i]]
-        assert (window.limit[entry], window.limit_count[entry]) == (NODE, count)
-        assert window.limit_ns[entry] == pytest.approx(seconds * 1e9, rel=1e-6)
+        limits = window.limits
+        [entry] = [i for i, task in enumerate(limits.victim.tolist()) if task == key(group) and limits.count[i]]
+        assert (limits.culprit[entry], limits.count[entry]) == (NODE, count)
+        assert limits.ns[entry] == pytest.approx(seconds * 1e9, rel=1e-6)
     # All of the node's, whoever it was. The kernel counts once more when it tries again with less protection.
     assert 0.95 * allocstall - 3 <= int(window.hist[:, DIRECT].sum()) <= allocstall + 3
     assert int(window.direct_pages.sum()) == pytest.approx(pages, rel=0.05, abs=200)

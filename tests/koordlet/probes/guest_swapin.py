@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from koordlet.probes.memstall import KINDS, MemStall, MemStallSnapshot, diff
+from koordlet.probes.memstall.probe import MemStall
+from koordlet.probes.memstall.snapshot import KINDS, MemStallSnapshot, diff
 from koordlet.system.cgroup.tree import cgroup_id
 
 pytestmark = [pytest.mark.kernel, pytest.mark.timing]

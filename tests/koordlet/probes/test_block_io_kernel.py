@@ -25,15 +25,15 @@ import numpy as np
 import pytest
 
 from koordlet.metricsadvisor.stalls.blockio import by_subject
-from koordlet.probes import SPECIAL_KEYS
 from koordlet.probes.blockio.probe import PROBE, BlockIO, IoSizes, load_core
 from koordlet.probes.blockio.snapshot import READ, WRITE, BlockIOSnapshot, diff
 from koordlet.probes.culprits.owners import OwnerIds
+from koordlet.probes.culprits.slots import SPECIAL_KEYS
 from koordlet.probes.loading import bpffs
-from koordlet.probes.loading.frame import Place
-from koordlet.probes.openprobes import possible_cpus
+from koordlet.probes.loading.frame import ProbeEnvironment
 from koordlet.statesinformer.pods.cgroupindex import Owner, owner_of
 from koordlet.statesinformer.pods.model import Subject, SubjectKind
+from koordlet.system.cpu.possible import possible_cpus
 from koordlet.system.host import Host
 
 pytestmark = [pytest.mark.kernel, pytest.mark.timing]
@@ -115,7 +115,8 @@ class Io:
         return getattr(self.window, column)[self.window.device == disk.key].sum(axis=0)
 
     def charged(self, victim: int, culprit: int) -> int:
-        return int(self.window.wait_ns[(self.window.victim == victim) & (self.window.culprit == culprit)].sum())
+        matrix = self.window.culprits
+        return int(matrix.ns[(matrix.victim == victim) & (matrix.culprit == culprit)].sum())
 
 
 def select(window: BlockIOSnapshot, key: int, disk: Disk) -> Io:
@@ -125,7 +126,7 @@ def select(window: BlockIOSnapshot, key: int, disk: Disk) -> Io:
 
 @pytest.fixture(scope="module")
 def probe(kernel_host: Host) -> Iterator[BlockIO]:
-    place = Place(kernel_host, possible_cpus(kernel_host), None)
+    place = ProbeEnvironment(kernel_host, possible_cpus(kernel_host.roots), None)
     loaded = load_core(place, ids=OwnerIds.of(kernel_host, min_interval=0))
     assert not loaded.conditions
     yield loaded
@@ -239,11 +240,11 @@ def test_everything_waited_is_charged_to_somebody(
     window, seconds = diff(before, after), (after.time_ns - before.time_ns) / 1e9
     waited = int(window.ahead_ns[window.keys == mine.id].sum())
     assert waited > 0
-    assert int(window.wait_ns[window.victim == mine.id].sum()) == pytest.approx(waited, abs=MS)
+    assert int(window.culprits.ns[window.culprits.victim == mine.id].sum()) == pytest.approx(waited, abs=MS)
     # So it is a second, which is what verdicts say of a culprit; never more than the writer saw.
     writer = Subject(SubjectKind.CONTAINER, "c://io", "io", "io")
     [figures] = by_subject(window, seconds, lambda key: owner_of(writer) if key == mine.id else NOBODY).values()
-    charged = sum(blame.seconds for blame in figures.culprits) * seconds
+    charged = sum(culprit.seconds for culprit in figures.culprits) * seconds
     assert charged == pytest.approx(waited / 1e9, abs=1e-3)
     assert charged <= sum(log) / 1e9
 
@@ -362,9 +363,10 @@ def test_the_heavier_of_two_writers_is_the_lighters_culprit(
             break
     assert by_heavy > max(2 * MS, 2 * by_medium)
     window = seen.window
-    blamed = {int(key) for key in window.culprit[window.victim == light.id] if key > 0}
+    matrix = window.culprits
+    charged = {int(key) for key in matrix.culprit[matrix.victim == light.id] if key > 0}
     served = window.keys[(window.device == disk.key) & window.ops.any(axis=1)]
-    assert blamed <= set(served.tolist()), "charged to who wasn't there"
+    assert charged <= set(served.tolist()), "charged to a cgroup that the disk did not serve"
 
 
 def test_counts_survive_a_restart_and_dead_groups_are_forgotten(
@@ -373,7 +375,7 @@ def test_counts_survive_a_restart_and_dead_groups_are_forgotten(
     mine = group("io")
     pins = MOUNT_POINT / f"koordlet-test-{os.getpid()}-blockio"
     bpffs.ensure(pins, MOUNT_POINT, may_mount=True)
-    place = Place(kernel_host, possible_cpus(kernel_host), pins)
+    place = ProbeEnvironment(kernel_host, possible_cpus(kernel_host.roots), pins)
     first = load_core(place, IoSizes(place.cpus, pairs=256, matrix=512))
     try:
         log_of(generate(mine, disk.path, "write", 4096, 20))
@@ -389,7 +391,7 @@ def test_counts_survive_a_restart_and_dead_groups_are_forgotten(
     assert second.reclaim(live) == 0, "freed at first suspicion"
     assert second.reclaim(live) > 0
     assert mine.id not in second.read().keys
-    assert mine.id not in second.read().victim
+    assert mine.id not in second.read().culprits.victim
     second.close(keep=False)
     bpffs.remove_empty(pins / PROBE, MOUNT_POINT)
     bpffs.remove_empty(pins, MOUNT_POINT)

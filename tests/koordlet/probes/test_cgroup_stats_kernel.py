@@ -16,13 +16,13 @@ import pytest
 from koordlet.metricsadvisor.usage.allgroups import AllGroups
 from koordlet.metricsadvisor.usage.reader import USE, TickReader
 from koordlet.probes.cgroup_stats import CONTROLLERS, FIGURES, CgroupStats, Hierarchy, LostRows, open_cgroup_stats
-from koordlet.probes.loading.frame import Place
-from koordlet.probes.openprobes import possible_cpus
+from koordlet.probes.loading.frame import ProbeEnvironment
 from koordlet.statesinformer.pods.model import Subject, SubjectKind, Workloads
 from koordlet.system.cgroup import tree
 from koordlet.system.cgroup.batch import BatchReader, Want
 from koordlet.system.cgroup.readers import CgroupFS
 from koordlet.system.cgroup.tree import cgroup_id
+from koordlet.system.cpu.possible import possible_cpus
 from koordlet.system.host import Host
 
 pytestmark = [pytest.mark.kernel, pytest.mark.timing]
@@ -51,7 +51,7 @@ while True:
 
 @pytest.fixture
 def stats(kernel_host: Host) -> Iterator[CgroupStats]:
-    found, status = open_cgroup_stats(Place(kernel_host, possible_cpus(kernel_host), None))
+    found, status = open_cgroup_stats(ProbeEnvironment(kernel_host, possible_cpus(kernel_host.roots), None))
     assert found is not None, status.reason
     assert (status.loaded, status.source, status.pinned) == (True, "bpf", False)
     yield found
@@ -194,7 +194,7 @@ def test_a_full_table_is_said_and_the_files_are_read(
 ) -> None:
     child = cgroup_child("one-too-many")
     roots = {name: Path(root) for name, root in stats.roots.items()}
-    small = CgroupStats(roots, unified=stats.unified, cpus=possible_cpus(kernel_host), page_size=4096, rows=1)
+    small = CgroupStats(roots, unified=stats.unified, cpus=possible_cpus(kernel_host.roots), page_size=4096, rows=1)
     try:
         with pytest.raises(LostRows, match="beyond 1"):
             small.read()
@@ -273,7 +273,7 @@ def test_a_kernel_that_can_not_is_a_condition(kernel_host: Host, tmp_path: Path)
     mounts = kernel_host.facts.cgroup_mounts
     without = replace(mounts, version=1, v1=MappingProxyType({"cpu": tmp_path, "cpuacct": tmp_path}))
     host = Host(kernel_host.roots, replace(kernel_host.facts, cgroup_mounts=without))
-    found, status = open_cgroup_stats(Place(host, 1, None))
+    found, status = open_cgroup_stats(ProbeEnvironment(host, 1, None))
     assert found is None
     assert (status.loaded, status.source) == (False, "files")
     assert "memory" in status.reason
@@ -282,7 +282,7 @@ def test_a_kernel_that_can_not_is_a_condition(kernel_host: Host, tmp_path: Path)
         kernel_host.roots, replace(kernel_host.facts, cgroup_mounts=replace(without, v1=MappingProxyType(plain)))
     )
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
-    found, status = open_cgroup_stats(Place(host, 1, None))
+    found, status = open_cgroup_stats(ProbeEnvironment(host, 1, None))
     assert found is None
     assert "attach" in status.reason
     assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208

@@ -15,7 +15,8 @@ from koordlet.interference.detector import Detector
 from koordlet.interference.model import Cause, Evidence, WaitResource
 from koordlet.interference.sources import MemorySource
 from koordlet.metricsadvisor.stalls.memstall import by_subject
-from koordlet.probes.memstall import MemStall, diff
+from koordlet.probes.memstall.probe import MemStall
+from koordlet.probes.memstall.snapshot import diff
 from koordlet.statesinformer.pods.cgroupindex import Owner, owner_of
 from koordlet.statesinformer.pods.model import Subject, SubjectKind
 from koordlet.system.cgroup.tree import cgroup_id

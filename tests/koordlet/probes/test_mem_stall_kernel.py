@@ -18,9 +18,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from koordlet.probes.loading.frame import Place
-from koordlet.probes.memstall import KINDS, MemStall, MemStallSnapshot, diff
-from koordlet.probes.memstall import load_core as load_mem_stall
+from koordlet.probes.loading.frame import ProbeEnvironment
+from koordlet.probes.memstall.probe import MemStall
+from koordlet.probes.memstall.probe import load_core as load_mem_stall
+from koordlet.probes.memstall.snapshot import KINDS, MemStallSnapshot, diff
 from koordlet.probes.oom import Oom
 from koordlet.probes.oom import load_core as load_oom
 from koordlet.system.cgroup.tree import cgroup_id
@@ -115,10 +116,11 @@ def test_reclaim_at_a_limit_is_what_psi_says(
     # of a stall; the scheduler's lock and the probe's own work are in PSI's part only, in the guest a tenth of a stall.
     found = sum(second for _, second in kinds.values())
     assert 0.75 * stalled - 0.01 <= found <= 1.1 * stalled + 0.01 + count * 5e-6
-    [entry] = np.flatnonzero(window.task == key)
-    assert window.limit[entry] == cgroup_id(limited.path("memory"))
-    assert window.limit_count[entry] == count
-    assert window.limit_ns[entry] == pytest.approx(seconds * 1e9, rel=1e-6)
+    limits = window.limits
+    [entry] = np.flatnonzero(limits.victim == key)
+    assert limits.culprit[entry] == cgroup_id(limited.path("memory"))
+    assert limits.count[entry] == count
+    assert limits.ns[entry] == pytest.approx(seconds * 1e9, rel=1e-6)
     # Two rounds of 64 MiB through 24: what doesn't fit had to go each time.
     row = window.row(key)
     assert window.limit_pages[row] * os.sysconf("SC_PAGESIZE") >= 2 * (64 * MIB - LIMIT)
@@ -200,16 +202,17 @@ def test_reading_again_what_was_evicted_is_refault(
 
 
 def test_pins_outlive_a_killed_loader(
-    place: Place, cgroup_child: Callable[[str], Any], run_in: Callable[..., Any]
+    place: ProbeEnvironment, cgroup_child: Callable[[str], Any], run_in: Callable[..., Any]
 ) -> None:
     loader = """
 import sys, time
 from pathlib import Path
-from koordlet.probes.loading.frame import Place
-from koordlet.probes import memstall, oom
+from koordlet.probes.loading.frame import ProbeEnvironment
+from koordlet.probes import oom
+from koordlet.probes.memstall import probe as memstall
 from koordlet.system.host import Host
 from koordlet.system.roots import Roots
-place = Place(Host(Roots.host()), int(sys.argv[2]), Path(sys.argv[1]))
+place = ProbeEnvironment(Host(Roots.host()), int(sys.argv[2]), Path(sys.argv[1]))
 probes = memstall.load_core(place), oom.load_core(place)
 print("loaded", flush=True)
 time.sleep(600)
@@ -283,9 +286,9 @@ def test_dead_groups_are_given_back(
     assert run_in(group, CYCLE, "1").wait(180) == 0
     key = cgroup_id(group.path("cpu"))
     snapshot = stalls.read()
-    assert snapshot.row(key) is not None and key in snapshot.task
+    assert snapshot.row(key) is not None and key in snapshot.limits.victim
     live = frozenset(snapshot.keys.tolist()) - {key}
     assert stalls.reclaim(live) == 0, "once may be a mistake"
     assert stalls.reclaim(live) == 1
     after = stalls.read()
-    assert after.row(key) is None and key not in after.task
+    assert after.row(key) is None and key not in after.limits.victim

@@ -1,4 +1,4 @@
-"""What is read of the mem_stall tables, without a kernel: nothing while nobody stalls, then who did."""
+"""Reading the mem_stall tables without a kernel."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from koordlet.probes import memstall
-from koordlet.probes.memstall import KINDS, LIMIT_ENTRY, LIMITS, LOST, STALL_STATS, MemStall, StallLost, diff
-from koordlet.probes.schedlatency.layout import BUCKETS, SPECIALS, TAG
+from koordlet.probes.culprits.slots import SPECIALS, TAG
+from koordlet.probes.layouts import BUCKETS, LIMIT_ENTRY, STALL_LOST, STALL_STATS
+from koordlet.probes.memstall import probe as memstall
+from koordlet.probes.memstall.probe import LIMITS, MemStall
+from koordlet.probes.memstall.snapshot import KINDS, StallLosses, diff
 
 SLOTS = 8
 DIRECT = KINDS.index("direct")
@@ -17,7 +19,7 @@ DIRECT = KINDS.index("direct")
 
 class Kernel:
     def __init__(self) -> None:
-        self.tags, self.lost = np.zeros(SLOTS, dtype=TAG), np.zeros(1, dtype=LOST)
+        self.tags, self.lost = np.zeros(SLOTS, dtype=TAG), np.zeros(1, dtype=STALL_LOST)
         self.stats, self.limits = np.zeros(SLOTS + SPECIALS, dtype=STALL_STATS), np.zeros(LIMITS, dtype=LIMIT_ENTRY)
         self.tags[:2] = 200, 100
 
@@ -36,11 +38,16 @@ def probe(kernel: Kernel) -> MemStall:
     return MemStall(attached, (), SLOTS)  # type: ignore[arg-type]
 
 
-def test_while_nobody_stalls_there_is_nothing_but_what_was_lost(kernel: Kernel, probe: MemStall) -> None:
+def test_without_a_stall_a_snapshot_has_only_losses(kernel: Kernel, probe: MemStall) -> None:
     kernel.lost["slots"] = 3
-    found = probe.read()
-    assert (found.source, found.keys.tolist(), found.task.tolist(), found.lost) == ("bpf", [], [], StallLost(slots=3))
-    assert found.hist.shape == (0, len(KINDS), BUCKETS)
+    seen = probe.read()
+    assert (seen.source, seen.keys.tolist(), seen.limits.ns.tolist(), seen.lost) == (
+        "bpf",
+        [],
+        [],
+        StallLosses(slots=3),
+    )
+    assert seen.hist.shape == (0, len(KINDS), BUCKETS)
 
 
 def test_the_first_stall_counts_from_nothing(kernel: Kernel, probe: MemStall) -> None:
@@ -53,14 +60,14 @@ def test_the_first_stall_counts_from_nothing(kernel: Kernel, probe: MemStall) ->
     assert since.hist[0].sum() == since.hist[0, DIRECT, 2] == 1
 
 
-def test_a_limit_without_a_counted_stall_is_still_told(kernel: Kernel, probe: MemStall) -> None:
+def test_a_limit_without_a_counted_stall_is_included(kernel: Kernel, probe: MemStall) -> None:
     kernel.limits[0] = (900 << 16 | 2, 4, 7000)  # of slot 1
-    found = probe.read()
-    assert (found.task.tolist(), found.limit.tolist()) == ([100], [900])
-    assert (found.limit_ns.tolist(), found.limit_count.tolist()) == ([7000], [4])
+    limits = probe.read().limits
+    assert (limits.victim.tolist(), limits.culprit.tolist()) == ([100], [900])
+    assert (limits.ns.tolist(), limits.count.tolist()) == ([7000], [4])
 
 
-def test_pressing_on_the_node_is_no_stall_and_told(kernel: Kernel, probe: MemStall) -> None:
+def test_a_wakeup_of_kswapd_without_a_stall_is_included(kernel: Kernel, probe: MemStall) -> None:
     kernel.stats["wakeups"][0] = 2
-    found = probe.read()
-    assert (found.keys.tolist(), found.wakeups.tolist()) == ([200], [2])
+    seen = probe.read()
+    assert (seen.keys.tolist(), seen.wakeups.tolist()) == ([200], [2])

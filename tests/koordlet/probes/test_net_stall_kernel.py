@@ -19,13 +19,14 @@ from typing import Any
 import pytest
 
 from koordlet.probes.culprits.owners import OwnerIds
-from koordlet.probes.loading.frame import Place
-from koordlet.probes.netstall.files import NetFiles, retrans_segs
+from koordlet.probes.culprits.slots import SPECIAL_KEYS
+from koordlet.probes.loading.frame import ProbeEnvironment
+from koordlet.probes.netstall.files import NetFiles
 from koordlet.probes.netstall.probe import NetStall, load_core
 from koordlet.probes.netstall.snapshot import NetStallSnapshot, diff
-from koordlet.probes.openprobes import possible_cpus
-from koordlet.probes.schedlatency.layout import SPECIAL_KEYS
+from koordlet.system.cpu.possible import possible_cpus
 from koordlet.system.host import Host
+from koordlet.system.proc.netns import parse_retransmits
 
 pytestmark = [pytest.mark.kernel, pytest.mark.timing]
 
@@ -74,7 +75,7 @@ class Side:
         subprocess.run(["nsenter", "-t", str(self.holder), "-n", "ip", *args], check=True)
 
     def resent(self) -> int:
-        found = retrans_segs(Path(f"/proc/{self.holder}/net/snmp").read_text())
+        found = parse_retransmits(Path(f"/proc/{self.holder}/net/snmp").read_text())
         assert found is not None
         return found
 
@@ -98,7 +99,7 @@ def tell(process: subprocess.Popen[str], what: object) -> None:
 
 @pytest.fixture(scope="module")
 def probe(kernel_host: Host) -> Iterator[NetStall]:
-    place = Place(kernel_host, possible_cpus(kernel_host), None)
+    place = ProbeEnvironment(kernel_host, possible_cpus(kernel_host.roots), None)
     loaded = load_core(place, ids=OwnerIds.of(kernel_host, min_interval=0))
     assert not loaded.conditions
     yield loaded
@@ -128,10 +129,11 @@ def value(window: NetStallSnapshot, column: str, key: int) -> int:
     return int(getattr(window, column)[window.keys == key].sum())
 
 
-def blamed(window: NetStallSnapshot, victim: int, culprit: int | None) -> int:
+def charged(window: NetStallSnapshot, victim: int, culprit: int | None) -> int:
     """Nanoseconds; None is everybody."""
-    of = window.victim == victim
-    return int(window.wait_ns[of if culprit is None else of & (window.culprit == culprit)].sum())
+    matrix = window.culprits
+    entries = matrix.victim == victim
+    return int(matrix.ns[entries if culprit is None else entries & (matrix.culprit == culprit)].sum())
 
 
 def lose_answers(client: Side, server: Side, sender: subprocess.Popen[str], wanted: int) -> None:
@@ -215,8 +217,8 @@ def test_softirqs_are_the_kernels_and_their_time_has_a_receiver(probe: NetStall,
     assert value(window, "caused_ns", server.group.id) > 0
     # The sender's own system call ends with the softirq that hands the packet to the other side: its own doing.
     assert value(window, "softirq_ns", client.group.id) > 0
-    assert blamed(window, client.group.id, client.group.id) > blamed(window, client.group.id, server.group.id)
-    assert window.wait_ns.sum() <= most + 1_000_000
+    assert charged(window, client.group.id, client.group.id) > charged(window, client.group.id, server.group.id)
+    assert window.culprits.ns.sum() <= most + 1_000_000
 
 
 FLOOD = """
@@ -264,13 +266,13 @@ def test_packets_worked_off_on_a_strangers_cpu_are_told_from_ones_own(
     sender.kill()
     sender.wait()
     window = diff(before, probe.read())  # of a quiet moment to another: not all of it is read at once
-    stolen, by_thread = value(window, "softirq_ns", victim.id), blamed(window, KSOFTIRQD, None)
+    stolen, by_thread = value(window, "softirq_ns", victim.id), charged(window, KSOFTIRQD, None)
     threads, gone = thread_seconds() - threads, stolen_seconds() - gone
-    assert blamed(window, victim.id, flood.group.id) >= 0.5 * stolen  # strangers have packets, too
-    assert blamed(window, victim.id, victim.id) <= 0.1 * stolen
+    assert charged(window, victim.id, flood.group.id) >= 0.5 * stolen  # strangers have packets, too
+    assert charged(window, victim.id, victim.id) <= 0.1 * stolen
     # What the sender's CPU does for it is its own doing, and nobody else's: strangers' packets come there as well.
-    assert blamed(window, flood.group.id, flood.group.id) >= 0.5 * value(window, "softirq_ns", flood.group.id)
-    assert blamed(window, flood.group.id, victim.id) == 0, "it has no packets"
+    assert charged(window, flood.group.id, flood.group.id) >= 0.5 * value(window, "softirq_ns", flood.group.id)
+    assert charged(window, flood.group.id, victim.id) == 0, "it has no packets"
     # The kernel's thread works for receivers, too, and no longer than it ran. The last moment of a softirq, after its
     # last packet is charged, is nobody's; in the emulated guest that is some percent.
     whole = value(window, "softirq_ns", KSOFTIRQD)
@@ -278,7 +280,7 @@ def test_packets_worked_off_on_a_strangers_cpu_are_told_from_ones_own(
     assert (
         by_thread / 1e9 <= threads * 1.1 + gone + 0.05
     )  # the kernel leaves out what the hypervisor took, clocks don't
-    assert blamed(window, KSOFTIRQD, flood.group.id) >= 0.5 * by_thread
+    assert charged(window, KSOFTIRQD, flood.group.id) >= 0.5 * by_thread
 
 
 def test_unread_data_is_backlog(probe: NetStall, sides: tuple[Side, Side]) -> None:

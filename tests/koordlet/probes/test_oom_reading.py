@@ -1,4 +1,4 @@
-"""Readings between two kills cost nothing, and no kill is missed for it."""
+"""Readings between two kills are free, and miss no kill."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ import numpy as np
 import pytest
 
 from koordlet.probes import oom
-from koordlet.probes.oom import COUNTS, EVENT, EVENTS, Oom
-from koordlet.probes.schedlatency.layout import SPECIALS
+from koordlet.probes.culprits.slots import SPECIALS
+from koordlet.probes.layouts import OOM_COUNTS, OOM_EVENT, OOM_EVENTS
+from koordlet.probes.oom import Oom
 
-ENTRIES = {"tags": 8, "counts": 8 + SPECIALS, "events": EVENTS, "head": 1}
+ENTRIES = {"tags": 8, "counts": 8 + SPECIALS, "events": OOM_EVENTS, "head": 1}
 
 
 class Kernel:
     """The probe's tables, written as ``bpf/oom.bpf.c`` does: number, counts, event."""
 
     def __init__(self) -> None:
-        types = {"tags": np.dtype("u8"), "counts": COUNTS, "events": EVENT, "head": np.dtype("u8")}
+        types = {"tags": np.dtype("u8"), "counts": OOM_COUNTS, "events": OOM_EVENT, "head": np.dtype("u8")}
         self.tables = {name: np.zeros(ENTRIES[name], dtype=dtype) for name, dtype in types.items()}
         self.tables["tags"][:2] = 100, 101
 
@@ -29,14 +30,14 @@ class Kernel:
     def count(self, slot: int) -> None:
         self.tables["counts"]["killed_limit"][slot] += 1
 
-    def tell(self, number: int, slot: int) -> None:
-        event = self.tables["events"][(number - 1) % EVENTS]
+    def complete(self, number: int, slot: int) -> None:
+        event = self.tables["events"][(number - 1) % OOM_EVENTS]
         event["victim_cgroup"], event["scope"], event["number"] = self.tables["tags"][slot], 1, number
 
     def kill(self, slot: int = 0) -> None:
         number = self.number()
         self.count(slot)
-        self.tell(number, slot)
+        self.complete(number, slot)
 
 
 @pytest.fixture
@@ -61,7 +62,7 @@ def killed(probe: Oom) -> dict[int, int]:
     return dict(zip(snapshot.keys.tolist(), snapshot.killed["limit"].tolist(), strict=True))
 
 
-def test_a_reading_stands_until_there_is_another_kill(kernel: Kernel, probe: Oom) -> None:
+def test_a_reading_is_returned_again_until_another_kill(kernel: Kernel, probe: Oom) -> None:
     kernel.kill()
     first = probe.read()
     assert probe.read() is first
@@ -70,33 +71,33 @@ def test_a_reading_stands_until_there_is_another_kill(kernel: Kernel, probe: Oom
     assert killed(probe) == {100: 1, 101: 1}
 
 
-def test_nothing_stands_while_a_kill_has_its_number_only(kernel: Kernel, probe: Oom) -> None:
+def test_a_reading_is_not_kept_while_a_kill_is_incomplete(kernel: Kernel, probe: Oom) -> None:
     kernel.kill()
     number = kernel.number()
     assert numbers(probe) == [1]
     kernel.count(1)
     assert killed(probe) == {100: 1, 101: 1}
-    kernel.tell(number, 1)
+    kernel.complete(number, 1)
     assert numbers(probe) == [1, 2]
 
 
-def test_nothing_stands_while_a_full_ring_shows_an_older_kill(kernel: Kernel, probe: Oom) -> None:
-    for _ in range(EVENTS):
+def test_a_reading_is_not_kept_while_a_full_ring_has_an_older_kill(kernel: Kernel, probe: Oom) -> None:
+    for _ in range(OOM_EVENTS):
         kernel.kill()
     number = kernel.number()
-    assert numbers(probe) == list(range(1, EVENTS + 1))
+    assert numbers(probe) == list(range(1, OOM_EVENTS + 1))
     kernel.count(0)
-    kernel.tell(number, 0)
-    assert numbers(probe) == list(range(2, EVENTS + 2))
+    kernel.complete(number, 0)
+    assert numbers(probe) == list(range(2, OOM_EVENTS + 2))
 
 
-def test_two_at_once_of_which_the_later_is_told_first(kernel: Kernel, probe: Oom) -> None:
+def test_of_two_kills_at_once_the_later_may_be_complete_first(kernel: Kernel, probe: Oom) -> None:
     earlier, later = kernel.number(), kernel.number()
     kernel.count(1)
-    kernel.tell(later, 1)
+    kernel.complete(later, 1)
     assert numbers(probe) == [later]
     kernel.count(0)
-    kernel.tell(earlier, 0)
+    kernel.complete(earlier, 0)
     assert numbers(probe) == [earlier, later]
     assert killed(probe) == {100: 1, 101: 1}
 

@@ -1,4 +1,4 @@
-"""The file rungs on trees in a temporary directory, and the way down to them."""
+"""Sources that read files, on trees in a temporary directory, and the fallback to them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from koordlet.probes import Sizes, diff, open_probes
 from koordlet.probes.loading.bcc import load as load_bcc
 from koordlet.probes.loading.frame import ProbeError, pin_key
+from koordlet.probes.openprobes import open_probes
+from koordlet.probes.schedlatency.files import FilesUnavailable, PressureSource, SchedstatSource
 from koordlet.probes.schedlatency.loader import build
-from koordlet.probes.schedlatency.schedstat import FilesUnavailable, PressureSource, SchedstatSource
+from koordlet.probes.schedlatency.sizes import Sizes
+from koordlet.probes.schedlatency.snapshot import diff
 from koordlet.system.host import Host
 from koordlet.system.roots import Roots
 
@@ -19,7 +21,8 @@ class Files:
     """A cpu hierarchy and a /proc with threads in it."""
 
     def __init__(self, base: Path) -> None:
-        self.cpu, self.proc = base / "cpu", base / "proc"
+        self.roots = Roots.under(base)
+        self.cpu, self.proc = base / "cpu", self.roots.proc
         self.thread("self", 0)
         self.cpu.mkdir()
 
@@ -50,19 +53,19 @@ def test_run_delay_is_summed_by_group_from_the_first_reading_on(files: Files) ->
     files.thread(10, 1000)
     files.thread(11, 50)
     pod = files.group("kubepods/pod1", 10, 11)
-    source = SchedstatSource(files.cpu, files.proc)
-    assert waited(source, pod) == 0, "what was before is nobody's window"
+    source = SchedstatSource(files.cpu, files.roots)
+    assert waited(source, pod) == 0, "the time before the first reading does not count"
     files.thread(10, 1500)
     files.thread(11, 80)
     assert waited(source, pod) == 530
     assert source.read().source == "schedstat"
 
 
-def test_threads_that_end_take_nothing_back(files: Files) -> None:
+def test_the_sum_does_not_fall_when_a_thread_ends(files: Files) -> None:
     files.thread(10, 0)
     files.thread(11, 0)
     pod = files.group("pod1", 10, 11)
-    source = SchedstatSource(files.cpu, files.proc)
+    source = SchedstatSource(files.cpu, files.roots)
     source.read()
     files.thread(11, 400)
     before = source.read()
@@ -73,14 +76,14 @@ def test_threads_that_end_take_nothing_back(files: Files) -> None:
     assert window.sum_ns.tolist()[window.row(pod) or 0] == 5
 
 
-def test_a_thread_that_is_listed_but_gone_is_left_out(files: Files) -> None:
+def test_a_listed_thread_that_ended_is_left_out(files: Files) -> None:
     pod = files.group("pod1", 99)
-    assert waited(SchedstatSource(files.cpu, files.proc), pod) == 0
+    assert waited(SchedstatSource(files.cpu, files.roots), pod) == 0
 
 
-def test_dead_groups_are_given_back(files: Files) -> None:
+def test_dead_cgroups_are_forgotten(files: Files) -> None:
     pod = files.group("pod1")
-    source = SchedstatSource(files.cpu, files.proc)
+    source = SchedstatSource(files.cpu, files.roots)
     source.read()
     assert source.reclaim(frozenset({files.cpu.stat().st_ino})) == 1
     (files.cpu / "pod1" / "tasks").unlink()
@@ -88,26 +91,26 @@ def test_dead_groups_are_given_back(files: Files) -> None:
     assert source.read().row(pod) is None
 
 
-def test_a_kernel_without_schedstat_is_said(tmp_path: Path) -> None:
+def test_a_kernel_without_schedstat_is_reported(tmp_path: Path) -> None:
     with pytest.raises(FilesUnavailable, match="self/schedstat"):
-        SchedstatSource(tmp_path, tmp_path)
+        SchedstatSource(tmp_path, Roots.under(tmp_path))
 
 
 def test_pressure_totals_are_nanoseconds(tmp_path: Path) -> None:
     (tmp_path / "cpu.pressure").write_text(
-        "some avg10=0.00 avg60=0.00 avg300=0.00 total=1234\nfull avg10=0.00 total=0\n"
+        "some avg10=0.00 avg60=0.00 avg300=0.00 total=1234\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n"
     )
     assert waited(PressureSource(tmp_path), tmp_path.stat().st_ino) == 1_234_000
 
 
-def test_a_kernel_without_pressure_is_said(tmp_path: Path) -> None:
+def test_a_kernel_without_pressure_is_reported(tmp_path: Path) -> None:
     with pytest.raises(FilesUnavailable, match="no cgroup2"):
         PressureSource(None)
     with pytest.raises(FilesUnavailable, match=r"no cpu\.pressure"):
         PressureSource(tmp_path)
 
 
-def test_nothing_at_all_is_a_status(tmp_path: Path) -> None:
+def test_a_machine_without_any_source_has_a_status(tmp_path: Path) -> None:
     roots = Roots.under(tmp_path)
     (roots.sys / "devices/system/cpu").mkdir(parents=True)
     (roots.sys / "devices/system/cpu/possible").write_text("0-3\n")
@@ -119,7 +122,7 @@ def test_nothing_at_all_is_a_status(tmp_path: Path) -> None:
     probes.close()
 
 
-def test_off_is_off(tmp_path: Path) -> None:
+def test_switched_off_probes_have_a_status(tmp_path: Path) -> None:
     probes = open_probes(Host(Roots.under(tmp_path)), "off")
     assert probes.sched_latency is None
     assert probes.status["sched_latency"].reason == "switched off"
@@ -130,7 +133,7 @@ def test_an_unknown_choice_is_refused(tmp_path: Path) -> None:
         open_probes(Host(Roots.under(tmp_path)), "ebpf")
 
 
-def test_bcc_needs_a_place_to_hand_over() -> None:
+def test_bcc_needs_a_bpf_file_system() -> None:
     with pytest.raises(ProbeError, match="needs a bpf file system"):
         load_bcc(Sizes(cpus=1), False, None)
 

@@ -14,12 +14,14 @@ from typing import Any
 
 import pytest
 
-from koordlet.probes import SPECIAL_KEYS, ProbeSet, Sizes, diff, open_probes
+from koordlet.probes.culprits.slots import SPECIAL_KEYS
 from koordlet.probes.loading import libbpf
 from koordlet.probes.loading.bpffs import READY
 from koordlet.probes.loading.frame import ProbeError
-from koordlet.probes.openprobes import FIRST, STARTING, begin_probes
+from koordlet.probes.openprobes import FIRST, STARTING, ProbeSet, begin_probes, open_probes
 from koordlet.probes.schedlatency import loader
+from koordlet.probes.schedlatency.sizes import Sizes
+from koordlet.probes.schedlatency.snapshot import diff
 from koordlet.system.host import Host
 from koordlet.system.kernel import Feature
 
@@ -28,7 +30,8 @@ pytestmark = pytest.mark.kernel
 LOADER = """
 import sys, time
 from pathlib import Path
-from koordlet.probes import Sizes, open_probes
+from koordlet.probes.openprobes import open_probes
+from koordlet.probes.schedlatency.sizes import Sizes
 from koordlet.system.host import Host
 from koordlet.system.roots import Roots
 probes = open_probes(Host(Roots.host()), sys.argv[1], Path(sys.argv[2]), sizes=Sizes(cpus=int(sys.argv[3])))
@@ -140,14 +143,15 @@ def test_a_loader_killed_half_way_is_finished_by_the_next(
     pids = victim.run(), noisy.run()
     time.sleep(0.4)  # while both run and wait
     probes = open_probes(kernel_host, "core", pin_dir, sizes=sizes)
-    assert probes.sched_latency is not None and not probes.status["sched_latency"].reused
+    source = probes.loaded_sched_latency
+    assert source is not None and not probes.status["sched_latency"].reused
     start = time.monotonic_ns()
-    before = probes.sched_latency.read()
+    before, matrix_before = source.read(), source.read_matrix()
     for pid in pids:
         until_arrivals(pid, schedstat(pid).arrivals + 20)
     victim.settle()
     noisy.settle()
-    window = diff(before, probes.sched_latency.read())
+    window, matrix = diff(before, source.read()), source.read_matrix().minus(matrix_before)
     end = time.monotonic_ns()
     elapsed = end - start
     probes.close()
@@ -156,11 +160,11 @@ def test_a_loader_killed_half_way_is_finished_by_the_next(
         assert row is not None
         # One wait may have begun while nobody looked; the kernel knows since when, and that was not before it ran.
         assert 0 < window.sum_ns[row] <= end - detached
-        charged = sum(culprit.wait_ns for culprit in window.culprits(entry.id) if culprit.key > 0)
+        charged = int(matrix.ns[(matrix.victim == entry.id) & (matrix.culprit > 0)].sum())
         assert charged <= elapsed, "charged for a time in which nobody noted who ran"
 
 
-def test_full_tables_say_what_they_lose(
+def test_full_tables_report_what_they_lose(
     kernel_host: Host, pin_dir: Path, wanted: str, sizes: Sizes, group: Callable[[str], Any]
 ) -> None:
     probes = open_probes(kernel_host, wanted, pin_dir, sizes=replace(sizes, cgroups=2, matrix=2))
@@ -180,7 +184,7 @@ def test_full_tables_say_what_they_lose(
     assert seen.row(SPECIAL_KEYS["overflow"]) is not None, "waits of the nameless must still be counted"
 
 
-def test_without_bpffs_it_counts_unpinned_and_says_so(kernel_host: Host, tmp_path: Path, sizes: Sizes) -> None:
+def test_without_bpffs_it_counts_unpinned_with_a_reason(kernel_host: Host, tmp_path: Path, sizes: Sizes) -> None:
     host = Host(replace(kernel_host.roots, sys_fs=tmp_path), kernel_host.facts)
     (tmp_path / "bpf").mkdir()
     probes = open_probes(host, "core", mount_bpffs=False, sizes=sizes)
@@ -200,7 +204,7 @@ def test_bpffs_is_mounted_and_unmounted_again(kernel_host: Host, tmp_path: Path,
     assert not point.is_mount()
 
 
-def test_without_btf_the_files_stand_in(
+def test_without_btf_files_are_read(
     kernel_host: Host, pin_dir: Path, sizes: Sizes, group: Callable[[str], Any]
 ) -> None:
     victim, noisy = group("victim"), group("noisy")
@@ -219,7 +223,7 @@ def test_without_btf_the_files_stand_in(
             break
         assert time.monotonic() < end, "the victim did not wait, or nobody says so"
         time.sleep(0.1)
-    assert len(window.victim) == 0
+    assert probes.loaded_sched_latency is None, "files have no culprits"
     probes.close()
 
 
@@ -231,7 +235,7 @@ def test_without_privilege_nothing_is_tried(kernel_host: Host, sizes: Sizes) -> 
     probes.close()
 
 
-def test_a_broken_object_is_a_status_with_the_librarys_words(
+def test_a_broken_object_is_an_error_with_the_librarys_reason(
     kernel_host: Host, pin_dir: Path, sizes: Sizes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken = tmp_path / "broken.bpf.o"
@@ -245,13 +249,13 @@ def test_a_broken_object_is_a_status_with_the_librarys_words(
 def test_run_statistics_count_every_run(
     probes: ProbeSet, group: Callable[[str], Any], until_arrivals: Callable[[int, int], int]
 ) -> None:
-    assert probes.programs is not None
+    assert probes.loaded_sched_latency is not None
     with libbpf.enable_stats():
-        before = {stats.name: stats for stats in probes.programs.programs()}
+        before = {stats.name: stats for stats in probes.loaded_sched_latency.programs()}
         sleeper = group("sleeper")
         pid = sleeper.run("while True: time.sleep(0.002)")
         until_arrivals(pid, 100)
-        after = {stats.name: stats for stats in probes.programs.programs()}
+        after = {stats.name: stats for stats in probes.loaded_sched_latency.programs()}
     switches = [name for name in after if "sched_switch" in name]
     assert switches
     for name in switches:

@@ -47,7 +47,7 @@ def test_stalls_and_kills_are_told(trees: Callable[..., Any], views: Any, koordl
     shares = "koordlet_mem_stall_culprit_share"
     tools.until(lambda: koordlet.values(shares, container_id=short.key) == [1.0], "its own doing, and nobody else's")
     assert koordlet.values(shares, container_id=short.key, culprit=short.name) == [1.0]
-    assert koordlet.log.count("out of memory: a task was killed") == 1
+    assert koordlet.log.count("Out of memory: a task was killed") == 1
     seen = stalled(koordlet)
     koordlet.kill()
     successor = koordlets(view).wait()

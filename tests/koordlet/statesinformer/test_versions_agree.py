@@ -12,13 +12,12 @@ from koordlet.api.crs.nodemetric import USAGE_WITH_PAGE_CACHE, USAGE_WITHOUT_PAG
 from koordlet.api.encoding.quantity import Quantity
 from koordlet.api.encoding.wire import Time, to_builtins
 from koordlet.metriccache import MetricCache
-from koordlet.metricsadvisor.advisor import MetricsAdvisor
+from koordlet.metricsadvisor.facts.node import NodeInfoCollector
 from koordlet.metricsadvisor.usage.hostapps import HostAppMemory
 from koordlet.metricsadvisor.usage.reader import TickReader
-from koordlet.probes.openprobes import ProbeSet
+from koordlet.metricsadvisor.usage.usecollector import UseCollector, UseOptions
 from koordlet.prometheus import Registries
 from koordlet.statesinformer.nodemetric.status import ReportPolicy, build_status
-from koordlet.statesinformer.pods.cgroupindex import CgroupIndex
 from koordlet.statesinformer.pods.model import ContainerMeta, PodMeta, Subject, SubjectKind, Workloads, subjects_of
 from koordlet.system.host import Host
 from tests.koordlet.system.conftest import Tree
@@ -94,17 +93,24 @@ def reported(base: Path, version: int, memory: str) -> Any:
     """NodeMetric's status after TICKS ticks, as JSON."""
     tree, now = _machine(base, version), 0.0
     fs, host, cache = tree.fs(), Host(tree.roots), MetricCache()
-    advisor = MetricsAdvisor(
-        host, TickReader(host, fs), lambda: WORKLOADS, cache, Registries(), probes=ProbeSet({}),
-        index=CgroupIndex(lambda: ()), page_cache=True, clock=lambda: now,
-    )  # fmt: skip
+    node_info = NodeInfoCollector(tree.roots, cache, Registries(), clock=lambda: now)
+    use = UseCollector(
+        TickReader(host, fs),
+        lambda: WORKLOADS,
+        cache,
+        Registries(),
+        node_of_cpu=lambda: node_info.node_of_cpu,
+        pods_known=lambda: True,
+        options=UseOptions(page_cache=True),
+        clock=lambda: now,
+    )
     apps = HostAppMemory(fs, lambda: WORKLOADS, cache, Registries(), clock=lambda: now)
     for number in range(TICKS):
         now = 1000.0 + number * STEP
         _write(tree, now)
         if number == 0:
-            advisor.read_node_info()
-        advisor.tick()
+            node_info.read()
+        use.tick()
         apps.read()
     policy = ReportPolicy(memory=memory)
     return to_builtins(build_status(cache, WORKLOADS, policy, now=now, update_time=Time.from_unix(0.0)))

@@ -25,7 +25,7 @@ from koordlet.app.clock import SYSTEM_CLOCK
 from koordlet.kube import PatchKind
 from koordlet.metriccache import MetricCache
 from koordlet.metriccache.facts import FACT_XPU
-from koordlet.metricsadvisor.conditions import Conditions
+from koordlet.metricsadvisor.conditions import CollectorConditions
 from koordlet.metricsadvisor.facts.xpu import XpuCollector
 from koordlet.prometheus import Registries
 from koordlet.statesinformer.devices.reporter import DeviceReporter
@@ -308,7 +308,7 @@ async def test_an_accelerator_that_a_file_describes_becomes_capacity(world: Worl
     """File -> koordlet's collector -> Device -> Node; a chip that breaks, and a file that goes, take it away again."""
     await world.report(fresh())
     cache, registries = MetricCache(), Registries()
-    collector = XpuCollector(tmp_path, cache, registries, Conditions(registries), wall_ns=time.time_ns)
+    collector = XpuCollector(tmp_path, cache, registries, CollectorConditions(registries), wall_ns=time.time_ns)
     node = await world.get()
     reporter = DeviceReporter(
         world.admin, "n1", node=lambda: node, registries=registries, wall=SYSTEM_CLOCK.now,

@@ -1,8 +1,8 @@
-"""The advisor under clocks that jump: no rate is negative or absurd, nothing is committed twice."""
+"""The collectors under clocks that jump: no rate is negative or absurd, nothing is committed twice."""
 
 from __future__ import annotations
 
-from types import MappingProxyType, SimpleNamespace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -11,25 +11,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koordlet.metriccache import MetricCache
-from koordlet.metricsadvisor.advisor import FRUITLESS, MetricsAdvisor
+from koordlet.metricsadvisor.collector import ProbeContext
+from koordlet.metricsadvisor.conditions import CollectorConditions
+from koordlet.metricsadvisor.stalls.schedlatency import SchedLatencyCollector
+from koordlet.metricsadvisor.usage.pressurecollector import RETRY_ROUNDS, PressureCollector
 from koordlet.metricsadvisor.usage.readings import Readings
-from koordlet.probes.openprobes import ProbeSet
-from koordlet.probes.schedlatency.schedstat import _sums_only
+from koordlet.metricsadvisor.usage.usecollector import UseCollector, UseOptions
+from koordlet.probes.schedlatency.files import sums_only
 from koordlet.probes.schedlatency.snapshot import SchedLatencySnapshot
 from koordlet.prometheus import Registries
 from koordlet.statesinformer.pods.cgroupindex import CgroupIndex
 from koordlet.statesinformer.pods.model import Subject, SubjectKind, Workloads
 from koordlet.system.cgroup.batch import CgroupTable
-from koordlet.system.host import Host
 from koordlet.system.proc.procfs import CpuTicks, MemInfo
-from koordlet.system.roots import Roots
 
 MAIN = Subject(SubjectKind.CONTAINER, "containerd://1", "kubepods/pod1/1", "main", qos="LS", pod_uid="uid-1")
 WORKLOADS = Workloads(1, MappingProxyType({}), (MAIN,))
 
 
 class Machine:
-    """One container that uses exactly one core, and nothing else; `now` is true time, `clock` what koordlet is told."""
+    """One container that uses exactly one core, and nothing else; `now` is true time, `clock` the time that koordlet
+    reads."""
 
     def __init__(self) -> None:
         self.now, self.clock = 100.0, 100.0
@@ -53,44 +55,44 @@ class Machine:
         )
 
 
-def advisor(machine: Machine, **how: Any) -> tuple[MetricsAdvisor, MetricCache]:
+def collector(machine: Machine, pods_known: bool = True) -> tuple[UseCollector, MetricCache]:
     cache = MetricCache()
-    made = MetricsAdvisor(
-        Host(Roots.host()),
-        machine,  # type: ignore[arg-type]
+    reader: Any = machine
+    made = UseCollector(
+        reader,
         lambda: WORKLOADS,
         cache,
         Registries(),
-        probes=ProbeSet({}),
-        index=CgroupIndex(lambda: ()),
+        node_of_cpu=dict,
+        pods_known=lambda: pods_known,
+        options=UseOptions(),
         clock=lambda: machine.clock,
-        **how,
     )
     return made, cache
 
 
-def step(machine: Machine, made: MetricsAdvisor, true: float, told: float) -> float | None:
+def step(machine: Machine, made: UseCollector, true: float, shown: float) -> float | None:
     """Time passes; the container's cores afterwards."""
     machine.now += true
-    machine.clock += told
+    machine.clock += shown
     made.tick()
-    return None if made.picture is None else float(made.picture.use.cores[0])
+    return None if made.snapshot is None else float(made.snapshot.use.cores[0])
 
 
 def test_a_clock_that_keeps_time_gives_the_rate() -> None:
     machine = Machine()
-    made, _ = advisor(machine)
+    made, _ = collector(machine)
     assert step(machine, made, 0, 0) is None
     assert step(machine, made, 1, 1) == pytest.approx(1.0)
-    assert made.picture is not None
-    assert made.picture.node is not None
-    assert made.picture.node.cores == pytest.approx(1.0)
+    assert made.snapshot is not None
+    assert made.snapshot.node is not None
+    assert made.snapshot.node.cores == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("late", [1.5, 19.9])
 def test_a_late_tick_is_a_longer_mean(late: float) -> None:
     machine = Machine()
-    made, cache = advisor(machine)
+    made, cache = collector(machine)
     step(machine, made, 0, 0)
     assert step(machine, made, late, late) == pytest.approx(1.0)
     assert len(cache.query("container_cpu_usage", 0, 1e9).values) == 1
@@ -100,7 +102,7 @@ def test_a_late_tick_is_a_longer_mean(late: float) -> None:
 def test_a_tick_later_than_twenty_begins_anew(late: float) -> None:
     """A suspended machine or a stopped process: both clocks go on, and the reading before is no baseline."""
     machine = Machine()
-    made, cache = advisor(machine)
+    made, cache = collector(machine)
     step(machine, made, 0, 0)
     assert step(machine, made, late, late) is None
     assert step(machine, made, 1, 1) == pytest.approx(1.0)
@@ -109,32 +111,32 @@ def test_a_tick_later_than_twenty_begins_anew(late: float) -> None:
 
 @pytest.mark.parametrize(("late", "known", "expected"), [(9.9, True, True), (10.1, True, False), (1, False, False)])
 def test_system_use_takes_fresh_inputs_and_known_pods(late: float, known: bool, expected: bool) -> None:
-    """Older than 10 s, or before the kubelet was heard: node samples go on, system samples stop."""
+    """Older than 10 s, or before the kubelet answered: node samples go on, system samples stop."""
     machine = Machine()
-    made, cache = advisor(machine, pods_known=lambda: known)
+    made, cache = collector(machine, pods_known=known)
     step(machine, made, 0, 0)
     step(machine, made, late, late)
     assert len(cache.query("node_cpu_usage", 0, 1e9).values) == 1
     assert len(cache.query("sys_cpu_usage", 0, 1e9).values) == expected
-    assert made.picture is not None
-    assert (made.picture.system is not None) == expected
+    assert made.snapshot is not None
+    assert (made.snapshot.system is not None) == expected
 
 
 def test_a_clock_that_stands_still_or_runs_back_gives_no_sample() -> None:
     machine = Machine()
-    made, cache = advisor(machine)
+    made, cache = collector(machine)
     step(machine, made, 0, 0)
     step(machine, made, 1, 1)
-    for told in (0, -30):
-        assert step(machine, made, 1, told) == pytest.approx(1.0), "the last picture stays"
+    for shown in (0, -30):
+        assert step(machine, made, 1, shown) == pytest.approx(1.0), "the last figures stay"
     assert len(cache.query("container_cpu_usage", -1e9, 1e9).values) == 1
-    assert step(machine, made, 1, 1) == pytest.approx(1.0), "and the next tick is right again"
+    assert step(machine, made, 1, 1) == pytest.approx(1.0), "the next tick is correct again"
 
 
 @given(st.lists(st.floats(-5000, 5000), min_size=1, max_size=20))
 def test_no_jump_leaves_a_trace_after_two_good_ticks(jumps: list[float]) -> None:
     machine = Machine()
-    made, cache = advisor(machine)
+    made, cache = collector(machine)
     for jump in jumps:
         step(machine, made, 1, jump)
     step(machine, made, 1, 1)
@@ -144,48 +146,62 @@ def test_no_jump_leaves_a_trace_after_two_good_ticks(jumps: list[float]) -> None
     assert (points.times[1:] >= points.times[:-1]).all()
 
 
-def test_every_other_reading_of_latency_is_left_out_while_nobody_hurries() -> None:
-    made, _ = advisor(Machine())
-    source = Latency()
-    made._probes.sched_latency = source
-    for unhurried, readings in ((False, 4), (True, 2), (False, 4)):
-        made.unhurried, before = unhurried, source.read_so_far
+def test_every_other_round_of_latency_is_skipped_while_relaxed() -> None:
+    context = ProbeContext(lambda: WORKLOADS, MetricCache(), Registries(), CgroupIndex(lambda: ()), clock=lambda: 0.0)
+    made, source = SchedLatencyCollector(context), Latency()
+    made.attach(source)
+    for relaxed, readings in ((False, 4), (True, 2), (False, 4)):
+        made.relaxed, before = relaxed, source.readings
         for _ in range(4):
-            made.read_latency()
-        assert source.read_so_far - before == readings
+            made.read()
+        assert source.readings - before == readings
 
 
 class Latency:
-    """A source of nothing that counts its readings."""
+    """A source without figures that counts its readings."""
 
     source = "schedstat"
 
     def __init__(self) -> None:
-        self.read_so_far = 0
+        self.readings = 0
 
-    def read(self, matrix: bool = True) -> SchedLatencySnapshot:
-        self.read_so_far += 1
-        return _sums_only(self.source, {})
+    def read(self) -> SchedLatencySnapshot:
+        self.readings += 1
+        return sums_only(self.source, {})
+
+    def reclaim(self, live: frozenset[int]) -> int:
+        return 0
+
+    def close(self, keep: bool) -> None:
+        """Holds nothing."""
 
 
-def test_pressure_that_is_nowhere_is_looked_for_now_and_then() -> None:
-    """Once in `FRUITLESS` rounds, and in each as soon as any is found."""
-    looks: list[float] = []
+def test_absent_pressure_files_are_looked_for_now_and_then() -> None:
+    """Once in `RETRY_ROUNDS` rounds, and in each round as soon as there are any."""
+    rounds: list[int] = []
     total = [np.nan]
 
-    class Pressing(Machine):
+    class Pressing:
         def read_pressure(self, workloads: Workloads) -> CgroupTable:
-            looks.append(self.clock)
+            rounds.append(len(rounds))
             off = np.zeros(1, dtype=bool)
             columns = {"cpu_some_total": np.array([total[0]]), "cpu_some_avg10": np.array([total[0]])}
             return CgroupTable((MAIN.cgroup_dir,), np.array([7], dtype=np.uint64), off, off, columns)
 
-    made, _ = advisor(Pressing())
-    made._host = SimpleNamespace(facts=SimpleNamespace(psi=True))  # type: ignore[assignment]
-    for _ in range(2 * FRUITLESS):
-        made.read_pressure()
-    assert len(looks) == 2
+    registries, reader = Registries(), Pressing()
+    made = PressureCollector(
+        reader,  # type: ignore[arg-type]
+        lambda: WORKLOADS,
+        MetricCache(),
+        registries,
+        CollectorConditions(registries),
+        psi=True,
+        clock=lambda: 0.0,
+    )
+    for _ in range(2 * RETRY_ROUNDS):
+        made.read()
+    assert len(rounds) == 2
     total[0] = 5.0
     for _ in range(3):
-        made.read_pressure()
-    assert len(looks) == 5
+        made.read()
+    assert len(rounds) == 5

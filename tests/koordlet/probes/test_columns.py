@@ -1,4 +1,4 @@
-"""Numbers each once, without what numpy would load for it."""
+"""Distinct numbers without importing numpy's masked arrays."""
 
 import subprocess
 import sys
@@ -7,14 +7,14 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordlet.probes.culprits.rows import distinct
+from koordlet.probes.columns import distinct
 
 PROGRAM = """
 import sys
 import numpy as np
-from koordlet.probes.culprits.rows import align_pairs
-one, other = np.array([1, 1, 2]), np.array([5, 7, 5])
-assert align_pairs((one, other), (one[1:], other[1:])).tolist() == [1, 2]
+from koordlet.probes.columns import align_pairs
+first, second = np.array([1, 1, 2]), np.array([5, 7, 5])
+assert align_pairs((first, second), (first[1:], second[1:])).tolist() == [1, 2]
 assert "numpy.ma" not in sys.modules
 """
 

@@ -1,4 +1,4 @@
-"""The node as the last tick saw it: everything derived, ready for batches and views."""
+"""The usage of the node at the last tick: all derived figures, for batches and views. Pure."""
 
 from __future__ import annotations
 
@@ -6,36 +6,36 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from koordlet.metricsadvisor.usage.besteffort import BestEffortUse, best_effort_use
-from koordlet.metricsadvisor.usage.node import NodeUse, Use, node_use, system_numa_use, system_use
+from koordlet.metricsadvisor.usage.node import NodeUse, ResourceUse, node_use, system_numa_use, system_use
 from koordlet.metricsadvisor.usage.readings import Pairing, Readings
 from koordlet.metricsadvisor.usage.workloads import WorkloadUse, by_qos, kind_mask, total, workload_use
 from koordlet.statesinformer.pods.model import SubjectKind, Workloads
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
-    """Figures between two readings. Members are None where a reading was missing."""
+class UsageSnapshot:
+    """Figures between two readings. A member is None where a reading was missing."""
 
     at: float
     workloads: Workloads
     use: WorkloadUse
-    pods: Use
-    host_apps: Use
-    qos: Mapping[str, Use]
+    pods: ResourceUse
+    host_apps: ResourceUse
+    qos: Mapping[str, ResourceUse]
     node: NodeUse | None = None
-    system: Use | None = None
-    system_numa: Mapping[int, Use] = field(default_factory=dict)
+    system: ResourceUse | None = None
+    system_numa: Mapping[int, ResourceUse] = field(default_factory=dict)
     best_effort: BestEffortUse | None = None
 
 
-def derive(old: Readings, new: Readings, node_of_cpu: Mapping[int, int]) -> Picture:
-    """The picture between two ticks."""
+def derive(old: Readings, new: Readings, node_of_cpu: Mapping[int, int]) -> UsageSnapshot:
+    """The figures between two ticks."""
     use = workload_use(new, Pairing(old, new))
     pods = total(use, kind_mask(new, SubjectKind.POD))
     host_apps = total(use, kind_mask(new, SubjectKind.HOST_APP))
     node = node_use(old, new, node_of_cpu)
     system = None if node is None else system_use(node, pods, host_apps)
-    return Picture(
+    return UsageSnapshot(
         at=new.at,
         workloads=new.workloads,
         use=use,

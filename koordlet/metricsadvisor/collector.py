@@ -1,0 +1,142 @@
+"""What collectors share: `CollectorOutput` commits figures and reports failures, `ProbeCollector` reads a probe.
+
+A round of a probe's collector is always the same: read the cumulative snapshot, map cgroup ids to subjects, take the
+difference over the window, derive figures, commit them. `ProbeCollector` carries that once; a subclass only derives
+(`derive`) and names its series (`batch`).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Generic, Protocol, TypeVar
+
+from koordlet.app.clock import boot_clock
+from koordlet.app.logging import get_logger
+from koordlet.metriccache import Batch, MetricCache, SeriesError
+from koordlet.metricsadvisor.stalls.window import Snapshot, SnapshotWindow
+from koordlet.probes.columns import Ints
+from koordlet.probes.loading.frame import SourceOf
+from koordlet.prometheus import Registries
+from koordlet.statesinformer.pods.cgroupindex import CgroupIndex
+from koordlet.statesinformer.pods.model import Workloads
+
+log = get_logger(__name__)
+
+NO_SOURCE = "none"
+
+
+class CollectorOutput:
+    """Commits a collector's figures to the metric cache, and reports its failures to the log and the metrics.
+
+    `name` is the collector's name in metrics. Each failure is counted, and logged once with `message`."""
+
+    def __init__(
+        self, name: str, cache: MetricCache, registries: Registries, message: str = "A source gives no figures"
+    ) -> None:
+        self._name = name
+        self._cache = cache
+        self._registries = registries
+        self._message = message
+
+    def commit(self, batch: Batch) -> bool:
+        """Whether the cache accepted the batch."""
+        try:
+            self._cache.commit(batch)
+        except SeriesError as error:
+            self.fail("series", str(error))
+            return False
+        return True
+
+    def fail(self, cause: str, error: str, *, source: str = "", log_key: str = "") -> None:
+        """Report that figures are missing. `source` replaces the collector's name where it reads several sources;
+        failures of equal `log_key` (the error by default) are logged once."""
+        name = source or self._name
+        self._registries.count("collector_failures_total", name, cause)
+        log.once(
+            f"collector:{name}:{cause}:{log_key or error}", self._message, collector=name, cause=cause, error=error
+        )
+
+
+class KeyedSnapshot(Snapshot, Protocol):
+    """A snapshot of a probe, as far as `ProbeCollector` uses it."""
+
+    @property
+    def keys(self) -> Ints:
+        """Cgroup ids, or special keys."""
+
+
+S = TypeVar("S", bound=KeyedSnapshot)
+F = TypeVar("F")
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeContext:
+    """What all collectors of probes use."""
+
+    workloads: Callable[[], Workloads]
+    cache: MetricCache
+    registries: Registries
+    index: CgroupIndex
+    """Subjects of the cgroup ids that the probes count by."""
+    clock: Callable[[], float] = boot_clock
+
+
+class ProbeCollector(ABC, Generic[S, F]):
+    """Figures by subject of one probe. `read` is one round; without a source it does nothing."""
+
+    NAME: ClassVar[str]
+
+    def __init__(self, context: ProbeContext, window_seconds: float) -> None:
+        self.context = context
+        self.output = CollectorOutput(self.NAME, context.cache, context.registries)
+        self.window: SnapshotWindow[S] = SnapshotWindow(window_seconds)
+        self.figures: Mapping[str, F] = {}
+        """Subject key -> figures of the last seconds; replaced as a whole."""
+        self._source: SourceOf[S] | None = None
+
+    def attach(self, source: SourceOf[S] | None) -> None:
+        """Read `source` from now on: a probe may be opened after its collector was made."""
+        self._source = source
+
+    @property
+    def source(self) -> str:
+        """Where figures come from: ``bpf``, the name of files, ``none``."""
+        return NO_SOURCE if self._source is None else self._source.source
+
+    @property
+    def latest(self) -> S | None:
+        """The newest snapshot: cumulative."""
+        return self.window.latest
+
+    def read(self) -> None:
+        """Read the probe, and derive and commit the figures of the window."""
+        if self._source is None:
+            return
+        snapshot = self._source.read()
+        now = self.context.clock()
+        self.refresh(snapshot, self.context.workloads(), now)
+        self.window.push(snapshot)
+        span = self.window.span()
+        if span is not None:
+            self.figures = self.derive(*span)
+            self.output.commit(self.batch(now))
+
+    def refresh(self, snapshot: S, workloads: Workloads, now: float) -> None:
+        """Let the index look up the snapshot's cgroup ids."""
+        self.context.index.refresh(workloads, now, cgroup_ids(snapshot.keys))
+
+    @abstractmethod
+    def derive(self, old: S, new: S, seconds: float) -> Mapping[str, F]:
+        """The figures between two snapshots, by subject key."""
+
+    @abstractmethod
+    def batch(self, now: float) -> Batch:
+        """`figures` as a batch for the metric cache."""
+
+
+def cgroup_ids(keys: Ints) -> Iterable[int]:
+    """The keys that are cgroup ids."""
+    ids: list[int] = keys[keys > 0].tolist()
+    return ids

@@ -1,0 +1,132 @@
+"""Schedule latency by subject: percentiles, waiting and throttling of the last seconds, and the culprits.
+
+Figures are of a window because one tick of a quiet container has too few waits. The snapshot is read every round; the
+culprit matrix, which is much larger, once per window, and `PARTS` times as often while culprits are queried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+import numpy as np
+
+from koordlet.metriccache import Batch
+from koordlet.metricsadvisor.collector import ProbeCollector, ProbeContext
+from koordlet.metricsadvisor.stalls.attribution import OwnerOf, SubjectNaming, group, sum_rows
+from koordlet.metricsadvisor.stalls.window import PARTS
+from koordlet.probes.columns import Ints
+from koordlet.probes.culprits.matrix import CulpritMatrix, SubjectTable
+from koordlet.probes.culprits.reader import MatrixReading
+from koordlet.probes.culprits.window import CulpritWindow
+from koordlet.probes.histogram import quantiles
+from koordlet.probes.layouts import BUCKETS
+from koordlet.probes.schedlatency.loader import LoadedProbe
+from koordlet.probes.schedlatency.snapshot import SchedLatencySnapshot, diff
+from koordlet.statesinformer.pods.cgroupindex import Owner
+from koordlet.statesinformer.pods.model import Subject
+
+READER_TTL_S = 10.0
+"""For this long after a query for culprits the matrix is read `PARTS` times as often."""
+
+
+class SubjectLatency(msgspec.Struct, frozen=True):
+    """One subject over the window: seconds, and task-seconds per second."""
+
+    p50: float | None
+    p99: float | None
+    wait: float
+    throttled: float
+    count: int
+
+
+def by_subject(
+    window: SchedLatencySnapshot, seconds: float, owner: OwnerOf, grouped: tuple[list[Subject], Ints] | None = None
+) -> dict[str, SubjectLatency]:
+    """Figures by subject key. `grouped`: the result of `group` for the window's keys, if it is known. Pure."""
+    subjects, rows = grouped or group(window.keys, owner)
+    waits = window.hist
+    hist = sum_rows(waits, rows, len(subjects)) if waits.size else np.zeros((len(subjects), BUCKETS))
+    wait, throttled = (
+        (sum_rows(column, rows, len(subjects)) / 1e9 / seconds).tolist()
+        for column in (window.sum_ns, window.throttled_ns)
+    )
+    p50, p99 = ((quantiles(hist, q) / 1e9).tolist() for q in (0.5, 0.99))
+    counts = hist.sum(axis=1).astype(np.int64).tolist()
+    return {
+        subject.key: SubjectLatency(*figures) if figures[4] else SubjectLatency(None, None, *figures[2:])
+        for subject, *figures in zip(subjects, p50, p99, wait, throttled, counts, strict=True)
+    }
+
+
+def latency_batch(at: float, latencies: Mapping[str, SubjectLatency]) -> Batch:
+    """Schedule latency by subject key, for the metric cache. Pure."""
+    batch = Batch(at)
+    keys = [(key,) for key in latencies]
+    batch.extend("container_sched_wait", keys, np.array([latency.wait for latency in latencies.values()]))
+    batch.extend("container_sched_throttled", keys, np.array([latency.throttled for latency in latencies.values()]))
+    waited = [((key,), latency.p50, latency.p99) for key, latency in latencies.items() if latency.p50 is not None]
+    for index, name in ((1, "container_sched_latency_p50"), (2, "container_sched_latency_p99")):
+        batch.extend(name, [row[0] for row in waited], np.array([row[index] for row in waited], dtype=float))
+    return batch
+
+
+class SchedLatencyCollector(ProbeCollector[SchedLatencySnapshot, SubjectLatency]):
+    """`relaxed`: every other round is enough; set by the consumer that evaluates the figures."""
+
+    NAME = "latency"
+
+    def __init__(self, context: ProbeContext, window_seconds: float = 10.0) -> None:
+        super().__init__(context, window_seconds)
+        self.relaxed = False
+        self._skipped = False
+        self._culprits = CulpritWindow(window_seconds)
+        self._queried_at = -READER_TTL_S
+        self._grouped: tuple[int, Ints, tuple[list[Subject], Ints]] | None = None
+
+    def read(self) -> None:
+        """One round; every other one is skipped while `relaxed`."""
+        self._skipped = self.relaxed and not self._skipped
+        if self._skipped:
+            return
+        super().read()
+        latest = self.latest
+        if latest is None:
+            return
+        parts = PARTS if self.context.clock() - self._queried_at < READER_TTL_S else 1
+        if self._culprits.due(latest.time_ns, self._culprits.seconds / parts):
+            reading = self.read_matrix()
+            if reading is not None:
+                self._culprits.push(reading)
+
+    def derive(
+        self, old: SchedLatencySnapshot, new: SchedLatencySnapshot, seconds: float
+    ) -> Mapping[str, SubjectLatency]:
+        """See `by_subject`."""
+        return by_subject(diff(old, new), seconds, self.context.index.owner, self.subjects_of(new.keys))
+
+    def batch(self, now: float) -> Batch:
+        """See `latency_batch`."""
+        return latency_batch(now, self.figures)
+
+    def subjects_of(self, keys: Ints) -> tuple[list[Subject], Ints]:
+        """`group`, computed again only when the keys or their owners changed."""
+        index, known = self.context.index, self._grouped
+        if known is None or known[0] != index.walks or not np.array_equal(known[1], keys):
+            known = self._grouped = (index.walks, keys, group(keys, index.owner))
+        return known[2]
+
+    def read_matrix(self) -> MatrixReading | None:
+        """The culprit matrix at this moment, to take differences of; None without a probe."""
+        return self._source.read_matrix() if isinstance(self._source, LoadedProbe) else None
+
+    def matrix_by_subject(self, naming: SubjectNaming) -> SubjectTable[Owner] | None:
+        """Everything charged so far; None without a probe."""
+        return self._source.matrix_by_subject(naming) if isinstance(self._source, LoadedProbe) else None
+
+    def culprits(self) -> tuple[CulpritMatrix, float] | None:
+        """(the culprit matrix of the window, its seconds); None without a probe. The window is up to twice as long when
+        nothing queried it for a while."""
+        self._queried_at = self.context.clock()
+        reading = self.read_matrix()
+        return None if reading is None else self._culprits.until(reading)

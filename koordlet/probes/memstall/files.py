@@ -1,0 +1,45 @@
+"""Memory stalls from PSI's files, for where no program can be loaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from koordlet.probes.loading.frame import ProbeError
+from koordlet.probes.memstall.snapshot import MemStallSnapshot, sums_only
+from koordlet.system.cgroup import pressure, tree
+
+
+class PressureFiles:
+    """``memory.pressure`` of the default hierarchy, as totals of kind *other*: time in which at least one task of the
+    cgroup was stalled. Keys are the ids of the directories of the same path in `named`, the tree that names
+    containers."""
+
+    source = "pressure"
+
+    def __init__(self, unified: Path | None, named: Path) -> None:
+        if unified is None:
+            raise ProbeError("memory.pressure: no cgroup2 is mounted")
+        if not pressure.any_pressure_file(unified, "memory"):
+            raise ProbeError(f"{unified}: no memory.pressure in any cgroup (kernel without PSI, or psi=0)")
+        self._unified = unified
+        self._named = named
+
+    def read(self) -> MemStallSnapshot:
+        """Read the file of every cgroup."""
+        totals: dict[int, int] = {}
+        for path in tree.walk(self._unified):
+            stalled = pressure.stalled_ns(self._unified / path, "memory")
+            if stalled is None:
+                continue
+            try:
+                totals[(self._named / path).stat().st_ino] = stalled
+            except OSError:  # the cgroup was removed, or is not in the other hierarchy
+                continue
+        return sums_only(totals)
+
+    def reclaim(self, live: frozenset[int]) -> int:
+        """Nothing is kept per cgroup."""
+        return 0
+
+    def close(self, keep: bool) -> None:
+        """Holds nothing open."""
