@@ -3,7 +3,7 @@
 Heads are parsed but not rewritten, so that both sides receive each other's original bytes. What cannot be parsed here
 (`NotHttp1`) is no connection error: the caller then relays blindly, and the other side responds as without a proxy.
 Lines may end with CRLF or with LF alone, as Go's net/http accepts. Bounds: a head has at most `MAX_HEAD_BYTES`, a
-chunk-size or trailer line `MAX_LINE_BYTES`. Framing follows RFC 9112 §6.
+chunk-size or trailer line `MAX_LINE_BYTES`, as have empty lines before a head. Framing follows RFC 9112 §6.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ MAX_HEAD_BYTES = 1 << 20
 """Most bytes of a head; Go's net/http has the same default."""
 MAX_LINE_BYTES = 8192
 _HEAD_END = re.compile(rb"\n\r?\n")
-_HEAD = re.compile(rb"[\r\n]*([^\n]*)\n(?:[^ \t:\n]+(?:[ \t]+[^ \t:\n]+)*:[^\n]*\n)*\r?\n")
+_LEADING = re.compile(rb"[\r\n]*+")
+_HEAD = re.compile(rb"[\r\n]*+([^\n]*)\n(?:[^ \t:\n]+(?:[ \t]+[^ \t:\n]+)*:[^\n]*\n)*\r?\n")
 """A start line, valid unfolded fields, a blank line."""
 _FRAMING = re.compile(rb"\n(content-length|transfer-encoding):([^\n]*)", re.IGNORECASE)
 _CHUNK_SIZE = re.compile(rb"[0-9a-fA-F]{1,16}")
@@ -82,11 +83,13 @@ class HttpResponse(HttpHead, frozen=True):
 def split_head(data: bytes | bytearray, seen: int = 0) -> int:
     """Index after the head at the beginning of `data`, 0 while it is incomplete. `seen`: bytes searched before.
 
-    Empty lines before the start line belong to the head. Raises NotHttp1 when it exceeds MAX_HEAD_BYTES.
+    Empty lines before the start line belong to the head. Raises NotHttp1 when it exceeds MAX_HEAD_BYTES, or when there are
+    more than MAX_LINE_BYTES of empty lines, which are scanned again with every read.
     """
-    start = 0
-    while start < len(data) and data[start] in b"\r\n":
-        start += 1
+    leading = _LEADING.match(data)
+    start = leading.end() if leading else 0
+    if start > MAX_LINE_BYTES:
+        raise NotHttp1(f"more than {MAX_LINE_BYTES} bytes of empty lines")
     match = _HEAD_END.search(data, max(start, seen - 2))
     end = match.end() if match else 0
     if max(end, 0 if match else len(data)) > MAX_HEAD_BYTES:

@@ -25,6 +25,9 @@ LEAST_MAX_FRAME = 16384
 """Payload bytes that each peer must accept. Frames generated here carry no more."""
 MAX_BLOCK_BYTES = 1 << 20
 """Of one header block including its frames' headers."""
+MAX_BLOCK_FRAMES = 256
+"""Frames of one header block, 64 of which hold `MAX_BLOCK_BYTES`. Without a limit, empty CONTINUATION frames that arrive
+one by one would each copy the block collected so far."""
 
 _HEAD = struct.Struct(">HBBBL")
 _SETTING = struct.Struct(">HL")
@@ -58,6 +61,9 @@ class Splitter:
         """The largest MAX_FRAME_SIZE that the receiver of these frames has announced."""
         self._pieces: list[bytes] = []
         self._missing = 0
+        self._block = (0, 0)
+        """Of the incomplete header block at the beginning of the buffer: scanned bytes and frames, so that it is not
+        scanned again when more arrives."""
 
     def feed(self, data: bytes) -> tuple[bytes, list[Frame]]:
         """A buffer and the complete units in it, in order."""
@@ -91,17 +97,21 @@ class Splitter:
             self._missing = end - size
             return None
         if kind in (HEADERS, PUSH_PROMISE) and not flags & END_HEADERS:
-            whole = self._block_end(data, at, end, stream)
+            whole = self._block_end(data, at, max(end, at + self._block[0]), stream)
             if whole is None:
                 return None
             end = whole
         return Frame(kind, flags, stream & 0x7FFFFFFF, at, end)
 
     def _block_end(self, data: bytes, start: int, at: int, stream: int) -> int | None:
-        """The end of the block that begins at `start`; `at` is the end of its first frame."""
+        """The end of the block that begins at `start`; `at` is the end of its last scanned frame."""
+        frames = max(self._block[1], 1)
         while True:
             if at - start > MAX_BLOCK_BYTES:
                 raise FrameError(f"a header block of more than {MAX_BLOCK_BYTES} bytes")
+            if frames > MAX_BLOCK_FRAMES:
+                raise FrameError(f"a header block of more than {MAX_BLOCK_FRAMES} frames")
+            self._block = (at - start, frames)
             if len(data) - at < HEAD_BYTES:
                 self._missing = HEAD_BYTES - (len(data) - at)
                 return None
@@ -110,10 +120,12 @@ class Splitter:
             if kind != CONTINUATION or same != stream or length > self.limit:
                 raise FrameError("a header block is not followed by its CONTINUATION frame")
             at += HEAD_BYTES + length
+            frames += 1
             if at > len(data):
                 self._missing = at - len(data)
                 return None
             if flags & END_HEADERS:
+                self._block = (0, 0)
                 return at
 
 

@@ -237,3 +237,12 @@ def test_an_error_reads_like_dockerds() -> None:
     assert answer[end:] == b'{"message":"no \\"pod\\""}\n'
     assert head.values(b"content-length") == [b"%d" % len(answer[end:])]
     assert b"close" in http1.parse_response(http1.error_response("x", method=b"HEAD", last=True)).tokens(b"connection")
+
+
+def test_empty_lines_before_a_head_are_bounded() -> None:
+    """Each read scans them again."""
+    data = bytearray()
+    with pytest.raises(NotHttp1, match="8192 bytes of empty lines"):
+        for _ in range(8000):
+            data += b"\r\n"
+            http1.split_head(data, len(data) - 2)

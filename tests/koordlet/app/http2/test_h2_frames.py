@@ -138,3 +138,23 @@ def test_settings() -> None:
     for bad in (h2.head(5, h2.SETTINGS, 0, 0) + bytes(5), h2.head(6, h2.SETTINGS, 0, 1) + bytes(6)):
         with pytest.raises(FrameError):
             h2.settings_in(bad, _one(bad))
+
+
+def test_empty_continuation_frames_are_bounded() -> None:
+    """They are not scanned again with every read, and their number is limited."""
+    splitter = Splitter()
+    splitter.feed(h2.head(1, h2.HEADERS, 0, 1) + b"x")
+    with pytest.raises(FrameError, match="a header block of more than 256 frames"):
+        for _ in range(8000):
+            splitter.feed(h2.head(0, h2.CONTINUATION, 0, 1))
+
+
+def test_a_scanned_header_block_is_not_scanned_again() -> None:
+    splitter = Splitter()
+    splitter.feed(h2.head(1, h2.HEADERS, 0, 1) + b"x")
+    for _ in range(200):
+        splitter.feed(h2.head(0, h2.CONTINUATION, 0, 1))
+    assert splitter._block == (10 + 199 * 9, 200)
+    data, (frame,) = splitter.feed(h2.head(1, h2.CONTINUATION, h2.END_HEADERS, 1) + b"y")
+    assert h2.header_block(data, frame) == b"xy"
+    assert splitter._block == (0, 0)
