@@ -22,6 +22,7 @@ from control.ctl.node.status import collect_status as gather_status
 from control.ctl.node.status import show as show_status
 from control.ctl.node.up import up as bring_up
 from control.ctl.progress import TerminalProgress
+from control.ctl.terminal import SafeConsole
 from control.ctl.views.interference import exit_status, page
 from control.ctl.views.koordletclient import DEFAULT_URL, fetch_explanation, fetch_top
 from control.ctl.views.overcommit import fetch_node, overcommit_of
@@ -33,6 +34,7 @@ from koordlet.api.pages.interference import PodInterferenceReport
 from koordlet.api.pages.placement import PodPlacement
 from koordlet.api.pages.top import Top
 from koordlet.app.clock import SYSTEM_CLOCK
+from koordlet.app.version import version_line
 from koordlet.version import VERSION
 
 STATE_DIR = Path("/var/lib/koord")
@@ -48,7 +50,7 @@ _PORT = click.IntRange(0, 65535)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
-@click.version_option(VERSION, prog_name="koordctl")
+@click.version_option(VERSION, message=version_line("koordctl"))
 def cli() -> None:
     """Run a co-location node on this machine, and show which containers delay each other."""
 
@@ -134,7 +136,7 @@ def status(state_dir: Path, koordlet_url: str | None, kubeconfig: str | None, ou
     state = load_state(state_dir)
     url = koordlet_url or (state.settings.koordlet_url if state.settings is not None else DEFAULT_URL)
     report = asyncio.run(gather_status(state_dir, state, koordlet_url=url, kubeconfig=kubeconfig))
-    show_status(report, Console(highlight=False), as_json=output == "json")
+    show_status(report, SafeConsole(highlight=False), as_json=output == "json")
     ended = any(part.log and not part.running for part in report.parts)
     if ended or not report.koordlet.reachable:
         raise SystemExit(1)
@@ -176,7 +178,7 @@ def top(
         click.echo(encode(top_page))
     elif once or not sys.stdout.isatty():
         top_page = asyncio.run(fetch_top(url))
-        print_top(top_page, Console(highlight=False), sort=sort, namespace=namespace, wide=output == "wide")
+        print_top(top_page, SafeConsole(highlight=False), sort=sort, namespace=namespace, wide=output == "wide")
     else:
         from control.ctl.views.topapp import TopApp  # importing textual takes 0.3 s
 
@@ -218,7 +220,7 @@ def explain_pod(
     Placement comes from the scheduler, per plugin and on the present cluster; interference comes from the node's
     koordlet, for the last 15 minutes. Exit status 1 when neither knows the pod.
     """
-    console = Console(highlight=False)
+    console = SafeConsole(highlight=False)
     placement: PodPlacement | None = None
     placement_error: CtlError | None = None
     if only == "placement" or (only is None and output == "text"):
@@ -282,7 +284,7 @@ def node_command(name: str, output: str, kubeconfig: str | None, state_dir: Path
     if output == "json":
         click.echo(encode(overcommit))
         return
-    console = Console(highlight=False)
+    console = SafeConsole(highlight=False)
     for line in node_page(overcommit, SYSTEM_CLOCK.now()):
         console.print(line, soft_wrap=True)
 
@@ -308,16 +310,21 @@ def print_top(
         console.print(line, markup=False, soft_wrap=True)
     console.print()
     rows = select(top_page.rows, sort=sort, namespace=namespace)
-    uncut = Console(file=console.file, width=1000, color_system="auto", highlight=False)
+    uncut = SafeConsole(file=console.file, width=1000, color_system="auto", highlight=False)
     uncut.print(table(rows, wide=wide))
+
+
+def program() -> str:
+    """The name under which the user runs this program."""
+    return "kubectl koord" if Path(sys.argv[0]).name.startswith("kubectl-koord") else "koordctl"
 
 
 def main() -> int:
     """Exit status: 0, 1 for a reported error, 2 for a wrong command line, 130 for Ctrl-C."""
     try:
-        cli.main(standalone_mode=False)
+        cli.main(prog_name=program(), standalone_mode=False)
     except CtlError as error:
-        Console(stderr=True, highlight=False).print(f"koordctl: {error}", markup=False, soft_wrap=True)
+        SafeConsole(stderr=True, highlight=False).print(f"{program()}: {error}", markup=False, soft_wrap=True)
         return 1
     except click.ClickException as error:
         error.show()

@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.status import Status
 
+from control.ctl.terminal import SafeConsole
+
 
 class ProgressStep:
     """One running step. `note` shows what it waits for, `done` sets the text of its final line."""
@@ -32,7 +34,7 @@ class TerminalProgress:
     """Prints steps to a console."""
 
     def __init__(self, console: Console | None = None) -> None:
-        self.console = console or Console(highlight=False)
+        self.console = console or SafeConsole(highlight=False)
 
     @contextmanager
     def step(self, title: str) -> Iterator[ProgressStep]:

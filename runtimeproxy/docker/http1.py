@@ -83,8 +83,8 @@ class HttpResponse(HttpHead, frozen=True):
 def split_head(data: bytes | bytearray, seen: int = 0) -> int:
     """Index after the head at the beginning of `data`, 0 while it is incomplete. `seen`: bytes searched before.
 
-    Empty lines before the start line belong to the head. Raises NotHttp1 when it exceeds MAX_HEAD_BYTES, or when there are
-    more than MAX_LINE_BYTES of empty lines, which are scanned again with every read.
+    Empty lines before the start line belong to the head. Raises NotHttp1 when it exceeds MAX_HEAD_BYTES, or for more
+    than MAX_LINE_BYTES of empty lines, which every read scans again.
     """
     leading = _LEADING.match(data)
     start = leading.end() if leading else 0

@@ -8,6 +8,7 @@ from urllib.parse import quote
 import aiohttp
 
 from control.ctl.errors import CtlError
+from control.ctl.views.httperrors import describe
 from koordlet.api.encoding.wire import WireError, decode
 from koordlet.api.pages.enforcement import Enforcement
 from koordlet.api.pages.interference import PodInterferenceReport
@@ -40,7 +41,7 @@ async def _get(url: str, path: str, session: aiohttp.ClientSession | None) -> tu
     except aiohttp.InvalidURL as error:
         raise KoordletUnreachable(f"{url!r} is not a URL", "Give --koordlet-url as http://HOST:PORT.") from error
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
-        reason = "no response in time" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
+        reason = describe(error, url)
         raise KoordletUnreachable(f"koordlet at {url} does not respond: {reason}", HINT) from error
 
 

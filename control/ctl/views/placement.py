@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from control.ctl.errors import CtlError
+from control.ctl.views.httperrors import describe
 from koordlet.api.encoding.wire import WireError, decode
 from koordlet.api.pages.placement import PodPlacement, RejectedNodes, ScoredNode
 
@@ -40,7 +41,7 @@ async def fetch_placement(url: str, namespace: str, pod: str) -> PodPlacement | 
     except aiohttp.InvalidURL as error:
         raise CtlError(f"{url!r} is not a URL", hint) from error
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
-        raise CtlError(f"scheduler at {url} does not respond: {str(error) or type(error).__name__}", hint) from error
+        raise CtlError(f"scheduler at {url} does not respond: {describe(error, url)}", hint) from error
     if status == 404:
         return None
     if status != 200:

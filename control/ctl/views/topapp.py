@@ -11,12 +11,14 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import ClassVar
 
+from rich.text import Text
 from textual.app import App, ComposeResult
 from textual.binding import BindingType
 from textual.containers import Vertical
 from textual.widgets import DataTable, Footer, Input, Static
 
 from control.ctl import text
+from control.ctl.terminal import printable, printable_lines
 from control.ctl.views import toptable
 from control.ctl.views.koordletclient import KoordletUnreachable
 from koordlet.api.pages.top import Top, TopRow
@@ -88,7 +90,7 @@ class TopApp(App[None]):
         self.run_worker(self._follow(), name="follow", exclusive=True)
 
     @property
-    def _table(self) -> DataTable[str]:
+    def _table(self) -> DataTable[Text]:
         return self.query_one("#rows", DataTable)
 
     # Data
@@ -113,7 +115,7 @@ class TopApp(App[None]):
 
     def _show_state(self, line: str) -> None:
         widget = self.query_one("#state", Static)
-        widget.update(line)
+        widget.update(printable(line))
         widget.display = bool(line)
 
     def _show(self) -> None:
@@ -122,13 +124,16 @@ class TopApp(App[None]):
         rows = toptable.select(self.top.rows, sort=self.sort, namespace=self._namespace, find=self.search)
         searching = f"  filter: {self.search}" if self.search else ""
         head = toptable.node_lines(self.top)
-        self.query_one("#head", Static).update("\n".join([f"{head[0]}  sort: {self.sort}{searching}", *head[1:]]))
+        self.query_one("#head", Static).update(
+            printable_lines("\n".join([f"{head[0]}  sort: {self.sort}{searching}", *head[1:]]))
+        )
         table = self._table
         selected = self._selected()
         self.shown = {_key(row): row for row in rows}
         table.clear()
         for key, row in self.shown.items():
-            table.add_row(*(column.cell(row) for column in self._columns), key=key)
+            # as Text: a name such as `a[/b]` is no markup
+            table.add_row(*(Text(printable(column.cell(row))) for column in self._columns), key=key)
         if selected in self.shown:
             table.move_cursor(row=list(self.shown).index(selected))
         self._show_details()
@@ -141,7 +146,7 @@ class TopApp(App[None]):
     def _show_details(self) -> None:
         row = self.shown.get(self._selected())
         lines = ["no row is selected"] if row is None else toptable.details(row)
-        self.query_one("#details", Static).update("\n".join(lines))
+        self.query_one("#details", Static).update("\n".join(map(printable, lines)))
 
     # Keys
 

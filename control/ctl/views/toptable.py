@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from control.ctl import text
+from control.ctl.terminal import printable
 from koordlet.api.pages.top import Top, TopCulprit, TopRow
 
 SORTS = ("cpu", "memory", "wait", "p99", "name")
@@ -182,5 +183,5 @@ def table(rows: Sequence[TopRow], *, wide: bool = False) -> Table:
     for column in shown:
         result.add_column(column.head, justify="right" if column.figure else "left", no_wrap=True, overflow="ignore")
     for row in rows:
-        result.add_row(*(Text(column.cell(row)) for column in shown))
+        result.add_row(*(Text(printable(column.cell(row))) for column in shown))
     return result

@@ -26,8 +26,8 @@ LEAST_MAX_FRAME = 16384
 MAX_BLOCK_BYTES = 1 << 20
 """Of one header block including its frames' headers."""
 MAX_BLOCK_FRAMES = 256
-"""Frames of one header block, 64 of which hold `MAX_BLOCK_BYTES`. Without a limit, empty CONTINUATION frames that arrive
-one by one would each copy the block collected so far."""
+"""Frames of one header block; 64 hold `MAX_BLOCK_BYTES`. Without a limit, each of many empty CONTINUATION frames that
+arrive one by one would copy the block collected so far."""
 
 _HEAD = struct.Struct(">HBBBL")
 _SETTING = struct.Struct(">HL")

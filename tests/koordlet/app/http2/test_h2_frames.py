@@ -154,7 +154,7 @@ def test_a_scanned_header_block_is_not_scanned_again() -> None:
     splitter.feed(h2.head(1, h2.HEADERS, 0, 1) + b"x")
     for _ in range(200):
         splitter.feed(h2.head(0, h2.CONTINUATION, 0, 1))
-    assert splitter._block == (10 + 199 * 9, 200)
+    assert splitter._block == (10 + 200 * 9, 201)
     data, (frame,) = splitter.feed(h2.head(1, h2.CONTINUATION, h2.END_HEADERS, 1) + b"y")
     assert h2.header_block(data, frame) == b"xy"
     assert splitter._block == (0, 0)
