@@ -1,4 +1,4 @@
-"""Who may call a secure port: certificates and tokens, rights by path, what is remembered (control.delegated)."""
+"""Delegated authentication and authorization: certificates, tokens, permissions by path, caching."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ async def call() -> AsyncIterator[Caller]:
     await asyncio.sleep(0)
 
 
-async def test_rights_are_by_path_and_verb(call: Caller) -> None:
+async def test_permissions_are_per_path_and_verb(call: Caller) -> None:
     assert await call("/metrics", "good") == (200, "numbers")
     assert await call("/metrics", "good", "POST") == (403, 'forbidden: User "ada" cannot post path "/metrics"\n')
     assert await call("/configz", "good") == (403, 'forbidden: User "ada" cannot get path "/configz"\n')
@@ -90,14 +90,14 @@ async def test_rights_are_by_path_and_verb(call: Caller) -> None:
     assert (spec["user"], spec["groups"], spec["uid"], spec["extra"]) == ("ada", ["devs"], "1", {"k": ["v"]})
 
 
-async def test_nobody_may_ask_what_is_public_and_no_more(call: Caller) -> None:
+async def test_anonymous_callers_may_read_only_public_paths(call: Caller) -> None:
     assert await call("/healthz") == (200, "ok")
     assert (await call("/open/anything"))[0] == 200
     assert call.api.reviews == []
     assert await call("/metrics") == (403, 'forbidden: User "system:anonymous" cannot get path "/metrics"\n')
 
 
-async def test_a_token_that_is_not_known_is_refused(call: Caller) -> None:
+async def test_an_unknown_token_is_refused(call: Caller) -> None:
     assert (await call("/healthz", "bad"))[0] == 401
 
 
@@ -106,7 +106,7 @@ async def test_masters_may_do_everything(call: Caller) -> None:
     assert [one["kind"] for one in call.api.reviews] == ["TokenReview"]
 
 
-async def test_answers_are_remembered_for_a_while(call: Caller) -> None:
+async def test_decisions_are_cached(call: Caller) -> None:
     for _ in range(3):
         await call("/metrics", "good")
         await call("/configz", "good")
@@ -121,7 +121,7 @@ async def test_answers_are_remembered_for_a_while(call: Caller) -> None:
     assert len(call.api.reviews) == 6
 
 
-async def test_nobody_is_let_in_while_the_server_is_away(call: Caller) -> None:
+async def test_requests_are_refused_while_the_api_server_is_unreachable(call: Caller) -> None:
     call.api.away = True
     assert (await call("/metrics", "good"))[0] == 503
     assert (await call("/healthz"))[0] == 200
@@ -129,7 +129,7 @@ async def test_nobody_is_let_in_while_the_server_is_away(call: Caller) -> None:
     assert (await call("/metrics", "good"))[0] == 200
 
 
-async def test_client_certificates_say_who_calls(tmp_path: Path) -> None:
+async def test_client_certificates_authenticate(tmp_path: Path) -> None:
     pem = tmp_path / "both.pem"
     pem.write_bytes(certificate("ada"))
     api = Api()
@@ -141,9 +141,9 @@ async def test_client_certificates_say_who_calls(tmp_path: Path) -> None:
     server = HttpServer("127.0.0.1:0", routes=[web.get("/metrics", page)], tls=server_context(pem, pem, pem),
                     middlewares=(DelegatedAuth(client).middleware,))  # fmt: skip
     await server.start()
-    asked = asyncio.create_task(_asked(pem, server.port))
+    request = asyncio.create_task(_asked(pem, server.port))
     try:
-        assert "200 OK" in await asked
+        assert "200 OK" in await request
         assert [one["kind"] for one in api.reviews] == ["SubjectAccessReview"]
     finally:
         await server.stop()
@@ -191,7 +191,7 @@ def test_users_of_certificates(subject: Any, expected: AuthenticatedUser | None)
     assert certified(None) is None
 
 
-def test_a_certificate_that_is_made_is_for_its_names() -> None:
+def test_a_self_signed_certificate_has_its_names() -> None:
     cert = x509.load_pem_x509_certificate(self_signed(["host", "127.0.0.1", "host"]))
     names = cert.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert names.get_values_for_type(x509.DNSName) == ["host"]

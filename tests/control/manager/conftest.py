@@ -50,7 +50,7 @@ async def apply(client: Client, obj: dict[str, Any]) -> None:
 
 
 async def _until(check: Callable[[], Any | Awaitable[Any]], seconds: float = 120.0) -> Any:
-    """Ask until the answer is true; the answer."""
+    """Call until the result is true; returns it."""
     async with asyncio.timeout(seconds):
         while True:
             found = check()
@@ -207,17 +207,17 @@ async def manager(cluster: Cluster) -> AsyncIterator[Callable[..., Awaitable[Run
 async def _stopped(running: Running) -> None:
     if not running.task.done():
         await running.stop()
-    assert not EMPTY_LIST and not EMPTY_MAP, "somebody changed an object of a cache"
+    assert not EMPTY_LIST and not EMPTY_MAP, "a cached object was modified"
 
 
 @pytest.fixture
 def until() -> Callable[..., Awaitable[Any]]:
-    """`await until(check)`: ask until the answer is true; the answer."""
+    """`await until(check)`: call until the result is true; returns it."""
     return _until
 
 
 @dataclass
-class Asking:
+class WebhookCluster:
     """What a client of the API server sees while a manager answers its webhooks: objects as plain JSON."""
 
     client: Client
@@ -257,13 +257,17 @@ class Asking:
 
 
 @pytest.fixture
-def asking(cluster: Cluster, manager: Callable[..., Awaitable[Running]]) -> Callable[..., Awaitable[Asking]]:
-    """`await asking({"Gate": True}, "--flag=…")`: a manager with its webhooks and the controllers that go with them."""
+def webhook_cluster(
+    cluster: Cluster, manager: Callable[..., Awaitable[Running]]
+) -> Callable[..., Awaitable[WebhookCluster]]:
+    """`await webhook_cluster({"Gate": True}, "--flag=…")`: a manager with webhooks."""
 
-    async def start(gates: dict[str, bool] | None = None, *flags: str) -> Asking:
-        told = ",".join(f"{gate}={on}" for gate, on in (gates or {}).items())
-        given = ([f"--feature-gates={told}"] if told else []) + ["--controllers=colocationprofile,quotaprofile"]
+    async def start(gates: dict[str, bool] | None = None, *flags: str) -> WebhookCluster:
+        gate_flag = ",".join(f"{gate}={on}" for gate, on in (gates or {}).items())
+        given = ([f"--feature-gates={gate_flag}"] if gate_flag else []) + [
+            "--controllers=colocationprofile,quotaprofile"
+        ]
         running = await manager(*given, *flags)
-        return Asking(cluster.admin, running.manager)
+        return WebhookCluster(cluster.admin, running.manager)
 
     return start

@@ -134,7 +134,7 @@ async def test_outcomes(served: Any, version: str, name: str, allowed: bool, cod
     [{"resource": "nodes"}, {"subResource": "binding"}],
     ids=["another resource", "a subresource"],
 )
-async def test_what_a_handler_does_not_serve_is_allowed(served: Any, request_: dict[str, Any]) -> None:
+async def test_requests_for_other_resources_are_allowed(served: Any, request_: dict[str, Any]) -> None:
     _, post = served
     status, answer = await post(review("deny", **request_))
     assert (status, answer["response"]["allowed"]) == (200, True)
@@ -161,16 +161,18 @@ BAD: dict[str, tuple[Any, str, int, str]] = {
 }
 
 
-@pytest.mark.parametrize(("body", "kind", "code", "said"), BAD.values(), ids=BAD)
-async def test_what_is_no_review_is_refused_in_words(served: Any, body: Any, kind: str, code: int, said: str) -> None:
+@pytest.mark.parametrize(("body", "kind", "code", "expected"), BAD.values(), ids=BAD)
+async def test_an_invalid_review_is_refused_with_a_reason(
+    served: Any, body: Any, kind: str, code: int, expected: str
+) -> None:
     _, post = served
     status, answer = await post(body, kind=kind)
     assert (status, answer["response"]["allowed"], answer["response"]["status"]["code"]) == (code, False, code)
-    assert said in answer["response"]["status"]["message"]
+    assert expected in answer["response"]["status"]["message"]
     assert (await post(review("allow")))[1]["response"]["allowed"] is True  # the server goes on
 
 
-async def test_a_handler_that_hangs_is_given_up_when_its_asker_is_gone(served: Any) -> None:
+async def test_a_hanging_handler_is_cancelled_after_the_timeout(served: Any) -> None:
     _, post = served
     status, text = await post(review("hang"), query="?timeout=50ms")
     assert status == 504 and "timed out" in text

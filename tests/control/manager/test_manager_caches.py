@@ -1,4 +1,4 @@
-"""The indexes of spec 04 §1.8, what a cached pod keeps, and how a controller is told of its work."""
+"""The indexes of spec 04 §1.8, the fields of a cached pod, and how keys reach a controller."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def test_indexes(cluster: Any) -> None:
     await caches.stop()
 
 
-async def test_one_namespace_is_enough_where_only_one_is_asked_for(cluster: Any) -> None:
+async def test_only_the_configured_namespace_is_listed(cluster: Any) -> None:
     async with Client(ClientConfig.load(cluster.server.kubeconfig_path, qps=0)) as client:
         caches = Caches(client, namespace="default")
         pods, nodes = caches.informer(Pod), caches.informer(Node)
@@ -72,7 +72,7 @@ async def test_one_namespace_is_enough_where_only_one_is_asked_for(cluster: Any)
         await caches.stop()
 
 
-def test_a_cached_pod_keeps_what_is_asked_of_it() -> None:
+def test_a_cached_pod_keeps_the_fields_that_are_read() -> None:
     resources = {"requests": {"cpu": "1"}, "limits": {"cpu": "2"}}
     container = {
         "name": "c",

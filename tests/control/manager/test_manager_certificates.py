@@ -36,7 +36,7 @@ def other() -> Certificates:
     return make(NAME, NOW)
 
 
-def test_what_is_made_is_what_koordinator_makes(made: Certificates) -> None:
+def test_certificates_have_koordinators_properties(made: Certificates) -> None:
     ca, cert = x509.load_pem_x509_certificate(made.ca_cert), x509.load_pem_x509_certificate(made.cert)
     assert made.key.startswith(b"-----BEGIN RSA PRIVATE KEY-----") and made.ca_key.startswith(b"-----BEGIN RSA")
     assert ca.subject.rfc4514_string() == "CN=webhook-cert-ca"
@@ -49,7 +49,7 @@ def test_what_is_made_is_what_koordinator_makes(made: Certificates) -> None:
     assert problem(made, NAME, NOW) is None
 
 
-def test_an_address_is_an_address_in_the_certificate() -> None:
+def test_an_ip_address_is_an_ip_address_in_the_certificate() -> None:
     found = make("127.0.0.1", NOW)
     names = x509.load_pem_x509_certificate(found.cert).extensions.get_extension_for_class(x509.SubjectAlternativeName)
     assert [str(one) for one in names.value.get_values_for_type(x509.IPAddress)] == ["127.0.0.1"]
@@ -65,30 +65,30 @@ AGES = {
 }
 
 
-@pytest.mark.parametrize(("age", "said"), AGES.values(), ids=AGES)
-def test_how_long_they_are_good(made: Certificates, age: timedelta, said: str | None) -> None:
+@pytest.mark.parametrize(("age", "message"), AGES.values(), ids=AGES)
+def test_validity_periods(made: Certificates, age: timedelta, message: str | None) -> None:
     found = problem(made, NAME, NOW + age)
-    assert found is None if said is None else found is not None and found.startswith(said)
+    assert found is None if message is None else found is not None and found.startswith(message)
 
 
 @pytest.mark.parametrize(
-    ("part", "said"),
+    ("part", "message"),
     [
         ("key", "key.pem does not match cert.pem"),
         ("ca_cert", "cert.pem was not issued by ca-cert.pem"),
         ("cert", "key.pem does not match cert.pem"),
     ],
 )
-def test_parts_that_do_not_belong_together(made: Certificates, other: Certificates, part: str, said: str) -> None:
-    assert problem(replace(made, **{part: getattr(other, part)}), NAME, NOW) == said
+def test_parts_that_do_not_match(made: Certificates, other: Certificates, part: str, message: str) -> None:
+    assert problem(replace(made, **{part: getattr(other, part)}), NAME, NOW) == message
 
 
 @pytest.mark.parametrize("part", ["key", "cert", "ca_cert"])
-def test_damaged_parts_are_named(made: Certificates, part: str) -> None:
+def test_malformed_parts_are_named(made: Certificates, part: str) -> None:
     assert "is not a PEM" in str(problem(replace(made, **{part: b"-----BEGIN"}), NAME, NOW))
 
 
-def test_a_good_ca_is_kept_and_an_old_one_replaced_and_trusted_for_a_while(made: Certificates) -> None:
+def test_a_valid_ca_is_kept_and_a_replaced_one_is_trusted_temporarily(made: Certificates) -> None:
     soon = NOW + YEARS_10 - 400 * DAY
     kept = make(NAME, soon, made)
     assert kept.ca_cert == made.ca_cert and kept.cert != made.cert and not kept.previous_ca
@@ -101,7 +101,7 @@ def test_a_good_ca_is_kept_and_an_old_one_replaced_and_trusted_for_a_while(made:
     assert Certificates.of(new.data()) == new
 
 
-def test_the_directory_changes_as_a_whole_and_is_private(
+def test_the_directory_is_replaced_atomically_and_is_private(
     made: Certificates, other: Certificates, tmp_path: Path
 ) -> None:
     store = FileStore(tmp_path / "certs")
@@ -147,7 +147,7 @@ def configuration(webhooks: list[Any], template: str | None = None) -> WebhookCo
     return WebhookConfiguration(metadata=ObjectMeta(resource_version="7", annotations=annotations), webhooks=webhooks)
 
 
-def test_a_first_pass_keeps_the_list_and_fills_in_who_and_whom_to_trust() -> None:
+def test_the_first_pass_stores_the_template_and_sets_the_client_configuration() -> None:
     body = configurations.patch(configuration(TEMPLATE), target("/mutate-pod", "/mutate-node-status"))
     assert body is not None
     assert json.loads(body["metadata"]["annotations"]["template"]) == TEMPLATE
@@ -159,13 +159,13 @@ def test_a_first_pass_keeps_the_list_and_fills_in_who_and_whom_to_trust() -> Non
         assert (entry["unknown"], entry["failurePolicy"]) == ({"to": "us"}, "Fail")
 
 
-def test_what_is_right_is_left_alone() -> None:
+def test_an_up_to_date_configuration_is_not_changed() -> None:
     where = target("/mutate-pod", "/mutate-node-status")
     webhooks, template = configurations.desired(configuration(TEMPLATE), where)
     assert configurations.patch(configuration(webhooks, template), where) is None
 
 
-def test_a_gate_that_goes_off_and_on_again() -> None:
+def test_a_webhook_is_removed_and_restored_with_its_gate() -> None:
     text = json.dumps(TEMPLATE)
     off = configurations.patch(configuration(TEMPLATE, text), target("/mutate-pod"))
     assert off is not None and [entry["name"] for entry in off["webhooks"]] == ["pods"]
@@ -186,6 +186,6 @@ def test_the_failure_policy_of_the_pod_webhooks_can_be_set() -> None:
 
 
 @pytest.mark.parametrize("text", ["{", "{}", "[1]"], ids=["no JSON", "no list", "no webhooks"])
-def test_a_template_that_can_not_be_read(text: str) -> None:
+def test_a_malformed_template(text: str) -> None:
     with pytest.raises(BadTemplate, match="annotation template"):
         configurations.patch(configuration([], text), target())

@@ -1,4 +1,4 @@
-"""The configuration in force: what each way of being wrong leaves, and who is told (spec 04 §3.4, §3.5)."""
+"""The configuration in force: the effect of each kind of error, and its events (spec 04 §3.4, §3.5)."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class Events:
     """Keeps what is reported."""
 
     def __init__(self) -> None:
-        self.said: list[tuple[str, str]] = []
+        self.expected: list[tuple[str, str]] = []
 
     def warning(self, about: object, reason: str, message: str) -> None:
-        self.said.append((reason, message))
+        self.expected.append((reason, message))
 
 
 class World:
@@ -62,14 +62,14 @@ class World:
         return strategy and strategy.cpu_reclaim_threshold_percent
 
 
-def test_nothing_is_known_before_the_first_sync() -> None:
+def test_there_is_no_configuration_before_the_first_sync() -> None:
     world = World()
     assert world.cache.current is UNREAD and world.percent() is None
     world.is_synced()
     assert world.percent() == 60 and world.cache.current.colocation_error  # there is no ConfigMap
 
 
-def test_what_changes_nothing_is_told_to_nobody() -> None:
+def test_subscribers_are_not_notified_without_a_change() -> None:
     world = World()
     world.says(colocation_config='{"cpuReclaimThresholdPercent": 70}')
     assert (world.percent(), world.changes) == (70, 1)
@@ -97,44 +97,44 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("text", "reason", "said"), REFUSED.values(), ids=REFUSED)
-def test_the_last_good_stays_and_one_replica_tells(text: str, reason: str, said: str) -> None:
+@pytest.mark.parametrize(("text", "reason", "expected"), REFUSED.values(), ids=REFUSED)
+def test_the_last_good_value_is_kept_and_only_one_replica_sends_events(text: str, reason: str, expected: str) -> None:
     world = World()
     world.says(colocation_config='{"cpuReclaimThresholdPercent": 70}')
     world.says(colocation_config=text)
     assert world.percent() == 70 and world.cache.current.colocation_error
     assert COLOCATION in world.cache.bad
     assert world.registry.get_sample_value("koord_manager_config_key_bad", {"key": COLOCATION}) == 1
-    assert world.events.said == []  # not the leader
+    assert world.events.expected == []  # not the leader
     world.cache.send_events()
-    ((told, message),) = world.events.said
-    assert told == reason and message.startswith(f"{COLOCATION}: ") and said in message
+    ((sent, message),) = world.events.expected
+    assert sent == reason and message.startswith(f"{COLOCATION}: ") and expected in message
     world.says(colocation_config=text + " ")
-    assert len(world.events.said) == 2
+    assert len(world.events.expected) == 2
     world.says(colocation_config="{}")
     assert world.percent() == 60 and not world.cache.bad
     assert world.registry.get_sample_value("koord_manager_config_key_bad", {"key": COLOCATION}) == 0
-    assert len(world.events.said) == 2
+    assert len(world.events.expected) == 2
 
 
-def test_what_was_mended_before_anybody_led_is_not_told() -> None:
+def test_problems_fixed_before_leading_cause_no_event() -> None:
     world = World()
     world.says(colocation_config="{")
     assert world.percent() is None  # never anything usable
     world.says(colocation_config="{}")
     world.cache.send_events()
-    assert world.events.said == []
+    assert world.events.expected == []
 
 
-def test_an_extension_that_can_not_be_used_is_told_as_well() -> None:
+def test_an_invalid_extension_causes_an_event() -> None:
     world = World()
     world.cache.send_events()
     world.says(interference_config='{"clusterStrategy": {"windowSeconds": 9}}')
     kept = world.cache.extension_values
     world.says(interference_config='{"clusterStrategy": {"windowSeconds": 0}}')
     assert world.cache.extension_values == kept
-    assert [reason for reason, _ in world.events.said] == ["SLOCfgUnmarshalFailed"]
-    assert "clusterStrategy.windowSeconds" in world.events.said[0][1]
+    assert [reason for reason, _ in world.events.expected] == ["SLOCfgUnmarshalFailed"]
+    assert "clusterStrategy.windowSeconds" in world.events.expected[0][1]
 
 
 def test_an_entry_out_of_bounds_becomes_the_cluster_strategy() -> None:

@@ -1,7 +1,7 @@
 """Every query of the manager's dashboard and alerts, executed by a real Prometheus that scrapes a real koord-manager.
 
 A query must be understood, and must have data unless what feeds it is named in `MAY_BE_EMPTY`. The cluster has a node
-that lends and one whose koordlet never reported, pods are admitted and
+with batch resources and one whose koordlet never reported, pods are admitted and
 refused, and a key of the configuration is bad.
 """
 
@@ -49,7 +49,7 @@ def _node_metric() -> dict[str, Any]:
 
 
 async def _live(cluster: Any, until: Any) -> None:
-    """A node that lends and one that does not; a bad key."""
+    """A node with batch resources, one without, and an invalid key."""
     await until(lambda: cluster.spec("nodemetrics", "n1"))
     await cluster.admin.patch(NodeMetric, "n1", body=_node_metric(), subresource="status")
     path = f"/api/v1/namespaces/koordinator-system/configmaps/{manifests.CONFIG}"
@@ -79,7 +79,7 @@ async def test_every_query_has_data_and_every_rule_is_evaluated(
     waiting = {where: expr for where, expr in queries().items() if not any(name in expr for name in MAY_BE_EMPTY)}
     number = 0
 
-    async def ask(path: str, **parameters: str) -> Any:
+    async def query_prometheus(path: str, **parameters: str) -> Any:
         return await asyncio.to_thread(prometheus.get, path, **parameters)
 
     async def answered() -> bool:
@@ -87,7 +87,7 @@ async def test_every_query_has_data_and_every_rule_is_evaluated(
         number += 1
         await _pods(cluster, number)
         for where, expr in list(waiting.items()):
-            found = await ask("query", query=expr)
+            found = await query_prometheus("query", query=expr)
             if found is not None and found["result"]:
                 del waiting[where]
         return not waiting
@@ -96,20 +96,20 @@ async def test_every_query_has_data_and_every_rule_is_evaluated(
         try:
             await until(answered, 180)
         except TimeoutError:
-            pass  # said below
+            pass  # message below
         assert not waiting, "no data"
         for expr in queries().values():
-            assert await ask("query", query=expr) is not None, "is understood"
+            assert await query_prometheus("query", query=expr) is not None, "is a valid query"
         every = {rule["alert"] for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]}
 
         async def evaluated() -> Any:
-            rules = [rule for group in (await ask("rules"))["groups"] for rule in group["rules"]]
+            rules = [rule for group in (await query_prometheus("rules"))["groups"] for rule in group["rules"]]
             return rules if all(rule["health"] != "unknown" for rule in rules) else None
 
         rules = await until(evaluated, 180)
         assert {rule["name"]: rule.get("lastError") for rule in rules if rule["health"] != "ok"} == {}
         assert {rule["name"] for rule in rules} == every
-        raised = [alert for alert in (await ask("alerts"))["alerts"] if alert["state"] == "firing"]
+        raised = [alert for alert in (await query_prometheus("alerts"))["alerts"] if alert["state"] == "firing"]
         assert {alert["labels"]["alertname"] for alert in raised} <= EXCUSED
     finally:
         prometheus.process.terminate()
@@ -117,5 +117,5 @@ async def test_every_query_has_data_and_every_rule_is_evaluated(
 
 
 def test_exceptions_are_needed() -> None:
-    asked = " ".join(queries().values())
-    assert {name for name in MAY_BE_EMPTY if name not in asked} == set()
+    all_queries = " ".join(queries().values())
+    assert {name for name in MAY_BE_EMPTY if name not in all_queries} == set()

@@ -43,12 +43,12 @@ async def kubectl(server: ApiServer, home: Path, *args: str) -> str:
 
 
 async def install(server: ApiServer, home: Path) -> str:
-    """What was said to docs/manager.md's commands, but for the one that makes a ConfigMap."""
+    """The commands of docs/manager.md, except the one that creates the ConfigMap."""
     await kubectl(server, home, "apply", "--server-side", "-k", str(DEPLOY.with_name("crds")))
     return await kubectl(server, home, "apply", "-k", str(DEPLOY))
 
 
-async def test_it_applies_in_one_go_and_again(tmp_path: Path) -> None:
+async def test_manifests_can_be_applied_repeatedly(tmp_path: Path) -> None:
     async with ApiServer(tmp_path / "api") as server:
         first = await install(server, tmp_path)
         for made in ("deployment.apps/koord-manager", "service/koordinator-webhook-service"):
@@ -62,7 +62,7 @@ async def test_it_applies_in_one_go_and_again(tmp_path: Path) -> None:
         assert "created" not in await kubectl(server, tmp_path, "apply", "-k", str(DEPLOY))
 
 
-async def test_the_configuration_is_made_once_and_stays_its_owners(tmp_path: Path) -> None:
+async def test_the_configuration_is_created_once_and_not_overwritten(tmp_path: Path) -> None:
     async with ApiServer(tmp_path / "api") as server:
         await kubectl(server, tmp_path, "apply", "-f", str(DEPLOY / "namespace.yaml"))
         await kubectl(server, tmp_path, "create", "-f", str(DEPLOY / "config.yaml"))
@@ -75,7 +75,7 @@ async def test_the_configuration_is_made_once_and_stays_its_owners(tmp_path: Pat
         ) == {"enable": False}
 
 
-async def test_webhooks_called_by_url_become_the_services(tmp_path: Path) -> None:
+async def test_webhooks_with_a_url_are_changed_to_the_service(tmp_path: Path) -> None:
     """As `koordctl up` leaves them, whose manager serves no Service: url and service together are refused."""
     async with ApiServer(tmp_path / "api") as server, Client(ClientConfig.load(server.kubeconfig_path)) as admin:
         bundle = server.ca_file.read_bytes()

@@ -1,4 +1,4 @@
-"""Two real processes and one lease: the leader is killed in the midst of its work, the other finishes it."""
+"""Two real processes and one lease: the leader is killed during its work, the other completes it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def replica(cluster: Any) -> Iterator[Callable[[str, Path], subprocess.Popen[byt
         process.wait()
 
 
-async def test_a_killed_leader_is_followed_and_nothing_is_written_twice(
+async def test_after_a_killed_leader_nothing_is_written_twice(
     cluster: Any, replica: Callable[[str, Path], subprocess.Popen[bytes]], until: Any
 ) -> None:
     await cluster.nodes(*(f"n{number}" for number in range(NODES)))
@@ -86,7 +86,7 @@ async def test_a_killed_leader_is_followed_and_nothing_is_written_twice(
     second.send_signal(signal.SIGTERM)
     await until(lambda: second.poll() is not None)  # not `wait`: the API server runs in this very loop
     assert second.returncode == 0, (cluster.tmp / "second.log").read_text()
-    assert (await cluster.get(LEASE))["spec"]["holderIdentity"] == ""  # given back: nobody need wait
+    assert (await cluster.get(LEASE))["spec"]["holderIdentity"] == ""  # released, so the next leader need not wait
 
     writes = Counter(
         (line["verb"], line["objectRef"]["resource"], line["requestURI"], line["responseStatus"]["code"])
@@ -95,7 +95,7 @@ async def test_a_killed_leader_is_followed_and_nothing_is_written_twice(
         and line["verb"] not in ("get", "list", "watch")
     )
     # Nothing was made twice (that would be a 409), nothing that was right was patched, nothing deleted. A request that
-    # was under way when the first leader died is 499 (nobody took the answer), whether or not it was carried out.
+    # was under way when the first leader died is 499 (the client disconnected), whether or not it was processed.
     died = sum(count for key, count in writes.items() if key[3] == 499)
     assert {verb for verb, *_ in writes} == {"create"} and died <= 2, writes
     assert {key[3] for key in writes} <= {201, 499}, writes
@@ -103,7 +103,7 @@ async def test_a_killed_leader_is_followed_and_nothing_is_written_twice(
     assert 2 * NODES - died <= made_by_both <= 2 * NODES
 
 
-def test_the_binary_says_what_it_can_not_use() -> None:
+def test_the_binary_reports_invalid_flags() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "control.manager", "--metrics-adr=:1"], capture_output=True, text=True, check=False
     )

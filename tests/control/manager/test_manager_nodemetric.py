@@ -33,7 +33,7 @@ POLICY = {
     "nodeMemoryCollectPolicy": "usageWithPageCache",
 }
 STRATEGIES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "nothing said": ({}, DEFAULT),
+    "nothing message": ({}, DEFAULT),
     "enabled": ({"enable": True}, DEFAULT),
     "its own": (OWN, POLICY),
     "its own, switched off": ({**OWN, "enable": False}, DEFAULT),
@@ -53,7 +53,7 @@ def test_the_collect_policy(given: dict[str, Any], policy: dict[str, Any]) -> No
 
 PREDICT = {"resourceDiffThresholdPercent": 0, "coldStartPeriodSeconds": 600}
 PREDICTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "nothing said": ({"enable": True}, {}),
+    "nothing message": ({"enable": True}, {}),
     "nothing in it": ({"enable": True, "metricPredictPolicy": {}}, {}),
     "both": ({"enable": True, "metricPredictPolicy": PREDICT}, {"predictPolicy": PREDICT}),
     "switched off": ({"enable": False, "metricPredictPolicy": PREDICT}, {}),
@@ -74,7 +74,7 @@ def test_a_nodes_annotation_changes_one_field_of_the_predict_policy() -> None:
     assert to_builtins(predict_policy(strategy)) == {**PREDICT, "resourceDiffThresholdPercent": 20}
 
 
-async def test_the_predict_policy_is_written_and_taken_back(cluster: Any, manager: Any, until: Any) -> None:
+async def test_the_predict_policy_is_written_and_removed(cluster: Any, manager: Any, until: Any) -> None:
     await cluster.config({"colocation-config": json.dumps({**OWN, "metricPredictPolicy": PREDICT})}, first=True)
     await cluster.nodes("n1")
     await manager()
@@ -87,8 +87,8 @@ async def test_the_predict_policy_is_written_and_taken_back(cluster: Any, manage
     await until(lambda: spec_is({"metricCollectPolicy": POLICY}))
 
 
-async def test_a_broken_configuration_keeps_the_specs_that_there_are(cluster: Any, manager: Any, until: Any) -> None:
-    """With the error state on, a NodeMetric stays as it is, whoever made it so; a new one gets the last good policy."""
+async def test_an_invalid_configuration_keeps_existing_specs(cluster: Any, manager: Any, until: Any) -> None:
+    """With the error state on, an existing NodeMetric is not changed; a new one gets the last good policy."""
     await cluster.config({"colocation-config": json.dumps(OWN)}, first=True)
     await cluster.nodes("n1")
     running = await manager()

@@ -49,12 +49,12 @@ RESYNCS = {"": None, "0": None, "0s": None, "10m": 600.0, "soon": None}
 
 
 @pytest.mark.parametrize(("text", "seconds"), RESYNCS.items(), ids=[key or "none" for key in RESYNCS])
-def test_the_resync_period(text: str, seconds: float | None) -> None:
+def test_sync_period(text: str, seconds: float | None) -> None:
     assert read(ManagerOptions, [f"--sync-period={text}"]).resync_seconds == seconds
 
 
 @pytest.mark.parametrize(
-    ("flag", "said"),
+    ("flag", "message"),
     [
         ("--metrics-addr=8080", "--metrics-addr"),
         ("--leader-elect-resource-lock=endpoints", "must be one of leases"),
@@ -64,8 +64,8 @@ def test_the_resync_period(text: str, seconds: float | None) -> None:
         ("--metric-addr=:1", "did you mean --metrics-addr"),
     ],
 )
-def test_what_can_not_be_used_is_named(flag: str, said: str) -> None:
-    with pytest.raises(FlagError, match=said):
+def test_an_invalid_flag_is_named(flag: str, message: str) -> None:
+    with pytest.raises(FlagError, match=message):
         read(ManagerOptions, [flag])
 
 
@@ -78,14 +78,14 @@ def test_the_environment_has_koordinators_defaults() -> None:
 
 WRITERS = {
     "Secret": ({}, False),
-    "files asked for": ({"WEBHOOK_CERT_WRITER": "fs"}, True),
+    "files requested": ({"WEBHOOK_CERT_WRITER": "fs"}, True),
     "a host": ({"WEBHOOK_HOST": "10.0.0.1"}, True),
-    "a host, and a Secret asked for": ({"WEBHOOK_HOST": "10.0.0.1", "WEBHOOK_CERT_WRITER": "secret"}, False),
+    "a host, and a Secret requested": ({"WEBHOOK_HOST": "10.0.0.1", "WEBHOOK_CERT_WRITER": "secret"}, False),
 }
 
 
 @pytest.mark.parametrize(("environ", "files"), WRITERS.values(), ids=WRITERS)
-def test_where_certificates_are_kept(environ: dict[str, str], files: bool) -> None:
+def test_certificate_storage(environ: dict[str, str], files: bool) -> None:
     assert WebhookEnv.read(environ).to_files is files
 
 
@@ -100,6 +100,6 @@ def test_the_host_of_a_url() -> None:
     [{"WEBHOOK_PORT": "https"}, {"WEBHOOK_PORT": "70000"}, {"WEBHOOK_CONFIGURATION_FAILURE_POLICY_PODS": "Maybe"}],
     ids=["no number", "too high", "no policy"],
 )
-def test_a_bad_environment_names_the_variable(environ: dict[str, str]) -> None:
+def test_an_invalid_environment_variable_is_named(environ: dict[str, str]) -> None:
     with pytest.raises(FlagError, match=next(iter(environ))):
         WebhookEnv.read(environ)

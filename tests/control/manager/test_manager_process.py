@@ -1,4 +1,4 @@
-"""The whole process in a real API server: objects follow nodes and configuration, whatever goes away in between."""
+"""The whole process with a real API server: objects follow nodes and configuration despite failures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from koordlet.kube import Client, ClientConfig, ServerError
 SLO, METRIC = "nodeslos", "nodemetrics"
 
 
-async def test_nodes_get_their_objects_and_lose_them(cluster: Any, manager: Any, until: Any) -> None:
+async def test_objects_are_created_and_deleted_with_their_nodes(cluster: Any, manager: Any, until: Any) -> None:
     await cluster.nodes("n1", "n2")
     await manager()
     for name in ("n1", "n2"):
@@ -38,7 +38,7 @@ async def test_nodes_get_their_objects_and_lose_them(cluster: Any, manager: Any,
     assert await cluster.spec(SLO, "n2")
 
 
-async def test_what_somebody_deletes_or_changes_is_put_back(cluster: Any, manager: Any, until: Any) -> None:
+async def test_deleted_and_changed_objects_are_restored(cluster: Any, manager: Any, until: Any) -> None:
     await cluster.nodes("n1")
     await manager()
     await until(lambda: cluster.spec(METRIC, "n1"))
@@ -49,7 +49,7 @@ async def test_what_somebody_deletes_or_changes_is_put_back(cluster: Any, manage
     await until(lambda: cluster.spec(SLO, "n1"))
     mine = {"metricCollectPolicy": {"reportIntervalSeconds": 7}, "predictPolicy": {"coldStartPeriodSeconds": 9}}
     await cluster.admin.raw("PATCH", f"{path}/{METRIC}/n1", body={"spec": mine}, content_type=merge)
-    theirs = {"extensions": {"Object": {"somebody": {"else": 1}}}, "cpuBurstStrategy": {"policy": "auto"}}
+    theirs = {"extensions": {"Object": {"other": {"else": 1}}}, "cpuBurstStrategy": {"policy": "auto"}}
     await cluster.admin.raw("PATCH", f"{path}/{SLO}/n1", body={"spec": theirs}, content_type=merge)
 
     async def back() -> bool:
@@ -59,11 +59,11 @@ async def test_what_somebody_deletes_or_changes_is_put_back(cluster: Any, manage
         )
 
     await until(back)
-    assert (await cluster.spec(METRIC, "n1")).keys() == {"metricCollectPolicy"}, "a policy that nobody configured"
-    assert (await cluster.spec(SLO, "n1"))["extensions"] == {"Object": {"somebody": {"else": 1}}}
+    assert (await cluster.spec(METRIC, "n1")).keys() == {"metricCollectPolicy"}, "a policy that is not configured"
+    assert (await cluster.spec(SLO, "n1"))["extensions"] == {"Object": {"other": {"else": 1}}}
 
 
-async def test_a_bad_key_keeps_its_last_good_value_and_is_told_as_an_event(
+async def test_an_invalid_key_keeps_its_last_good_value_and_causes_an_event(
     cluster: Any, manager: Any, until: Any
 ) -> None:
     good = {
@@ -82,9 +82,9 @@ async def test_a_bad_key_keeps_its_last_good_value_and_is_told_as_an_event(
         found = await cluster.spec(SLO, "n1")
         return found and found["resourceUsedThresholdWithBE"]["cpuSuppressThresholdPercent"]
 
-    async def is_(value: Any, ask: Any) -> None:
+    async def is_(value: Any, read: Any) -> None:
         async def same() -> bool:
-            return await ask() == value
+            return await read() == value
 
         await until(same)
 
@@ -103,12 +103,14 @@ async def test_a_bad_key_keeps_its_last_good_value_and_is_told_as_an_event(
     await is_("auto", burst)  # one bad key does not hold up another
     assert (await policy(), await threshold()) == (30, 61)
 
-    async def told() -> Any:
+    async def both_events() -> Any:
         found = await cluster.get("/api/v1/namespaces/koordinator-system/events")
-        said = {event["reason"]: event for event in found["items"] if event["involvedObject"]["kind"] == "ConfigMap"}
-        return said if len(said) == 2 else None
+        expected = {
+            event["reason"]: event for event in found["items"] if event["involvedObject"]["kind"] == "ConfigMap"
+        }
+        return expected if len(expected) == 2 else None
 
-    events = await until(told)
+    events = await until(both_events)
     assert events["ColocationCfgUnmarshalFailed"]["type"] == "Warning"
     assert "colocation-config: metricReportIntervalSeconds" in events["ColocationCfgUnmarshalFailed"]["message"]
     assert (
@@ -129,7 +131,7 @@ async def test_a_broken_configuration_at_the_start_writes_no_node(cluster: Any, 
     await until(lambda: cluster.spec(METRIC, "n1"))
 
 
-async def test_the_api_server_goes_away_and_comes_back(cluster: Any, manager: Any, until: Any) -> None:
+async def test_an_outage_of_the_api_server(cluster: Any, manager: Any, until: Any) -> None:
     await cluster.nodes("n1")
     running = await manager("--enable-leader-election=false")
     await until(lambda: cluster.spec(SLO, "n1"))
@@ -152,7 +154,7 @@ async def test_the_api_server_goes_away_and_comes_back(cluster: Any, manager: An
         assert await running.stop() == 0
 
 
-async def test_history_that_is_gone_is_listed_again(cluster: Any, manager: Any, until: Any) -> None:
+async def test_expired_history_causes_a_new_list(cluster: Any, manager: Any, until: Any) -> None:
     """A watch that is too old gets 410; what was missed becomes events."""
     await cluster.nodes("n1", "n2")
     running = await manager()
@@ -237,7 +239,7 @@ async def test_without_the_webhook_framework_there_is_none(cluster: Any, manager
     assert await cluster.get("/api/v1/namespaces/koordinator-system/secrets/koordinator-webhook-certs") is None
 
 
-async def test_only_chosen_controllers_run(cluster: Any, manager: Any, until: Any) -> None:
+async def test_only_enabled_controllers_run(cluster: Any, manager: Any, until: Any) -> None:
     await cluster.nodes("n1")
     running = await manager("--controllers=nodemetric")
     await until(lambda: cluster.spec(METRIC, "n1"))
@@ -267,14 +269,14 @@ async def test_caches_that_do_not_fill_end_the_start(
 
 
 @pytest.mark.parametrize(
-    ("flag", "error", "said"),
+    ("flag", "error", "expected"),
     [
         ("--controllers=nodeslos", FlagError, "no controller nodeslos"),
         ("--feature-gates=PodMutatingWebhok=true", GateError, "did you mean PodMutatingWebhook"),
     ],
 )
-def test_names_that_nobody_knows_are_refused(flag: str, error: type[Exception], said: str) -> None:
-    with pytest.raises(error, match=said):
+def test_unknown_names_are_refused(flag: str, error: type[Exception], expected: str) -> None:
+    with pytest.raises(error, match=expected):
         Manager(read(ManagerOptions, [flag]), {}, config=ClientConfig("http://127.0.0.1:1"))
 
 
@@ -437,7 +439,7 @@ def controller(running: Any, name: str) -> Any:
     return next(one for one in running.manager.controllers if one.name == name)
 
 
-async def test_a_refused_write_is_counted_and_tried_again(
+async def test_a_refused_write_is_counted_and_retried(
     cluster: Any, manager: Any, until: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     running = await manager()
@@ -462,13 +464,13 @@ async def test_a_refused_write_is_counted_and_tried_again(
     assert errors == 3
 
 
-async def test_a_lagging_cache_costs_no_node_its_policy(cluster: Any, manager: Any, until: Any) -> None:
+async def test_a_stale_cache_deletes_no_policy(cluster: Any, manager: Any, until: Any) -> None:
     await cluster.nodes("n1")
     running = await manager()
     await until(lambda: cluster.spec(SLO, "n1"))
     nodeslo = controller(running, "nodeslo")
     await until(lambda: nodeslo.objects.get("n1"))
-    node = nodeslo.nodes.store.pop("n1")  # as if the watch had not told of it
+    node = nodeslo.nodes.store.pop("n1")  # as if the watch had not delivered it yet
     await nodeslo.reconcile("n1")
     assert await cluster.spec(SLO, "n1")
     nodeslo.nodes.store.put("n1", node)

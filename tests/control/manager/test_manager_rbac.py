@@ -1,4 +1,4 @@
-"""The manager under its own roles: nothing it asks is refused, and nothing that is granted goes unused."""
+"""The manager with its own roles: no request is refused, and every permission is used."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ MERGE = "application/merge-patch+json"
 GRANTED = granted((*manifests.RULES, *manifests.NAMESPACE_RULES))
 
 
-async def test_every_call_is_allowed_and_every_right_is_used(cluster: Any, manager: Any, until: Any) -> None:
+async def test_every_call_is_allowed_and_every_permission_is_used(cluster: Any, manager: Any, until: Any) -> None:
     await cluster.nodes("n1", "n2")
     await recommended(cluster)
     running = await manager(
@@ -57,7 +57,7 @@ async def test_every_call_is_allowed_and_every_right_is_used(cluster: Any, manag
     try:
         await until(lambda: not unused(without="watch"))  # a watch is in the audit log when it ends
     except TimeoutError:
-        pass  # said below
+        pass  # message below
     await running.stop()
     await until(lambda: not any(verb == "watch" for _, _, verb in unused()))
     assert not unused(), "granted and never used"
@@ -76,7 +76,7 @@ async def exercise(cluster: Any, until: Any, caches: Caches) -> None:
     await raw("DELETE", "/api/v1/nodes/n2")
     # an Event that is sent, and then again
     await say_no_config(cluster)
-    # a certificate that has to be made anew
+    # a certificate that must be replaced
     secret = f"/api/v1/namespaces/koordinator-system/secrets/{manifests.DEFAULTS.secret_name}"
     await raw("PATCH", secret, body={"data": {"cert.pem": "eA=="}}, content_type=MERGE)
     await lend(cluster)
@@ -129,8 +129,8 @@ async def recommended(cluster: Any) -> None:
         path = "/apis/analysis.koordinator.sh/v1alpha1/namespaces/default/recommendations"
         recommendation = {"apiVersion": "analysis.koordinator.sh/v1alpha1", "kind": "Recommendation"}
         await raw("POST", path, body={**recommendation, "metadata": meta, "spec": spec})
-        told = {"containerStatuses": [{"containerName": "c", "resources": {"cpu": "1", "memory": "1Gi"}}]}
-        status = {"podStatus": told, "checkpoint": [to_builtins(model.checkpoint("c"))]}
+        pod_status = {"containerStatuses": [{"containerName": "c", "resources": {"cpu": "1", "memory": "1Gi"}}]}
+        status = {"podStatus": pod_status, "checkpoint": [to_builtins(model.checkpoint("c"))]}
         await raw("PATCH", f"{path}/{name}/status", body={"status": status}, content_type=MERGE)
 
 
@@ -176,7 +176,7 @@ async def say_no_config(cluster: Any) -> None:
         body = {"data": {"colocation-config": "{", "number": str(number)}}
         try:
             await cluster.admin.raw("PATCH", path, body=body, content_type=MERGE)
-        except KubeError as error:  # the manager mended the configuration before that
+        except KubeError as error:  # the manager restored the configuration before
             assert "colocation-config" in str(error)
         else:
             taken += 1
@@ -213,7 +213,7 @@ async def quotas(cluster: Any, until: Any) -> None:
     await cluster.admin.raw("PATCH", f"{path}/all", body={"spec": spec}, content_type=MERGE)
 
 
-def test_deploy_holds_what_the_manager_is_installed_with() -> None:
+def test_deploy_matches_the_manifests() -> None:
     for name, text in manifests.texts().items():
         assert (ROOT / "deploy/manager" / name).read_text() == text, "run python -m control.manager.manifests"
     assert {path.name for path in (ROOT / "deploy/manager").iterdir()} == set(manifests.texts())

@@ -1,4 +1,4 @@
-"""Certificates change while pods are admitted without a pause: no admission fails."""
+"""Certificates change while pods are admitted continuously: no admission fails."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def bundles(cluster: Any) -> set[str]:
     return found
 
 
-async def test_webhooks_are_registered_for_what_is_served(cluster: Any, manager: Any) -> None:
+async def test_webhooks_are_registered_for_the_served_paths(cluster: Any, manager: Any) -> None:
     await manager()
     mutating, validating = [await cluster.get(path) for path in CONFIGURATIONS]
     assert {entry["name"] for entry in mutating["webhooks"]} >= {"mpod-create.koordinator.sh"}
@@ -105,7 +105,7 @@ async def test_a_rotation_under_load_fails_no_admission(cluster: Any, manager: A
         assert not load.failures, load.failures[:3]
         new = await until(lambda: cluster.get(SECRET))
         assert (new["data"]["ca-cert.pem"] == ca) is (what == "the server's certificate")
-        # Connections of before live on, so ask on a new one, trusting what the API server was told to trust.
+        # Existing connections stay open, so use a new one, with the CA bundle of the API server.
 
         async def agreed() -> set[str] | None:
             found = await bundles(cluster)
@@ -123,7 +123,7 @@ async def test_a_rotation_under_load_fails_no_admission(cluster: Any, manager: A
     assert not load.failures, load.failures[:3]
 
 
-async def test_files_take_the_place_of_the_secret_where_a_host_is_set(cluster: Any, manager: Any, until: Any) -> None:
+async def test_with_a_host_certificates_are_stored_in_files(cluster: Any, manager: Any, until: Any) -> None:
     running = await manager(WEBHOOK_HOST="127.0.0.1")
     assert await cluster.get(SECRET) is None
     mutating = await cluster.get(CONFIGURATIONS[0])
@@ -138,9 +138,7 @@ POD = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image":
 
 
 @pytest.mark.parametrize("policy", ["Fail", "Ignore"])
-async def test_while_nobody_serves_the_failure_policy_decides(
-    cluster: Any, manager: Any, until: Any, policy: str
-) -> None:
+async def test_without_a_server_the_failure_policy_decides(cluster: Any, manager: Any, until: Any, policy: str) -> None:
     running = await manager(
         "--feature-gates=NodeMutatingWebhook=true,NodeValidatingWebhook=true",
         WEBHOOK_CONFIGURATION_FAILURE_POLICY_PODS=policy,
@@ -154,7 +152,7 @@ async def test_while_nobody_serves_the_failure_policy_decides(
     else:
         with pytest.raises(KubeError, match=r"failed calling webhook \"mpod-create.koordinator.sh\""):
             await made
-    # What must go on without us is not asked about at all.
+    # The webhook is not called for objects that must work without the manager.
     await until(lambda: cluster.get("/api/v1/namespaces/koordinator-system/serviceaccounts/default"))
     await cluster.admin.raw("POST", "/api/v1/namespaces/koordinator-system/pods", body=POD)
 
@@ -167,22 +165,22 @@ async def test_a_second_replica_serves_the_same_certificates(cluster: Any, manag
     contents = [{name: (store / name).read_bytes() for name in ("tls.crt", "ca-cert.pem")} for store in stores]
     assert contents[0] == contents[1]
     leads = [one.manager.context.internal.get_sample_value for one in (first, second)]
-    await until(lambda: sum(ask("koordinator_manager_is_leader") for ask in leads) == 1)
+    await until(lambda: sum(sample("koordinator_manager_is_leader") for sample in leads) == 1)
 
 
-async def test_what_somebody_breaks_in_a_configuration_is_mended(cluster: Any, manager: Any, until: Any) -> None:
+async def test_foreign_changes_of_a_webhook_configuration_are_reverted(cluster: Any, manager: Any, until: Any) -> None:
     await manager()
     before = await cluster.get(CONFIGURATIONS[0])
     await cluster.admin.raw("PATCH", CONFIGURATIONS[0], body={"webhooks": []}, content_type=MERGE)
 
-    async def mended() -> bool:
+    async def restored() -> bool:
         return (await cluster.get(CONFIGURATIONS[0])).get("webhooks") == before["webhooks"]
 
-    await until(mended)
+    await until(restored)
 
 
 @pytest.mark.parametrize("what", ["the CA", "the Secret"])
-async def test_every_replica_is_trusted_all_the_time(cluster: Any, manager: Any, until: Any, what: str) -> None:
+async def test_every_replica_is_always_trusted(cluster: Any, manager: Any, until: Any, what: str) -> None:
     """Whichever of two replicas makes the new CA: what each of them serves fits what the API server trusts."""
     await manager()
     second = await manager(name="b", WEBHOOK_PORT="0")
@@ -195,7 +193,7 @@ async def test_every_replica_is_trusted_all_the_time(cluster: Any, manager: Any,
         try:
             _, writer = await asyncio.open_connection("localhost", port, ssl=context)
         except ssl.SSLError as error:
-            if await bundles(cluster) == {bundle, *more}:  # else it changed while we asked
+            if await bundles(cluster) == {bundle, *more}:  # otherwise it changed meanwhile
                 failures.append(f"{port}: {error}")
             return
         writer.close()

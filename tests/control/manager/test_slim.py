@@ -1,4 +1,4 @@
-"""Cached objects: smaller, and the same to whoever reads them."""
+"""Slimmed cached objects are smaller and equal."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ METRIC: dict[str, Any] = {
 }
 
 
-def test_slimming_changes_nothing_that_can_be_read() -> None:
+def test_slimmed_objects_are_equal() -> None:
     for kind, body in ((Pod, POD), (Node, {"metadata": {"name": "n1", "labels": {"a": "b"}}}), (NodeMetric, METRIC)):
         assert encode(slimmed(convert(body, kind))) == encode(convert(body, kind))
 
 
-def test_what_is_empty_is_shared_and_what_repeats_is_one() -> None:
+def test_empty_containers_and_repeated_texts_are_shared() -> None:
     one, other = (slimmed(convert(POD, Pod)) for _ in range(2))
     assert one.spec.volumes is other.spec.volumes is EMPTY_LIST
     assert one.spec.containers[1].resources.limits is EMPTY_MAP

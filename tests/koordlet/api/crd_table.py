@@ -1,4 +1,4 @@
-"""The field tables of spec 01 §3, retyped: what every CRD schema must say, and nothing else.
+"""The field tables of spec 01 §3: the exact content of every CRD schema.
 
 One line a field: path, type, then `*` (required), `=value` (default), `|` separated enum in `<>`,
 `lo..hi` (bounds), `null` (nullable). Types: str bool int int32 qty dur time ios (int or string) obj

@@ -1,4 +1,4 @@
-"""The CRDs say what spec 01 §3 says, are structural, and are held to the structs and to deploy/crds."""
+"""The CRDs match spec 01 §3, the structs and deploy/crds, and are structural."""
 
 import importlib.util
 import json

@@ -60,7 +60,7 @@ def test_bytes_survive(case):
     assert wire.encode(wire.json_decoder(kind).decode(data)) == data
 
 
-def test_built_by_hand():
+def test_constructed_objects():
     usage = slo.AggregatedUsage(
         usage={name: slo.ResourceMap() for name in reversed(slo.AGGREGATIONS)}, duration=Duration.of(seconds=90)
     )
@@ -234,7 +234,7 @@ def test_topology_written_as_v1alpha2_reads_as_v1alpha1():
     assert thing.topology_policies == []
 
 
-def test_kept_objects_stay_whole():
+def test_untyped_objects_are_preserved():
     template = {"metadata": {"labels": {"a": "b"}}, "spec": {"template": {"spec": {"dnsPolicy": "Default"}}}}
     job = wire.convert({"spec": {"podRef": REF, "reservationOptions": {"template": template}}},
                        scheduling.PodMigrationJob)  # fmt: skip

@@ -1,4 +1,4 @@
-"""Files that describe accelerators: what other programs write is read, and what is wrong is named."""
+"""Files that describe accelerators: decoding, and errors that name the field."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_card() -> None:
 
 
 @pytest.mark.parametrize("data", [b"[]", b" [] ", b"null", b'[] {"never": "read"}', b"[]\n[1"])
-def test_nothing_and_what_follows_the_first_value(data: bytes) -> None:
+def test_an_empty_list_and_content_after_the_first_value(data: bytes) -> None:
     assert read_descriptions(data, where="f") == []
 
 
@@ -47,6 +47,6 @@ def test_nothing_and_what_follows_the_first_value(data: bytes) -> None:
         (b'[{"status": {"healthy": "yes"}}]', r"f: \[0\].status.healthy"),
     ],
 )
-def test_what_is_wrong_is_named(data: bytes, problem: str) -> None:
+def test_the_invalid_field_is_named(data: bytes, problem: str) -> None:
     with pytest.raises(WireError, match=problem):
         read_descriptions(data, where="f")

@@ -1,4 +1,4 @@
-"""Scalars as Go reads them."""
+"""Scalars in Go's syntax."""
 
 import pytest
 from hypothesis import given
@@ -18,7 +18,7 @@ def test_false(text):
 
 
 @pytest.mark.parametrize("text", ["", "yes", "tRUE", " true", "2"])
-def test_no_boolean(text):
+def test_not_a_boolean(text):
     with pytest.raises(ValueError, match="invalid boolean value"):
         parse_bool(text)
 
@@ -31,7 +31,7 @@ def test_decimal(text, value):
 
 
 @pytest.mark.parametrize("text", ["", ".", "abc", "1_0", " 1", "1 ", "0x1p3", "inf", "nan", "1e999", "١", "1e"])
-def test_no_decimal(text):
+def test_not_a_decimal(text):
     with pytest.raises(ValueError, match="is not a number"):
         parse_decimal(text)
 

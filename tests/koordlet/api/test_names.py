@@ -1,4 +1,4 @@
-"""The keys of the protocol, spelled a second time: a renamed constant is a broken cluster."""
+"""The keys of the protocol, written a second time: a changed key would break clusters."""
 
 from __future__ import annotations
 

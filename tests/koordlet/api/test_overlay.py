@@ -1,4 +1,4 @@
-"""The merge primitive of spec 01 §6.3, rule by rule."""
+"""The rules of the merge operation of spec 01 §6.3."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_creates_missing_objects() -> None:
     assert overlay(Tree(), Tree(leaf=Leaf(a=0))) == Tree(leaf=Leaf(a=0))
 
 
-def test_nothing_to_say_gives_the_base_itself() -> None:
+def test_an_empty_patch_returns_the_base_itself() -> None:
     assert overlay(BASE, None) is BASE and overlay(BASE, Tree()) is BASE
 
 

@@ -66,7 +66,7 @@ def test_reads_and_prints_canonically(text: str, canonical: str, fmt: Format) ->
     ["", ".", "+", "m", " 1", "1 ", "1K", "1ki", "1KiB", "1e", "e3", "--1", "1.2.3", "1e3.5", "1_000", "0x10",
      "NaN", "inf", "1mm", "1Em", "٣", "1e1001", "1e-99999999", "1\n"],
 )  # fmt: skip
-def test_refuses_what_is_no_quantity(text: str) -> None:
+def test_refuses_other_texts(text: str) -> None:
     with pytest.raises(QuantityError) as caught:
         Quantity(text)
     assert repr(text) in str(caught.value)
@@ -119,7 +119,7 @@ def test_equality_is_by_amount() -> None:
     assert float(Quantity("1500m")) == 1.5
 
 
-def test_a_sum_from_zero_takes_the_family_of_the_summand() -> None:
+def test_a_sum_from_zero_takes_the_format_of_the_summand() -> None:
     assert str(sum([Quantity("1Gi"), Quantity("1Gi")], start=ZERO)) == "2Gi"
     assert str(ZERO - Quantity("1Gi")) == "-1Gi"
     assert str(Quantity("1Gi") + Quantity("1k")) == str(2**30 + 1000)

@@ -46,7 +46,7 @@ def test_impossible_path(kind, arguments, reason):
         registry.resource_for(kind).path(*arguments)
 
 
-def test_a_struct_that_is_no_kind():
+def test_a_struct_that_is_not_a_kind():
     with pytest.raises(KeyError, match="ObjectMeta"):
         registry.resource_for(ObjectMeta)
 

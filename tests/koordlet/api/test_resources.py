@@ -57,7 +57,7 @@ def test_a_limit_without_request_becomes_the_request() -> None:
 
 
 @pytest.mark.parametrize("priority_class", ["koord-prod", "koord-free", ""])
-def test_other_classes_are_left_alone(priority_class: str) -> None:
+def test_other_classes_are_not_translated(priority_class: str) -> None:
     given = ResourceRequirements(requests=amounts(cpu="1"))
     assert resources.translate_requirements(given, priority_class) is given
 
@@ -78,7 +78,7 @@ def test_names_by_class(priority_class: str, native: str, extended: str) -> None
     assert translate_name(priority_class, native) == extended
 
 
-def test_old_names() -> None:
+def test_deprecated_names() -> None:
     old = {"koordinator.sh/batch-cpu": Quantity("1k"), "kubernetes.io/gpu-core": Quantity("50"), "cpu": Quantity("1")}
     assert texts(resources.without_deprecated(old)) == {
         "cpu": "1", "kubernetes.io/batch-cpu": "1k", "koordinator.sh/gpu-core": "50",
@@ -99,7 +99,7 @@ def test_amplify(amount: int, ratio: float, amplified: int) -> None:
 
 
 @given(st.integers(0, 10**12), st.floats(0.1, 5))
-def test_amplify_never_takes_away(amount: int, ratio: float) -> None:
+def test_amplify_never_reduces(amount: int, ratio: float) -> None:
     assert amplify(amount, ratio) >= amount
 
 

@@ -1,4 +1,4 @@
-"""What a NodeSLO may not say, field by field."""
+"""Validation of a NodeSLO per field."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def found(spec):
         {"aNewerSection": {"x": 1}, "cpuBurstStrategy": {"aNewerField": 1}},
     ],
 )
-def test_what_is_fine(spec) -> None:
+def test_valid_specs(spec) -> None:
     assert found(spec) == {}
 
 
@@ -86,7 +86,7 @@ def test_what_is_fine(spec) -> None:
     ],
     ids=lambda value: value if isinstance(value, str) and "." in value else "",
 )  # fmt: skip
-def test_what_is_not(spec, field, reason) -> None:
-    said = found(spec)
-    assert list(said) == [field]
-    assert reason in said[field]
+def test_invalid_specs(spec, field, reason) -> None:
+    message = found(spec)
+    assert list(message) == [field]
+    assert reason in message[field]

@@ -104,7 +104,7 @@ def test_every_float_reads_back(value: float) -> None:
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, object()])
-def test_what_has_no_json_form_is_an_error(value: object) -> None:
+def test_values_without_json_form_are_an_error(value: object) -> None:
     with pytest.raises(WireError):
         encode({"x": value})
 
@@ -124,7 +124,7 @@ def test_null_leaves_fields_unset() -> None:
     )
 
 
-def test_scalars_of_our_own() -> None:
+def test_custom_scalars() -> None:
     doc = decode(
         '{"amount":1.5,"total":2000,"since":"2024-03-05T09:00:00+01:00","window":"5m","port":"80%",'
         '"sizes":{"a":" 1Gi "}}',
@@ -190,7 +190,7 @@ def test_any_document_reads_or_is_a_wire_error(document: dict[str, Any], data: s
 
 
 @pytest.mark.parametrize("number", ["1e400", "-1e400", "9" * 5000, "1e-400"])
-def test_numbers_beyond_measure(number: str) -> None:
+def test_huge_numbers(number: str) -> None:
     for field in ("ratio", "amount", "alpha", "port", "free"):
         try:
             decode(f'{{"{field}":{number}}}', Doc)
@@ -255,12 +255,12 @@ def test_negative_zero_is_written_as_go_does_and_read_as_zero() -> None:
 
 
 @pytest.mark.parametrize("value", ["\udc80", {"a": "\udc80"}, Doc(zeta="\udc80"), [1.5, "\udc80"]], ids=repr)
-def test_what_is_no_text_cannot_be_written(value: object) -> None:
+def test_invalid_unicode_cannot_be_encoded(value: object) -> None:
     with pytest.raises(WireError, match="cannot be written as JSON"):
         encode(value)
 
 
-def test_what_is_nested_too_deep_cannot_be_written() -> None:
+def test_too_deep_nesting_cannot_be_encoded() -> None:
     value: list[object] = []
     for _ in range(100_000):
         value = [value]

@@ -45,7 +45,7 @@ def label(**labels):
     ("labels", "by_default", "expected"),
     [({}, False, False), ({}, True, True), (MANAGED, False, True), (dict.fromkeys(MANAGED, "false"), False, False)],
 )
-def test_which_profiles_are_followed(labels, by_default, expected):
+def test_managed_profiles(labels, by_default, expected):
     assert managed(profile(labels), by_default=by_default) is expected
 
 
@@ -66,7 +66,7 @@ WANTED = {
 
 
 @pytest.mark.parametrize(("subject", "given_", "namespace", "expected"), WANTED.values(), ids=WANTED)
-def test_which_pods_are_wanted(subject, given_, namespace, expected):
+def test_selected_pods(subject, given_, namespace, expected):
     assert selects(subject, given_, namespace) is expected
 
 
@@ -92,7 +92,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize(("spec", "expected"), CHANGES.values(), ids=CHANGES)
-def test_what_is_written(spec, expected):
+def test_profile_patch(spec, expected):
     before = copy.deepcopy(RAW)
     assert profile_patch(profile(**spec), RAW) == expected
     assert before == RAW
@@ -108,7 +108,7 @@ def test_suffixes_are_added_once_however_often_a_profile_is_applied(suffixes):
         assert current["metadata"]["labels"]["a"].endswith(suffix)
 
 
-async def test_what_was_applied_is_remembered_for_a_while():
+async def test_applied_profiles_are_cached_for_a_limited_time():
     clock = FakeClock()
     applied = AppliedProfiles(clock, keep_s=300, purge_every_s=600)
     applied.add(("p/1", "uid"))
@@ -119,8 +119,10 @@ async def test_what_was_applied_is_remembered_for_a_while():
     assert len(applied) == 1, "purged later"
 
 
-async def test_pending_pods_are_changed_and_others_are_not(asking):
-    cluster = await asking({"ColocationProfileController": True}, "--colocation-profile-reconcile-interval=200ms")
+async def test_pending_pods_are_changed_and_others_are_not(webhook_cluster):
+    cluster = await webhook_cluster(
+        {"ColocationProfileController": True}, "--colocation-profile-reconcile-interval=200ms"
+    )
     await cluster.create("/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}})
     for name, labels, node in (("waits", {"a": "1"}, ""), ("bound", {"a": "1"}, "n"), ("other", {"a": "2"}, "")):
         spec = {"containers": [{"name": "c", "image": "i", "env": [{"name": "E", "value": "1"}]}]}
@@ -151,7 +153,7 @@ async def test_pending_pods_are_changed_and_others_are_not(asking):
     assert waits["metadata"]["labels"] == {"a": "1-s", "seen": "1"}
     assert waits["spec"]["containers"][0]["env"] == [{"name": "E", "value": "1"}], "what caches trim is still there"
 
-    # The suffixed label does not match any more; a second pod is looked at by the next round of the profile.
+    # The suffixed label no longer matches; the next round of the profile processes a second pod.
     late = {"name": "late", "labels": {"a": "1"}}
     await cluster.create(
         PODS,

@@ -1,4 +1,4 @@
-"""Spec 04 §6.3's worked examples, its pod table and its bad input, row by row."""
+"""Spec 04 §6.3: worked examples, the pod table, and invalid input."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_worked_examples(
     assert batch_of(make_node(**node), PODS, make_metric(*USED, **metric), strategy(**how)) == expected
 
 
-def test_pods_that_own_their_cpus_count_with_the_cpus_they_asked_for() -> None:
+def test_pods_with_exclusive_cpus_count_with_their_request() -> None:
     pods = [
         make_pod("e", ("10", "10G"), qos="LSE"),
         make_pod("p", ("6", "6G")),
@@ -123,7 +123,7 @@ def test_pods_that_own_their_cpus_count_with_the_cpus_they_asked_for() -> None:
     ("metric_priority", "expected"),
     [("koord-prod", 58000 - 4000), ("", 58000 - 4000), ("koord-batch", 58000), ("koord-free", 58000)],
 )
-def test_usage_without_a_pod_counts_unless_it_is_lent(metric_priority: str, expected: int) -> None:
+def test_usage_without_a_pod_counts_unless_it_is_batch(metric_priority: str, expected: int) -> None:
     metric = make_metric(pod_metric("gone", "4", "1G", metric_priority))
     finished = [make_pod("gone", ("1", "1G"), phase="Failed")]
     assert batch_of(make_node(), finished, metric, strategy(**percents(65, 65)))[0] == expected
@@ -136,14 +136,14 @@ def test_a_pod_not_measured_yet_counts_with_its_request(strict: bool, expected: 
 
 
 @pytest.mark.parametrize(("priority", "qos"), [("none", None), ("prod", "LSR"), ("mid", "LS"), ("none", "LS")])
-def test_classes_that_take(priority: str, qos: str | None) -> None:
-    # Without label and without a request of its own a pod is best effort; this one asks for something.
+def test_high_priority_classes_are_subtracted(priority: str, qos: str | None) -> None:
+    # Without label and without a request of its own a pod is best effort; this one has a request.
     pods = [make_pod("x", ("10", "1G"), priority=priority, qos=qos)]
     assert batch_of(make_node(), pods, make_metric(), strategy(**percents(65, 65)))[0] == 48000
 
 
 @pytest.mark.parametrize(("priority", "qos"), [("batch", "BE"), ("free", "BE"), ("none", "BE")])
-def test_classes_that_take_nothing(priority: str, qos: str) -> None:
+def test_batch_classes_are_not_subtracted(priority: str, qos: str) -> None:
     pods = [make_pod("x", ("10", "1G"), priority=priority, qos=qos)]
     assert batch_of(make_node(), pods, make_metric(), strategy(**percents(65, 65)))[0] == 58000
 
@@ -155,7 +155,7 @@ def test_parts_of_a_milli_core_round_up_at_the_end_only() -> None:
 
 
 @pytest.mark.parametrize(("cpu", "percent", "margin"), [("100m", 71, 29), ("1", 99, 10), ("3", 57, 1290)])
-def test_the_margin_is_cut_on_the_binary_double(cpu: str, percent: int, margin: int) -> None:
+def test_the_margin_is_truncated_as_binary_double(cpu: str, percent: int, margin: int) -> None:
     whole = int(float(cpu.removesuffix("m")) * (1 if cpu.endswith("m") else 1000))
     expected = int(whole * ((100 - percent) / 100))
     assert abs(expected - margin) <= 1
@@ -163,7 +163,7 @@ def test_the_margin_is_cut_on_the_binary_double(cpu: str, percent: int, margin: 
     assert got == whole - expected
 
 
-def test_amplified_allocatable_does_not_hide_what_the_kubelet_keeps() -> None:
+def test_amplified_allocatable_does_not_hide_the_kubelet_reservation() -> None:
     raw = {names.ANNOTATION_RAW_ALLOCATABLE: '{"cpu":"90","memory":"100G"}'}
     own = node_facts(make_node(allocatable=("180", "200G"), annotations=raw))
     assert own.kubelet == (10 * G, 20 * G * 1000)
@@ -173,11 +173,11 @@ def test_amplified_allocatable_does_not_hide_what_the_kubelet_keeps() -> None:
 @pytest.mark.parametrize(
     "text", ["{", "[]", '{"resources":{"cpu":"many"}}', '{"reservedCPUs":"0-"}', '{"reservedCPUs":"9-0"}']
 )
-def test_a_reservation_that_cannot_be_read_counts_as_missing(text: str) -> None:
+def test_a_malformed_reservation_counts_as_missing(text: str) -> None:
     assert node_facts(make_node(annotations=reservation(text))).annotation == ZERO
 
 
-def test_amounts_beyond_all_reason_are_capped() -> None:
+def test_huge_amounts_are_clamped() -> None:
     node = make_node(cpu="1E", memory="1E")
     assert node_facts(node).capacity == (LIMIT, LIMIT)
     assert min(batch_of(node, [make_pod("a", ("1E", "1E"))] * 3, make_metric(), strategy(**percents(10**9, 65)))) >= 0
@@ -192,11 +192,11 @@ def test_amounts_beyond_all_reason_are_capped() -> None:
         pytest.param(NodeMetric(status=NodeMetricStatus(update_time=Time.from_unix(NOW))), id="without the node"),
     ],
 )
-def test_reports_that_say_nothing(metric: NodeMetric | None) -> None:
+def test_unusable_reports(metric: NodeMetric | None) -> None:
     assert read_report(metric) is None
 
 
-def test_what_pods_are_bound_to_is_read_leniently() -> None:
+def test_a_malformed_resource_status_means_not_bound() -> None:
     bound = pod_facts(make_pod("a", ("1", "1G"), numa=[1, 0, 1]))
     assert bound is not None
     assert bound.numa == (0, 1)
@@ -207,7 +207,7 @@ def test_what_pods_are_bound_to_is_read_leniently() -> None:
     assert facts.numa == ()
 
 
-def test_pods_that_take_nothing_of_a_node() -> None:
+def test_pods_that_use_no_resources_of_a_node() -> None:
     assert pod_facts(make_pod("a", node="")) is None
     assert pod_facts(make_pod("a", phase="Failed")) is None
     assert pod_facts(make_pod("a", phase="")) is None

@@ -1,4 +1,4 @@
-"""The whole manager in a real API server: reports become amounts on Nodes, and amounts follow what happens."""
+"""The whole manager with a real API server: reports become amounts on Nodes, which follow all changes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ G = 10**9
 
 
 class World:
-    """A cluster with one node of 100 cores and 120 G, and what is told about it."""
+    """A cluster with one node of 100 cores and 120 G, and its reports."""
 
     def __init__(self, cluster: Any, until: Any, metrics: CollectorRegistry) -> None:
         self.cluster, self.until, self.admin, self.metrics = cluster, until, cluster.admin, metrics
@@ -122,7 +122,7 @@ def fresh(*pods: Any, ago: float = 0.0, **more: Any) -> NodeMetric:
     return make_metric(*pods, at=SYSTEM_CLOCK.now() - ago, **more)
 
 
-async def test_a_report_becomes_capacity_and_the_node_says_why(world: World) -> None:
+async def test_a_report_becomes_capacity_with_an_explanation(world: World) -> None:
     await world.report(fresh(pod_metric("gone", "33", "33G"), reclaimable=("10", "15G")))
     wanted = {BATCH_CPU: 25000, BATCH_MEMORY: 33 * G, names.RESOURCE_MID_CPU: 10000, names.RESOURCE_MID_MEMORY: 15 * G}
     node = await world.offers(wanted)
@@ -173,7 +173,7 @@ async def test_small_changes_are_not_written(world: World) -> None:
 
 
 @pytest.mark.parametrize(("ago", "reason"), [(1000.0, "NodeMetricStale"), (-1000.0, "NodeMetricStale")])
-async def test_reports_from_another_time_lend_nothing(world: World, ago: float, reason: str) -> None:
+async def test_stale_and_future_reports_remove_batch_and_mid(world: World, ago: float, reason: str) -> None:
     await world.report(fresh())
     await world.offers({BATCH_CPU: 58000})
     await world.report(fresh(ago=ago))
@@ -183,7 +183,7 @@ async def test_reports_from_another_time_lend_nothing(world: World, ago: float, 
     assert (condition.status, condition.reason) == ("False", reason)
 
 
-async def test_third_parties_take_their_share(world: World) -> None:
+async def test_third_party_allocations_are_subtracted(world: World) -> None:
     held = {
         "allocations": [
             {"name": "yarn", "priority": "koord-batch", "resources": {BATCH_CPU: "8000", BATCH_MEMORY: "6G"}},
@@ -260,15 +260,15 @@ async def test_zones_normalization_and_devices(world: World) -> None:
     await world.offers({names.RESOURCE_GPU: None, names.RESOURCE_GPU_CORE: None, names.RESOURCE_RDMA: None})
 
 
-async def test_persistent_interference_lowers_what_is_lent_and_is_told(world: World) -> None:
+async def test_persistent_interference_reduces_overcommit_and_is_explained(world: World) -> None:
     how = {"persistSeconds": 60, "stepSeconds": 30, "stepPercent": 20, "floorPercent": 60, "recoverPercent": 40}
     await world.configure(extensions={"interference": how})
     brief = {"container": "c", "resource": "cpu", "cause": "neighbour", "state": "interfered", "confidence": 0.9}
-    said = {"interference": [{**brief, "culprit": "demo/burn/main"}]}
+    expected = {"interference": [{**brief, "culprit": "demo/burn/main"}]}
 
-    def report(ago: float, hurt: bool) -> NodeMetric:
-        victim = pod_metric("web", "1", "1G", extensions=said if hurt else None)
-        return fresh(victim, ago=ago, extensions={"interference": {"interfered": {"cpu": 2 if hurt else 0}}})
+    def report(ago: float, interfered: bool) -> NodeMetric:
+        victim = pod_metric("web", "1", "1G", extensions=expected if interfered else None)
+        return fresh(victim, ago=ago, extensions={"interference": {"interfered": {"cpu": 2 if interfered else 0}}})
 
     await world.report(report(600, True))
     await world.offers({BATCH_CPU: 57000})
@@ -289,7 +289,7 @@ async def test_persistent_interference_lowers_what_is_lent_and_is_told(world: Wo
     assert condition.reason == "AsMeasured"
 
 
-async def test_what_others_write_at_the_same_time_survives(world: World) -> None:
+async def test_concurrent_foreign_writes_are_preserved(world: World) -> None:
     await world.report(fresh())
     await world.offers({BATCH_CPU: 58000})
     for turn in range(15):

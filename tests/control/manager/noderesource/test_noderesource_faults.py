@@ -1,4 +1,4 @@
-"""The controller when the API server refuses, conflicts or loses the Node: attempts, back-off, nothing twice."""
+"""The controller with refusals, conflicts and deleted Nodes: attempts, back-off, no duplicate writes."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def busy() -> TooManyRequests:
 
 
 @pytest.mark.parametrize("answers", [[], [conflict()], [conflict(), busy(), conflict()]], ids=["at once", "1", "3"])
-async def test_conflicts_are_worked_out_afresh(bench: Bench, answers: list[Exception]) -> None:
+async def test_after_a_conflict_amounts_are_recalculated(bench: Bench, answers: list[Exception]) -> None:
     bench.server.answers = [*answers]
     await bench.controller.reconcile("n1")
     assert bench.batch_cpu == Quantity.of(58000)
@@ -164,7 +164,7 @@ async def test_a_stale_cache_is_read_again_and_foreign_changes_count(bench: Benc
     [([conflict()] * 4, Conflict), ([busy()] * 4, TooManyRequests), ([ConnectionFailed("away")], ConnectionFailed)],
     ids=["conflicts", "busy", "away"],
 )
-async def test_what_does_not_end_is_left_to_the_queue(
+async def test_persistent_conflicts_are_left_to_the_queue(
     bench: Bench, answers: list[Exception], raised: type[KubeError]
 ) -> None:
     bench.server.answers = [*answers]
@@ -175,7 +175,7 @@ async def test_what_does_not_end_is_left_to_the_queue(
     assert bench.batch_cpu == Quantity.of(58000)
 
 
-async def test_a_node_that_went_is_no_error(bench: Bench) -> None:
+async def test_a_deleted_node_is_not_an_error(bench: Bench) -> None:
     bench.server.answers = [NotFound(404, "NotFound", "gone")]
     await bench.controller.reconcile("n1")
     assert bench.counted("failed", "updateNodeNotFound") == 1
@@ -184,7 +184,7 @@ async def test_a_node_that_went_is_no_error(bench: Bench) -> None:
     assert bench.server.patches == []
 
 
-async def test_after_a_write_there_is_nothing_to_do(bench: Bench) -> None:
+async def test_after_a_write_nothing_is_written_again(bench: Bench) -> None:
     await bench.controller.reconcile("n1")
     written = len(bench.server.patches)
     assert written == 2  # status, and the ratio annotation
@@ -194,7 +194,7 @@ async def test_after_a_write_there_is_nothing_to_do(bench: Bench) -> None:
     assert len(bench.controller.queue) == 0
 
 
-async def test_a_new_leader_writes_nothing_that_is_there(bench: Bench) -> None:
+async def test_a_new_leader_does_not_rewrite_current_values(bench: Bench) -> None:
     await bench.controller.reconcile("n1")
     written = len(bench.server.patches)
     successor = NodeResourceController(replace(bench.context, internal=CollectorRegistry()))
@@ -222,7 +222,7 @@ async def test_small_changes_wait_for_the_time_threshold(bench: Bench, monkeypat
     assert bench.batch_cpu == Quantity.of(56000)
 
 
-async def test_what_is_told_is_what_was_written(bench: Bench) -> None:
+async def test_the_explanation_matches_the_written_amounts(bench: Bench) -> None:
     await bench.controller.reconcile("n1")
     lending = OVERCOMMIT.get(bench.server.node.metadata.annotations)
     assert lending is not None
@@ -232,7 +232,7 @@ async def test_what_is_told_is_what_was_written(bench: Bench) -> None:
     assert lending.mid["cpu"].lent == allocatable[names.RESOURCE_MID_CPU].value() == 0
 
 
-async def test_metrics_tell_cores_bytes_and_reasons(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_metrics_hold_cores_bytes_and_reasons(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     metric = bench.report(reclaimable=("10", "15G"))
     bench.tell(msgspec.structs.replace(metric, metadata=msgspec.structs.replace(metric.metadata, resource_version="2")))
     bench.controller.sweep(["n1"])
@@ -260,7 +260,9 @@ async def test_metrics_tell_cores_bytes_and_reasons(bench: Bench, monkeypatch: p
     assert amount(names.RESOURCE_BATCH_CPU, "integer") is None
 
 
-async def test_one_node_that_cannot_be_worked_out_stops_no_other(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_node_that_cannot_be_calculated_does_not_stop_the_others(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     other = make_node(name="n2")
     bench.tell(other)
     work_out = bench.controller._calculate
@@ -277,11 +279,11 @@ async def test_one_node_that_cannot_be_worked_out_stops_no_other(bench: Bench, m
     assert bench.counted("failed", "sweep") == 1
 
 
-async def test_a_bad_policy_is_told_on_the_configmap_and_the_last_good_one_stays(
+async def test_an_invalid_policy_causes_an_event_and_the_last_one_is_kept(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[str] = []
-    monkeypatch.setattr(EventRecorder, "warning", lambda _, about, reason, text: told.append(f"{reason}: {text}"))
+    events: list[str] = []
+    monkeypatch.setattr(EventRecorder, "warning", lambda _, about, reason, text: events.append(f"{reason}: {text}"))
     enabled = CONFIG["colocation-config"].removesuffix("}")
 
     def configure(version: str, policy: str) -> None:
@@ -294,10 +296,10 @@ async def test_a_bad_policy_is_told_on_the_configmap_and_the_last_good_one_stays
         return bench.controller.calculator._settings["n1"][4].step_percent
 
     configure("1", '{"stepPercent":30}')
-    assert (step(), told) == (30, [])
+    assert (step(), events) == (30, [])
     configure("2", '{"stepPercent":0}')
     assert step() == 30
-    assert told == [
+    assert events == [
         "ColocationCfgInvalid: colocation-config: extensions.interference.stepPercent: 0 is less than 1;"
         " the last good policy stays in force"
     ]

@@ -1,4 +1,4 @@
-"""The columns against a slow plain implementation made from spec 04 §6.3 to §6.5, and laws that hold for any input."""
+"""The columns compared with a simple implementation of spec 04 §6.3 to §6.5, and laws for any input."""
 
 from __future__ import annotations
 
@@ -118,15 +118,15 @@ def sums(node: Node, resource: int) -> tuple[Fraction, Fraction, Fraction]:
     """hpReq, hpUsed, hpMax."""
     request = used = peak = Fraction(0)
     for pod in filter(takes, node.pods):
-        asked = fraction(pod.request, resource)
-        request += asked
+        requested = fraction(pod.request, resource)
+        request += requested
         if pod.key not in node.report.pods:
-            used += asked
-            peak += 0 if node.strict else asked
+            used += requested
+            peak += 0 if node.strict else requested
             continue
         usage = fraction(node.report.pods[pod.key][0], resource)
-        used += asked if pod.exclusive and resource == 0 else usage
-        peak += max(asked, usage)
+        used += requested if pod.exclusive and resource == 0 else usage
+        peak += max(requested, usage)
     known = {pod.key for pod in node.pods}
     for key, (amount, priority) in node.report.pods.items():
         if key not in known and priority not in ("koord-batch", "koord-free"):
@@ -174,10 +174,10 @@ def plain_mid(node: Node, resource: int) -> int:
     unused = capacity - fraction(node.report.node_usage, resource) if node.report.complete else Fraction(0)
     reserved = max(fraction(node.own.kubelet, resource), fraction(node.own.annotation, resource))
     system = max(fraction(node.report.system, resource) + fraction(node.report.host_prod, resource), reserved)
-    asked = sum(
+    requested = sum(
         (fraction(pod.request, resource) for pod in node.pods if pod.priority in ("koord-prod", "")), Fraction()
     )
-    unallocated = max(capacity - system - asked, Fraction(0))
+    unallocated = max(capacity - system - requested, Fraction(0))
     mid = max(min(fraction(node.report.reclaimable, resource), unused), Fraction(0))
     mid += times(unallocated, how.mid_unallocated_percent / 100, resource)
     return math.ceil(min(mid, limit) * (1000, 1)[resource])
@@ -199,7 +199,7 @@ def test_columns_agree_with_the_plain_implementation(given_nodes: list[Node]) ->
     assert mid.tolist() == [[plain_mid(node, one) for one in (0, 1)] for node in given_nodes]
 
 
-def lent(node: Node) -> list[int]:
+def batch_units(node: Node) -> list[int]:
     rows, settings = table([node])
     amounts: list[int] = ceil_units(batch_amounts(rows, settings).amount)[0].tolist()
     return amounts
@@ -214,7 +214,7 @@ def test_never_negative_never_above_the_limit(node: Node) -> None:
 
 
 @given(nodes())
-def test_lent_and_taken_and_kept_free_fit_into_the_node(node: Node) -> None:
+def test_batch_and_used_and_margin_fit_into_the_node(node: Node) -> None:
     rows, settings = table([node])
     found = batch_amounts(rows, settings)
     total = found.amount + found.high + found.system + found.margin
@@ -222,34 +222,34 @@ def test_lent_and_taken_and_kept_free_fit_into_the_node(node: Node) -> None:
 
 
 @given(nodes(), both)
-def test_more_use_never_lends_more(node: Node, more: tuple[int, int]) -> None:
+def test_more_usage_never_raises_batch(node: Node, more: tuple[int, int]) -> None:
     system = (node.report.system[0] + more[0], node.report.system[1] + more[1])
-    busier = lent(replace(node, report=node.report._replace(system=system)))
-    assert all(after <= before for after, before in zip(busier, lent(node), strict=True))
+    busier = batch_units(replace(node, report=node.report._replace(system=system)))
+    assert all(after <= before for after, before in zip(busier, batch_units(node), strict=True))
 
 
 @given(nodes(), both, st.sampled_from(("koord-prod", "koord-mid", "")))
-def test_another_pod_never_lends_more_and_a_batch_pod_changes_nothing(
+def test_another_pod_never_raises_batch_and_a_batch_pod_changes_nothing(
     node: Node, request: tuple[int, int], priority: str
 ) -> None:
     def plus(one: PodFacts) -> list[int]:
-        return lent(replace(node, pods=(*node.pods, one)))
+        return batch_units(replace(node, pods=(*node.pods, one)))
 
-    before = lent(node)
+    before = batch_units(node)
     assert all(a <= b for a, b in zip(plus(PodFacts("demo/new", priority, False, request)), before, strict=True))
     assert plus(PodFacts("demo/new", "koord-batch", False, request)) == before
 
 
 @given(nodes(), st.integers(0, 100))
-def test_a_higher_reclaim_percentage_never_lends_less(node: Node, more: int) -> None:
+def test_a_higher_reclaim_percentage_never_lowers_batch(node: Node, more: int) -> None:
     cpu = node.how.cpu_reclaim_threshold_percent
     assert cpu is not None
     higher = msgspec.structs.replace(node.how, cpu_reclaim_threshold_percent=cpu + more)
-    assert lent(replace(node, how=higher))[0] >= lent(node)[0]
+    assert batch_units(replace(node, how=higher))[0] >= batch_units(node)[0]
 
 
 @given(nodes(), st.integers(1, 4))
-def test_zones_together_take_what_the_node_takes(node: Node, count: int) -> None:
+def test_sums_of_zones_equal_those_of_the_node(node: Node, count: int) -> None:
     """Each part is rounded up, so zones together never take less, and at most a thousandth a part more."""
     capacities = [(numa, (node.own.capacity[0] // count, node.own.capacity[1] // count)) for numa in range(count)]
     taken = list(charges(node.pods, node.report))
@@ -264,7 +264,7 @@ def test_zones_together_take_what_the_node_takes(node: Node, count: int) -> None
 
 
 @given(st.lists(nodes(), min_size=1, max_size=4), st.data())
-def test_rows_do_not_depend_on_their_neighbours(given_nodes: list[Node], data: Any) -> None:
+def test_rows_are_independent(given_nodes: list[Node], data: Any) -> None:
     rows, settings = table(given_nodes)
     chosen = data.draw(st.integers(0, len(given_nodes) - 1))
     alone = table([given_nodes[chosen]])

@@ -54,6 +54,6 @@ def test_worked_examples(
 
 
 @pytest.mark.parametrize(("priority", "expected"), [("koord-prod", [7500, 15500000000]), ("koord-mid", [8000, 16 * G])])
-def test_host_applications_of_prod_take_from_what_is_unallocated(priority: str, expected: list[int]) -> None:
+def test_prod_host_applications_reduce_the_unallocated_amount(priority: str, expected: list[int]) -> None:
     metric = make_metric(system=("0", "0"), host_apps=[host_app("5", "15G", priority)])
     assert mid_of(NODE, PODS, metric, strategy(**mid(10))) == expected

@@ -75,14 +75,14 @@ def test_third_parties(held: tuple[int, str], cpu: int, memory: str) -> None:
     assert origin == f'{{"resources":{{"{CPU}":"50k","{MEMORY}":"120Gi"}}}}'
 
 
-def test_a_broken_third_party_annotation_changes_nothing_and_is_told() -> None:
+def test_a_malformed_third_party_annotation_is_ignored_and_reported() -> None:
     node = make_node(annotations={names.ANNOTATION_THIRD_PARTY_ALLOCATIONS: "{"})
     prepared = prepare(node, NodePlan(overcommit=batch(50000, GI)))
     assert prepared.resources[CPU] == Quantity.of(50000)
     assert names.ANNOTATION_THIRD_PARTY_ALLOCATIONS in prepared.problem
 
 
-def test_other_resources_stay_in_the_origin_annotation() -> None:
+def test_other_resources_are_kept_in_the_origin_annotation() -> None:
     annotations = {names.ANNOTATION_ORIGIN_EXTENDED_ALLOCATABLE: '{"resources":{"vendor.io/x":"3"}}'}
     node = make_node(annotations=annotations)
     prepared = prepare(node, NodePlan(overcommit=batch(1000, GI)))
@@ -93,7 +93,7 @@ def test_other_resources_stay_in_the_origin_annotation() -> None:
     assert origin["resources"] == {CPU: "1k", MEMORY: "1Gi", "vendor.io/x": "3"}
 
 
-def test_what_is_not_lent_is_taken_off_and_told_as_nothing() -> None:
+def test_removed_resources_are_deleted_from_the_node() -> None:
     node = make_node(extended={CPU: "1000", MEMORY: "1Gi", "vendor.io/x": "3"})
     prepared = prepare(node, NodePlan(overcommit={CPU: None, MEMORY: None}))
     patch = status_patch(
@@ -104,12 +104,12 @@ def test_what_is_not_lent_is_taken_off_and_told_as_nothing() -> None:
     assert patch["metadata"]["resourceVersion"] == node.metadata.resource_version
 
 
-def test_a_node_that_holds_everything_gets_no_patch() -> None:
+def test_an_up_to_date_node_gets_no_patch() -> None:
     origin = {names.ANNOTATION_ORIGIN_EXTENDED_ALLOCATABLE: json.dumps({"resources": {MEMORY: "1Gi", CPU: "1000"}})}
     node = make_node(extended={CPU: "1000", MEMORY: "1Gi"}, annotations=origin)
 
     def never() -> OvercommitExplanation:
-        raise AssertionError("nobody asked")
+        raise AssertionError("must not be called")
 
     prepared = prepare(node, NodePlan(overcommit=batch(1000, GI)))
     assert status_patch(node, prepared, never, explanation_changed=False, now=NOW) == {}
@@ -149,7 +149,7 @@ def test_device_totals_are_written_at_any_change() -> None:
 
 
 @given(st.integers(0, 10**15), st.integers(0, 10**15), st.floats(0.01, 1))
-def test_a_difference_is_more_than_the_part_of_the_old(old: int, new: int, threshold: float) -> None:
+def test_a_difference_is_relative_to_the_old_amount(old: int, new: int, threshold: float) -> None:
     assert is_diff(Quantity.milli(old), Quantity.milli(new), threshold) == (abs(new - old) > old * threshold)
 
 
@@ -212,7 +212,7 @@ def test_zone_amounts_that_are_missing_are_added_in_order_unless_cleared() -> No
     st.booleans(),
     st.booleans(),
 )
-def test_the_quick_question_has_the_same_answer(present: Any, wanted: Any, refresh: bool, clearing: bool) -> None:
+def test_must_rewrite_agrees_with_rewritten(present: Any, wanted: Any, refresh: bool, clearing: bool) -> None:
     zones = [zone(f"node-{i}", **{name: str(n) for name, n in one.items()}) for i, one in enumerate(present)]
     topology = NodeResourceTopology(zones=zones)
     values = [{name: Quantity.of(n) for name, n in one.items()} for one in wanted]
@@ -348,7 +348,7 @@ def test_gpu_totals(vendor: str, shared: bool) -> None:
 
 
 @pytest.mark.parametrize("found", [None, device(), device(gpu("1", health=False))], ids=["none", "empty", "broken"])
-def test_without_healthy_gpus_all_gpu_resources_go(found: Device | None) -> None:
+def test_without_healthy_gpus_all_gpu_resources_are_removed(found: Device | None) -> None:
     assert devices.gpu_totals(found, shared=True) == dict.fromkeys(devices.GPU_RESOURCES)
     assert devices.gpu_labels(found) == {}
     assert devices.rdma_totals(found) == {names.RESOURCE_RDMA: None}
@@ -403,15 +403,15 @@ def test_steps_are_small_rare_and_bounded(gaps: list[tuple[float, bool]]) -> Non
 
 
 @given(st.lists(st.booleans(), max_size=30))
-def test_calm_gives_everything_back(bad: list[bool]) -> None:
+def test_without_interference_the_reduction_is_reverted(bad: list[bool]) -> None:
     reports = [(60.0 * (index + 1), one) for index, one in enumerate(bad)]
     calm = [(60.0 * (len(bad) + 1 + index), False) for index in range(12)]
     assert walk(*reports, *calm)[-1] == 100
 
 
 def brief(resource: str, culprit: str = "demo/burn/main", **more: Any) -> dict[str, Any]:
-    said = {"container": "c", "resource": resource, "cause": "neighbour", "state": "interfered", "confidence": 0.9}
-    return {**said, "culprit": culprit, **more}
+    message = {"container": "c", "resource": resource, "cause": "neighbour", "state": "interfered", "confidence": 0.9}
+    return {**message, "culprit": culprit, **more}
 
 
 @pytest.mark.parametrize(
@@ -442,15 +442,15 @@ def test_what_counts_as_interference(node: Any, briefs: Any, policy: Any, resour
     assert describe(report, resource, InterferencePolicy(**policy), lambda key: key == "demo/burn") == expected
 
 
-@pytest.mark.parametrize("said", [1, [1], {"interfered": 3}, {"interfered": {"cpu": "many"}}, "x", None])
-def test_extensions_of_another_shape_say_nothing(said: Any) -> None:
-    victim = pod_metric("v", "1", "1G", extensions={"interference": said})
-    report = read_report(make_metric(victim, extensions={"interference": said}))
+@pytest.mark.parametrize("message", [1, [1], {"interfered": 3}, {"interfered": {"cpu": "many"}}, "x", None])
+def test_extensions_of_another_shape_are_ignored(message: Any) -> None:
+    victim = pod_metric("v", "1", "1G", extensions={"interference": message})
+    report = read_report(make_metric(victim, extensions={"interference": message}))
     assert report is not None
     assert not report.has_interference
 
 
-def test_switched_off_everything_is_lent_at_once() -> None:
+def test_disabling_the_policy_removes_reductions_at_once() -> None:
     report = read_report(make_metric(extensions={"interference": {"interfered": {"cpu": 2}}}))
     assert report is not None
     held = {"cpu": Hold(percent=60)}
@@ -459,7 +459,7 @@ def test_switched_off_everything_is_lent_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "field"),
+    ("message", "field"),
     [
         ({"stepPercent": 0}, "extensions.interference.stepPercent: 0 is less than 1"),
         ({"floorPercent": 101}, "extensions.interference.floorPercent"),
@@ -468,19 +468,19 @@ def test_switched_off_everything_is_lent_at_once() -> None:
         ([], "extensions.interference: "),
     ],
 )
-def test_a_policy_out_of_bounds_names_its_field(said: Any, field: str) -> None:
+def test_a_policy_out_of_bounds_names_its_field(message: Any, field: str) -> None:
     with pytest.raises(InterferencePolicyError, match=field):
-        policy_of(strategy(extensions={"interference": said}))
+        policy_of(strategy(extensions={"interference": message}))
 
 
-def test_the_default_policy_is_a_promise() -> None:
+def test_the_default_policy() -> None:
     assert policy_of(strategy()) == InterferencePolicy(
         enable=True, persist_seconds=120, step_seconds=50, step_percent=10, recover_percent=5, floor_percent=40,
         min_confidence=0.5, culprits=ANY,
     )  # fmt: skip
 
 
-def test_a_new_leader_goes_on_from_what_is_told() -> None:
+def test_a_new_leader_continues_from_the_annotation() -> None:
     hold = Hold(percent=70, seen=NOW, hurt_since=NOW - 90.5, because="bad")
     text = OVERCOMMIT.text(OvercommitExplanation(reason="InterferencePersists", hold={"cpu": hold, "disk": hold}))
     assert written_holds(make_node(annotations={names.ANNOTATION_OVERCOMMIT: text})) == {"cpu": hold}

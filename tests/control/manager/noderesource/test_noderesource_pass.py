@@ -1,4 +1,4 @@
-"""A whole pass over the table: who lends at all, NUMA zones by spec 04 §6.4's examples, plug-ins, one plan a node."""
+"""A calculation pass: which nodes overcommit, NUMA zones by the examples of spec 04 §6.4, plug-ins, plans."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_zones_second_example() -> None:
     [((0,), (0, 12)), ((1,), (12, 0)), ((0, 1), (6, 6)), ((7,), (6, 6)), ((0, 7), (0, 12)), ((), (6, 6))],
     ids=str,
 )
-def test_pods_take_from_the_zones_they_are_bound_to(numa: tuple[int, ...], cpu: tuple[int, int]) -> None:
+def test_bound_pods_are_subtracted_from_their_zones(numa: tuple[int, ...], cpu: tuple[int, int]) -> None:
     metric = make_metric(pod_metric("p", "12", "1G"), system=("0", "0"))
     result = run(make_node(), metric, [make_pod("p", ("12", "1G"), numa=numa)], topology=two_zones())
     assert result.zones is not None
@@ -150,7 +150,7 @@ def test_a_third_of_a_core_is_rounded_up_in_each_zone() -> None:
     assert [one[MEMORY] for one in result.zones] == [Quantity("6499999999666m")] * 3
 
 
-def test_zones_without_cpu_and_memory_are_left_alone() -> None:
+def test_zones_without_cpu_and_memory_are_not_changed() -> None:
     zones = [Zone(name="node-0", type="Node")]
     assert (
         run(
@@ -160,7 +160,7 @@ def test_zones_without_cpu_and_memory_are_left_alone() -> None:
     )
 
 
-# --- who lends
+# --- which nodes overcommit
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_zones_without_cpu_and_memory_are_left_alone() -> None:
         "off-by-group",
     ],
 )
-def test_who_lends(text: str, annotation: str | None, metric: bool, age: int, reason: str) -> None:
+def test_which_nodes_overcommit(text: str, annotation: str | None, metric: bool, age: int, reason: str) -> None:
     annotations = {names.ANNOTATION_COLOCATION_STRATEGY: annotation} if annotation else {}
     node = make_node(annotations=annotations, extended={CPU: "1", MEMORY: "1"})
     result = run(node, make_metric() if metric else None, given=config(text), now=NOW + age, topology=two_zones())
@@ -203,24 +203,24 @@ def test_who_lends(text: str, annotation: str | None, metric: bool, age: int, re
         assert result.zones == [{CPU: Quantity("0"), MEMORY: Quantity("0")}] * 2
 
 
-def test_nothing_is_worked_out_while_no_configuration_was_usable() -> None:
+def test_nothing_is_calculated_without_a_valid_configuration() -> None:
     table = NodeTable()
     table.put_node(make_node())
     assert Calculator(EnabledPlugins()).run(table, configmap.UNREAD, lambda _: None, ["n1"], NOW) == []
 
 
-def test_a_node_that_never_lent_is_left_alone_while_colocation_is_off() -> None:
+def test_a_node_without_batch_is_not_changed_while_colocation_is_off() -> None:
     result = run(make_node(), make_metric(), given=config("{}"))
     assert not decide(result, None, Synced(), now=0.0, wall=NOW)
 
 
-def test_a_node_without_capacity_is_left_alone() -> None:
+def test_a_node_without_capacity_is_not_changed() -> None:
     node = make_node()
     node.status.allocatable = {}
     assert not decide(run(node, make_metric()), None, Synced(), now=0.0, wall=NOW)
 
 
-def test_what_is_off_takes_batch_and_mid_back_and_amplification_too() -> None:
+def test_disabling_removes_batch_and_mid_and_amplification() -> None:
     amplified = {names.ANNOTATION_RESOURCE_AMPLIFICATION_RATIO: '{"cpu":1.50}'}
     node = make_node(extended={CPU: "5", names.RESOURCE_GPU: "100"}, annotations=amplified)
     decision = decide(run(node, make_metric(), given=config("{}")), None, Synced(), now=0.0, wall=NOW)
@@ -232,7 +232,7 @@ def test_what_is_off_takes_batch_and_mid_back_and_amplification_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("enabled", "lent"),
+    ("enabled", "written"),
     [
         ({BATCH_RESOURCE}, {CPU, MEMORY}),
         ({MID_RESOURCE}, {names.RESOURCE_MID_CPU, names.RESOURCE_MID_MEMORY}),
@@ -240,7 +240,7 @@ def test_what_is_off_takes_batch_and_mid_back_and_amplification_too() -> None:
     ],
     ids=str,
 )
-def test_only_selected_plugins_write(enabled: set[str], lent: set[str]) -> None:
+def test_only_selected_plugins_write(enabled: set[str], written: set[str]) -> None:
     plugins = EnabledPlugins(frozenset(enabled))
     device = Device(
         metadata=ObjectMeta(name="n1"),
@@ -250,14 +250,14 @@ def test_only_selected_plugins_write(enabled: set[str], lent: set[str]) -> None:
     )
     for metric in (make_metric(), None):
         result = run(make_node(), metric, plugins=plugins, device=device, topology=two_zones())
-        assert set(result.plan.overcommit) == lent
+        assert set(result.plan.overcommit) == written
         assert (result.zones is not None) is (BATCH_RESOURCE in enabled)
         assert result.plan.annotations == {}
         gpu = {names.RESOURCE_GPU: Quantity("100"), names.RESOURCE_GPU_CORE: Quantity("100")}
         assert result.plan.devices == (gpu if GPU in enabled else {})
 
 
-def test_a_plugin_that_fails_leaves_its_annotation_and_the_others_go_on() -> None:
+def test_a_failing_plugin_keeps_its_annotation_and_the_others_continue() -> None:
     failed: list[tuple[str, str]] = []
     keys = {
         "cpu-normalization-config": '{"enable":true}',
@@ -273,7 +273,7 @@ def test_a_plugin_that_fails_leaves_its_annotation_and_the_others_go_on() -> Non
     assert result.plan.overcommit[CPU] == Quantity("58000")
 
 
-def test_a_bad_interference_extension_is_told_and_the_default_holds() -> None:
+def test_an_invalid_interference_extension_is_reported_and_the_default_is_used() -> None:
     failed: list[tuple[str, str]] = []
     given = config(ENABLED % ',"extensions":{"interference":{"stepPercent":0}}')
     result = run(make_node(), make_metric(), given=given, failed=failed)
@@ -284,12 +284,12 @@ def test_a_bad_interference_extension_is_told_and_the_default_holds() -> None:
 # --- the table
 
 
-def test_a_pod_that_moves_ends_or_goes_is_forgotten() -> None:
+def test_moved_terminated_and_deleted_pods_are_removed() -> None:
     table = NodeTable()
     table.put_node(make_node())
     table.put_metric(make_metric())
     pod = make_pod("a", ("10", "1G"))
-    asked = []
+    rows = []
     for event in (
         lambda: table.put_pod(pod),
         lambda: table.put_pod(make_pod("a", ("10", "1G"), phase="Succeeded"), pod),
@@ -300,11 +300,11 @@ def test_a_pod_that_moves_ends_or_goes_is_forgotten() -> None:
         lambda: table.drop_pod(pod),
     ):
         event()
-        asked.append(table.row("n1").high_request[0] // G)
-    assert asked == [10, 0, 10, 0, 10, 0, 0]
+        rows.append(table.row("n1").high_request[0] // G)
+    assert rows == [10, 0, 10, 0, 10, 0, 0]
 
 
-def test_a_node_is_dirty_only_when_something_counts() -> None:
+def test_a_node_is_dirty_only_after_relevant_changes() -> None:
     table = NodeTable()
     table.put_node(make_node())
     table.put_pod(make_pod("a", ("1", "1G")))

@@ -1,4 +1,4 @@
-"""Small makers of the objects that the calculation reads: nodes, pods, reports. Amounts are texts (`"20"`, `"20G"`)."""
+"""Factories of the objects that the calculation reads: nodes, pods, reports. Amounts are texts (`"20"`, `"20G"`)."""
 
 from __future__ import annotations
 

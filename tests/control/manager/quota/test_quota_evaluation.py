@@ -61,7 +61,7 @@ FITS = {
         "exceeded quota: ns/q, requested: cpu=2, used: cpu=0, limited: cpu=1",
     ),
     "not in admission is unlimited": (quota(admission='{"memory":"1"}', cpu=4), amounts(cpu=9), None),
-    "over already, asks for other things": (quota('{"cpu":"9"}', cpu=4, memory=10), amounts(memory=1), None),
+    "already exceeded, requests other resources": (quota('{"cpu":"9"}', cpu=4, memory=10), amounts(memory=1), None),
     "no max": (quota(), amounts(cpu=9), None),
     "nothing managed": (quota(gpus=1), amounts(gpus=2), None),
 }  # fmt: skip
@@ -73,13 +73,13 @@ def test_one_pod(given_, usage, expected):
     assert account.refusal(account.counted(usage)) == expected
 
 
-def test_unreadable_annotations_are_named():
+def test_malformed_annotations_are_named():
     for bad in (quota("[", cpu=1), quota(admission="{", cpu=1)):
         with pytest.raises(WireError, match="annotation quota"):
             Account.of(bad)
 
 
-def test_what_a_pod_counts_for():
+def test_usage_of_a_pod():
     assert pod_usage(pod(2), 0) == amounts(cpu=2)
     assert pod_usage(pod(2, phase="Succeeded"), 0) == {}
     gone = pod(2)
@@ -110,7 +110,7 @@ BUDGETS = [
 
 
 @pytest.mark.parametrize(("changed", "most", "expected"), BUDGETS)
-def test_budget(changed, most, expected):
+def test_max_retries(changed, most, expected):
     assert max_retries(changed, most) == expected
 
 
@@ -190,7 +190,7 @@ async def test_a_batch_is_one_write():
     assert server.writes == ['{"cpu":"19"}']
 
 
-async def test_pods_that_count_for_nothing_are_not_written():
+async def test_pods_without_counted_usage_cause_no_write():
     server = Server(quota(cpu=20))
     assert await many(evaluator(server), server, pod(0), pod(None, 5)) == [None, None]
     assert server.writes == []
@@ -202,7 +202,7 @@ async def test_after_a_conflict_the_whole_batch_still_fits():
     assert server.writes == ['{"cpu":"15"}', '{"cpu":"17"}']
 
 
-async def test_after_a_conflict_it_does_not_fit_any_more():
+async def test_after_a_conflict_the_batch_no_longer_fits():
     server = Server(quota('{"cpu":"10"}', cpu=20), '{"cpu":"18"}')
     assert await many(evaluator(server), server, pod(5)) == [
         "exceeded quota: ns/q, requested: cpu=5, used: cpu=18, limited: cpu=20"
@@ -210,7 +210,7 @@ async def test_after_a_conflict_it_does_not_fit_any_more():
     assert len(server.writes) == 1
 
 
-async def test_a_batch_that_fits_no_more_is_looked_at_pod_by_pod():
+async def test_a_batch_that_no_longer_fits_is_evaluated_per_pod():
     server = Server(quota('{"cpu":"10"}', cpu=20), '{"cpu":"16"}')
     first, second = await many(evaluator(server), server, pod(3), pod(4))
     assert first is None
@@ -218,19 +218,19 @@ async def test_a_batch_that_fits_no_more_is_looked_at_pod_by_pod():
     assert server.stored.metadata.annotations[KEY + "child-request"] == '{"cpu":"19"}'
 
 
-async def test_attempts_end():
+async def test_retries_are_limited():
     server = Server(quota(cpu=20), *('{"cpu":"1"}' for _ in range(9)))
     (refusal,) = await many(evaluator(server), server, pod(1))
     assert "the object has been modified" in refusal
     assert len(server.writes) == 4, "three retries for one pod"
 
 
-async def test_other_errors_are_tried_again_as_well():
+async def test_other_errors_are_retried():
     server = Server(quota(cpu=20), ServerError(500, reason="", message="broken"))
     assert await many(evaluator(server), server, pod(1)) == [None]
 
 
-async def test_pauses_after_conflicts_are_bounded():
+async def test_delays_after_conflicts_are_bounded():
     clock = FakeClock(auto=True)
     server = Server(quota(cpu=20), *('{"cpu":"1"}' for _ in range(3)))
     began = clock.monotonic()
@@ -239,7 +239,7 @@ async def test_pauses_after_conflicts_are_bounded():
     assert 0.3 <= clock.monotonic() - began <= 0.6, "a second pause would make more than a second in all"
 
 
-async def test_who_comes_during_a_write_waits_for_the_next():
+async def test_pods_that_arrive_during_a_write_wait_for_the_next():
     server = Server(quota(cpu=20))
     subject = evaluator(server)
     server.gate.clear()
@@ -263,20 +263,20 @@ async def test_a_dry_run_reserves_nothing():
     assert server.writes == []
 
 
-async def test_nobody_waits_for_ever():
+async def test_waiting_has_a_timeout():
     clock = FakeClock()
     server = Server(quota(cpu=20))
     server.gate.clear()
     subject = evaluator(server, clock)
-    asked = asyncio.create_task(subject.evaluate(pod(1), server.cached, dry_run=False))
+    requested = asyncio.create_task(subject.evaluate(pod(1), server.cached, dry_run=False))
     await asyncio.sleep(0)
     await clock.advance(evaluation.WAIT_TIMEOUT_S + 1)
-    assert await asked == evaluation.TIMED_OUT
+    assert await requested == evaluation.TIMED_OUT
     server.gate.set()
     await asyncio.gather(*subject._tasks.values())
 
 
-async def test_a_quota_that_went_away_or_broke_refuses():
+async def test_a_deleted_or_malformed_quota_refuses():
     server = Server(quota(cpu=20))
     subject = evaluator(server)
     first = server.cached
@@ -287,18 +287,18 @@ async def test_a_quota_that_went_away_or_broke_refuses():
 
 
 @given(st.lists(st.integers(0, 6), max_size=12), st.integers(0, 20), st.lists(st.integers(0, 20), max_size=3))
-def test_what_is_admitted_never_exceeds_the_quota(asked, used, others):
+def test_admitted_pods_never_exceed_the_quota(requested, used, others):
     """Whoever else writes meanwhile: our last write is within the limit unless theirs was over it already."""
 
     async def play():
         server = Server(quota(f'{{"cpu":"{used}"}}', cpu=20), *(f'{{"cpu":"{each}"}}' for each in others))
-        answers = await many(evaluator(server), server, *(pod(each) for each in asked))
-        admitted = sum(each for each, answer in zip(asked, answers, strict=True) if answer is None)
+        answers = await many(evaluator(server), server, *(pod(each) for each in requested))
+        admitted = sum(each for each, answer in zip(requested, answers, strict=True) if answer is None)
         if len(server.writes) > len(others):  # the last write was taken
             base = others[len(server.writes) - 2] if len(server.writes) > 1 else used
             stored = Quantity(server.stored.metadata.annotations[KEY + "child-request"][8:-2])
             assert stored.value() == base + admitted <= 20
-        for each, answer in zip(asked, answers, strict=True):
+        for each, answer in zip(requested, answers, strict=True):
             assert each or answer is None
 
     asyncio.run(play())

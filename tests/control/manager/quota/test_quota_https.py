@@ -1,4 +1,4 @@
-"""The ElasticQuota webhooks over real HTTPS: complete, refuse in words, leave no ghosts; pods are held to quotas."""
+"""The ElasticQuota webhooks over real HTTPS: defaults, refusals with reasons, expected entries, pods against quotas."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def pod(name, quota_name):
     }
 
 
-async def test_the_life_of_a_tree(asking):
-    cluster = await asking()
+async def test_the_life_of_a_tree(webhook_cluster):
+    cluster = await webhook_cluster()
     top = quota("top", {"is-parent": "true", "tree-id": "t"}, min={"cpu": "10"}, max={"cpu": "20"})
     made = await cluster.create(QUOTAS, top)
     assert made["metadata"]["labels"][KEY + "parent"] == "koordinator-root-quota"
     assert json.loads(made["metadata"]["annotations"][KEY + "shared-weight"]) == {"cpu": "20"}
 
-    # A child right behind its parent: what was admitted counts before the watch tells of it.
+    # A child directly after its parent: an admitted quota counts before the watch delivers it.
     child = quota("child", {"parent": "top"}, {"namespaces": '["team"]'}, min={"cpu": "6"}, max={"cpu": "20"})
     assert (await cluster.create(QUOTAS, child))["metadata"]["labels"][KEY + "tree-id"] == "t"
     second = quota("second", {"parent": "top"}, min={"cpu": "6"}, max={"cpu": "20"})
@@ -101,8 +101,8 @@ def asking_for(name, cpu, **labels):
     return made
 
 
-async def test_pods_are_counted_against_their_quota(asking):
-    cluster = await asking({"EnableQuotaAdmission": True}, "--quota-update-conflict-fresh-get")
+async def test_pods_are_counted_against_their_quota(webhook_cluster):
+    cluster = await webhook_cluster({"EnableQuotaAdmission": True}, "--quota-update-conflict-fresh-get")
     await cluster.create(QUOTAS, quota("team", max={"cpu": "10"}))
     await cluster.until(lambda: cluster.cached(ElasticQuota, "default/team"))
 
@@ -134,8 +134,8 @@ async def test_pods_are_counted_against_their_quota(asking):
     assert "quota no-such: 0 ElasticQuotas of this name, there must be one" in str(error)
 
 
-async def test_pods_of_a_tree_stay_on_its_nodes(asking):
-    cluster = await asking({"MultiQuotaTree": True})
+async def test_pods_of_a_tree_stay_on_its_nodes(webhook_cluster):
+    cluster = await webhook_cluster({"MultiQuotaTree": True})
     profile = {
         "apiVersion": "quota.koordinator.sh/v1alpha1",
         "kind": "ElasticQuotaProfile",
@@ -151,9 +151,9 @@ async def test_pods_of_a_tree_stay_on_its_nodes(asking):
     assert "affinity" not in (await cluster.create(PODS, pod("b", "other")))["spec"]
 
 
-async def test_a_parent_that_another_replica_admitted_is_found(asking):
+async def test_a_parent_admitted_by_another_replica_is_read(webhook_cluster):
     """As long as the watch says nothing, the parent is looked up."""
-    cluster = await asking()
+    cluster = await webhook_cluster()
     nine = {"min": {"cpu": "9"}, "max": {"cpu": "9"}}
     await cluster.create(QUOTAS, quota("top", {"is-parent": "true", "tree-id": "t"}, **nine))
     await cluster.until(lambda: cluster.cached(ElasticQuota, "default/top"))

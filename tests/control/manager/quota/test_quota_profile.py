@@ -1,4 +1,4 @@
-"""Root quotas as large as some nodes: the example of spec 04 §7, and the controller against a real API server."""
+"""Root quotas of the selected nodes: the example of spec 04 §7, and the controller with a real API server."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_the_quota_of_two_nodes(ratio, keys, lower, everything, idle):
     }  # fmt: skip
 
 
-def test_nodes_that_take_no_pods():
+def test_unschedulable_nodes_are_counted_separately():
     nodes = [node("a"), node("b", unschedulable=True), node("c", ready=False)]
     desired = desired_quota(profile(), nodes, ["cpu"])
     assert json.loads(desired.annotations[KEY + "unschedulable-resource"])["cpu"] == "20"
@@ -83,7 +83,7 @@ def test_resource_keys():
     assert keys == ["cpu", "memory"] and KEY + "resource-keys" in problem
 
 
-def test_what_is_more_on_the_quota_stays():
+def test_other_fields_of_the_quota_are_kept():
     desired = desired_quota(profile(), [node("a")], ["cpu"])
     same = ElasticQuota(spec=desired.spec)
     same.metadata.labels = {**desired.labels, "other": "1"}
@@ -93,8 +93,8 @@ def test_what_is_more_on_the_quota_stays():
     assert desired.differs_from(same)
 
 
-async def test_a_quota_follows_its_nodes(asking):
-    cluster = await asking()
+async def test_a_quota_follows_its_nodes(webhook_cluster):
+    cluster = await webhook_cluster()
     for name in ("n1", "n2"):
         meta = {"name": name, "labels": {"zone": "a"}}
         await cluster.create("/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": meta})

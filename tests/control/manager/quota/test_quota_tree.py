@@ -1,4 +1,4 @@
-"""Rules of an ElasticQuota tree: worked examples of spec 04 §16, and what holds of every tree that the rules admit."""
+"""Rules of an ElasticQuota tree: worked examples of spec 04 §16, and properties of all admitted trees."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("given_", "others", "expected"), REFUSED.values(), ids=REFUSED)
-def test_what_a_tree_refuses(given_, others, expected):
+def test_refused_quotas(given_, others, expected):
     assert judge(given_, *others) == expected
 
 
@@ -119,7 +119,7 @@ ADMITTED = {
 
 
 @pytest.mark.parametrize(("given_", "others"), ADMITTED.values(), ids=ADMITTED)
-def test_what_a_tree_admits(given_, others):
+def test_admitted_quotas(given_, others):
     assert judge(given_, *others) is None
 
 
@@ -128,7 +128,7 @@ def test_a_gate_lets_a_child_lack_keys():
     assert judge(info("c", "top", max={"gpu": 1}), TOP, keys_may_differ=True) is not None
 
 
-def test_what_must_not_change():
+def test_immutable_fields():
     leaf, parent = info("top", max=BIG), TOP
     child = info("c", "top", max=BIG)
     assert judge(leaf, parent, child, old=parent) == f"labels.{KEY}is-parent: Forbidden: quota top has children (c)"
@@ -183,7 +183,7 @@ def test_a_quota_by_itself(given_, expected):
 
 
 @pytest.mark.parametrize("key", ["shared-weight", "namespaces", "max-strict-check-resource-keys"])
-def test_an_unreadable_annotation_is_named(key):
+def test_a_malformed_annotation_is_named(key):
     assert key in (self_error(quota("q", notes={key: "{["})) or "")
 
 
@@ -191,7 +191,7 @@ def raw(given_):
     return {"metadata": {"name": given_.metadata.name, "x": 1}, "spec": {"y": 2}}
 
 
-def test_a_new_quota_is_completed():
+def test_defaults_of_a_new_quota():
     given_ = quota("q", max={"cpu": "10", "memory": "20"})
     made = raw(given_)
     assert mutate_quota(made, given_, Tree()) == amounts(cpu=10, memory=20)
@@ -206,7 +206,7 @@ def test_a_new_quota_is_completed():
     }
 
 
-def test_a_given_weight_takes_the_keys_of_max():
+def test_a_shared_weight_gets_the_keys_of_max():
     given_ = quota("q", {"parent": ROOT}, {"shared-weight": '{"cpu":"5","gpu":"1"}'}, max={"cpu": "10", "memory": "20"})
     made = raw(given_)
     assert mutate_quota(made, given_, Tree()) is None
@@ -217,7 +217,7 @@ def test_a_given_weight_takes_the_keys_of_max():
     assert made == raw(same)
 
 
-def test_the_tree_of_the_parent_is_taken():
+def test_the_tree_id_defaults_to_the_parents():
     tree = Tree([info("top", tree="t"), info("other")])
     for parent, expected in (("top", {KEY + "tree-id": "t"}), ("other", {})):
         given_ = quota("q", {"parent": parent}, {"shared-weight": "{}"})
@@ -233,7 +233,7 @@ def test_the_tree_of_the_parent_is_taken():
     assert untouched == {}
 
 
-async def test_expected_writes_count_until_they_are_told_or_expire():
+async def test_expected_writes_count_until_they_are_delivered_or_expire():
     clock = FakeClock()
     topology = QuotaTopology(clock)
     made = quota("q", max={"cpu": "1"})
@@ -257,7 +257,7 @@ async def test_expected_writes_count_until_they_are_told_or_expire():
     assert topology.tree.get("q") is None
 
 
-def test_use_changes_nothing():
+def test_status_changes_do_not_rebuild_the_tree():
     topology = QuotaTopology()
     topology.put(quota("q", max={"cpu": "1"}))
     before = topology.tree
@@ -302,7 +302,7 @@ RESOLVED = {
 
 
 @pytest.mark.parametrize(("labels", "namespace", "bound", "disabled", "expected"), RESOLVED.values(), ids=RESOLVED)
-def test_which_quota_a_pod_is_under(labels, namespace, bound, disabled, expected):
+def test_quota_of_a_pod(labels, namespace, bound, disabled, expected):
     found = quota_of_pod(
         labels,
         namespace,
@@ -313,7 +313,7 @@ def test_which_quota_a_pod_is_under(labels, namespace, bound, disabled, expected
     assert found == expected
 
 
-def test_parents_take_no_pods():
+def test_parent_quotas_accept_no_pods():
     tree = Tree([TOP, info("leaf", "top")])
     assert submission_errors(tree, "top") == [
         f"labels.{KEY}name: Forbidden: quota top is a parent quota, pods must be submitted to one of its children"
@@ -353,7 +353,7 @@ proposals = st.builds(
 
 @settings(max_examples=200)
 @given(st.lists(proposals, max_size=25))
-def test_what_is_admitted_stays_a_tree(given_):
+def test_admitted_quotas_form_a_tree(given_):
     """Whatever is proposed in whatever order: what the rules let in is a tree whose sums fit at every level."""
     topology = QuotaTopology()
     for each in given_:

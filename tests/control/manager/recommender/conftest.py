@@ -1,4 +1,4 @@
-"""Recommendations with a past, and somebody who says of pods what a kubelet would."""
+"""Recommendations with a history, and a substitute for the kubelet that writes pod statuses."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class World:
         self.raw = cluster.admin.raw
 
     async def recommend(self, name: str, target: dict[str, Any], mode: str = "", **status: Any) -> None:
-        """A Recommendation, with a status that somebody wrote before."""
+        """A Recommendation, with a status written before."""
         annotations = {ANNOTATION_MODE: mode} if mode else {}
         meta = {"name": name, "namespace": "default", "annotations": annotations}
         kind = {"apiVersion": "analysis.koordinator.sh/v1alpha1", "kind": "Recommendation"}
@@ -92,7 +92,7 @@ class World:
         ]  # fmt: skip
 
     async def kubelet(self) -> None:
-        """Pods run and serve, those that were told to go are gone."""
+        """Pods run and are ready, evicted ones are removed."""
         for pod in await self.cluster.admin.list(Pod, "default"):
             name = pod.metadata.name
             if pod.metadata.deletion_timestamp is not None:

@@ -22,7 +22,7 @@ CONTROLLERS = "--controllers=nodemetric,recommender"
 WEB = {"type": "workload", "workload": {"kind": "Deployment", "name": "web", "apiVersion": "apps/v1"}}
 LARGE = {"requests": {"cpu": "4", "memory": "4Gi"}, "limits": {"cpu": "8", "memory": "4Gi"}}
 SMALL = {"cpu": "1140m", "memory": "1207345062"}
-"""What a container that uses one core and 1 GiB should ask for."""
+"""Recommended requests of a container that uses one core and 1 GiB."""
 PODS = "/api/v1/namespaces/default/pods"
 BUDGETS = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
 
@@ -31,7 +31,7 @@ def requests(pod: Any) -> dict[str, str]:
     return {name: str(amount) for name, amount in pod.spec.containers[0].resources.requests.items()}
 
 
-def told(status: dict[str, Any]) -> dict[str, Any]:
+def recommended(status: dict[str, Any]) -> dict[str, Any]:
     return {
         each["containerName"]: each["resources"] for each in status.get("podStatus", {}).get("containerStatuses", [])
     }
@@ -41,7 +41,7 @@ def count(running: Any, family: str, **labels: str) -> float:
     return running.manager.context.internal.get_sample_value(f"koord_manager_recommender_{family}", labels) or 0.0
 
 
-async def test_what_is_used_is_recommended_and_given_to_new_pods(world: Any, manager: Any, until: Any) -> None:
+async def test_usage_is_recommended_and_applied_to_new_pods(world: Any, manager: Any, until: Any) -> None:
     await world.recommend("web", WEB)
     running = await manager(*FLAGS, "--recommender-minimum-history=1m", CONTROLLERS)
     await until(lambda: _is(world, "web", "NoObjectsMatched", "True"))
@@ -53,12 +53,12 @@ async def test_what_is_used_is_recommended_and_given_to_new_pods(world: Any, man
     begun = time.time()
     await until(lambda: _cached_running(running) == 3)
     await world.report(begun - 100, "web")
-    await until(lambda: _told(world, "web"))
-    assert told(await world.status("web")) == {"app": SMALL}
+    await until(lambda: _recommended(world, "web"))
+    assert recommended(await world.status("web")) == {"app": SMALL}
     assert await world.condition("web", "LowConfidence") == ("True", "ShortHistory")
     assert count(running, "samples_total") == 3
 
-    # told, and given to nobody while the history is short, whatever the mode
+    # reported but not applied while the history is short, in any mode
     await world.mode("web", "Initial")
     await until(lambda: count(running, "recommendations", mode="Initial"))
     await world.scale("web", 4)
@@ -92,10 +92,10 @@ async def test_what_is_used_is_recommended_and_given_to_new_pods(world: Any, man
     assert count(again, "samples_total") == 0
 
 
-async def test_pods_that_are_far_off_are_replaced_within_their_budget(
+async def test_pods_out_of_bounds_are_evicted_within_the_disruption_budget(
     world: Any, checkpoint: Any, manager: Any, until: Any
 ) -> None:
-    """Four pods with a budget of three, and a lone one that nobody touches; from a checkpoint of another process."""
+    """Four pods with a disruption budget of three, and a single one that is not evicted; from a stored checkpoint."""
     for name in ("web", "lone"):
         await world.recommend(name, {"type": "podSelector", "podSelector": {"matchLabels": {"app": name}}}, "Off",
                               checkpoint=[checkpoint("app")])  # fmt: skip
@@ -108,8 +108,8 @@ async def test_pods_that_are_far_off_are_replaced_within_their_budget(
     await world.raw("POST", BUDGETS, body={**budget, "spec": spec})
     (lone,) = await world.pods("lone")
     for name in ("web", "lone"):
-        await until(lambda name=name: _told(world, name))
-        assert told(await world.status(name)) == {"app": SMALL}
+        await until(lambda name=name: _recommended(world, name))
+        assert recommended(await world.status(name)) == {"app": SMALL}
         assert await world.condition(name, "LowConfidence") == ("False", "EnoughHistory")
     assert count(running, "evictions_total", result="evicted") == 0
     for name in ("web", "lone"):
@@ -130,7 +130,7 @@ async def test_pods_that_are_far_off_are_replaced_within_their_budget(
     assert still.metadata.uid == lone.metadata.uid and requests(still) == LARGE["requests"]
 
 
-async def test_recommended_pods_become_best_effort_with_those_amounts(
+async def test_recommended_amounts_are_translated_to_batch_resources(
     world: Any, checkpoint: Any, manager: Any, until: Any
 ) -> None:
     """Ahead of profiles; exclusive CPUs are left alone, whether a pod or a profile says so."""
@@ -164,7 +164,7 @@ async def test_recommended_pods_become_best_effort_with_those_amounts(
     assert await made("own", **{"koordinator.sh/qosClass": "LSR"}) == LARGE
 
 
-async def test_what_cannot_be_used_is_told(world: Any, checkpoint: Any, manager: Any, until: Any) -> None:
+async def test_invalid_targets_and_modes_are_reported(world: Any, checkpoint: Any, manager: Any, until: Any) -> None:
     """A bad target, a bad mode and a bad checkpoint: conditions and Events that name them; the others go on."""
     broken = {**checkpoint("app"), "cpu": {"bucketWeights": {"999": 1}, "totalWeight": 1.0}}
     await world.recommend("kind", {"type": "workload", "workload": {"kind": "Pod", "name": "p"}})
@@ -193,8 +193,8 @@ async def _is(world: Any, name: str, type_: str, status: str) -> bool:
     return found[0] == status
 
 
-async def _told(world: Any, name: str) -> bool:
-    return bool(told(await world.status(name)))
+async def _recommended(world: Any, name: str) -> bool:
+    return bool(recommended(await world.status(name)))
 
 
 def _cached_running(running: Any) -> int:
@@ -204,6 +204,6 @@ def _cached_running(running: Any) -> int:
 
 
 def _cached_confident(running: Any) -> bool:
-    """Whether the manager's own cache, which admission asks, knows of the history."""
+    """Whether the manager's own cache, which admission uses, has the history."""
     found = running.manager.context.caches.informer(Recommendation).get("default/web")
     return found is not None and confident(found.status)

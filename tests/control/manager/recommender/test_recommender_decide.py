@@ -1,4 +1,4 @@
-"""Whose pods, which amounts, which pods go: tables for the pure parts of spec 04 §9.3."""
+"""Targets, amounts and evictions: tables for the pure parts of spec 04 §9.3."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ TARGETS = {
     "another kind of the name": (workload("StatefulSet"), pod("p", RS), False),
     "another group": (workload("StatefulSet"), pod("p", owner("StatefulSet", "w", "other/v1")), False),
     "an owner that does not control": (workload("StatefulSet"), pod("p", owner("StatefulSet", "w", "apps/v1", controller=False)), False),  # noqa: E501
-    "made anew": (workload("Deployment"), pod("p", owner("ReplicaSet", "w-1", "apps/v1", uid="old")), False),
+    "recreated": (workload("Deployment"), pod("p", owner("ReplicaSet", "w-1", "apps/v1", uid="old")), False),
     "not known yet": (workload("Deployment"), pod("p", owner("ReplicaSet", "w-2", "apps/v1")), False),
     "bare": (workload("Deployment"), pod("p"), False),
     "labels": ({"type": "podSelector", "podSelector": {"matchLabels": {"a": "1"}}}, pod(meta={"labels": {"a": "1"}}), True),  # noqa: E501
@@ -101,7 +101,7 @@ TARGETS = {
 
 
 @pytest.mark.parametrize(("target", "candidate", "wanted"), TARGETS.values(), ids=TARGETS)
-def test_whose_pods(target: dict[str, Any], candidate: Pod, wanted: bool) -> None:
+def test_targeted_pods(target: dict[str, Any], candidate: Pod, wanted: bool) -> None:
     above = owners("ns", candidate.metadata, lambda _, reference: ABOVE.get((reference.kind, reference.name)))
     chosen, members = target_of(recommendation(target)), PodIndex()
     members.add(candidate, above)
@@ -110,7 +110,7 @@ def test_whose_pods(target: dict[str, Any], candidate: Pod, wanted: bool) -> Non
     assert not members.of("elsewhere", chosen)
 
 
-def test_owners_that_control_each_other_end() -> None:
+def test_cyclic_owner_references_terminate() -> None:
     loop: ObjectMeta = convert({"name": "w-1", "uid": "u", "ownerReferences": [RS]}, ObjectMeta)
     assert set(owners("ns", loop, lambda *_: loop)) == {WorkloadOwner("apps", "ReplicaSet", "w-1")}
 
@@ -130,7 +130,7 @@ UNSUPPORTED = {
 
 
 @pytest.mark.parametrize(("target", "problem"), UNSUPPORTED.values(), ids=UNSUPPORTED)
-def test_targets_that_cannot_be_used(target: dict[str, Any], problem: str) -> None:
+def test_unsupported_targets(target: dict[str, Any], problem: str) -> None:
     with pytest.raises(UnsupportedTarget) as caught:
         target_of(recommendation(target))
     assert problem in str(caught.value)
@@ -155,7 +155,7 @@ SIDECAR = [{"name": "s", "image": "i", "restartPolicy": "Always"}]
      (pod(initContainers=SIDECAR), None)],
     ids=["one", "init container", "two", "sidecar"],
 )  # fmt: skip
-def test_whose_usage_a_pods_is(candidate: Pod, name: str | None) -> None:
+def test_measured_container(candidate: Pod, name: str | None) -> None:
     found = measured_container(candidate)
     assert (found and found.name) == name
 
@@ -191,7 +191,7 @@ GIVES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize(("before", "after"), GIVES.values(), ids=GIVES)
-def test_what_a_container_is_given(before: dict[str, Any], after: dict[str, Any]) -> None:
+def test_recommended_requests_are_set(before: dict[str, Any], after: dict[str, Any]) -> None:
     raw = {"spec": {"containers": [{"name": "c", "resources": copy.deepcopy(before)}, {"name": "other"}]}}
     changed = set_requests(raw, {"c": GIVEN})
     assert raw["spec"]["containers"] == [{"name": "c", "resources": after}, {"name": "other"}]
@@ -205,7 +205,7 @@ amounts = st.integers(1, 2**40)
 
 @given(st.fixed_dictionaries({}, optional={"cpu": amounts, "memory": amounts}),
        st.fixed_dictionaries({}, optional={"cpu": amounts, "memory": amounts}), amounts, amounts)  # fmt: skip
-def test_law_requests_are_what_is_recommended_and_limits_no_less(
+def test_law_requests_equal_the_recommendation_and_limits_are_not_below(
     requests: dict[str, int], limits: dict[str, int], cpu: int, memory: int
 ) -> None:
     resources = {"requests": {k: str(v) for k, v in requests.items()}, "limits": {k: str(v) for k, v in limits.items()}}
@@ -232,10 +232,10 @@ READ = {
 }
 
 
-@pytest.mark.parametrize(("resources", "asked", "limit"), READ.values(), ids=READ)
-def test_what_a_container_asks_for(resources: dict[str, Any], asked: ContainerAmounts, limit: int) -> None:
+@pytest.mark.parametrize(("resources", "expected", "limit"), READ.values(), ids=READ)
+def test_requested_amounts(resources: dict[str, Any], expected: ContainerAmounts, limit: int) -> None:
     container: Container = convert({"name": "c", "image": "i", "resources": resources}, Container)
-    assert (requested(container), memory_limit(container)) == (asked, limit)
+    assert (requested(container), memory_limit(container)) == (expected, limit)
 
 
 # --- evictions ----------------------------------------------------------------------------------------
@@ -265,7 +265,7 @@ CHOICES: dict[str, tuple[list[Pod], dict[str, Any], list[str]]] = {
     "one of three": ([far("a"), far("b"), far("c")], {}, ["a"]),
     "one of two": ([far("a"), far("b")], {}, ["a"]),
     "never a lone one": ([far("a")], {}, []),
-    "a lone one if told": ([far("a")], {"eviction_minimum_replicas": 1}, ["a"]),
+    "a single one if configured": ([far("a")], {"eviction_minimum_replicas": 1}, ["a"]),
     "a missing one counts": ([far("a"), far("b"), far("c"), fits("d", status=UNREADY)], {}, ["a"]),
     "one that leaves counts": ([far("a"), far("b"), far("c"), leaving("d")], {}, ["a"]),
     "as many missing as may be": ([far("a"), far("b"), fits("c", status=UNREADY), leaving("d")], {}, []),
@@ -277,7 +277,7 @@ CHOICES: dict[str, tuple[list[Pod], dict[str, Any], list[str]]] = {
     "young ones stay": ([far("a", meta={"creationTimestamp": stamp(NOW - 60)}), fits("b")], {}, []),
     "ended ones do not count": ([far("a"), fits("b", status={"phase": "Succeeded"})], {}, []),
     "jobs are left to their work": ([pod("a", JOB, requests=FAR), pod("b", JOB, requests=FAR)], {}, []),
-    "nobody would make it anew": ([pod("a", requests=FAR), pod("b", requests=FAR)], {}, []),
+    "no controller would recreate it": ([pod("a", requests=FAR), pod("b", requests=FAR)], {}, []),
     "exclusive CPUs": ([far("a", meta={"labels": {"koordinator.sh/qosClass": "LSR"}}), fits("b")], {}, []),
     "the worst first": ([far("a"), pod("b", SET, requests={"cpu": "80", "memory": "2Mi"})], {}, ["b"]),
     "too little": ([pod("a", SET, requests={"cpu": "1", "memory": "1"}), fits("b")], {}, ["a"]),
@@ -286,12 +286,12 @@ CHOICES: dict[str, tuple[list[Pod], dict[str, Any], list[str]]] = {
 
 
 @pytest.mark.parametrize(("pods", "given_", "names"), CHOICES.values(), ids=CHOICES)
-def test_which_pods_are_replaced(pods: list[Pod], given_: dict[str, Any], names: list[str]) -> None:
+def test_selected_pods(pods: list[Pod], given_: dict[str, Any], names: list[str]) -> None:
     chosen = choose(pods, KNOWN, RecommenderSettings(**given_), NOW, evicted_at=float("inf"))
     assert ([each.metadata.name for each in chosen.pods], chosen.blocked) == (names, "")
 
 
-def test_pods_that_come_back_unchanged_end_it() -> None:
+def test_unmutated_replacement_pods_stop_evictions() -> None:
     """Admission does not reach them; what was given something, and is far off now, is no such pod."""
     new = {"creationTimestamp": stamp(NOW - HOUR)}
     pods = [far("a"), far("b", meta=new)]
@@ -303,7 +303,7 @@ def test_pods_that_come_back_unchanged_end_it() -> None:
 
 
 @given(st.lists(st.sampled_from(["far", "fits", "unready", "leaving"]), max_size=12), st.floats(0, 1))
-def test_law_no_more_than_the_share_is_missing(kinds: list[str], share: float) -> None:
+def test_law_unavailable_pods_never_exceed_the_share(kinds: list[str], share: float) -> None:
     made: dict[str, Callable[[str], Pod]] = {
         "far": far,
         "fits": fits,

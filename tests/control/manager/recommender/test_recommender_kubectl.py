@@ -1,4 +1,4 @@
-"""The commands of docs/recommender.md, by a real kubectl: they end with pods that ask for what is recommended."""
+"""The commands of docs/recommender.md with a real kubectl: new pods get the recommended requests."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ async def test_the_documented_commands(world: Any, checkpoint: Any, manager: Any
     await world.deployment("web", 2, {"requests": {"cpu": "4", "memory": "4Gi"}})
     await until(lambda: world.running("web", 2))
 
-    async def told() -> bool:
+    async def recommended() -> bool:
         return "podStatus" in await world.status("web")
 
-    await until(told)
+    await until(recommended)
     seen = await run(look)
     assert '"cpu":"1140m"' in seen and "cpu 1140m = p95 1036m x 1.1" in seen
     for command in change:

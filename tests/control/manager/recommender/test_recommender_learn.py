@@ -1,4 +1,4 @@
-"""What is learned from reports and kills, and what is written when: tables for the pure parts of spec 04 §9.3."""
+"""Samples from reports and OOM kills, and status writes: tables for the pure parts of spec 04 §9.3."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ REPORTS = {
 
 
 @pytest.mark.parametrize(("at", "refused"), REPORTS.values(), ids=REPORTS)
-def test_which_reports_are_believed(at: float, refused: str) -> None:
+def test_plausible_reports(at: float, refused: str) -> None:
     report, why = read_report(metric(at, p=("500m", "1Gi"), q=("-1", "1Gi")), NOW)
     assert why == refused
     assert (report is None) == bool(refused)
@@ -60,7 +60,7 @@ def test_which_reports_are_believed(at: float, refused: str) -> None:
         assert report == UsageReport(at, {"ns/p": (0.5, float(1 << 30))})
 
 
-def test_a_report_that_was_never_made_is_stale() -> None:
+def test_a_missing_report_is_stale() -> None:
     assert read_report(NodeMetric(), NOW) == (None, "stale")
 
 
@@ -75,16 +75,16 @@ LEARNERS = {
 
 
 @pytest.mark.parametrize(("candidate", "samples"), LEARNERS.values(), ids=LEARNERS)
-def test_who_teaches(candidate: Pod, samples: int) -> None:
+def test_pods_that_contribute_samples(candidate: Pod, samples: int) -> None:
     group = Group(DEFAULTS)
     assert group.learn([candidate], {"n": UsageReport(NOW, {"ns/p": (1.0, 1e9)})}, NOW) == (samples, 0)
     assert {name: model.samples for name, model in group.models.items()} == ({"c": 1} if samples else {})
 
 
-def test_containers_that_the_report_tells_apart_teach_each_for_itself() -> None:
-    told = {"a": {"cpu": "250m", "memory": "1Gi"}, "b": {"cpu": "3", "memory": "1Mi"}, "sidecar": {"cpu": "1"}}
+def test_containers_in_the_report_contribute_separate_samples() -> None:
+    usage = {"a": {"cpu": "250m", "memory": "1Gi"}, "b": {"cpu": "3", "memory": "1Mi"}, "sidecar": {"cpu": "1"}}
     report = metric(NOW, p=("4", "2Gi"))
-    report.status.pods_metric[0].extensions = {"containers": told, "interference": {}}
+    report.status.pods_metric[0].extensions = {"containers": usage, "interference": {}}
     read, _ = read_report(report, NOW)
     assert read is not None
     assert read.containers == {"ns/p": {"a": (0.25, float(1 << 30)), "b": (3.0, float(1 << 20))}}
@@ -94,13 +94,13 @@ def test_containers_that_the_report_tells_apart_teach_each_for_itself() -> None:
 
 
 @pytest.mark.parametrize(
-    "told", [None, [], "x", {"c": None}, {"c": {"cpu": 1, "memory": "1"}}, {"c": {"cpu": "-1", "memory": "1"}},
+    "usage", [None, [], "x", {"c": None}, {"c": {"cpu": 1, "memory": "1"}}, {"c": {"cpu": "-1", "memory": "1"}},
              {"c": {"cpu": "lots", "memory": "1"}}, {"c": {"cpu": "1"}}],
     ids=["null", "list", "text", "no amounts", "a number", "negative", "no quantity", "half"],
 )  # fmt: skip
-def test_malformed_extensions_teach_nothing(told: Any) -> None:
+def test_malformed_extensions_contribute_no_samples(usage: Any) -> None:
     report = metric(NOW, p=("4", "2Gi"))
-    report.status.pods_metric[0].extensions = {"containers": told}
+    report.status.pods_metric[0].extensions = {"containers": usage}
     read, _ = read_report(report, NOW)
     assert read is not None
     assert read.containers == {}
@@ -128,14 +128,14 @@ def test_a_kill_counts_once_also_for_a_new_leader() -> None:
     assert again.models["c"].oom_floor(NOW) == pytest.approx(1.2 * (1 << 30), rel=1e-6)
 
 
-def test_containers_that_are_gone_are_forgotten() -> None:
+def test_removed_containers_are_forgotten() -> None:
     group = Group(DEFAULTS)
     group.learn([pod()], {"n": UsageReport(NOW, {"ns/p": (1.0, 1e9)})}, NOW)
     other = pod("q", containers=[{"name": "d", "image": "i"}])
     group.learn([other], {}, NOW + 23 * HOUR)
     assert "c" in group.models
     group.learn([], {}, NOW + 25 * HOUR)
-    assert "c" in group.models, "nobody is there to tell"
+    assert "c" in group.models, "there are no pods to compare with"
     group.learn([other], {}, NOW + 25 * HOUR)
     assert "c" not in group.models
 
@@ -168,13 +168,13 @@ def test_conditions(finding: Finding, differs: dict[str, tuple[str, str]]) -> No
     assert confident(status) == (finding.pods > 0 and LOW not in differs)
 
 
-def test_the_last_recommendation_stays_without_pods() -> None:
+def test_the_last_recommendation_is_kept_without_pods() -> None:
     first = compose(RecommendationStatus(), found(), DEFAULTS, NOW)
     second = compose(first, found(milli=5000, pods=0), DEFAULTS, NOW + HOUR)
     assert (second.pod_status, second.explain) == (first.pod_status, first.explain)
     assert confident(second), "a workload that was scaled to zero comes back with it"
-    told = {each.type: each.last_transition_time.unix for each in second.conditions}
-    assert told == {LOW: NOW, NONE: NOW + HOUR, UNUSABLE: NOW}
+    usage = {each.type: each.last_transition_time.unix for each in second.conditions}
+    assert usage == {LOW: NOW, NONE: NOW + HOUR, UNUSABLE: NOW}
 
 
 DUE = {
@@ -200,5 +200,5 @@ def test_when_a_status_is_written(finding: Finding, later: float, wanted: bool) 
 
 
 def test_amounts_on_the_wire() -> None:
-    (told,) = compose(RecommendationStatus(), found(), DEFAULTS, NOW).pod_status.container_statuses  # type: ignore[union-attr]
-    assert told.resources == {"cpu": Quantity("1"), "memory": Quantity("1Mi")}
+    (usage,) = compose(RecommendationStatus(), found(), DEFAULTS, NOW).pod_status.container_statuses  # type: ignore[union-attr]
+    assert usage.resources == {"cpu": Quantity("1"), "memory": Quantity("1Mi")}

@@ -1,4 +1,4 @@
-"""What is learned of a container, kept, and said of it: worked values of spec 04 §9.2-§9.3, and laws."""
+"""The usage model of a container, its checkpoint and its estimate: worked values of spec 04 §9.2-§9.3, and laws."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def taught(*samples: tuple[float, float, float], given: RecommenderSettings = DE
     return made
 
 
-def said(model: ContainerModel, now: float = NOW, given: RecommenderSettings = DEFAULTS) -> Any:
+def estimated(model: ContainerModel, now: float = NOW, given: RecommenderSettings = DEFAULTS) -> Any:
     found = estimate("c", model, given, now)
     assert found is not None
     return found
@@ -38,7 +38,7 @@ def said(model: ContainerModel, now: float = NOW, given: RecommenderSettings = D
 
 def test_the_worked_example() -> None:
     """Nine samples of one core and one of four: p95 is 4.21713, with the margin 4639m."""
-    found = said(taught(*[(1.0, 1 << 30, NOW)] * 9, (4.0, 1 << 30, NOW)))
+    found = estimated(taught(*[(1.0, 1 << 30, NOW)] * 9, (4.0, 1 << 30, NOW)))
     assert found.cpu.target == 4639
     assert found.memory.target == pytest.approx(1097586419.8 * 1.1, abs=1)
     status = found.status()
@@ -55,11 +55,11 @@ FLOORS = {
 @pytest.mark.parametrize(("cores", "memory", "cpu", "amount"), FLOORS.values(), ids=FLOORS)
 def test_floors(cores: float, memory: float, cpu: int, amount: int) -> None:
     """The first buckets end at 25 milli-cores and 5 MiB; with the margin the one is over its floor, the other not."""
-    found = said(taught((cores, memory, NOW)))
+    found = estimated(taught((cores, memory, NOW)))
     assert (found.cpu.target, found.memory.target) == (cpu, amount)
 
 
-def test_nothing_is_said_without_a_sample() -> None:
+def test_there_is_no_estimate_without_samples() -> None:
     assert estimate("c", taught(), DEFAULTS, NOW) is None
 
 
@@ -67,33 +67,33 @@ CONFIDENCE = {"one sample": (0.0, 0.0), "half": (12.0, 0.5), "just enough": (24.
 
 
 @pytest.mark.parametrize(("hours", "confidence"), CONFIDENCE.values(), ids=CONFIDENCE)
-def test_confidence_is_the_history_there_is(hours: float, confidence: float) -> None:
+def test_confidence_is_the_share_of_the_required_history(hours: float, confidence: float) -> None:
     model = taught((1.0, 1e9, NOW - hours * HOUR), (1.0, 1e9, NOW))
-    assert said(model).confidence == pytest.approx(confidence)
+    assert estimated(model).confidence == pytest.approx(confidence)
 
 
-def test_bounds_close_in_with_history() -> None:
-    short = said(taught((1.0, 1e9, NOW - HOUR), (1.0, 1e9, NOW)))
-    long = said(taught((1.0, 1e9, NOW - 1000 * HOUR), (1.0, 1e9, NOW)))
+def test_bounds_narrow_with_history() -> None:
+    short = estimated(taught((1.0, 1e9, NOW - HOUR), (1.0, 1e9, NOW)))
+    long = estimated(taught((1.0, 1e9, NOW - 1000 * HOUR), (1.0, 1e9, NOW)))
     assert short.cpu.lower < long.cpu.lower <= long.cpu.target <= long.cpu.upper < short.cpu.upper
 
 
-def test_a_kill_raises_memory_for_a_day_and_says_so() -> None:
+def test_an_oom_kill_raises_memory_for_a_day() -> None:
     model = taught(*[(1.0, 100.0 * MIB, NOW + minute * 60) for minute in range(2000)])
-    before = said(model, NOW + 2000 * 60)
+    before = estimated(model, NOW + 2000 * 60)
     at = NOW + 2000 * 60
     model.killed(512.0 * MIB, at)
-    after = said(model, at + 60)
+    after = estimated(model, at + 60)
     assert before.memory.target < 200 * MIB
     assert after.memory.target == math.ceil(614.4 * MIB - 1e-3)
     assert after.memory.outside(512 * MIB), "a pod with the old limit is worth replacing"
     assert "a container was OOM-killed" in after.message
     assert after.cpu == before.cpu
-    assert said(model, at + 25 * HOUR).memory.target < 200 * MIB
+    assert estimated(model, at + 25 * HOUR).memory.target < 200 * MIB
 
 
 @pytest.mark.parametrize(("limit", "needed"), [(64, 164), (500, 600), (1000, 1200)])
-def test_what_would_have_saved_a_container(limit: int, needed: int) -> None:
+def test_memory_needed_after_an_oom_kill(limit: int, needed: int) -> None:
     model = taught((1.0, MIB, NOW))
     model.killed(limit * MIB, NOW)
     assert model.oom_floor(NOW) == pytest.approx(needed * MIB)
@@ -108,14 +108,14 @@ def test_a_second_kill_with_less_does_not_lower_the_floor() -> None:
 
 
 BROKEN = {
-    "no histogram": ({"memory": {}}, "container c: cpu: there is no histogram"),
+    "no histogram": ({"memory": {}}, "container c: cpu: the histogram is missing"),
     "bucket": ({"cpu": {"bucketWeights": {"158": 1}, "totalWeight": 1.0}}, "container c: cpu: bucketWeights[158]"),
     "negative": ({"cpu": {}, "memory": {"totalWeight": -1.0}}, "container c: memory: totalWeight is -1"),
 }
 
 
 @pytest.mark.parametrize(("document", "problem"), BROKEN.values(), ids=BROKEN)
-def test_a_broken_checkpoint_is_named(document: dict[str, Any], problem: str) -> None:
+def test_a_malformed_checkpoint_is_named(document: dict[str, Any], problem: str) -> None:
     stored: ContainerCheckpoint = decode(encode({"containerName": "c", **document}), ContainerCheckpoint)
     with pytest.raises(CheckpointError) as caught:
         ContainerModel.restore(stored, DEFAULTS)
@@ -131,7 +131,7 @@ samples = st.lists(
 
 @given(samples)
 @settings(max_examples=60, deadline=None)
-def test_law_a_checkpoint_goes_on_where_it_was(given_: list[tuple[float, float, float]]) -> None:
+def test_law_a_restored_checkpoint_equals_the_model(given_: list[tuple[float, float, float]]) -> None:
     """Through the wire and back: the counters are the same, the estimate is one bucket away at most."""
     model = taught(*given_)
     model.killed(float(256 * MIB), NOW)
@@ -139,7 +139,7 @@ def test_law_a_checkpoint_goes_on_where_it_was(given_: list[tuple[float, float, 
     again = ContainerModel.restore(stored, DEFAULTS)
     assert (again.samples, again.first, again.last) == (model.samples, model.first, model.last)
     assert (again.oom_kills, again.oom_time) == (1, NOW)
-    old, new = said(model), said(again)
+    old, new = estimated(model), estimated(again)
     assert new.confidence == old.confidence
     share = 0.5 / 10_000 * len(CPU_BUCKETS)  # what rounding may have differs of the weight
     shares = (max(0.95 - share, 0.0), 0.95, min(0.95 + share, 1.0))
@@ -152,11 +152,11 @@ def test_law_a_checkpoint_goes_on_where_it_was(given_: list[tuple[float, float, 
 @given(samples)
 @settings(max_examples=60, deadline=None)
 def test_law_targets_are_within_their_bounds_and_over_the_floors(given_: list[tuple[float, float, float]]) -> None:
-    found = said(taught(*given_))
+    found = estimated(taught(*given_))
     for bounds, floor in ((found.cpu, 25), (found.memory, 10 * MIB)):
         assert floor <= bounds.target and 0 <= bounds.lower <= bounds.target <= bounds.upper
-        told = [int(bounds.target * 0.95), bounds.target, math.ceil(bounds.target * 1.05)]
-        assert not any(map(bounds.outside, told)), "what a status may lag behind is no reason to evict"
+        shown = [int(bounds.target * 0.95), bounds.target, math.ceil(bounds.target * 1.05)]
+        assert not any(map(bounds.outside, shown)), "the lag of a status is no reason to evict"
     assert 0 <= found.confidence <= 1
     highest = max(cores for cores, _, _ in given_)
     assert found.cpu.target <= max(highest * 1.05 * 1.1 * 1000, 25) + 25 * 1.1 + 1, "over every sample"
@@ -164,12 +164,12 @@ def test_law_targets_are_within_their_bounds_and_over_the_floors(given_: list[tu
 
 @given(samples, st.floats(0, 64), st.floats(0, 2.0**38))
 @settings(max_examples=60, deadline=None)
-def test_law_more_use_never_asks_for_less(
+def test_law_more_usage_never_lowers_the_estimate(
     given_: list[tuple[float, float, float]], cores: float, memory: float
 ) -> None:
     """Samples that are at least as great, one by one, have targets that are."""
     greater = [(max(c, cores), max(m, memory), at) for c, m, at in given_]
-    less, more = said(taught(*given_)), said(taught(*greater))
+    less, more = estimated(taught(*given_)), estimated(taught(*greater))
     assert less.cpu.target <= more.cpu.target and less.cpu.lower <= more.cpu.lower
     assert less.memory.target <= more.memory.target and less.memory.upper <= more.memory.upper
 
@@ -177,7 +177,7 @@ def test_law_more_use_never_asks_for_less(
 @given(samples)
 @settings(max_examples=60, deadline=None)
 def test_law_percentiles_are_those_of_the_weighted_samples(given_: list[tuple[float, float, float]]) -> None:
-    """Against brute force: each sample weighs 2^(age / half-life), told as the upper end of its bucket."""
+    """Against brute force: each sample weighs 2^(age / half-life), shown as the upper end of its bucket."""
     model = taught(*given_)
     newest = max(at for _, _, at in given_)
     weighed = sorted((cores, 2.0 ** ((at - newest) / DEFAULTS.cpu_half_life)) for cores, _, at in given_)

@@ -1,4 +1,4 @@
-"""Every webhook over real HTTPS, asked by an API server as registered: admits, mutates, refuses, in which words."""
+"""Every webhook over real HTTPS, called by an API server as registered: admission, mutation, refusal messages."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ async def add_profile(cluster, name, **spec):
     await cluster.until(lambda: cluster.cached(ClusterColocationProfile, name))
 
 
-async def test_pods_become_best_effort_with_batch_resources(asking):
-    cluster = await asking()
+async def test_pods_become_best_effort_with_batch_resources(webhook_cluster):
+    cluster = await webhook_cluster()
     await add_profile(
         cluster,
         "colocation",
@@ -83,15 +83,15 @@ async def test_pods_become_best_effort_with_batch_resources(asking):
     fresh = await cluster.create("/api/v1/namespaces/fresh/pods", pod("be", ENABLED, {"cpu": "1"}))
     assert fresh["metadata"]["labels"][QOS] == "BE"
 
-    # What a profile asks for and is not there fails the pod, and names both.
+    # A missing PriorityClass of a profile refuses the pod; the error names both.
     await add_profile(cluster, "wrong", selector={"matchLabels": {"w": "1"}}, priorityClassName="no-such")
     error = await cluster.refused(cluster.create(PODS, pod("w", {"w": "1"})))
     assert error.status == 500
     assert 'ClusterColocationProfile wrong: spec.priorityClassName: PriorityClass "no-such" not found' in str(error)
 
 
-async def test_pods_that_do_not_fit_are_refused(asking):
-    cluster = await asking()
+async def test_pods_that_do_not_fit_are_refused(webhook_cluster):
+    cluster = await webhook_cluster()
     error = await cluster.refused(cluster.create(PODS, pod("a", {QOS: "BE"}, priorityClassName="koord-prod")))
     assert error.status == 400
     assert 'admission webhook "vpod.koordinator.sh" denied the request: ' in str(error)
@@ -121,9 +121,9 @@ async def test_pods_that_do_not_fit_are_refused(asking):
     }
 
 
-async def test_enhanced_rules_and_devices_behind_their_gates(asking):
+async def test_enhanced_rules_and_devices_behind_their_gates(webhook_cluster):
     gates = {"EnablePodEnhancedValidator": True, "ValidatePodDeviceResource": True}
-    cluster = await asking(gates, "--pod-enhanced-validator-reconcile-interval=0s")
+    cluster = await webhook_cluster(gates, "--pod-enhanced-validator-reconcile-interval=0s")
     await cluster.create(PODS, pod("before"))
     await cluster.create(
         "/api/v1/namespaces/koordinator-system/configmaps",
@@ -142,9 +142,9 @@ async def test_enhanced_rules_and_devices_behind_their_gates(asking):
     assert "requests[koordinator.sh/gpu-memory-ratio]: Forbidden: 51 is not a multiple" in str(error)
 
 
-async def test_bindings_by_others_are_refused(asking):
+async def test_bindings_by_others_are_refused(webhook_cluster):
     flags = ("--binding-admission-user-name=koord-scheduler", "--binding-admission-namespaces=*")
-    cluster = await asking({"BindingAdmissionWebhook": True}, *flags)
+    cluster = await webhook_cluster({"BindingAdmissionWebhook": True}, *flags)
     await cluster.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}})
     for name, labels in (("a", {}), ("b", {"koordinator.sh/binding-admission-bypass": ""})):
         await cluster.create(PODS, pod(name, labels))
@@ -163,9 +163,9 @@ async def test_bindings_by_others_are_refused(asking):
     assert (await cluster.get(f"{PODS}/b"))["spec"]["nodeName"] == "n"
 
 
-async def test_nodes_and_configuration(asking):
+async def test_nodes_and_configuration(webhook_cluster):
     gates = {"NodeMutatingWebhook": True, "NodeValidatingWebhook": True, "ConfigMapValidatingWebhook": True}
-    cluster = await asking(gates)
+    cluster = await webhook_cluster(gates)
     ratio = {"node.koordinator.sh/resource-amplification-ratio": '{"cpu":1.5}'}
     for name, notes in (("n", ratio), ("m", {"node.koordinator.sh/resource-amplification-ratio": "{"})):
         meta = {"name": name, "annotations": notes, "labels": {"pool": "a"}}
@@ -182,7 +182,7 @@ async def test_nodes_and_configuration(asking):
         cluster, "webhook_duration_milliseconds_count", webhook_type="mutate", object_type="node", operation="UPDATE",
         plugin_name="NodeResourceAmplificationPlugin", status="allowed",
     ) == 3  # fmt: skip
-    assert broken["status"]["allocatable"] == {"cpu": "4", "memory": "8Gi"}, "a broken annotation stops nobody"
+    assert broken["status"]["allocatable"] == {"cpu": "4", "memory": "8Gi"}, "malformed annotations are ignored"
 
     path = "/api/v1/namespaces/koordinator-system/configmaps/slo-controller-config"
 
@@ -213,8 +213,8 @@ async def test_nodes_and_configuration(asking):
 
 
 @pytest.mark.parametrize("strict", [False, True])
-async def test_half_a_pair_is_refused_by_strict_parity_alone(asking, strict):
-    cluster = await asking({"ConfigMapValidatingWebhook": True}, f"--strict-parity={str(strict).lower()}")
+async def test_an_incomplete_pair_is_refused_only_with_strict_parity(webhook_cluster, strict):
+    cluster = await webhook_cluster({"ConfigMapValidatingWebhook": True}, f"--strict-parity={str(strict).lower()}")
     path = "/api/v1/namespaces/koordinator-system/configmaps/slo-controller-config"
     half = json.dumps({"clusterStrategy": {"memoryEvictThresholdPercent": 75}})
     change = cluster.merge(path, {"data": {"resource-threshold-config": half}})
@@ -224,8 +224,8 @@ async def test_half_a_pair_is_refused_by_strict_parity_alone(asking, strict):
         await change
 
 
-async def test_reservations_take_profiles(asking):
-    cluster = await asking({"ReservationMutatingWebhook": True})
+async def test_profiles_are_applied_to_reservations(webhook_cluster):
+    cluster = await webhook_cluster({"ReservationMutatingWebhook": True})
     await add_profile(cluster, "p", selector={"matchLabels": ENABLED}, priorityClassName="koord-mid", qosClass="LS")
     reservation = {
         "apiVersion": "scheduling.koordinator.sh/v1alpha1",
@@ -242,9 +242,9 @@ async def test_reservations_take_profiles(asking):
     assert (spec["priority"], spec["containers"][0]["resources"]["requests"]) == (7000, {"cpu": "1"})
 
 
-async def test_policies_and_time_outs_are_those_registered(asking):
+async def test_failure_policies_and_timeouts(webhook_cluster):
     """With the manager's server gone, what fails closed is refused and what fails open passes."""
-    cluster = await asking({"NodeMutatingWebhook": True})
+    cluster = await webhook_cluster({"NodeMutatingWebhook": True})
     found = await cluster.get(f"{REGISTERED}/mutatingwebhookconfigurations/koordinator-mutating-webhook-configuration")
     policies = {each["name"].split(".")[0]: each["failurePolicy"] for each in found["webhooks"]}
     assert policies["mpod-create"] == "Fail" and policies["mnode-status"] == "Ignore"
@@ -258,8 +258,8 @@ async def test_policies_and_time_outs_are_those_registered(asking):
     assert node["status"]["allocatable"] == {"cpu": "4"}
 
 
-async def test_many_at_once(asking):
-    cluster = await asking()
+async def test_concurrent_requests(webhook_cluster):
+    cluster = await webhook_cluster()
     await add_profile(cluster, "p", qosClass="BE", priorityClassName="koord-batch")
     made = await asyncio.gather(*(cluster.create(PODS, pod(f"p{i}", None, {"cpu": "1"})) for i in range(40)))
     assert all(
@@ -267,25 +267,25 @@ async def test_many_at_once(asking):
     )
 
 
-async def test_a_bad_profile_matches_nothing_and_is_told_on_itself(asking):
-    cluster = await asking()
+async def test_an_invalid_profile_matches_nothing_and_gets_an_event(webhook_cluster):
+    cluster = await webhook_cluster()
     await add_profile(cluster, "bad", selector={"matchExpressions": [{"key": "a", "operator": "Near"}]}, qosClass="BE")
     for name in ("a", "b"):
         made = await cluster.create(PODS, pod(name))
         assert QOS not in made["metadata"].get("labels", {})
 
-    async def told():
+    async def events():
         events = (await cluster.get("/api/v1/namespaces/default/events"))["items"]
         return [each for each in events if each["involvedObject"].get("name") == "bad"]
 
-    (event,) = await cluster.until(told)
+    (event,) = await cluster.until(events)
     assert (event["reason"], event["type"]) == ("InvalidProfile", "Warning")
     assert "'Near' is not a valid label selector operator; the profile is ignored" in event["message"]
 
 
-async def test_who_does_not_answer_in_time(asking):
+async def test_a_handler_that_times_out(webhook_cluster):
     """The time-out that is registered ends the wait; then the failure policy decides."""
-    cluster = await asking({"NodeMutatingWebhook": True})
+    cluster = await webhook_cluster({"NodeMutatingWebhook": True})
     path = (
         "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/koordinator-mutating-webhook-configuration"
     )

@@ -1,4 +1,4 @@
-"""What admission makes of new pods and Reservations: worked examples of spec 04 §11 and §18, and laws of mutation."""
+"""The mutation of new pods and Reservations: worked examples of spec 04 §11 and §18, and laws."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def test_the_annotation_for_the_node(old, requests, new):
     assert subject["metadata"].get("annotations", {}).get(SPEC_KEY) == new
 
 
-def test_an_unreadable_annotation_is_an_error_that_names_it():
+def test_a_malformed_annotation_is_an_error_that_names_it():
     with pytest.raises(MutationError, match=SPEC_KEY):
         keep_extended_resources(pod(container(), annotations={SPEC_KEY: "{"}))
 
@@ -210,7 +210,7 @@ DEVICES = {
 
 @pytest.mark.parametrize(("given_", "change"), DEVICES.values(), ids=DEVICES)
 @pytest.mark.parametrize("limits_missing", [False, True])
-def test_gpu_requests_take_one_form(given_, change, limits_missing):
+def test_gpu_requests_are_normalised(given_, change, limits_missing):
     before = {GPU + k: v for k, v in given_.items()}
     expected = {k: v for k, v in {**before, **{GPU + k: v for k, v in change.items()}}.items() if v is not None}
     subject = pod(container(requests=dict(before), limits=None if limits_missing else dict(before)))
@@ -224,7 +224,7 @@ def test_gpu_requests_take_one_form(given_, change, limits_missing):
     assert again == subject
 
 
-def test_device_resources_can_be_left_alone():
+def test_normalisation_of_gpus_can_be_disabled():
     subject = pod(container(requests={GPU + "gpu": "100"}))
     assert mutate_pod(subject, "default", known(gates=frozenset({"DisableDeviceResourceSpec"}))) == subject
 
@@ -277,7 +277,7 @@ def test_pods_of_a_tree_stay_on_its_nodes(labels, namespace, expected):
     assert (found and [term["matchExpressions"] for term in found]) == expected
 
 
-def test_every_present_term_is_held_to_the_tree():
+def test_every_existing_term_is_restricted_to_the_tree():
     selector = tree_selector(PROFILES, "t3")
     assert selector is not None
     held = {"nodeSelectorTerms": [{"matchExpressions": [IN("a", "1")]}, {"matchFields": [IN("metadata.name", "n")]}]}
@@ -290,13 +290,13 @@ def test_every_present_term_is_held_to_the_tree():
     ]
 
 
-def test_an_empty_tree_selector_asks_for_nothing():
+def test_an_empty_tree_selector_adds_nothing():
     subject = pod(container())
     require_nodes(subject, LabelSelector())
     assert subject == pod(container())
 
 
-def test_a_reservation_takes_profiles_on_itself_and_its_template():
+def test_profiles_change_a_reservation_and_its_template():
     mine = profile(
         selector={"matchLabels": {"a": "1"}},
         namespaceSelector={"matchLabels": {"never": "asked"}},
@@ -331,7 +331,7 @@ def test_a_reservation_takes_profiles_on_itself_and_its_template():
     }
 
 
-def test_a_reservation_without_template_takes_what_it_can():
+def test_profiles_of_a_reservation_without_template():
     matched = Matched((profile(labels={"b": "2"}, schedulerName="s", priorityClassName="koord-batch"),))
     before = {"metadata": {"name": "r"}, "spec": {"owners": []}}
     after = mutate_reservation(before, MutationInputs(OFF.__contains__, lambda: 0, matched, CLASSES))
@@ -395,7 +395,7 @@ def test_laws_of_mutation(subject, given_):
 
 
 @given(pods())
-def test_translation_loses_nothing(subject):
+def test_translation_preserves_amounts(subject):
     subject["metadata"]["labels"] = dict(BE)
     before = copy.deepcopy(subject)
     translate_pod(subject)

@@ -62,7 +62,7 @@ def test_terabytes_of_memory_are_exact():
 
 
 @pytest.mark.parametrize("bad", [node("{", cpu="1"), node('{"cpu":"2"}', cpu="1"), node('{"cpu":2}', "[]", cpu="1")])
-def test_a_broken_annotation_is_told(bad):
+def test_a_malformed_annotation_is_an_error(bad):
     with pytest.raises(WireError, match="annotation node"):
         amplified(bad, node(cpu="1"))
 
@@ -102,7 +102,7 @@ CONFLICTS = {
 
 
 @pytest.mark.parametrize(("labels", "old", "refused"), CONFLICTS.values(), ids=CONFLICTS)
-def test_labels_that_two_strategies_take(labels, old, refused):
+def test_labels_that_match_two_strategies(labels, old, refused):
     found = label_conflict(CONFIG, "n1", labels, old)
     assert (found is not None) is refused
     if found is not None:

@@ -19,9 +19,9 @@ def merging(schema, depth=0):
     return found
 
 
-def test_the_table_is_what_the_api_server_does():
+def test_the_table_matches_the_api_server():
     wanted = {path: value for path, value in merging(Builtins().schema("", "v1", "Pod")).items() if path[0] != "status"}
-    assert wanted, "the schema tells how lists merge"
+    assert wanted, "the schema defines how lists merge"
     for path, (key, strategies) in wanted.items():
         here = podschema.POD
         for name in path:
@@ -31,7 +31,7 @@ def test_the_table_is_what_the_api_server_does():
         assert (here.patch_merge_key, set(here.patch_strategies)) == (key, strategies), path
 
 
-def test_the_table_has_nothing_else():
+def test_the_table_has_no_other_lists():
     def paths(fields, prefix=()):
         for name, child in fields.members.items():
             if "merge" in child.patch_strategies:

@@ -51,7 +51,7 @@ def test_both_selectors_must_match(spec, pod, namespace, expected):
     assert matched.problems == ()
 
 
-def test_a_bad_selector_matches_nothing_and_is_reported():
+def test_an_invalid_selector_matches_nothing_and_is_reported():
     bad = profile("bad", selector={"matchExpressions": [{"key": "a", "operator": "Near", "values": []}]})
     matched = match([bad, profile("good")], {"a": "1"}, {})
     assert names(matched) == ["good"]
@@ -59,12 +59,12 @@ def test_a_bad_selector_matches_nothing_and_is_reported():
     assert profile_ is bad and "Near" in reason
 
 
-def test_a_namespace_that_cannot_be_read_matches_only_profiles_that_do_not_ask():
-    asks = profile("asks", namespaceSelector={})
-    matched = match([asks, profile("does-not")], {}, None)
+def test_an_unknown_namespace_matches_only_profiles_without_namespace_selector():
+    selective = profile("with-selector", namespaceSelector={})
+    matched = match([selective, profile("does-not")], {}, None)
     assert names(matched) == ["does-not"]
     assert [(each.metadata.name, reason.split(":")[0]) for each, reason in matched.problems] == [
-        ("asks", "spec.namespaceSelector")
+        ("with-selector", "spec.namespaceSelector")
     ]
 
 
@@ -72,7 +72,7 @@ def test_reservations_have_no_namespace():
     assert names(match([profile(namespaceSelector=label(n="1"))], {}, None, namespaced=False)) == ["p"]
 
 
-def test_profiles_come_in_byte_order_of_their_names():
+def test_profiles_are_sorted_by_the_bytes_of_their_names():
     assert names(match([profile(n) for n in ("b", "a-1", "a1", "a.1")], {}, {})) == ["a-1", "a.1", "a1", "b"]
 
 
@@ -82,7 +82,7 @@ def test_probability_is_a_number_or_percent(given_, share):
 
 
 @pytest.mark.parametrize("text", ["half", "50", "5.5%", "%", "-%", "٥%"])
-def test_an_unreadable_probability_names_the_profile(text):
+def test_the_error_of_an_invalid_probability_names_the_profile(text):
     with pytest.raises(MutationError, match=r"ClusterColocationProfile p: spec\.probability"):
         percent(profile(probability=text))
 
@@ -92,12 +92,12 @@ def test_an_unreadable_probability_names_the_profile(text):
     [(50, 70, False, True), (50, 30, False, False), (50, 70, True, True), (50, 30, True, False),
      (50, 50, False, True), (50, 50, True, False), (0, 0, False, True), (100, 99, False, False)],
 )  # fmt: skip
-def test_chance(share, drawn, strict, expected):
+def test_probability(share, drawn, strict, expected):
     assert skipped(share, lambda: drawn, strict_parity=strict) is expected
 
 
 @given(st.integers(0, 100))
-def test_a_profile_of_p_percent_is_for_p_numbers_of_a_hundred(share):
+def test_a_profile_of_p_percent_applies_to_p_of_100_numbers(share):
     assert sum(not skipped(share, lambda n=n: n) for n in range(100)) == share
 
 
@@ -150,7 +150,7 @@ APPLICATIONS = {
 
 
 @pytest.mark.parametrize(("spec", "before", "after"), APPLICATIONS.values(), ids=APPLICATIONS)
-def test_what_a_profile_writes(spec, before, after):
+def test_changes_of_a_profile(spec, before, after):
     before = copy.deepcopy(before)
     result = apply_profile(before, profile(**spec), BATCH, pod_spec=before["spec"])
     assert result == after
@@ -162,7 +162,7 @@ def test_a_missing_priority_class_is_an_error_that_names_it():
         apply_profile(obj, profile(priorityClassName="no"), BATCH, pod_spec=obj["spec"])
 
 
-def test_a_bad_patch_is_an_error_that_names_the_profile():
+def test_an_invalid_patch_is_an_error_that_names_the_profile():
     obj = pod(containers=[{"name": "a"}])
     with pytest.raises(MutationError, match=r"Profile p: spec\.patch: .*declared merge key: name"):
         apply_profile(obj, profile(patch={"spec": {"containers": [{"image": "x"}]}}), BATCH, pod_spec=obj["spec"])

@@ -1,4 +1,4 @@
-"""What the webhooks read from the API server themselves: single objects, and the enhanced validator's ConfigMap."""
+"""Objects that the webhooks read from the API server: uncached ones, and the enhanced validator's ConfigMap."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class Server:
     """Answers GETs in turn: an object, or an error to raise."""
 
     def __init__(self, *answers):
-        self.answers, self.asked = list(answers), 0
+        self.answers, self.requests = list(answers), 0
 
     async def get(self, kind, name, namespace=None):
-        self.asked += 1
+        self.requests += 1
         answer = self.answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
@@ -40,18 +40,18 @@ def context(server, cached=None, clock=None):
     return SimpleNamespace(client=server, caches=caches, clock=clock or FakeClock(), options=options)
 
 
-async def test_what_the_cache_has_is_not_asked_for():
+async def test_cached_objects_are_not_read():
     known, server = Namespace(), Server()
     assert await Lookup(context(server, {"a": known}), Namespace).get("a") is known
-    assert server.asked == 0
+    assert server.requests == 0
 
 
 @pytest.mark.parametrize("answer", [NotFound(404), *AWAY], ids=["missing", "no connection", "error"])
-async def test_what_nobody_has_is_none(answer):
+async def test_a_missing_object_is_none(answer):
     assert await Lookup(context(Server(answer)), Namespace).get("a") is None
 
 
-async def test_what_the_cache_lacks_is_asked_for():
+async def test_uncached_objects_are_read():
     found = Namespace()
     assert await Lookup(context(Server(found)), Namespace).get("a") is found
 
@@ -68,13 +68,13 @@ async def test_rules_are_read_at_first_use_and_again_when_they_are_old():
     source = EnhancedSource(context(server, clock=clock))
     for _ in range(3):
         assert (await source.rules()).enabled
-    assert server.asked == 1
+    assert server.requests == 1
     await clock.advance(301)
     assert not (await source.rules()).enabled
 
 
 @pytest.mark.parametrize("bad", [*AWAY, config(enable="true", rules="[")], ids=["no connection", "error", "malformed"])
-async def test_the_last_good_rules_stay(bad):
+async def test_the_last_valid_rules_are_kept(bad):
     clock, server = FakeClock(), Server(GOOD, bad, NotFound(404))
     source = EnhancedSource(context(server, clock=clock))
     good = await source.rules()

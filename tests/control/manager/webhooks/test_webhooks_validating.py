@@ -35,7 +35,7 @@ def errors(subject, old=None, *, may_change=False):
     return class_errors(subject, old, priority_label_may_change=may_change)
 
 
-def test_field_errors_read_like_those_of_the_api_machinery():
+def test_field_errors_have_the_format_of_apimachinery():
     assert invalid("a.b", "x", "no") == 'a.b: Invalid value: "x": no'
     assert invalid("a.b", 3, "no") == "a.b: Invalid value: 3: no"
     assert required("a", "why") == "a: Required value: why"
@@ -49,7 +49,7 @@ COMBINATIONS = list(itertools.product(["", "LS", "LSE", "LSR", "BE", "SYSTEM"], 
 
 
 @pytest.mark.parametrize(("qos", "priority"), COMBINATIONS, ids=[f"{q or 'none'}-{p}" for q, p in COMBINATIONS])
-def test_qos_and_priority_must_fit(qos, priority):
+def test_combinations_of_qos_and_priority(qos, priority):
     found = errors(pod({QOS: qos} if qos else {}, PRIORITY[priority], {"cpu": "2"}))
     if (qos, priority) in REFUSED:
         shown = f"koord-{priority}" if priority != "none" else "none"
@@ -95,7 +95,7 @@ RESOURCES = {
 
 
 @pytest.mark.parametrize(("subject", "expected"), RESOURCES.values(), ids=RESOURCES)
-def test_resources_must_fit_the_class(subject, expected):
+def test_resources_of_classes(subject, expected):
     assert errors(subject) == expected
 
 
@@ -114,7 +114,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize(("labels", "priority", "old", "old_priority", "expected"), CHANGES.values(), ids=CHANGES)
-def test_what_must_not_change(labels, priority, old, old_priority, expected):
+def test_immutable_fields(labels, priority, old, old_priority, expected):
     assert errors(pod(labels, priority), pod(old, old_priority)) == expected
 
 
@@ -122,7 +122,7 @@ def test_a_gate_lets_the_sub_priority_change():
     assert errors(pod({SUB: "2"}), pod({SUB: "1"}), may_change=True) == []
 
 
-def test_all_errors_of_the_step_are_told():
+def test_all_errors_of_the_step_are_returned():
     found = errors(pod({QOS: "LSR"}, 5500, {"cpu": "100m"}), pod({QOS: "BE"}, 9500))
     assert [text.split(": ")[1] for text in found] == ["Invalid value", "Invalid value", "Forbidden", "Invalid value"]
 
@@ -184,7 +184,7 @@ def test_enhanced_rules_that_are_off(data):
     assert enhanced.check(enhanced.parse(data), {}, "default") == []
 
 
-def test_unreadable_rules_leave_the_last_good_ones():
+def test_malformed_rules_keep_the_last_valid_ones():
     config = enhanced.EnhancedConfig()
     assert config.update({"enable": "true", "rules": RULES}) is None
     good = config.rules

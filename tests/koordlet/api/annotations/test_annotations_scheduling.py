@@ -143,7 +143,7 @@ def test_gang_name_and_minimum() -> None:
         gang.min_available({}, {G + "min-available": "many"})
 
 
-def test_gang_knobs() -> None:
+def test_gang_settings() -> None:
     assert gang.mode({G + "mode": "NonStrict"}) == "NonStrict"
     assert gang.mode({G + "mode": "nonstrict"}) == gang.mode({}) == "Strict"
     assert gang.match_policy({G + "match-policy": "only-waiting"}) == "only-waiting"

@@ -1,4 +1,4 @@
-"""Real-looking objects decode into the trimmed core kinds, straight from bytes."""
+"""Realistic objects are decoded into the trimmed core kinds."""
 
 import json
 
@@ -91,7 +91,7 @@ def no_fallback(monkeypatch):
     monkeypatch.setattr(wire, "decode", refuse)
 
 
-def test_pod_without_detours(no_fallback):
+def test_pod(no_fallback):
     pod = wire.json_decoder(Pod).decode(json.dumps(POD).encode())
     main = pod.spec.containers[0]
     assert pod.metadata.key == "prod/web-0"
@@ -110,7 +110,7 @@ def test_pod_without_detours(no_fallback):
     assert pod.status.pod_ips[0].ip == pod.status.pod_ip == "10.1.0.2"
 
 
-def test_what_is_read_comes_back():
+def test_decoded_objects_are_encoded_unchanged():
     """Encoding drops what we do not read, and nothing else."""
     dropped = wire.encode(wire.decode(json.dumps(POD).encode(), Pod))
     again = json.loads(dropped)

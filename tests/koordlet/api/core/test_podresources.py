@@ -71,7 +71,7 @@ def test_limits(case):
     assert text(pod_limits(subject)) == expected
 
 
-def test_the_pod_is_left_alone():
+def test_the_pod_is_not_modified():
     subject = pod(container({"cpu": "1"}), init=[sidecar({"cpu": "1"})], overhead={"cpu": "1"})
     before = wire.encode(subject)
     pod_requests(subject)

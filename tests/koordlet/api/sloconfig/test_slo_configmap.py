@@ -1,4 +1,4 @@
-"""The ConfigMap's life and the merge pipeline: spec 01 §6.2, §6.3, §6.4 and the examples of §6.7."""
+"""Loading and merging the ConfigMap: spec 01 §6.2, §6.3, §6.4 and the examples of §6.7."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_colocation_example() -> None:
     assert second.memory_reclaim_threshold_percent == 65 and second.enable is True
 
 
-def test_qos_example_stays_as_it_is_in_the_manager() -> None:
+def test_qos_example_is_not_changed_by_the_manager() -> None:
     document = '{"clusterStrategy":{"beClass":{"cpuQOS":{"enable":true},"memoryQOS":{"wmarkRatio":90}}}}'
     merged = loaded(resource_qos_config=document).qos
     assert merged

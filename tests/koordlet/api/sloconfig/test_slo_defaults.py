@@ -1,4 +1,4 @@
-"""Default strategies of both layers and the rule for what is switched off (spec 01 §6.5, spec 02 §3.6)."""
+"""Default strategies of manager and koordlet, and neutral values for disabled parts (spec 01 §6.5, spec 02 §3.6)."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_root_and_policies() -> None:
     assert encode(defaults.KOORDLET_QOS.policies) == b'{"cpuPolicy":"groupIdentity","netQOSPolicy":"tc"}'
 
 
-def test_partial_object_is_laid_over_the_defaults() -> None:
+def test_an_incomplete_object_is_merged_over_the_defaults() -> None:
     """Spec 02 §3.6, the checked example."""
     threshold = defaults.effective_threshold(ResourceThresholdStrategy(enable=True, cpu_suppress_threshold_percent=80))
     assert encode(threshold).decode() == (
@@ -96,7 +96,7 @@ def test_partial_object_is_laid_over_the_defaults() -> None:
         assert off.memory_qos == defaults.NEUTRAL_MEMORY
 
 
-def test_disabled_blocks_lose_what_they_said() -> None:
+def test_disabled_blocks_get_neutral_values() -> None:
     """Spec 01 §6.7, the QoS example."""
     given = decode(
         '{"beClass":{"cpuQOS":{"enable":true},"memoryQOS":{"wmarkRatio":90,"pageCacheEnable":true}}}',
@@ -116,7 +116,7 @@ def test_system_class_is_not_neutralised() -> None:
     assert qos.system_class and qos.system_class.memory_qos and qos.system_class.memory_qos.wmark_ratio == 90
 
 
-def test_nothing_given_gives_the_defaults() -> None:
+def test_no_strategy_means_the_defaults() -> None:
     assert defaults.effective_threshold(None) == defaults.THRESHOLD
     assert defaults.effective_cpu_burst(CPUBurstStrategy()) == defaults.CPU_BURST
     assert defaults.effective_system(SystemStrategy()) == defaults.SYSTEM

@@ -1,4 +1,4 @@
-"""interferenceStrategy: defaults, what NodeSLO says over them, the ConfigMap's key, and what is refused."""
+"""interferenceStrategy: defaults, merging with NodeSLO, the ConfigMap's key, and validation."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_the_defaults_are_whole_and_within_their_bounds():
     assert effective({}) is DEFAULT
 
 
-def test_what_nodeslo_leaves_out_keeps_its_default():
+def test_fields_omitted_in_nodeslo_keep_their_default():
     found = effective({EXTENSION_KEY: {"minDurationSeconds": 9, "cpu": {"lostPercent": 50}, "event": False}})
     assert (found.min_duration_seconds, found.event, found.enable) == (9, False, True)
     assert (found.cpu.lost_percent, found.cpu.factor_percent) == (50, DEFAULT.cpu.factor_percent)
@@ -65,7 +65,7 @@ def test_a_malformed_strategy_names_its_field(given, says):
         effective({EXTENSION_KEY: given})
 
 
-def test_nothing_is_done_by_default_and_a_part_of_actions_keeps_the_other_defaults():
+def test_actions_are_off_by_default_and_partial_actions_keep_the_other_defaults():
     assert enabled(DEFAULT.actions) == {}
     found = effective({EXTENSION_KEY: {"actions": {"cpu": {"enable": True, "floorPercent": 30}}}}).actions
     assert list(enabled(found)) == ["cpu"]
@@ -73,7 +73,7 @@ def test_nothing_is_done_by_default_and_a_part_of_actions_keeps_the_other_defaul
     assert (found.memory, found.min_share_percent) == (DEFAULT.actions.memory, DEFAULT.actions.min_share_percent)
 
 
-def test_the_configmap_reaches_nodeslo_cluster_wide_and_by_node():
+def test_the_configmap_is_copied_to_nodeslo_for_cluster_and_nodes():
     data = config(
         {"minDurationSeconds": 6, "actions": {"cpu": {"enable": True}}},
         {
@@ -101,7 +101,7 @@ def test_the_configmap_reaches_nodeslo_cluster_wide_and_by_node():
     assert effective(extension_values(again.spec.extensions)).min_duration_seconds == 6
 
 
-def test_without_the_key_nodeslo_says_nothing():
+def test_without_the_key_nodeslo_has_no_extension():
     merged, _ = merge_extensions([PLUGIN], {}, config({"enable": False}))
     merged, errors = merge_extensions([PLUGIN], merged, {})
     assert not errors
@@ -121,7 +121,7 @@ def test_a_malformed_key_keeps_the_last_good_one(text):
         PLUGIN.merge({}, {CONFIG_KEY: text})
 
 
-def test_the_webhook_judges_the_key_too():
+def test_the_webhook_validates_the_key():
     assert validate(config({"cpu": {"lostPercent": 30}})) is None
     assert validate({CONFIG_KEY: "{"}).reason == PARSE_FAILED
     wrong = validate(config({"cpu": {"lostPercent": 101}, "victimQOSClasses": ["no"]}))

@@ -35,7 +35,7 @@ STRATEGY = CPUNormalizationStrategy(
 @pytest.mark.parametrize(
     ("hyper_thread", "turbo", "ratio"), [(True, True, 1.2), (True, False, 1.0), (False, True, 1.8), (False, False, 1.5)]
 )
-def test_ratio_by_what_is_switched_on(hyper_thread: bool, turbo: bool, ratio: float) -> None:
+def test_ratio_by_enabled_features(hyper_thread: bool, turbo: bool, ratio: float) -> None:
     assert normalization_ratio(STRATEGY, "x", hyper_thread=hyper_thread, turbo=turbo) == ratio
 
 

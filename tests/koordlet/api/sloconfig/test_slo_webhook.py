@@ -1,4 +1,4 @@
-"""What the ConfigMap webhook refuses (spec 01 §6.6), with the corrections of §9 A11-A13 and A15."""
+"""Validation by the ConfigMap webhook (spec 01 §6.6), with the corrections of §9 A11-A13 and A15."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_refuses_parameters(data: dict[str, str], path: str, text: str) -> None:
         ({"floorPercent": "low"}, "floorPercent", "must be an integer"),
     ],
 )
-def test_refuses_lending_policies_wherever_they_stand(policy: dict[str, Any], path: str, text: str) -> None:
+def test_refuses_invalid_interference_policies_at_every_level(policy: dict[str, Any], path: str, text: str) -> None:
     given = {"extensions": {"interference": policy, "mine": 1}}
     for document, where in (
         (given, ""),
@@ -161,7 +161,7 @@ def test_node_total_with_the_identical_selector() -> None:
         ({**qos(), "system-config": "{"}, "system-config: is not valid JSON"),
     ],
 )
-def test_refuses_what_does_not_parse(data: dict[str, str], message: str) -> None:
+def test_refuses_invalid_json(data: dict[str, str], message: str) -> None:
     reason, text = refused(validate(data))
     assert reason == "ParseConfigFail" and text.startswith(message)
 
@@ -276,7 +276,7 @@ def test_strict_parity_accepts_the_rest(data: dict[str, str]) -> None:
     assert validate(data, strict_parity=True) is None
 
 
-def test_strict_parity_takes_pairs_as_they_are_written() -> None:
+def test_strict_parity_compares_pairs_before_merging() -> None:
     data = threshold({"cpuEvictBESatisfactionUpperPercent": 30, "cpuEvictBESatisfactionLowerPercent": 30})
     assert refused(validate(data, strict_parity=True))[1] == {
         "clusterStrategy.cpuEvictBESatisfactionUpperPercent":
