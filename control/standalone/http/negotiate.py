@@ -12,10 +12,9 @@ from functools import lru_cache
 from typing import Any, Literal
 
 import msgspec
-import yaml
 
 from control.standalone import errors
-from control.standalone.http import protobuf
+from control.standalone.http import protobuf, yamlbody
 
 View = Literal["object", "table", "partial"]
 ACCEPTED = "application/json"
@@ -105,10 +104,7 @@ def decode_body(body: bytes, content_type: str) -> Any:
     if kind in ("application/yaml", "application/x-yaml", "text/yaml") or kind.endswith("+yaml"):
         if body[:1] in (b"{", b"["):
             return decode_json(body)
-        try:
-            return yaml.safe_load(body)
-        except yaml.YAMLError as error:
-            raise errors.bad_request(f"error decoding YAML: {error}") from error
+        return yamlbody.decode(body)
     if kind == protobuf.CONTENT_TYPE:
         return protobuf.decode(body)
     raise errors.unsupported_media_type(f"application/json, application/yaml, {protobuf.CONTENT_TYPE}")
@@ -117,5 +113,5 @@ def decode_body(body: bytes, content_type: str) -> Any:
 def decode_json(body: bytes) -> Any:
     try:
         return msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise errors.bad_request(f"the object provided is not valid JSON: {error}") from error

@@ -37,6 +37,8 @@ PATCHES: dict[str, PatchKind] = {
 }
 MAX_BODY_BYTES = 3 * 1024 * 1024
 """Limit of a request body, as in Kubernetes; a stored object may have half of it (`store.MAX_OBJECT_BYTES`)."""
+YAML_INLINE_BYTES = 16 * 1024
+"""Decoding this much YAML takes about 20 ms; longer bodies are decoded in a thread."""
 STALL_SECONDS = 60.0
 """The connection of a watcher that reads nothing for this long is closed."""
 
@@ -132,7 +134,7 @@ class ResourceHandlers:
         if patch_kind is None:
             raise errors.unsupported_media_type(", ".join(list(PATCHES)[:4]))
         raw = await read_body(request)
-        body = decode_body(raw, content_type) if patch_kind == "apply" else decode_json(raw)
+        body = await decode(raw, content_type) if patch_kind == "apply" else decode_json(raw)
         if not isinstance(body, list if patch_kind == "json" else dict):
             raise errors.bad_request(
                 f"the body of a {content_type} request must be a JSON {'array' if patch_kind == 'json' else 'object'}"
@@ -244,7 +246,7 @@ def write_options(request: web.BaseRequest, info: RequestInfo, *, create_missing
 async def delete_options(request: web.BaseRequest) -> DeletionOptions:
     """From the body and, for fields that the body leaves out, from the query."""
     raw = await read_body(request)
-    body = decode_body(raw, request.headers.get("Content-Type", "")) if raw else {}
+    body = await decode(raw, request.headers.get("Content-Type", "")) if raw else {}
     if not isinstance(body, dict):
         raise errors.bad_request("DeleteOptions must be a JSON object")
     query = request.query
@@ -277,10 +279,17 @@ async def delete_options(request: web.BaseRequest) -> DeletionOptions:
 
 
 async def body_object(request: web.BaseRequest) -> Json:
-    obj = decode_body(await read_body(request), request.headers.get("Content-Type", ""))
+    obj = await decode(await read_body(request), request.headers.get("Content-Type", ""))
     if not isinstance(obj, dict):
         raise errors.bad_request("the body must be a JSON object")
     return obj
+
+
+async def decode(raw: bytes, content_type: str) -> Any:
+    """`decode_body`; YAML beyond YAML_INLINE_BYTES is decoded in a thread, so that the event loop continues."""
+    if len(raw) > YAML_INLINE_BYTES and "yaml" in content_type.lower():
+        return await asyncio.to_thread(decode_body, raw, content_type)
+    return decode_body(raw, content_type)
 
 
 async def read_body(request: web.BaseRequest) -> bytes:

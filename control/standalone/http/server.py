@@ -104,6 +104,9 @@ class RequestDispatcher:
         except web.HTTPException as error:
             code = error.status
             raise
+        except RecursionError:
+            response = error_response(request, errors.bad_request("the object is nested too deeply"))
+            code = response.status
         except Exception as error:
             log.exception("Request failed", method=request.method, path=request.path)
             response = error_response(request, errors.internal(f"{type(error).__name__}: {error}"))

@@ -56,6 +56,37 @@ async def test_create_get_update_delete(http: Any) -> None:
     assert (missing.status, missing.body["message"]) == (404, 'configmaps "a" not found')
 
 
+async def test_yaml_aliases_are_rejected(http: Any) -> None:
+    bomb = "a: &a [x, x, x, x, x, x, x, x, x]\n"
+    for before, name in zip("abcdefghi", "bcdefghij", strict=True):
+        bomb += f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]\n"
+    path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+    response = await http("POST", path, bomb.encode(), content_type="application/yaml")
+    assert (response.status, "aliases" in response.body["message"]) == (400, True)
+
+
+async def test_requests_are_served_while_a_large_yaml_body_is_decoded(http: Any) -> None:
+    items = "".join(f"  k{i}: v{i}\n" for i in range(20_000))
+    body = f"apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: a}}\ndata:\n{items}".encode()
+    create = asyncio.create_task(http("POST", CMS, body, content_type="application/yaml"))
+    served = 0
+    while not create.done():
+        assert (await http("GET", "/healthz")).status == 200
+        served += 1
+    assert (await create).status == 201
+    assert served > 2
+
+
+async def test_deep_nesting_is_rejected(http: Any) -> None:
+    for depth in (300, 900, 5000, 100_000):
+        body = (
+            b'{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"a"},"x":' + b"[" * depth + b"]" * depth + b"}"
+        )
+        response = await http("POST", CMS, body)
+        assert response.status in (201, 400), response.text
+        await http("DELETE", f"{CMS}/a")
+
+
 @pytest.mark.parametrize(
     ("method", "path", "status", "reason"),
     [
