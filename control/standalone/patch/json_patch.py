@@ -10,8 +10,14 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
+_encode = msgspec.json.Encoder().encode
+
 MAX_OPERATIONS = 10_000
 """kube-apiserver's limit of the operations of one patch."""
+MAX_COPIED_BYTES = 3 * 1024 * 1024
+"""kube-apiserver's limit of the JSON that all copies of one patch add: N copies could multiply the size by 2**N."""
 
 
 class JsonPatchError(ValueError):
@@ -31,16 +37,24 @@ def apply(doc: Any, ops: Sequence[Mapping[str, Any]]) -> Any:
             f"The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {len(ops)}", invalid=False
         )
     result = copy.deepcopy(doc)
+    copied_bytes = 0
     for index, op in enumerate(ops):
         if not isinstance(op, Mapping):
             raise JsonPatchError(f"operation {index} is not an object", invalid=False)
+        if op.get("op") == "copy":
+            copied_bytes += len(_encode(_get(result, parse_pointer(op.get("from"), index), "copy")))
+            if copied_bytes > MAX_COPIED_BYTES:
+                raise JsonPatchError(
+                    f"Unable to complete the copy, the accumulated size increase of copy is {copied_bytes}, "
+                    f"exceeding the limit {MAX_COPIED_BYTES}"
+                )
         result = _apply_one(result, op, index)
     return result
 
 
 def _apply_one(doc: Any, op: Mapping[str, Any], index: int) -> Any:
     name = op.get("op")
-    if name not in _OPERATIONS:
+    if not isinstance(name, str) or name not in _OPERATIONS:
         raise JsonPatchError(f"operation {index}: unexpected kind: {name!r}", invalid=False)
     path = parse_pointer(op.get("path"), index)
     if name in ("add", "replace", "test") and "value" not in op:

@@ -45,6 +45,8 @@ BAD = {
     "through scalar": ({"a": 1}, [{"op": "add", "path": "/a/b", "value": 1}], "missing", True),
     "into itself": ({"a": {"b": 1}}, [{"op": "move", "from": "/a", "path": "/a/c"}], "into itself", True),
     "unknown op": ({}, [{"op": "mangle", "path": "/a"}], "unexpected kind: 'mangle'", False),
+    "op is a list": ({}, [{"op": [], "path": "/a"}], r"unexpected kind: \[\]", False),
+    "copy from nowhere": ({}, [{"op": "copy", "path": "/a"}], "invalid path None", False),
     "no value": ({}, [{"op": "add", "path": "/a"}], "needs a value", False),
     "bad pointer": ({}, [{"op": "remove", "path": "a"}], "invalid path", False),
     "not a list": ({}, {"op": "remove"}, "list of operations", False),
@@ -73,3 +75,16 @@ def test_the_result_shares_nothing_with_the_patch():
     result = json_patch.apply({}, [{"op": "add", "path": "/a", "value": value}])
     value["x"].append(1)
     assert result == {"a": {"x": []}}
+
+
+def test_copies_that_multiply_the_document_are_rejected():
+    doubling = [{"op": "copy", "from": "", "path": f"/c{i}"} for i in range(40)]
+    with pytest.raises(JsonPatchError, match="accumulated size increase of copy") as caught:
+        json_patch.apply({"a": "x" * 100}, doubling)
+    assert caught.value.invalid
+
+
+def test_copies_within_the_limit_are_applied():
+    ops = [{"op": "copy", "from": "/a", "path": f"/c{i}"} for i in range(20)]
+    result = json_patch.apply({"a": "x" * 100_000}, ops)
+    assert len(result) == 21
