@@ -1,8 +1,8 @@
-"""What the embedded API server does in a second: get, create, patch, list, and fan-out of a change to 100 watchers.
+"""Throughput of the embedded API server: get, create, patch, list, and delivery of a change to 100 watchers.
 
-Run: `python tests/scale/bench_apiserver.py [--seconds 4] [--watchers 100]`. The server is a process of its own over
-TLS, the load comes from this one over kept-alive connections; on a machine with two cores client and server share
-them, so the server's CPU time per request is reported beside the rate: other load on the machine changes it least.
+Run: `python tests/scale/bench_apiserver.py [--seconds 4] [--watchers 100]`. The server is a separate process with TLS;
+the load comes from this process over kept-alive connections. On two cores client and server share the CPUs, so the
+server's CPU time per request is reported, too: it depends least on other load.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Request = Callable[[int], Awaitable[None]]
 
 
 def pod(name: str) -> dict[str, Any]:
-    """A pod of ordinary size: about 2 kB as stored."""
+    """A pod of typical size: about 2 kB as stored."""
     container = {
         "name": "main",
         "image": "registry.example.com/team/service:1.2.3",
@@ -51,7 +51,7 @@ def pod(name: str) -> dict[str, Any]:
 
 
 class Server:
-    """The API server as a child process, and a session that talks to it as the admin."""
+    """The API server as a child process, and an admin session."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -85,7 +85,7 @@ class Server:
 
 
 async def rate(server: Server, name: str, at_least: float, seconds: float, request: Request) -> list[Figure]:
-    """Requests a second over a few connections, and the server's CPU time for one."""
+    """Requests per second over several connections, and the server's CPU time per request."""
     numbers = itertools.count()
     done = 0
     start, cpu = time.monotonic(), server.cpu()
@@ -104,7 +104,7 @@ async def rate(server: Server, name: str, at_least: float, seconds: float, reque
 
 
 async def fan_out(server: Server, watchers: int, changes: int = 100) -> list[Figure]:
-    """From sending a change to each of many watchers having read it."""
+    """Time from sending a change until every watcher has read it."""
     sent: dict[str, float] = {}
     delays: list[float] = []
     ready = asyncio.Semaphore(0)

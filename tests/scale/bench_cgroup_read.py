@@ -1,7 +1,7 @@
-"""What a pass over all containers costs: files opened every time against descriptors kept open, in one run.
+"""Cost of reading all containers' cgroup files: opened every time or through open descriptors, in one run.
 
-Run: ``python tests/scale/bench_cgroup_read.py [--containers 220] [--passes 30]``. Makes that many cgroups of its own,
-as root, and removes them. The budgets are ratios and a share of one core; times themselves depend on the machine.
+Run: `python tests/scale/bench_cgroup_read.py [--containers 220] [--passes 30]`, as root. It creates that many cgroups
+and removes them. Budgets are ratios and a share of one core; absolute times depend on the machine.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ PARTS = {
     "psi": Want.PRESSURE,
 }
 TICK = Want.CPU_USAGE | Want.CPU_STAT | Want.MEMORY_STAT | Want.NUMA
-"""What the collectors read every second (pressure is read every ten)."""
+"""Files that the collectors read every second (pressure every ten)."""
 COLLECTORS_SHARE = 1.0
-"""Percent of one core this part may take of koordlet's 2 % at one pass a second."""
+"""Percent of one core for this part of koordlet's 2 %, at one pass per second."""
 
 
 def best_us(call: Callable[[], object], passes: int, containers: int) -> float:
-    """Microseconds of CPU a container in the cheapest pass: neighbours on the machine only ever add to it."""
+    """CPU microseconds per container in the fastest pass: other load can only increase it."""
     costs = []
     for _ in range(passes):
         start = time.process_time_ns()
@@ -57,7 +57,7 @@ def measure(host: Host, dirs: Sequence[str], passes: int) -> list[Figure]:
     with ReadCache() as cache:
         reader = BatchReader(CgroupFS(host, cache))
         for name, want in {**PARTS, "tick": TICK}.items():
-            reader.read(dirs, want)  # opens the files and learns their layout
+            reader.read(dirs, want)  # opens the files and parses their layout
             cost = best_us(lambda want=want: reader.read(dirs, want), passes, count)
             rows.append(Figure(f"{name}_pass", cost, "us/container"))
         tick = rows[-1].value

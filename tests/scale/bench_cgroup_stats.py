@@ -1,9 +1,8 @@
-"""A tick's figures of all pods and containers: one BPF walk of the cgroups against their files, in one run.
+"""A tick's figures of all pods and containers: one BPF walk of the cgroups compared with reading files, in one run.
 
-Run: `python tests/scale/bench_cgroup_stats.py [--pods 110 --pods 250] [--passes 40]`, as root. Makes that many pods
-with two containers and a process each (waking ten times a second). CPU is this process's own; of the passes, which take
-turns, the cheapest counts, because neighbours on the machine only ever add to it. The budgets are ratios and a share of
-a core.
+Run: `python tests/scale/bench_cgroup_stats.py [--pods 110 --pods 250] [--passes 40]`, as root. It creates that many
+pods with two containers and a process each (waking ten times per second). CPU is this process's; of the alternating
+passes the fastest counts, because other load can only increase it. Budgets are ratios and a share of a core.
 """
 
 from __future__ import annotations
@@ -35,11 +34,11 @@ from tests.scale.bench_koordlet import Pods
 from tests.scale.figures import Figure, report
 
 RATIO, NODE_RATIO, TICK_SHARE = 0.5, 0.75, 1.0
-"""Walk over files; percent of a core for all reading of a tick a second, half of koordlet's whole budget."""
+"""Ratio of walk to files; percent of a core for all reading at one tick per second, half of koordlet's budget."""
 
 
 def in_turns(calls: Sequence[Callable[[], object]], passes: int) -> list[float]:
-    """Milliseconds of CPU of each call, the cheapest pass."""
+    """CPU milliseconds of each call in the fastest pass."""
     best = [float("inf")] * len(calls)
     for _ in range(passes):
         for at, call in enumerate(calls):
@@ -79,7 +78,7 @@ def measure(host: Host, stats: CgroupStats, count: int, passes: int) -> list[Fig
                 lambda: by_files.read(workloads, 0.0),
             )
             for call in calls:
-                call()  # opens files, learns layouts and ids
+                call()  # opens files, parses layouts and ids
             table_walk, table_files, tick_walk, tick_files = in_turns(calls, passes)
             opened = [one.stats.open_fds, two.stats.open_fds]
     finally:

@@ -1,8 +1,8 @@
-"""A /metrics page of a full node: our text writer against prometheus_client's, in one run, same samples.
+"""A /metrics page of a full node: koordlet's text writer compared with prometheus_client's, in one run, same samples.
 
-Run: `python tests/scale/bench_exposition.py [--containers 220]`. The family is schedule latency: two histograms a
-container. Then pressure, more than half of a page's lines on cgroup v2: a container's 18 figures as one row against as
-many rows, packed. CPU is this process's; the cheapest of some passes counts.
+Run: `python tests/scale/bench_exposition.py [--containers 220]`. First schedule latency: two histograms per container.
+Then pressure, more than half of a page's lines on cgroup v2: a container's 18 figures as one row compared with 18 rows.
+CPU is this process's; the fastest of several passes counts.
 """
 
 from __future__ import annotations

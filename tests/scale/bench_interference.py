@@ -1,26 +1,25 @@
-"""Does the detector tell who hurts whom? Randomised trials with real processes, judged by the kernel's own counters.
+"""Accuracy of interference detection: randomised trials with real processes, evaluated by the kernel's own counters.
 
-Run: `make bench-interference [SEED=n] [TRIALS=40]`, as root. Every trial makes new pods in cgroups of its own, watched
-by one real koordlet process through a private view (tests/koordlet/process). The scenarios are drawn from the seed:
+Run: `make bench-interference [SEED=n] [TRIALS=40]`, as root. Every trial creates pods in their own cgroups, observed by
+one real koordlet process through a private view (tests/koordlet/process). The scenarios are drawn from the seed:
 
-    quiet       the victim alone on its CPU; a best-effort burner on the other CPU is innocent
-    self-quota  the victim's own quota stops it
-    self-threads  the victim's own threads are in each other's way
-    self-memory   the victim reads more than its own memory limit holds
-    cpu         one neighbour on the victim's CPU
-    cpu-two     two neighbours, one of which takes clearly more
-    memory      a neighbour fills the limit that both are under with page cache
-    io          a neighbour floods the victim's disk, a loop device
-    softirq     a neighbour floods a network of its own, whose packets the kernel works off on the victim's CPU, in
-                softirqs and in its thread; an alarm of the network counts, its packets' owner or the kernel being to
-                blame
+  quiet         the victim alone on its CPU; a best-effort burner on the other CPU is innocent
+  self-quota    the victim's own quota throttles it
+  self-threads  the victim's own threads wait for each other
+  self-memory   the victim reads more than its own memory limit holds
+  cpu           one other container on the victim's CPU
+  cpu-two       two others, one of which takes clearly more
+  memory        another container fills the common limit with page cache
+  io            another container floods the victim's disk, a loop device
+  softirq       another container floods its own network, whose packets the kernel processes on the victim's CPU, in
+                softirqs and in its thread; an alarm for the network counts, with the packets' owner or the kernel as
+                the culprit
 
-A judge beside koordlet reads the victim's run delay (`/proc/<pid>/schedstat`). A quiet trial in which it lost time all
-the same was *disturbed* by a stranger on this machine, and so was any other of whose CPU strangers got a good part
-where that matters; one with a neighbour in which it lost nothing was *harmless*: both are repeated with the next draw
-and counted. The judge's limits are fixed and know nothing of koordlet's answer.
-
-Figures, the table and every trial are written to build/bench/interference*.
+An independent referee reads the victim's run delay (`/proc/<pid>/schedstat`). A quiet trial in which the victim lost
+time was *disturbed* by a foreign process, as was a trial in which foreign processes got much of the relevant CPU; a
+trial with a culprit in which the victim lost nothing was *harmless*. Both are repeated with the next draw and counted.
+The referee's limits are fixed and independent of koordlet. Figures, the table and every trial are written to
+build/bench/interference*.
 """
 
 from __future__ import annotations
@@ -53,42 +52,42 @@ from tests.scale.figures import ROOT, Figure, report
 
 NOTHING, SELF, NEIGHBOUR = "nothing", "self", "neighbour"
 WARM = (2.0, 4.0)
-"""Seconds that the victim runs before anything is done to it."""
+"""Seconds that the victim runs before the trial begins."""
 PATIENCE = 10.0
-"""Seconds to wait for an alarm; also how long a trial without a neighbour is watched."""
+"""Longest wait for an alarm in seconds; also the observation time of a trial without a culprit."""
 DISTURBED, HARMFUL = 0.12, 0.20
-"""Share of its wanted time that a victim lost by its own run delay: from DISTURBED on a quiet trial was not quiet, and
-below HARMFUL a neighbour did no harm."""
+"""Share of its wanted time that a victim lost by its own run delay: a quiet trial with DISTURBED or more was disturbed,
+a trial with a culprit below HARMFUL was harmless."""
 STRANGERS = 0.25
-"""With a neighbour, strangers may have that much of the CPU at most; with more they may well be the worst culprit, or
-keep the packets from coming."""
+"""Largest CPU share of foreign processes in trials with a culprit; with more they may be the worst culprit, or keep the
+packets from arriving."""
 ALLOWED = {"cpu": STRANGERS, "cpu-two": STRANGERS, "softirq": STRANGERS, "self-threads": DISTURBED}
-"""Kind -> share of the victim's CPU that strangers may have; of kinds that are not here it does not matter."""
+"""Kind -> largest share of the victim's CPU for foreign processes; irrelevant for other kinds."""
 JUDGED_SECONDS = 4.0
 HARDLY = 0.02
-"""Seconds a second: who hardly runs loses hardly anything, whatever the share."""
+"""Seconds per second: a container that hardly runs loses hardly anything, whatever the share."""
 REPEATS = 5
 LIMIT = 128
-"""MiB that all pods may have together while memory is short."""
+"""Common memory limit of all pods in MiB in memory trials."""
 HEAVY = 16
-"""Weight of all our pods together, and of koordlet, against one stranger's: they are hardly felt, and not starved."""
+"""CPU weight of all pods of the trial, and of koordlet, relative to one foreign process."""
 ALARMS = ("interfered", "recovering")
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """One draw."""
+    """One drawn trial."""
 
     kind: str
     busy: float
-    """Seconds of work of the victim in one go."""
+    """Seconds of the victim's work in one burst."""
     idle: float
     warm: float
     quota: float
     share: float
-    """Of its time that the lesser of two neighbours works."""
+    """Share of its time that the smaller of two culprits works."""
     weight: int
-    """Processes of the main neighbour."""
+    """Processes of the main culprit."""
 
     @classmethod
     def draw(cls, kind: str, rng: random.Random) -> Scenario:
@@ -106,26 +105,26 @@ class Scenario:
 
 @dataclass
 class Trial:
-    """What happened."""
+    """The result of a trial."""
 
     scenario: Scenario
     truth: str
     said: str = NOTHING
     seconds: float | None = None
-    """From the neighbour's start to the alarm."""
+    """Seconds from the culprit's start to the alarm."""
     culprit_right: bool | None = None
     worst: str = ""
     lost: float = 0.0
-    """By the judge."""
+    """Measured by the referee."""
     strangers: float = 0.0
-    """Share of the contested CPU that was used by none of ours, by the kernel's own count of our groups."""
+    """Share of the contested CPU used by foreign processes, by the kernel's count of the trial's groups."""
     resource: str = ""
     seen: dict[str, float] = field(default_factory=dict)
-    """`resource cause` -> koordlet's largest symptom of the trial."""
+    """`resource cause` -> koordlet's largest symptom in the trial."""
 
 
 class Judge:
-    """Reads what processes ran and waited, five times a second."""
+    """Reads run time and run delay of processes, five times per second."""
 
     def __init__(self) -> None:
         self._pids: list[int] = []
@@ -157,19 +156,19 @@ class Judge:
             self._seen.append((time.monotonic(), ran, waited))
 
     def strangers(self, cpu: int, since: tuple[float, float]) -> float:
-        """Share of a CPU that tasks other than ours had since `busy`; what softirqs took is nobody's."""
+        """Share of a CPU used by foreign tasks since `busy`; softirq time belongs to no task."""
         at, used = self.busy(cpu)
         return max((used - since[1]) / max(at - since[0], 1e-9), 0.0)
 
     def busy(self, cpu: int) -> tuple[float, float]:
-        """(now, seconds that tasks other than ours have had of a CPU)."""
+        """(now, CPU seconds of foreign tasks)."""
         lines = Path("/proc/stat").read_text().splitlines()
         row = next(line.split() for line in lines if line.startswith(f"cpu{cpu} "))
         ran = self._seen[-1][1] if self._seen else 0.0
         return time.monotonic(), sum(map(int, row[1:4])) / os.sysconf("SC_CLK_TCK") - ran
 
     def worst(self, since: float) -> float:
-        """The largest share of wanted time lost over any JUDGED_SECONDS that begin after `since`."""
+        """The largest share of wanted time lost in any JUDGED_SECONDS that begin after `since`."""
         rows = [row for row in self._seen if row[0] >= since]
         worst = 0.0
         for first in rows:
@@ -181,7 +180,7 @@ class Judge:
 
 
 class Stage:
-    """One koordlet, one tree of pods, for all trials."""
+    """One koordlet and one tree of pods for all trials."""
 
     def __init__(self, scratch: Path, cpus: tuple[int, int]) -> None:
         self.cpus, self.scratch, self._loop = cpus, scratch, ""
@@ -200,7 +199,7 @@ class Stage:
         return container
 
     def known(self, *containers: Any) -> None:
-        """Wait until koordlet watches them."""
+        """Wait until koordlet observes the pods."""
         for one in containers:
             lab.until(lambda one=one: self.explained(one) is not None, "koordlet to see the pods", 30.0)
 
@@ -209,7 +208,7 @@ class Stage:
         return None if body is None else decode(body, PodInterferenceReport)
 
     def used(self) -> float:
-        """CPU seconds of all our pods."""
+        """CPU seconds of all pods of the trial."""
         if self.tree.v2:
             return lab.keyed(self.tree.path("cpu", "") / "cpu.stat")["usage_usec"] / 1e6
         return int((self.tree.path("cpuacct", "") / "cpuacct.usage").read_text()) / 1e9
@@ -219,7 +218,7 @@ class Stage:
             self.tree.remove_pod(container.pod_uid, qos)
 
     def limit(self, group: Path, mebibytes: int | None) -> None:
-        """A memory limit on a group; None takes it away."""
+        """Set a memory limit on a group; None removes it."""
         if self.tree.v2:
             (group / "memory.max").write_text("max" if mebibytes is None else str(mebibytes << 20))
         else:
@@ -238,18 +237,18 @@ class Stage:
         return path
 
     def disk(self) -> str:
-        """A loop device of our own."""
+        """A temporary loop device."""
         if not self._loop:
             command = ["losetup", "--find", "--show", "--direct-io=on", str(self.file("disk", 256))]
             self._loop = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
         return self._loop
 
     def sources(self) -> dict[str, str]:
-        """What koordlet judges by."""
+        """koordlet's evidence sources."""
         probe = self.pod(KubeQOS.BURSTABLE)
         try:
             self.known(probe)
-            time.sleep(WARM[1])  # each collector gives evidence at its second reading
+            time.sleep(WARM[1])  # each collector provides evidence at its second reading
             return lab.until(lambda: found.sources if (found := self.explained(probe)) else None, "evidence", 30.0)
         finally:
             self.remove((probe, KubeQOS.BURSTABLE))
@@ -269,7 +268,7 @@ def verdict_of(alarms: list[VerdictReport]) -> str:
 
 
 def run_cpu(stage: Stage, scenario: Scenario, trial: Trial) -> None:
-    """All kinds that need nothing but CPUs."""
+    """All kinds that need only CPUs."""
     mine, other = stage.cpus
     victim, first, second = stage.pod(KubeQOS.BURSTABLE), stage.pod(KubeQOS.BESTEFFORT), stage.pod(KubeQOS.BURSTABLE)
     pods = ((victim, KubeQOS.BURSTABLE), (first, KubeQOS.BESTEFFORT), (second, KubeQOS.BURSTABLE))
@@ -305,14 +304,15 @@ def run_cpu(stage: Stage, scenario: Scenario, trial: Trial) -> None:
 
 
 def watch(stage: Stage, trial: Trial, victim: Any, began: float, guilty: set[str]) -> None:
-    """Ask koordlet until it says what is expected or time is up; quiet and own trouble are watched to the end."""
+    """Query koordlet until it reports the expected verdict or the time is up; quiet and own-trouble trials run to the
+    end."""
     while time.monotonic() < began + PATIENCE:
         told = stage.explained(victim)
         alarms = [] if told is None else [v for c in told.containers for v in c.verdicts if v.state in ALARMS]
         for series in told.containers[0].series if told is not None and told.containers else ():
             trial.seen[f"{series.resource} {series.cause}"] = round(max(series.values), 3)
         if trial.truth == NEIGHBOUR or trial.scenario.kind in NEEDS:
-            # What is done is done to one resource; others, and the kernel's threads that serve it, take the CPU too.
+            # One resource is loaded; other resources, and the kernel threads that serve it, use the CPU too.
             alarms = [v for v in alarms if v.resource == NEEDS.get(trial.scenario.kind, "cpu")]
         said = verdict_of(alarms)
         if said == NEIGHBOUR or trial.said == NOTHING:
@@ -331,8 +331,8 @@ def watch(stage: Stage, trial: Trial, victim: Any, began: float, guilty: set[str
 
 
 def run_memory(stage: Stage, scenario: Scenario, trial: Trial) -> None:
-    """Dirty page cache fills a limit; who wants memory below it waits until some of it is written back. The limit is
-    that of all pods and the neighbour fills it; or it is the victim's own and so are the pages."""
+    """Dirty page cache fills a limit, and allocations below it wait for writeback. Either the limit is that of all pods
+    and the culprit fills it, or the limit and the pages are the victim's own."""
     mine, other = stage.cpus
     victim, neighbour = stage.pod(KubeQOS.BURSTABLE), stage.pod(KubeQOS.BESTEFFORT)
     dirt = stage.scratch / "dirt"
@@ -358,7 +358,7 @@ def run_memory(stage: Stage, scenario: Scenario, trial: Trial) -> None:
 
 
 def run_io(stage: Stage, scenario: Scenario, trial: Trial) -> None:
-    """Both read a loop device past the page cache; the neighbour in large pieces and many at once."""
+    """Both read a loop device with O_DIRECT; the culprit in large blocks and many at once."""
     mine, other = stage.cpus
     victim, neighbour = stage.pod(KubeQOS.BURSTABLE), stage.pod(KubeQOS.BESTEFFORT)
     disk = stage.disk()
@@ -395,7 +395,7 @@ def run_softirq(stage: Stage, scenario: Scenario, trial: Trial) -> None:
 
 
 def packets(cpu: int) -> str:
-    """Send small datagrams to nobody who reads them, in a network namespace of its own; `cpu` has to receive them."""
+    """Send small datagrams that no process reads, in a separate network namespace; `cpu` has to receive them."""
     return (
         "import ctypes, fcntl, socket, struct\nlibc = ctypes.CDLL(None)\n"
         "assert libc.unshare(0x40020000) == 0\n"  # CLONE_NEWNET | CLONE_NEWNS
@@ -410,7 +410,7 @@ def packets(cpu: int) -> str:
 
 
 def write_on(path: Path) -> str:
-    """Write a file over and over."""
+    """Write a file repeatedly."""
     return (
         f"fd = os.open({str(path)!r}, os.O_RDWR | os.O_CREAT)\npiece = os.urandom(1 << 20)\nwhile True:\n"
         " os.lseek(fd, 0, 0)\n for _ in range(256): os.write(fd, piece)\n"
@@ -418,7 +418,7 @@ def write_on(path: Path) -> str:
 
 
 def take_and_give(idle: float) -> str:
-    """Map 8 MiB, touch it, unmap it, rest."""
+    """Map 8 MiB, touch it, unmap it, pause."""
     return (
         "import mmap\nwhile True:\n area = mmap.mmap(-1, 8 << 20)\n"
         " for at in range(0, 8 << 20, 4096): area[at] = 1\n"
@@ -427,7 +427,7 @@ def take_and_give(idle: float) -> str:
 
 
 def direct_reads(disk: str, size: int, idle: float) -> str:
-    """Read pieces at random places past the page cache."""
+    """Read blocks at random offsets with O_DIRECT."""
     return (
         f"import mmap, random\nfd = os.open({disk!r}, os.O_RDONLY | os.O_DIRECT)\narea = mmap.mmap(-1, {size})\n"
         f"end = os.lseek(fd, 0, 2) // {size}\nwhile True:\n os.preadv(fd, [area], random.randrange(end) * {size})\n"
@@ -447,18 +447,19 @@ RUNS: dict[str, tuple[str, Callable[[Stage, Scenario, Trial], None]]] = {
     "softirq": (NEIGHBOUR, run_softirq),
 }
 UNDISTURBED = ("quiet",)
-"""Kinds in which nothing of ours, kernel threads included, is on the victim's CPU: what it lost, a stranger took."""
+"""Kinds in which no task of the trial, kernel threads included, is on the victim's CPU: its losses are caused by
+foreign processes."""
 NEEDS = {"memory": "memory", "self-memory": "memory", "io": "io", "softirq": "network"}
-"""Kind -> the resource that koordlet must have evidence of by a probe."""
+"""Kind -> the resource for which koordlet needs evidence from a probe."""
 MIX = (
     *("quiet", "cpu", "self-quota", "cpu-two", "quiet", "memory"),
     *("cpu", "softirq", "self-threads", "io", "self-memory"),
 )
-"""How often each kind comes; kinds that koordlet has no probe for here fall away."""
+"""Frequency of each kind; kinds for which koordlet has no probe here are omitted."""
 
 
 def perform(stage: Stage, kind: str, rng: random.Random, repeats: Counter[str]) -> Trial | None:
-    """One trial that counts; what did not count is counted apart. None where the machine allowed none."""
+    """One valid trial; invalid ones are counted separately. None when the machine allowed no valid one."""
     truth, run = RUNS[kind]
     for _ in range(REPEATS):
         trial = Trial(Scenario.draw(kind, rng), truth)
@@ -497,7 +498,7 @@ def figures(trials: list[Trial]) -> list[Figure]:
 
 
 def matrix(trials: list[Trial]) -> str:
-    """Kinds against what was said; of neighbours also how often the culprit was right and how long it took."""
+    """Kinds and reported verdicts; for trials with a culprit also how often it was right and how long it took."""
     said = (NOTHING, SELF, NEIGHBOUR)
     heads = (*said, "culprit", "median s", "worst s")
     lines = [f"# {'scenario':<16}" + "".join(f"{name:>12}" for name in heads)]
@@ -515,7 +516,7 @@ def matrix(trials: list[Trial]) -> str:
 
 
 def save(seed: int, trials: list[Trial], repeats: Counter[str], undecided: int) -> str:
-    """Write what is known so far below build/bench: every trial as JSON and the table, which is returned."""
+    """Write the results so far below build/bench: every trial as JSON, and the table, which is returned."""
     rows = [
         {
             **one.scenario.__dict__, "truth": one.truth, "said": one.said, "seconds": one.seconds, "lost": one.lost,
@@ -540,7 +541,7 @@ def save(seed: int, trials: list[Trial], repeats: Counter[str], undecided: int) 
 
 
 def schedule(rng: random.Random, trials: int, kinds: tuple[str, ...]) -> list[str]:
-    """That many kinds, all of them about as often as the mix says, in random order."""
+    """`count` kinds, in about the proportions of the mix, in random order."""
     drawn = (list(kinds) * (trials // len(kinds) + 1))[:trials]
     rng.shuffle(drawn)
     return drawn
@@ -552,7 +553,7 @@ def main() -> int:
     parser.add_argument("--trials", type=int, default=40)
     parser.add_argument("--only", default="", help="kinds, with commas")
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was made is removed all the same
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # created objects are removed in any case
     rng = random.Random(options.seed)
     usable = sorted(os.sched_getaffinity(0))
     repeats: Counter[str] = Counter()
@@ -580,7 +581,7 @@ def main() -> int:
                     )
                     continue
                 trials.append(trial)
-                save(options.seed, trials, repeats, undecided)  # a run that is broken off leaves what it had
+                save(options.seed, trials, repeats, undecided)  # an interrupted run keeps its results
                 took = "" if trial.seconds is None else f" after {trial.seconds:.1f} s"
                 named = (
                     "" if trial.culprit_right is None else f", culprit {'right' if trial.culprit_right else 'WRONG'}"

@@ -1,9 +1,8 @@
-"""What block_io and net_stall cost: nanoseconds a run of each program, and the time to read their tables.
+"""Cost of block_io and net_stall: nanoseconds per run of each program, and the time to read their tables.
 
-Run: `python tests/scale/bench_io_probes.py [--rounds 5]`, as root. In every round direct reads of 4 KiB from a loop
-device of our own, and small TCP messages over loopback, run while the kernel times every program (bpf stats, whose own
-cost is in every figure). Of all rounds the lower quartile counts: other work on the machine empties caches, which can
-only add.
+Run: `python tests/scale/bench_io_probes.py [--rounds 5]`, as root. Every round makes direct reads of 4 KiB from a loop
+device, and small TCP messages over loopback, while the kernel times every program (bpf stats, whose cost is included).
+The lower quartile of the rounds counts: other work empties caches and can only increase it.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ REQUESTS, MESSAGES, SIZE = 3000, 5000, 4096
 
 
 def read_disk(path: str) -> None:
-    """REQUESTS direct reads, one after the other."""
+    """REQUESTS direct reads, sequentially."""
     buffer = mmap.mmap(-1, SIZE)
     disk = os.open(path, os.O_RDONLY | os.O_DIRECT)
     for number in range(REQUESTS):
@@ -44,7 +43,7 @@ def read_disk(path: str) -> None:
 
 
 def talk() -> None:
-    """MESSAGES there and back over loopback."""
+    """MESSAGES round trips over loopback."""
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
         peer, _ = server.accept()
         with peer:

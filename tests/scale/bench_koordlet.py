@@ -1,8 +1,8 @@
-"""What koordlet costs on a full node: 110 pods x 2 containers, 1 s ticks, probes on, as a process of its own.
+"""Cost of koordlet on a full node: 110 pods x 2 containers, 1 s ticks, probes loaded, as a separate process.
 
 Run: `python tests/scale/bench_koordlet.py [--pods 110] [--seconds 60]`, as root. The pods are real cgroups with a
-process each (waking ten times a second) below a group of our own; koordlet sees them through bind mounts in a mount
-namespace of its own, so nothing else on the host is touched. CPU is the process's own time.
+process each (waking ten times per second) below a separate group; koordlet sees them through bind mounts in its own
+mount namespace, so nothing else on the host changes. CPU is the process's own time.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ WAKEUPS_PER_SECOND = 10
 
 
 class Pods:
-    """Cgroups in the kubelet's layout with a sleeping process in each container."""
+    """Cgroups in the kubelet's layout with a sleeping process per container."""
 
     def __init__(self, host: Host, pods: int) -> None:
         mounts = host.facts.cgroup_mounts
@@ -74,7 +74,7 @@ class Pods:
     def sleeper(self, path: str) -> int:
         pid = os.fork()
         if pid == 0:
-            ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: die with the benchmark
+            ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: end with the benchmark
             for root in dict.fromkeys(self.roots.values()):
                 (root / self.parent / path / "cgroup.procs").write_text(str(os.getpid()))
             while True:
@@ -116,7 +116,7 @@ def top() -> dict[str, Any]:
 
 
 def wait_for_rows(process: subprocess.Popen[bytes], count: int, seconds: float = 60.0) -> float:
-    """Seconds until /top shows a sample of every container."""
+    """Seconds until /top has a sample of every container."""
     began = time.monotonic()
     while time.monotonic() - began < seconds:
         if process.poll() is not None:
@@ -131,7 +131,7 @@ def wait_for_rows(process: subprocess.Popen[bytes], count: int, seconds: float =
 
 
 def wait_for_probes(seconds: float = 60.0) -> str:
-    """Until each probe had its turn, which comes after the first sample; where the figures come from."""
+    """Wait until each probe has been read, which follows the first sample; prints the data sources."""
     began = time.monotonic()
     while time.monotonic() - began < seconds:
         probes = top()["probes"]
@@ -142,7 +142,7 @@ def wait_for_probes(seconds: float = 60.0) -> str:
 
 
 def start(pods: Pods, scratch: Path, pins: Path, more: Sequence[str] = ()) -> subprocess.Popen[bytes]:
-    """koordlet over these pods only, its state below *scratch*; its log goes to build/."""
+    """A koordlet for these pods only, with its state below `scratch`; its log is in build/."""
     command = [
         sys.executable, "-m", "koordlet", "--standalone", f"--addr=127.0.0.1:{PORT}",
         f"--cgroup-root-dir={scratch}/cgroup", f"--state-dir={scratch}/state",
@@ -154,7 +154,7 @@ def start(pods: Pods, scratch: Path, pins: Path, more: Sequence[str] = ()) -> su
 
 
 def stop(koordlet: subprocess.Popen[bytes] | None) -> None:
-    """An orderly end, or any end: the groups must go in any case."""
+    """Stop it, by force if needed: the groups must be removable."""
     if koordlet is None:
         return
     koordlet.terminate()

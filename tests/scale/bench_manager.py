@@ -1,8 +1,8 @@
-"""What koord-manager costs in a large cluster: working out what all nodes lend, and its memory.
+"""Cost of koord-manager in a large cluster: computing all nodes' overcommitted resources, and memory.
 
-Run: `python tests/scale/bench_manager.py [--nodes 5000] [--pods 100000] [--rounds 3]`. Objects are decoded from JSON
-as from an API server and go through the real informers, caches and controller; nothing is written. Times are this
-process's CPU time, the median of the rounds; the resident memory is that of the process with everything in its caches.
+Run: `python tests/scale/bench_manager.py [--nodes 5000] [--pods 100000] [--rounds 3]`. Objects are decoded from JSON as
+from an API server and pass through the real informers, caches and controller; nothing is written. Times are this
+process's CPU time, the median of the rounds; memory is the process's resident size with full caches.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ WINDOWS = ("300s", "600s", "1800s")
 
 
 def context() -> ManagerContext:
-    """As the process has it, without a server behind."""
+    """As in the process, without an API server."""
     framework, internal = CollectorRegistry(), CollectorRegistry()
     client = Client(ClientConfig(server="http://127.0.0.1:1"), registry=framework)
     events = EventRecorder(client, "bench")
@@ -138,7 +138,7 @@ def meta(name: str, **more: Any) -> dict[str, Any]:
 
 
 def objects(nodes: int, pods: int) -> Iterator[tuple[type, bytes]]:
-    """Everything in the cluster as JSON."""
+    """All objects of the cluster as JSON."""
     rng = random.Random(1)
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     for number in range(nodes):
@@ -171,7 +171,7 @@ def lending(nodes: int, pods: int, rounds: int) -> list[Figure]:
         made.caches.informer(kind)._upsert(obj.metadata.key, obj)
         filled += time.process_time() - began
     began = time.process_time()
-    freeze_heap()  # as the process does once its caches are filled
+    freeze_heap()  # as the process does when its caches are filled
     pause = time.process_time() - began
     full = psutil.Process().memory_info().rss
     strategy = encode({"enable": True, "cpuCalculatePolicy": "maxUsageRequest"}).decode()
@@ -209,7 +209,7 @@ def lending(nodes: int, pods: int, rounds: int) -> list[Figure]:
 
 
 def pretend_written(controller: NodeResourceController, names: Sequence[str]) -> None:
-    """The Nodes as they would be after everything was written: what follows finds nothing to do."""
+    """The Nodes after all writes: the next round has nothing to write."""
     table = controller.table
     for start in range(0, len(names), CHUNK_NODES):
         for result, decision in controller._calculate(names[start : start + CHUNK_NODES]):
@@ -221,7 +221,7 @@ def pretend_written(controller: NodeResourceController, names: Sequence[str]) ->
 
 
 def written(node: Node, status: Any, meta: Any) -> Node:
-    """A Node after our patches, without a server."""
+    """A Node after the controller's patches, without a server."""
     plain = to_builtins(node)
     for patch in (status, meta):
         for key, value in (patch.get("metadata") or {}).get("annotations", {}).items():

@@ -1,9 +1,9 @@
-"""What mem_stall and oom cost: at a switch, where nobody stalls, and in reclaim.
+"""Cost of mem_stall and oom: per context switch without stalls, and during reclaim.
 
-Run: `python tests/scale/bench_mem_stall.py [--rounds 9]`, as root. The ping-pong of bench_probes.py runs with no
-program, with an empty one and with mem_stall, in turn; of all rounds the lower quartile counts. Then a group of ours
-goes over twice its memory limit: nanoseconds of all programs for one reclaim, and their share of the time it took. All
-nanoseconds hold what the kernel's own statistics cost (an empty program shows it).
+Run: `python tests/scale/bench_mem_stall.py [--rounds 9]`, as root. The ping-pong of bench_probes.py runs in turn
+without a program, with an empty one and with mem_stall; the lower quartile of the rounds counts. Then a group exceeds
+twice its memory limit: nanoseconds of all programs per reclaim, and their share of its duration. All nanoseconds
+include the cost of the kernel's statistics (an empty program shows it).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ for _ in range(4):
 
 
 def at_switch(place: ProbeEnvironment, rounds: int, binary: Path) -> tuple[dict[str, float], dict[str, float]]:
-    """Lower quartiles by contestant: CPU nanoseconds a round trip, and nanoseconds a run at a switch."""
+    """Lower quartiles per variant: CPU nanoseconds per round trip, and nanoseconds per run at a switch."""
     trips: dict[str, list[float]] = defaultdict(list)
     runs: dict[str, list[float]] = defaultdict(list)
     for _ in range(rounds):
@@ -67,7 +67,7 @@ def at_switch(place: ProbeEnvironment, rounds: int, binary: Path) -> tuple[dict[
 
 
 def at_reclaim(place: ProbeEnvironment) -> dict[str, float]:
-    """Of one group at its limit: reclaims, microseconds each, and the programs' share of that time."""
+    """For one group at its limit: reclaims, microseconds each, and the programs' share of that time."""
     mounts = place.host.facts.cgroup_mounts
     name = f"koord-bench-{os.getpid()}"
     roots = {mounts.hierarchy("memory"), mounts.hierarchy("cpu")}

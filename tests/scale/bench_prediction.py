@@ -1,7 +1,7 @@
-"""What a minute of predictions costs on a full node: training, the forecast, a whole NodeMetric status, a checkpoint.
+"""Cost of a minute of predictions on a full node: training, forecast, a NodeMetric status, a checkpoint.
 
-Run: `python tests/scale/bench_prediction.py [--pods 110] [--rounds 20]`. The metric cache holds one-second samples,
-half an hour of the node's and five minutes of every pod's. Times are this process's CPU time, the median of the rounds.
+Run: `python tests/scale/bench_prediction.py [--pods 110] [--rounds 20]`. The metric cache holds one-second samples:
+half an hour of the node and five minutes of every pod. Times are this process's CPU time, the median of the rounds.
 """
 
 from __future__ import annotations

@@ -1,16 +1,15 @@
-"""What sched_latency costs: nanoseconds a run, and what it adds to a pipe ping-pong, beside bcc's runqlat.
+"""Cost of sched_latency: nanoseconds per run, and what it adds to a pipe ping-pong, compared with bcc's runqlat.
 
-Run: `python tests/scale/bench_probes.py [--rounds 15]`, as root. In every round the same ping-pong on one CPU runs with
-no program, with empty ones (the floor of every figure), with ours and with runqlat's, in turn, so that all four see the
-same machine. The ping-pong is measured in CPU time of its two processes. Nanoseconds a run are the mean that the kernel
-keeps (bpf stats, whose own cost is in every figure; they are off while the ping-pong is measured). Of all rounds the
-lower quartile counts: other work on the machine empties caches, which can only add.
+Run: `python tests/scale/bench_probes.py [--rounds 15]`, as root. In every round the same ping-pong on one CPU runs in
+turn without a program, with empty ones (the minimum of every figure), with sched_latency and with runqlat, so that all
+four have the same conditions. The ping-pong is measured in CPU time of its two processes. Nanoseconds per run are the
+kernel's mean (bpf stats, whose cost is included; they are off during the ping-pong). The lower quartile of the rounds
+counts: other work empties caches and can only increase it.
 
-runqlat stands for bcc's tool: bpf/bench/runqlat.bpf.c does what it does in the way it does it (raw tracepoints, probe
-reads, a preallocated hash of time stamps, an atomic histogram), because bcc needs kernel headers that this machine may
-not have. It keeps no cgroups and no culprits; ours keeps both.
-
-There is no program of ours at wakeup on kernels that throttle tasks one by one (6.18): the figure is 0 then.
+bpf/bench/runqlat.bpf.c stands for bcc's tool and works in the same way (raw tracepoints, probe reads, a preallocated
+hash of time stamps, an atomic histogram), because bcc needs kernel headers that may be missing. It has no cgroups and
+no culprits; sched_latency has both. On kernels that throttle tasks individually (6.18) sched_latency has no program at
+wakeup: the figure is 0 then.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ class Ours:
 
 
 class Yardstick:
-    """An object of bpf/bench, all its programs attached."""
+    """An object of bpf/bench with all programs attached."""
 
     def __init__(self, name: str, *programs: str) -> None:
         self._object = libbpf.Object(ROOT / "build/bpf" / f"{name}.bpf.o")
@@ -80,7 +79,7 @@ def build_pingpong(directory: Path) -> Path:
 
 
 def pingpong(binary: Path, cpu: int = 0) -> float:
-    """CPU nanoseconds a round trip, both ends on one CPU: every hand-over is a wakeup and a switch."""
+    """CPU nanoseconds per round trip, both ends on one CPU: every message is a wakeup and a switch."""
     command = [str(binary), str(PINGPONGS), str(cpu), str(cpu)]
     return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
@@ -99,7 +98,7 @@ def quartile(values: list[float]) -> float:
 
 
 def measure(host: Host, binary: Path, rounds: int) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
-    """Lower quartiles: ping-pong by contestant, and nanoseconds a run by contestant and program."""
+    """Lower quartiles: ping-pong per variant, and nanoseconds per run per variant and program."""
     contestants: dict[str, Callable[[], Loaded] | None] = {
         "none": None,
         "empty": lambda: Yardstick("empty", *PROGRAMS),

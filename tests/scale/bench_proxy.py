@@ -1,23 +1,21 @@
-"""What koord-runtime-proxy costs: latency added to each kind of call, throughput, memory, and how fast it is back.
+"""Cost of koord-runtime-proxy: added latency per kind of call, throughput, memory, and restart time.
 
 Run: `python tests/scale/bench_proxy.py [--pods 1000] [--calls 1500] [--seconds 6] [--client own|grpc]`, as root (it
-runs a containerd). All is measured twice in the same run, call by call in turns, directly and through the proxy, from
-one client, so that both paths have the machine's noise alike; a figure is the median of what ROUNDS parts of the run
-gave, so that a stranger's burst of work costs one part. The client is the proxy's own (one write and one read a call,
-no threads): gRPC's for Python takes longer than all that is measured, and its threads' waiting shows up as somebody's
-p99.
+runs a containerd). Every call is made directly and through the proxy in turns, by one client, so that both have the
+same noise; a figure is the median of ROUNDS parts of the run, so that a burst of other work affects one part. The
+client is the proxy's own (one write and one read per call, no threads): Python's gRPC takes longer than everything
+measured, and its threads affect p99.
 
-`proxy_passed_…`: calls that no hook is registered for, against Debian's containerd: added at p50 and p99, the direct
-call's own times beside them, and calls a second of eight callers. `proxy_hooked_…`: the calls of a pod's life with
-koordlet's hook server in a process of its own (over a node made by hand: nothing is written to a kernel), asked at
-every stage, against a runtime that answers at once (a real one takes tens of milliseconds to make a container, and
-varies by more than what is measured); hook and rewriting are in the times, hooks after an answer end before the next
-call as they do before a kubelet's. RemoveContainer and RemovePodSandbox have no hook, but are looked into.
-`proxy_floor_…`: what a relay adds that reads nothing and asks a server that echoes (`relayfloor.py`): the least for
-a hooked call here. `proxy_hook_server_…`: the hook server alone, asked by the same client. `proxy_newborn_…`: a sandbox
-asked of a real koordlet at work on a node with NEWBORN_PODS pods, which answers when the kernel holds what the pod
-gets, without the proxy (`newborns.py`). `proxy_resident` is after all that, `proxy_recovery` from exec to the first
-answer, with containerd's objects.
+`proxy_passed_…`: calls without a registered hook, with Debian's containerd: added latency at p50 and p99, the direct
+call's, and calls per second of eight clients. `proxy_hooked_…`: the calls of a pod's life with koordlet's hook server
+in a separate process (on a fake node: nothing is written to a kernel), called at every stage, with a runtime that
+responds immediately (a real one takes tens of milliseconds to create a container, and varies by more than what is
+measured); hook and rewriting are included; post hooks end before the next call, as with a kubelet. RemoveContainer and
+RemovePodSandbox have no hook, but are intercepted. `proxy_floor_…`: what a relay adds that parses nothing and calls an
+echo server (`relayfloor.py`): the lower bound for a hooked call here. `proxy_hook_server_…`: the hook server alone,
+called by the same client. `proxy_newborn_…`: a sandbox hook of a real koordlet at work on a node with NEWBORN_PODS
+pods, which returns when the kernel has the pod's settings, without the proxy (`newborns.py`). `proxy_resident` is
+measured after all that, `proxy_recovery` from exec to the first response, with containerd's objects.
 """
 
 from __future__ import annotations
@@ -73,17 +71,17 @@ RESTS = ("StartContainer", "StopContainer", "StopPodSandbox")
 REST_SECONDS = 0.004
 HOOK_SECONDS = 'koord_runtime_proxy_hook_seconds_{}{{hook="PreCreateContainer"}}'
 ASKED = ("Version", "ListPodSandbox", "ListContainers", "PodSandboxStatus", "ContainerStatus")
-"""By the proxy itself."""
+"""Called by the proxy itself."""
 BATCH_POD = {"koordinator.sh/qosClass": "BE"}
 BATCH_SPEC = {"node.koordinator.sh/extended-resource-spec": EXTENDED}
 CriMethod = Callable[[], Awaitable[Any]]
 
 
-# Processes beside the proxy
+# Other processes
 
 
 class AtOnce:
-    """A runtime that has done everything already."""
+    """A runtime that responds immediately."""
 
     def __init__(self) -> None:
         self._made = 0
@@ -99,7 +97,7 @@ class AtOnce:
 
 
 async def serve(path: str, kind: str) -> None:
-    """A child's whole life."""
+    """Main function of a child process."""
     runtime = AtOnce()
     server = GrpcServer({f"/{SERVICES[0]}/{name}": runtime.method(name) for name in (*ASKED, *Intercepted)})
     koordlet = RuntimeHookServer(Path(path), Node().calls, "containerd")
@@ -113,7 +111,7 @@ async def serve(path: str, kind: str) -> None:
 
 @contextlib.contextmanager
 def child(kind: str, path: Path) -> Iterator[None]:
-    """One of them, serving."""
+    """A child process, serving."""
     with serving(__file__, f"--serve={kind}", f"--socket={path}", at=path):
         yield
 
@@ -133,7 +131,7 @@ def proxy(backend: Path, hooks_at: Path | None = None) -> Iterator[ProxyProcess]
 
 
 def resident(process: ProxyProcess) -> float:
-    """MiB."""
+    """Resident memory in MiB."""
     pages = int(Path(f"/proc/{process.pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
@@ -142,7 +140,7 @@ def resident(process: ProxyProcess) -> float:
 
 
 class Caller(Protocol):
-    """Raw messages to one socket."""
+    """Sends raw messages to one socket."""
 
     async def ask(self, method: str, body: bytes = b"", service: str = SERVICES[0]) -> bytes: ...
 
@@ -171,7 +169,7 @@ class GrpcCaller:
 
 @contextlib.asynccontextmanager
 async def callers(kind: str, *paths: Path) -> AsyncIterator[list[Caller]]:
-    """One for each socket, in its order."""
+    """One client per socket, in order."""
     options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", 16 << 20)]
     async with contextlib.AsyncExitStack() as stack:
         made: list[Caller] = []
@@ -197,13 +195,13 @@ def quantile(values: list[float], share: float) -> float:
 
 
 def parts(values: list[float]) -> list[list[float]]:
-    """ROUNDS parts of a run, in order."""
+    """A run in ROUNDS parts, in order."""
     size = len(values) // ROUNDS
     return [values[number * size : (number + 1) * size] for number in range(ROUNDS)]
 
 
 def added(name: str, direct: list[float], through: list[float], p50: float | None, p99: float) -> list[Figure]:
-    """Differences of quantiles, and the direct ones."""
+    """Differences of quantiles, and the quantiles of direct calls."""
     figures = []
     for label, share, budget in (("p50", 0.5, p50), ("p99", 0.99, p99)):
         pairs = [
@@ -260,7 +258,7 @@ async def passed(containerd: Containerd, process: ProxyProcess, calls: int, seco
 
 
 async def throughput(ways: list[CriMethod], seconds: float) -> list[float]:
-    """Calls a second of CALLERS callers each way, in turns of half a second."""
+    """Calls per second of CALLERS clients each way, in turns of half a second."""
     counts, spent = [0] * len(ways), [0.0] * len(ways)
 
     async def caller(way: int, end: float) -> None:
@@ -277,8 +275,8 @@ async def throughput(ways: list[CriMethod], seconds: float) -> list[float]:
 
 
 async def life(client: Caller, number: int, times: dict[str, list[float]], rest: float = 0.0) -> None:
-    """A pod's calls with what a kubelet's contain: some 5 kB for a container. `rest`: seconds between a call that has a
-    hook after it and the next one, which would wait for that hook; a kubelet takes longer."""
+    """A pod's calls with contents like a kubelet's: some 5 kB for a container. `rest`: seconds between a call with a
+    post hook and the next one, which would wait for that hook; a kubelet takes longer."""
     config = sandbox_config("/kubepods/besteffort/podx", name=f"pod-{number}", labels=BATCH_POD, annotations=BATCH_SPEC)
 
     async def ask(method: str, request: Any) -> bytes:
@@ -328,7 +326,7 @@ async def hooked(runtime: Path, process: ProxyProcess, pods: int, seconds: float
 
 
 async def hook_server(path: Path, calls: int, kind: str) -> list[Figure]:
-    """The hook server without the proxy, asked about a container like those of `life`."""
+    """The hook server without the proxy, called for a container like those of `life`."""
     request = hooks.ContainerResourceHookRequest(
         pod_meta={"name": "pod", "namespace": "default", "uid": "1"},
         container_meta={"name": "c"},
@@ -345,7 +343,7 @@ async def hook_server(path: Path, calls: int, kind: str) -> list[Figure]:
             if number >= 50:
                 times.append(took)
     if hooks.ContainerResourceHookResponse.FromString(answer).container_resources.cpu_quota != 50_000:
-        raise SystemExit("the hook server does not answer as koordlet does")
+        raise SystemExit("the hook server's response is not koordlet's")
     return [
         Figure(f"proxy_hook_server_{label}", statistics.median(quantile(part, share) for part in parts(times)), "ms")
         for label, share in (("p50", 0.5), ("p99", 0.99))
@@ -353,7 +351,7 @@ async def hook_server(path: Path, calls: int, kind: str) -> list[Figure]:
 
 
 def newborns(calls: int) -> list[Figure]:
-    """A real koordlet's answers to new pods' sandboxes."""
+    """Sandbox hooks of a real koordlet for new pods."""
     times = sandbox_times(NEWBORN_PODS, calls + WARM)[WARM:]
     return [
         Figure(f"proxy_newborn_{label}", statistics.median(quantile(part, share) for part in parts(times)), "ms")
@@ -362,7 +360,7 @@ def newborns(calls: int) -> list[Figure]:
 
 
 async def recovery(process: ProxyProcess) -> list[Figure]:
-    """From exec to the first answer, after a kill."""
+    """Time from exec to the first response, after a kill."""
     took = []
     for _ in range(RESTARTS):
         process.kill()
@@ -382,7 +380,7 @@ def main() -> int:
     parser.add_argument("--pods", type=int, default=1000, help="lives of pods each way, for hooked calls")
     parser.add_argument("--calls", type=int, default=1500, help="calls of each kind each way, for passed ones")
     parser.add_argument("--seconds", type=float, default=6.0, help="of each throughput")
-    parser.add_argument("--client", choices=("own", "grpc"), default="own", help="who asks")
+    parser.add_argument("--client", choices=("own", "grpc"), default="own", help="the client")
     parser.add_argument("--serve", choices=("hooks", "runtime"), help=argparse.SUPPRESS)
     parser.add_argument("--socket", help=argparse.SUPPRESS)
     args = parser.parse_args()

@@ -1,19 +1,17 @@
-"""What koord-runtime-proxy costs before Docker: latency added to each kind of call of a real dockerd.
+"""Cost of koord-runtime-proxy with Docker: added latency per kind of call of a real dockerd.
 
 Run: `python tests/scale/bench_proxy_docker.py [--calls 2000] [--lives 20]`, as root (it runs a dockerd). Each call is
-made four times in random order by one client that keeps its connections: directly, directly once more, through a relay
-that reads nothing (`relayfloor.py`), through the proxy. `docker_passed_…`: lists and descriptions, which pass.
-`docker_hooked_…`: a container's life as dockershim asks for it, with a hook server in a process of its own before
-creations, starts and updates.
+made four times in random order by one client with kept connections: directly, directly again, through a relay that
+parses nothing (`relayfloor.py`), through the proxy. `docker_passed_…`: lists and inspects, which are forwarded.
+`docker_hooked_…`: a container's life with dockershim's calls, with a hook server in a separate process for creations,
+starts and updates.
 
-dockerd takes a millisecond for a list and twenty for an update, and varies by more than the proxy adds, so that a
-difference of the p99 of two ways says nothing. So before dockerd there is a `Tap` on each way, which passes bytes and
-notes when dockerd was asked and when it had answered. What a call took beside that is the way's own time, and the
-difference of the ways' own times is what the proxy adds, hook included, dockerd excluded: `…_added_…`, with budgets.
-`…_floor_…`: what the relay adds in the same way. `…_spread_…`: by how much the two direct ways, of which none is the
-slower one, come out different in the same figure, in 95 of 100 drawings of as many calls from those that were made: an
-`added` that is nearer to its budget than that is `unclear`. `…_direct_…` and `…_through_…`: what clients wait, tap
-included.
+dockerd takes 1 ms for a list and 20 ms for an update, and varies by more than the proxy adds, so the difference of two
+p99 values means nothing. So each way has a `Tap` in front of dockerd, which forwards bytes and records when dockerd got
+the request and when it had responded. The rest of a call's time is the way's own, and the difference of the ways' own
+times is what the proxy adds, hook included, dockerd excluded: `…_added_…`, with budgets. `…_floor_…`: what the relay
+adds in the same way. `…_spread_…`: the difference of the two direct ways in the same figure, in 95 of 100 resamplings;
+an `added` closer to its budget than that is `unclear`. `…_direct_…` and `…_through_…`: what clients wait, tap included.
 """
 
 from __future__ import annotations
@@ -50,11 +48,11 @@ from tests.scale.figures import Figure, report
 
 PIECE = 1 << 18
 WARM = 20
-"""Rounds before any is counted."""
+"""Rounds that are not counted."""
 UPDATES = 30
 """Of each container."""
 PART = 200
-"""Calls of which a p99 is taken; a figure is the median of as many parts as a run has."""
+"""Calls per p99; a figure is the median of the run's parts."""
 DRAWINGS = 500
 LABELS = {"koordinator.sh/qosClass": "BE", "annotation.node.koordinator.sh/extended-resource-spec": EXTENDED}
 """For which koordlet answers a container named `c` with resources of its own."""
@@ -73,7 +71,7 @@ DIRECT, AGAIN, RELAY, THROUGH = range(4)
 
 @dataclass
 class Took:
-    """Of calls of one kind on one way, in order, milliseconds."""
+    """Calls of one kind on one way, in order, milliseconds."""
 
     whole: list[float] = field(default_factory=list)
     beside: list[float] = field(default_factory=list)
@@ -86,8 +84,8 @@ Values = npt.NDArray[np.float64]
 
 
 class Tap:
-    """Passes connections made to `path` on to dockerd. `dockerd`: seconds that its last answer took, counted from the
-    request's first byte; it has been noted before the client has the answer's last byte."""
+    """Forwards connections to `path` to dockerd. `dockerd`: seconds of its last response, counted from the request's
+    first byte, recorded before the client has the response's last byte."""
 
     def __init__(self, path: Path, backend: Path) -> None:
         self.path = path
@@ -99,7 +97,7 @@ class Tap:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def begin(self) -> None:
-        """The next byte that comes begins a request."""
+        """The next byte begins a request."""
         self._asked = 0.0
 
     @property
@@ -124,7 +122,7 @@ class Tap:
         while data := far.recv(PIECE):
             self._answered = time.perf_counter()
             near.sendall(data)
-        near.shutdown(socket.SHUT_WR)  # who asks may still be reading it
+        near.shutdown(socket.SHUT_WR)  # the client may still be reading it
 
 
 class Docker(http.client.HTTPConnection):
@@ -140,7 +138,7 @@ class Docker(http.client.HTTPConnection):
         self.sock.connect(str(self._path))
 
     def ask(self, method: str, path: str, body: Any = None, took: Took | None = None) -> Any:
-        """The answer's value; `took` is told how long it took. Raises SystemExit when dockerd refuses."""
+        """The response's value; `took` receives its duration. Raises SystemExit when dockerd rejects the call."""
         data = b"" if body is None else json.dumps(body).encode()
         head = f"{method} {path} HTTP/1.1\r\nHost: docker\r\nUser-Agent: Docker-Client/20.10.24 (linux)\r\n"
         if body is not None:
@@ -149,7 +147,7 @@ class Docker(http.client.HTTPConnection):
             self.connect()
         self._tap.begin()
         began = time.perf_counter()
-        self.sock.sendall(f"{head}\r\n".encode() + data)  # at once, as Go's client does
+        self.sock.sendall(f"{head}\r\n".encode() + data)  # in one write, as Go's client does
         with http.client.HTTPResponse(self.sock, method=method) as answer:
             answer.begin()
             said = answer.read()
@@ -163,7 +161,7 @@ class Docker(http.client.HTTPConnection):
 
 
 class Node:
-    """One dockerd, asked on four ways."""
+    """One dockerd, called on four ways."""
 
     def __init__(self, dockerd: Dockerd, ways: list[Docker]) -> None:
         self.ways = ways
@@ -188,7 +186,7 @@ class Node:
         return str(way.ask("POST", f"/containers/create?name=k8s_{name}_{POD}_{self._count}", body, took)["Id"])
 
     def lives(self, times: list[Times]) -> None:
-        """A container's on each way at the same time, by dockershim's calls."""
+        """One container's calls on each way at the same time, as dockershim's."""
         made = {}
         for way in self.turns():
             made[way] = self.create(self.ways[way], "c", self.labels, times[way]["create"])
@@ -213,7 +211,7 @@ def proxy(backend: Path, hook_server: Path) -> Iterator[ProxyProcess]:
 
 
 def figures(name: str, times: list[Took], p50: float | None, p99: float | None) -> list[Figure]:
-    """Each is the median of what parts of the run gave, so that a stranger's burst of work costs one part."""
+    """Each figure is the median of the run's parts, so that a burst of other work affects one part."""
     parts = max(1, len(times[DIRECT].whole) // PART)
     own, whole = (in_parts([getattr(way, kind) for way in times], parts) for kind in ("beside", "whole"))
     direct, again = own[DIRECT], own[AGAIN]
@@ -239,13 +237,13 @@ def figures(name: str, times: list[Took], p50: float | None, p99: float | None) 
 
 
 def in_parts(ways: Sequence[Sequence[float]], parts: int) -> Values:
-    """By way and part, in order; what is left over is left out."""
+    """By way and part, in order; the remainder is omitted."""
     size = len(ways[0]) // parts
     return np.array([way[: size * parts] for way in ways]).reshape(len(ways), parts, size)
 
 
 def passed(node: Node, calls: int) -> list[Figure]:
-    """Lists and descriptions, of ten containers that do not run."""
+    """Lists and inspects of ten stopped containers."""
     made = [node.create(node.ways[DIRECT], f"idle{number}", node.labels) for number in range(10)]
     kinds = {"list": "/containers/json?all=1", "inspect": f"/containers/{made[0]}/json"}
     times: list[Times] = [defaultdict(Took) for _ in node.ways]
@@ -259,7 +257,7 @@ def passed(node: Node, calls: int) -> list[Figure]:
 
 
 def hooked(node: Node, lives: int) -> list[Figure]:
-    """Containers' lives. Of these calls updates alone are many enough for a p99; of the others it is the slowest."""
+    """Containers' lives. Only updates are numerous enough for a p99; for the others it is the maximum."""
     node.lives([defaultdict(Took) for _ in node.ways])
     times: list[Times] = [defaultdict(Took) for _ in node.ways]
     for _ in range(lives):

@@ -1,24 +1,24 @@
-"""What the scheduler places a second, in process, and what a cluster takes in memory.
+"""Scheduling throughput in process, and memory of a cluster.
 
 Run: `python tests/scale/bench_scheduler.py [--nodes 5000] [--pods 5000] [--only SCENARIO,…] [--profile]`. The plugins
-are those of the shipped profile that look at nodes. A placement is a whole cycle, PreFilter to Permit, assumed and
-reserved; the API call that would follow is left out. Scenarios:
+are those of the shipped profile that evaluate nodes. A placement is a whole cycle, PreFilter to Permit, assumed and
+reserved; the following API call is omitted. Scenarios:
 
-    one          pods of one shape
-    mixed        100 shapes, interleaved
-    spread       one shape, spread over zones (hard) and hosts (soft)
-    anti         pods of 50 apps, each with required anti-affinity to itself by host
-    loadaware    one shape, while NodeMetrics of 1 % of the nodes arrive every 100 placements
-    churn        one shape; every tenth placement is followed by a removal, every hundredth by a node's change
-    volumes      pods with a claim each whose volume is made where the pod goes (late binding)
-    gangs        1,000 gangs of 4 that arrive interleaved: queue, turns, Permit, and bindings that take no time
-    gangs64      gangs of 64, as many as there are members in all
-    api          pods of one shape through the embedded API server, with the usual limit of requests (50 a second) and
-                 without: 1,000 nodes and 1,000 pods
-    memory       resident size of 10,000 nodes with 100,000 pods
+  one        pods of one shape
+  mixed      100 shapes, interleaved
+  spread     one shape, spread over zones (hard) and hosts (soft)
+  anti       pods of 50 apps, each with required anti-affinity to itself by host
+  loadaware  one shape, while NodeMetrics of 1 % of the nodes arrive every 100 placements
+  churn      one shape; every tenth placement is followed by a removal, every hundredth by a node's change
+  volumes    pods with a claim each whose volume is created on the pod's node (late binding)
+  gangs      1,000 gangs of 4 that arrive interleaved: queue, cycles, Permit, and bindings that take no time
+  gangs64    gangs of 64, with the same total of members
+  api        pods of one shape through the embedded API server, with the default limit of 50 requests per second and
+             without: 1,000 nodes and 1,000 pods
+  memory     resident size of 10,000 nodes with 100,000 pods
 
-Figures: pods/s over the whole run, p50 and p99 of a placement, CPU time a pod (what others on the machine take is not
-in it), and a calibrating loop's time beside them (a machine that is slower today is slower in both).
+Figures: pods/s over the whole run, p50 and p99 of a placement, CPU time per pod (without other processes'), and the
+time of a calibration loop (a slower machine is slower in both).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ SEED = 1
 
 @dataclass(frozen=True)
 class Result:
-    """Seconds of each placement, in order, and the whole run's."""
+    """Seconds of each placement, in order, and of the whole run."""
 
     seconds: list[float]
     whole: float
@@ -73,7 +73,7 @@ Between = Callable[[Bench, int, PodInfo], None]
 
 
 def place_all(bench: Bench, pods: list[Pod], between: Between | None = None) -> Result:
-    """Place the pods one after another; the first is not counted: it fills what is remembered of its shape."""
+    """Place the pods sequentially; the first is not counted, as it fills the equivalence cache of its shape."""
     infos = [bench.cluster.info(one) for one in pods]
     cycle: Cycle = bench.cycle
     seconds: list[float] = []
@@ -154,7 +154,7 @@ def with_claims(count: int) -> list[Pod]:
 
 
 def storage(count: int) -> list[object]:
-    """A class whose volumes are made in some zones only, and a claim for each pod."""
+    """A storage class with volumes in some zones only, and a claim per pod."""
     topologies = [{"matchLabelExpressions": [{"key": "topology.kubernetes.io/zone", "values": ["zone-1", "zone-2"]}]}]
     body = {
         "metadata": {"name": "late"}, "provisioner": "disk.csi", "volumeBindingMode": "WaitForFirstConsumer",
@@ -174,7 +174,7 @@ def churn(bench: Bench, number: int, info: PodInfo) -> None:
 
 
 def live_load(bench: Bench, number: int, info: PodInfo) -> None:
-    """Reports of 1 % of the nodes arrive."""
+    """NodeMetrics of 1 % of the nodes arrive."""
     if number % 100 == 0:
         for _ in range(bench.nodes // 100):
             name = f"node-{bench.random.randrange(bench.nodes)}"
@@ -258,7 +258,7 @@ def gangs(name: str, nodes: int, count: int, *, profile: bool) -> Iterator[Figur
 
 
 def through_api(nodes: int, count: int) -> Iterator[Figure]:
-    """The scheduler is a process of its own; its requests are limited, and then they are not."""
+    """The scheduler as a separate process, with and without a request limit."""
     for label, qps, budget in (("limited", 0, 41.0), ("unlimited", 100_000, None)):
         found = asyncio.run(place_by_api(nodes, count, qps))
         yield Figure(f"api_{nodes}_{label}", found.pods / found.seconds, "pods/s", budget, at_least=True)
@@ -287,7 +287,7 @@ def memory(nodes: int, count: int) -> Iterator[Figure]:
 
 
 def running() -> Pod:
-    """A pod as clusters are full of them: owned, with a token, tolerations, conditions and a container's status."""
+    """A typical pod: owned, with a token, tolerations, conditions and a container's status."""
     at = "2026-01-01T00:00:00Z"
     kinds = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
     owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "APP-6d4cf56db6", "uid": "APP", "controller": True}

@@ -1,9 +1,9 @@
-"""What one call of a default plugin costs: for the whole table, and for a single row.
+"""Cost of one call of a default plugin: for the whole table, and for a single row.
 
 Run: `python tests/scale/bench_scheduler_plugins.py [--nodes 5000] [--only NAME,…]`. Each line is a plugin and a pod:
-the best of several rounds, in microseconds of CPU time a call, as calls come in cycles. `filter` and `score` are asked
-for every row, and for one; `cycle` is for plugins that are asked in every cycle: PreFilter and Filter over all rows,
-then PreScore, Score and Normalize, with one pod placed between two cycles, as it is when pods are scheduled.
+the best of several rounds, in CPU microseconds per call, as called in cycles. `filter` and `score`: for every row, and
+for one; `cycle`: for plugins that run in every cycle: PreFilter and Filter over all rows, then PreScore, Score and
+Normalize, with one pod placed between two cycles.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def cluster(nodes: int) -> Cluster:
 
 
 def best(call: Callable[[], object], rounds: int = 7, seconds: float = 0.03) -> float:
-    """Microseconds a call."""
+    """Microseconds per call."""
     begun = time.process_time()
     call()
     once = max(time.process_time() - begun, 1e-7)
@@ -139,7 +139,7 @@ def measure(case: Case, nodes: int) -> list[float | None]:
 
 
 def _cycle(plugin: Plugin, made: Cluster, info: PodInfo, rows: Any, placed: list[PodInfo]) -> None:
-    """As the scheduler asks, and then a pod of the shape moves to the next row."""
+    """A cycle as the scheduler runs it; then a pod of the shape moves to the next row."""
     state = CycleState()
     if overrides(plugin, "filter") and not plugin.pre_filter(state, info).status.skipped:
         plugin.filter(state, info, rows)

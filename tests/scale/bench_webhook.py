@@ -1,19 +1,18 @@
-"""How long pods wait for koord-manager's admission: /mutate-pod and /validate-pod at a steady rate over HTTPS.
+"""Latency of koord-manager's admission: /mutate-pod and /validate-pod at a steady rate over HTTPS.
 
 Run: `python tests/scale/bench_webhook.py [--rate 200] [--seconds 20] [--profiles 50] [--nodes 5000 --pods 100000]`. The
-server is a process of its own, the real one, with caches as in a cluster of that many profiles and namespaces; requests
-are sent when they are due (an open loop, so that a slow answer does not slow the questions), first a mutation, then the
-validation of its kind of pod. Times run from when a request was due to its whole answer. Half of the pods become best
-effort.
+server is the real one in a separate process, with caches for that many profiles and namespaces. Requests are sent when
+they are due (an open loop, so that slow responses do not delay requests): a mutation, then a validation of its kind of
+pod. Times run from a request's due time to its complete response. Half of the pods become best effort. Two runs:
+`webhook_…` is the server alone, as on a replica that is not leader; `webhook_leading_…` has the noderesource controller
+on the same event loop, with that many nodes and pods in its caches, all nodes computed every five seconds (30 s in a
+cluster), a report per node and minute, and its metrics page read every five seconds.
 
-Twice: `webhook_…` is the server alone, as on a replica that does not lead; `webhook_leading_…` has the noderesource
-controller beside it in the same loop, with that many nodes and pods in its caches, all nodes worked out every five
-seconds (in a cluster thirty), their reports coming in once a minute each, and its metrics page read every five seconds.
-
-A machine that others use has a tail of its own. So a control is asked in the same run, from the same loop, half an
-interval after each request: a TLS server without any HTTP framework in a third process, which sends back what it got.
-`…_control_…` are its times, `…_p99_to_control` is how many times as long ours takes, and `…_machine_share_of_tail`
-which part of our p99 the control has, too: near 1 says that the figure is about the machine.
+On a shared machine tail latency depends on other work. So a control is called in the same run, from the same loop, half
+an interval after each request: a TLS server without HTTP framework in a third process, which echoes the body.
+`…_control_…` are its times, `…_p99_to_control` the ratio of the webhook's p99 to the control's, and
+`…_machine_share_of_tail` the part of the webhook's p99 that the control also has: near 1, the figure is about the
+machine.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ QUOTAS = 200
 
 
 def context(profiles: int) -> ManagerContext:
-    """As the process has it, with full caches and without an API server."""
+    """As in the process, with full caches and without an API server."""
     framework, internal = CollectorRegistry(), CollectorRegistry()
     client = Client(ClientConfig(server="http://127.0.0.1:1"), registry=framework)
     events = EventRecorder(client, "bench")
@@ -107,7 +106,7 @@ def context(profiles: int) -> ManagerContext:
 
 
 async def serve(folder: Path, profiles: int, nodes: int, pods: int) -> None:
-    """The server's process: prints its port, runs until SIGTERM."""
+    """The server process: prints its port and runs until SIGTERM."""
     made = context(profiles)
     controller = NodeResourceController(made) if nodes else None
     if controller is not None:
@@ -117,7 +116,7 @@ async def serve(folder: Path, profiles: int, nodes: int, pods: int) -> None:
     server.register(MutatePod(made))
     server.register(ValidatePod(made))
     await server.start()
-    freeze_heap()  # as the process does once its caches are filled
+    freeze_heap()  # as the process does when its caches are filled
     print(server.port, flush=True)
     ended = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
@@ -140,14 +139,14 @@ def fill(controller: NodeResourceController, nodes: int, pods: int) -> None:
 
 
 async def lead(controller: NodeResourceController, reports: list[bytes]) -> None:
-    """What a leader does beside webhooks: sweeps of all nodes, reports that come in, pages of metrics."""
+    """A leader's other work: computing all nodes, incoming reports, metrics pages."""
     made = controller.context
     metrics = made.caches.informer(NodeMetric)
     pages = HttpServer("127.0.0.1:0", registries={"/internal-metrics": (made.internal,)}, sliced=True)
     await pages.start()
 
     async def hear() -> None:
-        """Two watch events at once, forty times a second: 5,000 nodes report once a minute."""
+        """Two watch events at once, forty times per second: 5,000 nodes report once per minute."""
         number, decoder = 0, json_decoder(NodeMetric)
         while True:
             for _ in range(max(1, len(reports) // 2400)):
@@ -176,7 +175,7 @@ async def lead(controller: NodeResourceController, reports: list[bytes]) -> None
 
 
 def pod(number: int) -> dict[str, Any]:
-    """A pod as a Deployment makes it, 5 to 6 KB of JSON."""
+    """A pod as a Deployment creates it, 5 to 6 KB of JSON."""
     containers = [
         {
             "name": f"container-{one}",
@@ -236,7 +235,7 @@ def wrong(path: str, number: int, response: Any) -> bool:
 
 @contextlib.contextmanager
 def process(*arguments: str) -> Iterator[tuple[psutil.Process, int]]:
-    """One of ours, and the port that it printed."""
+    """A server process, and its port."""
     with subprocess.Popen(
         [sys.executable, str(Path(__file__).resolve()), *arguments], stdout=subprocess.PIPE, text=True
     ) as started:

@@ -1,4 +1,4 @@
-"""Processes that a benchmark starts beside itself, each of which serves a unix socket."""
+"""Child processes of a benchmark, each serving a unix socket."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.ports import listens
 
 @contextlib.contextmanager
 def serving(program: str, *arguments: str, at: Path) -> Iterator[Path]:
-    """This Python running `program` until the end of the block, which begins once somebody listens at `at`. Raises
+    """Run `program` in this Python until the end of the block, which begins once a process listens at `at`. Raises
     SystemExit when the process ends before that."""
     with subprocess.Popen([sys.executable, program, *arguments]) as process:
         try:

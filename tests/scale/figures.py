@@ -1,4 +1,4 @@
-"""How every benchmark reports: `name value unit budget ok|over|unclear`, and the same as JSON under build/bench/."""
+"""Output of every benchmark: `name value unit budget ok|over|unclear`, and the same as JSON under build/bench/."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True)
 class Figure:
-    """One measured value; `budget` is an upper bound (a lower one with `at_least`), None where none was promised. A
-    value that is nearer to it than `spread`, which is what the run makes of no difference at all, is on no side."""
+    """One measured value. `budget`: an upper bound (a lower one with `at_least`), None without one. `spread`: the
+    difference of two equal measurements in this run; a value closer to the budget than that is `unclear`."""
 
     name: str
     value: float
@@ -32,7 +32,7 @@ class Figure:
 
     @property
     def ok(self) -> bool:
-        """Whether the budget is seen to hold."""
+        """Whether the budget is kept beyond doubt."""
         return self.verdict == "ok"
 
     def __str__(self) -> str:
@@ -41,7 +41,7 @@ class Figure:
 
 
 def report(benchmark: str, figures: Iterable[Figure]) -> int:
-    """Print and write the figures; 1 if one is not seen to keep its budget, else 0 (an exit status)."""
+    """Print and write the figures; returns the exit status: 1 if a budget is exceeded or unclear, else 0."""
     rows = list(figures)
     for figure in rows:
         print(figure, flush=True)
@@ -52,7 +52,7 @@ def report(benchmark: str, figures: Iterable[Figure]) -> int:
 
 
 def calibration() -> float:
-    """Milliseconds of CPU time that a fixed loop takes: how fast this machine is now."""
+    """Milliseconds of CPU time of a fixed loop: the machine's present speed."""
     begun = time.thread_time()
     table: dict[str, int] = {}
     for i in range(20_000):

@@ -1,9 +1,9 @@
-"""What a sandbox waits for a real koordlet on a node with pods: asked over its socket before each pod starts, answered
-when the kernel holds what the pod gets. For `bench_proxy.py`.
+"""How long a sandbox waits for a real koordlet on a node with pods: a hook call over its socket before each pod starts,
+which returns when the kernel has the pod's settings. For `bench_proxy.py`.
 
-The node is `tests/koordlet/process`'s: pods as cgroups with processes, a kubelet's /pods, an API server with NodeSLO,
-koordlet in a view of its own with every plugin and strategy that is on by default; ticks and rounds go on meanwhile.
-Each call is about a pod of its own, whose directory has just been made; after a few more it stops and goes.
+The node is that of `tests/koordlet/process`: pods as cgroups with processes, a kubelet's /pods, an API server with
+NodeSLO, and koordlet in its own view with all plugins and strategies that are enabled by default; ticks and rounds
+continue meanwhile. Each call is for a new pod whose directory was just created; the pod stops some calls later.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ LIVE = 10
 REST_SECONDS = 0.005
 PATIENCE = 60.0
 SHARES = "512"
-"""Of half a core of batch CPU."""
+"""cpu.shares of half a core of batch CPU."""
 
 
 def sandbox_times(pods: int, calls: int) -> list[float]:
-    """Milliseconds that each of so many sandboxes waited on a node with so many pods."""
+    """Milliseconds that each of `calls` sandboxes waited on a node with `pods` pods."""
     tree = tools.PodTree(Host(Roots.host()), CgroupDriver.CGROUPFS, 1)
     fleet = Fleet(tree)
     try:
@@ -59,7 +59,7 @@ def sandbox_times(pods: int, calls: int) -> list[float]:
 
 
 def _pod(number: int) -> PodSpec:
-    """Every other one best effort, of two containers."""
+    """Every other pod is best effort; each has two containers."""
     if number % 2:
         batch = Need(batch_cpu=(500, 500), batch_memory=(64, 64))
         return PodSpec(f"batch-{number}", KubeQOS.BESTEFFORT, "BE", (batch, batch))

@@ -1,10 +1,11 @@
-"""What any proxy in a process of its own costs that asks a server in another one: bytes passed on, nothing read.
+"""The minimum cost of a proxy process that calls a server in another process: it relays bytes and parses nothing.
 
-The least that a hooked call of koord-runtime-proxy could add on this machine, beside which `bench_proxy.py` prints what
-it does add. Three processes with the proxy's event loop: an echo that stands for the runtime, one that stands for the
-hook server, and a relay that sends each message to the second, its answer to the first, and that answer back. Run by
+It is the lower bound for a hooked call of koord-runtime-proxy on this machine, which `bench_proxy.py` prints beside the
+proxy's cost. Three processes with the proxy's event loop: an echo in place of the runtime, one in place of the hook
+server, and a relay that sends each message to the second, its response to the first, and that response back. Run by
 `bench_proxy.py`; as a program it is one of the three: `relayfloor.py echo SOCKET`, `relayfloor.py relay SOCKET HOOKS
-RUNTIME`. `relayfloor.py relay SOCKET RUNTIME` asks nobody: the least for a call that passes (`bench_proxy_docker.py`).
+RUNTIME`. `relayfloor.py relay SOCKET RUNTIME` calls no server: the lower bound for a forwarded call
+(`bench_proxy_docker.py`).
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from koordlet.app.runner import run
 from tests.scale.children import serving
 
 SIZE = 5000
-"""Bytes of a message, as many as of a container's request."""
+"""Bytes of a message, as in a container's request."""
 WARM = 100
 
 
 class Wire(asyncio.Protocol):
-    """A connection that hands on what it reads."""
+    """A connection that passes received bytes to a function."""
 
     def __init__(self, heard: Callable[[Wire, bytes], None]) -> None:
         self._heard = heard
@@ -69,7 +70,7 @@ async def _serve(kind: str, path: str, *others: str) -> None:
 
 
 def child(kind: str, path: Path, *others: Path) -> AbstractContextManager[Path]:
-    """One of them, serving at `path`."""
+    """One of the processes, serving at `path`."""
     return serving(__file__, kind, str(path), *map(str, others), at=path)
 
 
@@ -98,7 +99,7 @@ async def _times(paths: tuple[Path, Path], calls: int) -> tuple[list[float], lis
 
 
 def relay_times(folder: Path, calls: int) -> tuple[list[float], list[float]]:
-    """Milliseconds of calls made directly and through the relay, in turns."""
+    """Milliseconds of direct calls and of calls through the relay, in turns."""
     names = (folder / f"floor-{name}.sock" for name in ("runtime", "hooks", "relay"))
     runtime, hooks, relay = names
     with child("echo", runtime), child("echo", hooks), child("relay", relay, hooks, runtime):

@@ -1,7 +1,7 @@
 """Pods placed through the embedded API server, for the scheduler's benchmark.
 
-The server runs in this process, the scheduler in one of its own, so that each has a core. What is measured is what a
-user sees: from the first pod that has a node to the last one, the server's own work included.
+The server runs in this process, the scheduler in another one, so that each has a core. Measured from the first pod that
+has a node to the last one, as a user sees it, the server's work included.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ AT_ONCE = 16
 
 @dataclass(frozen=True)
 class Bound:
-    """`seconds`: from the first binding that was seen to the last."""
+    """`seconds`: from the first observed binding to the last."""
 
     pods: int
     seconds: float
 
 
 async def place(nodes: int, pods: int, qps: int) -> Bound:
-    """`qps`: requests a second that the scheduler may make; 0: as its configuration says (50)."""
+    """`qps`: the scheduler's limit of requests per second; 0: that of its configuration (50)."""
     with tempfile.TemporaryDirectory() as directory:
         here = Path(directory)
         async with (
@@ -63,7 +63,7 @@ async def place(nodes: int, pods: int, qps: int) -> Bound:
                         assert process.returncode is None, "the scheduler ended"
                         await asyncio.sleep(0.1)
             except TimeoutError:
-                pass  # the figures tell
+                pass  # visible in the figures
             finally:
                 process.send_signal(signal.SIGTERM)
                 await process.wait()

@@ -1,4 +1,4 @@
-"""Gangs placed in process, for the scheduler's benchmark: queue, turns, Permit and bindings that succeed at once."""
+"""Gangs placed in process, for the scheduler's benchmark: queue, cycles, Permit and immediate bindings."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ P = "gang.scheduling.koordinator.sh/"
 
 
 class Taker(Plugin):
-    """Binds at once, and takes what PreBind wrote."""
+    """Binds immediately, and accepts PreBind's writes."""
 
     name = "Taker"
 
@@ -40,7 +40,7 @@ class Taker(Plugin):
 
 
 class Counting(Reporter):
-    """How many are bound."""
+    """Number of bound pods."""
 
     def __init__(self) -> None:
         self.bound = 0
@@ -60,7 +60,7 @@ class Placed:
 
 
 def members(gangs: int, size: int) -> list[Pod]:
-    """Pods of all gangs, interleaved, as controllers make them."""
+    """Pods of all gangs, interleaved, as controllers create them."""
     made = []
     for member in range(size):
         for gang in range(gangs):
@@ -89,7 +89,7 @@ async def place(nodes: int, gangs: int, size: int, rng: random.Random) -> Placed
 
 
 def _with_gangs(bench: Bench) -> tuple[Loop, Coscheduling, Counting]:
-    """The bench's profile, with Coscheduling where the shipped profile has it."""
+    """The benchmark's profile, with Coscheduling in its place of the shipped profile."""
     handle, old = bench.cluster.handle, bench.cycle
     gang = Coscheduling.name
     registry: dict[str, Any] = {**PLUGINS, Taker.name: Taker}

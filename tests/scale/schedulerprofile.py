@@ -30,7 +30,7 @@ DEFAULTS = {
 
 
 class Reports:
-    """Stands in for informers: nothing is there but what `put` puts there and `tell` hands on."""
+    """Fake informers: they hold only objects of `put` and `tell`."""
 
     def __init__(self) -> None:
         self._objects: dict[type, dict[str, Any]] = defaultdict(dict)
@@ -45,7 +45,7 @@ class Reports:
         return SimpleNamespace(add_handler=add_handler, list=lambda: list(found.values()), get=found.get)
 
     def put(self, *objects: Any) -> None:
-        """In the stores, without a word to anybody."""
+        """Add to the stores without notifying handlers."""
         for one in objects:
             self._objects[type(one)][one.metadata.key] = one
 
@@ -56,7 +56,7 @@ class Reports:
 
 @dataclass
 class Bench:
-    """What a scenario runs in."""
+    """The environment of a scenario."""
 
     cluster: Cluster
     cycle: Cycle
@@ -90,7 +90,7 @@ def open_bench(nodes: int, rng: random.Random) -> Bench:
 
 
 def narrowed(points: dict[str, list[str]]) -> dict[str, list[str]]:
-    """Only the plugins that work at a point."""
+    """Only plugins that implement an extension point."""
     from control.scheduler.framework.plugin import Plugin
     from control.scheduler.framework.profile import POINTS
 

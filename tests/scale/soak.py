@@ -1,13 +1,13 @@
-"""`make soak`: the real koordlet with everything on, on a full node, for an hour: is it cheap, small and flat?
+"""`make soak`: the real koordlet with all features on a full node for an hour: CPU, memory and growth.
 
-Run: `python tests/scale/soak.py [--duration 1h] [--pods 110]`, as root. The node is that of `bench_koordlet.py`, and a
-pod is replaced every half minute, so that what a dead container held would show. Every few seconds: CPU, resident
-memory, descriptors and threads from /proc, and how full the probes' tables are, read from their pinned maps; /metrics
-and /top are fetched as often as a Prometheus and a curious person would. Progress is printed; in the end figures go to
-build/bench/soak.json, all samples to build/bench/soak-samples.json and a plot to --svg.
+Run: `python tests/scale/soak.py [--duration 1h] [--pods 110]`, as root. The node is that of `bench_koordlet.py`; one
+pod is replaced every half minute, so that state kept for dead containers would show. Every few seconds: CPU, resident
+memory, descriptors and threads from /proc, and the fill level of the probes' tables from their pinned maps; /metrics
+and /top are fetched periodically. Progress is printed; at the end figures go to build/bench/soak.json, all samples to
+build/bench/soak-samples.json and a plot to --svg.
 
-Flat: the growth over the second half, by the median of the slopes between all pairs of samples (Theil and Sen), stays
-within the noise: twice the samples' scatter about that line, and at least `FLOOR`.
+Flat: the growth over the second half, by the median of the slopes between all pairs of samples (Theil-Sen), is within
+the noise: twice the samples' scatter about that line, and at least `FLOOR`.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ from tests.scale.svgplot import Panel, chart
 
 SAMPLE, WARM_UP, SCRAPE, CHURN, PROGRESS = 5.0, 90.0, 15.0, 30.0, 60.0
 MINUTE = round(60 / SAMPLE)
-"""Samples; the shortest time in which everything that koordlet is asked for has its share."""
+"""Minimum number of samples; the shortest time in which all requests to koordlet are made."""
 UNDISTURBED = 0.5
-"""Percent of the CPUs' time that may be stolen in a minute in which nobody disturbs."""
+"""Percent of the CPUs' time that may be stolen in an undisturbed minute."""
 FETCH = 10.0
 FLOOR = {"resident_mb": 1.0, "open_files": 16.0}
-"""Growth that says nothing: one allocation arena; descriptors of one pod come and go."""
+"""Growth that is not significant: one allocation arena; descriptors of one pod come and go."""
 GATES = "PSICollector=true,CPICollector=true,ColdPageCollector=true,ResctrlCollector=true,HugePageReport=true"
 EVERYTHING = (
     f"--feature-gates={GATES}",
@@ -71,13 +71,13 @@ class Sample:
     slots: int
     """of cgroups in the fullest probe's table"""
     calibration: float
-    """ms that a fixed piece of Python takes: how fast the machine is now"""
+    """ms of a fixed piece of Python: the machine's present speed"""
     stolen_percent: float
-    """of all CPUs' time since the sample before that a hypervisor gave to others"""
+    """share of all CPUs' time since the last sample that the hypervisor stole"""
 
 
 class ChangingPods(Pods):
-    """`Pods` of which one is replaced at a time."""
+    """`Pods` with replacement of one at a time."""
 
     def replace_one(self, turn: int) -> None:
         pods = [path for path in self.dirs if path.rpartition("/")[2].startswith("pod")]
@@ -119,14 +119,14 @@ def seconds_of(text: str) -> float:
 
 
 def cpu_seconds(kind: str) -> float:
-    """Of all CPUs since the boot, by a column of /proc/stat."""
+    """Time of all CPUs since boot, by column of /proc/stat."""
     columns = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
     words = Path("/proc/stat").read_text().split("\n", 1)[0].split()
     return int(words[1 + columns.index(kind)]) / os.sysconf("SC_CLK_TCK")
 
 
 def undisturbed(samples: Sequence[Sample]) -> list[float]:
-    """CPU of each whole minute in which hardly any of the machine's own was stolen, percent of a core."""
+    """CPU use in each whole minute with hardly any stolen time, percent of a core."""
     minutes = [samples[at : at + MINUTE] for at in range(0, len(samples) - MINUTE + 1, MINUTE)]
     return [
         float(np.mean([one.cpu_percent for one in minute]))
@@ -166,13 +166,13 @@ def flat(name: str, samples: Sequence[Sample]) -> tuple[float, float]:
 
 
 class Soak:
-    """One run over a started koordlet."""
+    """One run with a started koordlet."""
 
     def __init__(self, koordlet: subprocess.Popen[bytes], pods: ChangingPods, pins: Path) -> None:
         self._koordlet, self._pods, self._pins = koordlet, pods, pins
         self.samples: list[Sample] = []
         self.failed = 0
-        """fetches that were not answered in time"""
+        """fetches without a response in time"""
         self._stolen = cpu_seconds("steal")
 
     def run(self, duration: float) -> None:
@@ -221,7 +221,7 @@ class Soak:
         )
 
     def _fetch(self, path: str) -> None:
-        """As a Prometheus would, which gives up and comes again."""
+        """Fetch as Prometheus does: give up on a timeout, retry at the next interval."""
         try:
             request = urllib.request.Request(f"http://127.0.0.1:{PORT}{path}", headers={"Accept-Encoding": "gzip"})
             with urllib.request.urlopen(request, timeout=FETCH) as response:
@@ -279,7 +279,7 @@ def main() -> int:
     parser.add_argument("--pods", type=int, default=110)
     parser.add_argument("--svg", type=Path, default=ROOT / "docs/soak.svg")
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was made is removed all the same
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # created objects are removed in any case
     host = Host(Roots.host())
     pods = ChangingPods(host, options.pods)
     pins = Path(f"/sys/fs/bpf/koordlet-soak-{os.getpid()}")

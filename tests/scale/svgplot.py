@@ -1,6 +1,6 @@
-"""Line charts as SVG, without a library: panels below each other over one time axis, every sample drawn.
+"""Line charts as SVG, without a library: panels with a common time axis, every sample drawn.
 
-Nothing is smoothed or left out; y axes begin at 0. A budget is a dashed line. Used by `soak.py`.
+Nothing is smoothed or omitted; y axes begin at 0. A budget is a dashed line. Used by `soak.py`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The parts of `make demo-colocation` that are pure: when requests are due, what a reading says, what is drawn."""
+"""Pure parts of `make demo-colocation`: due times, evaluation of readings, drawing."""
 
 from __future__ import annotations
 

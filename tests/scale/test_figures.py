@@ -1,4 +1,4 @@
-"""What a benchmark says of a figure, and when it says that it cannot tell."""
+"""Verdicts about figures, including `unclear`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a soak is judged and drawn."""
+"""Evaluation and drawing of a soak."""
 
 import argparse
 from xml.etree import ElementTree

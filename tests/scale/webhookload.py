@@ -1,7 +1,7 @@
-"""Asks webhooks and a control at a steady rate, in an open loop; and is that control.
+"""Sends requests to webhooks and to a control server at a steady rate, in an open loop; also the control server itself.
 
-The control reads an HTTP request over TLS and sends its body back: what it takes is the machine, TLS and the asker, and
-nothing of ours. Run as a process of its own by `bench_webhook` (`--control`).
+The control reads an HTTP request over TLS and sends its body back: its time is that of machine, TLS and client, without
+the manager. `bench_webhook` runs it as a separate process (`--control`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
 
 
 class Echo(asyncio.Protocol):
-    """One connection, which stays open."""
+    """One kept connection."""
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
@@ -45,7 +45,7 @@ class Echo(asyncio.Protocol):
 
 
 async def echo(folder: Path) -> None:
-    """The control's process: prints its port, runs until it is killed."""
+    """The control process: prints its port and runs until it is killed."""
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     tls.load_cert_chain(folder / "tls.crt", folder / "tls.key")
     server = await asyncio.get_running_loop().create_server(Echo, "127.0.0.1", 0, ssl=tls)
@@ -54,12 +54,12 @@ async def echo(folder: Path) -> None:
 
 
 class Asker:
-    """Asks `port` and `control` by turns; `times` are milliseconds from when a request was due, by path."""
+    """Sends requests to `port` and `control` in turns; `times`: milliseconds since a request was due, by path."""
 
     def __init__(
         self, port: int, control: int, ca: Path, bodies: list[bytes], wrong: Callable[[str, int, object], bool]
     ) -> None:
-        """`wrong(path, number of the body, the review's response)` judges an answer."""
+        """`wrong(path, number of the body, the review's response)` validates a response."""
         self._bases = {CONTROL: f"https://localhost:{control}"}
         self._own, self._ca, self._bodies, self._wrong = f"https://localhost:{port}", ca, bodies, wrong
         self.times: dict[str, list[float]] = {CONTROL: []}
@@ -67,7 +67,7 @@ class Asker:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self, paths: list[str], rate: float, seconds: float) -> None:
-        """`rate` requests a second to all paths together, as many to the control."""
+        """`rate` requests per second to all paths together, and as many to the control."""
         self.times |= {path: [] for path in paths}
         tls = ssl.create_default_context(cafile=str(self._ca))
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, ssl=tls)) as session:

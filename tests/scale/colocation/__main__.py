@@ -1,22 +1,22 @@
-"""`make demo-colocation`: what batch work on a service's CPU does to the service, without koordlet and with it.
+"""`make demo-colocation`: the effect of batch work on a service on the same CPU, without koordlet and with it.
 
 Run: `python -m tests.scale.colocation [--once] [--rounds 5] [--seconds 6] [--only KIND] [--without PHASE ...] [--svg
-FILE]`, as root.
-A small service under an open-loop client (service.py, client.py) is measured in interleaved rounds, each with
+FILE]`, as root. A small service with an open-loop client (service.py, client.py) is measured in interleaved rounds,
+with
 
-    alone         nobody else on its CPU
-    ordinary      two batch pods that ask for what they get: what a cluster does without Koordinator
-    best effort   two batch pods of Kubernetes' BestEffort class, no koordlet
-    koordlet      the same pods with batch resources, enforced by a real koordlet under a NodeSLO
+  alone        no other work on its CPU
+  ordinary     two batch pods with CPU requests, as in a cluster without Koordinator
+  best effort  two batch pods of Kubernetes' BestEffort class, no koordlet
+  koordlet     the same pods with batch resources, enforced by a real koordlet with a NodeSLO
 
-and with three kinds of hogs: burners, readers of a large file while memory is short, readers of the disk.
-A line a reading says its distribution, in which part of the requests' lives the slowest hundredth of them lost time,
-and what the machine below did: when it stops a CPU that is seen, and p99 without the requests that this delayed is
-printed beside the plain one, which is the one that counts. Readings that the machine disturbed although they were
-repeated are left out, whatever their latencies are, as long as a phase has others, and said; with --once up to twice as
-many rounds are played until each phase has --rounds undisturbed ones. Each round ends with the table so far. Without
---once it goes on until Ctrl-C. At the end: table, chart, figures as of every benchmark (JSON in
-build/bench/colocation.json); exit status 1 when a figure is over its budget.
+and with three kinds of hogs: CPU burners, readers of a large file while memory is short, readers of the disk. One line
+per reading has its distribution, where the slowest hundredth of the requests lost time, and the machine's disturbances:
+stops of a CPU by the hypervisor are detected, and p99 without the requests that they delayed is printed beside the
+plain one, which is the relevant one. Readings that remain disturbed after repetition are left out, whatever their
+latencies are, while a phase has others, with a message; with --once up to twice as many rounds run until each phase has
+--rounds undisturbed readings. Each round ends with the table so far. Without --once it continues until Ctrl-C. At the
+end: table, chart, figures as of every benchmark (JSON in build/bench/colocation.json); exit status 1 when a figure
+exceeds its budget.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ Rounds = dict[tuple[str, str], list[Reading]]
 
 
 def play_round(stage: Stage, readings: Rounds, seconds: float, *, backwards: bool) -> None:
-    """Every kind in every phase once; every other round the other way round, so that a drift favours nobody."""
+    """Every kind in every phase once; every other round in reverse order, so that a drift favours no phase."""
 
     def measure(phases: tuple[str, ...]) -> None:
         for kind in dict.fromkeys(kind for kind, _ in readings):
@@ -73,17 +73,17 @@ def play_round(stage: Stage, readings: Rounds, seconds: float, *, backwards: boo
 
 
 def undisturbed(found: list[Reading]) -> list[Reading]:
-    """All of them if there is none."""
+    """All readings if none is undisturbed."""
     return [one for one in found if one.disturbance <= 1] or found
 
 
 def complete(readings: Rounds, rounds: int) -> bool:
-    """Whether each phase has so many undisturbed readings."""
+    """Whether each phase has `count` undisturbed readings."""
     return all(sum(one.disturbance <= 1 for one in found) >= rounds for found in readings.values())
 
 
 def words(reading: Reading) -> str:
-    """The distribution, where time was lost, and what disturbed."""
+    """The distribution, where time was lost, and the disturbances."""
     levels = " ".join(f"{reading.percentile(level) * 1e3:.2f}" for level in LEVELS)
     lost = parts(reading.requests)
     where = " ".join(f"{name} {percentile(values, 99) * 1e3:.2f}" for name, values in lost.items())
@@ -99,7 +99,7 @@ def words(reading: Reading) -> str:
 
 
 def figures(readings: Rounds, repeated: int) -> list[Figure]:
-    """Of the kinds that were measured, by undisturbed readings."""
+    """Figures of the measured kinds, from undisturbed readings."""
     disturbed = sum(one.disturbance > 1 for found in readings.values() for one in found)
     readings = {key: undisturbed(found) for key, found in readings.items()}
 
@@ -160,7 +160,7 @@ def main() -> int:
     parser.add_argument("--without", choices=without, action="append", default=[], help="leave a phase out")
     parser.add_argument("--svg", type=Path, default=None, help="where to draw the chart, too")
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as by Ctrl-C: nothing stays behind
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as by Ctrl-C, with cleanup
     with tempfile.TemporaryDirectory(prefix="koord-colocation-") as scratch:
         stage = Stage(Path(scratch))
         kinds = [kind for kind in PHASES if options.only in (None, kind) and (kind != "disk" or stage.disk is not None)]

@@ -1,8 +1,7 @@
-"""`python client.py SOCKET OP RATE SECONDS`: the service's client, open loop: a slow answer holds up no request.
+"""`python client.py SOCKET OP RATE SECONDS`: the service's client, an open loop: a slow response delays no request.
 
-Requests are due at times drawn from a Poisson process (a fixed seed: every run has the same ones); a latency is counted
-from when a request was due. Each request's moments go to stdout as JSON, see `requests.Request`. Imports nothing of
-ours.
+Due times are drawn from a Poisson process with a fixed seed (the same in every run); a latency counts from a request's
+due time. Each request's times go to stdout as JSON, see `requests.Request`. Imports nothing of this project.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ import time
 from collections import deque
 
 WARM_SECONDS = 0.5
-"""Requests of the beginning that are made and not counted."""
+"""Requests at the beginning that are not counted."""
 AT_ONCE = 64
-"""Requests that the socket holds; further ones wait here, and their time counts all the same."""
+"""Requests in the socket; further ones wait here, and their time counts as well."""
 PATIENCE = 2.0
-"""The run is given up after that many times its length."""
+"""The run is aborted after that many times its length."""
 ANSWER = struct.Struct("ddd")
-"""The service's: when it began and ended, and the CPU seconds between."""
+"""From the service: begin and end of the work, and its CPU seconds."""
 
 
 def due_times(rate: float, seconds: float) -> list[float]:
@@ -52,7 +51,7 @@ def main() -> None:
         if select.select([sock], [], [], left)[0]:
             answer = ANSWER.unpack(sock.recv(ANSWER.size))
             requests.append((*asked.popleft(), *answer, time.perf_counter()))
-    now = time.perf_counter()  # not answered: takes at least until now
+    now = time.perf_counter()  # without a response: takes at least until now
     requests += [(due, sent, now, now, 0.0, now) for due, sent in (*asked, *((due, now) for due in todo))]
     json.dump([one for one in requests if one[0] >= counted], sys.stdout)
 

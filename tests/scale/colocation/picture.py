@@ -1,4 +1,4 @@
-"""What the rounds showed: a table, bars for the terminal, and an SVG with every round's value as a dot. Pure."""
+"""Results of the rounds: a table, bars for the terminal, and an SVG with every round's value as a dot. Pure."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def table(latencies: Rows, shares: Rows, refaults: Rows) -> str:
 
 
 def bars(latencies: Rows) -> str:
-    """Median p99 as bars, each ten times as long as the next for a factor of ten: the scale is logarithmic."""
+    """Median p99 as bars, on a logarithmic scale."""
     low, high = _bounds(latencies)
     lines = []
     for (kind, phase), values in latencies.items():
@@ -42,7 +42,7 @@ def bars(latencies: Rows) -> str:
 
 
 def svg(title: str, note: str, latencies: Rows) -> str:
-    """One panel a kind of hog; a row a phase, a dot a round, a line the median; the axis is logarithmic."""
+    """One panel per kind of hog, a row per phase, a dot per round, a line at the median; the axis is logarithmic."""
     kinds = list(dict.fromkeys(kind for kind, _ in latencies))
     low, high = _bounds(latencies)
     width = WIDTH - LEFT - RIGHT

@@ -1,6 +1,6 @@
-"""What became of each request of a measurement, and which of them met a CPU that the machine below had stopped. Pure.
+"""Times of each request of a measurement, and the requests that were delayed by a stopped CPU. Pure.
 
-All moments are seconds of one monotonic clock, which client, service and watchers share.
+All times are seconds of one monotonic clock, common to client, service and watchers.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 Stop = tuple[float, float]
-"""When a CPU ran nothing: (begin, end)."""
+"""A time span in which a CPU ran nothing: (begin, end)."""
 PARTS = ("client", "start", "away", "answer")
 
 
 @dataclass(frozen=True)
 class Request:
-    """One request's life. `cpu` are the service's CPU seconds for it."""
+    """One request. `cpu`: the service's CPU seconds for it."""
 
     due: float
     sent: float
@@ -30,15 +30,15 @@ class Request:
 
 
 def percentile(values: Iterable[float], percent: float) -> float:
-    """0 of nothing."""
+    """0 for an empty list."""
     ordered = sorted(values)
     return ordered[min(int(len(ordered) * percent / 100), len(ordered) - 1)] if ordered else 0.0
 
 
 def parts(requests: Sequence[Request]) -> dict[str, list[float]]:
-    """Seconds by part, a value a request: `client` was late with sending, the service was late to `start` though it had
-    nothing else to do, it was `away` from its CPU within the request (for another task, a page, the disk), the client
-    was late to see the `answer`. What is not here is work, its own and that of the requests before."""
+    """Seconds by part, a value per request: `client`: the client sent late; `start`: the idle service started late;
+    `away`: the service was off its CPU during the request (other task, page, disk); `answer`: the client read the
+    response late. The rest is work, its own and that of earlier requests."""
     found: dict[str, list[float]] = {name: [] for name in PARTS}
     free = 0.0
     for one in requests:
@@ -51,7 +51,7 @@ def parts(requests: Sequence[Request]) -> dict[str, list[float]]:
 
 
 def spared(requests: Sequence[Request], stops: Sequence[Stop]) -> list[Request]:
-    """Those that no stop delayed: neither in flight during one, nor queued behind one that was."""
+    """Requests without a stop: neither in flight during one, nor queued behind one that was."""
     found, jammed = [], 0.0
     for one in requests:
         hit = one.due < jammed or any(begin < one.answered and end > one.due for begin, end in stops)
@@ -63,7 +63,7 @@ def spared(requests: Sequence[Request], stops: Sequence[Stop]) -> list[Request]:
 
 
 def together(first: Sequence[Stop], second: Sequence[Stop]) -> list[Stop]:
-    """When both CPUs stood still."""
+    """Spans in which a CPU was stopped, on either CPU."""
     shared = ((max(a, c), min(b, d)) for a, b in first for c, d in second)
     return [(begin, end) for begin, end in shared if begin < end]
 

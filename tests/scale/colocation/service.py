@@ -1,8 +1,8 @@
 """A small latency-sensitive service: one thread, one request at a time, as `python service.py SOCKET PAGES DISK`.
 
-A request is one byte: `c` computes for about a millisecond, `m` reads some pages of a file that is mapped (PAGES) and
-computes a little, `d` reads 4 KiB of DISK past the page cache, `w` every page of PAGES, `n` does nothing. The answer
-says when it began and ended and how much CPU time it took. Runs in the pod's container; imports nothing of ours.
+A request is one byte: `c` computes for about a millisecond, `m` reads some pages of a mapped file (PAGES) and computes
+a little, `d` reads 4 KiB of DISK with O_DIRECT, `w` reads every page of PAGES, `n` does nothing. The response has begin
+and end of the work and its CPU time. Runs in the pod's container; imports nothing of this project.
 """
 
 from __future__ import annotations
@@ -49,17 +49,17 @@ def main() -> None:
                 for _ in range(PAGES_A_REQUEST):
                     mapped[rng.randrange(size) * PAGE]
                 hashlib.sha256(LITTLE).digest()
-            elif request == b"w":  # warm: every page once
+            elif request == b"w":  # warm up: every page once
                 for at in range(0, size * PAGE, PAGE):
                     mapped[at]
             elif request == b"d":
                 os.preadv(blocks, [area], rng.randrange(count) * PAGE)
-            with contextlib.suppress(OSError):  # the client has gone; the next one comes
+            with contextlib.suppress(OSError):  # the client has disconnected; accept the next one
                 client.send(ANSWER.pack(began, time.perf_counter(), time.thread_time() - cpu))
 
 
 def receive(client: socket.socket) -> bytes:
-    """Empty at the end, also if that was no orderly one."""
+    """Empties a group at the end, also after an error."""
     try:
         return client.recv(1)
     except OSError:

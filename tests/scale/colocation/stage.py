@@ -1,9 +1,9 @@
-"""The node of the co-location story: a service and batch pods in the kubelet's cgroups, hogs, the service's client, and
-a koordlet that comes and goes. Everything is ours and removed at the end.
+"""The node of the co-location demo: a service and batch pods in the kubelet's cgroups, hogs, the service's client, and
+a koordlet that starts and stops. All of it is temporary.
 
-The service runs on one CPU and so do the batch pods; the client has the other one and goes before everybody else
-there: it stands for another machine. A watcher on each CPU tells when that stood still (stops.py). Memory pressure is
-that of a limit on all pods together, in place of a node that is full.
+The service and the batch pods run on one CPU; the client has the other one with the highest priority, in place of
+another machine. A watcher on each CPU detects stops (stops.py). Memory pressure comes from a common limit of all pods,
+in place of a full node.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ from tests.scale.colocation.requests import Request, Stop
 
 HERE = Path(__file__).resolve().parent
 HEAVY = 100
-"""Weight of our groups against a stranger's."""
+"""CPU weight of the demo's groups relative to one foreign process."""
 BATCH_PODS = 2
 DISTURBED, STOPPED, TRIES = 0.04, 0.0025, 4
-"""A reading is repeated if others had more than that share of the CPU, or a CPU stood still for more of the time: what
-stands in a queue for 15 ms in 6 s is no hundredth of the requests yet."""
+"""A reading is repeated if foreign processes had more than that share of the CPU, or a CPU was stopped for a larger
+share of the time: a queue delayed by 15 ms in 6 s is less than a hundredth of the requests."""
 CLIENT_PRIORITY = 10
 REALTIME_US = 300_000
-"""Of each second, what a group of ours may run with real-time priority, where groups have such a limit."""
+"""Real-time budget per second of a group, where groups have such a limit."""
 AT_EASE = ("--kubelet-sync-interval=2s", "--runtime-hooks-reconcile-interval=10s", "--psi-collector-interval=10s")
-"""koordlet's own cadences, in place of those that tests are in a hurry with."""
+"""koordlet's default periods, in place of the tests' short ones."""
 TICKS = os.sysconf("SC_CLK_TCK")
 HEAD_START = 1.0
-"""Seconds that hogs run before anything is measured."""
+"""Seconds that hogs run before the measurement."""
 SERVICE_MIB, HOG_MIB, NODE_MIB = 64, 512, 256
-"""The service's file, the hog's, and what all pods may have together while memory is short."""
+"""Sizes of the service's file, the hog's file, and the common limit of all pods in memory phases."""
 DISK_RATE = 512 << 10
-"""Bytes a second that a batch pod may read of the disk. A limit does not cut a read: each of 1 MiB holds up what the
-service wants meanwhile, so those of all pods together must be rare beside its hundredth-slowest request."""
+"""Bytes per second that a batch pod may read from the disk. A limit does not split reads: each of 1 MiB delays the
+service's reads, so those of all pods together must be rarer than the service's slowest hundredth of requests."""
 GATES = "BlkIOReconcile=true"
 SERVICE = PodSpec("web", KubeQOS.BURSTABLE, "LS", (Need(cpu=(1000, None), memory=(96, None)),))
 BATCH = Need(batch_cpu=(500, 1000), batch_memory=(32, 48))
 ORDINARY = Need(cpu=(500, None), memory=(32, None))
-"""The same work without Koordinator: pods that ask for what they get, or nobody would schedule them."""
+"""The same work without Koordinator: pods with requests for what they get, as they would not be scheduled otherwise."""
 BURN = ("-S", "-c", "while True: pass")
 READ = (
     "-S", "-c",
@@ -67,19 +67,19 @@ DIRECT = (
     "while True: os.preadv(fd, [area], random.randrange(end) << 20)",
 )  # fmt: skip
 HOGS = {"cpu": (BURN,), "memory": (READ,), "disk": (DIRECT,) * 4}
-"""What each batch pod runs: programs that are given the name of a disk."""
+"""Programs of each batch pod, which get the name of a disk."""
 ALONE, AS_ORDINARY, AS_BEST_EFFORT, ENFORCED = "alone", "ordinary", "best effort", "koordlet"
 
 
 def disk_below(path: Path) -> str | None:
-    """The device (`/dev/...`) that a file system is on; None for one that is on none, such as an overlay."""
+    """The device (`/dev/...`) of a file system; None for one without a device, such as an overlay."""
     number = path.stat().st_dev
     found = Path(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}")
     return f"/dev/{found.resolve().name}" if found.exists() else None
 
 
 def spec(disk: str | None) -> dict[str, Any]:
-    """NodeSLO: best effort stands back on the CPU, and has its share of the disk."""
+    """NodeSLO: best effort yields the CPU and has a share of the disk."""
     block = {"name": disk, "type": "device", "ioCfg": {"readBPS": DISK_RATE}}
     best_effort = {"cpuQOS": {"enable": True}, "blkioQOS": {"enable": bool(disk), "blocks": [block] if disk else []}}
     return {
@@ -90,7 +90,8 @@ def spec(disk: str | None) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Reading:
-    """One phase. Requests by the client; CPU seconds and refaults by the kernel's own counters."""
+    """One reading of a phase. Requests are measured by the client; CPU seconds and refaults are the kernel's
+    counters."""
 
     requests: tuple[Request, ...]
     seconds: float
@@ -98,35 +99,35 @@ class Reading:
     batch_cpu: float
     refaults: int
     others: float = 0.0
-    """Share of the contested CPU that the hypervisor took or, with CPU hogs, anybody else but us and koordlet."""
+    """Share of the contested CPU that the hypervisor took or, with CPU hogs, foreign processes."""
 
     enforcer_cpu: float = 0.0
     """koordlet's CPU seconds."""
     stops: tuple[Stop, ...] = ()
-    """When one of the two CPUs stood still."""
+    """Spans in which one of the two CPUs was stopped."""
 
     def percentile(self, percent: float) -> float:
-        """Of all latencies, in seconds."""
+        """Quantile of all latencies, in seconds."""
         return requests.percentile((one.latency for one in self.requests), percent)
 
     @property
     def spared(self) -> list[Request]:
-        """The requests that no stop delayed."""
+        """Requests that no stop delayed."""
         return requests.spared(self.requests, self.stops)
 
     @property
     def disturbance(self) -> float:
-        """Above 1 where the reading should be repeated."""
+        """Above 1 if the reading should be repeated."""
         return max(self.others / DISTURBED, requests.seconds_of(self.stops) / self.seconds / STOPPED)
 
     @property
     def batch_share(self) -> float:
-        """Of the CPU that the service left."""
+        """Share of the CPU that the service left idle."""
         return self.batch_cpu / max(self.seconds - self.service_cpu, 1e-9)
 
 
 class Stage:
-    """See the module. `mine` is the contested CPU."""
+    """See the module. `mine`: the contested CPU."""
 
     def __init__(self, scratch: Path) -> None:
         usable = sorted(os.sched_getaffinity(0))
@@ -166,7 +167,8 @@ class Stage:
         lab.until(lambda: Path(self.socket).exists(), "the service", 30.0)
 
     def calibrate(self, load: float) -> float:
-        """CPU seconds of a request; from then on the client asks for that much load of the service's CPU."""
+        """Measure the CPU seconds of a request; the client then uses the rate for the wanted load of the service's
+        CPU."""
         self.rates["cpu"] = 50.0
         reading = self.measure("cpu", ALONE, 2.0)
         cost = reading.service_cpu / (reading.seconds * self.rates["cpu"])
@@ -174,9 +176,8 @@ class Stage:
         return cost
 
     def measure(self, kind: str, phase: str, seconds: float) -> Reading:
-        """The service for some seconds, with the phase's pods hogging. Where others took too much of the CPU, or a CPU
-        stood still for too long, it is done again, a few times; the least disturbed reading counts, whatever its
-        latencies are."""
+        """Measure the service for some seconds with the phase's hogs. A reading with too much foreign CPU use or
+        stopped CPUs is repeated a few times; the least disturbed one counts, whatever its latencies are."""
         found = [self._measure(kind, phase, seconds)]
         while found[-1].disturbance > 1 and len(found) < TRIES:
             found.append(self._measure(kind, phase, seconds))
@@ -205,7 +206,7 @@ class Stage:
 
     @contextmanager
     def koordlet(self) -> Iterator[Any]:
-        """Enforcing, and at the end gone without a trace."""
+        """Run koordlet with enforcement; at the end all its settings are restored."""
         koordlet = self.scene.start(*AT_EASE)
         try:
             self.scene.settle()
@@ -226,14 +227,14 @@ class Stage:
         for loop in self._loops:
             subprocess.run(["losetup", "--detach", loop], check=True)
 
-    # --- parts
+    # Parts
 
     def _roots(self, *controllers: str) -> list[Path]:
         roots = self.tree.roots
         return [roots[""]] if self.tree.v2 else [roots[name] for name in controllers if name in roots]
 
     def _disk(self, name: str, mebibytes: int) -> str:
-        """A loop device of our own, filled: what is read of it is charged to who reads it."""
+        """A filled temporary loop device: reads are charged to the reader."""
         path = self.scratch / name
         with path.open("wb") as file:
             for _ in range(mebibytes):
@@ -250,7 +251,7 @@ class Stage:
     def _start(
         self, groups: Sequence[Path], cpu: int, arguments: Sequence[str], *, priority: int = 0, **how: Any
     ) -> subprocess.Popen[bytes]:
-        """Python in these groups, on that CPU; with a priority it goes before all others there."""
+        """Python in these groups, on that CPU; with a priority it precedes all other tasks there."""
         enter = "; ".join(f"echo $$ > {group}/cgroup.procs" for group in groups)
         first = f"chrt --fifo {priority} " if priority else ""
         script = f'{enter}; exec {first}taskset -c {cpu} "$0" "$@"'
@@ -264,7 +265,7 @@ class Stage:
         self._processes.remove(process)
 
     def _ask(self, kind: str, seconds: float) -> tuple[tuple[Request, ...], tuple[Stop, ...]]:
-        """What the client saw, and when CPUs stood still meanwhile."""
+        """The client's measurements, and stops of the CPUs meanwhile."""
         arguments = (str(HERE / "client.py"), self.socket, kind[0], str(self.rates[kind]), str(seconds))
         with self._watched() as stops:
             client = self._start(self._client, self.other, arguments, priority=CLIENT_PRIORITY, stdout=subprocess.PIPE)
@@ -278,7 +279,7 @@ class Stage:
 
     @contextmanager
     def _watched(self) -> Iterator[list[Stop]]:
-        """A list that is filled at the end, with stops of either CPU."""
+        """A list that is filled at the end with stops of either CPU."""
         found: list[Stop] = []
         watchers: list[subprocess.Popen[bytes]] = []
         try:
@@ -299,15 +300,15 @@ class Stage:
                 self._end(watcher)
 
     def _ready(self, warm: bool) -> None:
-        """The service has worked off what an earlier client left, and has its pages in memory if `warm`."""
+        """Wait until the service has finished an earlier client's requests, and has its pages in memory if `warm`."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
             sock.connect(self.socket)
             sock.send(b"w" if warm else b"n")
             sock.recv(64)
 
     def _counters(self, phase: str) -> tuple[float, ...]:
-        """now; CPU seconds of the service, of the phase's hogs; refaults of the service; seconds of the contested CPU
-        that were stolen, that strangers used; koordlet's CPU seconds."""
+        """now; CPU seconds of the service and of the phase's hogs; refaults of the service; seconds of the contested
+        CPU that were stolen, that foreign processes used; koordlet's CPU seconds."""
         stat = lab.keyed(self.tree.path("memory", self.web.container_dirs[0]) / "memory.stat")
         refaults = sum(value for name, value in stat.items() if name.startswith("workingset_refault"))
         batch = sum(self._cpu(pod.dir) for pod in self.hogs[phase])

@@ -1,8 +1,8 @@
-"""`python stops.py CPU`: when did that CPU run nothing at all? Prints `ready`; at SIGTERM [[begin, end], ...] as JSON.
+"""`python stops.py CPU`: detects spans in which that CPU ran nothing.
 
-Sleeps a moment again and again, with a priority that nothing else on the machine has. A wake-up that is much too late
-means that the CPU stood still: the hypervisor gave it to somebody else, or the kernel was busy where it can't be
-interrupted. Imports nothing of ours.
+Prints `ready`; at SIGTERM [[begin, end], ...] as JSON. Sleeps briefly in a loop with the highest priority. A wake-up
+that is much too late means that the CPU was stopped: the hypervisor gave it to another machine, or the kernel was busy
+where it cannot be interrupted. Imports nothing of this project.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import time
 
 PERIOD = 0.002
 LIMIT = 0.01
-"""Seconds of delay that count: more than twice the time between two ticks."""
+"""Seconds of delay that count: more than two ticks."""
 PRIORITY = 50
 
 
