@@ -66,6 +66,6 @@ def load(cache: MetricCache, path: Path, now: float, boot_id: str, *, max_age: f
 
 
 def _add(packed: zipfile.ZipFile, name: str, array: NDArray[Any]) -> None:
-    """As `np.savez`, but one array at a time, so that the whole cache is never copied."""
+    """As numpy.savez, but one array at a time, so that the whole cache is never copied."""
     with packed.open(f"{name}.npy", "w", force_zip64=True) as member:
         np.lib.format.write_array(member, array, allow_pickle=False)

@@ -55,22 +55,23 @@ log = get_logger(__name__)
 
 RULES = (
     OwnerRule(
-        ("sched_group_identity_enabled",), ("groupidentity", "systemconfig"), "identities that are asked for must act"
+        ("sched_group_identity_enabled",), ("groupidentity", "systemconfig"), "configured identities must be enabled"
     ),
     OwnerRule(
         ("cpuset.cpus",),
         ("cpusuppress", "cpusetallocator"),
-        "best-effort pods keep off what services need, and nothing below their directory has CPUs which that lacks",
+        "best-effort pods must not use CPUs that services need, and no cgroup below their directory may have CPUs that "
+        "the directory lacks",
     ),
     OwnerRule(
         ("cpu.cfs_quota_us",),
         ("cpusuppress", "interferenceactions", "cpusetallocator", "cpuburst", "cpunormalization", "batchresource"),
-        "a bound on best effort outranks all; own CPUs need no quota; a burst starts from the normalized quota",
+        "a bound on best effort comes first; pinned CPUs need no quota; a burst starts from the normalized quota",
     ),
     OwnerRule(
         ("memory.limit_in_bytes", "memory.high", *IO_SETTINGS),
         ("interferenceactions", "memoryqos", "batchresource", "blkio"),
-        "a pod that hurts a service has less than it may have, and never more",
+        "a culprit has less than it may have, and never more",
     ),
 )
 LEDGER = "settings.json"
