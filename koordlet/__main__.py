@@ -1,4 +1,4 @@
-"""The `koordlet` binary: first what must be settled before anything is loaded."""
+"""The `koordlet` binary. It sets heap limits and import options before other modules are imported."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from koordlet.app.startup import loading
 
 
 def main() -> int:
-    """As `koordlet.command.main`."""
+    """Runs `koordlet.command.main`."""
     bound_heap()
     with loading():
         from koordlet.command import main as command

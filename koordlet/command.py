@@ -1,4 +1,4 @@
-"""The `koordlet` command: flags, logging, one `Daemon` until it ends."""
+"""The `koordlet` command: parses flags, sets up logging, runs a `KoordletDaemon`."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ log = get_logger(__name__)
 
 
 async def _start(options: KoordletOptions) -> int:
-    from koordlet.daemon import Daemon  # what it loads finds the settings of `main`
+    from koordlet.daemon import KoordletDaemon  # imports numpy, which reads an environment variable that `main` sets
 
-    return await Daemon(options).run()
+    return await KoordletDaemon(options).run()
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:
@@ -29,9 +29,9 @@ def _interrupt(_number: int, _frame: FrameType | None) -> None:
 
 
 def main() -> int:
-    """Exit status: 0 after an orderly stop, 1 if a part failed, 2 for a command line that can't be used."""
-    signal.signal(signal.SIGTERM, _interrupt)  # until the loop takes signals: what was pinned meanwhile is unpinned
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy starts a thread a CPU for algebra that nobody here does
+    """Exit status: 0 after an orderly stop, 1 if a part failed, 2 for an invalid command line."""
+    signal.signal(signal.SIGTERM, _interrupt)  # until the loop handles signals, so that pinned maps are unpinned
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # else numpy starts a thread per CPU for linear algebra
     options = parse(
         KoordletOptions, sys.argv[1:], prog="koordlet", description="Watches this node and reports NodeMetric."
     )
@@ -39,7 +39,7 @@ def main() -> int:
         begin(options)
         options.check(os.environ.get("NODE_NAME", ""))
         if not (shortened := timeslice.shorten()):
-            log.info("services that wake up may wait a tick for koordlet", reason=shortened.reason)
+            log.info("Tasks that wake up may wait a tick for koordlet", reason=shortened.reason)
         return run(_start(options))
     except (FlagError, GateError, ConfigError) as error:
         sys.stderr.write(f"koordlet: {error}\nRun 'koordlet --help' for usage.\n")

@@ -1,10 +1,10 @@
-"""koordlet, wired: what is made of what, in which order it starts, and what a failure of it means.
+"""The koordlet process: builds the parts of `koordlet.wiring`, connects them, and runs them.
 
     kernel files, BPF tables -> TickReader, ProbeSet -> collectors -> MetricCache -> NodeMetric, predictions
     API server, kubelet      -> KubeStates (or LocalStates) --^  '-> Interference, Views: Prometheus, /top
 
-Nothing waits for an optional part: a kernel without a feature, a missing NodeSLO or a kubelet that is away are
-conditions (/readyz, metrics, /top), and the rest goes on (spec 02 §1.2). Stop order is the reverse of start order.
+Optional parts never delay others: a kernel without a feature, a missing NodeSLO or an unreachable kubelet are shown in
+/readyz, metrics and /top, and everything else runs (spec 02 §1.2). Services stop in the reverse order of their start.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from koordlet.statesinformer.states import States
 from koordlet.version import VERSION
 from koordlet.wiring import serving
 from koordlet.wiring.collectors import all_groups, collectors
-from koordlet.wiring.context import Context
+from koordlet.wiring.context import WiringContext
 from koordlet.wiring.probes import STOP_SIGNALS, begin
 from koordlet.wiring.states import Cluster, cluster, local
 
@@ -32,53 +32,54 @@ if TYPE_CHECKING:
 
 log = get_logger(__name__)
 
-TRIM_SECONDS = 10.0
-UNMAP_SECONDS = 300.0
+TRIM_PERIOD_S = 10.0
+UNMAP_PERIOD_S = 300.0
 
 
-class Daemon:
-    """One koordlet. `run` returns the process's exit status."""
+class KoordletDaemon:
+    """One koordlet process."""
 
     def __init__(self, options: KoordletOptions) -> None:
-        self.context = Context(options)
+        self.context = WiringContext(options)
 
     async def run(self) -> int:
-        """Start everything, serve until a signal, stop everything."""
-        context, options = self.context, self.context.options
+        """Run until a signal; returns the exit status."""
+        context = self.context
+        options = context.options
         serving.audit(context)
-        found = None if options.standalone else cluster(context)
-        signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # a stop in between would leave a mount behind
+        with_api_server = None if options.standalone else cluster(context)
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # a stop before `try` would leave a mount behind
         probes = begin(context)
         try:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
-            await self._wire(found, probes)
+            await self._build(with_api_server, probes)
             loaded()
             log.info("koordlet starts", version=VERSION, node=context.node_name)
             return await context.runner.run()
         finally:
             probes.close(keep=options.keep_pins)
 
-    async def _wire(self, found: Cluster | None, probes: ProbeSet) -> None:
-        """What is read first is wired first: a rate takes two readings, and all else is loaded between them."""
+    async def _build(self, with_api_server: Cluster | None, probes: ProbeSet) -> None:
+        """Collectors come first: a rate takes two readings, and the other parts are built between them."""
         context = self.context
         groups = all_groups(context, probes)
-        states: States = local(context, groups) if found is None else found.states
-        made = collectors(context, states, probes, groups)
-        await made.use.run_once()
+        states: States = local(context, groups) if with_api_server is None else with_api_server.states
+        readers = collectors(context, states, probes, groups)
+        await readers.use.run_once()
         from koordlet.wiring.detection import detection
 
-        reporter = None if found is None else self._report(found)
-        interference = detection(context, made, found, reporter)
-        if found is not None:
-            from koordlet.wiring.enforcement import enforcement  # nothing to load for --standalone
+        reporter = None if with_api_server is None else self._report(with_api_server)
+        interference = detection(context, readers, with_api_server, reporter)
+        if with_api_server is not None:
+            from koordlet.wiring.enforcement import enforcement  # not imported with --standalone
 
-            enforcement(context, found, made.advisor, interference)
+            enforcement(context, with_api_server, readers, interference)
             if context.gates.enabled("PodResourcesProxy"):
                 from koordlet.wiring.podresources import pod_resources
 
-                pod_resources(context, found)
+                pod_resources(context, with_api_server)
         views = Views(
-            made.advisor,
+            readers.advisor,
             context.cache,
             context.registries,
             probes,
@@ -86,20 +87,21 @@ class Daemon:
             open_files=lambda: context.files.cache.stats.open_fds,
             verdicts=interference.views.briefs,
         )
-        attach_capacity(context.registries, made.advisor)
+        attach_capacity(context.registries, readers.advisor)
         context.pleg.attach(context.registries)
         context.runner.add(context.pleg)
         serving.serve(context, views)
         serving.snapshots(context)
-        context.runner.add(context.periodic("trim-heap", TRIM_SECONDS, trim_heap, immediate=False))
-        context.runner.add(context.periodic("unmap-files", UNMAP_SECONDS, unmap_files))
+        context.runner.add(context.periodic("trim-heap", TRIM_PERIOD_S, trim_heap, immediate=False))
+        context.runner.add(context.periodic("unmap-files", UNMAP_PERIOD_S, unmap_files))
 
-    def _report(self, found: Cluster) -> NodeMetricReporter | None:
+    def _report(self, with_api_server: Cluster) -> NodeMetricReporter | None:
         from koordlet.wiring import devices, reports
 
-        context, options = self.context, self.context.options
-        reporter = reports.node_metric(context, found) if options.enable_node_metric_report else None
+        context = self.context
+        options = context.options
+        reporter = reports.node_metric(context, with_api_server) if options.enable_node_metric_report else None
         if options.node_topology_sync_interval > 0:
-            reports.node_topology(context, found)
-            devices.report(context, found)
+            reports.node_topology(context, with_api_server)
+            devices.report(context, with_api_server)
         return reporter

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from koordlet.api.encoding.wire import WireError
 from koordlet.app.logging import get_logger
@@ -178,6 +178,7 @@ def answer_of(settings: Iterable[DesiredSetting]) -> HookAnswer:
     return HookAnswer(**values)
 
 
+@runtime_checkable
 class HookPlugin(Protocol):
     """`hook` is the name of the plugin (table of spec 03 §4.1), `gate` its feature gate. A class that is a `Strategy`
     too has its owner name in `name`."""

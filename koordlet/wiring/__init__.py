@@ -1,4 +1,5 @@
-"""What koordlet is made of, a part a file: each takes the `Context`, makes its objects, adds what must run.
+"""The composition of koordlet, one part per module: each takes the `WiringContext`, builds objects, connects them, and
+adds services to the runner.
 
-`daemon` calls them in order. Options are read here and nowhere below.
+`koordlet.daemon` calls the parts in order. Options are read here and not in the packages below.
 """

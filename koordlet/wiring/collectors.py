@@ -1,4 +1,4 @@
-"""Composes the collectors: the advisor with its periodic tasks."""
+"""The collectors with their periodic tasks."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from koordlet.system.cgroup import tree
 from koordlet.system.proc import kidled
 from koordlet.system.write import WriteError, write_value
 from koordlet.wiring import devices
-from koordlet.wiring.context import Context
+from koordlet.wiring.context import WiringContext
 from koordlet.wiring.probes import open_others
 
 log = get_logger(__name__)
 
 RECLAIM_INTERVAL_S = 30.0
-FIRST_SAMPLE_S = 0.2
+SECOND_READING_DELAY_S = 0.2
 """Delay of the second reading, with which rates exist; the remaining probes are opened after it."""
 
 
@@ -49,8 +49,8 @@ class Collectors:
     optional: OptionalCollectors
 
 
-def all_groups(context: Context, probes: ProbeSet) -> AllGroups | None:
-    """The BPF walk of the cgroup tree; None where the cgroup files are read instead."""
+def all_groups(context: WiringContext, probes: ProbeSet) -> AllGroups | None:
+    """The BPF walk of the cgroup tree; None if cgroup files are read instead."""
     stats = probes.cgroup_stats if context.options.cgroup_stats == "auto" else None
     if stats is None:
         probes.drop("cgroup_stats", "files", "switched off")
@@ -58,8 +58,8 @@ def all_groups(context: Context, probes: ProbeSet) -> AllGroups | None:
     return AllGroups(stats)
 
 
-def collectors(context: Context, states: States, probes: ProbeSet, groups: AllGroups | None) -> Collectors:
-    """All collectors, each with its periodic task."""
+def collectors(context: WiringContext, states: States, probes: ProbeSet, groups: AllGroups | None) -> Collectors:
+    """Build all collectors and add their periodic tasks."""
     index = CgroupIndex(context.cgroup_ids)
     context.pleg.add_handler(lambda _: index.expire())
     reader = _reader(context, probes, groups)
@@ -82,15 +82,15 @@ def collectors(context: Context, states: States, probes: ProbeSet, groups: AllGr
     context.runner.add(context.periodic("reclaim-probes", RECLAIM_INTERVAL_S, reclaim, immediate=False))
 
     async def second_reading() -> None:
-        await asyncio.sleep(FIRST_SAMPLE_S)
+        await asyncio.sleep(SECOND_READING_DELAY_S)
         use.tick()
 
     context.runner.spawn("first-sample", second_reading, critical=False)
-    open_others(context, probes, FIRST_SAMPLE_S, lambda: advisor.attach(probes))
+    open_others(context, probes, SECOND_READING_DELAY_S, lambda: advisor.attach(probes))
     return Collectors(advisor, tasks[0], optional)
 
 
-def _use(context: Context, states: States, reader: TickReader, node_info: NodeInfoCollector) -> UseCollector:
+def _use(context: WiringContext, states: States, reader: TickReader, node_info: NodeInfoCollector) -> UseCollector:
     def pods_known() -> bool:
         return not isinstance(states, KubeStates) or (states.pods is not None and states.pods.answered)
 
@@ -109,7 +109,7 @@ def _use(context: Context, states: States, reader: TickReader, node_info: NodeIn
 
 
 def _advisor(
-    context: Context,
+    context: WiringContext,
     states: States,
     index: CgroupIndex,
     use: UseCollector,
@@ -134,7 +134,7 @@ def _advisor(
     )
 
 
-def _memory_limits(context: Context, index: CgroupIndex) -> CgroupIndex:
+def _memory_limits(context: WiringContext, index: CgroupIndex) -> CgroupIndex:
     """Subjects of the cgroups in the hierarchy with the memory controller; `index` where it is the cpu hierarchy."""
     root = context.files.hierarchy("memory")
     if root == context.files.hierarchy("cpu"):
@@ -144,7 +144,7 @@ def _memory_limits(context: Context, index: CgroupIndex) -> CgroupIndex:
     return limits
 
 
-def _intervals(context: Context) -> Intervals:
+def _intervals(context: WiringContext) -> Intervals:
     options = context.options
     return Intervals(
         use=options.collect_res_used_interval,
@@ -157,7 +157,7 @@ def _intervals(context: Context) -> Intervals:
     )
 
 
-def _reader(context: Context, probes: ProbeSet, groups: AllGroups | None) -> TickReader:
+def _reader(context: WiringContext, probes: ProbeSet, groups: AllGroups | None) -> TickReader:
     def distrust(cause: str) -> None:
         probes.status["cgroup_stats"] = replace(probes.status["cgroup_stats"], source="files", reason=cause)
 
@@ -167,7 +167,7 @@ def _reader(context: Context, probes: ProbeSet, groups: AllGroups | None) -> Tic
 
 
 def _optional(
-    context: Context, reader: TickReader, workloads: Callable[[], Workloads], node_info: NodeInfoCollector
+    context: WiringContext, reader: TickReader, workloads: Callable[[], Workloads], node_info: NodeInfoCollector
 ) -> OptionalCollectors:
     options = context.options
     return OptionalCollectors(

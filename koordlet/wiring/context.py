@@ -1,4 +1,4 @@
-"""What every part of the wiring needs: options, the host, registries, the runner."""
+"""Shared inputs of the composition: options, the host, registries, the audit log, the runner."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from koordlet.app.health import HealthChecks
 from koordlet.app.logging import get_logger
 from koordlet.app.periodic import Periodic
 from koordlet.app.runner import Runner
-from koordlet.audit import Auditor, NullAuditor
+from koordlet.audit import Auditor, LogAuditor, NullAuditor
+from koordlet.audit.logfile import AuditLogFile
 from koordlet.metriccache import MetricCache
 from koordlet.options import KoordletOptions
 from koordlet.prometheus import Registries
@@ -29,22 +30,24 @@ from koordlet.system.host import Host
 
 log = get_logger(__name__)
 
-STALE_ROUNDS, STALE_SECONDS = 5, 60.0
-"""A fact is out of date once whoever tells it has failed so often in a row, and for so long."""
+MAX_MISSED_ROUNDS = 5
+MIN_FACT_LIFETIME_S = 60.0
+"""A fact expires after `MAX_MISSED_ROUNDS` rounds of its collector without success, but not before this time."""
 
 
-class Context:
-    """Made first; parts add to `runner`, `health` and `routes`."""
+class WiringContext:
+    """Built first; the parts of the composition add to `runner`, `health` and `routes`."""
 
     def __init__(self, options: KoordletOptions) -> None:
         self.options = options
         self.gates = FeatureGates(KOORDLET)
-        self.gates.set({"PSICollector": True})  # on unless named: docs/decisions.md
+        self.gates.set({"PSICollector": True})  # enabled by default: docs/decisions.md
         self.gates.set(options.feature_gates)
         self.host = Host(options.roots())
         self.registries = Registries()
         self.registries.view("start_time", lambda started=time.time(): [((self.node_name,), started)])
-        self.health, self.runner = HealthChecks(), Runner()
+        self.health = HealthChecks()
+        self.runner = Runner()
         self.cache = MetricCache(
             tick=options.collect_res_used_interval,
             max_rows=options.metric_cache_max_series,
@@ -53,39 +56,51 @@ class Context:
         )
         self.files = CgroupFS(self.host, kube_root=_kube_root(self.host))
         self.pleg = Pleg(Path(self.files.hierarchy("cpu")))
-        self.auditor: Auditor = NullAuditor()
+        self.audit_log = (
+            AuditLogFile(Path(options.audit_log_dir), options.audit_max_disk_space_mb)
+            if self.gates.enabled("AuditEvents")
+            else None
+        )
+        self.auditor: Auditor = (
+            NullAuditor() if self.audit_log is None else LogAuditor(self.audit_log, options.audit_verbose)
+        )
         self.routes: list[web.RouteDef] = []
-        """Pages beside metrics and health."""
+        """HTTP pages in addition to metrics and health."""
         self.boot_id = (self.host.roots.proc / "sys/kernel/random/boot_id").read_text().strip()
         for feature, reason in self.host.facts.reasons().items():
-            log.info("host lacks a feature", feature=feature, reason=reason)
+            log.info("The host lacks a feature", feature=feature, reason=reason)
 
     @property
     def node_name(self) -> str:
-        """The Node object's once it is known."""
+        """The Node object's name once it is known, else the configured name."""
         return self.registries.node or self.options.node_name
 
+    def set_node_name(self, name: str) -> None:
+        """Set the name of the Node, which enables metrics with a `node` label."""
+        self.registries.node = name
+
     def periodic(self, name: str, period: float, fn: Callable[[], object], *, immediate: bool = True) -> Periodic:
-        """A task with its metrics; the caller adds it to the runner."""
+        """A periodic task with metrics; the caller adds it to the runner."""
         return Periodic(name, period, fn, immediate=immediate, registry=self.registries.internal)
 
     def fact(self, key: str, period: float) -> Any | None:
-        """What the cache has under `key`; None when its collector, which runs every `period` seconds, has told nothing
-        for too long: who acts on the node must not go by what it was once (spec 02 §4.4)."""
-        return self.cache.facts.get(key, newer_than=boot_clock() - max(STALE_ROUNDS * period, STALE_SECONDS))
+        """The fact under `key`; None if its collector, which runs every `period` seconds, has not updated it for too
+        long: actions on the node must not be based on outdated facts (spec 02 §4.4)."""
+        lifetime = max(MAX_MISSED_ROUNDS * period, MIN_FACT_LIFETIME_S)
+        return self.cache.facts.get(key, newer_than=boot_clock() - lifetime)
 
-    def prompt(self, task: Periodic) -> EarlyTrigger:
-        """Triggers `task` when pods come and go."""
-        prompt = EarlyTrigger(task.trigger)
-        self.runner.add_stop(f"prompt {task.name}", prompt.close)
-        return prompt
+    def early_trigger(self, task: Periodic) -> EarlyTrigger:
+        """Runs `task` early when pods are added or deleted."""
+        trigger = EarlyTrigger(task.trigger)
+        self.runner.add_stop(f"early trigger {task.name}", trigger.close)
+        return trigger
 
     def supports(self, resource: str, directory: str) -> bool:
-        """Whether the kernel has it there."""
+        """Whether the kernel supports this resource in this cgroup directory."""
         return bool(self.files.support(resource, directory))
 
     def cgroup_ids(self) -> Iterator[tuple[str, int]]:
-        """(directory, id) of every cgroup of the cpu hierarchy, parents first."""
+        """(directory, id) of all cgroups of the cpu hierarchy, parents first."""
         return tree.walk_ids(self.files.hierarchy("cpu"))
 
 

@@ -1,4 +1,4 @@
-"""Who hurts whom: the interference layer over the collectors, and where it says so."""
+"""Interference detection on the collectors' figures, and the outputs of its results."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from koordlet.interference.service import Interference, StallCollectors
 from koordlet.statesinformer.nodemetric.reporter import NodeMetricReporter
 from koordlet.statesinformer.nodemetric.status import Extensions
 from koordlet.wiring.collectors import Collectors
-from koordlet.wiring.context import Context
+from koordlet.wiring.context import WiringContext
 from koordlet.wiring.states import Cluster
 
 
 def detection(
-    context: Context, collectors: Collectors, cluster: Cluster | None, reporter: NodeMetricReporter | None
+    context: WiringContext, collectors: Collectors, cluster: Cluster | None, reporter: NodeMetricReporter | None
 ) -> Interference:
-    """`cluster` and `reporter`: None where there is no API server, or nothing is reported."""
+    """`cluster`: None without an API server. `reporter`: None if NodeMetric is not reported."""
     advisor = collectors.advisor
-    made = Interference(
+    interference = Interference(
         advisor,
         context.registries,
         StallCollectors(advisor.mem_stall, advisor.block_io, advisor.net_stall, collectors.optional.cpi),
@@ -28,7 +28,8 @@ def detection(
         wall=SYSTEM_CLOCK.now,
     )
     if reporter is not None:
-        reporter.extend(Extensions(of_pod=made.views.pod_extension, of_node=made.views.node_extension))
-    context.routes += made.views.routes()
-    context.runner.add(context.periodic("interference", ROUND_SECONDS, made.step))
-    return made
+        views = interference.views
+        reporter.extend(Extensions(of_pod=views.pod_extension, of_node=views.node_extension))
+    context.routes += interference.views.routes()
+    context.runner.add(context.periodic("interference", ROUND_SECONDS, interference.step))
+    return interference

@@ -1,6 +1,6 @@
-"""NVIDIA's GPUs, accelerators that other programs describe, RDMA NICs, and the Device object that tells of all.
+"""NVIDIA GPUs, accelerators described in files by other programs, RDMA NICs, and the Device object that reports them.
 
-No collector or reporter of it is loaded while both gates are off.
+Their collectors and the reporter are imported only if one of the two gates is on.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from koordlet.app.clock import SYSTEM_CLOCK
 from koordlet.metricsadvisor.conditions import CollectorConditions
 from koordlet.statesinformer.pods.model import Workloads
-from koordlet.wiring.context import Context
+from koordlet.wiring.context import WiringContext
 from koordlet.wiring.states import Cluster
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 ACCELERATORS, RDMA = "Accelerators", "RDMADevices"
 
 
-def collect(context: Context, conditions: CollectorConditions, workloads: Callable[[], Workloads]) -> None:
-    """The collectors that the gates switch on, each with its periodic task."""
+def collect(context: WiringContext, conditions: CollectorConditions, workloads: Callable[[], Workloads]) -> None:
+    """Add the collectors that the gates enable, with their periodic tasks."""
     for gate, name in ((ACCELERATORS, "gpu"), (ACCELERATORS, "xpu"), (RDMA, "rdma")):
         if not context.gates.enabled(gate):
             conditions.waiting(name, f"feature gate {gate} is off")
@@ -45,8 +45,8 @@ def collect(context: Context, conditions: CollectorConditions, workloads: Callab
         context.runner.add(context.periodic("collect-rdma", rdma.INTERVAL_S, nics.read))
 
 
-def inventory(context: Context) -> Inventory:
-    """What collectors found lately; what a gate has switched off is not there."""
+def inventory(context: WiringContext) -> Inventory:
+    """The collectors' recent facts; kinds whose gate is off are empty."""
     from koordlet.metriccache.facts import FACT_GPU, FACT_GPU_DRIVER, FACT_GPU_FAULTS, FACT_RDMA, FACT_XPU
     from koordlet.metricsadvisor.facts.rdma import INTERVAL_S
     from koordlet.statesinformer.devices.status import Inventory
@@ -63,8 +63,8 @@ def inventory(context: Context) -> Inventory:
     )
 
 
-def report(context: Context, cluster: Cluster) -> None:
-    """Reports the Device."""
+def report(context: WiringContext, cluster: Cluster) -> None:
+    """Report the Device object."""
     if not context.gates.enabled(ACCELERATORS) and not context.gates.enabled(RDMA):
         return
     from koordlet.statesinformer.devices.reporter import DeviceReporter

@@ -1,19 +1,18 @@
-"""Runtime hooks: the plugins, the protocols that carry them, and the registration with a runtime proxy (spec 03 §4).
+"""Runtime hooks: the plugins, the protocols, and the registration with a runtime proxy (spec 03 §4).
 
-Start order: the server, NRI, then (`enforcement`) the strategies' rounds, then the registration file, so that nobody
-is sent here before there is somebody. Stop order is the reverse; the file stays (`runtimehooks.registration`).
+Start order: the server, NRI, the strategies' rounds (`koordlet.wiring.enforcement`), then the registration file, so
+that no call arrives before it can be answered. Stop order is the reverse; the file stays
+(`koordlet.runtimehooks.protocols.registration`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import cast
 
 from koordlet.app.clock import boot_clock
 from koordlet.app.logging import get_logger
 from koordlet.app.periodic import Periodic
-from koordlet.options import KoordletOptions
 from koordlet.qosmanager.engine.manager import QoSManager
 from koordlet.qosmanager.engine.strategy import Strategy
 from koordlet.qosmanager.engine.view import Current, NodeView
@@ -30,22 +29,22 @@ from koordlet.statesinformer.callbacks import CallbackTarget, StateType
 from koordlet.statesinformer.states import KubeStates
 from koordlet.system.cgroup.naming import kubepods_dir
 from koordlet.system.devices.rdma import verbs_device
-from koordlet.wiring.context import Context
+from koordlet.wiring.context import WiringContext
 
 log = get_logger(__name__)
 
-REGISTER_SECONDS = 60.0
-"""A proxy may come later than koordlet, and makes the directory."""
+REGISTER_PERIOD_S = 60.0
+"""A runtime proxy may start later than koordlet; it creates the directory."""
 DAEMONSET_SOCKET = "/host-var-run-koordlet/koordlet.sock"
 
 
 def announced_pods(states: KubeStates) -> AnnouncedPods:
-    """Nobody yet; pods of the kubelet's directories that it does not show."""
+    """Pods that hooks report and the kubelet does not list yet; none at first."""
     return AnnouncedPods(lambda: states.workloads.pods, lambda: kubepods_dir(states.driver), boot_clock)
 
 
 def runtime_hooks(
-    context: Context,
+    context: WiringContext,
     states: KubeStates,
     strategies: Iterable[Strategy],
     manager: QoSManager,
@@ -53,11 +52,11 @@ def runtime_hooks(
     outline: Callable[[], NodeView | None],
     current: Current,
 ) -> Periodic:
-    """Serve hooks by every protocol that is on; `outline` is None while the kubelet did not answer. The task that is
-    returned registers with a runtime proxy."""
+    """Serve hooks by all enabled protocols. `outline` returns None until the kubelet has answered. Returns the task
+    that registers with a runtime proxy."""
     options = context.options
     hooks = Hooks(
-        [*_of(strategies), *_injectors(context)],
+        [*(strategy for strategy in strategies if isinstance(strategy, HookPlugin)), *_injectors(context)],
         context.registries,
         policy=FailurePolicy(options.runtime_hooks_plugin_failure_policy),
     )
@@ -66,7 +65,6 @@ def runtime_hooks(
         dirs = class_dirs(states)
         return outline() or NodeView(boot_clock(), states.slo, states.node.object, (), current, qos_dirs=dirs)
 
-    patience = options.runtime_hooks_settle_timeout
     calls = HookCalls(
         hooks,
         announced,
@@ -74,42 +72,37 @@ def runtime_hooks(
         manager.follow,
         context.registries,
         follow_announced=manager.follow_announced,
-        round_timeout=patience,
+        round_timeout=options.runtime_hooks_settle_timeout,
     )
     _follow_pods(states, calls)
     context.runner.add_stop("hook rounds", calls.close)
     return _registration(context, calls, _serve(context, calls))
 
 
-def _of(strategies: Iterable[Strategy]) -> list[HookPlugin]:
-    """Strategies that answer hooks as well."""
-    return [cast(HookPlugin, strategy) for strategy in strategies if hasattr(strategy, "hook")]
-
-
-def _injectors(context: Context) -> list[HookPlugin]:
-    found: list[HookPlugin] = []
+def _injectors(context: WiringContext) -> list[HookPlugin]:
+    plugins: list[HookPlugin] = []
     if context.gates.enabled("GPUEnvInject"):
         library = context.options.hami_core_library_directory_path
-        found.append(GPUEnvInject(library, monitor=context.gates.enabled("HamiCoreVGPUMonitor")))
+        plugins.append(GPUEnvInject(library, monitor=context.gates.enabled("HamiCoreVGPUMonitor")))
     if context.gates.enabled("RDMADeviceInject"):
-        found.append(RDMADeviceInject(lambda address: verbs_device(context.host.roots, address)))
-    return found
+        plugins.append(RDMADeviceInject(lambda address: verbs_device(context.host.roots, address)))
+    return plugins
 
 
 def _follow_pods(states: KubeStates, calls: HookCalls) -> None:
-    """Pods and containers that the kubelet shows for the first time are set up at once (spec 03 §4.4)."""
-    seen = states.workloads.version
+    """Settings of pods and containers that the kubelet lists for the first time are written at once (spec 03 §4.4)."""
+    last_version = states.workloads.version
 
     def on_pods(_type: StateType, _marker: object, _target: CallbackTarget) -> None:
-        nonlocal seen
-        if states.workloads.version != seen:
-            seen = states.workloads.version
+        nonlocal last_version
+        if states.workloads.version != last_version:
+            last_version = states.workloads.version
             calls.follow_soon()
 
-    states.callbacks.register(StateType.ALL_PODS, "runtime-hooks", "settings of pods that came", on_pods)
+    states.callbacks.register(StateType.ALL_PODS, "runtime-hooks", "settings of new pods", on_pods)
 
 
-def _serve(context: Context, calls: HookCalls) -> RuntimeHookServer:
+def _serve(context: WiringContext, calls: HookCalls) -> RuntimeHookServer:
     options = context.options
     server = RuntimeHookServer(socket_path(context), calls, options.default_runtime_type)
     protocols: dict[str, RuntimeHookServer | NRIPlugin] = {"grpc": server}
@@ -117,35 +110,34 @@ def _serve(context: Context, calls: HookCalls) -> RuntimeHookServer:
         protocols["nri"] = NRIPlugin(_nri(context), calls, options.default_runtime_type)
     context.registries.view(
         "runtime_hook_protocol_up",
-        lambda: [((name, one.problem), 0.0 if one.problem else 1.0) for name, one in protocols.items()],
+        lambda: [((name, server.problem), 0.0 if server.problem else 1.0) for name, server in protocols.items()],
     )
     for protocol in protocols.values():
         context.runner.add(protocol)
     return server
 
 
-def _registration(context: Context, calls: HookCalls, server: RuntimeHookServer) -> Periodic:
+def _registration(context: WiringContext, calls: HookCalls, server: RuntimeHookServer) -> Periodic:
     options = context.options
     directory = hook_directory(context)
-    off = {HookStage(name) for name in options.runtime_hooks_disable_stages}
-    stages = [stage for stage in calls.hooks.stages if stage not in off and stage in server.stages]
+    disabled = {HookStage(name) for name in options.runtime_hooks_disable_stages}
+    stages = [stage for stage in calls.hooks.stages if stage not in disabled and stage in server.stages]
+    policy = FailurePolicy(options.runtime_hooks_failure_policy)
 
-    def announce() -> None:
+    def write_registration() -> None:
         if server.problem or not directory.is_dir():
-            log.once(
-                f"register:{server.problem}", "not registered with a runtime proxy",
-                cause=server.problem or f"there is none: no directory {directory}",
-            )  # fmt: skip
+            cause = server.problem or f"there is no directory {directory}"
+            log.once(f"register:{server.problem}", "Not registered with a runtime proxy", cause=cause)
             return
         try:
-            register(directory, options.runtime_hooks_host_endpoint, _policy(options), stages)
+            register(directory, options.runtime_hooks_host_endpoint, policy, stages)
         except RegistrationFileError as error:
-            log.once(f"register:{error}", "not registered with a runtime proxy", cause=str(error))
+            log.once(f"register:{error}", "Not registered with a runtime proxy", cause=str(error))
 
-    return context.periodic("hook-registration", REGISTER_SECONDS, announce)
+    return context.periodic("hook-registration", REGISTER_PERIOD_S, write_registration)
 
 
-def _nri(context: Context) -> NRISettings:
+def _nri(context: WiringContext) -> NRISettings:
     options = context.options
     return NRISettings(
         context.host.roots.var_run / options.runtime_hooks_nri_socket_path,
@@ -159,18 +151,14 @@ def _nri(context: Context) -> NRISettings:
     )
 
 
-def _policy(options: KoordletOptions) -> FailurePolicy:
-    return FailurePolicy(options.runtime_hooks_failure_policy)
-
-
-def socket_path(context: Context) -> Path:
-    """Where koordlet listens: as flagged, else the host's path or where a DaemonSet mounts it."""
+def socket_path(context: WiringContext) -> Path:
+    """The socket of the hook server: the flag's, else the host's path or the path where a DaemonSet mounts it."""
     options = context.options
     if options.runtime_hooks_addr:
         return Path(options.runtime_hooks_addr)
     return Path(options.runtime_hooks_host_endpoint if context.host.roots.host_mode else DAEMONSET_SOCKET)
 
 
-def hook_directory(context: Context) -> Path:
-    """Where hook servers register."""
+def hook_directory(context: WiringContext) -> Path:
+    """The directory where hook servers register."""
     return Path(context.options.runtime_hooks_config_path or context.host.roots.hook_config)

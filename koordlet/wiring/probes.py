@@ -1,7 +1,7 @@
-"""The probes: what the first sample is made of before anything runs, the others beside what runs already.
+"""Opens the probes: those for the first sample before anything runs, the others while koordlet already runs.
 
-One at a time, because each load holds up the loop for tenths of a second. Signals to stop wait until a probe is
-complete: one that came between two pins would leave them behind.
+They are opened one at a time, because each load blocks the loop for tenths of a second. Stop signals are blocked while
+a probe is opened: a stop between two pins would leave the first one behind.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from pathlib import Path
 
 from koordlet.app.logging import get_logger
 from koordlet.probes.openprobes import STARTING, ProbeSet, begin_probes
-from koordlet.wiring.context import Context
+from koordlet.wiring.context import WiringContext
 
 log = get_logger(__name__)
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-TURN_SECONDS = 0.1
-"""Left to everything else between two loads."""
+PAUSE_S = 0.1
+"""Time for other tasks between two loads."""
 
 
 @contextmanager
-def signals_held() -> Iterator[None]:
-    """Stop signals come when this ends."""
+def stop_signals_blocked() -> Iterator[None]:
+    """Stop signals are delivered after the block."""
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     try:
         yield
@@ -33,8 +33,8 @@ def signals_held() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
 
 
-def begin(context: Context) -> ProbeSet:
-    """What is opened before the first sample. Close it, whatever happens."""
+def begin(context: WiringContext) -> ProbeSet:
+    """Open the probes for the first sample. The caller must close the set in any case."""
     options = context.options
     probes = begin_probes(
         context.host,
@@ -45,26 +45,26 @@ def begin(context: Context) -> ProbeSet:
     context.host.mounted_bpffs()
     for name, status in probes.status.items():
         if status != STARTING:
-            _say(probes, name)
+            _log_status(probes, name)
     return probes
 
 
-def open_others(context: Context, probes: ProbeSet, after: float, opened: Callable[[], None]) -> None:
-    """Open the rest from *after* seconds on; *opened* is called after each."""
+def open_others(context: WiringContext, probes: ProbeSet, after: float, opened: Callable[[], None]) -> None:
+    """Open the other probes, beginning after `after` seconds; `opened` is called after each."""
 
     async def one_by_one() -> None:
         await asyncio.sleep(after)
         while STARTING in probes.status.values():
-            await asyncio.sleep(TURN_SECONDS)
-            with signals_held():
+            await asyncio.sleep(PAUSE_S)
+            with stop_signals_blocked():
                 name = probes.open_next()
             if name is not None:
-                _say(probes, name)
+                _log_status(probes, name)
                 opened()
 
     context.runner.spawn("open-probes", one_by_one, critical=False)
 
 
-def _say(probes: ProbeSet, name: str) -> None:
+def _log_status(probes: ProbeSet, name: str) -> None:
     status = probes.status[name]
-    log.info("probe", name=name, loaded=status.loaded, source=status.source, reason=status.reason)
+    log.info("Probe opened", name=name, loaded=status.loaded, source=status.source, reason=status.reason)

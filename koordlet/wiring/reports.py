@@ -1,4 +1,4 @@
-"""What koordlet tells the API server: NodeMetric with its predictions, NodeResourceTopology."""
+"""The reports to the API server: NodeMetric with predictions, NodeResourceTopology."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from koordlet.statesinformer.nodemetric.status import MIN_REPORT_SECONDS
 from koordlet.statesinformer.nrt.reporter import TopologyReporter
 from koordlet.statesinformer.nrt.status import MachineInfo
 from koordlet.statesinformer.states import KubeStates
-from koordlet.wiring.context import Context
+from koordlet.wiring.context import WiringContext
 from koordlet.wiring.states import Cluster
 
 
-def node_metric(context: Context, cluster: Cluster) -> NodeMetricReporter:
-    """Reports NodeMetric; returns the reporter, whose `extensions` others may set."""
+def node_metric(context: WiringContext, cluster: Cluster) -> NodeMetricReporter:
+    """Report NodeMetric; returns the reporter, to which other parts may add extensions."""
     states = cluster.states
     prediction = _predict(context, states)
     reporter = NodeMetricReporter(
@@ -35,7 +35,7 @@ def node_metric(context: Context, cluster: Cluster) -> NodeMetricReporter:
     )
 
     async def report() -> None:
-        task.period = states.policy.report_seconds  # read anew each round (spec 02 §7.2)
+        task.period = states.policy.report_seconds  # read in each round (spec 02 §7.2)
         await reporter.report()
 
     task = context.periodic("report-node-metric", MIN_REPORT_SECONDS, report, immediate=False)
@@ -47,7 +47,7 @@ def node_metric(context: Context, cluster: Cluster) -> NodeMetricReporter:
     return reporter
 
 
-def _predict(context: Context, states: KubeStates) -> PredictionService:
+def _predict(context: WiringContext, states: KubeStates) -> PredictionService:
     options = context.options
     service = PredictionService(
         context.cache,
@@ -79,7 +79,7 @@ def _predict(context: Context, states: KubeStates) -> PredictionService:
 
     def learn() -> None:
         service.train()
-        if service.trained:  # until then it looks often whether the first figures of pods are there
+        if service.trained:  # until then it checks each second whether the first figures of pods exist
             training.period = options.prediction_training_interval
 
     training = context.periodic("train-prediction", 1.0, learn)
@@ -90,23 +90,24 @@ def _predict(context: Context, states: KubeStates) -> PredictionService:
     return service
 
 
-def node_topology(context: Context, cluster: Cluster) -> None:
-    """Reports NodeResourceTopology, or keeps it for koordlet alone."""
-    client, states, kubelet, pods = cluster.client, cluster.states, cluster.kubelet, cluster.pods
+def node_topology(context: WiringContext, cluster: Cluster) -> None:
+    """Compute the NodeResourceTopology for koordlet and, with gate NodeTopologyReport, report it."""
+    states = cluster.states
+    pods = cluster.pods
     options = context.options
 
     def machine() -> MachineInfo | None:
-        keys, period = (FACT_CPU, FACT_BASIC, FACT_NUMA), options.collect_node_cpu_info_interval
-        cpus, basic, numa = (context.fact(key, period) for key in keys)
+        period = options.collect_node_cpu_info_interval
+        cpus, basic, numa = (context.fact(key, period) for key in (FACT_CPU, FACT_BASIC, FACT_NUMA))
         return None if cpus is None or basic is None or numa is None else MachineInfo(cpus, basic, numa)
 
     reporter = TopologyReporter(
-        client,
+        cluster.client,
         options.node_name,
         node=lambda: states.node.object,
         pods=lambda: pods.pods.values() if pods.answered else None,
         machine=machine,
-        kubelet=None if options.disable_query_kubelet_config else kubelet.config,
+        kubelet=None if options.disable_query_kubelet_config else cluster.kubelet.config,
         kubelet_dir=context.host.roots.var_lib_kubelet,
         registries=context.registries,
         on_change=lambda: states.callbacks.trigger(StateType.NODE_TOPOLOGY),

@@ -1,4 +1,4 @@
-"""Where the picture of the node comes from: API server and kubelet, or the cgroup tree alone."""
+"""The sources of the node's state: API server and kubelet, or the cgroup tree alone."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from koordlet.statesinformer.resourceviews import attach_resource_views
 from koordlet.statesinformer.states import KubeStates, LocalStates
 from koordlet.system.cgroup import tree
 from koordlet.system.cgroup.naming import CgroupDriver, detect_driver, find_driver
-from koordlet.wiring.context import Context
+from koordlet.wiring.context import WiringContext
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """What there is with an API server."""
+    """The parts that exist only with an API server."""
 
     client: Client
     states: KubeStates
@@ -35,21 +35,21 @@ class Cluster:
     slo_condition: NodeSLOCondition
 
 
-def local(context: Context, groups: AllGroups | None) -> LocalStates:
+def local(context: WiringContext, groups: AllGroups | None) -> LocalStates:
     """`--standalone`: the workloads that the cgroup tree shows."""
     root = context.files.hierarchy("cpu")
     states = LocalStates(lambda: tree.walk(root), None if groups is None else lambda: groups.tree)
     states.refresh()
-    context.registries.node = context.options.node_name or os.uname().nodename
+    context.set_node_name(context.options.node_name or os.uname().nodename)
     task = context.periodic("discover", context.options.discover_interval, states.refresh)
     context.pleg.add_handler(lambda _: states.expire())
-    context.pleg.add_handler(context.prompt(task).on_any)
+    context.pleg.add_handler(context.early_trigger(task).on_any)
     context.runner.add(task)
     return states
 
 
-def cluster(context: Context) -> Cluster:
-    """Informers for the node's own objects, its pods from the kubelet."""
+def cluster(context: WiringContext) -> Cluster:
+    """Informers for the node's API objects, and its pods from the kubelet."""
     options = context.options
     config = ClientConfig.load(
         options.kubeconfig or None,
@@ -77,7 +77,7 @@ def cluster(context: Context) -> Cluster:
         (lambda meta, driver: _task_ids(context, meta, driver)) if options.enable_pod_taskids else None,
         lambda meta, driver: _sandbox_dir(context, meta, driver),
     )
-    states.node.add_handler(on_add=lambda node: setattr(context.registries, "node", node.metadata.name))
+    states.node.add_handler(on_add=lambda node: context.set_node_name(node.metadata.name))
     context.runner.add_stop("kube client", client.close)
     context.runner.add_stop("kubelet client", kubelet.close)
     events = EventRecorder(client, "koordlet", options.node_name)
@@ -87,30 +87,32 @@ def cluster(context: Context) -> Cluster:
         context.runner.add(informer)
     context.health.check("pods", lambda: pods.error or None)
     task = context.periodic("pods", options.kubelet_sync_interval, states.sync_pods)
-    context.pleg.add_handler(context.prompt(task).on_added)
+    context.pleg.add_handler(context.early_trigger(task).on_added)
     context.runner.add(task)
     states.callbacks.attach(context.registries)
     context.runner.add(states.callbacks)
     attach_resource_views(states, context.registries)
     slo_condition = NodeSLOCondition(states, client, events, context.registries, wall=SYSTEM_CLOCK.now)
-    said = context.periodic("node-slo-condition", UPDATE_PERIOD_S, slo_condition.update)
-    states.node_slo.add_handler(on_add=lambda _: said.trigger(), on_update=lambda *_: said.trigger())
-    context.runner.add(said)
+    condition_task = context.periodic("node-slo-condition", UPDATE_PERIOD_S, slo_condition.update)
+    states.node_slo.add_handler(
+        on_add=lambda _: condition_task.trigger(), on_update=lambda *_: condition_task.trigger()
+    )
+    context.runner.add(condition_task)
     return Cluster(client, states, kubelet, pods, events, slo_condition)
 
 
-def _task_ids(context: Context, meta: PodMeta, driver: CgroupDriver) -> Mapping[str, tuple[int, ...]]:
+def _task_ids(context: WiringContext, meta: PodMeta, driver: CgroupDriver) -> Mapping[str, tuple[int, ...]]:
     cpuset = context.files.hierarchy("cpuset")
     return task_ids(meta, driver, lambda directory: tree.children(cpuset, directory), context.files.tasks)
 
 
-def _sandbox_dir(context: Context, meta: PodMeta, driver: CgroupDriver) -> str:
+def _sandbox_dir(context: WiringContext, meta: PodMeta, driver: CgroupDriver) -> str:
     cpuset = context.files.hierarchy("cpuset")
-    found = sandbox_of(meta, driver, lambda directory: tree.children(cpuset, directory))
-    return "" if found is None else found[1]
+    sandbox = sandbox_of(meta, driver, lambda directory: tree.children(cpuset, directory))
+    return "" if sandbox is None else sandbox[1]
 
 
-def _kubelet_headers(context: Context, config: ClientConfig) -> Callable[[], Awaitable[Mapping[str, str]]]:
+def _kubelet_headers(context: WiringContext, config: ClientConfig) -> Callable[[], Awaitable[Mapping[str, str]]]:
     path = context.options.kubelet_token_file
     if not path:
         return config.credentials.headers

@@ -13,17 +13,17 @@ from koordlet.options import KoordletOptions
 from koordlet.statesinformer.devices.status import Inventory
 from koordlet.statesinformer.pods.model import Workloads
 from koordlet.wiring import context as wiring
-from koordlet.wiring.context import STALE_SECONDS, Context
+from koordlet.wiring.context import MIN_FACT_LIFETIME_S, WiringContext
 from koordlet.wiring.devices import collect, inventory
 from koordlet.wiring.podresources import accelerators
 
 
-def context(*flags: str, **gates: bool) -> Context:
+def context(*flags: str, **gates: bool) -> WiringContext:
     named = ",".join(f"{name}={str(on).lower()}" for name, on in gates.items())
-    return Context(read(KoordletOptions, ["--node-name=n1", f"--feature-gates={named}", *flags]))
+    return WiringContext(read(KoordletOptions, ["--node-name=n1", f"--feature-gates={named}", *flags]))
 
 
-def told(found: Context, at: float) -> None:
+def told(found: WiringContext, at: float) -> None:
     """What collectors would have stored; strings stand for devices."""
     for key, value in ((FACT_XPU, ("x",)), (FACT_GPU, ("g",)), (FACT_GPU_DRIVER, "550"), (FACT_RDMA, ("r",))):
         found.cache.facts.set(key, value, at)
@@ -61,7 +61,7 @@ def test_stale_facts_are_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
     found = context(Accelerators=True, RDMADevices=True)
     assert inventory(found) == Inventory(None, None, None)
     told(found, now)
-    now += STALE_SECONDS
+    now += MIN_FACT_LIFETIME_S
     assert inventory(found) == Inventory(("x",), ("g",), ("r",), "550")
     now += 1
     assert inventory(found) == Inventory(None, None, None)
@@ -85,7 +85,7 @@ def test_the_pod_resources_proxy_knows_those_of_the_device(
 ) -> None:
     now = 1000.0
     monkeypatch.setattr(wiring, "boot_clock", lambda: now)
-    found = Context(read(KoordletOptions, ["--node-name=n1", "--collect-res-used-interval=1m", *flags]))
+    found = WiringContext(read(KoordletOptions, ["--node-name=n1", "--collect-res-used-interval=1m", *flags]))
     told(found, now)
     now += 5 * 60
     assert (accelerators(found).gpus, accelerators(found).xpus) == (gpus, xpus)

@@ -7,17 +7,17 @@ import pytest
 from koordlet.app.flags import read
 from koordlet.options import KoordletOptions
 from koordlet.wiring import context as wiring
-from koordlet.wiring.context import STALE_ROUNDS, STALE_SECONDS, Context
+from koordlet.wiring.context import MAX_MISSED_ROUNDS, MIN_FACT_LIFETIME_S, WiringContext
 
 
 def test_a_fact_that_nobody_renews_is_out_of_date(monkeypatch: pytest.MonkeyPatch) -> None:
-    context, now = Context(read(KoordletOptions, ["--node-name=n1"])), 1000.0
+    context, now = WiringContext(read(KoordletOptions, ["--node-name=n1"])), 1000.0
     monkeypatch.setattr(wiring, "boot_clock", lambda: now)
     assert context.fact("layout", 60) is None
     context.cache.facts.set("layout", "four CPUs", now)
-    now += STALE_SECONDS
+    now += MIN_FACT_LIFETIME_S
     assert context.fact("layout", 1) == "four CPUs"
-    now += STALE_ROUNDS * 60 - STALE_SECONDS
+    now += MAX_MISSED_ROUNDS * 60 - MIN_FACT_LIFETIME_S
     assert context.fact("layout", 60) == "four CPUs"
     assert context.fact("layout", 1) is None
     now += 1

@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from koordlet.app.flags import read
 from koordlet.options import KoordletOptions
 from koordlet.prometheus import CATALOGUE
-from koordlet.wiring.context import Context
+from koordlet.wiring.context import WiringContext
 
 POD = "pod_uid pod_name pod_namespace"
 CONTAINER = f"{POD} container_id container_name"
@@ -77,7 +77,7 @@ def test_family(name: str, type: str, side: str, labels: str) -> None:
 
 
 def test_before_the_node_is_known_only_the_start_is_told() -> None:
-    registries = Context(read(KoordletOptions, ["--node-name=n1"])).registries
+    registries = WiringContext(read(KoordletOptions, ["--node-name=n1"])).registries
     registries.view("node_used_cpu_cores", lambda: [((), 1.0)])
     text = generate_latest(registries.internal).decode() + generate_latest(registries.external).decode()
     found = [sample for family in text_string_to_metric_families(text) for sample in family.samples]

@@ -23,7 +23,7 @@ from koordlet.resourceexecutor.kernelfiles import KernelFiles
 from koordlet.resourceexecutor.ledger import Ledger
 from koordlet.system.cgroup.readers import CgroupFS
 from koordlet.system.host import Host
-from koordlet.wiring.enforcement import RULES
+from koordlet.wiring.ownerrules import RULES
 from tests.koordlet.qosmanager.conftest import make_pod, make_view
 
 pytestmark = [pytest.mark.kernel, pytest.mark.timing]

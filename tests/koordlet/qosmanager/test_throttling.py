@@ -19,7 +19,7 @@ from koordlet.resourceexecutor import DesiredSetting, Setting
 from koordlet.resourceexecutor.merge import merge
 from koordlet.statesinformer.pods.cgroupindex import Owner, owner_of
 from koordlet.statesinformer.pods.model import subjects_of
-from koordlet.wiring.enforcement import RULES
+from koordlet.wiring.ownerrules import RULES
 from tests.koordlet.qosmanager.conftest import make_pod, make_view
 
 MIB = 1 << 20

@@ -23,7 +23,7 @@ from koordlet.runtimehooks.hooks.cpunormalization import CPUNormalization
 from koordlet.runtimehooks.hooks.cpuset import CPUSetAllocator
 from koordlet.system.cpu.cpuset import CPUSet
 from koordlet.system.write import WriteRefused
-from koordlet.wiring.enforcement import RULES
+from koordlet.wiring.ownerrules import RULES
 from tests.koordlet.qosmanager.conftest import flat, make_node, make_pod, make_view
 from tests.koordlet.resourceexecutor.conftest import ModelKernel, Recorder
 

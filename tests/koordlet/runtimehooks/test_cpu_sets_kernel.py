@@ -23,7 +23,7 @@ from koordlet.system.cgroup.readers import CgroupFS
 from koordlet.system.cpu.cpuset import CPUSet
 from koordlet.system.cpu.cputopology import read_topology
 from koordlet.system.host import Host
-from koordlet.wiring.enforcement import RULES
+from koordlet.wiring.ownerrules import RULES
 from tests.koordlet.qosmanager.conftest import make_node, make_pod, make_view
 from tests.koordlet.resourceexecutor.conftest import Recorder
 
