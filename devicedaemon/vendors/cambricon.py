@@ -70,7 +70,7 @@ def bus_of(card: str) -> str:
 
 
 def status_of(card: str) -> DeviceInfoStatus:
-    """Healthy if a line says so: a line `Device` has either the number on the bus or the state."""
+    """Healthy if a line has the state `Good`; a line `Device` has either the number on the bus or the state."""
     states = [value for value in _device(card) if not _DIGITS.fullmatch(value)]
     bad = [value for value in states if value != GOOD]
     if bad:

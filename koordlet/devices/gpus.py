@@ -112,7 +112,8 @@ class Gpus:
         try:
             return self._read_devices(self.nvml, bound, at)
         except NvmlError:  # the session is lost, and everything that belongs to it is invalid
-            self._lost, self.nvml = self.nvml, None
+            self._lost = self.nvml
+            self.nvml = None
             self._bound = ()
             self._known = {}
             self._undescribed = {}

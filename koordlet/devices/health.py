@@ -148,7 +148,8 @@ class _Watcher(threading.Thread):
                 self._wait_slice(events)
                 self.answered = self._clock()
         except NvmlError as error:
-            self.problem, self.answered = str(error), self._clock()
+            self.problem = str(error)
+            self.answered = self._clock()
         finally:
             self.ended = True
 

@@ -29,17 +29,17 @@ Track = tuple[str, WaitResource, Cause]
 """Subject key, resource, cause."""
 
 
-class PodEventRecorder(Protocol):
+class AlarmEventRecorder(Protocol):
     """The used part of `koordlet.kube.EventRecorder`."""
 
     def event(self, about: ObjectReference, type: str, reason: str, message: str) -> None: ...
 
 
 class AlarmPublisher:
-    """A listener of `Evaluator`. Without a recorder, no Events are sent."""
+    """A listener of `InterferenceEvaluator`. Without a recorder, no Events are sent."""
 
     def __init__(
-        self, auditor: Auditor, recorder: PodEventRecorder | None = None, *, clock: Callable[[], float]
+        self, auditor: Auditor, recorder: AlarmEventRecorder | None = None, *, clock: Callable[[], float]
     ) -> None:
         self._auditor = auditor
         self._recorder = recorder

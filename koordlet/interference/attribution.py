@@ -110,7 +110,7 @@ class _StolenWait:
 
 class _Culprits:
     """Numbers for the culprits of one matrix: a container's is its row, others follow in the order of their
-    appearance. Filled as rows are asked for, since only a few are."""
+    appearance. Filled on demand, because only a few rows are read."""
 
     def __init__(self, matrix: CulpritMatrix, rows: ContainerRows, owner: OwnerOf) -> None:
         self._matrix = matrix

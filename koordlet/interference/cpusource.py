@@ -1,4 +1,4 @@
-"""The evidence source of the CPU: schedule latency at every evaluation, the culprit matrix when `cadence` says so."""
+"""The evidence source of the CPU: schedule latency at every evaluation, the culprit matrix at the pace of `cadence`."""
 
 from __future__ import annotations
 

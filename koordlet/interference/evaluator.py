@@ -54,7 +54,7 @@ class _WorstCulprit:
     since: float
 
 
-class Evaluator:
+class InterferenceEvaluator:
     """Owns the history and the current verdicts; `step` is one evaluation."""
 
     def __init__(

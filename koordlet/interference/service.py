@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from koordlet.api.crs.slo import NodeSLO
 from koordlet.audit import Auditor
-from koordlet.interference.alarms import AlarmPublisher, PodEventRecorder
+from koordlet.interference.alarms import AlarmEventRecorder, AlarmPublisher
 from koordlet.interference.cadence import NOTICEABLE_RATIO, Cadence
 from koordlet.interference.cpusource import CpuSource
 from koordlet.interference.detector import Detector
-from koordlet.interference.evaluator import Evaluator
+from koordlet.interference.evaluator import InterferenceEvaluator
 from koordlet.interference.evidence import EvidenceCollector, EvidenceSource
 from koordlet.interference.sources import CacheSource, IoSource, MemorySource, NetworkSource
 from koordlet.interference.strategy import StrategySource
@@ -68,7 +68,7 @@ class Interference:
         *,
         node_slo: Callable[[], NodeSLO | None],
         auditor: Auditor,
-        recorder: PodEventRecorder | None,
+        recorder: AlarmEventRecorder | None,
         clock: Callable[[], float],
         wall: Callable[[], float],
         cpu_clock: Callable[[], float] = time.thread_time,
@@ -81,7 +81,7 @@ class Interference:
         self._cadence = Cadence(cpu_clock)
         detector = Detector()
         cpu = CpuSource(advisor, self._cadence, detector.alarm_threshold, lambda: collectors.network.deferred.seconds)
-        self.evaluator = Evaluator(
+        self.evaluator = InterferenceEvaluator(
             EvidenceCollector(advisor, collectors.sources(cpu)),
             detector,
             StrategySource(extensions),

@@ -22,7 +22,7 @@ from koordlet.api.pages.interference import (
     ThrottledPodReport,
 )
 from koordlet.interference import wording
-from koordlet.interference.evaluator import Evaluator
+from koordlet.interference.evaluator import InterferenceEvaluator
 from koordlet.interference.model import CAUSES, RESOURCES, AlarmState, WaitResource
 from koordlet.metricsadvisor.labels import Row, container_labels
 from koordlet.prometheus import Registries
@@ -48,7 +48,7 @@ class InterferenceViews:
 
     def __init__(
         self,
-        evaluator: Evaluator,
+        evaluator: InterferenceEvaluator,
         registries: Registries,
         workloads: Callable[[], Workloads],
         *,
@@ -80,7 +80,7 @@ class InterferenceViews:
         self._throttled = throttled
 
     def _tracks(self, figures: NDArray[np.generic]) -> Iterator[Row]:
-        """Of `Evaluator.nonzero`: zeros, almost all figures of a quiet node, have no series."""
+        """Of `InterferenceEvaluator.nonzero`: zeros, almost all figures of a quiet node, have no series."""
         if self._evaluator.evidence is None:
             return
         subjects = self._evaluator.evidence.subjects

@@ -35,7 +35,8 @@ class Validation:
         if self._begun is None:
             predicted = {peak: models.peaks([NODE], peak).get(NODE) for peak in PeakMethod}
             self._predicted = {peak: amount for peak, amount in predicted.items() if amount is not None}
-            self._begun, self._observed = seen if self._predicted else None, Amount()
+            self._begun = seen if self._predicted else None
+            self._observed = Amount()
         self._observed = self._observed.most(used)
 
     def _close(self) -> None:

@@ -44,7 +44,7 @@ EARNING_PERCENT = 60
 """Percent of its limit below which a container earns tokens."""
 
 
-class NodeState(Enum):
+class SharedCpuLoad(Enum):
     """Load of the shared CPUs."""
 
     IDLE = "idle"
@@ -53,11 +53,11 @@ class NodeState(Enum):
     UNKNOWN = "unknown"
 
 
-def node_state(view: NodeView, threshold_percent: int, window: float) -> NodeState:
+def node_state(view: NodeView, threshold_percent: int, window: float) -> SharedCpuLoad:
     """Use of the CPUs that are not exclusive to LSE and LSR pods, against the threshold; UNKNOWN without figures."""
     node = view.average("node_cpu_usage", (), window)
     if node is None or view.topology is None:
-        return NodeState.UNKNOWN
+        return SharedCpuLoad.UNKNOWN
     total, used = len(view.topology.online) * 1000.0, node.mean * 1000
     for pod in view.pods:
         if pod.raw_qos in ("LSR", "LSE") and pod.meta.pod is not None:
@@ -67,8 +67,8 @@ def node_state(view: NodeView, threshold_percent: int, window: float) -> NodeSta
             used -= 0.0 if own is None else own.mean * 1000
     ratio = used / total if total > 0 else 1.0
     if ratio >= threshold_percent / 100:
-        return NodeState.OVERLOAD
-    return NodeState.COOLING if ratio >= COOLING_RATIO * threshold_percent / 100 else NodeState.IDLE
+        return SharedCpuLoad.OVERLOAD
+    return SharedCpuLoad.COOLING if ratio >= COOLING_RATIO * threshold_percent / 100 else SharedCpuLoad.IDLE
 
 
 @dataclass
@@ -121,7 +121,7 @@ class Limiter:
 
 
 def next_quota(
-    current: int, base: int, config: CPUBurstConfig, state: NodeState, throttled: float | None, allowed: bool
+    current: int, base: int, config: CPUBurstConfig, state: SharedCpuLoad, throttled: float | None, allowed: bool
 ) -> int:
     """The container's quota in the next round, between its limit and its ceiling."""
     if config.policy not in (BURST_AUTO, BURST_QUOTA_ONLY):
@@ -129,9 +129,9 @@ def next_quota(
     percent = config.cfs_quota_burst_percent or 0
     ceiling = int(base * percent / 100) if percent > 100 else base
     factor = 0.8 if not allowed else 1.2 if throttled else 1.0
-    if state is NodeState.OVERLOAD:
+    if state is SharedCpuLoad.OVERLOAD:
         factor = 0.8
-    elif state is not NodeState.IDLE:
+    elif state is not SharedCpuLoad.IDLE:
         factor = min(factor, 1.0)
     return min(max(int(current * factor), base), ceiling)
 
@@ -184,7 +184,7 @@ class CPUBurst(Strategy):
         return QoSDecision(tuple(updates), figures=rows, note=f"shared CPUs are {state.value}")
 
     def _of_pod(
-        self, view: NodeView, pod: PodView, config: CPUBurstConfig, state: NodeState
+        self, view: NodeView, pod: PodView, config: CPUBurstConfig, state: SharedCpuLoad
     ) -> Iterator[tuple[DesiredSetting, ContainerView | None]]:
         specs = {container.name: container for container in pod.meta.pod.spec.containers} if pod.meta.pod else {}
         about = about_pod(pod.meta.namespace, pod.meta.name)
@@ -224,7 +224,7 @@ class CPUBurst(Strategy):
         view: NodeView,
         container: ContainerView,
         config: CPUBurstConfig,
-        state: NodeState,
+        state: SharedCpuLoad,
         base: int,
         kubelet_quota: int,
     ) -> int:

@@ -13,7 +13,7 @@ from koordlet.api.pages.interference import EXTENSION_KEY
 from koordlet.api.sloconfig.interference import DEFAULT
 from koordlet.interference.alarms import DETECTED, ENDED, EVENT_SECONDS, OWN, AlarmPublisher
 from koordlet.interference.detector import Detector
-from koordlet.interference.evaluator import Evaluator
+from koordlet.interference.evaluator import InterferenceEvaluator
 from koordlet.interference.history import History
 from koordlet.interference.model import CAUSES, RESOURCES
 from koordlet.interference.strategy import StrategySource
@@ -57,7 +57,7 @@ class World:
         self.recorder, self.auditor = Recorder(), Auditor()
         publisher = AlarmPublisher(self.auditor, self.recorder, clock=lambda: self.now)
         strategies = StrategySource(lambda: self.extensions)
-        self.evaluator = Evaluator(self, Detector(), strategies, [publisher], clock=lambda: self.now)
+        self.evaluator = InterferenceEvaluator(self, Detector(), strategies, [publisher], clock=lambda: self.now)
         meta = PodMeta(
             "uid-web", "web", "default", "LS", "", "Burstable", "kubepods/web",
             (ContainerMeta(self.web.key, "web", "kubepods/web", True),),

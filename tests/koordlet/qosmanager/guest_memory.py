@@ -1,5 +1,5 @@
-"""What only cgroup v2 can show of memory QoS on a stock kernel: background reclaim, protection by priority, a culprit's
-memory.high. Run in the guest by name. Time is the test's own: a round is a second whatever the machine takes for it."""
+"""Memory QoS that needs cgroup v2 on a stock kernel: background reclaim, protection by priority, a culprit's
+memory.high. Run in the guest by name. Time is virtual: a round is one second, whatever it takes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ time.sleep(600)
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[str]:
-    """A loop device: what is read of it is page cache that can be dropped."""
+    """A loop device: data read from it is reclaimable page cache."""
     subprocess.run(["modprobe", "loop"], check=True)
     backing = tmp_path / "disk"
     with backing.open("wb") as file:
@@ -59,7 +59,7 @@ def disk(tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture
 def pod(cgroup_child: Callable[[str], Any]) -> Iterator[tuple[PodView, Any]]:
-    """A pod of one container in groups of ours; its spec asks for half of its limit."""
+    """A pod of one container in test cgroups; it requests half of its limit."""
     root = cgroup_child("memory")
     group = root.child("pod")
     container = group.child("c0")
@@ -88,7 +88,7 @@ def used(group: Any) -> int:
     return int((group.path("memory") / "memory.current").read_text())
 
 
-def test_a_container_comes_down_to_its_low_mark_step_by_step(
+def test_a_container_is_reclaimed_to_its_low_mark_in_steps(
     pod: Any, disk: str, kernel_fs: CgroupFS, kernel_host: Host, spawn: Callable[..., subprocess.Popen[str]]
 ) -> None:
     view, group = pod
@@ -118,7 +118,7 @@ def test_a_container_comes_down_to_its_low_mark_step_by_step(
     assert process.poll() is None
 
 
-def test_priority_is_protection_and_everything_is_given_back(pod: Any, kernel_fs: CgroupFS, kernel_host: Host) -> None:
+def test_priority_becomes_protection_and_is_restored(pod: Any, kernel_fs: CgroupFS, kernel_host: Host) -> None:
     view, group = pod
     files = KernelFiles(kernel_fs, kernel_host.roots)
     executor = Executor(files, Ledger(None, "boot"), NullAuditor(), Registries())
@@ -135,7 +135,7 @@ def test_priority_is_protection_and_everything_is_given_back(pod: Any, kernel_fs
     assert {setting: files.read(setting) for setting in before} == before
 
 
-def test_a_culprit_is_held_to_part_of_what_it_has(pod: Any, kernel_fs: CgroupFS, kernel_host: Host) -> None:
+def test_a_culprits_memory_is_throttled(pod: Any, kernel_fs: CgroupFS, kernel_host: Host) -> None:
     view, _ = pod
     files = KernelFiles(kernel_fs, kernel_host.roots)
     lever = MemoryLever(lambda resource, directory: bool(kernel_fs.support(resource, directory)))

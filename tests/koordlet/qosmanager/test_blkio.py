@@ -1,4 +1,4 @@
-"""Block I/O by class and pod (spec 03 §3.6) as tables; which disk a block is on."""
+"""Block I/O by class and pod (spec 03 §3.6) as tables; the disk of a block."""
 
 from __future__ import annotations
 
@@ -51,19 +51,19 @@ def decide(qos, *pods, has=(WEIGHT, QOS), storage=STORAGE, **given):
 
 
 def values(decision):
-    found: dict[tuple[str, str], dict[str, str]] = {}
+    by_directory: dict[tuple[str, str], dict[str, str]] = {}
     for update in decision.updates:
         key = (update.setting.cgroup_dir or "/", update.setting.device)
-        found.setdefault(key, {})[update.setting.resource] = update.value
-    return found
+        by_directory.setdefault(key, {})[update.setting.resource] = update.value
+    return by_directory
 
 
-def test_all_fields_of_best_effort() -> None:
-    found = decide(be(block(readIOPS=1, readBPS=2, writeIOPS=3, writeBPS=4, ioWeightPercent=5)))
-    assert [(update.setting.resource, update.value) for update in found.updates] == [
+def test_all_fields_of_best_effort_are_set() -> None:
+    decision = decide(be(block(readIOPS=1, readBPS=2, writeIOPS=3, writeBPS=4, ioWeightPercent=5)))
+    assert [(update.setting.resource, update.value) for update in decision.updates] == [
         (READ_IOPS, "1"), (READ_BPS, "2"), (WRITE_IOPS, "3"), (WRITE_BPS, "4"), (WEIGHT, "5"),
     ]  # fmt: skip
-    assert {(update.setting.cgroup_dir, update.setting.device) for update in found.updates} == {(BE, "253:0")}
+    assert {(update.setting.cgroup_dir, update.setting.device) for update in decision.updates} == {(BE, "253:0")}
 
 
 @pytest.mark.parametrize(
@@ -75,11 +75,11 @@ def test_all_fields_of_best_effort() -> None:
         ("pool", "volumegroup", "253:16"),
     ],
 )
-def test_blocks_of_a_class(name, kind, number) -> None:
+def test_blocks_of_a_class_resolve_to_disks(name, kind, number) -> None:
     assert values(decide(be(block(name, kind, readBPS=7)))) == {(BE, number): {READ_BPS: "7"}}
 
 
-def test_what_is_not_said_is_not_asked_for_and_0_is_no_limit() -> None:
+def test_unset_fields_are_not_declared_and_0_means_no_limit() -> None:
     assert values(decide(be(block()))) == {}
     assert values(decide(be(block(readIOPS=0)))) == {(BE, "253:0"): {READ_IOPS: "0"}}
 
@@ -93,10 +93,10 @@ def test_what_is_not_said_is_not_asked_for_and_0_is_no_limit() -> None:
         ("/dev/vda", "tape", "unknown type"),
     ],
 )
-def test_one_block_that_cannot_be_told_leaves_the_class_alone(name, kind, why) -> None:
-    found = decide(be(block(), block(name, kind)), pod(block("/dev/vdb", readBPS=7)))
-    assert {directory for directory, _ in values(found)} == {"kubepods/besteffort/poduid-p"}
-    assert why in found.note
+def test_an_unresolvable_block_leaves_its_class_without_settings(name, kind, why) -> None:
+    decision = decide(be(block(), block(name, kind)), pod(block("/dev/vdb", readBPS=7)))
+    assert {directory for directory, _ in values(decision)} == {"kubepods/besteffort/poduid-p"}
+    assert why in decision.note
 
 
 @pytest.mark.parametrize(
@@ -106,9 +106,9 @@ def test_one_block_that_cannot_be_told_leaves_the_class_alone(name, kind, why) -
         ({"name": "scratch", "csi": {"driver": "d"}}, "253:0"),
     ],
 )
-def test_volumes_of_a_pod(volume, number) -> None:
-    found = values(decide({}, pod(block(volume["name"], "podvolume", writeBPS=9), spec={"volumes": [volume]})))
-    assert found == {("kubepods/besteffort/poduid-p", number): {WRITE_BPS: "9"}}
+def test_volumes_of_a_pod_resolve_to_disks(volume, number) -> None:
+    settings = values(decide({}, pod(block(volume["name"], "podvolume", writeBPS=9), spec={"volumes": [volume]})))
+    assert settings == {("kubepods/besteffort/poduid-p", number): {WRITE_BPS: "9"}}
 
 
 @pytest.mark.parametrize(
@@ -120,10 +120,10 @@ def test_volumes_of_a_pod(volume, number) -> None:
         ({"name": "v", "csi": {"driver": "d"}}, "no single disk"),
     ],
 )
-def test_volumes_that_cannot_be_told(volume, why) -> None:
-    found = decide({}, pod(block("v", "podvolume"), spec={"volumes": [volume]}))
-    assert found.updates == ()
-    assert why in found.note
+def test_unresolvable_volumes_give_no_settings_and_a_note(volume, why) -> None:
+    decision = decide({}, pod(block("v", "podvolume"), spec={"volumes": [volume]}))
+    assert decision.updates == ()
+    assert why in decision.note
 
 
 @pytest.mark.parametrize(
@@ -136,16 +136,16 @@ def test_volumes_that_cannot_be_told(volume, why) -> None:
         pytest.param(make_pod("p", qos="BE"), id="nothing said"),
     ],
 )
-def test_pods_that_get_nothing(one) -> None:
+def test_pods_without_settings(one) -> None:
     assert decide({}, one).updates == ()
 
 
-def test_a_class_that_is_off_or_of_services_gets_nothing() -> None:
+def test_disabled_classes_and_services_get_no_settings() -> None:
     assert decide(be(block(), enable=False)).updates == ()
     services = {f"{name}Class": be(block())["beClass"] for name in ("lsr", "ls")}
-    found = decide(services)
-    assert found.updates == ()
-    assert found.note == "LSR: block I/O is for BE and the root only; LS: block I/O is for BE and the root only"
+    decision = decide(services)
+    assert decision.updates == ()
+    assert decision.note == "LSR: block I/O is for BE and the root only; LS: block I/O is for BE and the root only"
 
 
 @pytest.mark.parametrize(
@@ -165,30 +165,30 @@ def test_a_class_that_is_off_or_of_services_gets_nothing() -> None:
         ),
     ],
 )  # fmt: skip
-def test_the_cost_model_of_the_root(config, qos, model) -> None:
+def test_the_root_gets_the_cost_model(config, qos, model) -> None:
     assert values(decide(root(block(**config)))) == {("/", "253:0"): {QOS: qos, MODEL: model}}
 
 
-def test_a_model_with_holes_and_a_kernel_without_one_are_said() -> None:
+def test_an_incomplete_model_or_a_kernel_without_one_is_noted() -> None:
     holes = decide(root(block(enableUserModel=True, modelReadBPS=1)))
     assert "lacks modelReadSeqIOPS, modelReadRandIOPS, modelWriteBPS" in holes.note
-    found = decide(root(block()), has=())
-    assert found.updates == ()
-    assert "no I/O cost controller" in found.note
+    decision = decide(root(block()), has=())
+    assert decision.updates == ()
+    assert "no I/O cost controller" in decision.note
 
 
 @pytest.mark.parametrize(("has", "file"), [((WEIGHT, BFQ_WEIGHT), WEIGHT), ((BFQ_WEIGHT,), BFQ_WEIGHT), ((), None)])
-def test_weights_go_where_the_kernel_has_them(has, file) -> None:
-    found = decide(be(block(ioWeightPercent=50)), has=has)
-    weights = {k: v for k, v in values(found).get((BE, "253:0"), {}).items() if "throttle" not in k}
+def test_weights_use_the_kernels_file(has, file) -> None:
+    decision = decide(be(block(ioWeightPercent=50)), has=has)
+    weights = {k: v for k, v in values(decision).get((BE, "253:0"), {}).items() if "throttle" not in k}
     assert weights == ({} if file is None else {file: "50"})
-    assert ("no weights" in found.note) == (file is None)
+    assert ("no weights" in decision.note) == (file is None)
 
 
-def test_where_limits_are_not_passed_down_containers_have_them_and_the_pods_own_word_counts() -> None:
+def test_without_inheritance_containers_get_limits_and_the_pods_own_win() -> None:
     mine, other = pod(block(readBPS=5)), make_pod("q", qos="BE", kube="BestEffort", containers=2)
-    found = values(decide(be(block(readBPS=9), block("/dev/vdb", readBPS=8)), mine, other, flat=True))
-    read = {(directory.removeprefix(BE), device): row[READ_BPS] for (directory, device), row in found.items()}
+    settings = values(decide(be(block(readBPS=9), block("/dev/vdb", readBPS=8)), mine, other, flat=True))
+    read = {(directory.removeprefix(BE), device): row[READ_BPS] for (directory, device), row in settings.items()}
     assert read == {
         ("", "253:0"): "9", ("", "253:16"): "8",
         ("/poduid-p", "253:0"): "5", ("/poduid-p/p-c0", "253:0"): "5", ("/poduid-p/p-c0", "253:16"): "8",
@@ -197,5 +197,5 @@ def test_where_limits_are_not_passed_down_containers_have_them_and_the_pods_own_
     }  # fmt: skip
 
 
-def test_nothing_is_decided_before_somebody_looked_at_the_disks() -> None:
+def test_no_decision_before_the_disks_are_known() -> None:
     assert decide(be(block()), storage=None) is None

@@ -1,4 +1,4 @@
-"""CPU burst: the worked examples of spec 03 §3.4, and bounds that must hold for any load."""
+"""CPU burst: the worked examples of spec 03 §3.4, and bounds for any load."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from koordlet.qosmanager.engine.view import ContainerView, PodView, SeriesAverag
 from koordlet.qosmanager.strategies.cpuburst import (
     CPUBurst,
     Limiter,
-    NodeState,
+    SharedCpuLoad,
     Tokens,
     next_quota,
     node_state,
@@ -32,9 +32,9 @@ def web(limits=("2",), *, throttled=None, cpu=None, qos="LS", **given):
         {"name": f"c{number}", **({"resources": {"limits": {"cpu": limit}}} if limit else {})}
         for number, limit in enumerate(limits)
     ]
-    found = make_pod("web", qos=qos, containers=len(limits), spec={"containers": specs}, **given)
-    containers = tuple(ContainerView(meta, cpu, throttled) for meta in found.meta.containers)
-    return PodView.of(found.meta, 1_000, None, containers)
+    made = make_pod("web", qos=qos, containers=len(limits), spec={"containers": specs}, **given)
+    containers = tuple(ContainerView(meta, cpu, throttled) for meta in made.meta.containers)
+    return PodView.of(made.meta, 1_000, None, containers)
 
 
 def burst_view(pod, *, series=IDLE, held=(), burst=None, **given):
@@ -52,13 +52,10 @@ def decided(view, **options):
     }
 
 
-# --- quotas
-
-
-def test_a_throttled_container_climbs_to_its_ceiling() -> None:
+def test_a_throttled_containers_quota_grows_to_its_ceiling() -> None:
     quota, seen = 200_000, []
     for _ in range(7):
-        quota = next_quota(quota, 200_000, AUTO, NodeState.IDLE, 0.1, allowed=True)
+        quota = next_quota(quota, 200_000, AUTO, SharedCpuLoad.IDLE, 0.1, allowed=True)
         seen.append(quota)
     assert seen == [240_000, 288_000, 345_600, 414_720, 497_664, 597_196, 600_000]
 
@@ -66,38 +63,35 @@ def test_a_throttled_container_climbs_to_its_ceiling() -> None:
 @pytest.mark.parametrize(
     ("state", "throttled", "allowed", "expected"),
     [
-        (NodeState.IDLE, 0.1, True, 480_000),
-        (NodeState.IDLE, 0.0, True, 400_000),
-        (NodeState.IDLE, None, True, 400_000),
-        (NodeState.IDLE, 0.1, False, 320_000),
-        (NodeState.COOLING, 0.1, True, 400_000),
-        (NodeState.UNKNOWN, 0.1, True, 400_000),
-        (NodeState.COOLING, 0.1, False, 320_000),
-        (NodeState.OVERLOAD, 0.1, True, 320_000),
-        (NodeState.OVERLOAD, 0.0, True, 320_000),
+        (SharedCpuLoad.IDLE, 0.1, True, 480_000),
+        (SharedCpuLoad.IDLE, 0.0, True, 400_000),
+        (SharedCpuLoad.IDLE, None, True, 400_000),
+        (SharedCpuLoad.IDLE, 0.1, False, 320_000),
+        (SharedCpuLoad.COOLING, 0.1, True, 400_000),
+        (SharedCpuLoad.UNKNOWN, 0.1, True, 400_000),
+        (SharedCpuLoad.COOLING, 0.1, False, 320_000),
+        (SharedCpuLoad.OVERLOAD, 0.1, True, 320_000),
+        (SharedCpuLoad.OVERLOAD, 0.0, True, 320_000),
     ],
 )
 def test_next_quota_from_400000(state, throttled, allowed, expected) -> None:
     assert next_quota(400_000, 200_000, AUTO, state, throttled, allowed) == expected
 
 
-def test_down_ends_at_the_limit_and_other_policies_reset() -> None:
-    assert next_quota(202_000, 200_000, AUTO, NodeState.OVERLOAD, 0.0, True) == 200_000
+def test_a_shrinking_quota_ends_at_the_limit_and_other_policies_reset_it() -> None:
+    assert next_quota(202_000, 200_000, AUTO, SharedCpuLoad.OVERLOAD, 0.0, True) == 200_000
     only = CPUBurstConfig(policy="cpuBurstOnly", cfs_quota_burst_percent=300)
-    assert next_quota(400_000, 200_000, only, NodeState.IDLE, 0.1, True) == 200_000
+    assert next_quota(400_000, 200_000, only, SharedCpuLoad.IDLE, 0.1, True) == 200_000
 
 
 @given(
-    st.integers(1_000, 10**7), st.integers(1_000, 10**6), st.integers(0, 1000), st.sampled_from(list(NodeState)),
+    st.integers(1_000, 10**7), st.integers(1_000, 10**6), st.integers(0, 1000), st.sampled_from(list(SharedCpuLoad)),
     st.one_of(st.none(), st.floats(0, 1)), st.booleans(),
 )  # fmt: skip
 def test_a_quota_is_never_below_the_limit_nor_above_the_ceiling(current, base, percent, state, throttled, ok) -> None:
     config = CPUBurstConfig(policy="auto", cfs_quota_burst_percent=percent)
-    found = next_quota(current, base, config, state, throttled, ok)
-    assert base <= found <= max(base, base * percent // 100)
-
-
-# --- tokens
+    quota = next_quota(current, base, config, state, throttled, ok)
+    assert base <= quota <= max(base, base * percent // 100)
 
 
 @pytest.mark.parametrize(
@@ -105,13 +99,13 @@ def test_a_quota_is_never_below_the_limit_nor_above_the_ceiling(current, base, p
     [(5000, 5000, 150, 4500), (5000, 50, 200, -950), (500, 50, 200, -500), (5000, 500, 40, 1100),
      (5000, 4500, 40, 5000), (5000, 700, 60, 700), (5000, 700, 99, 700)],
 )  # fmt: skip
-def test_tokens_after_ten_seconds(capacity, amount, percent, expected) -> None:
+def test_tokens_after_ten_seconds_of_use(capacity, amount, percent, expected) -> None:
     tokens = Tokens(capacity, amount, 0.0)
     assert tokens.spend(10.0, percent) is (expected > 0)
     assert tokens.amount == expected
 
 
-def test_parts_of_a_second_are_not_lost() -> None:
+def test_fractions_of_a_second_are_not_lost() -> None:
     tokens = Tokens(5000, 1000, 0.0)
     for tenth in range(1, 101):
         tokens.spend(tenth / 10, 150)
@@ -121,12 +115,12 @@ def test_parts_of_a_second_are_not_lost() -> None:
 @pytest.mark.parametrize(
     ("period", "percent", "allowed"), [(-1, 300, True), (None, 300, True), (100, 99, False), (0, 300, False)]
 )
-def test_who_is_limited(period, percent, allowed) -> None:
+def test_the_period_and_percentage_decide_who_is_limited(period, percent, allowed) -> None:
     config = CPUBurstConfig(cfs_quota_burst_period_seconds=period, cfs_quota_burst_percent=percent)
     assert Limiter(Random(1)).allows("c", config, 0.0, 100) is allowed
 
 
-def test_a_container_that_is_gone_is_forgotten() -> None:
+def test_tokens_of_a_removed_container_are_dropped() -> None:
     limiter = Limiter(Random(1))
     config = CPUBurstConfig(cfs_quota_burst_period_seconds=100, cfs_quota_burst_percent=150)
     limiter.allows("c", config, 0.0, 100)
@@ -136,49 +130,48 @@ def test_a_container_that_is_gone_is_forgotten() -> None:
     assert not limiter._tokens and not limiter._kept_until
 
 
-# --- the node
-
-
 @pytest.mark.parametrize(
     ("node", "expected"),
-    [(3.5, NodeState.IDLE), (3.6, NodeState.COOLING), (4.0, NodeState.OVERLOAD), (None, NodeState.UNKNOWN)],
+    [
+        (3.5, SharedCpuLoad.IDLE),
+        (3.6, SharedCpuLoad.COOLING),
+        (4.0, SharedCpuLoad.OVERLOAD),
+        (None, SharedCpuLoad.UNKNOWN),
+    ],
 )
-def test_node_state_of_eight_cores_at_half(node, expected) -> None:
+def test_shared_cpu_load_of_eight_cores_at_half(node, expected) -> None:
     series = {} if node is None else {"node_cpu_usage": SeriesAverage(node, node, 5)}
     assert node_state(burst_view(web(), series=series), 50, 5.0) is expected
 
 
-def test_pods_with_their_own_cpus_and_best_effort_ones_are_not_of_the_share_pool() -> None:
+def test_exclusive_and_best_effort_pods_are_not_in_the_share_pool() -> None:
     lsr = make_pod("lsr", qos="LSR", kube="Guaranteed", spec={
         "containers": [{"name": "c0", "resources": {"requests": {"cpu": "4"}}}],
     })  # fmt: skip
     used = {"node_cpu_usage": SeriesAverage(6.0, 6.0, 5), "pod_cpu_usage": SeriesAverage(3.0, 3.0, 5)}
     view = make_view(pods=(lsr,), average=lambda kind, labels, seconds: used.get(kind))
-    assert node_state(view, 50, 5.0) is NodeState.OVERLOAD  # (6 - 3) of (8 - 4)
-    assert node_state(make_view(pods=(lsr,), topology=flat(4), average=view.average), 50, 5.0) is NodeState.OVERLOAD
-
-
-# --- decisions
+    assert node_state(view, 50, 5.0) is SharedCpuLoad.OVERLOAD  # (6 - 3) of (8 - 4)
+    assert node_state(make_view(pods=(lsr,), topology=flat(4), average=view.average), 50, 5.0) is SharedCpuLoad.OVERLOAD
 
 
 def test_the_pod_grows_with_its_container() -> None:
     view = burst_view(web(("2", "2"), throttled=0.5), held={Setting("cpu.cfs_quota_us", f"{POD_DIR}/web-c0"): 200_000})
-    found = decided(view)
-    assert found["cpu.cfs_quota_us", f"{POD_DIR}/web-c0"] == 240_000
-    assert found["cpu.cfs_quota_us", POD_DIR] == 480_000
-    assert found["cpu.cfs_burst_us", f"{POD_DIR}/web-c0"] == 200_000, "mainline takes no more than the quota"
-    assert found["cpu.cfs_burst_us", POD_DIR] == 400_000
+    settings = decided(view)
+    assert settings["cpu.cfs_quota_us", f"{POD_DIR}/web-c0"] == 240_000
+    assert settings["cpu.cfs_quota_us", POD_DIR] == 480_000
+    assert settings["cpu.cfs_burst_us", f"{POD_DIR}/web-c0"] == 200_000, "mainline takes no more than the quota"
+    assert settings["cpu.cfs_burst_us", POD_DIR] == 400_000
 
 
-def test_a_kernel_that_takes_more_gets_the_whole_burst() -> None:
-    found = decided(burst_view(web(("2",))), beyond_quota=True)
-    assert found == {("cpu.cfs_burst_us", f"{POD_DIR}/web-c0"): 2_000_000, ("cpu.cfs_burst_us", POD_DIR): 2_000_000}
+def test_a_kernel_that_accepts_more_gets_the_whole_burst() -> None:
+    settings = decided(burst_view(web(("2",))), beyond_quota=True)
+    assert settings == {("cpu.cfs_burst_us", f"{POD_DIR}/web-c0"): 2_000_000, ("cpu.cfs_burst_us", POD_DIR): 2_000_000}
 
 
 def test_a_pod_with_an_unlimited_container_has_no_quota_to_grow() -> None:
-    found = decided(burst_view(web(("2", ""), throttled=0.5)))
-    assert ("cpu.cfs_quota_us", f"{POD_DIR}/web-c0") in found
-    assert ("cpu.cfs_quota_us", POD_DIR) not in found and ("cpu.cfs_burst_us", POD_DIR) not in found
+    settings = decided(burst_view(web(("2", ""), throttled=0.5)))
+    assert ("cpu.cfs_quota_us", f"{POD_DIR}/web-c0") in settings
+    assert ("cpu.cfs_quota_us", POD_DIR) not in settings and ("cpu.cfs_burst_us", POD_DIR) not in settings
 
 
 @pytest.mark.parametrize(
@@ -192,32 +185,32 @@ def test_a_pod_with_an_unlimited_container_has_no_quota_to_grow() -> None:
     ],
     ids=["LSR", "LSE", "BE", "finished", "annotation"],
 )
-def test_who_gets_nothing(pod) -> None:
+def test_pods_without_burst(pod) -> None:
     assert decided(burst_view(pod)) == {}
 
 
-def test_policy_none_wants_nothing_so_that_everything_is_given_back() -> None:
+def test_policy_none_declares_nothing_so_that_everything_is_restored() -> None:
     assert decided(burst_view(web(throttled=0.5), burst={"policy": "none"})) == {}
 
 
 def test_a_pinned_pod_keeps_its_quota() -> None:
     pinned = web(throttled=0.5, qos="", cpuset="0-1")
-    found = decided(burst_view(pinned))
-    assert not any(resource == "cpu.cfs_quota_us" for resource, _ in found)
+    settings = decided(burst_view(pinned))
+    assert not any(resource == "cpu.cfs_quota_us" for resource, _ in settings)
 
 
 def test_normalization_sets_the_base() -> None:
-    found = decided(burst_view(web(throttled=0.5), normalization=1.25))
-    assert found["cpu.cfs_quota_us", f"{POD_DIR}/web-c0"] == 192_000  # 160000 * 1.2
-    assert found["cpu.cfs_burst_us", f"{POD_DIR}/web-c0"] == 160_000
+    settings = decided(burst_view(web(throttled=0.5), normalization=1.25))
+    assert settings["cpu.cfs_quota_us", f"{POD_DIR}/web-c0"] == 192_000  # 160000 * 1.2
+    assert settings["cpu.cfs_burst_us", f"{POD_DIR}/web-c0"] == 160_000
 
 
 def test_a_class_that_is_not_normalized_bursts_from_its_limit() -> None:
-    found = decided(burst_view(web(qos="SYSTEM", throttled=0.5), normalization=1.25))
-    assert found["cpu.cfs_quota_us", f"{POD_DIR}/web-c0"] == 240_000  # 200000 * 1.2
+    settings = decided(burst_view(web(qos="SYSTEM", throttled=0.5), normalization=1.25))
+    assert settings["cpu.cfs_quota_us", f"{POD_DIR}/web-c0"] == 240_000  # 200000 * 1.2
 
 
-def test_the_annotation_lies_over_the_nodes_configuration() -> None:
+def test_the_annotation_overrides_the_nodes_configuration() -> None:
     strategy = CPUBurstStrategy(policy="auto", cpu_burst_percent=1000)
     own = web(annotations={"koordinator.sh/cpuBurst": '{"cpuBurstPercent":50}'})
     assert pod_config(own, strategy) == CPUBurstConfig(policy="auto", cpu_burst_percent=50)

@@ -1,4 +1,4 @@
-"""What NodeResourceTopology and Node say about CPUs, and that a malformed word changes nothing."""
+"""CPU rules from NodeResourceTopology and Node; malformed annotations change nothing."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def test_pools_by_numa_node() -> None:
     ("annotation", "withheld"),
     [('{"cpuset":"60-61"}', "60-61,63"), ('{"cpuset":"60-61","cpusetExclusive":false}', "63"), ("null", "63")],
 )
-def test_cpus_of_the_system_are_its_own_unless_said(annotation, withheld) -> None:
+def test_cpus_of_the_system_are_exclusive_by_default(annotation, withheld) -> None:
     rules = cpu_rules(topology(**{names.ANNOTATION_SYSTEM_QOS_RESOURCE: annotation}))
     assert str(rules.withheld) == withheld
     assert rules.system == CPUSet.parse("" if annotation == "null" else "60-61")
 
 
-def test_without_annotations_nothing_is_known_and_nothing_is_wrong() -> None:
+def test_without_annotations_there_are_no_rules_and_no_error() -> None:
     rules = cpu_rules(convert({"metadata": {"name": "n"}, "zones": []}, NodeResourceTopology))
     assert not rules.shared
     assert not rules.kubelet_static
@@ -72,7 +72,7 @@ def test_one_malformed_annotation_rejects_all_of_them(changes) -> None:
     assert rules.cpu is good is not None
 
 
-def test_the_ratio_stays_while_it_cannot_be_read_and_when_it_hardly_changes() -> None:
+def test_the_ratio_stays_when_malformed_and_when_it_hardly_changes() -> None:
     rules, seen = NodeRules(), []
     for text in ("1.20", "1.205", "zero", "-1", "1.25", None, "1.0"):
         annotations = {} if text is None else {names.ANNOTATION_CPU_NORMALIZATION_RATIO: text}

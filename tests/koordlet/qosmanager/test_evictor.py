@@ -95,9 +95,9 @@ def task(*pods: PodView, release: int = 100) -> EvictionTask:
 async def events_of(client: Client, reason: str) -> list[Event]:
     async with asyncio.timeout(60):
         while True:
-            found = [event for event in await client.list(Event, "default") if event.reason == reason]
-            if found:
-                return found
+            matching = [event for event in await client.list(Event, "default") if event.reason == reason]
+            if matching:
+                return matching
             await asyncio.sleep(0.02)
 
 

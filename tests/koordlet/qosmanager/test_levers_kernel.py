@@ -1,4 +1,4 @@
-"""Holding a pod back on this machine's kernel: every step is one that it takes, and what was there comes back."""
+"""Throttling a pod on this machine's kernel: the kernel accepts every step, and the previous values are restored."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ HOLD = "held = bytearray(b'x') * (64 << 20)\nprint('held', flush=True)\nimport t
 
 @pytest.fixture
 def pod(cgroup_child: Callable[[str], Any]) -> tuple[PodView, list[Any]]:
-    """Two containers of two cores each; one has no limit in the spec."""
+    """Two containers of two cores; one has no limit in the spec."""
     group = cgroup_child("lever")
     groups = [group.child(name) for name in ("c0", "c1")]
     limits = {"resources": {"limits": {"kubernetes.io/batch-cpu": "2000"}}}
@@ -51,8 +51,8 @@ def executor(kernel_fs: CgroupFS, kernel_host: Host) -> Executor:
     return Executor(files, Ledger(None, "boot"), NullAuditor(), Registries(), rules=RULES)
 
 
-def test_quotas_go_down_and_up_with_a_container_that_has_its_own(pod: Any, executor: Executor) -> None:
-    """v1 refuses a pod that has less than one of its containers."""
+def test_quotas_fall_and_rise_with_a_container_that_has_its_own(pod: Any, executor: Executor) -> None:
+    """v1 refuses a pod quota below one of its containers'."""
     view, _ = pod
     assert DEFAULT.cpu is not None
     own = Setting(CPU_QUOTA, view.meta.containers[0].cgroup_dir)
@@ -73,10 +73,10 @@ def test_quotas_go_down_and_up_with_a_container_that_has_its_own(pod: Any, execu
     assert [executor.current(one) for one in (whole, own, other)] == [-1, 200_000, -1]
 
 
-def test_a_limit_that_the_kernel_can_not_reach_is_a_problem_and_no_harm(
+def test_an_unreachable_limit_is_reported_and_kills_nothing(
     pod: Any, executor: Executor, kernel_fs: CgroupFS, spawn: Callable[..., subprocess.Popen[str]]
 ) -> None:
-    """64 MiB are held that can't be reclaimed; v1 says EBUSY, and nobody is killed."""
+    """64 MiB cannot be reclaimed; v1 returns EBUSY, and no process is killed."""
     assert kernel_fs.version == 1, "cgroup v2 would kill; there memory.high is used"
     view, groups = pod
     process = spawn(["python3", "-S", "-c", HOLD], groups[0])
@@ -96,7 +96,7 @@ def test_a_limit_that_the_kernel_can_not_reach_is_a_problem_and_no_harm(
     assert executor.current(setting) == -1
 
 
-def test_block_io_is_limited_on_the_disk_in_pod_and_containers_and_free_again(
+def test_block_io_is_limited_in_pod_and_containers_and_restored(
     pod: Any, kernel_fs: CgroupFS, kernel_host: Host, tmp_path: Path
 ) -> None:
     backing = tmp_path / "disk"

@@ -25,10 +25,10 @@ def pod_of(qos="LS", kube="Burstable", request="1Gi", limit="2Gi", name="p", **g
 
 def decided(*pods, classes=None):
     view = make_view(pods=pods, qos_dirs=DIRS, node=make_node(memory="4Gi"), slo={"resourceQOSStrategy": classes or {}})
-    found = {}
+    by_directory = {}
     for update in MemoryQOSReconcile().decide(view).updates:
-        found.setdefault(update.setting.cgroup_dir, {})[update.setting.resource] = update.value
-    return found
+        by_directory.setdefault(update.setting.cgroup_dir, {})[update.setting.resource] = update.value
+    return by_directory
 
 
 @pytest.mark.parametrize(
@@ -48,10 +48,10 @@ def test_memory_high_follows_the_worked_examples(request_, limit, percent, expec
 def test_high_is_never_below_min_and_low_never_below_min_unless_off(request_, more, percent, least, low) -> None:
     config = MemoryQOS(throttling_percent=percent, min_limit_percent=least, low_limit_percent=low)
     amounts = MemoryAmounts(request_, request_ + more)
-    found = protection(amounts, config)
-    top = high(amounts, config, 1 << 40, found["memory.min"])
-    assert top == 0 or top >= found["memory.min"]
-    assert found["memory.low"] == 0 or found["memory.low"] >= found["memory.min"]
+    values = protection(amounts, config)
+    top = high(amounts, config, 1 << 40, values["memory.min"])
+    assert top == 0 or top >= values["memory.min"]
+    assert values["memory.low"] == 0 or values["memory.low"] >= values["memory.min"]
 
 
 @pytest.mark.parametrize(
@@ -68,14 +68,14 @@ def test_high_is_never_below_min_and_low_never_below_min_unless_off(request_, mo
 )
 def test_each_class_gets_its_defaults_when_enabled(qos, kube, expected) -> None:
     pod = pod_of(qos, kube)
-    found = decided(pod, classes=ALL_ON)
+    settings = decided(pod, classes=ALL_ON)
     for directory in (pod.meta.cgroup_dir, pod.meta.containers[0].cgroup_dir):
-        values = found[directory]
+        values = settings[directory]
         assert tuple(values[file] for file in STATIC) == expected
         rest = ("memory.min", "memory.low", "memory.use_priority_oom", "memory.priority", "memory.oom.group")
         assert {values[file] for file in rest} == {0}
-    assert found[pod.meta.containers[0].cgroup_dir]["memory.high"] == INT64_MAX
-    assert "memory.high" not in found[pod.meta.cgroup_dir]
+    assert settings[pod.meta.containers[0].cgroup_dir]["memory.high"] == INT64_MAX
+    assert "memory.high" not in settings[pod.meta.cgroup_dir]
 
 
 @pytest.mark.parametrize("annotation", [None, '{"policy":"none"}', '{"policy":"default"}', "{", "{}"])
@@ -91,8 +91,12 @@ def test_policy_none_overrides_an_enabled_class() -> None:
 
 def test_policy_auto_has_the_defaults_of_the_class_overridden_by_fields() -> None:
     pod = pod_of(annotations={"koordinator.sh/memoryQOS": '{"policy":"auto","minLimitPercent":50,"wmarkRatio":80}'})
-    found = decided(pod)[pod.meta.cgroup_dir]
-    assert (found["memory.min"], found["memory.wmark_ratio"], found["memory.wmark_min_adj"]) == (GIB // 2, 80, -25)
+    settings = decided(pod)[pod.meta.cgroup_dir]
+    assert (settings["memory.min"], settings["memory.wmark_ratio"], settings["memory.wmark_min_adj"]) == (
+        GIB // 2,
+        80,
+        -25,
+    )
 
 
 def test_protection_adds_up_to_the_directory_of_all_pods() -> None:
@@ -104,13 +108,13 @@ def test_protection_adds_up_to_the_directory_of_all_pods() -> None:
         pod_of("BE", "BestEffort", "1Gi", "1Gi", "c"),
         pod_of("LS", "Burstable", "8Gi", "8Gi", "gone", phase="Succeeded"),
     )
-    found = decided(*pods, classes=classes)
-    assert {directory: found[directory]["memory.min"] for directory in DIRS.values()} == {
+    settings = decided(*pods, classes=classes)
+    assert {directory: settings[directory]["memory.min"] for directory in DIRS.values()} == {
         "kubepods": 2 * GIB,
         "kubepods/burstable": GIB // 2,
         "kubepods/besteffort": GIB // 2,
     }
-    assert found[pods[1].meta.cgroup_dir]["memory.low"] == GIB // 2, "raised to min"
+    assert settings[pods[1].meta.cgroup_dir]["memory.low"] == GIB // 2, "raised to min"
 
 
 def test_a_best_effort_pod_with_one_container_that_asks_for_nothing() -> None:
@@ -119,9 +123,9 @@ def test_a_best_effort_pod_with_one_container_that_asks_for_nothing() -> None:
         {"name": "c1"},
     ]
     pod = make_pod("be", qos="BE", kube="BestEffort", containers=2, spec={"containers": containers})
-    found = decided(pod, classes={"beClass": {"memoryQOS": {"enable": True, "minLimitPercent": 100}}})
+    settings = decided(pod, classes={"beClass": {"memoryQOS": {"enable": True, "minLimitPercent": 100}}})
     one, two = (container.cgroup_dir for container in pod.meta.containers)
-    assert [found[path]["memory.min"] for path in (pod.meta.cgroup_dir, one, two)] == [GIB, GIB, 0]
+    assert [settings[path]["memory.min"] for path in (pod.meta.cgroup_dir, one, two)] == [GIB, GIB, 0]
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,9 @@ def facts(vendor=INTEL, **given):
     return ResctrlFacts(vendor, **{"caches": DOMAINS, "bandwidths": DOMAINS, "cbm": 0x7FF, **given})
 
 
-def decided(qos, *pods, found=None):
+def decided(qos, *pods, mounted=None):
     view = make_view(slo={"resourceQOSStrategy": qos}, pods=pods)
-    return ResctrlClasses(lambda: found).decide(view)
+    return ResctrlClasses(lambda: mounted).decide(view)
 
 
 def values(decision):
@@ -56,15 +56,15 @@ def everywhere(l3, mb):
         ),
     ],
 )  # fmt: skip
-def test_schemata(vendor, qos, expected) -> None:
-    found = values(decided(qos, found=facts(vendor)))
+def test_schemata_of_a_class(vendor, qos, expected) -> None:
+    settings = values(decided(qos, mounted=facts(vendor)))
     wanted = {("mount", ""): "on"}
     for group, (l3, mb) in expected.items():
         wanted |= {("group", group): "present"} | {(line, group): text for line, text in everywhere(l3, mb).items()}
-    assert found == wanted
+    assert settings == wanted
 
 
-def test_threads_go_to_the_group_of_the_class() -> None:
+def test_threads_are_assigned_to_the_group_of_their_class() -> None:
     pods = [
         make_pod(name, qos=qos) for name, qos in [("a", "LSE"), ("b", "LSR"), ("c", "LS"), ("d", "BE"), ("e", "SYSTEM")]
     ]
@@ -74,29 +74,31 @@ def test_threads_go_to_the_group_of_the_class() -> None:
         make_pod("h", kube="BestEffort"),
         make_pod("i", kube="Burstable"),
     ]
-    found = {u.setting.device: u.value.split() for u in decided(ENABLED, *pods, found=facts()).updates
+    directories = {u.setting.device: u.value.split() for u in decided(ENABLED, *pods, mounted=facts()).updates
              if u.setting.resource == "resctrl.tasks"}  # fmt: skip
-    names = {group: {one.rpartition("/pod")[2].removeprefix("uid-") for one in dirs} for group, dirs in found.items()}
+    names = {
+        group: {one.rpartition("/pod")[2].removeprefix("uid-") for one in dirs} for group, dirs in directories.items()
+    }
     assert names == {"LSR": {"a", "b"}, "LS": {"c", "i"}, "BE": {"d", "h"}}
 
 
-def test_a_class_that_is_off_takes_nobody() -> None:
-    decision = decided({"beClass": {"resctrlQOS": {"enable": True}}}, make_pod("a", qos="LS"), found=facts())
+def test_a_disabled_class_gets_no_threads() -> None:
+    decision = decided({"beClass": {"resctrlQOS": {"enable": True}}}, make_pod("a", qos="LS"), mounted=facts())
     assert Setting("resctrl.tasks", device="LS") not in {update.setting for update in decision.updates}
 
 
-def test_with_every_class_off_all_is_given_back() -> None:
-    assert decided({}, make_pod("a", qos="BE"), found=facts()).updates == ()
+def test_with_all_classes_disabled_everything_is_restored() -> None:
+    assert decided({}, make_pod("a", qos="BE"), mounted=facts()).updates == ()
 
 
-def test_it_is_mounted_first() -> None:
-    assert values(decided(ENABLED, found=None)) == {("mount", ""): "on"}
+def test_resctrl_is_mounted_first() -> None:
+    assert values(decided(ENABLED, mounted=None)) == {("mount", ""): "on"}
 
 
 def test_bandwidth_without_cache_allocation() -> None:
-    found = values(decided(ENABLED, found=facts(caches=(), cbm=0)))
-    assert ("L3", "BE") not in found
-    assert found["MB", "BE"] == "0=100;1=100"
+    settings = values(decided(ENABLED, mounted=facts(caches=(), cbm=0)))
+    assert ("L3", "BE") not in settings
+    assert settings["MB", "BE"] == "0=100;1=100"
 
 
 @pytest.mark.parametrize(
@@ -106,16 +108,16 @@ def test_bandwidth_without_cache_allocation() -> None:
         pytest.param({"catRangeEndPercent": 101}, id="beyond the end"),
     ],
 )
-def test_a_range_that_makes_no_sense_is_said_and_costs_nothing_else(resctrl) -> None:
-    decision = decided({"beClass": {"resctrlQOS": {"enable": True, **resctrl}}}, found=facts())
-    found = values(decision)
-    assert ("L3", "BE") not in found
-    assert found["MB", "BE"] == "0=100;1=100"
-    assert found["L3", "LS"] == "0=7ff;1=7ff"
+def test_an_invalid_range_is_noted_and_affects_nothing_else(resctrl) -> None:
+    decision = decided({"beClass": {"resctrlQOS": {"enable": True, **resctrl}}}, mounted=facts())
+    settings = values(decision)
+    assert ("L3", "BE") not in settings
+    assert settings["MB", "BE"] == "0=100;1=100"
+    assert settings["L3", "LS"] == "0=7ff;1=7ff"
     assert decision.note.startswith("BE: L3 percent")
 
 
-def test_sparse_ids_and_the_least_width() -> None:
+def test_sparse_cache_ids_and_the_minimum_width() -> None:
     config = {"enable": True, "catRangeStartPercent": 20, "catRangeEndPercent": 25}
-    found = values(decided({"beClass": {"resctrlQOS": config}}, found=facts(caches=(0, 8), min_bits=2)))
-    assert found["L3", "BE"] == "0=18;8=18", "three to three of eleven ways is none at all"
+    settings = values(decided({"beClass": {"resctrlQOS": config}}, mounted=facts(caches=(0, 8), min_bits=2)))
+    assert settings["L3", "BE"] == "0=18;8=18", "three to three of eleven ways is none at all"

@@ -41,10 +41,10 @@ def files_of(files):
 
 
 def decided(pod, files, classes=None):
-    found = {}
+    by_directory = {}
     for update in MemoryQOSReconcile().decide(view_of(pod, classes=classes, memory_files=files_of(files))).updates:
-        found.setdefault(update.setting.cgroup_dir, {})[update.setting.resource] = update.value
-    return found[pod.meta.containers[0].cgroup_dir]
+        by_directory.setdefault(update.setting.cgroup_dir, {})[update.setting.resource] = update.value
+    return by_directory[pod.meta.containers[0].cgroup_dir]
 
 
 @pytest.mark.parametrize(
@@ -59,10 +59,10 @@ def decided(pod, files, classes=None):
     ids=["vendor", "reclaim", "high-for-best-effort", "not-for-services", "v1"],
 )
 def test_watermarks_use_the_kernels_best_file(qos, kube, files, expected) -> None:
-    found = decided(pod_of(qos=qos, kube=kube), files)
-    assert {file: found.get(file) for file in expected} == expected
+    settings = decided(pod_of(qos=qos, kube=kube), files)
+    assert {file: settings.get(file) for file in expected} == expected
     if files is not VENDOR:
-        assert not [file for file in found if "wmark" in file or "priority" in file]
+        assert not [file for file in settings if "wmark" in file or "priority" in file]
 
 
 @pytest.mark.parametrize(

@@ -15,11 +15,11 @@ def decided(memory="120Gi", **strategy):
 
 
 @pytest.mark.parametrize(("gibibytes", "factor", "expected"), [(120, 100, 1_258_291), (8, 1, 838)])
-def test_min_free_kbytes(gibibytes, factor, expected) -> None:
+def test_min_free_kbytes_of_a_capacity(gibibytes, factor, expected) -> None:
     assert min_free_kbytes(gibibytes << 30, factor) == expected
 
 
-def test_only_what_is_set_is_wanted() -> None:
+def test_only_set_values_are_declared() -> None:
     assert decided() == {}
     assert decided(minFreeKbytesFactor=100, watermarkScaleFactor=150) == {
         Setting("min_free_kbytes"): 1_258_291,
@@ -28,11 +28,11 @@ def test_only_what_is_set_is_wanted() -> None:
 
 
 def test_the_vendors_parameters_and_scheduler_features() -> None:
-    found = decided(
+    settings = decided(
         memcgReapBackGround=1, schedGroupIdentityEnabled=0, schedIdleSaverWmark=7, pageCacheLimitEnabled=1,
         schedFeatures={"ID_EXPELLER_SHARE_CORE": False, "CORE_SCHED": True},
     )  # fmt: skip
-    assert {setting.label: value for setting, value in found.items()} == {
+    assert {setting.label: value for setting, value in settings.items()} == {
         "reap_background": 1,
         "sched_group_identity_enabled": 0,
         "sched_idle_saver_wmark": 7,
@@ -42,5 +42,5 @@ def test_the_vendors_parameters_and_scheduler_features() -> None:
     }
 
 
-def test_nothing_before_the_nodes_memory_is_known() -> None:
+def test_no_decision_before_the_nodes_memory_is_known() -> None:
     assert SystemConfigStrategy().decide(make_view(node=None)) is None
