@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parent
 
 
 class BuildPy(build_py):
-    """Generate, then build as usual; beside the objects goes what the bcc variant compiles on the node."""
+    """Generate, then build as usual; the sources that bcc compiles on the node are installed beside the objects."""
 
     def run(self) -> None:
         runpy.run_path(str(ROOT / "scripts" / "gen_proto.py"))["generate"](ROOT)
@@ -25,7 +25,8 @@ class BuildPy(build_py):
         super().run()
         if not self.editable_mode:
             target = Path(self.build_lib) / "koordlet/probes/bpf"
-            for source in [*ROOT.glob("bpf/s*.h"), *ROOT.glob("bpf/bcc/*.*"), *ROOT.glob("bpf/LICENSE.*")]:
+            headers = [path for path in ROOT.glob("bpf/*.h") if path.name != "vmlinux.h"]
+            for source in [*headers, *ROOT.glob("bpf/bcc/*.*"), *ROOT.glob("bpf/LICENSE.*")]:
                 destination = target / source.relative_to(ROOT / "bpf")
                 destination.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(source, destination)

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from koordlet.probes.columns import Ints, sum_by
 from koordlet.probes.culprits.slots import SPECIALS, TAG, SlotTable
@@ -29,13 +27,13 @@ from koordlet.probes.loading import libbpf
 from koordlet.probes.loading.frame import (
     Attached,
     Build,
+    MappedProbe,
     ProbeEnvironment,
     SourceOf,
     as_probe_error,
     load,
     open_core,
 )
-from koordlet.probes.loading.libbpf import ProgramStats
 from koordlet.probes.loading.mapped import map_array
 from koordlet.probes.status import ProbeStatus
 
@@ -114,29 +112,21 @@ class OomSnapshot:
 OomSource = SourceOf[OomSnapshot]
 
 
-class Oom:
+class Oom(MappedProbe):
     """The loaded probe."""
 
-    source = "bpf"
-    conditions: tuple[str, ...] = ()
-
     def __init__(self, attached: Attached) -> None:
-        def mapped(name: str, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-            return map_array(attached.maps[name], name, dtype, ENTRIES[name])
-
-        try:
-            self._slots = SlotTable(mapped("tags", TAG))
-            self._counts = mapped("counts", OOM_COUNTS)
-            self._events = mapped("events", OOM_EVENT)
-            self._head = mapped("head", TAG)
-        except BaseException:
-            attached.close(keep=True)
-            raise
-        attached.release_maps()
-        self._attached = attached
-        self.reused = attached.reused
+        super().__init__(attached)
         self._last: OomSnapshot | None = None
         """Returned until there is another kill: it contains every kill up to its total."""
+
+    def map_tables(self, maps: Mapping[str, int]) -> None:
+        """See `MappedProbe.map_tables`."""
+        tags, self._counts, self._events, self._head = (
+            map_array(maps[name], name, dtype, ENTRIES[name])
+            for name, dtype in (("tags", TAG), ("counts", OOM_COUNTS), ("events", OOM_EVENT), ("head", TAG))
+        )
+        self._slots = SlotTable(tags)
 
     def read(self) -> OomSnapshot:
         """Everything counted so far, and the last kills."""
@@ -174,14 +164,6 @@ class Oom:
             self._slots.free(slots)
             self._last = None
         return len(slots)
-
-    def programs(self) -> list[ProgramStats]:
-        """Run counts and times of the attached programs (zero unless kernel.bpf_stats_enabled)."""
-        return self._attached.programs()
-
-    def close(self, keep: bool) -> None:
-        """`keep`: leave pinned programs counting."""
-        self._attached.close(keep)
 
 
 def _kill(row: np.void) -> OomKill:

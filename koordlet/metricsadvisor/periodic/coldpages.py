@@ -163,7 +163,8 @@ class ColdPageCollector:
         sets, subjects = self._working_sets()
         cold = self._idle(sets, subjects) if self.source == KIDLED else self._resting.push(at, sets)
         if NODE not in cold:
-            self.node, self.uses = None, {}
+            self.node = None
+            self.uses = {}
             if NODE in sets and self.source == MEMORY_STAT:
                 self._conditions.waiting(NAME, f"watching for the first {self._window:g} s", self.source)
             else:

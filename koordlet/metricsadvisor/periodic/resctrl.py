@@ -114,7 +114,8 @@ class ResctrlCollector:
         reason = self._problem()
         if reason:
             self._conditions.down(NAME, reason, NAME)
-            self.groups, self._last = {}, {}
+            self.groups = {}
+            self._last = {}
             return
         readings = {name: reading for name in GROUPS if (reading := self._group(name)) is not None}
         self.groups = {name: use(self._last.get(name), reading) for name, reading in readings.items()}

@@ -11,7 +11,7 @@ import numpy as np
 from koordlet.probes.blockio.snapshot import DISCARD, READ, WRITE, BlockIOSnapshot, IoLosses
 from koordlet.probes.culprits.matrix import CulpritMatrix
 from koordlet.probes.layouts import BUCKETS
-from koordlet.probes.loading.frame import ProbeError
+from koordlet.probes.loading.frame import FileSource, ProbeError
 from koordlet.system.cgroup import tree
 from koordlet.system.cgroup.blockio import V1_BYTES, V2, DiskUse, read_disk_use
 from koordlet.system.host import Host
@@ -20,7 +20,7 @@ DIRECTIONS_OF_FILES = (READ, WRITE, DISCARD)
 """The directions of `DiskUse`, as columns of a snapshot."""
 
 
-class BlockFiles:
+class BlockFiles(FileSource):
     """Keys are the ids of the directories of the same path in `named`, the tree that names containers."""
 
     source = "files"
@@ -54,13 +54,6 @@ class BlockFiles:
                 continue
             use.update(((key, device), disk) for device, disk in disks.items() if disk.any)
         return counts_only(use)
-
-    def reclaim(self, live: frozenset[int]) -> int:
-        """Nothing is kept per cgroup."""
-        return 0
-
-    def close(self, keep: bool) -> None:
-        """Holds nothing open."""
 
 
 def counts_only(use: Mapping[tuple[int, int], DiskUse]) -> BlockIOSnapshot:

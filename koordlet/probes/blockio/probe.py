@@ -7,12 +7,10 @@ Figures are by (cgroup, disk); times are of requests from arrival (after throttl
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from koordlet.probes.blockio.files import BlockFiles
 from koordlet.probes.blockio.snapshot import BlockIOSnapshot, IoLosses
@@ -34,6 +32,7 @@ from koordlet.probes.loading import libbpf
 from koordlet.probes.loading.frame import (
     Attached,
     Build,
+    MappedProbe,
     ProbeEnvironment,
     ProbeError,
     SourceOf,
@@ -41,7 +40,6 @@ from koordlet.probes.loading.frame import (
     load,
     open_core,
 )
-from koordlet.probes.loading.libbpf import ProgramStats
 from koordlet.probes.loading.mapped import map_array
 from koordlet.probes.status import ProbeStatus
 from koordlet.system.proc.sysctl import read_sysctl
@@ -104,34 +102,31 @@ class IoSizes:
 BlockIOSource = SourceOf[BlockIOSnapshot]
 
 
-class BlockIO:
+class BlockIO(MappedProbe):
     """The loaded probe."""
 
-    source = "bpf"
-
     def __init__(self, attached: Attached, sizes: IoSizes, ids: OwnerIds, conditions: Sequence[str] = ()) -> None:
-        entries = sizes.entries()
-
-        def mapped(name: str, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-            return map_array(attached.maps[name], name, dtype, entries[name])
-
-        try:
-            self._slots = SlotTable(mapped("tags", TAG))
-            self._held = mapped("held", TAG)
-            self._stats = mapped("stats", IO_STATS).reshape(sizes.cpus, sizes.pairs + SPECIALS)
-            self._devices = mapped("devices", IO_DEVICE)
-            self._cpus = mapped("cpus", IO_CPU)
-            self._matrix = MatrixReader(attached.maps, sizes.cpus, sizes.matrix)
-            self._matrix_lost = MatrixLosses(attached.maps, sizes.cpus)
-        except BaseException:
-            attached.close(keep=True)
-            raise
-        attached.release_maps()
-        self._attached = attached
-        self._ids = ids
         self.sizes = sizes
-        self.conditions = tuple(conditions)
-        self.reused = attached.reused
+        self._ids = ids
+        super().__init__(attached, conditions)
+
+    def map_tables(self, maps: Mapping[str, int]) -> None:
+        """See `MappedProbe.map_tables`."""
+        sizes, entries = self.sizes, self.sizes.entries()
+        tags, self._held, stats, self._devices, self._cpus = (
+            map_array(maps[name], name, dtype, entries[name])
+            for name, dtype in (
+                ("tags", TAG),
+                ("held", TAG),
+                ("stats", IO_STATS),
+                ("devices", IO_DEVICE),
+                ("cpus", IO_CPU),
+            )
+        )
+        self._slots = SlotTable(tags)
+        self._stats = stats.reshape(sizes.cpus, sizes.pairs + SPECIALS)
+        self._matrix = MatrixReader(maps, sizes.cpus, sizes.matrix)
+        self._matrix_lost = MatrixLosses(maps, sizes.cpus)
 
     def read(self) -> BlockIOSnapshot:
         """Everything counted so far, summed over CPUs."""
@@ -172,14 +167,6 @@ class BlockIO:
             self._held[slots] = 0
             self._slots.free(slots)
         return len(slots)
-
-    def programs(self) -> list[ProgramStats]:
-        """Run counts and times of the attached programs (zero unless kernel.bpf_stats_enabled)."""
-        return self._attached.programs()
-
-    def close(self, keep: bool) -> None:
-        """`keep`: leave pinned programs counting."""
-        self._attached.close(keep)
 
 
 def without_device(tags: Ints) -> Ints:

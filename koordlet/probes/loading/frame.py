@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -51,6 +52,17 @@ class SourceOf(Protocol[S_co]):
 
     def close(self, keep: bool) -> None:
         """`keep`: leave pinned programs counting."""
+
+
+class FileSource:
+    """A source that reads kernel files: it holds nothing open, and keeps nothing per cgroup."""
+
+    def reclaim(self, live: frozenset[int]) -> int:
+        """See `SourceOf.reclaim`."""
+        return 0
+
+    def close(self, keep: bool) -> None:
+        """See `SourceOf.close`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +192,35 @@ class Attached:
                 os.close(fd)
         if self.pins is not None and not keep:
             bpffs.remove_pins(self.pins)
+
+
+class MappedProbe(ABC):
+    """A loaded probe with mapped tables: what the sources of all pinned probes share."""
+
+    source = "bpf"
+
+    def __init__(self, attached: Attached, conditions: Sequence[str] = ()) -> None:
+        self._attached = attached
+        self.conditions = tuple(conditions)
+        self.reused = attached.reused
+        try:
+            self.map_tables(attached.maps)
+        except BaseException:
+            attached.close(keep=True)
+            raise
+        attached.release_maps()
+
+    @abstractmethod
+    def map_tables(self, maps: Mapping[str, int]) -> None:
+        """Map the tables; `maps` is map -> descriptor."""
+
+    def programs(self) -> list[ProgramStats]:
+        """Run counts and times of the attached programs (zero unless kernel.bpf_stats_enabled)."""
+        return self._attached.programs()
+
+    def close(self, keep: bool) -> None:
+        """See `SourceOf.close`."""
+        self._attached.close(keep)
 
 
 def load(

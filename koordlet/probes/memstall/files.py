@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from koordlet.probes.loading.frame import ProbeError
+from koordlet.probes.loading.frame import FileSource, ProbeError
 from koordlet.probes.memstall.snapshot import MemStallSnapshot, sums_only
 from koordlet.system.cgroup import pressure, tree
 
 
-class PressureFiles:
+class PressureFiles(FileSource):
     """``memory.pressure`` of the default hierarchy, as totals of kind *other*: time in which at least one task of the
     cgroup was stalled. Keys are the ids of the directories of the same path in `named`, the tree that names
     containers."""
@@ -36,10 +36,3 @@ class PressureFiles:
             except OSError:  # the cgroup was removed, or is not in the other hierarchy
                 continue
         return sums_only(totals)
-
-    def reclaim(self, live: frozenset[int]) -> int:
-        """Nothing is kept per cgroup."""
-        return 0
-
-    def close(self, keep: bool) -> None:
-        """Holds nothing open."""

@@ -6,10 +6,9 @@ Without BPF `files.PressureFiles` gives PSI's sum of all kinds as *other*.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +27,7 @@ from koordlet.probes.layouts import (
 from koordlet.probes.loading.frame import (
     Attached,
     Build,
+    MappedProbe,
     ProbeEnvironment,
     ProbeError,
     SourceOf,
@@ -35,7 +35,6 @@ from koordlet.probes.loading.frame import (
     load,
     open_core,
 )
-from koordlet.probes.loading.libbpf import ProgramStats
 from koordlet.probes.loading.mapped import map_array
 from koordlet.probes.memstall.files import PressureFiles
 from koordlet.probes.memstall.snapshot import KINDS, SLEEP_KINDS, MemStallSnapshot, StallLosses, sums_only
@@ -68,29 +67,20 @@ UNKNOWN_RANGE: AddressRange = (0, 0)
 MemStallSource = SourceOf[MemStallSnapshot]
 
 
-class MemStall:
+class MemStall(MappedProbe):
     """The loaded probe."""
 
-    source = "bpf"
+    def __init__(self, attached: Attached, conditions: Sequence[str] = (), cgroups: int = CGROUPS) -> None:
+        self._entries = _entries(cgroups)
+        super().__init__(attached, conditions)
 
-    def __init__(self, attached: Attached, conditions: tuple[str, ...], cgroups: int = CGROUPS) -> None:
-        entries = _entries(cgroups)
-
-        def mapped(name: str, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-            return map_array(attached.maps[name], name, dtype, entries[name])
-
-        try:
-            self._slots = SlotTable(mapped("tags", TAG))
-            self._stats = mapped("stats", STALL_STATS)
-            self._limits = mapped("limits", LIMIT_ENTRY)
-            self._lost = mapped("lost", STALL_LOST)
-        except BaseException:
-            attached.close(keep=True)
-            raise
-        attached.release_maps()
-        self._attached = attached
-        self.conditions = conditions
-        self.reused = attached.reused
+    def map_tables(self, maps: Mapping[str, int]) -> None:
+        """See `MappedProbe.map_tables`."""
+        tags, self._stats, self._limits, self._lost = (
+            map_array(maps[name], name, dtype, self._entries[name])
+            for name, dtype in (("tags", TAG), ("stats", STALL_STATS), ("limits", LIMIT_ENTRY), ("lost", STALL_LOST))
+        )
+        self._slots = SlotTable(tags)
 
     def read(self) -> MemStallSnapshot:
         """Everything counted so far."""
@@ -131,14 +121,6 @@ class MemStall:
             self._stats[slots] = 0
             self._slots.free(slots)
         return len(slots)
-
-    def programs(self) -> list[ProgramStats]:
-        """Run counts and times of the attached programs (zero unless kernel.bpf_stats_enabled)."""
-        return self._attached.programs()
-
-    def close(self, keep: bool) -> None:
-        """`keep`: leave pinned programs counting."""
-        self._attached.close(keep)
 
 
 def _has_stalled(stats: npt.NDArray[np.void], slots: npt.NDArray[np.intp]) -> npt.NDArray[np.bool_]:

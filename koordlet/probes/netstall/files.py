@@ -15,14 +15,14 @@ import numpy as np
 
 from koordlet.probes.culprits.matrix import CulpritMatrix
 from koordlet.probes.layouts import BUCKETS
-from koordlet.probes.loading.frame import ProbeError
+from koordlet.probes.loading.frame import FileSource, ProbeError
 from koordlet.probes.netstall.snapshot import NetLosses, NetStallSnapshot
 from koordlet.system.cgroup import members, tree
 from koordlet.system.host import Host
 from koordlet.system.proc import netns
 
 
-class NetFiles:
+class NetFiles(FileSource):
     """`named` is the tree that names containers."""
 
     source = "files"
@@ -63,13 +63,6 @@ class NetFiles:
                 continue
             counts[key] = counts.get(key, 0) + (segments or 0)
         return retransmits_only(counts)
-
-    def reclaim(self, live: frozenset[int]) -> int:
-        """Nothing is kept per cgroup."""
-        return 0
-
-    def close(self, keep: bool) -> None:
-        """Holds nothing open."""
 
 
 def retransmits_only(counts: Mapping[int, int]) -> NetStallSnapshot:

@@ -6,12 +6,10 @@ Without BPF `files.NetFiles` gives retransmits.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from koordlet.probes.columns import sum_by
 from koordlet.probes.culprits.owners import OwnerIds
@@ -22,6 +20,7 @@ from koordlet.probes.loading import libbpf
 from koordlet.probes.loading.frame import (
     Attached,
     Build,
+    MappedProbe,
     ProbeEnvironment,
     ProbeError,
     SourceOf,
@@ -29,7 +28,6 @@ from koordlet.probes.loading.frame import (
     load,
     open_core,
 )
-from koordlet.probes.loading.libbpf import ProgramStats
 from koordlet.probes.loading.mapped import map_array
 from koordlet.probes.netstall.files import NetFiles
 from koordlet.probes.netstall.snapshot import SUMMED, NetLosses, NetStallSnapshot
@@ -88,32 +86,25 @@ class NetSizes:
 NetStallSource = SourceOf[NetStallSnapshot]
 
 
-class NetStall:
+class NetStall(MappedProbe):
     """The loaded probe."""
 
-    source = "bpf"
-
     def __init__(self, attached: Attached, sizes: NetSizes, ids: OwnerIds, conditions: Sequence[str] = ()) -> None:
-        entries = sizes.entries()
-
-        def mapped(name: str, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-            return map_array(attached.maps[name], name, dtype, entries[name])
-
-        try:
-            self._slots = SlotTable(mapped("tags", TAG))
-            self._stats = mapped("stats", NET_STATS).reshape(sizes.cpus, sizes.owners + SPECIALS)
-            self._cpus = mapped("cpus", NET_CPU)
-            self._matrix = MatrixReader(attached.maps, sizes.cpus, sizes.matrix)
-            self._matrix_lost = MatrixLosses(attached.maps, sizes.cpus)
-        except BaseException:
-            attached.close(keep=True)
-            raise
-        attached.release_maps()
-        self._attached = attached
-        self._ids = ids
         self.sizes = sizes
-        self.conditions = tuple(conditions)
-        self.reused = attached.reused
+        self._ids = ids
+        super().__init__(attached, conditions)
+
+    def map_tables(self, maps: Mapping[str, int]) -> None:
+        """See `MappedProbe.map_tables`."""
+        sizes, entries = self.sizes, self.sizes.entries()
+        tags, stats, self._cpus = (
+            map_array(maps[name], name, dtype, entries[name])
+            for name, dtype in (("tags", TAG), ("stats", NET_STATS), ("cpus", NET_CPU))
+        )
+        self._slots = SlotTable(tags)
+        self._stats = stats.reshape(sizes.cpus, sizes.owners + SPECIALS)
+        self._matrix = MatrixReader(maps, sizes.cpus, sizes.matrix)
+        self._matrix_lost = MatrixLosses(maps, sizes.cpus)
 
     def read(self) -> NetStallSnapshot:
         """Everything counted so far, summed over CPUs."""
@@ -156,14 +147,6 @@ class NetStall:
             self._stats[:, slots] = 0
             self._slots.free(slots)
         return len(slots)
-
-    def programs(self) -> list[ProgramStats]:
-        """Run counts and times of the attached programs (zero unless kernel.bpf_stats_enabled)."""
-        return self._attached.programs()
-
-    def close(self, keep: bool) -> None:
-        """`keep`: leave pinned programs counting."""
-        self._attached.close(keep)
 
 
 def preempt_count_offset() -> int:

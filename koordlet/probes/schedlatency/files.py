@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from koordlet.probes.layouts import BUCKETS
+from koordlet.probes.loading.frame import FileSource
 from koordlet.probes.schedlatency.snapshot import SchedLatencyLosses, SchedLatencySnapshot
 from koordlet.system.cgroup import members, pressure, tree
 from koordlet.system.proc.procfs import read_schedstat
@@ -28,7 +29,7 @@ class FilesUnavailable(Exception):
     """The kernel does not keep the file that the source reads; the message names it."""
 
 
-class SchedstatSource:
+class SchedstatSource(FileSource):
     """Cumulative from the first reading on. `cpu_root` is the cpu hierarchy (v1) or the unified tree."""
 
     source = "schedstat"
@@ -66,11 +67,8 @@ class SchedstatSource:
             del self._total_ns[cgroup]
         return len(dead)
 
-    def close(self, keep: bool) -> None:
-        """Holds nothing open."""
 
-
-class PressureSource:
+class PressureSource(FileSource):
     """``some total`` of cpu.pressure, in nanoseconds, since the cgroup was made."""
 
     source = "pressure"
@@ -90,13 +88,6 @@ class PressureSource:
             if stalled is not None:
                 totals[cgroup] = stalled
         return sums_only(self.source, totals)
-
-    def reclaim(self, live: frozenset[int]) -> int:
-        """Nothing is kept per cgroup."""
-        return 0
-
-    def close(self, keep: bool) -> None:
-        """Holds nothing open."""
 
 
 def sums_only(source: str, totals_ns: Mapping[int, int]) -> SchedLatencySnapshot:
