@@ -18,7 +18,7 @@ Operation = Literal["CREATE", "UPDATE", "DELETE", "CONNECT"]
 
 
 @dataclass(frozen=True, slots=True)
-class RequestUser:
+class ApiUser:
     """The user of a request. `extra` as in authentication.k8s.io UserInfo."""
 
     name: str
@@ -27,15 +27,15 @@ class RequestUser:
     extra: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
-SYSTEM = RequestUser("system:apiserver", ("system:masters", "system:authenticated"))
-ANONYMOUS = RequestUser("system:anonymous", ("system:unauthenticated",))
+SYSTEM = ApiUser("system:apiserver", ("system:masters", "system:authenticated"))
+ANONYMOUS = ApiUser("system:anonymous", ("system:unauthenticated",))
 
 
 @dataclass(frozen=True, slots=True)
 class AuthzAttributes:
     """What the authorizer decides about: a resource request, or a path (then `resource` is empty)."""
 
-    user: RequestUser
+    user: ApiUser
     verb: str
     group: str = ""
     version: str = ""
@@ -57,7 +57,7 @@ class AdmissionAttributes:
     name: str
     obj: Json | None  # None for DELETE
     old: Json | None  # None for CREATE
-    user: RequestUser
+    user: ApiUser
     subresource: str = ""
     dry_run: bool = False
     options: Json = field(default_factory=dict)
@@ -119,7 +119,7 @@ class Admission(Protocol):
 
 
 class Authenticator(Protocol):
-    async def authenticate(self, headers: Mapping[str, str], peer_cert: Json | None) -> RequestUser | None:
+    async def authenticate(self, headers: Mapping[str, str], peer_cert: Json | None) -> ApiUser | None:
         """None without a usable credential; raises StatusError(401) for an invalid one."""
         ...
 

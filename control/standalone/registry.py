@@ -24,10 +24,10 @@ from control.standalone.policyinterfaces import (
     SYSTEM,
     Admission,
     AdmissionAttributes,
+    ApiUser,
     OpenAdmission,
     OpenSchemas,
     Patcher,
-    RequestUser,
     Schemas,
 )
 from control.standalone.selectors import Matcher, compile_matcher
@@ -152,7 +152,7 @@ class ObjectRegistry:
             raise errors.too_old(rv, error.oldest) from error
 
     async def create(
-        self, key: str, ns: str | None, obj: Json, user: RequestUser = SYSTEM, options: WriteOptions | None = None
+        self, key: str, ns: str | None, obj: Json, user: ApiUser = SYSTEM, options: WriteOptions | None = None
     ) -> Json:
         """Store a new object; takes ownership of `obj`. Returns it as stored, in the client's version."""
         kind = self.kind(key)
@@ -208,7 +208,7 @@ class ObjectRegistry:
         ns: str | None,
         name: str,
         obj: Json,
-        user: RequestUser = SYSTEM,
+        user: ApiUser = SYSTEM,
         options: WriteOptions | None = None,
     ) -> Json:
         """Replace (PUT). With `options.subresource == "status"` only the status is replaced."""
@@ -237,7 +237,7 @@ class ObjectRegistry:
         name: str,
         patch_kind: PatchKind,
         body: Any,
-        user: RequestUser = SYSTEM,
+        user: ApiUser = SYSTEM,
         options: WriteOptions | None = None,
     ) -> Json:
         """Apply a patch document; `apply` creates a missing object (server-side apply)."""
@@ -267,7 +267,7 @@ class ObjectRegistry:
         ns: str | None,
         name: str,
         change: Callable[[Json], Json | None],
-        user: RequestUser = SYSTEM,
+        user: ApiUser = SYSTEM,
         options: WriteOptions | None = None,
     ) -> Json:
         """Read, change, write; repeated from the start if another writer changed the object in the meantime.
@@ -291,7 +291,7 @@ class ObjectRegistry:
                 continue
         raise errors.conflict(kind.group, kind.plural, name)
 
-    async def admit(self, key: str, obj: Json, user: RequestUser, options: WriteOptions) -> Json:
+    async def admit(self, key: str, obj: Json, user: ApiUser, options: WriteOptions) -> Json:
         """Only admission, for a subresource object that isn't stored (a pod's Binding). Returns the admitted object."""
         request = self._request("CREATE", self.kind(key), obj, None, user, options)
         await self.admission.mutate(request)
@@ -300,7 +300,7 @@ class ObjectRegistry:
         return request.obj
 
     async def _replace(
-        self, kind: ResourceKind, entry: Entry, old: Json, new: Json, user: RequestUser, options: WriteOptions
+        self, kind: ResourceKind, entry: Entry, old: Json, new: Json, user: ApiUser, options: WriteOptions
     ) -> Json:
         strategy.keep_system_fields(old, new)
         if options.subresource:
@@ -332,7 +332,7 @@ class ObjectRegistry:
         return strategy.to_version(kind, written.copy(), options.version)
 
     async def _apply(
-        self, kind: ResourceKind, ns: str | None, name: str, body: Json, user: RequestUser, options: WriteOptions
+        self, kind: ResourceKind, ns: str | None, name: str, body: Json, user: ApiUser, options: WriteOptions
     ) -> Json:
         patcher = self._patcher()
         version = options.version or kind.versions[0]
@@ -373,7 +373,7 @@ class ObjectRegistry:
         key: str,
         ns: str | None,
         name: str,
-        user: RequestUser = SYSTEM,
+        user: ApiUser = SYSTEM,
         options: DeletionOptions | None = None,
     ) -> tuple[Json, bool]:
         """Delete, or start a graceful deletion. Returns the object and whether it has been removed."""
@@ -417,7 +417,7 @@ class ObjectRegistry:
         raise errors.conflict(kind.group, kind.plural, name)
 
     async def delete_collection(
-        self, key: str, ns: str | None, matcher: Matcher | None, user: RequestUser, options: DeletionOptions
+        self, key: str, ns: str | None, matcher: Matcher | None, user: ApiUser, options: DeletionOptions
     ) -> Objects:
         """Delete all objects that match; one that disappears in the meantime is no error."""
         kind = self.kind(key)
@@ -491,7 +491,7 @@ class ObjectRegistry:
         self.schemas.default(kind, version, obj)
 
     def _request(
-        self, op: Any, kind: ResourceKind, obj: Json, old: Json | None, user: RequestUser, options: WriteOptions
+        self, op: Any, kind: ResourceKind, obj: Json, old: Json | None, user: ApiUser, options: WriteOptions
     ) -> AdmissionAttributes:
         meta = obj["metadata"]
         return AdmissionAttributes(

@@ -1,7 +1,7 @@
 """Every label, annotation, resource and object name of the Koordinator protocol (spec 01 §4.3, §5).
 
 These texts are defined only here. Prefixes are `LABEL_`, `ANNOTATION_`, `RESOURCE_`; the groups are by the object that
-has the key. Unusual spellings (`ASSIGHED`, node domains on pod keys, `originExtendedAllocatable`) are part of the
+has the key. Unusual spellings (ASSIGHED, node domains on pod keys, `originExtendedAllocatable`) are part of the
 protocol (spec 01 §9 A21, A22).
 """
 

@@ -358,7 +358,7 @@ def _canonical(name: str) -> str:
 
 
 def _kebab(name: str) -> str:
-    """`kubeAPIQps`-style keys of a configuration file as flag names; kebab-case stays unchanged."""
+    """Keys of a configuration file in camel case (kubeApiQps) as flag names; kebab-case stays unchanged."""
     out: list[str] = []
     for index, char in enumerate(name):
         if char.isupper() and index and (not name[index - 1].isupper()):

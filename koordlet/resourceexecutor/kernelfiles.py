@@ -177,7 +177,7 @@ def exactly(codec: Codec, text: str) -> int:
 
 
 def _feature(text: str, name: str) -> Value | None:
-    """1 or 0 of a scheduler feature (`NAME` or `NO_NAME` among the words); None when the kernel has no such feature."""
+    """1 or 0 of a scheduler feature (NAME or NO_NAME among the words); None when the kernel has no such feature."""
     words = text.split()
     return 1 if name in words else 0 if f"NO_{name}" in words else None
 

@@ -16,7 +16,7 @@ from koordlet.resourceexecutor.settings import RANKS, Setting, Value
 from koordlet.resourceexecutor.stores import ABSENT
 from koordlet.system.cgroup import registry
 from koordlet.system.cgroup.codecs import UNLIMITED
-from koordlet.system.cgroup.registry import Bound
+from koordlet.system.cgroup.registry import ValueBound
 from koordlet.system.cpu.cpuset import CPUSet, CPUSetError
 
 PARENTS_CPUS = ""
@@ -45,7 +45,7 @@ def ordered(changes: Iterable[SettingChange]) -> list[SettingChange]:
     for change in changes:
         resource = change.setting.resource
         match registry.bound(resource):
-            case Bound.PARENT_CPUS:
+            case ValueBound.PARENT_CPUS:
                 union = _union(str(change.current), str(change.value))
                 if change.value in (union, PARENTS_CPUS):
                     down.append(change)
@@ -53,11 +53,11 @@ def ordered(changes: Iterable[SettingChange]) -> list[SettingChange]:
                 if union != str(change.current):
                     down.append(replace(change, value=union, last=False))
                 up.append(change)
-            case Bound.OWN_QUOTA:
+            case ValueBound.OWN_QUOTA:
                 (first if _shrinks(change) else last).append(change)
-            case Bound.PARENT:
+            case ValueBound.PARENT:
                 (up if _shrinks(change) else down).append(change)
-            case Bound.NONE:
+            case ValueBound.NONE:
                 (up if resource in RANKS and change.value == ABSENT else down).append(change)
     down.sort(key=lambda change: (change.setting.depth, _switched_on(change), change.setting))
     up.sort(key=lambda change: (-change.setting.depth, change.setting))

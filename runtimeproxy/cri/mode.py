@@ -16,7 +16,7 @@ from runtimeproxy import USER_AGENT
 from runtimeproxy.cri.calls import CriInterceptor, CriMethod, PendingCall, intercepted
 from runtimeproxy.cri.recover import RuntimeCallError
 from runtimeproxy.hooks.dispatch import HookRefused
-from runtimeproxy.http2.interception import CallRefused, HoldBudget
+from runtimeproxy.http2.interception import HoldBudget, InterceptionRefused
 from runtimeproxy.http2.link import Http2Link
 from runtimeproxy.metrics import ProxyMetrics
 
@@ -84,7 +84,7 @@ class CriCallHandler:
             replacement, pending = await self._server.interceptor.before(self._method, body, self._deadline)
         except HookRefused as refused:
             self._result = "refused"
-            raise CallRefused(str(refused)) from refused
+            raise InterceptionRefused(str(refused)) from refused
         if replacement is not body:
             self._result = "rewritten"
         self._pending = pending

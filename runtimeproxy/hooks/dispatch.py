@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 from koordlet.app.logging import get_logger
 from runtimeproxy.hooks.client import HookCallError, HookClient, HookEndpointError, HookServerUnreachable, connect
 from runtimeproxy.hooks.registry import HookServerRegistry, RegisteredServer
-from runtimeproxy.hooks.stages import FailurePolicy, Hook, HookRequest, HookResponse
+from runtimeproxy.hooks.stages import Hook, HookFailurePolicy, HookRequest, HookResponse
 from runtimeproxy.hooks.validate import InvalidHookResponse, check
 from runtimeproxy.metrics import ProxyMetrics
 
@@ -45,12 +45,12 @@ class HookOutcome:
     registered."""
 
     response: HookResponse | None = None
-    policy: FailurePolicy = FailurePolicy.NONE
+    policy: HookFailurePolicy = HookFailurePolicy.NONE
     error: str | None = None
 
     def accepted(self) -> HookResponse | None:
         """The response; None when the call continues unchanged. Raises HookRefused when it must not continue."""
-        if self.error is not None and self.policy is FailurePolicy.FAIL:
+        if self.error is not None and self.policy is HookFailurePolicy.FAIL:
             raise HookRefused(self.error)
         return self.response
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from koordlet.app.logging import get_logger
-from runtimeproxy.hooks.stages import FailurePolicy
+from runtimeproxy.hooks.stages import HookFailurePolicy
 
 log = get_logger(__name__)
 
@@ -46,7 +46,7 @@ class RegisteredServer:
     """File name of the registration."""
     endpoint: str
     """Path of its unix socket."""
-    policy: FailurePolicy
+    policy: HookFailurePolicy
     hooks: frozenset[str]
     """As in the file; names of unknown hooks never match."""
 
@@ -227,11 +227,11 @@ def parse(name: str, content: bytes) -> RegisteredServer:
         raise InvalidRegistration("failure-policy is not a string")
     if hooks is not None and not (isinstance(hooks, list) and all(isinstance(hook, str) for hook in hooks)):
         raise InvalidRegistration("runtime-hooks is not a list of strings")
-    if policy not in (None, "", *(known.value for known in (FailurePolicy.FAIL, FailurePolicy.IGNORE))):
+    if policy not in (None, "", *(known.value for known in (HookFailurePolicy.FAIL, HookFailurePolicy.IGNORE))):
         log.once(f"{name}: {policy}", "Unknown failure policy is treated as Ignore", file=name, policy=policy)
     return RegisteredServer(
         name=name,
         endpoint=path,
-        policy=FailurePolicy.FAIL if policy == FailurePolicy.FAIL.value else FailurePolicy.IGNORE,
+        policy=HookFailurePolicy.FAIL if policy == HookFailurePolicy.FAIL.value else HookFailurePolicy.IGNORE,
         hooks=frozenset(hooks or ()),
     )

@@ -16,7 +16,7 @@ HookRequest: TypeAlias = PodSandboxHookRequest | ContainerResourceHookRequest
 HookResponse: TypeAlias = PodSandboxHookResponse | ContainerResourceHookResponse
 
 
-class FailurePolicy(StrEnum):
+class HookFailurePolicy(StrEnum):
     """What a failed pre hook means for the call; NONE: no server was called."""
 
     NONE = "None"

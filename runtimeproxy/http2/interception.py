@@ -13,7 +13,7 @@ MAX_RESPONSE_BYTES = 1 << 20
 """Largest response message that is read. Responses of intercepted calls contain only ids."""
 
 
-class CallRefused(Exception):
+class InterceptionRefused(Exception):
     """The call must not reach the runtime; the client gets status UNKNOWN with this text."""
 
 
@@ -21,7 +21,7 @@ class GrpcCallHandler(Protocol):
     """Handles one intercepted call: `request` at most once, then `answered` exactly once, however the call ended."""
 
     async def request(self, body: bytes) -> bytes:
-        """Message to send instead of `body`: the same object when nothing changes. Raises CallRefused."""
+        """Message to send instead of `body`: the same object when nothing changes. Raises InterceptionRefused."""
         ...
 
     def answered(self, body: bytes | None) -> None:

@@ -32,10 +32,10 @@ from koordlet.app.logging import get_logger
 from runtimeproxy.http2.heldstream import HeldStream, HoldStage, chunk_of
 from runtimeproxy.http2.interception import (
     MAX_MESSAGE_BYTES,
-    CallRefused,
     GrpcCallHandler,
     GrpcHandlerSelector,
     HoldBudget,
+    InterceptionRefused,
 )
 
 log = get_logger(__name__)
@@ -189,7 +189,7 @@ class Splice:
     async def _decide(self, held: HeldStream, body: bytes, compressed: bool) -> None:
         try:
             replacement = await held.handler.request(body)
-        except CallRefused as refused:
+        except InterceptionRefused as refused:
             self._refuse(held, str(refused))
             return
         except Exception as error:  # a bug of the proxy must not block the pod

@@ -25,7 +25,23 @@ ITEM = re.compile(r"^(?:\| *(\d+) *\||(\d+)[.)] )", re.MULTILINE)
 START = re.compile(r"\bspec 0\d\b")
 CHAPTER_OR_SECTION = re.compile(r"\b(0\d)(?= §)|§([A-Z]?\d+(?:\.\d+)*)|\bspec (0\d)\b|(\n *\n|\bRFC\b)")
 DOCUMENT = re.compile(r"\]\(([^)\s#]+)(#[^)\s]*)?\)")
-EXTERNAL = frozenset({"getpeercert", "patchMergeKey", "schedutil"})
+EXTERNAL = frozenset(
+    {
+        "L3CODE",
+        "NetworkReady",
+        "SSLSocket",
+        "bpf_get_current_cgroup_id",
+        "cbm_validate",
+        "getpeercert",
+        "grpcurl",
+        "jsonField",
+        "patchMergeKey",
+        "savez",
+        "sched_runtime",
+        "schedutil",
+        "statvfs",
+    }
+)
 """Names of other programs that no code here mentions."""
 QUOTED = re.compile(r"(?<!`)`{1,2}([A-Za-z_][\w.]*)(?:\(\))?`{1,2}(?!`)")
 

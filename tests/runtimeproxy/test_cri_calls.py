@@ -32,7 +32,7 @@ from koordlet.api.hooks.api_pb2 import (
 from runtimeproxy.cri.calls import CriInterceptor, CriMethod, PendingCall, intercepted
 from runtimeproxy.hooks.dispatch import NO_SERVER, HookOutcome, HookRefused
 from runtimeproxy.hooks.pods import SkipRule
-from runtimeproxy.hooks.stages import FailurePolicy, Hook, HookRequest
+from runtimeproxy.hooks.stages import Hook, HookFailurePolicy, HookRequest
 from runtimeproxy.metrics import ProxyMetrics
 from runtimeproxy.store import ProxyStore, StoredContainer, StoredPod
 
@@ -60,7 +60,7 @@ class Hooks:
         self.asked.append((hook, request))
         if self.gate is not None:
             await self.gate.wait()
-        return answer if isinstance(answer, HookOutcome) else HookOutcome(answer(request), FailurePolicy.IGNORE)
+        return answer if isinstance(answer, HookOutcome) else HookOutcome(answer(request), HookFailurePolicy.IGNORE)
 
     def __getitem__(self, place: int) -> Any:
         return self.asked[place][1]
@@ -276,7 +276,7 @@ def silent(request: Any) -> Any:
 @pytest.mark.parametrize(("call", "request_"), EVERY_CALL)
 @pytest.mark.parametrize(
     "answer",
-    [None, echo, silent, HookOutcome(None, FailurePolicy.IGNORE, "down")],
+    [None, echo, silent, HookOutcome(None, HookFailurePolicy.IGNORE, "down")],
     ids=["nobody", "echo", "silent", "failed"],
 )
 async def test_the_very_bytes_go_on_when_nothing_changes(
@@ -291,7 +291,7 @@ async def test_the_very_bytes_go_on_when_nothing_changes(
 
 @pytest.mark.parametrize(("call", "request_"), EVERY_CALL)
 async def test_a_policy_of_fail(ready: Proxy, call: CriMethod, request_: Message) -> None:
-    ready.hooks.answers = dict.fromkeys(Hook, HookOutcome(None, FailurePolicy.FAIL, "down"))
+    ready.hooks.answers = dict.fromkeys(Hook, HookOutcome(None, HookFailurePolicy.FAIL, "down"))
     if call in (
         CriMethod.RUN_POD_SANDBOX,
         CriMethod.CREATE_CONTAINER,
@@ -539,7 +539,7 @@ async def test_nothing_else_of_a_request_changes_and_no_answer_counts_twice(
 
 
 async def test_the_skip_label(proxy: Proxy) -> None:
-    proxy.hooks.answers = dict.fromkeys(Hook, HookOutcome(None, FailurePolicy.FAIL, "must not be asked"))
+    proxy.hooks.answers = dict.fromkeys(Hook, HookOutcome(None, HookFailurePolicy.FAIL, "must not be asked"))
     await proxy.run(pod_request(labels={"runtimeproxy.koordinator.sh/skip-hookserver": "true"}))
     await proxy.create(container_request())
     await proxy.call(CriMethod.START_CONTAINER, ContainerRequest(container_id="c-1"), PodSandboxRequest())
@@ -567,7 +567,7 @@ def test_skip_rules(rule: SkipRule, labels: dict[str, str], exempt: bool) -> Non
 
 
 async def test_what_nobody_knows(proxy: Proxy) -> None:
-    proxy.hooks.answers = dict.fromkeys(Hook, HookOutcome(None, FailurePolicy.FAIL, "must not be asked"))
+    proxy.hooks.answers = dict.fromkeys(Hook, HookOutcome(None, HookFailurePolicy.FAIL, "must not be asked"))
     for call, request in (
         (CriMethod.CREATE_CONTAINER, container_request()),
         (CriMethod.START_CONTAINER, ContainerRequest(container_id="x")),

@@ -28,7 +28,7 @@ from koordlet.runtimehooks.stages import HookStage
 from runtimeproxy.hooks.client import HookCallError, HookClient, HookEndpointError, HookServerUnreachable
 from runtimeproxy.hooks.dispatch import MAX_CLIENTS, HookDispatcher, HookOutcome, HookRefused
 from runtimeproxy.hooks.registry import HookServerRegistry
-from runtimeproxy.hooks.stages import FailurePolicy, Hook
+from runtimeproxy.hooks.stages import Hook, HookFailurePolicy
 from runtimeproxy.metrics import ProxyMetrics
 from tests.koordlet.runtimehooks.test_server import serve
 
@@ -108,7 +108,7 @@ PRE = Hook.PRE_RUN_POD_SANDBOX.value
 async def test_nobody_is_registered(node: Node) -> None:
     other = node.register("other", "PreCreateContainer", "Unheard")
     outcome = await node.ask()
-    assert outcome == HookOutcome(None, FailurePolicy.NONE, None)
+    assert outcome == HookOutcome(None, HookFailurePolicy.NONE, None)
     assert outcome.accepted() is None
     assert other.calls == []
     assert not node.dispatcher.handles(Hook.PRE_RUN_POD_SANDBOX)
@@ -121,7 +121,7 @@ async def test_the_first_by_file_name_is_asked_alone(node: Node) -> None:
     first.answers = [PodSandboxHookResponse(labels={"a": "b"}).SerializeToString()]
     outcome = await node.ask()
     assert outcome.accepted() == PodSandboxHookResponse(labels={"a": "b"})
-    assert outcome.policy is FailurePolicy.FAIL
+    assert outcome.policy is HookFailurePolicy.FAIL
     assert (first.calls, last.calls) == (["PreRunPodSandboxHook"], [])
 
 
@@ -156,7 +156,7 @@ async def test_failures_go_by_the_policy(node: Node, answer: Any, said: str, pol
 async def test_a_dead_socket_goes_by_the_policy(node: Node, policy: str) -> None:
     node.register("a", PRE, policy=policy, there=False)
     outcome = await node.ask()
-    assert outcome.policy is FailurePolicy(policy)
+    assert outcome.policy is HookFailurePolicy(policy)
     assert outcome.error is not None and "no socket" in outcome.error
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from runtimeproxy.hooks.registry import MAX_BYTES, HookServerRegistry, InvalidRegistration, RegisteredServer, parse
-from runtimeproxy.hooks.stages import FailurePolicy
+from runtimeproxy.hooks.stages import HookFailurePolicy
 
 HOOKS = ["PreRunPodSandbox", "PreCreateContainer"]
 
@@ -27,21 +27,21 @@ def endpoints(registry: HookServerRegistry) -> list[str]:
 @pytest.mark.parametrize(
     ("policy", "expected"),
     [
-        ("Fail", FailurePolicy.FAIL),
-        ("Ignore", FailurePolicy.IGNORE),
-        ("", FailurePolicy.IGNORE),
-        (None, FailurePolicy.IGNORE),
-        ("fail", FailurePolicy.IGNORE),
+        ("Fail", HookFailurePolicy.FAIL),
+        ("Ignore", HookFailurePolicy.IGNORE),
+        ("", HookFailurePolicy.IGNORE),
+        (None, HookFailurePolicy.IGNORE),
+        ("fail", HookFailurePolicy.IGNORE),
     ],
 )
-def test_policies(policy: Any, expected: FailurePolicy) -> None:
+def test_policies(policy: Any, expected: HookFailurePolicy) -> None:
     found = parse("k.json", text(policy=policy).encode())
     assert found == RegisteredServer("k.json", "/run/a.sock", expected, frozenset(HOOKS))
 
 
 def test_a_file_need_not_name_hooks() -> None:
     assert parse("k.json", b'{"remote-endpoint": "unix:///run/x.sock", "more": 1}') == RegisteredServer(
-        "k.json", "/run/x.sock", FailurePolicy.IGNORE, frozenset()
+        "k.json", "/run/x.sock", HookFailurePolicy.IGNORE, frozenset()
     )
 
 
@@ -151,5 +151,5 @@ def test_an_unknown_policy_is_said_once(tmp_path: Path, caplog: pytest.LogCaptur
     registry = HookServerRegistry(tmp_path)
     for endpoint in ("/run/1", "/run/2"):
         file.write_text(text(endpoint, policy="Perhaps"))
-        assert [server.policy for server in registry.servers()] == [FailurePolicy.IGNORE]
+        assert [server.policy for server in registry.servers()] == [HookFailurePolicy.IGNORE]
     assert caplog.text.count("Unknown failure policy") == 1

@@ -19,7 +19,7 @@ from control.ctl.errors import CtlError
 from control.standalone.kubelet.cgroups import ownermark
 from control.standalone.kubelet.cgroups.directories import CgroupError, CgroupTree
 from control.standalone.kubelet.cgroups.naming import CgroupNames, Driver
-from control.standalone.kubelet.cgroups.ownermark import CgroupOwner
+from control.standalone.kubelet.cgroups.ownermark import CgroupMark
 
 CGROUP_MOUNT = Path("/sys/fs/cgroup")
 FREE_PORT_RANGE = range(20_000, 32_000)
@@ -31,7 +31,7 @@ NO_ROOT_HINT = (
 
 
 @dataclass(frozen=True, slots=True)
-class HostFacts:
+class PreflightFacts:
     """Facts about the machine for the rules."""
 
     uid: int
@@ -41,20 +41,20 @@ class HostFacts:
     """Existing kubepods roots, in every driver's naming."""
     made: frozenset[str] = frozenset()
     """Cgroups that the stand-in kubelet of this state directory has created."""
-    others: Mapping[str, CgroupOwner] = field(default_factory=dict)
+    others: Mapping[str, CgroupMark] = field(default_factory=dict)
     """Kubepods root -> the other node that owns it, by its mark."""
     busy_ports: Mapping[str, int] = field(default_factory=dict)
     """Part -> its port, which another process uses."""
 
 
-def collect_facts(kubelet_root: Path, ports: Mapping[str, int], mount: Path = CGROUP_MOUNT) -> HostFacts:
+def collect_facts(kubelet_root: Path, ports: Mapping[str, int], mount: Path = CGROUP_MOUNT) -> PreflightFacts:
     """Read the machine. `ports`: those of parts that do not run yet."""
     tree, problem = None, ""
     try:
         tree = CgroupTree.discover(mount)
     except CgroupError as error:
         problem = str(error.strerror or error)
-    return HostFacts(
+    return PreflightFacts(
         uid=os.geteuid(),
         cgroups_problem=problem,
         cgroups_writable=tree is not None and all(os.access(root, os.W_OK) for root in tree.roots.values()),
@@ -65,7 +65,7 @@ def collect_facts(kubelet_root: Path, ports: Mapping[str, int], mount: Path = CG
     )
 
 
-def refuse(facts: HostFacts, wanted: Collection[str]) -> None:
+def refuse(facts: PreflightFacts, wanted: Collection[str]) -> None:
     """Raise CtlError unless the parts `wanted` can be started."""
     needs_root = set(wanted) & {"kubelet", "koordlet"}
     if needs_root and facts.uid != 0:
@@ -103,9 +103,9 @@ def refuse(facts: HostFacts, wanted: Collection[str]) -> None:
         raise CtlError(f"port {port} for {part} is in use", f"Choose another with {option} (0: a free one).")
 
 
-def other_nodes(tree: CgroupTree, own: Path) -> dict[str, CgroupOwner]:
+def other_nodes(tree: CgroupTree, own: Path) -> dict[str, CgroupMark]:
     """Kubepods root -> owner, for roots that belong only to nodes of other state directories than `own`."""
-    owners: dict[str, CgroupOwner] = {}
+    owners: dict[str, CgroupMark] = {}
     for names in map(CgroupNames, Driver):
         owner = ownermark.read(tree, names.root())
         if owner is None or owner.state_dir == str(own):

@@ -15,10 +15,10 @@ from control.ctl.node.containers import is_part
 from control.ctl.node.down import clean
 from control.ctl.node.state import Lock
 from control.standalone.kubelet.cgroups.directories import CgroupError, CgroupTree
-from control.standalone.kubelet.cgroups.ownermark import CgroupOwner
+from control.standalone.kubelet.cgroups.ownermark import CgroupMark
 
 
-def is_alive(owner: CgroupOwner) -> bool:
+def is_alive(owner: CgroupMark) -> bool:
     """Whether a part of its node runs. Containers do not count, as they outlive it."""
     return owner.may_live() or any(
         process.argv[1:2] == ("-m",) or is_part(process.argv)  # a part; a container's shim matches neither

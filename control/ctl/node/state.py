@@ -65,7 +65,7 @@ class PartRecord(msgspec.Struct, frozen=True):
     started_at: float
 
 
-class NodeState(msgspec.Struct):
+class UpState(msgspec.Struct):
     """The content of state.json."""
 
     settings: NodeSettings | None = None
@@ -79,13 +79,13 @@ def boot_id() -> str:
     return BOOT_ID.read_text().strip()
 
 
-def load(state_dir: Path) -> NodeState:
+def load(state_dir: Path) -> UpState:
     """The state, empty when the file does not exist. Raises CtlError for a damaged file."""
     path = state_dir / STATE_FILE
     try:
-        state = msgspec.json.decode(path.read_bytes(), type=NodeState)
+        state = msgspec.json.decode(path.read_bytes(), type=UpState)
     except FileNotFoundError:
-        return NodeState(boot_id=boot_id())
+        return UpState(boot_id=boot_id())
     except PermissionError as error:
         raise CtlError(f"{path}: {error.strerror}", "Run koordctl as the user who ran `koordctl up` (root).") from error
     except msgspec.DecodeError as error:
@@ -98,7 +98,7 @@ def load(state_dir: Path) -> NodeState:
     return state
 
 
-def save(state_dir: Path, state: NodeState) -> None:
+def save(state_dir: Path, state: UpState) -> None:
     atomicfile.write(state_dir / STATE_FILE, msgspec.json.format(msgspec.json.encode(state), indent=2) + b"\n")
 
 

@@ -20,7 +20,7 @@ from rich.text import Text
 from control.ctl import text
 from control.ctl.node import containers, processes
 from control.ctl.node.parts import PARTS, Layout, of
-from control.ctl.node.state import NodeState
+from control.ctl.node.state import UpState
 from control.ctl.views.koordletclient import KoordletUnreachable, fetch_enforcement, fetch_ready, fetch_top
 from koordlet.api.core import Node
 from koordlet.api.crs.slo import NodeMetric
@@ -88,9 +88,7 @@ class StatusReport(msgspec.Struct, rename="camel"):
     """How pods run here, in words; empty when nothing was brought up"""
 
 
-async def collect_status(
-    state_dir: Path, state: NodeState, *, koordlet_url: str, kubeconfig: str | None
-) -> StatusReport:
+async def collect_status(state_dir: Path, state: UpState, *, koordlet_url: str, kubeconfig: str | None) -> StatusReport:
     """Query all sources concurrently."""
     parts, koordlet = await asyncio.gather(_parts(state_dir, state), _koordlet(koordlet_url))
     admin = Layout(state_dir).admin_kubeconfig
@@ -100,13 +98,13 @@ async def collect_status(
     return StatusReport(parts, koordlet, await _kubernetes(path, name), pods)
 
 
-async def _parts(state_dir: Path, state: NodeState) -> list[PartStatus]:
+async def _parts(state_dir: Path, state: UpState) -> list[PartStatus]:
     if state.settings is None:
         return []
     return list(await asyncio.gather(*(_part(state_dir, state, part.name) for part in of(state.settings))))
 
 
-async def _part(state_dir: Path, state: NodeState, name: str) -> PartStatus:
+async def _part(state_dir: Path, state: UpState, name: str) -> PartStatus:
     part = next(part for part in PARTS if part.name == name)
     record = state.parts.get(name)
     if record is None:

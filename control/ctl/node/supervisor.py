@@ -17,7 +17,7 @@ import control
 from control.ctl.errors import CtlError
 from control.ctl.node import processes, state
 from control.ctl.node.processes import ProcessId
-from control.ctl.node.state import NodeSettings, NodeState, PartRecord
+from control.ctl.node.state import NodeSettings, PartRecord, UpState
 
 CODE_ROOT = Path(control.__file__).resolve().parent.parent
 """Directory from which `python -m` imports the packages when they are not installed."""
@@ -31,7 +31,7 @@ class Supervisor:
 
     def __init__(self, state_dir: Path) -> None:
         self.state_dir = state_dir
-        self.state: NodeState = state.load(state_dir)
+        self.state: UpState = state.load(state_dir)
         self._children: dict[int, subprocess.Popen[bytes]] = {}
 
     def settle(self, settings: NodeSettings) -> None:

@@ -68,7 +68,7 @@ async def up(
     """Bring the node up; returns its settings. Raises CtlError."""
     preflight.refuse_unknown_parts(without, [part.name for part in PARTS if not part.runtime])
     wanted = [part for part in PARTS if part.name not in without]
-    preflight.refuse(preflight.HostFacts(os.geteuid()), {part.name for part in wanted})
+    preflight.refuse(preflight.PreflightFacts(os.geteuid()), {part.name for part in wanted})
     layout = Layout(state_dir)
     with Lock(state_dir):
         supervisor = Supervisor(state_dir)

@@ -23,7 +23,7 @@ from control.manager.noderesource.interference import CAUSES, updated_holds, wri
 from control.manager.noderesource.mid import MidAmounts, mid_amounts
 from control.manager.noderesource.prepare import BATCH, MID, NodePlan
 from control.manager.noderesource.report import NodeReport
-from control.manager.noderesource.table import NodeTable
+from control.manager.noderesource.table import OvercommitTable
 from control.manager.noderesource.units import Ints, ceil_units, cpu_quantity, memory_quantity
 from koordlet.api import names
 from koordlet.api.core import Node
@@ -108,7 +108,7 @@ class Calculator:
 
     def run(
         self,
-        table: NodeTable,
+        table: OvercommitTable,
         config: SLOConfig,
         strategy_of: Callable[[Node], ColocationStrategy | None],
         node_names: Iterable[str],
@@ -159,7 +159,14 @@ class Calculator:
         return strategy, setting, policy
 
     def _empty(
-        self, table: NodeTable, name: str, node: Node, strategy: ColocationStrategy, now: float, *, switched_on: bool
+        self,
+        table: OvercommitTable,
+        name: str,
+        node: Node,
+        strategy: ColocationStrategy,
+        now: float,
+        *,
+        switched_on: bool,
     ) -> NodeResult | None:
         """The result of a node that overcommits nothing, with the reason; None for a node that overcommits."""
         report = table.reports.get(name)
@@ -184,7 +191,7 @@ class Calculator:
         return result
 
     def _update_holds(
-        self, table: NodeTable, name: str, node: Node, report: NodeReport, policy: InterferencePolicy
+        self, table: OvercommitTable, name: str, node: Node, report: NodeReport, policy: InterferencePolicy
     ) -> dict[str, Hold]:
         before = self.holds.get(name)
         if before is None:
@@ -193,7 +200,9 @@ class Calculator:
         self.holds[name] = after
         return after
 
-    def _amounts(self, table: NodeTable, results: Sequence[NodeResult], settings: Sequence[StrategyValues]) -> None:
+    def _amounts(
+        self, table: OvercommitTable, results: Sequence[NodeResult], settings: Sequence[StrategyValues]
+    ) -> None:
         rows = AmountColumns.of([table.row(result.node.metadata.name) for result in results])
         columns = StrategyColumns.of(settings)
         percents = [_percents(result.holds) for result in results]
@@ -219,7 +228,7 @@ class Calculator:
                 overcommit[names.RESOURCE_BATCH_MEMORY] = memory_quantity(of.batch_units[index][1])
             result.plan, result.of, result.index = NodePlan(overcommit=overcommit), of, index
 
-    def zone_values(self, table: NodeTable, results: Iterable[NodeResult]) -> None:
+    def zone_values(self, table: OvercommitTable, results: Iterable[NodeResult]) -> None:
         """Set `NodeResult.zones` of all nodes that overcommit and have NUMA zones, with one vectorised calculation."""
         if not self._on(BATCH_RESOURCE):
             return
@@ -243,7 +252,7 @@ class Calculator:
         for result, start, end in spans:
             result.zones = zones.zone_values([(cpu, memory) for cpu, memory in values[start:end]], result.plan.ratio)
 
-    def _add_metadata(self, table: NodeTable, result: NodeResult, config: SLOConfig) -> None:
+    def _add_metadata(self, table: OvercommitTable, result: NodeResult, config: SLOConfig) -> None:
         """Add ratio annotations, labels and device totals of one node to its plan."""
         node, name = result.node, result.node.metadata.name
         plan, topology = result.plan, table.topologies.get(name)

@@ -1,8 +1,8 @@
 """The noderesource controller: reads NodeMetrics, Nodes, Pods, Devices and topologies; writes Node status, Node
 metadata and NUMA zones (spec 04 §6).
 
-Informers update the `NodeTable` on every replica, so a new leader starts with complete data. A sweep recalculates all
-changed nodes with column operations, and all nodes every `FULL_SWEEP_S` because a report becomes stale by time alone.
+Informers update the `OvercommitTable` on every replica, so a new leader starts with complete data. A sweep recalculates
+all changed nodes with column operations, and all nodes every `FULL_SWEEP_S` because a report becomes stale by time.
 The sweep only decides which nodes must be written. These go through the work queue and are recalculated from the then
 current data, so a write never carries outdated amounts. Each write is conditional on the resourceVersion it was
 computed for; after a conflict the object is read again.
@@ -25,7 +25,7 @@ from control.manager.metrics import FAILED, SUCCEEDED, ManagerMetrics
 from control.manager.noderesource.calculate import Calculator, EnabledPlugins, NodeResult
 from control.manager.noderesource.decide import NodeDecision, Synced, decide, new_zones, overdue
 from control.manager.noderesource.metrics import NodeResourceMetrics, NodeSeries, OvercommitCollector, amount_rows
-from control.manager.noderesource.table import NodeTable
+from control.manager.noderesource.table import OvercommitTable
 from control.manager.options import NODERESOURCE_PLUGINS, selected
 from koordlet.api.core import Node, Pod
 from koordlet.api.crs.device import Device
@@ -62,7 +62,7 @@ class NodeResourceController(ManagerController):
         self.nodes, self.pods = caches.informer(Node), caches.informer(Pod)
         self.metrics, self.devices = caches.informer(NodeMetric), caches.informer(Device)
         self.topologies = caches.informer(NodeResourceTopology)
-        self.table = NodeTable(strict=context.options.strict_parity)
+        self.table = OvercommitTable(strict=context.options.strict_parity)
         items = context.options.noderesource_plugins
         plugins = frozenset(name for name in NODERESOURCE_PLUGINS if selected(name, items))
         self.calculator = Calculator(

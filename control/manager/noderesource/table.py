@@ -21,7 +21,7 @@ from koordlet.api.crs.topology import NodeResourceTopology
 NO_PODS: Final[dict[str, PodFacts]] = {}
 
 
-class NodeTable:
+class OvercommitTable:
     """Facts by node name, and `dirty`: the names of the nodes that must be recalculated."""
 
     def __init__(self, *, strict: bool = False) -> None:

@@ -95,7 +95,7 @@ def _version(quota: ElasticQuota) -> int:
     return int(text) if text.isdecimal() else 0
 
 
-class Evaluator:
+class QuotaEvaluator:
     """See the module docstring."""
 
     def __init__(self, context: ManagerContext, rng: random.Random | None = None) -> None:

@@ -45,7 +45,7 @@ class WorkloadOwner:
 
 
 @dataclass(frozen=True, slots=True)
-class RecommendationTarget:
+class TargetPods:
     """The selected pods of a namespace: those with this owner, or those with matching labels."""
 
     owner: WorkloadOwner | None
@@ -70,14 +70,14 @@ class PodIndex:
         for owner in owners:
             self._by_owner[namespace, owner].append(pod)
 
-    def of(self, namespace: str, target: RecommendationTarget) -> Sequence[Pod]:
+    def of(self, namespace: str, target: TargetPods) -> Sequence[Pod]:
         """The pods of a target in a namespace."""
         if target.owner is not None:
             return self._by_owner.get((namespace, target.owner), ())
         return [pod for pod in self.by_namespace.get(namespace, ()) if target.selects(pod, ())]
 
 
-def target_of(recommendation: Recommendation) -> RecommendationTarget:
+def target_of(recommendation: Recommendation) -> TargetPods:
     """The target of `spec.target`. Raises UnsupportedTarget."""
     target = recommendation.spec.target
     if target.type == "podSelector":
@@ -88,7 +88,7 @@ def target_of(recommendation: Recommendation) -> RecommendationTarget:
             selector.matches({})
         except SelectorError as error:
             raise UnsupportedTarget(f"spec.target.podSelector: {error}") from error
-        return RecommendationTarget(None, selector.matches)
+        return TargetPods(None, selector.matches)
     if target.type != "workload":
         raise UnsupportedTarget(f"spec.target.type: {target.type!r} is neither workload nor podSelector")
     workload = target.workload
@@ -101,7 +101,7 @@ def target_of(recommendation: Recommendation) -> RecommendationTarget:
         raise UnsupportedTarget(
             f"spec.target.workload.apiVersion: {workload.kind} is in API group {group}, not {workload.api_version!r}"
         )
-    return RecommendationTarget(WorkloadOwner(group, workload.kind, workload.name), lambda labels: False)
+    return TargetPods(WorkloadOwner(group, workload.kind, workload.name), lambda labels: False)
 
 
 def controller(meta: ObjectMeta) -> OwnerReference | None:

@@ -10,7 +10,7 @@ from typing import Protocol
 from control.manager.caches import QUOTA_BY_NAME, QUOTA_BY_NAMESPACE
 from control.manager.context import ManagerContext
 from control.manager.quota import shared
-from control.manager.quota.evaluation import Evaluator
+from control.manager.quota.evaluation import QuotaEvaluator
 from control.manager.quota.resolve import change_errors, quota_of_pod, submission_errors
 from control.manager.webhooks import binding, enhanced
 from control.manager.webhooks.devices import device_errors
@@ -38,7 +38,7 @@ UNCOUNTED = frozenset({"", names.DEFAULT_QUOTA, names.SYSTEM_QUOTA, names.ROOT_Q
 """Quotas under which pods are not counted at admission."""
 
 
-class QuotaEvaluator(Protocol):
+class PodQuotaCheck(Protocol):
     """Checks a pod against its quota and reserves its requests (spec 04 §17)."""
 
     async def evaluate(self, pod: Pod, quota: ElasticQuota, *, dry_run: bool) -> str | None:
@@ -89,13 +89,13 @@ class ValidatePod(WebhookHandler):
     path, gate = "/validate-pod", "PodValidatingWebhook"
     resources = frozenset({("", "pods", "")})
 
-    def __init__(self, context: ManagerContext, evaluator: QuotaEvaluator | None = None) -> None:
+    def __init__(self, context: ManagerContext, evaluator: PodQuotaCheck | None = None) -> None:
         self._gate: Callable[[str], bool] = context.gates.enabled
         self._topology = shared(context)
         self._quotas = context.caches.informer(ElasticQuota)
         self._evaluator = evaluator
         if evaluator is None and context.gates.enabled("EnableQuotaAdmission"):
-            self._evaluator = Evaluator(context)
+            self._evaluator = QuotaEvaluator(context)
         self._enhanced = EnhancedSource(context)
         self._metrics = WebhookMetrics.of(context.internal)
 
@@ -157,7 +157,7 @@ class ValidatePod(WebhookHandler):
             default_disabled=self._gate("DisableDefaultQuota"),
         )
 
-    async def _evaluate(self, evaluator: QuotaEvaluator, pod: Pod, quota: str, dry_run: bool) -> list[str]:
+    async def _evaluate(self, evaluator: PodQuotaCheck, pod: Pod, quota: str, dry_run: bool) -> list[str]:
         quotas = self._quotas.by_index(QUOTA_BY_NAME, quota)
         if len(quotas) != 1:
             return [f"quota {quota}: {len(quotas)} ElasticQuotas of this name, there must be one"]

@@ -63,7 +63,7 @@ class BatchMetrics(MetricSet):
             self.cleanups.labels(reason)
 
 
-class JobBindings:
+class JobBindingCounter:
     """Counts how the bindings of one job end: all, none, or some of them."""
 
     def __init__(self, size: int, metrics: BatchMetrics) -> None:
@@ -119,7 +119,7 @@ class InlineBatch:
         if status is not None:
             self._release(cycle, claimed, reason)
             return status
-        bindings = JobBindings(len(claimed), self._metrics)
+        bindings = JobBindingCounter(len(claimed), self._metrics)
         first = next(one for one in claimed if one.pod.uid == pod.uid)
         for one in claimed:
             one.bindings = bindings

@@ -24,7 +24,14 @@ from control.scheduler.cycle.placement import BatchEngine, CycleFailed, Placemen
 from control.scheduler.cycle.scoring import Scoring
 from control.scheduler.framework.plugin import CycleState, ExtenderResult
 from control.scheduler.framework.profile import Framework
-from control.scheduler.framework.runtime import EmptyQueue, GangAuditor, NoEvictor, PluginQueue, Runtime, VictimEvictor
+from control.scheduler.framework.runtime import (
+    EmptyQueue,
+    GangAuditor,
+    NoEvictor,
+    PluginQueue,
+    PluginRuntime,
+    VictimEvictor,
+)
 from control.scheduler.framework.status import Code, PluginStatus, error
 from control.scheduler.framework.timing import PluginTimer
 from control.scheduler.framework.waitingpods import WaitingPods
@@ -71,7 +78,9 @@ class Cycle:
         self._scoring = Scoring(framework)
         self._calls = framework
         """The plugins as they are called in the present cycle: `framework`, or its timed view."""
-        framework.connect(Runtime(framework, self.fits, queue, NoEvictor() if evictor is None else evictor, auditor))
+        framework.connect(
+            PluginRuntime(framework, self.fits, queue, NoEvictor() if evictor is None else evictor, auditor)
+        )
 
     def place(self, pod: PodInfo, extenders: ExtenderResult | None = None) -> Placement:
         """Find a node for the pod and claim it. Raises FitError or CycleFailed, see the module text."""

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from control.scheduler.framework.runtime import Runtime
+from control.scheduler.framework.runtime import PluginRuntime
 from control.scheduler.framework.status import SUCCESS, Code, PluginStatus
 from control.scheduler.state.columns import IntArray, Reasons16, RowArray, Rows
 from control.scheduler.state.pods import PodInfo
@@ -162,9 +162,9 @@ class Plugin:
         self.handle = handle
         self.table = handle.table
         self.reasons = Reasons()
-        self.runtime = Runtime()
+        self.runtime = PluginRuntime()
 
-    def connect(self, runtime: Runtime) -> None:
+    def connect(self, runtime: PluginRuntime) -> None:
         """Receive the services that are built from the plugins. Called once, before the first event and cycle."""
         self.runtime = runtime
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from control.scheduler.framework.handle import Handle
 from control.scheduler.framework.plugin import Plugin, Reads, overrides
-from control.scheduler.framework.runtime import Runtime
+from control.scheduler.framework.runtime import PluginRuntime
 
 POINTS: dict[str, tuple[str, ...]] = {
     "preEnqueue": ("pre_enqueue",),
@@ -77,7 +77,7 @@ class Framework:
         self._weights = weights or {}
         self._arrange(self.plugins)
 
-    def connect(self, runtime: Runtime) -> None:
+    def connect(self, runtime: PluginRuntime) -> None:
         """Give every plugin the services that were built from the plugins. Called once."""
         for plugin in self.plugins.values():
             plugin.connect(runtime)

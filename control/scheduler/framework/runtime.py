@@ -1,7 +1,7 @@
 """Services that are built from the plugins of a profile and connected to them afterwards (spec 05 §5.1).
 
 The queue needs the plugins' QueueSort and interests, and a cycle needs the plugins in their order. So plugins are built
-first, then queue and cycle, and then `Plugin.connect` gives each plugin a `Runtime`, before the first event and cycle.
+first, then queue and cycle. Then, before the first event, `Plugin.connect` gives each plugin a `PluginRuntime`.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def _no_filters(state: CycleState, pod: PodInfo, row: int) -> PluginStatus:
 
 
 @dataclass(frozen=True)
-class Runtime:
+class PluginRuntime:
     """Services that are built from the plugins of a profile."""
 
     framework: Framework | None = None

@@ -14,7 +14,7 @@ from control.standalone.controllers import build as build_controllers
 from control.standalone.http.server import OpenAPIDocs, Reviews
 from control.standalone.http.subresources import EvictionGate, TokenIssuer
 from control.standalone.patch import Patches
-from control.standalone.policyinterfaces import Authenticator, Authorizer, RequestUser
+from control.standalone.policyinterfaces import ApiUser, Authenticator, Authorizer
 from control.standalone.registry import ObjectRegistry
 from control.standalone.schema import KindSchemas
 from control.standalone.schema.builtin import Builtins
@@ -49,7 +49,7 @@ def build_policy(config: ApiServerConfig, registry: ObjectRegistry, pki: Pki, ad
     registry.patcher = Patches()
     schemas = KindSchemas(_builtins())
     static = StaticTokens.read(config.token_auth_file) if config.token_auth_file else StaticTokens()
-    static.add(admin_token, RequestUser("admin", ("system:masters",)))
+    static.add(admin_token, ApiUser("admin", ("system:masters",)))
     accounts = ServiceAccountTokens(Signer.from_pem(pki.sa_key_file.read_bytes()), registry.store.get)
     rbac = RBAC(registry.store)
     admission = AdmissionChain(registry.store, rbac, config.webhook_hosts)

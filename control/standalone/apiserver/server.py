@@ -28,7 +28,7 @@ from control.standalone.apiserver.policy import ServerPolicies, build_policy
 from control.standalone.apiserver.tls import SERVICE_IP, Pki, ensure_pki
 from control.standalone.crds import CrdController
 from control.standalone.http.discovery import Discovery
-from control.standalone.http.health import HealthChecks
+from control.standalone.http.health import ServerHealth
 from control.standalone.http.kubelet import KubeletProxy
 from control.standalone.http.metrics import Metrics
 from control.standalone.http.resources import MAX_BODY_BYTES, ResourceHandlers
@@ -177,7 +177,7 @@ class ApiServer:
         self._audit = RequestAuditLog(config.audit_log)
         resources = ResourceHandlers(self.registry, self._watches, policy.authorizer)
         self._kubelet = KubeletProxy(self.registry, lambda: self.admin_token)
-        health = HealthChecks()
+        health = ServerHealth()
         health.add("store", lambda: self.store.healthy)
         health.add("poststarthook/bootstrap", lambda: None if self._ready else "not finished", ready_only=True)
         health.add("shutdown", lambda: "stopping" if self._stopped else None, ready_only=True)

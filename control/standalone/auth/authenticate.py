@@ -15,7 +15,7 @@ from control.standalone import errors
 from control.standalone.auth.jwt import JwtError
 from control.standalone.auth.serviceaccounts import ServiceAccountTokens
 from control.standalone.auth.tokenfile import StaticTokens
-from control.standalone.policyinterfaces import RequestUser
+from control.standalone.policyinterfaces import ApiUser
 
 AUTHENTICATED = "system:authenticated"
 
@@ -28,7 +28,7 @@ class Authentication:
         self._accounts = accounts
         self._anonymous = anonymous
 
-    async def authenticate(self, headers: Mapping[str, str], peer_cert: Any) -> RequestUser | None:
+    async def authenticate(self, headers: Mapping[str, str], peer_cert: Any) -> ApiUser | None:
         if peer_cert and (user := certificate_user(peer_cert)) is not None:
             return user
         kind, _, token = headers.get("Authorization", "").partition(" ")
@@ -42,7 +42,7 @@ class Authentication:
             raise errors.unauthorized()
         return None
 
-    def by_token(self, token: str) -> RequestUser | None:
+    def by_token(self, token: str) -> ApiUser | None:
         """The user of a bearer token; None for an invalid token."""
         user = self._static.find(token)
         if user is None:
@@ -53,15 +53,15 @@ class Authentication:
         return authenticated(user)
 
 
-def authenticated(user: RequestUser) -> RequestUser:
+def authenticated(user: ApiUser) -> ApiUser:
     return user if AUTHENTICATED in user.groups else replace(user, groups=(*user.groups, AUTHENTICATED))
 
 
-def certificate_user(peer_cert: Mapping[str, Any]) -> RequestUser | None:
+def certificate_user(peer_cert: Mapping[str, Any]) -> ApiUser | None:
     """The common name is the user, every organization a group; None for a certificate without a common name."""
     names: dict[str, list[str]] = {}
     for part in peer_cert.get("subject") or ():
         for key, value in part:
             names.setdefault(key, []).append(value)
     common = names.get("commonName")
-    return authenticated(RequestUser(common[-1], tuple(names.get("organizationName", ())))) if common else None
+    return authenticated(ApiUser(common[-1], tuple(names.get("organizationName", ())))) if common else None

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from control.standalone.auth.rules import Rule, allows
-from control.standalone.policyinterfaces import AuthzAttributes, RequestUser
+from control.standalone.policyinterfaces import ApiUser, AuthzAttributes
 from control.standalone.selectors import label_selector
 from control.standalone.store import ObjectStore
 
@@ -61,7 +61,7 @@ class RBAC:
                 return True, f'RBAC: allowed by {grant.binding} of {grant.role} to user "{attributes.user.name}"'
         return False, ""
 
-    def grants(self, user: RequestUser, namespace: str) -> Iterator[Grant]:
+    def grants(self, user: ApiUser, namespace: str) -> Iterator[Grant]:
         """All grants of the user in a namespace ("": only cluster-wide ones)."""
         index = self._current()
         for subject in (("User", user.name), *(("Group", group) for group in user.groups)):
@@ -69,7 +69,7 @@ class RBAC:
                 if grant.namespace in ("", namespace):
                     yield grant
 
-    def rules_for(self, user: RequestUser, namespace: str) -> list[Rule]:
+    def rules_for(self, user: ApiUser, namespace: str) -> list[Rule]:
         """All rules of the user in a namespace."""
         if SUPERUSERS in user.groups:
             everything = {"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}

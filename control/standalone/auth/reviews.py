@@ -12,7 +12,7 @@ from control.standalone.auth.rbac import RBAC
 from control.standalone.auth.serviceaccounts import ServiceAccountTokens
 from control.standalone.auth.tokenfile import StaticTokens
 from control.standalone.kinds import ResourceKind
-from control.standalone.policyinterfaces import AuthzAttributes, RequestUser
+from control.standalone.policyinterfaces import ApiUser, AuthzAttributes
 from control.standalone.schema import fielderrors as fe
 
 Json = dict[str, Any]
@@ -25,7 +25,7 @@ class AccessReviews:
         self._rbac = rbac
         self._static = static
         self._accounts = accounts
-        self._handlers: dict[str, Callable[[str, Json, RequestUser], Json]] = {
+        self._handlers: dict[str, Callable[[str, Json, ApiUser], Json]] = {
             "SelfSubjectAccessReview": self._self_access,
             "SubjectAccessReview": self._subject_access,
             "LocalSubjectAccessReview": self._local_access,
@@ -34,7 +34,7 @@ class AccessReviews:
             "TokenReview": self._token,
         }
 
-    async def review(self, kind: ResourceKind, namespace: str, body: Json, user: RequestUser) -> Json:
+    async def review(self, kind: ResourceKind, namespace: str, body: Json, user: ApiUser) -> Json:
         handler = self._handlers.get(kind.kind)
         if handler is None:
             raise errors.method_not_allowed()
@@ -42,20 +42,20 @@ class AccessReviews:
         head = {"kind": kind.kind, "apiVersion": kind.served_as()}
         return {**head, "metadata": body.get("metadata") or {}, **_spec(kind, body), "status": status}
 
-    def _self_access(self, namespace: str, spec: Json, user: RequestUser) -> Json:
+    def _self_access(self, namespace: str, spec: Json, user: ApiUser) -> Json:
         return self._decide(spec, user, "SelfSubjectAccessReview")
 
-    def _subject_access(self, namespace: str, spec: Json, user: RequestUser) -> Json:
+    def _subject_access(self, namespace: str, spec: Json, user: ApiUser) -> Json:
         if not spec.get("user") and not spec.get("groups"):
             field_error = fe.required("spec.user", "at least one of user or group must be specified")
             raise errors.invalid("authorization.k8s.io", "SubjectAccessReview", "", [field_error])
         extra = {key: tuple(values) for key, values in (spec.get("extra") or {}).items()}
-        reviewed_user = RequestUser(
+        reviewed_user = ApiUser(
             str(spec.get("user") or ""), tuple(spec.get("groups") or ()), str(spec.get("uid") or ""), extra
         )
         return self._decide(spec, reviewed_user, "SubjectAccessReview")
 
-    def _local_access(self, namespace: str, spec: Json, user: RequestUser) -> Json:
+    def _local_access(self, namespace: str, spec: Json, user: ApiUser) -> Json:
         attributes = spec.get("resourceAttributes")
         if not attributes or attributes.get("namespace", namespace) != namespace:
             value = (attributes or {}).get("namespace", "")
@@ -63,7 +63,7 @@ class AccessReviews:
             raise errors.invalid("authorization.k8s.io", "LocalSubjectAccessReview", "", [field_error])
         return self._subject_access(namespace, spec, user)
 
-    def _decide(self, spec: Json, user: RequestUser, kind: str) -> Json:
+    def _decide(self, spec: Json, user: ApiUser, kind: str) -> Json:
         resource, path = spec.get("resourceAttributes"), spec.get("nonResourceAttributes")
         if (resource is None) == (path is None):
             message = "exactly one of nonResourceAttributes or resourceAttributes must be specified"
@@ -75,7 +75,7 @@ class AccessReviews:
             status["reason"] = reason
         return status
 
-    def _self_rules(self, namespace: str, spec: Json, user: RequestUser) -> Json:
+    def _self_rules(self, namespace: str, spec: Json, user: ApiUser) -> Json:
         rules = self._rbac.rules_for(user, str(spec.get("namespace") or "default"))
         fields = ("verbs", "apiGroups", "resources", "resourceNames")
         return {
@@ -92,10 +92,10 @@ class AccessReviews:
             "incomplete": False,
         }
 
-    def _who_am_i(self, namespace: str, spec: Json, user: RequestUser) -> Json:
+    def _who_am_i(self, namespace: str, spec: Json, user: ApiUser) -> Json:
         return {"userInfo": user_info(user)}
 
-    def _token(self, namespace: str, spec: Json, user: RequestUser) -> Json:
+    def _token(self, namespace: str, spec: Json, user: ApiUser) -> Json:
         token, audiences = str(spec.get("token") or ""), list(spec.get("audiences") or ())
         token_user = self._static.find(token) if not audiences or self._accounts.issuer in audiences else None
         if token_user is not None:
@@ -109,7 +109,7 @@ class AccessReviews:
         return {"authenticated": True, "user": user_info(authenticated(token_user)), "audiences": shared}
 
 
-def user_info(user: RequestUser) -> Json:
+def user_info(user: ApiUser) -> Json:
     """authentication.k8s.io UserInfo."""
     out: Json = {"username": user.name, "uid": user.uid, "groups": list(user.groups)}
     if user.extra:
@@ -121,9 +121,7 @@ def _spec(kind: ResourceKind, body: Json) -> Json:
     return {} if kind.kind == "SelfSubjectReview" else {"spec": body.get("spec") or {}}
 
 
-def _attributes(
-    resource: Mapping[str, Any] | None, path: Mapping[str, Any] | None, user: RequestUser
-) -> AuthzAttributes:
+def _attributes(resource: Mapping[str, Any] | None, path: Mapping[str, Any] | None, user: ApiUser) -> AuthzAttributes:
     if resource is None:
         request = path or {}
         return AuthzAttributes(user, str(request.get("verb", "")), path=str(request.get("path", "")))

@@ -16,7 +16,7 @@ from typing import Any
 
 from control.standalone import errors
 from control.standalone.auth.jwt import JwtError, Signer
-from control.standalone.policyinterfaces import RequestUser
+from control.standalone.policyinterfaces import ApiUser
 from control.standalone.schema import fielderrors as fe
 
 Json = dict[str, Any]
@@ -35,7 +35,7 @@ _CREDENTIAL = "authentication.kubernetes.io/credential-id"
 class Verified:
     """The user and the audiences of a valid token."""
 
-    user: RequestUser
+    user: ApiUser
     audiences: tuple[str, ...]
 
 
@@ -127,7 +127,7 @@ class ServiceAccountTokens:
         except (KeyError, TypeError) as error:
             raise JwtError(f"token lacks a claim: {error}") from error
 
-    def _user(self, identity: Mapping[str, Any], credential: str) -> RequestUser:
+    def _user(self, identity: Mapping[str, Any], credential: str) -> ApiUser:
         namespace, account = identity["namespace"], identity["serviceaccount"]
         self._alive("/serviceaccounts", namespace, account)
         extra: dict[str, tuple[str, ...]] = {_CREDENTIAL: (f"JTI={credential}",)} if credential else {}
@@ -151,7 +151,7 @@ class ServiceAccountTokens:
 
 def service_account_user(
     namespace: str, name: str, uid: str = "", extra: Mapping[str, tuple[str, ...]] | None = None
-) -> RequestUser:
+) -> ApiUser:
     """The user of a service account."""
     groups = (f"{_PREFIX}s", f"{_PREFIX}s:{namespace}", "system:authenticated")
-    return RequestUser(f"{_PREFIX}:{namespace}:{name}", groups, uid, extra or {})
+    return ApiUser(f"{_PREFIX}:{namespace}:{name}", groups, uid, extra or {})

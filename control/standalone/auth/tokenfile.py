@@ -8,7 +8,7 @@ import io
 from collections.abc import Iterable
 from pathlib import Path
 
-from control.standalone.policyinterfaces import RequestUser
+from control.standalone.policyinterfaces import ApiUser
 
 
 class TokenFileError(ValueError):
@@ -18,7 +18,7 @@ class TokenFileError(ValueError):
 class StaticTokens:
     """Static tokens. The comparison takes constant time, so that response times reveal nothing about them."""
 
-    def __init__(self, users: Iterable[tuple[str, RequestUser]] = ()) -> None:
+    def __init__(self, users: Iterable[tuple[str, ApiUser]] = ()) -> None:
         self._users = [(token.encode(), user) for token, user in users]
 
     @classmethod
@@ -30,10 +30,10 @@ class StaticTokens:
             raise TokenFileError(f"{path}: {error}") from error
         return cls(parse(text, str(path)))
 
-    def add(self, token: str, user: RequestUser) -> None:
+    def add(self, token: str, user: ApiUser) -> None:
         self._users.append((token.encode(), user))
 
-    def find(self, token: str) -> RequestUser | None:
+    def find(self, token: str) -> ApiUser | None:
         matching_user = None
         for known, user in self._users:
             if hmac.compare_digest(known, token.encode()):
@@ -41,7 +41,7 @@ class StaticTokens:
         return matching_user
 
 
-def parse(text: str, where: str = "tokens") -> list[tuple[str, RequestUser]]:
+def parse(text: str, where: str = "tokens") -> list[tuple[str, ApiUser]]:
     """(token, user) of each line; raises TokenFileError, which names the line."""
     out = []
     for number, row in enumerate(csv.reader(io.StringIO(text)), start=1):
@@ -50,5 +50,5 @@ def parse(text: str, where: str = "tokens") -> list[tuple[str, RequestUser]]:
         if len(row) < 3 or not row[0] or not row[1]:
             raise TokenFileError(f'{where}:{number}: expected token,user,uid[,"group1,group2"]')
         groups = tuple(group.strip() for group in row[3].split(",") if group.strip()) if len(row) > 3 else ()
-        out.append((row[0].strip(), RequestUser(row[1].strip(), groups, row[2].strip())))
+        out.append((row[0].strip(), ApiUser(row[1].strip(), groups, row[2].strip())))
     return out

@@ -17,7 +17,7 @@ Check = Callable[[], str | None]
 VERSION = "v1.37.0"
 
 
-class HealthChecks:
+class ServerHealth:
     """Named checks, in order; `ready_only` checks count only for /readyz."""
 
     def __init__(self) -> None:

@@ -22,7 +22,7 @@ from control.standalone.http.requestinfo import RequestInfo
 from control.standalone.http.responses import JSON, encode, json_response
 from control.standalone.http.watch import WatchConfig, stream
 from control.standalone.kinds import ResourceKind
-from control.standalone.policyinterfaces import Authorizer, AuthzAttributes, RequestUser
+from control.standalone.policyinterfaces import ApiUser, Authorizer, AuthzAttributes
 from control.standalone.registry import ObjectRegistry, PatchKind, WriteOptions
 from control.standalone.selectors import compile_matcher
 
@@ -56,7 +56,7 @@ class ResourceHandlers:
         self.open_watches = 0
 
     async def handle(
-        self, request: web.BaseRequest, info: RequestInfo, kind: ResourceKind, user: RequestUser
+        self, request: web.BaseRequest, info: RequestInfo, kind: ResourceKind, user: ApiUser
     ) -> web.StreamResponse:
         if info.verb == "get":
             return self.get(request, info, kind)
@@ -110,7 +110,7 @@ class ResourceHandlers:
         return response
 
     async def create(
-        self, request: web.BaseRequest, info: RequestInfo, kind: ResourceKind, user: RequestUser
+        self, request: web.BaseRequest, info: RequestInfo, kind: ResourceKind, user: ApiUser
     ) -> web.Response:
         options = write_options(request, info)
         obj = await body_object(request)
@@ -118,7 +118,7 @@ class ResourceHandlers:
         return self._written(request, info, kind, stored, options, 201)
 
     async def update(
-        self, request: web.BaseRequest, info: RequestInfo, kind: ResourceKind, user: RequestUser
+        self, request: web.BaseRequest, info: RequestInfo, kind: ResourceKind, user: ApiUser
     ) -> web.Response:
         options = self._with_authorization(write_options(request, info, create_missing=True), info, user)
         obj = await body_object(request)
@@ -127,7 +127,7 @@ class ResourceHandlers:
         return self._written(request, info, kind, stored, options, 200 if existed else 201)
 
     async def patch(
-        self, request: web.BaseRequest, info: RequestInfo, kind: ResourceKind, user: RequestUser
+        self, request: web.BaseRequest, info: RequestInfo, kind: ResourceKind, user: ApiUser
     ) -> web.Response:
         content_type = request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
         patch_kind = PATCHES.get(content_type)
@@ -156,7 +156,7 @@ class ResourceHandlers:
         return self._written(request, info, kind, stored, options, 200 if existed else 201)
 
     async def delete(
-        self, request: web.BaseRequest, info: RequestInfo, kind: ResourceKind, user: RequestUser
+        self, request: web.BaseRequest, info: RequestInfo, kind: ResourceKind, user: ApiUser
     ) -> web.Response:
         options = await delete_options(request)
         obj, removed = await self.registry.delete(kind.key, info.namespace or None, info.name, user, options)
@@ -168,7 +168,7 @@ class ResourceHandlers:
         return json_response(request, strategy.to_version(kind, obj, info.version))
 
     async def delete_collection(
-        self, request: web.BaseRequest, info: RequestInfo, kind: ResourceKind, user: RequestUser
+        self, request: web.BaseRequest, info: RequestInfo, kind: ResourceKind, user: ApiUser
     ) -> web.Response:
         options = await delete_options(request)
         query = request.query
@@ -180,7 +180,7 @@ class ResourceHandlers:
         body = {"kind": kind.list_kind, "apiVersion": kind.served_as(info.version), "metadata": meta, "items": items}
         return json_response(request, body)
 
-    def _with_authorization(self, options: WriteOptions, info: RequestInfo, user: RequestUser) -> WriteOptions:
+    def _with_authorization(self, options: WriteOptions, info: RequestInfo, user: ApiUser) -> WriteOptions:
         create = AuthzAttributes(user, "create", info.group, info.version, info.resource, "", info.namespace, info.name)
         return replace(options, authorize_create=lambda: require(self._authorizer, create))
 

@@ -19,7 +19,7 @@ from aiohttp import web
 from control.standalone import errors
 from control.standalone.http.authorization import require
 from control.standalone.http.discovery import Discovery
-from control.standalone.http.health import HealthChecks, version_info
+from control.standalone.http.health import ServerHealth, version_info
 from control.standalone.http.metrics import Metrics
 from control.standalone.http.negotiate import ACCEPTED, discovery_version, openapi_type
 from control.standalone.http.requestinfo import RequestInfo, parse
@@ -27,7 +27,7 @@ from control.standalone.http.resources import ResourceHandlers, body_object
 from control.standalone.http.responses import error_response, json_response, text_response
 from control.standalone.http.subresources import SubresourceHandlers
 from control.standalone.kinds import ResourceKind
-from control.standalone.policyinterfaces import ANONYMOUS, Authenticator, Authorizer, AuthzAttributes, RequestUser
+from control.standalone.policyinterfaces import ANONYMOUS, ApiUser, Authenticator, Authorizer, AuthzAttributes
 from control.standalone.registry import ObjectRegistry
 from control.standalone.store import StoreError
 from koordlet.app.logging import get_logger
@@ -51,7 +51,7 @@ class OpenAPIDocs(Protocol):
 class Reviews(Protocol):
     """TokenReview, SubjectAccessReview and similar kinds: a response is computed, nothing is stored."""
 
-    async def review(self, kind: ResourceKind, namespace: str, body: Json, user: RequestUser) -> Json: ...
+    async def review(self, kind: ResourceKind, namespace: str, body: Json, user: ApiUser) -> Json: ...
 
 
 @dataclass(slots=True)
@@ -62,7 +62,7 @@ class RequestHandlers:
     resources: ResourceHandlers
     subresources: SubresourceHandlers
     discovery: Discovery
-    health: HealthChecks
+    health: ServerHealth
     metrics: Metrics
     authenticator: Authenticator
     authorizer: Authorizer
@@ -82,7 +82,7 @@ class RequestDispatcher:
         start = time.monotonic()
         metrics = self._h.metrics
         info = parse(request.method, request.path, request.query)
-        user: RequestUser | None = None
+        user: ApiUser | None = None
         kind: ResourceKind | None = None
         code = 500
         metrics.inflight.inc()
@@ -126,7 +126,7 @@ class RequestDispatcher:
                 self._audit(request, info, user, code, seconds)
         return response
 
-    async def _authenticate(self, request: web.BaseRequest) -> RequestUser:
+    async def _authenticate(self, request: web.BaseRequest) -> ApiUser:
         transport = request.transport
         peer: Json | None = transport.get_extra_info("peercert") if transport is not None else None
         user = await self._h.authenticator.authenticate(request.headers, peer)
@@ -134,7 +134,7 @@ class RequestDispatcher:
             user = ANONYMOUS
         return self._impersonate(request, user)
 
-    def _impersonate(self, request: web.BaseRequest, user: RequestUser) -> RequestUser:
+    def _impersonate(self, request: web.BaseRequest, user: ApiUser) -> ApiUser:
         """kubectl --as: needs the verb `impersonate` on the user, on each requested group and on the uid.
 
         A service account without requested groups has its own groups.
@@ -164,14 +164,14 @@ class RequestDispatcher:
             groups = ("system:serviceaccounts", f"system:serviceaccounts:{namespace}")
         if name != ANONYMOUS.name and "system:authenticated" not in groups:
             groups = (*groups, "system:authenticated")
-        return RequestUser(name, groups, uid)
+        return ApiUser(name, groups, uid)
 
     def _kind(self, info: RequestInfo) -> ResourceKind | None:
         if not info.resource:
             return None
         return self._h.registry.kinds.find(info.group, info.version, info.resource)
 
-    def _authorize(self, info: RequestInfo, user: RequestUser) -> None:
+    def _authorize(self, info: RequestInfo, user: ApiUser) -> None:
         if info.resource:
             attributes = AuthzAttributes(
                 user,
@@ -189,7 +189,7 @@ class RequestDispatcher:
         require(self._h.authorizer, attributes)
 
     async def _answer(
-        self, request: web.BaseRequest, info: RequestInfo, kind: ResourceKind | None, user: RequestUser
+        self, request: web.BaseRequest, info: RequestInfo, kind: ResourceKind | None, user: ApiUser
     ) -> web.StreamResponse:
         if not info.resource:
             return self._path(request, info)
@@ -214,7 +214,7 @@ class RequestDispatcher:
         return await self._h.resources.handle(request, info, kind, user)
 
     async def _review(
-        self, request: web.BaseRequest, info: RequestInfo, kind: ResourceKind, user: RequestUser
+        self, request: web.BaseRequest, info: RequestInfo, kind: ResourceKind, user: ApiUser
     ) -> web.Response:
         if kind.key == "/bindings":
             return await self._h.subresources.bind(request, info, user)
@@ -292,7 +292,7 @@ class RequestDispatcher:
         return json_response(request, body, headers=caching)
 
     def _audit(
-        self, request: web.BaseRequest, info: RequestInfo, user: RequestUser | None, code: int, seconds: float
+        self, request: web.BaseRequest, info: RequestInfo, user: ApiUser | None, code: int, seconds: float
     ) -> None:
         assert self._h.audit is not None
         self._h.audit(

@@ -22,7 +22,7 @@ from control.standalone.http.requestinfo import RequestInfo
 from control.standalone.http.resources import PATCHES, ResourceHandlers, body_object, read_body, success, write_options
 from control.standalone.http.responses import json_response
 from control.standalone.kinds import POD, ResourceKind, ScaleSpec
-from control.standalone.policyinterfaces import RequestUser
+from control.standalone.policyinterfaces import ApiUser
 from control.standalone.registry import ObjectRegistry
 
 Json = dict[str, Any]
@@ -55,7 +55,7 @@ class SubresourceHandlers:
         self._issue = issue
 
     async def handle(
-        self, request: web.BaseRequest, info: RequestInfo, kind: ResourceKind, user: RequestUser
+        self, request: web.BaseRequest, info: RequestInfo, kind: ResourceKind, user: ApiUser
     ) -> web.StreamResponse:
         if info.subresource not in kind.all_subresources:
             raise errors.no_such_resource()
@@ -75,7 +75,7 @@ class SubresourceHandlers:
             raise errors.StatusError(501, "NotImplemented", message)
         raise errors.method_not_allowed()
 
-    async def bind(self, request: web.BaseRequest, info: RequestInfo, user: RequestUser) -> web.Response:
+    async def bind(self, request: web.BaseRequest, info: RequestInfo, user: ApiUser) -> web.Response:
         """POST pods/NAME/binding, or bindings: assign a pod to a node, once."""
         options = write_options(request, info)
         body = await body_object(request)
@@ -126,7 +126,7 @@ class SubresourceHandlers:
         await self._registry.modify(POD, info.namespace, name, assign, user, options)
         return json_response(request, success({}), 201)
 
-    async def _evict(self, request: web.BaseRequest, info: RequestInfo, user: RequestUser) -> web.Response:
+    async def _evict(self, request: web.BaseRequest, info: RequestInfo, user: ApiUser) -> web.Response:
         """POST pods/NAME/eviction: delete, if the disruption budgets allow it."""
         body = await body_object(request)
         delete_options = body.get("deleteOptions") or {}
@@ -146,7 +146,7 @@ class SubresourceHandlers:
         await self._registry.delete(POD, info.namespace, info.name, user, options)
         return json_response(request, success({}), 201)
 
-    async def _token(self, request: web.BaseRequest, info: RequestInfo, user: RequestUser) -> web.Response:
+    async def _token(self, request: web.BaseRequest, info: RequestInfo, user: ApiUser) -> web.Response:
         body = await body_object(request)
         account = self._registry.get("/serviceaccounts", info.namespace, info.name)
         if self._issue is None:
@@ -154,7 +154,7 @@ class SubresourceHandlers:
         return json_response(request, self._issue(account, body), 201)
 
     async def _scale(
-        self, request: web.BaseRequest, info: RequestInfo, kind: ResourceKind, user: RequestUser
+        self, request: web.BaseRequest, info: RequestInfo, kind: ResourceKind, user: ApiUser
     ) -> web.Response:
         assert kind.scale is not None
         rule = kind.scale

@@ -1,8 +1,6 @@
-"""A stand-in for the kubelet: one machine's pods as plain processes in the kubelet's cgroup layout.
+"""A stand-in for the kubelet: runs the pods of this machine as containers, or as plain processes in the same cgroups.
 
-It exists so that a machine without a container runtime can be a real Node of a real API server: the Node
-object, its lease, pods with statuses, probes, restarts and graceful deletion, and the kubelet's HTTPS
-endpoints. Everything pure (naming, values, status, back-off, admission) is apart from everything that
-touches the kernel (`cgroups`, `launcher`, `process_runtime`) or the API (`api`, `nodestatus`,
-`statusmanager`); `agent` wires them.
+It makes a machine a Node of the API server: the Node object, its lease, pods with statuses, probes, restarts and
+graceful deletion, and the kubelet's HTTPS endpoints. `pods` runs one pod each, `runtimes` starts containers, `cgroups`
+has the kubelet's cgroup layout, `node` the Node object, `server` the endpoints; `agent` composes them.
 """

@@ -16,7 +16,7 @@ from control.standalone.kubelet.agent import Kubelet, NodeConfig
 from control.standalone.kubelet.cgroups.cleanup import remove_all
 from control.standalone.kubelet.cgroups.directories import CgroupTree
 from control.standalone.kubelet.cgroups.naming import CgroupNames, Driver
-from control.standalone.kubelet.cgroups.ownermark import CgroupOwner
+from control.standalone.kubelet.cgroups.ownermark import CgroupMark
 from control.standalone.kubelet.cgroups.pods import PodCgroups
 from control.standalone.kubelet.node.apirequests import NodeApi
 from control.standalone.kubelet.node.machine import MachineError, read_machine
@@ -31,7 +31,7 @@ from control.standalone.kubelet.options import (
 )
 from control.standalone.kubelet.pods.state import PodStore
 from control.standalone.kubelet.runtimes.process import ProcessRuntime
-from control.standalone.kubelet.runtimes.runtime import Runtime, RuntimeFailure
+from control.standalone.kubelet.runtimes.runtime import ContainerRuntime, RuntimeFailure
 from control.standalone.kubelet.server.auth import KubeletAuth, read_token_file
 from control.standalone.kubelet.server.certs import serving_certificate
 from control.standalone.kubelet.server.server import KubeletEndpoints, main_server, read_only_server
@@ -89,7 +89,7 @@ class _KubeletService:
 
     name = "kubelet"
 
-    def __init__(self, kubelet: Kubelet, runtime: Runtime, server: HttpServer, cleanup: bool) -> None:
+    def __init__(self, kubelet: Kubelet, runtime: ContainerRuntime, server: HttpServer, cleanup: bool) -> None:
         self._kubelet = kubelet
         self._runtime = runtime
         self._server = server
@@ -133,7 +133,7 @@ def _names(options: KubeletOptions) -> CgroupNames:
     return CgroupNames(Driver(options.cgroup_driver), options.cgroup_root)
 
 
-def _runtime(options: KubeletOptions, tree: CgroupTree) -> Runtime:
+def _runtime(options: KubeletOptions, tree: CgroupTree) -> ContainerRuntime:
     size = amount("container-log-max-size", options.log_max_size).value()
     if not options.runtime_endpoint:
         return ProcessRuntime(options.root / "containers", tree, size, options.log_max_files)
@@ -177,7 +177,7 @@ async def _serve(options: KubeletOptions, node: str) -> int:
         cgroup_resources["cpu"].milli_value(),
         cgroup_resources["memory"].value(),
         options.enforce_allocatable,
-        CgroupOwner.this_process(options.owner_dir, options.owner_pin_dir) if options.owner_dir else None,
+        CgroupMark.this_process(options.owner_dir, options.owner_pin_dir) if options.owner_dir else None,
     )
     kubelet = Kubelet(
         NodeConfig(

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from control.standalone.kubelet.cgroups.pods import PodCgroups
 from control.standalone.kubelet.node.apirequests import NodeApi
-from control.standalone.kubelet.node.machine import MachineInfo
+from control.standalone.kubelet.node.machine import MachineCapacity
 from control.standalone.kubelet.node.sources import PodSource
 from control.standalone.kubelet.node.status import NodeResources, labels, lease, node_conditions, node_status
 from control.standalone.kubelet.pods.admission import admit
@@ -26,7 +26,7 @@ from control.standalone.kubelet.pods.status import PhaseDecision
 from control.standalone.kubelet.pods.statusmanager import StatusManager
 from control.standalone.kubelet.pods.worker import PodWorker
 from control.standalone.kubelet.pods.workercontext import ApiUnavailable, PodWorkerContext
-from control.standalone.kubelet.runtimes.runtime import Runtime, RuntimeContainer, RuntimeFailure
+from control.standalone.kubelet.runtimes.runtime import ContainerRuntime, RuntimeContainer, RuntimeFailure
 from koordlet.api.encoding.quantity import Quantity, QuantityError
 from koordlet.app.clock import Clock
 from koordlet.app.logging import get_logger
@@ -39,7 +39,7 @@ REPORT_SECONDS = 300.0
 """An unchanged Node status is sent again after this time."""
 
 
-class PodEventRecorder(Protocol):
+class PodEventSink(Protocol):
     """Records Events; must not block and not raise."""
 
     def event(self, raw: Mapping[str, Any], kind: str, reason: str, message: str) -> None: ...
@@ -51,7 +51,7 @@ class NodeConfig:
 
     name: str
     ip: str
-    machine: MachineInfo
+    machine: MachineCapacity
     resources: NodeResources
     kubelet_version: str
     extra_labels: Mapping[str, str]
@@ -69,10 +69,10 @@ class Kubelet:
         config: NodeConfig,
         api: NodeApi,
         source: PodSource,
-        runtime: Runtime,
+        runtime: ContainerRuntime,
         cgroups: PodCgroups,
         store: PodStore,
-        recorder: PodEventRecorder,
+        recorder: PodEventSink,
         clock: Clock,
     ) -> None:
         self.config = config

@@ -28,7 +28,7 @@ OVERCOMMIT_REASONS: Final = (AS_MEASURED, INTERFERENCE)
 
 class BatchTerms(Frozen):
     """The batch formula for one resource: `lent` = `capacity - margin - system - high`, at most `limit`, times
-    `percent`, times `normalization`, minus `thirdParty`."""
+    `percent`, times `normalization`, minus `third_party`."""
 
     policy: Annotated[str, doc("usage, request or maxUsageRequest.")] = ""
     capacity: int = written(int)

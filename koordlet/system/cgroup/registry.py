@@ -47,7 +47,7 @@ class FileKind(enum.Enum):
     COMMAND = "write only"
 
 
-class Bound(enum.Enum):
+class ValueBound(enum.Enum):
     """What limits the value of a cgroup file, besides its validator."""
 
     NONE = "nothing"
@@ -77,7 +77,7 @@ class CgroupResource:
     name: str
     v1: FileSpec | None
     v2: FileSpec | None
-    bound: Bound = Bound.NONE
+    bound: ValueBound = ValueBound.NONE
     suspends: str = ""
     """A resource that the kernel resets when this one becomes 1, refuses while it is 1, and leaves at its default when
     it becomes 0: its value has to be saved before and written again after."""
@@ -105,7 +105,7 @@ def _both(
     v2_valid: Validator | None = None,
     read_only: bool = False,
     covers_children_on_v1: bool = False,
-    bound: Bound = Bound.NONE,
+    bound: ValueBound = ValueBound.NONE,
     suspends: str = "",
 ) -> CgroupResource:
     return CgroupResource(
@@ -140,11 +140,11 @@ _ROWS = (
         "cpu.shares", "cpu", v2_file="cpu.weight", v2_codec=codecs.WEIGHT,
         valid=Range(codecs.SHARES_MIN, codecs.SHARES_MAX), v2_valid=Range(codecs.WEIGHT_MIN, codecs.WEIGHT_MAX),
     ),
-    _both("cpu.cfs_quota_us", "cpu", v2_file="cpu.max", v2_codec=codecs.QUOTA, bound=Bound.PARENT),
+    _both("cpu.cfs_quota_us", "cpu", v2_file="cpu.max", v2_codec=codecs.QUOTA, bound=ValueBound.PARENT),
     _both("cpu.cfs_period_us", "cpu", v2_file="cpu.max", v2_codec=codecs.PERIOD),
     _both(
         "cpu.cfs_burst_us", "cpu", v2_file="cpu.max.burst", v1=_D, v2=_K,
-        valid=Range(0, 100_000_000), v2_valid=_BYTES, bound=Bound.OWN_QUOTA,
+        valid=Range(0, 100_000_000), v2_valid=_BYTES, bound=ValueBound.OWN_QUOTA,
     ),
     _both("cpu.bvt_warp_ns", "cpu", v1=_D, v2=_D, valid=Range(-1, 2)),
     _both("cpu.idle", "cpu", v1=_K, v2=_K, valid=_BIT, suspends="cpu.shares"),
@@ -152,7 +152,7 @@ _ROWS = (
     _both("cgroup.procs", "cpu", kind=FileKind.IDS),
     _both(
         "cpuset.cpus", "cpuset", kind=FileKind.CPU_LIST, valid=CpuList(), covers_children_on_v1=True,
-        bound=Bound.PARENT_CPUS,
+        bound=ValueBound.PARENT_CPUS,
     ),
     _v2_only("cpuset.cpus.effective", Support.ALWAYS, FileKind.CPU_LIST, read_only=True),
     _both("cpuacct.stat", "cpuacct", v2_file="cpu.stat", kind=FileKind.KEY_VALUES, read_only=True),
@@ -168,7 +168,7 @@ _ROWS = (
     _both("memory.stat", "memory", kind=FileKind.KEY_VALUES, read_only=True),
     _both("memory.numa_stat", "memory", kind=FileKind.NUMA, read_only=True),
     *(
-        _both(name, "memory", v1=_K, codec=codecs.MAXIMUM, valid=_BYTES, bound=Bound.PARENT)
+        _both(name, "memory", v1=_K, codec=codecs.MAXIMUM, valid=_BYTES, bound=ValueBound.PARENT)
         for name in ("memory.min", "memory.low", "memory.high")
     ),
     _both("memory.wmark_ratio", "memory", v1=_K, v2=_D, valid=Range(0, 100)),
@@ -207,10 +207,10 @@ SUSPENDED_BY: Mapping[str, str] = MappingProxyType({row.suspends: row.name for r
 """Resource -> the resource that suspends it."""
 
 
-def bound(name: str) -> Bound:
+def bound(name: str) -> ValueBound:
     """The bound of a resource; NONE for one that is not in the table."""
     resource = RESOURCES.get(name)
-    return Bound.NONE if resource is None else resource.bound
+    return ValueBound.NONE if resource is None else resource.bound
 
 
 def lookup(name: str, version: int) -> FileSpec:

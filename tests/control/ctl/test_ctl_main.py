@@ -102,7 +102,7 @@ async def test_no_koordlet_says_what_to_do(url: str, words: str) -> None:
 async def test_status_of_a_lone_koordlet(koordlet: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KUBECONFIG", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-    report = await collect_status(tmp_path, state.NodeState(), koordlet_url=koordlet, kubeconfig=None)
+    report = await collect_status(tmp_path, state.UpState(), koordlet_url=koordlet, kubeconfig=None)
     assert report.parts == []
     assert report.koordlet.reachable and report.koordlet.node == "n1"
     assert report.koordlet.conditions[0].reason == "no RDT"
@@ -122,7 +122,7 @@ async def test_status_of_a_lone_koordlet(koordlet: str, tmp_path: Path, monkeypa
 
 async def test_status_of_parts_that_ended(tmp_path: Path) -> None:
     me = state.ProcessId(1, 1)
-    known = state.NodeState(
+    known = state.UpState(
         settings=NodeSettings("n1"), parts={"kubelet": state.PartRecord(me, ("x",), "/log", 0.0)}, boot_id="b"
     )
     report = await collect_status(tmp_path, known, koordlet_url="http://127.0.0.1:1", kubeconfig=str(tmp_path / "none"))

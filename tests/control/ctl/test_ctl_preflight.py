@@ -9,39 +9,47 @@ import pytest
 
 from control.ctl.errors import CtlError
 from control.ctl.node import preflight
-from control.ctl.node.preflight import HostFacts
-from control.standalone.kubelet.cgroups.ownermark import CgroupOwner
+from control.ctl.node.preflight import PreflightFacts
+from control.standalone.kubelet.cgroups.ownermark import CgroupMark
 from tests.ports import free_port
 
 ALL = {"apiserver", "kubelet", "koordlet"}
-GOOD = HostFacts(uid=0)
-OTHER = {"kubepods": CgroupOwner(7, 1, 1, "boot", "/other/node")}
+GOOD = PreflightFacts(uid=0)
+OTHER = {"kubepods": CgroupMark(7, 1, 1, "boot", "/other/node")}
 
 
 @pytest.mark.parametrize(
     ("facts", "message", "hint"),
     [
-        (HostFacts(uid=1000), "not root: koordlet and kubelet must", "koordlet --standalone --probes=off"),
-        (HostFacts(uid=0, cgroups_problem="no cpu cgroup hierarchy"), "no usable cgroups: no cpu", "Mount cgroup v2"),
-        (HostFacts(uid=0, cgroups_writable=False), "cgroups are read-only", "--without kubelet"),
-        (HostFacts(uid=0, kubepods=("kubepods",)), "cgroup /kubepods exists already: a kubelet runs", "koordctl top"),
+        (PreflightFacts(uid=1000), "not root: koordlet and kubelet must", "koordlet --standalone --probes=off"),
         (
-            HostFacts(uid=0, kubepods=("kubepods.slice",), made=frozenset({"kubepods"})),
+            PreflightFacts(uid=0, cgroups_problem="no cpu cgroup hierarchy"),
+            "no usable cgroups: no cpu",
+            "Mount cgroup v2",
+        ),
+        (PreflightFacts(uid=0, cgroups_writable=False), "cgroups are read-only", "--without kubelet"),
+        (
+            PreflightFacts(uid=0, kubepods=("kubepods",)),
+            "cgroup /kubepods exists already: a kubelet runs",
+            "koordctl top",
+        ),
+        (
+            PreflightFacts(uid=0, kubepods=("kubepods.slice",), made=frozenset({"kubepods"})),
             "/kubepods.slice exists",
             "down",
         ),
         (
-            HostFacts(
+            PreflightFacts(
                 uid=0, kubepods=("kubepods",), made=frozenset({"kubepods"}), others=OTHER
             ),  # ours once, reclaimed
             "cgroup /kubepods exists already: it belongs to the node of /other/node (kubelet pid 7)",
             "koordctl down --state-dir /other/node",
         ),
-        (HostFacts(uid=0, busy_ports={"apiserver": 6443}), "port 6443 for apiserver is in use", "--port"),
-        (HostFacts(uid=0, busy_ports={"koordlet": 9316}), "port 9316 for koordlet is in use", "--koordlet-port"),
+        (PreflightFacts(uid=0, busy_ports={"apiserver": 6443}), "port 6443 for apiserver is in use", "--port"),
+        (PreflightFacts(uid=0, busy_ports={"koordlet": 9316}), "port 9316 for koordlet is in use", "--koordlet-port"),
     ],
 )
-def test_refusals(facts: HostFacts, message: str, hint: str) -> None:
+def test_refusals(facts: PreflightFacts, message: str, hint: str) -> None:
     with pytest.raises(CtlError) as caught:
         preflight.refuse(facts, ALL)
     assert message in caught.value.message
@@ -52,14 +60,14 @@ def test_refusals(facts: HostFacts, message: str, hint: str) -> None:
     ("facts", "wanted"),
     [
         (GOOD, ALL),
-        (HostFacts(uid=1000), {"apiserver"}),
-        (HostFacts(uid=0, kubepods=("kubepods",), made=frozenset({"kubepods"})), ALL),
-        (HostFacts(uid=0, kubepods=("kubepods",), others=OTHER), {"apiserver", "koordlet"}),
-        (HostFacts(uid=0, cgroups_problem="none", cgroups_writable=False), {"apiserver"}),
+        (PreflightFacts(uid=1000), {"apiserver"}),
+        (PreflightFacts(uid=0, kubepods=("kubepods",), made=frozenset({"kubepods"})), ALL),
+        (PreflightFacts(uid=0, kubepods=("kubepods",), others=OTHER), {"apiserver", "koordlet"}),
+        (PreflightFacts(uid=0, cgroups_problem="none", cgroups_writable=False), {"apiserver"}),
     ],
     ids=["all is well", "API server without root", "its own kubepods", "somebody's kubelet", "no cgroups needed"],
 )
-def test_what_can_be_started(facts: HostFacts, wanted: set[str]) -> None:
+def test_what_can_be_started(facts: PreflightFacts, wanted: set[str]) -> None:
     preflight.refuse(facts, wanted)
 
 

@@ -16,7 +16,7 @@ import pytest
 from control.ctl.errors import CtlError
 from control.ctl.node import processes, state
 from control.ctl.node.processes import ProcessId
-from control.ctl.node.state import Lock, NodeSettings, NodeState, PartRecord
+from control.ctl.node.state import Lock, NodeSettings, PartRecord, UpState
 from control.ctl.node.supervisor import Supervisor
 
 PATIENCE = 60.0
@@ -87,7 +87,7 @@ def test_a_reused_pid_is_left_alone(tmp_path: Path) -> None:
         me = processes.identify(bystander.pid)
         assert me is not None
         old = PartRecord(ProcessId(me.pid, me.starttime - 1), SLEEP, "", 0.0)
-        state.save(tmp_path, NodeState(parts={"a": old}, boot_id=state.boot_id()))
+        state.save(tmp_path, UpState(parts={"a": old}, boot_id=state.boot_id()))
         supervisor = Supervisor(tmp_path)
         assert supervisor.running("a") is None
         assert supervisor.stop("a", 1) is None
@@ -100,7 +100,7 @@ def test_a_reused_pid_is_left_alone(tmp_path: Path) -> None:
 
 def test_a_start_that_was_not_written_down_is_found_by_its_mark(supervisor: Supervisor, tmp_path: Path) -> None:
     process = supervisor.start("a", SLEEP)
-    state.save(tmp_path, NodeState(starting={"a": SLEEP}, boot_id=state.boot_id()))  # as after a kill -9 of koordctl
+    state.save(tmp_path, UpState(starting={"a": SLEEP}, boot_id=state.boot_id()))  # as after a kill -9 of koordctl
     later = Supervisor(tmp_path)
     assert later.running("a") == process
     assert state.load(tmp_path).parts["a"].process == process
@@ -112,7 +112,7 @@ def test_a_child_of_a_part_is_not_taken_for_it(supervisor: Supervisor, tmp_path:
     process = supervisor.start("a", shell)
     eventually(lambda: SLEEP in [one.argv for one in processes.marked(tmp_path)])  # not the fork that becomes it
     os.kill(process.pid, signal.SIGKILL)
-    state.save(tmp_path, NodeState(starting={"a": shell}, boot_id=state.boot_id()))
+    state.save(tmp_path, UpState(starting={"a": shell}, boot_id=state.boot_id()))
     eventually(lambda: Supervisor(tmp_path).running("a") is None)
     assert [one.argv for one in processes.marked(tmp_path)] == [SLEEP]
 
@@ -121,7 +121,7 @@ def test_records_of_an_earlier_boot_name_nobody(tmp_path: Path) -> None:
     me = processes.identify(os.getpid())
     assert me is not None
     state.save(
-        tmp_path, NodeState(settings=NodeSettings("n"), parts={"a": PartRecord(me, (), "", 0.0)}, boot_id="another")
+        tmp_path, UpState(settings=NodeSettings("n"), parts={"a": PartRecord(me, (), "", 0.0)}, boot_id="another")
     )
     supervisor = Supervisor(tmp_path)
     assert supervisor.running("a") is None
@@ -165,10 +165,10 @@ def test_a_damaged_state_file_is_an_error_with_a_hint(tmp_path: Path) -> None:
 
 
 def test_state_survives_a_half_written_successor(tmp_path: Path) -> None:
-    state.save(tmp_path, NodeState(settings=NodeSettings("n"), boot_id=state.boot_id()))
+    state.save(tmp_path, UpState(settings=NodeSettings("n"), boot_id=state.boot_id()))
     (tmp_path / "state.json.tmp").write_text('{"sett')
     assert state.load(tmp_path).settings == NodeSettings("n")
-    state.save(tmp_path, NodeState(settings=NodeSettings("m"), boot_id=state.boot_id()))
+    state.save(tmp_path, UpState(settings=NodeSettings("m"), boot_id=state.boot_id()))
     assert state.load(tmp_path).settings == NodeSettings("m")
     assert msgspec.json.decode((tmp_path / "state.json").read_bytes())["settings"]["node_name"] == "m"
 

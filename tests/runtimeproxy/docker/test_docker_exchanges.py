@@ -22,7 +22,7 @@ from koordlet.runtimehooks.stages import HookStage
 from runtimeproxy.docker.interception import DockerCallRefused
 from runtimeproxy.hooks.dispatch import HookDispatcher, HookOutcome
 from runtimeproxy.hooks.registry import HookServerRegistry
-from runtimeproxy.hooks.stages import FailurePolicy, Hook, HookRequest, HookResponse
+from runtimeproxy.hooks.stages import Hook, HookFailurePolicy, HookRequest, HookResponse
 from tests.runtimeproxy.docker.conftest import (
     CONTAINER_ID,
     SANDBOX_ID,
@@ -432,13 +432,13 @@ async def test_a_pod_of_an_unknown_qos_class_is_made_as_it_was_asked(world: Worl
 async def test_policies(world: World) -> None:
     await pod_and_container(world)
     for hook in BEFORE:
-        world.hooks.answers[hook] = HookOutcome(None, FailurePolicy.IGNORE, "koordlet is away")
+        world.hooks.answers[hook] = HookOutcome(None, HookFailurePolicy.IGNORE, "koordlet is away")
     assert await world.create(sandbox_body(), "c" * 64, "POD") is None
     assert await world.create(container_body(), "d" * 64) is None
     assert await world.call(f"POST /containers/{CONTAINER_ID}/start") is None
     assert await world.call(f"POST /containers/{CONTAINER_ID}/update", {"Memory": 1}, status=200) is None
     for hook in BEFORE:
-        world.hooks.answers[hook] = HookOutcome(None, FailurePolicy.FAIL, "koordlet is away")
+        world.hooks.answers[hook] = HookOutcome(None, HookFailurePolicy.FAIL, "koordlet is away")
     for line, body in (
         (f"POST /containers/create?name=k8s_POD_web-0_shop_{UID}_0", sandbox_body()),
         (CREATE, container_body()),
@@ -449,7 +449,7 @@ async def test_policies(world: World) -> None:
 
 
 async def test_skipped_pods_are_kept_but_never_asked_about(world: World) -> None:
-    world.hooks.answers = dict.fromkeys(Hook, HookOutcome(None, FailurePolicy.FAIL, "never"))
+    world.hooks.answers = dict.fromkeys(Hook, HookOutcome(None, HookFailurePolicy.FAIL, "never"))
     await pod_and_container(world, {SKIP: "true"})
     assert SANDBOX_ID in world.store.pods and CONTAINER_ID in world.store.containers
     await world.call(f"POST /containers/{CONTAINER_ID}/start")
@@ -510,7 +510,7 @@ async def test_stop_forgets_and_tells(world: World, status: int, kept: bool) -> 
 
 async def test_an_after_hook_that_fails_is_nobodys_error(world: World) -> None:
     await pod_and_container(world)
-    world.hooks.answers[Hook.POST_STOP_CONTAINER] = HookOutcome(None, FailurePolicy.FAIL, "no")
+    world.hooks.answers[Hook.POST_STOP_CONTAINER] = HookOutcome(None, HookFailurePolicy.FAIL, "no")
     await world.call(f"POST /containers/{CONTAINER_ID}/stop")
     await world.context.finish()
     assert world.counted("calls", method="docker stop", result="passed") == 1
@@ -647,7 +647,7 @@ async def test_an_update_that_is_none(world: World) -> None:
 
 async def test_a_container_removed_meanwhile_passes(world: World) -> None:
     await pod_and_container(world)
-    world.hooks.answers = dict.fromkeys(Hook, HookOutcome(None, FailurePolicy.FAIL, "never"))
+    world.hooks.answers = dict.fromkeys(Hook, HookOutcome(None, HookFailurePolicy.FAIL, "never"))
     held = [world.handler(f"POST /containers/{CONTAINER_ID}/{action}") for action in ("start", "update", "stop")]
     world.store.drop_container(CONTAINER_ID)
     for exchange in held:

@@ -18,7 +18,7 @@ from runtimeproxy.docker.api import DockerApi, DockerError, NoSuchContainer
 from runtimeproxy.docker.server import DockerServer, serve_docker
 from runtimeproxy.hooks.dispatch import HookOutcome
 from runtimeproxy.hooks.pods import SkipRule
-from runtimeproxy.hooks.stages import FailurePolicy, Hook, HookRequest
+from runtimeproxy.hooks.stages import Hook, HookFailurePolicy, HookRequest
 from runtimeproxy.metrics import ProxyMetrics
 from runtimeproxy.store import ProxyStore
 from tests.runtimeproxy.docker.conftest import UID, Hooks, sandbox_body
@@ -188,7 +188,7 @@ def test_pipelined_calls_are_answered_in_their_order(run: Callable[[Test], None]
 
     async def test(folder: Path) -> None:
         hooks = Hooks()
-        hooks.answers[Hook.PRE_RUN_POD_SANDBOX] = HookOutcome(None, FailurePolicy.FAIL, "no")
+        hooks.answers[Hook.PRE_RUN_POD_SANDBOX] = HookOutcome(None, HookFailurePolicy.FAIL, "no")
         async with front(folder, dockerd, hooks) as (path, _):
             reader, writer = await asyncio.open_unix_connection(str(path))
             writer.write(b"GET /one HTTP/1.1\r\n\r\n" + CREATE + b"GET /two HTTP/1.1\r\nConnection: close\r\n\r\n")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from koordlet.app.http2 import frames as h2
 from koordlet.app.http2.frames import FrameError, Splitter
 from koordlet.app.http2.grpc import pack
-from runtimeproxy.http2.interception import CallRefused, HoldBudget
+from runtimeproxy.http2.interception import HoldBudget, InterceptionRefused
 from runtimeproxy.http2.splice import Splice
 from tests.runtimeproxy.http2.conftest import Rewriter, until
 
@@ -84,7 +84,7 @@ async def settle() -> None:
 
 
 async def refuse(body: bytes) -> bytes:
-    raise CallRefused("no")
+    raise InterceptionRefused("no")
 
 
 async def never(body: bytes) -> bytes:

@@ -11,7 +11,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from runtimeproxy.http2.interception import MAX_MESSAGE_BYTES, CallRefused
+from runtimeproxy.http2.interception import MAX_MESSAGE_BYTES, InterceptionRefused
 from tests.runtimeproxy.http2.conftest import LIMITS, Anything, Spliced, client, server, until
 
 SIZES = [0, 1, 5000, 16_384, 70_000, 1 << 20, 16 << 20]
@@ -158,7 +158,7 @@ async def test_two_hundred_at_once(channel: Any, backend: Anything, spliced: Spl
 async def test_refused(channel: Any, backend: Anything, spliced: Spliced) -> None:
     async def refuse(body: bytes) -> bytes:
         if body != b"fine":
-            raise CallRefused("hook server err: 100% nö\n" + "x" * 300)
+            raise InterceptionRefused("hook server err: 100% nö\n" + "x" * 300)
         return body
 
     spliced.change = refuse

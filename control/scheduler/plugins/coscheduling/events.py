@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from control.scheduler.framework.handle import Handle
-from control.scheduler.framework.runtime import Runtime
+from control.scheduler.framework.runtime import PluginRuntime
 from control.scheduler.plugins.coscheduling import params
 from control.scheduler.plugins.coscheduling.cache import GangCache
 from control.scheduler.plugins.coscheduling.podgroups import PodGroupController
@@ -19,7 +19,7 @@ class GangEvents:
         """`workers`: number of tasks of the PodGroup controller."""
         self._gangs = gangs
         self._rounds = rounds
-        self._runtime = Runtime()
+        self._runtime = PluginRuntime()
         self._controller: PodGroupController | None = None
         if handle.objects is not None:
             groups = handle.objects.informer(PodGroup)
@@ -28,7 +28,7 @@ class GangEvents:
             if handle.client is not None:
                 self._controller = PodGroupController(handle.client, groups, workers=workers, clock=handle.clock)
 
-    def connect(self, runtime: Runtime) -> None:
+    def connect(self, runtime: PluginRuntime) -> None:
         """See `Plugin.connect`."""
         self._runtime = runtime
 

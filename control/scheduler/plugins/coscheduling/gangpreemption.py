@@ -18,7 +18,7 @@ from control.scheduler.cycle.failures import FitError
 from control.scheduler.cycle.nominationloss import JOB_FAILURE, JOB_REJECT, JOB_SUCCESS
 from control.scheduler.framework.handle import Handle
 from control.scheduler.framework.plugin import CycleState, PostFilterResult
-from control.scheduler.framework.runtime import Runtime
+from control.scheduler.framework.runtime import PluginRuntime
 from control.scheduler.framework.status import SUCCESS, Code, PluginStatus, error, unschedulable
 from control.scheduler.plugins.coscheduling.jobplanner import (
     Choose,
@@ -57,11 +57,11 @@ class GangPreemption:
     def __init__(self, handle: Handle, owner: str) -> None:
         self._handle = handle
         self._table = handle.table
-        self._runtime = Runtime()
+        self._runtime = PluginRuntime()
         self._planner = JobPlanner(handle.table, owner)
         self._metrics = PreemptionMetrics.of(handle.client.registry) if handle.client is not None else None
 
-    def connect(self, runtime: Runtime) -> None:
+    def connect(self, runtime: PluginRuntime) -> None:
         """See `Plugin.connect`."""
         self._runtime = runtime
         self._planner.connect(runtime)

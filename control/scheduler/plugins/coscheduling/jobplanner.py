@@ -23,7 +23,7 @@ import numpy as np
 from control.scheduler.cycle.equivalence import run_filters
 from control.scheduler.cycle.failures import PASS, PASS_CODE
 from control.scheduler.framework.plugin import CycleState
-from control.scheduler.framework.runtime import Runtime
+from control.scheduler.framework.runtime import PluginRuntime
 from control.scheduler.framework.status import Code, PluginStatus
 from control.scheduler.state.columns import RowArray
 from control.scheduler.state.pods import PodInfo
@@ -129,9 +129,9 @@ class JobPlanner:
     def __init__(self, table: NodeTable, skip: str = "") -> None:
         self._table = table
         self._skip = skip
-        self._runtime = Runtime()
+        self._runtime = PluginRuntime()
 
-    def connect(self, runtime: Runtime) -> None:
+    def connect(self, runtime: PluginRuntime) -> None:
         """See `Plugin.connect`."""
         self._runtime = runtime
 

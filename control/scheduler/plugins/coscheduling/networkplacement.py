@@ -14,7 +14,7 @@ import numpy as np
 
 from control.scheduler.framework.handle import Handle
 from control.scheduler.framework.plugin import CycleState
-from control.scheduler.framework.runtime import Runtime
+from control.scheduler.framework.runtime import PluginRuntime
 from control.scheduler.plugins.coscheduling.topology import NetworkDomain, build
 from control.scheduler.plugins.coscheduling.topologyplanner import (
     GatherRules,
@@ -39,13 +39,13 @@ class NetworkPlacement:
         self._topologies: Informer[ClusterNetworkTopology] | None = (
             handle.objects.informer(ClusterNetworkTopology) if handle.objects is not None else None
         )
-        self._runtime = Runtime()
+        self._runtime = PluginRuntime()
         self.topology: ClusterNetworkTopology | None = None
         """Used if there is no informer."""
         self._tree: NetworkDomain | None = None
         self._built: tuple[int, ClusterNetworkTopology | None] | None = None
 
-    def connect(self, runtime: Runtime) -> None:
+    def connect(self, runtime: PluginRuntime) -> None:
         """See `Plugin.connect`."""
         self._runtime = runtime
 

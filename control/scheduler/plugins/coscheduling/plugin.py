@@ -27,7 +27,7 @@ from control.scheduler.framework.plugin import (
     Reads,
     default_normalize,
 )
-from control.scheduler.framework.runtime import Runtime
+from control.scheduler.framework.runtime import PluginRuntime
 from control.scheduler.framework.status import SKIP, SUCCESS, PluginStatus, error, unresolvable, unschedulable, wait
 from control.scheduler.plugins.coscheduling import decisions, params, summary
 from control.scheduler.plugins.coscheduling.cache import GangCache
@@ -79,7 +79,7 @@ class Coscheduling(Plugin):
         self.network = NetworkPlacement(handle) if self.args.aware_network_topology else None
         self._preemption = GangPreemption(handle, self.name) if self.args.enable_preemption else None
 
-    def connect(self, runtime: Runtime) -> None:
+    def connect(self, runtime: PluginRuntime) -> None:
         super().connect(runtime)
         for part in (self.rounds, self.events, self.network, self._preemption):
             if part is not None:

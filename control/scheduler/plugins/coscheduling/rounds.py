@@ -13,7 +13,7 @@ from control.scheduler.cycle.failures import FitError
 from control.scheduler.cycle.nominationloss import JOB_REJECT
 from control.scheduler.framework.handle import Handle
 from control.scheduler.framework.plugin import PostFilterResult
-from control.scheduler.framework.runtime import Runtime
+from control.scheduler.framework.runtime import PluginRuntime
 from control.scheduler.plugins.coscheduling.cache import GangCache
 from control.scheduler.plugins.coscheduling.gang import Gang, GangGroup
 from control.scheduler.plugins.coscheduling.memberconditions import MemberConditions
@@ -70,12 +70,12 @@ class GangRounds:
         self._gangs = gangs
         self._handle = handle
         self._metrics = metrics
-        self._runtime = Runtime()
+        self._runtime = PluginRuntime()
         self._conditions = MemberConditions(handle)
         self._released: set[str] = set()
         """uids of members that were allowed at Permit and are being bound."""
 
-    def connect(self, runtime: Runtime) -> None:
+    def connect(self, runtime: PluginRuntime) -> None:
         """See `Plugin.connect`."""
         self._runtime = runtime
 

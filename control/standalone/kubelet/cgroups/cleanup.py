@@ -5,13 +5,13 @@ from __future__ import annotations
 from control.standalone.kubelet.cgroups.pods import PodCgroups
 from control.standalone.kubelet.pods.spec import MalformedPod, parse_pod
 from control.standalone.kubelet.pods.state import PodStore
-from control.standalone.kubelet.runtimes.runtime import Runtime
+from control.standalone.kubelet.runtimes.runtime import ContainerRuntime
 from koordlet.app.logging import get_logger
 
 log = get_logger(__name__)
 
 
-async def remove_all(runtime: Runtime, cgroups: PodCgroups, store: PodStore) -> list[str]:
+async def remove_all(runtime: ContainerRuntime, cgroups: PodCgroups, store: PodStore) -> list[str]:
     """Remove all containers and pods of the runtime and the state files. Returns the cgroups that are still in use."""
     await runtime.load()
     for info in runtime.containers():

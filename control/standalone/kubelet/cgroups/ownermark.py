@@ -24,7 +24,7 @@ PID_NAMESPACE = Path("/proc/self/ns/pid")
 _ABSENT = (errno.ENODATA, errno.ENOENT, errno.EOPNOTSUPP, errno.EPERM)
 
 
-class CgroupOwner(msgspec.Struct, frozen=True, rename="camel"):
+class CgroupMark(msgspec.Struct, frozen=True, rename="camel"):
     """A kubelet and the node it belongs to."""
 
     pid: int
@@ -37,7 +37,7 @@ class CgroupOwner(msgspec.Struct, frozen=True, rename="camel"):
     """Directory of the BPF maps that the node's koordlet pins."""
 
     @classmethod
-    def this_process(cls, state_dir: str, pin_dir: str) -> CgroupOwner:
+    def this_process(cls, state_dir: str, pin_dir: str) -> CgroupMark:
         pid = os.getpid()
         return cls(
             pid, starttime(pid) or 0, PID_NAMESPACE.stat().st_ino, BOOT_ID.read_text().strip(), state_dir, pin_dir
@@ -59,7 +59,7 @@ def _runs(pid: int, started: int) -> bool:
     return fields[0] not in "ZX" and int(fields[19]) == started
 
 
-def write(tree: CgroupTree, path: str, owner: CgroupOwner) -> str | None:
+def write(tree: CgroupTree, path: str, owner: CgroupMark) -> str | None:
     """Mark `path` in every hierarchy. Returns the error where the kernel does not keep such attributes, else None."""
     value = msgspec.json.encode(owner)
     for directory in tree.dirs(path):
@@ -72,11 +72,11 @@ def write(tree: CgroupTree, path: str, owner: CgroupOwner) -> str | None:
     return None
 
 
-def read(tree: CgroupTree, path: str) -> CgroupOwner | None:
+def read(tree: CgroupTree, path: str) -> CgroupMark | None:
     """The owner of `path`; None when no hierarchy's directory has a readable mark."""
     for directory in tree.dirs(path):
         try:
-            return msgspec.json.decode(os.getxattr(directory, ATTRIBUTE), type=CgroupOwner)
+            return msgspec.json.decode(os.getxattr(directory, ATTRIBUTE), type=CgroupMark)
         except OSError as error:
             if error.errno not in _ABSENT:
                 raise

@@ -15,7 +15,7 @@ from pathlib import Path
 from control.standalone.kubelet.cgroups import ownermark
 from control.standalone.kubelet.cgroups.directories import CgroupTree
 from control.standalone.kubelet.cgroups.naming import CgroupNames, QosClass
-from control.standalone.kubelet.cgroups.ownermark import CgroupOwner
+from control.standalone.kubelet.cgroups.ownermark import CgroupMark
 from control.standalone.kubelet.cgroups.values import pod_values, qos_values, root_values
 from control.standalone.kubelet.pods.spec import ParsedPod, qos_class
 from control.standalone.kubelet.runtimes.launcher import write_json
@@ -38,7 +38,7 @@ class PodCgroups:
         allocatable_milli: int,
         allocatable_memory: int,
         enforce_root: bool = True,
-        owner: CgroupOwner | None = None,
+        owner: CgroupMark | None = None,
     ) -> None:
         self.tree = tree
         self.names = names

@@ -17,7 +17,7 @@ class MachineError(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
-class MachineInfo:
+class MachineCapacity:
     """Amounts are in bytes; `hugepages` maps the page size to the bytes reserved for pages of that size."""
 
     cpus: int
@@ -35,9 +35,9 @@ class MachineInfo:
 
 def read_machine(
     root_dir: Path, proc: Path = Path("/proc"), sys: Path = Path("/sys"), etc: Path = Path("/etc")
-) -> MachineInfo:
+) -> MachineCapacity:
     """The size of the file system of `root_dir` is the node's ephemeral storage."""
-    return MachineInfo(
+    return MachineCapacity(
         cpus=_cpus(sys),
         memory=_memory(proc),
         disk=shutil.disk_usage(root_dir).total,

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from control.standalone.kubelet.node.machine import MachineInfo
+from control.standalone.kubelet.node.machine import MachineCapacity
 from control.standalone.kubelet.pods.status import rfc3339
 from koordlet.api.encoding.quantity import BINARY_SI, Quantity
 
@@ -42,7 +42,7 @@ def _huge_name(size: int) -> str:
 
 
 def resources(
-    machine: MachineInfo,
+    machine: MachineCapacity,
     max_pods: int,
     kube_reserved: Mapping[str, Quantity],
     system_reserved: Mapping[str, Quantity],
@@ -84,7 +84,7 @@ def _texts(amounts: Mapping[str, Quantity]) -> dict[str, str]:
     return {name: str(amount) for name, amount in amounts.items()}
 
 
-def labels(machine: MachineInfo, hostname: str, extra: Mapping[str, str]) -> dict[str, str]:
+def labels(machine: MachineCapacity, hostname: str, extra: Mapping[str, str]) -> dict[str, str]:
     return {
         "kubernetes.io/hostname": hostname,
         "kubernetes.io/os": "linux",
@@ -116,7 +116,7 @@ def node_conditions(old: Mapping[str, Mapping[str, Any]], now: float, ready: boo
 
 
 def node_status(
-    machine: MachineInfo,
+    machine: MachineCapacity,
     amounts: NodeResources,
     *,
     address: str,

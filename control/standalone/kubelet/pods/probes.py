@@ -14,7 +14,7 @@ from typing import Any
 import aiohttp
 
 from control.standalone.kubelet.pods.spec import ContainerSpec, LifecycleHandler, ProbeSpec
-from control.standalone.kubelet.runtimes.runtime import Runtime, RuntimeFailure
+from control.standalone.kubelet.runtimes.runtime import ContainerRuntime, RuntimeFailure
 from koordlet.app.clock import Clock
 
 BODY_LIMIT_BYTES = 512
@@ -83,7 +83,7 @@ async def tcp_connect(spec: Mapping[str, Any], container: ContainerSpec, pod_ip:
 
 
 async def run_handler(
-    runtime: Runtime,
+    runtime: ContainerRuntime,
     container_id: str,
     container: ContainerSpec,
     handler: LifecycleHandler,
@@ -114,7 +114,7 @@ class ContainerProber:
 
     def __init__(
         self,
-        runtime: Runtime,
+        runtime: ContainerRuntime,
         clock: Clock,
         container: ContainerSpec,
         container_id: str,

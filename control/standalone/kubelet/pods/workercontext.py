@@ -12,7 +12,7 @@ from control.standalone.kubelet.pods.backoff import CrashLoopBackoff
 from control.standalone.kubelet.pods.environ import DownwardNodeInfo, Lookup
 from control.standalone.kubelet.pods.state import PodStore
 from control.standalone.kubelet.pods.status import PhaseDecision
-from control.standalone.kubelet.runtimes.runtime import Runtime
+from control.standalone.kubelet.runtimes.runtime import ContainerRuntime
 from koordlet.app.clock import Clock
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class KubeletInterface(Protocol):
 class PodWorkerContext:
     """The components shared by all pod workers of a kubelet."""
 
-    runtime: Runtime
+    runtime: ContainerRuntime
     cgroups: PodCgroups
     store: PodStore
     clock: Clock

@@ -60,7 +60,7 @@ class _Sandbox:
 
 
 class CriRuntime:
-    """Implements `runtime.Runtime` with `client`, which `close` closes. Logs are rotated as in kubelet."""
+    """Implements `runtime.ContainerRuntime` with `client`, which `close` closes. Logs are rotated as in kubelet."""
 
     name = "containerd"
     version = ""

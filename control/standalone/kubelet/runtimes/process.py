@@ -47,7 +47,7 @@ KILL_TIMEOUT_SECONDS = 10.0
 
 
 class ProcessRuntime:
-    """Implements `runtime.Runtime`. `root` is a directory of its own; `tree` are the machine's cgroups."""
+    """Implements `runtime.ContainerRuntime`. `root` is a directory of its own; `tree` are the machine's cgroups."""
 
     name = "process"
     version = VERSION

@@ -90,7 +90,7 @@ class ExecResult:
     timed_out: bool = False
 
 
-class Runtime(Protocol):
+class ContainerRuntime(Protocol):
     name: str
     version: str
 

@@ -16,7 +16,7 @@ from control.manager.noderesource.calculate import (
     NodeResult,
 )
 from control.manager.noderesource.decide import Synced, decide
-from control.manager.noderesource.table import NodeTable
+from control.manager.noderesource.table import OvercommitTable
 from koordlet.api import names
 from koordlet.api.core import Node, Pod
 from koordlet.api.crs.device import Device, DeviceInfo, DeviceSpec
@@ -69,7 +69,7 @@ def run(
     now: float = NOW,
     failed: list[tuple[str, str]] | None = None,
 ) -> NodeResult:
-    table, given = NodeTable(), given or config()
+    table, given = OvercommitTable(), given or config()
     table.put_node(node)
     for pod in pods:
         table.put_pod(pod)
@@ -204,7 +204,7 @@ def test_which_nodes_overcommit(text: str, annotation: str | None, metric: bool,
 
 
 def test_nothing_is_calculated_without_a_valid_configuration() -> None:
-    table = NodeTable()
+    table = OvercommitTable()
     table.put_node(make_node())
     assert Calculator(EnabledPlugins()).run(table, configmap.UNREAD, lambda _: None, ["n1"], NOW) == []
 
@@ -285,7 +285,7 @@ def test_an_invalid_interference_extension_is_reported_and_the_default_is_used()
 
 
 def test_moved_terminated_and_deleted_pods_are_removed() -> None:
-    table = NodeTable()
+    table = OvercommitTable()
     table.put_node(make_node())
     table.put_metric(make_metric())
     pod = make_pod("a", ("10", "1G"))
@@ -305,7 +305,7 @@ def test_moved_terminated_and_deleted_pods_are_removed() -> None:
 
 
 def test_a_node_is_dirty_only_after_relevant_changes() -> None:
-    table = NodeTable()
+    table = OvercommitTable()
     table.put_node(make_node())
     table.put_pod(make_pod("a", ("1", "1G")))
     table.dirty.clear()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from control.manager.quota import evaluation
-from control.manager.quota.evaluation import Evaluator, OwnWrites
+from control.manager.quota.evaluation import OwnWrites, QuotaEvaluator
 from control.manager.quota.usage import Account, max_retries, pod_usage, transformed
 from koordlet.api.core import Pod
 from koordlet.api.crs.quota import ElasticQuota
@@ -175,7 +175,7 @@ def evaluator(server, clock=None, **options):
         caches=SimpleNamespace(informer=lambda _: SimpleNamespace(get=lambda key: server.cached)),
         internal=CollectorRegistry(),
     )
-    return Evaluator(context, random.Random(1))
+    return QuotaEvaluator(context, random.Random(1))
 
 
 async def many(subject, server, *pods):

@@ -5,11 +5,11 @@ import pytest
 from control.standalone.admission import AdmissionChain, pods
 from control.standalone.errors import StatusError
 from control.standalone.kinds import Kinds
-from control.standalone.policyinterfaces import AdmissionAttributes, RequestUser
+from control.standalone.policyinterfaces import AdmissionAttributes, ApiUser
 from control.standalone.store import ObjectStore
 
 KINDS = Kinds()
-USER = RequestUser("alice", ("system:masters",))
+USER = ApiUser("alice", ("system:masters",))
 CLASSES = "scheduling.k8s.io/priorityclasses"
 
 

@@ -21,11 +21,11 @@ from control.standalone.admission.endpoints import UnresolvedWebhook, WebhookEnd
 from control.standalone.admission.matching import match
 from control.standalone.errors import StatusError
 from control.standalone.kinds import Kinds, ResourceKind
-from control.standalone.policyinterfaces import AdmissionAttributes, RequestUser
+from control.standalone.policyinterfaces import AdmissionAttributes, ApiUser
 from control.standalone.store import ObjectStore
 
 KINDS = Kinds()
-USER = RequestUser("alice", ("devs",))
+USER = ApiUser("alice", ("devs",))
 GROUP = "admissionregistration.k8s.io"
 SERVICE = {"namespace": "ns", "name": "hook", "path": "/svc", "port": 443}
 

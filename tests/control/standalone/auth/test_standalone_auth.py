@@ -26,11 +26,11 @@ from control.standalone.auth.rules import allows, uncovered
 from control.standalone.auth.tokenfile import parse
 from control.standalone.errors import StatusError
 from control.standalone.kinds import Kinds
-from control.standalone.policyinterfaces import AdmissionAttributes, AuthzAttributes, RequestUser
+from control.standalone.policyinterfaces import AdmissionAttributes, ApiUser, AuthzAttributes
 from control.standalone.store import ObjectStore
 
 KEY = ec.generate_private_key(ec.SECP256R1())
-ALICE = RequestUser("alice", ("devs", "system:authenticated"))
+ALICE = ApiUser("alice", ("devs", "system:authenticated"))
 KINDS = Kinds()
 RB = "rbac.authorization.k8s.io"
 
@@ -162,8 +162,8 @@ def test_only_a_p256_key_is_accepted():
 def test_the_token_file():
     text = '# comment\ntoken1,ann,u1,"devs, ops"\ntoken2,bob,u2\n\n'
     assert parse(text) == [
-        ("token1", RequestUser("ann", ("devs", "ops"), "u1")),
-        ("token2", RequestUser("bob", (), "u2")),
+        ("token1", ApiUser("ann", ("devs", "ops"), "u1")),
+        ("token2", ApiUser("bob", (), "u2")),
     ]
     with pytest.raises(TokenFileError, match=r"f:2: expected token,user,uid"):
         parse("t,u,i\nsecret,only\n", "f")
@@ -173,20 +173,20 @@ def test_an_invalid_token_file_error_names_the_line(tmp_path):
     with pytest.raises(TokenFileError, match="missing"):
         StaticTokens.read(tmp_path / "missing")
     (tmp_path / "f").write_text("t,u,i\n")
-    assert StaticTokens.read(tmp_path / "f").find("t") == RequestUser("u", (), "i")
+    assert StaticTokens.read(tmp_path / "f").find("t") == ApiUser("u", (), "i")
 
 
 async def test_authentication(tokens):
-    static = StaticTokens([("good", RequestUser("ann", ("devs",)))])
+    static = StaticTokens([("good", ApiUser("ann", ("devs",)))])
     authenticate = Authentication(static, tokens.tokens).authenticate
-    assert await authenticate({"Authorization": "Bearer good"}, None) == RequestUser(
+    assert await authenticate({"Authorization": "Bearer good"}, None) == ApiUser(
         "ann", ("devs", "system:authenticated")
     )
     robot = await authenticate({"Authorization": f"bearer {tokens.issue()}"}, None)
     assert robot.name == "system:serviceaccount:ns:robot"
     assert await authenticate({}, None) is None
     cert = {"subject": ((("organizationName", "system:nodes"),), (("commonName", "system:node:n"),))}
-    assert await authenticate({}, cert) == RequestUser("system:node:n", ("system:nodes", "system:authenticated"))
+    assert await authenticate({}, cert) == ApiUser("system:node:n", ("system:nodes", "system:authenticated"))
     for header in ("Bearer wrong", "Basic YTpi", "Bearer "):
         with pytest.raises(StatusError) as caught:
             await authenticate({"Authorization": header}, None)
@@ -305,7 +305,7 @@ def test_service_accounts_and_masters(store):
     robot = service_account_user("ns", "robot")
     assert rbac.authorize(AuthzAttributes(robot, "get", "", "v1", "pods", namespace="x"))[0]
     assert not rbac.authorize(AuthzAttributes(service_account_user("other", "robot"), "get", "", "v1", "pods"))[0]
-    root = RequestUser("root", ("system:masters",))
+    root = ApiUser("root", ("system:masters",))
     assert rbac.authorize(AuthzAttributes(root, "delete", path="/anything"))[0]
 
 
@@ -331,13 +331,13 @@ def test_aggregated_roles_have_the_rules_of_the_selected_roles(store):
         metadata={"labels": {"rbac.authorization.k8s.io/aggregate-to-view": "true"}},
     )
     assert rbac.authorize(ask("get", "things", group="example.org"))[0]
-    node = RequestUser("system:node:n", ("system:nodes",))
+    node = ApiUser("system:node:n", ("system:nodes",))
     assert rbac.authorize(AuthzAttributes(node, "patch", "", "v1", "nodes", "status", name="n"))[0]
-    assert rbac.authorize(AuthzAttributes(RequestUser("x", ("system:unauthenticated",)), "get", path="/healthz"))[0]
+    assert rbac.authorize(AuthzAttributes(ApiUser("x", ("system:unauthenticated",)), "get", path="/healthz"))[0]
 
 
 async def review(store, tokens, kind, spec=None, user=ALICE, ns=""):
-    static = StaticTokens([("good", RequestUser("ann", ("devs",)))])
+    static = StaticTokens([("good", ApiUser("ann", ("devs",)))])
     reviews = AccessReviews(RBAC(store), static, tokens.tokens)
     found = next(k for k in KINDS if k.kind == kind)
     answer = await reviews.review(found, ns, {"spec": spec or {}}, user)
@@ -425,7 +425,7 @@ def test_escalate_bind_and_system_masters_may_grant_any_rights(store):
     role(store, "strong", strong["rules"])
     write(store, "roles", strong)
     write(store, "rolebindings", {"roleRef": {"kind": "ClusterRole", "name": "strong"}})
-    write(store, "clusterroles", strong, RequestUser("root", ("system:masters",)), ns="")
+    write(store, "clusterroles", strong, ApiUser("root", ("system:masters",)), ns="")
     with pytest.raises(StatusError):
         write(store, "clusterroles", strong, ns="")
 

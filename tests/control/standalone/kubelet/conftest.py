@@ -20,7 +20,7 @@ from control.standalone.kubelet.cgroups.naming import CgroupNames, Driver
 from control.standalone.kubelet.cgroups.pods import PodCgroups
 from control.standalone.kubelet.cgroups.values import CgroupValues, files_v2
 from control.standalone.kubelet.node.apirequests import NodeApi
-from control.standalone.kubelet.node.machine import MachineInfo
+from control.standalone.kubelet.node.machine import MachineCapacity
 from control.standalone.kubelet.node.status import resources
 from control.standalone.kubelet.pods.state import PodStore
 from control.standalone.kubelet.pods.status import rfc3339
@@ -353,7 +353,7 @@ class Events:
         return [reason for _, _, reason, _ in self.all]
 
 
-MACHINE = MachineInfo(4, 16 * GIB, 100 * GIB, {2 << 20: 0}, "host", "6.1.0", "Debian", "amd64", "m", "s", "b")
+MACHINE = MachineCapacity(4, 16 * GIB, 100 * GIB, {2 << 20: 0}, "host", "6.1.0", "Debian", "amd64", "m", "s", "b")
 
 
 class World:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from control.standalone.kubelet.node.machine import MachineError, MachineInfo, read_machine
+from control.standalone.kubelet.node.machine import MachineCapacity, MachineError, read_machine
 from control.standalone.kubelet.node.status import ReservationError, resources
 from koordlet.api.encoding.quantity import Quantity
 
@@ -169,7 +169,7 @@ async def test_conditions_of_others_stay_and_gate_readiness(world: Any, pod: Any
     assert world.condition("web", "example.com/gate") == "True"
 
 
-MACHINE = MachineInfo(2, 1 << 30, 1 << 40, {2 << 20: 64 << 20}, "h", "k", "o", "amd64", "", "", "")
+MACHINE = MachineCapacity(2, 1 << 30, 1 << 40, {2 << 20: 64 << 20}, "h", "k", "o", "amd64", "", "", "")
 
 
 def test_huge_pages_are_not_ordinary_memory() -> None:

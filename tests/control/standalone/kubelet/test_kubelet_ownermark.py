@@ -14,14 +14,14 @@ import pytest
 from control.standalone.kubelet.cgroups import ownermark
 from control.standalone.kubelet.cgroups.directories import CgroupTree
 from control.standalone.kubelet.cgroups.naming import CgroupNames, Driver
-from control.standalone.kubelet.cgroups.ownermark import CgroupOwner
+from control.standalone.kubelet.cgroups.ownermark import CgroupMark
 from control.standalone.kubelet.cgroups.pods import PodCgroups
 from control.standalone.kubelet.pods.spec import parse_pod
 from control.standalone.kubelet.runtimes.launcher import starttime
 
 _serial = itertools.count()
 UID = "11111111-2222-3333-4444-555555555555"
-ME = CgroupOwner.this_process("/somewhere/node", "/sys/fs/bpf/x")
+ME = CgroupMark.this_process("/somewhere/node", "/sys/fs/bpf/x")
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ ME = CgroupOwner.this_process("/somewhere/node", "/sys/fs/bpf/x")
     ],
     ids=["ourselves", "its pid has another process", "no such process", "an earlier boot", "unseen from here"],
 )
-def test_whether_an_owner_may_be_alive(owner: CgroupOwner, may_live: bool) -> None:
+def test_whether_an_owner_may_be_alive(owner: CgroupMark, may_live: bool) -> None:
     assert owner.may_live() is may_live
 
 
@@ -61,7 +61,7 @@ def names(tree: CgroupTree) -> Iterator[CgroupNames]:
     assert tree.remove(made.prefix)
 
 
-def pods(tree: CgroupTree, names: CgroupNames, folder: Path, owner: CgroupOwner | None) -> PodCgroups:
+def pods(tree: CgroupTree, names: CgroupNames, folder: Path, owner: CgroupMark | None) -> PodCgroups:
     return PodCgroups(tree, names, folder / "cgroups.json", 1000, 1 << 30, False, owner)
 
 
