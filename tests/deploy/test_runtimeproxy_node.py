@@ -1,4 +1,4 @@
-"""deploy/runtimeproxy/node.sh on a node's file system made by hand, with a systemctl that keeps a log."""
+"""deploy/runtimeproxy/node.sh on a fake node's file system, with a systemctl that keeps a log."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ esac
 
 
 class Node:
-    """A root directory, its kubelet as a process, and what systemctl was told."""
+    """A root directory, its kubelet as a process, and a log of systemctl's calls."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -60,7 +60,7 @@ class Node:
         return self.path(name).read_text()
 
     def kubelet(self, *flags: str, after_a_restart: bool = False) -> None:
-        """A process whose command line is a kubelet's."""
+        """A process with a kubelet's command line."""
         process = subprocess.Popen([" ".join(["kubelet", *flags]), "1000"], executable="/bin/sleep")
         self.kubelets.append(process)
         self.put("/next-pid" if after_a_restart else "/pid", f"{process.pid}\n")
@@ -90,7 +90,7 @@ class Node:
         return self.run("install", "--binary", BINARY, "--kubelet-version", version, *arguments)
 
     def snapshot(self) -> dict[str, str]:
-        """Every file that is the node's own, with its mode."""
+        """Every file of the node, with its mode."""
         own = ("log", "systemctl", "pid", "next-pid", "fails", "socket", "steps", "synced")
         return {
             str(path.relative_to(self.root)): f"{path.stat().st_mode:o} {path.read_text()}"
@@ -341,13 +341,13 @@ echo >>"$NODE/steps"
 case $0 in */sync) exec stat -c %i "$@" >>"$NODE/synced" ;; esac
 exec "/usr/bin/${0##*/}" "$@"
 """
-"""In the place of every program that node.sh writes with, and of the reader whose output it writes."""
+"""Replaces every program with which node.sh writes, and the reader whose output it writes."""
 WRITERS = ("cat", "cp", "ln", "mkdir", "mv", "rm", "sync", "touch")
 
 
 def cut(node: Node, programs: Path, step: int, *arguments: str) -> bool:
-    """Run node.sh until it is about to write for the `step`th time, when the power goes: files whose content nobody
-    told the disk to keep have lost it. False when it came to its end instead."""
+    """Run node.sh until just before its `step`th write, when the power is cut: files that were not synced lose their
+    content. False when it finished instead."""
     files = [path for name in ("/etc", "/var", "/usr") for path in node.path(name).rglob("*")]
     kept = {path.stat().st_ino for path in files if path.is_file()}
     path = f"{programs}:{os.environ['PATH']}"

@@ -1,8 +1,8 @@
-"""Runs a program as confined as a systemd unit says, on a machine without a running systemd.
+"""Runs a program confined as by a systemd unit, on a machine without a running systemd.
 
-What is taken from the unit's text: system calls (groups expanded by systemd itself), address families, capabilities,
-read-only file systems, /proc, writable and executable memory. What a container or a cgroup would do (memory, tasks,
-devices, IP addresses, /tmp) is not. `python confine.py SETTINGS PROGRAM…` is the last step, in the process itself.
+Applied from the unit's text: system calls (groups expanded by systemd itself), address families, capabilities,
+read-only file systems, /proc, writable and executable memory. Not applied: what needs a container or a cgroup (memory,
+tasks, devices, IP addresses, /tmp). `python confine.py SETTINGS PROGRAM…` is the last step, in the process itself.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def settings(unit: str, name: str) -> list[str]:
 
 
 def system_calls(words: Sequence[str]) -> set[str]:
-    """What `SystemCallFilter=` lines leave: names and groups, taken away by those that begin with ~."""
+    """System calls that `SystemCallFilter=` lines leave: names and groups, removed by those that begin with ~."""
     listed = subprocess.run(["systemd-analyze", "syscall-filter"], capture_output=True, text=True, check=True).stdout
     groups: dict[str, list[str]] = {}
     for line in listed.splitlines():
@@ -61,7 +61,7 @@ def system_calls(words: Sequence[str]) -> set[str]:
 
 
 def command(unit: str, writable: Sequence[Path], program: Sequence[str]) -> list[str]:
-    """What to execute; the pid stays."""
+    """The command to execute; the pid stays."""
     assert settings(unit, "NoNewPrivileges") == ["yes"]
     assert settings(unit, "CapabilityBoundingSet") == [""]
     assert settings(unit, "ProtectSystem") == ["strict"]
@@ -81,7 +81,7 @@ class _Compare(ctypes.Structure):
 
 
 class _Filter:
-    """One seccomp filter, as systemd loads several."""
+    """One seccomp filter; systemd loads several."""
 
     def __init__(self, otherwise: int) -> None:
         self._lib = ctypes.CDLL("libseccomp.so.2")
@@ -90,7 +90,7 @@ class _Filter:
 
     def add(self, action: int, call: str, *conditions: _Compare) -> None:
         number = self._lib.seccomp_syscall_resolve_name(call.encode())
-        if number < 0:  # not of this architecture
+        if number < 0:  # not on this architecture
             return
         array = (_Compare * len(conditions))(*conditions)
         self._check(self._lib.seccomp_rule_add_array(self._context, action, number, len(conditions), array), call)
@@ -105,7 +105,7 @@ class _Filter:
 
 
 def confine(wanted: dict[str, Any]) -> None:
-    """This process, for good."""
+    """Confine this process permanently."""
     families = _Filter(ALLOW)
     allowed = {int(getattr(socket, name)) for name in wanted["families"]}
     for family in set(range(1, 64)) - allowed:

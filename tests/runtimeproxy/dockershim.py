@@ -1,4 +1,4 @@
-"""A kubelet older than 1.24, played by the test: pods as Docker containers, by dockershim's names and labels."""
+"""A fake kubelet older than 1.24: pods as Docker containers, with dockershim's names and labels."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.runtimes.pods import FOREVER
 
 
 class Dockershim(Kubelet):
-    """`endpoint` is the proxy's; what containers wrote is asked of `docker` itself."""
+    """`endpoint`: the proxy's; containers' output is read through `docker` directly."""
 
     def __init__(self, ground: Ground, folder: Path, docker: Dockerd, endpoint: Path) -> None:
         super().__init__(ground, folder, endpoint)
@@ -54,7 +54,7 @@ class Dockershim(Kubelet):
         return f"/{pod.dir}"
 
     def _wanted(self, pod: RunningPod, name: str) -> list[str]:
-        """As flags of `docker create` and `docker update`; 0 is nothing asked for."""
+        """As flags of `docker create` and `docker update`; 0: not set."""
         asked = self.resources(pod, name)
         amounts = {
             "cpu-shares": asked.cpu_shares,

@@ -1,10 +1,10 @@
-"""A node whose containers tell what they find: a runtime, koordlet, what is under test in between; and the kubelet,
-played by the test.
+"""A node whose containers report their cgroup's values: a runtime, koordlet, the tested part in between, and a fake
+kubelet.
 
-All of it sees one group of ours as its cgroup root, containerd and its containers too: a mount namespace shows that
-group at /sys/fs/cgroup. So paths are a real node's (/kubepods/…) and nothing else on the machine is touched. A
-container's program writes, from its first instructions on and for ever, its own cgroup's values with the time of the
-machine's clock (seconds since boot). cgroup v1 only: the values are read by their names there.
+All of it sees one cgroup as its root, containerd and its containers included: a mount namespace shows that group at
+/sys/fs/cgroup. So paths are those of a real node (/kubepods/…) and nothing else on the machine is changed. A
+container's program writes, from its first instructions on and repeatedly, its own cgroup's values with the machine's
+clock (seconds since boot). cgroup v1 only: the values are read by their v1 names.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 
 class Values(NamedTuple):
-    """Of one container's group, as the kernel writes them."""
+    """Values of one container's group, as the kernel writes them."""
 
     shares: str
     quota: str
@@ -62,13 +62,13 @@ class Look(NamedTuple):
 
 
 def read_looks(lines: list[str], shape: Callable[..., Any] = Values) -> list[Look]:
-    """Of a log whose last line may not be complete."""
+    """Values from a log whose last line may be incomplete."""
     words = [line.partition("look ")[2].split() for line in lines if line.endswith("\n") and "look " in line]
     return [Look(float(at), shape(*values)) for at, *values in words]
 
 
 class Ground:
-    """Our group in every hierarchy, for a `View` with `scratch`; its `commands` show the group to runtimes as well."""
+    """A group in every hierarchy, for a `View` with `scratch`; its `commands` show the group to runtimes as well."""
 
     def __init__(self, scratch: Path) -> None:
         self.groups = CgroupTree.discover(CGROUPS)
@@ -79,8 +79,8 @@ class Ground:
         self.commands = tuple(self._showing(scratch))
 
     def _showing(self, scratch: Path) -> Iterator[str]:
-        """In the view: our group in the place of each hierarchy. runc goes by the first mounts that it finds listed, so
-        the hierarchies leave that namespace, and what the view shows koordlet is mounted last."""
+        """In the view: the group in place of each hierarchy. runc uses the first mounts in the list, so the hierarchies
+        are removed from that namespace, and the view for koordlet is mounted last."""
         for name in self.roots:
             yield f"umount {scratch}/cgroup/{name}"
         yield f"mkdir {scratch}/aside"
@@ -112,7 +112,7 @@ class Ground:
 
 @dataclass
 class RunningPod:
-    """A pod that the test, as its kubelet, has had made."""
+    """A pod that the test has created in the kubelet's role."""
 
     spec: PodSpec
     uid: str
@@ -125,7 +125,7 @@ class RunningPod:
     attempts: dict[str, int] = field(default_factory=dict)
 
     def manifest(self) -> dict[str, Any]:
-        """As the kubelet shows it: containers with the ids that they have by now."""
+        """As in the kubelet's /pods: containers with their present ids."""
         found = Pod(self.spec, self.uid, self.dir, ("",) * len(self.spec.containers), (), "").manifest(NODE)
         status = found["status"]
         status["containerStatuses"] = [one for one in status["containerStatuses"] if one["name"] in self.containers]
@@ -135,7 +135,7 @@ class RunningPod:
 
 
 class Pods:
-    """The pods of a kubelet's /pods; what a `Scene` calls its fleet."""
+    """The pods of a kubelet's /pods; a `Scene` calls this its fleet."""
 
     def __init__(self, ground: Ground) -> None:
         self.tree, self.shown = ground, list[RunningPod]()
@@ -146,12 +146,12 @@ class Pods:
         return [pod.manifest() for pod in self.shown]
 
     def close(self) -> None:
-        """Containers are their runtime's."""
+        """The runtime owns the containers."""
 
 
 class Kubelet:
-    """Makes pods' directories and asks a runtime at `endpoint` for their sandboxes and containers, which run `program`
-    and print words for `shape`."""
+    """Creates pods' directories and requests their sandboxes and containers, which run `program` and print words for
+    `shape`, from a runtime at `endpoint`."""
 
     program, shape = PROGRAM, Values
 
@@ -159,7 +159,7 @@ class Kubelet:
         self._ground, self._folder, self.socket = ground, folder, endpoint
 
     def admit(self, spec: PodSpec) -> RunningPod:
-        """The pod's directory, with what the kubelet sets there."""
+        """The pod's directory, with the kubelet's settings."""
         uid = str(uuid.uuid4())
         pod = RunningPod(spec, uid, pod_dir(CgroupDriver.CGROUPFS, spec.kube, uid))
         self._ground.mkdir(pod.dir)
@@ -198,7 +198,7 @@ class Kubelet:
         pod.containers[name] = self._ask(made)
 
     def run(self, *specs: PodSpec) -> list[RunningPod]:
-        """All of it."""
+        """The whole log."""
         pods = [self.admit(spec) for spec in specs]
         for pod in pods:
             self.sandbox(pod)
@@ -208,7 +208,7 @@ class Kubelet:
 
     @staticmethod
     def resources(pod: RunningPod, name: str) -> LinuxContainerResources:
-        """What a kubelet asks for."""
+        """The resources in a kubelet's request."""
         need = pod.spec.containers[int(name[1:])]
         return LinuxContainerResources(
             cpu_period=100_000,
@@ -218,12 +218,12 @@ class Kubelet:
         )
 
     def update(self, pod: RunningPod, name: str) -> None:
-        """The kubelet asks for the same again, as its CPU manager and a resize do."""
+        """The kubelet requests the same again, as its CPU manager and a resize do."""
         resources = self.resources(pod, name)
         self._ask(lambda client: client.update_container_resources(pod.containers[name], resources))
 
     def restart(self, pod: RunningPod, name: str) -> None:
-        """A new attempt in the place of a stopped one."""
+        """A new attempt in place of a stopped one."""
         self._ask(lambda client: client.stop_container(pod.containers[name]))
         self._ask(lambda client: client.remove_container(pod.containers[name]))
         self.start(pod, name)
@@ -233,7 +233,7 @@ class Kubelet:
         self._ask(lambda client: client.remove_pod_sandbox(pod.sandbox))
 
     def looks(self, pod: RunningPod, name: str, more_than: int = 0) -> list[Look]:
-        """What the container's attempt saw, once that is more than so many looks."""
+        """The values that the container's attempt read, once there are more than `looks` of them."""
 
         def enough() -> list[Look]:
             found = self._looks(pod, name)
@@ -265,5 +265,5 @@ def within(view: Any, daemon: Daemon) -> None:
 
 
 def uptime() -> float:
-    """Now, by the clock that containers read."""
+    """The present time of the containers' clock."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)

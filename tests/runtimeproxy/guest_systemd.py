@@ -1,9 +1,10 @@
-"""koord-runtime-proxy under a live systemd, on a node with cgroup v2 and slice paths: installed by node.sh, confined by
-its unit, killed and back, containers right from their first instruction on, and taken out again.
+"""koord-runtime-proxy with a live systemd, on a node with cgroup v2 and slice paths: installed by node.sh, confined by
+its unit, restarted after a kill, with correct containers from their first instruction on, and removed.
 
-One story, told once; the tests are about what was seen. By hand, in the emulated guest (docs/runtime-proxy.md): the
-machine of developers has no cgroup v2 with controllers. A container's own look at its group is its first instructions'
-(see firstlook.py); until all first looks are read the kubelet has shown koordlet no container id.
+The scenario runs once; the tests check its results. By hand, in the emulated guest (docs/runtime-proxy.md), as the
+developers' machine has no cgroup v2 with controllers. A container's first reading of its group happens in its first
+instructions (see firstlook.py); until all first readings are collected the kubelet has reported no container id to
+koordlet.
 """
 
 from __future__ import annotations
@@ -117,7 +118,7 @@ def limits(node: SystemdNode) -> dict[str, str]:
 
 
 def admit_pinned(node: SystemdNode, scene: Scene, shown: Shown, kubelet: SliceKubelet) -> tuple[RunningPod, RunningPod]:
-    """The bystander and the pod with a CPU of its own, once koordlet has a pool without that CPU."""
+    """The uninvolved pod and the pod with its own CPU, once koordlet's pool excludes that CPU."""
     bystander, lsr = kubelet.admit(BYSTANDER), kubelet.admit(LSR)
     shown.shown = [bystander, lsr]
     scene.publish()
@@ -131,7 +132,7 @@ def admit_pinned(node: SystemdNode, scene: Scene, shown: Shown, kubelet: SliceKu
 
 
 def known_to_systemd(node: SystemdNode, runtime: str, pods: list[RunningPod]) -> dict[Key, tuple[str, ...]]:
-    """What it says of the scopes that `runtime` has had it make for the pods' containers."""
+    """systemd's properties of the scopes that `runtime` has created for the pods' containers."""
     scopes = {
         (pod.spec.name, name): f"{pod.dir}/{runtime}-{container}.scope"
         for pod in pods
@@ -148,7 +149,7 @@ def known_to_systemd(node: SystemdNode, runtime: str, pods: list[RunningPod]) ->
 
 
 def live(node: SystemdNode, scene: Scene, shown: Shown, folder: Path, story: Story) -> list[RunningPod]:
-    """Pods are made, the proxy is killed, their containers are made, run and updated."""
+    """Pods are created, the proxy is killed, their containers are created, run and updated."""
 
     def settings(pod: RunningPod) -> tuple[str, ...]:
         return tuple((node.group(pod.dir) / name).read_text().strip() for name in POD_FILES)
@@ -187,7 +188,7 @@ def live(node: SystemdNode, scene: Scene, shown: Shown, folder: Path, story: Sto
 
 
 def leave(node: SystemdNode, pods: list[RunningPod], folder: Path, story: Story) -> None:
-    """The proxy goes, then a pod; the others end with the node."""
+    """The proxy is removed, then a pod; the others end with the node."""
     roll_back(node, CONTAINERD, story)
     direct = SliceKubelet(node, folder, node.path(story.endpoint_after))
     story.running_after = running(direct.socket)
@@ -199,7 +200,7 @@ def leave(node: SystemdNode, pods: list[RunningPod], folder: Path, story: Story)
 
 @contextmanager
 def opened(folder: Path, shown: Shown, begin: Callable[[SystemdNode], None]) -> Iterator[tuple[SystemdNode, Scene]]:
-    """A node whose koordlet starts; `begin` has had its runtime started meanwhile."""
+    """A node whose koordlet starts; `begin` starts its runtime meanwhile."""
     with ExitStack() as ends:
         scene = scene_of(folder, shown)
         ends.callback(scene.close)
@@ -247,7 +248,7 @@ def test_the_unit_limits_the_proxy(story: Story) -> None:
     assert story.limits == {"memory.max": str(512 * MIB), "pids.max": "128", "oom": "-999", "files": str(1 << 20)}
 
 
-def test_systemd_brings_it_back_and_it_answers(story: Story) -> None:
+def test_systemd_restarts_it_and_it_responds(story: Story) -> None:
     before, after = story.pids
     assert before != after
     assert story.restarts == "1"
@@ -255,7 +256,7 @@ def test_systemd_brings_it_back_and_it_answers(story: Story) -> None:
 
 @pytest.mark.parametrize("container", WANTED, ids="/".join)
 def test_values_are_there_at_the_first_instruction(story: Story, container: Key) -> None:
-    """Of containers made after the kill: in sandboxes that the proxy knows from the runtime."""
+    """Values of containers created after the kill, in sandboxes that the proxy restored from the runtime."""
     assert tuple(story.first[container].values) == WANTED[container]
     assert story.first[container].at < story.shown_at
 
@@ -269,7 +270,7 @@ def test_they_outlast_updates_and_a_reload_of_systemd(story: Story) -> None:
 
 
 def test_a_pods_slice_has_its_settings_when_its_first_container_starts(story: Story) -> None:
-    """systemd had written its own into it as the sandbox's scope appeared."""
+    """systemd had written its own values when the sandbox's scope appeared."""
     assert story.at_start == WANTED_OF_PODS
     assert story.idle == "1"
 

@@ -1,8 +1,6 @@
-"""koord-runtime-proxy before Docker under a live systemd, on a node with cgroup v2 and slice paths: containers are
-right from their first instruction on, with the systemd driver, which is given the last slice's name alone.
-
-By hand, in the emulated guest (docs/runtime-proxy.md); `guest_systemd.py` is the same with containerd.
-"""
+"""koord-runtime-proxy in front of Docker with a live systemd, on a node with cgroup v2 and slice paths: containers are
+correct from their first instruction on, with the systemd driver, which gets only the last slice's name. By hand, in the
+emulated guest (docs/runtime-proxy.md); `guest_systemd.py` is the same with containerd."""
 
 from __future__ import annotations
 
@@ -106,7 +104,7 @@ def test_systemd_runs_what_node_sh_installs(story: Story) -> None:
 
 @pytest.mark.parametrize("container", CONTAINERS, ids="/".join)
 def test_values_are_there_at_the_first_instruction(story: Story, container: Key) -> None:
-    """Of containers made after the kill: of sandboxes that the proxy knows from Docker."""
+    """Values of containers created after the kill, in sandboxes that the proxy restored from Docker."""
     assert tuple(story.first[container].values) == WANTED[container]
     assert story.first[container].at < story.shown_at
 

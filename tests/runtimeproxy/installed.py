@@ -1,4 +1,5 @@
-"""What is seen of a proxy that node.sh installs on a `SystemdNode`: installed, confined, killed and back, taken out."""
+"""Observations of a proxy that node.sh installs on a `SystemdNode`: installed, confined, restarted after a kill,
+removed."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ LEFT = (f"/etc/systemd/system/{UNIT}", PROXY, "/var/lib/koord-runtimeproxy", "/u
 
 @dataclass
 class Seen:
-    """In the order in which it happened."""
+    """In chronological order."""
 
     first_process: str = ""
     installed: str = ""
@@ -46,20 +47,20 @@ class Seen:
     status: dict[str, str] = field(default_factory=dict)
     """/proc/PID/status"""
     tried: dict[str, str] = field(default_factory=dict)
-    """What -> exit status, and words."""
+    """Action -> exit status and output."""
     pids: tuple[int, int] = (0, 0)
     """Before and after the kill."""
     restarts: str = ""
     failed: str = ""
-    """Units, after a power cut and a boot; all else of `booted`, too."""
+    """Units after a power cut and a boot; like all of `booted`."""
     booted: list[str] = field(default_factory=list)
-    """Of the runtime, the proxy, the kubelet: active or not, and how often each was started again."""
+    """For runtime, proxy and kubelet: whether active, and number of restarts."""
     moments: list[tuple[int, int]] = field(default_factory=list)
-    """Of the same: began, counted as up; microseconds."""
+    """For the same: times of start and readiness in microseconds."""
     endpoint_booted: str = ""
     log: str = ""
     containers: list[str] = field(default_factory=list)
-    """Docker's states of one from before the power cut and of one from after it."""
+    """Docker's states of a container from before the power cut and of one from after it."""
     taken_out: str = ""
     left: list[str] = field(default_factory=list)
     """Files; then whether the unit is active, and known."""
@@ -69,12 +70,12 @@ class Seen:
 
 
 def said(what: str) -> None:
-    """For the report: when the story came here."""
+    """For the report: the time of this step."""
     print(f"{uptime():.0f} s after boot: {what}", flush=True)
 
 
 def answers(node: SystemdNode, runtime: Runtime, endpoint: str) -> bool:
-    """Who listens there, the runtime or a proxy: as a runtime does."""
+    """Connects to the runtime or the proxy there, and requests its version."""
     if runtime is DOCKER:
         return docker(node, endpoint, "version", ok=False).returncode == 0
 
@@ -90,14 +91,14 @@ def answers(node: SystemdNode, runtime: Runtime, endpoint: str) -> bool:
 
 
 def kubelets_endpoint(node: SystemdNode, runtime: Runtime) -> str:
-    """What the kubelet that runs was told; its default's."""
+    """The endpoint flag of the running kubelet; the default's without one."""
     words = Path(f"/proc/{node.main_pid('kubelet.service')}/cmdline").read_text().split("\0")
     told = [word.partition("unix://")[2] for word in words if word.startswith(f"--{runtime.flag}=")]
     return told[0] if told else runtime.socket
 
 
 def node_sh(node: SystemdNode, command: str, *words: str) -> str:
-    """What it says; how long it looks whether a kubelet stays up is cut short."""
+    """Its output; the time for which it watches the kubelet is shortened."""
     quick = ("SETTLE_SECONDS=1", "START_SECONDS=200")
     return node.run("/opt/koord/install/node.sh", command, *words, environment=quick).stdout
 
@@ -114,7 +115,7 @@ def install(node: SystemdNode, runtime: Runtime, seen: Seen) -> None:
 
 
 def confinement(node: SystemdNode, seen: Seen) -> None:
-    """What is refused to who enters the place of the proxy that runs. For a node with a network of its own."""
+    """What is refused to a process in the proxy's namespaces and cgroup. For a node with its own network."""
     pid = node.main_pid(UNIT)
     script = "\n".join(f"( {command} ) 2>&1; echo end $?" for command in TRIES.values())
     inside = ["nsenter", f"--target={pid}", "--mount", "--root", "--wd", "sh", "-c", script]
@@ -134,7 +135,7 @@ def confinement(node: SystemdNode, seen: Seen) -> None:
 
 
 def kill(node: SystemdNode, runtime: Runtime, seen: Seen) -> None:
-    """And wait until it answers again."""
+    """And wait until it responds again."""
     before = node.main_pid(UNIT)
     node.systemctl("kill", "--signal=KILL", UNIT)
     lab.until(lambda: set(node.pids(UNIT)) - {before}, "another proxy")
@@ -144,7 +145,7 @@ def kill(node: SystemdNode, runtime: Runtime, seen: Seen) -> None:
 
 
 def lose_power(node: SystemdNode, runtime: Runtime, seen: Seen) -> None:
-    """And boot: with a registration of which half was written, and every socket left over."""
+    """Cut the power and boot, with a half-written registration and all sockets left over."""
     node.cut_power()
     node.on_disk(REGISTRATION).write_text('{"remote-endpoint": "/run/koordlet/ko')
     for socket in (PROXY, runtime.socket):

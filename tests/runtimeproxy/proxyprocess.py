@@ -1,4 +1,4 @@
-"""The real koord-runtime-proxy as a process of a test, in a folder of its own."""
+"""The real koord-runtime-proxy as a process of a test, in its own folder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class ProxyProcess(Daemon):
-    """In front of `backend`. Its registrations are `hooks`; `socket` is where it listens."""
+    """In front of `backend`. `hooks`: its registrations; `socket`: where it listens."""
 
     def __init__(self, backend: Path, *flags: str, folder: Path | None = None) -> None:
         super().__init__("proxy")
@@ -43,7 +43,7 @@ class ProxyProcess(Daemon):
         return True
 
     def ended(self) -> int:
-        """Wait for its end by itself; its exit status."""
+        """Wait until it ends by itself; returns its exit status."""
         assert self.process is not None
         status = self.process.wait(60.0)
         self.process = None
@@ -63,7 +63,7 @@ class ProxyProcess(Daemon):
                 return error.code
 
     def metric(self, series: str) -> float:
-        """One series' value; 0 when it is not there."""
+        """One series' value; 0 when it is absent."""
         with urllib.request.urlopen(f"{self.pages}/metrics", timeout=30) as answer:
             lines = answer.read().decode().splitlines()
         return next((float(line.rpartition(" ")[2]) for line in lines if line.rpartition(" ")[0] == series), 0.0)

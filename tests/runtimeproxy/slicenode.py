@@ -1,9 +1,9 @@
-"""A node under a live systemd, with cgroup v2 and slice paths: Debian's containerd and dockerd as their packages' units
-with the systemd cgroup driver, koordlet, a kubelet that is played by the test, and what deploy/runtimeproxy installs.
+"""A node with a live systemd, cgroup v2 and slice paths: Debian's containerd and dockerd as their packages' units with
+the systemd cgroup driver, koordlet, a fake kubelet, and the files of deploy/runtimeproxy.
 
-The kubelet's unit runs a program that keeps its command line, and ends when nobody listens where its runtime should be;
-the requests that it would make the test makes, at the endpoint of that command line. Pods' slices are made as a kubelet
-makes them, by systemd.
+The kubelet's unit runs a program that keeps its command line, and ends when no process listens at its runtime endpoint;
+the test makes the kubelet's requests at the endpoint of that command line. Pods' slices are created by systemd, as a
+kubelet does.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tests.runtimeproxy.systemdnode import CACHED_ROOT, SystemdNode
 
 ROOT = Path(__file__).resolve().parents[2]
 TREE = "/opt/koord/tree"
-"""This checkout as the node sees it: services that may not see /home, /root and /tmp can run it wherever it is."""
+"""The checkout's path on the node: services that may not see /home, /root and /tmp can run it from there."""
 PYTHON = TREE + sys.executable.removeprefix(str(ROOT))
 BINARY, UNIT = "/opt/koord/bin/koord-runtime-proxy", "koord-runtime-proxy.service"
 FLAGS_FILE = "/var/lib/kubelet/kubeadm-flags.env"
@@ -80,12 +80,12 @@ TimeoutStopSec=600s
 StandardOutput=append:{LOG}
 StandardError=inherit
 """
-"""Of every service: an emulated machine takes its time, and this one has no journal."""
+"""Settings of every service: an emulated machine is slow, and this one has no journal."""
 
 
 @dataclass(frozen=True)
 class Runtime:
-    """And the kubelet before it, as kubeadm leaves both."""
+    """The kubelet's flags file, as kubeadm leaves it."""
 
     name: str
     """Of its service, and for node.sh."""
@@ -188,7 +188,7 @@ def weight(cpu_shares: int) -> int:
 
 
 class Shown:
-    """The pods that the kubelet tells of; what a `Scene` calls its fleet."""
+    """The pods in the kubelet's /pods; a `Scene` calls this its fleet."""
 
     def __init__(self) -> None:
         self.shown: list[RunningPod] = []
@@ -201,7 +201,7 @@ class Shown:
 
 
 class NodeKoordlet(lab.Koordlet):
-    """As a service of the node."""
+    """Runs as a service of the node."""
 
     node: ClassVar[SystemdNode]
 
@@ -239,7 +239,7 @@ def program(module: str) -> str:
 
 
 def compiled(node: SystemdNode) -> None:
-    """Compiled Python is found by the path of its source: under the checkout's other name, too."""
+    """Compiled Python is cached by source path: also under the checkout's other name."""
     given = os.environ.get("PYTHONPYCACHEPREFIX")
     if given is None:
         return
@@ -251,7 +251,7 @@ def compiled(node: SystemdNode) -> None:
 
 
 def open_node(folder: Path, *, own_network: bool = False) -> SystemdNode:
-    """Up, with everything in place that a node has before koordlet and the proxy come; nothing of it runs yet."""
+    """A booted node with everything that precedes koordlet and the proxy; none of that runs yet."""
     checkout = Path(f"{CACHED_ROOT}{ROOT}") if CACHED_ROOT.is_mount() else ROOT
     binds = {folder: str(folder), checkout: TREE, checkout / "deploy/runtimeproxy": "/opt/koord/install"}
     cache = os.environ.get("PYTHONPYCACHEPREFIX")
@@ -281,7 +281,7 @@ def open_node(folder: Path, *, own_network: bool = False) -> SystemdNode:
 
 
 def start(node: SystemdNode, runtime: Runtime) -> None:
-    """The runtime and the kubelet, which asks it: now and at every boot."""
+    """Start the runtime and the kubelet, now and at every boot."""
     program = KUBELET.format(version=runtime.version, socket=runtime.socket, flag=runtime.flag)
     node.put("/usr/bin/kubelet", program, 0o755)
     node.put(FLAGS_FILE, runtime.kubelet_flags)
@@ -304,7 +304,7 @@ def make_slices(node: SystemdNode) -> None:
 
 
 def scene_of(folder: Path, pods: Shown) -> Scene:
-    """An API server and what koordlet asks the kubelet, on this side of the node."""
+    """An API server and a kubelet's /pods, outside the node."""
     tools = SimpleNamespace(until=lab.until, free_port=free_port, Koordlet=NodeKoordlet)
     made = Scene(tools, pods, SimpleNamespace(scratch=folder), folder, gates="BECPUSuppress=false")  # type: ignore[arg-type]
     made.kubelet.cgroup_driver = "systemd"
@@ -312,7 +312,7 @@ def scene_of(folder: Path, pods: Shown) -> Scene:
 
 
 def start_koordlet(scene: Scene) -> None:
-    """As a service of the node, with the paths of a real one."""
+    """Runs as a service of the node, with the paths of a real one."""
     socket = "/var/run/koordlet/koordlet.sock"
     scene.start(
         f"--runtime-hooks-addr={socket}",

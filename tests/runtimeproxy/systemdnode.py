@@ -1,11 +1,10 @@
-"""A node whose PID 1 is systemd: a machine within this one, of namespaces and a cgroup of its own.
+"""A node with systemd as PID 1: a machine within this one, of namespaces and its own cgroup.
 
-Its root is this machine's file system with all changes in memory, its units are none but those that are put there, and
-`/sys/fs/cgroup` is one group of ours, in which systemd makes slices, scopes and services as on a real machine. Its
-network is this machine's or only a loopback. It needs a mount of cgroup v2 and has the controllers that are there;
-where they are v1's it has none, so units run without limits and no container can be made. Its power can be cut: what
-was written to its file system is there at the next boot, what was in /run is not. When `close` has returned nothing is
-left of it.
+Its root is this machine's file system with all changes in memory; it has only the units that tests add; /sys/fs/cgroup
+is one cgroup, in which systemd creates slices, scopes and services as on a real machine. Its network is this machine's
+or only a loopback. It needs a mount of cgroup v2 and has that mount's controllers; if they are mounted as v1 it has
+none, so units run without limits and no container can be created. Its power can be cut: files survive to the next boot,
+those in /run do not. `close` leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from tests.runtimes.daemons import until
 PLACES = (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/unified"))
 """Where cgroup v2 is."""
 CACHED_ROOT = Path("/run/host")
-"""In the emulated guest the same file system as /, but kept in memory (scripts/guest.py)."""
+"""In the emulated guest the same file system as /, cached in memory (scripts/guest.py)."""
 CONTROLLERS = ("cpu", "cpuset", "io", "memory", "pids")
 SPACES = ("--mount", "--pid", "--cgroup", "--uts", "--ipc", "--net")
 PATIENCE = 400.0
@@ -35,14 +34,15 @@ cd "$PLACE"
 mkdir upper work root run containerd docker
 while read -r _; do sh -ec "$POWER" <&- || true; done
 """
-"""What outlasts a boot: the disk. A line says that it is time for the next one."""
+"""What survives a boot: the disk. A line of input starts the next boot."""
 POWER = """
 echo 0 >"$GROUP/cgroup.procs"
 exec unshare --cgroup sh -ec '
 echo 0 >"${GROUP%/*}/cgroup.procs"
 exec unshare $NETWORK --mount --pid --uts --ipc --fork --kill-child sh -ec "$INNER"'
 """
-"""Who waits for PID 1 must not stay in its root group: no group can have processes and give controllers to groups."""
+"""The parent of PID 1 must not stay in its root group: a group with processes cannot enable controllers for
+children."""
 INNER = """
 echo 0 >"$GROUP/cgroup.procs"
 [ -z "$NETWORK" ] || ip link set lo up
@@ -100,7 +100,7 @@ def children(pid: str) -> str:
 
 
 class SystemdNode:
-    """`binds`: this machine's folder -> where it is seen in there. Output of services goes to `log`."""
+    """`binds`: this machine's folder -> its path in the node. Output of services goes to `log`."""
 
     def __init__(self, folder: Path, binds: Mapping[Path, str], *, own_network: bool = False) -> None:
         top = next((place for place in PLACES if (place / "cgroup.controllers").exists()), None)
@@ -122,7 +122,7 @@ class SystemdNode:
             "INNER": INNER,
         }
         with self.log.open("wb") as log:
-            self._process = subprocess.Popen(  # it goes with us, and with it all that it started
+            self._process = subprocess.Popen(  # ends with this process, and so does everything it started
                 ["setpriv", "--pdeathsig=KILL", "unshare", "-m", "--pid", "--fork", "--kill-child", "sh", "-ec", DISK],
                 env=environment, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
@@ -133,7 +133,7 @@ class SystemdNode:
             raise
 
     def boot(self) -> None:
-        """Until all units that are enabled are started."""
+        """Wait until all enabled units are started."""
         assert self._process.stdin is not None
         self._group.mkdir()
         self._process.stdin.write(b"boot\n")
@@ -142,13 +142,13 @@ class SystemdNode:
         until(self._up, "systemd up", PATIENCE)
 
     def cut_power(self) -> None:
-        """Every process ends where it is."""
+        """Kill every process at once."""
         os.kill(self.pid, signal.SIGKILL)
         until(lambda: not self._first(), "PID 1 goes", PATIENCE)
         until(self._remove, f"{self._group} goes", PATIENCE)
 
     def on_disk(self, name: str) -> Path:
-        """A file that will be there at the next boot. In /run, too, which is on the disk of some nodes."""
+        """Create a file that survives the next boot. Also in /run, which is on disk on some nodes."""
         disk = Path(f"/proc/{self._process.pid}/root{self._place}")
         path = disk / name.lstrip("/").replace("var/run/", "run/")
         if not path.is_relative_to(disk / "run"):
@@ -157,7 +157,7 @@ class SystemdNode:
         return path
 
     def _first(self) -> str:
-        """Who is three below: `DISK`, `POWER`, PID 1."""
+        """The process three levels below: `DISK`, `POWER`, PID 1."""
         assert self._process.poll() is None, self.log.read_text()
         pids = str(self._process.pid)
         for _ in range(3):
@@ -171,11 +171,11 @@ class SystemdNode:
         )
 
     def path(self, name: str) -> Path:
-        """A path in there, as seen from here (where /var/run, an absolute link, would lead to this machine's)."""
+        """A path of the node as seen from this machine (/var/run, an absolute link, would lead to this machine's)."""
         return Path(f"/proc/{self.pid}/root{name.replace('/var/run/', '/run/')}")
 
     def group(self, name: str) -> Path:
-        """A cgroup in there."""
+        """A cgroup of the node."""
         return self._group / name.lstrip("/")
 
     def put(self, name: str, text: str, mode: int = 0o644) -> None:
@@ -185,7 +185,7 @@ class SystemdNode:
         path.chmod(mode)
 
     def run(self, *command: str, ok: bool = True, environment: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
-        """`command` in there; its output, both kinds, is stdout."""
+        """Run `command` in the node; stdout holds both outputs."""
         inside = ["nsenter", f"--target={self.pid}", *SPACES, "--root", "--wd", "env", *environment]
         done = subprocess.run(
             [*inside, *command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -202,28 +202,28 @@ class SystemdNode:
         return self.systemctl("show", "--value", f"--property={name}", unit)
 
     def main_pid(self, unit: str) -> int:
-        """Of a service, by this machine's count; 0 while it does not run."""
+        """Main pid of a service in this machine's pid namespace; 0 while it does not run."""
         inner = self.show(unit, "MainPID")
         for pid in self.pids(unit) if inner != "0" else []:
             try:
                 status = Path(f"/proc/{pid}/status").read_text()
-            except (FileNotFoundError, ProcessLookupError):  # a child that has ended since the list
+            except (FileNotFoundError, ProcessLookupError):  # a child that has ended since then
                 continue
             if status.partition("NSpid:")[2].splitlines()[0].split()[-1] == inner:
                 return pid
         return 0
 
     def pids(self, unit: str) -> list[int]:
-        """Of a service, by this machine's count; without a word to systemd, each of which costs a process."""
+        """Pids of a service in this machine's pid namespace; without calling systemd, as each call costs a process."""
         try:
             return [int(pid) for pid in self.group(f"system.slice/{unit}/cgroup.procs").read_text().split()]
-        except OSError as error:  # the group is not there, or goes while it is read
+        except OSError as error:  # the group is absent or removed while it is read
             if error.errno not in (errno.ENOENT, errno.ENODEV):
                 raise
             return []
 
     def make_slice(self, name: str, properties: Mapping[str, int] = {}) -> None:
-        """As a kubelet asks systemd for it: a transient unit with these numbers as properties."""
+        """Create a pod's slice as a kubelet does: a transient unit with these numbers as properties."""
         fixed = ["DefaultDependencies", "b", "no"]
         accounting = [word for kind in ("CPU", "Memory", "Tasks") for word in (f"{kind}Accounting", "b", "yes")]
         numbers = [word for key, value in properties.items() for word in (key, "t", str(value))]
@@ -235,7 +235,7 @@ class SystemdNode:
         )  # fmt: skip
 
     def close(self) -> None:
-        """Ends PID 1, and so every process in there, and takes the cgroups away."""
+        """End PID 1, and thereby every process of the node, and remove the cgroups."""
         self._process.kill()
         self._process.wait()
         assert self._process.stdin is not None
@@ -249,7 +249,7 @@ class SystemdNode:
         for folder, _, _ in os.walk(self._group, topdown=False):
             try:
                 Path(folder).rmdir()
-            except OSError:  # the kernel takes a moment to let go of the killed
+            except OSError:  # the kernel needs a moment to remove killed processes
                 time.sleep(0.05)
                 return False
         return not self._group.exists()

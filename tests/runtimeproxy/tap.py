@@ -1,4 +1,4 @@
-"""A unix socket in front of another that remembers what passed, and HTTP/2 as comparable values."""
+"""A unix socket in front of another one that records the bytes, and HTTP/2 as comparable values."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Passed:
 
 @contextlib.asynccontextmanager
 async def tap(listen: Path, target: Path) -> AsyncIterator[list[Passed]]:
-    """Connections in the order in which they came."""
+    """Connections in the order of arrival."""
     seen: list[Passed] = []
     tasks: set[asyncio.Task[None]] = set()
 
@@ -61,7 +61,7 @@ async def tap(listen: Path, target: Path) -> AsyncIterator[list[Passed]]:
 
 
 def frames(data: bytes) -> list[bytes]:
-    """All but WINDOW_UPDATE, whole, in order."""
+    """All frames except WINDOW_UPDATE, complete, in order."""
     splitter = Splitter()
     splitter.limit = 1 << 24
     buffer, found = splitter.feed(data)
@@ -69,7 +69,7 @@ def frames(data: bytes) -> list[bytes]:
 
 
 def requests(data: bytes) -> tuple[list[bytes], dict[int, bytes]]:
-    """What a client sent: its frames but DATA and WINDOW_UPDATE in order, and each stream's DATA."""
+    """A client's frames except DATA and WINDOW_UPDATE in order, and each stream's DATA."""
     assert data.startswith(h2.PREFACE)
     splitter = Splitter()
     splitter.limit = 1 << 24

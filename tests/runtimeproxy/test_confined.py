@@ -1,4 +1,4 @@
-"""The proxy does all its work under the limits of its unit."""
+"""The proxy works under the limits of its unit."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def registrations(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("unit", [unitfiles.text(backend) for backend in unitfiles.BACKENDS], ids=unitfiles.BACKENDS)
-def test_what_the_unit_forbids_is_forbidden_here(tmp_path: Path, unit: str) -> None:
+def test_the_units_restrictions_are_enforced(tmp_path: Path, unit: str) -> None:
     """Or the tests below would show nothing."""
     program = [sys.executable, "-c", FORBIDDEN, str(tmp_path)]
     done = subprocess.run(command(unit, [tmp_path], program), capture_output=True, text=True, check=False)
@@ -133,7 +133,7 @@ class Confined:
         sys.stderr.write(self._log.read_text())
 
 
-def test_it_asks_hooks_and_serves_in_front_of_containerd(
+def test_it_calls_hooks_and_serves_in_front_of_containerd(
     containerd: Containerd, registrations: Path, tmp_path: Path
 ) -> None:
     with Confined("containerd", containerd.socket, registrations, tmp_path) as proxy:

@@ -37,7 +37,7 @@ Event = tuple[str, int]
 
 
 class Session:
-    """Calls and one stream of events on a connection."""
+    """Calls and one event stream on a connection."""
 
     def __init__(self, channel: grpc.aio.Channel, parent: str) -> None:
         self._call = channel.unary_stream("/runtime.v1.RuntimeService/GetContainerEvents")
@@ -51,7 +51,7 @@ class Session:
         self._stream, self.seen = self._call(b"", wait_for_ready=True), []
 
     async def told(self, *events: Event) -> None:
-        """Read until each of these has come, in this order."""
+        """Read until each of these events has arrived, in this order."""
         for event in events:
             while not self.seen or self.seen[-1] != event:
                 async with asyncio.timeout(PATIENCE):
@@ -79,7 +79,7 @@ class Session:
         await self.ask("StartContainer", text(1, self.ids["container"]))
 
     async def end(self) -> None:
-        """Each step once the one before it was told: an exit is told by whoever sees it first."""
+        """Each step after the event of the previous one: an exit is reported by the first observer."""
         await self.ask("StopContainer", text(1, self.ids["container"]))
         await self.told(("container", STOPPED))
         await self.ask("RemoveContainer", text(1, self.ids["container"]))
@@ -90,7 +90,7 @@ class Session:
         await self.told(("pod", DELETED))
 
     async def life(self) -> None:
-        """A pod's and its container's, with all events."""
+        """The life of a pod and its container, with all events."""
         self.subscribe()
         await self.run_pod()
         await self.start_container()
@@ -98,7 +98,7 @@ class Session:
         await self.end()
 
     async def cancel(self) -> None:
-        """And see to it that the runtime has heard of it."""
+        """Cancel the stream, and wait until the runtime has noticed."""
         self._stream.cancel()
         await self.ask("Version", b"")
 
@@ -111,13 +111,13 @@ class Session:
 
 
 async def anew(daemon: NRIContainerd) -> None:
-    """A process that no stream was ever cancelled in: 1.7 loses the next event to it."""
+    """A process in which no stream was ever cancelled: 1.7 loses the next event to a cancelled one."""
     await asyncio.to_thread(daemon.kill)
     await asyncio.to_thread(daemon.start)
 
 
 async def hold(daemon: NRIContainerd, socket: Path) -> list[Any]:
-    """The whole session at `socket`; what it showed."""
+    """The whole session at `socket`; returns its observations."""
     async with channel_to(socket) as channel:
         session = Session(channel, daemon.cgroup_parent("same"))
         await session.life()
@@ -125,7 +125,7 @@ async def hold(daemon: NRIContainerd, socket: Path) -> list[Any]:
 
         await session.cancel()
         session.subscribe()
-        await session.run_pod()  # of which an event is lost
+        await session.run_pod()  # which loses an event
         await session.start_container()
         await session.told(("container", STARTED))
         await session.end()
@@ -142,7 +142,7 @@ async def hold(daemon: NRIContainerd, socket: Path) -> list[Any]:
 
 
 def cancels(connection: Passed) -> list[bytes]:
-    """What the client said to end streams early."""
+    """The client's frames that end streams early."""
     sent, _ = requests(bytes(connection.up))
     return [one for one in sent if one[3] == RST_STREAM and one[9:] == CANCEL]
 

@@ -1,4 +1,4 @@
-"""CRI's intercepted calls: what a hook hears, what the runtime gets, what the store keeps. Hooks are scripted."""
+"""CRI's intercepted calls: hook requests, requests to the runtime, and the store. Hooks are scripted."""
 
 from __future__ import annotations
 
@@ -38,12 +38,13 @@ from runtimeproxy.store import ProxyStore, StoredContainer, StoredPod
 
 GIB = 1 << 30
 LATER = b"\xa2\x06\x03new"
-"""Field 100, of a version of the messages that we don't know."""
+"""Field 100, of an unknown later version of the messages."""
 Answer = Callable[[Any], Any]
 
 
 class Hooks:
-    """Stands for the dispatcher: answers by hook, and what was asked. A hook without an answer is not registered."""
+    """Fake dispatcher: scripted responses by hook, and a record of requests. A hook without a response is not
+    registered."""
 
     def __init__(self) -> None:
         self.answers: dict[Hook, Answer | HookOutcome] = {}
@@ -67,7 +68,7 @@ class Hooks:
 
 
 def echo(request: Any, **over: Any) -> Any:
-    """What a well-behaved server says: the request's fields, and its own."""
+    """A well-behaved server's response: the request's fields with its own changes."""
     if isinstance(request, PodSandboxHookRequest):
         response: Any = PodSandboxHookResponse(
             labels=request.labels, annotations=request.annotations, cgroup_parent=request.cgroup_parent
@@ -99,7 +100,7 @@ class Proxy:
     async def call(
         self, call: CriMethod, request: Message | bytes, answer: Message | None
     ) -> tuple[bytes, bytes, PendingCall]:
-        """The request as it came and as it went, and the call, answered."""
+        """The request before and after interception, and the answered call."""
         body = request if isinstance(request, bytes) else request.SerializeToString()
         sent, pending = await self.interceptor.before(call, body)
         self.interceptor.answered(pending, None if answer is None else answer.SerializeToString())
@@ -176,7 +177,7 @@ def test_paths(path: str, call: CriMethod | None) -> None:
     assert intercepted(path) is call
 
 
-# --- what a hook hears ---------------------------------------------------------------------------------------------
+# Hook requests
 
 
 async def test_a_sandboxes_hook(proxy: Proxy) -> None:
@@ -229,7 +230,7 @@ async def test_a_containers_hooks_in_its_life(proxy: Proxy) -> None:
     assert (proxy.store.pods, proxy.store.containers) == ({}, {})
 
 
-async def test_later_hooks_hear_what_earlier_ones_made_of_it(proxy: Proxy) -> None:
+async def test_later_hook_requests_contain_earlier_changes(proxy: Proxy) -> None:
     proxy.hooks.answers = {
         Hook.PRE_RUN_POD_SANDBOX: saying(
             labels={"l": "x"}, annotations={"a": "2"}, cgroup_parent="/other", resources={"cpu_shares": 7}
@@ -249,7 +250,7 @@ async def test_later_hooks_hear_what_earlier_ones_made_of_it(proxy: Proxy) -> No
     assert proxy.hooks[2].container_resources.cpu_shares == 9
 
 
-# --- what the runtime gets -----------------------------------------------------------------------------------------
+# Requests to the runtime
 
 EVERY_CALL = [
     pytest.param(CriMethod.RUN_POD_SANDBOX, pod_request(), id="run"),
@@ -279,11 +280,11 @@ def silent(request: Any) -> Any:
     [None, echo, silent, HookOutcome(None, HookFailurePolicy.IGNORE, "down")],
     ids=["nobody", "echo", "silent", "failed"],
 )
-async def test_the_very_bytes_go_on_when_nothing_changes(
+async def test_the_original_bytes_are_forwarded_when_nothing_changes(
     ready: Proxy, call: CriMethod, request_: Message, answer: Any
 ) -> None:
     ready.hooks.answers = {} if answer is None else dict.fromkeys(Hook, answer)
-    # an order of fields and maps that no serialiser would choose
+    # an order of fields and maps that no serialiser produces
     body = LATER + request_.SerializeToString() + LATER
     came, sent, _ = await ready.call(call, body, RunPodSandboxResponse(pod_sandbox_id="p-2"))
     assert sent is came
@@ -300,14 +301,14 @@ async def test_a_policy_of_fail(ready: Proxy, call: CriMethod, request_: Message
     ):
         with pytest.raises(HookRefused, match=r"^hook server err: down$"):
             await ready.call(call, request_, None)
-    else:  # after-stage failures are nobody's business
+    else:  # failures of post hooks affect no call
         came, sent, _ = await ready.call(call, request_, PodSandboxRequest())
         assert sent is came
 
 
 @pytest.mark.parametrize("call", list(CriMethod))
 @pytest.mark.parametrize("body", [b"\xff", b"\x0a\x05ab", b"\x0a\x02\xff\xfe"], ids=["tag", "short", "not-utf-8"])
-async def test_what_cannot_be_parsed_passes(ready: Proxy, call: CriMethod, body: bytes) -> None:
+async def test_unparsable_requests_are_forwarded(ready: Proxy, call: CriMethod, body: bytes) -> None:
     ready.hooks.answers = dict.fromkeys(Hook, echo)
     sent, pending = await ready.interceptor.before(call, body)
     assert sent is body
@@ -432,7 +433,7 @@ async def test_an_update_without_a_hook_passes_and_is_kept(ready: Proxy) -> None
     )
 
 
-async def test_an_update_that_the_runtime_refuses_is_not_kept(ready: Proxy) -> None:
+async def test_an_update_that_the_runtime_rejects_is_not_stored(ready: Proxy) -> None:
     before = ready.store.containers["c-1"]
     request = UpdateContainerResourcesRequest(container_id="c-1", linux={"cpu_shares": 512})
     await ready.call(CriMethod.UPDATE_CONTAINER_RESOURCES, request, None)
@@ -452,7 +453,7 @@ async def test_an_updates_own_fields_survive(ready: Proxy) -> None:
     assert (sent.linux.cpu_shares, sent.linux.cpu_quota, sent.linux.cpuset_cpus) == (3, 100000, "1")
 
 
-async def test_a_container_of_unknown_resources_takes_a_hooks(proxy: Proxy) -> None:
+async def test_unknown_resources_are_replaced_by_the_hooks(proxy: Proxy) -> None:
     proxy.store.put_container(StoredContainer(pod=StoredPod(name="p"), pod_id="pod-1", id="c-1"))
     proxy.hooks.answers[Hook.PRE_UPDATE_CONTAINER_RESOURCES] = saying(container_resources={"cpuset_cpus": "1"})
     sent = await proxy.update(linux={"cpu_shares": 3})
@@ -468,7 +469,7 @@ async def test_messages_of_sixteen_mebibytes(ready: Proxy) -> None:
 
 @given(st.text(max_size=30), st.text(max_size=30))
 async def test_labels_of_any_text(name: str, value: str) -> None:
-    """Unknown classes of service, empty and odd labels: theirs to judge who know them."""
+    """Unknown QoS classes, empty and odd labels are the hook server's to check."""
     proxy = Proxy()
     proxy.hooks.answers = dict.fromkeys(Hook, echo)
     request = pod_request(labels={"koordinator.sh/qosClass": value, name: value}, annotations={name: value})
@@ -535,7 +536,7 @@ async def test_nothing_else_of_a_request_changes_and_no_answer_counts_twice(
     assert once.SerializeToString(deterministic=True) == request.SerializeToString(deterministic=True)
 
 
-# --- who is not asked about ----------------------------------------------------------------------------------------
+# Calls without hooks
 
 
 async def test_the_skip_label(proxy: Proxy) -> None:
@@ -566,7 +567,7 @@ def test_skip_rules(rule: SkipRule, labels: dict[str, str], exempt: bool) -> Non
     assert rule.exempts(StoredPod(labels=labels, annotations=dict.fromkeys(labels, "true"))) is exempt
 
 
-async def test_what_nobody_knows(proxy: Proxy) -> None:
+async def test_calls_on_unknown_objects(proxy: Proxy) -> None:
     proxy.hooks.answers = dict.fromkeys(Hook, HookOutcome(None, HookFailurePolicy.FAIL, "must not be asked"))
     for call, request in (
         (CriMethod.CREATE_CONTAINER, container_request()),
@@ -588,7 +589,7 @@ async def test_what_nobody_knows(proxy: Proxy) -> None:
     assert proxy.unhooked("unknown-sandbox") == 2
 
 
-# --- the store -----------------------------------------------------------------------------------------------------
+# The store
 
 
 @pytest.mark.parametrize(
@@ -605,7 +606,7 @@ async def test_what_nobody_knows(proxy: Proxy) -> None:
         (CriMethod.CREATE_CONTAINER, container_request(), False, ["pod-1"], ["c-1"]),
     ],
 )
-async def test_what_is_forgotten(
+async def test_dropped_objects_are_unknown(
     ready: Proxy, call: CriMethod, request_: Message, succeeds: bool, pods: list[str], containers: list[str]
 ) -> None:
     await ready.call(call, request_, PodSandboxRequest() if succeeds else None)

@@ -1,5 +1,5 @@
-"""What the proxy learns of objects that it did not see being made: from lists, from verbose statuses, from a real
-containerd; and what a call does whose object's details have not come yet."""
+"""Objects that the proxy did not see being created: from lists, from verbose statuses, from a real containerd; and
+calls on objects whose details have not arrived yet."""
 
 from __future__ import annotations
 
@@ -92,13 +92,13 @@ def details(info: Any, **status: Any) -> Any:
     return container_details(ContainerStatusResponse(status=status, info={"info": json.dumps(info)}))
 
 
-def test_what_a_status_says_itself_counts() -> None:
+def test_a_statuss_own_fields_take_precedence() -> None:
     found = details({"config": CONFIG, "runtimeSpec": SPEC}, resources={"linux": {"cpu_shares": 7}})
     assert found.resources == LinuxContainerResources(cpu_shares=7)
     assert found.envs == {"A": "1", "EMPTY": ""}
 
 
-def test_what_was_applied_goes_over_what_was_asked() -> None:
+def test_applied_values_override_requested_ones() -> None:
     assert details({"config": CONFIG, "runtimeSpec": SPEC}).resources == LinuxContainerResources(
         cpu_shares=512,
         cpu_quota=50000,
@@ -132,7 +132,7 @@ def test_odd_values_are_not_taken() -> None:
 
 
 class Runtime:
-    """A runtime with two sandboxes, a container each, and one of a sandbox that it does not list."""
+    """A runtime with two sandboxes, a container in each, and a container of a sandbox that it does not list."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -203,7 +203,7 @@ async def test_lists_come_first_and_details_behind(world: Recovered) -> None:
     assert world.store.pods["p-1"] == StoredPod(
         name="pod-1", uid="u-1", labels={"l": "1"}, runtime_handler="h", complete=False
     )
-    assert sorted(world.store.containers) == ["c-1", "c-2"]  # not that of the unknown sandbox
+    assert sorted(world.store.containers) == ["c-1", "c-2"]  # not the one of the unknown sandbox
     await world.recovery.details()
     pod, container = world.store.pods["p-2"], world.store.containers["c-2"]
     assert (pod.cgroup_parent, pod.complete) == ("/kubepods/p-2", True)
@@ -228,17 +228,17 @@ async def test_a_runtime_that_does_not_list(world: Recovered, method: str) -> No
     assert (world.store.pods, world.store.containers) == ({}, {})
 
 
-async def test_a_runtime_that_tells_no_details(world: Recovered) -> None:
+async def test_a_runtime_without_details(world: Recovered) -> None:
     await world.recovery.lists()
     world.runtime.broken = {"PodSandboxStatus", "ContainerStatus"}
     await world.recovery.details()
     assert not world.store.pods["p-1"].complete
     world.hooks.answers[Hook.PRE_START_CONTAINER] = echo
     await world.interceptor.before(CriMethod.START_CONTAINER, ContainerRequest(container_id="c-1").SerializeToString())
-    assert world.hooks[0].pod_meta.name == "pod-1"  # with what is known
+    assert world.hooks[0].pod_meta.name == "pod-1"  # with the known values
 
 
-async def test_a_call_brings_the_details_it_needs(world: Recovered) -> None:
+async def test_a_call_fetches_missing_details(world: Recovered) -> None:
     await world.recovery.lists()
     world.hooks.answers[Hook.PRE_START_CONTAINER] = echo
     await world.interceptor.before(CriMethod.START_CONTAINER, ContainerRequest(container_id="c-1").SerializeToString())
@@ -256,7 +256,7 @@ async def test_an_update_without_a_hook_is_kept_over_what_was_there(world: Recov
     assert kept is not None and (kept.cpu_shares, kept.cpuset_mems) == (2, "0")
 
 
-async def test_a_stop_meanwhile_is_not_undone(world: Recovered) -> None:
+async def test_a_concurrent_stop_is_not_undone(world: Recovered) -> None:
     await world.recovery.lists()
     world.runtime.gate = asyncio.Event()
     details = asyncio.create_task(world.recovery.details())
@@ -267,7 +267,7 @@ async def test_a_stop_meanwhile_is_not_undone(world: Recovered) -> None:
     assert (list(world.store.pods), list(world.store.containers)) == (["p-2"], ["c-2"])
 
 
-async def test_details_can_be_given_up(world: Recovered) -> None:
+async def test_fetching_details_can_be_cancelled(world: Recovered) -> None:
     await world.recovery.lists()
     world.runtime.gate = asyncio.Event()
     details = asyncio.create_task(world.recovery.details())
@@ -299,11 +299,11 @@ async def test_a_sandbox_that_the_runtime_does_not_know_either(world: Recovered)
     assert world.store.containers == {}
 
 
-async def test_a_runtime_that_hangs_holds_a_call_no_longer_than_its_deadline(world: Recovered) -> None:
+async def test_a_hanging_runtime_delays_a_call_at_most_until_its_deadline(world: Recovered) -> None:
     world.hooks.answers[Hook.PRE_CREATE_CONTAINER] = echo
     world.runtime.gate = asyncio.Event()
     body = create("p-2")
-    sent, _ = await world.interceptor.before(CriMethod.CREATE_CONTAINER, body, deadline=0.0)  # long past
+    sent, _ = await world.interceptor.before(CriMethod.CREATE_CONTAINER, body, deadline=0.0)  # expired
     assert sent is body
 
 
@@ -328,7 +328,7 @@ async def test_an_answer_that_cannot_be_parsed(world: Recovered) -> None:
 
 @pytest.mark.runtime
 @pytest.mark.parametrize("slices", [False, True], ids=["cgroupfs", "slices"])
-async def test_a_real_containerd_tells_what_was_asked_of_it(
+async def test_a_real_containerd_returns_the_requested_values(
     containerd: Containerd, cri: CriClient, slices: bool
 ) -> None:
     parent = containerd.cgroup_parent("pod", slices=slices)
@@ -350,7 +350,7 @@ async def test_a_real_containerd_tells_what_was_asked_of_it(
     assert container.envs == {"GREETING": "hello"}
 
 
-async def test_what_was_removed_past_the_proxy_is_forgotten(world: Recovered) -> None:
+async def test_containers_removed_beside_the_proxy_are_dropped(world: Recovered) -> None:
     await world.recovery.lists()
     await world.recovery.details()
     pod = world.store.pods["p-1"]

@@ -1,9 +1,9 @@
-"""What the specification promises is there when a container executes its first instruction: by the proxy in front of
-Debian's containerd and dockerd, by NRI in a containerd that has it; and koordlet's strategies alone come to the same.
+"""Settings that the specification requires at a container's first instruction: with the proxy in front of Debian's
+containerd and dockerd, with NRI in a containerd that has it; koordlet's strategies alone reach the same values.
 
-One koordlet process with its hook server, its NRI plugin and its strategies. Pods of every class are made on each of
-the ways, with sidecars; containers are updated and restarted, the proxy killed in between. Until a container's
-first look has been read the kubelet has not shown its id to koordlet: nobody but a hook can have set what it saw.
+One koordlet process with its hook server, NRI plugin and strategies. Pods of every class are created on each way, with
+sidecars; containers are updated and restarted, the proxy is killed in between. Until a container's first reading is
+collected, the kubelet has not reported its id to koordlet: only a hook can have set the values.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ OWN = (
     PodSpec("lse", KubeQOS.GUARANTEED, "LSE", (ONE,), PINNED),
     PodSpec("lsr", KubeQOS.GUARANTEED, "LSR", (ONE,), PINNED),
 )
-"""Pods with CPUs of their own: nobody else may be given these."""
+"""Pods with their own CPUs: no other pod may get these."""
 OTHERS = (
     PodSpec("ls", KubeQOS.BURSTABLE, "LS", (Need((500, 1000), (32, 64)), Need((100, 200), (16, 32)))),
     PodSpec("be", KubeQOS.BESTEFFORT, "BE", BATCH, EXTENDED),
@@ -74,28 +74,28 @@ Key = tuple[str, str]
 
 @dataclass
 class Way:
-    """What was seen on one way."""
+    """Observations on one way."""
 
     at_sandbox: dict[str, dict[str, str]] = field(default_factory=dict)
-    """A pod's own settings when RunPodSandbox had returned."""
+    """The pod's own settings when RunPodSandbox had returned."""
     first: dict[Key, Look] = field(default_factory=dict)
     restarted: dict[Key, Look] = field(default_factory=dict)
-    """The first look of the second attempt."""
+    """The first reading of the second attempt."""
     shown_at: float = 0.0
-    """When koordlet could first learn of a container's id."""
+    """The time at which koordlet could first know a container's id."""
     looks: dict[Key, list[Look]] = field(default_factory=dict)
-    """Of the container that runs at last, through its updates, koordlet's rounds with the pod shown included."""
+    """Values of the last container, through its updates and koordlet's rounds with the reported pod."""
     settled: dict[str, dict[str, str]] = field(default_factory=dict)
 
 
 class Story:
-    """The ways, one after the other, over one koordlet."""
+    """The ways, one after another, with one koordlet."""
 
     def __init__(self, scene: Scene, ground: Ground, folder: Path) -> None:
         self.scene, self.ground, self.folder = scene, ground, folder
         self.ways: dict[str, Way] = {}
         self._bystander = Kubelet(ground, folder, Path()).admit(PodSpec("bystander", KubeQOS.BURSTABLE))
-        """A kubelet without any pod would not be believed."""
+        """koordlet does not trust a kubelet without any pod."""
         self._show([])
 
     def hooked(self, name: str, kubelet: Kubelet, proxy: ProxyProcess | None = None) -> None:
@@ -126,7 +126,7 @@ class Story:
         self._settle(way, kubelet, pods, containers)
 
     def alone(self, kubelet: Kubelet) -> None:
-        """Nobody asks a hook."""
+        """No hooks are called."""
         way = self.ways["strategies"] = Way()
         pods = kubelet.run(*OWN, *OTHERS)
         containers = [(pod, f"c{place}") for pod in pods for place in range(len(pod.spec.containers))]
@@ -155,7 +155,7 @@ class Story:
         self.scene.publish()
 
     def _wait_for_pool(self, cpus: int) -> None:
-        """Until koordlet has so many CPUs for all to share."""
+        """Wait until koordlet's shared pool has `count` CPUs."""
         family = "koordlet_cpuset_share_pool_cpu_cores"
         lab.until(lambda: sum(self.scene.koordlet.values(family)) == cpus, f"{cpus} CPUs for all to share")
 
@@ -218,7 +218,7 @@ def test_values_are_there_at_the_first_instruction(story: Story, way: str, conta
 
 
 @pytest.mark.parametrize("way", HOOKED)
-def test_they_are_there_when_a_container_is_made_again(story: Story, way: str) -> None:
+def test_values_are_set_for_a_new_attempt(story: Story, way: str) -> None:
     found = story.ways[way]
     assert {name: look.values for name, look in found.restarted.items()} == WANTED
     assert max(look.at for look in found.restarted.values()) < found.shown_at
@@ -241,8 +241,8 @@ def test_a_pods_own_settings_are_there_before_its_containers(story: Story, way: 
     assert found.at_sandbox == found.settled
 
 
-def test_strategies_alone_come_to_the_same(story: Story) -> None:
-    """And had something to do: without hooks containers began with what the kubelet asked for."""
+def test_strategies_alone_reach_the_same_values(story: Story) -> None:
+    """The strategies had work: without hooks, containers began with the kubelet's values."""
     alone = story.ways["strategies"]
     assert {name: looks[-1].values for name, looks in alone.looks.items()} == WANTED
     assert [alone.settled] * len(HOOKED) == [story.ways[way].settled for way in HOOKED]

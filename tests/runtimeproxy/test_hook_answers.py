@@ -1,4 +1,4 @@
-"""Answers that no hook server may give."""
+"""Invalid responses of hook servers."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_refused(answer: dict[str, Any], named: str) -> None:
     response = ContainerResourceHookResponse(**answer)
     with pytest.raises(InvalidHookResponse, match=named):
         check(ContainerResourceHookRequest(), response)
-    # ... but what the request itself says is never the server's fault
+    # but the request's own values are never the server's fault
     echoed = ContainerResourceHookRequest(
         container_resources=response.container_resources,
         pod_cgroup_parent=response.pod_cgroup_parent,

@@ -1,5 +1,5 @@
-"""Which server is asked and what its failure means, with clients that say what they are told to; then the real gRPC
-client against real servers: koordlet's own, one that restarts, one that is slow, one that speaks something else."""
+"""Selection of the server and its failure policy, with scripted clients; then the real gRPC client with real servers:
+koordlet's own, one that restarts, a slow one, one with another protocol."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ASKED = PodSandboxHookRequest(pod_meta={"name": "p"}, cgroup_parent="/kubepods/p
 
 @dataclass
 class Peer:
-    """A scripted server: what each next call answers (bytes) or raises; the last one stays."""
+    """A scripted server: each next call returns bytes or raises; the last entry repeats."""
 
     answers: list[Any] = field(default_factory=lambda: [b""])
     calls: list[str] = field(default_factory=list)
@@ -105,7 +105,7 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
 PRE = Hook.PRE_RUN_POD_SANDBOX.value
 
 
-async def test_nobody_is_registered(node: Node) -> None:
+async def test_no_server_is_registered(node: Node) -> None:
     other = node.register("other", "PreCreateContainer", "Unheard")
     outcome = await node.ask()
     assert outcome == HookOutcome(None, HookFailurePolicy.NONE, None)
@@ -115,7 +115,7 @@ async def test_nobody_is_registered(node: Node) -> None:
     assert node.dispatcher.handles(Hook.PRE_CREATE_CONTAINER)
 
 
-async def test_the_first_by_file_name_is_asked_alone(node: Node) -> None:
+async def test_only_the_first_server_by_file_name_is_called(node: Node) -> None:
     last = node.register("z", PRE)
     first = node.register("a", PRE, policy="Fail")
     first.answers = [PodSandboxHookResponse(labels={"a": "b"}).SerializeToString()]
@@ -137,7 +137,7 @@ async def test_the_first_by_file_name_is_asked_alone(node: Node) -> None:
     ],
 )
 @pytest.mark.parametrize("policy", ["Fail", "Ignore"])
-async def test_failures_go_by_the_policy(node: Node, answer: Any, said: str, policy: str) -> None:
+async def test_the_failure_policy_applies(node: Node, answer: Any, said: str, policy: str) -> None:
     node.register("a", PRE, policy=policy).answers = [answer]
     never = node.register("b", PRE)
     outcome = await node.ask()
@@ -153,7 +153,7 @@ async def test_failures_go_by_the_policy(node: Node, answer: Any, said: str, pol
 
 
 @pytest.mark.parametrize("policy", ["Fail", "Ignore"])
-async def test_a_dead_socket_goes_by_the_policy(node: Node, policy: str) -> None:
+async def test_the_policy_applies_to_a_dead_socket(node: Node, policy: str) -> None:
     node.register("a", PRE, policy=policy, there=False)
     outcome = await node.ask()
     assert outcome.policy is HookFailurePolicy(policy)
@@ -189,7 +189,7 @@ async def test_the_callers_deadline_bounds_the_limit(node: Node) -> None:
     assert 0 < seen[1] <= 600
 
 
-async def test_an_old_connection_is_tried_anew_once(node: Node) -> None:
+async def test_a_dead_connection_is_replaced_once(node: Node) -> None:
     peer = node.register("a", PRE)
     await node.ask()
     peer.answers = [HookServerUnreachable("reset"), b""]
@@ -213,7 +213,7 @@ async def test_another_socket_is_another_server(node: Node) -> None:
     assert (peer.connected, peer.closed) == (2, 1)
 
 
-async def test_clients_are_few(node: Node) -> None:
+async def test_the_number_of_clients_is_bounded(node: Node) -> None:
     peers = []
     for number in range(MAX_CLIENTS + 2):
         peer = node.register(f"{number:02}", PRE)
@@ -226,13 +226,13 @@ async def test_clients_are_few(node: Node) -> None:
     assert [peer.closed for peer in peers] == [1] * (MAX_CLIENTS + 2)
 
 
-async def test_calls_at_once_share_a_client(node: Node) -> None:
+async def test_concurrent_calls_share_a_client(node: Node) -> None:
     peer = node.register("a", PRE)
     await asyncio.gather(*(node.ask() for _ in range(20)))
     assert peer.connected - peer.closed == 1
 
 
-# --- real gRPC -----------------------------------------------------------------------------------------------------
+# Real gRPC
 
 
 @asynccontextmanager
@@ -284,7 +284,7 @@ async def test_koordlet_restarts_between_two_calls(tmp_path: Path) -> None:
             assert (await dispatcher.dispatch(Hook.PRE_RUN_POD_SANDBOX, request)).error is not None
             server = serve(path)
             await server.start()
-            assert (await dispatcher.dispatch(Hook.PRE_RUN_POD_SANDBOX, request)).error is None  # at once
+            assert (await dispatcher.dispatch(Hook.PRE_RUN_POD_SANDBOX, request)).error is None  # immediately
             await server.stop()
 
 
@@ -297,7 +297,7 @@ async def test_a_socket_whose_server_died(tmp_path: Path) -> None:
     async with proxy(tmp_path, path, Hook.PRE_RUN_POD_SANDBOX) as dispatcher:
         outcome = await dispatcher.dispatch(Hook.PRE_RUN_POD_SANDBOX, ASKED)
         assert outcome.error is not None and "UNAVAILABLE" in outcome.error
-        server = serve(path)  # koordlet removes it and makes its own
+        server = serve(path)  # koordlet replaces it
         await server.start()
         assert (await dispatcher.dispatch(Hook.PRE_RUN_POD_SANDBOX, ASKED)).error is None
         await server.stop()
@@ -305,7 +305,7 @@ async def test_a_socket_whose_server_died(tmp_path: Path) -> None:
 
 @asynccontextmanager
 async def speaker(path: Path, words: bytes) -> AsyncIterator[None]:
-    """A server that says `words` to whoever comes, and listens to nobody."""
+    """A server that sends `words` to every client and reads nothing."""
     loop = asyncio.get_running_loop()
     with ExitStack() as stack:
         listener = stack.enter_context(socket.socket(socket.AF_UNIX))
@@ -324,14 +324,14 @@ async def speaker(path: Path, words: bytes) -> AsyncIterator[None]:
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_something_that_is_no_grpc(tmp_path: Path) -> None:
+async def test_a_server_without_grpc_fails_the_hook(tmp_path: Path) -> None:
     path = tmp_path / "k.sock"
     words = b"HTTP/1.1 400 Bad Request\r\n\r\n" * 10
     async with speaker(path, words), proxy(tmp_path, path, Hook.PRE_RUN_POD_SANDBOX, hook_timeout=5.0) as dispatcher:
         assert (await dispatcher.dispatch(Hook.PRE_RUN_POD_SANDBOX, ASKED)).error is not None
 
 
-async def test_something_that_never_speaks(tmp_path: Path) -> None:
+async def test_a_server_that_never_responds_fails_the_hook(tmp_path: Path) -> None:
     path = tmp_path / "k.sock"
     async with speaker(path, b""), proxy(tmp_path, path, Hook.PRE_RUN_POD_SANDBOX, hook_timeout=0.2) as dispatcher:
         outcome = await dispatcher.dispatch(Hook.PRE_RUN_POD_SANDBOX, ASKED)
@@ -340,7 +340,7 @@ async def test_something_that_never_speaks(tmp_path: Path) -> None:
 
 @asynccontextmanager
 async def hook_server(path: Path, answer: Callable[[bytes], Awaitable[bytes]]) -> AsyncIterator[None]:
-    """A server whose every hook answers what `answer` makes of the request, as bytes."""
+    """A server whose hooks respond with `answer` of the request, as bytes."""
 
     async def method(request: bytes, _: Any) -> bytes:
         return await answer(request)
@@ -367,7 +367,7 @@ async def test_garbage_from_a_real_server(tmp_path: Path) -> None:
         assert outcome.error is not None and "pars" in outcome.error.lower()
 
 
-async def test_a_slow_server_is_given_up_and_a_cancelled_call_reaches_it(tmp_path: Path) -> None:
+async def test_a_slow_server_times_out_and_gets_the_cancellation(tmp_path: Path) -> None:
     entered, left = asyncio.Event(), asyncio.Event()
 
     async def answer(_: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""Resources and variables: the specification's examples as tables, and what must hold for any input."""
+"""Resources and variables: the specification's examples as tables, and properties for any input."""
 
 from __future__ import annotations
 
@@ -164,9 +164,7 @@ def test_an_echo_changes_nothing(asked: LinuxContainerResources) -> None:
 
 
 @given(resources, resources)
-def test_fields_we_do_not_know_stay_the_requests(
-    asked: LinuxContainerResources, answered: LinuxContainerResources
-) -> None:
+def test_unknown_fields_remain_the_requests(asked: LinuxContainerResources, answered: LinuxContainerResources) -> None:
     later = LinuxContainerResources.FromString(asked.SerializeToString() + b"\xa2\x06\x03new")  # field 100
     result = merged(later, answered)
     assert result is not None and b"\xa2\x06\x03new" in result.SerializeToString()

@@ -1,4 +1,4 @@
-"""Registration files on a real directory: what counts, when it changes, what mistakes do."""
+"""Registration files in a real directory: which count, when changes apply, effects of mistakes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_policies(policy: Any, expected: HookFailurePolicy) -> None:
     assert found == RegisteredServer("k.json", "/run/a.sock", expected, frozenset(HOOKS))
 
 
-def test_a_file_need_not_name_hooks() -> None:
+def test_a_registration_without_hooks_is_valid() -> None:
     assert parse("k.json", b'{"remote-endpoint": "unix:///run/x.sock", "more": 1}') == RegisteredServer(
         "k.json", "/run/x.sock", HookFailurePolicy.IGNORE, frozenset()
     )
@@ -88,10 +88,10 @@ def test_names_and_order(tmp_path: Path) -> None:
     assert endpoints(registry) == ["/run/a.json", "/run/m.json", "/run/zjson"]
 
 
-def test_every_change_counts_at_once(tmp_path: Path) -> None:
+def test_every_change_applies_immediately(tmp_path: Path) -> None:
     registry = HookServerRegistry(tmp_path)
     file = tmp_path / "k.json"
-    for round_ in range(50):  # quicker than stamps advance
+    for round_ in range(50):  # faster than time stamps advance
         file.write_text(text(f"/run/{round_:02}.sock"))
         assert endpoints(registry) == [f"/run/{round_:02}.sock"]
     other = tmp_path / "new"
@@ -101,7 +101,7 @@ def test_every_change_counts_at_once(tmp_path: Path) -> None:
     (tmp_path / "j.json").symlink_to(file)
     assert endpoints(registry) == ["/run/over.sock"] * 2
     file.unlink()
-    assert endpoints(registry) == []  # the link leads nowhere now
+    assert endpoints(registry) == []  # the link is dangling now
 
 
 def test_a_settled_file_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,7 +114,9 @@ def test_a_settled_file_is_not_read_again(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("broken", ["{", "{}", "x" * (MAX_BYTES + 1)], ids=["not-json", "empty", "huge"])
-def test_a_mistake_keeps_what_was_good(tmp_path: Path, broken: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_invalid_file_keeps_its_last_valid_content(
+    tmp_path: Path, broken: str, caplog: pytest.LogCaptureFixture
+) -> None:
     registry = HookServerRegistry(tmp_path)
     file = tmp_path / "k.json"
     file.write_text(broken)
@@ -135,8 +137,8 @@ def test_a_mistake_keeps_what_was_good(tmp_path: Path, broken: str, caplog: pyte
     assert endpoints(registry) == []
 
 
-def test_what_is_no_file_is_not_opened(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    os.mkfifo(tmp_path / "pipe.json")  # opening it would wait for a writer
+def test_other_than_regular_files_are_not_opened(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    os.mkfifo(tmp_path / "pipe.json")  # opening it would block until there is a writer
     (tmp_path / "loop.json").symlink_to(tmp_path / "loop.json")
     (tmp_path / "k.json").write_text(text())
     registry = HookServerRegistry(tmp_path)
@@ -145,7 +147,7 @@ def test_what_is_no_file_is_not_opened(tmp_path: Path, caplog: pytest.LogCapture
     assert "loop.json" in caplog.text
 
 
-def test_an_unknown_policy_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unknown_policy_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     file = tmp_path / "once.json"
     registry = HookServerRegistry(tmp_path)

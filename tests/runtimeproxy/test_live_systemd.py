@@ -1,7 +1,5 @@
-"""koord-runtime-proxy under a live systemd: installed by node.sh, confined by its unit, killed and back, taken out.
-
-Without containers and without limits of its cgroup: those need controllers on cgroup v2 (`guest_systemd.py`).
-"""
+"""koord-runtime-proxy with a live systemd: installed by node.sh, confined by its unit, restarted after a kill, removed.
+Without containers and without limits of its cgroup: those need controllers on cgroup v2 (`guest_systemd.py`)."""
 
 from __future__ import annotations
 
@@ -44,7 +42,7 @@ def seen(runtime: Runtime, tmp_path_factory: pytest.TempPathFactory) -> Seen:
         install(node, runtime, found)
         confinement(node, found)
         kill(node, runtime, found)
-        if runtime is DOCKER:  # without controllers containerd makes no pods
+        if runtime is DOCKER:  # without controllers containerd creates no pods
             containers_and_a_power_cut(node, folder, found)
         else:
             lose_power(node, runtime, found)
@@ -89,18 +87,18 @@ def test_it_may_write_where_it_must(seen: Seen) -> None:
     assert seen.tried["a socket of its own"] == seen.tried["a registration"] == "0"
 
 
-def test_it_may_speak_to_its_own_host_only(seen: Seen) -> None:
+def test_it_can_connect_to_its_own_host_only(seen: Seen) -> None:
     assert seen.tried["this host"] == seen.tried["others, outside"] == "0"
     assert "Operation not permitted" in seen.tried["others"]
 
 
-def test_systemd_brings_it_back_and_it_answers(seen: Seen) -> None:
+def test_systemd_restarts_it_and_it_responds(seen: Seen) -> None:
     before, after = seen.pids
     assert before != after
     assert seen.restarts == "1"
 
 
-def test_all_is_up_after_a_power_cut_at_the_first_try(seen: Seen) -> None:
+def test_everything_starts_at_the_first_attempt_after_a_power_cut(seen: Seen) -> None:
     assert seen.failed == ""
     assert seen.booted == ["active", "0"] * 3
     assert seen.endpoint_booted == PROXY
@@ -116,7 +114,7 @@ def test_containers_from_before_are_known_and_others_can_be_made(seen: Seen) -> 
     assert seen.containers == ["exited", "running"]
 
 
-def test_half_a_registration_is_told_of(seen: Seen) -> None:
+def test_a_half_written_registration_is_logged(seen: Seen) -> None:
     [told] = [line for line in seen.log.splitlines() if REGISTRATION in line]
     assert "Invalid hook server registration" in told
 

@@ -1,4 +1,4 @@
-"""koord-runtime-proxy as a process in front of a real containerd: start, end, and what goes wrong between."""
+"""koord-runtime-proxy as a process in front of a real containerd: start, stop, and faults in between."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Proxies = Callable[..., ProxyProcess]
 
 @pytest.fixture
 def proxies() -> Iterator[Proxies]:
-    """Makes them, not started; they end with the test."""
+    """Factory of proxies, not started; they are closed with the test."""
     made: list[ProxyProcess] = []
 
     def make(backend: Path, *flags: str, folder: Path | None = None) -> ProxyProcess:
@@ -41,7 +41,7 @@ def proxies() -> Iterator[Proxies]:
 
 
 async def eventually(call: Callable[[], Any], seconds: float = 60.0) -> Any:
-    """What a kubelet does while its runtime is away: again."""
+    """Retries, as a kubelet does while its runtime is down."""
     end = time.monotonic() + seconds
     while True:
         try:
@@ -53,7 +53,7 @@ async def eventually(call: Callable[[], Any], seconds: float = 60.0) -> Any:
 
 
 class Creating:
-    """Clients that create containers in one pod, each as a kubelet does: after an error it looks what there is."""
+    """Clients that create containers in one pod, each as a kubelet does: after an error it checks which exist."""
 
     def __init__(self, client: CriClient, sandbox: str, config: Any) -> None:
         self.client, self.sandbox, self.config = client, sandbox, config
@@ -66,7 +66,7 @@ class Creating:
         while True:
             try:
                 made = await self.client.create_container(self.sandbox, container_config(name=name), self.config)
-            except CriError as error:  # lost, or containerd has not given up the earlier try yet
+            except CriError as error:  # lost, or containerd has not aborted the earlier attempt yet
                 assert time.monotonic() < self.end, error
                 self.broken += error.lost
             else:
@@ -84,7 +84,7 @@ class Creating:
 
 
 async def test_kill_under_two_hundred_creates(containerd: Containerd, proxies: Proxies) -> None:
-    """The proxy dies in the middle; nothing is lost, doubled or leaked."""
+    """The proxy is killed during calls; nothing is lost, duplicated or leaked."""
 
     def objects() -> tuple[set[str], set[str]]:
         """Containers and snapshots."""
@@ -107,7 +107,7 @@ async def test_kill_under_two_hundred_creates(containerd: Containerd, proxies: P
             await asyncio.to_thread(proxy.start)
 
         names, made = [], []
-        while not creating.broken:  # else the machine stood still until all were made
+        while not creating.broken:  # else the machine stalled until all were created
             assert len(names) < 1000, "nothing is under way when the proxy dies"
             creating.enough.clear()
             more = [f"c{len(names) + number}" for number in range(200)]
@@ -119,7 +119,7 @@ async def test_kill_under_two_hundred_creates(containerd: Containerd, proxies: P
         assert set(creating.answered) <= set(made)
         wanted = before[0] | {sandbox, *made}, before[1] | {sandbox, *made}
         await asyncio.to_thread(until, lambda: objects() == wanted, "just these containers and snapshots")
-        # the new proxy knows what the old one made
+        # the new proxy knows the objects of the old one
         assert proxy.metric('koord_runtime_proxy_recoveries_total{kind="sandbox"}') >= 1
         await client.start_container(made[0])
         await client.stop_container(made[0])
@@ -152,7 +152,7 @@ async def test_containerd_restarts(new_containerd: Callable[[], Containerd], pro
 
 
 async def test_a_socket_is_left_over(containerd: Containerd, proxies: Proxies) -> None:
-    """By a proxy that was killed; and by a live one whose place another takes, which removes only its own."""
+    """Left by a killed proxy; and by a running one whose socket another replaces, which removes only its own."""
     first = proxies(containerd.socket)
     first.start()
     first.kill()
@@ -185,7 +185,7 @@ def full_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 async def test_a_full_disk(full_disk: Path, containerd: Containerd, proxies: Proxies) -> None:
-    """Nothing is written where it listens: state is the runtime's."""
+    """No file is written: the state is the runtime's."""
     proxy = proxies(containerd.socket, folder=full_disk)
     proxy.start()
     config = sandbox_config(containerd.cgroup_parent())
@@ -233,7 +233,7 @@ def test_bad_command_lines(tmp_path: Path, proxies: Proxies, flag: str, said: st
 
 
 async def test_waits_for_the_runtime(tmp_path: Path, containerd: Containerd, proxies: Proxies) -> None:
-    """Also behind a link that comes later, with a supervisor that waits to be told, and old flags."""
+    """Also behind a link that appears later, with a supervisor that waits for a notification, and old flags."""
     supervisor = tmp_path / "notify.sock"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told, pytest.MonkeyPatch.context() as patch:
         told.bind(str(supervisor))
@@ -258,7 +258,7 @@ def _log(proxy: ProxyProcess) -> str:
 
 
 @pytest.mark.parametrize("patient", [True, False])
-async def test_a_stop_lets_calls_end(containerd: Containerd, proxies: Proxies, patient: bool) -> None:
+async def test_a_stop_waits_for_running_calls(containerd: Containerd, proxies: Proxies, patient: bool) -> None:
     proxy = proxies(containerd.socket, f"--stop-timeout={'60s' if patient else '100ms'}")
     proxy.start()
     config = sandbox_config(containerd.cgroup_parent())

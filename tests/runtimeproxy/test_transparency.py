@@ -1,8 +1,8 @@
-"""With hooks idle the proxy is not there: what a kubelet asks in a pod's life, direct and through it, of containerd.
+"""Without hooks the proxy is transparent: a kubelet's calls in a pod's life, direct and through it, with containerd.
 
-Twice over. On the wire, from taps on both sides of the proxy: the very frames, but for credit, which the two
-connections have of their own. And in answers: the same conversation without the proxy gives the same values, but for
-those that the runtime makes up (ids, times, tokens, measurements).
+Checked twice. On the wire, by taps on both sides of the proxy: identical frames, except window updates, which belong to
+each connection. And in responses: the same conversation without the proxy gives the same values, except those that the
+runtime generates (ids, times, tokens, measurements).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.runtimes.pods import container_config, sandbox_config
 pytestmark = pytest.mark.runtime
 
 MEASURED = {"ContainerStats", "ListContainerStats", "PodSandboxStats", "ListPodSandboxStats", "ImageFsInfo"}
-"""Answers that are different each time; of these only the status is compared."""
+"""Responses that differ each time; of these only the status is compared."""
 Answer = tuple[str, str, Any]
 
 
@@ -48,7 +48,7 @@ def words(*command: str) -> bytes:
 
 
 class Conversation:
-    """A pod's life by raw messages; remembers every answer as (method, status, message or words)."""
+    """A pod's life by raw messages; records every response as (method, status, message or text)."""
 
     def __init__(self, channel: grpc.aio.Channel, version: str) -> None:
         self._channel, self._package = channel, f"runtime.{version}"
@@ -67,7 +67,7 @@ class Conversation:
         return answer
 
     async def hold(self, parent: str) -> None:
-        """All calls of RuntimeService and ImageService, in an order that a kubelet could have."""
+        """All calls of RuntimeService and ImageService, in a possible order of a kubelet."""
         ask = self.ask
         config = sandbox_config(parent, uid="5a1b2c3d-0000-4000-8000-000000000000", labels={"a": "b"})
         await ask("Version", text(1, "0.1.0"))
@@ -83,7 +83,7 @@ class Conversation:
         await ask("ListPodSandbox")
         answer = await ask("RunPodSandbox", cri.RunPodSandboxRequest(config=config))
         pod = cri.RunPodSandboxResponse.FromString(answer).pod_sandbox_id
-        await ask("RunPodSandbox", cri.RunPodSandboxRequest(config=config))  # its name is taken
+        await ask("RunPodSandbox", cri.RunPodSandboxRequest(config=config))  # its name is in use
         await ask("PodSandboxStatus", text(1, pod))
         await ask("ListPodSandbox", text(1, text(1, pod)))
         request = cri.CreateContainerRequest(
@@ -132,7 +132,7 @@ class Conversation:
 
 
 def fields(data: bytes) -> Iterator[tuple[int, Any]]:
-    """A message without its schema: numbers and values, of which bytes may be messages."""
+    """A message without its schema: numbers and values, where bytes may be messages."""
     at = 0
 
     def varint() -> int:
@@ -168,7 +168,7 @@ def fields(data: bytes) -> Iterator[tuple[int, Any]]:
 
 
 def comparable(value: Any) -> Any:
-    """Without what the runtime makes up."""
+    """Without values that the runtime generates."""
     if isinstance(value, tuple | list):
         return [comparable(one) for one in value]
     if isinstance(value, int):
@@ -202,7 +202,7 @@ def proxy(containerd: Containerd, tmp_path: Path) -> Iterator[ProxyProcess]:
 
 
 async def through(containerd: Containerd, proxy: ProxyProcess, version: str) -> tuple[list[Answer], Passed, Passed]:
-    """The conversation's answers, and what the client's and the runtime's side of the proxy saw of it."""
+    """The conversation's responses, and the frames on the client's and the runtime's side of the proxy."""
     before = proxy.backend.with_name("before.sock")
     async with tap(proxy.backend, containerd.socket) as behind:
         await asyncio.to_thread(proxy.start)
@@ -247,7 +247,7 @@ def _parents(value: Any) -> Any:
 
 
 async def test_an_exec_session(containerd: Containerd, proxy: ProxyProcess, tmp_path: Path) -> None:
-    """The URL that passes leads to a stream that does not."""
+    """The forwarded URL leads to a stream that bypasses the proxy."""
     (tmp_path / "behind.sock").symlink_to(containerd.socket)
     await asyncio.to_thread(proxy.start)
     config = sandbox_config(containerd.cgroup_parent())

@@ -1,8 +1,8 @@
-"""Debian's containerd and dockerd as processes of a test, each with root, state and socket of its own.
+"""Debian's containerd and dockerd as processes of a test, each with its own root, state and socket.
 
-`Containerd` and `Dockerd` can be stopped, killed and started again on their state, for tests of faults. Both take
-everything away in `close`: containers, shims, mounts and the cgroups below `cgroup_parent`s. No network is needed and
-none is set up: pods and containers use the host's.
+`Containerd` and `Dockerd` can be stopped, killed and started again on their state, for fault tests. `close` removes
+containers, shims, mounts and the cgroups below `cgroup_parent`s. No network is needed or configured: pods and
+containers use the host's.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from koordlet.api.cri import api_pb2 as cri
 from tests.ports import listens
 
 BUSYBOX = images.BUSYBOX
-"""The image's full name; `busybox` for short. Its command is `sh`, its program /bin/busybox with links."""
+"""The image's full name; `busybox` is the short one. Its command is `sh`, its program /bin/busybox with links."""
 PATIENCE = 60.0
 CGROUPS = Path("/sys/fs/cgroup")
 _serial = itertools.count()
 
 
 def clear_after_the_dead(tree: CgroupTree) -> None:
-    """Take away what a test run that was killed has left: folders carry the pid of their maker."""
+    """Remove leftovers of killed test runs: folder names have the pid of their creator."""
     for root in Path("/tmp").glob("koord-???-*-*"):
         pid = root.name.split("-")[2]
         if pid.isdecimal() and not Path(f"/proc/{pid}").exists():
@@ -47,7 +47,7 @@ def clear_after_the_dead(tree: CgroupTree) -> None:
 
 
 def until(done: Callable[[], Any], what: str, seconds: float = PATIENCE) -> Any:
-    """The first true answer of `done`; AssertionError after `seconds`."""
+    """Wait for `done` to return a true value, and return it; AssertionError after `seconds`."""
     end = time.monotonic() + seconds
     while not (found := done()):
         assert time.monotonic() < end, f"did not come within {seconds:.0f} s: {what}"
@@ -56,7 +56,7 @@ def until(done: Callable[[], Any], what: str, seconds: float = PATIENCE) -> Any:
 
 
 class Daemon:
-    """A process with a log file and a folder of its own, short enough for socket paths."""
+    """A process with a log file and its own folder, whose name is short enough for socket paths."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -82,7 +82,7 @@ class Daemon:
         """Start and wait until it serves."""
         assert self.process is None, f"{self.name} runs already"
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(  # it goes with us, should we be killed
+            self.process = subprocess.Popen(  # ends with this process
                 ["setpriv", "--pdeathsig", "KILL", *self.argv()],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -97,7 +97,7 @@ class Daemon:
         return self.ready()
 
     def stop(self, number: int = signal.SIGTERM) -> None:
-        """End the daemon; its containers go on."""
+        """Stop the daemon; its containers continue."""
         if self.process is None:
             return
         self.process.send_signal(number)
@@ -112,10 +112,8 @@ class Daemon:
         self.stop(signal.SIGKILL)
 
     def cgroup_parent(self, name: str = "", *, slices: bool = False) -> str:
-        """A cgroup of ours in every hierarchy, with a leading slash, as CRI wants it; removed with the daemon.
-
-        With `slices` it is a systemd slice path like `/koord.slice/koord-test.slice/…` (containerd only).
-        """
+        """A cgroup in every hierarchy, with a leading slash as in CRI; removed with the daemon. With `slices` it is a
+        systemd slice path like `/koord.slice/koord-test.slice/…` (containerd only)."""
         base = f"koord-test-{os.getpid()}-{next(_serial)}"
         if slices:
             flat = base.replace("-", "_")
@@ -128,7 +126,7 @@ class Daemon:
         return f"/{path}"
 
     def clear_parents(self) -> None:
-        """Kill what runs in the groups of `cgroup_parent` and remove them."""
+        """Kill the processes in the groups of `cgroup_parent` and remove the groups."""
         for path in self._parents:
             until(lambda path=path: self.tree.kill(path), f"nobody is left in {path}")  # type: ignore[misc]
             until(lambda path=path: self.tree.remove(path), f"{path} goes")  # type: ignore[misc]
@@ -136,10 +134,8 @@ class Daemon:
 
 
 class Containerd(Daemon):
-    """containerd with the CRI plugin on and our busybox and pause images imported.
-
-    `socket` is for CRI and `ctr`; `wrapper=True` lets pods have parents in slice style without a systemd.
-    """
+    """containerd with the CRI plugin and imported busybox and pause images. `socket` serves CRI and `ctr`; with
+    `wrapper=True` pods may have parents in slice style without a systemd."""
 
     def __init__(self, *, wrapper: bool = True) -> None:
         super().__init__("ctd")
@@ -165,7 +161,7 @@ class Containerd(Daemon):
         """Once in the life of its root folder."""
         images.write_images(self.folder.images)
         self.ctr("images", "import", str(self.folder.images))
-        for name in images.NAMES:  # CRI hears of an import by an event
+        for name in images.NAMES:  # CRI lists an import after an event
             until(lambda name=name: self._cri.has_image(name), f"CRI knows {name}")  # type: ignore[misc]
 
     def remove_pods(self) -> None:
@@ -173,7 +169,7 @@ class Containerd(Daemon):
         self._cri.remove_pods()
 
     def ctr(self, *args: str, ok: bool = True) -> subprocess.CompletedProcess[str]:
-        """`ctr` in the namespace of Kubernetes."""
+        """`ctr` in Kubernetes' namespace."""
         done = subprocess.run(
             ["ctr", "--address", str(self.socket), "--namespace", "k8s.io", *args],
             capture_output=True, text=True, timeout=PATIENCE, check=False,
@@ -204,16 +200,16 @@ def running(daemon: C) -> Iterator[C]:
 
 
 class Dockerd(Daemon):
-    """dockerd with busybox loaded (as `busybox`); it starts a containerd of its own. No bridge, no iptables. With
-    `live_restore` its containers run on without it, also when it is stopped. `driver`: its cgroup driver from the next
-    start on; with `systemd`, which no systemd is there for, it makes containers and can't start them."""
+    """dockerd with busybox loaded (as `busybox`) and its own containerd. No bridge, no iptables. With `live_restore`
+    containers continue without it, also after a stop. `driver`: its cgroup driver from the next start on; with
+    `systemd`, without a running systemd, it can create containers but not start them."""
 
     def __init__(self, *, live_restore: bool = True) -> None:
         super().__init__("dkd")
         self.driver = "cgroupfs"
         self._live_restore = live_restore
         self._own = f"koord-test-{os.getpid()}-{next(_serial)}"
-        """Of containers without a parent of their own; else dockerd leaves a group /docker behind."""
+        """Parent of containers without one; without it dockerd leaves a group /docker."""
 
     @property
     def socket(self) -> Path:
@@ -233,7 +229,7 @@ class Dockerd(Daemon):
         return listens(self.socket) and self.docker("info", ok=False).returncode == 0
 
     def kill(self) -> None:
-        """With its containerd, which goes a moment later: a dockerd that is started before takes it for its own."""
+        """Stops its containerd, too, which ends a moment later: a dockerd started before would use it."""
         pid = self.root / "exec/containerd/containerd.pid"
         own = Path("/proc", pid.read_text().strip()) if pid.exists() else None
         super().kill()
@@ -246,7 +242,7 @@ class Dockerd(Daemon):
         self.docker("load", "--input", str(self.root / "images.tar"))
 
     def docker(self, *args: str, host: Path | None = None, ok: bool = True) -> subprocess.CompletedProcess[str]:
-        """The `docker` command, at this daemon or at another socket (`host`, a proxy's)."""
+        """The `docker` command, with this daemon or with another socket (`host`, a proxy's)."""
         done = subprocess.run(
             ["/usr/bin/docker", "--host", f"unix://{host or self.socket}", *args],
             env={**os.environ, "DOCKER_CONFIG": str(self.root)},
@@ -261,7 +257,7 @@ class Dockerd(Daemon):
 
     def close(self) -> None:
         if self.process is None:
-            self.start()  # only it knows its containers
+            self.start()  # only it has its containers
         names = self.docker("ps", "--all", "--quiet").stdout.split()
         if names:
             self.docker("rm", "--force", *names)
@@ -276,7 +272,7 @@ class Dockerd(Daemon):
 
 
 class _Cri:
-    """Blocking CRI calls, usable with and without an event loop around."""
+    """Blocking CRI calls, with and without a running event loop."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

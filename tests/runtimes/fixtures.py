@@ -1,4 +1,5 @@
-"""Fixtures of real container runtimes; tests/conftest.py hands them to every test. Mark their users `runtime`."""
+"""Fixtures of real container runtimes; tests/conftest.py offers them to every test. Mark tests that use them
+`runtime`."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-if TYPE_CHECKING:  # every test run imports this module: gRPC comes in with the first fixture
+if TYPE_CHECKING:  # imported by every test run: gRPC is imported with the first fixture
     from control.standalone.kubelet.runtimes.criclient import CriClient
     from tests.runtimes.daemons import Containerd, Dockerd
 
@@ -22,7 +23,7 @@ def _containerd() -> Iterator[Containerd]:
 
 @pytest.fixture
 def containerd(_containerd: Containerd) -> Iterator[Containerd]:
-    """The session's containerd; pods and cgroup parents of the test are gone after it. Do not restart it."""
+    """The session's containerd; pods and cgroup parents are removed after each test. Do not restart it."""
     yield _containerd
     _containerd.remove_pods()
     _containerd.clear_parents()
@@ -30,7 +31,7 @@ def containerd(_containerd: Containerd) -> Iterator[Containerd]:
 
 @pytest.fixture
 async def cri(containerd: Containerd) -> AsyncIterator[CriClient]:
-    """A client of `containerd`, without a proxy between."""
+    """A client of `containerd`, without a proxy."""
     from control.standalone.kubelet.runtimes.criclient import CriClient
 
     async with CriClient(str(containerd.socket)) as client:
@@ -90,7 +91,7 @@ def _dockerd() -> Iterator[Dockerd]:
 
 @pytest.fixture
 def dockerd(_dockerd: Dockerd) -> Iterator[Dockerd]:
-    """The session's dockerd; containers and cgroup parents of the test are gone after it."""
+    """The session's dockerd; containers and cgroup parents are removed after each test."""
     yield _dockerd
     names = _dockerd.docker("ps", "--all", "--quiet").stdout.split()
     if names:

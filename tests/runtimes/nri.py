@@ -1,5 +1,5 @@
-"""A containerd that speaks NRI: Debian 13's 1.7, which scripts/nri_containerd.sh has put into build/ (Debian 12's 1.6
-does not). Everything else is as with `Containerd`."""
+"""A containerd with NRI: Debian 13's 1.7, which scripts/nri_containerd.sh unpacks into build/ (Debian 12's 1.6 has
+none). Everything else is as in `Containerd`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from tests.runtimes.daemons import Containerd
 
 PROGRAMS = Path(__file__).resolve().parents[2] / "build/nri-containerd/usr/bin"
 PATIENCE = "100s"
-"""For a plugin to register and to answer; containerd's own 5 s and 2 s are for machines that never stand still."""
+"""Timeouts for registration and responses of a plugin; containerd's defaults of 5 s and 2 s are too short for machines
+that stall."""
 
 
 RELAY = """#!{python} -IS
@@ -40,7 +41,7 @@ def copy(source, target):
 threading.Thread(target=copy, args=(runtime, plugin)).start()
 copy(plugin, runtime)
 """
-"""A plugin that the runtime starts; who connects to its socket speaks to the runtime."""
+"""A plugin that the runtime starts; a client of its socket talks to the runtime."""
 
 
 class NRIContainerd(Containerd):
@@ -63,14 +64,12 @@ class NRIContainerd(Containerd):
             config.write("\n".join(lines) + "\n")
 
     def argv(self) -> list[str]:
-        """With its own shim first in the path."""
+        """With its own shim first in PATH."""
         return ["env", f"PATH={PROGRAMS}:/usr/sbin:/usr/bin:/sbin:/bin", *super().argv()]
 
     def preinstall(self, name: str, config: str) -> Path:
-        """A plugin that the next start brings along, with this configuration: the socket at which it may be played.
-
-        Only such a plugin is sent a configuration; who comes to `nri` by itself is not.
-        """
+        """A plugin that the next start launches, with this configuration; returns the socket at which a test can play
+        it. Only such a plugin gets a configuration; a plugin that connects to `nri` does not."""
         socket = self.root / "relay.sock"
         for folder in ("plugins", "conf.d"):
             (self.root / folder).mkdir(exist_ok=True)
@@ -81,5 +80,5 @@ class NRIContainerd(Containerd):
         return socket
 
     def no_plugins(self) -> None:
-        """The next start brings none along."""
+        """The next start launches no plugin."""
         shutil.rmtree(self.root / "plugins")

@@ -1,4 +1,4 @@
-"""CRI requests of small pods, for tests: host network, busybox, cgroup parent given."""
+"""CRI requests of small pods for tests: host network, busybox, given cgroup parent."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FOREVER = ("/bin/sleep", "1000000")
 
 
 def host_network() -> Any:
-    """No CNI: the pod uses the host's network, and has a PID namespace a container."""
+    """No CNI: the pod uses the host's network, and a PID namespace per container."""
     return cri.NamespaceOption(network=cri.NODE, pid=cri.CONTAINER, ipc=cri.POD)
 
 
@@ -28,7 +28,7 @@ def sandbox_config(
     annotations: Mapping[str, str] | None = None,
     attempt: int = 0,
 ) -> Any:
-    """PodSandboxConfig as a kubelet writes it, the io.kubernetes labels included."""
+    """PodSandboxConfig as a kubelet writes it, including the io.kubernetes labels."""
     uid = uid or str(uuid.uuid4())
     own = {"io.kubernetes.pod.name": name, "io.kubernetes.pod.namespace": namespace, "io.kubernetes.pod.uid": uid}
     return cri.PodSandboxConfig(

@@ -1,4 +1,4 @@
-"""The runtimes that other tests rely on: real containers, cgroups where they were asked for, nothing left behind."""
+"""The runtimes that other tests use: real containers, the requested cgroups, nothing left behind."""
 
 from __future__ import annotations
 

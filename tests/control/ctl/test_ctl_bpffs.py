@@ -1,4 +1,4 @@
-"""Pins and mounts that a killed koordlet leaves. Plain files stand in for pins; the mount is real."""
+"""Removal of pins and mounts of a killed koordlet. Plain files stand for pins; the mount is real."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from control.ctl.node import bpffs
 from koordlet.probes.loading import bpffs as koordlets
 
 
-def test_the_mark_is_koordlets() -> None:
+def test_the_mount_mark_equals_koordlets() -> None:
     assert bpffs.MOUNT_MARK == koordlets.MOUNTED_BY_US
 
 
@@ -43,7 +43,7 @@ def mount(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.kernel
-def test_only_our_own_and_empty_mount_is_undone(mount: Path) -> None:
+def test_only_an_empty_mount_of_koordlet_is_unmounted(mount: Path) -> None:
     assert bpffs.mount_point(mount / "koordlet") == mount
     assert not bpffs.is_koordlet_mount(mount)
     (mount / bpffs.MOUNT_MARK).mkdir()

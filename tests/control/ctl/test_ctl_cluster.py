@@ -1,4 +1,4 @@
-"""The objects of a node against the embedded API server, in process, and the rights that come with them."""
+"""The objects of a node and their rights, with the embedded API server in process."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def test_everything_a_node_needs_is_there(layout: Layout) -> None:
         assert len(found["items"]) == 13
 
 
-async def test_preparing_again_changes_nothing_that_others_own(layout: Layout) -> None:
+async def test_preparing_again_keeps_objects_of_others(layout: Layout) -> None:
     async with client(layout.admin_kubeconfig) as admin:
         await admin.patch(NodeMetric, "n1", body={"spec": {"metricCollectPolicy": {"reportIntervalSeconds": 77}}})
         before = {crd["metadata"]["name"]: await admin.raw("GET", cluster.path_of(crd)) for crd in manifests.crds()}
@@ -65,12 +65,12 @@ async def test_preparing_again_changes_nothing_that_others_own(layout: Layout) -
         ]
 
 
-async def test_with_a_manager_there_is_what_it_needs_and_without_one_no_webhook_stays(layout: Layout) -> None:
+async def test_webhooks_exist_only_with_a_manager(layout: Layout) -> None:
     async with client(layout.admin_kubeconfig) as admin:
         await cluster.prepare(layout.admin_kubeconfig, SETTINGS, layout.agents)
         config = await admin.get(ConfigMap, "slo-controller-config", "koordinator-system")
         assert json.loads(config.data["colocation-config"])["metricReportIntervalSeconds"] == 30
-        for obj in manifests.webhooks():  # what the manager wrote into them is its
+        for obj in manifests.webhooks():  # the manager's content stays
             path = cluster.path_of(obj)
             await admin.raw("PATCH", path, body={"webhooks": []}, content_type="application/merge-patch+json")
         await cluster.prepare(layout.admin_kubeconfig, SETTINGS, layout.agents)
@@ -83,14 +83,14 @@ async def test_with_a_manager_there_is_what_it_needs_and_without_one_no_webhook_
 
 
 def private_token(kubeconfig: Path) -> bool:
-    """Are kubeconfig and token file the owner's alone, and is the token only in its own?"""
+    """Only the owner can read kubeconfig and token file, and only the token file has the token."""
     text = kubeconfig.read_text()
     token_file = Path(yaml.safe_load(text)["users"][0]["user"]["tokenFile"])
     modes = {stat.S_IMODE(path.stat().st_mode) for path in (kubeconfig, token_file)}
     return modes == {0o600} and token_file.read_text() not in text
 
 
-async def test_credentials_are_private_and_in_a_file_of_their_own(layout: Layout) -> None:
+async def test_credentials_are_private_and_in_a_separate_file(layout: Layout) -> None:
     assert private_token(layout.kubeconfig(KUBELET))
     assert private_token(layout.kubeconfig(KOORDLET))
     assert private_token(layout.kubeconfig(MANAGER))

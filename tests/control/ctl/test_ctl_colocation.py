@@ -1,4 +1,4 @@
-"""What the demo says of pods that a profile has made best effort: figures of stored pods and of cgroup files."""
+"""The demo's checks of pods that a profile has made best effort, on stored pods and cgroup files."""
 
 from __future__ import annotations
 
@@ -86,12 +86,12 @@ def test_lent(allocatable, ok):
     assert colocation.offers_batch_resources({"status": {"allocatable": allocatable}}).ok is ok
 
 
-def test_the_strategy_keeps_what_is_there():
+def test_the_strategy_keeps_existing_fields():
     assert json.loads(colocation.strategy('{"enable": true}')) == {"enable": True, "cpuReclaimThresholdPercent": 300}
     assert json.loads(colocation.strategy("")) == {"cpuReclaimThresholdPercent": 300}
 
 
-def test_who_put_the_pod_where() -> None:
+def test_the_scheduler_and_node_of_a_pod_are_checked() -> None:
     conditions = [{"type": "PodScheduled", "status": "True"}]
     pod = {
         "metadata": {"name": "report"},

@@ -1,4 +1,4 @@
-"""The demo's frame: manifests filled in, one demo at a time, interrupted at once and cleanly."""
+"""The demo's frame: rendered manifests, one demo at a time, cleanup after an interrupt."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def progress() -> TerminalProgress:
 
 @pytest.fixture(autouse=True)
 def keep_signals() -> object:
-    """`play` ends with signals ignored, which is for the end of a process."""
+    """`play` leaves signals ignored, as the process ends then."""
     kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     yield
     for number, handler in kept.items():
@@ -45,7 +45,7 @@ def test_manifests_get_the_node_and_the_cores() -> None:
     assert classes == {"web": "LS", "batch-0": "BE", "batch-1": "BE", "meter": "LS"}
 
 
-def test_without_manifests_it_says_where_the_demo_runs(tmp_path: Path) -> None:
+def test_without_manifests_the_error_names_the_checkout(tmp_path: Path) -> None:
     with pytest.raises(CtlError, match="no manifests") as caught:
         workload.rendered("n1", 0, 0, tmp_path)
     assert "checkout" in caught.value.hint

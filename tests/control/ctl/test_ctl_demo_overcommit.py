@@ -1,4 +1,4 @@
-"""The demo's own arithmetic of what the node lends: it must notice when the manager is wrong or asleep."""
+"""The demo's own calculation of overcommitted resources: it must detect wrong or stale amounts of the manager."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def node(batch_cpu: str | None = None, percent: int = 100) -> Node:
     ],
     ids=["usage", "not measured yet", "gone", "reserved", "held", "nothing left"],
 )
-def test_the_formula_once_more(report: NodeMetric, percent: int, milli: int) -> None:
+def test_the_formula_matches_the_manager(report: NodeMetric, percent: int, milli: int) -> None:
     assert expected(node(percent=percent), report, PODS) == milli
 
 
@@ -74,8 +74,8 @@ GI = 1 << 30
     ("lent", "good"),
     [("2600Mi", True), ("2400Mi", True), ("2Gi", False), ("4Gi", False), (None, False)],
 )
-def test_memory_that_is_too_far_off_is_noticed(lent: str | None, good: bool) -> None:
-    """65 % of 8 Gi less 2 Gi of the system and 716 Mi of web."""
+def test_wrong_memory_is_detected(lent: str | None, good: bool) -> None:
+    """65 % of 8 Gi minus 2 Gi of the system and 716 Mi of web."""
     memory, report = {"memory": Quantity("8Gi")}, metric(web="200m", rush="100m")
     info = report.status.node_metric
     assert info is not None
@@ -93,7 +93,7 @@ def test_memory_that_is_too_far_off_is_noticed(lent: str | None, good: bool) -> 
 @pytest.mark.parametrize(
     ("have", "good"), [("5200", True), ("4800", True), ("4600", False), ("6000", False), (None, False)]
 )
-def test_what_is_too_far_off_is_noticed(have: str | None, good: bool) -> None:
+def test_wrong_cpu_is_detected(have: str | None, good: bool) -> None:
     assert matches_load(node(have), metric(web="200m", rush="100m"), PODS).ok is good
 
 

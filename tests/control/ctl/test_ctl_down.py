@@ -1,4 +1,4 @@
-"""Taking down without the real parts: what is stopped, what is found, what is said."""
+"""`koordctl down` without real parts: what is stopped, found and reported."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def supervisor(tmp_path: Path, pins: Path) -> Iterator[Supervisor]:
     made._reap()
 
 
-def test_nothing_was_up(tmp_path: Path, progress: TerminalProgress) -> None:
+def test_down_without_a_node_does_nothing(tmp_path: Path, progress: TerminalProgress) -> None:
     assert not down(tmp_path / "never", progress=progress)
     assert not (tmp_path / "never").exists()
 
 
-def test_parts_and_strays_are_ended_and_files_purged(
+def test_parts_and_strays_are_stopped_and_files_purged(
     supervisor: Supervisor, pins: Path, progress: TerminalProgress, tmp_path: Path
 ) -> None:
     parts = [supervisor.start(name, SLEEP) for name in ("apiserver", "koordlet")]
@@ -102,7 +102,7 @@ def test_an_empty_pin_folder_is_a_leftover_too(supervisor: Supervisor, pins: Pat
 
 
 @pytest.mark.kernel
-def test_cgroups_of_a_killed_kubelet_go_with_their_processes(
+def test_cgroups_of_a_killed_kubelet_are_removed_with_their_processes(
     supervisor: Supervisor, progress: TerminalProgress, tmp_path: Path
 ) -> None:
     tree = downs._tree()

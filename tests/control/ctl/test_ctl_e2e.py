@@ -1,7 +1,5 @@
-"""A whole node on this machine: up, kill -9 of each part in turn, up again, down, nothing left.
-
-Drives the real kernel as root and needs its kubepods cgroups to be nobody else's.
-"""
+"""A whole node on this machine: up, kill -9 of each part in turn, up again, down, nothing left. Runs on the real kernel
+as root and needs the kubepods cgroups for itself."""
 
 from __future__ import annotations
 
@@ -39,7 +37,7 @@ POD = {
 
 
 class Node:
-    """A node under a temporary state directory, driven by the command line as a user would."""
+    """A node in a temporary state directory, controlled by the command line."""
 
     def __init__(self, state_dir: Path, runtime: str) -> None:
         self.state_dir, self.runtime = state_dir, runtime
@@ -75,7 +73,7 @@ class Node:
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[Node]:
-    """Its pods are containers in a containerd of its own, through the runtime proxy: it has every part there is."""
+    """With containers in its own containerd behind the runtime proxy: it has all parts."""
     made = Node(tmp_path / "node", "containerd")
     yield made
     made.ctl("down", "--purge")
@@ -90,7 +88,7 @@ def other(tmp_path: Path) -> Iterator[Node]:
 
 @pytest.fixture
 def plain(tmp_path: Path) -> Iterator[Node]:
-    """Its pods are plain processes."""
+    """With pods as plain processes."""
     made = Node(tmp_path / "plain", "process")
     yield made
     made.ctl("down", "--purge")
@@ -167,20 +165,20 @@ def run_a_pod(node: Node, folder: Path) -> None:
     node.kubectl.run("wait", "--for=condition=Ready", "pod/sleeper", "--timeout=60s")
 
 
-def test_a_node_that_was_killed_whole_is_cleaned_up_after_by_the_next(node: Node, other: Node, tmp_path: Path) -> None:
+def test_the_next_node_cleans_up_after_a_killed_one(node: Node, other: Node, tmp_path: Path) -> None:
     other.up()
     run_a_pod(other, tmp_path)
     assert PINS.exists(), "koordlet pins its maps here"
-    for one in processes.marked(other.state_dir):  # shims, too: their containers stay
+    for one in processes.marked(other.state_dir):  # shims, too: their containers remain
         os.kill(one.id.pid, signal.SIGKILL)
         assert processes.wait_gone(one.id, 30)
-    aside = other.state_dir.rename(tmp_path / "aside")  # the marks tell enough
+    aside = other.state_dir.rename(tmp_path / "aside")  # the marks are sufficient
     said = node.up(pins=PINS.with_name(f"{PINS.name}-next"))
     line = f"cleaned up after the node of {other.state_dir}, which was killed: cgroups and their processes"
     assert line in said and "pinned BPF objects" in said, said
     assert not PINS.exists()
     run_a_pod(node, tmp_path)
-    # The dead one, should it come back, can't take the living one's cgroups for its own.
+    # If the dead node starts again, it must not take the living node's cgroups for its own.
     aside.rename(other.state_dir)
     other.ctl("down", "--purge")
     assert "sleeper" in node.kubectl.run("get", "pods", "--field-selector=status.phase=Running")
@@ -202,7 +200,7 @@ def test_a_second_node_is_refused(node: Node, other: Node) -> None:
     assert "kubelet: ready" in node.up()
 
 
-def test_cgroups_that_nobody_marked_are_a_real_kubelets(other: Node) -> None:
+def test_unmarked_cgroups_are_treated_as_a_real_kubelets(other: Node) -> None:
     tree = CgroupTree.discover(preflight.CGROUP_MOUNT)
     assert not tree.exists("kubepods")
     tree.create("kubepods/burstable")

@@ -1,4 +1,4 @@
-"""The page of `koordctl explain pod`: its sentence, its charts, its exit status; and the command against a koordlet."""
+"""The page of `koordctl explain pod`: headline, charts, exit status; and the command with a koordlet."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def words(said: PodInterferenceReport) -> str:
         pytest.param(pod(containers=[]), "no running container", 0, id="no-container"),
     ],
 )  # fmt: skip
-def test_the_headline_says_it_all(said, sentence, status):
+def test_the_headline_summarises_the_page(said, sentence, status):
     assert headline(said).startswith(sentence) or sentence in headline(said)
     assert exit_status(said) == status
     assert headline(said) in words(said)
@@ -120,7 +120,7 @@ def test_the_headline_says_it_all(said, sentence, status):
         pytest.param(0.04, (), "No interference and no own trouble", False, id="hardly-any"),
     ],
 )
-def test_what_the_hypervisor_took_is_said_and_nobody_blamed(part, verdicts, sentence, line):
+def test_stolen_time_is_reported_without_culprits(part, verdicts, sentence, line):
     said = pod(*verdicts)
     said.containers[0].hypervisor = part
     assert sentence in headline(said)
@@ -189,7 +189,7 @@ def held_back(**changes) -> ThrottledPodReport:
         ({"held_back_for": [held_back()]}, "demo/batch-0 is throttled for it in cpu: 40 % of 950m left"),
     ],
 )
-def test_what_is_done_about_it_is_told_on_both_pages(given, shown) -> None:
+def test_throttling_is_shown_on_both_pods_pages(given, shown) -> None:
     assert shown in "\n".join(line.plain for line in page(pod(verdict(), **given), NOW))
 
 
@@ -227,7 +227,7 @@ def test_the_command_prints_the_page_and_the_json(koordlet):
     assert answer["containers"][0]["verdicts"][0]["culprits"][0]["pod"] == "batch-0"
 
 
-def test_a_pod_of_another_node_is_explained_as_such(koordlet):
+def test_a_pod_of_another_node_gets_a_hint(koordlet):
     found = CliRunner().invoke(cli, ["explain", "pod", "gone", "-n", "demo", "--koordlet-url", koordlet])
     assert isinstance(found.exception, CtlError)
     assert "does not know pod demo/gone" in str(found.exception)

@@ -1,4 +1,4 @@
-"""What the demo calls right and wrong."""
+"""The demo's checks."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_compare(milli: int, memory: int, use: AverageUsage, good: list[bool]) -
     assert [verdict.ok for verdict in judge.compare("x", resources(milli, memory), use)] == good
 
 
-def test_compare_says_both_figures() -> None:
+def test_compare_shows_both_figures() -> None:
     first, second = judge.compare("pod web", resources(1000, 64 << 20), AverageUsage(1.03, 64 << 20))
     assert first.text == "pod web cpu: NodeMetric 1000m, kernel 1030m (2.9 % apart)"
     assert second.text == "pod web memory: NodeMetric 64Mi, kernel 64Mi (0.0 % apart)"
@@ -90,7 +90,7 @@ def test_the_batch_pod_must_be_the_first_culprit() -> None:
     ],
     ids=["another pod is worse", "no strangers", "a pod is worst", "strangers only", "the worst of all pods"],
 )
-def test_on_a_shared_machine_the_worst_of_all_pods_will_do(
+def test_on_a_shared_machine_the_worst_of_all_pods_suffices(
     culprits: tuple[TopCulprit, ...], system_cpu: float, said: str | None
 ) -> None:
     top = picture(*culprits)
@@ -138,7 +138,7 @@ def test_no_culprit_names_the_probe_that_is_missing() -> None:
     [(0.98, 0.8, 0.01, True), (0.98, 0.2, 0.5, False), (0.3, 0.8, 0.0, False), (0.0, 0.0, 0.5, False)],
     ids=["its own quota", "others", "hardly throttled", "not at all"],
 )
-def test_throttling_is_told_apart(throttled: float, quota: float, wait: float, ok: bool) -> None:
+def test_own_throttling_is_distinguished(throttled: float, quota: float, wait: float, ok: bool) -> None:
     top = picture(throttled=throttled, quota=quota, wait=wait)
     assert judge.own_throttling_shown(top, "web").ok is ok
     assert judge.own_throttling_shown(top, "web", shared=True).ok is (throttled > 0), "strangers are there"
@@ -146,5 +146,5 @@ def test_throttling_is_told_apart(throttled: float, quota: float, wait: float, o
     assert judge.own_throttling_shown(top, "web", shared=True).ok is ok
 
 
-def test_throttling_of_a_pod_that_is_not_there() -> None:
+def test_throttling_of_an_absent_pod() -> None:
     assert not judge.own_throttling_shown(Top(), "web").ok

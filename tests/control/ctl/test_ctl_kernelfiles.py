@@ -1,4 +1,4 @@
-"""The demo's own reading of the kernel's files."""
+"""The demo's reading of the kernel's files."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_no_pod_yet(tmp_path: Path) -> None:
 
 
 def samples(count: int) -> list[UsageSample]:
-    """One a second: half a core on the node, a fifth in the pod, which appears at second 3."""
+    """One sample per second: half a core on the node, a fifth in the pod, which exists from second 3 on."""
     return [
         UsageSample(float(t), 100 + t * 0.5, 1000.0 + t, {"web": (t * 0.2, 64.0)} if t >= 3 else {})
         for t in range(count)

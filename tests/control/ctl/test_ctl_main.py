@@ -1,4 +1,4 @@
-"""The command line against a koordlet that is a few lines of aiohttp, and against none."""
+"""The command line with a fake koordlet, and with none."""
 
 from __future__ import annotations
 
@@ -80,20 +80,20 @@ async def koordlet() -> AsyncIterator[str]:
     await runner.cleanup()
 
 
-async def test_pictures_and_readiness(koordlet: str) -> None:
+async def test_data_and_readiness_are_fetched(koordlet: str) -> None:
     assert await fetch_top(koordlet + "/") == PICTURE
     assert await fetch_ready(koordlet) == {"ping": None, "pods": "the kubelet is away"}
 
 
 @pytest.mark.parametrize("path", ["/odd", "/missing"])
-async def test_something_else_than_a_koordlet(koordlet: str, path: str) -> None:
+async def test_a_server_that_is_no_koordlet_is_reported(koordlet: str, path: str) -> None:
     for ask in (fetch_top, fetch_ready):
         with pytest.raises(KoordletUnreachable, match="is it a koordlet"):
             await ask(koordlet + path)
 
 
 @pytest.mark.parametrize(("url", "words"), [("http://127.0.0.1:1", "does not respond"), ("nonsense", "not a URL")])
-async def test_no_koordlet_says_what_to_do(url: str, words: str) -> None:
+async def test_a_missing_koordlet_gives_a_hint(url: str, words: str) -> None:
     with pytest.raises(KoordletUnreachable, match=words) as caught:
         await fetch_top(url)
     assert "--koordlet-url" in caught.value.hint
@@ -174,7 +174,7 @@ async def test_the_once_table_and_json(
     assert [row["pod"] for row in rows] == ["web"]
 
 
-def test_how_to_go_on_names_what_is_not_default(tmp_path: Path) -> None:
+def test_suggested_commands_contain_non_default_options(tmp_path: Path) -> None:
     plain = main.next_commands(main.STATE_DIR, NodeSettings("n"))
     assert "  koordctl top" in plain and "  koordctl down" in plain
     special = main.next_commands(tmp_path, NodeSettings("n", koordlet_port=1))

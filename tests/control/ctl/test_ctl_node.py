@@ -1,4 +1,4 @@
-"""The page of `koordctl node`: its sentence, its table, its formulas; and the command against an API server."""
+"""The page of `koordctl node`: headline, table, formulas; and the command with an API server."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_the_formulas_have_their_numbers_in() -> None:
     assert rows["kept free"][0] == "35"
 
 
-def test_each_step_after_the_formula_is_told() -> None:
+def test_each_step_after_the_formula_is_shown() -> None:
     terms = {"percent": 80, "normalization": 1.2, "third_party": 4000, "limit": 90_000, "lent": 20_000}
     held = Hold(percent=80, because="2 containers held up by neighbours")
     changed = BatchTerms(**{**{f: getattr(CPU, f) for f in CPU.__struct_fields__}, **terms})
@@ -96,7 +96,7 @@ def test_each_step_after_the_formula_is_told() -> None:
     )
 
 
-def test_a_node_that_lends_nothing_says_why() -> None:
+def test_a_node_without_overcommit_shows_the_reason() -> None:
     said = lines(OvercommitExplanation(reason=STALE, message="the last report is more than 15 minutes old"))
     assert said[1] == "Overcommits nothing: the last report is more than 15 minutes old."
     assert not any("batch-cpu" in line for line in said)
@@ -107,14 +107,14 @@ def test_a_node_that_no_manager_wrote_to() -> None:
     assert lines(None)[1].startswith("No manager has written to it")
 
 
-def test_an_annotation_that_cannot_be_read_is_named() -> None:
+def test_an_invalid_annotation_is_named() -> None:
     node = make(None)
     node.metadata.annotations[names.ANNOTATION_OVERCOMMIT] = "{"
     with pytest.raises(CtlError, match=names.ANNOTATION_OVERCOMMIT):
         overcommit_of(node)
 
 
-async def test_the_node_is_asked_for(tmp_path: Path) -> None:
+async def test_the_node_is_fetched(tmp_path: Path) -> None:
     async with ApiServer(tmp_path / "data") as server:
         path = str(server.kubeconfig_path)
         async with Client(ClientConfig.load(path)) as client:

@@ -62,7 +62,7 @@ def test_a_placed_pod() -> None:
     ]
 
 
-async def test_asks_the_scheduler() -> None:
+async def test_the_placement_is_fetched_from_the_scheduler() -> None:
     async def answer(request: web.Request) -> web.Response:
         if request.match_info["pod"] == "web":
             return web.Response(body=encode(PodPlacement(pod="default/web", state="active")))

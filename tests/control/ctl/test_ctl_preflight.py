@@ -1,4 +1,4 @@
-"""Refusals: each says what is missing and what to do."""
+"""Refusals: each states the problem and a hint."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ OTHER = {"kubepods": CgroupMark(7, 1, 1, "boot", "/other/node")}
         (
             PreflightFacts(
                 uid=0, kubepods=("kubepods",), made=frozenset({"kubepods"}), others=OTHER
-            ),  # ours once, reclaimed
+            ),  # formerly this node's, reclaimed
             "cgroup /kubepods exists already: it belongs to the node of /other/node (kubelet pid 7)",
             "koordctl down --state-dir /other/node",
         ),
@@ -88,13 +88,13 @@ def test_free_ports_differ() -> None:
     assert not any(map(preflight.port_busy, found))
 
 
-def test_cgroups_of_a_machine_without_any(tmp_path: Path) -> None:
+def test_a_machine_without_cgroups_is_detected(tmp_path: Path) -> None:
     facts = preflight.collect_facts(tmp_path, {}, mount=tmp_path)
     assert "hierarchy" in facts.cgroups_problem
     assert facts.kubepods == ()
 
 
-def test_what_the_kubelet_wrote_down(tmp_path: Path) -> None:
+def test_the_kubelets_record_of_cgroups_is_read(tmp_path: Path) -> None:
     assert preflight.made_by_kubelet(tmp_path) == []
     (tmp_path / "cgroups.json").write_text('{"made": ["kubepods", "kubepods/burstable"]}')
     assert preflight.made_by_kubelet(tmp_path) == ["kubepods", "kubepods/burstable"]

@@ -1,4 +1,4 @@
-"""Parts as processes: started once, found again, stopped by identity only."""
+"""Parts as processes: started once, identified again, stopped by identity only."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from control.ctl.node.state import Lock, NodeSettings, PartRecord, UpState
 from control.ctl.node.supervisor import Supervisor
 
 PATIENCE = 60.0
-"""Seconds; a machine may stand still for a while."""
+"""Seconds, with room for a machine that stalls."""
 SLEEP = ("sleep", "300")
 DEAF = (
     sys.executable,
@@ -57,7 +57,7 @@ def test_a_part_is_started_once_and_outlives_the_supervisor(supervisor: Supervis
     assert os.getsid(first.pid) == first.pid
 
 
-def test_stop_ends_it_and_forgets_it(supervisor: Supervisor, tmp_path: Path) -> None:
+def test_stop_ends_a_part_and_removes_its_record(supervisor: Supervisor, tmp_path: Path) -> None:
     process = supervisor.start("a", SLEEP)
     assert supervisor.stop("a", PATIENCE) is True
     assert not processes.alive(process)
@@ -65,14 +65,14 @@ def test_stop_ends_it_and_forgets_it(supervisor: Supervisor, tmp_path: Path) -> 
     assert state.load(tmp_path).parts == {}
 
 
-def test_a_deaf_part_is_killed_and_said_so(supervisor: Supervisor) -> None:
+def test_a_part_that_ignores_sigterm_is_killed_and_reported(supervisor: Supervisor) -> None:
     process = supervisor.start("a", DEAF)
     eventually(lambda: "\nready\n" in supervisor.log_path("a").read_text())
     assert supervisor.stop("a", 0.05) is False
     assert not processes.alive(process)
 
 
-def test_a_killed_part_is_not_running_and_starts_anew(supervisor: Supervisor) -> None:
+def test_a_killed_part_is_not_running_and_can_be_restarted(supervisor: Supervisor) -> None:
     process = supervisor.start("a", SLEEP)
     os.kill(process.pid, signal.SIGKILL)
     eventually(lambda: supervisor.running("a") is None)
@@ -81,7 +81,7 @@ def test_a_killed_part_is_not_running_and_starts_anew(supervisor: Supervisor) ->
     assert supervisor.running("a") == again
 
 
-def test_a_reused_pid_is_left_alone(tmp_path: Path) -> None:
+def test_a_process_with_a_reused_pid_is_not_touched(tmp_path: Path) -> None:
     bystander = subprocess.Popen(SLEEP)
     try:
         me = processes.identify(bystander.pid)
@@ -98,7 +98,7 @@ def test_a_reused_pid_is_left_alone(tmp_path: Path) -> None:
         bystander.wait()
 
 
-def test_a_start_that_was_not_written_down_is_found_by_its_mark(supervisor: Supervisor, tmp_path: Path) -> None:
+def test_an_unrecorded_start_is_identified_by_its_mark(supervisor: Supervisor, tmp_path: Path) -> None:
     process = supervisor.start("a", SLEEP)
     state.save(tmp_path, UpState(starting={"a": SLEEP}, boot_id=state.boot_id()))  # as after a kill -9 of koordctl
     later = Supervisor(tmp_path)
@@ -107,17 +107,17 @@ def test_a_start_that_was_not_written_down_is_found_by_its_mark(supervisor: Supe
     assert state.load(tmp_path).starting == {}
 
 
-def test_a_child_of_a_part_is_not_taken_for_it(supervisor: Supervisor, tmp_path: Path) -> None:
+def test_a_child_of_a_part_is_not_mistaken_for_it(supervisor: Supervisor, tmp_path: Path) -> None:
     shell = ("sh", "-c", "setsid sleep 300 & wait")
     process = supervisor.start("a", shell)
-    eventually(lambda: SLEEP in [one.argv for one in processes.marked(tmp_path)])  # not the fork that becomes it
+    eventually(lambda: SLEEP in [one.argv for one in processes.marked(tmp_path)])  # not the forked process before exec
     os.kill(process.pid, signal.SIGKILL)
     state.save(tmp_path, UpState(starting={"a": shell}, boot_id=state.boot_id()))
     eventually(lambda: Supervisor(tmp_path).running("a") is None)
     assert [one.argv for one in processes.marked(tmp_path)] == [SLEEP]
 
 
-def test_records_of_an_earlier_boot_name_nobody(tmp_path: Path) -> None:
+def test_records_of_an_earlier_boot_are_dropped(tmp_path: Path) -> None:
     me = processes.identify(os.getpid())
     assert me is not None
     state.save(
@@ -144,13 +144,13 @@ def test_the_tail_shows_the_latest_start_only(supervisor: Supervisor) -> None:
     assert "first" not in supervisor.tail("a")
 
 
-def test_use_counts_up_and_ends_with_the_process(supervisor: Supervisor) -> None:
+def test_usage_increases_and_ends_with_the_process(supervisor: Supervisor) -> None:
     process = supervisor.start("a", SLEEP)
 
     def counts() -> bool:
         used = processes.usage(process)
         assert used is not None and used.uptime >= 0
-        return used.rss > 0  # none yet of a program that has only just taken the fork's place
+        return used.rss > 0  # empty right after exec
 
     eventually(counts)
     supervisor.stop("a", PATIENCE)

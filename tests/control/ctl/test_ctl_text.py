@@ -55,7 +55,7 @@ def test_age(value: float | None, shown: str) -> None:
 
 
 @given(st.none() | st.floats())
-def test_a_bar_is_as_wide_as_asked(share: float | None) -> None:
+def test_a_bar_has_the_requested_width(share: float | None) -> None:
     shown = text.bar(None if share != share else share, 10)
     assert len(shown) == 10
     assert shown.rstrip(" ").strip("|") == ""

@@ -13,7 +13,7 @@ from koordlet.api.pages.top import SchedLatency, Top, TopCulprit, TopRow
 
 
 class FakeKoordlet:
-    """Gives the same picture, or is away."""
+    """Returns the same data, or does not respond."""
 
     def __init__(self) -> None:
         self.away = False
@@ -101,7 +101,7 @@ async def test_filter_and_back(app: TopApp) -> None:
         assert len(names(app)) == 3
 
 
-async def test_koordlet_away_and_back(app: TopApp, koordlet: FakeKoordlet) -> None:
+async def test_the_view_survives_an_unreachable_koordlet(app: TopApp, koordlet: FakeKoordlet) -> None:
     koordlet.away = True
     async with app.run_test(size=(200, 40)):
         await app.refresh_data()

@@ -1,4 +1,4 @@
-"""The picture of `koordctl top`: cells, order, filters, culprits."""
+"""The table of `koordctl top`: cells, order, filters, culprits."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_details_without_a_probe_and_without_waiting() -> None:
     assert toptable.details(quiet)[-1] == "no culprits"
 
 
-def test_the_table_prints_a_line_a_row() -> None:
+def test_the_table_prints_one_line_per_row() -> None:
     out = io.StringIO()
     Console(file=out, width=300).print(toptable.table([WEB, SSHD]))
     lines = out.getvalue().splitlines()
@@ -150,7 +150,7 @@ def test_the_table_prints_a_line_a_row() -> None:
     assert len(lines) == 3
 
 
-def test_the_verdict_cell_tells_a_neighbour_from_itself() -> None:
+def test_the_verdict_cell_distinguishes_interference_and_own_trouble() -> None:
     neighbour = Brief(resource="cpu", cause="neighbour", score=2.34)
     lesser, own = Brief(resource="io", cause="neighbour", score=1.1), Brief(resource="cpu", cause="self", score=3.0)
     row = TopRow(verdicts=[own, neighbour, lesser])

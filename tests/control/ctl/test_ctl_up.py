@@ -1,4 +1,4 @@
-"""Settings over the life of a node, and what `up` refuses before it touches anything."""
+"""Settings during a node's life, and refusals of `up` before it changes anything."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def test_defaults_of_a_first_up() -> None:
     assert settle(None, {"node_name": None}, set(), "host") == NodeSettings("host")
 
 
-def test_given_values_win_and_are_kept() -> None:
+def test_options_override_and_are_stored() -> None:
     first = settle(None, {"node_name": "n2", "cgroup_driver": "systemd"}, set(), "host")
     assert (first.node_name, first.cgroup_driver) == ("n2", "systemd")
     assert settle(first, {}, {"apiserver"}, "host") == first
 
 
-def test_port_zero_takes_a_free_one_and_keeps_it() -> None:
+def test_port_zero_chooses_a_free_one_and_keeps_it() -> None:
     zero = {"apiserver_port": 0, "kubelet_port": 0, "koordlet_port": 0, "manager_port": 0, "webhook_port": 0}
     first = settle(None, zero, set(), "host")
     ports = {getattr(first, name) for name in zero}
@@ -38,14 +38,14 @@ def test_port_zero_takes_a_free_one_and_keeps_it() -> None:
     assert settle(first, zero, {"apiserver"}, "host") == first
 
 
-def test_what_runs_can_not_change() -> None:
+def test_settings_of_running_parts_cannot_change() -> None:
     with pytest.raises(CtlError, match="--port 1234 differs from 7001, which apiserver, kubelet use") as caught:
         settle(KNOWN, {"apiserver_port": 1234}, {"kubelet", "apiserver"}, "host")
     assert "koordctl down" in caught.value.hint
     assert settle(KNOWN, {"apiserver_port": 1234}, set(), "host").apiserver_port == 1234
 
 
-def test_pods_are_containers_where_that_was_asked_for_or_can_be(tmp_path: Path) -> None:
+def test_the_runtime_is_chosen_by_option_and_availability(tmp_path: Path) -> None:
     auto, asked = NodeSettings("n"), NodeSettings("n", runtime="containerd")
     assert decide(auto, False, None).runtime == "containerd"
     refused = decide(auto, False, "not installed: runc")
@@ -74,7 +74,7 @@ def test_every_part_gets_its_ports_and_places(tmp_path: Path) -> None:
     assert all(str(tmp_path) in line for line in lines.values())
 
 
-def test_the_flags_that_are_passed_exist(tmp_path: Path) -> None:
+def test_passed_flags_exist(tmp_path: Path) -> None:
     from control.manager.options import ManagerOptions
     from control.scheduler.process.options import SchedulerOptions
     from control.standalone.apiserver.__main__ import ApiServerOptions
@@ -101,7 +101,7 @@ def progress() -> TerminalProgress:
     return TerminalProgress(Console(file=io.StringIO(), width=200))
 
 
-async def test_without_root_nothing_is_made(
+async def test_without_root_nothing_is_created(
     tmp_path: Path, progress: TerminalProgress, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 1000)
@@ -119,7 +119,7 @@ async def test_agents_need_an_api_server(
     assert "koordlet --standalone" in caught.value.hint
 
 
-async def test_a_containerd_that_does_not_work_is_done_without_and_said(
+async def test_a_broken_containerd_is_not_used_and_reported(
     tmp_path: Path, progress: TerminalProgress, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def not_yet(*_: object) -> str:

@@ -1,4 +1,4 @@
-"""A scripted hook server and a scripted dockerd around Docker's calls, and dockershim's requests."""
+"""A scripted hook server and a scripted dockerd around the Docker handlers, and dockershim's requests."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Answer = HookResponse | HookOutcome | Callable[[HookRequest], HookResponse] | No
 
 
 class Hooks:
-    """Stands in for the dispatcher: `answers` by hook; what was asked, in order, in `asked`."""
+    """Fake dispatcher: `answers` by hook; `asked`: the requests, in order."""
 
     def __init__(self) -> None:
         self.answers: dict[Hook, Answer] = {}
@@ -50,15 +50,15 @@ class Hooks:
 
 
 class Docker:
-    """Stands in for dockerd's own answers: `entries` by id; a text in place of one is an error. `restarted` when it was
-    since it told of itself."""
+    """Fake API of dockerd: `entries` by id; a string in place of one is an error. `restarted`: whether it was restarted
+    since `info`."""
 
     def __init__(self, driver: str) -> None:
         self.driver, self.restarted = driver, True
         self.entries: dict[str, dict[str, Any] | str] = {}
         self.fails: str | None = None
         self.told = 0
-        """How often it has told of itself."""
+        """Number of `info` calls."""
 
     async def info(self) -> DockerInfo:
         if self.fails is not None:
@@ -93,7 +93,7 @@ class Docker:
 
 
 class World:
-    """Docker's calls with everything around them scripted."""
+    """The Docker handlers in a scripted environment."""
 
     def __init__(self, driver: str = "cgroupfs") -> None:
         self.store, self.hooks, self.docker = ProxyStore(), Hooks(), Docker(driver)
@@ -103,11 +103,11 @@ class World:
         self.calls = DockerHandlerSelector(self.context)
 
     def handler(self, line: str) -> DockerCallHandler | None:
-        """Who holds this request (`POST /containers/create?name=x`)."""
+        """The handler of this request (`POST /containers/create?name=x`)."""
         return self.calls.handler(parse_request(f"{line} HTTP/1.1\r\n\r\n".encode()))
 
     async def call(self, line: str, body: Any = None, *, status: int = 204, answer: Any = None) -> Any:
-        """What dockerd gets as the body of a held request; None when the very bytes of the request."""
+        """The body that dockerd gets for a held request; None for the request's own bytes."""
         exchange = self.handler(line)
         assert exchange is not None, f"{line} is not held"
         raw = b"" if body is None else json.dumps(body).encode()
@@ -129,7 +129,7 @@ def world() -> World:
 
 
 def sandbox_body(labels: Mapping[str, str] = {}, **host: Any) -> dict[str, Any]:
-    """As dockershim creates a sandbox; null members and all."""
+    """A sandbox as dockershim creates it, including null members."""
     return {
         "Hostname": "web-0", "Image": "pause", "Env": None,
         "Labels": {
@@ -143,7 +143,7 @@ def sandbox_body(labels: Mapping[str, str] = {}, **host: Any) -> dict[str, Any]:
 
 
 def container_body(sandbox_id: str = SANDBOX_ID, **host: Any) -> dict[str, Any]:
-    """As dockershim creates a container of it."""
+    """A container of it as dockershim creates it."""
     return {
         "Image": "busybox", "Cmd": ["sleep", "1"], "Env": ["B=1", "A=2"],
         "Labels": {

@@ -1,5 +1,5 @@
-"""Around a real dockerd: the proxy's process before it, the `docker` command, koordlet's hook server, pods as
-dockershim makes them."""
+"""The environment of a real dockerd: the proxy's process in front of it, the `docker` command, koordlet's hook server,
+pods as dockershim creates them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Proxy(ProxyProcess):
         (self.hooks / "koordlet.json").write_text(json.dumps(document))
 
     def finish(self) -> int:
-        """Ask it to end; its exit status."""
+        """Stop it; returns its exit status."""
         os.kill(self.pid, signal.SIGTERM)
         return self.ended()
 
@@ -74,7 +74,7 @@ class Cli:
 
 
 class Recorder:
-    """A plugin that has nothing to say and remembers whom it was asked about."""
+    """A plugin that changes nothing and records its calls."""
 
     hook, gate = "recorder", "none"
     stages = tuple(HookStage)
@@ -82,7 +82,7 @@ class Recorder:
     def __init__(self) -> None:
         self.seen: list[tuple[HookStage, str, str, str]] = []
         self.folders: list[str] = []
-        """Of the pods' cgroups, at each call."""
+        """Existing pod cgroups, at each call."""
 
     def answer(self, stage: HookStage, context: HookContext, view: Any) -> HookAnswer:
         meta = context.pod.meta
@@ -97,7 +97,7 @@ class Recorder:
 
 @contextmanager
 def koordlet(path: Path) -> Iterator[Recorder]:
-    """koordlet's hook server with its plugins over a node of 8 CPUs, on a loop and thread of its own."""
+    """koordlet's hook server with its plugins for a node of 8 CPUs, on its own loop and thread."""
     recorder = Recorder()
     registries = Registries()
     hooks = Hooks([BatchResource(), CPUSetAllocator(), recorder], registries, policy=FailurePolicy.FAIL)
@@ -149,7 +149,7 @@ class Shim:
         return self.docker.said("create", *named, *written, *self.flags, *flags, "busybox", *command)
 
     def create(self, name: str, *flags: str) -> str:
-        """Its id; its program writes what it sees in its cgroup, and its variables."""
+        """Returns its id; its program writes its cgroup's values and its variables."""
         labels = {"io.kubernetes.docker.type": "container", "io.kubernetes.sandbox.id": self.sandbox}
         files = " ".join(f"/sys/fs/cgroup/{file}" for file in FILES)
         return self._create(
@@ -157,7 +157,7 @@ class Shim:
         )
 
     def first_look(self, container: str) -> dict[str, str]:
-        """By file, as the container's first instructions read it."""
+        """Values by file, as read by the container's first instructions."""
         self.docker.said("start", container)
 
         def lines() -> list[str]:

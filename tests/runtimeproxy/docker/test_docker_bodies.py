@@ -1,4 +1,4 @@
-"""Bodies of create and update: what is read, what is written, and that all else stays."""
+"""Bodies of create and update: what is read and written; everything else stays."""
 
 from __future__ import annotations
 
@@ -71,7 +71,9 @@ def test_an_answer_overwrites_an_update_but_for_the_score() -> None:
         pytest.param({}, {"memory_swap_limit_in_bytes": -1}, {"memory_swap_limit_in_bytes": -1}, id="swap-unlimited"),
     ],
 )
-def test_what_dockerd_would_refuse(asked: dict[str, int], answered: dict[str, int], wanted: dict[str, int]) -> None:
+def test_values_that_dockerd_refuses_are_not_sent(
+    asked: dict[str, int], answered: dict[str, int], wanted: dict[str, int]
+) -> None:
     found = bodies.without_refused_values(LinuxContainerResources(**asked), LinuxContainerResources(**answered))
     assert found == LinuxContainerResources(**wanted)
 
@@ -90,7 +92,7 @@ def test_names_are_matched_as_go_does() -> None:
     assert json.loads(host.raw) == {"MEMORY": 3, "cpushares": 7}
 
 
-def test_what_nobody_knows_keeps_its_bytes() -> None:
+def test_calls_on_unknown_objects_keep_their_bytes() -> None:
     raw = b'{"New": {"a" : 1.50, "b":12345678901234567890123}, "Memory": 1, "\\u00e4":"\\ud83d\\ude00"}'
     host = JsonObject(raw, "body")
     host.set("Memory", 2)
@@ -112,7 +114,7 @@ def test_unknown_members_survive_a_change(extra: dict[str, Any], memory: int) ->
 
 
 @pytest.mark.parametrize("raw", [b"", b"null", b"[]", b'{"a":', b"{}{}", b'{"a":1}garbage', b"\xff", b'{"\xff":1}'])
-def test_what_is_no_object(raw: bytes) -> None:
+def test_bodies_that_are_no_objects_are_refused(raw: bytes) -> None:
     with pytest.raises(InvalidBody, match=r"^body: "):
         JsonObject(raw, "body")
 
@@ -181,6 +183,6 @@ entries = st.lists(st.text("AB=1", max_size=4), max_size=6)
 
 
 @given(entries, st.dictionaries(st.sampled_from("ABCD"), st.text("12=", max_size=2), max_size=4))
-def test_the_list_then_says_what_the_hook_wants(env: list[str], wanted: dict[str, str]) -> None:
+def test_the_list_contains_the_hooks_variables(env: list[str], wanted: dict[str, str]) -> None:
     assert bodies.env_map(bodies.merge_env(env, wanted)) == wanted
     assert bodies.merge_env(env, bodies.env_map(env)) == env

@@ -1,8 +1,6 @@
-"""koord-runtime-proxy in Docker mode as a process, in front of Debian's dockerd, with koordlet's hook server beside it.
-
-What a `docker` command shows through the proxy is what it shows without; pods as dockershim makes them have what
-koordlet's plugins answer, from their first instruction on.
-"""
+"""koord-runtime-proxy in Docker mode as a process, in front of Debian's dockerd, with koordlet's hook server. The
+`docker` command shows the same through the proxy and without; pods as dockershim creates them have the settings of
+koordlet's plugins from their first instruction on."""
 
 from __future__ import annotations
 
@@ -55,14 +53,14 @@ def proxy(dockerd: Dockerd) -> Iterator[Proxy]:
         proxy.close()
 
 
-# -- transparency
+# Transparency
 
 PROGRAM = "mkfifo /go; echo ready; cat /go; echo last"
 RUN = ("run", "--network=none")
 
 
 def session(docker: Cli, folder: Path, own: str) -> Iterator[object]:
-    """What somebody at a terminal does; yields what came of each step. `own`: a name for what is made."""
+    """A terminal session; yields each step's result. `own`: a name for created objects."""
     big = bytes(range(256)) * 8192
     (folder / "big").write_bytes(big)
     os.utime(folder / "big", (1_700_000_000, 1_700_000_000))
@@ -85,9 +83,9 @@ def session(docker: Cli, folder: Path, own: str) -> Iterator[object]:
     )
     yield first_line(logs)
     yield docker("exec", own, "sh", "-c", "echo released > /go")
-    yield logs.communicate(timeout=PATIENCE), logs.returncode  # it ends with the container
+    yield logs.communicate(timeout=PATIENCE), logs.returncode  # ends with the container
     yield first_line(events)
-    events.send_signal(signal.SIGKILL)  # the stream itself has no end
+    events.send_signal(signal.SIGKILL)  # the stream itself does not end
     events.communicate()
     yield docker("logs", "--tail=1", own)
     yield docker("ps", "-a", f"--filter=name={own}", "--format={{.Names}} {{.Status}}")[:1]
@@ -101,7 +99,7 @@ def session(docker: Cli, folder: Path, own: str) -> Iterator[object]:
 
 
 def first_line(process: subprocess.Popen[bytes]) -> bytes:
-    """What it has of a line when PATIENCE ends, if no whole one comes."""
+    """The incomplete line at the end of PATIENCE, if no complete one arrives."""
     limit = threading.Timer(PATIENCE, process.kill)
     limit.start()
     try:
@@ -127,12 +125,12 @@ def archive(content: bytes) -> bytes:
 
 
 def plain(step: object, own: str) -> str:
-    """Without what differs from session to session: ids and the name; long ones as a digest."""
+    """Without values that differ per session: ids and the name; long ones as a digest."""
     text = re.sub(rf"\b(?:[0-9a-f]{{64}}|[0-9a-f]{{12}}|{own})\b", "ID", repr(step))
     return text if len(text) < 2000 else f"{len(text)} characters, {hashlib.sha256(text.encode()).hexdigest()}"
 
 
-def test_a_cli_session_shows_what_it_shows_without_the_proxy(dockerd: Dockerd, proxy: Proxy, tmp_path: Path) -> None:
+def test_a_cli_session_is_the_same_with_and_without_the_proxy(dockerd: Dockerd, proxy: Proxy, tmp_path: Path) -> None:
     def steps(host: Path, own: str) -> list[str]:
         folder = tmp_path / own
         folder.mkdir()
@@ -161,11 +159,11 @@ TALK = (
     b"Expect: 100-continue\r\nContent-Length: 9\r\n\r\n{\"Image\":"
     b"GET /info HTTP/1.1\r\nHost: docker\r\nTransfer-Encoding: nonsense\r\nConnection: close\r\n\r\n"
 )  # fmt: skip
-"""Pipelined, and with an end that is no good."""
+"""Pipelined, and with an invalid end."""
 
 
 def answers(path: Path, pieces: Sequence[bytes]) -> bytes:
-    """All that comes, to the end of the connection; without the time."""
+    """All bytes up to the end of the connection; without the time."""
     found = b""
     with socket.socket(socket.AF_UNIX) as client:
         client.settimeout(PATIENCE)
@@ -184,7 +182,7 @@ def test_pipelined_requests_get_the_same_bytes(dockerd: Dockerd, proxy: Proxy) -
     assert answers(proxy.socket, [TALK[at : at + 7] for at in range(0, len(TALK), 7)]) == direct
 
 
-# -- hooks
+# Hooks
 
 
 BATCH = {
@@ -200,7 +198,7 @@ UNBOUND = 1 << 62
 """From here on the kernel means no limit."""
 
 
-def test_pods_have_what_koordlet_says_from_their_first_instruction(
+def test_pods_have_koordlets_settings_from_their_first_instruction(
     dockerd: Dockerd, proxy: Proxy, tmp_path: Path
 ) -> None:
     docker = Cli(dockerd, proxy.socket)
@@ -226,7 +224,7 @@ def test_pods_have_what_koordlet_says_from_their_first_instruction(
         recorder.seen.clear()
         docker.said("stop", "-t", "0", app)
         docker.said("stop", "-t", "0", batch.sandbox)
-        # after hooks hold nobody up
+        # calls do not wait for post hooks
         until(lambda: len(recorder.seen) == 2, "both stops are told")
         assert proxy.metric('koord_runtime_proxy_calls_total{method="docker create",result="rewritten"}') == 5
         assert recorder.seen == [
@@ -244,7 +242,7 @@ def test_a_proxy_killed_between_create_and_start_knows_the_pod_again(
         pod = Shim(docker, dockerd.cgroup_parent("pod"), "web-0", "LS")
         container = pod.create("app", "--cpu-shares=300")
         proxy.kill()
-        proxy.start()  # over the socket that is left
+        proxy.start()  # at the left-over socket
         recorder.seen.clear()
         assert pod.first_look(container)[SHARES] == "300"
         until(lambda: len(recorder.seen) == 2, "before and after")
@@ -255,8 +253,8 @@ def test_a_proxy_killed_between_create_and_start_knows_the_pod_again(
         assert recorder.stages_seen()[2:] == [HookStage.PRE_UPDATE_CONTAINER_RESOURCES]
 
 
-def test_a_pod_made_past_the_proxy_has_hooks(dockerd: Dockerd, proxy: Proxy, tmp_path: Path) -> None:
-    """As one is that dockerd made for a proxy which was killed, after the next proxy had read its list."""
+def test_hooks_run_for_a_pod_created_beside_the_proxy(dockerd: Dockerd, proxy: Proxy, tmp_path: Path) -> None:
+    """Like one that dockerd created for a killed proxy, after the next proxy had read its list."""
     with koordlet(tmp_path / "k.sock") as recorder:
         proxy.register(tmp_path / "k.sock", "Fail")
         pod = Shim(Cli(dockerd, dockerd.socket), dockerd.cgroup_parent("pod"), "web-0", "LS")
@@ -275,7 +273,7 @@ def test_a_pod_made_past_the_proxy_has_hooks(dockerd: Dockerd, proxy: Proxy, tmp
 
 
 def test_without_a_hook_server_pods_start_or_fail_by_the_policy(dockerd: Dockerd, proxy: Proxy, tmp_path: Path) -> None:
-    """Of the ways in which a server fails (test_hook_dispatch) the slowest: somebody who never says a word."""
+    """The slowest kind of server failure (test_hook_dispatch): a server that never sends a byte."""
     assert proxy.finish() == 0
     proxy.flags = (*proxy.flags, "--hook-timeout=0.2s")
     proxy.start()

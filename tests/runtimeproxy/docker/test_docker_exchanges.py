@@ -1,4 +1,4 @@
-"""Each call's hook request, what its answer changes, what is stored (spec 08 §12)."""
+"""Each call's hook request, what the response changes, what is stored (spec 08 §12)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ ECHOED = ("CpuPeriod", "CpuQuota", "CpuShares", "Memory", "OomScoreAdj", "Cpuset
 
 
 def echo(request: HookRequest) -> HookResponse:
-    """As koordlet answers when no plugin has anything to say."""
+    """koordlet's response when no plugin changes anything."""
     if isinstance(request, PodSandboxHookRequest):
         return PodSandboxHookResponse(
             labels=request.labels,
@@ -63,7 +63,7 @@ async def pod_and_container(world: World, labels: dict[str, str] | None = None) 
     world.hooks.asked.clear()
 
 
-# -- create
+# Create
 
 
 async def test_a_sandboxs_hook_request(world: World) -> None:
@@ -120,7 +120,7 @@ async def test_an_echo_leaves_the_bytes(world: World) -> None:
     assert await world.create(sandbox_body(), SANDBOX_ID, "POD") is None
     assert await world.create(container_body(), CONTAINER_ID) is None
     assert await world.call(f"POST /containers/{CONTAINER_ID}/start") is None
-    # the whole merged state goes out, as told to the hook
+    # the complete merged state is sent, as in the hook request
     wanted = {"CpuPeriod": 100000, "CpuQuota": 50000, "CpuShares": 100, "Memory": 1 << 28}
     assert await world.call(f"POST /containers/{CONTAINER_ID}/update", {"CpuShares": 100}, status=200) == wanted
 
@@ -180,7 +180,7 @@ async def test_what_a_containers_hook_changes(world: World) -> None:
         pytest.param(CONTAINER, ContainerResourceHookResponse(), id="container"),
     ],
 )
-async def test_an_empty_answer_takes_nothing_away(world: World, hook: Hook, answer: HookResponse) -> None:
+async def test_an_empty_response_removes_nothing(world: World, hook: Hook, answer: HookResponse) -> None:
     world.hooks.answers[hook] = answer
     await world.create(sandbox_body(), SANDBOX_ID, "POD")
     assert await world.create(container_body(), CONTAINER_ID) is None
@@ -217,7 +217,7 @@ async def test_a_created_answer_without_an_id_stores_nothing(world: World) -> No
 
 
 @pytest.mark.parametrize("name", ["", "web", "k8s_a_b_c_d", "k8s_a_b_c_d_e"])
-def test_a_plain_create_is_nobodys(world: World, name: str) -> None:
+def test_a_create_without_a_kubernetes_name_has_no_handler(world: World, name: str) -> None:
     assert world.handler(f"POST /containers/create?name={name}") is None
 
 
@@ -249,7 +249,7 @@ CREATE = f"POST /containers/create?name=k8s_app_web-0_shop_{UID}_0"
         ),
     ],
 )
-async def test_what_cannot_be_created(world: World, body: bytes, said: str) -> None:
+async def test_unusable_create_requests(world: World, body: bytes, said: str) -> None:
     await world.create(sandbox_body(), SANDBOX_ID, "POD")
     assert said in await refusal(world, CREATE, body)
     assert world.counted("calls", method="docker create", result="refused") == 1
@@ -268,7 +268,7 @@ async def test_a_sandbox_the_store_lacks_is_looked_up(world: World) -> None:
     assert SANDBOX_ID in world.store.pods and CONTAINER_ID in world.store.containers
 
 
-async def test_a_sandbox_that_cannot_be_looked_up_keeps_no_container_from_starting(world: World) -> None:
+async def test_a_container_starts_although_its_sandbox_cannot_be_looked_up(world: World) -> None:
     world.docker.entries[SANDBOX_ID] = "no answer in 10 s"
     world.hooks.answers[CONTAINER] = ContainerResourceHookResponse()
     assert await world.create(container_body(), CONTAINER_ID) is None
@@ -292,7 +292,7 @@ def test_unknown_fields_survive_a_rewrite(extra: dict[str, Any], host: dict[str,
     asyncio.run(test())
 
 
-# -- odd requests
+# Unusual requests
 
 
 @pytest.mark.parametrize("odd", [{}, {"HostConfig": None}, {"hostconfig": {}}], ids=["absent", "null", "other-case"])
@@ -315,7 +315,7 @@ async def test_a_request_without_a_host_config(world: World, odd: dict[str, Any]
 
 
 async def test_a_windows_shaped_request(world: World) -> None:
-    """Nothing that hooks know of: what is said of it passes, an echo changes no byte."""
+    """Unknown to hooks: its fields are forwarded, an echo changes no byte."""
     world.hooks.answers = dict.fromkeys(BEFORE, echo)
     windows = {"Isolation": "process", "CpuCount": 2, "CpuPercent": 50, "IOMaximumIOps": 100, "ConsoleSize": [30, 80],
                "CredentialSpec": "file://spec.json"}  # fmt: skip
@@ -351,7 +351,7 @@ FORBIDDEN_CONTAINER = [
 
 
 def judged(world: World, folder: Path, answer: HookResponse, policy: str) -> None:
-    """Put the real dispatcher, which judges answers, before a server that gives this one."""
+    """Use the real dispatcher, which validates responses, with a server that returns this one."""
 
     class Server:
         async def call(self, rpc: str, request: bytes, seconds: float) -> bytes:
@@ -375,7 +375,7 @@ def judged(world: World, folder: Path, answer: HookResponse, policy: str) -> Non
 
 @pytest.mark.parametrize(("answer", "said"), FORBIDDEN_POD)
 @pytest.mark.parametrize("policy", ["Ignore", "Fail"])
-async def test_what_no_answer_may_set_for_a_sandbox(
+async def test_responses_with_invalid_sandbox_values_are_refused(
     world: World, tmp_path: Path, answer: HookResponse, said: str, policy: str
 ) -> None:
     judged(world, tmp_path, answer, policy)
@@ -391,7 +391,7 @@ async def test_what_no_answer_may_set_for_a_sandbox(
 
 @pytest.mark.parametrize(("answer", "said"), FORBIDDEN_CONTAINER)
 @pytest.mark.parametrize("policy", ["Ignore", "Fail"])
-async def test_what_no_answer_may_set_for_a_container(
+async def test_responses_with_invalid_container_values_are_refused(
     world: World, tmp_path: Path, answer: HookResponse, said: str, policy: str
 ) -> None:
     await pod_and_container(world)
@@ -410,8 +410,8 @@ async def test_what_no_answer_may_set_for_a_container(
 
 
 @pytest.mark.parametrize("qos", ["", "VIP", "ls", "\U0001f600"])
-async def test_a_pod_of_an_unknown_qos_class_is_made_as_it_was_asked(world: World, tmp_path: Path, qos: str) -> None:
-    """Its label is koordlet's to judge: koordlet's plugins have nothing to say."""
+async def test_a_pod_of_an_unknown_qos_class_is_created_unchanged(world: World, tmp_path: Path, qos: str) -> None:
+    """Its label is koordlet's to check: koordlet's plugins change nothing."""
     label = {"koordinator.sh/qosClass": qos}
     with koordlet(tmp_path / "k.sock") as recorder:
         document = {"remote-endpoint": str(tmp_path / "k.sock"), "failure-policy": "Fail", "runtime-hooks": ALL_HOOKS}
@@ -426,7 +426,7 @@ async def test_a_pod_of_an_unknown_qos_class_is_made_as_it_was_asked(world: Worl
     assert world.store.pods[SANDBOX_ID].labels["koordinator.sh/qosClass"] == qos
 
 
-# -- policies and the skip rule
+# Policies and the skip rule
 
 
 async def test_policies(world: World) -> None:
@@ -448,7 +448,7 @@ async def test_policies(world: World) -> None:
         assert await refusal(world, line, json.dumps(body).encode()) == "hook server err: koordlet is away"
 
 
-async def test_skipped_pods_are_kept_but_never_asked_about(world: World) -> None:
+async def test_exempt_pods_are_stored_but_have_no_hooks(world: World) -> None:
     world.hooks.answers = dict.fromkeys(Hook, HookOutcome(None, HookFailurePolicy.FAIL, "never"))
     await pod_and_container(world, {SKIP: "true"})
     assert SANDBOX_ID in world.store.pods and CONTAINER_ID in world.store.containers
@@ -461,10 +461,10 @@ async def test_skipped_pods_are_kept_but_never_asked_about(world: World) -> None
     assert world.counted("unhooked", reason="skip-label") == 4
 
 
-# -- start, stop, remove
+# Start, stop, remove
 
 
-async def test_start_asks_before_and_tells_after(world: World) -> None:
+async def test_a_start_runs_pre_and_post_hooks(world: World) -> None:
     await pod_and_container(world)
     world.hooks.answers = dict.fromkeys(
         (Hook.PRE_START_CONTAINER, Hook.POST_START_CONTAINER), ContainerResourceHookResponse()
@@ -478,7 +478,7 @@ async def test_start_asks_before_and_tells_after(world: World) -> None:
 
 
 @pytest.mark.parametrize("status", [304, 404, 500])
-async def test_what_did_not_start_is_not_told(world: World, status: int) -> None:
+async def test_a_failed_start_runs_no_post_hook(world: World, status: int) -> None:
     await pod_and_container(world)
     world.hooks.answers[Hook.POST_START_CONTAINER] = ContainerResourceHookResponse()
     await world.call(f"POST /containers/{CONTAINER_ID}/start", status=status)
@@ -495,7 +495,7 @@ async def test_what_did_not_start_is_not_told(world: World, status: int) -> None
         pytest.param(500, True, id="still-there"),
     ],
 )
-async def test_stop_forgets_and_tells(world: World, status: int, kept: bool) -> None:
+async def test_a_stop_drops_the_entry_and_runs_the_post_hook(world: World, status: int, kept: bool) -> None:
     await pod_and_container(world)
     world.hooks.answers = {
         Hook.POST_STOP_CONTAINER: ContainerResourceHookResponse(), Hook.POST_STOP_POD_SANDBOX: PodSandboxHookResponse()
@@ -508,7 +508,7 @@ async def test_stop_forgets_and_tells(world: World, status: int, kept: bool) -> 
     assert (CONTAINER_ID in world.store.containers, SANDBOX_ID in world.store.pods) == (kept, kept)
 
 
-async def test_an_after_hook_that_fails_is_nobodys_error(world: World) -> None:
+async def test_a_failing_post_hook_affects_no_call(world: World) -> None:
     await pod_and_container(world)
     world.hooks.answers[Hook.POST_STOP_CONTAINER] = HookOutcome(None, HookFailurePolicy.FAIL, "no")
     await world.call(f"POST /containers/{CONTAINER_ID}/stop")
@@ -542,7 +542,7 @@ async def test_the_next_hook_of_a_pod_waits_for_its_after_hook(world: World) -> 
 
 
 @pytest.mark.parametrize(("status", "kept"), [(204, False), (404, False), (409, True), (500, True)])
-async def test_removing_forgets(world: World, status: int, kept: bool) -> None:
+async def test_a_removal_drops_the_entry(world: World, status: int, kept: bool) -> None:
     await pod_and_container(world)
     await world.call(f"DELETE /containers/{CONTAINER_ID}?v=1", status=status)
     await world.call(f"DELETE /containers/{SANDBOX_ID}", status=status)
@@ -562,7 +562,7 @@ async def test_removing_forgets(world: World, status: int, kept: bool) -> None:
         "POST /containers/k8s_app_web-0/stop",
     ],
 )
-async def test_what_the_store_does_not_know_passes(world: World, line: str) -> None:
+async def test_calls_on_unknown_containers_are_forwarded(world: World, line: str) -> None:
     await pod_and_container(world)
     assert world.handler(line) is None
 
@@ -576,22 +576,22 @@ async def test_what_the_store_does_not_know_passes(world: World, line: str) -> N
         pytest.param(f"k8s_POD_web-0_shop_{UID}_0", SANDBOX_ID, id="sandbox-name"),
     ],
 )
-async def test_containers_are_found_as_docker_finds_them(world: World, given_name: str, found: str) -> None:
+async def test_containers_are_resolved_as_docker_does(world: World, given_name: str, found: str) -> None:
     await pod_and_container(world)
     await world.call(f"DELETE /containers/{given_name}")
     assert found not in {**world.store.containers, **world.store.pods}
 
 
-async def test_the_start_of_two_ids_is_neither(world: World) -> None:
+async def test_an_ambiguous_prefix_matches_no_container(world: World) -> None:
     await pod_and_container(world)
     await world.create(container_body(), "ab" * 32, "second")
     assert world.handler("DELETE /containers/a") is None and world.handler("DELETE /containers/ab") is not None
 
 
-# -- update
+# Update
 
 
-async def test_an_update_is_merged_asked_and_stored(world: World) -> None:
+async def test_an_update_is_merged_sent_to_the_hook_and_stored(world: World) -> None:
     await pod_and_container(world)
     world.hooks.answers[UPDATE] = lambda request: ContainerResourceHookResponse(
         container_resources=LinuxContainerResources(
@@ -615,7 +615,7 @@ async def test_an_update_is_merged_asked_and_stored(world: World) -> None:
     )  # fmt: skip
 
 
-async def test_what_dockerd_is_not_told_is_not_stored(world: World) -> None:
+async def test_values_that_are_not_sent_are_not_stored(world: World) -> None:
     await pod_and_container(world)
     unlimited = LinuxContainerResources(cpu_quota=-1, cpu_shares=-1, memory_limit_in_bytes=-1)
     world.hooks.answers[UPDATE] = ContainerResourceHookResponse(container_resources=unlimited)
@@ -626,7 +626,7 @@ async def test_what_dockerd_is_not_told_is_not_stored(world: World) -> None:
     assert (stored.cpu_shares, stored.cpu_quota, stored.memory_limit_in_bytes) == (512, -1, 1 << 28)
 
 
-async def test_an_update_nobody_is_asked_about_passes_and_is_stored(world: World) -> None:
+async def test_an_update_without_a_server_is_forwarded_and_stored(world: World) -> None:
     await pod_and_container(world)
     assert await world.call(f"POST /containers/{CONTAINER_ID}/update", {"CpuShares": 9}, status=200) is None
     stored = world.store.containers[CONTAINER_ID].resources
@@ -640,7 +640,7 @@ async def test_an_update_that_failed_is_not_stored(world: World) -> None:
     assert stored is not None and stored.cpu_shares == 512
 
 
-async def test_an_update_that_is_none(world: World) -> None:
+async def test_an_empty_update_is_forwarded(world: World) -> None:
     await pod_and_container(world)
     assert "Memory" in await refusal(world, f"POST /containers/{CONTAINER_ID}/update", b'{"Memory": "1g"}')
 

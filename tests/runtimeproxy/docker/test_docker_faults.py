@@ -1,5 +1,5 @@
-"""koord-runtime-proxy in Docker mode when something dies: the proxy in the middle of two hundred creations, dockerd
-with containers running, and the streams of clients when the proxy is told to end."""
+"""koord-runtime-proxy in Docker mode under faults: the proxy is killed during two hundred creations, dockerd with
+running containers, and clients have streams when the proxy stops."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OUT_OF_REACH = "koord-runtime-proxy: cannot connect to dockerd: "
 
 @pytest.fixture
 def proxies() -> Iterator[Callable[..., Proxy]]:
-    """Makes them, started; they end with the test."""
+    """Factory of started proxies; they are closed with the test."""
     made: list[Proxy] = []
 
     def make(backend: Path, *flags: str) -> Proxy:
@@ -48,11 +48,11 @@ def proxies() -> Iterator[Callable[..., Proxy]]:
 
 
 class Lost(Exception):
-    """The connection ended without a whole answer, or there was none."""
+    """The connection ended without a complete response, or there was none."""
 
 
 async def ask(path: Path, line: str, body: Any = None) -> tuple[int, Any]:
-    """Status and content of the answer to one call, on a connection of its own. Raises Lost."""
+    """Status and content of the response to one call, on a new connection. Raises Lost."""
     data = b"" if body is None else json.dumps(body).encode()
     head = f"{line} HTTP/1.0\r\nHost: docker\r\nContent-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
     try:
@@ -75,11 +75,11 @@ async def ask(path: Path, line: str, body: Any = None) -> tuple[int, Any]:
         raise Lost(f"{answer!r}") from error
 
 
-# -- the proxy
+# The proxy
 
 
 class Creating:
-    """Clients that create containers, each as dockershim does: after an error it looks what there is."""
+    """Clients that create containers, each as dockershim does: after an error it checks which exist."""
 
     def __init__(self, proxy: Proxy) -> None:
         self.proxy = proxy
@@ -102,7 +102,7 @@ class Creating:
                     if len(self.answered) >= 20:
                         self.enough.set()
                     return str(answer["Id"])
-                assert status == 409, answer  # dockerd is at the earlier try, or done with it
+                assert status == 409, answer  # dockerd is still at the earlier attempt, or done with it
             found = await self.find(name)
             if found is not None:
                 return found
@@ -114,7 +114,7 @@ class Creating:
         return str(listed[0]["Id"]) if listed else None
 
     async def until_answered(self, line: str, body: Any = None) -> Any:
-        """The content of a good answer."""
+        """The content of a successful response."""
         while True:
             try:
                 status, answer = await ask(self.proxy.socket, line, body)
@@ -127,7 +127,7 @@ class Creating:
 
 
 def kept(dockerd: Dockerd) -> tuple[set[str], set[str]]:
-    """Of which containers there are folders, and file systems."""
+    """Containers with folders, and with file systems."""
     data = dockerd.root / "data"
     return {one.name for one in (data / "containers").iterdir()}, {
         one.name for one in data.glob("image/*/layerdb/mounts/*")
@@ -135,7 +135,8 @@ def kept(dockerd: Dockerd) -> tuple[set[str], set[str]]:
 
 
 async def test_kill_under_two_hundred_creates(dockerd: Dockerd, proxies: Callable[..., Proxy], tmp_path: Path) -> None:
-    """The proxy dies in the middle; nothing is lost, doubled or leaked, and hooks are told of the right pods."""
+    """The proxy is killed during calls; nothing is lost, duplicated or leaked, and hook requests have the right
+    pods."""
     proxy = proxies(dockerd.socket)
     creating = Creating(proxy)
     uids = {f"web-{number}": f"{UID[:-2]}{number:02}" for number in range(PODS)}
@@ -158,7 +159,7 @@ async def test_kill_under_two_hundred_creates(dockerd: Dockerd, proxies: Callabl
             made[pod, name] = await creating.make(name_of(name, pod, uid=uids[pod]), labels)
 
         wanted: list[tuple[str, str]] = []
-        while not creating.broken:  # else the machine stood still until all were made
+        while not creating.broken:  # else the machine stalled until all were created
             assert len(wanted) < 5 * CREATIONS, "nothing is under way when the proxy dies"
             creating.enough.clear()
             creating.answered.clear()
@@ -178,7 +179,7 @@ async def test_kill_under_two_hundred_creates(dockerd: Dockerd, proxies: Callabl
         created = {(f"shop/{pod}", uids[pod], name) for pod, name in wanted}
         assert {one[1:] for one in recorder.seen if one[0] is HookStage.PRE_CREATE_CONTAINER} == created
 
-        recorder.seen.clear()  # the new proxy tells of what the old one made, and of what dockerd made after its death
+        recorder.seen.clear()  # the new proxy knows containers of the old one, and those created after its end
         turns = asyncio.Semaphore(8)
 
         async def update(container: str) -> None:
@@ -198,7 +199,7 @@ async def test_kill_under_two_hundred_creates(dockerd: Dockerd, proxies: Callabl
     assert await creating.until_answered("GET /containers/json?all=1") == []
 
 
-# -- dockerd
+# dockerd
 
 
 @pytest.mark.parametrize(
@@ -246,8 +247,7 @@ def test_dockerd_restarts(
 
 
 def goes_on(recorder: Recorder, pod: Shim, app: str, running: bool, new: str) -> None:
-    """Hooks are asked about a container that has been there, and about a new one of its pod. `running`: whether it is;
-    it is afterwards."""
+    """Hooks run for an existing container, and for a new one of its pod. `running`: whether it is; it is afterwards."""
     recorder.seen.clear()
     pod.docker.said("update", "--cpu-shares=400", app)
     told = [(HookStage.PRE_UPDATE_CONTAINER_RESOURCES, "app")]
@@ -264,14 +264,14 @@ def goes_on(recorder: Recorder, pod: Shim, app: str, running: bool, new: str) ->
 def test_dockerd_comes_back_with_another_cgroup_driver(
     new_dockerd: Callable[..., Dockerd], proxies: Callable[..., Proxy], tmp_path: Path
 ) -> None:
-    """Hooks are told of what was there, and of what comes, in the words of the driver that there is."""
+    """Hook requests for existing and new containers use the present driver's paths."""
     dockerd = new_dockerd()
     proxy = proxies(dockerd.socket)
     docker = Cli(dockerd, proxy.socket)
     parent, path = "koord-test-pod.slice", "koord.slice/koord-test.slice/koord-test-pod.slice"
 
     def create(pod: str, *flags: str) -> str:
-        """A sandbox and its container, which nobody starts; the container's id."""
+        """A sandbox and its container, neither started; returns the container's id."""
         plain = ("--network=none", f"--cgroup-parent={parent}")
         sandbox = docker.said(
             "create", "--name", name_of("POD", pod), *plain, "--label=io.kubernetes.docker.type=podsandbox", "busybox"
@@ -293,11 +293,11 @@ def test_dockerd_comes_back_with_another_cgroup_driver(
         assert [dockerd.inspect(one)["HostConfig"]["CgroupParent"] for one in (old, new)] == [parent] * 2
 
 
-# -- streams
+# Streams
 
 
 def streams(docker: Cli) -> dict[str, subprocess.Popen[bytes]]:
-    """One of each kind, under way, on a container that says a line a second."""
+    """One stream of each kind, running, on a container that writes a line per second."""
     talk = "while echo ready; do sleep 1; done"
     docker.said("run", "-d", "--network=none", "--name=talks", "busybox", "sh", "-c", talk)
     begun = {
@@ -312,7 +312,7 @@ def streams(docker: Cli) -> dict[str, subprocess.Popen[bytes]]:
 
 
 def ends(begun: dict[str, subprocess.Popen[bytes]], host: Path) -> dict[str, tuple[int, str]]:
-    """How each ended: status, and what it says of it. `host`: the socket that it asked."""
+    """How each ended: status and output. `host`: its socket."""
     found = {}
     for name, process in begun.items():
         until(lambda process=process: process.poll() is not None, f"docker {name} ends")  # type: ignore[misc]
@@ -323,8 +323,8 @@ def ends(begun: dict[str, subprocess.Popen[bytes]], host: Path) -> dict[str, tup
 
 @contextlib.contextmanager
 def upload(path: Path, dockerd: Dockerd) -> Iterator[socket.socket]:
-    """Of half an image, all of which has been read from it. `docker load` would tell what it was doing when the
-    connection ended: writing, or waiting for its input."""
+    """An upload of half an image, which has been read completely. `docker load` would show its state at the end of the
+    connection: writing, or waiting for input."""
     image = (dockerd.root / "images.tar").read_bytes()
     head = b"POST /images/load HTTP/1.1\r\nHost: docker\r\nContent-Type: application/x-tar\r\n"
     with socket.socket(socket.AF_UNIX) as client:
@@ -336,7 +336,7 @@ def upload(path: Path, dockerd: Dockerd) -> Iterator[socket.socket]:
 
 
 def rest(client: socket.socket) -> bytes:
-    """What still comes. Raises OSError."""
+    """The remaining bytes. Raises OSError."""
     said = b""
     while piece := client.recv(1 << 16):
         said += piece

@@ -1,4 +1,4 @@
-"""Where heads and bodies end, for any cutting of the stream, and what of a request is read."""
+"""The ends of heads and bodies, for any splitting of the stream, and the parsed parts of a request."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ def test_end_of_a_head(data: bytes, end: int) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 17, len(GET) - 1])
-def test_a_head_is_found_when_looking_goes_on_where_it_stopped(size: int) -> None:
+def test_the_search_for_a_heads_end_can_continue(size: int) -> None:
     assert http1.split_head(GET, size) == len(GET)
 
 
-def test_a_head_without_end_is_given_up() -> None:
+def test_a_head_without_end_is_refused() -> None:
     assert http1.split_head(b"a" * http1.MAX_HEAD_BYTES) == 0
     with pytest.raises(NotHttp1, match="more than"):
         http1.split_head(b"a" * (http1.MAX_HEAD_BYTES + 1))
 
 
-def test_a_request_is_read() -> None:
+def test_a_request_is_parsed() -> None:
     raw = (
         b"POST /v1.41/containers/create?name=x HTTP/1.1\r\nHost:docker\r\n"
         b"Connection: Upgrade, close \r\nexpect: 100-Continue\r\n\r\n"
@@ -62,7 +62,7 @@ def test_a_request_is_read() -> None:
         pytest.param(b"GET / HTTP/1.1\r\n\r\n", False, id="1.1"),
     ],
 )
-def test_whether_a_client_goes_on(line: bytes, last: bool) -> None:
+def test_the_last_request_of_a_client_is_recognised(line: bytes, last: bool) -> None:
     assert http1.parse_request(line).last is last
 
 
@@ -78,7 +78,7 @@ def test_whether_a_client_goes_on(line: bytes, last: bool) -> None:
         pytest.param(b"GET / HTTP/1.1\r\nHost\r\n\r\n", id="no-colon"),
     ],
 )
-def test_what_is_no_request(raw: bytes) -> None:
+def test_invalid_requests_are_refused(raw: bytes) -> None:
     with pytest.raises(NotHttp1):
         http1.parse_request(raw)
 
@@ -86,7 +86,7 @@ def test_what_is_no_request(raw: bytes) -> None:
 @pytest.mark.parametrize(
     "raw", [b"HTTP/2 200\r\n\r\n", b"HTTP/1.1 20\r\n\r\n", b"ICY 200 OK\r\n\r\n", b"HTTP/1.1\r\n\r\n"]
 )
-def test_what_is_no_answer(raw: bytes) -> None:
+def test_invalid_responses_are_refused(raw: bytes) -> None:
     with pytest.raises(NotHttp1):
         http1.parse_response(raw)
 
@@ -172,7 +172,7 @@ def cut(data: bytes, draw: st.DrawFn) -> list[bytes]:
 
 
 @given(st.data())
-def test_a_chunked_body_ends_where_it_ends_however_it_is_cut(data: st.DataObject) -> None:
+def test_a_chunked_body_ends_correctly_for_any_splitting(data: st.DataObject) -> None:
     raw, payload = data.draw(chunked())
     rest = data.draw(st.binary(max_size=20))
     found = bytearray()
@@ -184,7 +184,7 @@ def test_a_chunked_body_ends_where_it_ends_however_it_is_cut(data: st.DataObject
 
 
 @given(st.data())
-def test_a_body_of_known_length_however_it_is_cut(data: st.DataObject) -> None:
+def test_a_body_with_a_length_ends_correctly_for_any_splitting(data: st.DataObject) -> None:
     payload, rest = data.draw(st.binary(max_size=60)), data.draw(st.binary(max_size=20))
     found = bytearray()
     body = LengthBody(len(payload), found.extend)
@@ -229,7 +229,7 @@ def test_bytes_of_any_kind_are_read_or_refused(data: bytes) -> None:
             continue
 
 
-def test_an_error_reads_like_dockerds() -> None:
+def test_an_error_has_dockerds_format() -> None:
     answer = http1.error_response('no "pod"', method=b"POST", last=False)
     end = http1.split_head(answer)
     head = http1.parse_response(answer[:end])

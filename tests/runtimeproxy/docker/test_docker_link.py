@@ -1,4 +1,4 @@
-"""A link between two transports of the test's own: any cutting of the streams, and every end they can come to."""
+"""A link between two test transports: any splitting of the streams, and every way to end."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ GET = b"GET /info HTTP/1.1\r\nHost: docker\r\n\r\n"
 
 
 class Wire(asyncio.Transport):
-    """Takes what a side writes."""
+    """Records what a side writes."""
 
     def __init__(self, gone: Callable[[], bool] = lambda: False) -> None:
         super().__init__()
         self.written = bytearray()
         self.writes = 0
-        """Of which each would be a system call; asyncio's `writelines` is one of them."""
+        """Each would be a system call; asyncio's `writelines` is one."""
         self.ended = self.closed = self.paused = False
 
     def write(self, data: Any) -> None:
@@ -61,7 +61,7 @@ class Wire(asyncio.Transport):
 
 
 class Around:
-    """An exchange that answers as the test says."""
+    """A call handler scripted by the test."""
 
     def __init__(self, decide: Callable[[bytes], bytes]) -> None:
         self.decide = decide
@@ -84,7 +84,7 @@ class Around:
 
 
 class Pair:
-    """A link with a wire on each side. Requests to /containers/create are held."""
+    """A link with a transport on each side. Requests to /containers/create are held."""
 
     def __init__(self, decide: Callable[[bytes], bytes] = lambda body: body) -> None:
         self.client, self.server = Wire(), Wire()
@@ -121,7 +121,7 @@ class Pair:
 
 
 async def settle() -> None:
-    """Let the link's task go as far as it can; nothing here waits for a clock or a socket."""
+    """Let the link's task run as far as it can; it does not wait for a clock or a socket."""
     for _ in range(6):
         await asyncio.sleep(0)
 
@@ -136,7 +136,7 @@ def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(test())
 
 
-# -- any cutting
+# Any splitting
 
 
 @st.composite
@@ -154,7 +154,7 @@ def bodies(draw: st.DrawFn) -> tuple[bytes, bytes]:
 
 @st.composite
 def exchanges(draw: st.DrawFn) -> tuple[bytes, bytes]:
-    """A request and an answer to it."""
+    """A request and its response."""
     method = draw(st.sampled_from([b"GET", b"POST", b"HEAD", b"DELETE"]))
     target = draw(st.sampled_from([b"/info", b"/containers/create"]))
     fields, body = draw(bodies())
@@ -175,7 +175,7 @@ def cut(data: bytes, draw: Callable[[st.SearchStrategy[list[int]]], list[int]]) 
 
 @settings(max_examples=150)
 @given(st.lists(exchanges(), min_size=1, max_size=4), st.booleans(), st.data())
-def test_every_byte_passes_however_the_streams_are_cut(
+def test_every_byte_is_forwarded_for_any_splitting(
     talk: list[tuple[bytes, bytes]], pipelined: bool, data: st.DataObject
 ) -> None:
     async def test() -> None:
@@ -189,7 +189,7 @@ def test_every_byte_passes_however_the_streams_are_cut(
                 for piece in cut(request, data.draw):
                     await pair.say(piece)
             asked, answered = asked + request, answered + answer
-            assert bytes(pair.server.written) == asked  # and no byte of the next one, before the answer
+            assert bytes(pair.server.written) == asked  # and no byte of the next one, before the response
             for piece in cut(answer, data.draw):
                 await pair.answer(piece)
         assert bytes(pair.client.written) == answered and bytes(pair.server.written) == asked
@@ -233,10 +233,10 @@ def test_garbage_passes_too(said: bytes, answered: bytes, data: st.DataObject) -
     run(test)
 
 
-# -- held calls
+# Held calls
 
 
-async def test_an_answer_is_stored_before_the_client_has_it() -> None:
+async def test_the_store_is_updated_before_the_client_gets_the_response() -> None:
     pair = await ready()
     await pair.say(CREATE)
     seen: list[bytes] = []
@@ -247,7 +247,7 @@ async def test_an_answer_is_stored_before_the_client_has_it() -> None:
     assert seen == [OK[:-1]] and bytes(pair.client.written) == OK
 
 
-async def test_what_comes_at_once_goes_on_in_one_write() -> None:
+async def test_bytes_of_one_turn_are_sent_in_one_write() -> None:
     pair = await ready(lambda body: b"new " + body)
     await pair.say(GET)
     await pair.answer(OK)
@@ -256,7 +256,7 @@ async def test_what_comes_at_once_goes_on_in_one_write() -> None:
     assert (pair.server.writes, pair.client.writes) == (2, 2)
 
 
-async def test_the_next_calls_refusal_comes_behind_the_answer_before_it() -> None:
+async def test_a_refusal_follows_the_previous_response() -> None:
     def refuse(body: bytes) -> bytes:
         raise DockerCallRefused("no")
 
@@ -267,7 +267,7 @@ async def test_the_next_calls_refusal_comes_behind_the_answer_before_it() -> Non
     assert said == OK and b'"no"' in refusal and bytes(pair.server.written) == GET + GET
 
 
-async def test_a_refused_call_never_reaches_dockerd_and_the_connection_goes_on() -> None:
+async def test_a_refused_call_never_reaches_dockerd_and_the_connection_continues() -> None:
     def refuse(body: bytes) -> bytes:
         raise DockerCallRefused("hook server err: no")
 
@@ -290,7 +290,7 @@ async def test_a_refused_last_call_closes_the_connection() -> None:
     assert pair.closed == 1
 
 
-async def test_a_mistake_of_ours_lets_the_call_pass() -> None:
+async def test_a_bug_of_the_proxy_lets_the_call_pass() -> None:
     def fail(body: bytes) -> bytes:
         raise ZeroDivisionError("on purpose")
 
@@ -301,7 +301,7 @@ async def test_a_mistake_of_ours_lets_the_call_pass() -> None:
     assert bytes(pair.client.written) == OK and pair.around.losses == 1 and not pair.around.answers
 
 
-async def test_a_mistake_of_ours_keeps_no_answer_back() -> None:
+async def test_a_bug_of_the_proxy_withholds_no_response() -> None:
     def fail(status: int, body: bytes) -> None:
         raise ZeroDivisionError("on purpose")
 
@@ -314,7 +314,7 @@ async def test_a_mistake_of_ours_keeps_no_answer_back() -> None:
     assert pair.unhooked_for == ["error"]
 
 
-async def test_who_waits_for_continue_gets_one_once() -> None:
+async def test_a_client_gets_100_continue_once() -> None:
     pair = await ready()
     head, _, body = CREATE.partition(b"\r\n\r\n")
     head += b"\r\nExpect: 100-continue\r\n\r\n"
@@ -326,7 +326,7 @@ async def test_who_waits_for_continue_gets_one_once() -> None:
     assert bytes(pair.client.written) == b"HTTP/1.1 100 Continue\r\n\r\n" + OK
 
 
-async def test_continue_of_a_call_that_is_not_held_is_dockerds() -> None:
+async def test_the_continue_of_a_forwarded_call_is_dockerds() -> None:
     pair = await ready()
     head = GET[:-2] + b"Expect: 100-continue\r\nContent-Length: 1\r\n\r\n"
     await pair.say(head)
@@ -359,14 +359,14 @@ async def test_an_answer_before_the_whole_request() -> None:
     assert bytes(pair.server.written).endswith(b"body" + GET)
 
 
-async def test_a_broken_chunk_in_a_held_body_is_dockerds_to_judge() -> None:
+async def test_an_invalid_chunk_in_a_held_body_is_forwarded() -> None:
     pair = await ready()
     request = b"POST /containers/create HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nbody\r\nnonsense\r\nmore"
     await pair.say(request)
     assert bytes(pair.server.written) == request and pair.around.losses == 1 and not pair.around.bodies
 
 
-# -- streams
+# Streams
 
 
 @pytest.mark.parametrize(
@@ -380,17 +380,17 @@ async def test_a_hijacked_connection_is_bytes_both_ways(answer: bytes) -> None:
     pair = await ready()
     attach = b"POST /containers/abc/attach?stdin=1 HTTP/1.1\r\nUpgrade: tcp\r\nConnection: Upgrade\r\n\r\n"
     await pair.say(attach + b"early")
-    assert bytes(pair.server.written) == attach  # dockerd would lose what comes before it hijacks
+    assert bytes(pair.server.written) == attach  # dockerd would lose bytes that arrive before it hijacks
     await pair.answer(answer + b"\x01\x00\x00\x00")
     assert bytes(pair.server.written) == attach + b"early"
-    await pair.say(CREATE)  # may well be what somebody types
+    await pair.say(CREATE)  # may be interactive input
     await pair.answer(b"HTTP/1.1 nothing")
     assert bytes(pair.server.written) == attach + b"early" + CREATE and not pair.around.bodies
     assert bytes(pair.client.written) == answer + b"\x01\x00\x00\x00HTTP/1.1 nothing"
     assert not pair.link.busy
 
 
-async def test_a_reader_that_waits_makes_the_other_side_wait() -> None:
+async def test_back_pressure_of_one_side_stops_the_other() -> None:
     pair = await ready()
     await pair.say(GET)
     pair.link.client.pause_writing()
@@ -399,7 +399,7 @@ async def test_a_reader_that_waits_makes_the_other_side_wait() -> None:
     assert not pair.server.paused
 
 
-async def test_a_client_that_pipelines_without_end_is_read_no_further() -> None:
+async def test_reading_stops_for_a_client_that_pipelines_without_end() -> None:
     pair = await ready()
     many = GET * (links.MAX_PIPELINED_BYTES // len(GET) + 2)
     await pair.say(many)
@@ -409,7 +409,7 @@ async def test_a_client_that_pipelines_without_end_is_read_no_further() -> None:
     assert not pair.client.paused and bytes(pair.server.written) == many
 
 
-async def test_what_a_client_says_before_dockerd_is_connected_is_kept() -> None:
+async def test_bytes_before_the_connection_to_dockerd_are_kept() -> None:
     pair = Pair()
     pair.link.client.data_received(GET)
     assert not pair.server.written
@@ -417,12 +417,12 @@ async def test_what_a_client_says_before_dockerd_is_connected_is_kept() -> None:
     assert bytes(pair.server.written) == GET
 
 
-# -- ends
+# Ends
 
 
 @pytest.fixture
 def gone(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
-    """What the kernel would say of the peer that ended."""
+    """Whether the kernel reports the ended peer as closed."""
 
     def say(closed: bool) -> None:
         monkeypatch.setattr(links.DockerSide, "peer_gone", lambda side: closed)
@@ -472,7 +472,7 @@ async def test_a_half_closed_client_still_gets_its_held_call(gone: Callable[[boo
     assert bytes(pair.client.written) == OK and pair.around.answers == [(200, b"ok")]
 
 
-async def test_a_client_that_left_takes_its_held_call_along(gone: Callable[[bool], None]) -> None:
+async def test_a_held_call_ends_with_its_client(gone: Callable[[bool], None]) -> None:
     gone(True)
     pair = await ready()
     pair.around.go.clear()
@@ -491,7 +491,7 @@ async def test_dockerds_end_is_the_clients(gone: Callable[[bool], None]) -> None
     await pair.answer(OK[:20])
     assert pair.backend is not None
     pair.backend.eof_received()  # type: ignore[attr-defined]
-    assert bytes(pair.client.written) == OK[:20]  # torn as it came
+    assert bytes(pair.client.written) == OK[:20]  # incomplete, as received
     assert pair.client.closed and pair.around.losses == 1 and not pair.around.answers
 
 
@@ -517,7 +517,7 @@ async def test_a_lost_connection_ends_both(gone: Callable[[bool], None]) -> None
 
 
 class Alone:
-    """A link without a dockerd, once `go` is set, and its client."""
+    """A link that fails to connect to dockerd, once `go` is set, and its client."""
 
     def __init__(self) -> None:
         self.client, self.go = Wire(), asyncio.Event()
@@ -544,9 +544,9 @@ async def alone() -> Alone:
     return found
 
 
-async def test_a_client_is_refused_when_dockerd_is_not_there() -> None:
+async def test_a_client_gets_503_without_dockerd() -> None:
     link = await alone()
-    assert not link.client.closed  # an answer to nothing would be nobody's
+    assert not link.client.closed  # a response without a request would belong to none
     link.say(GET)
     assert link.refused and link.client.closed and link.closed == [link.link]
 
@@ -577,7 +577,7 @@ async def test_the_rest_of_a_refused_request_is_read_before_the_connection_ends(
     assert link.client.closed and link.closed == [link.link]
 
 
-async def test_a_client_that_leaves_it_at_that_is_let_go(gone: Callable[[bool], None]) -> None:
+async def test_a_half_closed_client_of_a_refused_request_is_closed(gone: Callable[[bool], None]) -> None:
     gone(False)
     link = await alone()
     link.say(SIZED)
@@ -603,7 +603,7 @@ async def test_a_stop_does_not_wait_for_the_rest_of_a_refused_request() -> None:
     assert link.client.closed and link.closed == [link.link]
 
 
-async def test_what_waited_for_dockerd_is_read_on_when_it_is_not_there() -> None:
+async def test_reading_continues_after_a_failed_connection() -> None:
     link = Alone()
     size = links.MAX_PIPELINED_BYTES + 1
     head = b"POST /images/load HTTP/1.1\r\nHost: docker\r\nContent-Length: %d\r\n\r\n" % (size + 4)
@@ -616,14 +616,14 @@ async def test_what_waited_for_dockerd_is_read_on_when_it_is_not_there() -> None
     assert link.client.closed
 
 
-async def test_an_answer_nobody_asked_for_passes(gone: Callable[[bool], None]) -> None:
+async def test_an_unsolicited_response_is_forwarded(gone: Callable[[bool], None]) -> None:
     gone(True)
     pair = await ready()
     await pair.answer(b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
     assert pair.client.written.startswith(b"HTTP/1.1 408") and not pair.link.busy
 
 
-async def test_an_answer_while_the_hook_is_asked_is_not_the_calls() -> None:
+async def test_a_response_during_the_hook_does_not_belong_to_the_call() -> None:
     pair = await ready()
     pair.around.go.clear()
     await pair.say(CREATE)

@@ -62,7 +62,7 @@ def test_parents_of_other_drivers_stay(parent: str, driver: str) -> None:
 
 
 @pytest.mark.parametrize("parent", ["", "/already/a.slice", "no-slice", "-.slice", "a--b.slice", ".slice"])
-def test_what_is_no_slice_is_not_expanded(parent: str) -> None:
+def test_only_slices_are_expanded(parent: str) -> None:
     assert names.expand_parent(parent, "systemd") == parent
 
 

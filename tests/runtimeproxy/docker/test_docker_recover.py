@@ -1,4 +1,4 @@
-"""The store from what dockerd runs: its list, its descriptions, and a call that comes before them."""
+"""The store restored from dockerd: its list, inspects, and calls that precede these."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ START, UPDATE = f"POST /containers/{CONTAINER_ID}/start", f"POST /containers/{CO
 
 
 def entry(name: str, body: dict[str, Any]) -> dict[str, Any]:
-    """As dockerd describes what it made of a create request."""
+    """dockerd's inspect result of a created container."""
     config = {"Labels": body["Labels"], "Env": body["Env"], "Image": body["Image"]}
     return {"Name": f"/k8s_{name}_web-0_shop_{UID}_0", "Config": config, "HostConfig": body["HostConfig"], "State": {}}
 
 
 def has_pod(world: World) -> None:
-    """dockerd has a sandbox with a container, about which every hook is asked."""
+    """dockerd has a sandbox with a container, for which every hook runs."""
     world.docker.entries = {CONTAINER_ID: entry("app", container_body()), SANDBOX_ID: entry("POD", sandbox_body())}
     world.hooks.answers = dict.fromkeys(Hook)
 
 
 def told(world: World) -> list[tuple[Hook, str, str, LinuxContainerResources]]:
-    """Of whom hooks were asked, and what they were told of the cgroup."""
+    """The objects in hook requests, and their cgroups."""
     return [
         (hook, f"{request.pod_meta.name}/{request.container_meta.name}", request.pod_cgroup_parent,
          request.container_resources)
@@ -52,7 +52,7 @@ RESOURCES = LinuxContainerResources(
 
 
 @pytest.mark.parametrize("driver", ["cgroupfs", "systemd"])
-async def test_a_new_proxy_knows_what_the_one_before_it_knew(driver: str) -> None:
+async def test_a_new_proxy_restores_the_state_of_its_predecessor(driver: str) -> None:
     parent = {"cgroupfs": PARENT, "systemd": "kubepods-burstable-podX.slice"}[driver]
     sandbox, container = sandbox_body({SKIP: "true"}, CgroupParent=parent), container_body(CgroupParent=parent)
     before, after = World(driver), World(driver)
@@ -60,15 +60,15 @@ async def test_a_new_proxy_knows_what_the_one_before_it_knew(driver: str) -> Non
     await before.create(container, CONTAINER_ID)
     after.docker.entries = {CONTAINER_ID: entry("app", container), SANDBOX_ID: entry("POD", sandbox)}
     await after.context.recovery.lists()
-    assert after.store.containers[CONTAINER_ID].pod.labels[SKIP] == "true"  # the list has what the skip rule needs
+    assert after.store.containers[CONTAINER_ID].pod.labels[SKIP] == "true"  # the list has the labels for the skip rule
     assert not after.store.pods[SANDBOX_ID].complete and not after.store.containers[CONTAINER_ID].complete
     await after.context.recovery.details()
     assert after.store.pods == before.store.pods and after.store.containers == before.store.containers
     assert after.counted("recoveries", kind="sandbox") == after.counted("recoveries", kind="container") == 1
 
 
-async def test_the_list_asks_about_no_container(world: World) -> None:
-    """One that is being started keeps dockerd from describing it."""
+async def test_the_list_inspects_no_container(world: World) -> None:
+    """A container that is being started delays its inspect."""
     has_pod(world)
 
     async def inspect(container_id: str) -> InspectedContainer:
@@ -79,7 +79,7 @@ async def test_the_list_asks_about_no_container(world: World) -> None:
     assert set(world.store.pods) == {SANDBOX_ID} and set(world.store.containers) == {CONTAINER_ID}
 
 
-async def test_what_cannot_be_read_stays_what_the_list_has(world: World) -> None:
+async def test_unparsable_details_keep_the_lists_values(world: World) -> None:
     sandbox, container = sandbox_body(), container_body()
     world.docker.entries = {
         SANDBOX_ID: entry("POD", sandbox),
@@ -99,16 +99,16 @@ async def test_what_cannot_be_read_stays_what_the_list_has(world: World) -> None
     assert store.containers["5" * 64].resources == LinuxContainerResources()
 
 
-async def test_without_a_list_there_is_no_start(world: World) -> None:
+async def test_the_start_fails_without_a_list(world: World) -> None:
     world.docker.fails = "no answer"
     with pytest.raises(DockerError):
         await world.context.recovery.lists()
 
 
-# -- calls before the descriptions
+# Calls before the inspects
 
 
-async def test_a_call_asks_for_what_it_needs(world: World) -> None:
+async def test_a_call_queries_missing_details(world: World) -> None:
     has_pod(world)
     await world.context.recovery.lists()
     await world.call(START)
@@ -118,7 +118,7 @@ async def test_a_call_asks_for_what_it_needs(world: World) -> None:
     assert world.store.pods[SANDBOX_ID].complete
 
 
-async def test_an_update_is_merged_into_what_dockerd_tells(world: World) -> None:
+async def test_an_update_is_merged_into_dockerds_values(world: World) -> None:
     has_pod(world)
     await world.context.recovery.lists()
     await world.call(UPDATE, {"CpuShares": 9}, status=200)
@@ -126,11 +126,13 @@ async def test_an_update_is_merged_into_what_dockerd_tells(world: World) -> None
     wanted.CopyFrom(RESOURCES)
     wanted.cpu_shares = 9
     assert told(world) == [(Hook.PRE_UPDATE_CONTAINER_RESOURCES, "web-0/app", PARENT, wanted)]
-    await world.context.recovery.details()  # dockerd's fake tells the old shares: what is known is not asked for again
+    await (
+        world.context.recovery.details()
+    )  # the fake dockerd returns the old shares: known values are not queried again
     assert world.store.containers[CONTAINER_ID].resources == wanted
 
 
-async def test_stops_are_told_with_details(world: World) -> None:
+async def test_hooks_of_stops_have_details(world: World) -> None:
     has_pod(world)
     await world.context.recovery.lists()
     await world.call(f"POST /containers/{CONTAINER_ID}/stop")
@@ -142,7 +144,7 @@ async def test_stops_are_told_with_details(world: World) -> None:
     assert not world.store.pods and not world.store.containers
 
 
-async def test_who_has_no_hook_asks_dockerd_nothing(world: World) -> None:
+async def test_calls_without_hooks_do_not_query_dockerd(world: World) -> None:
     has_pod(world)
     world.hooks.answers = {}
     await world.context.recovery.lists()
@@ -153,7 +155,7 @@ async def test_who_has_no_hook_asks_dockerd_nothing(world: World) -> None:
 
 
 @pytest.mark.parametrize("trouble", ["error", "silence", "gone"])
-async def test_what_dockerd_does_not_tell_holds_nobody_up(world: World, trouble: str) -> None:
+async def test_missing_details_delay_no_call(world: World, trouble: str) -> None:
     has_pod(world)
     await world.context.recovery.lists()
 
@@ -173,7 +175,7 @@ async def test_what_dockerd_does_not_tell_holds_nobody_up(world: World, trouble:
     assert len(world.hooks.asked) == 4
 
 
-async def test_a_container_of_a_pod_that_only_the_list_knows(world: World) -> None:
+async def test_a_container_of_a_pod_known_from_the_list_only(world: World) -> None:
     has_pod(world)
     await world.context.recovery.lists()
     world.docker.entries[SANDBOX_ID] = "no answer"
@@ -182,7 +184,7 @@ async def test_a_container_of_a_pod_that_only_the_list_knows(world: World) -> No
     assert "c" * 64 in world.store.containers
 
 
-async def test_a_sandbox_stopped_while_dockerd_tells_of_it_stays_forgotten(world: World) -> None:
+async def test_a_sandbox_stopped_during_its_inspect_stays_dropped(world: World) -> None:
     has_pod(world)
     await world.context.recovery.lists()
     inspect = world.docker.inspect
@@ -197,13 +199,13 @@ async def test_a_sandbox_stopped_while_dockerd_tells_of_it_stays_forgotten(world
     assert not world.store.pods and not world.store.containers
 
 
-# -- another cgroup driver
+# Another cgroup driver
 
 SLICE, SLICE_PATH = "kubepods-podX.slice", "/kubepods.slice/kubepods-podX.slice"
 
 
 async def comes_back(world: World, driver: str) -> None:
-    """Known to the proxy in full is a pod that was made when the driver was cgroupfs."""
+    """The proxy knows a complete pod that was created when the driver was cgroupfs."""
     has_pod(world)
     sandbox, container = sandbox_body(CgroupParent=SLICE), container_body(CgroupParent=SLICE)
     world.docker.entries = {CONTAINER_ID: entry("app", container), SANDBOX_ID: entry("POD", sandbox)}
@@ -217,7 +219,7 @@ async def comes_back(world: World, driver: str) -> None:
     world.docker.restarted, world.docker.driver = True, driver
 
 
-async def test_a_dockerd_that_comes_back_with_another_driver_describes_what_it_has(world: World) -> None:
+async def test_all_containers_are_inspected_again_after_a_change_of_driver(world: World) -> None:
     await comes_back(world, "systemd")
     await world.call(UPDATE, {}, status=200)
     await world.call(START)
@@ -229,7 +231,7 @@ async def test_a_dockerd_that_comes_back_with_another_driver_describes_what_it_h
     assert world.docker.told == 2 and world.store.containers["c" * 64].cgroup_parent == SLICE_PATH
 
 
-async def test_a_new_pod_is_told_by_the_driver_there_is(world: World) -> None:
+async def test_a_new_pods_hook_uses_the_present_driver(world: World) -> None:
     await comes_back(world, "systemd")
     answer = PodSandboxHookResponse(cgroup_parent="/kubepods.slice/kubepods-podY.slice")
     world.hooks.answers[Hook.PRE_RUN_POD_SANDBOX] = answer
@@ -238,7 +240,7 @@ async def test_a_new_pod_is_told_by_the_driver_there_is(world: World) -> None:
     assert getattr(world.hooks.asked[0][1], "cgroup_parent", "") == SLICE_PATH
 
 
-async def test_of_a_dockerd_that_comes_back_as_it_was_only_the_driver_is_asked(world: World) -> None:
+async def test_only_the_driver_is_queried_after_an_unchanged_restart(world: World) -> None:
     await comes_back(world, "cgroupfs")
     world.docker.entries = {}
     await world.call(UPDATE, {}, status=200)
@@ -246,7 +248,7 @@ async def test_of_a_dockerd_that_comes_back_as_it_was_only_the_driver_is_asked(w
     assert [parent for _, _, parent, _ in told(world)] == [SLICE, SLICE] and world.docker.told == 2
 
 
-async def test_a_dockerd_that_does_not_tell_its_driver_has_the_one_before(world: World) -> None:
+async def test_the_last_driver_is_used_when_dockerd_does_not_respond(world: World) -> None:
     await comes_back(world, "systemd")
     world.docker.fails = "no answer"
     await world.call(UPDATE, {}, status=200)
@@ -258,13 +260,13 @@ async def test_a_dockerd_that_does_not_tell_its_driver_has_the_one_before(world:
     assert told(world)[-1][2] == SLICE_PATH
 
 
-# -- what was made unseen
+# Containers created beside the proxy
 
 
 @pytest.mark.parametrize("given_name", [CONTAINER_ID, f"k8s_app_web-0_shop_{UID}_0"])
 @pytest.mark.parametrize("listed", [True, False], ids=["sandbox-known", "sandbox-unknown"])
-async def test_a_container_made_unseen_has_hooks(world: World, given_name: str, listed: bool) -> None:
-    """By a request to the proxy before, which dockerd completed after this one's list."""
+async def test_hooks_run_for_a_container_created_beside_the_proxy(world: World, given_name: str, listed: bool) -> None:
+    """Created by a request to the previous proxy, which dockerd completed after this one's list."""
     has_pod(world)
     late = world.docker.entries.pop(CONTAINER_ID)
     if listed:
@@ -297,7 +299,7 @@ async def test_a_container_made_unseen_has_hooks(world: World, given_name: str, 
         pytest.param(entry("POD", sandbox_body()), 0, id="sandbox"),
     ],
 )
-async def test_who_passes_after_being_looked_for(world: World, found: Any, unhooked: int) -> None:
+async def test_calls_that_pass_after_a_lookup(world: World, found: Any, unhooked: int) -> None:
     world.hooks.answers = dict.fromkeys(Hook)
     if found is not None:
         world.docker.entries["9" * 64] = found
@@ -312,7 +314,7 @@ async def test_who_passes_after_being_looked_for(world: World, found: Any, unhoo
     assert not world.hooks.asked and world.counted("unhooked", reason="unknown-container") == 2 * unhooked
 
 
-async def test_a_call_whose_client_left_while_it_was_looked_for(world: World) -> None:
+async def test_a_client_may_leave_during_the_lookup(world: World) -> None:
     has_pod(world)
     exchange = world.handler(START)
     assert exchange is not None
@@ -320,10 +322,10 @@ async def test_a_call_whose_client_left_while_it_was_looked_for(world: World) ->
     assert not world.hooks.asked
 
 
-# -- what went
+# Removed containers
 
 
-async def test_what_was_removed_past_the_proxy_is_forgotten(world: World) -> None:
+async def test_containers_removed_beside_the_proxy_are_dropped(world: World) -> None:
     await world.create(sandbox_body(), SANDBOX_ID, "POD")
     await world.create(container_body(), CONTAINER_ID)
     world.docker.entries = {SANDBOX_ID: entry("POD", sandbox_body())}
@@ -336,7 +338,7 @@ async def test_what_was_removed_past_the_proxy_is_forgotten(world: World) -> Non
         await world.context.recovery.forget_gone()
 
 
-async def test_what_is_made_while_dockerd_is_asked_stays(world: World) -> None:
+async def test_containers_created_during_the_query_stay(world: World) -> None:
     listed = world.docker.containers
 
     async def containers() -> list[Any]:

@@ -1,4 +1,4 @@
-"""Docker mode over real sockets, on asyncio's loop and on uvloop, in front of a dockerd of the test's own."""
+"""Docker mode with real sockets, on asyncio's loop and on uvloop, with a fake dockerd."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Test], None
 
 
 class Backend:
-    """A dockerd that answers the proxy's own questions, and `handle`s every other connection."""
+    """A dockerd that serves the proxy's own requests, and passes every other connection to `handle`."""
 
     def __init__(self, handle: Handle) -> None:
         self._handle = handle
@@ -142,7 +142,7 @@ def test_an_upgraded_connection_with_a_half_closed_client(run: Callable[[Test], 
     run(test)
 
 
-def test_a_client_that_leaves_a_stream_is_gone_for_dockerd_too(run: Callable[[Test], None]) -> None:
+def test_a_client_that_leaves_a_stream_closes_dockerds_side(run: Callable[[Test], None]) -> None:
     async def test(folder: Path) -> None:
         gone = asyncio.Event()
 
@@ -245,7 +245,7 @@ def test_an_upload_waits_for_a_slow_reader(run: Callable[[Test], None]) -> None:
         got = 0
 
         async def dockerd() -> None:
-            """Reads nothing before it is told to."""
+            """Reads nothing until released."""
             nonlocal got
             connection, _ = await loop.sock_accept(listener)
             await read.wait()
@@ -305,7 +305,7 @@ def test_a_stop_waits_for_calls_not_for_streams(run: Callable[[Test], None]) -> 
             idle, idle_writer = await asyncio.open_unix_connection(str(path))
             await settled(lambda: len(proxy.links) == 3)
             stop = asyncio.create_task(proxy.stop(PATIENCE))
-            assert await idle.read() == b""  # at once: it may not begin anything more
+            assert await idle.read() == b""  # immediately: it may not begin anything more
             call_writer.write(b"GET /info HTTP/1.1\r\nHost: docker\r\n\r\n")  # nor this one, behind its answer
             await asyncio.sleep(0.02)
             stopping.set()
@@ -320,7 +320,7 @@ def test_a_stop_waits_for_calls_not_for_streams(run: Callable[[Test], None]) -> 
     run(test)
 
 
-def test_a_stop_lets_a_slow_reader_have_its_answer(run: Callable[[Test], None]) -> None:
+def test_a_stop_waits_for_a_slow_readers_response(run: Callable[[Test], None]) -> None:
     size = 8 * MIB
 
     async def test(folder: Path) -> None:
@@ -354,7 +354,7 @@ def test_a_stop_lets_a_slow_reader_have_its_answer(run: Callable[[Test], None]) 
         pytest.param([b"no HTTP\r\n\r\n"], MISSING, id="garbage"),
     ],
 )
-def test_a_client_is_told_that_dockerd_is_not_there(
+def test_a_client_gets_the_reason_without_dockerd(
     run: Callable[[Test], None], pieces: list[bytes], body: bytes
 ) -> None:
     async def test(folder: Path) -> None:
@@ -370,13 +370,13 @@ def test_a_client_is_told_that_dockerd_is_not_there(
             assert head.startswith(b"HTTP/1.1 503 ") and b"Connection: close" in head
             assert said == body
             await settled(lambda: not proxy.links)
-            writer.transport.abort()  # what it wrote later may not have been read
+            writer.transport.abort()  # later bytes may not have been read
 
     run(test)
 
 
-def test_a_client_that_writes_on_reads_that_dockerd_is_not_there(run: Callable[[Test], None]) -> None:
-    """Not a reset: it would not know why."""
+def test_a_client_that_continues_to_write_reads_the_503(run: Callable[[Test], None]) -> None:
+    """Not a reset: the client would not know the reason."""
 
     async def test(folder: Path) -> None:
         async def dockerd(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None: ...
@@ -398,7 +398,7 @@ def test_a_client_that_writes_on_reads_that_dockerd_is_not_there(run: Callable[[
     run(test)
 
 
-def test_who_says_nothing_while_dockerd_is_away_holds_up_nobody(run: Callable[[Test], None]) -> None:
+def test_a_silent_client_delays_no_other_while_dockerd_is_down(run: Callable[[Test], None]) -> None:
     async def test(folder: Path) -> None:
         async def dockerd(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None: ...
 
@@ -421,7 +421,7 @@ def test_who_says_nothing_while_dockerd_is_away_holds_up_nobody(run: Callable[[T
     run(test)
 
 
-# -- what is held
+# Held requests
 
 
 def huge(size: int) -> bytes:
@@ -433,7 +433,7 @@ def huge(size: int) -> bytes:
 
 
 @pytest.mark.parametrize(("size", "held"), [(15 * MIB, True), (17 * MIB, False)], ids=["15 MiB", "17 MiB"])
-def test_bodies_as_long_as_they_get(run: Callable[[Test], None], size: int, held: bool) -> None:
+def test_bodies_of_the_largest_size(run: Callable[[Test], None], size: int, held: bool) -> None:
     async def test(folder: Path) -> None:
         got: list[bytes] = []
 
@@ -458,7 +458,7 @@ def test_bodies_as_long_as_they_get(run: Callable[[Test], None], size: int, held
     run(test)
 
 
-def test_what_all_clients_send_together_is_bounded(run: Callable[[Test], None]) -> None:
+def test_held_bytes_of_all_clients_are_bounded(run: Callable[[Test], None]) -> None:
     async def test(folder: Path) -> None:
         got: list[bytes] = []
         asked = asyncio.Event()
@@ -478,7 +478,7 @@ def test_what_all_clients_send_together_is_bounded(run: Callable[[Test], None]) 
             for number, (_, writer) in enumerate(clients, 1):
                 writer.write(CREATE)
                 await settled(lambda least=number: proxy._budget.held // len(CREATE) + len(got) >= least)  # type: ignore[misc]
-            assert got == [CREATE]  # the third went on as it came
+            assert got == [CREATE]  # the third was forwarded unchanged
             asked.set()
             for reader, writer in clients:
                 assert (await reader.readuntil(b"}")).startswith(b"HTTP/1.1 201 Created")
@@ -488,7 +488,7 @@ def test_what_all_clients_send_together_is_bounded(run: Callable[[Test], None]) 
     run(test)
 
 
-def test_a_sandbox_through_it_all(run: Callable[[Test], None]) -> None:
+def test_the_life_of_a_sandbox(run: Callable[[Test], None]) -> None:
     async def test(folder: Path) -> None:
         got: list[bytes] = []
 
@@ -509,7 +509,7 @@ def test_a_sandbox_through_it_all(run: Callable[[Test], None]) -> None:
     run(test)
 
 
-# -- the proxy's own questions
+# The proxy's own requests
 
 
 @pytest.mark.parametrize(
@@ -545,13 +545,13 @@ async def says(folder: Path, answer: bytes) -> AsyncIterator[DockerApi]:
     await server.wait_closed()
 
 
-async def test_questions_share_a_connection_only_while_they_are_told_to(tmp_path: Path) -> None:
+async def test_requests_share_a_connection_only_when_pooled(tmp_path: Path) -> None:
     connections: list[list[bytes]] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         asked: list[bytes] = []
         connections.append(asked)
-        while head := await reader.read(1000):  # a question comes in one write
+        while head := await reader.read(1000):  # a request arrives in one write
             asked.append(head.split(b" ")[1])
             last = asked[-1] == b"/containers/two/json"
             said = b'{"Id":"x","Name":"n","Config":{}}'
@@ -574,8 +574,8 @@ async def test_questions_share_a_connection_only_while_they_are_told_to(tmp_path
     assert said == [["one", "two"], ["three", "four"], ["five"]]
 
 
-def test_a_dockerd_that_was_started_again_is_noticed(run: Callable[[Test], None]) -> None:
-    """Also where its socket stays, as systemd's does."""
+def test_a_restart_of_dockerd_is_detected(run: Callable[[Test], None]) -> None:
+    """Also if its socket file stays, as systemd's does."""
 
     async def test(folder: Path) -> None:
         writers: list[asyncio.StreamWriter] = []
@@ -621,14 +621,14 @@ def test_a_dockerd_that_was_started_again_is_noticed(run: Callable[[Test], None]
         pytest.param(b"", "in the middle", id="nothing"),
     ],
 )  # fmt: skip
-async def test_what_is_no_answer(tmp_path: Path, answer: bytes, said: str) -> None:
+async def test_invalid_responses_are_refused(tmp_path: Path, answer: bytes, said: str) -> None:
     async with says(tmp_path, answer) as api:
         with pytest.raises(DockerError, match=said):
             await api.info()
         assert api.restarted
 
 
-async def test_nobody_answers(tmp_path: Path) -> None:
+async def test_no_response_times_out(tmp_path: Path) -> None:
     with pytest.raises(DockerError, match=r"d\.sock"):
         await DockerApi(tmp_path / "d.sock").info()
     with socket.socket(socket.AF_UNIX) as silent:

@@ -1,4 +1,4 @@
-"""A gRPC server that answers anything, a client that calls anything, and the splice between them."""
+"""A gRPC server for any method, a client for any method, and the splice between them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def until(done: Callable[[], Any], seconds: float = 30.0) -> None:
 
 
 class Rewriter:
-    """An exchange for tests: what it does with a body is a function; it remembers all that it was told."""
+    """A call handler for tests: `change` rewrites a body; it records all calls."""
 
     def __init__(self, change: Callable[[bytes], Awaitable[bytes]], log: list[tuple[str, Any]]) -> None:
         self._change, self.log = change, log
@@ -49,7 +49,7 @@ class Rewriter:
 
 
 class Spliced:
-    """The splice on a socket of its own: calls of `/x.Hooked/…` are intercepted."""
+    """The splice with its own socket: calls of `/x.Hooked/…` are intercepted."""
 
     def __init__(self, folder: Path, backend: Path) -> None:
         self.path, self.backend = folder / "proxy.sock", backend
@@ -95,7 +95,7 @@ class Spliced:
 
 
 class Anything(grpc.GenericRpcHandler):
-    """Serves every method as a stream of raw messages both ways; the name's end says how (see `behaviour`)."""
+    """Serves every method as a stream of raw messages both ways; the end of the name selects the behaviour."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, tuple[tuple[str, Any], ...]]] = []
@@ -154,7 +154,7 @@ async def client(path: Path, options: Any = LIMITS, **more: Any) -> AsyncIterato
 
 
 def pytest_asyncio_loop_factories(config: Any, item: Any) -> dict[str, Any]:
-    """The loop that the process runs on; its transports are of other classes than asyncio's."""
+    """The proxy's event loop; its transports are of other classes than asyncio's."""
     return {"uvloop": uvloop.new_event_loop}
 
 

@@ -1,4 +1,4 @@
-"""A client's connection and its own to the runtime: what happens to one happens to the other."""
+"""A client's connection and the one to the runtime: what happens to one happens to the other."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 @contextlib.asynccontextmanager
 async def runtime(path: Path, serve: Serve) -> AsyncIterator[None]:
-    """Something on a socket that is no gRPC server."""
+    """A server on a socket that is no gRPC server."""
     done: list[asyncio.Task[None]] = []
 
     async def one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -40,7 +40,7 @@ async def runtime(path: Path, serve: Serve) -> AsyncIterator[None]:
 
 
 async def closed(reader: asyncio.StreamReader) -> None:
-    """The other side has ended, one way or another."""
+    """Wait until the other side has closed, in any way."""
     with contextlib.suppress(ConnectionError):
         async with asyncio.timeout(30):
             assert await reader.read() == b""
@@ -55,8 +55,8 @@ async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 
 
 @pytest.mark.parametrize("first", [b"GET / HTTP/1.1\r\n\r\n", b"P", b"\0\0\0\0", b"PRI * HTTP/1.1\r\n" + bytes(9)])
-async def test_what_is_not_http2_is_relayed(spliced: Spliced, first: bytes) -> None:
-    """Also an end of stream, which leaves the other direction open."""
+async def test_other_protocols_are_relayed(spliced: Spliced, first: bytes) -> None:
+    """Also an end of stream, which keeps the other direction open."""
     async with runtime(spliced.backend, echo):
         reader, writer = await asyncio.open_unix_connection(str(spliced.path))
         writer.write(first)
@@ -70,7 +70,7 @@ async def test_what_is_not_http2_is_relayed(spliced: Spliced, first: bytes) -> N
     assert spliced.broken == 0
 
 
-async def test_a_preface_in_pieces(spliced: Spliced) -> None:
+async def test_a_preface_may_arrive_in_pieces(spliced: Spliced) -> None:
     async with runtime(spliced.backend, echo):
         reader, writer = await asyncio.open_unix_connection(str(spliced.path))
         await until(lambda: spliced.links)
@@ -124,7 +124,7 @@ async def test_the_client_is_gone(spliced: Spliced) -> None:
 
 
 async def test_credit_after_the_clients_end(spliced: Spliced) -> None:
-    """What waited for it is not sent any more; nothing breaks, and the runtime's last words arrive."""
+    """Waiting DATA is not sent any more; nothing breaks, and the runtime's last frames arrive."""
 
     async def late(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
@@ -168,7 +168,7 @@ async def test_malformed_frames_cost_one_connection(spliced: Spliced) -> None:
 
 @pytest.mark.parametrize("towards", ["runtime", "client"])
 async def test_back_pressure(spliced: Spliced, towards: str) -> None:
-    """A side that does not read is not written to for ever: its peer's writes wait."""
+    """Writes to a side that does not read are bounded: its peer's writes wait."""
     go = asyncio.Event()
     sent = 0
     frame = h2.head(16384, 0xEE, 0, 0) + bytes(16384)
@@ -197,7 +197,7 @@ async def test_back_pressure(spliced: Spliced, towards: str) -> None:
         writer.write(h2.PREFACE)
         work = asyncio.create_task(take(reader) if towards == "client" else send(writer))
         last = -1
-        while sent != last or not sent:  # until nothing more is taken
+        while sent != last or not sent:  # until no more is accepted
             last = sent
             await asyncio.sleep(0.3)
         (link,) = spliced.links

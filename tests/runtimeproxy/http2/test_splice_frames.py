@@ -1,4 +1,4 @@
-"""The splice frame by frame, with peers that do what gRPC's own never would."""
+"""The splice frame by frame, with peers that behave as gRPC's never would."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from tests.runtimeproxy.http2.conftest import Rewriter, until
 
 
 class Wire:
-    """A splice whose peers are this test: `backend` and `client` are what they got, as (kind, flags, stream, body)."""
+    """A splice whose peers are this test: `backend` and `client` are the frames they received, as (kind, flags, stream,
+    body)."""
 
     def __init__(self, change: Callable[[bytes], Awaitable[bytes]]) -> None:
         self.log: list[tuple[str, Any]] = []
@@ -78,7 +79,7 @@ async def same(body: bytes) -> bytes:
 
 
 async def settle() -> None:
-    """Let the splice's tasks go as far as they can; nothing here waits for a clock or a socket."""
+    """Let the splice's tasks run as far as they can; none waits for a clock or a socket."""
     for _ in range(20):
         await asyncio.sleep(0)
 
@@ -106,7 +107,7 @@ async def test_one_call_in_pieces(cut: int) -> None:
         wire.splice.from_client(sent[at : at + cut])
     await until(lambda: wire.log)
     await until(lambda: bytes(wire.backend) == sent)
-    assert not wire.client  # nobody needs credit of ours
+    assert not wire.client  # no peer needs the splice's credit
     assert wire.holding.held == 0
 
 
@@ -116,8 +117,10 @@ async def test_one_call_in_pieces(cut: int) -> None:
     st.randoms(use_true_random=False),
 )
 @settings(max_examples=40)
-def test_streams_mixed_and_cut_anyhow(calls: list[tuple[bool, bytes, int]], cuts: list[int], random: Any) -> None:
-    """Each stream's request arrives whole, changed if it is intercepted; all HEADERS in the client's order."""
+def test_interleaved_streams_with_any_splitting(
+    calls: list[tuple[bool, bytes, int]], cuts: list[int], random: Any
+) -> None:
+    """Each stream's request arrives complete, changed if it is intercepted; all HEADERS in the client's order."""
 
     async def reverse(body: bytes) -> bytes:
         await asyncio.sleep(0)
@@ -147,7 +150,7 @@ def test_streams_mixed_and_cut_anyhow(calls: list[tuple[bool, bytes, int]], cuts
         frames = wire.to_backend()
         assert {stream: _data(frames, stream) for stream in expected} == expected
         assert [stream for kind, _, stream, _ in frames if kind == h2.HEADERS] == list(expected)
-        room = 65535 - sum(map(len, expected.values()))  # the client's view in the end is the runtime's
+        room = 65535 - sum(map(len, expected.values()))  # the client's final window is the runtime's
         counted = 65535 - sum(5 + len(body) for _, body, _ in calls) + _credit(wire.to_client(), 0)
         assert counted == room + wire.splice._sender.connection.debt
         assert wire.holding.held == wire.splice._sender.connection.pending == 0
@@ -160,7 +163,7 @@ def _ended(data: bytearray) -> set[int]:
     return {frame.stream for frame in frames if frame.kind == h2.DATA and frame.flags & h2.END_STREAM}
 
 
-async def test_everything_else_passes_byte_for_byte() -> None:
+async def test_everything_else_is_forwarded_byte_for_byte() -> None:
     wire = Wire(same)
     client = (
         h2.settings((h2.INITIAL_WINDOW_SIZE, 1), (0x99, 7))
@@ -195,7 +198,7 @@ async def test_padding_priority_and_blocks_in_pieces() -> None:
 
 
 async def test_credit_where_it_is_needed() -> None:
-    """For more of a long message, for other streams once much is held, and for what became shorter."""
+    """Credit for the rest of a long message, for other streams while much is held, and for shortened messages."""
 
     async def shorter(body: bytes) -> bytes:
         return b"short"
@@ -219,7 +222,7 @@ async def test_credit_where_it_is_needed() -> None:
     assert _credit(wire.to_client(), 0) == 10
 
 
-async def test_what_follows_the_message_stays_behind_it() -> None:
+async def test_data_behind_the_message_stays_behind_it() -> None:
     async def change(body: bytes) -> bytes:
         await asyncio.sleep(0)
         return b"HELLO, WORLD"
@@ -237,7 +240,7 @@ async def test_what_follows_the_message_stays_behind_it() -> None:
     ("sent", "reason"),
     [(b"", "incomplete"), (b"\0\0", "incomplete"), (MESSAGE[:-1], "incomplete"), (b"\1\0\0\0\1x", "encoding")],
 )
-async def test_what_is_no_message_passes(sent: bytes, reason: str) -> None:
+async def test_invalid_messages_are_forwarded(sent: bytes, reason: str) -> None:
     wire = Wire(same)
     data = wire.call(1) + wire.data(1, sent, end=True)
     wire.splice.from_client(data)
@@ -246,7 +249,7 @@ async def test_what_is_no_message_passes(sent: bytes, reason: str) -> None:
 
 
 async def test_no_window_at_all() -> None:
-    """HEADERS and empty DATA need no credit; the rest comes as it is given, cut to it."""
+    """HEADERS and empty DATA need no credit; the rest is sent as credit arrives, split to fit."""
     wire = Wire(same)
     wire.splice.from_runtime(h2.settings((h2.INITIAL_WINDOW_SIZE, 0)))
     wire.splice.from_client(
@@ -259,14 +262,14 @@ async def test_no_window_at_all() -> None:
     wire.splice.from_runtime(h2.window_update(1, 4))
     wire.splice.from_runtime(h2.settings((h2.INITIAL_WINDOW_SIZE, 2)))
     assert wire.to_backend() == [(h2.DATA, 0, 1, MESSAGE[:4])]
-    wire.splice.from_client(h2.settings(ack=True))  # only what the client agreed to counts
+    wire.splice.from_client(h2.settings(ack=True))  # only acknowledged settings count
     wire.splice.from_runtime(h2.window_update(1, 100))
     assert wire.to_backend() == [ACK, (h2.DATA, 0, 1, MESSAGE[4:6]), (h2.DATA, h2.END_STREAM, 1, MESSAGE[6:])]
-    assert _credit(wire.to_client(), 1) == 104  # all of the runtime's: none was ours
+    assert _credit(wire.to_client(), 1) == 104  # all of the runtime's credit: the splice's own is zero
 
 
 async def test_the_connections_window() -> None:
-    """Passing DATA waits when held DATA has used what the client does not know is used; it is not reordered."""
+    """Forwarded DATA waits when held DATA has used room of which the client does not know; it is not reordered."""
     wire = Wire(same)
     wire.splice.from_client(wire.call(1) + wire.call(3, "/other"))
     big = pack(bytes(65535 - 5 - 3), compressed=False)
@@ -282,7 +285,7 @@ async def test_the_connections_window() -> None:
     frames = wire.to_backend()
     assert _data(frames, 3) == b"efg"
     assert frames[-1][1] == h2.END_STREAM
-    assert _credit(wire.to_client(), 0) == 1 + len(big)  # ours and the runtime's
+    assert _credit(wire.to_client(), 0) == 1 + len(big)  # the splice's and the runtime's
 
 
 def _seen(data: bytearray) -> int:
@@ -310,7 +313,7 @@ async def test_refused() -> None:
 
 
 async def test_refused_when_the_runtime_has_answered() -> None:
-    """Its headers reach the client's table; the call ends as the runtime said."""
+    """Its headers reach the client's table; the call ends with the runtime's status."""
     wire = Wire(refuse)
     wire.splice.from_client(wire.call(1) + wire.data(1, MESSAGE, end=True))
     await until(lambda: h2.rst_stream(1) + h2.settings() in wire.backend)
@@ -345,8 +348,9 @@ async def test_refused_and_given_up() -> None:
     assert wire.log[1:] == [("answered", None)]
 
 
-async def test_a_table_that_the_client_made_smaller() -> None:
-    """The first block after that must say so, also when it is ours; the runtime's own blocks say it themselves."""
+async def test_a_reduced_header_table_is_announced() -> None:
+    """The first block after that must announce it, also the splice's own; the runtime's blocks announce it
+    themselves."""
     wire = Wire(refuse)
     wire.splice.from_client(h2.settings((h2.HEADER_TABLE_SIZE, 50)) + wire.call(1) + wire.data(1, MESSAGE, end=True))
     await until(lambda: h2.rst_stream(1) + h2.settings() in wire.backend)
@@ -381,7 +385,7 @@ async def test_calls_end_while_their_hook_runs(end: str) -> None:
     assert wire.holding.held == 0
 
 
-async def test_headers_of_a_call_that_is_looked_into_hold_nothing_else_up() -> None:
+async def test_headers_of_an_intercepted_call_delay_no_other_frames() -> None:
     wire = Wire(never)
     first, second, other = wire.call(1), wire.call(3), wire.call(5, "/other")
     wire.splice.from_client(first + wire.data(1, MESSAGE, end=True))
@@ -413,7 +417,7 @@ async def test_reset_at_other_times(stage: str) -> None:
     assert bytes(wire.backend).endswith(h2.rst_stream(1) * 2)
     assert wire.log[-1] == ("answered", None)
     assert wire.holding.held == 0
-    # what the client had counted and the runtime never got is given back, and nothing is owed
+    # bytes that the client had counted and the runtime never got are credited, and no debt remains
     lost = {"before": 0, "half": 7, "waiting": len(MESSAGE + b"more")}
     assert _credit(wire.to_client(), 0) == lost[stage]
     wire.splice.from_runtime(h2.window_update(0, 5))
@@ -421,7 +425,7 @@ async def test_reset_at_other_times(stage: str) -> None:
 
 
 async def test_trailers_wait_for_their_data() -> None:
-    """No gRPC client sends any: HTTP/2 allows them. What follows waits with them, in order."""
+    """No gRPC client sends any, but HTTP/2 allows them. Later frames wait with them, in order."""
     wire = Wire(same)
     wire.splice.from_runtime(h2.settings((h2.INITIAL_WINDOW_SIZE, 3)))
     wire.splice.from_client(h2.settings(ack=True) + wire.call(1) + wire.data(1, MESSAGE))

@@ -1,4 +1,4 @@
-"""Real gRPC peers on both sides of the splice see what they would see without it."""
+"""Real gRPC peers on both sides of the splice observe what they would observe without it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def test_messages_of_all_sizes(channel: Any, backend: Anything, spliced: S
 
 @pytest.mark.parametrize("path", PATHS)
 async def test_many_messages_each_way(channel: Any, path: str) -> None:
-    """One or many messages, each way; of intercepted streams only the first message is looked into."""
+    """One or many messages, each way; of intercepted streams only the first message is read."""
     messages = [b"a" * size for size in (0, 1, 100, 100_000, 3)]
 
     async def asked() -> AsyncIterator[bytes]:
@@ -46,7 +46,7 @@ async def test_many_messages_each_way(channel: Any, path: str) -> None:
 
 @pytest.mark.parametrize("path", PATHS)
 async def test_a_stream_is_alive_both_ways(channel: Any, path: str) -> None:
-    """Each message is answered before the next is sent: nothing waits for the end of the stream."""
+    """Each message gets its response before the next is sent: nothing waits for the end of the stream."""
     call = channel.stream_stream(path)()
     for number in range(20):
         message = b"%d" % number * 1000
@@ -88,7 +88,7 @@ async def test_deadlines_reach_the_runtime(channel: Any, backend: Anything, serv
             await channel.unary_unary(f"/{service}/Hang")(b"x", timeout=seconds)
         assert failed.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
         if len(backend.requests) > 1:
-            break  # else the machine stood still, and the time was over before the runtime had heard
+            break  # else the machine stalled, and the deadline passed before the runtime was called
     await until(lambda: backend.cancelled)
 
 
@@ -135,7 +135,7 @@ async def test_a_body_is_replaced(channel: Any, backend: Anything, spliced: Spli
 
 
 async def test_two_hundred_at_once(channel: Any, backend: Anything, spliced: Spliced) -> None:
-    """Bodies shrink and grow under way, beside calls that pass; every answer is its own call's."""
+    """Bodies shrink and grow in transit, beside forwarded calls; every response belongs to its own call."""
 
     async def change(body: bytes) -> bytes:
         number = int(body[:4])
@@ -173,7 +173,7 @@ async def test_refused(channel: Any, backend: Anything, spliced: Spliced) -> Non
     assert len(spliced.links) == 1
 
 
-async def test_a_mistake_of_ours_costs_nobody_a_call(channel: Any, backend: Anything, spliced: Spliced) -> None:
+async def test_a_bug_of_the_proxy_fails_no_call(channel: Any, backend: Anything, spliced: Spliced) -> None:
     async def broken(body: bytes) -> bytes:
         raise ZeroDivisionError
 
@@ -224,7 +224,7 @@ async def test_several_clients(spliced: Spliced, backend: Anything) -> None:
 
 
 async def test_small_windows(tmp_path: Any, spliced: Spliced) -> None:
-    """A runtime that gives little credit at a time gets everything all the same."""
+    """A runtime that gives little credit at a time still gets everything."""
     options = [*LIMITS, ("grpc.http2.lookahead_bytes", 1024), ("grpc.http2.bdp_probe", 0)]
 
     async def change(body: bytes) -> bytes:
@@ -240,7 +240,7 @@ async def test_small_windows(tmp_path: Any, spliced: Spliced) -> None:
 
 
 async def test_the_runtime_restarts(tmp_path: Any, spliced: Spliced) -> None:
-    """Clients lose their calls as they would without us, and find the new one by themselves."""
+    """Clients lose their calls as without the splice, and connect to the new runtime by themselves."""
     async with client(spliced.path) as channel:
         async with server(tmp_path / "backend.sock") as first:
             call = channel.unary_unary("/any.Service/Hang")(b"x")
@@ -252,8 +252,8 @@ async def test_the_runtime_restarts(tmp_path: Any, spliced: Spliced) -> None:
             assert await channel.unary_unary("/x.Hooked/Echo")(b"x", wait_for_ready=True, timeout=30) == b"x"
 
 
-async def test_last_word(channel: Any, backend: Anything, spliced: Spliced) -> None:
-    """Asked to go elsewhere, a client finishes its calls first."""
+async def test_goaway(channel: Any, backend: Anything, spliced: Spliced) -> None:
+    """After GOAWAY a client finishes its calls first."""
     call = channel.stream_stream("/any.Service/Echo")()
     await call.write(b"before")
     assert await call.read() == b"before"
