@@ -57,7 +57,7 @@ suite settings 450 "$every::test_every_file_of_every_group_is_as_the_table_says[
 latency=$T/probes/test_sched_latency_kernel.py
 KOORD_TEST_PROBES=bcc suite bcc 450 \
   $latency::test_noisy_neighbour_is_named_and_the_wait_is_the_kernels \
-  $latency::test_everything_waited_is_charged_to_somebody \
+  $latency::test_all_waiting_is_charged_to_an_owner \
   $latency::test_quota_throttling_is_not_contention \
   $latency::test_a_sleepers_waits_are_the_kernels_and_idle_cpus_are_named \
   $latency::test_waiting_survives_a_move_to_another_cpu

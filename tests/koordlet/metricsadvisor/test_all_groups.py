@@ -55,7 +55,7 @@ def rows(tmp_path: Path) -> Rows:
     return Rows(*(tmp_path / controller for controller in ("cpu", "cpuacct", "memory")))
 
 
-def test_rows_come_in_the_order_asked_each_from_its_own_hierarchy(rows: Rows) -> None:
+def test_rows_are_in_the_requested_order_each_from_its_own_hierarchy(rows: Rows) -> None:
     table = AllGroups(rows).read(["b", "nowhere", "a"])
     root = rows.roots["cpu"]
     assert table.cgroup_id.tolist() == [cgroup_id(f"{root}/b"), 0, cgroup_id(f"{root}/a")]
@@ -73,7 +73,7 @@ def test_a_group_that_only_memory_knows(rows: Rows) -> None:
     assert np.isnan(table.columns["cpu_usage_ns"][0])
 
 
-def test_another_list_of_directories_keeps_what_is_known(rows: Rows) -> None:
+def test_another_list_of_directories_keeps_known_ids(rows: Rows) -> None:
     groups = AllGroups(rows)
     groups.read(["a", "b"])
     before = cgroup_id(f"{rows.roots['cpu']}/a")
@@ -167,7 +167,7 @@ def one_row(**columns: float) -> CgroupTable:
     [
         pytest.param("memory_rss", 8, 8, 8, True, id="same"),
         pytest.param("memory_rss", 8, 4, 8, False, id="another value in the file"),
-        pytest.param("memory_rss", 8, 4, 9, True, id="in motion: nothing can be told"),
+        pytest.param("memory_rss", 8, 4, 9, True, id="changing: not comparable"),
         pytest.param("cpu_usage_ns", 8, 9, 12, True, id="counter between the walks"),
         pytest.param("cpu_usage_ns", 8, 7, 12, False, id="counter before both"),
         pytest.param("cpu_usage_ns", 8, 13, 12, False, id="counter after both"),
@@ -185,7 +185,7 @@ def test_spot_check(name: str, before: float, read: float, after: float, right: 
     assert bool(check.cause) is not right
 
 
-def test_spot_check_forgives_what_does_not_repeat() -> None:
+def test_single_mismatches_of_the_spot_check_are_ignored() -> None:
     check = SpotCheck()
     for turn in range(4 * MAX_MISMATCHES):
         check.next_dir(one_row(memory_rss=8))

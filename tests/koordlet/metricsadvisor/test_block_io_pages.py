@@ -1,4 +1,4 @@
-"""Block I/O on the metrics page: histograms of those who did I/O, none on a node where nobody did."""
+"""Block I/O on the metrics page: histograms of containers with I/O, none on a node without I/O."""
 
 from __future__ import annotations
 
@@ -61,21 +61,21 @@ def samples(sys: Path, *readings: dict[tuple[int, int], int]) -> list[Any]:
     return families["koordlet_block_io_seconds"]
 
 
-@pytest.mark.parametrize("requests", [{}, {(10, 0): 5}], ids=["nobody", "web"])
-def test_who_did_io_has_a_histogram(requests: dict[tuple[int, int], int], tmp_path: Path) -> None:
+@pytest.mark.parametrize("requests", [{}, {(10, 0): 5}], ids=["none", "web"])
+def test_containers_with_io_have_a_histogram(requests: dict[tuple[int, int], int], tmp_path: Path) -> None:
     buckets = [one for one in samples(tmp_path, requests) if one.name.endswith("_bucket")]
     assert [one.value for one in buckets] == ([0] * 4 + [5] * (len(BUCKET_BOUNDS) - 4) if requests else [])
     assert {one.labels["stage"] for one in buckets} == ({"device"} if requests else set())
 
 
-def test_each_disk_has_its_own(tmp_path: Path) -> None:
+def test_each_disk_has_its_own_histogram(tmp_path: Path) -> None:
     disk, gone = device_number("8:16"), device_number("253:0")
     (tmp_path / "devices/sdb").mkdir(parents=True)
     (tmp_path / "dev/block").mkdir(parents=True)
     (tmp_path / "dev/block/8:16").symlink_to("../../devices/sdb")
     found = samples(tmp_path, {(10, disk): 5, (10, gone): 2})
-    told = {one.labels["device"]: one.value for one in found if one.name.endswith("_count")}
-    assert told == {"sdb": 5, "253:0": 2}
+    counts = {one.labels["device"]: one.value for one in found if one.name.endswith("_count")}
+    assert counts == {"sdb": 5, "253:0": 2}
     sums = {one.labels["device"]: one.value for one in found if one.name.endswith("_sum")}
     assert sums == {"sdb": pytest.approx(5 * 0.0007), "253:0": pytest.approx(2 * 0.0007)}
 
@@ -84,7 +84,7 @@ def test_each_disk_has_its_own(tmp_path: Path) -> None:
     ("between", "counted"),
     [pytest.param({(10, 0): 1}, 5 + 2 - 1, id="ran back"), pytest.param({(10, 1): 1}, 2, id="another disk")],
 )
-def test_of_a_disk_that_is_gone_nothing_is_kept(
+def test_counters_of_a_removed_disk_are_not_kept(
     between: dict[tuple[int, int], int], counted: int, tmp_path: Path
 ) -> None:
     found = samples(tmp_path, {(10, 0): 5}, between, {(10, 0): 2})

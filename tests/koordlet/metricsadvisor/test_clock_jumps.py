@@ -99,7 +99,7 @@ def test_a_late_tick_is_a_longer_mean(late: float) -> None:
 
 
 @pytest.mark.parametrize("late", [20.1, 3600])
-def test_a_tick_later_than_twenty_begins_anew(late: float) -> None:
+def test_a_tick_later_than_twenty_is_a_new_baseline(late: float) -> None:
     """A suspended machine or a stopped process: both clocks go on, and the reading before is no baseline."""
     machine = Machine()
     made, cache = collector(machine)

@@ -55,16 +55,16 @@ RESTING = {
     "what programs map is not": (STEADY, 300, (), 700),
     "what came back is not": (STEADY, 0, (0,) * 7 + (400,) * 7, 600),
     "never below nothing": (STEADY, 5000, (), 0),
-    "a counter that ran back begins anew": (STEADY, 0, (7,) * 7 + (0,) * 7, None),
+    "a counter that ran back is a new baseline": (STEADY, 0, (7,) * 7 + (0,) * 7, None),
 }
 
 
 @pytest.mark.parametrize(("lists", "mapped", "refaulted", "expected"), RESTING.values(), ids=RESTING)
-def test_what_rests(lists: Any, mapped: int, refaulted: Any, expected: int | None) -> None:
+def test_resting_pages(lists: Any, mapped: int, refaulted: Any, expected: int | None) -> None:
     assert resting(*lists, mapped=mapped, refaulted=refaulted) == expected
 
 
-def test_a_cgroup_made_anew_begins_anew() -> None:
+def test_a_cgroup_made_again_is_a_new_baseline() -> None:
     pages = RestingPages(60.0)
     for at, amount in STEADY:
         pages.push(at, {ONE: WorkingSet(0, amount, 0, 0)})
@@ -202,8 +202,8 @@ def test_lists_give_figures_after_a_window_on_both_versions(machine: Machine) ->
     assert machine.registries.external.get_sample_value("koordlet_pod_memory_cold_bytes", row) == 1000
 
 
-def test_kidled_is_asked_where_it_is(tmp_path: Path) -> None:
-    """One bad container costs nobody else; more cold than used leaves nothing, not an underflow."""
+def test_kidled_is_used_where_it_exists(tmp_path: Path) -> None:
+    """One bad container costs no other figure; more cold than used leaves 0."""
     machine = Machine(tmp_path, 1, kidled=True)
     machine.collector.read()
     machine.collector.read()

@@ -1,4 +1,4 @@
-"""Cycles and instructions per container: the rules over a counter that is told, and the real one by software events."""
+"""Cycles and instructions per container: the rules with given counts, and real counters of software events."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class Counted:
     """Stands in for `CgroupCounters`: what each directory answers, and what is open."""
 
     def __init__(self, answers: dict[str, Any]) -> None:
-        self.answers, self.asked, self.open = answers, [], []
+        self.answers, self.opened, self.open = answers, [], []
 
     def __call__(self, directory: str, cpus: Any, events: Any) -> Any:
-        self.asked.append((directory, cpus))
+        self.opened.append((directory, cpus))
         answer = self.answers[directory]
         if isinstance(answer, Exception):
             raise answer
@@ -86,7 +86,8 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[CpiCollector, C
 async def test_running_containers_are_counted_on_the_online_cpus(made: Any) -> None:
     collector, counted, cache, (registries, conditions) = made({"/perf/pod1/1": (3e9, 2e9), "/perf/pod1/2": (5e9, 1e9)})
     await collector.read()
-    assert counted.asked == [("/perf/pod1/1", (0, 2, 3)), ("/perf/pod1/2", (0, 2, 3))], "not the ended one, not the pod"
+    running = [("/perf/pod1/1", (0, 2, 3)), ("/perf/pod1/2", (0, 2, 3))]
+    assert counted.opened == running, "not the ended one, not the pod"
     assert not counted.open, "all are closed"
     assert collector.window == {"containerd://1": 1.5, "containerd://2": 5.0}
     labels = {"pod_uid": "uid-1", "container_id": "containerd://1"}
@@ -114,7 +115,7 @@ async def test_one_container_that_fails_costs_its_own_figure(made: Any, trouble:
     assert not counted.open
 
 
-async def test_without_descriptors_the_rest_is_left_for_the_next_round(made: Any) -> None:
+async def test_without_descriptors_the_other_containers_wait_for_the_next_round(made: Any) -> None:
     answers = {"/perf/pod1/1": (4e9, 2e9), "/perf/pod1/2": PerfError(errno.EMFILE, "too many")}
     collector, counted, _, (registries, _) = made(answers)
     await collector.read()
@@ -123,7 +124,7 @@ async def test_without_descriptors_the_rest_is_left_for_the_next_round(made: Any
     assert b"koordlet_collector_failures_total" in generate_latest(registries.internal)
 
 
-async def test_who_is_gone_is_shown_no_more(made: Any) -> None:
+async def test_removed_containers_are_not_shown(made: Any) -> None:
     collector, counted, _, (registries, _) = made({"/perf/pod1/1": (4e9, 2e9), "/perf/pod1/2": (4e9, 2e9)})
     await collector.read()
     counted.answers["/perf/pod1/1"] = PerfError(errno.ENOENT, "gone")
@@ -150,7 +151,7 @@ async def test_a_machine_without_counters_is_a_condition(made: Any) -> None:
     collector, counted, _, (_, conditions) = made({}, Feature(False, "no counters"))
     await collector.read()
     assert conditions.states["cpi"] == CollectorCondition(False, "perf_event", "no counters")
-    assert not counted.asked
+    assert not counted.opened
 
 
 IDLE = {
@@ -231,7 +232,7 @@ async def test_each_cgroup_is_counted_by_itself(
 async def test_hardware_counts_where_there_are_counters(
     kernel_fs: Any, kernel_host: Any, cgroup_child: Any, burner: Any
 ) -> None:
-    """A busy loop has a CPI between 0.1 and 20; without counters the condition says why."""
+    """A busy loop has a CPI between 0.1 and 20; without counters the condition has the reason."""
     child = cgroup_child()
     burner(child)
     feature = kernel_host.facts.features["perf_hardware"]

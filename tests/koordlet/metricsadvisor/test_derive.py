@@ -120,7 +120,7 @@ SYSTEM = {
 
 
 @pytest.mark.parametrize(("node", "pods", "apps", "expected"), SYSTEM.values(), ids=SYSTEM)
-def test_system_use_is_what_is_left(node, pods, apps, expected):
+def test_system_use_is_the_remainder(node, pods, apps, expected):
     got = system_use(NodeUse(*node, 0, 0), ResourceUse(*pods), ResourceUse(*apps))
     assert (got.cores, got.memory) == pytest.approx(expected)
 
@@ -159,7 +159,7 @@ def test_throttled_ratio(before, after, expected):
 
 GONE = {
     "first sight": ([], [], [MAIN], [1]),
-    "made anew under the same name": ([MAIN], [1], [MAIN], [2]),
+    "made again under the same name": ([MAIN], [1], [MAIN], [2]),
     "gone during the pass": ([MAIN], [1], [MAIN], [0]),
 }
 
@@ -228,7 +228,7 @@ REQUESTS = {
     "sidecars but no init containers": ([be_pod("BE", "1000", sidecar="200", setup="4000")], 1200),
     "absent and negative": ([be_pod("BE", None, "-500", "300")], 300),
     "by the label alone": ([be_pod("", "1000"), be_pod("LS", "1000"), be_pod("BE", "1000")], 1000),
-    "nobody": ([], 0),
+    "no pods": ([], 0),
 }
 
 
@@ -251,7 +251,7 @@ def tick(at: float, seconds: float, **node) -> Readings:
     return readings(at, subjects, cpu_usage_ns=usage, **memory_columns(5, 1024.0), **node)
 
 
-def test_one_picture_adds_up():
+def test_the_figures_of_a_tick_add_up():
     limits = BestEffortLimits(2, -1, 0)
     old = tick(0.0, 0.0, ticks=CpuTicks(0, {0: 0}))
     new = tick(
@@ -292,7 +292,7 @@ def test_stall_share_comes_from_the_total():
         (pressure(0.0, 5.0), pressure(1.0, 9.0, ids=[77])),
         (pressure(1.0, 5.0), pressure(1.0, 9.0)),
     ],
-    ids=["first", "ran back", "made anew", "no time"],
+    ids=["first", "ran back", "made again", "no time"],
 )
 def test_no_stall_share_without_two_readings(old, new):
     assert stall_shares(old, new) == {}

@@ -32,7 +32,7 @@ CARD = {
 
 
 class Node:
-    """A cache, clocks, and what a collector said."""
+    """A cache, clocks, and the collector's conditions."""
 
     def __init__(self) -> None:
         self.cache, self.registries, self.now, self.wall_ns = MetricCache(), Registries(), 100.0, 1 << 62
@@ -106,7 +106,7 @@ def test_files_in_the_order_of_their_names_and_a_directory_is_none(xpus: Xpus) -
     assert xpus.ids() == ["a", "b"]
 
 
-def test_no_directory_an_empty_one_and_files_that_go(xpus: Xpus) -> None:
+def test_a_missing_and_an_empty_directory_and_removed_files(xpus: Xpus) -> None:
     assert xpus.read() == ()
     assert not xpus.conditions.states["xpu"].up
     path = xpus.write("a", card("a"))
@@ -132,8 +132,8 @@ def test_a_bad_file_costs_its_own_devices(xpus: Xpus, content: bytes, caplog: py
     (xpus.directory / "a").write_bytes(content)
     assert xpus.ids() == ["b"]
     assert xpus.ids() == ["b"]
-    said = [record for record in caplog.records if str(xpus.directory / "a") in record.getMessage()]
-    assert len(said) == 1, "said once, naming the file"
+    lines = [record for record in caplog.records if str(xpus.directory / "a") in record.getMessage()]
+    assert len(lines) == 1, "logged once, with the file"
     assert xpus.failures("xpu") == 2, "counted each time"
 
 
@@ -147,7 +147,7 @@ def test_a_file_that_is_being_written_keeps_its_devices_for_a_while(xpus: Xpus) 
     assert xpus.ids() == ["new"]
 
 
-def test_a_directory_that_cannot_be_read_leaves_the_fact_to_its_age(xpus: Xpus) -> None:
+def test_a_directory_that_cannot_be_read_leaves_the_old_fact(xpus: Xpus) -> None:
     xpus.write("a", card("a"))
     assert xpus.ids() == ["a"]
     collector = xpus.collector
@@ -168,10 +168,10 @@ def test_a_device_without_a_number_is_left_out(xpus: Xpus, minor: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "node"), [("", -1), ("-1", -1), ("0", 0), ("3", 3), ("none", 0), ("99999999999", 0)]
+    ("text", "node"), [("", -1), ("-1", -1), ("0", 0), ("3", 3), ("none", 0), ("99999999999", 0)]
 )  # fmt: skip
-def test_numa_nodes(xpus: Xpus, told: str, node: int) -> None:
-    xpus.write("a", card("a", topology={"nodeID": told}))
+def test_numa_nodes(xpus: Xpus, text: str, node: int) -> None:
+    xpus.write("a", card("a", topology={"nodeID": text}))
     (found,) = xpus.read() or ()
     assert found.place is not None and found.place.node_id == node
 
@@ -184,12 +184,12 @@ def test_a_device_that_two_files_describe_is_there_once(xpus: Xpus) -> None:
 
 
 def test_a_device_that_a_file_describes_twice_is_there_once(xpus: Xpus) -> None:
-    """Those without a uuid can't be told to be one."""
+    """Devices without a uuid are not compared."""
     xpus.write("a", card("a", minor="1"), card("b"), card("a", minor="2"), card("", minor="3"), card("", minor="4"))
     assert [(one.uuid, one.minor) for one in xpus.read() or ()] == [("a", 1), ("b", 0), ("", 3), ("", 4)]
 
 
-def test_what_is_read_is_bounded(xpus: Xpus, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_and_their_sizes_are_bounded(xpus: Xpus, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(MAX_FILES + 1):
         xpus.write(f"{number:03d}", card(str(number)))
     assert len(xpus.ids()) == MAX_FILES
@@ -277,7 +277,7 @@ def test_functions_that_come_and_go_are_seen_at_once(nics: Nics) -> None:
     assert [(one.minor, one.vf_enabled, one.vfs) for one in nics.read()] == [(0, False, ())]
 
 
-def test_what_does_not_show_is_looked_up_once_a_minute(nics: Nics) -> None:
+def test_other_changes_are_read_once_a_minute(nics: Nics) -> None:
     nics.tree.nic("0000:1f:00.0", "mlx5_0", node=0)
     nics.read()
     (nics.tree.function("0000:1f:00.0") / "numa_node").write_text("1\n")
@@ -285,13 +285,13 @@ def test_what_does_not_show_is_looked_up_once_a_minute(nics: Nics) -> None:
     assert [one.place.node_id for one in nics.read(after=REREAD_S)] == [1]
 
 
-def test_two_with_one_number_are_not_told_apart(nics: Nics, caplog: pytest.LogCaptureFixture) -> None:
+def test_of_two_nics_with_one_number_the_first_is_reported(nics: Nics, caplog: pytest.LogCaptureFixture) -> None:
     nics.tree.nic("0000:1f:00.0", "mlx5_0")
     nics.tree.nic("0000:20:00.0", "bnxt_re0")
     nics.tree.nic("0000:21:00.0", "nameless")
     assert [one.place.bus_id for one in nics.read()] == ["0000:1f:00.0"]
     nics.read(after=REREAD_S)
-    said = [record.getMessage() for record in caplog.records if "not reported" in record.getMessage()]
-    assert len(said) == 2
-    assert "mlx5_0 has the same number" in said[0] and "0000:20:00.0" in said[0]
-    assert "no number" in said[1]
+    lines = [record.getMessage() for record in caplog.records if "not reported" in record.getMessage()]
+    assert len(lines) == 2
+    assert "mlx5_0 has the same number" in lines[0] and "0000:20:00.0" in lines[0]
+    assert "no number" in lines[1]

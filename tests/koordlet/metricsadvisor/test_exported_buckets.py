@@ -23,10 +23,10 @@ def test_bounds_are_a_factor_of_four_apart() -> None:
 def test_at_each_bound_the_count_is_the_probes(histograms: list[list[int]]) -> None:
     table = np.array(histograms, dtype=np.int64).reshape(len(histograms), BUCKETS)
     ends = [*(f"{bound / 1e9:.9g}" for bound in BOUNDS_NS.tolist()), "+Inf"]
-    for counts, told in zip(histograms, exported(table), strict=True):
+    for counts, cumulative in zip(histograms, exported(table), strict=True):
         probes = dict(zip(ends, np.cumsum(counts).tolist(), strict=True))
-        assert told == [probes[bound] for bound in BUCKET_BOUNDS]
-        assert told[-1] == sum(counts)
+        assert cumulative == [probes[bound] for bound in BUCKET_BOUNDS]
+        assert cumulative[-1] == sum(counts)
 
 
 def test_before_there_is_any_histogram() -> None:

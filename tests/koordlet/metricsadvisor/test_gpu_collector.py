@@ -1,4 +1,5 @@
-"""GPUs from NVML to series, facts, metrics and NodeMetric; what hangs or fails is said and costs nothing else."""
+"""GPUs from NVML to series, facts, metrics and NodeMetric; a call that hangs or fails is reported and costs no other
+figure."""
 
 from __future__ import annotations
 
@@ -65,12 +66,12 @@ PATHS = {
 
 
 @pytest.mark.parametrize(("path", "expected"), PATHS.values(), ids=PATHS)
-def test_whose_a_process_is(path: str, expected: str | None) -> None:
+def test_the_container_of_a_process(path: str, expected: str | None) -> None:
     found = ContainerPaths(SUBJECTS).of(path)
     assert (None if found is None else found.name) == expected
 
 
-def test_a_name_that_two_have_tells_nobody() -> None:
+def test_a_name_of_two_containers_identifies_neither() -> None:
     subjects = [*subjects_of(pod("a", "main")), *subjects_of(pod("b", "main"))]
     assert ContainerPaths(subjects).of("../podb/main") is None
     assert ContainerPaths(subjects).of("kubepods/burstable/podb/main").pod_uid == "b"
@@ -146,7 +147,7 @@ class Node:
         while not done():
             assert time.monotonic() < end, f"did not come: {what}"
             await asyncio.sleep(0.005)
-            await self.round(0.001)  # however often: nobody has been silent for long
+            await self.round(0.001)  # however often: no call has been pending for long
 
     def process(self, pid: int, cgroup: str, *on: tuple[str, int], list_: str = "C") -> None:
         """A process and what it holds."""
@@ -196,7 +197,7 @@ def node(machine: Machine) -> Iterator[Node]:
 
 
 async def busy(node: Node) -> None:
-    """Two rounds; in the second the processes of the specification have run, and one that is nobody's."""
+    """Two rounds; in the second the processes of the specification have run, and one outside of containers."""
     machine = node.machine
     node.process(122, f"{MAIN}/worker", (FIRST, 1500), (SECOND, 1000))
     node.process(222, "kubepods/burstable/podtrain/side", (FIRST, 1000), (SECOND, 3000))
@@ -240,7 +241,7 @@ async def test_facts_and_conditions(node: Node) -> None:
     }
 
 
-async def test_what_nodemetric_shows(node: Node) -> None:
+async def test_nodemetric_has_the_gpu_figures(node: Node) -> None:
     await busy(node)
     batch = Batch(node.now)
     for level, key in (("node", ()), ("pod", ("train",))):
@@ -359,7 +360,7 @@ async def test_gpus_that_cannot_be_described_leave_open_whether_there_are_any(no
     assert node.cache.facts.get(FACT_GPU) is None
 
 
-async def test_a_fault_stays_told_when_nobody_watches_any_more(node: Node) -> None:
+async def test_a_fault_is_kept_when_gpus_are_not_watched_any_more(node: Node) -> None:
     await node.round()
     turns = node.machine.calls("nvmlEventSetWait_v2")
     await node.until(lambda: node.machine.calls("nvmlEventSetWait_v2") > turns, "a watcher")
@@ -377,7 +378,7 @@ async def test_a_fault_stays_told_when_nobody_watches_any_more(node: Node) -> No
     }
 
 
-async def test_a_session_that_is_lost_takes_its_figures_with_it(node: Node) -> None:
+async def test_a_lost_session_removes_its_figures(node: Node) -> None:
     await busy(node)
     at = node.now
     node.machine.errors["nvmlDeviceGetMemoryInfo_v2", "-"] = 9
@@ -393,7 +394,7 @@ async def test_a_session_that_is_lost_takes_its_figures_with_it(node: Node) -> N
     assert node.conditions.states["gpu"] == CollectorCondition(True, "nvml")
 
 
-async def test_the_last_gpu_is_gone(node: Node) -> None:
+async def test_the_last_gpu_is_removed(node: Node) -> None:
     await node.round()
     for gpu in node.machine.gpus:
         gpu.bound = False
@@ -414,7 +415,7 @@ async def test_a_device_that_fails_is_counted_and_the_other_goes_on(node: Node) 
     assert 'koordlet_collector_failures_total{cause="device",collector="gpu",node="own-node"} 1.0' in page
 
 
-async def test_a_call_that_hangs_is_said_asked_once_and_heard_in_the_end(machine: Machine, node: Node) -> None:
+async def test_a_hanging_call_is_reported_made_once_and_its_result_used(machine: Machine, node: Node) -> None:
     await node.round()
     node.collector._patience = 0.05
     call = "nvmlDeviceGetComputeRunningProcesses_v3"
@@ -434,7 +435,7 @@ async def test_a_call_that_hangs_is_said_asked_once_and_heard_in_the_end(machine
 
 
 @pytest.mark.parametrize("how", ["hangs", "is lost"])
-async def test_a_fault_is_told_although_nvml(machine: Machine, node: Node, how: str) -> None:
+async def test_a_fault_is_reported_although_nvml(machine: Machine, node: Node, how: str) -> None:
     """A GPU that breaks may take it along."""
     await node.round()
     turns = machine.calls("nvmlEventSetWait_v2")
@@ -450,15 +451,15 @@ async def test_a_fault_is_told_although_nvml(machine: Machine, node: Node, how: 
     machine.tell()
     if how == "is lost":
         turns, end = machine.calls("nvmlEventSetWait_v2"), time.monotonic() + PATIENCE
-        while machine.calls("nvmlEventSetWait_v2") < turns + 2:  # the event has been taken, and nobody has asked
+        while machine.calls("nvmlEventSetWait_v2") < turns + 2:  # the event was taken, and not queried
             assert time.monotonic() < end
             await asyncio.sleep(0.005)
         machine.errors["nvmlDeviceGetMemoryInfo_v2", "-"] = 9
         machine.tell()
-    gpu, told = ("koordlet_gpu_healthy", "0", "Xid79"), ("koordlet_gpu_xid_errors_total", "79")
+    gpu, events = ("koordlet_gpu_healthy", "0", "Xid79"), ("koordlet_gpu_xid_errors_total", "79")
     await node.until(lambda: gpu in node.metrics(), "the fault")
     assert not node.conditions.states["gpu"].up
-    assert node.metrics() == {gpu: 0, told: 1}
+    assert node.metrics() == {gpu: 0, events: 1}
     facts = node.cache.facts
     assert [one.uuid for one in facts.get(FACT_GPU, newer_than=at)] == ["GPU-first", "GPU-second"]
     assert facts.get(FACT_GPU_DRIVER, newer_than=at) == "535.129.03"

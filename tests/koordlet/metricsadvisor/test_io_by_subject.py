@@ -108,7 +108,7 @@ class Reading:
 
 
 @given(st.lists(st.integers(1, 4_000), min_size=1, max_size=60), st.floats(1, 20))
-def test_a_window_is_as_long_as_asked_for_and_a_quarter_more(steps: list[int], seconds: float) -> None:
+def test_a_window_is_as_long_as_requested_and_up_to_a_quarter_more(steps: list[int], seconds: float) -> None:
     window: SnapshotWindow[Reading] = SnapshotWindow(seconds)
     times = (np.cumsum(steps) * 1_000_000).tolist()
     for number, at in enumerate(times):
@@ -125,7 +125,7 @@ def test_a_window_is_as_long_as_asked_for_and_a_quarter_more(steps: list[int], s
         assert length <= 1.25 * seconds + 2 * max(steps) / 1e3
 
 
-def test_another_source_starts_anew() -> None:
+def test_another_source_starts_a_new_snapshot_window() -> None:
     window: SnapshotWindow[Reading] = SnapshotWindow(10)
     for at in (1, 2, 3):
         window.push(Reading(at * 10**9))

@@ -62,7 +62,7 @@ def page(wakeup: list[int], preempted: list[int]) -> Registries:
     return registries
 
 
-def test_a_containers_groups_are_one_histogram_and_who_never_waited_has_none() -> None:
+def test_a_containers_groups_are_one_histogram_and_without_waits_there_is_none() -> None:
     registries = page(wakeup=[1, 2, 5, 7, 9], preempted=[0, 0, 4, 1, 1])
     families = (one for one in registries.external.collect() if one.name == "koordlet_sched_latency_seconds")
     samples = [sample for family in families for sample in family.samples]

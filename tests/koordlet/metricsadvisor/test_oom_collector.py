@@ -108,7 +108,7 @@ def test_each_kill_is_logged_once_with_names(lines: Lines) -> None:
     assert (sample.labels["container_name"], sample.labels["scope"], sample.value) == ("web", "limit", 3)
 
 
-def test_what_the_ring_forgot_is_counted(lines: Lines) -> None:
+def test_overwritten_kills_are_counted(lines: Lines) -> None:
     ring = Ring()
     collector = made(ring, Registries())
     ring.kills = [kill(3), kill(4)]
@@ -119,7 +119,7 @@ def test_what_the_ring_forgot_is_counted(lines: Lines) -> None:
     assert collector.missed == 6
 
 
-def test_a_cgroup_that_is_gone_has_the_kernels_name_for_it(lines: Lines) -> None:
+def test_a_removed_cgroup_has_the_kernels_name_for_it(lines: Lines) -> None:
     ring = Ring()
     collector = made(ring, Registries())
     ring.kills = [kill(1, victim_cgroup=77, victim_path="podabc/def", trigger_cgroup=0)]

@@ -226,7 +226,7 @@ def test_the_facts_of_this_machine() -> None:
 # --- disks and mounts (§5.9)
 
 
-def test_storage_is_read_anew_only_when_something_changed(tmp_path: Path) -> None:
+def test_storage_is_read_again_only_after_a_change(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     made = machine.collectors({})
     sysfs, init = machine.roots.sys / "class/block", machine.roots.proc / "1"

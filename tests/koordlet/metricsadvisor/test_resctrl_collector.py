@@ -66,7 +66,7 @@ def reading(at: float, inode: int, *domains: tuple[int, int | None, int | None, 
 USES = {
     "rates": (reading(0, 1, (0, 1, 100, 200)), reading(10, 1, (0, 9, 600, 1200)), {0: DomainUse(9, 50, 100)}),
     "first sight": (None, reading(10, 1, (0, 9, 600, 1200)), {0: DomainUse(9, None, None)}),
-    "made anew": (reading(0, 1, (0, 1, 1, 1)), reading(10, 2, (0, 9, 600, 1200)), {0: DomainUse(9, None, None)}),
+    "made again": (reading(0, 1, (0, 1, 1, 1)), reading(10, 2, (0, 9, 600, 1200)), {0: DomainUse(9, None, None)}),
     "no answer now": (reading(0, 1, (0, 1, 1, 1)), reading(10, 1, (0, None, None, 11)), {0: DomainUse(None, None, 1)}),
     "no answer before": (reading(0, 1, (0, 1, None, 1)), reading(10, 1, (0, 9, 9, 11)), {0: DomainUse(9, None, 1)}),
     "a new domain": (reading(0, 1), reading(10, 1, (3, 9, 9, 9)), {3: DomainUse(9, None, None)}),
@@ -150,7 +150,7 @@ PROBLEMS = {
 
 
 @pytest.mark.parametrize(("spoil", "reason"), PROBLEMS.values(), ids=PROBLEMS)
-def test_what_is_missing_is_a_condition(machine: Any, spoil: Any, reason: str) -> None:
+def test_each_missing_requirement_is_a_condition(machine: Any, spoil: Any, reason: str) -> None:
     tree, collector, _, _, conditions, _ = machine
     spoil(tree)
     collector.read()

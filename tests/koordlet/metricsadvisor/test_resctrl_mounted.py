@@ -37,7 +37,7 @@ def test_a_group_through_its_life(mounted_resctrl: Any) -> None:
     assert rounds.next() == {}
     assert "none of the groups" in rounds.conditions.states["resctrl"].reason
     (tree.root / "BE").mkdir()
-    tree.counters("BE", 0, 65536, "Unavailable", "Unavailable")  # what MBM says until it was sampled twice
+    tree.counters("BE", 0, 65536, "Unavailable", "Unavailable")  # the value of MBM until it was sampled twice
     assert rounds.next() == {"BE": {0: DomainUse(65536, None, None), 1: DomainUse(0, None, None)}}
     tree.counters("BE", 0, 131072, 1 << 20, 1 << 21)
     assert rounds.next()["BE"] == {0: DomainUse(131072, None, None), 1: DomainUse(0, 0.0, 0.0)}
@@ -51,7 +51,7 @@ def test_a_group_through_its_life(mounted_resctrl: Any) -> None:
     assert rounds.next() == {}
 
 
-def test_what_a_read_can_answer(mounted_resctrl: Any) -> None:
+def test_values_of_a_monitoring_file(mounted_resctrl: Any) -> None:
     tree, rounds = mounted_resctrl, Rounds(mounted_resctrl.root)
     (tree.root / "LS").mkdir()
     (tree.root / "LS/mon_groups/inner").mkdir()
@@ -75,7 +75,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("text", REFUSED.values(), ids=REFUSED)
-def test_the_file_system_refuses_what_no_kernel_accepts(mounted_resctrl: Any, text: str) -> None:
+def test_the_emulated_file_system_refuses_invalid_values(mounted_resctrl: Any, text: str) -> None:
     with pytest.raises(OSError) as caught:
         (mounted_resctrl.root / "schemata").write_text(text)
     assert caught.value.errno == errno.EINVAL

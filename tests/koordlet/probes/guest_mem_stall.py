@@ -31,7 +31,7 @@ def seconds(probe: MemStall, before: Any, group: Any) -> dict[str, float]:
     return {} if row is None else dict(zip(KINDS, (window.sum_ns[row] / 1e9).tolist(), strict=True))
 
 
-def test_being_held_back_for_memory_high_is_throttling(
+def test_sleeping_for_memory_high_is_throttling(
     stalls: MemStall, cgroup_child: Callable[[str], Any], run_in: Any, pressure_total: Callable[[Any], float]
 ) -> None:
     group = cgroup_child("high")

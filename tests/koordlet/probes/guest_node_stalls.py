@@ -1,7 +1,7 @@
 """mem_stall when the whole node is short of memory and when its memory is in pieces, held to /proc/vmstat, to the
 kernel's own trace and to PSI. Run in the guest by name: a machine that others use would feel it.
 
-Most of the memory is put aside as huge pages, so that little is left to fill. kswapd may only run when nobody else
+Most of the memory is put aside as huge pages, so that little is left to fill. kswapd may only run when no other task
 wants the CPU on which the groups allocate: so they reclaim by themselves.
 """
 
@@ -105,7 +105,7 @@ def chosen(path: Path) -> str:
 
 @pytest.fixture(scope="module", autouse=True)
 def little_memory() -> Iterator[None]:
-    """All but `LEFT` is put aside; huge pages for whoever touches enough; all of it as before at the end."""
+    """All but `LEFT` is put aside; huge pages for a process that touches enough; everything is restored at the end."""
     files = (
         THP / "enabled",
         THP / "defrag",
@@ -166,8 +166,8 @@ def traced() -> Iterator[Traced]:
     def read(pid: int) -> dict[int, Stalls]:
         began: dict[int, float] = {}
         found = {DIRECT: (0, 0.0), COMPACTION: (0, 0.0)}
-        for who, at, name in LINE.findall((instance / "trace").read_text()):
-            if int(who) != pid:
+        for pid_text, at, name in LINE.findall((instance / "trace").read_text()):
+            if int(pid_text) != pid:
                 continue
             if name in BEGINS:
                 began[BEGINS[name]] = float(at)
@@ -258,7 +258,7 @@ def test_direct_reclaim_of_a_short_node_is_each_groups_own_and_the_presser_is_na
         [entry] = [i for i, task in enumerate(limits.victim.tolist()) if task == key(group) and limits.count[i]]
         assert (limits.culprit[entry], limits.count[entry]) == (NODE, count)
         assert limits.ns[entry] == pytest.approx(seconds * 1e9, rel=1e-6)
-    # All of the node's, whoever it was. The kernel counts once more when it tries again with less protection.
+    # All of the node's, of any task. The kernel counts once more when it tries again with less protection.
     assert 0.95 * allocstall - 3 <= int(window.hist[:, DIRECT].sum()) <= allocstall + 3
     assert int(window.direct_pages.sum()) == pytest.approx(pages, rel=0.05, abs=200)
 
@@ -270,13 +270,13 @@ def test_direct_reclaim_of_a_short_node_is_each_groups_own_and_the_presser_is_na
     def owner(cgroup: int) -> Owner:
         return owner_of(subjects[cgroup]) if cgroup in subjects else Owner("system", "")
 
-    told = by_subject(window, 1.0, owner, lambda _: Owner("gone", ""))
-    assert told.keys() == groups.keys()
-    assert [one.owner.name for one in told["victim"].culprits][:1] == ["presser"]
-    assert told["victim"].own == 0
+    figures = by_subject(window, 1.0, owner, lambda _: Owner("gone", ""))
+    assert figures.keys() == groups.keys()
+    assert [one.owner.name for one in figures["victim"].culprits][:1] == ["presser"]
+    assert figures["victim"].own == 0
 
 
-def test_compaction_is_told_from_the_reclaim_around_it(
+def test_compaction_is_separate_from_the_reclaim_around_it(
     stalls: MemStall,
     cgroup_child: Callable[[str], Any],
     run_in: Callable[..., Any],

@@ -40,7 +40,7 @@ for _ in sys.stdin:
         memory[i] = 1
     print(flush=True)
 """
-"""Writes to each of its pages whenever it is told to, and says so."""
+"""Writes to each of its pages for each line on stdin, and prints a line when done."""
 
 
 @pytest.fixture(autouse=True)
@@ -64,7 +64,7 @@ def reclaim(group: Any, size: int) -> None:
     try:
         group.write("memory", "memory.reclaim", size)
     except OSError as error:
-        if error.errno != errno.EAGAIN:  # it got less than we asked for
+        if error.errno != errno.EAGAIN:  # less than requested was reclaimed
             raise
 
 
@@ -112,7 +112,7 @@ def test_waiting_for_a_page_from_swap_is_swapin(
     came = numbers(Path("/proc/vmstat"))["pswpin"] - node["pswpin"]
     assert kinds.keys() == {"swapin"}, "it was never at its limit"
     count, seconds = kinds["swapin"]
-    assert counters["workingset_refault_anon"] == pytest.approx(came, rel=0.05), "nobody else was swapped out"
+    assert counters["workingset_refault_anon"] == pytest.approx(came, rel=0.05), "no other process was swapped out"
     # Whoever touches a page of the working set waits for it once, and none waits for less than most of the disk's time.
     assert WANTED <= 0.95 * counters["workingset_restore_anon"] <= count <= counters["workingset_restore_anon"]
     assert seconds >= 0.5 * count * LATENCY_NS / 1e9

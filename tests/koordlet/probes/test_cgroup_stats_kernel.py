@@ -169,7 +169,7 @@ def test_totals_of_pressure_are_those_of_the_last_averaging(
     assert set(until(totals, "pressure never came to rest").values()) == {0.0}
 
 
-def test_a_group_that_goes_and_one_that_comes_again(stats: CgroupStats, cgroup_child: Callable[[str], Any]) -> None:
+def test_a_removed_group_and_one_made_again(stats: CgroupStats, cgroup_child: Callable[[str], Any]) -> None:
     one, other = cgroup_child("stays"), cgroup_child("goes")
     groups = AllGroups(stats)
     dirs = [one.dir, other.dir]
@@ -189,7 +189,7 @@ def test_a_group_that_goes_and_one_that_comes_again(stats: CgroupStats, cgroup_c
     assert not groups.read(dirs).gone.any()
 
 
-def test_a_full_table_is_said_and_the_files_are_read(
+def test_a_full_table_is_reported_and_the_files_are_read(
     stats: CgroupStats, kernel_host: Host, kernel_fs: CgroupFS, cgroup_child: Callable[[str], Any]
 ) -> None:
     child = cgroup_child("one-too-many")

@@ -1,4 +1,4 @@
-"""What a verdict says that a culprit costs, held to what the kernel says was lost over the same seconds."""
+"""The seconds of a culprit in a verdict, compared with the kernel's figure for the same time."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def container(name: str, qos: str) -> Subject:
 def test_seconds_of_a_culprit_are_the_kernels_whatever_the_window(
     stalls: MemStall, cgroup_child: Callable[[str], Any], run_in: Callable[..., Any], pressure_total: Any
 ) -> None:
-    """Two under one limit: all that PSI counts for one of them has somebody to blame, itself or the other."""
+    """Two under one limit: all that PSI counts for one of them has a culprit, itself or the other."""
     limited = cgroup_child("limited")
     subjects = container("web", "LS"), container("batch", "BE")
     groups = [limited.child(subject.name) for subject in subjects]
     file = "memory.max" if (limited.path("memory") / "memory.max").exists() else "memory.limit_in_bytes"
     limited.write("memory", file, LIMIT)
-    owners = {cgroup_id(group.path("cpu")): owner_of(who) for group, who in zip(groups, subjects, strict=True)}
+    owners = {cgroup_id(group.path("cpu")): owner_of(subject) for group, subject in zip(groups, subjects, strict=True)}
     limits = {cgroup_id(limited.path("memory")): Owner("qos", "limited")}
     before = stalls.read()
     ends = [run_in(group, CYCLE, rounds) for group, rounds in zip(groups, ("2", "4"), strict=True)]

@@ -29,7 +29,7 @@ def total(window: CulpritWindow, now: MatrixReading) -> tuple[dict[tuple[int, in
     return sums, until[1]
 
 
-def test_it_is_up_to_a_quarter_longer_than_asked_for() -> None:
+def test_a_window_is_up_to_a_quarter_longer_than_requested() -> None:
     window = CulpritWindow(10)
     assert window.until(reading(0, 10)) is None
     for second in range(31):
@@ -42,7 +42,7 @@ def test_it_is_up_to_a_quarter_longer_than_asked_for() -> None:
     assert (found, seconds) == ({(700, 500): 300 - 180, (700, -1): 100}, 12)
 
 
-def test_after_a_pause_it_holds_nothing_of_before() -> None:
+def test_after_a_pause_a_window_has_no_older_parts() -> None:
     window = CulpritWindow(10)
     window.push(reading(0, 10))
     window.push(reading(100, 50))
@@ -50,7 +50,7 @@ def test_after_a_pause_it_holds_nothing_of_before() -> None:
     assert total(window, reading(112, 57)) == ({(700, 500): 7}, 12)
 
 
-def test_another_source_starts_it_anew() -> None:
+def test_another_source_starts_a_new_window() -> None:
     window = CulpritWindow(10)
     window.push(reading(0, 10))
     assert window.until(reading(1, 20, source="bcc")) is None

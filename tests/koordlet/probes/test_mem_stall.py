@@ -49,7 +49,7 @@ def test_a_window_is_the_difference_by_key(old_totals, old_limits, more_totals, 
     assert dict(zip(pairs, counted, strict=True)) == more_limits
 
 
-def test_what_ran_back_counts_from_zero() -> None:
+def test_sums_that_ran_back_count_from_zero() -> None:
     window = diff(snapshot({5: 100, 6: 7}, {}), snapshot({5: 40, 6: 9}, {}))
     assert window.sum_ns.sum(axis=1).tolist() == [40, 2]
     assert window.lost == StallLosses()

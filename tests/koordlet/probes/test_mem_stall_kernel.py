@@ -92,7 +92,7 @@ def by_kind(window: MemStallSnapshot, key: int) -> dict[str, tuple[int, float]]:
 
 
 @pytest.mark.parametrize("whose", ["own_limit", "ancestor"])
-def test_reclaim_at_a_limit_is_what_psi_says(
+def test_reclaim_at_a_limit_agrees_with_psi(
     stalls: MemStall,
     cgroup_child: Callable[[str], Any],
     run_in: Callable[..., Any],
@@ -161,7 +161,7 @@ def disk(tmp_path: Path) -> Iterator[str]:
     subprocess.run(["losetup", "--detach", found], check=True)
 
 
-def test_reading_again_what_was_evicted_is_refault(
+def test_reading_evicted_pages_again_is_refault(
     stalls: MemStall,
     cgroup_child: Callable[[str], Any],
     run_in: Callable[..., Any],
@@ -225,7 +225,7 @@ time.sleep(600)
     finally:
         process.send_signal(signal.SIGKILL)
         process.communicate()
-    group = cgroup_child("unwatched")  # nobody is there, the programs count on
+    group = cgroup_child("unwatched")  # no koordlet runs, the programs keep counting
     limit(group, LIMIT)
     assert run_in(group, CYCLE, "1").wait(180) == 0
     assert run_in(group, ALLOCATOR.replace("24 <<", "64 <<")).wait(180) == -signal.SIGKILL
@@ -255,7 +255,7 @@ def test_a_kill_names_victim_limit_and_trigger(
     snapshot = kills.read()
     kill, *more = snapshot.since(before)
     # The hog's pages are enough. But the kernel passes a victim over as done a moment before it lets go of the last of
-    # its pages: who needs memory in that moment is killed as well, and told as well.
+    # its pages: a task that needs memory at that moment is killed as well, and reported.
     ended = (-signal.SIGKILL, "") if more else (0, str(24 << 20))
     assert (allocator.returncode, output.strip()) == ended
     assert [one.victim_pid for one in more] == [allocator.pid][: len(more)]
@@ -274,11 +274,11 @@ def test_a_kill_names_victim_limit_and_trigger(
     assert snapshot.killed["limit"][row] == 1
     assert snapshot.triggered[snapshot.keys.tolist().index(kill.trigger_cgroup)] == 1 + len(more)
     events = (quiet.path("memory") / "memory.oom_control").exists()
-    told = "memory.oom_control" if events else "memory.events"
-    assert "oom_kill 1" in (quiet.path("memory") / told).read_text().splitlines()
+    file = "memory.oom_control" if events else "memory.events"
+    assert "oom_kill 1" in (quiet.path("memory") / file).read_text().splitlines()
 
 
-def test_dead_groups_are_given_back(
+def test_slots_of_dead_groups_are_freed(
     stalls: MemStall, cgroup_child: Callable[[str], Any], run_in: Callable[..., Any]
 ) -> None:
     group = cgroup_child("passing")

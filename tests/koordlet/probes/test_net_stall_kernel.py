@@ -86,9 +86,9 @@ class Side:
         return int(values[names.index("TCPRetransFail")])
 
 
-def said(process: subprocess.Popen[str], what: str) -> None:
+def wait_for_line(process: subprocess.Popen[str], line: str) -> None:
     assert process.stdout is not None
-    assert process.stdout.readline() == f"{what}\n"
+    assert process.stdout.readline() == f"{line}\n"
 
 
 def tell(process: subprocess.Popen[str], what: object) -> None:
@@ -113,7 +113,7 @@ def sides(group: Callable[[str], Any], spawn: Callable[..., subprocess.Popen[str
     for number, name in enumerate(("client", "server")):
         mine = group(name)
         holder = spawn(["unshare", "-n", "sh", "-c", "echo ready; exec sleep 1000"], mine.cgroup)
-        said(holder, "ready")
+        wait_for_line(holder, "ready")
         made.append(Side(holder.pid, f"10.77.0.{number + 1}", mine, spawn))
     first, second = made
     pair = ["link", "add", "veth0", "type", "veth", "peer", "name", "veth0", "netns", str(second.holder)]
@@ -141,7 +141,7 @@ def lose_answers(client: Side, server: Side, sender: subprocess.Popen[str], want
     before, end = client.resent(), time.monotonic() + 60
     server.ip("route", "add", "blackhole", f"{client.address}/32")
     tell(sender, 20_000)
-    said(sender, "sent")
+    wait_for_line(sender, "sent")
     while client.resent() < before + wanted:
         assert time.monotonic() < end, "nothing was sent again"
         time.sleep(0.05)
@@ -151,18 +151,18 @@ def lose_answers(client: Side, server: Side, sender: subprocess.Popen[str], want
 def transfer(client: Side, server: Side, *, lossy: int = 0, how: str = "read") -> None:
     """A connection from beginning to end."""
     listener = server.run(SERVER, how)
-    said(listener, "listens")
+    wait_for_line(listener, "listens")
     sender = client.run(CLIENT, server.address)
-    said(sender, "connected")
+    wait_for_line(sender, "connected")
     for _ in range(lossy):
         lose_answers(client, server, sender, 3)
     tell(sender, 100_000)
-    said(sender, "sent")
+    wait_for_line(sender, "sent")
     tell(sender, 0)
-    said(sender, "sent")
-    said(sender, "closed")
+    wait_for_line(sender, "sent")
+    wait_for_line(sender, "closed")
     if how == "read":
-        said(listener, "read")
+        wait_for_line(listener, "read")
 
 
 def judge(read: Callable[[], NetStallSnapshot], client: Side, server: Side) -> None:
@@ -243,7 +243,7 @@ def stolen_seconds() -> float:
     return int(Path("/proc/stat").read_text().split()[8]) / os.sysconf("SC_CLK_TCK")
 
 
-def test_packets_worked_off_on_a_strangers_cpu_are_told_from_ones_own(
+def test_softirqs_on_another_tasks_cpu_are_separate_from_own_ones(
     probe: NetStall, sides: tuple[Side, Side], group: Callable[[str], Any], spawn: Callable[..., subprocess.Popen[str]]
 ) -> None:
     """A flood whose packets are steered to the CPU of a task that only computes: its time, stolen and waited."""
@@ -253,11 +253,11 @@ def test_packets_worked_off_on_a_strangers_cpu_are_told_from_ones_own(
     steer = f"mount -t sysfs none /sys && echo {1 << mine:x} > /sys/class/net/lo/queues/rx-0/rps_cpus"
     subprocess.run([*inside, steer], check=True)
     busy = spawn([sys.executable, "-S", "-E", "-c", BURN], victim.cgroup)
-    said(busy, "burns")
+    wait_for_line(busy, "burns")
     os.sched_setaffinity(busy.pid, {mine})
     before, threads, gone = probe.read(), thread_seconds(), stolen_seconds()
     sender = flood.run(FLOOD)
-    said(sender, "sends")
+    wait_for_line(sender, "sends")
     os.sched_setaffinity(sender.pid, {other})
     end = time.monotonic() + 120
     while value(diff(before, probe.read()), "softirq_ns", victim.id) < 100_000_000:
@@ -270,7 +270,7 @@ def test_packets_worked_off_on_a_strangers_cpu_are_told_from_ones_own(
     threads, gone = thread_seconds() - threads, stolen_seconds() - gone
     assert charged(window, victim.id, flood.group.id) >= 0.5 * stolen  # strangers have packets, too
     assert charged(window, victim.id, victim.id) <= 0.1 * stolen
-    # What the sender's CPU does for it is its own doing, and nobody else's: strangers' packets come there as well.
+    # The sender's CPU works for the sender itself; packets of other processes arrive there as well.
     assert charged(window, flood.group.id, flood.group.id) >= 0.5 * value(window, "softirq_ns", flood.group.id)
     assert charged(window, flood.group.id, victim.id) == 0, "it has no packets"
     # The kernel's thread works for receivers, too, and no longer than it ran. The last moment of a softirq, after its
@@ -305,14 +305,14 @@ def test_full_receive_queues_are_counted(probe: NetStall, sides: tuple[Side, Sid
         "import socket, sys; s = socket.socket(type=socket.SOCK_DGRAM); s.bind(('0.0.0.0', 7001));"
         "s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096); print('listens', flush=True); sys.stdin.readline()"
     )
-    said(listener, "listens")
+    wait_for_line(listener, "listens")
     before = probe.read()
     sender = client.run(
         "import socket, sys; s = socket.socket(type=socket.SOCK_DGRAM);"
         "[s.sendto(b'x' * 1000, (sys.argv[1], 7001)) for _ in range(200)]; print('sent', flush=True)",
         server.address,
     )
-    said(sender, "sent")
+    wait_for_line(sender, "sent")
     window = diff(before, probe.read())
     lines = [line.split() for line in Path(f"/proc/{server.holder}/net/snmp").read_text().splitlines()]
     names, counts = (line for line in lines if line[0] == "Udp:")

@@ -93,12 +93,12 @@ def test_a_killed_loader_loses_no_count(
     finally:
         process.send_signal(signal.SIGKILL)
         process.communicate()
-    arrived = until_arrivals(pid, 2 * arrived)  # nobody is there, the programs count on
+    arrived = until_arrivals(pid, 2 * arrived)  # no koordlet runs, the programs keep counting
     sleeper.settle()
     with_successor = open_probes(kernel_host, wanted, pin_dir, sizes=sizes)
     try:
         assert with_successor.status["sched_latency"].reused
-        # Half of the arrivals came before the kill, half after it. Some are not told to BPF (docs/probes.md), and the
+        # Half of the arrivals came before the kill, half after it. BPF misses some (docs/probes.md), and the
         # first are those of a process that is not in its group yet.
         assert waits(with_successor, sleeper.id) >= 0.8 * arrived
     finally:
@@ -158,10 +158,11 @@ def test_a_loader_killed_half_way_is_finished_by_the_next(
     for entry in (victim, noisy):
         row = window.row(entry.id)
         assert row is not None
-        # One wait may have begun while nobody looked; the kernel knows since when, and that was not before it ran.
+        # One wait may have begun while no program was attached; the kernel has its beginning, and that was not before
+        # it ran.
         assert 0 < window.sum_ns[row] <= end - detached
         charged = int(matrix.ns[(matrix.victim == entry.id) & (matrix.culprit > 0)].sum())
-        assert charged <= elapsed, "charged for a time in which nobody noted who ran"
+        assert charged <= elapsed, "charged for a time in which no runner was recorded"
 
 
 def test_full_tables_report_what_they_lose(
@@ -221,7 +222,7 @@ def test_without_btf_files_are_read(
         row = window.row(victim.id)
         if row is not None and window.sum_ns[row] > 100_000_000:
             break
-        assert time.monotonic() < end, "the victim did not wait, or nobody says so"
+        assert time.monotonic() < end, "the victim did not wait, or it is not counted"
         time.sleep(0.1)
     assert probes.loaded_sched_latency is None, "files have no culprits"
     probes.close()

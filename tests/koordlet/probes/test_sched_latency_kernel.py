@@ -1,4 +1,4 @@
-"""sched_latency on the real kernel, held against what the kernel says itself (schedstat, cpu.stat).
+"""sched_latency on the real kernel, compared with the kernel's own figures (schedstat, cpu.stat).
 
 Both are read while the processes are stopped, so that they speak of the same waits however slow the machine is.
 Tolerances: sums within 2 % + 2 ms, numbers of waits within 4 and up to a tenth fewer (where CPUs are contended, Linux
@@ -144,7 +144,7 @@ def test_noisy_neighbour_is_named_and_the_wait_is_the_kernels(
     assert 0.9 * kernel.arrivals - 4 <= counted(seen.result, victim.id) <= kernel.arrivals + 4
     # Both always want the CPU: whenever the neighbour ran, the victim waited for it. Time that the hypervisor or an
     # interrupt stole from the neighbour is charged to it, but is not in its run time.
-    # The first part of a wait that saw more switches than are remembered is told, but nobody is named for it.
+    # The first part of a wait with more switches than are remembered is counted, but has no named culprit.
     older = charged(seen.culprits, victim.id, SPECIAL_KEYS["older"])
     assert charged(seen.culprits, victim.id, noisy.id) + older >= 0.97 * neighbour.run_ns - 5 * MS
     others = charged_in_all(seen.culprits, victim.id) - charged(seen.culprits, victim.id, noisy.id)
@@ -187,10 +187,10 @@ def test_quota_throttling_is_not_contention(
         seen = measure(until_throttled(victim), victim)
         kernel, stat = seen.kernel[pid], seen.throttled_ns[0]
         both = throttled(seen.result, victim.id) + waited(seen.result, victim.id)
-        told = pytest.approx(kernel.delay_ns, rel=0.02, abs=2 * MS + clock_error_ns * kernel.arrivals)
-        if both == told:
+        expected = pytest.approx(kernel.delay_ns, rel=0.02, abs=2 * MS + clock_error_ns * kernel.arrivals)
+        if both == expected:
             break
-    assert both == told
+    assert both == expected
     if tells_throttling:
         assert throttled(seen.result, victim.id) == pytest.approx(stat, rel=0.1, abs=20 * MS)
     else:
@@ -269,7 +269,7 @@ def test_a_sleepers_waits_are_the_kernels_and_idle_cpus_are_culprits(
         named += charged(seen.culprits, sleeper.id, SPECIAL_KEYS["idle"])
         if named:
             break
-    assert named > 0 or spent < 10, "the CPU idled, but nobody was said to have waited for it to wake up"
+    assert named > 0 or spent < 10, "the CPU idled, but no wait for its wake-up was counted"
 
 
 def test_kernel_threads_are_culprits_of_their_own(measure: Measure, group: Callable[[str], Any]) -> None:
@@ -321,7 +321,7 @@ def test_many_short_lived_tasks(probes: ProbeSet, group: Callable[[str], Any]) -
     assert result.lost.slot_lost == 0
 
 
-def test_a_group_made_after_loading_is_seen_and_a_dead_one_forgotten(
+def test_a_group_made_after_loading_is_counted_and_a_dead_one_freed(
     probes: ProbeSet, group: Callable[[str], Any], cgroup_child: Callable[..., Any]
 ) -> None:
     source = probes.loaded_sched_latency

@@ -1,4 +1,4 @@
-"""Counters stay counters, whatever becomes of the cgroups behind them."""
+"""Counters never fall, whatever happens to the cgroups behind them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from koordlet.statesinformer.pods.cgroupindex import Owner
 
 
 class Scrapes:
-    """Of one victim, web; what others took is under no name."""
+    """Scrapes of one victim, web; the culprits without a series have an empty name."""
 
     def __init__(self, places: int) -> None:
         self._counters = CulpritCounters(places)
@@ -28,14 +28,14 @@ class Scrapes:
         return {(victim, owner.name if owner else ""): value for victim, owner, value in self._counters.update(waiting)}
 
 
-def test_a_part_that_is_taken_away_stays_counted():
+def test_a_removed_part_stays_counted():
     sums = MonotonicSums()
     assert sums.update({"web": np.array([5.0, 1.0])})["web"].tolist() == [5, 1]
-    assert sums.update({"web": np.array([2.0, 1.0])})["web"].tolist() == [5, 1], "a sub-group went"
+    assert sums.update({"web": np.array([2.0, 1.0])})["web"].tolist() == [5, 1], "a sub-group was removed"
     assert sums.update({"web": np.array([3.0, 2.0])})["web"].tolist() == [6, 2]
 
 
-def test_a_subject_that_went_begins_anew():
+def test_a_removed_subject_restarts_its_counter():
     sums = MonotonicSums()
     sums.update({"web": np.array(5.0)})
     assert sums.update({}) == {}
@@ -47,8 +47,8 @@ def test_a_subject_that_went_begins_anew():
         st.dictionaries(st.sampled_from("abcde"), st.lists(st.integers(0, 2**60), min_size=3, max_size=3)), max_size=6
     )
 )
-def test_a_table_is_steady_as_its_rows_are(scrapes: list[dict[str, list[int]]]) -> None:
-    """Whoever comes, goes or stands elsewhere in the table: the same counters, of histograms and of numbers."""
+def test_a_table_has_the_same_counters_as_its_rows(scrapes: list[dict[str, list[int]]]) -> None:
+    """Also when rows appear, disappear or move: the same counters, of histograms and of numbers."""
     sums, table, numbers = MonotonicSums(), MonotonicTable(), MonotonicTable()
     for scrape in scrapes:
         keys = list(scrape)
@@ -58,16 +58,16 @@ def test_a_table_is_steady_as_its_rows_are(scrapes: list[dict[str, list[int]]]) 
         assert numbers.update(keys, now[:, 1]).tolist() == [int(one_by_one[key][1]) for key in keys]
 
 
-def test_the_longest_have_places_and_keep_them():
+def test_the_longest_get_series_and_keep_them():
     scrape = Scrapes(2)
     assert scrape(a=5, b=4, c=3) == {"a": 5, "b": 4, "": 3}
     assert scrape(a=5, b=4, c=30, d=1) == {"a": 5, "b": 4, "": 31}
 
 
-def test_a_place_that_comes_free_takes_nothing_from_the_others():
+def test_a_freed_series_takes_nothing_from_the_others():
     scrape = Scrapes(1)
     assert scrape(a=5, b=3) == {"a": 5, "": 3}
-    assert scrape(b=4) == {"b": 1, "": 3}, "what it added while it had no place is counted once"
+    assert scrape(b=4) == {"b": 1, "": 3}, "what it added without a series is counted once"
 
 
 def test_a_culprit_that_loses_a_group_does_not_run_back():
@@ -77,7 +77,7 @@ def test_a_culprit_that_loses_a_group_does_not_run_back():
     assert scrape(a=3) == {"a": 6}
 
 
-def test_victims_are_told_apart_whoever_comes_and_goes():
+def test_victims_are_separate_while_others_appear_and_disappear():
     scrape = Scrapes(1)
     scrape.of({"web": {"b": 2}, "job": {"b": 7, "c": 1}})
     assert scrape.of({"new": {"a": 1}, "job": {"b": 9, "c": 2}, "web": {"a": 1, "b": 3}}) == {
@@ -86,14 +86,14 @@ def test_victims_are_told_apart_whoever_comes_and_goes():
     assert scrape.of({}) == {}
 
 
-def test_who_hardly_matters_gets_no_place() -> None:
+def test_small_culprits_get_no_series() -> None:
     scrape = Scrapes(3)
     assert scrape(a=1000, b=9.9, c=0.5) == {"a": 1000, "": 10.4}, "less than a hundredth"
     assert scrape(a=1000, b=12, c=0.5) == {"a": 1000, "b": 2.1, "": 10.4}, "now it matters"
-    assert scrape(a=9000, b=12, c=0.5) == {"a": 9000, "b": 2.1, "": 10.4}, "and keeps its place"
+    assert scrape(a=9000, b=12, c=0.5) == {"a": 9000, "b": 2.1, "": 10.4}, "and keeps its series"
 
 
-def test_a_victim_that_hardly_waited_blames_nobody_by_name() -> None:
+def test_a_victim_that_hardly_waited_has_no_named_culprits() -> None:
     scrape, moment = Scrapes(3), MIN_NS / 1e9
     assert scrape(a=moment / 2, b=moment / 4) == {"": moment * 0.75}
     assert scrape(a=moment, b=moment / 4) == {"a": moment / 2, "": moment * 0.75}
@@ -104,7 +104,7 @@ culprits = st.dictionaries(st.sampled_from("abcd"), st.floats(2.0, 100))
 
 @given(st.lists(st.dictionaries(st.sampled_from(["web", "job"]), culprits), max_size=12))
 def test_all_series_of_a_victim_sum_up_to_what_it_waited(scrapes: list[dict[str, dict[str, float]]]) -> None:
-    """While nothing is taken away; whoever gets a place when."""
+    """While nothing is removed, whichever culprits get a series."""
     scrape = Scrapes(2)
     total: dict[str, dict[str, float]] = {}
     for found in scrapes:
