@@ -68,7 +68,7 @@ def test_quotas_fall_and_rise_with_a_container_that_has_its_own(pod: Any, execut
         executor.declare("batchresource", [] if level == 10 else [DesiredSetting(own, 200_000)])
         assert executor.apply().problems == {}
         assert [executor.current(one) for one in (whole, own, other)] == [1500 * level, 1500 * level, -1]
-    executor.withdraw("interferenceactions")
+    executor.declare("interferenceactions", [])
     assert executor.apply().problems == {}
     assert [executor.current(one) for one in (whole, own, other)] == [-1, 200_000, -1]
 
@@ -91,7 +91,7 @@ def test_an_unreachable_limit_is_reported_and_kills_nothing(
         assert (setting in executor.apply().problems) == refused
         assert process.poll() is None
     assert executor.current(setting) == 192 * MIB
-    executor.withdraw("interferenceactions")
+    executor.declare("interferenceactions", [])
     executor.apply()
     assert executor.current(setting) == -1
 
@@ -120,7 +120,7 @@ def test_block_io_is_limited_in_pod_and_containers_and_restored(
         executor.declare("interferenceactions", updates)
         assert executor.apply().problems == {}
         assert {files.read(one.setting) for one in updates} == {str(4 * MIB)}
-        executor.withdraw("interferenceactions")
+        executor.declare("interferenceactions", [])
         assert executor.apply().problems == {}
         assert {files.read(one.setting) for one in updates} == {"0"}
     finally:
