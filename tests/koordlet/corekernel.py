@@ -1,4 +1,4 @@
-"""prctl(PR_SCHED_CORE) in memory: cookies of processes and of calling threads, and every refusal of the real one."""
+"""A model of prctl(PR_SCHED_CORE): cookies of processes and of calling threads, and every refusal of the kernel."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ THREAD, THREAD_GROUP, PROCESS_GROUP = range(3)
 
 
 class CoreKernel:
-    """Put in the place of libc of `koordlet.system.cpu.coresched`. `tasks`: pid -> cookie; a fork inherits, an exec
-    from
-    outside does not. `protected` processes refuse to be touched; `smt` False is a machine without siblings."""
+    """Replaces libc in `koordlet.system.cpu.coresched`.
+
+    `tasks`: cookie by pid; a forked process inherits it, a process that is started from outside has none. `protected`
+    processes refuse changes; `smt` False is a machine without SMT siblings.
+    """
 
     def __init__(self, tasks: dict[int, int] | None = None) -> None:
         self.tasks = {} if tasks is None else tasks
         self.protected: set[int] = set()
         self.smt = True
         self.threads: dict[int, int] = {}
-        """Cookies of calling threads; a thread's ends with it, its number may come again."""
+        """Cookies of calling threads. A cookie ends with its thread, whose number may be used again."""
         self.calls: list[tuple[int, int, int, int]] = []
         """(thread, operation, pid, scope)."""
         self._last = 100

@@ -1,4 +1,4 @@
-"""A model of the kernel that refuses what the real one refuses, and an executor that writes to it."""
+"""A model kernel with the real kernel's refusals, and an executor that writes to it."""
 
 from __future__ import annotations
 
@@ -95,16 +95,16 @@ class ModelKernel:
             return self._schedulable({**self.values, setting: value})
         parent = setting.cgroup_dir.rpartition("/")[0]
         above = self.values.get(Setting(setting.resource, parent)) if parent else None
-        mine = CPUSet.parse(str(value))
-        within = above is None or mine <= CPUSet.parse(str(above))
+        own = CPUSet.parse(str(value))
+        within = above is None or own <= CPUSet.parse(str(above))
         return (
-            bool(mine)
+            bool(own)
             and within
-            and all(CPUSet.parse(str(self.values[child])) <= mine for child in self.child_settings(setting))
+            and all(CPUSet.parse(str(self.values[child])) <= own for child in self.child_settings(setting))
         )
 
     def _schedulable(self, values: dict[Setting, Value]) -> bool:
-        """Whether no quota is above that of the nearest ancestor which has one."""
+        """Whether no quota exceeds that of the nearest ancestor with a quota."""
         bounds: dict[str, float] = {}
         for directory, quota in sorted((s.cgroup_dir, held) for s, held in values.items() if s.resource == QUOTA):
             bound = bounds.get(directory.rpartition("/")[0], INFINITE)

@@ -1,4 +1,4 @@
-"""One-shot writes: outcome by what the kernel says, a bounded round, an audit line, and nothing remembered."""
+"""One-shot writes: outcomes by the kernel's result, bounded rounds, audit events, no entry in the ledger."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ RECLAIM, POD = "memory.reclaim", "kubepods/besteffort/pod1"
 
 
 class Files:
-    """Takes or refuses; `there` says whether the group still is."""
+    """Accepts or refuses writes; `exists`: whether the group still exists."""
 
-    def __init__(self, error: Exception | None = None, *, there: bool = True) -> None:
-        self.error, self.there, self.written = error, there, []
+    def __init__(self, error: Exception | None = None, *, exists: bool = True) -> None:
+        self.error, self.exists, self.written = error, exists, []
 
     def check(self, setting, value):
         if not isinstance(value, int):
@@ -32,7 +32,7 @@ class Files:
         self.written.append((setting, value))
 
     def gone(self, setting) -> bool:
-        return not self.there
+        return not self.exists
 
 
 @pytest.fixture
@@ -40,15 +40,15 @@ def act(auditor):
     registries = Registries()
     registries.node = "n"
 
-    def run(files, *wanted, value=1 << 20):
-        given = [Action(Setting(RECLAIM, directory), value, "Why") for directory in wanted or (POD,)]
-        return Actor(files, auditor, registries).act("owner", given), registries  # type: ignore[arg-type]
+    def run(files, *directories, value=1 << 20):
+        actions = [Action(Setting(RECLAIM, directory), value, "Why") for directory in directories or (POD,)]
+        return Actor(files, auditor, registries).act("owner", actions), registries  # type: ignore[arg-type]
 
     return run
 
 
 @pytest.mark.parametrize(
-    ("error", "there", "outcome", "audited"),
+    ("error", "exists", "outcome", "audited"),
     [
         (None, True, ActionOutcome.DONE, True),
         (TargetBusy("f", "1", errno.EAGAIN, "in use"), True, ActionOutcome.PARTLY, True),
@@ -61,10 +61,10 @@ def act(auditor):
     ],
     ids=["done", "partly", "busy", "invalid", "read-only", "unsupported", "group-ended", "no-such-file"],
 )
-def test_outcomes(act, auditor, error, there, outcome, audited) -> None:
-    files = Files(error, there=there)
-    found, registries = act(files)
-    assert found == {Setting(RECLAIM, POD): outcome}
+def test_outcomes(act, auditor, error, exists, outcome, audited) -> None:
+    files = Files(error, exists=exists)
+    outcomes, registries = act(files)
+    assert outcomes == {Setting(RECLAIM, POD): outcome}
     assert bool(auditor.events) == audited
     if audited:
         level, about, reason, message, details = auditor.events[0]
@@ -74,16 +74,16 @@ def test_outcomes(act, auditor, error, there, outcome, audited) -> None:
     assert registries.internal.get_sample_value("koordlet_resource_actions_total", labels) == 1
 
 
-def test_a_value_that_is_none_is_not_written(act) -> None:
+def test_an_invalid_value_is_not_written(act) -> None:
     files = Files()
     assert act(files, value="much")[0] == {Setting(RECLAIM, POD): ActionOutcome.FAILED}
     assert files.written == []
 
 
-def test_a_round_is_bounded_and_the_rest_is_for_later(act, monkeypatch) -> None:
+def test_a_round_is_bounded_and_the_rest_is_postponed(act, monkeypatch) -> None:
     clock = iter([0.0, 0.001, 0.019, 0.03, 0.05])
     monkeypatch.setattr(actions.time, "perf_counter", lambda: next(clock))
     files = Files()
-    found, _ = act(files, "a", "b", "c", "d")
-    assert list(found.values()) == [ActionOutcome.DONE, ActionOutcome.DONE, ActionOutcome.LATER, ActionOutcome.LATER]
+    outcomes, _ = act(files, "a", "b", "c", "d")
+    assert list(outcomes.values()) == [ActionOutcome.DONE, ActionOutcome.DONE, ActionOutcome.LATER, ActionOutcome.LATER]
     assert len(files.written) == 2

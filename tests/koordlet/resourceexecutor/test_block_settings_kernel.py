@@ -1,4 +1,4 @@
-"""Block I/O settings on this machine's kernel, v1 or v2: a loop device of the test's own is limited for real."""
+"""Block I/O settings on the real kernel, v1 or v2, with a loop device that the test creates."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     backing = tmp_path / "disk"
     with backing.open("wb") as file:
         file.truncate(16 * MIB)
-    found = subprocess.run(["losetup", "--find", "--show", backing], check=True, capture_output=True, text=True)
-    yield Path(found.stdout.strip())
-    subprocess.run(["losetup", "--detach", found.stdout.strip()], check=True)
+    losetup = subprocess.run(["losetup", "--find", "--show", backing], check=True, capture_output=True, text=True)
+    yield Path(losetup.stdout.strip())
+    subprocess.run(["losetup", "--detach", losetup.stdout.strip()], check=True)
 
 
 @pytest.fixture
@@ -70,7 +70,9 @@ def strategy_for(store: BlockStore, disk: Path, number: str) -> BlkIO:
     return BlkIO(lambda: LocalStorage({str(disk): number}, {}, {}, {}, {}), store.supports)
 
 
-def wanted(store: BlockStore, disk: Path, number: str, directory: str, **config: int) -> tuple[DesiredSetting, ...]:
+def settings_of(
+    store: BlockStore, disk: Path, number: str, directory: str, **config: int
+) -> tuple[DesiredSetting, ...]:
     blocks = [{"name": str(disk), "type": "device", "ioCfg": config}]
     slo = {"resourceQOSStrategy": {"beClass": {"blkioQOS": {"enable": True, "blocks": blocks}}}}
     decision = strategy_for(store, disk, number).decide(make_view(slo=slo, qos_dirs={"BestEffort": directory}))
@@ -79,49 +81,49 @@ def wanted(store: BlockStore, disk: Path, number: str, directory: str, **config:
 
 
 def text_of(group: object, version: int) -> dict[str, str]:
-    """What the kernel's own files say of limits."""
+    """Content of the kernel's files with limits."""
     path = group.path("blkio" if version == 1 else "io")  # type: ignore[attr-defined]
     names = list(THROTTLES) if version == 1 else ["io.max"]
     return {name: (path / name).read_text().strip() for name in names}
 
 
-def test_limits_are_in_the_files_and_go_when_they_are_given_back(store, disk, number, cgroup_child, make, kernel_host):
+def test_limits_are_written_and_removed_when_restored(store, disk, number, cgroup_child, make, kernel_host):
     group, version = cgroup_child(), kernel_host.facts.cgroup_version
     before = text_of(group, version)
     executor = make()
-    executor.declare("blkio", wanted(store, disk, number, group.dir, readIOPS=50, readBPS=MIB, writeBPS=2 * MIB))
+    executor.declare("blkio", settings_of(store, disk, number, group.dir, readIOPS=50, readBPS=MIB, writeBPS=2 * MIB))
     assert executor.apply().problems == {}
-    found = text_of(group, version)
+    content = text_of(group, version)
     if version == 1:
-        assert found["blkio.throttle.read_bps_device"] == f"{number} {MIB}"
-        assert found["blkio.throttle.read_iops_device"] == f"{number} 50"
-        assert found["blkio.throttle.write_iops_device"] == ""
+        assert content["blkio.throttle.read_bps_device"] == f"{number} {MIB}"
+        assert content["blkio.throttle.read_iops_device"] == f"{number} 50"
+        assert content["blkio.throttle.write_iops_device"] == ""
     else:
-        assert found["io.max"] == f"{number} rbps={MIB} wbps={2 * MIB} riops=50 wiops=max"
-    assert make().apply().written != [], "as after kill -9: nobody desired it any more"
+        assert content["io.max"] == f"{number} rbps={MIB} wbps={2 * MIB} riops=50 wiops=max"
+    assert make().apply().written != [], "as after kill -9: no owner desires it any more"
     assert text_of(group, version) == before
 
 
-def test_a_limited_group_moves_no_more_than_it_may(store, disk, number, cgroup_child, spawn, make):
+def test_a_limited_group_reads_at_most_its_limit(store, disk, number, cgroup_child, spawn, make):
     group = cgroup_child()
     executor = make()
-    executor.declare("blkio", wanted(store, disk, number, group.dir, readBPS=MIB))
+    executor.declare("blkio", settings_of(store, disk, number, group.dir, readBPS=MIB))
     assert executor.apply().problems == {}
     started = time.monotonic()
     reader = spawn([sys.executable, "-S", "-E", "-c", READER, str(disk), str(3 * MIB)], group)
     assert reader.stdout.readline() == "done\n"
     assert time.monotonic() - started >= 2.0, "three MiB at one MiB a second, a burst allowed"
-    executor.declare("blkio", wanted(store, disk, number, group.dir, readBPS=500 * MIB))
+    executor.declare("blkio", settings_of(store, disk, number, group.dir, readBPS=500 * MIB))
     assert executor.apply().problems == {}
     assert store.read(Setting("blkio.throttle.read_bps_device", group.dir, number)) == str(500 * MIB)
 
 
-def test_somebody_elses_devices_are_left_alone(store, disk, number, cgroup_child, make):
+def test_settings_of_other_devices_are_not_changed(store, disk, number, cgroup_child, make):
     group, other = cgroup_child(), "7:250"
     setting = Setting("blkio.throttle.read_bps_device", group.dir, number)
     store.write(setting, str(7 * MIB))
     executor = make()
-    executor.declare("blkio", wanted(store, disk, number, group.dir, readBPS=MIB))
+    executor.declare("blkio", settings_of(store, disk, number, group.dir, readBPS=MIB))
     assert executor.apply().problems == {}
     executor.restore_everything()
     assert store.read(setting) == str(7 * MIB), "what was there before"
@@ -130,13 +132,14 @@ def test_somebody_elses_devices_are_left_alone(store, disk, number, cgroup_child
     assert store.read(setting) == "0"
 
 
-def test_weights_where_this_kernel_has_them(store, disk, number, cgroup_child, make, kernel_host):
-    """By bfq on v1, which weighs only what it schedules; by io.cost on v2, which weighs only where a model is on."""
+def test_weights_on_kernels_that_support_them(store, disk, number, cgroup_child, make, kernel_host):
+    """By bfq on v1, which weighs only devices that it schedules; by io.cost on v2, which weighs only devices with an
+    enabled model."""
     group, version = cgroup_child(), kernel_host.facts.cgroup_version
     file = WEIGHT if version == 2 else BFQ_WEIGHT
     assert store.supports(file, group.dir)
     scheduler = Path("/sys/block") / disk.name / "queue/scheduler"
-    updates = list(wanted(store, disk, number, group.dir, ioWeightPercent=40))
+    updates = list(settings_of(store, disk, number, group.dir, ioWeightPercent=40))
     if version == 1:
         scheduler.write_text("bfq")
     else:
@@ -155,7 +158,7 @@ def test_weights_where_this_kernel_has_them(store, disk, number, cgroup_child, m
 
 
 def test_the_cost_model_of_the_root(store, disk, number, make, kernel_host):
-    """On v2; v1 has none on a stock kernel, which is said and costs nothing else."""
+    """On v2. A stock v1 kernel has none: this is reported and affects no other setting."""
     blocks = [{"name": str(disk), "type": "device", "ioCfg": {"readLatency": 5000}}]
     slo = {"resourceQOSStrategy": {"cgroupRoot": {"blkioQOS": {"enable": True, "blocks": blocks}}}}
     decision = strategy_for(store, disk, number).decide(make_view(slo=slo))
@@ -185,6 +188,6 @@ def test_the_cost_model_of_the_root(store, disk, number, make, kernel_host):
         (Setting(QOS, "", "7:0"), "enable=1 ctrl=user rpct=a rlat=1 wpct=1 wlat=1"),
     ],
 )
-def test_what_can_not_be_is_not_tried(store, setting, value) -> None:
+def test_invalid_settings_are_refused_without_a_write(store, setting, value) -> None:
     with pytest.raises(InvalidValue):
         store.check(setting, value)

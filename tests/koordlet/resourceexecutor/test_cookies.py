@@ -1,4 +1,4 @@
-"""Core scheduling cookies through the executor, over a strict model of prctl(PR_SCHED_CORE)."""
+"""Core scheduling cookies through the executor, on a strict model of prctl(PR_SCHED_CORE)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.koordlet.resourceexecutor.conftest import Recorder
 
 @dataclass
 class Machine:
-    """Directories of processes over a kernel with core scheduling, and koordlets that come and go."""
+    """Directories of processes on a kernel with core scheduling, and a koordlet that can be restarted."""
 
     kernel: CoreKernel
     directories: dict[str, list[int]] = field(default_factory=dict)
@@ -37,7 +37,7 @@ class Machine:
         self.koordlet()
 
     def koordlet(self) -> None:
-        """A new one, with what the one before left on disk."""
+        """A new koordlet with the files that the previous one left."""
         self.cookies = Cookies(self._processes, self.available, lambda: self.now)
         files = KernelFiles(None, None, [self.cookies])  # type: ignore[arg-type]
         self.ledger = Ledger(None, "boot", dict(self.ledger.originals))
@@ -51,18 +51,18 @@ class Machine:
         )
 
     def run(self, directory: str, *pids: int) -> None:
-        """New processes from outside, without a cookie."""
+        """New processes of other programs, without a cookie."""
         self.directories.setdefault(directory, []).extend(pids)
         self.kernel.tasks.update(dict.fromkeys(pids, 0))
 
     def end(self, *pids: int) -> None:
         for pid in pids:
             self.kernel.tasks.pop(pid, None)
-        for found in self.directories.values():
-            found[:] = [pid for pid in found if pid not in pids]
+        for members in self.directories.values():
+            members[:] = [pid for pid in members if pid not in pids]
 
-    def want(self, **groups: str):
-        """A round: directory -> group."""
+    def desire(self, **groups: str):
+        """A round with desired groups by directory."""
         updates = [DesiredSetting(Setting(COOKIE, name), group_value(group), "", "") for name, group in groups.items()]
         self.executor.declare("coresched", updates)
         return self.executor.apply()
@@ -76,8 +76,8 @@ class Machine:
         return {self.kernel.tasks[pid] for pid in self.directories[directory]}
 
     def _processes(self, directory: str) -> tuple[int, ...] | None:
-        found = self.directories.get(directory)
-        return None if found is None else tuple(found)
+        pids = self.directories.get(directory)
+        return None if pids is None else tuple(pids)
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def machine(monkeypatch) -> Machine:
 
 
 def test_members_share_a_cookie_and_groups_do_not(machine) -> None:
-    assert machine.want(a="-expeller", b="-expeller", c="").problems == {}
+    assert machine.desire(a="-expeller", b="-expeller", c="").problems == {}
     assert machine.of("a") == machine.of("b")
     assert len(machine.of("a") | machine.of("c")) == 2
     assert 0 not in machine.of("a") | machine.of("c")
@@ -102,22 +102,22 @@ def test_members_share_a_cookie_and_groups_do_not(machine) -> None:
     assert dict(machine.cookies.outcomes()) == {("-expeller", "succeeded"): 2, ("", "succeeded"): 1}
 
 
-def test_what_holds_is_left_alone(machine) -> None:
-    machine.want(a="g", b="g")
+def test_a_correct_cookie_is_not_changed(machine) -> None:
+    machine.desire(a="g", b="g")
     before = [call for call in machine.kernel.calls if call[1] != 0]
     machine.later()
     assert [call for call in machine.kernel.calls if call[1] != 0] == before
 
 
 def test_koordlets_own_cookie_stays_0(machine) -> None:
-    machine.want(a="g", b="g", c="h")
+    machine.desire(a="g", b="g", c="h")
     changing = {call[0] for call in machine.kernel.calls if call[1] in (2, 3)}
     assert threading.get_ident() not in changing
     assert coresched.get_cookie(0) == 0
 
 
-def test_who_comes_later_gets_it_too_and_children_have_it_at_once(machine) -> None:
-    machine.want(a="g")
+def test_later_processes_get_the_cookie_and_children_inherit_it(machine) -> None:
+    machine.desire(a="g")
     machine.kernel.fork(11, 13)
     machine.directories["a"].append(13)
     machine.run("a", 14)  # kubectl exec
@@ -126,8 +126,8 @@ def test_who_comes_later_gets_it_too_and_children_have_it_at_once(machine) -> No
     assert len(machine.of("a")) == 1
 
 
-def test_the_group_lives_in_its_members(machine) -> None:
-    machine.want(a="g", b="g")
+def test_a_cookie_lives_as_long_as_its_members(machine) -> None:
+    machine.desire(a="g", b="g")
     cookie = machine.of("b")
     machine.end(11, 12)
     machine.run("a", 15)
@@ -137,19 +137,19 @@ def test_the_group_lives_in_its_members(machine) -> None:
     machine.run("a", 16)
     machine.run("b", 22)
     machine.later()
-    assert machine.of("a") == machine.of("b") != cookie, "nobody was left who carried it"
+    assert machine.of("a") == machine.of("b") != cookie, "no process carried it any more"
 
 
 def test_a_pod_that_changes_its_group(machine) -> None:
-    machine.want(a="g", b="g")
+    machine.desire(a="g", b="g")
     shared = machine.of("a")
-    machine.want(a="own", b="g")
+    machine.desire(a="own", b="g")
     assert machine.of("b") == shared != machine.of("a")
 
 
-def test_given_up_it_is_given_back(machine) -> None:
-    machine.want(a="g", b="g", c="h")
-    machine.want(b="g")
+def test_cookies_are_restored_when_no_longer_desired(machine) -> None:
+    machine.desire(a="g", b="g", c="h")
+    machine.desire(b="g")
     assert machine.of("a") == machine.of("c") == {0} != machine.of("b")
     machine.executor.restore_everything()
     assert machine.of("b") == {0}
@@ -157,40 +157,40 @@ def test_given_up_it_is_given_back(machine) -> None:
     assert list(machine.cookies.groups()) == []
 
 
-def test_a_new_koordlet_finds_the_groups_in_the_processes(machine) -> None:
-    machine.want(a="g", b="g", c="h")
+def test_a_new_koordlet_reads_the_groups_from_the_processes(machine) -> None:
+    machine.desire(a="g", b="g", c="h")
     before = (machine.of("a"), machine.of("b"), machine.of("c"))
     machine.koordlet()
     machine.run("d", 41)
-    assert machine.want(a="g", b="g", c="h", d="g").problems == {}
+    assert machine.desire(a="g", b="g", c="h", d="g").problems == {}
     assert (machine.of("a"), machine.of("b"), machine.of("c")) == before
     assert machine.of("d") == machine.of("a")
 
 
-def test_a_new_koordlet_that_does_not_want_them_gives_them_back(machine) -> None:
-    machine.want(a="g", c="h")
+def test_a_new_koordlet_without_the_settings_restores_them(machine) -> None:
+    machine.desire(a="g", c="h")
     machine.koordlet()
-    machine.want()
+    machine.desire()
     assert machine.of("a") == machine.of("c") == {0}
 
 
-def test_labels_that_changed_while_koordlet_was_away_part_what_shared_a_cookie(machine) -> None:
-    machine.want(a="g", b="g", c="h")
+def test_labels_that_changed_while_koordlet_was_stopped_split_a_shared_cookie(machine) -> None:
+    machine.desire(a="g", b="g", c="h")
     machine.koordlet()
-    machine.want(a="new", b="g", c="h")
+    machine.desire(a="new", b="g", c="h")
     machine.later()
     assert len({*machine.of("a"), *machine.of("b"), *machine.of("c")}) == 3
 
 
 def test_conflicting_cookies_of_a_group_become_one(machine) -> None:
     machine.kernel.tasks.update({11: 71, 21: 72})
-    machine.want(a="g", b="g")
+    machine.desire(a="g", b="g")
     assert machine.of("a") == machine.of("b") == {71}
 
 
-def test_an_empty_directory_waits_and_one_that_is_gone_costs_nothing(machine) -> None:
+def test_an_empty_directory_waits_and_a_removed_one_is_ignored(machine) -> None:
     machine.directories["empty"] = []
-    result = machine.want(empty="g", gone="g", a="g")
+    result = machine.desire(empty="g", gone="g", a="g")
     assert {setting.cgroup_dir for setting in result.waiting} == {"empty", "gone"}
     assert result.problems == {}
     machine.run("empty", 51)
@@ -198,9 +198,9 @@ def test_an_empty_directory_waits_and_one_that_is_gone_costs_nothing(machine) ->
     assert machine.of("empty") == machine.of("a")
 
 
-def test_a_process_that_refuses_is_a_problem_and_costs_the_others_nothing(machine) -> None:
+def test_a_process_that_refuses_is_a_problem_and_does_not_affect_the_others(machine) -> None:
     machine.kernel.protected = {12}
-    result = machine.want(a="g", b="g")
+    result = machine.desire(a="g", b="g")
     assert "12" in result.problems[Setting(COOKIE, "a")]
     assert machine.kernel.tasks[11] == machine.kernel.tasks[21] != 0
     assert dict(machine.cookies.outcomes())["g", "failed"] == 1
@@ -211,29 +211,29 @@ def test_a_process_that_refuses_is_a_problem_and_costs_the_others_nothing(machin
     assert dict(machine.cookies.outcomes()) == {}
 
 
-def test_processes_out_of_sight_are_not_koordlet_itself(machine) -> None:
+def test_processes_of_another_pid_namespace_are_not_koordlet_itself(machine) -> None:
     machine.directories["elsewhere"] = [0]
-    assert machine.want(elsewhere="g").waiting == [Setting(COOKIE, "elsewhere")]
+    assert machine.desire(elsewhere="g").waiting == [Setting(COOKIE, "elsewhere")]
     assert all(pid != 0 for _, _, pid, _ in machine.kernel.calls)
 
 
-def test_without_the_feature_the_kernel_is_not_asked(machine) -> None:
+def test_without_the_feature_the_kernel_is_not_called(machine) -> None:
     machine.available = Feature(False, "kernel without CONFIG_SCHED_CORE")
     machine.koordlet()
-    assert machine.want(a="g").written == []
+    assert machine.desire(a="g").written == []
     assert machine.kernel.calls == []
     with pytest.raises(ResourceUnsupported, match="CONFIG_SCHED_CORE"):
         machine.cookies.check(Setting(COOKIE, "a"), group_value("g"))
 
 
-def test_siblings_that_went_away_are_a_problem_not_a_crash(machine) -> None:
-    machine.want(a="g")
+def test_removed_smt_siblings_are_a_problem_not_a_crash(machine) -> None:
+    machine.desire(a="g")
     machine.kernel.smt = False
     assert machine.later().waiting == [Setting(COOKIE, "a")]
 
 
 @pytest.mark.parametrize("value", [1, "", "g"])
-def test_only_groups_can_be_asked_for(machine, value) -> None:
+def test_invalid_groups_are_refused(machine, value) -> None:
     with pytest.raises(InvalidValue):
         machine.cookies.check(Setting(COOKIE, "a"), value)
 
@@ -252,44 +252,44 @@ events = st.lists(
 
 @settings(max_examples=150, deadline=None)
 @given(events)
-def test_whatever_happens_groups_are_apart_members_together_and_all_of_it_goes(history) -> None:
+def test_groups_stay_separate_members_share_cookies_and_all_are_restored(history) -> None:
     with pytest.MonkeyPatch.context() as patch:
         kernel = CoreKernel()
         patch.setattr(coresched, "_libc", kernel)
-        machine, pids, wanted = Machine(kernel), iter(range(1000, 9000)), {}
+        machine, pids, desired = Machine(kernel), iter(range(1000, 9000)), {}
         for name in "abc":
             machine.run(name, next(pids))
-        for what, given_ in history:
-            found = machine.directories.get(given_, []) if isinstance(given_, str) else []
-            if what == "want":
-                wanted = given_
-            elif what == "start":
-                machine.run(given_, next(pids))
-            elif what == "fork" and found:
+        for operation, argument in history:
+            found = machine.directories.get(argument, []) if isinstance(argument, str) else []
+            if operation == "want":
+                desired = argument
+            elif operation == "start":
+                machine.run(argument, next(pids))
+            elif operation == "fork" and found:
                 child = next(pids)
                 kernel.fork(found[0], child)
                 found.append(child)
-            elif what == "end" and found:
+            elif operation == "end" and found:
                 machine.end(found[0])
-            elif what == "restart":
+            elif operation == "restart":
                 machine.koordlet()
-            machine.want(**wanted)
-        for _ in range(2):  # a conflict is found by one look and ended by the next
+            machine.desire(**desired)
+        for _ in range(2):  # one check finds a conflict and the next one resolves it
             machine.later()
         by_group: dict[str, set[int]] = {}
-        for name, group in wanted.items():
+        for name, group in desired.items():
             by_group.setdefault(group, set()).update(machine.of(name))
         cookies = [cookie for found in by_group.values() for cookie in found]
         assert all(len(found) <= 1 for found in by_group.values())
         assert len(cookies) == len(set(cookies))
         assert 0 not in cookies
-        assert all(machine.of(name) <= {0} for name in "abc" if name not in wanted)
+        assert all(machine.of(name) <= {0} for name in "abc" if name not in desired)
         machine.executor.restore_everything()
         assert set(kernel.tasks.values()) <= {0}
 
 
 @pytest.mark.parametrize(("core", "identity"), [(0, 1), (1, 0)])
-def test_of_two_switches_that_exclude_each_other_off_comes_first(core, identity) -> None:
+def test_of_two_exclusive_sysctls_the_one_to_disable_is_written_first(core, identity) -> None:
     changes = [
         SettingChange(Setting("sched_group_identity_enabled"), 1 - identity, identity),
         SettingChange(Setting("sched_core"), 1 - core, core),

@@ -1,4 +1,4 @@
-"""Which histogram a write counts in, and with which labels."""
+"""Histograms and labels of writes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_only_owners_that_follow_pods_are_reconcilers() -> None:
     assert counted(registries, reconciled, **labels, status="failed") == 1
 
 
-def test_nothing_with_a_node_label_before_the_node_is_known() -> None:
+def test_no_node_label_before_the_node_is_known() -> None:
     registries = Registries()
     durations = Durations(registries, ["batchresource"])
     durations.observe(Setting("cpu.shares", POD), "batchresource", 0.0, failed=False)

@@ -1,4 +1,4 @@
-"""The executor over a model kernel: what is written, in which order, what is given back, what a refusal costs."""
+"""The executor on a model kernel: writes, their order, restoring, refusals."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Clock:
         return self.now
 
 
-def test_growing_writes_parents_first_and_shrinking_children_first(make, kernel) -> None:
+def test_values_grow_from_parents_and_shrink_from_children(make, kernel) -> None:
     executor = make()
     executor.declare("burst", desired({Setting(QUOTA, CONTAINER): 200_000, Setting(QUOTA, POD): 400_000}))
     assert executor.apply().problems == {}
@@ -68,8 +68,8 @@ def test_a_cpu_set_moves_over_the_union(make, kernel) -> None:
     assert [setting.cgroup_dir for setting, _ in kernel.log] == [*tree, *reversed(tree)]
 
 
-def test_groups_that_nobody_names_follow_a_cpu_set(make, kernel, tmp_path) -> None:
-    """A pod's sandbox is in no manifest, and v1 lets its parents have no fewer CPUs than it has."""
+def test_groups_without_a_setting_follow_a_cpu_set(make, kernel, tmp_path) -> None:
+    """A pod's sandbox is in no manifest, and on v1 its parents must have at least its CPUs."""
     kernel.mkdir(f"{POD}/sandbox", f"{POD}/sandbox/below")
     before = dict(kernel.values)
     executor = make(ledger_at(tmp_path / "ledger.json"))
@@ -85,8 +85,8 @@ def test_groups_that_nobody_names_follow_a_cpu_set(make, kernel, tmp_path) -> No
     assert kernel.values == before
 
 
-def test_cpu_sets_that_follow_again_do_so_after_their_parents() -> None:
-    """Where the kernel takes no empty set, the parent's CPUs are named: those that it has by then."""
+def test_cpu_sets_are_reset_after_those_of_their_parents() -> None:
+    """If the kernel accepts no empty set, the current CPUs of the parent are written."""
     changes = [SettingChange(Setting(CPUS, path), "1", "") for path in (CONTAINER, POD)]
     assert [change.setting.cgroup_dir for change in ordered(changes)] == [POD, CONTAINER]
 
@@ -100,13 +100,13 @@ def test_an_unchanged_pass_reads_nothing_until_it_is_forced(make, kernel) -> Non
     executor.declare("hook", desired({Setting(SHARES, POD): 2}))
     assert executor.apply().written == []
     assert kernel.reads == reads
-    kernel.values[Setting(SHARES, POD)] = 512  # somebody else writes
+    kernel.values[Setting(SHARES, POD)] = 512  # another process writes
     clock.now += 61
     (change,) = executor.apply().written
     assert (change.current, change.value) == (512, 2)
 
 
-def test_what_nobody_wants_any_more_is_given_back(make, kernel, auditor) -> None:
+def test_settings_that_are_no_longer_desired_are_restored(make, kernel, auditor) -> None:
     executor = make()
     before = dict(kernel.values)
     executor.declare("suppress", desired({Setting(CPUS, path): "0" for path in (POD, CONTAINER)}))
@@ -121,7 +121,7 @@ def test_what_nobody_wants_any_more_is_given_back(make, kernel, auditor) -> None
     assert executor.originals == {}
 
 
-def test_the_kubelets_newer_value_is_what_is_given_back(make, kernel) -> None:
+def test_a_newer_value_of_the_kubelet_is_restored(make, kernel) -> None:
     clock = Clock()
     executor = make(clock=clock)
     executor.declare("hook", desired({Setting(SHARES, POD): 2}))
@@ -135,7 +135,7 @@ def test_the_kubelets_newer_value_is_what_is_given_back(make, kernel) -> None:
     assert kernel.values[Setting(SHARES, POD)] == 2048
 
 
-def test_a_neutral_value_is_what_is_given_back_even_if_a_hook_had_set_the_file(make, kernel) -> None:
+def test_a_neutral_value_is_restored_even_if_a_hook_had_set_the_file(make, kernel) -> None:
     kernel.values[Setting(SHARES, CONTAINER)] = 2
     executor = make()
     executor.declare("hook", [DesiredSetting(Setting(SHARES, CONTAINER), 2, neutral=1024)])
@@ -148,7 +148,7 @@ def test_a_neutral_value_is_what_is_given_back_even_if_a_hook_had_set_the_file(m
 def test_a_cpu_set_that_followed_its_parents_follows_it_again(make, kernel) -> None:
     setting = Setting(CPUS, "v2")
     kernel.values[setting] = ""
-    kernel._nested = lambda *_: True  # v2 takes any set, and the empty one
+    kernel._nested = lambda *_: True  # v2 accepts any set, the empty one too
     executor = make()
     executor.declare("suppress", [DesiredSetting(setting, "0", neutral="0-7")])
     executor.apply()
@@ -157,8 +157,8 @@ def test_a_cpu_set_that_followed_its_parents_follows_it_again(make, kernel) -> N
     assert kernel.values[setting] == ""
 
 
-def test_a_group_that_was_idle_weighs_again_what_it_did(make, kernel, tmp_path) -> None:
-    """The kernel forgets the weight of a group that becomes idle."""
+def test_a_group_that_was_idle_gets_its_weight_back(make, kernel, tmp_path) -> None:
+    """The kernel drops the weight of a group that becomes idle."""
     weight, idle = Setting(SHARES, POD), Setting(IDLE, POD)
     kernel.values[weight] = 2
     executor = make(ledger_at(tmp_path / "ledger.json"))
@@ -187,7 +187,7 @@ def test_a_late_cgroup_gets_its_setting_when_it_appears(make, kernel) -> None:
     assert [change.setting for change in executor.apply().written] == [late]
 
 
-def test_nothing_is_given_back_for_a_cgroup_that_ended(make, kernel) -> None:
+def test_nothing_is_restored_for_a_removed_cgroup(make, kernel) -> None:
     executor = make()
     executor.declare("hook", desired({Setting(SHARES, CONTAINER): 2}))
     executor.apply()
@@ -197,7 +197,7 @@ def test_nothing_is_given_back_for_a_cgroup_that_ended(make, kernel) -> None:
     assert executor.originals == {}
 
 
-def test_a_refusal_costs_only_its_own_setting_and_is_tried_again(make, kernel) -> None:
+def test_a_refusal_affects_only_its_own_setting_and_is_retried(make, kernel) -> None:
     clock = Clock()
     executor = make(clock=clock)
     bad = Setting(SHARES, POD)
@@ -207,7 +207,7 @@ def test_a_refusal_costs_only_its_own_setting_and_is_tried_again(make, kernel) -
     assert [change.setting for change in result.written] == [Setting(SHARES, CONTAINER)]
     assert "in use" in result.problems[bad] == executor.problems[bad]
     del kernel.broken[bad]
-    assert executor.apply().problems == result.problems  # not at every pass
+    assert executor.apply().problems == result.problems  # not retried in every pass
     clock.now += 6
     assert executor.apply().problems == {} == executor.problems
     assert kernel.values[bad] == 2
@@ -219,8 +219,8 @@ def test_a_refusal_costs_only_its_own_setting_and_is_tried_again(make, kernel) -
      (WriteUnsupported, errno.EOPNOTSUPP), (TargetGone, errno.ENOENT), (WriteError, errno.EIO)],
     ids=lambda value: errno.errorcode[value] if isinstance(value, int) else "",
 )  # fmt: skip
-def test_whatever_the_kernel_says_is_shown_counted_and_tried_again_in_a_while(make, kernel, kind, code) -> None:
-    """ENOENT of a file whose group is there is a refusal as well."""
+def test_every_write_error_is_shown_counted_and_retried_later(make, kernel, kind, code) -> None:
+    """ENOENT for a file whose group exists is a refusal as well."""
     clock = Clock()
     executor = make(clock=clock)
     bad, good = Setting(SHARES, POD), Setting(SHARES, CONTAINER)
@@ -235,13 +235,13 @@ def test_whatever_the_kernel_says_is_shown_counted_and_tried_again_in_a_while(ma
     executor.apply()
     assert executor._registries._counts["resource_update_problems_total"] == {row: 2.0}
     del kernel.broken[bad]
-    clock.now += 3600  # a clock that jumps ahead (a machine that slept) only makes it look sooner
+    clock.now += 3600  # a clock that jumps ahead (suspended machine) only causes an earlier check
     assert executor.apply().problems == {} and kernel.values[bad] == 2
     executor.restore_everything()
     assert kernel.values[bad] == kernel.values[good] == 1024
 
 
-def test_what_can_not_be_given_back_is_shown_until_it_can(make, kernel) -> None:
+def test_a_failed_restore_is_shown_until_it_succeeds(make, kernel) -> None:
     executor = make()
     setting = Setting(SHARES, POD)
     executor.declare("hook", desired({setting: 2}))
@@ -255,7 +255,7 @@ def test_what_can_not_be_given_back_is_shown_until_it_can(make, kernel) -> None:
     assert kernel.values[setting] == 1024 and executor.originals == {}
 
 
-def test_the_owner_that_stands_higher_wins_and_the_other_is_named(make, kernel) -> None:
+def test_the_owner_of_higher_rank_wins_and_the_other_is_reported(make, kernel) -> None:
     executor = make(rules=(OwnerRule((QUOTA,), ("suppress", "burst"), "what protects others goes first"),))
     setting = Setting(QUOTA, POD)
     executor.declare("burst", desired({setting: 300_000}))
@@ -268,7 +268,7 @@ def test_the_owner_that_stands_higher_wins_and_the_other_is_named(make, kernel) 
     assert kernel.values[setting] == 300_000
 
 
-def test_after_a_kill_the_next_one_knows_what_to_give_back(make, kernel, tmp_path) -> None:
+def test_after_a_kill_the_next_executor_restores_from_the_ledger(make, kernel, tmp_path) -> None:
     before = dict(kernel.values)
     first = make(ledger_at(tmp_path / "ledger.json"))
     first.declare("suppress", desired({Setting(CPUS, POD): "0", Setting(CPUS, CONTAINER): "0"}))
@@ -286,8 +286,8 @@ def test_after_a_kill_the_next_one_knows_what_to_give_back(make, kernel, tmp_pat
     assert kernel.values == before
 
 
-def test_what_leftovers_stood_in_the_way_of_is_set_with_them_gone(make, kernel, tmp_path) -> None:
-    """Not only at the next retry: the pass in which the last owner speaks is the one that sets everything right."""
+def test_settings_that_leftovers_blocked_are_set_in_the_same_pass(make, kernel, tmp_path) -> None:
+    """Not only at the next retry: the pass after the last owner's declaration writes all settings."""
     first = make(ledger_at(tmp_path / "ledger.json"))
     first.declare("suppress", desired({Setting(QUOTA, POD): 50_000}))
     first.apply()
@@ -299,7 +299,7 @@ def test_what_leftovers_stood_in_the_way_of_is_set_with_them_gone(make, kernel, 
     assert (kernel.values[Setting(QUOTA, POD)], kernel.values[Setting(QUOTA, CONTAINER)]) == (-1, 80_000)
 
 
-def test_another_boots_ledger_is_void(tmp_path) -> None:
+def test_the_ledger_of_another_boot_is_ignored(tmp_path) -> None:
     path = tmp_path / "ledger.json"
     Ledger(path, "old", {Setting(SHARES, POD): 1024}).save()
     assert Ledger.load(path, "new")[0].originals == {}
@@ -317,8 +317,8 @@ OPERATIONS = st.lists(
 
 @given(OPERATIONS, st.integers(1, 3))
 @settings(max_examples=60, deadline=None)
-def test_a_ledger_is_found_as_it_was_saved_whatever_happened(operations: list[Any], lines: int) -> None:
-    """Whole or appended to; what an unfinished save wrote is not there."""
+def test_a_ledger_is_loaded_as_it_was_saved(operations: list[Any], lines: int) -> None:
+    """Complete or appended to; an unfinished save is ignored."""
     with tempfile.TemporaryDirectory() as name, patch("koordlet.resourceexecutor.ledger.MAX_LINES", lines):
         path = Path(name) / "ledger.json"
         ledger = Ledger(path, "boot")
@@ -341,7 +341,7 @@ def test_a_ledger_is_found_as_it_was_saved_whatever_happened(operations: list[An
                 ledger = Ledger.load(path, "boot")[0]
 
 
-def test_a_ledger_whose_file_was_taken_away_is_whole_again_after_a_pass(make, kernel, tmp_path) -> None:
+def test_a_removed_ledger_file_is_complete_again_after_a_pass(make, kernel, tmp_path) -> None:
     ledger = ledger_at(tmp_path / "ledger.json")
     ledger.originals[Setting(SHARES, "a")] = 1
     ledger.save()
@@ -354,22 +354,22 @@ def test_a_ledger_whose_file_was_taken_away_is_whole_again_after_a_pass(make, ke
 
 
 @pytest.mark.parametrize("content", [b"", bytes(512)], ids=["empty", "zeros"])
-def test_a_file_that_lost_its_content_with_the_power_is_a_void_ledger(content: bytes, tmp_path: Path) -> None:
+def test_a_file_that_lost_its_content_in_a_power_failure_is_an_empty_ledger(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "ledger.json").write_bytes(content)
     assert Ledger.load(tmp_path / "ledger.json", "boot") == (Ledger(tmp_path / "ledger.json", "boot"), "")
 
 
-def test_an_unreadable_ledger_is_set_aside_and_said(tmp_path) -> None:
+def test_an_unreadable_ledger_is_renamed_and_reported(tmp_path) -> None:
     path = tmp_path / "ledger.json"
     path.write_text('{"format": 1, "rows": [')
-    ledger, said = Ledger.load(path, "boot")
-    assert ledger.originals == {} and "ledger.json" in said
+    ledger, problem = Ledger.load(path, "boot")
+    assert ledger.originals == {} and "ledger.json" in problem
     assert (tmp_path / "ledger.unreadable").exists()
 
 
-def test_what_cannot_be_remembered_is_not_touched(make, kernel, tmp_path) -> None:
+def test_settings_that_cannot_be_recorded_are_not_written(make, kernel, tmp_path) -> None:
     (tmp_path / "file").touch()
-    ledger = Ledger(tmp_path / "file" / "ledger.json", "boot")  # its folder can't be made
+    ledger = Ledger(tmp_path / "file" / "ledger.json", "boot")  # its directory cannot be created
     with pytest.raises(LedgerError):
         Ledger(ledger.path, "boot", {Setting(SHARES, POD): 1}).save()
     executor = make(ledger)
@@ -382,7 +382,7 @@ def test_what_cannot_be_remembered_is_not_touched(make, kernel, tmp_path) -> Non
     assert kernel.values[Setting(SHARES, POD)] == 2
 
 
-def test_an_invalid_value_is_refused_at_once_and_the_others_stand(make, kernel) -> None:
+def test_an_invalid_value_is_refused_at_once_and_the_others_stay(make, kernel) -> None:
     executor = make()
     kernel.check = lambda setting, value: _only_shares(setting, value)
     executor.declare("hook", desired({Setting(CPUS, POD): "x", Setting(SHARES, POD): 2}))
@@ -390,7 +390,7 @@ def test_an_invalid_value_is_refused_at_once_and_the_others_stand(make, kernel) 
     assert list(executor.desired) == [Setting(SHARES, POD)]
 
 
-def test_only_what_is_asked_for_anew_is_checked(make, kernel) -> None:
+def test_only_changed_declarations_are_checked(make, kernel) -> None:
     executor, check = make(), kernel.check
     checked: list[Setting] = []
     kernel.check = lambda setting, value: checked.append(setting) or check(setting, value)
@@ -417,8 +417,8 @@ quotas = st.one_of(st.just(-1), st.integers(1_000, 800_000))
 
 @st.composite
 def nested(draw: st.DrawFn) -> dict[Setting, Value]:
-    """A state that the kernel accepts as a whole."""
-    wanted: dict[Setting, Value] = {}
+    """A state that the kernel accepts."""
+    state: dict[Setting, Value] = {}
     cpus: dict[str, CPUSet] = {}
     quota: dict[str, float] = {}
     for path in TREE:
@@ -426,30 +426,31 @@ def nested(draw: st.DrawFn) -> dict[Setting, Value]:
         outer = cpus.get(parent, CPUSet(range(8)))
         inner = draw(st.sets(st.sampled_from(sorted(outer)), min_size=1))
         cpus[path] = CPUSet(inner)
-        wanted[Setting(CPUS, path)] = str(cpus[path])
+        state[Setting(CPUS, path)] = str(cpus[path])
         bound = quota.get(parent, float("inf"))
         value = draw(quotas)
         value = -1 if value == -1 else int(min(value, bound))
         quota[path] = bound if value == -1 else float(value)
-        wanted[Setting(QUOTA, path)] = value
-    return wanted
+        state[Setting(QUOTA, path)] = value
+    return state
 
 
 @given(st.lists(nested(), min_size=1, max_size=4))
-def test_every_step_is_one_the_kernel_takes_and_the_end_is_what_was_asked(states: list[dict[Setting, Value]]) -> None:
+def test_the_kernel_accepts_every_step_and_the_end_is_the_desired_state(states: list[dict[Setting, Value]]) -> None:
     kernel, executor = _fresh()
     before = dict(kernel.values)
-    for wanted in states:
-        executor.declare("all", desired(wanted))
+    for state in states:
+        executor.declare("all", desired(state))
         assert executor.apply().problems == {}
-        assert {setting: kernel.values[setting] for setting in wanted} == wanted
+        assert {setting: kernel.values[setting] for setting in state} == state
     assert executor.restore_everything().problems == {}
     assert kernel.values == before
 
 
 @given(nested(), nested(), st.sets(st.sampled_from(TREE)))
-def test_any_part_can_be_given_back(first, second, kept) -> None:
-    """Whatever was declared in between, what is no longer declared holds its original, if its parents allow it."""
+def test_any_part_can_be_restored(first, second, kept) -> None:
+    """Independent of earlier declarations, settings that are no longer declared have their original value if their
+    parents allow it."""
     kernel, executor = _fresh()
     before = dict(kernel.values)
     executor.declare("one", desired(first))

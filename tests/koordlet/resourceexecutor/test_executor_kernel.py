@@ -1,4 +1,4 @@
-"""The executor on this machine's cgroups: what it says is in the files, and what was there comes back."""
+"""The executor on real cgroups: the files have the desired values, and the original values are restored."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def files(kernel_fs: CgroupFS, kernel_host: Host) -> KernelFiles:
 
 @pytest.fixture
 def pod(cgroup_child):
-    """A group with one below it."""
+    """A group with a child."""
     group = cgroup_child()
     return group, group.child("container")
 
@@ -33,33 +33,33 @@ def executor_over(files: KernelFiles, path) -> Executor:
     return Executor(files, ledger_at(path), Recorder(), Registries())  # type: ignore[arg-type]
 
 
-def test_shares_quota_and_limits_are_set_and_given_back(files, pod, tmp_path) -> None:
-    dirs = [one.dir for one in pod]
-    wanted = {
+def test_shares_quota_and_limits_are_set_and_restored(files, pod, tmp_path) -> None:
+    dirs = [group.dir for group in pod]
+    values = {
         **{Setting("cpu.shares", path): 512 for path in dirs},
         Setting("cpu.cfs_quota_us", dirs[0]): 50_000,
         Setting("cpu.cfs_quota_us", dirs[1]): 25_000,
         Setting("memory.limit_in_bytes", dirs[1]): (64 << 20) + 1,  # the kernel rounds to pages
     }
-    before = {setting: files.read(setting) for setting in wanted}
+    before = {setting: files.read(setting) for setting in values}
     executor = executor_over(files, tmp_path / "ledger.json")
-    executor.declare("test", desired(wanted))
+    executor.declare("test", desired(values))
     assert executor.apply().problems == {}
-    assert {s: files.read(s) for s in wanted if s.resource.startswith("cpu.cfs")} == {
-        s: v for s, v in wanted.items() if s.resource.startswith("cpu.cfs")
+    assert {s: files.read(s) for s in values if s.resource.startswith("cpu.cfs")} == {
+        s: v for s, v in values.items() if s.resource.startswith("cpu.cfs")
     }
     assert files.read(Setting("memory.limit_in_bytes", dirs[1])) == 64 << 20
     fresh = executor_over(files, tmp_path / "ledger.json")  # as after kill -9
-    fresh.declare("test", desired({s: v for s, v in wanted.items() if s.cgroup_dir == dirs[0]}))
+    fresh.declare("test", desired({s: v for s, v in values.items() if s.cgroup_dir == dirs[0]}))
     assert fresh.apply().problems == {}
     assert files.read(Setting("cpu.cfs_quota_us", dirs[1])) == UNLIMITED == before[Setting("cpu.cfs_quota_us", dirs[1])]
     fresh.restore_everything()
-    assert {setting: files.read(setting) for setting in wanted} == before
+    assert {setting: files.read(setting) for setting in values} == before
 
 
 def test_a_cpu_set_moves_through_the_tree(files, pod, kernel_host, tmp_path) -> None:
     first, *_, last = sorted(kernel_host.facts.online_cpus)
-    settings = [Setting("cpuset.cpus", one.dir) for one in pod]
+    settings = [Setting("cpuset.cpus", group.dir) for group in pod]
     before = [files.read(setting) for setting in settings]
     executor = executor_over(files, tmp_path / "ledger.json")
     for cpu in (first, last):
@@ -70,7 +70,7 @@ def test_a_cpu_set_moves_through_the_tree(files, pod, kernel_host, tmp_path) -> 
     assert [files.read(setting) for setting in settings] == before
 
 
-def test_a_group_that_was_idle_weighs_again_what_it_did(files, pod, tmp_path) -> None:
+def test_a_group_that_was_idle_gets_its_weight_back(files, pod, tmp_path) -> None:
     weight, idle = Setting("cpu.shares", pod[1].dir), Setting("cpu.idle", pod[1].dir)
     files.write(weight, 128)
     before = files.read(weight)
@@ -82,8 +82,8 @@ def test_a_group_that_was_idle_weighs_again_what_it_did(files, pod, tmp_path) ->
     assert (files.read(idle), files.read(weight)) == (0, before)
 
 
-def test_cpus_that_do_not_exist_are_refused_and_everything_else_is_set(files, pod, kernel_host, tmp_path) -> None:
-    """An annotation may ask for any CPU; the kernel says no, and the group keeps what it has."""
+def test_cpus_that_do_not_exist_are_refused_and_all_others_are_written(files, pod, kernel_host, tmp_path) -> None:
+    """An annotation may contain any CPU; the kernel refuses, and the group keeps its CPUs."""
     nowhere, shares = Setting("cpuset.cpus", pod[1].dir), Setting("cpu.shares", pod[1].dir)
     before = files.read(nowhere)
     executor = executor_over(files, tmp_path / "ledger.json")
@@ -91,13 +91,13 @@ def test_cpus_that_do_not_exist_are_refused_and_everything_else_is_set(files, po
     result = executor.apply()
     assert list(result.problems) == [nowhere] and "writing" in result.problems[nowhere]
     assert files.read(nowhere) == before
-    found = files.read(shares)
-    assert found is not None and abs(int(found) - 512) <= 26
+    value = files.read(shares)
+    assert value is not None and abs(int(value) - 512) <= 26
     executor.restore_everything()
     assert files.read(nowhere) == before and executor.originals == {}
 
 
-def test_a_cgroup_that_ends_and_comes_again(files, pod, tmp_path) -> None:
+def test_a_cgroup_that_is_removed_and_created_again(files, pod, tmp_path) -> None:
     container = pod[1]
     setting = Setting("cpu.shares", container.dir)
     executor = executor_over(files, tmp_path / "ledger.json")
@@ -109,18 +109,18 @@ def test_a_cgroup_that_ends_and_comes_again(files, pod, tmp_path) -> None:
     assert executor.apply().waiting == [setting]
     container.make()
     executor.apply()
-    found = files.read(setting)
-    assert found is not None and abs(int(found) - 512) <= 26  # a v2 weight is coarser
+    value = files.read(setting)
+    assert value is not None and abs(int(value) - 512) <= 26  # a v2 weight is coarser
 
 
 @pytest.mark.parametrize("weight", [*range(1, 200), 1000, 9999, 10_000])
-def test_a_weight_that_is_put_back_is_the_one_that_was_there(weight: int) -> None:
-    """Weights are coarser than shares: truncating both ways would lose one each time."""
+def test_a_restored_weight_is_the_original_one(weight: int) -> None:
+    """Weights are coarser than shares: truncating in both directions would lose one each time."""
     assert WEIGHT.encode(exactly(WEIGHT, str(weight)), "") == str(weight)
 
 
 def test_a_cpu_set_that_was_empty_is_empty_again(files, pod) -> None:
-    """A write of no bytes does nothing."""
+    """Writing no bytes has no effect."""
     setting = Setting("cpuset.cpus", pod[1].dir)
     held = files.read(setting)
     files.write(setting, "")
@@ -141,17 +141,19 @@ def test_a_cpu_set_that_was_empty_is_empty_again(files, pod) -> None:
     ],
     ids=lambda value: getattr(value, "label", str(value)),
 )
-def test_what_cannot_be_set_is_said_before_anything_is_written(files, setting, value, error) -> None:
+def test_invalid_settings_are_reported_before_any_write(files, setting, value, error) -> None:
     with pytest.raises(error):
         files.check(setting, value)
 
 
-def test_a_scheduler_feature_is_one_word_of_many(files, tmp_path, monkeypatch) -> None:
-    """On a copy: the words of the real file are the whole machine's."""
+def test_a_scheduler_feature_is_a_word_in_a_list(files, tmp_path, monkeypatch) -> None:
+    """On a copy, because the real file affects the whole machine."""
     path = tmp_path / "sched_features"
     path.write_text("GENTLE NO_HRTICK CORE\n")
     monkeypatch.setattr(files, "path", lambda setting: str(path))
-    found = {name: files.read(Setting("sched_features", device=name)) for name in ("GENTLE", "HRTICK", "TICK", "CORE")}
-    assert found == {"GENTLE": 1, "HRTICK": 0, "TICK": None, "CORE": 1}
+    features = {
+        name: files.read(Setting("sched_features", device=name)) for name in ("GENTLE", "HRTICK", "TICK", "CORE")
+    }
+    assert features == {"GENTLE": 1, "HRTICK": 0, "TICK": None, "CORE": 1}
     files.write(Setting("sched_features", device="GENTLE"), 0)
     assert path.read_text() == "NO_GENTLE"

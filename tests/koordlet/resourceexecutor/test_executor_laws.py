@@ -1,9 +1,10 @@
-"""Laws of the executor over any history: declarations, pods that come and go, a kubelet that writes too, memory in use,
-kills between any two writes. The kernel is a model that refuses what the real one refuses.
+"""Laws of the executor for any history: declarations, pods that start and end, writes of the kubelet, memory in use,
+kills between any two writes. The kernel is a model with the real kernel's refusals.
 
-Whatever happened, after one undisturbed pass in which every owner has spoken: every wish holds that the kernel can
-take, no write was one that it refuses (but a memory limit below what is used), and what nobody wishes is as it was
-before us. At the end all is. Until everybody has spoken nothing is given back, and wishes may have to wait for that.
+After any history and one undisturbed pass in which every owner has declared its settings: every desired setting that
+the kernel accepts is in force, no write was refused (except a memory limit below the memory in use), and all other
+settings have their original values. At the end all have. Until every owner has declared its settings, nothing is
+restored, and desired settings may have to wait for that.
 """
 
 from __future__ import annotations
@@ -29,15 +30,15 @@ TREE = ("q", "q/a", "q/b", "q/a/x", "q/a/y", "q/b/z")
 OWNERS = {"suppress": (CPUS, QUOTA), "hooks": (SHARES, IDLE, MEMORY)}
 RESOURCES = (CPUS, QUOTA, SHARES, IDLE, MEMORY)
 LONG = 1000.0
-"""Seconds after which the executor looks at everything again."""
+"""Interval in seconds of the executor's check of all settings."""
 
 
 class Killed(BaseException):
-    """kill -9: nothing of ours runs any more."""
+    """kill -9 of koordlet."""
 
 
 class Mortal(ModelKernel):
-    """Kills its caller before one of the next writes, and remembers what it refused."""
+    """Kills its caller before one of the next writes, and records refused writes."""
 
     lives: int | None = None
 
@@ -59,8 +60,8 @@ def parent_of(path: str) -> str:
 
 
 def nested(data: st.DataObject, paths: list[str], some: set[str]) -> dict[Setting, Value]:
-    """Quotas and CPU sets for some of the groups, which the kernel accepts whatever the others hold."""
-    wanted: dict[Setting, Value] = {}
+    """Quotas and CPU sets for some groups that the kernel accepts independent of the other groups."""
+    values: dict[Setting, Value] = {}
     cpus: dict[str, CPUSet] = {"": CPUSet(range(8))}
     bounds: dict[str, float] = {"": float("inf")}
     for path in paths:
@@ -68,15 +69,15 @@ def nested(data: st.DataObject, paths: list[str], some: set[str]) -> dict[Settin
         if path not in some:
             continue
         cpus[path] = CPUSet(data.draw(st.sets(st.sampled_from(sorted(cpus[path])), min_size=1), label=f"{path} cpus"))
-        wanted[Setting(CPUS, path)] = str(cpus[path])
+        values[Setting(CPUS, path)] = str(cpus[path])
         quota = data.draw(st.one_of(st.just(-1), st.integers(1_000, 800_000)), label=f"{path} quota")
-        wanted[Setting(QUOTA, path)] = quota if quota == -1 else int(min(quota, bounds[path]))
+        values[Setting(QUOTA, path)] = quota if quota == -1 else int(min(quota, bounds[path]))
         bounds[path] = bounds[path] if quota == -1 else min(quota, bounds[path])
-    return wanted
+    return values
 
 
 class Node(RuleBasedStateMachine):
-    """A node's settings and one executor after the other."""
+    """A node's settings and a sequence of executors."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -86,19 +87,19 @@ class Node(RuleBasedStateMachine):
         self.before = dict(self.kernel.values)
         self.paths = list(TREE)
         self.now, self.made = 0.0, 0
-        self.wanted: dict[str, dict[Setting, Value]] = {}
+        self.declared: dict[str, dict[Setting, Value]] = {}
         self.executor: Executor
         self.clean = False
-        """Whether an undisturbed pass was the last thing that happened."""
+        """Whether the last operation was an undisturbed pass."""
 
     @initialize()
     def start(self) -> None:
-        ledger, said = Ledger.load(self.folder / "ledger.json", "boot")
-        assert said == ""
+        ledger, problem = Ledger.load(self.folder / "ledger.json", "boot")
+        assert problem == ""
         made: Any = Executor(
             self.kernel, ledger, Recorder(), Registries(), expected=tuple(OWNERS), clock=lambda: self.now,
         )  # type: ignore[arg-type]  # fmt: skip
-        self.executor, self.wanted, self.clean = made, {}, False
+        self.executor, self.declared, self.clean = made, {}, False
 
     @rule(data=st.data())
     def suppress(self, data: st.DataObject) -> None:
@@ -109,17 +110,17 @@ class Node(RuleBasedStateMachine):
     @rule(data=st.data())
     def hooks(self, data: st.DataObject) -> None:
         """Weights, idleness and memory limits of some groups."""
-        wanted: dict[Setting, Value] = {}
+        values: dict[Setting, Value] = {}
         for path in data.draw(st.sets(st.sampled_from(self.paths))):
-            for resource, values in ((SHARES, (2, 512)), (IDLE, (0, 1)), (MEMORY, (1 << 20, 1 << 24, -1))):
-                value = data.draw(st.sampled_from([None, *values]), label=f"{path} {resource}")
+            for resource, choices in ((SHARES, (2, 512)), (IDLE, (0, 1)), (MEMORY, (1 << 20, 1 << 24, -1))):
+                value = data.draw(st.sampled_from([None, *choices]), label=f"{path} {resource}")
                 if value is not None:
-                    wanted[Setting(resource, path)] = value
-        self._declare("hooks", wanted)
+                    values[Setting(resource, path)] = value
+        self._declare("hooks", values)
 
-    def _declare(self, owner: str, wanted: dict[Setting, Value]) -> None:
-        self.executor.declare(owner, desired(wanted))
-        self.wanted[owner], self.clean = wanted, False
+    def _declare(self, owner: str, values: dict[Setting, Value]) -> None:
+        self.executor.declare(owner, desired(values))
+        self.declared[owner], self.clean = values, False
 
     @rule(parent=st.sampled_from(TREE))
     def pod_comes(self, parent: str) -> None:
@@ -164,7 +165,7 @@ class Node(RuleBasedStateMachine):
 
     @property
     def _complete(self) -> bool:
-        return len(self.wanted) == len(OWNERS)
+        return len(self.declared) == len(OWNERS)
 
     def _pass(self) -> None:
         self.now += LONG
@@ -177,8 +178,8 @@ class Node(RuleBasedStateMachine):
     @precondition(lambda self: self.clean)
     @invariant()
     def wishes_hold(self) -> None:
-        for wanted in self.wanted.values():
-            for setting, value in wanted.items():
+        for values in self.declared.values():
+            for setting, value in values.items():
                 if setting in self.kernel.values and not self._excused(setting, value):
                     assert self.kernel.values[setting] == value, setting
 
@@ -186,23 +187,23 @@ class Node(RuleBasedStateMachine):
     @invariant()
     def the_rest_is_as_it_was(self) -> None:
         for setting, value in self.before.items():
-            if any(setting in wanted for wanted in self.wanted.values()) or self._excused(setting, value):
+            if any(setting in values for values in self.declared.values()) or self._excused(setting, value):
                 continue
             above = self._cpus_above(setting)
             assert self.kernel.values[setting] == (value if above is None else above), setting
 
     def _excused(self, setting: Setting, value: Value) -> bool:
-        """An idle group has no weight, and memory in use can't be taken away."""
+        """An idle group has no weight, and a memory limit cannot be below the memory in use."""
         if setting.resource == MEMORY:
             return value != -1 and self.kernel.used.get(setting.cgroup_dir, 0) > int(value)
         return setting.resource == SHARES and self.kernel.values[Setting(IDLE, setting.cgroup_dir)] == 1
 
     def _cpus_above(self, setting: Setting) -> Value | None:
-        """A group that nobody names has its nearest wished ancestor's CPUs."""
+        """A group without a setting has the CPUs of its nearest ancestor with a desired CPU set."""
         path = setting.cgroup_dir
         while setting.resource == CPUS and (path := parent_of(path)):
-            if (found := self.wanted["suppress"].get(Setting(CPUS, path))) is not None:
-                return found
+            if (cpus := self.declared["suppress"].get(Setting(CPUS, path))) is not None:
+                return cpus
         return None
 
     def teardown(self) -> None:

@@ -1,4 +1,4 @@
-"""oom_score_adj of a cgroup's processes: the value of most, held by all; real processes of this test."""
+"""oom_score_adj of a cgroup's processes: the most frequent value is the current one; with real processes."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ SETTING = Setting(OOM_SCORE_ADJ, "kubepods/pod1/c")
 
 @pytest.fixture
 def processes() -> Iterator[list[subprocess.Popen[bytes]]]:
-    made = [subprocess.Popen(["sleep", "infinity"]) for _ in range(3)]
-    yield made
-    for one in made:
-        one.kill()
-        one.wait(60)
+    sleepers = [subprocess.Popen(["sleep", "infinity"]) for _ in range(3)]
+    yield sleepers
+    for process in sleepers:
+        process.kill()
+        process.wait(60)
 
 
 @pytest.fixture
 def store(processes: list[subprocess.Popen[bytes]]) -> OOMScoreStore:
-    return OOMScoreStore(lambda directory: tuple(one.pid for one in processes), Roots.host())
+    return OOMScoreStore(lambda directory: tuple(process.pid for process in processes), Roots.host())
 
 
 def scores(processes: list[subprocess.Popen[bytes]]) -> list[int]:
-    return [int(Path(f"/proc/{one.pid}/oom_score_adj").read_text()) for one in processes]
+    return [int(Path(f"/proc/{process.pid}/oom_score_adj").read_text()) for process in processes]
 
 
-def test_all_processes_get_it(store: OOMScoreStore, processes: list[subprocess.Popen[bytes]]) -> None:
+def test_all_processes_get_the_score(store: OOMScoreStore, processes: list[subprocess.Popen[bytes]]) -> None:
     store.write(SETTING, 100)
     assert scores(processes) == [100] * 3
     assert (store.read(SETTING), store.holds(SETTING, 100), store.holds(SETTING, 5)) == (100, True, False)
@@ -45,7 +45,7 @@ def test_all_processes_get_it(store: OOMScoreStore, processes: list[subprocess.P
     assert scores(processes) == [100] * 3
 
 
-def test_without_processes_there_is_nothing(tmp_path: Path) -> None:
+def test_without_processes_there_is_no_score(tmp_path: Path) -> None:
     for pids in (None, (), (2**22 + 1,), (0,)):
         empty = OOMScoreStore(lambda directory, pids=pids: pids, Roots.host())
         assert (empty.read(SETTING), empty.gone(SETTING)) == (None, True)
@@ -59,24 +59,24 @@ def test_processes_that_all_end_before_the_write(tmp_path: Path) -> None:
     file = tmp_path / "proc/7/oom_score_adj"
     file.parent.mkdir(parents=True)
     file.write_text("5\n")
-    asked = 0
+    reads = 0
 
     def pids(directory: str) -> tuple[int, ...]:
-        nonlocal asked
-        asked += 1
-        return (7,) if asked == 1 else ()
+        nonlocal reads
+        reads += 1
+        return (7,) if reads == 1 else ()
 
     class Ending(OOMScoreStore):
         def _scores(self, setting: Setting) -> dict[int, int]:
-            found = super()._scores(setting)
+            scores = super()._scores(setting)
             file.unlink(missing_ok=True)
-            return found
+            return scores
 
     with pytest.raises(TargetGone, match="no process is left"):
         Ending(pids, Roots.under(tmp_path)).write(SETTING, 100)
 
 
 @pytest.mark.parametrize("value", [-1001, 1001, "5"])
-def test_no_score(store: OOMScoreStore, value: int | str) -> None:
+def test_invalid_scores_are_refused(store: OOMScoreStore, value: int | str) -> None:
     with pytest.raises(InvalidValue, match="not a score"):
         store.check(SETTING, value)

@@ -1,4 +1,4 @@
-"""Groups, schemata and tasks through the executor, on a mounted resctrl that refuses what the kernel refuses."""
+"""Groups, schemata and tasks through the executor, on an emulated resctrl with the kernel's refusals."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ kernel = pytest.mark.kernel
 
 
 class Bench:
-    """An executor over a store; `threads` says who is in a cgroup directory."""
+    """An executor with a resctrl store; `threads` are the threads of a cgroup directory."""
 
     def __init__(self, root: Path, ledger: Path) -> None:
         self.threads: dict[str, set[int]] = {}
@@ -42,14 +42,14 @@ class Bench:
         self.executor = self.fresh()
 
     def fresh(self, expected: tuple[str, ...] = ()) -> Executor:
-        """As after kill -9: what is on disk is all that is known."""
+        """As after kill -9: only the files on disk are left."""
         files = KernelFiles(None, None, [self.store])  # type: ignore[arg-type]
         self.executor = Executor(
             files, ledger_at(self.ledger), Recorder(), Registries(), expected=expected, clock=lambda: self.now,
         )  # type: ignore[arg-type]  # fmt: skip
         return self.executor
 
-    def want(self, *updates: DesiredSetting, owner: str = "resctrl"):
+    def desire(self, *updates: DesiredSetting, owner: str = "resctrl"):
         self.executor.declare(owner, updates)
         return self.executor.apply()
 
@@ -83,12 +83,12 @@ def sleepers(count: int) -> Iterator[list[subprocess.Popen[bytes]]]:
 
 
 @kernel
-def test_a_group_is_there_with_its_schemata_after_one_pass_and_gone_after_giving_back(mounted_resctrl, bench) -> None:
+def test_a_group_is_complete_after_one_pass_and_removed_by_restoring(mounted_resctrl, bench) -> None:
     before = {path.name for path in bench.root.iterdir()}
     root_schemata = (bench.root / "schemata").read_text()
-    assert bench.want(*group("BE", "0=f;1=f", "0=90;1=90")).problems == {}
+    assert bench.desire(*group("BE", "0=f;1=f", "0=90;1=90")).problems == {}
     assert mounted_resctrl.schemata("BE") == {"L3": {0: 0xF, 1: 0xF}, "MB": {0: 90, 1: 90}}
-    assert bench.want(*group("BE", "0=7ff;1=c", "0=90;1=90")).problems == {}
+    assert bench.desire(*group("BE", "0=7ff;1=c", "0=90;1=90")).problems == {}
     assert mounted_resctrl.schemata("BE")["L3"] == {0: 0x7FF, 1: 0xC}
     assert bench.executor.restore_everything().problems == {}
     assert {path.name for path in bench.root.iterdir()} == before
@@ -98,16 +98,16 @@ def test_a_group_is_there_with_its_schemata_after_one_pass_and_gone_after_giving
 
 @kernel
 def test_an_equal_schemata_is_not_written(bench) -> None:
-    bench.want(*group("BE", "0=f;1=f", "0=90;1=90"))
+    bench.desire(*group("BE", "0=f;1=f", "0=90;1=90"))
     bench.now += 1000
-    assert bench.want(*group("BE", "0=f;1=f", "0=90;1=90")).written == []
+    assert bench.desire(*group("BE", "0=f;1=f", "0=90;1=90")).written == []
 
 
 @kernel
-def test_what_a_killed_koordlet_made_is_removed_once_everybody_spoke(bench) -> None:
-    bench.want(*group("BE"), *group("LS"))
+def test_groups_of_a_killed_koordlet_are_removed_once_all_owners_have_declared(bench) -> None:
+    bench.desire(*group("BE"), *group("LS"))
     bench.fresh(expected=("resctrl", "resctrlpods"))
-    assert bench.want(*group("LS")).written == []
+    assert bench.desire(*group("LS")).written == []
     assert (bench.root / "BE").is_dir()
     bench.executor.declare("resctrlpods", ())
     assert bench.executor.apply().problems == {}
@@ -121,7 +121,7 @@ def test_a_group_that_was_there_before_gets_its_schemata_back_and_stays(bench) -
     before = (bench.root / "BE/schemata").read_text()
     with sleepers(1) as (process,):
         bench.threads["pods/a"] = {process.pid}
-        assert bench.want(*group("BE", "0=3;1=3", "0=10;1=10", "pods/a")).problems == {}
+        assert bench.desire(*group("BE", "0=3;1=3", "0=10;1=10", "pods/a")).problems == {}
         assert bench.members("BE") == {process.pid}
         assert bench.executor.restore_everything().problems == {}
         assert (bench.root / "BE/schemata").read_text() == before
@@ -129,11 +129,11 @@ def test_a_group_that_was_there_before_gets_its_schemata_back_and_stays(bench) -
 
 
 @kernel
-def test_threads_follow_their_class_and_new_ones_are_found(bench) -> None:
+def test_threads_follow_their_class_and_new_ones_are_moved(bench) -> None:
     with sleepers(3) as processes:
         first, second, late = (process.pid for process in processes)
         bench.threads |= {"pods/a": {first}, "pods/b": {second}}
-        bench.want(*group("LS", tasks="pods/a"), *group("BE", tasks="pods/b"))
+        bench.desire(*group("LS", tasks="pods/a"), *group("BE", tasks="pods/b"))
         assert (bench.members("LS"), bench.members("BE")) == ({first}, {second})
         bench.threads["pods/a"] = {first, late}
         bench.now += 1
@@ -141,7 +141,7 @@ def test_threads_follow_their_class_and_new_ones_are_found(bench) -> None:
         bench.now += CHECK_PERIOD_S
         assert len(bench.executor.apply().written) == 1
         assert bench.members("LS") == {first, late}
-        bench.want(*group("LS"), *group("BE", tasks="pods/a pods/b"))
+        bench.desire(*group("LS"), *group("BE", tasks="pods/a pods/b"))
         assert (bench.members("LS"), bench.members("BE")) == (set(), {first, second, late})
 
 
@@ -149,32 +149,32 @@ def test_threads_follow_their_class_and_new_ones_are_found(bench) -> None:
 def test_many_threads_are_moved_in_steps(bench, monkeypatch) -> None:
     monkeypatch.setattr(resctrlgroups, "MOVES_PER_PASS", 2)
     with sleepers(5) as processes:
-        everybody = {process.pid for process in processes}
-        bench.threads["pods/a"] = everybody
-        bench.want(*group("BE", tasks="pods/a"))
+        all_threads = {process.pid for process in processes}
+        bench.threads["pods/a"] = all_threads
+        bench.desire(*group("BE", tasks="pods/a"))
         moved = [len(bench.members("BE"))]
         for _ in range(2):
             bench.now += resctrlgroups.NEXT_MOVES_S
             bench.executor.apply()
             moved.append(len(bench.members("BE")))
         assert moved == [2, 4, 5]
-        assert bench.members("BE") == everybody
+        assert bench.members("BE") == all_threads
 
 
 @kernel
-def test_a_thread_that_has_ended_costs_nothing(bench) -> None:
+def test_a_thread_that_has_ended_is_no_error(bench) -> None:
     with sleepers(2) as (ended, alive):
         ended.kill()
         ended.wait()
         bench.threads["pods/a"] = {ended.pid, alive.pid}
-        result = bench.want(*group("BE", tasks="pods/a"))
+        result = bench.desire(*group("BE", tasks="pods/a"))
         assert result.problems == {}
         assert bench.members("BE") == {alive.pid}
 
 
 @kernel
-def test_no_thread_is_lost_while_a_process_makes_them(bench) -> None:
-    """Threads by their real list, taken while the process goes on to start more: those are found by later looks."""
+def test_no_thread_is_missed_while_a_process_creates_them(bench) -> None:
+    """Threads of a real process that starts more of them during the check: later checks move those."""
     program = (
         "import threading,time,sys\n"
         "end=threading.Event()\n"
@@ -191,7 +191,7 @@ def test_no_thread_is_lost_while_a_process_makes_them(bench) -> None:
 
     bench.store._threads = lambda _: threads()
     try:
-        bench.want(*group("BE", tasks="pods/a"))
+        bench.desire(*group("BE", tasks="pods/a"))
         assert process.stdout is not None
         assert process.stdout.readline() == "all\n"
         bench.now += 10
@@ -203,16 +203,16 @@ def test_no_thread_is_lost_while_a_process_makes_them(bench) -> None:
 
 
 @kernel
-def test_more_groups_than_the_hardware_has_are_a_problem_of_those_and_of_nobody_else(mounted_resctrl, bench) -> None:
+def test_groups_beyond_the_hardwares_number_are_problems_and_do_not_affect_others(mounted_resctrl, bench) -> None:
     names = ["BE", "LS", "LSR", "koordlet-1", "koordlet-2"]
-    result = bench.want(*(update for name in names for update in group(name)))
+    result = bench.desire(*(update for name in names for update in group(name)))
     made = {name for name in names if (bench.root / name).is_dir()}
     refused = {setting.device: cause for setting, cause in result.problems.items()}
     assert made == {"BE", "LS", "LSR"}
     assert refused.keys() == {"koordlet-1", "koordlet-2"}
     assert "Out of CLOSIDs" in refused["koordlet-1"]
     bench.now += 10
-    later = bench.want(*(update for name in names[1:] for update in group(name)))
+    later = bench.desire(*(update for name in names[1:] for update in group(name)))
     assert not (bench.root / "BE").exists()
     assert (bench.root / "koordlet-1").is_dir() or "koordlet-1" in {s.device for s in later.problems}
     bench.now += 10
@@ -234,17 +234,17 @@ def test_more_groups_than_the_hardware_has_are_a_problem_of_those_and_of_nobody_
         (Setting(MOUNT), "yes"),
     ],
 )
-def test_what_the_kernel_refuses_is_not_even_tried(bench, setting, value) -> None:
+def test_values_that_the_kernel_refuses_are_not_written(bench, setting, value) -> None:
     with pytest.raises(InvalidValue):
         bench.store.check(setting, value)
 
 
 @kernel
-def test_the_kernels_own_words_are_in_the_problem(mounted_resctrl, bench) -> None:
-    bench.want(*group("BE"))
+def test_a_problem_contains_the_kernels_message(mounted_resctrl, bench) -> None:
+    bench.desire(*group("BE"))
     with pytest.raises(WriteRefused, match="MB value 2049 out of range"):
         bench.store.write(Setting(MB, device="BE"), "0=2049;1=2049")
-    result = bench.want(*group("BE", mb="0=2049;1=2049"))
+    result = bench.desire(*group("BE", mb="0=2049;1=2049"))
     assert "out of range" in result.problems[Setting(MB, device="BE")]
     assert mounted_resctrl.schemata("BE")["L3"] == {0: 0xF, 1: 0xF}
 
@@ -261,43 +261,43 @@ def test_the_kernels_own_words_are_in_the_problem(mounted_resctrl, bench) -> Non
         pytest.param({"min_cbm_bits": 2, "sparse_masks": 1}, "d", False, id="first run too narrow"),
     ],
 )
-def test_masks_are_held_to_what_the_hardware_accepts(mount_resctrl, tmp_path, facts, mask, accepted) -> None:
+def test_masks_are_checked_against_the_hardwares_rules(mount_resctrl, tmp_path, facts, mask, accepted) -> None:
     bench = Bench(mount_resctrl(**facts).root, tmp_path / "ledger.json")
     value = f"0={mask};1={mask}"
     with contextlib.nullcontext() if accepted else pytest.raises(InvalidValue):
         bench.store.check(Setting(L3, device="BE"), value)
-    bench.want(*group("BE", "0=7ff;1=7ff"))
+    bench.desire(*group("BE", "0=7ff;1=7ff"))
     with contextlib.nullcontext() if accepted else pytest.raises(WriteRefused):
-        bench.store.write(Setting(L3, device="BE"), value)  # the kernel judges the same
+        bench.store.write(Setting(L3, device="BE"), value)  # the kernel decides the same
 
 
 @kernel
 def test_bandwidth_is_in_the_vendors_units(mounted_resctrl, bench) -> None:
     values = {"intel": {0: 100, 1: 60}, "amd": {0: 2048, 1: 104}}[mounted_resctrl.vendor]
     text = ";".join(f"{domain}={value}" for domain, value in values.items())
-    assert bench.want(*group("BE", mb=text)).problems == {}
+    assert bench.desire(*group("BE", mb=text)).problems == {}
     assert mounted_resctrl.schemata("BE")["MB"] == values
 
 
-def test_it_is_mounted_where_it_is_not_and_only_then_unmounted(tmp_path) -> None:
+def test_resctrl_is_mounted_if_needed_and_only_then_unmounted(tmp_path) -> None:
     root = tmp_path / "resctrl"
     root.mkdir()
     bench = Bench(root, tmp_path / "ledger.json")
-    result = bench.want(DesiredSetting(Setting(MOUNT), "on"), *group("BE"))
+    result = bench.desire(DesiredSetting(Setting(MOUNT), "on"), *group("BE"))
     assert bench.mounts == ["mount"]
     assert {setting.resource for setting in result.waiting} == {GROUP, L3}
-    (root / "schemata").write_text("L3:0=7ff\n")  # now it is
+    (root / "schemata").write_text("L3:0=7ff\n")  # now it is mounted
     bench.now += 100
     bench.executor.restore_everything()
     assert bench.mounts == ["mount", "unmount"]
 
 
-def test_what_was_mounted_before_stays(tmp_path) -> None:
+def test_an_existing_mount_stays(tmp_path) -> None:
     root = tmp_path / "resctrl"
     root.mkdir()
     (root / "schemata").write_text("L3:0=7ff\n")
     bench = Bench(root, tmp_path / "ledger.json")
-    bench.want(DesiredSetting(Setting(MOUNT), "on"))
+    bench.desire(DesiredSetting(Setting(MOUNT), "on"))
     bench.executor.restore_everything()
     assert bench.mounts == []
 

@@ -1,5 +1,5 @@
-"""Objects that build on each other, through the executor: whatever is wanted in whatever order of wishes, no step is
-one that the kernel refuses, and in the end nothing is left."""
+"""Objects that depend on each other, through the executor: for any desired settings in any order, the kernel accepts
+every step, and in the end no object is left."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ NEEDS = {
     "tc.total": "tc.qdisc", "tc.class": "tc.total", "tc.sources": "tc.class", "iptables": "ipset",
     "resctrl.group": "resctrl.mount", "resctrl.L3": "resctrl.group", "resctrl.tasks": "resctrl.group",
 }  # fmt: skip
-"""Object -> what it stands on, by the same name."""
+"""The objects that an object needs, with the same name."""
 GONE_WITHOUT = {"tc.total", "tc.class", "tc.sources", "resctrl.group", "resctrl.L3", "resctrl.tasks"}
-"""Objects that can't even be looked for while that is not there."""
+"""Objects that cannot be read while the object that they need does not exist."""
 
 
 class Objects:
-    """Makes nothing that has nothing to stand on, removes nothing that something stands on. A removed resctrl group
-    takes its lines along."""
+    """Creates no object whose needed objects do not exist, and removes no object that another one needs. Removing a
+    resctrl group removes its lines."""
 
     resources = tuple(RANKS)
 
     def __init__(self) -> None:
-        self.there: dict[Setting, Value] = {}
+        self.objects: dict[Setting, Value] = {}
 
     @staticmethod
     def base(setting: Setting) -> Setting | None:
@@ -42,28 +42,28 @@ class Objects:
         return value
 
     def read(self, setting: Setting) -> Value | None:
-        return None if self.gone(setting) else self.there.get(setting, ABSENT)
+        return None if self.gone(setting) else self.objects.get(setting, ABSENT)
 
     def gone(self, setting: Setting) -> bool:
         base = self.base(setting)
-        return setting.resource in GONE_WITHOUT and base is not None and base not in self.there
+        return setting.resource in GONE_WITHOUT and base is not None and base not in self.objects
 
     def write(self, setting: Setting, value: Value) -> None:
         base = self.base(setting)
-        above = [other for other in self.there if self.base(other) == setting]
-        if value != ABSENT and base is not None and base not in self.there:
+        above = [other for other in self.objects if self.base(other) == setting]
+        if value != ABSENT and base is not None and base not in self.objects:
             raise WriteRefused(setting.label, str(value), 22, "nothing to stand on")
         if value == ABSENT and setting.resource == "resctrl.group":
             for other in above:
-                del self.there[other]
+                del self.objects[other]
         elif value == ABSENT and above:
             raise TargetBusy(setting.label, str(value), 16, f"{above[0].label} stands on it")
         if value == ABSENT:
-            self.there.pop(setting, None)
+            self.objects.pop(setting, None)
         else:
-            self.there[setting] = value
+            self.objects[setting] = value
 
-    def holds(self, setting: Setting, asked: Value) -> bool | None:
+    def holds(self, setting: Setting, value: Value) -> bool | None:
         return None
 
     def period(self, setting: Setting) -> float | None:
@@ -71,7 +71,7 @@ class Objects:
 
 
 def whole(setting: Setting) -> list[Setting]:
-    """With all it stands on."""
+    """An object and all objects that it needs."""
     base = Objects.base(setting)
     return [setting, *(whole(base) if base is not None else ())]
 
@@ -85,7 +85,7 @@ wishes = st.dictionaries(objects, st.sampled_from(["1", "2"]), max_size=6)
 
 
 @given(st.lists(wishes, min_size=1, max_size=5), st.booleans())
-def test_every_set_of_wishes_is_reached_and_left_without_a_trace(
+def test_every_set_of_desired_settings_is_reached_and_fully_restored(
     rounds: list[dict[Setting, str]], killed: bool
 ) -> None:
     store, ledger, now = Objects(), Ledger(None, "boot"), [0.0]
@@ -95,16 +95,16 @@ def test_every_set_of_wishes_is_reached_and_left_without_a_trace(
         return Executor(files, ledger, Recorder(), Registries(), clock=lambda: now[0])  # type: ignore[arg-type]
 
     executor = fresh()
-    for asked in rounds:
-        wanted = {base: asked.get(base, "1") for setting in asked for base in whole(setting)}
-        executor.declare("x", [DesiredSetting(setting, value) for setting, value in wanted.items()])
+    for values in rounds:
+        expected = {base: values.get(base, "1") for setting in values for base in whole(setting)}
+        executor.declare("x", [DesiredSetting(setting, value) for setting, value in expected.items()])
         now[0] += 100
         result = executor.apply()
         assert (result.problems, result.waiting) == ({}, [])
-        assert store.there == wanted
+        assert store.objects == expected
         if killed:
             executor = fresh()
     executor.declare("x", ())
     assert executor.apply().problems == {}
-    assert store.there == {}
+    assert store.objects == {}
     assert ledger.originals == {}

@@ -1,5 +1,5 @@
-"""Network bandwidth on this machine's kernel: two network namespaces of the test's own, a veth pair, real HTB. What is
-built is held against what `tc`, `ipset` and `iptables` themselves say."""
+"""Network bandwidth on the real kernel: two network namespaces that the test creates, a veth pair, real HTB. The
+settings are compared with the output of `tc`, `ipset` and `iptables`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.kernel
 CLONE_NEWNET = 0x40000000
 MB = 1_000_000
 LIMIT = 8 * MB
-"""bit/s of best effort in the transfer: one million bytes a second."""
+"""Limit of best effort in the transfer in bit/s: one million bytes per second."""
 ADDRESSES = {"ls": "10.9.0.4", "be": "10.9.0.5", "own": "10.9.0.6"}
 CLASS = re.compile(r"class htb (\S+) (root|parent \S+) (?:leaf \S+ )?(?:prio (\d+) )?rate (\S+) ceil (\S+)")
 _serial = itertools.count()
@@ -67,7 +67,7 @@ def run(*command: str) -> str:
 
 @dataclass(frozen=True)
 class Space:
-    """The namespace of the node; `other` is beyond the wire."""
+    """The namespace of the node; `other` is the remote end of the veth pair."""
 
     name: str
     other: str
@@ -76,7 +76,7 @@ class Space:
         return run("ip", "netns", "exec", self.name, *command)
 
     def socket(self, family: int = 0) -> Netlink:
-        """Made in the namespace, and there it stays."""
+        """Created in the namespace; it stays there."""
         own, there = os.open("/proc/self/ns/net", os.O_RDONLY), os.open(f"/run/netns/{self.name}", os.O_RDONLY)
         try:
             assert _libc.setns(there, CLONE_NEWNET) == 0, os.strerror(ctypes.get_errno())
@@ -88,8 +88,8 @@ class Space:
             os.close(own)
             os.close(there)
 
-    def picture(self) -> dict[str, Any]:
-        """Everything that a test may change, as the tools tell it."""
+    def configuration(self) -> dict[str, Any]:
+        """Everything that a test may change, from the output of the tools."""
         return {
             "qdisc": json.loads(self.inside("tc", "-j", "qdisc", "show", "dev", "up0")),
             "classes": self.classes(),
@@ -99,21 +99,21 @@ class Space:
         }
 
     def sent(self, handle: str) -> int:
-        """Bytes that a class has counted."""
-        told = self.inside("tc", "-s", "class", "show", "dev", "up0", "classid", handle)
-        return int(told.split("Sent ")[1].split()[0])
+        """Byte counter of a class."""
+        figures = self.inside("tc", "-s", "class", "show", "dev", "up0", "classid", handle)
+        return int(figures.split("Sent ")[1].split()[0])
 
     def classes(self) -> dict[str, tuple[str, int, int, int]]:
         """Handle -> parent, rate, ceil (bit/s), prio."""
-        found = CLASS.findall(self.inside("tc", "class", "show", "dev", "up0"))
+        state = CLASS.findall(self.inside("tc", "class", "show", "dev", "up0"))
         return {
             handle: (parent.removeprefix("parent "), bits(rate), bits(ceil), int(prio or 0))
-            for handle, parent, prio, rate, ceil in found
+            for handle, parent, prio, rate, ceil in state
         }
 
 
 def bits(text: str) -> int:
-    """As tc writes rates."""
+    """A rate in the format of tc."""
     number = text.rstrip("GMKbit")
     return int(number) * {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}[text[len(number) :].removesuffix("bit")]
 
@@ -145,7 +145,7 @@ class Bench:
     stores: tuple[TrafficStore, AddressStore]
 
     def executor(self) -> Executor:
-        """As after kill -9 when there was one before."""
+        """As after kill -9 if an executor existed before."""
         files = KernelFiles(None, None, self.stores)  # type: ignore[arg-type]
         return Executor(files, ledger_at(self.ledger), Recorder(), Registries())  # type: ignore[arg-type]
 
@@ -178,7 +178,9 @@ def pods() -> tuple[Any, ...]:
     return tuple(made)
 
 
-def wanted(sets: str = "", interface: str = "up0", some: tuple[Any, ...] | None = None) -> tuple[DesiredSetting, ...]:
+def settings_of(
+    sets: str = "", interface: str = "up0", some: tuple[Any, ...] | None = None
+) -> tuple[DesiredSetting, ...]:
     classes = {
         "lsClass": {"networkQOS": {"enable": True, "egressRequest": "400M", "egressLimit": "900M"}},
         "beClass": {"networkQOS": {"enable": True, "egressRequest": 0, "egressLimit": str(LIMIT)}},
@@ -192,52 +194,52 @@ def wanted(sets: str = "", interface: str = "up0", some: tuple[Any, ...] | None 
 
 
 @pytest.mark.parametrize("sets", ["", "no sets"], ids=["sets", "filters"])
-def test_what_is_built_is_what_the_tools_show_and_all_of_it_goes(bench: Bench, sets: str) -> None:
-    before = bench.space.picture()
+def test_the_tools_show_the_settings_and_restoring_removes_them(bench: Bench, sets: str) -> None:
+    before = bench.space.configuration()
     executor = bench.executor()
-    executor.declare("netqos", wanted(sets))
+    executor.declare("netqos", settings_of(sets))
     result = executor.apply()
     assert (result.problems, result.waiting) == ({}, [])
-    found = bench.space.picture()
-    assert [(q["kind"], q["handle"], q["options"]["default"]) for q in found["qdisc"]] == [("htb", "1:", "0x2")]
-    own = next(handle for handle in found["classes"] if int(handle[2:], 16) > 4)
-    assert found["classes"] == {
+    state = bench.space.configuration()
+    assert [(q["kind"], q["handle"], q["options"]["default"]) for q in state["qdisc"]] == [("htb", "1:", "0x2")]
+    own = next(handle for handle in state["classes"] if int(handle[2:], 16) > 4)
+    assert state["classes"] == {
         "1:1": ("root", 1000 * MB, 1000 * MB, 0),
         "1:2": ("1:1", 600 * MB, 1000 * MB, 1),
         "1:3": ("1:1", 400 * MB, 900 * MB, 2),
         "1:4": ("1:1", 8_000, LIMIT, 3),
         own: ("1:1", 4 * MB, 4 * MB, 3),
     }
-    flows = {line.split("flowid ")[1].split()[0] for line in found["filters"].splitlines() if "flowid" in line}
+    flows = {line.split("flowid ")[1].split()[0] for line in state["filters"].splitlines() if "flowid" in line}
     assert flows == ({own} if not sets else {own, "1:3", "1:4"})
     if not sets:
-        assert set(found["sets"].split()) == {"system_class", "ls_class", "be_class"}
+        assert set(state["sets"].split()) == {"system_class", "ls_class", "be_class"}
         assert bench.space.inside("ipset", "list", "be_class").split("Members:")[1].split() == [ADDRESSES["be"]]
-        assert found["rules"].count("-j CLASSIFY") == 3
-        assert "-A POSTROUTING -m set --match-set be_class src -j CLASSIFY --set-class 0001:0004" in found["rules"]
-    assert bench.executor().apply().written, "as after kill -9: nobody desired it any more"
-    assert bench.space.picture() == before
+        assert state["rules"].count("-j CLASSIFY") == 3
+        assert "-A POSTROUTING -m set --match-set be_class src -j CLASSIFY --set-class 0001:0004" in state["rules"]
+    assert bench.executor().apply().written, "as after kill -9: no owner desires it any more"
+    assert bench.space.configuration() == before
 
 
-def test_pods_come_and_go_and_nothing_else_is_written(bench: Bench) -> None:
+def test_changed_pods_cause_only_their_own_writes(bench: Bench) -> None:
     executor = bench.executor()
     ls, be, own = pods()
-    executor.declare("netqos", wanted(some=(ls, own)))
+    executor.declare("netqos", settings_of(some=(ls, own)))
     executor.apply()
-    executor.declare("netqos", wanted(some=(ls, be)))
+    executor.declare("netqos", settings_of(some=(ls, be)))
     changed = {change.setting.resource for change in executor.apply().written}
     assert changed == {"ipset", "tc.class", SOURCES}
-    found = bench.space.picture()
-    assert "flowid" not in found["filters"]
-    assert len(found["classes"]) == 4
+    state = bench.space.configuration()
+    assert "flowid" not in state["filters"]
+    assert len(state["classes"]) == 4
     assert executor.apply().written == []
     assert executor.restore_everything().problems == {}
 
 
 @pytest.mark.parametrize("sets", ["", "no sets"], ids=["sets", "filters"])
-def test_best_effort_gets_no_more_than_its_limit(bench: Bench, spawn: Any, sets: str) -> None:
+def test_best_effort_gets_at_most_its_limit(bench: Bench, spawn: Any, sets: str) -> None:
     executor = bench.executor()
-    executor.declare("netqos", wanted(sets))
+    executor.declare("netqos", settings_of(sets))
     assert executor.apply().problems == {}
     took = {name: transfer(bench.space, spawn, ADDRESSES[name], 2 * MB) for name in ("be", "ls")}
     assert took["be"] >= 1.6, "two million bytes at one million a second, what the sockets hold taken off"
@@ -248,7 +250,7 @@ def test_best_effort_gets_no_more_than_its_limit(bench: Bench, spawn: Any, sets:
 
 
 def transfer(space: Space, spawn: Any, source: str, count: int) -> float:
-    """Seconds from before the first byte is sent to the last one's arrival: whoever stands still makes it longer."""
+    """Seconds from before the first byte is sent to the arrival of the last one; any stall makes it longer."""
     receiver = spawn(["ip", "netns", "exec", space.other, sys.executable, "-S", "-c", RECEIVER])
     assert receiver.stdout.readline() == "listening\n"
     sender = spawn(["ip", "netns", "exec", space.name, sys.executable, "-S", "-c", SENDER, source, str(count)])
@@ -259,38 +261,38 @@ def transfer(space: Space, spawn: Any, source: str, count: int) -> float:
     return float(end) - begin
 
 
-def test_a_foreign_root_is_replaced_and_made_again(bench: Bench) -> None:
+def test_a_foreign_root_qdisc_is_replaced_and_restored(bench: Bench) -> None:
     bench.space.inside("tc", "qdisc", "add", "dev", "up0", "root", "handle", "20:", "pfifo")
     executor = bench.executor()
-    executor.declare("netqos", wanted())
+    executor.declare("netqos", settings_of())
     assert executor.apply().problems == {}
-    assert bench.space.picture()["qdisc"][0]["kind"] == "htb"
+    assert bench.space.configuration()["qdisc"][0]["kind"] == "htb"
     assert executor.restore_everything().problems == {}
-    assert [one["kind"] for one in bench.space.picture()["qdisc"]] == ["pfifo"]
+    assert [one["kind"] for one in bench.space.configuration()["qdisc"]] == ["pfifo"]
 
 
 def test_a_foreign_htb_is_replaced(bench: Bench) -> None:
     bench.space.inside("tc", "qdisc", "add", "dev", "up0", "root", "handle", "1:", "htb", "default", "7")
     executor = bench.executor()
-    executor.declare("netqos", wanted())
+    executor.declare("netqos", settings_of())
     assert executor.apply().problems == {}
-    assert bench.space.picture()["qdisc"][0]["options"]["default"] == "0x2"
+    assert bench.space.configuration()["qdisc"][0]["options"]["default"] == "0x2"
     assert executor.restore_everything().problems == {}
-    assert bench.space.picture()["classes"] == {}
+    assert bench.space.configuration()["classes"] == {}
 
 
-def test_an_interface_that_leaves_takes_its_settings_along(bench: Bench) -> None:
+def test_the_settings_of_a_removed_interface_are_dropped(bench: Bench) -> None:
     executor = bench.executor()
-    executor.declare("netqos", wanted())
+    executor.declare("netqos", settings_of())
     executor.apply()
     bench.space.inside("ip", "link", "del", "up0")
     assert executor.restore_everything().problems == {}
     assert bench.space.inside("ipset", "list", "-name") == ""
 
 
-def test_an_interface_that_is_not_there_yet_is_waited_for(bench: Bench) -> None:
+def test_settings_wait_for_an_interface_that_does_not_exist_yet(bench: Bench) -> None:
     executor = bench.executor()
-    executor.declare("netqos", wanted(interface="later0", some=()))
+    executor.declare("netqos", settings_of(interface="later0", some=()))
     result = executor.apply()
     assert {setting.device.split()[0] for setting in result.waiting} == {"later0"}
     bench.space.inside("ip", "link", "add", "later0", "type", "veth")
@@ -298,18 +300,18 @@ def test_an_interface_that_is_not_there_yet_is_waited_for(bench: Bench) -> None:
     assert executor.restore_everything().problems == {}
 
 
-def test_filters_by_task_where_the_kernel_has_them(bench: Bench) -> None:
-    """Elsewhere they are a problem of their own and of nothing else."""
+def test_filters_by_task_on_kernels_that_support_them(bench: Bench) -> None:
+    """On other kernels they are a problem that affects no other setting."""
     executor = bench.executor()
     by_task = Setting(BY_CGROUP, device="up0")
-    executor.declare("netqos", [*wanted(), DesiredSetting(by_task, "on", neutral="")])
+    executor.declare("netqos", [*settings_of(), DesiredSetting(by_task, "on", neutral="")])
     result = executor.apply()
     assert set(result.problems) <= {by_task}
-    there = re.findall(r"pref (\d) cgroup chain 0 handle 0x(\d)", bench.space.picture()["filters"])
+    there = re.findall(r"pref (\d) cgroup chain 0 handle 0x(\d)", bench.space.configuration()["filters"])
     assert there == ([] if result.problems else [("1", "2"), ("2", "3"), ("3", "4")])
     assert bench.stores[0].read(by_task) == ("" if result.problems else "on")
     assert executor.restore_everything().problems == {}
-    assert bench.space.picture()["filters"] == ""
+    assert bench.space.configuration()["filters"] == ""
 
 
 @pytest.mark.parametrize(
@@ -326,13 +328,13 @@ def test_filters_by_task_where_the_kernel_has_them(bench: Bench) -> None:
         (Setting("iptables", device="be_class"), "2:1"),
     ],
 )
-def test_what_can_not_be_is_not_tried(bench: Bench, setting: Setting, value: str) -> None:
+def test_invalid_settings_are_refused_without_a_write(bench: Bench, setting: Setting, value: str) -> None:
     store = next(store for store in bench.stores if setting.resource in store.resources)
     with pytest.raises(InvalidValue):
         store.check(setting, value)
 
 
-def test_rates_beyond_thirty_two_bits(bench: Bench) -> None:
+def test_rates_above_32_bits(bench: Bench) -> None:
     executor, place = bench.executor(), Setting("tc.total", device="up0")
     executor.declare(
         "x",
@@ -346,14 +348,14 @@ def test_rates_beyond_thirty_two_bits(bench: Bench) -> None:
     assert executor.restore_everything().problems == {}
 
 
-def test_addresses_can_be_matched_by_sets_here(bench: Bench) -> None:
+def test_this_kernel_supports_matching_addresses_by_sets(bench: Bench) -> None:
     assert bench.stores[1].probe() == ""
 
 
-def test_a_second_reader_sees_the_same(bench: Bench) -> None:
-    """pyroute2's decoding of qdisc and classes against ours."""
+def test_pyroute2_reads_the_same_values(bench: Bench) -> None:
+    """pyroute2's decoding of qdiscs and classes compared with koordlet's."""
     executor = bench.executor()
-    executor.declare("netqos", wanted(some=()))
+    executor.declare("netqos", settings_of(some=()))
     assert executor.apply().problems == {}
     with IPRoute(netns=bench.space.name) as other:
         index = other.link_lookup(ifname="up0")[0]
@@ -365,7 +367,10 @@ def test_a_second_reader_sees_the_same(bench: Bench) -> None:
     assert kinds == {"htb"}
     for minor in (2, 3, 4):
         place = Setting("tc.class", device=f"up0 1:{minor}")
-        told = parameters[minor]
-        assert bench.stores[0].read(place) == f"prio {told['prio']} rate {told['rate'] * 8} ceil {told['ceil'] * 8}"
-        assert min(told["buffer"], told["cbuffer"]) >= 200
+        figures = parameters[minor]
+        assert (
+            bench.stores[0].read(place)
+            == f"prio {figures['prio']} rate {figures['rate'] * 8} ceil {figures['ceil'] * 8}"
+        )
+        assert min(figures["buffer"], figures["cbuffer"]) >= 200
     assert executor.restore_everything().problems == {}

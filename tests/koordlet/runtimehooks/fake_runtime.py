@@ -1,6 +1,6 @@
-"""A container runtime's side of NRI, as strict as containerd's: what that refuses is refused here with the same words
-and the same consequence, mostly a closed connection. Framing is written here a second time, from the protocol's
-description, and reads as Go's buffered reader does over a multiplexed connection."""
+"""The runtime's side of NRI, as strict as containerd: it refuses the same input with the same message and the same
+consequence, mostly a closed connection. The framing is an independent implementation of the protocol's description,
+and reads like Go's buffered reader on a multiplexed connection."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ VALID_EVENTS = (1 << 12) - 1
 
 
 class Refusal(Exception):
-    """What makes the runtime drop the plugin."""
+    """An error after which the runtime disconnects the plugin."""
 
 
 class Connection:
-    """One logical connection: frames as they came, read through a buffer that a frame must fit into."""
+    """A logical connection: received frames, read through a buffer that each frame must fit into."""
 
     def __init__(self) -> None:
         self._frames: deque[bytes] = deque()
@@ -38,18 +38,18 @@ class Connection:
         self._more.set()
 
     async def exactly(self, count: int) -> bytes:
-        found = b""
-        while len(found) < count:
+        content = b""
+        while len(content) < count:
+            missing = count - len(content)
             if not self._buffer:
-                room = count - len(found)
-                frame = await self._frame(max(room, BUFFER))  # a large rest is read directly
-                if room >= BUFFER:
-                    found += frame
+                frame = await self._frame(max(missing, BUFFER))  # a large rest is read directly
+                if missing >= BUFFER:
+                    content += frame
                     continue
                 self._buffer = frame
-            taken, self._buffer = self._buffer[: count - len(found)], self._buffer[count - len(found) :]
-            found += taken
-        return found
+            content += self._buffer[:missing]
+            self._buffer = self._buffer[missing:]
+        return content
 
     async def _frame(self, room: int) -> bytes:
         while not self._frames:
@@ -70,10 +70,10 @@ class Connection:
 
 
 class Runtime:
-    """Listens like a runtime; a plugin that registered and was configured is in `plugins`, newest last."""
+    """Listens like a runtime. `plugins` are those that are registered and configured, newest last."""
 
     def __init__(self, path: Path, *, config: str = "", registration: float = 60.0, silent: bool = False) -> None:
-        """`silent`: never answers; `registration`: seconds a plugin gets to register."""
+        """`silent`: never responds; `registration`: timeout of a plugin's registration in seconds."""
         self.path, self.config, self._registration, self._silent = path, config, registration, silent
         self.plugins: list[Plugin] = []
         self.refused: list[str] = []
@@ -94,7 +94,7 @@ class Runtime:
         for session in self._sessions:
             session.cancel()
         await asyncio.gather(*self._sessions, return_exceptions=True)
-        for writer in self._writers:  # also of sessions that were ended before they began
+        for writer in self._writers:  # also those of sessions that were cancelled before they started
             writer.transport.abort()
         for writer in self._writers:
             with suppress(OSError):
@@ -166,17 +166,18 @@ class Plugin:
             raise Refusal("StreamID must be odd for client initiated streams")
         if (request.service, request.method) != (RUNTIME, "RegisterPlugin"):
             raise Refusal(f"unimplemented {request.service}/{request.method}")
-        said = pb.RegisterPluginRequest.FromString(request.payload)
+        registration = pb.RegisterPluginRequest.FromString(request.payload)
         problem = ""
-        if not said.plugin_name:
+        if not registration.plugin_name:
             problem = "invalid plugin name: empty"
-        elif not re.fullmatch("[0-9][0-9]", said.plugin_idx):
-            problem = f"invalid plugin index {said.plugin_idx}: must be two digits"
+        elif not re.fullmatch("[0-9][0-9]", registration.plugin_idx):
+            problem = f"invalid plugin index {registration.plugin_idx}: must be two digits"
         status = rpc.Status(code=2, message=problem) if problem else rpc.Status()
         await self.send(2, stream, 2, rpc.Response(status=status).SerializeToString())
         if problem:
             raise Refusal(problem)
-        self.name, self.index = said.plugin_name, said.plugin_idx
+        self.name = registration.plugin_name
+        self.index = registration.plugin_idx
 
     async def configure(self) -> None:
         request = pb.ConfigureRequest(config=self.runtime.config, runtime_name="fake", runtime_version="1")
@@ -193,7 +194,7 @@ class Plugin:
 
     async def call(self, method: str, request: Any, seconds: float = 60.0, service: str = PLUGIN) -> bytes:
         """The response's payload; RuntimeError with the status of a refusal."""
-        async with self._answers:  # one at a time: answers come in order then
+        async with self._answers:  # one at a time, so that responses arrive in order
             self._stream += 2
             envelope = rpc.Request(
                 service=service, method=method, payload=request.SerializeToString(), timeout_nano=int(seconds * 1e9)
@@ -207,7 +208,7 @@ class Plugin:
         return response.payload
 
     async def send(self, connection: int, stream: int, kind: int, data: bytes) -> None:
-        """As Go's buffered writer: a first piece that fills the buffer, then the rest."""
+        """Like Go's buffered writer: a first piece that fills the buffer, then the rest."""
         message = struct.pack(">IIBB", len(data), stream, kind, 0) + data
         pieces = [message[:BUFFER], message[BUFFER:]]
         for piece in filter(None, pieces):

@@ -1,4 +1,4 @@
-"""A koordlet's hooks over a node made by hand, for tests of runtimes that ask them."""
+"""Hooks of a koordlet on a constructed node, for tests of runtimes that call them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PATIENCE = 60.0
 
 
 class Node:
-    """Calls of a koordlet over a node made by hand."""
+    """Hook calls of a koordlet on a constructed node."""
 
     def __init__(self, *plugins: Any, policy: FailurePolicy = FailurePolicy.IGNORE, base: str = "kubepods") -> None:
         """`base`: the kubelet's directory."""
@@ -38,6 +38,6 @@ class Node:
 async def until(done: Callable[[], Any]) -> Any:
     async with asyncio.timeout(PATIENCE):
         while True:
-            if found := done():
-                return found
+            if result := done():
+                return result
             await asyncio.sleep(0.01)

@@ -1,4 +1,4 @@
-"""Batch resources: the worked example of spec 03 §4.7 and what must hold for any containers."""
+"""Batch resources: the worked example of spec 03 §4.7 and properties for any containers."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ EXAMPLE = (container("c0", 500, 1000, GIB), container("c1", 500, 500, GIB))
 
 def decided(*pods, threshold=None, **given):
     slo = {"resourceUsedThresholdWithBE": threshold} if threshold else {}
-    found = {}
+    settings = {}
     for update in BatchResource().decide(make_view(pods=pods, slo=slo, **given)).updates:
-        found.setdefault(update.setting.cgroup_dir, {})[update.setting.resource] = update.value
-    return found
+        settings.setdefault(update.setting.cgroup_dir, {})[update.setting.resource] = update.value
+    return settings
 
 
 def test_the_worked_example() -> None:
     pod = batch(*EXAMPLE)
-    one, two = (meta.cgroup_dir for meta in pod.meta.containers)
+    first, second = (meta.cgroup_dir for meta in pod.meta.containers)
     assert decided(pod) == {
         pod.meta.cgroup_dir: {SHARES: 1024, QUOTA: 150_000, MEMORY: 2 * GIB},
-        one: {SHARES: 512, QUOTA: 100_000, MEMORY: GIB},
-        two: {SHARES: 512, QUOTA: 50_000, MEMORY: GIB},
+        first: {SHARES: 512, QUOTA: 100_000, MEMORY: GIB},
+        second: {SHARES: 512, QUOTA: 50_000, MEMORY: GIB},
     }
 
 
-def test_init_containers_have_their_own_and_none_of_the_pods_sums() -> None:
-    """A sidecar, and a setup that asks for more CPU than the pod has as a whole."""
+def test_init_containers_have_their_own_values_and_do_not_count_in_the_pods_sums() -> None:
+    """A sidecar, and a setup container that requests more CPU than the whole pod."""
     init = [{**container("mesh", 100, 200, GIB), "restartPolicy": "Always"}, container("setup", 500, 4000, 4 * GIB)]
     for running, expected in (
         ("mesh", {SHARES: 102, QUOTA: 20_000, MEMORY: GIB}),
@@ -57,23 +57,23 @@ def test_init_containers_have_their_own_and_none_of_the_pods_sums() -> None:
     ):
         spec = {"containers": list(EXAMPLE), "initContainers": init}
         pod = make_pod("job", qos="BE", kube="BestEffort", containers=2, spec=spec, init=running)
-        found = decided(pod)
-        assert found[f"{pod.meta.cgroup_dir}/job-{running}"] == expected
-        assert found[pod.meta.cgroup_dir] == {SHARES: 1024, QUOTA: 150_000, MEMORY: 2 * GIB}
-        assert len(found) == 4
+        settings = decided(pod)
+        assert settings[f"{pod.meta.cgroup_dir}/job-{running}"] == expected
+        assert settings[pod.meta.cgroup_dir] == {SHARES: 1024, QUOTA: 150_000, MEMORY: 2 * GIB}
+        assert len(settings) == 4
 
 
-def test_a_faster_cpu_needs_less_quota() -> None:
+def test_normalization_reduces_the_quota() -> None:
     pod = batch(*EXAMPLE)
     assert decided(pod, normalization=1.2)[pod.meta.cgroup_dir][QUOTA] == 125_000
 
 
-def test_no_quota_of_its_own_while_the_directory_has_one() -> None:
-    found = decided(batch(*EXAMPLE), threshold={"enable": True, "cpuSuppressPolicy": "cfsQuota"})
-    assert {row[QUOTA] for row in found.values()} == {-1}
+def test_no_quota_while_the_best_effort_directory_has_one() -> None:
+    settings = decided(batch(*EXAMPLE), threshold={"enable": True, "cpuSuppressPolicy": "cfsQuota"})
+    assert {row[QUOTA] for row in settings.values()} == {-1}
 
 
-def test_one_without_a_limit_makes_the_pod_unlimited() -> None:
+def test_a_container_without_a_limit_makes_the_pod_unlimited() -> None:
     pod = batch(container("c0", 500, 1000, GIB), container("c1", 500))
     assert decided(pod)[pod.meta.cgroup_dir] == {SHARES: 1024, QUOTA: -1, MEMORY: -1}
 
@@ -88,11 +88,11 @@ def test_one_without_a_limit_makes_the_pod_unlimited() -> None:
     ],
     ids=["asks for nothing", "LS", "unlabelled", "finished"],
 )
-def test_who_is_left_alone(pod) -> None:
+def test_which_pods_are_not_changed(pod) -> None:
     assert decided(pod) == {}
 
 
-def test_nothing_at_all_is_unlimited() -> None:
+def test_a_pod_without_containers_is_unlimited() -> None:
     assert values([]) == {SHARES: 2, QUOTA: -1, MEMORY: -1}
 
 
@@ -100,9 +100,9 @@ amounts = st.one_of(st.none(), st.integers(0, 100_000))
 
 
 @given(st.lists(st.tuples(amounts, amounts, amounts), min_size=1, max_size=5))
-def test_a_pod_is_never_bound_more_than_one_of_its_containers(rows) -> None:
+def test_a_pods_limits_are_never_below_those_of_a_container(rows) -> None:
     made = [convert(container(f"c{n}", *row), Container) for n, row in enumerate(rows)]
-    whole, parts = values(made), [values([one]) for one in made]
+    whole, parts = values(made), [values([container]) for container in made]
     for file in (QUOTA, MEMORY):
         assert whole[file] == -1 or all(-1 < part[file] <= whole[file] for part in parts)
     assert whole[SHARES] >= max(part[SHARES] for part in parts)

@@ -1,4 +1,4 @@
-"""From a request to a context: directories, classes, extended resources, container ids; messages and responses."""
+"""Hook contexts from requests: directories, classes, extended resources, container ids; messages and responses."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def test_directories(parent: str, directory: str, kube_qos: str) -> None:
     assert (pod.meta.cgroup_dir, pod.meta.kube_qos, pod.active) == (directory, kube_qos, True)
 
 
-def test_a_path_that_leads_upwards_is_no_pods() -> None:
+def test_a_path_with_parent_references_is_rejected() -> None:
     with pytest.raises(HookError, match="leads upwards"):
         pod_of("p", "ns", "1", {}, {}, "/kubepods/../../etc")
 
 
 @pytest.mark.parametrize(
-    ("runtime", "digest", "annotations", "found"),
+    ("runtime", "digest", "annotations", "expected"),
     [
         ("containerd", "abc", {}, "containerd://abc"),
         ("containerd", "abc", {"io.kubernetes.docker.type": "container"}, "docker://abc"),
@@ -52,8 +52,8 @@ def test_a_path_that_leads_upwards_is_no_pods() -> None:
     ],
     ids=["the node's", "Docker's", "cri-o's", "not made yet"],
 )
-def test_container_ids(runtime: str, digest: str, annotations: dict[str, str], found: str) -> None:
-    assert container_id(runtime, digest, annotations) == found
+def test_container_ids(runtime: str, digest: str, annotations: dict[str, str], expected: str) -> None:
+    assert container_id(runtime, digest, annotations) == expected
 
 
 REQUESTED = {
@@ -90,7 +90,7 @@ def test_a_sandboxs_context_and_response() -> None:
     assert sandbox_response(request, HookAnswer(cpu_shares=2)).resources == LinuxContainerResources(cpu_shares=2)
 
 
-def test_a_containers_response_keeps_what_nobody_changed() -> None:
+def test_a_containers_response_keeps_unchanged_fields() -> None:
     resources = LinuxContainerResources(
         cpu_period=50_000, cpu_quota=25_000, cpu_shares=512, oom_score_adj=-997, cpuset_mems="0", unified={"a": "b"}
     )
@@ -113,4 +113,4 @@ def test_a_containers_response_keeps_what_nobody_changed() -> None:
     assert (dict(response.container_envs), dict(response.container_annotations)) == ({"A": "1", "B": "2"}, {"k": "v"})
     plain = container_response(request, HookAnswer(cfs_quota=-1))
     assert plain.container_resources.cpu_period == 50_000
-    assert not plain.container_envs  # the container's own stay as they are
+    assert not plain.container_envs  # the container's own variables stay unchanged

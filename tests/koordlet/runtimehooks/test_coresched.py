@@ -1,4 +1,4 @@
-"""Core scheduling: groups by class and label, the tables of spec 03 §4.9, and a kernel that has none."""
+"""Core scheduling: groups by class and label (tables of spec 03 §4.9), and kernels without support."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_only_ls_is_enabled(qos, kube, expected) -> None:
 
 
 def test_the_worked_example() -> None:
-    """LS expels, BE does not, no labels: two groups; best effort is idle as a whole."""
+    """LS expels, BE does not, no labels: two groups; all of best effort is idle."""
     web, job = make_pod("web", qos="LS", containers=2), make_pod("job", qos="BE", kube="BestEffort")
     assert decided(web, job) == {
         ("kubepods/besteffort", IDLE): 1,
@@ -113,36 +113,40 @@ def test_which_directories_are_idle(classes, idle) -> None:
 @pytest.mark.parametrize(
     "off", [{"classes": {}}, {"policy": "groupIdentity"}, {"policy": ""}, {"policy": None}], ids=str
 )
-def test_switched_off_nothing_is_wanted(off) -> None:
+def test_a_disabled_policy_has_no_desired_settings(off) -> None:
     assert decided(make_pod(qos="LS"), **off) == {}
 
 
-def test_a_kernel_without_it_is_said_and_the_rest_goes_on() -> None:
+def test_without_kernel_support_the_reason_is_reported_and_idle_groups_are_set() -> None:
     pods = (make_pod("web", qos="LS"), make_pod("job", qos="BE", kube="BestEffort"))
     assert decided(*pods, available=False, held={Setting("sched_core"): 0}) == {("kubepods/besteffort", IDLE): 1}
     assert "no SMT" in CoreSched(Feature(False, "no SMT")).decide(view_of(*pods)).note
 
 
-def test_the_vendors_switches() -> None:
+def test_vendor_sysctls_are_set() -> None:
     held = {Setting("sched_core"): 0, Setting("sched_group_identity_enabled"): 1}
-    found = decided(held=held)
-    assert (found[None, "sched_core"], found[None, "sched_group_identity_enabled"]) == (1, 0)
+    settings = decided(held=held)
+    assert (settings[None, "sched_core"], settings[None, "sched_group_identity_enabled"]) == (1, 0)
     assert not any(where is None for where, _ in decided())
 
 
-def test_finished_pods_are_left_alone() -> None:
+def test_finished_pods_are_not_changed() -> None:
     assert COOKIE not in {file for _, file in decided(make_pod(qos="LS", phase="Failed"))}
 
 
-def test_what_prometheus_sees(monkeypatch) -> None:
+def test_cookies_are_exported_as_metrics(monkeypatch) -> None:
     pod = make_pod("web", qos="LS")
     place = pod.meta.containers[0].cgroup_dir
     cookies = Cookies(lambda directory: (), Feature(True))
-    monkeypatch.setattr(cookies, "groups", lambda: iter([(place, "-expeller", 7), ("of nobody", "", 8)]))
+    monkeypatch.setattr(cookies, "groups", lambda: iter([(place, "-expeller", 7), ("of no pod", "", 8)]))
     registries = Registries()
     registries.node = "n"
     attach_cookies(registries, cookies, lambda: [pod.meta])
     rows = [s for f in registries.internal.collect() if "cookie" in f.name for s in f.samples]
     assert [row.name for row in rows] == ["koordlet_container_core_sched_cookie"]
-    said = rows[0].labels
-    assert (said["core_sched_group"], said["core_sched_cookie"], said["container_name"]) == ("-expeller", "7", "c0")
+    labels = rows[0].labels
+    assert (labels["core_sched_group"], labels["core_sched_cookie"], labels["container_name"]) == (
+        "-expeller",
+        "7",
+        "c0",
+    )

@@ -1,5 +1,5 @@
-"""CPU suppress, CPU sets, bursts and normalization at once, over a kernel that refuses what the real one refuses: no
-conflict leaves a problem, nobody ends up outside his pool or his parent, and all of it can be given back.
+"""CPU suppress, CPU sets, bursts and normalization together, on a model kernel with the real kernel's refusals:
+conflicts leave no problem, every pod stays in its pool and its parent, and all settings can be restored.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def pod_of(number: int, qos: str, kube: str, limit: int | None, cpuset: str, nod
     limits = {} if limit is None else {"cpu": f"{limit}m"}
     spec = {"containers": [{"name": f"c{n}", "resources": {"limits": limits}} for n in range(2)]}
     pod = make_pod(f"p{number}", qos=qos, kube=kube, containers=2, spec=spec, annotations=annotations, cpu=500)
-    containers = tuple(replace(one, cpu=300, throttled=0.3) for one in pod.containers)
+    containers = tuple(replace(container, cpu=300, throttled=0.3) for container in pod.containers)
     return replace(pod, containers=containers)
 
 
@@ -64,35 +64,35 @@ nodes = st.tuples(st.floats(0.5, 3), st.booleans(), st.integers(0, 8000), st.boo
 
 
 def _limit(pod: PodView) -> int:
-    """Of each of its containers, in microseconds."""
+    """The quota of each container in microseconds."""
     return -1 if pod.meta.pod is None else container_quota(pod.meta.pod.spec.containers[0])
 
 
-def view_of(found: list[PodView], node: tuple[float, bool, int, bool, bool], held: ModelKernel, now: float) -> NodeView:
+def view_of(pods: list[PodView], node: tuple[float, bool, int, bool, bool], held: ModelKernel, now: float) -> NodeView:
     ratio, static, used, suppress, pinned = node
-    own = CPUSet().union(*(pod.cpuset for pod in found))
-    exclusive = CPUSet().union(*(pod.cpuset for pod in found if pod.raw_qos == "LSE"))
+    own = CPUSet().union(*(pod.cpuset for pod in pods))
+    exclusive = CPUSet().union(*(pod.cpuset for pod in pods if pod.raw_qos == "LSE"))
     shared = {n: CPUSet(range(4 * n, 4 * n + 4)) - own for n in range(2)}
     best_effort = {n: CPUSet(range(4 * n, 4 * n + 4)) - exclusive for n in range(2)}
     rules = CPURules(shared, best_effort, kubelet_static=static)
     slo = {**SLO, "resourceUsedThresholdWithBE": {**SLO["resourceUsedThresholdWithBE"], "enable": suppress}}
     return make_view(
-        now=now, pods=tuple(found), qos_dirs=DIRS, slo=slo, node=make_node("8"), cpu=used, topology=flat(8, 4),
+        now=now, pods=tuple(pods), qos_dirs=DIRS, slo=slo, node=make_node("8"), cpu=used, topology=flat(8, 4),
         cpu_rules=rules, kubelet_static=static, normalization=ratio if pinned else 1.0, current=held.values.get,
     )  # fmt: skip
 
 
 @settings(max_examples=60, deadline=None)
 @given(pods, st.lists(nodes, min_size=1, max_size=4), st.booleans())
-def test_together_they_never_ask_for_what_the_kernel_refuses(found, history, manager) -> None:
+def test_combined_strategies_desire_only_what_the_kernel_accepts(pods, history, manager) -> None:
     kernel = BurstKernel()
     kernel.mkdir("kubepods", "kubepods/burstable", "kubepods/besteffort")
-    for pod in found:
-        kernel.mkdir(pod.meta.cgroup_dir, *(one.meta.cgroup_dir for one in pod.containers))
+    for pod in pods:
+        kernel.mkdir(pod.meta.cgroup_dir, *(container.meta.cgroup_dir for container in pod.containers))
         assert pod.meta.pod is not None
         kernel.values[Setting(QUOTA, pod.meta.cgroup_dir)] = pod_quota(pod.meta.pod)
-        for one, spec in zip(pod.containers, pod.meta.pod.spec.containers, strict=True):
-            kernel.values[Setting(QUOTA, one.meta.cgroup_dir)] = container_quota(spec)
+        for container, spec in zip(pod.containers, pod.meta.pod.spec.containers, strict=True):
+            kernel.values[Setting(QUOTA, container.meta.cgroup_dir)] = container_quota(spec)
     before = dict(kernel.values)
     strategies = [
         CPUSuppress(be_cpu_manager=manager), CPUSetAllocator(be_cpu_manager=manager), CPUNormalization(),
@@ -100,15 +100,17 @@ def test_together_they_never_ask_for_what_the_kernel_refuses(found, history, man
     ]  # fmt: skip
     executor = Executor(kernel, Ledger(None, "boot"), Recorder(), Registries(), rules=RULES)  # type: ignore[arg-type]
     for second, node in enumerate(history):
-        view = view_of(found, node, kernel, 1000.0 + second)
+        view = view_of(pods, node, kernel, 1000.0 + second)
         for strategy in strategies:
             decision = strategy.decide(view)
             if decision is not None:
-                mine = [one for one in decision.updates if one.setting.resource in (QUOTA, CPUS, BURST)]
-                executor.declare(strategy.name, mine)
+                own = [
+                    container for container in decision.updates if container.setting.resource in (QUOTA, CPUS, BURST)
+                ]
+                executor.declare(strategy.name, own)
         result = executor.apply()
-        assert result.problems == {}, "the model kernel refuses a child outside its parent and a CPU set of nothing"
-        _everybody_is_where_he_belongs(view, kernel)
+        assert result.problems == {}, "the model kernel refuses a child outside its parent and an empty CPU set"
+        _check_cpus_and_quotas(view, kernel)
     executor.restore_everything()
     assert kernel.values == before
 
@@ -128,7 +130,7 @@ class BurstKernel(ModelKernel):
         super().write(setting, value)
 
 
-def _everybody_is_where_he_belongs(view: NodeView, kernel: ModelKernel) -> None:
+def _check_cpus_and_quotas(view: NodeView, kernel: ModelKernel) -> None:
     rules = view.cpu_rules
     assert rules is not None
     for pod in view.pods:
@@ -137,7 +139,7 @@ def _everybody_is_where_he_belongs(view: NodeView, kernel: ModelKernel) -> None:
             burst = kernel.values[Setting(BURST, container.meta.cgroup_dir)]
             quota = kernel.values[Setting(QUOTA, container.meta.cgroup_dir)]
             if pod.meta.kube_qos == "BestEffort":
-                assert cpus <= unsuppressed(view), "best effort is off what LSE pods have for themselves"
+                assert cpus <= unsuppressed(view), "best effort does not run on CPUs of LSE pods"
             elif pod.cpuset:
                 assert cpus == pod.cpuset
             elif joined(rules.shared) and pod.raw_qos == "LS" and not pod.numa_nodes:
@@ -147,4 +149,4 @@ def _everybody_is_where_he_belongs(view: NodeView, kernel: ModelKernel) -> None:
             limit = normalized_quota(_limit(pod), view.ratio_of(pod))
             if limit > 0 and pod.raw_qos == "LS" and not pod.cpuset:
                 assert limit <= int(quota) <= 3 * limit
-                assert int(burst) == limit, "as much as mainline allows"
+                assert int(burst) == limit, "the maximum of mainline kernels"

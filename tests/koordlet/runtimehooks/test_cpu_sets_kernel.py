@@ -1,5 +1,5 @@
-"""CPU sets on this machine's cgroups: where processes may run is what CPU suppress and the allocator say together, step
-by step and back. With two CPUs best effort and a pinned pod get one each; more CPUs show more steps.
+"""CPU sets in real cgroups: the CPUs of processes are those of CPU suppress and the allocator together, step by step
+and restored. With two CPUs best effort and a pinned pod get one each; more CPUs give more steps.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Node:
         return self.host.facts.online_cpus
 
     def round(self, *, used: int, suppress: bool, pinned: bool = True) -> Any:
-        """`used` milli-cores are busy with services; what the pass did."""
+        """Result of a pass while services use `used` milli-cores."""
         pods = self.pods if pinned else tuple(replace(pod, cpuset=CPUSet()) for pod in self.pods)
         own = CPUSet().union(*(pod.cpuset for pod in pods))
         threshold = {"enable": suppress, "cpuSuppressThresholdPercent": 100}
@@ -64,12 +64,14 @@ class Node:
         return self.executor.apply()
 
     def allowed(self) -> dict[str, CPUSet]:
-        """CPUs on which the process of each pod may really run."""
-        found = {}
+        """CPUs on which the kernel lets the process of each pod run."""
+        allowed = {}
         for name, pid in self.pids.items():
             lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-            found[name] = CPUSet.parse(next(line.split()[1] for line in lines if line.startswith("Cpus_allowed_list")))
-        return found
+            allowed[name] = CPUSet.parse(
+                next(line.split()[1] for line in lines if line.startswith("Cpus_allowed_list"))
+            )
+        return allowed
 
 
 @pytest.fixture
@@ -94,7 +96,7 @@ def node(kernel_fs: CgroupFS, kernel_host: Host, cgroup_child: Callable[..., Any
     return Node(tuple(pods), pids, best_effort, executor, kernel_host, CPUSuppress(), CPUSetAllocator())
 
 
-def test_everybody_runs_where_he_may_and_where_he_did_at_the_end(node: Node) -> None:
+def test_processes_run_on_their_cpus_and_on_the_original_ones_after_restoring(node: Node) -> None:
     before, last = node.allowed(), CPUSet({max(node.online)})
     assert node.round(used=0, suppress=False).problems == {}
     assert node.allowed() == {"pinned": last, "web": node.online - last, "job": node.online - last}
@@ -106,7 +108,7 @@ def test_everybody_runs_where_he_may_and_where_he_did_at_the_end(node: Node) -> 
 
 
 def test_suppression_shrinks_at_once_and_grows_by_steps(node: Node) -> None:
-    """Services take the whole node, then nothing of it."""
+    """Services use the whole node, then nothing."""
     count, before = len(node.online), node.allowed()
     step = -(-count // 10)
     assert node.round(used=1000 * count, suppress=True, pinned=False).problems == {}

@@ -1,4 +1,4 @@
-"""CPU normalization: the worked example of spec 03 §4.8, who is normalized, and how a CPU burst stands on it."""
+"""CPU normalization: the worked example of spec 03 §4.8, which pods are normalized, and pod quotas."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ def places(pod):
         (1_000, 1.25, 800),
     ],
 )
-def test_what_a_quota_becomes(quota, ratio, expected) -> None:
+def test_normalized_quotas(quota, ratio, expected) -> None:
     assert normalized_quota(quota, ratio) == expected
 
 
-def test_pod_and_containers_and_what_they_get_back() -> None:
+def test_pod_and_containers_are_normalized_and_have_neutral_values() -> None:
     pod = with_limits("2", "1")
     whole, one, two = places(pod)
     assert decided(pod) == {whole: (250_000, 300_000), one: (166_667, 200_000), two: (83_334, 100_000)}
@@ -62,7 +62,7 @@ def test_an_init_container_is_normalized_while_it_runs() -> None:
     assert decided(pod)[f"{pod.meta.cgroup_dir}/pod-setup"] == (83_334, 100_000)
 
 
-def test_one_without_a_limit_leaves_the_pod_unlimited() -> None:
+def test_a_container_without_a_limit_leaves_the_pod_unlimited() -> None:
     pod = with_limits("2", None)
     assert decided(pod) == {places(pod)[1]: (166_667, 200_000)}
 
@@ -81,12 +81,12 @@ def test_one_without_a_limit_leaves_the_pod_unlimited() -> None:
     ],
     ids=lambda value: str(value),
 )
-def test_who_is_normalized(given, normalized) -> None:
+def test_which_pods_are_normalized(given, normalized) -> None:
     assert bool(decided(with_limits("2", **given))) is normalized
 
 
 @pytest.mark.parametrize("ratio", [1.0, 0.5])
-def test_where_a_quota_is_worth_what_it_says_nothing_is_wanted(ratio) -> None:
+def test_without_normalization_there_are_no_settings(ratio) -> None:
     assert decided(with_limits("2"), ratio=ratio) == {}
 
 
@@ -104,7 +104,7 @@ def test_a_pod_with_a_short_init_container_is_bound_by_its_largest_phase() -> No
     ("quota", "answer"),
     [(200_000, HookAnswer(cfs_quota=166_667)), (-1, NO_CHANGE), (0, NO_CHANGE), (None, NO_CHANGE)],
 )
-def test_what_a_container_starts_with(quota, answer) -> None:
+def test_response_for_a_new_container(quota, answer) -> None:
     context = HookContext(make_pod(qos="LS"), HookContainer("c0", requested=RequestedResources(cfs_quota=quota)))
     view = make_view(normalization=1.2)
     assert CPUNormalization().answer(HookStage.PRE_CREATE_CONTAINER, context, view) == answer
@@ -112,12 +112,12 @@ def test_what_a_container_starts_with(quota, answer) -> None:
 
 
 @given(st.lists(st.integers(10, 64_000), min_size=1, max_size=5), st.floats(0.1, 10))
-def test_a_pod_always_contains_its_containers_and_nobody_gains(limits, ratio) -> None:
+def test_a_pods_quota_contains_its_containers_and_no_quota_grows(limits, ratio) -> None:
     pod = with_limits(*(f"{limit}m" for limit in limits))
-    found = decided(pod, ratio=ratio)
-    if not found:
+    settings = decided(pod, ratio=ratio)
+    if not settings:
         assert ratio <= 1
         return
-    whole, *parts = (found[place] for place in places(pod))
+    whole, *parts = (settings[place] for place in places(pod))
     assert all(0 < value <= whole[0] for value, _ in parts)
-    assert all(value <= neutral for value, neutral in found.values())
+    assert all(value <= neutral for value, neutral in settings.values())

@@ -1,4 +1,4 @@
-"""CPU sets: the table of spec 03 §4.6 with its worked example, and what must hold for any pods and pools."""
+"""CPU sets: the table of spec 03 §4.6 with its worked example, and properties for any pods and pools."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def allocated(status, **given):
 BATCH = "kubernetes.io/batch-cpu"
 TABLE = {
     "1: pinned": (allocated('{"cpuset":"6-7"}', qos="LSR", kube="Guaranteed"), RULES, "6-7"),
-    "1: pinned, whatever the class": (allocated('{"cpuset":"6-7"}', qos="LS"), RULES, "6-7"),
+    "1: pinned, any class": (allocated('{"cpuset":"6-7"}', qos="LS"), RULES, "6-7"),
     "1: pinned and on a NUMA node": (allocated(on_node(1, cpuset="6-7"), qos="LSE", kube="Guaranteed"), RULES, "6-7"),
     "1: before there are rules": (allocated('{"cpuset":"6-7"}', qos="LSR", kube="Guaranteed"), None, "6-7"),
     "-: before there are rules": (make_pod(qos="LS"), None, None),
     "3: LS on node 1": (allocated(on_node(1), qos="LS"), RULES, "32-47"),
     "3: unlabelled on node 0": (allocated(on_node(0)), RULES, "1-5,8-23"),
     "3: an amount for batch counts too": (allocated(on_node(1, "500", BATCH)), RULES, "32-47"),
-    "5: memory alone is no place": (allocated(on_node(1, "1Gi", "memory"), qos="LS"), RULES, ALL),
+    "5: memory alone does not select a node": (allocated(on_node(1, "1Gi", "memory"), qos="LS"), RULES, ALL),
     "3: a node without a pool": (allocated(on_node(7), qos="LS"), RULES, None),
     "4: SYSTEM": (make_pod(qos="SYSTEM"), SYSTEM, "48-49"),
     "8: SYSTEM without CPUs of its own": (make_pod(qos="SYSTEM"), RULES, ALL),
@@ -58,17 +58,17 @@ TABLE = {
     "6: BE on a node": (allocated(on_node(1, "500", BATCH), qos="BE", kube="BestEffort"), RULES, ""),
     "6: unlabelled best effort": (make_pod(kube="BestEffort"), STATIC, ""),
     "7: unlabelled beside a static kubelet": (make_pod(kube="Guaranteed"), STATIC, None),
-    "7: LSR that nobody pinned, static kubelet": (make_pod(qos="LSR", kube="Guaranteed"), STATIC, None),
+    "7: LSR without pinning, static kubelet": (make_pod(qos="LSR", kube="Guaranteed"), STATIC, None),
     "8: unlabelled": (make_pod(), RULES, ALL),
-    "8: LSR that nobody pinned": (make_pod(qos="LSR", kube="Guaranteed"), RULES, ALL),
+    "8: LSR without pinning": (make_pod(qos="LSR", kube="Guaranteed"), RULES, ALL),
     "-: no shared CPU is left": (make_pod(qos="LS"), CPURules(shared={0: CPUSet()}), None),
 }
 
 
 @pytest.mark.parametrize(("pod", "rules", "cpus"), TABLE.values(), ids=TABLE)
 def test_which_cpus(pod, rules, cpus) -> None:
-    found = cpus_for(pod, rules)
-    assert (None if found is None else str(found)) == cpus
+    allowed = cpus_for(pod, rules)
+    assert (None if allowed is None else str(allowed)) == cpus
 
 
 @pytest.mark.parametrize(("node", "cpus"), [(0, "0-23"), (1, "24-47")])
@@ -84,7 +84,7 @@ def test_row_2_best_effort_on_a_node_with_the_cpu_manager_of_best_effort(node, c
         ("LS", "0-1", False), ("BE", "0-1", False), ("SYSTEM", "0-1", False), ("LSR", "", False),
     ],
 )  # fmt: skip
-def test_who_needs_no_quota(qos, cpuset, expected) -> None:
+def test_which_pinned_pods_have_no_quota(qos, cpuset, expected) -> None:
     assert without_quota(make_pod(qos=qos, cpuset=cpuset)) is expected
 
 
@@ -103,7 +103,7 @@ def with_limits(cpu, **given):
     return make_pod(containers=2, spec=spec, **given)
 
 
-def test_containers_and_the_sandbox_are_set_and_no_pod() -> None:
+def test_cpus_are_set_for_containers_and_sandbox_but_not_for_the_pod() -> None:
     pod = make_pod(qos="LS", containers=2)
     sandbox = f"{pod.meta.cgroup_dir}/pause"
     pod = replace(pod, meta=replace(pod.meta, sandbox_dir=sandbox))
@@ -122,7 +122,7 @@ def test_an_init_container_is_set_while_it_runs() -> None:
     assert {u.neutral for u in of_init if u.setting.resource == QUOTA} == {100_000}
 
 
-def test_a_pinned_pod_has_no_quota_and_gets_the_kubelets_back() -> None:
+def test_a_pinned_pod_has_no_quota_and_the_kubelets_quota_is_restored() -> None:
     pod = with_limits("500m", qos="LSR", kube="Guaranteed", cpuset="6")
     decision = CPUSetAllocator().decide(make_view(pods=(pod,), cpu_rules=RULES, topology=flat(64)))
     quotas = {u.setting.cgroup_dir: (u.value, u.neutral) for u in decision.updates if u.setting.resource == QUOTA}
@@ -144,13 +144,13 @@ def test_a_pinned_pod_has_no_quota_and_gets_the_kubelets_back() -> None:
         allocated('{"cpuset":"1-"}', qos="LS"),
         make_pod(qos="LS", spec={"runtimeClassName": "kata"}),
     ],
-    ids=["best effort", "finished", "a CPU that is not there", "its only one", "malformed", "no CPU list", "in a VM"],
+    ids=["best effort", "finished", "a CPU that does not exist", "its only CPU", "malformed", "no CPU list", "in a VM"],
 )
-def test_who_is_left_alone(pod) -> None:
+def test_which_pods_are_not_changed(pod) -> None:
     assert decided(pod) == {}
 
 
-def test_after_a_start_it_waits_for_the_topology_a_while_and_then_sets_what_needs_none() -> None:
+def test_after_a_start_it_waits_for_the_topology_and_then_sets_pinned_pods() -> None:
     pinned, service = make_pod("pinned", qos="LSR", kube="Guaranteed", cpuset="6"), make_pod("web", qos="LS")
     allocator = CPUSetAllocator()
     view = make_view(pods=(pinned, service), topology=flat(64))
@@ -180,19 +180,19 @@ def asked(pod, stage=HookStage.PRE_CREATE_CONTAINER, rules=RULES, **how):
         (make_pod(), STATIC, NO_CHANGE),
         (make_pod(qos="LS"), None, NO_CHANGE),
     ],
-    ids=["pinned", "pinned LS", "service", "best effort is cleared", "the kubelet's own", "too early"],
+    ids=["pinned", "pinned LS", "service", "best effort is cleared", "CPUs of the kubelet", "too early"],
 )
-def test_what_a_container_starts_with(pod, rules, answer) -> None:
+def test_response_for_a_new_container(pod, rules, answer) -> None:
     assert asked(pod, rules=rules) == answer
 
 
-@pytest.mark.parametrize("status", ["{", '{"cpuset":"64"}'], ids=["malformed", "a CPU that is not there"])
-def test_the_hook_says_what_it_cannot_do(status) -> None:
+@pytest.mark.parametrize("status", ["{", '{"cpuset":"64"}'], ids=["malformed", "a CPU that does not exist"])
+def test_the_hook_reports_invalid_allocations(status) -> None:
     with pytest.raises(HookError, match=r"resource-status|no CPUs 64"):
         asked(allocated(status, qos="LSR", kube="Guaranteed"))
 
 
-def test_the_hook_may_leave_the_quota() -> None:
+def test_the_hook_can_keep_the_quota() -> None:
     assert asked(make_pod(qos="LSR", kube="Guaranteed", cpuset="6"), unset_quota=False) == HookAnswer(cpuset="6")
 
 
@@ -219,7 +219,7 @@ def any_pods(draw):
 
 
 @given(any_pods(), rules_of, st.booleans())
-def test_no_container_is_outside_its_pool_and_none_is_without_a_cpu(pods, rules, manager) -> None:
+def test_every_container_has_cpus_and_stays_in_its_pool(pods, rules, manager) -> None:
     found = decided(*pods, rules=rules, allocator=CPUSetAllocator(be_cpu_manager=manager), topology=flat(16))
     for pod in pods:
         values = {found.get((container_of(pod, number), CPUS)) for number in range(2)}

@@ -1,4 +1,4 @@
-"""Group identity: the table of spec 03 §4.5 on a kernel that has it, and its equivalent on stock ones."""
+"""Group identity: the table of spec 03 §4.5 on kernels that support it, and its equivalent on stock kernels."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ def decided(*pods, classes=None, kernel=("cpu.bvt_warp_ns", "cpu.idle"), policy=
 
 
 @pytest.mark.parametrize(("qos", "kube", "value"), [(*who, value) for who, value in PODS.items()])
-def test_what_pods_get(qos, kube, value) -> None:
+def test_identities_of_pods(qos, kube, value) -> None:
     pod = make_pod(qos=qos, kube=kube)
     assert decided(pod)[pod.meta.cgroup_dir, "cpu.bvt_warp_ns"] == value
 
 
 @pytest.mark.parametrize(("qos", "kube", "value"), [(*who, value) for who, value in PODS.items()])
-def test_running_containers_get_their_pods(qos, kube, value) -> None:
+def test_running_containers_have_the_identity_of_their_pod(qos, kube, value) -> None:
     pod = make_pod(qos=qos, kube=kube, containers=2)
     directories = [directory for _, directory in running_containers(pod)]
     assert len(directories) == 2
     assert [decided(pod)[directory, "cpu.bvt_warp_ns"] for directory in directories] == [value, value]
 
 
-def test_a_pods_own_identity_is_its_containers_too() -> None:
+def test_an_identity_in_an_annotation_holds_for_containers_too() -> None:
     pod = make_pod(qos="LS", annotations={"koordinator.sh/cpuQOS": '{"enable":true,"groupIdentity":1}'})
     ((_, directory),) = running_containers(pod)
     assert decided(pod)[directory, "cpu.bvt_warp_ns"] == 1
@@ -61,22 +61,22 @@ def test_no_container_loses_its_weight_on_a_stock_kernel() -> None:
         assert not directories & {directory for directory, _ in decided(*pods, kernel=kernel)}
 
 
-def test_what_directories_get() -> None:
+def test_identities_of_class_directories() -> None:
     assert decided() == {("kubepods/burstable", "cpu.bvt_warp_ns"): 2, ("kubepods/besteffort", "cpu.bvt_warp_ns"): -1}
 
 
 @pytest.mark.parametrize(
     "off", [{"classes": {}}, {"policy": "coreSched"}], ids=["no class enabled", "policy coreSched"]
 )
-def test_switched_off_nothing_is_wanted(off) -> None:
+def test_a_disabled_policy_has_no_desired_settings(off) -> None:
     assert decided(make_pod(qos="BE", kube="BestEffort"), **off) == {}
 
 
-def test_one_class_alone() -> None:
+def test_identity_of_a_single_class() -> None:
     pods = (make_pod("g", kube="Guaranteed"), make_pod("b", qos="BE", kube="BestEffort"))
-    found = decided(*pods, classes={"lsClass": {"cpuQOS": {"enable": True}}})
-    assert set(found.values()) == {2}
-    assert (pods[0].meta.cgroup_dir, "cpu.bvt_warp_ns") in found, "Guaranteed takes LS's where LSR is off"
+    settings = decided(*pods, classes={"lsClass": {"cpuQOS": {"enable": True}}})
+    assert set(settings.values()) == {2}
+    assert (pods[0].meta.cgroup_dir, "cpu.bvt_warp_ns") in settings, "Guaranteed takes LS's where LSR is off"
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_one_class_alone() -> None:
         ("LSR", '{"enable":false}', 2),
     ],
 )
-def test_an_ls_pod_may_say_otherwise(qos, annotation, value) -> None:
+def test_an_annotation_overrides_the_identity_of_an_ls_pod(qos, annotation, value) -> None:
     pod = make_pod(qos=qos, annotations={"koordinator.sh/cpuQOS": annotation})
     assert decided(pod).get((pod.meta.cgroup_dir, "cpu.bvt_warp_ns")) == value
 
@@ -102,29 +102,29 @@ def test_host_applications() -> None:
         HostAppView("yarn", "BE", False, "host-best-effort/yarn"),
         HostAppView("odd", "", False, "odd"),
     )
-    found = decided(host_apps=apps)
-    assert found["host-latency-sensitive/nginx", "cpu.bvt_warp_ns"] == 2
-    assert found["host-best-effort/yarn", "cpu.bvt_warp_ns"] == -1
-    assert ("odd", "cpu.bvt_warp_ns") not in found
+    settings = decided(host_apps=apps)
+    assert settings["host-latency-sensitive/nginx", "cpu.bvt_warp_ns"] == 2
+    assert settings["host-best-effort/yarn", "cpu.bvt_warp_ns"] == -1
+    assert ("odd", "cpu.bvt_warp_ns") not in settings
 
 
-def test_a_stock_kernel_runs_best_effort_when_nobody_else_wants_to() -> None:
+def test_a_stock_kernel_makes_best_effort_idle() -> None:
     inside, outside = make_pod("in", qos="BE", kube="BestEffort"), make_pod("out", qos="BE", kube="Burstable")
-    found = decided(inside, outside, make_pod("web", qos="LS"), kernel=("cpu.idle",))
-    assert found == {("kubepods/besteffort", "cpu.idle"): 1, (outside.meta.cgroup_dir, "cpu.idle"): 1}
+    settings = decided(inside, outside, make_pod("web", qos="LS"), kernel=("cpu.idle",))
+    assert settings == {("kubepods/besteffort", "cpu.idle"): 1, (outside.meta.cgroup_dir, "cpu.idle"): 1}
 
 
-def test_a_kernel_without_either_leaves_the_least_weight() -> None:
+def test_a_kernel_without_either_uses_the_minimum_weight() -> None:
     assert decided(kernel=()) == {("kubepods/besteffort", "cpu.shares"): 2}
 
 
-def test_the_vendors_switch_is_thrown_after_core_scheduling_is_off() -> None:
+def test_the_vendor_sysctl_is_set_after_core_scheduling_is_off() -> None:
     held = {Setting("sched_core"): 1, Setting("sched_group_identity_enabled"): 0}
-    found = decided(held=held)
-    assert (found[None, "sched_core"], found[None, "sched_group_identity_enabled"]) == (0, 1)
+    settings = decided(held=held)
+    assert (settings[None, "sched_core"], settings[None, "sched_group_identity_enabled"]) == (0, 1)
     assert not any(where is None for where, _ in decided(held=held, kernel=("cpu.idle",)))
 
 
-def test_finished_pods_are_left_alone() -> None:
+def test_finished_pods_are_not_changed() -> None:
     pod = make_pod(qos="LS", phase="Succeeded")
     assert (pod.meta.cgroup_dir, "cpu.bvt_warp_ns") not in decided(pod)

@@ -1,4 +1,4 @@
-"""Hooks: stages, order, what later ones overwrite, failure policies."""
+"""Hooks: stages, order, overwriting, failure policies."""
 
 from __future__ import annotations
 
@@ -40,28 +40,28 @@ EXTENDED = "node.koordinator.sh/extended-resource-spec"
 
 
 class Plugin:
-    """Answers what it is told to, or raises."""
+    """Returns a given answer or raises a given error."""
 
     gate = "none"
 
     def __init__(self, hook: str, answer: HookAnswer | Exception = NO_CHANGE, *stages: HookStage) -> None:
-        self.hook, self.stages, self.said = hook, stages or (SANDBOX,), answer
-        self.asked = 0
+        self.hook, self.stages, self.result = hook, stages or (SANDBOX,), answer
+        self.calls = 0
 
     def answer(self, stage: HookStage, context: HookContext, view: Any) -> HookAnswer:
-        self.asked += 1
-        if isinstance(self.said, Exception):
-            raise self.said
-        return self.said
+        self.calls += 1
+        if isinstance(self.result, Exception):
+            raise self.result
+        return self.result
 
 
 def context(
     qos: str = "BE", container: str = "", parent: str = "/kubepods/besteffort/pod1", **annotations: Any
 ) -> HookContext:
-    """`annotations`: extended, others by their last word."""
+    """`annotations`: the extended resources, others by the last part of their key."""
     keys = {"extended": EXTENDED, "cpu_qos": "koordinator.sh/cpuQOS"}
-    said = {keys[name]: value if isinstance(value, str) else json.dumps(value) for name, value in annotations.items()}
-    pod = pod_of("job", "default", "1", {"koordinator.sh/qosClass": qos} if qos else {}, said, parent)
+    texts = {keys[name]: value if isinstance(value, str) else json.dumps(value) for name, value in annotations.items()}
+    pod = pod_of("job", "default", "1", {"koordinator.sh/qosClass": qos} if qos else {}, texts, parent)
     return HookContext(pod, HookContainer(container) if container else None)
 
 
@@ -70,23 +70,25 @@ def hooks(*plugins: Any, policy: FailurePolicy = FailurePolicy.IGNORE) -> Hooks:
 
 
 def test_hooks_of_a_stage_run_in_the_order_of_their_names() -> None:
-    found = hooks(Plugin("b"), Plugin("a"), Plugin("gpu env inject"), Plugin("Z"), Plugin("c", NO_CHANGE, CREATE))
-    assert found.names(SANDBOX) == ("Z", "a", "b", "gpu env inject")
-    assert found.stages == (SANDBOX, CREATE)
+    plugins = hooks(Plugin("b"), Plugin("a"), Plugin("gpu env inject"), Plugin("Z"), Plugin("c", NO_CHANGE, CREATE))
+    assert plugins.names(SANDBOX) == ("Z", "a", "b", "gpu env inject")
+    assert plugins.stages == (SANDBOX, CREATE)
 
 
-def test_a_name_twice_in_a_stage_is_fatal() -> None:
+def test_duplicate_plugin_names_in_a_stage_are_an_error() -> None:
     hooks(Plugin("a"), Plugin("a", NO_CHANGE, CREATE))
     with pytest.raises(ValueError, match="two hooks of stage PreRunPodSandbox are named 'a'"):
         hooks(Plugin("a"), Plugin("b"), Plugin("a"))
 
 
-def test_later_hooks_overwrite_and_lists_add_up() -> None:
-    one, two = ContainerMount("/a", "/a"), ContainerMount("/b", "/b")
-    first = HookAnswer(cpu_shares=2, cfs_quota=7, env={"A": "1", "B": "1"}, mounts=(one,))
-    second = HookAnswer(cfs_quota=-1, cpuset="", env={"B": "2"}, mounts=(two,))
-    found = hooks(Plugin("a", first), Plugin("b", second)).answer(SANDBOX, context(), make_view())
-    assert found == HookAnswer(cpu_shares=2, cfs_quota=-1, cpuset="", env={"A": "1", "B": "2"}, mounts=(one, two))
+def test_later_hooks_overwrite_values_and_append_to_lists() -> None:
+    mount_a, mount_b = ContainerMount("/a", "/a"), ContainerMount("/b", "/b")
+    first = HookAnswer(cpu_shares=2, cfs_quota=7, env={"A": "1", "B": "1"}, mounts=(mount_a,))
+    second = HookAnswer(cfs_quota=-1, cpuset="", env={"B": "2"}, mounts=(mount_b,))
+    answer = hooks(Plugin("a", first), Plugin("b", second)).answer(SANDBOX, context(), make_view())
+    assert answer == HookAnswer(
+        cpu_shares=2, cfs_quota=-1, cpuset="", env={"A": "1", "B": "2"}, mounts=(mount_a, mount_b)
+    )
 
 
 answers = st.builds(
@@ -100,7 +102,7 @@ answers = st.builds(
 
 
 @given(answers, answers, answers)
-def test_answers_add_up_in_any_grouping_and_nothing_changes_nothing(
+def test_merging_answers_is_associative_with_a_neutral_element(
     one: HookAnswer, two: HookAnswer, three: HookAnswer
 ) -> None:
     assert (one | two) | three == one | (two | three)
@@ -113,22 +115,22 @@ FAILURES = {
 }
 
 
-@pytest.mark.parametrize(("error", "said"), FAILURES.values(), ids=FAILURES)
-def test_a_failing_hook_is_left_out_or_ends_the_stage(error: Exception, said: str) -> None:
+@pytest.mark.parametrize(("error", "message"), FAILURES.values(), ids=FAILURES)
+def test_a_failing_hook_is_omitted_or_ends_the_stage(error: Exception, message: str) -> None:
     first, last = Plugin("a", HookAnswer(cpu_shares=2)), Plugin("c", HookAnswer(cfs_quota=5))
-    found = hooks(first, Plugin("b", error), last).answer(SANDBOX, context(), make_view())
-    assert found == HookAnswer(cpu_shares=2, cfs_quota=5)
-    with pytest.raises(HookError, match=said):
+    result = hooks(first, Plugin("b", error), last).answer(SANDBOX, context(), make_view())
+    assert result == HookAnswer(cpu_shares=2, cfs_quota=5)
+    with pytest.raises(HookError, match=message):
         hooks(first, Plugin("b", error), last, policy=FailurePolicy.FAIL).answer(SANDBOX, context(), make_view())
-    assert last.asked == 1
+    assert last.calls == 1
 
 
 def test_time_and_failures_are_counted_once_the_node_is_known() -> None:
     registries = Registries()
-    found = Hooks([Plugin("a"), Plugin("b", HookError("no"))], registries)
-    found.answer(SANDBOX, context(), make_view())
+    plugins = Hooks([Plugin("a"), Plugin("b", HookError("no"))], registries)
+    plugins.answer(SANDBOX, context(), make_view())
     registries.node = "n"
-    found.answer(SANDBOX, context(), make_view())
+    plugins.answer(SANDBOX, context(), make_view())
     (family,) = [f for f in registries.internal.collect() if "runtime_hook_invoked" in f.name]
     counts = {(s.labels["hook"], s.labels["status"]): s.value for s in family.samples if s.name.endswith("_count")}
     assert counts == {("a", "succeeded"): 1, ("b", "failed"): 1}
@@ -160,21 +162,21 @@ BATCH = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("stage", "asked", "answer"), BATCH.values(), ids=BATCH)
-def test_batch_resources(stage: HookStage, asked: HookContext, answer: HookAnswer) -> None:
-    assert BatchResource().answer(stage, asked, make_view()) == answer
+@pytest.mark.parametrize(("stage", "hook_context", "answer"), BATCH.values(), ids=BATCH)
+def test_batch_resources(stage: HookStage, hook_context: HookContext, answer: HookAnswer) -> None:
+    assert BatchResource().answer(stage, hook_context, make_view()) == answer
 
 
 def test_batch_resources_follow_the_nodes_speed_and_its_suppression() -> None:
-    asked = context(extended=TWO)
-    assert BatchResource().answer(SANDBOX, asked, make_view(normalization=1.2)).cfs_quota == 125_000
+    hook_context = context(extended=TWO)
+    assert BatchResource().answer(SANDBOX, hook_context, make_view(normalization=1.2)).cfs_quota == 125_000
     suppressed = {"resourceUsedThresholdWithBE": {"enable": True, "cpuSuppressPolicy": "cfsQuota"}}
-    assert BatchResource().answer(SANDBOX, asked, make_view(slo=suppressed)).cfs_quota == -1
+    assert BatchResource().answer(SANDBOX, hook_context, make_view(slo=suppressed)).cfs_quota == -1
 
 
-def test_what_a_running_pod_gets_is_what_its_hook_said() -> None:
-    """One rule: the strategy and the hook agree for a pod that both know."""
-    containers = [{"name": name, "resources": one} for name, one in TWO["containers"].items()]
+def test_strategy_and_hook_agree() -> None:
+    """The strategy and the hook have the same rule for a pod that both know."""
+    containers = [{"name": name, "resources": amounts} for name, amounts in TWO["containers"].items()]
     pod = make_pod("job", qos="BE", kube="BestEffort", containers=2, spec={"containers": containers})
     decided = {u.setting.resource: u.value for u in BatchResource().decide(make_view(pods=(pod,))).updates
                if u.setting.cgroup_dir == pod.meta.cgroup_dir}  # fmt: skip
@@ -208,19 +210,19 @@ IDENTITIES = {
 }
 
 
-@pytest.mark.parametrize(("asked", "kernel", "answer"), IDENTITIES.values(), ids=IDENTITIES)
-def test_group_identity(asked: HookContext, kernel: tuple[str, ...], answer: HookAnswer) -> None:
+@pytest.mark.parametrize(("hook_context", "kernel", "answer"), IDENTITIES.values(), ids=IDENTITIES)
+def test_group_identity(hook_context: HookContext, kernel: tuple[str, ...], answer: HookAnswer) -> None:
     plugin = GroupIdentity(lambda resource, directory: resource in kernel)
-    assert plugin.answer(SANDBOX, asked, make_view(slo=ALL_ON)) == answer
-    assert plugin.answer(SANDBOX, asked, make_view()) == NO_CHANGE, "no class is on"
+    assert plugin.answer(SANDBOX, hook_context, make_view(slo=ALL_ON)) == answer
+    assert plugin.answer(SANDBOX, hook_context, make_view()) == NO_CHANGE, "no class is on"
 
 
-def test_an_identity_out_of_range_fails_whatever_the_class() -> None:
+def test_an_identity_out_of_range_fails_for_every_class() -> None:
     plugin = GroupIdentity(lambda resource, directory: True)
     for qos in ("LS", "BE"):
-        asked = context(qos, cpu_qos={"enable": True, "groupIdentity": 3})
+        hook_context = context(qos, cpu_qos={"enable": True, "groupIdentity": 3})
         with pytest.raises(HookError, match=r"koordinator.sh/cpuQOS.*3 is not within"):
-            hooks(plugin, policy=FailurePolicy.FAIL).answer(SANDBOX, asked, make_view(slo=ALL_ON))
+            hooks(plugin, policy=FailurePolicy.FAIL).answer(SANDBOX, hook_context, make_view(slo=ALL_ON))
 
 
 ALLOCATED = "scheduling.koordinator.sh/device-allocated"
@@ -236,7 +238,7 @@ def with_devices(devices: Any, labels: dict[str, str] | None = None) -> HookCont
 
 
 def gpus(*resources: dict[str, str]) -> dict[str, Any]:
-    return {"gpu": [{"minor": minor, "resources": one} for minor, one in enumerate(resources)]}
+    return {"gpu": [{"minor": minor, "resources": amounts} for minor, amounts in enumerate(resources)]}
 
 
 VISIBLE = {"NVIDIA_VISIBLE_DEVICES": "0"}
@@ -249,7 +251,7 @@ BOUNDED = {
 GPUS = {
     "two": (gpus({}, {}), {}, {"NVIDIA_VISIBLE_DEVICES": "0,1"}),
     "another kind": ({"rdma": [{"minor": 0}]}, {}, {}),
-    "half of one, nobody isolates": (gpus(HALF), {}, VISIBLE),
+    "half of one, without isolation": (gpus(HALF), {}, VISIBLE),
     "half of one": (gpus(HALF), HAMI, BOUNDED),
     "a whole one": (gpus({**HALF, "koordinator.sh/gpu-memory-ratio": "100"}), HAMI, VISIBLE),
 }
@@ -261,10 +263,10 @@ def test_gpus(devices: Any, labels: dict[str, str], env: dict[str, str]) -> None
 
 
 def test_a_bounded_gpu_needs_mounts_and_the_monitor_a_directory() -> None:
-    asked = with_devices(gpus(HALF), HAMI)
+    hook_context = with_devices(gpus(HALF), HAMI)
     both = (ContainerMount(LIBRARY, LIBRARY), ContainerMount("/tmp/vgpulock", "/tmp/vgpulock"))
-    assert GPUEnvInject(LIBRARY).answer(CREATE, asked, make_view()).mounts == both
-    watched = GPUEnvInject(LIBRARY, monitor=True).answer(CREATE, asked, make_view())
+    assert GPUEnvInject(LIBRARY).answer(CREATE, hook_context, make_view()).mounts == both
+    watched = GPUEnvInject(LIBRARY, monitor=True).answer(CREATE, hook_context, make_view())
     own = ContainerMount("/usr/local/vgpu/containers/1_main", "/usr/local/vgpu", fresh=True)
     assert watched.mounts == (*both, own)
     assert watched.env["CUDA_DEVICE_MEMORY_SHARED_CACHE"] == "/usr/local/vgpu/1_main.cache"
@@ -277,18 +279,18 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize(("devices", "said"), BROKEN.values(), ids=BROKEN)
-def test_what_a_gpu_needs(devices: Any, said: str) -> None:
-    with pytest.raises(HookError, match=said):
+@pytest.mark.parametrize(("devices", "message"), BROKEN.values(), ids=BROKEN)
+def test_incomplete_gpu_allocations_are_reported(devices: Any, message: str) -> None:
+    with pytest.raises(HookError, match=message):
         hooks(GPUEnvInject(LIBRARY), policy=FailurePolicy.FAIL).answer(CREATE, with_devices(devices, HAMI), make_view())
 
 
 def test_rdma_functions_virtual_before_physical() -> None:
-    asked: list[str] = []
+    addresses: list[str] = []
 
     def find(address: str) -> DeviceNode:
-        asked.append(address)
-        return DeviceNode(f"/dev/infiniband/uverbs{len(asked)}", 231, len(asked))
+        addresses.append(address)
+        return DeviceNode(f"/dev/infiniband/uverbs{len(addresses)}", 231, len(addresses))
 
     allocated = {
         "rdma": [
@@ -296,15 +298,15 @@ def test_rdma_functions_virtual_before_physical() -> None:
             {"minor": 1, "id": "0000:02:00.0", "extension": {"vfs": [{"minor": 3, "busID": "0000:02:00.3"}]}},
         ]
     }
-    found = RDMADeviceInject(find).answer(CREATE, with_devices(allocated), make_view())
-    assert asked == ["", "0000:01:00.0", "0000:02:00.3"]
-    assert [(one.type, one.major, one.minor, one.mode) for one in found.devices] == [
+    answer = RDMADeviceInject(find).answer(CREATE, with_devices(allocated), make_view())
+    assert addresses == ["", "0000:01:00.0", "0000:02:00.3"]
+    assert [(device.type, device.major, device.minor, device.mode) for device in answer.devices] == [
         ("c", 231, n, 0o666) for n in (1, 2, 3)
     ]
 
 
-def test_settings_follow_the_kubelets_pods_and_newborns() -> None:
+def test_settings_follow_listed_and_announced_pods() -> None:
     pods = (make_pod("runs"), make_pod("done", phase="Succeeded"), make_pod("vm", spec={"runtimeClassName": "kata"}))
-    newborn = context().pod
-    view = make_view(pods=pods, announced=(newborn,))
+    announced = context().pod
+    view = make_view(pods=pods, announced=(announced,))
     assert [pod.meta.name for pod in followed_pods(view)] == ["runs", "job"]

@@ -43,10 +43,10 @@ def decide(given, *pods, **options):
 
 
 def test_the_tree_of_classes() -> None:
-    found = values(
+    settings = values(
         decide(slo(ls={"egressRequest": 40, "egressLimit": 90}, be={"egressRequest": "100M", "egressLimit": 50}))
     )
-    assert {key: value for key, value in found.items() if key[0].startswith("tc.")} == {
+    assert {key: value for key, value in settings.items() if key[0].startswith("tc.")} == {
         ("tc.qdisc", "eth0"): "htb 1: default 2",
         ("tc.total", "eth0"): f"prio 0 rate {GBIT} ceil {GBIT}",
         ("tc.class", "eth0 1:2"): f"prio 1 rate {500_000_000} ceil {GBIT}",
@@ -67,8 +67,8 @@ def test_the_tree_of_classes() -> None:
     ],
 )
 def test_requests_and_limits(given, expected) -> None:
-    found = values(decide(slo(be=given)))
-    assert found["tc.class", "eth0 1:4"] == "prio 3 rate {} ceil {}".format(*expected)
+    settings = values(decide(slo(be=given)))
+    assert settings["tc.class", "eth0 1:4"] == "prio 3 rate {} ceil {}".format(*expected)
 
 
 @pytest.mark.parametrize(
@@ -79,19 +79,19 @@ def test_requests_and_limits(given, expected) -> None:
         ({"uid-other": 10, "uid-third": 30}, (50_000_000, 50_000_000), 80_000_000),
         ({"uid-own": 50}, (100_000_000, 500_000_000), 40_000_000),
     ],
-    ids=["nobody", "best-effort-has-less", "the-least-of-them-and-never-more-guaranteed", "its-own-class"],
+    ids=["no-culprit", "best-effort-has-less", "minimum-of-all-and-never-more-guaranteed", "its-own-class"],
 )
-def test_who_hurts_a_service_has_less(held, best_effort, own) -> None:
+def test_a_culprit_has_less_bandwidth(held, best_effort, own) -> None:
     pods = [net_pod("own", "BE", "10.0.0.1", "80M"), net_pod("other", "BE", "10.0.0.2")]
     made = NetQoS(lambda: "eth0", lambda resource, directory: False, held=lambda: held)
     given = slo(be={"egressRequest": "100M", "egressLimit": 50})
-    found = values(made.decide(make_view(slo=given, pods=pods)))
-    assert found["tc.class", "eth0 1:4"] == "prio 3 rate {} ceil {}".format(*best_effort)
-    (line,) = [v for (kind, place), v in found.items() if kind == "tc.class" and int(place.split(":")[1], 16) >= 16]
+    settings = values(made.decide(make_view(slo=given, pods=pods)))
+    assert settings["tc.class", "eth0 1:4"] == "prio 3 rate {} ceil {}".format(*best_effort)
+    (line,) = [v for (kind, place), v in settings.items() if kind == "tc.class" and int(place.split(":")[1], 16) >= 16]
     assert line == f"prio 3 rate {own} ceil {own}"
 
 
-def test_a_step_of_a_culprit_does_not_wait_for_this_strategys_turn() -> None:
+def test_a_changed_throttle_level_is_applied_before_the_next_interval() -> None:
     held: dict[str, int] = {}
     made = NetQoS(lambda: "eth0", lambda resource, directory: False, held=lambda: held)
     view = make_view(slo=slo(be={"egressLimit": 50}), pods=[net_pod("other", "BE", "10.0.0.2")])
@@ -105,9 +105,9 @@ def test_a_step_of_a_culprit_does_not_wait_for_this_strategys_turn() -> None:
     assert made.outdated()
 
 
-def test_requests_of_everything_leave_the_system_the_least() -> None:
-    found = values(decide(slo(ls={"egressRequest": 60}, be={"egressRequest": 40})))
-    assert found["tc.class", "eth0 1:2"] == f"prio 1 rate {MIN_RATE_BPS} ceil {GBIT}"
+def test_requests_of_the_full_bandwidth_leave_the_minimum_to_the_system() -> None:
+    settings = values(decide(slo(ls={"egressRequest": 60}, be={"egressRequest": 40})))
+    assert settings["tc.class", "eth0 1:2"] == f"prio 1 rate {MIN_RATE_BPS} ceil {GBIT}"
 
 
 @pytest.mark.parametrize(
@@ -118,16 +118,16 @@ def test_requests_of_everything_leave_the_system_the_least() -> None:
         (slo(), "no class or pod requests bandwidth"),
     ],
 )
-def test_when_the_host_is_left_alone(given, note) -> None:
+def test_cases_without_settings(given, note) -> None:
     decision = decide(given, net_pod("a", "BE", "10.0.0.1"))
     assert (decision.updates, decision.note) == ((), note)
 
 
-def test_without_a_default_route_what_was_built_stands() -> None:
+def test_without_a_default_route_the_settings_stay() -> None:
     assert decide(slo(be={"egressLimit": 10}), interface=None) is None
 
 
-def test_a_value_that_is_none_changes_nothing() -> None:
+def test_an_invalid_value_changes_nothing() -> None:
     netqos = strategy()
     before = netqos.decide(make_view(slo=slo(be={"egressLimit": "100M"}))).updates
     after = netqos.decide(make_view(slo=slo(be={"egressLimit": "2G"})))
@@ -144,31 +144,31 @@ PODS = (
 
 
 def test_addresses_by_class() -> None:
-    found = values(decide(slo(be={"egressLimit": 10}), *PODS))
-    assert {key[1]: value for key, value in found.items() if key[0] == "ipset"} == {
+    settings = values(decide(slo(be={"egressLimit": 10}), *PODS))
+    assert {key[1]: value for key, value in settings.items() if key[0] == "ipset"} == {
         "system_class": "hash:ip 10.0.0.1",
         "ls_class": "hash:ip 10.0.0.2 10.0.0.3 10.0.0.4",
         "be_class": "hash:ip 10.0.0.5",
     }
-    rules = {key[1]: value for key, value in found.items() if key[0] == "iptables"}
+    rules = {key[1]: value for key, value in settings.items() if key[0] == "iptables"}
     assert rules == {"system_class": "1:2", "ls_class": "1:3", "be_class": "1:4"}
-    assert ("tc.sources", "eth0") not in found
+    assert ("tc.sources", "eth0") not in settings
 
 
-def test_addresses_by_filters_where_there_are_no_sets() -> None:
+def test_addresses_are_matched_by_filters_without_ipset() -> None:
     decision = decide(slo(be={"egressLimit": 10}), *PODS, sets=NO_SETS)
-    found = values(decision)
-    assert not [key for key in found if key[0] in ("ipset", "iptables")]
-    assert found["tc.sources", "eth0"] == "10.0.0.1=1:2 10.0.0.2=1:3 10.0.0.3=1:3 10.0.0.4=1:3 10.0.0.5=1:4"
+    settings = values(decision)
+    assert not [key for key in settings if key[0] in ("ipset", "iptables")]
+    assert settings["tc.sources", "eth0"] == "10.0.0.1=1:2 10.0.0.2=1:3 10.0.0.3=1:3 10.0.0.4=1:3 10.0.0.5=1:4"
     assert NO_SETS in decision.note
     assert "host network" in decision.note
 
 
 def test_tasks_by_net_cls() -> None:
     decision = decide(slo(be={"egressLimit": 10}), *PODS, classids=True)
-    found = values(decision)
-    assert found["tc.cgroup", "eth0"] == "on"
-    ids = {key[1].rpartition("uid-")[2]: value for key, value in found.items() if key[0] == "net_cls.classid"}
+    settings = values(decision)
+    assert settings["tc.cgroup", "eth0"] == "on"
+    ids = {key[1].rpartition("uid-")[2]: value for key, value in settings.items() if key[0] == "net_cls.classid"}
     pods = {name: value for name, value in ids.items() if "/" not in name}
     assert pods == {"s": 65538, "e": 65539, "r": 65539, "l": 65539, "b": 65540, "h": 65540, "v6": 65540, "wait": 65540}
     assert all(value == pods[name.partition("/")[0]] for name, value in ids.items())
@@ -176,31 +176,35 @@ def test_tasks_by_net_cls() -> None:
     assert "host's network" not in decision.note
 
 
-def test_a_pod_with_a_limit_of_its_own() -> None:
-    """20M bits a second, divided by eight once (spec 03 §8, 17)."""
+def test_a_pod_with_its_own_limit() -> None:
+    """20 Mbit/s, divided by eight once (spec 03 §8, 17)."""
     netqos = strategy(classids=True)
     mine, plain = net_pod("mine", "LS", "10.0.0.7", limit="20M"), net_pod("plain", "LS", "10.0.0.8")
-    found = values(netqos.decide(make_view(slo=slo(), pods=(mine, plain))))
+    settings = values(netqos.decide(make_view(slo=slo(), pods=(mine, plain))))
     (place,) = [
-        key[1] for key, value in found.items() if key[0] == "tc.class" and value == "prio 2 rate 20000000 ceil 20000000"
+        key[1]
+        for key, value in settings.items()
+        if key[0] == "tc.class" and value == "prio 2 rate 20000000 ceil 20000000"
     ]
     minor = int(place.removeprefix("eth0 1:"), 16)
     assert minor >= FIRST_POD_MINOR
-    assert found["tc.sources", "eth0"] == f"10.0.0.7=1:{minor:x}"
-    assert found["ipset", "ls_class"] == "hash:ip 10.0.0.8", "a packet rule would win over its filter"
-    assert found["net_cls.classid", mine.meta.cgroup_dir] == 0x10000 + minor
-    assert values(strategy(classids=True).decide(make_view(slo=slo(), pods=(mine, plain)))) == found, "after a restart"
+    assert settings["tc.sources", "eth0"] == f"10.0.0.7=1:{minor:x}"
+    assert settings["ipset", "ls_class"] == "hash:ip 10.0.0.8", "a packet rule would win over its filter"
+    assert settings["net_cls.classid", mine.meta.cgroup_dir] == 0x10000 + minor
+    assert values(strategy(classids=True).decide(make_view(slo=slo(), pods=(mine, plain)))) == settings, (
+        "after a restart"
+    )
     assert netqos.decide(make_view(slo=slo(), pods=(plain,))).updates == ()
 
 
-def test_many_pods_have_a_class_each() -> None:
+def test_each_of_many_limited_pods_has_a_class() -> None:
     pods = [net_pod(f"p{n}", "BE", f"10.0.{n // 200}.{n % 200 + 1}", limit="1M") for n in range(300)]
-    found = values(decide(slo(), *pods))
-    assert len([key for key in found if key[0] == "tc.class"]) == 303
+    settings = values(decide(slo(), *pods))
+    assert len([key for key in settings if key[0] == "tc.class"]) == 303
 
 
 @pytest.mark.parametrize("limit", ["0", "-1", "x"])
-def test_no_limit_of_its_own(limit) -> None:
+def test_invalid_limits_of_a_pod_are_ignored(limit) -> None:
     assert decide(slo(), net_pod("a", "LS", "10.0.0.7", limit=limit)).updates == ()
 
 
@@ -213,6 +217,6 @@ def test_sizes(value, expected) -> None:
 
 
 @pytest.mark.parametrize("value", ["1001", "-1", "x"])
-def test_sizes_that_are_none(value) -> None:
+def test_invalid_sizes(value) -> None:
     with pytest.raises(ValueError, match=r".+"):
         size(value, 1000)

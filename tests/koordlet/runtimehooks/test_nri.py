@@ -1,5 +1,5 @@
-"""koordlet as an NRI plugin of a runtime that is as strict as containerd: registration, events, adjustments, updates,
-lost connections."""
+"""koordlet as an NRI plugin of a fake runtime that is as strict as containerd: registration, events, adjustments,
+updates, lost connections."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.koordlet.runtimehooks.hooknode import EXTENDED, GIB, PATIENCE, Node, 
 
 
 class Extra:
-    """A plugin that wants everything else."""
+    """A plugin that returns all other kinds of values."""
 
     hook, gate = "extra", "none"
     stages = (HookStage.PRE_CREATE_CONTAINER,)
@@ -52,7 +52,7 @@ class Extra:
 
 @pytest.fixture
 async def connect(tmp_path: Path) -> AsyncIterator[Callable[..., Any]]:
-    """Start a koordlet's plugin against a runtime; both end with the test."""
+    """Starts a koordlet's plugin; it is stopped with the test."""
     made: list[NRIPlugin] = []
 
     async def start(node: Node, **settings: Any) -> NRIPlugin:
@@ -106,14 +106,14 @@ async def test_a_pod_is_set_up_when_its_call_returns(tmp_path: Path, connect: Ca
         await connect(node)
         plugin = await configured_plugin(runtime)
 
-        async def tell(event: int, method: str) -> bytes:
+        async def report(event: int, method: str) -> bytes:
             if older:
                 return await plugin.call("StateChange", pb.StateChangeEvent(event=event, pod=pod()))
             return await plugin.call(method, pb.PodRequest(pod=pod()))
 
-        assert await tell(pb.RUN_POD_SANDBOX, "RunPodSandbox") == b""
+        assert await report(pb.RUN_POD_SANDBOX, "RunPodSandbox") == b""
         assert (node.rounds, [one.meta.uid for one in node.announced.current()]) == (1, ["1"])
-        assert await tell(pb.REMOVE_POD_SANDBOX, "RemovePodSandbox") == b""
+        assert await report(pb.REMOVE_POD_SANDBOX, "RemovePodSandbox") == b""
         assert len(node.announced) == 0
 
 
@@ -144,7 +144,7 @@ async def test_a_container_is_adjusted(tmp_path: Path, connect: Callable[..., An
     assert (context.container.id, context.container.env) == ("containerd://abc", {"HOME": "/root"})
 
 
-async def test_a_container_that_nobody_wants_to_change(tmp_path: Path, connect: Callable[..., Any]) -> None:
+async def test_a_container_without_changes(tmp_path: Path, connect: Callable[..., Any]) -> None:
     async with fake.Runtime(tmp_path / "nri.sock") as runtime:
         await connect(Node())
         plugin = await configured_plugin(runtime)
@@ -157,11 +157,13 @@ async def test_a_container_that_nobody_wants_to_change(tmp_path: Path, connect: 
 async def test_an_update_names_its_container_and_starts_from_the_request(
     tmp_path: Path, connect: Callable[..., Any]
 ) -> None:
-    """Fields that we don't know (a swap limit, say) come back as they were."""
+    """Fields that koordlet does not know (for example a swap limit) are returned unchanged."""
     swap = bytes([0x0A, 0x04, 0x1A, 0x02, 0x08, 0x05])  # memory { swap { value: 5 } }
-    asked = pb.LinuxResources.FromString(swap)
-    asked.cpu.quota.value, asked.cpu.period.value, asked.cpu.cpus = 10_000, 50_000, "3"
-    request = pb.UpdateContainerRequest(pod=pod(), container={"id": "abc", "name": "c"}, linux_resources=asked)
+    requested = pb.LinuxResources.FromString(swap)
+    requested.cpu.quota.value = 10_000
+    requested.cpu.period.value = 50_000
+    requested.cpu.cpus = "3"
+    request = pb.UpdateContainerRequest(pod=pod(), container={"id": "abc", "name": "c"}, linux_resources=requested)
     async with fake.Runtime(tmp_path / "nri.sock") as runtime:
         await connect(Node())
         plugin = await configured_plugin(runtime)
@@ -219,7 +221,7 @@ async def test_large_messages_come_in_pieces_both_ways(tmp_path: Path, connect: 
         assert runtime.refused == []
 
 
-async def test_a_lost_connection_is_made_again(tmp_path: Path, connect: Callable[..., Any]) -> None:
+async def test_a_lost_connection_is_opened_again(tmp_path: Path, connect: Callable[..., Any]) -> None:
     async with fake.Runtime(tmp_path / "nri.sock") as runtime:
         plugin = await connect(Node())
         for number in (1, 2, 3):
@@ -230,25 +232,25 @@ async def test_a_lost_connection_is_made_again(tmp_path: Path, connect: Callable
 
 
 REFUSED = {
-    "an index that is none": ({"index": "7"}, "", "invalid plugin index 7: must be two digits"),
+    "an invalid index": ({"index": "7"}, "", "invalid plugin index 7: must be two digits"),
     "no name": ({"name": ""}, "", "invalid plugin name"),
-    "a configuration that is no YAML": ({}, "events: [", "failed to configure plugin: 3: configuration"),
+    "a configuration that is not YAML": ({}, "events: [", "failed to configure plugin: 3: configuration"),
     "an unknown event": ({}, "events: [Dance]", "unknown event 'Dance'"),
 }
 
 
-@pytest.mark.parametrize(("settings", "config", "said"), REFUSED.values(), ids=REFUSED)
-async def test_a_refused_plugin_says_why_and_tries_again(
-    tmp_path: Path, connect: Callable[..., Any], settings: dict[str, Any], config: str, said: str
+@pytest.mark.parametrize(("settings", "config", "reason"), REFUSED.values(), ids=REFUSED)
+async def test_a_refused_plugin_reports_the_reason_and_retries(
+    tmp_path: Path, connect: Callable[..., Any], settings: dict[str, Any], config: str, reason: str
 ) -> None:
     async with fake.Runtime(tmp_path / "nri.sock", config=config) as runtime:
         plugin = await connect(Node(), **settings)
         await until(lambda: len(runtime.refused) >= 2)
-        assert said in runtime.refused[0]
+        assert reason in runtime.refused[0]
         assert plugin.problem != ""
 
 
-async def test_a_runtime_that_never_answers_is_given_up_on(tmp_path: Path, connect: Callable[..., Any]) -> None:
+async def test_a_runtime_that_never_responds_is_disconnected(tmp_path: Path, connect: Callable[..., Any]) -> None:
     async with fake.Runtime(tmp_path / "nri.sock", silent=True) as runtime:
         plugin = await connect(Node(), connect=0.05)
         await until(lambda: runtime.connections >= 3)
@@ -261,21 +263,21 @@ async def test_without_a_socket_there_is_no_nri(tmp_path: Path, connect: Callabl
 
 
 @pytest.mark.parametrize(
-    "said",
+    "data",
     [b"\x00\x00\x00\x01\xff\xff\xff\xff", b"\x00\x00\x00\x01\x00\x00\x00\x0a\x00\xff\xff\xff\x00\x00\x00\x01\x01\x00"],
     ids=["a frame too long", "a message too long"],
 )
-async def test_nonsense_from_the_runtime_ends_the_connection_only(
-    tmp_path: Path, connect: Callable[..., Any], said: bytes
+async def test_invalid_data_of_the_runtime_ends_only_the_connection(
+    tmp_path: Path, connect: Callable[..., Any], data: bytes
 ) -> None:
     async with fake.Runtime(tmp_path / "nri.sock") as runtime:
         await connect(Node())
         plugin = await configured_plugin(runtime)
-        plugin.writer.write(said)
+        plugin.writer.write(data)
         await until(lambda: len(runtime.plugins) == 2)
 
 
-async def test_a_call_that_cannot_be_read_is_refused(tmp_path: Path, connect: Callable[..., Any]) -> None:
+async def test_a_call_that_cannot_be_parsed_is_refused(tmp_path: Path, connect: Callable[..., Any]) -> None:
     class Broken:
         def SerializeToString(self) -> bytes:
             return b"\xff\xff\xff"
@@ -296,25 +298,25 @@ def test_the_events_of_a_configuration() -> None:
             configured(text)
 
 
-def test_pauses_grow_to_a_longest() -> None:
+def test_pauses_between_attempts_grow_to_a_maximum() -> None:
     settings = NRISettings(Path("/none"))
     assert [settings.pause_after(failures) for failures in (0, 1, 2, 10, 10**6)] == [1, 2, 4, 60, 60]
 
 
 @given(st.binary(max_size=20_000), st.integers(0, 2**31))
 def test_any_message_comes_through_a_runtimes_buffer(body: bytes, stream: int) -> None:
-    """What we frame is what a strict reader reads, whatever its length."""
+    """A strict reader reads the frames that koordlet writes, for any length."""
 
     async def through() -> tuple[int, int, bytes]:
         reader, connection = asyncio.StreamReader(), fake.Connection()
-        await Trunk(reader, _Into(connection), _nobody)._send(2, stream, 1, body)
+        await Trunk(reader, _FrameWriter(connection), _refuse)._send(2, stream, 1, body)
         return await connection.message()
 
     assert asyncio.run(through()) == (stream, 1, body)
 
 
-class _Into:
-    """A writer into a connection of the stand-in."""
+class _FrameWriter:
+    """Writes frames to a connection of the fake runtime."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
@@ -326,5 +328,5 @@ class _Into:
         return
 
 
-async def _nobody(service: str, method: str, payload: bytes, seconds: float | None) -> bytes:
-    raise TtrpcCallError("nobody")
+async def _refuse(service: str, method: str, payload: bytes, seconds: float | None) -> bytes:
+    raise TtrpcCallError("refused")

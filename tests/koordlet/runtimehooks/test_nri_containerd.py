@@ -1,4 +1,4 @@
-"""koordlet as an NRI plugin of a real containerd: what it asks for is there at a container's first instruction."""
+"""koordlet as an NRI plugin of a real containerd: its settings hold from a container's first instruction."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ ASKED = LinuxContainerResources(
 
 
 class Extra:
-    """A plugin that wants what only NRI can give."""
+    """A plugin that returns values that only NRI supports."""
 
     hook, gate = "extra", "none"
     stages = (HookStage.PRE_CREATE_CONTAINER,)
@@ -62,7 +62,7 @@ class Extra:
 
 
 class Recorded(NRIPlugin):
-    """Remembers what the runtime called."""
+    """Records the calls of the runtime."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -74,7 +74,7 @@ class Recorded(NRIPlugin):
 
     @property
     def methods(self) -> list[str]:
-        """In order; events by their own names."""
+        """In order; state changes by the name of their event."""
         return [
             pb.Event.Name(pb.StateChangeEvent.FromString(payload).event) if method == "StateChange" else method
             for method, payload in self.called
@@ -82,7 +82,7 @@ class Recorded(NRIPlugin):
 
 
 class Scene:
-    """One containerd, a client of it, and plugins that end with the test."""
+    """A containerd, its client, and plugins that are stopped with the test."""
 
     def __init__(self, daemon: NRIContainerd, client: CriClient, folder: Path) -> None:
         self.daemon, self.client, self.folder = daemon, client, folder
@@ -90,7 +90,7 @@ class Scene:
         self._plugins: list[NRIPlugin] = []
 
     def node(self, *plugins: Any, policy: FailurePolicy = FailurePolicy.IGNORE) -> Node:
-        """A koordlet over this runtime's pods."""
+        """A koordlet for the pods of this runtime."""
         return Node(*plugins, policy=policy, base=self._base.strip("/"))
 
     async def connect(self, node: Node, *, wait: bool = True, socket: Path | None = None) -> Recorded:
@@ -118,12 +118,12 @@ class Scene:
         return made
 
     async def seen(self, name: str) -> dict[str, str]:
-        """What the pod's container wrote of itself, once it is complete."""
+        """The complete report that the pod's container writes about itself."""
         log = self.folder / f"{name}.log"
 
         def complete() -> dict[str, str]:
-            found = dict(re.findall(r"stdout F look (\S+) ?(.*)", log.read_text() if log.exists() else ""))
-            return found if "device" in found else {}
+            report = dict(re.findall(r"stdout F look (\S+) ?(.*)", log.read_text() if log.exists() else ""))
+            return report if "device" in report else {}
 
         read: dict[str, str] = await until(complete)
         return read
@@ -176,14 +176,14 @@ async def test_a_container_has_everything_at_its_first_instruction(scene: Scene)
     await until(lambda: len(node.announced) == 0)
 
 
-async def test_without_koordlet_it_has_what_was_asked_for(scene: Scene) -> None:
-    """What the tests beside this one see comes from the plugin."""
+async def test_without_koordlet_a_container_has_the_requested_values(scene: Scene) -> None:
+    """This shows that the values in the other tests come from the plugin."""
     await scene.container(await scene.pod("alone"), LOOK.replace("$(cat /cache/told)", "").replace("$(ls", "$(echo"))
     seen = await scene.seen("alone")
     assert [seen[name] for name in WANTED] == ["2", "10000", "100000", str(32 << 20), "0", "", ""]
 
 
-async def test_an_update_comes_with_what_hooks_want(scene: Scene) -> None:
+async def test_an_update_contains_the_values_of_the_hooks(scene: Scene) -> None:
     await scene.connect(scene.node(Extra(scene.folder)))
     made = await scene.container(await scene.pod("updated"))
     await scene.seen("updated")
@@ -195,8 +195,8 @@ async def test_an_update_comes_with_what_hooks_want(scene: Scene) -> None:
     assert done.stdout.decode().split() == ["512", "50000", "100000", str(GIB)], done.stderr
 
 
-async def test_messages_larger_than_containerds_buffer(scene: Scene) -> None:
-    """They come in pieces, both ways."""
+async def test_messages_larger_than_the_buffer_of_containerd(scene: Scene) -> None:
+    """Such messages are sent in pieces, in both directions."""
 
     class Long(Extra):
         def answer(self, stage: HookStage, context: HookContext, view: Any) -> HookAnswer:
@@ -220,14 +220,14 @@ async def test_with_policy_fail_a_pod_is_refused_with_the_reason(scene: Scene) -
     assert plugin.problem == "", "one refusal does not cost the connection"
 
 
-async def test_a_malformed_annotation_costs_nobody_a_start(scene: Scene) -> None:
+async def test_a_malformed_annotation_prevents_no_start(scene: Scene) -> None:
     await scene.connect(scene.node(Extra(scene.folder)))
     await scene.container(await scene.pod("odd", "{"))
     seen = await scene.seen("odd")
     assert (seen["cpu/cpu.shares"], seen["env"]) == ("2", "yes"), "the other plugin's answer stands"
 
 
-async def test_it_connects_when_the_runtime_comes_and_again_when_it_comes_back(
+async def test_it_connects_when_the_runtime_starts_and_restarts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(nri, "SOCKET_CHECK_S", 0.05)
@@ -258,9 +258,9 @@ async def test_it_connects_when_the_runtime_comes_and_again_when_it_comes_back(
         await asyncio.to_thread(daemon.close)
 
 
-async def test_what_the_runtime_is_configured_to_tell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A list of events in the runtime's configuration replaces ours; without one ours counts. containerd 1.7 has a
-    configuration for plugins that it starts itself only, and tells only those that come by themselves what runs."""
+async def test_the_runtimes_configuration_selects_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list of events in the runtime's configuration replaces koordlet's. containerd 1.7 has configurations only for
+    plugins that it starts itself, and sends the running containers only to plugins that connect."""
     monkeypatch.setattr(nri, "SOCKET_CHECK_S", 0.05)
     (tmp_path / "told").write_text("by the host\n")
     daemon = NRIContainerd()

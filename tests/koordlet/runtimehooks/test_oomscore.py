@@ -1,4 +1,4 @@
-"""OOM scores by annotation: spec 03 §4.14."""
+"""OOM scores by annotation (spec 03 §4.14)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_scores(annotations: dict[str, str], expected: dict[str, int]) -> None:
     assert decided(annotations) == expected
 
 
-def test_who_is_left_alone() -> None:
+def test_which_pods_are_not_changed() -> None:
     assert decided({FOR_ALL: "9"}, phase="Failed") == {}
     assert decided({FOR_ALL: "9"}, spec={"runtimeClassName": "kata"}) == {}
 
@@ -46,9 +46,9 @@ def test_init_containers_are_set_while_they_run() -> None:
     assert decided({FOR_ALL: "9", BY_CONTAINER: by_container}, init="prepare") == {"p-c0": 9, "p-c1": 9, "p-prepare": 3}
 
 
-def test_the_metric_is_for_what_is_held() -> None:
+def test_the_metric_has_the_scores_that_are_held() -> None:
     pod = make_pod("p", containers=2, annotations={FOR_ALL: "9"})
-    one = pod.meta.containers[0]
-    held = {Setting("oom_score_adj", one.cgroup_dir): 9}
+    container = pod.meta.containers[0]
+    held = {Setting("oom_score_adj", container.cgroup_dir): 9}
     decision = OOMScoreAdj().decide(make_view(pods=(pod,), held=held))
     assert decision.figures == {FAMILY: {("p", "default", "uid-p", "c0"): 9}}

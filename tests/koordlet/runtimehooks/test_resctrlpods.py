@@ -1,4 +1,4 @@
-"""A pod's own resctrl group: the worked example of spec 03 §4.11, its neighbours, its end."""
+"""A pod's own resctrl group: the worked example of spec 03 §4.11, other pods, its removal."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def mb(percent, per_cache=()):
 
 
 @pytest.mark.parametrize(
-    ("vendor", "asked", "l3", "bandwidth"),
+    ("vendor", "annotation", "l3", "bandwidth"),
     [
         pytest.param(INTEL, {"llc": llc(0, 30), "mb": mb(20)}, "0=f;1=f", "0=20;1=20", id="the example"),
         pytest.param(AMD, {"llc": llc(0, 30), "mb": mb(20)}, "0=f;1=f", "0=32;1=32", id="AMD"),
@@ -63,23 +63,23 @@ def mb(percent, per_cache=()):
         pytest.param(INTEL, {}, None, None, id="nothing"),
     ],
 )  # fmt: skip
-def test_lines(vendor, asked, l3, bandwidth) -> None:
-    one = pod(asked)
-    found = values(ResctrlPods(lambda: facts(vendor)), make_view(pods=(one,)))
-    name = f"koordlet-{one.meta.uid}"
+def test_lines(vendor, annotation, l3, bandwidth) -> None:
+    resctrl_pod = pod(annotation)
+    settings = values(ResctrlPods(lambda: facts(vendor)), make_view(pods=(resctrl_pod,)))
+    name = f"koordlet-{resctrl_pod.meta.uid}"
     lines = {key: text for key, text in (("L3", l3), ("MB", bandwidth)) if text is not None}
-    assert found == {
-        ("mount", ""): "on", ("group", name): "present", ("tasks", name): one.meta.cgroup_dir,
+    assert settings == {
+        ("mount", ""): "on", ("group", name): "present", ("tasks", name): resctrl_pod.meta.cgroup_dir,
         **{(line, name): text for line, text in lines.items()},
     }  # fmt: skip
 
 
-def test_only_pods_that_run_and_say_something_right() -> None:
+def test_only_running_pods_with_a_valid_annotation_have_a_group() -> None:
     pods = (make_pod("plain"), pod("{", "broken"), pod({}, "ended", phase="Failed"))
     assert ResctrlPods(lambda: facts()).decide(make_view(pods=pods)).updates == ()
 
 
-def test_a_changed_annotation_is_written_and_a_gone_pods_group_given_back() -> None:
+def test_a_changed_annotation_is_written_and_the_group_of_a_removed_pod_restored() -> None:
     strategy = ResctrlPods(lambda: facts())
     name = ("L3", "koordlet-uid-p")
     assert values(strategy, make_view(pods=(pod({"llc": llc(0, 30)}),)))[name] == "0=f;1=f"
@@ -87,20 +87,20 @@ def test_a_changed_annotation_is_written_and_a_gone_pods_group_given_back() -> N
     assert values(strategy, make_view()) == {}
 
 
-def test_groups_that_an_earlier_koordlet_left_go_after_a_while() -> None:
+def test_groups_of_an_earlier_koordlet_are_removed_after_a_grace_period() -> None:
     strategy = ResctrlPods(lambda: facts(groups=("BE", "koordlet-old", "koordlet-uid-p", "other")))
-    one = pod({})
-    assert ("group", "koordlet-old") not in values(strategy, make_view(now=100.0, pods=(one,)))
-    found = values(strategy, make_view(now=100.0 + ORPHAN_GRACE_S, pods=(one,)))
-    assert found["group", "koordlet-old"] == ""
-    assert found["group", "koordlet-uid-p"] == "present"
-    assert not {("group", "BE"), ("group", "other")} & found.keys()
+    resctrl_pod = pod({})
+    assert ("group", "koordlet-old") not in values(strategy, make_view(now=100.0, pods=(resctrl_pod,)))
+    settings = values(strategy, make_view(now=100.0 + ORPHAN_GRACE_S, pods=(resctrl_pod,)))
+    assert settings["group", "koordlet-old"] == ""
+    assert settings["group", "koordlet-uid-p"] == "present"
+    assert not {("group", "BE"), ("group", "other")} & settings.keys()
 
 
 def test_the_hook_names_the_group_and_its_schemata() -> None:
     made: tuple[str, ...] = ("koordlet-uid-p",)
-    strategy, one = ResctrlPods(lambda: facts(groups=made)), pod({"llc": llc(0, 30), "mb": mb(20)})
-    context, view = HookContext(one), make_view()
+    strategy, resctrl_pod = ResctrlPods(lambda: facts(groups=made)), pod({"llc": llc(0, 30), "mb": mb(20)})
+    context, view = HookContext(resctrl_pod), make_view()
     expected = ResctrlAnswer("koordlet-uid-p", "L3:0=f;1=f;\nMB:0=20;1=20;\n")
     for stage in (HookStage.PRE_RUN_POD_SANDBOX, HookStage.PRE_CREATE_CONTAINER):
         assert strategy.answer(stage, context, view).resctrl == expected
@@ -108,5 +108,5 @@ def test_the_hook_names_the_group_and_its_schemata() -> None:
     assert strategy.answer(HookStage.PRE_RUN_POD_SANDBOX, HookContext(make_pod("x")), view).resctrl is None
     made = ()
     assert strategy.answer(HookStage.PRE_CREATE_CONTAINER, context, view).resctrl is None, (
-        "no group, or it does not start"
+        "a group that does not exist would prevent the start"
     )

@@ -1,4 +1,4 @@
-"""The hook service in this process: its socket, its seven calls, its errors, its stop."""
+"""The hook service in this process: socket, seven calls, errors, stop."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.koordlet.qosmanager.conftest import make_view
 
 
 class Everywhere:
-    """Answers at every stage with its place among them; fails for a pod named bad."""
+    """Answers every stage with the stage's index; fails for a pod named bad."""
 
     hook, gate, stages = "everywhere", "none", tuple(HookStage)
 
@@ -41,23 +41,23 @@ class Everywhere:
 def serve(path: Path, follow: Any = lambda: None, policy: FailurePolicy = FailurePolicy.FAIL) -> RuntimeHookServer:
     registries = Registries()
     hooks = Hooks([Everywhere()], registries, policy=policy)
-    newborns = AnnouncedPods(dict, lambda: "kubepods", lambda: 0.0)
-    calls = HookCalls(hooks, newborns, make_view, follow, registries, round_timeout=60.0)
+    announced = AnnouncedPods(dict, lambda: "kubepods", lambda: 0.0)
+    calls = HookCalls(hooks, announced, make_view, follow, registries, round_timeout=60.0)
     return RuntimeHookServer(path, calls, "containerd", grace=60.0)
 
 
-async def ask(path: Path, stage: HookStage, name: str = "p") -> Any:
+async def call_hook(path: Path, stage: HookStage, name: str = "p") -> Any:
     sandbox = stage in SANDBOX
-    asked, answered = (
+    request_type, response_type = (
         (PodSandboxHookRequest, PodSandboxHookResponse)
         if sandbox
         else (ContainerResourceHookRequest, ContainerResourceHookResponse)
     )
-    request = asked(pod_meta={"name": name, "namespace": "ns", "uid": "1"})
+    request = request_type(pod_meta={"name": name, "namespace": "ns", "uid": "1"})
     if sandbox:
         request.cgroup_parent = "/kubepods/pod1"
     async with grpc.aio.insecure_channel(f"unix:{path}", options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
-        call = channel.unary_unary(f"/{SERVICE}/{stage}Hook", asked.SerializeToString, answered.FromString)
+        call = channel.unary_unary(f"/{SERVICE}/{stage}Hook", request_type.SerializeToString, response_type.FromString)
         return await call(request, timeout=60.0)
 
 
@@ -70,14 +70,14 @@ async def test_every_stage_has_a_call(tmp_path: Path) -> None:
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         for place, stage in enumerate(HookStage):
             if stage in SANDBOX:
-                assert (await ask(path, stage)).resources.cpu_shares == place + 2
+                assert (await call_hook(path, stage)).resources.cpu_shares == place + 2
             elif stage in CONTAINER:
-                assert (await ask(path, stage)).container_resources.cpu_shares == place + 2
+                assert (await call_hook(path, stage)).container_resources.cpu_shares == place + 2
         with pytest.raises(grpc.RpcError) as refused:
-            await ask(path, HookStage.PRE_REMOVE_RUN_POD_SANDBOX)
+            await call_hook(path, HookStage.PRE_REMOVE_RUN_POD_SANDBOX)
         assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
         with pytest.raises(grpc.RpcError) as failed:
-            await ask(path, HookStage.PRE_CREATE_CONTAINER, "bad")
+            await call_hook(path, HookStage.PRE_CREATE_CONTAINER, "bad")
         assert failed.value.code() is grpc.StatusCode.INTERNAL
         assert failed.value.details() == "hook everywhere, pod ns/bad, container : no"
     finally:
@@ -85,7 +85,7 @@ async def test_every_stage_has_a_call(tmp_path: Path) -> None:
     assert (server.problem, path.exists()) == ("stopped", False)
 
 
-async def test_an_old_socket_makes_room(tmp_path: Path) -> None:
+async def test_an_old_socket_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "run/k.sock"
     path.parent.mkdir()
     with socket.socket(socket.AF_UNIX) as old:
@@ -93,13 +93,13 @@ async def test_an_old_socket_makes_room(tmp_path: Path) -> None:
     server = serve(path)
     await server.start()
     try:
-        assert (await ask(path, HookStage.PRE_RUN_POD_SANDBOX)).resources.cpu_shares == 2
+        assert (await call_hook(path, HookStage.PRE_RUN_POD_SANDBOX)).resources.cpu_shares == 2
     finally:
         await server.stop()
 
 
 @pytest.mark.parametrize("name", ["no/where/k.sock", "file"], ids=["no directory", "a file in its place"])
-async def test_a_socket_that_cannot_be_is_a_condition(tmp_path: Path, name: str) -> None:
+async def test_a_socket_that_cannot_be_created_is_reported(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     (tmp_path / "file").write_text("mine")
     server = serve(path)
@@ -113,17 +113,17 @@ async def test_a_call_that_runs_at_the_stop_is_answered(tmp_path: Path) -> None:
     path = tmp_path / "k.sock"
     begun = asyncio.Event()
     server = serve(path, begun.set)
-    server._calls._earliest[ANNOUNCED] = server._calls._clock() + 0.5  # the round comes while the server stops
+    server._calls._earliest[ANNOUNCED] = server._calls._clock() + 0.5  # the round runs while the server stops
     await server.start()
-    call = asyncio.ensure_future(ask(path, HookStage.PRE_RUN_POD_SANDBOX))
-    while not len(server._calls.announced):  # noqa: ASYNC110 - nothing tells of it
+    call = asyncio.ensure_future(call_hook(path, HookStage.PRE_RUN_POD_SANDBOX))
+    while not len(server._calls.announced):  # noqa: ASYNC110 - there is no notification of it
         await asyncio.sleep(0.01)
     await server.stop()
     assert begun.is_set()
     assert (await call).resources.cpu_shares == 2
 
 
-async def test_reflection_tells_of_the_service(tmp_path: Path) -> None:
+async def test_reflection_describes_the_service(tmp_path: Path) -> None:
     path = tmp_path / "k.sock"
     server = serve(path)
     await server.start()

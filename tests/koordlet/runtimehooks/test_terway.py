@@ -1,4 +1,4 @@
-"""Terway's two files (spec 03 §4.13): bytes a second, whoever said bits or percent."""
+"""Terway's two files (spec 03 §4.13): bytes per second from bits or percent."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_pod(qos, kube, prio) -> None:
     }  # fmt: skip
 
 
-def test_a_bandwidth_that_makes_no_sense_keeps_the_old_file() -> None:
+def test_an_invalid_bandwidth_keeps_the_old_file() -> None:
     strategy = TerwayQoS()
     before = values(decide(slo(be={"egressLimit": "80M"}), strategy=strategy))["terway.global"]
     decision = decide(slo(be={"egressLimit": "8G"}), strategy=strategy)
@@ -78,7 +78,7 @@ def test_a_bandwidth_that_makes_no_sense_keeps_the_old_file() -> None:
     assert "8G is not within" in decision.note
 
 
-def test_files_are_there_while_it_is_terways_work_and_no_longer(tmp_path) -> None:
+def test_files_exist_only_while_the_policy_is_terway(tmp_path) -> None:
     directory = tmp_path / "terway/qos"
     directory.mkdir(parents=True, mode=0o755)
     (directory / "pod.json").write_text("an earlier boot's")
@@ -91,8 +91,8 @@ def test_files_are_there_while_it_is_terways_work_and_no_longer(tmp_path) -> Non
         assert {path.name for path in directory.iterdir()} == names
 
 
-def test_the_directory_is_made_readable(tmp_path) -> None:
-    """The original makes it with no rights at all."""
+def test_the_directory_is_created_readable(tmp_path) -> None:
+    """Koordinator creates it without any permissions."""
     directory = tmp_path / "terway/qos"
     TerwayStore(directory).write(Setting("terway.pods"), "{}")
     assert directory.stat().st_mode & 0o755 == 0o755

@@ -101,8 +101,8 @@ def koordlet(path: Path) -> Iterator[Recorder]:
     recorder = Recorder()
     registries = Registries()
     hooks = Hooks([BatchResource(), CPUSetAllocator(), recorder], registries, policy=FailurePolicy.FAIL)
-    newborns = AnnouncedPods(dict, lambda: "kubepods", lambda: 0.0)
-    calls = HookCalls(hooks, newborns, make_view, lambda: None, registries, round_timeout=PATIENCE)
+    announced = AnnouncedPods(dict, lambda: "kubepods", lambda: 0.0)
+    calls = HookCalls(hooks, announced, make_view, lambda: None, registries, round_timeout=PATIENCE)
     serving, stop = threading.Event(), threading.Event()
 
     async def serve() -> None:

@@ -1,4 +1,4 @@
-"""A round for newborns alone gives them what a round for everybody would, and changes nothing for anybody else."""
+"""A round for announced pods alone gives them the values of a full round, and changes no other pod."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ BATCH = "node.koordinator.sh/extended-resource-spec"
 
 
 class Files(ModelKernel):
-    """Has every setting of whatever directory, as on v2: no group bounds another one's CPUs."""
+    """Has every setting of every directory, as on v2: no group bounds the CPUs of another one."""
 
     def read(self, setting: Setting) -> Any:
         return self.values.get(setting, 0 if setting.resource != "cpuset.cpus" else "0-7")
@@ -56,23 +56,23 @@ class Files(ModelKernel):
 
 @dataclass
 class Node:
-    """A koordlet's strategies over a picture."""
+    """A koordlet's strategies and a node view."""
 
     view: NodeView
     strategies: list[Strategy]
     files: Files = field(default_factory=Files)
-    looks: int = 0
+    views_built: int = 0
 
     def __post_init__(self) -> None:
         registries = Registries()
         self.executor = Executor(self.files, Ledger(None, "boot"), NullAuditor(), registries)  # type: ignore[arg-type]
         self.manager = QoSManager(
-            [(one, 10.0) for one in self.strategies], self.look, self.executor, None, registries,  # type: ignore[arg-type]
+            [(strategy, 10.0) for strategy in self.strategies], self.build_view, self.executor, None, registries,  # type: ignore[arg-type]
             outline=lambda: replace(self.view, host_apps=(), announced=()),
         )  # fmt: skip
 
-    def look(self) -> NodeView:
-        self.looks += 1
+    def build_view(self) -> NodeView:
+        self.views_built += 1
         return self.view
 
     def desired(self) -> dict[Setting, Any]:
@@ -93,7 +93,7 @@ kinds = st.sampled_from(["", "LSE", "LSR", "LS", "BE", "SYSTEM"])
 
 @st.composite
 def pod_facts(draw: st.DrawFn) -> dict[str, Any]:
-    """Labels, annotations and place of a pod, alike for the kubelet's and a hook's word."""
+    """Labels, annotations and class of a pod, for a listed pod and for an announced pod."""
     annotations: dict[str, str] = {}
     if draw(st.booleans()):
         batch = {"kubernetes.io/batch-cpu": str(draw(amounts)), "kubernetes.io/batch-memory": f"{draw(amounts)}Mi"}
@@ -139,43 +139,45 @@ def nodes(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-def born(facts: dict[str, Any], uid: str) -> PodView:
+def announced_pod(facts: dict[str, Any], uid: str) -> PodView:
     labels = {"koordinator.sh/qosClass": facts["qos"]} if facts["qos"] else {}
     return pod_of(uid, "ns", uid, labels, facts["annotations"], f"/{DIRECTORIES[facts['kube']]}/pod{uid}")
 
 
 @given(nodes(), st.lists(pod_facts(), min_size=1, max_size=3), st.booleans())
 @settings(max_examples=80, deadline=None)
-def test_newborns_get_what_a_full_round_gives_them(node: dict[str, Any], facts: list[Any], vendor: bool) -> None:
+def test_announced_pods_get_the_values_of_a_full_round(node: dict[str, Any], facts: list[Any], vendor: bool) -> None:
     def supports(resource: str, directory: str) -> bool:
         return vendor or resource != "cpu.bvt_warp_ns"
 
     view = make_view(**node)
-    newborns = tuple(born(one, f"new{number}") for number, one in enumerate(facts))
-    alone, whole = Node(view, every(supports)), Node(replace(view, announced=newborns), every(supports))
+    announced = tuple(announced_pod(pod, f"new{number}") for number, pod in enumerate(facts))
+    alone, whole = Node(view, every(supports)), Node(replace(view, announced=announced), every(supports))
     alone.manager.follow()
-    alone.view = whole.view  # what a look shows from now on
-    alone.manager.follow_announced(newborns)
+    alone.view = whole.view  # the view of later rounds
+    alone.manager.follow_announced(announced)
     whole.manager.follow()
     assert alone.desired() == whole.desired()
     assert alone.files.values == whole.files.values
     alone.manager.follow()
-    assert (alone.desired(), alone.files.values) == (whole.desired(), whole.files.values), "and it stays"
+    assert (alone.desired(), alone.files.values) == (whole.desired(), whole.files.values), (
+        "a later full round changes nothing"
+    )
 
 
-def test_the_nodes_picture_is_looked_at_for_what_follows_from_all_pods_only() -> None:
+def test_the_node_view_is_built_only_for_decisions_about_all_pods() -> None:
     view = make_view(qos_dirs=DIRECTORIES)
-    plain = born({"qos": "BE", "kube": "BestEffort", "annotations": {}}, "plain")
+    plain = announced_pod({"qos": "BE", "kube": "BestEffort", "annotations": {}}, "plain")
     with_group = {"node.koordinator.sh/resctrl": json.dumps({"llc": {"schemata": {"range": [0, 50]}}})}
-    shared = born({"qos": "LS", "kube": "Burstable", "annotations": with_group}, "shared")
+    shared = announced_pod({"qos": "LS", "kube": "Burstable", "annotations": with_group}, "shared")
     node = Node(view, every(lambda resource, directory: False))
     node.manager.follow_announced((plain,))
-    assert node.looks == 0
+    assert node.views_built == 0
     node.manager.follow_announced((shared,))
-    assert node.looks == 1
+    assert node.views_built == 1
 
 
-def test_a_strategy_that_raises_costs_the_others_nothing() -> None:
+def test_a_strategy_that_raises_does_not_affect_the_others() -> None:
     class Broken(BatchResource):
         name = "broken"
 
@@ -183,7 +185,7 @@ def test_a_strategy_that_raises_costs_the_others_nothing() -> None:
             raise RuntimeError("no")
 
     facts = {"requests": {"kubernetes.io/batch-cpu": "500"}, "limits": {"kubernetes.io/batch-cpu": "500"}}
-    pod = born(
+    pod = announced_pod(
         {"qos": "BE", "kube": "BestEffort", "annotations": {BATCH: json.dumps({"containers": {"c0": facts}})}}, "1"
     )
     node = Node(make_view(qos_dirs=DIRECTORIES), [Broken(), BatchResource()])
@@ -191,12 +193,12 @@ def test_a_strategy_that_raises_costs_the_others_nothing() -> None:
     assert node.files.values[Setting("cpu.shares", pod.meta.cgroup_dir)] == 512
 
 
-@pytest.mark.parametrize(("suffix", "mended"), [(".slice", True), ("", False)], ids=["slices", "plain groups"])
-def test_what_systemd_wrote_over_is_written_again_at_once(suffix: str, mended: bool) -> None:
-    """Into the pod's own group whoever made it, into those above where systemd did."""
+@pytest.mark.parametrize(("suffix", "corrected"), [(".slice", True), ("", False)], ids=["slices", "plain groups"])
+def test_values_that_systemd_overwrote_are_written_again_at_once(suffix: str, corrected: bool) -> None:
+    """In the pod's own group in any case, in the groups above only if systemd created them."""
     facts = {"limits": {"kubernetes.io/batch-cpu": "500"}}
     spec = {"qos": "BE", "kube": "BestEffort", "annotations": {BATCH: json.dumps({"containers": {"c0": facts}})}}
-    pod = born(spec, "1")
+    pod = announced_pod(spec, "1")
     pod = replace(pod, meta=replace(pod.meta, cgroup_dir=f"{DIRECTORIES['BestEffort']}/pod1{suffix}"))
     node = Node(make_view(qos_dirs=DIRECTORIES), [BatchResource()])
     parent, own = Setting("cpu.shares", DIRECTORIES["BestEffort"]), Setting("cpu.cfs_quota_us", pod.meta.cgroup_dir)
@@ -206,19 +208,19 @@ def test_what_systemd_wrote_over_is_written_again_at_once(suffix: str, mended: b
     assert (node.files.values[parent], node.files.values[own]) == (2, 50_000)
     node.files.values |= {parent: 100, own: -1}
     node.executor.apply()
-    assert node.files.values[own] == -1, "looked at a moment ago"
+    assert node.files.values[own] == -1, "checked a moment ago"
     node.manager.follow_announced((pod,))
-    assert (node.files.values[own], node.files.values[parent]) == (50_000, 2 if mended else 100)
+    assert (node.files.values[own], node.files.values[parent]) == (50_000, 2 if corrected else 100)
 
 
-def test_without_a_picture_nothing_is_decided() -> None:
+def test_without_a_node_view_there_is_no_decision() -> None:
     node = Node(make_view(), [])
     node.manager._outline = lambda: None
     assert node.manager.follow_announced(()) is None
 
 
-@pytest.mark.parametrize("again", [False, True], ids=["decided anew", "left out"])
-def test_what_is_added_stands_until_the_owner_declares(again: bool) -> None:
+@pytest.mark.parametrize("again", [False, True], ids=["declared again", "omitted"])
+def test_added_settings_stay_until_the_owner_declares(again: bool) -> None:
     node = Node(make_view(), [])
     one, other = Setting("cpu.shares", "a"), Setting("cpu.shares", "b")
     node.executor.declare("o", (DesiredSetting(one, 2),))
@@ -233,7 +235,7 @@ def test_what_is_added_stands_until_the_owner_declares(again: bool) -> None:
     assert node.files.values[other] == (0 if again else 3)
 
 
-def test_owners_keep_their_ranks_for_what_is_added() -> None:
+def test_owners_keep_their_ranks_for_added_settings() -> None:
     node = Node(make_view(), [])
     setting = Setting("cpu.shares", "a")
     node.executor.declare("a", (DesiredSetting(setting, 2),))
@@ -243,8 +245,8 @@ def test_owners_keep_their_ranks_for_what_is_added() -> None:
     assert (merged.owner, merged.desired.value, merged.overruled) == ("a", 2, ("b",))
 
 
-def test_an_owner_has_not_spoken_before_it_declares() -> None:
-    """Leftovers of an earlier koordlet must not stay because a newborn came before the first round."""
+def test_adding_settings_is_not_a_declaration() -> None:
+    """Leftovers of an earlier koordlet must not stay because a pod was announced before the first round."""
     left = Setting("cpu.shares", "left")
     files = Files({left: 9})
     executor = Executor(
