@@ -97,10 +97,11 @@ def make_view(**fields: Any) -> NodeView:
         "current": held.get,
         "qos_dirs": {"BestEffort": "kubepods/besteffort"},
         "topology": flat(8),
-        "best_effort_cgroup": BestEffortCgroup.read("kubepods/besteffort", held.get),
         "memory_files": frozenset(MEMORY_FILES),
     }
-    return NodeView(**{**defaults, **fields})
+    values = {**defaults, **fields}
+    best_effort = BestEffortCgroup.read(values["qos_dirs"].get("BestEffort", ""), values["current"])
+    return NodeView(**{"best_effort_cgroup": best_effort, **values})
 
 
 @pytest.fixture
