@@ -60,6 +60,7 @@ def job_pod(installed: Kubernetes) -> dict[str, Any]:
     apply(installed, PROFILE)
     wait_for(lambda: offers(installed), "the node offers batch resources", 180.0)
     apply(installed, JOB)
+    wait_for(lambda: bool(get(installed, "pods", "-l", "app=report")["items"]), "the Job has a pod")
     installed.kubectl("wait", "--for=condition=Ready", "pod", "-l", "app=report", "--timeout=120s")
     pod: dict[str, Any] = get(installed, "pods", "-l", "app=report")["items"][0]
     return pod
