@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""`make bench`: every benchmark under tests/scale, one after the other.
+"""`make bench`: every benchmark in tests/scale, sequentially.
 
     scripts/bench.py [NAME ...]     only benchmarks whose name contains one of the words
 
 Each prints `name value unit budget ok|over|unclear` lines and writes them to build/bench/<name>.json. Exit status 1 if
-a figure is not seen to keep its budget (unclear: it is nearer to it than two measurements of the same in that run are
-to each other) or a benchmark failed.
+a budget is exceeded or unclear (the value is closer to it than two equal measurements of that run are to each other),
+or a benchmark failed.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ ROOT = Path(__file__).resolve().parents[1]
 
 def main() -> int:
     words = sys.argv[1:]
-    found = sorted((ROOT / "tests/scale").glob("bench_*.py"))
-    chosen = [path for path in found if not words or any(word in path.stem for word in words)]
+    available = sorted((ROOT / "tests/scale").glob("bench_*.py"))
+    chosen = [path for path in available if not words or any(word in path.stem for word in words)]
     if not chosen:
-        print(f"no benchmark matches {words}; there are: {', '.join(p.stem.removeprefix('bench_') for p in found)}")
+        print(f"no benchmark matches {words}; there are: {', '.join(p.stem.removeprefix('bench_') for p in available)}")
         return 2
     failed = []
     for path in chosen:

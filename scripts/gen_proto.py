@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Generate Python modules from the .proto files of this repository, next to each of them.
 
-Run by `make proto` and by the package build. Imports in the generated modules are absolute from the
-repository root (`koordlet.api.hooks.api_pb2`), because protoc is given paths relative to it. A file
-whose outputs are newer than itself and this script is left alone; `--force` generates anyway.
+Run by `make proto` and by the package build. Imports in the generated modules are absolute from the repository root
+(`koordlet.api.hooks.api_pb2`), because protoc gets paths relative to it. A file whose outputs are newer than itself and
+this script is skipped; `--force` always generates.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def is_fresh(root: Path, proto: str, *, service: bool) -> bool:
 
 
 def generate(root: Path = ROOT, *, force: bool = False) -> list[str]:
-    """Generate what is stale under `root` and return the files written. Raises RuntimeError when protoc fails."""
+    """Generate stale modules under `root` and return the files written. Raises RuntimeError when protoc fails."""
     from grpc_tools import protoc
 
     include = str(resources.files("grpc_tools") / "_proto")
@@ -61,7 +61,7 @@ def generate(root: Path = ROOT, *, force: bool = False) -> list[str]:
 def main(argv: list[str]) -> int:
     """Command line entry point."""
     parser = argparse.ArgumentParser(description="Generate Python modules from .proto files.")
-    parser.add_argument("--force", action="store_true", help="generate even what is up to date")
+    parser.add_argument("--force", action="store_true", help="also generate modules that are up to date")
     for name in generate(force=parser.parse_args(argv).force):
         print(name)
     return 0

@@ -3,14 +3,14 @@
 
     scripts/guest.py [--out DIR] [--timeout SECONDS] [--cpus NUMBER] -- COMMAND [ARGUMENT ...]
 
-The guest sees this machine's root file system read-only (changes under /tmp, /usr, /etc … go to its own memory), has
-two emulated CPUs unless told otherwise, PSI, BTF and kernel headers, and runs COMMAND as root in the repository's
-directory. What the command writes to $GUEST_OUT comes back in DIR (default build/guest/out), with the kernel's messages
-in kernel.log. The exit status is the command's; 125 when the guest itself failed, 124 when time ran out, 123 when it
-gave no sign of life for SILENCE_S: an emulated kernel gets stuck now and then. It proves behaviour, not speed.
+The guest has this machine's root file system read-only (changes under /tmp, /usr, /etc … stay in its memory), two
+emulated CPUs by default, PSI, BTF and kernel headers, and runs COMMAND as root in the repository's directory. Files
+that the command writes to $GUEST_OUT are in DIR afterwards (default build/guest/out), with the kernel's messages in
+kernel.log. The exit status is the command's; 125 when the guest itself failed, 124 after the timeout, 123 when it gave
+no sign of life for SILENCE_S: an emulated kernel occasionally hangs. The guest proves behaviour, not speed.
 
-The first run fetches the kernel and its headers by package name and unpacks them under build/guest; later runs start at
-once. Needs the packages of scripts/apt/test.txt and the virtual environment with virtme-ng.
+The first run fetches the kernel and its headers by package name and unpacks them under build/guest; later runs start
+immediately. Needs the packages of scripts/apt/test.txt and the virtual environment with virtme-ng.
 """
 
 from __future__ import annotations
@@ -34,30 +34,30 @@ META_PACKAGE = "linux-image-amd64"
 HEADERS_META = "linux-headers-amd64"
 TIMEOUT = 1200.0
 CPU = "max,avx2=off"
-"""Debian's qemu 7.2 emulates AVX2 wrongly: what numpy sorts with it comes out in no order."""
+"""Debian's qemu 7.2 emulates AVX2 incorrectly: numpy's sort returns unsorted arrays."""
 FAILED, TIMED_OUT, STUCK = 125, 124, 123
 BEAT_S, BOOT_S, SILENCE_S = 5, 300.0, 180.0
-"""Between two signs of life; until the first; without one, until the guest is taken to be stuck."""
+"""Seconds between two signs of life; until the first one; without one, until the guest counts as hung."""
 PYTHON_CACHE = GUEST / "pycache"
-"""Compiled Python that the guest finds here it need not compile: with PYTHONPYCACHEPREFIX the host fills it."""
+"""Compiled Python modules for the guest; the host fills it with PYTHONPYCACHEPREFIX."""
 HOST, CACHED_TAG = "/run/host", "koord-cached"
 CACHED_DISK = (
     f"-fsdev local,id={CACHED_TAG},path=/,security_model=none,readonly=on,multidevs=remap"
     f" -device virtio-9p-pci,fsdev={CACHED_TAG},mount_tag={CACHED_TAG}"
 )
 CACHED = [str(VENV), *(str(ROOT / part) for part in ("koordlet", "control", "tests")), sysconfig.get_path("stdlib")]
-"""The root file system's pages are read anew at each use; what Python reads at every start is kept in memory."""
+"""The root file system's pages are read again at each use; Python's start-up files are cached in memory."""
 LEASH = 'exec 3<&0 </dev/null; (read -r _ <&3; kill -9 "-$$") & exec 3<&-; "$@" 2>&1 | cat'
-"""Runs "$@", and ends the process group when nobody holds the other end of its input any more: we were killed.
-qemu opens its output by name, and would overwrite a file that others write to, too: so it gets a pipe."""
+"""Runs "$@", and kills the process group when no process holds the other end of its input: this script was killed. qemu
+opens its output by name and would truncate a file that others write to, so it gets a pipe."""
 
 
 class GuestError(Exception):
-    """The guest can't be made or started; the message says what is missing."""
+    """The guest cannot be created or started; the message names what is missing."""
 
 
 def depends(package: str, prefix: str) -> list[str]:
-    """Names that *package* depends on and that begin with *prefix*."""
+    """Names of dependencies of `package` that begin with `prefix`."""
     output = capture("apt-cache", "depends", package)
     names = [line.split()[-1] for line in output.splitlines() if line.strip().startswith("Depends:")]
     return [name for name in names if name.startswith(prefix)]
@@ -73,7 +73,7 @@ def capture(*command: str) -> str:
 
 
 def set_up() -> Path:
-    """Path of the guest's kernel image, fetched and unpacked if it is not there yet."""
+    """Path of the guest's kernel image, fetched and unpacked if it is missing."""
     stamp = GUEST / "ready"
     if not stamp.exists():
         print("guest: fetching the kernel and its headers", file=sys.stderr, flush=True)
@@ -97,7 +97,7 @@ def set_up() -> Path:
 
 
 def script(command: list[str], out: Path) -> str:
-    """What the guest's shell runs. The headers' links point to /usr/src, so that is where they are shown."""
+    """The script of the guest's shell. The headers' links point to /usr/src, so they are mounted there."""
     return "\n".join(
         [
             f"mount --bind {shlex.quote(str(TREE / 'usr/src'))} /usr/src",
@@ -119,7 +119,7 @@ def script(command: list[str], out: Path) -> str:
 
 
 def run(command: list[str], out: Path, timeout: float = TIMEOUT, cpus: int = 2) -> int:
-    """Boot, run, come back; returns the command's exit status. Raises `GuestError`."""
+    """Boot, run the command, and return its exit status. Raises `GuestError`."""
     image = set_up()
     vng = VENV / "bin" / "vng"
     if not vng.exists():
@@ -129,7 +129,7 @@ def run(command: list[str], out: Path, timeout: float = TIMEOUT, cpus: int = 2) 
     status, alive = out / "status", out / "alive"
     for left in (status, alive):
         left.unlink(missing_ok=True)
-    commands = out / "run.sh"  # the kernel's command line, on which vng passes what to run, holds 2 KiB
+    commands = out / "run.sh"  # vng passes the command on the kernel's command line, which holds 2 KiB
     commands.write_text(script(command, out))
     boot = [
         str(vng), "--disable-kvm", "--run", str(image), "--cpus", str(cpus), "--memory", "2G", "--append", "psi=1",
@@ -139,11 +139,11 @@ def run(command: list[str], out: Path, timeout: float = TIMEOUT, cpus: int = 2) 
     leashed = ["sh", "-c", LEASH, "sh", *boot]
     process = subprocess.Popen(leashed, cwd=ROOT, env=environment, stdin=subprocess.PIPE, start_new_session=True)
     try:
-        gave_up = watch(process, alive, timeout)
+        failure = watch(process, alive, timeout)
     finally:
         end_group(process)
-    if gave_up:
-        return gave_up
+    if failure:
+        return failure
     try:
         return int(status.read_text())
     except (FileNotFoundError, ValueError) as error:
@@ -151,7 +151,7 @@ def run(command: list[str], out: Path, timeout: float = TIMEOUT, cpus: int = 2) 
 
 
 def watch(process: subprocess.Popen[bytes], alive: Path, timeout: float) -> int | None:
-    """Wait for *process*; `TIMED_OUT` or `STUCK` when it should be ended, None when it ended."""
+    """Wait for `process`; returns `TIMED_OUT` or `STUCK` when it must be killed, None when it ended."""
     began = beaten = time.monotonic()
     patience, last = BOOT_S, ""
     while True:
@@ -164,7 +164,7 @@ def watch(process: subprocess.Popen[bytes], alive: Path, timeout: float) -> int 
         if beat and beat != last:  # a file that is being written may be empty
             beaten, patience, last = now, SILENCE_S, beat
         if now - began > timeout:
-            print(f"guest: no end after {timeout:.0f} s", file=sys.stderr)
+            print(f"guest: not finished after {timeout:.0f} s", file=sys.stderr)
             return TIMED_OUT
         if now - beaten > patience:
             print(f"guest: no sign of life for {patience:.0f} s; up and idle seconds: {last or 0}", file=sys.stderr)
@@ -172,7 +172,7 @@ def watch(process: subprocess.Popen[bytes], alive: Path, timeout: float) -> int 
 
 
 def end_group(process: subprocess.Popen[bytes]) -> None:
-    """End qemu with its parents: the whole process group that we started."""
+    """Kill qemu with its parents: the whole process group."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -183,7 +183,7 @@ def end_group(process: subprocess.Popen[bytes]) -> None:
 
 
 def stop(_number: int, _frame: object) -> None:
-    """Asked to end: unwind, so that `run` ends the guest."""
+    """On SIGTERM, unwind so that `run` ends the guest."""
     raise KeyboardInterrupt
 
 

@@ -1,8 +1,8 @@
 #!/bin/sh
-# Makes this checkout ready to run: Debian packages, Python packages, generated code, BPF objects.
+# Prepares this checkout: Debian packages, Python packages, generated code, BPF objects.
 #   scripts/setup.sh demo   what `make demo` needs
-#   scripts/setup.sh test   the same, and what `make test` and `make bench` need
-#   scripts/setup.sh kubernetes   what `make test-kubernetes` needs beyond that
+#   scripts/setup.sh test   the same, plus what `make test` and `make bench` need
+#   scripts/setup.sh kubernetes   what `make test-kubernetes` needs in addition
 # Idempotent: a stamp named after the inputs' checksum makes the second run a matter of milliseconds.
 set -eu
 cd "$(dirname "$0")/.."
@@ -19,7 +19,7 @@ mkdir -p build
 
 sum() { cat "$@" | sha256sum | cut -c1-16; }
 
-# --- Debian packages -------------------------------------------------------------------------
+# Debian packages
 packages=$(sed -e 's/#.*//' -e '/^[[:space:]]*$/d' $lists | sort -u)
 missing=""
 installed=$(dpkg-query -W -f='${db:Status-Abbrev} ${Package}\n' | sed -n 's/^ii  *//p')
@@ -30,7 +30,7 @@ if [ -n "$missing" ]; then
   say "installing Debian packages:$missing"
   export DEBIAN_FRONTEND=noninteractive
   log=build/setup-apt.log
-  # Packages that bring a daemon must not start it: this is a build step, not an installation.
+  # Packages with a daemon must not start it: this is a build step, not an installation.
   policy=/usr/sbin/policy-rc.d
   if [ ! -e $policy ]; then
     trap 'rm -f /usr/sbin/policy-rc.d' EXIT
@@ -38,15 +38,15 @@ if [ -n "$missing" ]; then
     chmod +x $policy
   fi
   { apt-get update && apt-get install -y --no-install-recommends $missing; } >"$log" 2>&1 || {
-    tail -n 30 "$log" >&2; echo "setup: apt-get failed; the whole log is in $log" >&2; exit 1; }
+    tail -n 30 "$log" >&2; echo "setup: apt-get failed; the log is $log" >&2; exit 1; }
 fi
 
-# --- Python packages -------------------------------------------------------------------------
+# Python packages
 python=/usr/bin/python3
 "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || {
   echo "setup: $python is older than 3.11" >&2; exit 1; }
 pins_sum=$(sum "$pins" pyproject.toml)
-# The test environment holds everything that the demo's does.
+# The test environment includes the demo's packages.
 test_sum=$(sum requirements/dev.txt pyproject.toml)
 stamp=build/.venv-$pins_sum
 if [ ! -e "$stamp" ] && [ ! -e "build/.venv-$test_sum" ]; then
@@ -58,7 +58,7 @@ if [ ! -e "$stamp" ] && [ ! -e "build/.venv-$test_sum" ]; then
   touch "$stamp"
 fi
 
-# --- Generated code and BPF objects ----------------------------------------------------------
+# Generated code and BPF objects
 generated=$(sum koordlet/api/*/*.proto scripts/gen_proto.py)
 if [ ! -e "build/.proto-$generated" ] || [ ! -e koordlet/api/hooks/api_pb2.py ]; then
   build/venv/bin/python scripts/gen_proto.py
@@ -67,5 +67,5 @@ if [ ! -e "build/.proto-$generated" ] || [ ! -e koordlet/api/hooks/api_pb2.py ];
 fi
 make --no-print-directory -s -C bpf
 
-# --- A second containerd, for tests of NRI ----------------------------------------------------
+# A second containerd, for tests of NRI
 [ "$mode" != test ] || scripts/nri_containerd.sh

@@ -86,7 +86,7 @@ def culprit_named(top: Top, victim: str, culprits: Iterable[str], *, shared: boo
     expected = set(culprits)
     if worst_culprit.kind == "container" and worst_culprit.pod in expected:
         return DemoResult(True, named)
-    pods = [one for one in row.sched.culprits if one.kind == "container" and not is_self(row, one)]
+    pods = [culprit for culprit in row.sched.culprits if culprit.kind == "container" and not is_self(row, culprit)]
     ok = (
         shared
         and has_foreign_work(top)
@@ -134,8 +134,10 @@ def interference_explained(
     if not verdicts:
         return DemoResult(False, f"koordlet reports about {explained.pod}: {headline(explained)}")
     _, verdict = verdicts[0]
-    blamed = [one for one in verdict.culprits if one.kind == "container" or not shared]
-    return DemoResult(bool(blamed) and blamed[0].pod in set(culprits), f"{explained.pod}: {headline(explained)}")
+    candidates = [culprit for culprit in verdict.culprits if culprit.kind == "container" or not shared]
+    return DemoResult(
+        bool(candidates) and candidates[0].pod in set(culprits), f"{explained.pod}: {headline(explained)}"
+    )
 
 
 def own_trouble_explained(explained: PodInterferenceReport) -> DemoResult:

@@ -31,7 +31,7 @@ def expected(node: Node, metric: NodeMetric, pods: Iterable[Pod], resource: str 
     reserved = max(capacity - _amount(node.status.allocatable, resource), 0)
     apps = (app for app in metric.status.host_application_metric if app.priority in (priority.PROD, priority.MID))
     system = max(_used(info.system_usage, resource) + sum(_used(app.usage, resource) for app in apps), reserved)
-    measured = {f"{one.namespace}/{one.name}": one for one in metric.status.pods_metric}
+    measured = {f"{pod.namespace}/{pod.name}": pod for pod in metric.status.pods_metric}
     taken = 0
     for pod in pods:
         known = measured.pop(pod.metadata.key, None)
@@ -61,7 +61,7 @@ def matches_load(node: Node, metric: NodeMetric, pods: Sequence[Pod]) -> DemoRes
 
 def reports(metric: NodeMetric, pod: str) -> bool:
     """Whether NodeMetric reports the pod."""
-    return any(one.name == pod for one in metric.status.pods_metric)
+    return any(entry.name == pod for entry in metric.status.pods_metric)
 
 
 def _used(usage: ResourceMap, resource: str) -> int:

@@ -264,8 +264,9 @@ def _throttled(enforcement: Enforcement) -> list[Table | Text]:
     if not enforcement.held_back:
         return []
     pods = _table("THROTTLED", "RESOURCE", "LEFT", "REASON")
-    for one in enforcement.held_back:
-        pods.add_row(f"{one.namespace}/{one.pod}", one.resource, Text(f"{one.percent} %, {one.left}"), Text(one.why))
+    for pod in enforcement.held_back:
+        left = Text(f"{pod.percent} %, {pod.left}")
+        pods.add_row(f"{pod.namespace}/{pod.pod}", pod.resource, left, Text(pod.why))
     return [Text(), pods]
 
 

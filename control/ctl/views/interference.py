@@ -164,8 +164,9 @@ def page(explained: PodInterferenceReport, now: float) -> Iterator[Text]:
         since = text.age(now - throttled.since)
         yield Text(f"Throttled in {throttled.resource} for {since}: {throttle_words(throttled)}.", "yellow")
         yield Text(f"  because {throttled.why}", style="dim")
-    for one in explained.held_back_for:
-        yield Text(f"{one.namespace}/{one.pod} is throttled for it in {one.resource}: {throttle_words(one)}.", "green")
+    for culprit in explained.held_back_for:
+        name = f"{culprit.namespace}/{culprit.pod}"
+        yield Text(f"{name} is throttled for it in {culprit.resource}: {throttle_words(culprit)}.", "green")
     for container in explained.containers:
         yield from _container(container, explained.step, now)
     if explained.enabled and explained.judged:
@@ -180,12 +181,14 @@ def _container(container: ContainerInterferenceReport, step: float, now: float) 
     yield Text()
     yield Text(f"container {container.name}", style="bold")
     shown = [
-        one for one in container.series if one.cause == "neighbour" or max(one.values, default=0.0) >= NOTABLE_SHARE
+        series
+        for series in container.series
+        if series.cause == "neighbour" or max(series.values, default=0.0) >= NOTABLE_SHARE
     ]
     for series in shown:
         yield _chart(series)
     if shown:
-        span = text.age(max(len(one.values) for one in shown) * step)
+        span = text.age(max(len(series.values) for series in shown) * step)
         yield Text(f"  {'':<28}the last {span}; a block is the maximum of its interval, full height is 100 %", "dim")
     if container.hypervisor >= NOTABLE_SHARE:
         yield Text(f"  {'cpu':<8} {HYPERVISOR:<18} now {text.percent(container.hypervisor)} %", style="yellow")
@@ -256,6 +259,8 @@ def change_words(change: StateChangeReport) -> str:
         return f"{at}  {verdict.resource}: ended after {text.age(change.at - verdict.began)}"
     if verdict.cause == "self":
         return f"{at}  {verdict.resource}: own trouble: {own_words(verdict)}"
-    culprits = ", ".join(f"{culprit_words(one)} {text.percent(one.share)} %" for one in verdict.culprits[:3])
+    culprits = ", ".join(
+        f"{culprit_words(culprit)} {text.percent(culprit.share)} %" for culprit in verdict.culprits[:3]
+    )
     culprits = culprits or "no particular culprit"
     return f"{at}  {verdict.resource}: lost {text.percent(verdict.lost)} % of its time to {culprits}"

@@ -143,11 +143,11 @@ def _where(overcommit: NodeOvercommit, explanation: OvercommitExplanation | None
     ]
     if batch:
         rows += [
-            ("reserved by kubelet, annotation", {name: one.reserved for name, one in batch.items()}),
-            ("used by the system", {name: one.measured_system for name, one in batch.items()}),
-            ("requested by prod and mid pods", {name: one.high_request for name, one in batch.items()}),
-            ("used by prod and mid pods", {name: one.high_used for name, one in batch.items()}),
-            ("kept free", {name: max(one.margin, 0) for name, one in batch.items()}),
+            ("reserved by kubelet, annotation", {name: terms.reserved for name, terms in batch.items()}),
+            ("used by the system", {name: terms.measured_system for name, terms in batch.items()}),
+            ("requested by prod and mid pods", {name: terms.high_request for name, terms in batch.items()}),
+            ("used by prod and mid pods", {name: terms.high_used for name, terms in batch.items()}),
+            ("kept free", {name: max(terms.margin, 0) for name, terms in batch.items()}),
         ]
     rows += [("overcommitted to batch pods", overcommit.batch), ("overcommitted to mid pods", overcommit.mid)]
     yield Text()

@@ -63,9 +63,9 @@ def worst_cell(row: TopRow) -> str:
 def verdict_cell(row: TopRow) -> str:
     """`cpu 2.3x` while other pods interfere, `cpu self` during own trouble; the worst resource of each."""
     cells: dict[str, str] = {}
-    for one in row.verdicts:
-        score = f"{one.score:.1f}x" if one.cause == "neighbour" else SELF
-        cells.setdefault(one.cause, f"{one.resource} {score}")
+    for verdict in row.verdicts:
+        score = f"{verdict.score:.1f}x" if verdict.cause == "neighbour" else SELF
+        cells.setdefault(verdict.cause, f"{verdict.resource} {score}")
     return ", ".join(cells.values()) or text.ABSENT
 
 
@@ -151,7 +151,7 @@ def node_lines(top: Top, width: int = 24) -> list[str]:
         f"MEM [{text.bar(memory, width)}] {text.percent(memory)}%  {text.size(top.memory)} of "
         f"{text.size(top.memory_total)}, system {text.size(top.system_memory)}",
     ]
-    lines += [f"probe {one.name} is not loaded: {one.reason}" for one in top.probes if not one.up]
+    lines += [f"probe {probe.name} is not loaded: {probe.reason}" for probe in top.probes if not probe.up]
     return lines
 
 
