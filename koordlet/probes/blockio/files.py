@@ -14,6 +14,7 @@ from koordlet.probes.layouts import BUCKETS
 from koordlet.probes.loading.frame import FileSource, ProbeError
 from koordlet.system.cgroup import tree
 from koordlet.system.cgroup.blockio import V1_BYTES, V2, DiskUse, read_disk_use
+from koordlet.system.errors import CgroupGone
 from koordlet.system.host import Host
 
 DIRECTIONS_OF_FILES = (READ, WRITE, DISCARD)
@@ -48,9 +49,9 @@ class BlockFiles(FileSource):
         use: dict[tuple[int, int], DiskUse] = {}
         for path in tree.walk(self._root):
             try:
-                key = (self._named / path).stat().st_ino
+                key = tree.inode(self._named / path)
                 disks = read_disk_use(self._root / path, unified=self._unified)
-            except OSError:  # removed, without the controller, or not in the other hierarchy
+            except (CgroupGone, OSError):  # removed, without the controller, or not in the other hierarchy
                 continue
             use.update(((key, device), disk) for device, disk in disks.items() if disk.any)
         return counts_only(use)

@@ -24,6 +24,7 @@ import numpy as np
 from koordlet.probes.columns import Ints
 from koordlet.probes.layouts import OWNER_SPACE, TAG_SPACE_SHIFT
 from koordlet.system.cgroup import members, tree
+from koordlet.system.errors import CgroupGone
 from koordlet.system.host import Host
 from koordlet.system.proc.netns import network_namespace
 
@@ -133,8 +134,8 @@ class OwnerIds:
         gone = []
         for number, directory in list(self._holders.items()):
             try:
-                same = directory.stat().st_ino == self._known.get(owner_tag(NETNS, number))
-            except FileNotFoundError:
+                same = tree.inode(directory) == self._known.get(owner_tag(NETNS, number))
+            except CgroupGone:
                 same = False
             if not same:
                 del self._holders[number]
@@ -158,10 +159,10 @@ class OwnerIds:
         """The inode of the path, or of its closest ancestor, in the naming tree."""
         for candidate in (path, *path.parents):
             try:
-                return (self._named / candidate).stat().st_ino
-            except FileNotFoundError:
+                return tree.inode(self._named / candidate)
+            except CgroupGone:
                 continue
-        return self._named.stat().st_ino
+        return tree.inode(self._named)
 
     def _namespaces(self, unknown: set[int]) -> dict[int, int]:
         paths: dict[int, Path] = {}

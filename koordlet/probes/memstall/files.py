@@ -7,6 +7,7 @@ from pathlib import Path
 from koordlet.probes.loading.frame import FileSource, ProbeError
 from koordlet.probes.memstall.snapshot import MemStallSnapshot, sums_only
 from koordlet.system.cgroup import pressure, tree
+from koordlet.system.errors import CgroupGone
 
 
 class PressureFiles(FileSource):
@@ -32,7 +33,7 @@ class PressureFiles(FileSource):
             if stalled is None:
                 continue
             try:
-                totals[(self._named / path).stat().st_ino] = stalled
-            except OSError:  # the cgroup was removed, or is not in the other hierarchy
+                totals[tree.inode(self._named / path)] = stalled
+            except CgroupGone:  # it was removed, or is not in the other hierarchy
                 continue
         return sums_only(totals)

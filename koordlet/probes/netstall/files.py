@@ -18,6 +18,7 @@ from koordlet.probes.layouts import BUCKETS
 from koordlet.probes.loading.frame import FileSource, ProbeError
 from koordlet.probes.netstall.snapshot import NetLosses, NetStallSnapshot
 from koordlet.system.cgroup import members, tree
+from koordlet.system.errors import CgroupGone
 from koordlet.system.host import Host
 from koordlet.system.proc import netns
 
@@ -58,8 +59,8 @@ class NetFiles(FileSource):
         for directory, pid in holders.values():
             segments = netns.retransmits(self._proc, pid)
             try:
-                key = directory.stat().st_ino
-            except OSError:  # the cgroup was removed
+                key = tree.inode(directory)
+            except CgroupGone:
                 continue
             counts[key] = counts.get(key, 0) + (segments or 0)
         return retransmits_only(counts)
