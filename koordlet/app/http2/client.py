@@ -225,8 +225,9 @@ def _end(call: _Call, error: GrpcCallError) -> None:
 def _block(method: str, agent: str, seconds: float) -> bytes:
     """A call's header block: static table and literals without indexing (RFC 7541 §6.2.2)."""
     timeout = b"%dm" % min(max(1, round(seconds * 1000)), 99_999_999)
-    path, who = _text(method.encode()), b"\x0f\x2b" + _text(agent.encode())
-    return b"\x83\x86\x04" + path + _REST + who + b"\x00" + _text(b"grpc-timeout") + _text(timeout)
+    path = _text(method.encode())
+    user_agent = b"\x0f\x2b" + _text(agent.encode())
+    return b"\x83\x86\x04" + path + _REST + user_agent + b"\x00" + _text(b"grpc-timeout") + _text(timeout)
 
 
 def _text(value: bytes) -> bytes:
