@@ -70,7 +70,7 @@ def test_verbosity(lines):
     assert "detail" in out.getvalue()
 
 
-def test_once_is_said_once_a_process(lines):
+def test_once_logs_once_per_process(lines):
     out = lines()
     for _ in range(3):
         get_logger("t.once").once("psi", "no PSI")
@@ -96,6 +96,6 @@ def test_flags_without_effect_are_named(capsys):
 
 
 @pytest.mark.usefixtures("lines")
-def test_a_command_line_says_how_lines_look(capsys):
+def test_flags_select_the_log_format(capsys):
     begin(read(LoggingOptions, ["--logging-format=json", "--one-output"]))
     assert json.loads(capsys.readouterr().err)["flag"] == "--one-output"

@@ -83,7 +83,7 @@ async def test_deadline_cancels_the_run():
     assert ended == [3] and sample(registry, "failures_total") == 1
 
 
-async def test_trigger_runs_now_and_restarts_the_beat():
+async def test_trigger_runs_now_and_restarts_the_schedule():
     clock, at = FakeClock(), []
     task = Periodic(
         "t", 10, lambda: at.append(clock.monotonic()), immediate=False, clock=clock, registry=CollectorRegistry()

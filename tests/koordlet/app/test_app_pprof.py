@@ -37,7 +37,9 @@ async def test_pages(profiles: ProfileServer) -> None:
         waiting.cancel()
 
 
-async def test_a_taken_address_is_done_without(profiles: ProfileServer, caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_process_runs_without_profiles_if_the_address_is_in_use(
+    profiles: ProfileServer, caplog: pytest.LogCaptureFixture
+) -> None:
     second = ProfileServer(f"127.0.0.1:{profiles.server.port}")
     await second.start()
     assert "Profiles are not served" in caplog.text

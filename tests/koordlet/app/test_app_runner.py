@@ -79,7 +79,7 @@ async def test_a_critical_task_takes_the_process_down_in_order(how):
 
 
 @pytest.mark.parametrize("error", [None, ValueError("broken")])
-async def test_an_uncritical_task_may_end_or_fail_and_the_failure_is_told(error, caplog):
+async def test_an_uncritical_task_may_end_or_fail_and_failures_are_logged(error, caplog):
     runner, done = Runner(), asyncio.Event()
 
     async def work():
@@ -96,7 +96,7 @@ async def test_an_uncritical_task_may_end_or_fail_and_the_failure_is_told(error,
     assert ("broken" in caplog.text) == (error is not None)
 
 
-async def test_failing_and_hanging_stops_do_not_keep_the_others(caplog):
+async def test_failing_and_hanging_stops_do_not_prevent_others(caplog):
     events, clock = [], FakeClock()
     runner = Runner(clock=clock)
     runner.add(Recorder("a", events))

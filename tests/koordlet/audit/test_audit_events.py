@@ -46,7 +46,7 @@ ODD = {
 
 
 @pytest.mark.parametrize(("message", "details"), ODD.values(), ids=ODD)
-def test_what_json_cannot_say_is_said_as_text(message, details):
+def test_values_that_json_cannot_represent_become_text(message, details):
     text = line(0, 1, pod("n", "p"), "Reason", message, details)
     assert json.loads(text)["details" if details else "message"]
     assert is_event(text)
@@ -60,12 +60,12 @@ def test_any_event_is_one_readable_line(name, message, details):
     assert is_event(text)
 
 
-def test_a_message_is_cut():
+def test_a_long_message_is_truncated():
     assert len(json.loads(line(0, 0, node(), "R", "x" * (MAX_MESSAGE_CHARS + 5)))["message"]) == MAX_MESSAGE_CHARS
 
 
 @pytest.mark.parametrize("text", [b"", b'{"type":"po', b"[]", b'{"type":7}', b"\xff\xfe", b"null"])
-def test_what_is_no_event(text):
+def test_invalid_events(text):
     assert not is_event(text)
 
 

@@ -54,7 +54,7 @@ def test_size_is_counted_over_restarts(tmp_path):
     assert len(lines(tmp_path)) == 2800
 
 
-def test_a_torn_last_line_is_closed(tmp_path):
+def test_a_partial_last_line_is_terminated(tmp_path):
     (tmp_path / CURRENT).write_bytes(b'{"type":"node"}\n{"type":"po')
     log = AuditLogFile(tmp_path, 10)
     log.append(b'{"type":"pod"}\n')
@@ -73,7 +73,7 @@ def test_nothing_is_written_before_a_flush_or_a_full_buffer(tmp_path):
     log.close()
 
 
-def test_a_full_disk_costs_the_newest_events_and_is_told(tmp_path):
+def test_a_full_disk_drops_the_newest_events_and_is_reported(tmp_path):
     full = os.open("/dev/full", os.O_WRONLY)
     answers = [False]
     log = AuditLogFile(tmp_path, 10, write=lambda fd, data: os.write(full if answers[0] else fd, data))
@@ -112,7 +112,7 @@ def test_after_a_short_write_no_line_is_torn(tmp_path):
     assert (log.written, log.dropped, log.bytes) == (3, 0, 3 * len(KIB))
 
 
-def test_a_directory_that_is_removed_is_made_again(tmp_path):
+def test_a_removed_directory_is_created_again(tmp_path):
     directory = tmp_path / "log"
     log = AuditLogFile(directory, 10)
     write(log, 1)

@@ -138,7 +138,7 @@ async def test_html_from_a_proxy_is_still_an_error(fake, client, new_fake):
         await client.get(Node, "n")
 
 
-async def test_what_may_be_repeated_is(fake, clock, client, new_fake):
+async def test_idempotent_requests_are_retried(fake, clock, client, new_fake):
     _, fault = new_fake
     fake.put(NODES, "n")
     fake.faults["other"] += [fault(status=500), fault(status=429, headers={"Retry-After": "7"})]
@@ -149,7 +149,7 @@ async def test_what_may_be_repeated_is(fake, clock, client, new_fake):
 
 
 @pytest.mark.parametrize(("headers", "sent"), [({}, 1), ({"Retry-After": "1"}, 2)])
-async def test_a_write_is_repeated_only_when_told_so(fake, client, new_fake, headers, sent):
+async def test_a_write_is_retried_only_if_marked_repeatable(fake, client, new_fake, headers, sent):
     _, fault = new_fake
     fake.put(NODES, "n")
     fake.faults["other"].append(fault(status=503, headers=headers))
@@ -175,7 +175,7 @@ async def test_a_write_cut_off_is_not_repeated(fake, client, new_fake):
     assert len(fake.requests) == 1
 
 
-async def test_nobody_there(client, fake, clock):
+async def test_no_server(client, fake, clock):
     await fake.stop()
     with pytest.raises(ConnectionFailed, match="GET http://127"):
         await client.get(Node, "n")
@@ -190,7 +190,7 @@ async def test_retries_end(fake, client, new_fake):
     assert len(fake.requests) == 5
 
 
-async def test_a_401_at_the_last_attempt_is_told(fake, clock, new_fake, tmp_path):
+async def test_a_401_at_the_last_attempt_is_raised(fake, clock, new_fake, tmp_path):
     _, fault = new_fake
     path = tmp_path / "token"
     path.write_text("t")

@@ -63,7 +63,7 @@ def write(tmp_path):
     return save
 
 
-async def test_order_of_places(write, tmp_path):
+async def test_the_search_order(write, tmp_path):
     flag, env = write(kubeconfig("http://flag"), "a"), write(kubeconfig("http://env"), "b")
     (tmp_path / ".kube").mkdir()
     write(kubeconfig("http://home"), ".kube/config")
@@ -87,7 +87,7 @@ async def test_order_of_places(write, tmp_path):
         ClientConfig.load(environ={"HOME": str(tmp_path / "nowhere")}, service_account=account)
 
 
-async def test_several_files_merge_and_the_first_wins(write):
+async def test_merged_files_the_first_definition_has_precedence(write):
     one = write({"current-context": "c", "users": [{"name": "u", "user": {"token": "first"}}]}, "one")
     two = write(kubeconfig("http://two", user={"token": "second"}, context={"namespace": "apps"}), "two")
     config = ClientConfig.load(environ={"KUBECONFIG": f"{one}{os.pathsep}{two}{os.pathsep}/missing"})

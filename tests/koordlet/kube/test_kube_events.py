@@ -59,7 +59,7 @@ async def test_the_same_event_again_raises_the_count(fake, client, recorder, clo
     assert event["count"] == 4 and event["lastTimestamp"] > event["firstTimestamp"]
 
 
-async def test_a_forgotten_event_is_written_anew(fake, client, recorder, clock, eventually):
+async def test_an_expired_event_is_created_again(fake, client, recorder, clock, eventually):
     recorder.normal(pod(), "Suppressed", "be cpu")
     await eventually(lambda: fake.objects.get(EVENTS))
     fake.objects[EVENTS].clear()
@@ -123,7 +123,7 @@ async def test_a_full_queue_drops_and_counts(client):
     assert outcome(client, "dropped") == 100
 
 
-async def test_stop_sends_what_is_noted(fake, client):
+async def test_stop_sends_waiting_events(fake, client):
     recorder = EventRecorder(client, "koordlet")
     recorder.normal(pod(), "A", "m")
     await recorder.start()
@@ -148,7 +148,7 @@ def test_references():
     assert reference(ready) is ready
 
 
-async def test_what_does_not_fit_the_queue_is_counted_and_told(fake, client, eventually, caplog):
+async def test_events_that_do_not_fit_the_queue_are_counted_and_logged(fake, client, eventually, caplog):
     recorder = EventRecorder(client, "koord-scheduler", queue=20, senders=4)
     for number in range(50):
         recorder.normal(pod(f"p{number}"), "Scheduled", "assigned")

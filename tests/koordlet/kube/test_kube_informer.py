@@ -145,7 +145,7 @@ async def test_bookmarks_move_the_version(fake, start, eventually):
 
 
 @pytest.mark.parametrize("how", ["in the stream", "as an answer"])
-async def test_410_lists_again_and_tells_the_difference(fake, client, start, eventually, how):
+async def test_410_lists_again_and_delivers_the_difference(fake, client, start, eventually, how):
     for name in ("stays", "changes", "goes", "reborn"):
         fake.put(NODES, name)
     informer, mirror = await start(Node)
@@ -185,7 +185,7 @@ async def test_endless_410_backs_off(fake, clock, client, start, eventually, new
 
 
 @pytest.mark.parametrize("status", [401, 403, 404, 429, 500, 503])
-async def test_refusals_are_survived_and_told(fake, client, start, eventually, new_fake, status, caplog):
+async def test_rejected_requests_are_counted_and_retried(fake, client, start, eventually, new_fake, status, caplog):
     _, fault = new_fake
     for _ in range(5):
         fake.faults["list"].append(fault(status=status))
@@ -225,7 +225,7 @@ def pass_time_until(clock):
     return go
 
 
-async def test_silence_before_the_answer_is_taken_for_death_too(fake, start, clock, new_fake, pass_time_until):
+async def test_a_server_without_an_answer_is_considered_dead(fake, start, clock, new_fake, pass_time_until):
     _, fault = new_fake
     fake.faults["watch"].append(fault(delay=60))
     informer, _ = await start(Node)
@@ -272,7 +272,7 @@ async def test_a_server_that_lost_its_history_is_listed_again(fake, client, star
     assert mirror.calls[2:] == [("delete", "old"), ("delete", "reborn"), ("add", "reborn")]
 
 
-async def test_bytes_that_are_not_utf8_spoil_one_object_only(fake, start, eventually, new_fake):
+async def test_invalid_utf8_affects_only_one_object(fake, start, eventually, new_fake):
     _, fault = new_fake
     good = b'{"metadata":{"name":"good","uid":"1","resourceVersion":"7"}}'
     bad = b'{"metadata":{"name":"bad\xff","uid":"2","resourceVersion":"8"}}'
@@ -403,7 +403,7 @@ async def test_handlers_that_raise_are_counted_and_stop_nobody(fake, client, sta
     assert "handler bug" in caplog.text
 
 
-async def test_a_late_handler_hears_of_what_is_there(fake, start):
+async def test_a_late_handler_is_called_for_existing_objects(fake, start):
     fake.put(NODES, "a")
     informer, _ = await start(Node)
     await informer.synced.wait()
@@ -412,7 +412,7 @@ async def test_a_late_handler_hears_of_what_is_there(fake, start):
     assert late.calls == [("add", "a")]
 
 
-async def test_resync_tells_everything_again(fake, client, eventually):
+async def test_resync_calls_handlers_for_all_objects(fake, client, eventually):
     client.clock._auto = False
     fake.put(NODES, "a")
     seen = []
@@ -425,7 +425,7 @@ async def test_resync_tells_everything_again(fake, client, eventually):
     assert seen == [True, True]
 
 
-async def test_resync_does_not_bring_back_what_went_meanwhile(fake, client, start, eventually, monkeypatch):
+async def test_resync_skips_objects_deleted_meanwhile(fake, client, start, eventually, monkeypatch):
     monkeypatch.setattr(loopslice, "SLICE_S", 0.0)
     for number in range(250):
         fake.put(NODES, f"n{number:03}")

@@ -126,7 +126,7 @@ async def test_a_dead_leader_is_replaced_after_the_lease_ran_out(fake, candidate
     assert b.elector.is_leader and spec(fake)["leaseTransitions"] == 1
 
 
-async def test_skewed_and_jumping_clocks_do_no_harm(fake, client, candidate, pass_time, clock):
+async def test_skewed_and_jumping_clocks_have_no_effect(fake, client, candidate, pass_time, clock):
     clock.jump(-86400)
     a = candidate("a")
     await pass_time(2)
@@ -166,7 +166,7 @@ async def test_the_deadline_counts_from_when_the_last_renewal_was_sent(fake, can
     assert a.lost == 1 and not b.elector.is_leader
 
 
-async def test_a_malformed_lease_is_looked_at_again(fake, candidate, pass_time, caplog):
+async def test_a_malformed_lease_is_read_again(fake, candidate, pass_time, caplog):
     fake.put(LEASES, "koord", "kube-system", spec={"holderIdentity": "x", "renewTime": "yesterday"})
     a = candidate("a")
     await pass_time(1)

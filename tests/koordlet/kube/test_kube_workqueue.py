@@ -149,7 +149,7 @@ async def test_work_that_meets_another_tasks_cancellation_is_retried_by_the_same
     assert worker.cancelled()
 
 
-async def test_items_delayed_anew_and_anew_do_not_pile_up(queue, clock):
+async def test_rescheduled_items_do_not_accumulate(queue, clock):
     for _ in range(1000):
         for item in ("a", "b"):
             queue.add_after(item, 3600)

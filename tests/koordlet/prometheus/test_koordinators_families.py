@@ -76,7 +76,7 @@ def test_family(name: str, type: str, side: str, labels: str) -> None:
     assert sorted(family.all_labels) == sorted(labels.split())
 
 
-def test_before_the_node_is_known_only_the_start_is_told() -> None:
+def test_only_the_start_time_is_exported_before_the_node_is_known() -> None:
     registries = WiringContext(read(KoordletOptions, ["--node-name=n1"])).registries
     registries.view("node_used_cpu_cores", lambda: [((), 1.0)])
     text = generate_latest(registries.internal).decode() + generate_latest(registries.external).decode()

@@ -35,7 +35,7 @@ def unit(name):
     return next((word for word in ("seconds", "bytes") if plain.endswith(f"_{word}")), "–")
 
 
-def test_the_page_tells_of_every_binarys_families():
+def test_the_page_lists_the_process_metrics():
     registry = CollectorRegistry()
     for collector in (ProcessCollector, PlatformCollector, GCCollector):
         collector(registry=registry)
@@ -46,7 +46,7 @@ def test_the_page_tells_of_every_binarys_families():
     assert {name: cells[:3] for name, cells in told("process_", "python_").items()} == expected
 
 
-def test_the_page_tells_of_tasks_and_of_access_to_the_api_server():
+def test_the_page_lists_metrics_of_tasks_and_api_access():
     sets = [one.of(CollectorRegistry()) for one in (TaskMetrics, ClientMetrics, InformerMetrics, EventMetrics)]
     expected = {}
     for metric in [*(metric for one in sets for metric in vars(one).values()), Registries()._provider_failures]:

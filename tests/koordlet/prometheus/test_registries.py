@@ -21,7 +21,7 @@ def test_nothing_with_a_node_label_before_the_node_is_known():
     assert (sample.labels, sample.value) == ({"node": "n1"}, 1.5)
 
 
-def test_a_vanished_subject_vanishes_from_the_scrape():
+def test_a_removed_subject_has_no_samples():
     registries, rows = Registries(), [(("BE",), 2.0), (("LS",), 3.0)]
     registries.node = "n1"
     registries.view("qos_cpu_usage_cores", lambda: rows)
@@ -30,7 +30,7 @@ def test_a_vanished_subject_vanishes_from_the_scrape():
     assert [s.labels["qos"] for s in scraped(registries.external)["koordlet_qos_cpu_usage_cores"]] == ["LS"]
 
 
-def test_a_failing_provider_costs_its_own_family_only():
+def test_a_failing_provider_omits_only_its_family():
     registries = Registries()
     registries.node = "n1"
 

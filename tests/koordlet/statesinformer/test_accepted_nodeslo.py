@@ -22,7 +22,7 @@ def threshold(**fields):
     return {"resourceUsedThresholdWithBE": {"enable": True, **fields}}
 
 
-def test_the_last_good_section_stays_and_the_others_count() -> None:
+def test_the_last_valid_section_stays_and_other_sections_take_effect() -> None:
     accepted = AcceptedNodeSLO()
     accepted.update(spec(**threshold(cpuSuppressThresholdPercent=50)))
     found = accepted.update(
@@ -42,7 +42,7 @@ def test_the_last_good_section_stays_and_the_others_count() -> None:
     assert accepted.problems == {}
 
 
-def test_before_there_was_a_good_one_the_defaults_hold_and_without_an_object_too() -> None:
+def test_without_a_valid_section_or_object_the_defaults_are_in_force() -> None:
     accepted = AcceptedNodeSLO()
     bad = spec(**threshold(cpuSuppressPolicy="shares"))
     assert accepted.update(bad) == effective(None)
@@ -69,7 +69,7 @@ sections = st.fixed_dictionaries(
 
 
 @given(st.lists(sections, max_size=8))
-def test_what_is_in_force_is_always_something_that_was_good(story) -> None:
+def test_only_valid_sections_are_ever_in_force(story) -> None:
     accepted = AcceptedNodeSLO()
     for given_sections in story:
         given_spec = spec(**given_sections)

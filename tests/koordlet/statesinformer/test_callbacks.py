@@ -78,7 +78,7 @@ async def test_one_type_is_serial_in_order_and_does_not_hold_up_another(callback
     assert order[2:] == ["first ends", "second"]
 
 
-async def test_a_callback_that_raises_costs_only_itself(callbacks: Callbacks):
+async def test_a_callback_that_raises_does_not_affect_others(callbacks: Callbacks):
     seen = []
 
     def bad(*_: object) -> None:
@@ -100,7 +100,7 @@ async def test_a_callback_that_raises_costs_only_itself(callbacks: Callbacks):
     assert callbacks.failures == {("NodeSLOSpec", "bad"): 2, ("NodeSLOSpec", "cancelled"): 2}
 
 
-async def test_what_is_not_there_is_not_told(callbacks: Callbacks):
+async def test_callbacks_are_not_called_without_an_object(callbacks: Callbacks):
     seen = []
     callbacks.add_source(SLO, lambda: None)
     for type in (SLO, StateType.NODE_TOPOLOGY):
@@ -111,7 +111,7 @@ async def test_what_is_not_there_is_not_told(callbacks: Callbacks):
     assert seen == []
 
 
-def test_a_name_is_taken_once_a_type():
+def test_callback_names_are_unique_per_type():
     callbacks = Callbacks({}, pods=dict, host_applications=lambda: ())
     callbacks.register(SLO, "a", "", lambda *_: None)
     callbacks.register(PODS, "a", "", lambda *_: None)
@@ -168,7 +168,7 @@ async def test_node_slo(states: KubeStates):
     assert triggered(states) == {SLO}
 
 
-async def test_every_answer_of_the_kubelet_is_told(states: KubeStates):
+async def test_callbacks_are_called_after_each_answer_of_the_kubelet(states: KubeStates):
     pods = states.connect(None)  # type: ignore[arg-type]  # nothing is asked here
     for _ in range(2):
         pods.replace([])

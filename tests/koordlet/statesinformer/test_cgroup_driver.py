@@ -82,7 +82,7 @@ async def test_driver(
     assert kubelet.asked == ask
 
 
-async def test_what_nobody_said_is_asked_again_and_what_the_tree_says_wins(client: Client) -> None:
+async def test_an_unknown_driver_is_queried_again_and_the_cgroup_tree_has_precedence(client: Client) -> None:
     found: list[CgroupDriver | None] = [None]
     kubelet = Kubelet(NO_CONFIG)
     states = KubeStates(client, "n1", tree_driver=lambda: found[0])

@@ -59,11 +59,11 @@ def test_a_removed_cgroup_keeps_its_name_until_its_id_is_reused():
     assert found.owner(9).name == "cron.service"
 
 
-def test_an_id_that_came_and_went_is_still_named():
+def test_an_id_without_a_known_cgroup_has_a_name():
     assert index(Tree()).owner(4711).label == "cgroup 4711"
 
 
-def test_an_unknown_id_causes_one_walk_and_not_at_once():
+def test_an_unknown_id_causes_one_delayed_walk():
     tree = Tree()
     found = index(tree, now=0.0)
     for tick in range(1, 51):  # 0.1 s apart

@@ -20,7 +20,7 @@ class Server:
         return convert({"metadata": {"name": name}, "spec": {"volumeName": self.bound[name]}}, PersistentVolumeClaim)
 
 
-async def test_a_claim_is_asked_for_once_it_was_looked_up_and_until_it_is_bound() -> None:
+async def test_a_claim_is_fetched_after_a_lookup_until_it_is_bound() -> None:
     server, now = Server(), [0.0]
     claims = ClaimVolumes(server.get, clock=lambda: now[0])
     await claims.refresh()

@@ -90,7 +90,7 @@ def test_no_device_no_object() -> None:
     assert new_object(NODE, describe(Inventory(xpus=None, rdma=None), NOW)) is None
 
 
-def test_a_round_later_nothing_is_written_though_conditions_are_as_of_now() -> None:
+def test_a_newer_condition_time_alone_causes_no_write() -> None:
     found = Inventory(xpus=[xpu(0), xpu(1, DeviceFault("chip error", "sick"))], rdma=[NIC])
     assert patch_for(stored(found), describe(found, NOW)) == {}
 
@@ -106,7 +106,7 @@ def test_a_condition_keeps_its_time_until_its_status_changes() -> None:
     assert [one.health for one in now.spec.devices] == [True, False, False]
 
 
-def test_a_device_of_another_id_inherits_no_time() -> None:
+def test_a_device_with_another_id_gets_a_new_transition_time() -> None:
     before = stored(Inventory(xpus=[xpu(0)]))
     other = msgspec.structs.replace(before.spec.devices[0], id="other")
     now = written(msgspec.structs.replace(before, spec=msgspec.structs.replace(before.spec, devices=[other])),
@@ -132,7 +132,7 @@ SAME: dict[str, Callable[[Device], object]] = {
 
 
 @pytest.mark.parametrize("change", SAME.values(), ids=SAME)
-def test_what_counts_for_no_difference(change: Callable[[Device], object]) -> None:
+def test_differences_that_cause_no_write(change: Callable[[Device], object]) -> None:
     found = Inventory(xpus=[xpu(0), xpu(1)], rdma=[NIC])
     before = stored(found)
     change(before)
@@ -161,7 +161,7 @@ DIFFERENT: dict[str, tuple[Callable[[Device], object], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize(("change", "parts"), DIFFERENT.values(), ids=DIFFERENT)
-def test_what_is_written(change: Callable[[Device], object], parts: dict[str, Any]) -> None:
+def test_differences_that_are_written(change: Callable[[Device], object], parts: dict[str, Any]) -> None:
     found = Inventory(xpus=[xpu(0), xpu(1)])
     right = stored(found)
     before = copy.deepcopy(right)
@@ -175,7 +175,7 @@ def test_what_is_written(change: Callable[[Device], object], parts: dict[str, An
     assert written(before, describe(found, NOW)) == right
 
 
-def test_accelerators_that_go_take_their_labels_along_but_no_others() -> None:
+def test_only_the_labels_of_removed_accelerators_are_removed() -> None:
     before = stored(Inventory(xpus=[xpu(0)], rdma=[NIC]))
     before.metadata.labels["whose"] = before.metadata.annotations["whose"] = "not ours"
     now = written(before, describe(Inventory(rdma=[NIC]), NOW))
@@ -185,7 +185,7 @@ def test_accelerators_that_go_take_their_labels_along_but_no_others() -> None:
     assert empty.spec.devices == [], "an object that is there is kept up to date"
 
 
-def test_partitions_beside_gpus_of_nvidia_are_somebody_elses() -> None:
+def test_partitions_of_nvidia_gpus_belong_to_other_writers() -> None:
     before = stored(Inventory(gpus=[gpu(0)]))
     before.metadata.labels[POLICY], before.metadata.annotations[PARTITIONS] = "Honor", '{"8":[]}'
     assert patch_for(before, describe(Inventory(gpus=[gpu(0)]), NOW)) == {}
@@ -194,13 +194,13 @@ def test_partitions_beside_gpus_of_nvidia_are_somebody_elses() -> None:
     }  # fmt: skip
 
 
-def test_partitions_of_files_go_when_nvml_takes_over() -> None:
+def test_partitions_of_files_are_removed_when_nvml_reports_the_gpus() -> None:
     now = written(stored(Inventory(xpus=[xpu(0)])), describe(Inventory(gpus=[gpu(0)]), NOW))
     assert now.metadata.labels == {names.LABEL_GPU_VENDOR: "nvidia", names.LABEL_GPU_MODEL: "M"}
     assert now.metadata.annotations == {}
 
 
-def test_what_is_not_known_stays_as_it_was_told() -> None:
+def test_entries_of_unknown_types_stay_as_reported() -> None:
     before = stored(Inventory(xpus=[xpu(0)], rdma=[NIC]))
     assert patch_for(before, describe(Inventory(xpus=None, rdma=[NIC]), NOW)) == {}
     assert patch_for(before, describe(Inventory(xpus=[xpu(0)], rdma=None), NOW)) == {}
@@ -233,7 +233,7 @@ inventories = st.builds(
 
 
 @given(inventories, inventories)
-def test_any_change_is_written_once_and_harms_nobody(first: Inventory, second: Inventory) -> None:
+def test_any_change_is_written_once_and_keeps_foreign_fields(first: Inventory, second: Inventory) -> None:
     fpga = DeviceInfo(type="fpga", id="f", minor=3)
     told = describe(first, THEN)
     before = Device(metadata=ObjectMeta(name="n", labels={"a": "b"}, annotations={"c": "d"}, resource_version="7"))

@@ -71,7 +71,7 @@ def ids(found: Device) -> list[str]:
     return [one.id for one in found.spec.devices]
 
 
-async def test_created_once_and_left_alone_while_nothing_changes(world: World) -> None:
+async def test_the_object_is_created_once_and_not_written_without_changes(world: World) -> None:
     """With conditions in it, whose time goes on."""
     made = await world.report()
     (owner,) = made.metadata.owner_references
@@ -82,7 +82,7 @@ async def test_created_once_and_left_alone_while_nothing_changes(world: World) -
     assert world.outcomes() == {"created": 1}
 
 
-async def test_a_device_that_breaks_is_written_once_and_so_is_its_recovery(world: World) -> None:
+async def test_a_fault_and_its_recovery_are_each_written_once(world: World) -> None:
     """The vendor's error code has a space in it: the CRD would refuse it."""
     made = await world.report()
     first = made.spec.devices[0].conditions[0].last_transition_time
@@ -97,7 +97,7 @@ async def test_a_device_that_breaks_is_written_once_and_so_is_its_recovery(world
     assert world.outcomes() == {"created": 1, "updated": 2}
 
 
-async def test_no_device_no_object_and_one_that_is_there_is_kept_up_to_date(world: World) -> None:
+async def test_without_devices_no_object_is_created_but_an_existing_one_is_updated(world: World) -> None:
     world.found = Inventory()
     await world.reporter.report()
     with pytest.raises(NotFound):
@@ -109,7 +109,7 @@ async def test_no_device_no_object_and_one_that_is_there_is_kept_up_to_date(worl
     assert ids(await world.report()) == []
 
 
-async def test_others_keep_what_is_theirs(world: World) -> None:
+async def test_fields_of_other_writers_are_kept(world: World) -> None:
     made = await world.report()
     fpga = {"type": "fpga", "id": "f", "minor": 0, "health": True}
     devices = [*json.loads(await _raw(world))["spec"]["devices"], fpga]
@@ -124,7 +124,7 @@ async def test_others_keep_what_is_theirs(world: World) -> None:
     assert now.metadata.uid == made.metadata.uid
 
 
-async def test_a_stale_copy_ends_in_the_truth(world: World) -> None:
+async def test_a_stale_copy_is_corrected_by_a_retry(world: World) -> None:
     """The watch is late: deleted, or made anew and changed by others since."""
     await world.report()
     await world.reporter.stored.stop()  # its copy stays what it was
@@ -139,7 +139,7 @@ async def test_a_stale_copy_ends_in_the_truth(world: World) -> None:
     assert (ids(now), now.metadata.labels["a"]) == (["npu-1"], "b"), "Conflict leads to a fresh look"
 
 
-async def test_what_nobody_tells_of_stays_for_a_while(world: World) -> None:
+async def test_devices_without_recent_data_stay_for_some_rounds(world: World) -> None:
     """As after a restart of koordlet: NVML takes its time."""
     made = await world.report()
     world.found = Inventory(xpus=None, rdma=[NIC])
@@ -161,7 +161,7 @@ async def test_a_node_without_gpus_is_ready_at_once(world: World) -> None:
     assert world.reporter.problem is None
 
 
-async def test_an_unknown_node_costs_the_round_and_no_more(world: World) -> None:
+async def test_an_unknown_node_skips_only_the_round(world: World) -> None:
     node, world.node = world.node, None  # type: ignore[assignment]
     await world.reporter.report()
     assert "node n is not known" in (world.reporter.problem or "")
@@ -171,7 +171,7 @@ async def test_an_unknown_node_costs_the_round_and_no_more(world: World) -> None
     assert world.reporter.problem is None
 
 
-async def test_the_server_away_is_said_and_tried_again(server: ApiServer, world: World) -> None:
+async def test_an_unreachable_server_is_counted_and_retried(server: ApiServer, world: World) -> None:
     await world.report()
     await server.stop()
     world.found = Inventory(xpus=[CARD, SICK])
@@ -180,7 +180,7 @@ async def test_the_server_away_is_said_and_tried_again(server: ApiServer, world:
     assert world.outcomes() == {"created": 1, "failed": 1}
 
 
-async def test_deleted_by_hand_it_comes_back(world: World) -> None:
+async def test_a_deleted_object_is_created_again(world: World) -> None:
     await world.report()
     await world.client.delete(Device, "n")
     await until(lambda: world.reporter.stored.object is None)

@@ -112,7 +112,7 @@ def test_a_card_without_status_is_healthy_and_has_no_condition() -> None:
     assert "topology" not in told
 
 
-def test_short_names_and_amounts_that_are_none() -> None:
+def test_short_resource_names_and_invalid_amounts() -> None:
     resources = {
         "gpu-core": "100",
         "gpu-memory": "1Gi",
@@ -152,7 +152,7 @@ def test_conditions(fault: DeviceFault | None, expected: tuple[str, str, str]) -
     assert (found.type, found.last_transition_time) == ("Healthy", NOW)
 
 
-def test_the_crd_says_what_a_legal_reason_is() -> None:
+def test_valid_reasons_are_those_of_the_crd() -> None:
     """The pattern that the property below holds reasons to is the one an API server is given."""
     schema = msgspec.json.schema(Condition, schema_hook=lambda _: {"type": "string"})
     assert schema["$defs"]["Condition"]["properties"]["reason"]["pattern"] == REASON.pattern
@@ -210,7 +210,7 @@ def test_labels_of_files_are_the_first_devices(first: XpuInfo, policy: str | Non
     assert status.labels == {VENDOR: "huawei", MODEL: "Ascend-910B3", DRIVER: None, POLICY: policy}
 
 
-def test_a_model_with_a_space_is_no_reason_to_be_refused() -> None:
+def test_a_model_with_a_space_becomes_a_valid_label() -> None:
     status = describe(Inventory(xpus=[xpu(vendor="", model="P800 (OAM)")]), NOW)
     assert (status.labels[VENDOR], status.labels[MODEL]) == (None, "P800--OAM")
 
@@ -292,14 +292,14 @@ KNOWN = {
 
 
 @pytest.mark.parametrize(("found", "types", "unknown"), KNOWN.values(), ids=KNOWN)
-def test_what_is_not_known_is_not_told(found: Inventory, types: set[str], unknown: tuple[str, ...]) -> None:
+def test_unknown_kinds_are_not_reported(found: Inventory, types: set[str], unknown: tuple[str, ...]) -> None:
     status = describe(found, NOW)
     assert (status.types, status.unknown) == (types, unknown)
     assert all(device.type in types for device in status.devices)
     assert bool(status.labels) == (GPU in types), "labels of GPUs that are not known are left alone"
 
 
-def test_what_is_written_is_read_back_as_it_was() -> None:
+def test_written_devices_are_decoded_unchanged() -> None:
     card = xpu(0, "1", resources={"gpu-core": "100"}, place=PLACE, status_known=True)
     nic = RdmaInfo(PciPlace("0000:1f:00.0"), 0, True, True, VFS)
     for device in describe(Inventory(xpus=[card], rdma=[nic]), NOW).devices:

@@ -24,7 +24,7 @@ async def until(done) -> None:
         await asyncio.sleep(0.005)
 
 
-async def test_ten_at_once_then_five_a_second():
+async def test_a_burst_of_ten_then_five_per_second():
     clock, calls = FakeClock(), []
     prompt = EarlyTrigger(lambda: calls.append(clock.monotonic()), clock=clock)
     for _ in range(100):
@@ -51,7 +51,7 @@ async def test_an_early_run_restarts_the_period():
     await task.stop()
 
 
-async def test_containers_are_asked_for_when_the_kubelet_knows_them():
+async def test_new_containers_are_queried_after_a_delay():
     calls = []
     prompt = EarlyTrigger(lambda: calls.append(time.monotonic()), delay_s=0.05)
     began = time.monotonic()
@@ -64,7 +64,7 @@ async def test_containers_are_asked_for_when_the_kubelet_knows_them():
     await prompt.close()
 
 
-async def test_nothing_is_asked_after_the_end():
+async def test_nothing_is_triggered_after_close():
     calls = []
     prompt = EarlyTrigger(lambda: calls.append(1), delay_s=0.01)
     prompt.later()
@@ -92,13 +92,13 @@ def test_the_tree_is_read_again_after_any_event(event):
     assert calls == [1]
 
 
-def test_what_is_gone_needs_no_answer_of_the_kubelet():
+def test_deletions_do_not_trigger_a_query_of_the_kubelet():
     calls = []
     EarlyTrigger(lambda: calls.append(1)).on_added(GONE)
     assert calls == []
 
 
-async def test_an_index_knows_a_new_cgroup_at_its_next_refresh(tmp_path: Path):
+async def test_the_index_finds_a_new_cgroup_at_its_next_refresh(tmp_path: Path):
     """Without events it would take an unknown id and two seconds since the last walk."""
 
     def walk():

@@ -116,7 +116,7 @@ class Slow:
         return await self.asked[-1]
 
 
-async def test_of_rounds_at_once_the_last_questions_answer_stays():
+async def test_of_concurrent_requests_the_answer_to_the_last_is_kept():
     kubelet = Slow()
     informer = PodsInformer(kubelet, lambda: CgroupDriver.SYSTEMD)  # type: ignore[arg-type]
     rounds = [asyncio.create_task(informer.sync()) for _ in range(3)]
@@ -128,7 +128,7 @@ async def test_of_rounds_at_once_the_last_questions_answer_stays():
         assert set(informer.pods) == known
 
 
-async def test_the_directory_of_a_new_pod_has_the_kubelet_asked_at_once(kubelet, client, tmp_path: Path):
+async def test_a_new_pod_directory_causes_an_immediate_query_of_the_kubelet(kubelet, client, tmp_path: Path):
     """Between two rounds an hour apart."""
     kubelet.answer = {"items": [pod("a", "uid-a")]}
     informer = PodsInformer(client, lambda: CgroupDriver.SYSTEMD)
@@ -170,7 +170,7 @@ BAD = {
 
 
 @pytest.mark.parametrize(("answer", "status", "message"), BAD.values(), ids=BAD)
-async def test_a_kubelet_in_trouble_does_not_cost_the_known_pods(kubelet, client, answer, status, message):
+async def test_a_failing_kubelet_keeps_the_known_pods(kubelet, client, answer, status, message):
     informer = PodsInformer(client, lambda: CgroupDriver.CGROUPFS)
     await informer.sync()
     kubelet.answer, kubelet.status = answer, status
@@ -183,7 +183,7 @@ async def test_a_kubelet_in_trouble_does_not_cost_the_known_pods(kubelet, client
     assert informer.error
 
 
-async def test_a_pod_that_cannot_be_placed_costs_only_itself(kubelet: Kubelet, client: KubeletClient):
+async def test_a_pod_without_valid_cgroups_is_left_out(kubelet: Kubelet, client: KubeletClient):
     kubelet.answer = {"items": [pod("a", "uid-a"), pod("odd", "uid-o", container_id="lxd://1"), pod("no-uid", "")]}
     informer = PodsInformer(client, lambda: CgroupDriver.CGROUPFS)
     await informer.sync()
@@ -220,7 +220,7 @@ async def test_refused_without_the_right_token(kubelet: Kubelet):
     await stranger.close()
 
 
-async def test_nobody_listens():
+async def test_connecting_without_a_listener():
     away = KubeletClient(lambda: "https://127.0.0.1:1", bearer(TOKEN))
     with pytest.raises(KubeletError, match=r"127\.0\.0\.1:1"):
         await away.pods()
@@ -265,14 +265,14 @@ ENDPOINTS = {
 
 
 @pytest.mark.parametrize(("of", "kind", "insecure", "expected"), ENDPOINTS.values(), ids=ENDPOINTS)
-def test_where_the_kubelet_is(of, kind, insecure, expected):
+def test_the_kubelets_url(of, kind, insecure, expected):
     assert kubelet_url(of, kind, insecure=insecure, read_only_port=10255) == expected
 
 
 @pytest.mark.parametrize(
     ("of", "message"), [(node(), "no address"), (node(INTERNAL, port=None), "Port is not set")], ids=["address", "port"]
 )
-def test_a_node_that_does_not_say_where_its_kubelet_is(of, message):
+def test_a_node_without_a_kubelet_address(of, message):
     with pytest.raises(KubeletError, match=f"n1.*{message}"):
         kubelet_url(of, "InternalIP", insecure=False, read_only_port=10255)
 
@@ -293,7 +293,7 @@ def test_host_applications_and_qos_directories_are_subjects():
     ]
 
 
-async def test_a_sandbox_is_looked_for_once_for_the_same_containers(kubelet: Kubelet, client: KubeletClient):
+async def test_the_sandbox_is_read_once_for_the_same_containers(kubelet: Kubelet, client: KubeletClient):
     asked, answers = [], ["", "sandbox-1", "sandbox-2"]
 
     def sandbox(meta, driver):

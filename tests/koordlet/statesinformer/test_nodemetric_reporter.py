@@ -94,7 +94,7 @@ async def test_the_threshold_is_node_metrics():
     assert len(world.written) == 1
 
 
-async def test_while_the_server_is_away_checks_do_not_add_to_its_trouble():
+async def test_checks_send_no_requests_while_the_server_is_unreachable():
     world = World()
     await world.reporter.report()
     world.answer = KubeError("away")
@@ -105,7 +105,7 @@ async def test_while_the_server_is_away_checks_do_not_add_to_its_trouble():
     assert world.gauges()['koordlet_node_metric_reports_total{node="node",status="failed"}'] == 1
 
 
-async def test_an_object_that_is_gone_is_no_failure():
+async def test_a_deleted_object_is_not_a_failure():
     world = World()
     world.answer = NotFound(404)
     await world.reporter.report()
@@ -125,7 +125,7 @@ async def test_gauges_of_the_prediction():
 
 
 @pytest.mark.parametrize("mirror", [False, True])
-async def test_what_was_reported_is_mirrored_only_if_the_gate_says_so(mirror):
+async def test_reported_usage_is_exported_only_with_its_gate(mirror):
     world = World(mirror=mirror)
     batch = Batch(world.now)
     batch.add("node_cpu_usage", 1.5)

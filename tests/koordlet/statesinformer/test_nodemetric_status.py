@@ -208,7 +208,7 @@ def test_gpus(total, used, busy, expected):
     assert "devices" not in node["systemUsage"]
 
 
-def test_what_is_told_of_gpus_must_be_fresh():
+def test_gpu_figures_must_be_recent():
     cache = MetricCache()
     cache.facts.set(FACT_GPU, (GpuInfo(0, "uuid-0", 100),), NOW - 301)
     batch = Batch(NOW)
@@ -240,7 +240,7 @@ def test_predictions_and_extensions():
     assert got["extensions"] == {"calm": True}
 
 
-def test_containers_are_told_apart_where_several_run():
+def test_containers_are_reported_if_a_pod_runs_more_than_one():
     cache = MetricCache()
     record(
         cache, NOW,
@@ -279,7 +279,7 @@ def test_each_series_of_the_node_is_read_once(monkeypatch):
     assert sorted(read) == ["node_cpu_usage", "node_memory_usage", "sys_cpu_usage", "sys_memory_usage"]
 
 
-def test_longer_windows_are_kept_once_asked_for():
+def test_the_cache_keeps_longer_windows_once_they_are_requested():
     """Two hours of one sample in ten seconds: half an hour is all that was kept before, more afterwards."""
     policy = ReportPolicy(durations=(Duration("2h"),))
     filled = {}
@@ -294,7 +294,7 @@ def test_longer_windows_are_kept_once_asked_for():
     assert filled == {False: False, True: True}
 
 
-def test_a_window_that_memory_does_not_allow_is_told():
+def test_a_window_that_exceeds_the_memory_limit_is_logged():
     cache = MetricCache(max_seconds=3600)
     record(cache, NOW, node_cpu_usage=1)
     assert retain(cache, ReportPolicy(durations=(Duration("5m"), Duration("2h")))) == 3600
@@ -327,7 +327,7 @@ def test_policy_of_predictions():
     assert (given.diff_percent, given.cold_start_seconds) == (0, 60)
 
 
-def test_the_patch_names_what_is_absent_now():
+def test_the_patch_sets_absent_fields_to_null():
     patch = status_patch(build_status(MetricCache(), workloads(), ReportPolicy(), now=NOW, update_time=UPDATED))[
         "status"
     ]

@@ -42,7 +42,7 @@ def test_take(available, count, expected):
     assert format_cpus(take_by_topology(TWO_SOCKETS, parse_cpus(available), count)) == expected
 
 
-def test_more_than_there_are():
+def test_more_cpus_than_available():
     with pytest.raises(NotEnoughCPUs, match="13 CPUs are requested, 12 are available"):
         take_by_topology(TWO_SOCKETS, frozenset(range(12)), 13)
 
@@ -85,7 +85,7 @@ def test_packed(question):
 
 
 @given(questions())
-def test_whole_sockets_while_they_fit(question):
+def test_whole_sockets_are_taken_first(question):
     cpus, available, count = question
     sockets = {cpu.socket: {other.id for other in cpus if other.socket == cpu.socket} for cpu in cpus}
     free = [ids for ids in sockets.values() if ids <= available]
@@ -94,7 +94,7 @@ def test_whole_sockets_while_they_fit(question):
     assert sum(ids <= taken for ids in free) >= min(len(free), count // size)
 
 
-def test_cores_are_numbered_through():
+def test_cores_are_numbered_consecutively():
     """The kernel's core ids repeat across sockets."""
     cpus = tuple(Cpu(id=i, core=i // 2 % 2, socket=i // 4, node=i // 4, l1=None, l2=None, l3=None) for i in range(8))
     infos = cpu_infos(CpuTopology(tuple(reversed(cpus)), smt=True, turbo=False))

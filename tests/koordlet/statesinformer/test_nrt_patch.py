@@ -72,7 +72,7 @@ SAME = {
 
 
 @pytest.mark.parametrize("change", SAME.values(), ids=SAME)
-def test_what_counts_for_no_difference(change):
+def test_differences_that_cause_no_write(change):
     found = stored()
     change(found)
     assert patch_for(found, status()) == {}
@@ -103,7 +103,7 @@ DIFFERENT = {
 
 
 @pytest.mark.parametrize(("change", "parts"), DIFFERENT.values(), ids=DIFFERENT)
-def test_what_is_written(change, parts):
+def test_differences_that_are_written(change, parts):
     found = stored()
     change(found)
     patch = patch_for(found, status())
@@ -113,12 +113,12 @@ def test_what_is_written(change, parts):
         assert patch["metadata"]["annotations"] == {KEY: status().annotations[KEY]}
 
 
-def test_a_label_that_is_gone_is_removed():
+def test_an_absent_label_is_removed():
     patch = patch_for(stored(status(label="true")), status())
     assert patch["metadata"]["labels"] == {names.LABEL_ENABLE_NUMA_RESERVATION: None}
 
 
-def test_what_others_keep_in_a_zone_stays_with_its_capacity():
+def test_other_resources_of_a_zone_are_kept():
     found = stored()
     found.zones[0].resources = [resource(GPU, "100", "50"), resource("cpu", "1")]
     found.zones[0].costs = [CostInfo(name="node-1", value=20)]

@@ -110,7 +110,7 @@ def be_pools(found: NodeResourceTopology) -> list[str]:
     return [pool.get("cpuset", "") for pool in annotations(found)[names.ANNOTATION_BE_CPU_SHARED_POOLS]]
 
 
-async def test_created_once_and_left_alone_while_nothing_changes(world: World) -> None:
+async def test_the_object_is_created_once_and_not_written_without_changes(world: World) -> None:
     await world.reporter.report()
     made = await world.stored()
     (owner,) = made.metadata.owner_references
@@ -152,7 +152,7 @@ async def test_per_cpu_metrics_are_behind_their_gate(world: World) -> None:
         assert [sample.labels["cpu"] for f in found for sample in f.samples] == expected
 
 
-async def test_deleted_by_hand_it_comes_back(world: World) -> None:
+async def test_a_deleted_object_is_created_again(world: World) -> None:
     await world.reporter.report()
     await until(lambda: world.reporter.stored.object is not None)
     await world.client.delete(NodeResourceTopology, "n")
@@ -162,7 +162,7 @@ async def test_deleted_by_hand_it_comes_back(world: World) -> None:
     assert world.outcomes() == {"created": 2}
 
 
-async def test_a_stale_copy_ends_in_the_truth(world: World) -> None:
+async def test_a_stale_copy_is_corrected_by_a_retry(world: World) -> None:
     """The watch is late: deleted, or made anew and changed by others since."""
     await world.reporter.report()
     await until(lambda: world.reporter.stored.object is not None)
@@ -183,7 +183,7 @@ async def test_a_stale_copy_ends_in_the_truth(world: World) -> None:
     assert "koordinator.sh/gpu" in {resource.name for resource in now.zones[0].resources}
 
 
-async def test_others_keep_what_is_theirs(world: World) -> None:
+async def test_fields_of_other_writers_are_kept(world: World) -> None:
     await world.reporter.report()
     made = await world.stored()
     zones = json.loads(await _raw(world))["zones"]
@@ -230,7 +230,7 @@ UNKNOWN = {
 
 
 @pytest.mark.parametrize(("change", "problem"), UNKNOWN.values(), ids=UNKNOWN)
-async def test_what_is_not_known_costs_the_round_and_no_more(world: World, change, problem) -> None:
+async def test_an_unknown_input_skips_only_the_round(world: World, change, problem) -> None:
     whole = {name: getattr(world, name) for name in change}
     for name, value in change.items():
         setattr(world, name, value)
@@ -248,7 +248,7 @@ async def test_what_is_not_known_costs_the_round_and_no_more(world: World, chang
     assert world.reporter.local is not None, "the last status stays in force"
 
 
-async def test_logging_of_another_kubelet_version_is_not_looked_at(world: World) -> None:
+async def test_unused_fields_of_the_kubelet_configuration_are_not_decoded(world: World) -> None:
     """Its type changed in 1.28; any shape will do."""
     world.kubelet = {"cpuManagerPolicy": "static", "reservedSystemCPUs": "0", "logging": {"flushFrequency": ["?"]}}
     await world.reporter.report()
@@ -267,7 +267,7 @@ async def test_the_kubelets_state_file(world: World, tmp_path: Path) -> None:
     assert "cpu_manager_state" in (static.reporter.problem or "")
 
 
-async def test_the_server_away_the_local_copy_goes_on(server: ApiServer, world: World) -> None:
+async def test_the_local_copy_is_updated_while_the_server_is_unreachable(server: ApiServer, world: World) -> None:
     await world.reporter.report()
     await world.seen((await world.stored()).metadata.resource_version)
     await server.stop()

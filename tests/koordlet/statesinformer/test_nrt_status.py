@@ -164,7 +164,7 @@ def test_reserved_by_the_kubelet(given, expected, problem):
     assert pools(status) == [(0, 0, "0-3"), (1, 1, "4-7")], "the kubelet's CPUs stay in the pools"
 
 
-def test_options_are_told_and_a_kubelet_that_is_not_asked_says_nothing():
+def test_options_are_reported_and_empty_if_the_kubelet_is_not_queried():
     config = kubelet_config({"cpuManagerPolicy": "none", "cpuManagerPolicyOptions": {"full-pcpus-only": "true"}})
     told = annotation(say(machine(), node(), kubelet=config), names.ANNOTATION_CPU_MANAGER_POLICY)
     assert told == {"policy": "none", "options": {"full-pcpus-only": "true"}}
@@ -220,7 +220,7 @@ def test_a_state_file_that_cannot_be_read(tmp_path):
         read_cpu_manager_state(tmp_path)
 
 
-def test_who_is_pinned_by_the_kubelet():
+def test_pods_pinned_by_the_kubelet():
     pods = [pod("a"), pod("b", qos="LS"), pod("c", qos="BE"), pod("d", "7", "LSR"), pod("e", qos="LSE")]
     state = {
         "b": {"m": "0"}, "c": {"m": "0"}, "d": {"m": "0"},  # LS, BE, managed by koordlet
@@ -234,7 +234,7 @@ def test_who_is_pinned_by_the_kubelet():
     assert pools(status) == [(0, 0, "0-3")], "4-6 are the kubelet's, 7 is koordlet's"
 
 
-def test_without_the_static_policy_its_old_state_counts_for_nothing():
+def test_the_checkpoint_is_ignored_without_the_static_policy():
     status = say(machine(), node(), [pod("a")], KubeletConfig(cpu_manager_policy="none"), {"a": {"m": "0"}})
     assert status.annotations[names.ANNOTATION_POD_CPU_ALLOCS] == "null"
     assert pools(status) == [(0, 0, "0-3"), (1, 1, "4-7")]
@@ -260,7 +260,7 @@ def test_reservation_and_system_qos_leave_the_pools():
     assert pools(say(machine(), node(RESERVED_NODE), PINNED, STATIC)) == [(0, 0, "0"), (1, 1, "6")]
 
 
-def test_what_the_kubelet_pinned_leaves_the_pools():
+def test_cpus_pinned_by_the_kubelet_leave_the_pools():
     pods = [*PINNED, pod("xxx-y4", name="pod4")]
     status = say(machine(), node(), pods, STATIC, {"xxx-y4": {"demo": "1"}})
     assert pools(status)[0] == (0, 0, "0,2")
@@ -269,7 +269,7 @@ def test_what_the_kubelet_pinned_leaves_the_pools():
     )
 
 
-def test_a_pool_may_run_empty_but_does_not_go():
+def test_an_empty_pool_is_kept():
     status = say(machine(), node({names.ANNOTATION_NODE_RESERVATION: {"reservedCPUs": "0-3"}}))
     assert pools(status) == [(0, 0, ""), (1, 1, "4-7")]
     full = say(machine(), node(), [pod("x", "0-3", "LSE")])
@@ -290,7 +290,7 @@ def test_a_malformed_pod_costs_only_itself(text):
     st.lists(st.tuples(st.sampled_from(["LSE", "LSR", ""]), st.frozensets(st.integers(0, 7)))),
     st.frozensets(st.integers(0, 7)), st.frozensets(st.integers(0, 7)),
 )  # fmt: skip
-def test_pools_are_disjoint_from_what_is_taken(given_pods, kubelets, withheld):
+def test_pools_are_disjoint_from_pinned_and_reserved_cpus(given_pods, kubelets, withheld):
     cpus = [CPUInfo(id=i, core=i // 2, socket=i // 4, node=i // 2) for i in range(8)]
     usable = frozenset(range(8)) - kubelets
     pinned = [PinnedPod(str(i), qos, taken) for i, (qos, taken) in enumerate(given_pods)]
@@ -336,7 +336,7 @@ def test_zones():
         assert amounts(status, "hugepages-2Mi", member) == [0, 0]
 
 
-def test_huge_pages_are_taken_off_memory_when_they_are_reported():
+def test_reported_huge_pages_are_subtracted_from_memory():
     huge = {1 << 20: 2, 2048: 10}
     status = say(machine(huge=huge), node())
     assert amounts(status, "hugepages-1Gi", "capacity") == [2 * 2**30 * 1000] * 2

@@ -94,7 +94,7 @@ NAMES = [(driver, qos) for driver in DRIVERS for qos in KubeQOS]
 
 
 @pytest.mark.parametrize(("driver", "qos"), NAMES, ids=[f"{d.value}-{q.value}" for d, q in NAMES])
-async def test_pods_and_containers_come_and_go(root, watch, driver, qos):
+async def test_events_of_added_and_deleted_pods_and_containers(root, watch, driver, qos):
     make_kubepods(root, driver)
     watched = await watch()
     assert (watched.pleg.watched, watched.pleg.unwatched) == (4, 0)
@@ -114,14 +114,14 @@ async def test_pods_and_containers_come_and_go(root, watch, driver, qos):
     assert dict(watched.pleg.counts) == dict.fromkeys(PodEventKind, 1)
 
 
-async def test_what_is_made_between_a_directory_and_its_watch_is_seen(root, watch):
+async def test_entries_created_before_the_watch_are_found(root, watch):
     watched = await watch()
     container = root / pod_dir(CgroupDriver.CGROUPFS, KubeQOS.BURSTABLE, UID) / "abc"
     container.mkdir(parents=True)  # kubepods, QoS class, pod and container before the loop turns once
     await watched.tells((ADDED, UID), (CONTAINER, UID, "abc"))
 
 
-async def test_what_exists_at_start_is_told_and_watched(root, watch):
+async def test_existing_pods_are_reported_and_watched_at_start(root, watch):
     pod = root / pod_dir(CgroupDriver.SYSTEMD, KubeQOS.BESTEFFORT, UID)
     (pod / "cri-containerd-abc.scope").mkdir(parents=True)
     watched = await watch()
@@ -132,7 +132,7 @@ async def test_what_exists_at_start_is_told_and_watched(root, watch):
     await watched.tells((CONTAINER_GONE, UID, "abc"))
 
 
-async def test_kubepods_that_is_made_again_is_followed_again(root, watch):
+async def test_a_recreated_kubepods_is_watched_again(root, watch):
     make_kubepods(root, CgroupDriver.CGROUPFS)
     watched = await watch()
     remove_tree(root / "kubepods")
@@ -144,7 +144,7 @@ async def test_kubepods_that_is_made_again_is_followed_again(root, watch):
 OTHERS = ["12345", "kubepods", "kubepods-pod12345", "kubepods-pod.slice", "burst", "pod12345.slice"]
 
 
-async def test_other_names_are_passed_over(root, watch):
+async def test_other_directory_names_are_ignored(root, watch):
     make_kubepods(root, CgroupDriver.SYSTEMD)
     watched = await watch()
     for name in OTHERS:
@@ -156,7 +156,7 @@ async def test_other_names_are_passed_over(root, watch):
     assert watched.pleg.watched == 5
 
 
-async def test_a_pod_made_anew_under_its_name_is_watched_anew(root, watch):
+async def test_a_recreated_pod_directory_is_watched_again(root, watch):
     make_kubepods(root, CgroupDriver.CGROUPFS)
     watched = await watch()
     pod = root / pod_dir(CgroupDriver.CGROUPFS, KubeQOS.GUARANTEED, UID)
@@ -169,7 +169,7 @@ async def test_a_pod_made_anew_under_its_name_is_watched_anew(root, watch):
     await watched.tells((CONTAINER, UID, "abc"))
 
 
-async def test_handlers_come_and_go_and_one_that_fails_is_alone(root, watch):
+async def test_handlers_can_be_removed_and_a_failing_one_does_not_affect_others(root, watch):
     watched = await watch()
 
     def bad(_: PodEvent) -> None:
@@ -204,7 +204,7 @@ def here(root: Path) -> dict[str, frozenset[str]]:
 
 
 @pytest.mark.parametrize("driver", DRIVERS, ids=lambda one: one.value)
-async def test_in_a_crowd_the_last_word_is_right(root, watch, driver):
+async def test_the_final_state_is_right_after_many_concurrent_changes(root, watch, driver):
     """200 pods come, and go, and come again while the loop turns now and then."""
     watched = await watch()
     make_kubepods(root, driver)
@@ -263,7 +263,7 @@ class Deaf(Inotify):
         return events
 
 
-async def test_after_an_overflow_everything_is_read_anew(root, watch):
+async def test_after_an_overflow_all_directories_are_read_again(root, watch):
     make_kubepods(root, CgroupDriver.CGROUPFS)
     kept, gone, anew = (root / pod_dir(CgroupDriver.CGROUPFS, KubeQOS.BURSTABLE, uid) for uid in ("k", "g", "a"))
     for pod in (kept, gone, anew):
@@ -330,7 +330,7 @@ async def test_without_inotify_directories_are_polled(root, watch, monkeypatch):
     assert (watched.pleg.watched, watched.pleg.unwatched) == (0, 2)
 
 
-async def test_a_root_that_is_not_there_yet(tmp_path, monkeypatch):
+async def test_the_root_directory_may_be_created_later(tmp_path, monkeypatch):
     monkeypatch.setattr(pleg_module, "POLL_PERIOD_S", 0.02)
     pleg = Pleg(tmp_path / "later")
     watched = Watched(pleg)

@@ -102,7 +102,7 @@ def test_a_pod_without_the_annotation_and_one_that_can_not_be_read() -> None:
         ("", "", "nvidia.com/gpu"),
     ],
 )
-def test_what_a_vendors_device_is_called(vendor: str, model: str, resource: str) -> None:
+def test_resource_names_of_vendors(vendor: str, model: str, resource: str) -> None:
     assert vendor_resource(vendor, model) == resource
 
 
@@ -162,7 +162,7 @@ gains = st.lists(st.tuples(words, st.lists(words, min_size=1, max_size=2)), max_
 
 
 @given(answers, st.data())
-def test_nothing_but_the_first_containers_devices_changes(answer: dict[str, Any], data: st.DataObject) -> None:
+def test_only_the_first_containers_devices_change(answer: dict[str, Any], data: st.DataObject) -> None:
     before = WHOLE(**answer)
     message = api_pb2.ListPodResourcesResponse.FromString(before.SerializeToString())
     for told, was in zip(message.pod_resources, answer["pod_resources"], strict=True):

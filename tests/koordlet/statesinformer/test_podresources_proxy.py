@@ -150,7 +150,7 @@ def first_container(told: Any) -> list[tuple[str, list[str]]]:
     return [(one.resource_name, list(one.device_ids)) for one in told.containers[0].devices]
 
 
-async def test_the_list_and_one_pod_have_what_the_scheduler_gave(node: Node) -> None:
+async def test_list_and_get_contain_the_schedulers_devices(node: Node) -> None:
     other = {"name": "web", "namespace": "ml", "containers": [{"name": "main"}]}
     node.pods["web"] = meta("web")
     node.kubelet.answers["List"] = listed(other, TOLD)
@@ -171,7 +171,7 @@ async def test_the_list_and_one_pod_have_what_the_scheduler_gave(node: Node) -> 
     assert node.calls == [("List", "OK"), ("Get", "OK")]
 
 
-async def test_what_nothing_is_added_to_passes_byte_for_byte(node: Node) -> None:
+async def test_an_answer_without_additions_is_byte_identical(node: Node) -> None:
     node.pods = {"train": meta("train", {"gpu": "all"}), "empty": meta("empty", ALLOCATED)}
     scrambled = b"\x1a\x06\x0a\x04main\x12\x02ml\x0a\x05train"  # fields in another order than anybody writes them
     said = b"\x0a%c" % len(scrambled) + scrambled + listed({"name": "empty", "namespace": "ml"})
@@ -182,7 +182,7 @@ async def test_what_nothing_is_added_to_passes_byte_for_byte(node: Node) -> None
     assert node.kubelet.asked == [("List", UNDECLARED), ("GetAllocatableResources", b"\x08\x01")]
 
 
-async def test_errors_of_the_kubelet_are_the_calls(node: Node) -> None:
+async def test_errors_of_the_kubelet_are_returned_to_the_caller(node: Node) -> None:
     async with node.consumer() as call:
         for code in (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAUTHENTICATED):
             node.kubelet.answers["Get"] = (code, "é: 100% no")
@@ -195,7 +195,7 @@ async def test_errors_of_the_kubelet_are_the_calls(node: Node) -> None:
     assert [code for _, code in node.calls][-2:] == ["UNIMPLEMENTED", "INTERNAL"]
 
 
-async def test_a_pod_that_is_not_known_yet_is_asked_for(node: Node) -> None:
+async def test_an_unknown_pod_causes_a_query_of_the_kubelet(node: Node) -> None:
     node.later, node.pods = node.pods, {}
     node.kubelet.answers["List"] = listed(TOLD)
     async with node.consumer() as call:
@@ -209,7 +209,7 @@ async def test_a_pod_that_is_not_known_yet_is_asked_for(node: Node) -> None:
         assert await call("List") == listed(TOLD), "nobody knows the pod: nothing is added"
 
 
-async def test_a_pod_that_was_leaving_may_be_another_by_now(node: Node) -> None:
+async def test_the_name_of_a_terminating_pod_may_belong_to_another_pod(node: Node) -> None:
     node.pods = {"old": meta("train", {"gpu": [{"minor": 9, "id": "old"}]}, uid="old", leaving=True)}
     node.kubelet.answers["List"] = listed(TOLD)
     async with node.consumer() as call:
@@ -236,7 +236,7 @@ async def test_many_at_once(node: Node) -> None:
     assert len(set(answers)) == 1 and len(node.kubelet.asked) == 50
 
 
-async def test_a_caller_with_little_time(node: Node) -> None:
+async def test_a_call_with_a_short_deadline(node: Node) -> None:
     node.kubelet.hold = asyncio.Event()
     async with node.consumer() as call:
         assert (await refused(call("List", seconds=0.5)))[0] is grpc.StatusCode.DEADLINE_EXCEEDED
@@ -246,7 +246,7 @@ async def test_a_caller_with_little_time(node: Node) -> None:
         assert await call("List") == listed()
 
 
-async def test_the_kubelet_comes_late_goes_and_comes_back(tmp_path: Path) -> None:
+async def test_the_kubelet_starts_late_stops_and_restarts(tmp_path: Path) -> None:
     node = Node(tmp_path)
     node.kubelet.answers["List"] = listed(TOLD)
     await node.proxy.start()
@@ -285,7 +285,7 @@ async def test_a_kubelet_that_dies_during_a_call(node: Node) -> None:
     await node.kubelet.start()
 
 
-async def test_directory_socket_and_what_is_left_behind(tmp_path: Path) -> None:
+async def test_directory_and_socket_are_created_and_removed(tmp_path: Path) -> None:
     node = Node(tmp_path)
     path = node.proxy.path
     await node.proxy.start()
@@ -308,7 +308,7 @@ async def test_directory_socket_and_what_is_left_behind(tmp_path: Path) -> None:
     assert not path.exists()
 
 
-async def test_a_place_that_is_taken_is_said_and_tried_again(tmp_path: Path) -> None:
+async def test_an_occupied_path_is_reported_and_retried(tmp_path: Path) -> None:
     node = Node(tmp_path)
     await node.kubelet.start()
     node.proxy.path.parent.mkdir(parents=True)
@@ -328,7 +328,7 @@ async def test_a_place_that_is_taken_is_said_and_tried_again(tmp_path: Path) -> 
     await node.kubelet.stop()
 
 
-async def test_rounds_are_shared_by_those_who_wait_for_one() -> None:
+async def test_concurrent_refreshes_share_one_run() -> None:
     begun: list[asyncio.Event] = []
 
     async def round_() -> None:

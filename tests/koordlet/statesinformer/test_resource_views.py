@@ -94,7 +94,7 @@ def test_requests_and_limits_have_the_units_of_their_resources(shown: Shown) -> 
     }
 
 
-def test_a_pod_that_is_gone_or_not_yet_there_has_no_series(shown: Shown) -> None:
+def test_deleted_and_unknown_pods_have_no_series(shown: Shown) -> None:
     shown.registries.node = "n"
     asks = {BATCH_CPU: "1000"}
     shown.pods(pod("a", requests=asks, limits={}), pod("b", requests=asks, limits={}, running=False))
@@ -116,6 +116,6 @@ def test_allocatable_of_the_node(shown: Shown) -> None:
     }
 
 
-def test_nothing_is_shown_before_the_node_is_known(shown: Shown) -> None:
+def test_there_are_no_samples_before_the_node_is_known(shown: Shown) -> None:
     shown.pods(pod("a", requests={BATCH_CPU: "1000"}, limits={}))
     assert [family for family in shown.registries.external.collect() if family.samples] == []

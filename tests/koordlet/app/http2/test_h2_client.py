@@ -82,7 +82,7 @@ async def test_a_request_that_the_server_will_not_read(tmp_path: Path) -> None:
         assert await client.call("/s/M", b"x", PATIENCE) == b"x"
 
 
-async def test_the_server_hears_of_the_time_it_has(tmp_path: Path) -> None:
+async def test_the_server_gets_the_deadline(tmp_path: Path) -> None:
     async def remaining(_: bytes, context: Any) -> bytes:
         return str(context.time_remaining()).encode()
 
@@ -205,7 +205,7 @@ async def test_the_server_closes(tmp_path: Path) -> None:
                 await client.call("/s/M", b"", PATIENCE)
 
 
-async def test_a_call_given_up_is_reset(tmp_path: Path) -> None:
+async def test_a_cancelled_call_is_reset(tmp_path: Path) -> None:
     server = Scripted(tmp_path / "s", BEGIN)
     async with server as client:
         with pytest.raises(ConnectionLost, match="DEADLINE_EXCEEDED"):
@@ -233,6 +233,6 @@ async def test_closing_lets_calls_end(tmp_path: Path) -> None:
         await closing
 
 
-async def test_nobody_listens(tmp_path: Path) -> None:
+async def test_connecting_without_a_listener(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         await UnaryClient.connect(str(tmp_path / "absent"), "test")

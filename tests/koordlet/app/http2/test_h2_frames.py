@@ -30,7 +30,7 @@ def units(draw: st.DrawFn) -> bytes:
 
 
 @given(st.lists(units(), max_size=12), st.data())
-def test_any_cutting_gives_the_same_units(made: list[bytes], data: st.DataObject) -> None:
+def test_units_do_not_depend_on_the_pieces(made: list[bytes], data: st.DataObject) -> None:
     stream = b"".join(made)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=20)))
     splitter, found = Splitter(), []
@@ -41,7 +41,7 @@ def test_any_cutting_gives_the_same_units(made: list[bytes], data: st.DataObject
 
 
 @given(st.lists(units(), min_size=1, max_size=5), st.integers(1, 30))
-def test_what_is_not_whole_is_kept_back(made: list[bytes], missing: int) -> None:
+def test_incomplete_units_are_buffered(made: list[bytes], missing: int) -> None:
     stream = b"".join(made)
     kept = min(missing, len(made[-1]))
     splitter = Splitter()
@@ -64,7 +64,7 @@ def test_what_is_not_whole_is_kept_back(made: list[bytes], missing: int) -> None
         ),
     ],
 )
-def test_what_is_no_frame(data: bytes) -> None:
+def test_invalid_frames(data: bytes) -> None:
     with pytest.raises(FrameError):
         Splitter().feed(data)
 

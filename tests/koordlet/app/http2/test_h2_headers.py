@@ -14,7 +14,7 @@ lists = st.lists(st.tuples(names, texts, st.booleans()), max_size=4)
 
 
 @given(st.lists(st.tuples(lists, st.sampled_from([None, 0, 100, 4096])), max_size=12))
-def test_what_is_remembered_is_what_would_be_decoded(said: list) -> None:
+def test_cached_headers_equal_decoded_headers(said: list) -> None:
     """Fields that the table keeps and that it must not keep, tables that grow and shrink, blocks that come again."""
     encoder, plain, remembering = Encoder(), Decoder(), HeaderDecoder(1 << 16)
     for headers, size in said:
@@ -40,7 +40,7 @@ def test_a_block_that_needs_no_table_is_decoded_once() -> None:
     assert decoder.decode(block) is decoder.decode(block)
 
 
-def test_only_so_many_are_kept() -> None:
+def test_the_cache_is_bounded() -> None:
     decoder = HeaderDecoder(1 << 16)
     for number in range(3 * MAX_CACHED_BLOCKS):
         decoder.decode(Encoder().encode([(b"grpc-message", b"%d" % number, True)]))

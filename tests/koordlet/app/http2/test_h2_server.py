@@ -165,7 +165,7 @@ async def test_deadline_and_cancellation_reach_the_method(tmp_path: Path) -> Non
         await until(lambda: b"gone" in ended)
 
 
-async def test_a_client_that_goes_gives_up_its_calls(tmp_path: Path) -> None:
+async def test_a_closed_connection_cancels_its_calls(tmp_path: Path) -> None:
     ended = asyncio.Event()
 
     async def method(message: bytes, _: float | None) -> bytes:
@@ -345,7 +345,7 @@ async def test_what_is_no_http2_ends_its_connection_alone(tmp_path: Path, said: 
         assert server.held == 0
 
 
-async def test_windows_are_kept_to(tmp_path: Path) -> None:
+async def test_flow_control_windows_are_respected(tmp_path: Path) -> None:
     """An answer goes as the client gives credit, and ends behind its last byte."""
     answer = pack(bytes(range(200)), compressed=False)
 
@@ -395,7 +395,7 @@ def data_of(frames: list[tuple[Frame, bytes]]) -> bytes:
     return b"".join(body for frame, body in frames if frame.kind == h2.DATA)
 
 
-async def test_a_client_that_takes_no_answers_is_not_read(tmp_path: Path) -> None:
+async def test_a_client_that_does_not_read_answers_is_not_read(tmp_path: Path) -> None:
     """Pings are answered into a full socket until nothing more is read; nobody else is held up."""
     pings = (h2.head(8, h2.PING, 0, 0) + b"01234567") * 4096
 
