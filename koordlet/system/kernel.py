@@ -47,6 +47,11 @@ def release(roots: Roots) -> str:
     return text.strip() if text else os.uname().release
 
 
+def boot_id(roots: Roots) -> str:
+    """The id of the current boot. Raises OSError if procfs has none."""
+    return (roots.proc_sys / "kernel/random/boot_id").read_text().strip()
+
+
 def parse_release(text: str) -> tuple[int, int, int]:
     """`6.1.0-21-amd64` -> (6, 1, 0); (0, 0, 0) for a text that does not begin with a version."""
     match = _RELEASE.match(text)

@@ -27,6 +27,7 @@ from koordlet.system.cgroup import tree
 from koordlet.system.cgroup.naming import detect_driver, kubepods_dir
 from koordlet.system.cgroup.readers import CgroupFS
 from koordlet.system.host import Host
+from koordlet.system.kernel import boot_id
 
 log = get_logger(__name__)
 
@@ -66,7 +67,7 @@ class WiringContext:
         )
         self.routes: list[web.RouteDef] = []
         """HTTP pages in addition to metrics and health."""
-        self.boot_id = (self.host.roots.proc / "sys/kernel/random/boot_id").read_text().strip()
+        self.boot_id = boot_id(self.host.roots)
         for feature, reason in self.host.facts.reasons().items():
             log.info("The host lacks a feature", feature=feature, reason=reason)
 

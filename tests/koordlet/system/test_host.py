@@ -67,6 +67,14 @@ def test_a_kernel_release_is_parsed(text, version):
     assert kernel.parse_release(text) == version
 
 
+def test_the_boot_id_is_read_without_its_newline(make_tree):
+    tree = make_tree(2)
+    path = tree.roots.proc_sys / "kernel/random/boot_id"
+    path.parent.mkdir(parents=True)
+    path.write_text("6f1b\n")
+    assert kernel.boot_id(tree.roots) == "6f1b"
+
+
 @pytest.mark.parametrize(
     ("mode", "cgroup"), [("hostMode", "/sys/fs/cgroup"), ("dsMode", "/host-cgroup"), ("", "/host-cgroup")]
 )
