@@ -134,11 +134,6 @@ class Detector:
         """Symptoms of the last step; row i belongs to container i of its evidence."""
         self.scores: Floats = np.zeros((0, len(RESOURCES), len(CAUSES)))
 
-    @property
-    def subjects(self) -> tuple[Subject, ...]:
-        """The containers of the last step."""
-        return self._subjects
-
     def states(self) -> NDArray[np.int8]:
         """[containers of the last step, resources, causes]"""
         states: NDArray[np.int8] = self._state[self._rows]

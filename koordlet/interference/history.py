@@ -40,11 +40,6 @@ class History:
         self._slot: int | None = None
         self._changes: dict[str, deque[bytes]] = {}
 
-    @property
-    def bytes(self) -> int:
-        """Memory of the ring."""
-        return self._ring.nbytes
-
     def record(
         self, subjects: tuple[Subject, ...], symptoms: Floats, changes: tuple[StateChange, ...], now: float
     ) -> None:

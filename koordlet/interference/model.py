@@ -134,11 +134,6 @@ class Signal:
     limit: float | None = None
     """Value from which on it counts as a delay; None for a figure that only supports."""
 
-    @property
-    def factor(self) -> float | None:
-        """Current value as a multiple of the usual value."""
-        return self.now / self.usual if self.usual else None
-
 
 class Verdict(msgspec.Struct, frozen=True):
     """State, score and culprits of one container, resource and cause. A msgspec struct, because most of the hundreds of

@@ -186,10 +186,6 @@ class MetricCache:
         points = self.query(kind, start, end, **labels)
         return points.aggregate(Aggregation.LAST) if len(points.values) else None
 
-    def drop(self, kind: str, keys: Iterable[Key]) -> None:
-        """Remove series now."""
-        self.ring(kind).drop(keys)
-
     def ring(self, name: str) -> Ring:
         """The ring of a kind, created at first use."""
         ring = self._rings.get(name)

@@ -25,7 +25,7 @@ def gone(pid: int) -> bool:
 
 async def until_gone(*pids: int) -> None:
     async with asyncio.timeout(PATIENCE):
-        while not all(map(gone, pids)):  # noqa: ASYNC110 - nothing tells of it
+        while not all(map(gone, pids)):  # noqa: ASYNC110 - there is no notification
             await asyncio.sleep(0.01)
 
 
@@ -59,7 +59,7 @@ async def test_a_cancelled_program_is_killed(tmp_path: Path) -> None:
     path = tmp_path / "pids"
     task = asyncio.ensure_future(HostTools(HOST, PATIENCE).run("sh", "-c", f"echo $$ > {path}; exec sleep 1000"))
     async with asyncio.timeout(PATIENCE):
-        while not pids_in(path):  # noqa: ASYNC110 - nothing tells of it
+        while not pids_in(path):  # noqa: ASYNC110 - there is no notification
             await asyncio.sleep(0.01)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -235,8 +235,8 @@ def test_with_recovery_a_fault_ends_after_ten_minutes_of_responses(
     one = watched(recovery=True)
     one.raise_xid((FIRST, 48))
     one.clock.now += 1
-    asked = machine.calls("nvmlDeviceGetMemoryInfo_v2")
-    one.until(lambda: machine.calls("nvmlDeviceGetMemoryInfo_v2") > asked, "the first answer")
+    calls = machine.calls("nvmlDeviceGetMemoryInfo_v2")
+    one.until(lambda: machine.calls("nvmlDeviceGetMemoryInfo_v2") > calls, "the first answer")
     one.clock.now += RECOVERY_SECONDS - 1
     one.raise_xid((SECOND, 43))
     assert "GPU-first" in one.health.faults
@@ -254,9 +254,9 @@ def test_recovery_restarts_after_silence_and_after_another_error(
         if disturb == "silence":
             machine.errors["nvmlDeviceGetMemoryInfo_v2", FIRST] = 15
             machine.tell()
-            asked = machine.calls("nvmlDeviceGetMemoryInfo_v2")
+            calls = machine.calls("nvmlDeviceGetMemoryInfo_v2")
             one.until(
-                lambda asked=asked: _advance(one, 0.001) and machine.calls("nvmlDeviceGetMemoryInfo_v2") > asked + 1,
+                lambda calls=calls: _advance(one, 0.001) and machine.calls("nvmlDeviceGetMemoryInfo_v2") > calls + 1,
                 "no answer",
             )
             machine.errors.clear()

@@ -217,5 +217,5 @@ def test_history_reuses_the_row_of_a_removed_container(make: Any) -> None:
     for second in range(200):
         subjects = (make.container(f"c{second}"),)
         history.record(subjects, shape(0.5), (), float(second))
-    assert history.bytes <= 33 * 4 * len(RESOURCES) * len(CAUSES) * 4
+    assert history._ring.nbytes <= 33 * 4 * len(RESOURCES) * len(CAUSES) * 4
     assert np.isnan(history.series("containerd://c199")[:-1]).all()

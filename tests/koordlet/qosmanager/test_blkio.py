@@ -41,8 +41,8 @@ def root(*blocks):
 
 
 def pod(*blocks, text=None, qos="BE", **given):
-    said = json.dumps({"blocks": list(blocks)}) if text is None else text
-    return make_pod("p", qos=qos, kube="BestEffort", annotations={"koordinator.sh/blkioQOS": said}, **given)
+    annotation = json.dumps({"blocks": list(blocks)}) if text is None else text
+    return make_pod("p", qos=qos, kube="BestEffort", annotations={"koordinator.sh/blkioQOS": annotation}, **given)
 
 
 def decide(qos, *pods, has=(WEIGHT, QOS), storage=STORAGE, **given):
@@ -133,7 +133,7 @@ def test_unresolvable_volumes_give_no_settings_and_a_note(volume, why) -> None:
         pytest.param(pod(text="{"), id="malformed"),
         pytest.param(pod(block(), qos=""), id="no class"),
         pytest.param(pod(block(), phase="Pending"), id="not running"),
-        pytest.param(make_pod("p", qos="BE"), id="nothing said"),
+        pytest.param(make_pod("p", qos="BE"), id="no annotation"),
     ],
 )
 def test_pods_without_settings(one) -> None:

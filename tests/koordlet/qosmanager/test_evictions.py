@@ -58,10 +58,10 @@ def test_a_victim_counts_for_every_task_that_it_helps() -> None:
     one, two = batch("one", milli=1000, memory=1536 * MIB), batch("two", milli=500, memory=768 * MIB)
     third = mid("third", milli=2000, memory=3 * GIB)
     memory = {pod.meta.uid: {"memory": pod.memory} for pod in (one, two, third)}
-    asked = {one.meta.uid: {"b": 1000}, two.meta.uid: {"b": 500}, third.meta.uid: {"m": 2000}}
+    requests = {one.meta.uid: {"b": 1000}, two.meta.uid: {"b": 500}, third.meta.uid: {"m": 2000}}
     progress = EvictionProgress([
         EvictionTask("BEMemoryEvict", "podUsed", {"memory": 2 * GIB}, (one, two), memory),
-        EvictionTask("CPUAllocatableEvict", "podResourceRequest", {"b": 1200, "m": 1500}, (one, two, third), asked),
+        EvictionTask("CPUAllocatableEvict", "podResourceRequest", {"b": 1200, "m": 1500}, (one, two, third), requests),
     ])  # fmt: skip
     assert evicted(progress) == ["one", "two", "third"]
     assert progress.released == {
@@ -93,8 +93,8 @@ def test_a_failed_eviction_counts_for_nothing() -> None:
 
 def test_a_pod_that_does_not_help_is_not_evicted() -> None:
     useless, useful = mid("useless", milli=5000), batch("useful", milli=1000)
-    asked = {useless.meta.uid: {"m": 5000}, useful.meta.uid: {"b": 1000}}
-    progress = EvictionProgress([EvictionTask("f", "podResourceRequest", {"b": 500}, (useless, useful), asked)])
+    requests = {useless.meta.uid: {"m": 5000}, useful.meta.uid: {"b": 1000}}
+    progress = EvictionProgress([EvictionTask("f", "podResourceRequest", {"b": 500}, (useless, useful), requests)])
     assert evicted(progress) == ["useful"]
 
 
