@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
-from control.scheduler.cycle.loop import Loop
+from control.scheduler.cycle.loop import Loop, Reporter
+from control.scheduler.cycle.monitor import AttemptMonitor
+from control.scheduler.framework.status import PluginStatus
 from control.scheduler.plugins.noderesourcesfit import NodeResourcesFit
 from control.scheduler.plugins.prioritysort import PrioritySort
+from control.scheduler.state.pods import PodInfo
 from tests.control.scheduler.build import Cluster, node, pod
 from tests.control.scheduler.toys import Guard, cycle_over, framework_of, queue_of
 
@@ -17,6 +20,39 @@ POINTS = {
     "permit": ("Guard",),
 }
 PLUGINS = {plugin.name: plugin for plugin in (PrioritySort, NodeResourcesFit, Guard)}
+
+
+class MonitoringReporter(Reporter):
+    """Passes attempts to a monitor, as the reporter of a running scheduler does."""
+
+    def __init__(self) -> None:
+        self.monitor = AttemptMonitor(lambda: 0.0, lambda profile: None)
+
+    def started(self, pod: PodInfo) -> None:
+        self.monitor.started(pod)
+
+    def failed(self, pod: PodInfo, status: PluginStatus, message: str, nominated: str | None) -> None:
+        self.monitor.complete(pod)
+
+    def abandoned(self, pod: PodInfo) -> None:
+        self.monitor.complete(pod)
+
+
+async def test_the_attempt_of_a_pod_deleted_at_permit_ends() -> None:
+    cluster = Cluster(node("n1"))
+    framework = framework_of(cluster, POINTS, PLUGINS)
+    queue = queue_of(framework)
+    cycle = cycle_over(cluster, framework, queue=queue)
+    reporter = MonitoringReporter()
+    loop = Loop({"koord-scheduler": cycle}, cycle.cache, queue, reporter=reporter, current=lambda key: None)
+    held = cluster.info(pod("held", labels={"permit": "wait"}))
+    queue.add(held)
+    loop.work(queue.pop_run(1))
+    assert len(reporter.monitor) == 1
+    cycle.waiting.reject(held.uid, "", "removed")  # as the handler of the deletion does
+    async with asyncio.timeout(60):
+        await loop.binders["koord-scheduler"].idle()
+    assert len(reporter.monitor) == 0
 
 
 async def test_a_pod_that_is_not_permitted_gives_its_place_to_one_that_lacked_it() -> None:
