@@ -83,18 +83,26 @@ class ImageLocality(Plugin):
             return
         changed = table.node_log.since(self._node_at) if self._node_at >= 0 else None
         self._node_at = end
+        replaced: list[tuple[int, list[ContainerImage]]] = []
         for row in range(table.size) if changed is None else set(changed):
             now, before = images_of(table.nodes[row]), self._seen.get(row, [])
             if now != before:
-                self._replace(row, before, now)
+                self._remove(row, before)
+                replaced.append((row, now))
+        for row, now in replaced:  # after all removals, so that an image that no node kept gets its new size
+            self._add(row, now)
+        self._version += bool(replaced)
 
-    def _replace(self, row: int, before: list[ContainerImage], now: list[ContainerImage]) -> None:
+    def _remove(self, row: int, before: list[ContainerImage]) -> None:
         bit = 1 << row
         for name in {name for image_entry in before for name in image_entry.names}:
             image = self._images[name]
             image.rows &= ~bit
             if not image.rows:
                 del self._images[name]
+
+    def _add(self, row: int, now: list[ContainerImage]) -> None:
+        bit = 1 << row
         for image_entry in now:
             for name in image_entry.names:
                 self._images.setdefault(name, _Image(image_entry.size_bytes)).rows |= bit
@@ -102,7 +110,6 @@ class ImageLocality(Plugin):
             self._seen[row] = now
         else:
             self._seen.pop(row, None)
-        self._version += 1
 
 
 def _names(shape: Shape) -> tuple[str, ...]:

@@ -77,6 +77,15 @@ def test_it_follows_nodes() -> None:
     assert scored(plugin, cluster, running("x")) is None
 
 
+def test_the_size_of_an_image_follows_nodes_that_are_all_replaced() -> None:
+    cluster = Cluster(imaged("a", {"x:latest": 100 * MIB}), imaged("b", {"x:latest": 100 * MIB}))
+    plugin = ImageLocality(None, cluster.handle)
+    assert scored(plugin, cluster, running("x")) == dict.fromkeys("ab", 100 * (100 - 23) // (1000 - 23))
+    for name in "ab":
+        cluster.table.set_node(imaged(name, {"x:latest": 500 * MIB}))
+    assert scored(plugin, cluster, running("x")) == dict.fromkeys("ab", 100 * (500 - 23) // (1000 - 23))
+
+
 def test_a_pool_makes_equal_images_one_object() -> None:
     pool = ImagePool()
     first, second = imaged("a", A), imaged("b", A)
