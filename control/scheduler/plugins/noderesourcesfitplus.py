@@ -1,6 +1,7 @@
 """NodeResourcesFitPlus: scores each resource with its own strategy and weight (spec 05 §13.1).
 
 Pod requests are the standard ones, including overhead in milli-cores and sidecars (spec 05 §17, D9).
+Containers without requests count with 100 m cpu and 200 MiB memory.
 """
 
 from __future__ import annotations
@@ -64,11 +65,12 @@ class NodeResourcesFitPlus(Plugin):
     def _considered(self, shape: Shape) -> tuple[_Considered, ...]:
         considered: tuple[_Considered, ...] | None = shape.memo.get(self._memo)
         if considered is None:
+            with_defaults = {**shape.requests, "cpu": shape.nonzero_cpu, "memory": shape.nonzero_memory}
             considered = shape.memo[self._memo] = tuple(
                 _Considered(
                     column=self.table.resource(name),
                     nonzero=("cpu", "memory").index(name) if name in ("cpu", "memory") else -1,
-                    request=shape.requests[name],
+                    request=with_defaults[name],
                     most=how.type == MOST_ALLOCATED,
                     weight=how.weight,
                 )

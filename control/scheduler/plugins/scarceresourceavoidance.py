@@ -56,7 +56,8 @@ class ScarceResourceAvoidance(Plugin):
             self._kind.data[row] = self._number(table.nodes[row])
 
     def _number(self, node: Node | None) -> int:
-        names = frozenset(node.status.allocatable) if node is not None else frozenset()
+        allocatable = node.status.allocatable if node is not None else {}
+        names = frozenset(name for name, amount in allocatable.items() if name != "pods" and amount.value() > 0)
         number = self._numbers.get(names)
         if number is None:
             number = self._numbers[names] = len(self._kinds)

@@ -13,11 +13,11 @@ def fit_plus_score(pod: Pod, node: Node, world: World, resources: Mapping[str, t
     total = weights = 0
     considered = False
     for name, (strategy, weight) in resources.items():
-        asked = requests(pod).get(name, 0)
-        if asked <= 0:
+        if requests(pod).get(name, 0) <= 0:
             continue
         considered = True
-        capacity, used = allocatable(node).get(name, 0), asked
+        capacity = allocatable(node).get(name, 0)
+        used = dict(zip(("cpu", "memory"), nonzero(pod), strict=True)).get(name, requests(pod)[name])
         for other in world.on(node):
             if name in ("cpu", "memory"):
                 used += nonzero(other)[("cpu", "memory").index(name)]

@@ -9,7 +9,8 @@ from tests.control.scheduler.plain.world import World, allocatable, requests
 
 
 def scarce_score(pod: Pod, node: Node, _: World, scarce: Sequence[str]) -> int:
-    unused = [name for name in allocatable(node) if name not in requests(pod)]
+    listed = [name for name, amount in allocatable(node).items() if amount > 0 and name != "pods"]
+    unused = [name for name in listed if name not in requests(pod)]
     kept = [name for name in unused if name in scarce]
     if not unused or not kept:
         return 100

@@ -51,6 +51,17 @@ def test_fit_plus_as_verified() -> None:
     assert scores(NodeResourcesFitPlus(None, cluster.handle), cluster, pod()) == [100, 100]
 
 
+def test_a_container_without_requests_counts_with_the_default() -> None:
+    cluster = Cluster(node("n", "1", "100Gi"))
+    args = NodeResourcesFitPlusArgs(resources={"cpu": ResourcesType("LeastAllocated", 1)})
+    containers = [
+        {"name": "main", "image": "i", "resources": {"requests": {"cpu": "500m"}}},
+        {"name": "helper", "image": "i"},
+    ]
+    one = pod(spec={"containers": containers})
+    assert scores(NodeResourcesFitPlus(args, cluster.handle), cluster, one) == [40]  # 500 m + 100 m of 1 core
+
+
 def test_overhead_is_milli_cores_and_sidecars_count() -> None:
     cluster = Cluster(node("n", "10", "100Gi"))
     args = NodeResourcesFitPlusArgs(resources={"cpu": ResourcesType("LeastAllocated", 1)})
@@ -64,14 +75,14 @@ def test_scarce_resources_as_verified() -> None:
     extra: dict[str, Any] = {"example.com__xx": "1"}
     cluster = Cluster(node("gpu", **gpus(8), **extra), node("plain"), node("none", **gpus(0), **extra))
     plugin = ScarceResourceAvoidance(ScarceResourceAvoidanceArgs(resources=["nvidia.com/gpu"]), cluster.handle)
-    # every node of these tests lists `pods`, too, which no pod requests
-    assert scores(plugin, cluster, pod()) == [66, 100, 66]
+    # `pods` and amounts of 0, as of node `none`, do not count as resources of a node
+    assert scores(plugin, cluster, pod()) == [50, 100, 100]
     assert scores(plugin, cluster, pod(**gpus(1))) == [100, 100, 100]
     cluster.table.remove_node("gpu")
     cluster.table.set_node(node("other"))
-    assert scores(plugin, cluster, pod()) == [100, 100, 66]
+    assert scores(plugin, cluster, pod()) == [100, 100, 100]
     cluster.table.set_node(node("late", **gpus(1)))
-    assert scores(plugin, cluster, pod()) == [100, 100, 66, 50]
+    assert scores(plugin, cluster, pod()) == [100, 100, 100, 0]
     cluster.use(profile="another")
     assert scores(ScarceResourceAvoidance(None, cluster.handle), cluster, pod()) == [100] * 4
 
