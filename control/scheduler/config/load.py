@@ -243,7 +243,11 @@ def _profile(
         errors.append(f"{where}.plugins: {error}")
         enabled = expanded(merged(None), lambda name, point: False)
     else:
-        sorters, binders = enabled.points["queueSort"], enabled.points["bind"]
+        sorters, binders = {*enabled.points["queueSort"]}, enabled.points["bind"]
+        if sorters:  # plugins that another build sorts with count too: kube-scheduler rejects a second one
+            sorters.update(plugins.queue_sort.names())
+        if any(weight < 0 for weight in enabled.weights.values()):
+            errors.append(f"{where}.plugins.score: total score of Score plugins could overflow")
         if len(sorters) != 1:
             errors.append(
                 f"{where}.plugins.queueSort: one queue sort plugin required for profile with scheduler name"

@@ -32,7 +32,7 @@ from control.scheduler.framework.runtime import (
     PluginRuntime,
     VictimEvictor,
 )
-from control.scheduler.framework.status import Code, PluginStatus, error
+from control.scheduler.framework.status import Code, PluginStatus, error, unschedulable
 from control.scheduler.framework.timing import PluginTimer
 from control.scheduler.framework.waitingpods import WaitingPods
 from control.scheduler.state.cache import Cache
@@ -123,7 +123,7 @@ class Cycle:
     def _choose(self, state: CycleState, pod: PodInfo) -> Placement:
         table = self.table
         if table.nodes_alive == 0:
-            raise CycleFailed(error("no nodes available to schedule pods"))
+            raise CycleFailed(unschedulable("no nodes available to schedule pods"))
         rows, narrowed_by = self._pre_filter(state, pod)
         if state.plan and self._batch is not None:
             return self._place_job(self._batch, state, pod)

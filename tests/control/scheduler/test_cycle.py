@@ -40,8 +40,9 @@ def test_says_why_no_node_fits() -> None:
 
 
 def test_without_nodes_the_cycle_fails() -> None:
-    with pytest.raises(CycleFailed, match="no nodes available"):
+    with pytest.raises(CycleFailed, match="no nodes available") as failure:
         cycle_of(Cluster()).place(Cluster().info(pod()))
+    assert failure.value.status.rejected  # so that the condition's reason is Unschedulable
 
 
 @pytest.mark.parametrize("label", ["reserve", "permit"])

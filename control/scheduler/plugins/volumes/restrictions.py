@@ -24,7 +24,9 @@ from control.scheduler.state.pods import PodInfo
 from control.scheduler.state.table import selected
 from koordlet.api.core.pod import Volume
 
-IN_USE = "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode"
+IN_USE = (
+    "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by another pod"
+)
 NO_DISK = "node(s) had no available disk"
 Disk: TypeAlias = tuple[str, ...]
 """Identifies a disk."""

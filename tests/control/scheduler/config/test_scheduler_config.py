@@ -116,6 +116,17 @@ def test_json_is_read_as_well_as_yaml() -> None:
             ],
         ),
         (
+            "profiles: [{plugins: {queueSort: {enabled: [{name: LoadAwareScheduling}]}}}]",
+            [
+                "profiles[0].plugins.queueSort: one queue sort plugin required for profile with scheduler name"
+                ' "default-scheduler", but got 2'
+            ],
+        ),
+        (
+            "profiles: [{plugins: {score: {enabled: [{name: NodeResourcesFit, weight: -1}]}}}]",
+            ["profiles[0].plugins.score: total score of Score plugins could overflow"],
+        ),
+        (
             "profiles: [{plugins: {bind: {disabled: [{name: DefaultBinder}]}}}]",
             [
                 "profiles[0].plugins.bind: at least one bind plugin is needed for profile with scheduler name"

@@ -90,7 +90,8 @@ def restrictions(pod: Pod, node: Node, world: World) -> Verdict:
             claim = _claim(world, pod, name)
             if claim is not None and "ReadWriteOncePod" in claim.spec.access_modes:
                 return S, (
-                    "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode",
+                    "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already"
+                    " in-use by another pod",
                 )
     return None
 

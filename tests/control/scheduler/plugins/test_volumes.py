@@ -23,7 +23,6 @@ from control.scheduler.plugins.volumes import (
     VolumeRestrictions,
     VolumeZone,
     matching,
-    restrictions,
 )
 from koordlet.api.core import PersistentVolume, PersistentVolumeClaim, Pod, StorageClass
 from koordlet.api.core.storage import CSIDriver, CSINode, CSIStorageCapacity
@@ -381,7 +380,10 @@ def test_a_claim_for_one_pod_is_taken_from_a_less_important_one() -> None:
     with pytest.raises(FitError) as failure:
         cycle.place(cluster.info(using("data", priority=9)))
     assert failure.value.nominated == "b"
-    assert failure.value.histogram() == f"2 {restrictions.IN_USE}"
+    assert failure.value.histogram() == (
+        "2 node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by"
+        " another pod"
+    )
     cluster.table.remove_pod(user)
     assert cycle.place(cluster.info(using("data", priority=9))).node
 
