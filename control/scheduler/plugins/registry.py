@@ -27,6 +27,7 @@ from control.scheduler.plugins.scarceresourceavoidance import ScarceResourceAvoi
 from control.scheduler.plugins.schedulinggates import SchedulingGates
 from control.scheduler.plugins.schedulinghint import SchedulingHintPlugin
 from control.scheduler.plugins.tainttoleration import TaintToleration
+from control.scheduler.plugins.unsupported import UnsupportedReservations, UnsupportedResourceClaims
 from control.scheduler.plugins.volumes import NodeVolumeLimits, VolumeBinding, VolumeRestrictions, VolumeZone
 
 PLUGINS: Final[Mapping[str, type[Plugin]]] = {
@@ -36,6 +37,7 @@ PLUGINS: Final[Mapping[str, type[Plugin]]] = {
         DefaultBinder,
         DefaultPreBind,
         DefaultPreemption,
+        UnsupportedResourceClaims,
         ImageLocality,
         InterPodAffinity,
         InterferenceAware,
@@ -50,6 +52,7 @@ PLUGINS: Final[Mapping[str, type[Plugin]]] = {
         NodeVolumeLimits,
         PodTopologySpread,
         PrioritySort,
+        UnsupportedReservations,
         ScarceResourceAvoidance,
         SchedulingGates,
         SchedulingHintPlugin,

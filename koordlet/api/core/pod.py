@@ -184,6 +184,12 @@ class PodSchedulingGate(Struct):
     name: str
 
 
+class PodResourceClaim(Struct):
+    """A resource claim of the pod; only its name within the pod is decoded."""
+
+    name: str
+
+
 class PodSpec(Struct):
     """`spec` of a pod."""
 
@@ -209,6 +215,7 @@ class PodSpec(Struct):
     overhead: ResourceList = msgspec.field(default_factory=dict)
     topology_spread_constraints: list[TopologySpreadConstraint] = msgspec.field(default_factory=list)
     scheduling_gates: list[PodSchedulingGate] = msgspec.field(default_factory=list)
+    resource_claims: list[PodResourceClaim] = msgspec.field(default_factory=list)
     resources: ResourceRequirements | None = None
 
 

@@ -43,6 +43,8 @@ TWINS: dict[str, tuple[str, str, str]] = {
 DECIDE_NOTHING = {
     "DefaultBinder": "sends the binding to the node that was chosen",
     "DefaultPreBind": "sends what other plugins changed in the pod",
+    "DynamicResources": "rejects every pod with resource claims",
+    "Reservation": "rejects every pod with a reservation affinity",
 }
 """Plugin -> what it does instead."""
 

@@ -1,0 +1,40 @@
+"""Placeholders for plugins that this build lacks: they reject the pods that would need them.
+
+Without them such pods would be bound as if they had no resource claims and no reservation affinity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Final
+
+from control.scheduler.framework.plugin import CycleState, EventInterest, Plugin, PreFilterResult
+from control.scheduler.framework.status import unresolvable
+from control.scheduler.plugins.results import SKIP_FILTER
+from control.scheduler.state.pods import PodInfo
+from koordlet.api.names import ANNOTATION_RESERVATION_AFFINITY
+
+CLAIMS_UNSUPPORTED: Final = "pod has resource claims, which this scheduler does not allocate"
+AFFINITY_UNSUPPORTED: Final = "pod has a reservation affinity, which this scheduler does not support"
+
+
+class UnsupportedResourceClaims(Plugin):
+    """Rejects pods with `spec.resourceClaims`."""
+
+    name: ClassVar[str] = "DynamicResources"
+
+    def pre_filter(self, state: CycleState, pod: PodInfo) -> PreFilterResult:
+        return PreFilterResult(unresolvable(CLAIMS_UNSUPPORTED)) if pod.pod.spec.resource_claims else SKIP_FILTER
+
+
+class UnsupportedReservations(Plugin):
+    """Rejects pods with a reservation affinity."""
+
+    name: ClassVar[str] = "Reservation"
+
+    def interests(self) -> Sequence[EventInterest]:
+        return (EventInterest("UnscheduledPod", frozenset(("Update",))),)
+
+    def pre_filter(self, state: CycleState, pod: PodInfo) -> PreFilterResult:
+        affinity = pod.pod.metadata.annotations.get(ANNOTATION_RESERVATION_AFFINITY)
+        return PreFilterResult(unresolvable(AFFINITY_UNSUPPORTED)) if affinity else SKIP_FILTER
