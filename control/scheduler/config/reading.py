@@ -56,7 +56,7 @@ class Reader:
             self._wrong(path, value, "must be an object")
             return kind()
         fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
-        given: dict[str, Any] = {}
+        read_fields: dict[str, Any] = {}
         for key, item in value.items():
             where = f"{path}.{key}" if path else str(key)
             field = fields.get(key)
@@ -65,14 +65,14 @@ class Reader:
             elif item is not None:
                 read = self._value(item, inspect.type_info(field.type), where)
                 if read is not _INVALID:
-                    given[field.name] = read
+                    read_fields[field.name] = read
         for field in fields.values():
-            if field.required and field.name not in given:
+            if field.required and field.name not in read_fields:
                 where = f"{path}.{field.encode_name}" if path else field.encode_name
                 if field.encode_name not in value:
                     self.errors.append(f"{where}: Required value")
-                given[field.name] = ""
-        return kind(**given)
+                read_fields[field.name] = ""
+        return kind(**read_fields)
 
     def _value(self, value: Any, shape: inspect.Type, path: str) -> Any:
         match shape:

@@ -22,7 +22,9 @@ class DryRun:
     """
 
     def __init__(self, framework: Framework, state: CycleState, pod: PodInfo) -> None:
-        self._framework, self._state, self._pod = framework, state, pod
+        self._framework = framework
+        self._state = state
+        self._pod = pod
         self._trial = Trial(framework.handle.table)
         self._done: list[tuple[PodInfo, int, bool]] = []
 

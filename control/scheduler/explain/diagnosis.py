@@ -146,7 +146,8 @@ class Diagnoses:
         self, clock: Clock, *, on: bool = False, blocking: bool = False, limit: int = 1000, workers: int = 10
     ) -> None:
         self.name = "diagnoses"
-        self.on, self.blocking = on, blocking
+        self.on = on
+        self.blocking = blocking
         self.processors: list[Process] = [write]
         self.dropped = 0
         self._clock = clock

@@ -114,7 +114,8 @@ class Scheduler:
         self.gates = gates = FeatureGates(SCHEDULER)
         gates.set(options.feature_gates)
         self.registry = CollectorRegistry()
-        self.runner, self.health = Runner(clock=clock), HealthChecks()
+        self.runner = Runner(clock=clock)
+        self.health = HealthChecks()
         connection = self.settings.configuration.client_connection
         config = config or ClientConfig.load(connection.kubeconfig or None)
         config = replace(
@@ -128,7 +129,8 @@ class Scheduler:
         # Separate rate limits: thousands of bindings must not delay the lease, and Events must not delay bindings.
         self.lease_client = Client(replace(config, qps=0), clock=clock, registry=self.registry)
         self.event_client = Client(config, clock=clock, registry=self.registry)
-        self.gate, self._tls = self._gate(replace(config, qps=0)), self._context()
+        self.gate = self._gate(replace(config, qps=0))
+        self._tls = self._context()
         self.slis = HealthSlis()
         self.events = EventRecorder(self.event_client, COMPONENT, queue=MAX_QUEUED_EVENTS, senders=EVENT_SENDERS)
         self.assembly = Assembly(self.settings, options, gates, self.client, self.events, self.registry)
@@ -319,7 +321,8 @@ class _Step:
     """A service that only runs a step at the start."""
 
     def __init__(self, name: str, step: Callable[[], Awaitable[None]]) -> None:
-        self.name, self._step = name, step
+        self.name = name
+        self._step = step
 
     async def start(self) -> None:
         await self._step()

@@ -54,7 +54,9 @@ class ClusterEventHandlers:
         """Forward events to the queue from now on. All informers must exist.
 
         `reject(uid)` ends the wait at Permit of a deleted pod."""
-        self._queue, self._frameworks, self._reject = queue, frameworks, reject
+        self._queue = queue
+        self._frameworks = frameworks
+        self._reject = reject
         self._objects.informer(Pod).add_handler(self._pod_added, self._pod_updated, self._pod_deleted)
         self._objects.informer(Node).add_handler(self._node_added, self._node_updated, self._node_deleted)
         for kind, informer in self._objects:

@@ -85,7 +85,10 @@ class NodeTable:
         self.pods: list[dict[str, PodInfo]] = []
         """[row]: the pods counted there, by uid."""
         self.nodes_alive = 0
-        self.node_log, self.pod_log = RowLog(), RowLog()
+        self.node_log = RowLog()
+        """Changes of node objects."""
+        self.pod_log = RowLog()
+        """Changes of the pods counted on a row, and of plugin data (`touch`)."""
         self.labels = LabelColumns(capacity)
         self.taint_sets: list[tuple[Taint, ...]] = [()]
         """The distinct sets of taints; `taint_set` has the number of each node's set."""

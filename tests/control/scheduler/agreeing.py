@@ -1,4 +1,4 @@
-"""Asks the product's cycle and a plain one about a pod, and holds the one to the other."""
+"""Runs the product's cycle and a plain one for a pod, and compares their results."""
 
 from __future__ import annotations
 

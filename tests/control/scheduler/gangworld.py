@@ -1,4 +1,4 @@
-"""A scheduler in miniature for gangs: queue, cycles, bindings and an API server that is a dict.
+"""A small scheduler for gangs: queue, cycles, bindings, and a dict as API server.
 
 Time is virtual. `drive()` schedules until nobody is ready; `check()` holds the cache to the API server's pods.
 """
@@ -37,7 +37,7 @@ PROFILE = "koord-scheduler"
 
 
 class Room(Fits):
-    """Enough cpu; wakes for nodes and for pods that go."""
+    """Enough cpu; woken by nodes and by deleted pods."""
 
     name = "Room"
 
@@ -45,26 +45,26 @@ class Room(Fits):
         return (EventInterest("Node"), EventInterest("AssignedPod", frozenset({"Delete"})))
 
 
-class Told(Reporter):
-    """Remembers why pods failed, last word last."""
+class RecordingReporter(Reporter):
+    """Records the last failure message of each pod."""
 
     def __init__(self) -> None:
-        self.said: dict[str, str] = {}
+        self.messages: dict[str, str] = {}
         self.nominated: dict[str, str] = {}
-        """Last nomination that was written, "" included."""
+        """The last nomination of each pod, "" included."""
         self.cycles = 0
 
     def attempt(self, profile: str, result: str, seconds: float) -> None:
         self.cycles += 1
 
     def failed(self, pod: PodInfo, status: PluginStatus, message: str, nominated: str | None) -> None:
-        self.said[pod.name] = message
+        self.messages[pod.name] = message
         if nominated is not None:
             self.nominated[pod.name] = nominated
 
 
 class GangWorld:
-    """See the module text. `refused`: names of pods that the API server does not bind."""
+    """See the module text. `refused`: names of pods that the API server refuses to bind."""
 
     def __init__(
         self,
@@ -128,7 +128,7 @@ class GangWorld:
         profile = QueueProfile.of(framework.sort, framework.pre_enqueue, framework.plugins.values())
         self.queue = SchedulingQueue({PROFILE: profile}, self.clock.monotonic)
         self.cache = Cache(cluster.table, cluster.shapes)
-        self.told = Told()
+        self.reporter = RecordingReporter()
         services: dict[str, Any] = {"queue": self.queue, "evictor": evictor}
         if batch:
             services["batch"] = InlineBatch(BatchMetrics.of(self.registry))
@@ -137,7 +137,7 @@ class GangWorld:
             self.cache,
             self.queue,
             clock=self.clock,
-            reporter=self.told,
+            reporter=self.reporter,
             current=self.pods.get,
         )
 
@@ -150,7 +150,7 @@ class GangWorld:
             self.gangs.events.pod_added(one)
 
     def restore(self, pods: Iterable[Pod]) -> None:
-        """Start over what another scheduler left: its pods in some order, bound or not."""
+        """Start with the pods that another scheduler left, in some order, bound or not."""
         for one in pods:
             if one.spec.node_name:
                 self.pods[one.metadata.key] = one
@@ -191,7 +191,7 @@ class GangWorld:
         self.queue.move(ClusterEvent("Node", "Add"))
 
     def lose_node(self, name: str) -> None:
-        """The node goes, and its pods with it."""
+        """Remove the node and its pods."""
         self.cluster.table.remove_node(name)
         for key, one in list(self.pods.items()):
             if one.spec.node_name == name:
@@ -200,7 +200,7 @@ class GangWorld:
     # Time
 
     async def drive(self) -> None:
-        """Schedule until nobody is ready, and bindings that can end have ended."""
+        """Schedule until no pod is ready and all bindings that can end have ended."""
         await self.clock.settle()
         while run := self.queue.pop_run(64):
             self.loop.work(run)
@@ -230,7 +230,7 @@ class GangWorld:
         return sorted(pod.name for pod in self.waiting.waiting_pods())
 
     def check(self) -> None:
-        """Nothing is counted that is neither bound nor on its way, and nothing bound is left out."""
+        """Exactly the bound pods and the pods that are being bound are counted."""
         bound = {one.metadata.uid for one in self.pods.values() if one.spec.node_name}
         counted = {uid for uid, info in self.cache.pods.items() if not info.assumed}
         assert counted == bound

@@ -1,4 +1,4 @@
-"""Negative and absurd amounts of pods and nodes: whoever has them, others are placed as if they were not there.
+"""Negative and absurd amounts of pods and nodes do not affect the placement of other pods.
 
 API servers refuse most of these; a scheduler must not depend on that, since one pod that is already on a node is
 enough to be counted in everybody's decisions.
@@ -70,7 +70,7 @@ def outcome(cycle: Cycle, cluster: Cluster, one: Pod) -> str:
         ),
     ],
 )  # fmt: skip
-def test_a_pod_is_placed_or_told(one: Pod, expected: str) -> None:
+def test_a_pod_is_placed_or_its_failure_reported(one: Pod, expected: str) -> None:
     cluster, made = cycle(node("a"))
     assert outcome(made, cluster, one) == expected
 
@@ -91,7 +91,7 @@ def test_others_are_placed_beside_a_pod_that_is_there_already(amount: str) -> No
 
 
 @pytest.mark.parametrize("amount", ABSURD)
-def test_nodes_that_claim_the_absurd_break_nobodys_cycle(amount: str) -> None:
+def test_absurd_capacities_do_not_break_cycles(amount: str) -> None:
     cluster, made = cycle(node("a", cpu=amount, memory=amount), node("b"))
     assert outcome(made, cluster, pod(cpu="2", spec={"nodeName": "b"})) == "b"
     assert outcome(made, cluster, asking("1e30")).startswith("0/2 nodes are available: 2 Insufficient cpu")

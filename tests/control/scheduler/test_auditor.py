@@ -1,4 +1,4 @@
-"""The workload auditor's rules, one by one, and who is told of what (spec 05 §7.4)."""
+"""The workload auditor: its rules, and the events that it records (spec 05 §7.4)."""
 
 from __future__ import annotations
 
@@ -64,13 +64,13 @@ def test_a_nomination_is_invalidated_once(after: list[WorkloadEvent], expected: 
 
 
 @pytest.mark.parametrize("answer", [K.FAILED, K.PREEMPT_FAILED, K.NOMINATED, K.SCHEDULED])
-def test_what_came_of_victims_that_are_gone(answer: WorkloadEvent) -> None:
+def test_the_time_after_the_last_victim_is_observed(answer: WorkloadEvent) -> None:
     book = told((0, K.NOMINATED), (4, K.VICTIMS_GONE), (7, answer), (9, K.SCHEDULED))
     assert (book("victim_reschedule_duration_seconds_count"), book("victim_reschedule_duration_seconds_sum")) == (1, 3)
     assert book("preemption_to_victim_deleted_seconds_sum") == 4
 
 
-def test_a_gate_cancels_the_wait_for_what_comes_of_it() -> None:
+def test_a_gate_cancels_the_observation_after_the_last_victim() -> None:
     book = told((0, K.NOMINATED), (4, K.VICTIMS_GONE), (5, K.GATED), (6, K.ADMITTED), (7, K.SCHEDULED))
     assert book("victim_reschedule_duration_seconds_count") == 0
 
@@ -98,7 +98,7 @@ def test_events_are_counted_at_the_end() -> None:
     assert book("scheduling_events_before_outcome_sum", **labels) == 2
 
 
-def test_what_takes_long_is_told(caplog: Any) -> None:
+def test_slow_workloads_are_logged(caplog: Any) -> None:
     told((0, K.CREATE), (301, K.FAILED), (302, K.NOMINATED), *((303, K.DELETING),) * 4, (310, K.VICTIMS_GONE),
          (321, K.SCHEDULED))  # fmt: skip
     said = " ".join(record.getMessage() for record in caplog.records)

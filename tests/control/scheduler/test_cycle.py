@@ -29,7 +29,7 @@ def test_places_where_most_is_free() -> None:
     assert placement.feasible == 3
 
 
-def test_says_why_no_node_fits() -> None:
+def test_the_message_when_no_node_fits() -> None:
     cluster = Cluster(node("a", cpu="1"), node("b", unschedulable=True), node("c", cpu="1", unschedulable=True))
     cycle = cycle_of(cluster)
     with pytest.raises(FitError) as failure:
@@ -39,7 +39,7 @@ def test_says_why_no_node_fits() -> None:
     assert failure.value.preemptible().tolist() == [0]
 
 
-def test_without_nodes_the_cycle_fails() -> None:
+def test_without_nodes_the_pod_is_unschedulable() -> None:
     with pytest.raises(CycleFailed, match="no nodes available") as failure:
         cycle_of(Cluster()).place(Cluster().info(pod()))
     assert failure.value.status.rejected  # so that the condition's reason is Unschedulable
@@ -89,7 +89,7 @@ def test_room_is_left_for_a_nominated_pod() -> None:
     assert cycle.place(cluster.info(pod(cpu="1", priority=101))).node == "a"
 
 
-def test_what_stands_in_the_way_beside_nominated_pods_is_told() -> None:
+def test_the_status_beside_nominated_pods_is_reported() -> None:
     """A pod that would fit nowhere anyway is told what it is told beside those that are nominated."""
     cluster = Cluster(node("a", cpu="4", pods=1))
     cluster.use(queue=_Nominations(cluster.info(pod(cpu="1", priority=100)), "a"))
@@ -121,7 +121,7 @@ _step = st.one_of(
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(_step, max_size=40))
-def test_remembered_answers_are_fresh_ones(steps: list[tuple[str, int, int]]) -> None:
+def test_cached_results_equal_fresh_ones(steps: list[tuple[str, int, int]]) -> None:
     """After any history a cycle with a memory and one without agree on who fits, why not, and on every total."""
     cluster = Cluster(*(node(f"n{i}", cpu="4") for i in range(3)))
     cycle = cycle_of(cluster)
@@ -161,7 +161,7 @@ def _answers(cycle: Cycle, one: PodInfo) -> tuple[list[int], list[int]]:
     return feasible.tolist(), totals.tolist()
 
 
-def test_a_plugins_fault_leaves_nothing_claimed() -> None:
+def test_a_plugins_exception_leaves_nothing_claimed() -> None:
     cluster = Cluster(node("a"))
     cycle = cycle_of(cluster)
     guard = cycle.framework.plugins["Guard"]
@@ -193,7 +193,7 @@ class Moody(Plugin):
         return 0 if self.refuses else 10 * row
 
 
-def test_a_plugin_by_node_that_reads_anything_is_asked_in_every_cycle() -> None:
+def test_a_row_plugin_that_reads_the_cluster_runs_in_every_cycle() -> None:
     cluster = Cluster(node("a"), node("b"))
     cycle = cycle_of(cluster, {"filter": ("Moody",), "score": ("Moody",)}, {"Moody": Moody})
     moody = cycle.framework.plugins["Moody"]

@@ -1,4 +1,4 @@
-"""Tables of scores and diagnoses of failures, word for word (spec 05 §7.1, §7.2)."""
+"""The exact text of score tables and diagnoses (spec 05 §7.1, §7.2)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SCORES = {
     "NodeResourcesBalancedAllocation": 96, "NodeResourcesFit": 94, "PodTopologySpread": 200, "Reservation": 0,
     "TaintToleration": 100,
 }  # fmt: skip
-"""Weighted, as in the worked example."""
+"""Weighted, as in the example."""
 
 
 def test_a_table_of_scores_is_the_worked_example() -> None:
@@ -88,7 +88,7 @@ def rows(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.koord_fields["row"] for record in caplog.records if record.koord_message == "Scores"]  # type: ignore[attr-defined]
 
 
-def test_tables_are_told_when_switched_on(caplog: pytest.LogCaptureFixture) -> None:
+def test_score_tables_are_logged_when_switched_on(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     cluster = Cluster(node("a", cpu="4"), node("b", cpu="8"), node("c", cpu="2"))
     cycle, debug = debugged(cluster)
@@ -143,7 +143,7 @@ async def test_a_failure_names_waiting_pods_of_its_job() -> None:
     assert second.schedule_diagnosis.node_failed_details == []
 
 
-async def test_what_finds_the_queue_full_is_dropped_and_the_rest_is_written() -> None:
+async def test_diagnoses_beyond_the_queue_are_dropped() -> None:
     cluster = Cluster(node("a", cpu="1"))
     cycle, debug = debugged(cluster, on=True, limit=3, workers=2)
     told: list[Diagnosis] = []
@@ -165,7 +165,7 @@ async def test_what_finds_the_queue_full_is_dropped_and_the_rest_is_written() ->
     assert [one.questioned_key for one in told] == [f"default/p{number}" for number in (0, 1, 2, 6)]
 
 
-def test_a_diagnosis_says_when_and_for_what() -> None:
+def test_a_diagnosis_has_time_and_key() -> None:
     cluster = Cluster(node("a", cpu="1"))
     cycle, _ = debugged(cluster)
     one = cluster.info(pod("p", cpu="9", labels={"scheduling.koordinator.sh/topology-key-to-explain": "zone"}))

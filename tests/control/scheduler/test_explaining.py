@@ -1,4 +1,4 @@
-"""An explanation says what a cycle would do, and changes nothing."""
+"""A pod report describes what a cycle would do, and changes nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.control.scheduler.toys import cycle_of
 POINTS = {"filter": ("Cordon", "Fits"), "score": ("Fits", "Crowd")}
 
 
-def test_a_pending_pod_is_told_who_refuses_it() -> None:
+def test_a_pending_pods_report_lists_the_rejecting_plugins() -> None:
     cluster = Cluster(node("a", cpu="1"), node("b", cpu="1"), node("c", unschedulable=True))
     cycle = cycle_of(cluster, POINTS)
     one = cluster.info(pod(cpu="2"))
@@ -28,7 +28,7 @@ def test_a_pending_pod_is_told_who_refuses_it() -> None:
     assert found.message == failure.value.text()
 
 
-def test_a_placed_pod_is_judged_as_if_it_were_placed_anew() -> None:
+def test_a_placed_pod_is_evaluated_as_if_it_were_pending() -> None:
     cluster = Cluster(node("a", cpu="4"), node("b", cpu="8"), node("c", cpu="2"))
     cycle = cycle_of(cluster, POINTS)
     (one,) = cluster.put(pod(cpu="2", on="a"))

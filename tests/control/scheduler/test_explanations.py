@@ -1,4 +1,4 @@
-"""ScheduleExplanations: what is answered, how often, and until when (spec 05 §7.2, 06 §6)."""
+"""ScheduleExplanations: their status, how often it is written, and their expiry (spec 05 §7.2, 06 §6)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def told(cycle: Cycle, *pods: PodInfo) -> ScheduleExplanationStatus:
     return explain_job(cycle.framework, pods)
 
 
-def test_a_pod_that_fits_is_told_where() -> None:
+def test_a_feasible_pods_status_names_its_node() -> None:
     cluster = Cluster(node("a", cpu="4"), node("b", cpu="8"))
     one = cluster.info(pod("p", cpu="2"))
     found = told(cycle_over(cluster), one)
@@ -48,7 +48,7 @@ def placed(status: ScheduleExplanationStatus) -> list[SchedulingResult]:
     return part.schedule_explanation.feasible_scheduling_result
 
 
-def test_a_pod_that_does_not_fit_is_told_why_and_whom_it_could_displace() -> None:
+def test_an_infeasible_pods_status_has_reasons_and_possible_victims() -> None:
     cluster = Cluster(node("a", cpu="2"), node("b", cpu="2"), node("c", unschedulable=True))
     cluster.put(pod("low", cpu="2", on="b", priority=1), pod("high", cpu="2", on="a", priority=99))
     before = cluster.table.requested.copy()
@@ -69,7 +69,7 @@ def test_a_pod_that_does_not_fit_is_told_why_and_whom_it_could_displace() -> Non
     assert (cluster.table.requested == before).all()
 
 
-def test_members_of_a_job_are_placed_beside_each_other() -> None:
+def test_members_of_a_job_are_placed_one_after_another() -> None:
     cluster = Cluster(node("a", cpu="2"), node("b", cpu="2"))
     (there,) = cluster.put(pod("m0", cpu="1", on="a"))
     members = [cluster.info(pod(f"m{n}", cpu="1")) for n in (1, 2, 3, 4)]
@@ -81,7 +81,7 @@ def test_members_of_a_job_are_placed_beside_each_other() -> None:
     assert told(cycle_over(cluster), *members[:3], there).schedulable
 
 
-def test_parts_of_the_topology_are_judged_apart() -> None:
+def test_topology_domains_are_evaluated_separately() -> None:
     zones = {"a": ("1", "x"), "b": ("1", "x"), "c": ("4", "y")}
     nodes = [node(name, cpu=cpu, labels={"zone": zone}) for name, (cpu, zone) in zones.items()]
     cluster = Cluster(*nodes, node("d", cpu="9"))
@@ -130,7 +130,7 @@ def service(api: Any, pods: Sequence[PodInfo], cycle: Cycle) -> ExplanationContr
     return ExplanationController(api, lambda key: (cycle.framework, [known[key]]) if key in known else None, api)
 
 
-async def test_answers_are_written_when_they_change_and_once_a_minute() -> None:
+async def test_statuses_are_written_when_changed_and_once_a_minute() -> None:
     cluster = Cluster(node("a", cpu="1"))
     one = cluster.info(pod("p", cpu="2"))
     api = Api(question("q", "default/p"))
@@ -152,7 +152,7 @@ async def test_answers_are_written_when_they_change_and_once_a_minute() -> None:
     assert api.count("written") == 3
 
 
-async def test_a_sweep_answers_a_few_and_nobody_is_left_out() -> None:
+async def test_sweeps_are_limited_and_reach_every_object() -> None:
     cluster = Cluster(node("a"))
     api = Api(*(question(f"q{n}", "default/nobody") for n in range(MAX_PER_SWEEP + 5)))
     asked = service(api, [], cycle_over(cluster))
@@ -163,7 +163,7 @@ async def test_a_sweep_answers_a_few_and_nobody_is_left_out() -> None:
     assert api.written[0][1]["failedMessage"] == 'no pod, gang or job "default/nobody" is scheduled here'
 
 
-async def test_failures_are_counted_and_stop_nobody() -> None:
+async def test_failed_writes_are_counted_and_do_not_stop_the_sweep() -> None:
     api = Api(question("q", "default/p"), question("r", ""))
     asked = service(api, [], cycle_over(Cluster(node("a"))))
     api.failure = ServerError(500, "away")
@@ -187,7 +187,7 @@ def test_time_to_live(ttl: str | None, seconds: float, expected: bool) -> None:
     assert expired(question("q", "k", ttl=ttl), 1_700_000_000 + seconds) is expected
 
 
-async def test_what_has_lived_long_enough_is_removed() -> None:
+async def test_expired_objects_are_deleted() -> None:
     api = Api(question("q", "default/p", ttl="1m0s"))
     asked = service(api, [], cycle_over(Cluster(node("a"))))
     await asked.sweep()

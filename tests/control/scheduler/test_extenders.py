@@ -21,7 +21,7 @@ from control.scheduler.plugins.prioritysort import PrioritySort
 from koordlet.api.encoding.times import Duration
 from koordlet.app.http import HttpServer
 from tests.control.scheduler.build import Cluster, node, pod
-from tests.control.scheduler.gangworld import Told
+from tests.control.scheduler.gangworld import RecordingReporter
 from tests.control.scheduler.toys import TOYS, cycle_of, queue_of
 
 POINTS = {"filter": ("Cordon", "Fits"), "score": ("Fits",), "queueSort": ("PrioritySort",)}
@@ -77,7 +77,7 @@ FILTER = {"filter_verb": "filter"}
 NAMES = {**FILTER, "node_cache_capable": True}
 
 
-async def test_an_extender_that_knows_nodes_is_asked_by_name(service: Service) -> None:
+async def test_an_extender_that_caches_nodes_gets_their_names(service: Service) -> None:
     cluster, cycle = three()
     service.answers["filter"] = {
         "NodeNames": ["c"], "FailedNodes": {"a": "busy"}, "FailedAndUnresolvableNodes": {"b": "never"},
@@ -106,7 +106,7 @@ async def test_others_get_whole_nodes(service: Service) -> None:
     assert found.allowed == {"b"}
 
 
-async def test_the_next_one_is_asked_about_what_is_left(service: Service) -> None:
+async def test_the_next_extender_gets_the_remaining_nodes(service: Service) -> None:
     cluster, cycle = three()
     service.answers |= {"filter": {"NodeNames": ["a", "b"]}, "second": {"NodeNames": []}, "third": {}}
     asked = await service.extenders(NAMES, {**NAMES, "filter_verb": "second"}, {**NAMES, "filter_verb": "third"})
@@ -169,7 +169,7 @@ async def test_an_extender_that_does_not_answer_in_time(service: Service) -> Non
     service.hold.set()
 
 
-async def test_cycles_keep_to_what_extenders_say(service: Service) -> None:
+async def test_cycles_use_the_results_of_extenders(service: Service) -> None:
     cluster, cycle = three()
     service.answers["filter"] = {"NodeNames": ["a", "b"], "FailedNodes": {"c": "no licence"}}
     service.answers["prioritize"] = [{"Host": "b", "Score": 10}]
@@ -188,12 +188,12 @@ async def test_cycles_keep_to_what_extenders_say(service: Service) -> None:
     assert cycle.place(cluster.info(pod("r"))).node in ("a", "c", "new")
 
 
-async def test_the_loop_asks_before_each_cycle_and_lets_the_extender_bind(service: Service) -> None:
+async def test_the_loop_calls_extenders_before_each_cycle_and_to_bind(service: Service) -> None:
     cluster, cycle = three()
     queue = queue_of(cycle.framework)
-    told = Told()
+    reporter = RecordingReporter()
     extenders = await service.extenders({**NAMES, "bind_verb": "bind"})
-    loop = Loop({"koord-scheduler": cycle}, cycle.cache, queue, reporter=told, extenders=extenders)
+    loop = Loop({"koord-scheduler": cycle}, cycle.cache, queue, reporter=reporter, extenders=extenders)
     binder = loop.binders["koord-scheduler"]
     service.answers |= {"filter": {"NodeNames": ["c"]}, "bind": {}}
     one = cluster.info(pod("p"))
@@ -208,7 +208,7 @@ async def test_the_loop_asks_before_each_cycle_and_lets_the_extender_bind(servic
     other = cluster.info(pod("q"))
     queue.add(other)
     await loop.work_extended(extenders, queue.pop_run(1)[0])
-    assert "failed filter with extender" in told.said["q"]
+    assert "failed filter with extender" in reporter.messages["q"]
     assert queue.counts()["backoff"] == 1
     service.answers |= {"filter": {"NodeNames": ["c"]}, "bind": {"Error": "no"}}
     third = cluster.info(pod("r"))
@@ -216,10 +216,10 @@ async def test_the_loop_asks_before_each_cycle_and_lets_the_extender_bind(servic
     await loop.work_extended(extenders, queue.pop_run(1)[0])
     async with asyncio.timeout(60):
         await binder.idle()
-    assert told.said["r"].endswith("/x: no")
+    assert reporter.messages["r"].endswith("/x: no")
 
 
-def test_settings_that_cannot_be_used_are_told() -> None:
+def test_unusable_tls_settings_are_rejected() -> None:
     for tls in (ExtenderTls(ca_file="/nowhere"), ExtenderTls(ca_data="%"), ExtenderTls(cert_data=_b64("x"))):
         with pytest.raises(ConfigurationError, match=r"extenders\[0\]\.tlsConfig"):
             Extenders([ExtenderConfig(url_prefix="https://x", tls_config=tls)], CollectorRegistry())

@@ -1,4 +1,4 @@
-"""Whole cycles with volumes and the plugins of Koordinator's profile and ours, against the plain cycle.
+"""Whole cycles with volumes, Koordinator's profile and this project's plugins agree with the plain cycle.
 
 Pods come and go, reports of nodes come in and grow old, claims are decided for pods that are not bound yet, and room is
 left for pods that are nominated.

@@ -1,4 +1,4 @@
-"""The loop between queue and bindings: what fails goes back, what is released wakes others (spec 05 §3.5-10)."""
+"""The loop between queue and bindings: failed pods are requeued, released nodes wake other pods (spec 05 §3.5-10)."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def test_the_attempt_of_a_pod_deleted_at_permit_ends() -> None:
     assert len(reporter.monitor) == 0
 
 
-async def test_a_pod_that_is_not_permitted_gives_its_place_to_one_that_lacked_it() -> None:
+async def test_the_release_of_a_rejected_pod_wakes_a_pod_that_lacked_its_room() -> None:
     cluster = Cluster(node("n1", cpu="1"))
     framework = framework_of(cluster, POINTS, PLUGINS)
     now = [100.0]

@@ -1,4 +1,4 @@
-"""Attempts that take too long are told (spec 05 §7.3)."""
+"""Attempts that take too long are reported (spec 05 §7.3)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Watched:
         self.pod = Cluster().info(pod("a"))
 
 
-def test_a_slow_attempt_is_told_each_sweep_and_at_its_end() -> None:
+def test_a_slow_attempt_is_reported_in_each_sweep_and_at_its_end() -> None:
     watched = Watched()
     watched.monitor.started(watched.pod)
     watched.now = 30.0

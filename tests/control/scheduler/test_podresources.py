@@ -1,4 +1,4 @@
-"""/metrics/resources has kube-scheduler's series, and /metrics/slis what health checks said."""
+"""/metrics/resources has kube-scheduler's series, and /metrics/slis the results of health checks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What users are told: events are cut, conditions are written once, the newest wins (spec 05 §3.4, §3.5)."""
+"""Reports to users: truncated events, and conditions that are written once, newest first (spec 05 §3.4, §3.5)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Api:
     def __init__(self, *failures: Exception) -> None:
         self.failures = list(failures)
         self.patches: list[dict[str, Any]] = []
-        self.told: list[tuple[str, str]] = []
+        self.events: list[tuple[str, str]] = []
         self.open = asyncio.Event()
         self.open.set()
 
@@ -53,7 +53,7 @@ class Api:
             raise self.failures.pop(0)
 
     def warning(self, about: Any, reason: str, message: str) -> None:
-        self.told.append((reason, message))
+        self.events.append((reason, message))
 
 
 @asynccontextmanager
@@ -82,7 +82,7 @@ async def test_a_rejection_becomes_event_and_condition() -> None:
     async with reporter(api, lambda key: one) as (found, _):
         found.failed(info, unschedulable("no"), "0/1 nodes are available: 1 no.", "n1")
         await settle()
-    assert api.told == [("FailedScheduling", "0/1 nodes are available: 1 no.")]
+    assert api.events == [("FailedScheduling", "0/1 nodes are available: 1 no.")]
     (status,) = api.patches
     (condition,) = status["conditions"]
     assert status["nominatedNodeName"] == "n1"
@@ -95,7 +95,7 @@ async def test_a_rejection_becomes_event_and_condition() -> None:
     [("same", None, []), ("same", "n1", []), ("same", "", [{"nominatedNodeName": None}])],
     ids=["known", "nominated-already", "cleared"],
 )
-async def test_what_is_known_is_not_written_again(message: str, nominated: str | None, sent: list[Any]) -> None:
+async def test_an_equal_condition_is_not_written_again(message: str, nominated: str | None, sent: list[Any]) -> None:
     condition = {"type": "PodScheduled", "status": "False", "reason": "SchedulerError", "message": "same"}
     one = pod("a", status={"conditions": [condition], "nominatedNodeName": "n1"})
     api, info = Api(), Cluster().info(one)
@@ -155,7 +155,7 @@ async def test_a_failed_write_is_counted_and_others_go_on() -> None:
     ],
     ids=["500", "429", "no connection", "another pod of that name", "no pod"],
 )
-async def test_what_may_pass_is_tried_again(failure: Exception, again: bool) -> None:
+async def test_temporary_failures_are_retried(failure: Exception, again: bool) -> None:
     one, clock = pod("a"), FakeClock()
     api = Api(failure)
     async with reporter(api, lambda key: one, clock) as (found, _):
@@ -171,7 +171,7 @@ async def test_what_may_pass_is_tried_again(failure: Exception, again: bool) -> 
     assert [status["nominatedNodeName"] for status in api.patches] == ["n1"] * (1 + again)
 
 
-async def test_a_newer_verdict_and_a_node_replace_what_failed() -> None:
+async def test_a_newer_condition_or_a_node_replaces_a_failed_write() -> None:
     one, clock = pod("a"), FakeClock()
     placed = msgspec.structs.replace(one, spec=msgspec.structs.replace(one.spec, node_name="n"))
     now = [one]

@@ -73,6 +73,6 @@ def test_flags_win_over_the_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("flag", ["--config=/does/not/exist", "--leader-elect-retry-period=soon"])
-def test_what_cannot_be_used_is_told(flag: str) -> None:
+def test_unusable_options_are_rejected(flag: str) -> None:
     with pytest.raises(ConfigurationError):
         read_settings(read(SchedulerOptions, [flag]))

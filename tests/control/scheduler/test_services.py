@@ -1,4 +1,4 @@
-"""The page of a node: what the table holds of it, in Koordinator's words (spec 05 §6)."""
+"""The page of a node: the contents of the table in Koordinator's format (spec 05 §6)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def with_images(name: str, **sizes: int) -> ImageNode:
     return wire.convert(body, ImageNode)
 
 
-def test_a_node_says_what_is_counted_on_it() -> None:
+def test_the_page_of_a_node_lists_what_is_counted_on_it() -> None:
     pool = ImagePool()
     cluster = Cluster(
         *(pool.trim(one) for one in (with_images("a", x=5, y=7), with_images("b", x=5), with_images("c")))

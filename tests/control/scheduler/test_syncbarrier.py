@@ -1,4 +1,4 @@
-"""A new leader waits for its own copy to catch up (spec 05 §1.4)."""
+"""A new leader waits until its own caches have caught up (spec 05 §1.4)."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ async def test_an_anchor_that_goes_is_waited_for_no_longer() -> None:
     assert await task is True
 
 
-async def test_a_server_that_is_away_is_asked_again() -> None:
+async def test_a_write_is_retried_while_the_server_is_away() -> None:
     world = World(at("barrier", "20"), failures=(ConnectionFailed("away"), ConnectionFailed("away")))
     task = world.start()
     await world.clock.advance(1)

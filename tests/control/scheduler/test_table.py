@@ -1,4 +1,4 @@
-"""The table keeps count of nodes and pods, and takes trials back without a trace."""
+"""The table counts nodes and pods, and reverts trials completely."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What plugins take is told of every tenth cycle, and who was asked of all of them (spec 05 §16.2)."""
+"""Plugins are timed in every tenth cycle, and evaluations are counted in all cycles (spec 05 §16.2)."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def measured(cluster: Cluster, registry: CollectorRegistry, points: Mapping[str,
     return cycle
 
 
-def test_whatever_a_point_answers_is_told() -> None:
+def test_the_status_of_every_extension_point_is_observed() -> None:
     registry, cluster = CollectorRegistry(), Cluster(node("a"))
     points = {**POINTS, "preFilter": ("Everywhere",), "postFilter": ("Everywhere",), "reserve": ("Everywhere", "Guard")}
     cycle = measured(cluster, registry, points)
@@ -99,7 +99,7 @@ def test_whatever_a_point_answers_is_told() -> None:
     }
 
 
-def test_every_tenth_cycle_is_measured_and_leaves_nothing_behind() -> None:
+def test_every_tenth_cycle_is_measured_without_changing_plugins() -> None:
     registry, cluster = CollectorRegistry(), Cluster(node("a"), node("b"))
     cycle = measured(cluster, registry)
     own = {name: dict(vars(plugin)) for name, plugin in cycle.framework.plugins.items()}
@@ -126,7 +126,7 @@ def test_every_tenth_cycle_is_measured_and_leaves_nothing_behind() -> None:
     ],
     ids=["filter", "reserve", "permit"],
 )
-async def test_the_status_of_a_point_is_what_ended_it(one: Pod, point: str, status: str) -> None:
+async def test_the_status_of_a_point_is_the_one_that_ended_it(one: Pod, point: str, status: str) -> None:
     registry, cluster = CollectorRegistry(), Cluster(node("a"))
     cycle = measured(cluster, registry)
     for _ in range(SAMPLE_INTERVAL - 1):
@@ -137,7 +137,7 @@ async def test_the_status_of_a_point_is_what_ended_it(one: Pod, point: str, stat
     assert registry.get_sample_value("scheduler_framework_extension_point_duration_seconds_count", labels) == 1
 
 
-def test_who_was_asked_is_counted_for_every_attempt() -> None:
+def test_evaluations_are_counted_for_every_attempt() -> None:
     registry, cluster = CollectorRegistry(), Cluster(node("a", cpu="2"), node("b", cpu="2"))
     cycle = measured(cluster, registry)
     for _ in range(4):
@@ -154,7 +154,7 @@ def test_who_was_asked_is_counted_for_every_attempt() -> None:
     assert count("Guard", "Filter") is None
 
 
-def test_buckets_hold_what_is_not_above_their_bound() -> None:
+def test_buckets_include_their_upper_bound() -> None:
     registry = CollectorRegistry()
     found = SecondsHistogram(registry, "x", "X.", ("a",), exponential(1, 2, 3))
     for seconds in (0.5, 1, 3, 9):

@@ -1,4 +1,4 @@
-"""Whole cycles of the default profile against a slow, plain one, over random clusters and histories.
+"""Whole cycles of the default profile agree with a slow, plain one, over random clusters and histories.
 
 The plain cycle (tests/control/scheduler/plain) is written from the specification and shares nothing with the product
 but the structs of the API.

@@ -54,7 +54,7 @@ class Cordon(Plugin):
 
 
 class Crowd(Plugin):
-    """The fewer pods of the cluster are on a node, the better; at most three a node more than on the emptiest."""
+    """Prefers nodes with few pods; a node has at most three more than the emptiest one."""
 
     name = "Crowd"
     reads = Reads.CLUSTER
@@ -77,7 +77,7 @@ class Crowd(Plugin):
 
 
 class ByRow(Plugin):
-    """A plugin that sees one node at a time: node numbers divisible by what the pod's label says are refused."""
+    """A plugin that evaluates one node at a time: rejects row numbers divisible by the pod's label."""
 
     name = "ByRow"
     reads = Reads.PODS
@@ -93,7 +93,7 @@ class ByRow(Plugin):
 
 
 class Guard(Plugin):
-    """Refuses or delays at Reserve and Permit as the pod's labels say, and keeps account of who is reserved."""
+    """Rejects or delays pods at Reserve and Permit by their labels, and records the reserved pods."""
 
     name = "Guard"
 

@@ -53,9 +53,9 @@ class InterPodAffinity(Plugin):
 
     def __init__(self, args: Any, handle: Handle) -> None:
         super().__init__(args, handle)
-        given: InterPodAffinityArgs = args or InterPodAffinityArgs()
-        self._hard_weight = given.hard_pod_affinity_weight
-        self._ignore_existing = given.ignore_preferred_terms_of_existing_pods
+        arguments: InterPodAffinityArgs = args or InterPodAffinityArgs()
+        self._hard_weight = arguments.hard_pod_affinity_weight
+        self._ignore_existing = arguments.ignore_preferred_terms_of_existing_pods
         self._memo = results.memo_key(self.name, handle)
         self._recent = RecentShapes(self._memo)
         # If several reasons apply, the largest number is reported: own affinity before anti-affinity of existing pods.

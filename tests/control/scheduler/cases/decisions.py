@@ -17,7 +17,7 @@ from control.scheduler.plugins.registry import PLUGINS
 from koordlet.api.core import Namespace, Node, Pod
 from koordlet.api.encoding import wire
 from tests.control.scheduler.build import Cluster, node, pod
-from tests.control.scheduler.plugins.informers import ToldObjects
+from tests.control.scheduler.plugins.informers import FakeObjects
 from tests.control.scheduler.toys import cycle_of
 
 FILTERS = ("NodeUnschedulable", "NodeName", "TaintToleration", "NodeAffinity", "NodePorts", "NodeResourcesFit",
@@ -55,13 +55,13 @@ class Board:
     ) -> None:
         """`namespaces`: their labels, by name; `objects`: services and the like."""
         self.cluster = Cluster(*nodes)
-        told = ToldObjects()
-        self.cluster.use(objects=told)
+        objects_ = FakeObjects()
+        self.cluster.use(objects=objects_)
         self.cycle: Cycle = cycle_of(self.cluster, POINTS, PLUGINS, weights=WEIGHTS, args=args or {})
         for name, labels in (namespaces or {}).items():
-            told.tell("add", wire.convert({"metadata": {"name": name, "labels": dict(labels)}}, Namespace))
+            objects_.emit("add", wire.convert({"metadata": {"name": name, "labels": dict(labels)}}, Namespace))
         for one in objects:
-            told.tell("add", one)
+            objects_.emit("add", one)
         self.cluster.put(*pods)
 
     def decide(self, one: Pod) -> Decision:

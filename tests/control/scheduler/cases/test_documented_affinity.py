@@ -1,4 +1,4 @@
-"""The worked cases of Kubernetes' page on assigning pods to nodes, as decisions of whole cycles."""
+"""The examples of Kubernetes' page on assigning pods to nodes, as decisions of whole cycles."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ def test_the_first_of_a_series_that_wants_to_be_together() -> None:
     assert board.decide(light("stranger", **terms)).fits == taken
 
 
-def test_whoever_is_there_keeps_others_away() -> None:
+def test_existing_anti_affinity_rejects_other_pods() -> None:
     """Anti-affinity holds both ways: the pod that comes has no rule itself."""
     board = Board([node("a"), node("b")])
     lonely = pods_affinity(far_from=[near({"app": "noisy"})])

@@ -1,4 +1,4 @@
-"""The worked cases of Kubernetes' page on topology spread constraints, as decisions of whole cycles.
+"""The examples of Kubernetes' page on topology spread constraints, as decisions of whole cycles.
 
 node1 and node2 are in zoneA, node3 and node4 in zoneB; pods that count have the label foo=bar.
 """

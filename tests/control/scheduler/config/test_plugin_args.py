@@ -1,4 +1,4 @@
-"""Arguments of plugins: defaults and limits (spec 05 §2.3)."""
+"""Plugin arguments: defaults and validation (spec 05 §2.3)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which plugin runs where: merging with the defaults, expanding `multiPoint`, order and weights (spec 05 §2.1)."""
+"""The plugins at each point: merging with the defaults, expanding `multiPoint`, order and weights (spec 05 §2.1)."""
 
 from __future__ import annotations
 

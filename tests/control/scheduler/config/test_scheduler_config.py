@@ -182,11 +182,11 @@ def test_json_is_read_as_well_as_yaml() -> None:
         ("parallelism: 1\nparallelism: 2", ['yaml: line 4: key "parallelism" already set in map']),
     ],
 )
-def test_mistakes_are_told(body: str, expected: list[str]) -> None:
+def test_configuration_errors_are_reported(body: str, expected: list[str]) -> None:
     assert errors(body) == expected
 
 
-def test_all_mistakes_are_told_together() -> None:
+def test_all_configuration_errors_are_reported_together() -> None:
     found = errors("parallelism: -1\nbogus: 1\nprofiles: [{plugins: {score: {enabled: [{name: Odd}]}}, extra: 1}]")
     assert found == [
         'strict decoding error: unknown field "bogus"',
@@ -209,7 +209,7 @@ def test_args_may_leave_out_their_kind() -> None:
     assert settings.profiles[0].args["NodeResourcesFit"].ignored_resources == ["example.com/a"]
 
 
-def test_a_promised_plugin_that_this_build_lacks_is_left_out_and_told() -> None:
+def test_a_known_plugin_that_this_build_lacks_is_skipped_and_listed() -> None:
     settings = loaded("profiles: [{plugins: {filter: {enabled: [{name: Reservation}]}}}]")
     assert settings.profiles[0].left_out == ("Reservation",)
     assert "Reservation" not in settings.profiles[0].enabled.names()
@@ -223,7 +223,7 @@ def test_the_effective_configuration_can_be_loaded_again() -> None:
     assert shown(again) == shown(settings)
 
 
-def test_what_extenders_account_for_can_be_left_to_them() -> None:
+def test_resources_managed_by_extenders_can_be_ignored() -> None:
     body = (
         "extenders: [{urlPrefix: http://x, filterVerb: f, httpTimeout: 300ms, managedResources:"
         " [{name: a.b/c, ignoredByScheduler: true}, {name: a.b/d}]}]\n"

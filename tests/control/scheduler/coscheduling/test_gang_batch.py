@@ -1,4 +1,4 @@
-"""Planned gangs placed within one cycle: all of them, or nothing and a reason (spec 05 §12)."""
+"""Planned gangs placed within one cycle: all members, or none and a reason (spec 05 §12)."""
 
 from __future__ import annotations
 
@@ -84,17 +84,17 @@ def value(world: GangWorld, name: str, **labels: str) -> float:
 
 
 @pytest.mark.parametrize("batch", [True, False])
-async def test_a_batch_decides_what_single_cycles_decide(make: Make, batch: bool) -> None:
+async def test_a_batch_and_single_cycles_decide_the_same(make: Make, batch: bool) -> None:
     world = await make(batch=batch)
     world.create(*(member(number, 4) for number in (1, 2, 3, 4)))
     await world.drive()
     assert places(world) == {"pod1": "node-1", "pod2": "node-8", "pod3": "node-2", "pod4": "node-7"}
-    assert world.told.said == {}  # nobody is told of a failure, the first member neither
+    assert world.reporter.messages == {}  # nobody is told of a failure, the first member neither
     assert world.gangs.rounds.current is None
     world.check()
     assert value(world, "inline_batch_schedule_duration_seconds_count", result="success") == batch
     assert value(world, "batch_algorithm_by_pod_duration_seconds_count") == 4 * batch
-    assert world.told.cycles == (1 if batch else 4)
+    assert world.reporter.cycles == (1 if batch else 4)
     count = {one["internal.scheduling.koordinator.sh/bind-gang-member-count"] for one in world.bound_with.values()}
     assert count == {"4"}
 
@@ -112,7 +112,9 @@ async def test_a_batch_decides_what_single_cycles_decide(make: Make, batch: bool
         ("permit", "permit failed for pod default/pod2@{node}: not allowed", "permit", False),
     ],
 )
-async def test_who_refuses_one_member_refuses_all(make: Make, point: str, text: str, reason: str, failed: bool) -> None:
+async def test_a_rejected_member_rejects_the_whole_job(
+    make: Make, point: str, text: str, reason: str, failed: bool
+) -> None:
     world = await make()
     pods = [member(1, 3), member(2, 3, point), member(3, 3)]
     world.create(*pods)
@@ -122,7 +124,7 @@ async def test_who_refuses_one_member_refuses_all(make: Make, point: str, text: 
     world.check()
     node_name = {1: "node-1", 2: "node-8", 3: "node-2"}[2]
     expected = text.format(uid=pods[1].metadata.uid, node=node_name)
-    first = next(message for message in world.told.said.values() if "GangGroup" not in message)
+    first = next(message for message in world.reporter.messages.values() if "GangGroup" not in message)
     assert expected in first
     if failed:
         assert first.startswith(
@@ -134,36 +136,36 @@ async def test_who_refuses_one_member_refuses_all(make: Make, point: str, text: 
     assert world.gangs.rounds.current is None
 
 
-async def test_pods_behind_a_refused_one_on_its_node_fail_with_it(make: Make) -> None:
+async def test_members_after_a_rejected_one_on_its_node_fail_too(make: Make) -> None:
     world = await make()
     world.create(*(member(n, 3, "reserve" if n == 2 else "", cpu="4") for n in (1, 2, 3)))
     await world.drive()
-    first = next(message for message in world.told.said.values() if "GangGroup" not in message)
+    first = next(message for message in world.reporter.messages.values() if "GangGroup" not in message)
     assert "assumed 1 pods, failed 2 pods" in first
     assert first.endswith("err: no room, assumed pods on node node-1: default/pod1.")
     world.check()
 
 
-async def test_a_job_whose_last_member_must_wait_is_taken_back(make: Make) -> None:
+async def test_a_job_with_a_member_waiting_at_permit_is_released(make: Make) -> None:
     world = await make()
     world.create(member(1, 2), member(2, 2, "wait"))
     await world.drive()
     assert world.bound() == world.parked() == []
-    first = next(message for message in world.told.said.values() if "GangGroup" not in message)
+    first = next(message for message in world.reporter.messages.values() if "GangGroup" not in message)
     assert "inline batch permit did not complete: 1 pods are still waiting after all pods were permitted" in first
     world.check()
 
 
-async def test_a_plugins_fault_leaves_nothing_claimed(make: Make) -> None:
+async def test_a_plugins_exception_leaves_nothing_claimed(make: Make) -> None:
     world = await make()
     world.create(member(1, 2), member(2, 2, "fault"))
     await world.drive()
     assert world.bound() == world.parked() == []
-    assert any("RuntimeError: broken" in text for text in world.told.said.values())
+    assert any("RuntimeError: broken" in text for text in world.reporter.messages.values())
     world.check()
 
 
-async def test_what_is_not_bound_is_tried_again_at_once(make: Make) -> None:
+async def test_a_failed_binding_of_a_job_is_retried_at_once(make: Make) -> None:
     world = await make()
     world.refused.add("pod2")
     world.create(*(member(number, 2) for number in (1, 2)))

@@ -1,4 +1,4 @@
-"""PreEnqueue, Permit and the gang cache hold to the verified cases of spec 05 §9.1 to §9.6."""
+"""PreEnqueue, Permit and the gang cache match the verified cases of spec 05 §9.1 to §9.6."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_the_verified_messages_of_pre_enqueue() -> None:
     assert world.plugin.gangs.groups["ganga_ns/ganga"].representative == ""
 
 
-def test_a_group_names_what_is_missing() -> None:
+def test_the_message_of_a_group_names_missing_gangs() -> None:
     world = World()
     both = '["a_ns/a","b_ns/b","c_ns/c"]'
     one = member("p", "a", 1, groups=both)
@@ -289,7 +289,7 @@ def crd_member(name: str) -> Pod:
     return pod(name, namespace="ns", labels={LABEL: "g"})
 
 
-def test_a_pod_group_tells_what_its_pods_don_t() -> None:
+def test_a_pod_group_supplies_the_parameters() -> None:
     world = World()
     pods = [crd_member(name) for name in "ab"]
     world.add(*pods)
@@ -329,7 +329,7 @@ def test_a_changed_group_is_followed() -> None:
     assert gangs.groups == {}
 
 
-def test_the_deletion_of_a_member_wakes_another() -> None:
+def test_the_deletion_of_a_member_activates_another() -> None:
     world = World()
     pods = [member(name, minimum=2) for name in "abc"]
     world.add(*pods)

@@ -1,4 +1,4 @@
-"""PreEnqueue and Permit of gangs against counting anew, over random histories of members."""
+"""PreEnqueue and Permit of gangs agree with a simple implementation, over random histories of members."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""kill -9 between any two cycles, also while members wait at Permit: the next one knows only the API server's pods.
+"""kill -9 between any two cycles, also while members wait at Permit: the next scheduler knows only the API server's
+pods.
 
 Nothing of what the killed one had assumed may live on, and no strict gang may be bound in part. The same with a real
 process is in `process/test_killed_in_permit.py`.
@@ -24,14 +25,14 @@ from tests.control.scheduler.coscheduling.test_gang_property import (
     all_fit_in_the_end,
     whole_or_nothing,
 )
-from tests.control.scheduler.gangworld import GangWorld, Told
+from tests.control.scheduler.gangworld import GangWorld, RecordingReporter
 
 
 class Killed(BaseException):
     """Nobody in the scheduler handles it."""
 
 
-class Mortal(Told):
+class Mortal(RecordingReporter):
     """Dies at the end of a cycle."""
 
     left: int | None = None
@@ -54,16 +55,16 @@ class Lives:
 
     def _born(self, pods: list[Pod]) -> GangWorld:
         world = GangWorld(*(node(name, cpu=cpu) for name, cpu in self.nodes.items()))
-        world.told = Mortal()
-        world.loop._reporter = world.told
+        world.reporter = Mortal()
+        world.loop._reporter = world.reporter
         world.restore(pods)
         return world
 
     async def kill_after(self, cycles: int, rng: random.Random) -> list[str]:
         """Drive for so many cycles and die. Who waited at Permit then."""
         world = self.world
-        assert isinstance(world.told, Mortal)
-        world.told.left = cycles
+        assert isinstance(world.reporter, Mortal)
+        world.reporter.left = cycles
         with suppress(Killed):  # there may be less to do
             await world.drive()
         parked = world.parked()

@@ -1,4 +1,4 @@
-"""Gangs that want to be close together, in whole cycles (spec 05 §10)."""
+"""Gangs with network topology requirements, in whole cycles (spec 05 §10)."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ async def test_indexed_members_keep_their_order(world: GangWorld) -> None:
     assert places(world) == {"pod4": "node-1", "pod3": "node-8", "pod2": "node-2", "pod1": "node-7"}
 
 
-async def test_a_gang_that_must_stay_in_a_block_goes_where_one_is_free(world: GangWorld) -> None:
+async def test_a_gang_with_required_gathering_gets_a_free_block(world: GangWorld) -> None:
     world.create(pod("other", "1", spec={"nodeSelector": {}}, on=""))
     await world.drive()
     taken = NODES[places(world)["other"]]
@@ -93,7 +93,7 @@ async def test_a_gang_without_a_block_waits_for_one(world: GangWorld) -> None:
     world.create(*(member(f"pod{number}", 3, "MustGather") for number in (1, 2, 3)))
     await world.drive()
     assert world.bound() == []
-    assert world.told.said["pod3"].startswith(
+    assert world.reporter.messages["pod3"].startswith(
         "0/8 nodes are available: no candidate topology nodes can accommodate job, desiredOfferSlot: 3, "
         "topology topologyNode Block/b1: 2;topologyNode Block/b2: 2;topologyNode Block/b3: 2;topologyNode Block/b4: 2, "
         "0/8 nodes are available: 8 Insufficient cpu."
@@ -107,7 +107,7 @@ async def test_without_a_tree_nothing_is_planned(world: GangWorld) -> None:
     world.create(*(member(f"pod{number}", 2, "MustGather") for number in (1, 2)))
     await world.drive()
     assert world.bound() == []
-    assert world.told.said["pod2"] == "0/8 nodes are available: no cluster network topology."
+    assert world.reporter.messages["pod2"] == "0/8 nodes are available: no cluster network topology."
 
 
 def test_pods_with_a_selector_score_high_beside_their_like(world: GangWorld) -> None:

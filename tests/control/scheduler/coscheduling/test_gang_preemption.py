@@ -1,4 +1,4 @@
-"""Gangs that displace others, in whole cycles: outcomes and nominations (spec 05 §11, §5.6)."""
+"""Preemption for gangs in whole cycles: results and nominations (spec 05 §11, §5.6)."""
 
 from __future__ import annotations
 
@@ -115,9 +115,9 @@ async def test_the_verified_gang(make: Make) -> None:
         "koord-scheduler: preempting to accommodate higher priority pods, preemptor: default/g, triggerPod: default/b"
     }
     assert world.nominations() == {"node-1": ["a", "b"]}
-    assert world.told.nominated == {"a": "node-1", "b": "node-1"}
+    assert world.reporter.nominated == {"a": "node-1", "b": "node-1"}
     reason = "preempt success, alreadyWaitingForBound: 0/2"
-    assert world.told.said["a"].endswith(
+    assert world.reporter.messages["a"].endswith(
         f" preemption: preemption already attempted by default/b with message {reason}"
     )
     world.check()
@@ -137,7 +137,7 @@ async def test_waiting_members_keep_their_nodes_by_nomination(make: Make) -> Non
     await world.drive()
     assert world.victims == ["default/existing-pod-1"]
     assert world.nominations() == {"node-1": ["b"], "node-2": ["a"]}
-    assert world.told.nominated == {"a": "node-2", "b": "node-1"}
+    assert world.reporter.nominated == {"a": "node-2", "b": "node-1"}
     assert world.parked() == []
     world.create(pod("other", "16", priority=1000))  # may take neither place meanwhile
     await world.drive()
@@ -158,11 +158,13 @@ async def test_nothing_is_tried_while_victims_leave(make: Make) -> None:
     assert world.queue.counts()["gated"] >= 1
     world.queue.activate(["default/a"])
     await world.pass_time(12)
-    assert world.told.said["a"].endswith("preemption: not eligible due to terminating pod on the nominated node.")
+    assert world.reporter.messages["a"].endswith(
+        "preemption: not eligible due to terminating pod on the nominated node."
+    )
     assert len(world.victims) == 2
     world.terminating()
     await world.pass_time(12)
-    assert "preemption: not eligible due to terminating pod on the nominated node." in world.told.said["b"]
+    assert "preemption: not eligible due to terminating pod on the nominated node." in world.reporter.messages["b"]
     assert len(world.victims) == 2
     assert world.nominations() == {"node-1": ["a", "b"]}
     world.leave()
@@ -186,7 +188,7 @@ async def test_a_rejected_member_keeps_its_nomination(make: Make) -> None:
         if world.victims:
             assert world.bound() == ["existing-pod-1"]
             assert world.nominations() == {"node-1": ["a"], "node-2": ["b"]}
-            assert "gets rejected due to member Pod" in world.told.said["b"]
+            assert "gets rejected due to member Pod" in world.reporter.messages["b"]
             world.create(pod("other", "16", priority=1000))
             await world.drive()
             assert world.where()["other"] == ""
@@ -195,7 +197,7 @@ async def test_a_rejected_member_keeps_its_nomination(make: Make) -> None:
     world.check()
 
 
-async def test_nobody_leaves_for_a_part_of_the_gang(make: Make) -> None:
+async def test_no_pod_is_preempted_for_a_part_of_a_gang(make: Make) -> None:
     """Not even for DefaultPreemption, which sees one member alone; nominations are dropped."""
     world = make(node("node-1", cpu="32"), node("node-2", cpu="16"), post=(DefaultPreemption,))
     occupied(world, "node-1")
@@ -203,12 +205,12 @@ async def test_nobody_leaves_for_a_part_of_the_gang(make: Make) -> None:
     await world.drive()
     assert world.victims == []
     assert world.nominations() == {}
-    assert set(world.told.nominated.values()) == {""}
+    assert set(world.reporter.nominated.values()) == {""}
     text = (
         "0/2 nodes are available: 2 Insufficient cpu. preemption: 0/2 nodes are available: 1 Insufficient cpu, "
         "1 no potential victims."
     )
-    assert text in world.told.said.values()
+    assert text in world.reporter.messages.values()
     world.check()
     world.add_node("node-3", "64")
     await world.pass_time(12)
@@ -230,7 +232,7 @@ async def test_preemption_off(make: Make) -> None:
     world.create(member("a"), member("b"))
     await world.drive()
     assert world.victims == []
-    assert world.told.said["b"] == "0/1 nodes are available: 1 Insufficient cpu."
+    assert world.reporter.messages["b"] == "0/1 nodes are available: 1 Insufficient cpu."
 
 
 @pytest.mark.parametrize(
@@ -254,9 +256,9 @@ async def test_why_not(make: Make, labels: dict[str, str], spec: dict[str, Any],
     world.create(member("a", spec=spec), member("b", spec=spec))
     await world.drive()
     assert world.victims == []
-    assert world.told.said["b"].endswith(text)
+    assert world.reporter.messages["b"].endswith(text)
     message = text.removeprefix("preemption: ")
-    assert world.told.said["a"].endswith(f"preemption already attempted by default/b with message {message}")
+    assert world.reporter.messages["a"].endswith(f"preemption already attempted by default/b with message {message}")
 
 
 async def test_a_plugin_that_fails_is_an_error(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -268,7 +270,7 @@ async def test_a_plugin_that_fails_is_an_error(make: Make, monkeypatch: pytest.M
     occupied(world, "node-1")
     world.create(member("a"), member("b"))
     await world.drive()
-    assert world.told.said["b"] == "preemption: the plugin is unwell"
+    assert world.reporter.messages["b"] == "preemption: the plugin is unwell"
     assert world.victims == []
     assert world.parked() == []
     world.check()
@@ -298,7 +300,7 @@ async def test_a_waiting_victim_is_rejected_and_lesser_nominations_go(make: Make
     world.create(member("a"), member("b"))
     await world.drive()
     assert world.victims == []  # nothing to delete
-    assert "preempted" in world.told.said.values()
+    assert "preempted" in world.reporter.messages.values()
     assert left not in world.nominations().get("node-1", [])
     await world.pass_time(12)
     assert world.bound("g") == ["a", "b"]
@@ -331,7 +333,9 @@ async def test_a_gang_that_wants_to_be_close(make: Make) -> None:
     st.lists(st.tuples(st.integers(1, 4), st.sampled_from((1, 5, 2000))), max_size=10),
     st.lists(st.integers(1, 6), min_size=1, max_size=4),
 )
-def test_whole_or_nobody(nodes: list[int], there: list[tuple[int, int]], sizes: list[int]) -> None:
+def test_a_job_is_placed_completely_or_not_at_all(
+    nodes: list[int], there: list[tuple[int, int]], sizes: list[int]
+) -> None:
     asyncio.run(_whole_or_nobody(nodes, there, sizes))
 
 

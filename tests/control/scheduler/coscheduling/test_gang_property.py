@@ -1,4 +1,4 @@
-"""All or nothing, whatever comes and goes: strict gangs are never bound in part, and nothing is left claimed."""
+"""Strict gangs are never bound in part and leave nothing claimed, over random histories."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MOVES = (
     st.tuples(st.just("lose"), st.just(""), st.integers(0, 5)),
     st.tuples(st.just("time"), st.just(""), st.sampled_from((1, 3, 11))),
 )
-"""What happens to pods and nodes."""
+"""Events of pods and nodes."""
 STEPS = st.lists(
     st.one_of(
         *MOVES,

@@ -1,4 +1,4 @@
-"""Gangs in whole cycles: the worked round of spec 05 §9.4, and what happens to the others when one fails."""
+"""Gangs in whole cycles: the example round of spec 05 §9.4, and the other members when one fails."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def test_the_worked_round(make: Make) -> None:
         'GangGroup "default/g" gets rejected due to member Pod "default/b" is unschedulable with reason '
         '"0/1 nodes are available: 1 Insufficient cpu.", alreadyWaitForBound: 2'
     )
-    assert world.told.said == {"b": "0/1 nodes are available: 1 Insufficient cpu.", "a": text, "c": text}
+    assert world.reporter.messages == {"b": "0/1 nodes are available: 1 Insufficient cpu.", "a": text, "c": text}
     world.check()
     world.add_node("n2", "1")
     await world.pass_time(3)
@@ -55,7 +55,7 @@ async def test_the_worked_round(make: Make) -> None:
     world.check()
 
 
-async def test_members_are_told_with_whom_they_are_bound(make: Make) -> None:
+async def test_binding_annotations_name_the_group_and_its_size(make: Make) -> None:
     world = make(node("n1", cpu="8"))
     world.create(member("a", minimum=2), member("b", minimum=2))
     await world.drive()
@@ -126,7 +126,7 @@ async def test_members_beyond_the_minimum_follow_under_every_policy(make: Make, 
     world.check()
 
 
-async def test_a_strict_gang_gives_its_nodes_back_when_its_time_is_up(make: Make) -> None:
+async def test_a_strict_gang_releases_its_nodes_after_the_timeout(make: Make) -> None:
     world = make(node("n1", cpu="8"))
     both = '["default/g","default/h"]'
     world.create(member("a", "g", 2, groups=both, waiting_time="10s"), member("b", "g", 2, groups=both))
@@ -137,19 +137,19 @@ async def test_a_strict_gang_gives_its_nodes_back_when_its_time_is_up(make: Make
     world.check()
 
 
-async def test_a_non_strict_gang_keeps_what_it_has_until_its_time_is_up(make: Make) -> None:
+async def test_a_non_strict_gang_keeps_its_nodes_until_the_timeout(make: Make) -> None:
     world = make(node("n1", cpu="2"))
     world.create(*(member(name, mode="NonStrict", waiting_time="10s") for name in "abc"))
     await world.drive()
     assert world.parked() == ["a", "c"]
-    assert world.told.said == {"b": "0/1 nodes are available: 1 Insufficient cpu."}
+    assert world.reporter.messages == {"b": "0/1 nodes are available: 1 Insufficient cpu."}
     world.add_node("n2", "1")
     await world.pass_time(5)
     assert world.bound() == ["a", "b", "c"]
     world.check()
 
 
-async def test_a_non_strict_gang_gives_up_in_the_end(make: Make) -> None:
+async def test_a_non_strict_gang_releases_its_nodes_after_the_timeout(make: Make) -> None:
     world = make(node("n1", cpu="2"))
     world.create(*(member(name, mode="NonStrict", waiting_time="10s") for name in "abc"))
     await world.drive()
@@ -157,7 +157,7 @@ async def test_a_non_strict_gang_gives_up_in_the_end(make: Make) -> None:
     await world.clock.settle()
     assert world.parked() == []
     assert world.cache.assumed == set()
-    assert world.told.said["a"] == "rejected due to timeout after waiting 10s at plugin Coscheduling"
+    assert world.reporter.messages["a"] == "rejected due to timeout after waiting 10s at plugin Coscheduling"
     world.check()
 
 

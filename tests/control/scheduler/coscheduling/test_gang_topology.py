@@ -1,4 +1,4 @@
-"""Network trees and plans hold to the verified cases of spec 05 §10."""
+"""Network trees and plans match the verified cases of spec 05 §10."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_the_verified_sums(multiples: dict[str, int]) -> None:
     assert (found["b1"], found["b2"], found["s1"]) == (8, 8, 16)
 
 
-def test_a_failure_says_what_each_domain_would_take() -> None:
+def test_a_failure_lists_the_slots_of_each_domain() -> None:
     planner = TopologyPlanner(tree(TWO), SLOTS, wishes((BLOCK, "MustGather", 8)))
     with pytest.raises(NoPlan) as failure:
         planner.plan(20)
@@ -157,12 +157,12 @@ def test_trees_from_labels() -> None:
     ],
     ids=["no node layer", "no parent", "a circle", "no object"],
 )
-def test_unusable_descriptions_make_no_tree(unusable: Any) -> None:
+def test_unusable_topologies_give_no_tree(unusable: Any) -> None:
     assert build(unusable, [labelled("a", "s1", "b1")]) is None
 
 
 @given(st.dictionaries(st.sampled_from(sorted(NODES)), st.integers(0, 5)), st.integers(1, 12), st.booleans())
-def test_plans_place_everybody_within_what_nodes_take(slots: dict[str, int], desired: int, must: bool) -> None:
+def test_plans_place_all_members_within_the_slots(slots: dict[str, int], desired: int, must: bool) -> None:
     planner = TopologyPlanner(tree(), slots, wishes((BLOCK, "MustGather", 0)) if must else wishes())
     blocks = {block: sum(slots.get(n, 0) for n, b in NODES.items() if b == block) for block in BLOCKS}
     possible = max(blocks.values()) if must else sum(slots.values())

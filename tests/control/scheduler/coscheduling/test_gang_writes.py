@@ -1,4 +1,4 @@
-"""What Coscheduling writes: statuses of PodGroups, conditions of members that were never tried; and what it counts."""
+"""The writes of Coscheduling (PodGroup statuses, conditions of untried members) and its metrics."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def controller(server: Server, *groups: PodGroup) -> PodGroupController:
     return PodGroupController(server, Store(*groups), workers=2, clock=FakeClock(auto=True))  # type: ignore[arg-type]
 
 
-async def test_the_status_is_written_once_and_only_what_changed() -> None:
+async def test_only_changed_fields_of_the_status_are_written_once() -> None:
     server = Server([member("a", "Succeeded"), member("b", "Succeeded"), pod("other", namespace="ns")])
     one = group("Running", running=2, scheduled=2)
     await controller(server, one).sync("ns/g")
@@ -85,7 +85,7 @@ async def test_the_status_is_written_once_and_only_what_changed() -> None:
     assert len(server.patches) == 1
 
 
-async def test_what_fails_is_tried_again() -> None:
+async def test_failed_writes_are_retried() -> None:
     server = Server([member("a", "Running"), member("b", "Running")])
     server.failures = [ConnectionFailed("no route"), NotFound(404, "NotFound", "gone")]
     made = controller(server, group("Scheduled", scheduled=2))
@@ -109,7 +109,7 @@ def telling(server: Server, *, gate: bool = True) -> MemberConditions:
     return MemberConditions(cluster.handle)
 
 
-async def test_members_that_were_never_tried_are_told() -> None:
+async def test_untried_members_get_a_condition() -> None:
     server = Server()
     conditions = telling(server)
     conditions.write([pod("a"), pod("b")], "the gang failed", "no victims")
@@ -125,7 +125,7 @@ async def test_members_that_were_never_tried_are_told() -> None:
     await conditions.stop()
 
 
-async def test_nobody_is_told_when_the_gate_is_off() -> None:
+async def test_no_condition_is_written_when_the_gate_is_off() -> None:
     conditions = telling(Server(), gate=False)
     conditions.write([pod("a")], "x", "y")
     assert not conditions._tasks

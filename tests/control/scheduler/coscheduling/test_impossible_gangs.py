@@ -71,7 +71,7 @@ IMPOSSIBLE = [
 
 @pytest.mark.parametrize("pods", IMPOSSIBLE)
 @pytest.mark.parametrize("later", [False, True], ids=["singles after it", "singles beside it"])
-async def test_nobody_is_bound_and_others_are_placed(make: Make, pods: list[Pod], later: bool) -> None:
+async def test_no_member_is_bound_and_other_pods_are_placed(make: Make, pods: list[Pod], later: bool) -> None:
     world = make()
     singles = [pod(f"s{number}", "1") for number in range(ROOM)]
     world.create(*pods, *(singles if later else ()))
@@ -89,9 +89,9 @@ async def test_nobody_is_bound_and_others_are_placed(make: Make, pods: list[Pod]
     assert world.bound() == []
     assert world.parked() == []
     world.check()
-    before = world.told.cycles
+    before = world.reporter.cycles
     await world.pass_time(60)
-    assert world.told.cycles == before, "it is tried again although nothing happened"
+    assert world.reporter.cycles == before, "it is tried again although nothing happened"
     for one in pods:
         world.delete(one.metadata.key)
     await world.drive()
@@ -112,9 +112,7 @@ async def test_nobody_is_bound_and_others_are_placed(make: Make, pods: list[Pod]
         pytest.param({"total_number": "1"}, 2, id="fewer in all than must be"),
     ],
 )
-async def test_what_is_malformed_beside_the_minimum_stops_no_gang(
-    make: Make, notes: dict[str, str], members: int
-) -> None:
+async def test_other_malformed_annotations_do_not_stop_a_gang(make: Make, notes: dict[str, str], members: int) -> None:
     world = make()
     world.create(*gang("g", members, "2", **notes))
     await world.pass_time(3)
@@ -131,7 +129,7 @@ async def test_a_minimum_below_one_is_a_gang_of_any_size(make: Make, minimum: st
     world.check()
 
 
-async def test_groups_that_contradict_each_other_bind_nobody_in_part(make: Make) -> None:
+async def test_contradicting_groups_are_never_bound_partly(make: Make) -> None:
     """g counts on h, but h says that it is alone: h is placed, g when h has enough who wait … which is never wrong."""
     world = make()
     world.create(*gang("g", 2, "2", groups=BOTH), *gang("h", 2, "2"))

@@ -1,4 +1,4 @@
-"""Preemption for whole gangs: costs, places and victims by themselves (spec 05 §11)."""
+"""The planner of preemption for gangs: costs, placements and victims (spec 05 §11)."""
 
 from __future__ import annotations
 
@@ -65,11 +65,11 @@ def test_cost(on: Mapping[int, list[tuple[str, int, str]]], expected: Mapping[in
     ],
     ids=["lower", "equal", "disabled", "not disabled", "kept by its quota", "left by its quota"],
 )
-def test_who_may_leave(priority: int, labels: dict[str, str], expected: bool) -> None:
+def test_which_pods_may_be_victims(priority: int, labels: dict[str, str], expected: bool) -> None:
     assert may_be_victim(info("a", priority, **labels), 10) is expected
 
 
-def test_importance() -> None:
+def test_victims_are_ordered_by_importance() -> None:
     pods = [info("d", 1, "a"), info("b", 5, "z"), info("c", 5, "y"), info("a", 5, "y")]
     assert [one.name for one in by_importance(pods)] == ["a", "c", "b", "d"]
 
@@ -123,7 +123,7 @@ def test_the_cheapest_node_and_no_more_victims_than_needed() -> None:
     assert gone(plan) == ["v1", "v2"]
 
 
-def test_smaller_members_go_where_nobody_is_hurt() -> None:
+def test_smaller_members_use_nodes_without_victims() -> None:
     cluster = Cluster(node("n1", cpu="4"), node("n2", cpu="1"))
     cluster.put(pod("v", "4", priority=1, on="n1"))
     one = job(cluster, 3000, 1000)
@@ -131,7 +131,7 @@ def test_smaller_members_go_where_nobody_is_hurt() -> None:
     assert places(cluster, one, plan) == {"m0": "n1", "m1": "n2"}
 
 
-def test_why_it_does_not_help() -> None:
+def test_the_message_when_preemption_does_not_help() -> None:
     cluster = Cluster(*(node(f"n{number}", cpu="2") for number in range(4)))
     cluster.put(pod("v0", "1", priority=1, on="n0"), pod("high", "1", priority=200, on="n0"))
     cluster.put(pod("v1", "2", priority=1, on="n1"), pod("h2", "1", priority=200, on="n2"))
@@ -162,7 +162,7 @@ class Silence(Plugin):
 
 
 @pytest.mark.parametrize("where", ["n1", "n2"])
-def test_a_plan_must_hold_beside_those_who_stay(where: str) -> None:
+def test_a_plan_must_hold_beside_the_remaining_pods(where: str) -> None:
     cluster = Cluster(node("n1", cpu="1"), node("n2", cpu="1"))
     cluster.put(*(pod(f"v{n}", priority=1, on=n, labels={"noisy": "1"} if n == where else {}) for n in ("n1", "n2")))
     planner = connected(cycle_of(cluster, {"filter": ("Fits", "Silence")}, {**TOYS, "Silence": Silence}))
@@ -202,7 +202,7 @@ class Moody(Plugin):
         ("n2", None, ""),
     ],
 )
-def test_prefilter_has_a_say(mood: str, failure: type[Exception] | None, message: str) -> None:
+def test_pre_filter_takes_part_in_planning(mood: str, failure: type[Exception] | None, message: str) -> None:
     cluster = Cluster(node("n1", cpu="1"), node("n2", cpu="1"))
     cluster.put(*(pod(f"v{name}", priority=1, on=name) for name in ("n1", "n2")))
     points = {"preFilter": ("Moody",), "filter": ("Fits", "Moody")}
@@ -219,7 +219,7 @@ def test_prefilter_has_a_say(mood: str, failure: type[Exception] | None, message
     assert [len(pods) for pods in cluster.table.pods[:2]] == [1, 1]
 
 
-def test_a_plan_beyond_the_nodes_that_are_looked_at_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_may_need_more_than_the_first_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobplanner, "FIRST_NODES", 1)
     cluster = Cluster(*(node(f"n{number}", cpu=str(number)) for number in range(1, 8)))
     cluster.put(*(pod(f"v{number}", str(number), priority=1, on=f"n{number}") for number in range(1, 8)))

@@ -55,7 +55,7 @@ def test_phases(before: PodGroup, phases: tuple[str, ...], bound: int, after: st
     assert next_status(before, members(*phases), bound, NOW).phase == after
 
 
-def test_counts_owners_and_the_start_are_told() -> None:
+def test_the_status_has_counts_owners_and_start_time() -> None:
     started = next_status(group("PreScheduling"), members("Pending", "Running"), 1, NOW)
     assert (started.scheduled, started.running, started.schedule_start_time) == (1, 1, Time.from_unix(NOW))
     later = next_status(
@@ -82,7 +82,7 @@ def test_counts_owners_and_the_start_are_told() -> None:
     ],
     ids=["finished", "failed", "running", "never ran", "may still run", "runs"],
 )
-def test_what_is_over_is_left_alone(one: PodGroup, over: bool) -> None:
+def test_a_final_status_is_not_changed(one: PodGroup, over: bool) -> None:
     assert is_over(one) is over
 
 

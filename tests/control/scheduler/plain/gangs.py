@@ -1,4 +1,4 @@
-"""What Coscheduling decides of a pod at PreEnqueue and at Permit, counted anew each time (spec 05 §9.2, §9.3, §9.5).
+"""The decisions of Coscheduling at PreEnqueue and Permit, computed from scratch (spec 05 §9.2, §9.3, §9.5).
 
 Gangs here are named by annotations, have what they want from the start, and are not strict.
 """

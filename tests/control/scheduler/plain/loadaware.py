@@ -1,4 +1,4 @@
-"""LoadAwareScheduling, one node at a time, from the objects alone and with nothing remembered (spec 05 §8)."""
+"""LoadAwareScheduling, one node at a time, computed from the objects without caches (spec 05 §8)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""InterPodAffinity over plain lists: looks at every pod for every question."""
+"""InterPodAffinity over plain lists, examining every pod each time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DefaultPreemption: who would have to go, on every node, by trying (spec 05 §3.6)."""
+"""DefaultPreemption: the victims on every node, by trying (spec 05 §3.6)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from koordlet.api.core.workloads import PodDisruptionBudget
 from tests.control.scheduler.plain.world import S, U
 
 Fits = Callable[[str, Sequence[Pod]], bool]
-"""(node, pods of the cluster) -> whether the pod could go there"""
+"""(node, pods of the cluster) -> whether the pod could be placed there"""
 EVER = float("inf")
 
 

@@ -1,4 +1,4 @@
-"""PodTopologySpread over plain lists: counts everything anew for every question."""
+"""PodTopologySpread over plain lists, counting everything each time."""
 
 from __future__ import annotations
 

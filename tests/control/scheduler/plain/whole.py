@@ -1,4 +1,4 @@
-"""A whole scheduling cycle, slow and plain: what the product's cycle must agree with.
+"""A whole scheduling cycle, slow and simple, with which the product's cycle must agree.
 
 Plugins, order and weights are upstream's (spec 05 §4); `Koordinator` adds those of spec 05 §8 and §13, and ours.
 """
@@ -21,14 +21,14 @@ from tests.control.scheduler.plain.spread import spread, spread_scores
 from tests.control.scheduler.plain.world import U, Verdict, World, scaled
 
 Refusal = tuple[str, str, tuple[str, ...]]
-"""(plugin, code as upstream prints it, reasons)"""
+"""(plugin, code as kube-scheduler prints it, reasons)"""
 
 FIRST: Mapping[str, Callable[[Pod, World], Verdict]] = {
     "VolumeRestrictions": volumes.restrictions_first,
     "VolumeBinding": volumes.binding_first,
     "VolumeZone": volumes.zone_first,
 }
-"""What is found wrong with a pod wherever it goes."""
+"""The problem of a pod that applies to every node."""
 FILTERS: Mapping[str, Callable[[Pod, Node, World], Verdict]] = {
     "NodeUnschedulable": nodechecks.node_unschedulable,
     "NodeName": nodechecks.node_name,

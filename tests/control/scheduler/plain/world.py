@@ -1,4 +1,4 @@
-"""A cluster as plain lists, and amounts as plain integers: what the slow implementations work on."""
+"""A cluster as plain lists with amounts as plain integers, for the slow implementations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from koordlet.api.crs.nodemetric import NodeMetric
 from koordlet.api.meta import LabelSelector
 
 Verdict = tuple[str, tuple[str, ...]] | None
-"""None: accepted; else (code as upstream prints it, reasons)."""
+"""None: accepted; else (code as kube-scheduler prints it, reasons)."""
 
 U = "UnschedulableAndUnresolvable"
 S = "Unschedulable"

@@ -1,4 +1,4 @@
-"""Stand-ins for informers: they hand on what a test tells them."""
+"""Informers for tests: they forward the events that a test emits."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 
-class ToldInformer:
-    """Remembers who listens."""
+class FakeInformer:
+    """Records its handlers."""
 
     def __init__(self) -> None:
         self.handlers: list[dict[str, Callable[..., Any]]] = []
@@ -16,16 +16,16 @@ class ToldInformer:
         self.handlers.append(handlers)
 
 
-class ToldObjects:
+class FakeObjects:
     """`Objects` of a handle."""
 
     def __init__(self) -> None:
-        self.informers: dict[type[Any], ToldInformer] = {}
+        self.informers: dict[type[Any], FakeInformer] = {}
 
     def informer(self, kind: type[Any]) -> Any:
-        return self.informers.setdefault(kind, ToldInformer())
+        return self.informers.setdefault(kind, FakeInformer())
 
-    def tell(self, what: str, *objects: Any) -> None:
-        """`what`: add (new), update (old, new) or delete (old)."""
+    def emit(self, action: str, *objects: Any) -> None:
+        """`action`: add (new), update (old, new) or delete (old)."""
         for handlers in self.informers[type(objects[-1])].handlers:
-            handlers[f"on_{what}"](*objects)
+            handlers[f"on_{action}"](*objects)

@@ -68,7 +68,7 @@ def fail(cycle: Cycle, one: PodInfo, extenders: ExtenderResult | None = None) ->
     return failure.value
 
 
-def test_the_fewest_and_least_important_go() -> None:
+def test_the_fewest_and_least_important_pods_are_victims() -> None:
     cluster = Cluster(node("a", cpu="4"))
     cluster.put(
         pod("high", cpu="1", priority=50, on="a"),
@@ -96,7 +96,7 @@ def test_the_fewest_and_least_important_go() -> None:
     ],
     ids=["never", "nothing helps"],
 )
-def test_says_why_it_does_not_help(spec: dict[str, Any], message: str) -> None:
+def test_the_failure_message_of_preemption(spec: dict[str, Any], message: str) -> None:
     cluster = Cluster(node("a", cpu="1"), node("b", cpu="8", unschedulable=True), node("c", cpu="1"))
     cluster.put(pod("low", cpu="500m", priority=0, on="a"))
     cycle, evictions = preempting(cluster)
@@ -105,7 +105,7 @@ def test_says_why_it_does_not_help(spec: dict[str, Any], message: str) -> None:
     assert evictions.victims == []
 
 
-def test_nobody_goes_where_only_an_extender_refuses_the_pod() -> None:
+def test_no_pod_is_preempted_where_only_an_extender_rejects_the_node() -> None:
     cluster = Cluster(node("a", cpu="4"))
     cluster.put(pod("low", cpu="1", priority=0, on="a"))
     cycle, evictions = preempting(cluster)
@@ -175,7 +175,7 @@ def victims(row: int, violations: int, *pods: tuple[int, int]) -> Victims:
         pytest.param([victims(1, 0, (3, 20)), victims(0, 0, (3, 20))], id="first"),
     ],
 )
-def test_the_node_that_hurts_least(candidates: list[Victims]) -> None:
+def test_the_node_with_the_least_harm_is_chosen(candidates: list[Victims]) -> None:
     assert best(candidates).row == 1
 
 

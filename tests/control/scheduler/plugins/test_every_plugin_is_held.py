@@ -1,4 +1,4 @@
-"""Every registered plugin is held to a plain one, or says why there is nothing to hold."""
+"""Every registered plugin is compared with a plain implementation, or is listed as deciding nothing."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ NOT_IN_A_CYCLE = {
 """Plugin -> why the whole cycles of test_full_cycle do without it."""
 
 
-def test_no_plugin_is_forgotten() -> None:
+def test_every_registered_plugin_is_listed() -> None:
     assert TWINS.keys().isdisjoint(DECIDE_NOTHING)
     assert set(PLUGINS) == {*TWINS, *DECIDE_NOTHING}
 

@@ -17,7 +17,7 @@ from koordlet.api.encoding import wire
 from tests.control.scheduler.build import Cluster, node, pod
 from tests.control.scheduler.plain.images import image_score
 from tests.control.scheduler.plain.world import World
-from tests.control.scheduler.plugins.asked import scored
+from tests.control.scheduler.plugins.filtering import scored
 
 MIB = 1024 * 1024
 
@@ -86,7 +86,7 @@ def test_the_size_of_an_image_follows_nodes_that_are_all_replaced() -> None:
     assert scored(plugin, cluster, running("x")) == dict.fromkeys("ab", 100 * (500 - 23) // (1000 - 23))
 
 
-def test_a_pool_makes_equal_images_one_object() -> None:
+def test_equal_images_share_one_object() -> None:
     pool = ImagePool()
     first, second = imaged("a", A), imaged("b", A)
     assert pool.trim(first) is first
@@ -112,7 +112,7 @@ def test_it_follows_the_plain_rule(held: list[set[str]], wanted: list[str]) -> N
     assert (got or dict.fromkeys(expected, 0)) == expected
 
 
-def test_images_survive_what_stores_do_to_nodes() -> None:
+def test_images_survive_transforming_and_slimming() -> None:
     kept = slimmed(ImagePool().trim(transform_node(imaged("a", A))))
     assert [one.names for one in images_of(kept)] == [[name] for name in A]
     assert images_of(node("a")) == []

@@ -1,4 +1,4 @@
-"""InterferenceAware: who hurts services gets no further room where they are hurt."""
+"""InterferenceAware: best-effort pods are kept off nodes with victims of interference."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_who_is_refused_for_what(one: Pod, kinds: set[str]) -> None:
         assert world.reasons(one) == [text(kind) if kind in kinds else ""]
 
 
-def test_score_falls_with_the_number_of_hurt_containers() -> None:
+def test_the_score_falls_with_the_number_of_victims() -> None:
     world = World("a", "b", "c", "d")
     world.plugin.set_metric(metric("b", pods=[hurt("x", brief("cpu"))]))
     world.plugin.set_metric(metric("c", pods=[hurt(n, brief("cpu")) for n in "xyz"]))
@@ -165,7 +165,9 @@ def test_rows_are_used_again_and_nodes_may_come_after_their_reports() -> None:
     st.lists(st.integers(0, 200), min_size=4, max_size=4),
     st.integers(0, 3),
 )
-def test_points_fall_as_more_are_hurt(numbers: list[int], thresholds: list[int], weights: list[int], at: int) -> None:
+def test_points_fall_with_the_number_of_victims(
+    numbers: list[int], thresholds: list[int], weights: list[int], at: int
+) -> None:
     found = points(numbers, thresholds, weights)
     worse = [number + (place == at) for place, number in enumerate(numbers)]
     assert 0 <= points(worse, thresholds, weights) <= found <= 100
@@ -183,7 +185,7 @@ STEP = st.tuples(
 
 
 @given(st.lists(STEP, max_size=14), st.dictionaries(st.sampled_from(KINDS), st.integers(0, 3)))
-def test_agrees_with_counting_anew(steps: list[Any], thresholds: dict[str, int]) -> None:
+def test_the_columns_agree_with_a_new_computation(steps: list[Any], thresholds: dict[str, int]) -> None:
     world = World("a", "b", "c", thresholds=thresholds)
     last: dict[str, tuple[float, set[tuple[str, str]]]] = {}
     for what, name, said, age in steps:

@@ -18,8 +18,8 @@ from koordlet.api.encoding import wire
 from tests.control.scheduler.build import Cluster, node, pod
 from tests.control.scheduler.plain.podaffinity import inter_pod_affinity, inter_pod_scores
 from tests.control.scheduler.plain.world import World
-from tests.control.scheduler.plugins.asked import filtered, scored
-from tests.control.scheduler.plugins.informers import ToldObjects
+from tests.control.scheduler.plugins.filtering import filtered, scored
+from tests.control.scheduler.plugins.informers import FakeObjects
 
 ZONE, HOST = "zone", "kubernetes.io/hostname"
 NEAR = ("UnschedulableAndUnresolvable", ("node(s) didn't match pod affinity rules",))
@@ -147,7 +147,7 @@ def test_required(pods: list[Pod], wanted: Pod, refused: str, reason: Any) -> No
     assert verdicts(pods, wanted) == {name: reason if name in refused else None for name in "abxyq"}
 
 
-def test_own_rules_are_told_before_those_of_others() -> None:
+def test_own_affinity_is_reported_before_that_of_existing_pods() -> None:
     others = [with_terms(WEB, far=[term(WEB, HOST)], on="a")]
     assert verdicts(others, with_terms(WEB, far=[term(WEB)]))["a"] == FAR
     assert verdicts(others, with_terms(WEB, near=[term(DB)]))["a"] == NEAR
@@ -169,7 +169,7 @@ def test_skips_when_nothing_concerns_the_pod() -> None:
     assert skips(pod(labels=WEB))
 
 
-def test_a_broken_selector_fails_the_pod_and_nobody_else() -> None:
+def test_a_malformed_selector_fails_only_its_pod() -> None:
     cluster = Cluster(*four())
     plugin = InterPodAffinity(None, cluster.handle)
     broken = {"topologyKey": ZONE, "labelSelector": {"matchExpressions": [{"key": "a", "operator": "Like"}]}}
@@ -223,7 +223,7 @@ def namespace(name: str, **labels: str) -> Namespace:
 
 def test_namespaces_are_followed() -> None:
     cluster = Cluster(*four())
-    objects = ToldObjects()
+    objects = FakeObjects()
     cluster.use(objects=objects)
     plugin = InterPodAffinity(None, cluster.handle)
     cluster.put(
@@ -233,10 +233,10 @@ def test_namespaces_are_followed() -> None:
     stranger = pod(labels=WEB, namespace="prod")
     assert filtered(plugin, cluster, wanted) == dict.fromkeys("abxyq")
     assert filtered(plugin, cluster, stranger) == dict.fromkeys("abxyq")
-    objects.tell("add", namespace("prod", t="1"))
+    objects.emit("add", namespace("prod", t="1"))
     assert filtered(plugin, cluster, wanted) == dict.fromkeys("abxyq") | {"a": FAR, "b": FAR}
     assert filtered(plugin, cluster, stranger) == dict.fromkeys("abxyq") | {"x": EXISTING, "y": EXISTING}
-    objects.tell("update", namespace("prod", t="1"), namespace("prod", t="2"))
+    objects.emit("update", namespace("prod", t="1"), namespace("prod", t="2"))
     assert filtered(plugin, cluster, wanted) == dict.fromkeys("abxyq")
     assert filtered(plugin, cluster, stranger) == dict.fromkeys("abxyq")
 
@@ -321,7 +321,7 @@ def test_it_follows_the_plain_rules_while_the_cluster_changes(data: st.DataObjec
     names = [f"n{i}" for i in range(data.draw(st.integers(1, 5)))]
     known = {name: data.draw(nodes(name)) for name in names}
     cluster = Cluster(*known.values())
-    objects = ToldObjects()
+    objects = FakeObjects()
     cluster.use(objects=objects)
     plugin = InterPodAffinity(InterPodAffinityArgs(data.draw(st.sampled_from([0, 1, 50]))), cluster.handle)
     namespaces: dict[str, Mapping[str, str]] = {}
@@ -350,7 +350,7 @@ def test_it_follows_the_plain_rules_while_the_cluster_changes(data: st.DataObjec
                 given_labels = data.draw(st.sampled_from([{}, {"team": "1"}]))
                 name = data.draw(st.sampled_from(["default", "other"]))
                 namespaces[name] = given_labels
-                objects.tell("add", namespace(name, **given_labels))
+                objects.emit("add", namespace(name, **given_labels))
 
 
 @given(st.lists(pods("n0"), max_size=4), st.lists(pods("n1"), max_size=2), pods(), st.data())

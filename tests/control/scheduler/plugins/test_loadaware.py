@@ -1,4 +1,4 @@
-"""LoadAwareScheduling holds to the worked examples and verified tables of spec 05 §8."""
+"""LoadAwareScheduling matches the examples and verified tables of spec 05 §8."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_customized_estimates(annotation: str, allowed: bool, expected: tuple[in
     ],
     ids=["amplified", "one of two", "empty", "malformed"],
 )
-def test_capacity_is_what_was_there_before_amplification(raw: str, expected: tuple[int, int]) -> None:
+def test_capacity_is_taken_before_amplification(raw: str, expected: tuple[int, int]) -> None:
     one = node("n", "32", "42Gi", annotations={"node.koordinator.sh/raw-allocatable": raw})
     assert capacity(one, Tracked(args())) == expected
 
@@ -427,7 +427,7 @@ def test_time_alone_expires_reports_and_touches_their_rows() -> None:
     assert world.reasons(one) == ["", ""]
 
 
-def test_what_reserve_counts_unreserve_and_forget_take_back() -> None:
+def test_unreserve_and_forget_revert_reserve() -> None:
     world = World(node("n", **BIG))
     world.plugin.set_metric(metric("n", "1", "1Gi"))
     before = world.scores(both(**POD16))
@@ -466,7 +466,7 @@ def test_pods_that_stand_for_reservations_are_not_counted() -> None:
     assert world.plugin.loads == {}
 
 
-def test_a_row_that_is_used_again_remembers_nothing() -> None:
+def test_a_reused_row_has_no_old_data() -> None:
     world = World(node("a", **BIG))
     world.plugin.set_metric(metric("a", "90", "1Gi"))
     assert world.reasons(pod()) == [CPU_OVER]
@@ -476,7 +476,7 @@ def test_a_row_that_is_used_again_remembers_nothing() -> None:
     assert world.scores(pod()) == [0]
 
 
-def test_a_metric_wakes_the_pods_that_its_node_takes_now() -> None:
+def test_a_metric_wakes_pods_that_its_node_accepts() -> None:
     world = World(node("a", **BIG))
     (metrics,) = [one for one in world.plugin.interests() if one.resource == "NodeMetric"]
     assert metrics.hint is not None
@@ -491,7 +491,7 @@ def test_a_metric_wakes_the_pods_that_its_node_takes_now() -> None:
     assert not metrics.hint(info, None, metric("unknown"))
 
 
-def test_a_node_wakes_the_pods_that_it_takes() -> None:
+def test_a_node_wakes_pods_that_it_accepts() -> None:
     world = World(node("a", **BIG), node("new", **BIG))
     (nodes,) = [one for one in world.plugin.interests() if one.resource == "Node"]
     assert nodes.hint is not None
@@ -509,7 +509,7 @@ def test_absurd_amounts_do_not_overflow() -> None:
     assert world.scores(one) == [0]
 
 
-def test_a_pod_may_be_told_of_before_its_node() -> None:
+def test_a_pods_event_may_come_before_its_nodes() -> None:
     world = World()
     one = pod(on="n")
     world.cluster.put(one)

@@ -1,4 +1,4 @@
-"""Whatever happens, LoadAwareScheduling's columns say what the objects say, worked out anew."""
+"""After any history LoadAwareScheduling's columns match a new computation from the objects."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def world() -> tuple[Any, LoadAwareScheduling, FakeClock]:
     return place, plugin, clock
 
 
-def test_equal_pods_spread_over_what_is_left() -> None:
+def test_equal_pods_spread_over_the_remaining_nodes() -> None:
     place, _, _ = world()
     assert sorted(place() for _ in range(9)) == ["a"] * 3 + ["b"] * 3 + ["c"] * 3
 

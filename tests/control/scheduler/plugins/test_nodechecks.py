@@ -21,7 +21,7 @@ from koordlet.api.encoding import wire
 from tests.control.scheduler.build import Cluster, node, pod
 from tests.control.scheduler.plain import nodechecks as plain
 from tests.control.scheduler.plain.world import World, scaled
-from tests.control.scheduler.plugins.asked import filtered, scored
+from tests.control.scheduler.plugins.filtering import filtered, scored
 
 U = "UnschedulableAndUnresolvable"
 CORDONED = (U, ("node(s) were unschedulable",))

@@ -13,7 +13,7 @@ from koordlet.api.core import Pod
 from tests.control.scheduler.build import Cluster, node, pod
 from tests.control.scheduler.plain.ports import node_ports
 from tests.control.scheduler.plain.world import World
-from tests.control.scheduler.plugins.asked import filtered
+from tests.control.scheduler.plugins.filtering import filtered
 
 TAKEN = ("Unschedulable", ("node(s) didn't have free ports for the requested pod ports",))
 

@@ -22,7 +22,7 @@ from koordlet.api.core import Node, Pod
 from tests.control.scheduler.build import Cluster, node, pod
 from tests.control.scheduler.plain import resources as plain
 from tests.control.scheduler.plain.world import World
-from tests.control.scheduler.plugins.asked import filtered, scored
+from tests.control.scheduler.plugins.filtering import filtered, scored
 
 U, S = "UnschedulableAndUnresolvable", "Unschedulable"
 GPU = "nvidia.com/gpu"

@@ -20,8 +20,8 @@ from koordlet.api.meta import LabelSelector
 from tests.control.scheduler.build import Cluster, node, pod
 from tests.control.scheduler.plain.spread import spread, spread_scores
 from tests.control.scheduler.plain.world import World
-from tests.control.scheduler.plugins.asked import filtered, scored
-from tests.control.scheduler.plugins.informers import ToldObjects
+from tests.control.scheduler.plugins.filtering import filtered, scored
+from tests.control.scheduler.plugins.informers import FakeObjects
 
 ZONE, HOST = "topology.kubernetes.io/zone", "kubernetes.io/hostname"
 SKEWED = ("Unschedulable", ("node(s) didn't match pod topology spread constraints",))
@@ -124,7 +124,7 @@ def test_nodes_that_lack_one_label_count_for_no_constraint() -> None:
 
 
 @pytest.mark.parametrize(("policy", "fits"), [("Ignore", "xy"), ("Honor", "abxy")])
-def test_taints_count_if_told_so(policy: str, fits: str) -> None:
+def test_taints_count_with_the_policy_honor(policy: str, fits: str) -> None:
     nodes = [node(n, labels={ZONE: "z1" if n in "ab" else "z2"}, taints=[TAINTED] * (n in "xy")) for n in "abxy"]
     assert fitting(nodes, [foo("a")], spreading(constraint(nodeTaintsPolicy=policy))) == fits
 
@@ -168,27 +168,27 @@ def service(selector: Mapping[str, str]) -> Service:
 
 def test_pods_of_services_are_spread_by_default() -> None:
     cluster = Cluster(*four())
-    objects = ToldObjects()
+    objects = FakeObjects()
     cluster.use(objects=objects)
     cluster.put(foo("a"), foo("a"))
     plugin = PodTopologySpread(None, cluster.handle)
     wanted = cluster.info(pod(labels={"foo": "", "bar": ""}))
     assert scored(plugin, cluster, wanted) is None
-    objects.tell("add", service({"foo": ""}))
+    objects.emit("add", service({"foo": ""}))
     spread_out = scored(plugin, cluster, wanted)
     assert spread_out is not None
     assert spread_out["a"] < spread_out["b"] < spread_out["x"] == 100
-    objects.tell("update", service({"foo": ""}), service({"foo": "other"}))
+    objects.emit("update", service({"foo": ""}), service({"foo": "other"}))
     assert scored(plugin, cluster, wanted) is None
-    objects.tell("update", service({"foo": "other"}), service({"foo": ""}))
+    objects.emit("update", service({"foo": "other"}), service({"foo": ""}))
     assert scored(plugin, cluster, wanted) == spread_out
-    objects.tell("delete", service({"foo": ""}))
+    objects.emit("delete", service({"foo": ""}))
     assert scored(plugin, cluster, wanted) is None
 
 
 def test_pods_of_replica_sets_are_spread_by_its_selector() -> None:
     cluster = Cluster(*four())
-    objects = ToldObjects()
+    objects = FakeObjects()
     cluster.use(objects=objects)
     cluster.put(pod(labels={"app": "web"}, on="a"))
     hard = TopologySpreadConstraint(max_skew=1, topology_key=ZONE, when_unsatisfiable="DoNotSchedule")
@@ -200,7 +200,7 @@ def test_pods_of_replica_sets_are_spread_by_its_selector() -> None:
         "metadata": {"name": "web-1", "namespace": "default"},
         "spec": {"selector": {"matchLabels": {"app": "web"}}},
     }
-    objects.tell("add", wire.convert(body, ReplicaSet))
+    objects.emit("add", wire.convert(body, ReplicaSet))
     assert filtered(plugin, cluster, wanted) == {"a": SKEWED, "b": SKEWED, "x": None, "y": None}
 
 
@@ -306,11 +306,11 @@ def test_it_follows_the_plain_rules_while_the_cluster_changes(data: st.DataObjec
 def test_default_constraints_follow_the_plain_rules(data: st.DataObject) -> None:
     names = [f"n{i}" for i in range(data.draw(st.integers(1, 6)))]
     cluster = Cluster(*(data.draw(nodes(name)) for name in names))
-    objects = ToldObjects()
+    objects = FakeObjects()
     cluster.use(objects=objects)
     infos = cluster.put(*(data.draw(placed(names)) for _ in range(data.draw(st.integers(0, 8)))))
     plugin = PodTopologySpread(None, cluster.handle)
-    objects.tell("add", service({"foo": ""}))
+    objects.emit("add", service({"foo": ""}))
     wanted = pod("p", labels={"foo": ""})
     world = World(
         [one for one in cluster.table.nodes if one],

@@ -31,7 +31,7 @@ from tests.control.scheduler.plain.fitplus import fit_plus_score
 from tests.control.scheduler.plain.interference import interference, interference_score
 from tests.control.scheduler.plain.scarce import scarce_score
 from tests.control.scheduler.plain.world import World
-from tests.control.scheduler.plugins.asked import filtered, said, scored
+from tests.control.scheduler.plugins.filtering import filtered, said, scored
 
 AMOUNTS = st.sampled_from((None, "0", "1", "3", "9"))
 GPU, BATCH = "nvidia.com/gpu", "kubernetes.io/batch-cpu"

@@ -101,7 +101,7 @@ def changed(one: Pod, **annotations: str | None) -> Pod:
     return msgspec.structs.replace(one, metadata=metadata)
 
 
-async def test_what_is_equal_is_not_sent() -> None:
+async def test_equal_fields_are_not_sent() -> None:
     api = Api()
     one = pod("a")
     assert (await DefaultPreBind(None, over(api).handle).apply_patch(CycleState(), one, changed(one))).ok

@@ -1,4 +1,4 @@
-"""The volume plugins: claims hold a pod to its volumes, or volumes are found where the pod goes (spec 05 §4)."""
+"""The volume plugins: claims restrict a pod to its volumes, or volumes are found for the chosen node (spec 05 §4)."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def hosts() -> Cluster:
     ],
     ids=["missing", "immediate", "no volume", "too small", "volume gone", "deleted"],
 )
-def test_says_why_claims_keep_a_pod_out(objects: list[msgspec.Struct], message: str) -> None:
+def test_the_problem_of_a_claim_is_reported(objects: list[msgspec.Struct], message: str) -> None:
     cluster = hosts()
     cycle, _ = ready(cluster, *objects)
     assert message in refusal(cycle, cluster, using("data"))
@@ -179,7 +179,7 @@ def test_a_bound_claim_holds_the_pod_to_its_volume() -> None:
     assert refusal(cycle, cluster, using("data")) == expected
 
 
-def test_two_pods_do_not_count_on_one_volume() -> None:
+def test_two_pods_do_not_use_one_volume() -> None:
     cluster = hosts()
     cycle, _ = ready(cluster, claim("one"), claim("two"), storage_class(), volume("pv", host="a"))
     first = cycle.place(cluster.info(using("one")))
@@ -338,7 +338,7 @@ def test_pods_with_one_claim_take_one_volume() -> None:
     assert assumed.volumes == {}
 
 
-def test_every_reason_is_told() -> None:
+def test_all_reasons_are_reported() -> None:
     cluster = hosts()
     bound = bind(claim("old"), "pv")
     cycle, _ = ready(cluster, bound, claim("new"), storage_class(), reserved_for(volume("pv", host="a"), "old"))
@@ -360,7 +360,7 @@ def test_a_claim_made_for_a_pod_is_its_own() -> None:
     assert cycle.place(cluster.info(one)).node
 
 
-def test_a_claim_for_one_pod_is_used_by_one_pod() -> None:
+def test_a_read_write_once_pod_claim_is_used_by_one_pod() -> None:
     cluster = hosts()
     only = bind(claim("data", modes=["ReadWriteOncePod"]), "pv")
     cycle, _ = ready(cluster, only, volume("pv"))
@@ -370,7 +370,7 @@ def test_a_claim_for_one_pod_is_used_by_one_pod() -> None:
     assert cycle.place(cluster.info(using("data"))).node
 
 
-def test_a_claim_for_one_pod_is_taken_from_a_less_important_one() -> None:
+def test_a_read_write_once_pod_claim_is_preempted() -> None:
     cluster = hosts()
     only = bind(claim("data", modes=["ReadWriteOncePod"]), "pv")
     cluster.use(objects=Objects(only, volume("pv")))

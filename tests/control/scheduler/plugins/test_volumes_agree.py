@@ -12,7 +12,7 @@ from koordlet.api.core import Pod
 from tests.control.scheduler.build import Cluster, node, pod
 from tests.control.scheduler.plain import volumes as plain
 from tests.control.scheduler.plain.world import World
-from tests.control.scheduler.plugins.asked import Said, filtered
+from tests.control.scheduler.plugins.filtering import Said, filtered
 from tests.control.scheduler.plugins.storages import OLD_ZONE, ZONE, StorageObjects, claims, pod_volumes, storages
 
 PLAIN = {

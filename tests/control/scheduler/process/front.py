@@ -1,4 +1,4 @@
-"""A door in front of the API server that can refuse, hold back, lose answers and break watches.
+"""A proxy in front of the API server that can reject and delay requests, lose responses and break watches.
 
 `Front.rules` are asked in order about each request; the first that answers ends it, otherwise it goes on to the
 server. Callers without credentials go on as the administrator.

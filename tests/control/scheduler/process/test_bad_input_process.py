@@ -1,4 +1,4 @@
-"""What users and node agents get wrong, as the whole process meets it: configurations, reports, pods."""
+"""Wrong input from users and node agents to the whole process: configurations, reports, pods."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from koordlet.kube import Invalid
 ROOT = Path(__file__).parents[4]
 
 
-async def test_mistakes_are_told_with_their_paths(tmp_path: Path) -> None:
+async def test_configuration_errors_have_paths(tmp_path: Path) -> None:
     given: dict[str, Any] = configuration()
     (profile,) = given["profiles"]
     given["paralelism"] = 3

@@ -1,4 +1,4 @@
-"""A question asked of the API server is answered there, by a scheduler under its own account."""
+"""A ScheduleExplanation gets its status from a scheduler under its own account."""
 
 from __future__ import annotations
 

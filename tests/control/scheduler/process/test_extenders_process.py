@@ -1,4 +1,4 @@
-"""A scheduler with an extender, whose word counts and who binds."""
+"""A scheduler with an extender that filters, scores and binds."""
 
 from __future__ import annotations
 

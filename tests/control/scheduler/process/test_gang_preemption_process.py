@@ -1,4 +1,4 @@
-"""A gang takes the place of less important pods, in a real API server and with the shipped profile."""
+"""A gang preempts pods of lower priority, with a real API server and the shipped profile."""
 
 from __future__ import annotations
 

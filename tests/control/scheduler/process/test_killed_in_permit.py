@@ -1,4 +1,4 @@
-"""kill -9 exactly while members of a strict gang wait at Permit, or while their bindings are on the way.
+"""kill -9 exactly while members of a strict gang wait at Permit, or while their bindings are in progress.
 
 A strict gang waits only as long as its turn takes, so an extender of the test's own keeps the last member's answer
 back: the others stay at Permit, the scheduler's page shows it, and the process is killed then. Bindings are held at a

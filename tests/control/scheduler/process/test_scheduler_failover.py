@@ -1,4 +1,4 @@
-"""Two replicas: the one that leads is killed while gangs wait at Permit and are being bound; the other goes on."""
+"""Two replicas: the leader is killed while gangs wait at Permit and are being bound; the other takes over."""
 
 from __future__ import annotations
 

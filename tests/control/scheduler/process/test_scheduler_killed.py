@@ -1,4 +1,4 @@
-"""A scheduler that is killed leaves nothing behind that the next one does not see."""
+"""The next scheduler sees everything that a killed one left behind."""
 
 from __future__ import annotations
 

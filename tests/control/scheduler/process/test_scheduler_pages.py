@@ -1,4 +1,4 @@
-"""Pages of kube-scheduler's: what pods request, health checks counted, and all of it on a port for those who may."""
+"""kube-scheduler's pages: pod resources and health check counts, on the HTTP port and on the secure port."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from koordlet.api.names import KOORDINATOR_NAMESPACE
 from tests.ports import free_port
 
 
-async def test_what_pods_request_and_what_checks_said(world: Any, scheduler: Any, until: Any) -> None:
+async def test_pages_of_pod_resources_and_health_checks(world: Any, scheduler: Any, until: Any) -> None:
     await world.node("n1")
     first = await scheduler()
     second = await scheduler(wait=False)

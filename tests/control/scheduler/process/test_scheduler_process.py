@@ -19,7 +19,7 @@ from koordlet.api.core import Lease, Node, Pod
 ROOT = Path(__file__).parents[4]
 
 
-async def test_pods_are_placed_and_told_of(world: Any, scheduler: Any, until: Any) -> None:
+async def test_pods_are_placed_and_reported(world: Any, scheduler: Any, until: Any) -> None:
     await world.node("n1", cpu="2")
     await world.node("n2", cpu="2")
     await world.pod("there", on="n1", cpu="1500m")
@@ -130,7 +130,7 @@ async def test_the_important_take_the_place_of_others(world: Any, scheduler: Any
     await until(told)
 
 
-async def test_a_new_leader_waits_for_what_the_last_one_did(world: Any, scheduler: Any, until: Any) -> None:
+async def test_a_new_leader_waits_for_the_previous_leaders_bindings(world: Any, scheduler: Any, until: Any) -> None:
     await world.node("n1")
     await world.pod("there", on="n1")
     body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "barrier"}}
@@ -162,7 +162,7 @@ async def test_a_gang_is_placed_whole_or_not_at_all(world: Any, scheduler: Any, 
     await until(lambda: world.bound(*names))
 
 
-async def test_a_replica_that_does_not_lead_waits_and_says_so(world: Any, scheduler: Any, until: Any) -> None:
+async def test_a_replica_without_the_lease_responds_503(world: Any, scheduler: Any, until: Any) -> None:
     await world.node("n1")
     first = await scheduler()
     second = await scheduler(wait=False)
@@ -199,7 +199,7 @@ async def run(*args: str) -> tuple[int, str]:
     return process.returncode or 0, text.decode()
 
 
-async def test_every_mistake_is_told_and_ends_with_status_1(tmp_path: Path) -> None:
+async def test_configuration_errors_end_the_process_with_status_1(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(yaml.safe_dump({"kind": "KubeSchedulerConfiguration", "parallelism": 0, "bogus": 1}))
     status, text = await run(f"--config={path}")
@@ -221,13 +221,13 @@ async def test_the_effective_configuration_can_be_written(tmp_path: Path) -> Non
     assert found["podMaxBackoffSeconds"] == 10
 
 
-def test_deploy_is_what_the_generator_says() -> None:
+def test_deploy_matches_the_generator() -> None:
     for name, text in manifests.texts().items():
         written = (ROOT / "deploy/scheduler" / name).read_text()
         assert written == text, "run python -m control.scheduler.process.manifests --out deploy/scheduler"
 
 
-async def test_cycles_talk_when_they_are_told_to(world: Any, scheduler: Any, until: Any, caplog: Any) -> None:
+async def test_debug_output_can_be_switched_on(world: Any, scheduler: Any, until: Any, caplog: Any) -> None:
     caplog.set_level(logging.INFO)
     await world.node("n1")
     await world.node("n2")

@@ -1,4 +1,4 @@
-"""The scheduler under its own roles: nothing it asks is refused, and nothing that is granted goes unused."""
+"""The scheduler under its own roles: every request is allowed, and every granted right is used."""
 
 from __future__ import annotations
 

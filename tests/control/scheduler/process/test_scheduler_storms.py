@@ -1,4 +1,4 @@
-"""An API server that refuses, fails, loses answers and forgets watches: every pod gets its one node all the same.
+"""An API server that rejects, fails, loses responses and breaks watches: every pod still gets exactly one node.
 
 The scheduler reaches the embedded server through a door (`front`) that misbehaves as told.
 """
@@ -157,7 +157,7 @@ async def test_preemption_goes_on_when_victims_could_not_be_deleted_at_first(
     await until(lambda: agrees(world, running))
 
 
-async def test_what_happened_while_nobody_watched_is_made_up_for(
+async def test_changes_between_two_schedulers_are_recovered(
     world: Any, front: Front, scheduler: Any, until: Any
 ) -> None:
     """Watches break and versions are forgotten; meanwhile nodes and pods come, go, are replaced, are bound by hand."""

@@ -1,4 +1,4 @@
-"""A queue over a hand-moved clock, with plugins that are a few lambdas."""
+"""A queue with a manual clock and plugins made of lambdas."""
 
 from __future__ import annotations
 

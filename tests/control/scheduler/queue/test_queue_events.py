@@ -1,4 +1,4 @@
-"""Which events wake which pods: hints, prechecks, events during an attempt (spec 05 §3.3-4, -7)."""
+"""The pods that an event wakes: hints, prechecks, events during an attempt (spec 05 §3.3-4, -7)."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_events_before_an_attempt_are_not_replayed() -> None:
     assert scene.queue.inflight_events == 0
 
 
-def test_after_done_events_are_nobodys() -> None:
+def test_events_after_done_are_not_recorded() -> None:
     scene = Scene({"A": says(True)})
     one = scene.add("a")
     scene.queue.pop()
@@ -141,14 +141,14 @@ def test_a_precheck_tells_equal_pods_apart() -> None:
     assert (scene.place(first), scene.place(second)) == ("unschedulable", "backoff")
 
 
-def test_a_wildcard_wakes_everybody_who_was_rejected() -> None:
+def test_a_wildcard_event_wakes_every_rejected_pod() -> None:
     scene = Scene()
     one = scene.failed("a", "Unknown")
     scene.queue.move(ClusterEvent("*", "*"))
     assert scene.place(one) == "backoff"
 
 
-def test_a_hint_is_asked_once_for_equal_pods() -> None:
+def test_a_hint_is_called_once_for_equal_pods() -> None:
     asked = []
     scene = Scene({"A": [EventInterest("Node", hint=lambda pod, old, new: asked.append(pod) is not None)]})
     for number in range(10):
@@ -168,5 +168,5 @@ def test_a_hint_is_asked_once_for_equal_pods() -> None:
     ],
     ids=["heartbeat", "label", "taint", "cordon", "two"],
 )
-def test_node_updates_are_told_by_part(change: dict[str, Any], expected: list[str]) -> None:
+def test_node_updates_become_events_by_part(change: dict[str, Any], expected: list[str]) -> None:
     assert [event.action for event in node_changes(node("n"), node("n", **change))] == expected

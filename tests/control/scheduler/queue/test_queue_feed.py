@@ -1,4 +1,4 @@
-"""Somebody who waits for the queue is woken, and its clocks tick."""
+"""The feed wakes a waiting task and runs the periodic flushes."""
 
 from __future__ import annotations
 

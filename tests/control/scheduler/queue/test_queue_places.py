@@ -1,4 +1,4 @@
-"""Where pods go: order, backoff, gates, activation, updates (spec 05 §3.3)."""
+"""The place of pods in the queue: order, backoff, gates, activation, updates (spec 05 §3.3)."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_a_closed_gate_holds_against_flush_event_and_activation() -> None:
     assert scene.queue.counts() == {"active": 0, "backoff": 0, "unschedulable": 0, "gated": 1}
 
 
-def test_a_gate_is_asked_again_before_backoff() -> None:
+def test_pre_enqueue_runs_again_before_backoff() -> None:
     scene, gate = gated()
     gate.open = True
     one = scene.failed("a", "Fit")
@@ -164,7 +164,7 @@ def test_activation_during_an_attempt_counts_when_it_fails() -> None:
     assert scene.queue.requeue(one, ["Fit"]) is QueuePlace.ACTIVE
 
 
-def test_what_is_queued_is_not_queued_again() -> None:
+def test_a_queued_pod_is_not_queued_again() -> None:
     scene = Scene()
     one = scene.failed("a", "Fit")
     assert scene.queue.requeue(one, ["Other"]) is QueuePlace.WAITING
@@ -204,7 +204,7 @@ def test_a_new_pod_of_the_same_name_replaces_the_old() -> None:
     ],
     ids=["label", "toleration", "scaled-down", "status-only", "scaled-up", "annotation"],
 )
-def test_an_update_helps_whoever_waits_for_that_change(change: dict[str, Any], helps: str | None) -> None:
+def test_an_update_wakes_a_pod_that_waits_for_it(change: dict[str, Any], helps: str | None) -> None:
     actions = ("Label", "Toleration", "ScaleDown", "GatesEliminated", "Update")
     for action in actions:
         scene = Scene({"Fit": [EventInterest("UnscheduledPod", frozenset((action,)))]})
@@ -249,7 +249,7 @@ def test_a_pod_taken_out_of_turn_keeps_its_nomination() -> None:
     assert scene.queue.requeue(one, ["Fit"]) is QueuePlace.WAITING
 
 
-def test_a_run_is_of_one_shape_and_in_order() -> None:
+def test_a_run_has_one_shape_and_keeps_the_order() -> None:
     scene = Scene()
     for name, cpu in (("a", "1"), ("b", "1"), ("c", "2"), ("d", "1")):
         scene.add(name, cpu=cpu)

@@ -1,4 +1,4 @@
-"""Whatever happens, a pod is in exactly one place, none is lost, and counts are what was done (spec 05 §3.3)."""
+"""After any history every pod is in exactly one place of the queue, and all counts match (spec 05 §3.3)."""
 
 from __future__ import annotations
 

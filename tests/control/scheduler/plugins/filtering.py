@@ -1,4 +1,4 @@
-"""Asks a plugin about every node of a cluster, whole and row by row, and says what it said in plain words."""
+"""Runs the filter and score of a plugin on every node of a cluster, for all rows at once and per row."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def said(status: PluginStatus) -> Said:
 
 
 def filtered(plugin: Plugin, cluster: Cluster, pod: Pod | PodInfo) -> dict[str, Said]:
-    """Node -> verdict. PreFilter is honoured; the answers by table, by row and by two rows must agree."""
+    """Node -> result, including PreFilter. The results for all rows, single rows and pairs of rows must be equal."""
     info = pod if isinstance(pod, PodInfo) else cluster.info(pod)
     state = CycleState()
     table = cluster.table
