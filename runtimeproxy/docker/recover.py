@@ -51,7 +51,8 @@ class DockerRecovery:
             driver = (await self._api.info()).cgroup_driver
             if driver == self.driver:
                 return
-            store, before, self.driver = self._store, self.driver, driver
+            store, before = self._store, self.driver
+            self.driver = driver
             log.info(
                 "Docker's cgroup driver has changed" if before else "Connected to Docker", driver=driver, before=before
             )

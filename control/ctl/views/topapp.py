@@ -109,7 +109,8 @@ class TopApp(App[None]):
             old = f" (data are {text.age(time.monotonic() - self._fetched)} old)" if self.top is not None else ""
             self._show_state(f"waiting for koordlet{old}: {error.message}")
             return
-        self.problem, self._fetched = "", time.monotonic()
+        self.problem = ""
+        self._fetched = time.monotonic()
         self._show_state("")
         self._show()
 
