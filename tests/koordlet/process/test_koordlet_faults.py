@@ -144,7 +144,7 @@ def test_kill_9_loses_no_count_and_no_window(tree: Any, pair: Any, views: Any, k
         assert (times[1:] > times[:-1]).all(), "a moment is there twice"
         assert values.max() < 64
     second.terminate()
-    assert "metric cache restored" in second.log
+    assert "Metric cache restored" in second.log
 
 
 def test_sigterm_leaves_neither_pins_nor_mounts(tree: Any, pair: Any, views: Any, koordlets: Any) -> None:
@@ -286,7 +286,7 @@ def test_a_damaged_snapshot_is_refused_and_replaced(
     damaged = b"PK\x03\x04 not a snapshot"
     (view.state / "metrics.npz").write_bytes(damaged)
     koordlet = koordlets(view, "--probes=off").wait()
-    assert "metric cache starts empty" in koordlet.log
+    assert "Metric cache starts empty" in koordlet.log
     tools.until(lambda: (view.state / "metrics.npz").read_bytes() != damaged, "a snapshot of its own")
     assert koordlet.series().samples
 
