@@ -84,6 +84,10 @@ crds:  ## rewrite deploy/crds from the structs
 dashboards:  ## rewrite deploy/grafana and the panels in docs/grafana.md
 	@$(PY) -m scripts.grafana
 
+.PHONY: layout
+layout:  ## rewrite docs/layout.md, the map of wide folders
+	@$(PY) scripts/foldermap.py
+
 .PHONY: pins
 pins:  ## renew requirements/*.txt
 	@scripts/pins.sh

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0-only) */
 /* Copyright The koordinator-py authors */
 /*
- * The tables that mem_stall.bpf.c writes and koordlet/probes/memstall.py reads.
+ * The tables that mem_stall.bpf.c writes and koordlet/probes/memstall/probe.py reads.
  *
  *   tags    [cgroups]           see slots.h
  *   stats   [cgroups+SPECIALS]  one struct stall_stats per slot

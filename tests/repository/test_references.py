@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from scripts import foldermap
 from tests.repository.sources import (
     PRODUCT,
     ROOT,
@@ -146,5 +147,26 @@ def test_links_between_documents_resolve() -> None:
         if path.suffix == ".md" and SPECIFICATION.relative_to(ROOT) not in path.parents
         for target, _ in DOCUMENT.findall(text(path))
         if "://" not in target and not (ROOT / path.parent / target).exists()
+    ]
+    assert not broken
+
+
+def test_the_map_of_wide_folders_is_current() -> None:
+    assert foldermap.PAGE.read_text(encoding="utf-8") == foldermap.page(), "run `make layout`"
+
+
+def test_files_named_in_text_exist() -> None:
+    path_like = re.compile(
+        r"(?<![\w/.-])(?:koordlet|control|runtimeproxy|devicedaemon|bpf|tests|scripts|docs|deploy)/[\w./-]*\w"
+    )
+    generated = re.compile(r"_pb2|objects/|bpf/bpf_|\.o$|vmlinux|/v1|/NAME")
+    broken = [
+        f"{path}: {name}"
+        for path in tracked()
+        if path.suffix in (".py", ".c", ".h", ".md", ".sh", ".toml") and path.parts[:2] != ("docs", "spec")
+        for name in path_like.findall(text(path))
+        if Path(name).suffix in (".py", ".c", ".h", ".md", ".sh", ".yaml", ".json", ".txt", ".svg")
+        and not generated.search(name)
+        and not (ROOT / name).exists()
     ]
     assert not broken
