@@ -4,7 +4,9 @@ Trimmed to the fields that are read or written here. `managedFields`, the larges
 decoding.
 """
 
+import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Annotated, Generic, TypeVar
 
 import msgspec
@@ -15,9 +17,29 @@ from koordlet.api.encoding.wire import Time
 
 T = TypeVar("T")
 
+_LABEL_PREFIX = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_LABEL_NAME = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]")
+_MAX_PREFIX = 253
+_MAX_NAME = 63
+
 
 class SelectorError(ValueError):
     """A label selector that apimachinery refuses; the message names the invalid part."""
+
+
+@lru_cache(maxsize=4096)
+def is_label_key(key: str) -> bool:
+    """Whether `key` is a qualified name: `name`, or `prefix/name` with a DNS subdomain as prefix."""
+    prefix, slash, name = key.rpartition("/")
+    if slash and not (len(prefix) <= _MAX_PREFIX and _LABEL_PREFIX.fullmatch(prefix)):
+        return False
+    return len(name) <= _MAX_NAME and _LABEL_NAME.fullmatch(name) is not None
+
+
+@lru_cache(maxsize=4096)
+def is_label_value(value: str) -> bool:
+    """Whether `value` is a valid label value; it may be empty."""
+    return not value or (len(value) <= _MAX_NAME and _LABEL_NAME.fullmatch(value) is not None)
 
 
 class OwnerReference(Struct):
@@ -97,6 +119,11 @@ class LabelSelectorRequirement(Struct):
 
     def matches(self, labels: Mapping[str, str]) -> bool:
         """Whether `labels` satisfy the expression. Raises SelectorError when it is invalid."""
+        if not is_label_key(self.key):
+            raise SelectorError(f"matchExpressions[{self.key}]: {self.key!r} is not a valid label key")
+        for value in self.values:
+            if not is_label_value(value):
+                raise SelectorError(f"matchExpressions[{self.key}]: {value!r} is not a valid label value")
         present = self.key in labels
         match self.operator:
             case "In" | "NotIn":
@@ -125,9 +152,14 @@ class LabelSelector(Struct):
     def matches(self, labels: Mapping[str, str]) -> bool:
         """Whether `labels` satisfy every part.
 
-        Raises SelectorError for an invalid expression even if an earlier part does not match, so that an invalid
-        selector is always reported.
+        Raises SelectorError for an invalid label or expression even if an earlier part does not match, so that an
+        invalid selector is always reported.
         """
+        for key, value in self.match_labels.items():
+            if not is_label_key(key):
+                raise SelectorError(f"matchLabels[{key}]: {key!r} is not a valid label key")
+            if not is_label_value(value):
+                raise SelectorError(f"matchLabels[{key}]: {value!r} is not a valid label value")
         expressions = [expression.matches(labels) for expression in self.match_expressions]
         return all(labels.get(key) == value for key, value in self.match_labels.items()) and all(expressions)
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from control.scheduler.state.pods import PodInfo
 from koordlet.api.core.workloads import PodDisruptionBudget
+from koordlet.api.meta import LabelSelector, SelectorError
 
 _NEVER_STARTED = float("inf")
 
@@ -51,7 +52,7 @@ def split_by_budget(
             selector = budget.spec.selector
             if budget.metadata.namespace != pod.namespace or selector is None or selector.is_empty():
                 continue
-            if not pod.shape.labels or not selector.matches(pod.shape.labels):
+            if not pod.shape.labels or not _matches(selector, pod.shape.labels):
                 continue
             if pod.name in budget.status.disrupted_pods:
                 continue  # already counted when its disruption began
@@ -59,6 +60,13 @@ def split_by_budget(
             violates |= allowed[index] < 0
         (violating if violates else others).append(pod)
     return violating, others
+
+
+def _matches(selector: LabelSelector, labels: Mapping[str, str]) -> bool:
+    try:
+        return selector.matches(labels)
+    except SelectorError:
+        return False  # as in kube-scheduler
 
 
 def minimal_victims(

@@ -18,6 +18,7 @@ from control.scheduler.plugins.defaultpreemption.victims import Victims, best, s
 from control.scheduler.state.pods import PodInfo
 from koordlet.api.core.workloads import PodDisruptionBudget
 from koordlet.api.encoding import wire
+from koordlet.api.meta import LabelSelector
 from tests.control.scheduler.build import Cluster, node, pod
 from tests.control.scheduler.toys import TOYS, cycle_of
 
@@ -156,6 +157,13 @@ def test_each_removal_uses_up_what_a_budget_allows() -> None:
     breaking, others = split_by_budget(pods, [budget("x", 1, disrupted=["p0"])])
     assert [p.name for p in breaking] == ["p2", "p3"]
     assert [p.name for p in others] == ["p0", "p1"]
+
+
+def test_a_budget_with_an_invalid_selector_matches_no_pod() -> None:
+    invalid = budget("x", 0)
+    invalid.spec.selector = LabelSelector(match_labels={"app": "not a value!"})
+    pods = [Cluster(node("a")).info(pod("p", labels={"app": "x"}))]
+    assert split_by_budget(pods, [invalid]) == ([], pods)
 
 
 def victims(row: int, violations: int, *pods: tuple[int, int]) -> Victims:

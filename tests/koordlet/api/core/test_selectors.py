@@ -47,14 +47,36 @@ def test_label_selector(selector, matches):
         expression("app", "DoesNotExist", "x"),
         expression("app", "Gt", "1"),
         expression("app", "in", "x"),
+        expression("app", "NotIn", "bad value!"),
+        expression("app", "NotIn", "web", "v" * 64),
+        expression("app", "In", "-web"),
     ],
-    ids=lambda e: f"{e['operator']}-{len(e['values'])}",
+    ids=lambda e: f"{e['operator']}-{e['values']}",
 )
 def test_malformed_label_selector(bad):
     """Reported even when the labels alone would already say no."""
     selector = wire.convert({"matchLabels": {"app": "other"}, "matchExpressions": [bad]}, LabelSelector)
     with pytest.raises(SelectorError, match=r"matchExpressions\[app\]"):
         selector.matches(LABELS)
+
+
+@pytest.mark.parametrize("key", ["", "bad key!", "k" * 64, "/app", "UPPER.example/app", "a/b/c", "p" * 254 + "/app"])
+def test_invalid_label_keys(key):
+    """Raise an error instead of matching all objects."""
+    for bad in ({"matchExpressions": [expression(key, "DoesNotExist")]}, {"matchLabels": {key: "web"}}):
+        with pytest.raises(SelectorError, match="is not a valid label key"):
+            wire.convert(bad, LabelSelector).matches(LABELS)
+
+
+def test_invalid_value_in_match_labels():
+    for value in ("bad value!", "v" * 64, "web-"):
+        with pytest.raises(SelectorError, match="is not a valid label value"):
+            wire.convert({"matchLabels": {"app": value}}, LabelSelector).matches(LABELS)
+
+
+def test_valid_label_keys_and_values():
+    labels = {"example.com/app.kubernetes_io-x": "v" * 63, "k" * 63: "A_b.C-9"}
+    assert wire.convert({"matchLabels": labels}, LabelSelector).matches(labels)
 
 
 def test_empty_selector():

@@ -178,7 +178,7 @@ def test_an_error_names_the_field() -> None:
 
 
 IN = LabelSelectorRequirement(key="k", operator="In", values=["a", "b"])
-BAD = LabelSelector(match_expressions=[LabelSelectorRequirement(key="k", operator="Like")])
+BAD = LabelSelector(match_expressions=[LabelSelectorRequirement(key="k", operator="NotIn", values=["bad value!"])])
 
 
 @pytest.mark.parametrize(
