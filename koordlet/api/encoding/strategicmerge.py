@@ -119,13 +119,15 @@ def _merge_value(old: Any, new: Any, schema: MergeSchema, where: str) -> Any:
 def _merge_list(old: list[Any], new: list[Any], schema: MergeSchema, where: str) -> list[Any]:
     merge_key = schema.patch_merge_key
     if not merge_key:
-        if any(isinstance(item, Mapping) for item in new):
-            raise StrategicPatchError(f"{where}: objects in a list of primitives")
-        return old + [item for at, item in enumerate(new) if item not in old and item not in new[:at]]
+        if any(isinstance(item, Mapping | list) for item in old + new):
+            raise StrategicPatchError(f"{where}: objects or lists in a list of primitives")
+        merged = old + [item for at, item in enumerate(new) if item not in old and item not in new[:at]]
+        return _ordered(merged, old, new, "", where)
     if any(isinstance(item, Mapping) and item.get(DIRECTIVE) == "replace" for item in new):
         kept = [item for item in new if isinstance(item, Mapping) and item.get(DIRECTIVE) != "replace"]
         return copy.deepcopy(kept)
     result = list(old)
+    order: list[Any] = []
     for item in new:
         if not isinstance(item, Mapping):
             raise StrategicPatchError(f"{where}: expected objects")
@@ -135,13 +137,14 @@ def _merge_list(old: list[Any], new: list[Any], schema: MergeSchema, where: str)
         if item.get(DIRECTIVE) == "delete":
             result = [held for held in result if not _named(held, merge_key, name)]
             continue
+        order.append(item)
         at = next((i for i, held in enumerate(result) if _named(held, merge_key, name)), None)
         here = f"{where}[{merge_key}={name}]"
         if at is None:
             result.append(_merge_map({}, item, schema.element(), here))
         else:
             result[at] = _merge_map(result[at], item, schema.element(), here)
-    return result
+    return _ordered(result, old, order, merge_key, where)
 
 
 def _named(item: Any, merge_key: str, name: Any) -> bool:
@@ -149,7 +152,11 @@ def _named(item: Any, merge_key: str, name: Any) -> bool:
 
 
 def _ordered(items: list[Any], original: list[Any], order: list[Any], merge_key: str, where: str) -> list[Any]:
-    """`items` in the patch's order; items that it does not name keep their position relative to the original list."""
+    """`items` in the order of `order`, which names some of them; the others keep their order in `original`.
+
+    As in Kubernetes, an item of `original` that `order` does not name comes before a named one only if it did so in
+    `original`; so new items are inserted before it, not appended.
+    """
 
     def identity(item: Any) -> Any:
         if not merge_key:

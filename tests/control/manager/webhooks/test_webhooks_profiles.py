@@ -141,7 +141,7 @@ APPLICATIONS = {
         {"patch": {"spec": {"containers": [{"name": "b", "env": [{"name": "X", "value": "1"}]}], "tolerations": []}}},
         pod(containers=[{"name": "a"}, {"name": "b", "env": [{"name": "Y"}], "odd": 1}], tolerations=[{"key": "k"}]),
         pod(
-            containers=[{"name": "a"}, {"name": "b", "env": [{"name": "Y"}, {"name": "X", "value": "1"}], "odd": 1}],
+            containers=[{"name": "a"}, {"name": "b", "env": [{"name": "X", "value": "1"}, {"name": "Y"}], "odd": 1}],
             tolerations=[],
         ),
     ),
@@ -206,4 +206,4 @@ def test_a_second_application_changes_nothing(labels, spec):
     again = copy.deepcopy(once)
     again = apply_profile(again, mine, BATCH, pod_spec=again["spec"])
     assert again == once
-    assert once["spec"]["containers"][0] == {"name": "d", "unknownField": {"x": 1}}
+    assert once["spec"]["containers"][-1] == {"name": "d", "unknownField": {"x": 1}}

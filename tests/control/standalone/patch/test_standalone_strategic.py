@@ -56,6 +56,27 @@ CASES = {
         {"metadata": {"$deleteFromPrimitiveList/finalizers": ["b"]}},
         {"metadata": {"finalizers": ["a", "c"]}},
     ),
+    "new items come in the patch's order": (
+        pod(containers=[C, B]),
+        pod(containers=[{"name": "c"}, A]),
+        pod(containers=[C, A, B]),
+    ),
+    "new items come first": (pod(containers=[B]), pod(containers=[C, A]), pod(containers=[C, A, B])),
+    "patched items take the patch's order": (
+        pod(containers=[A, B]),
+        pod(containers=[{"name": "b"}, {"name": "a"}]),
+        pod(containers=[B, A]),
+    ),
+    "deleted items have no place": (
+        pod(containers=[A, B]),
+        pod(containers=[{"name": "a", "$patch": "delete"}, C]),
+        pod(containers=[C, B]),
+    ),
+    "new primitives come first": (
+        {"metadata": {"finalizers": ["a", "b"]}},
+        {"metadata": {"finalizers": ["c", "b"]}},
+        {"metadata": {"finalizers": ["c", "a", "b"]}},
+    ),
     "order is set": (
         pod(containers=[A, B]),
         {"spec": {"$setElementOrder/containers": [{"name": "c"}, {"name": "b"}, {"name": "a"}], "containers": [C]}},
@@ -75,7 +96,7 @@ CASES = {
         pod(containers=[{"name": "a", "env": [{"name": "X", "value": "1"}], "ports": [{"containerPort": 80}]}]),
         {"spec": {"containers": [{"name": "a", "env": [{"name": "Y", "value": "2"}],
                                   "ports": [{"containerPort": 80, "name": "web"}]}]}},
-        pod(containers=[{"name": "a", "env": [{"name": "X", "value": "1"}, {"name": "Y", "value": "2"}],
+        pod(containers=[{"name": "a", "env": [{"name": "Y", "value": "2"}, {"name": "X", "value": "1"}],
                          "ports": [{"containerPort": 80, "name": "web"}]}]),
     ),
     "directives leave no trace in new maps": (
