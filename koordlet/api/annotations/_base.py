@@ -20,10 +20,14 @@ Map = Mapping[str, str]
 _DECIMAL = re.compile(r"[+-]?[0-9]{1,20}", re.ASCII)
 
 
+def absent() -> None:
+    """For `Annotation(empty=...)`: an empty annotation counts as missing."""
+
+
 class Annotation(Generic[T]):
     """A JSON annotation of type T; None when it is missing."""
 
-    def __init__(self, key: str, type: Any, *, empty: Callable[[], T] | None = None) -> None:
+    def __init__(self, key: str, type: Any, *, empty: Callable[[], T | None] | None = None) -> None:
         """`empty` creates the value of an annotation that is present but the empty string; None: that is malformed."""
         self.key = key
         self._type = type

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from koordlet.api import names
-from koordlet.api.annotations._base import Annotation, Map
+from koordlet.api.annotations._base import Annotation, Map, absent
 from koordlet.api.encoding.base import Frozen
 from koordlet.api.encoding.fields import written
 from koordlet.api.encoding.quantity import Quantity
@@ -99,7 +99,7 @@ JOINT_ALLOCATE: Final[Annotation[DeviceJointAllocate]] = Annotation(
 )
 _PARTITION_SPEC: Final[Annotation[GPUPartitionSpec]] = Annotation(names.ANNOTATION_GPU_PARTITION_SPEC, GPUPartitionSpec)
 _PARTITIONS: Final[Annotation[dict[str, list[GPUPartition]]]] = Annotation(
-    names.ANNOTATION_GPU_PARTITIONS, dict[str, list[GPUPartition]]
+    names.ANNOTATION_GPU_PARTITIONS, dict[str, list[GPUPartition]], empty=absent
 )
 
 

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from koordlet.api import names
-from koordlet.api.annotations._base import Annotation, Map, integer
+from koordlet.api.annotations._base import Annotation, Map, absent, integer
 from koordlet.api.core import NodeSelectorTerm, Toleration
 from koordlet.api.crs.reservation import ReservationOwner
 from koordlet.api.encoding.base import Frozen
@@ -71,15 +71,17 @@ ALLOCATED: Final[Annotation[ReservationAllocated]] = Annotation(
 AFFINITY: Final[Annotation[ReservationAffinity]] = Annotation(
     names.ANNOTATION_RESERVATION_AFFINITY, ReservationAffinity, empty=ReservationAffinity
 )
-EXACT_MATCH: Final[Annotation[ExactMatchSpec]] = Annotation(names.ANNOTATION_EXACT_MATCH_RESERVATION, ExactMatchSpec)
+EXACT_MATCH: Final[Annotation[ExactMatchSpec]] = Annotation(
+    names.ANNOTATION_EXACT_MATCH_RESERVATION, ExactMatchSpec, empty=absent
+)
 OWNERS: Final[Annotation[list[ReservationOwner]]] = Annotation(
-    names.ANNOTATION_RESERVATION_OWNERS, list[ReservationOwner]
+    names.ANNOTATION_RESERVATION_OWNERS, list[ReservationOwner], empty=absent
 )
 CURRENT_OWNER: Final[Annotation[ObjectReference]] = Annotation(
     names.ANNOTATION_RESERVATION_CURRENT_OWNER, ObjectReference
 )
 RESTRICTED_OPTIONS: Final[Annotation[RestrictedOptions]] = Annotation(
-    names.ANNOTATION_RESERVATION_RESTRICTED_OPTIONS, RestrictedOptions
+    names.ANNOTATION_RESERVATION_RESTRICTED_OPTIONS, RestrictedOptions, empty=absent
 )
 RESIZE_ALLOCATABLE: Final[Annotation[ResizeAllocatable]] = Annotation(
     names.ANNOTATION_RESERVATION_RESIZE_ALLOCATABLE, ResizeAllocatable

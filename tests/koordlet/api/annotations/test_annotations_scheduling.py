@@ -59,6 +59,12 @@ def test_reads_and_writes_the_same_bytes(annotation: scheduling.Annotation[objec
         annotation.get({annotation.key: "{"})
 
 
+def test_empty_reservation_annotations_count_as_missing() -> None:
+    assert reservation.EXACT_MATCH.get({reservation.EXACT_MATCH.key: ""}) is None
+    assert reservation.RESTRICTED_OPTIONS.get({reservation.RESTRICTED_OPTIONS.key: ""}) is None
+    assert reservation.OWNERS.get({reservation.OWNERS.key: ""}) is None
+
+
 def test_missing_specs_are_empty() -> None:
     assert scheduling.RESOURCE_STATUS.get({}) == scheduling.ResourceStatus()
     assert scheduling.RESOURCE_STATUS.text(scheduling.ResourceStatus(numa_node_resources=[
