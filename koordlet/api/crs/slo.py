@@ -92,8 +92,13 @@ class NodeSLO(Struct):
 
 
 def extension_values(extensions: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Key -> value of plug-ins, from `{"Object": {...}}` or from the plain form (spec 01 §9 A1)."""
-    if not extensions:
-        return {}
-    inner = extensions.get("Object")
-    return dict(inner) if set(extensions) == {"Object"} and isinstance(inner, dict) else dict(extensions)
+    """Key -> value of plug-ins, from `{"Object": {...}}`, the plain form, or both (spec 01 §9 A1).
+
+    A key in both forms has the value of `Object`.
+    """
+    values = dict(extensions or {})
+    inner = values.get("Object")
+    if isinstance(inner, dict):
+        del values["Object"]
+        values |= inner
+    return values

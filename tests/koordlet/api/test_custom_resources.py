@@ -250,6 +250,7 @@ def test_untyped_objects_are_preserved():
         ({"Object": {"plugin": {"a": 1}}}, {"plugin": {"a": 1}}),
         ({"plugin": {"a": 1}}, {"plugin": {"a": 1}}),
         ({"Object": "scalar"}, {"Object": "scalar"}),
+        ({"mine": 1, "both": 2, "Object": {"third": 3, "both": 4}}, {"mine": 1, "third": 3, "both": 4}),
     ],
     ids=str,
 )
