@@ -16,6 +16,7 @@ from koordlet.api import names
 from koordlet.api.annotations.node import RAW_ALLOCATABLE, amplification_ratios
 from koordlet.api.core import Node
 from koordlet.api.encoding.quantity import Quantity
+from koordlet.api.encoding.wire import WireError
 from koordlet.api.resources import ResourceList, amplified_allocatable, next_raw_allocatable
 from koordlet.api.sloconfig.webhook import Rejection, node_conflict
 
@@ -25,7 +26,8 @@ _AMPLIFIED = (names.RESOURCE_CPU, names.RESOURCE_MEMORY)
 def amplified(node: Json, old: Json | None) -> Json:
     """The node of a status update with amplified allocatable; the arguments are not modified.
 
-    Raises WireError for a malformed ratio or raw-allocatable annotation.
+    Raises WireError for a malformed ratio annotation, and for a malformed raw-allocatable annotation that cannot be
+    replaced because cpu and memory are unchanged: they may be amplified already.
     """
     view = typed(node, Node)
     annotations = view.metadata.annotations
@@ -38,8 +40,14 @@ def amplified(node: Json, old: Json | None) -> Json:
     if not view.status.allocatable:
         return node
     ratios = amplification_ratios(annotations) or {}
-    raw: ResourceList | None = RAW_ALLOCATABLE.get(annotations)
     old_allocatable = typed(old, Node).status.allocatable if old is not None else {}
+    raw: ResourceList | None
+    try:
+        raw = RAW_ALLOCATABLE.get(annotations)
+    except WireError:
+        if all(old_allocatable.get(name) == view.status.allocatable.get(name) for name in _AMPLIFIED):
+            raise
+        raw = None
     new_raw = next_raw_allocatable(old_allocatable, view.status.allocatable, raw)
     result = copy.deepcopy(node)
     if new_raw is not None:

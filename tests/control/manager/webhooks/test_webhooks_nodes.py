@@ -42,6 +42,9 @@ EXAMPLES = {
         node('{"cpu":1.5}', '{"cpu":"2"}', cpu="1"), node('{"cpu":1.5}', '{"cpu":"2"}', cpu="3"),
         node('{"cpu":1.5}', '{"cpu":"1"}', cpu="1500m"),
     ),
+    "malformed raw is replaced": (
+        node('{"cpu":2}', "[]", cpu="2"), node('{"cpu":2}', "[]", cpu="1"), node('{"cpu":2}', '{"cpu":"2"}', cpu="4"),
+    ),
     "others write": (
         node('{"cpu":1.5}', '{"cpu":"2"}', cpu="3", pods="5"), node('{"cpu":1.5}', '{"cpu":"2"}', cpu="3"),
         node('{"cpu":1.5}', '{"cpu":"2"}', cpu="3", pods="5"),
