@@ -8,6 +8,7 @@ colocationprofile controller share this module and apply different parts.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -23,6 +24,8 @@ from koordlet.api.meta import SelectorError
 
 Labels = Mapping[str, str]
 Profiles = Sequence[ClusterColocationProfile]
+
+_INTEGER = re.compile(r"[+-]?[0-9]+")
 
 
 class ProfileProblem(NamedTuple):
@@ -55,16 +58,16 @@ def match(
 ) -> Matched:
     """The profiles for an object with `labels` in a namespace with the labels `namespace`.
 
-    An absent selector matches everything. A profile with an invalid selector, and one with a namespace selector if the
-    namespace cannot be read (None), match nothing and are reported as problems. With `namespaced` False namespace
-    selectors are ignored: Reservations have no namespace.
+    An absent or empty selector matches everything. A profile with an invalid selector, and one with a namespace
+    selector if the namespace cannot be read (None), match nothing and are reported as problems. With `namespaced`
+    False namespace selectors are ignored: Reservations have no namespace.
     """
     matching: list[ClusterColocationProfile] = []
     problems: list[ProfileProblem] = []
     for profile in sorted(profiles, key=lambda each: each.metadata.name.encode()):
         spec = profile.spec
         try:
-            if namespaced and spec.namespace_selector is not None:
+            if namespaced and spec.namespace_selector is not None and not spec.namespace_selector.is_empty():
                 if namespace is None:
                     problems.append(ProfileProblem(profile, "spec.namespaceSelector: cannot read the namespace"))
                     continue
@@ -85,7 +88,7 @@ def percent(profile: ClusterColocationProfile) -> int:
     if isinstance(probability, int):
         return probability
     number = probability.removesuffix("%")
-    if number == probability or not (number.removeprefix("-").isascii() and number.removeprefix("-").isdigit()):
+    if number == probability or not _INTEGER.fullmatch(number):
         raise MutationError(
             f"ClusterColocationProfile {profile.metadata.name}: spec.probability: "
             f"{probability!r} is neither a number nor N%"

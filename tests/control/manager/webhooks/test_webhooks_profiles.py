@@ -60,9 +60,9 @@ def test_an_invalid_selector_matches_nothing_and_is_reported():
 
 
 def test_an_unknown_namespace_matches_only_profiles_without_namespace_selector():
-    selective = profile("with-selector", namespaceSelector={})
-    matched = match([selective, profile("does-not")], {}, None)
-    assert names(matched) == ["does-not"]
+    selective = profile("with-selector", namespaceSelector=label(n="1"))
+    matched = match([selective, profile("does-not"), profile("empty", namespaceSelector={})], {}, None)
+    assert names(matched) == ["does-not", "empty"]
     assert [(each.metadata.name, reason.split(":")[0]) for each, reason in matched.problems] == [
         ("with-selector", "spec.namespaceSelector")
     ]
@@ -76,12 +76,12 @@ def test_profiles_are_sorted_by_the_bytes_of_their_names():
     assert names(match([profile(n) for n in ("b", "a-1", "a1", "a.1")], {}, {})) == ["a-1", "a.1", "a1", "b"]
 
 
-@pytest.mark.parametrize(("given_", "share"), [(None, 100), (0, 0), (37, 37), ("50%", 50), ("0%", 0), ("100%", 100)])
+@pytest.mark.parametrize(("given_", "share"), [(None, 100), (0, 0), (37, 37), ("50%", 50), ("+50%", 50), ("0%", 0)])
 def test_probability_is_a_number_or_percent(given_, share):
     assert percent(profile(probability=given_)) == share
 
 
-@pytest.mark.parametrize("text", ["half", "50", "5.5%", "%", "-%", "٥%"])
+@pytest.mark.parametrize("text", ["half", "50", "5.5%", "%", "-%", "+-5%", "٥%"])
 def test_the_error_of_an_invalid_probability_names_the_profile(text):
     with pytest.raises(MutationError, match=r"ClusterColocationProfile p: spec\.probability"):
         percent(profile(probability=text))
