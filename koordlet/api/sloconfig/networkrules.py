@@ -4,7 +4,8 @@ A value is a percentage (number) or a quantity in bit/s (string). The requests o
 of one kind; percentages may sum to 100, quantities to the bandwidth in `system-config`.
 
 Koordinator, and `strict_parity`, add both kinds as plain numbers, compare the sum with both limits, and use 0 for a
-missing bandwidth, also for a node entry without a matching entry in `system-config` (spec 04 §15.3).
+missing bandwidth, also for a node entry without a matching entry in `system-config` (spec 04 §15.3). Without a
+`clusterStrategy` in `system-config` the cluster strategy's sum is not compared with a bandwidth.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ def network_problems(config: QOSConfig, system: SystemConfigDocument, *, strict_
     """Field path -> reason, for the cluster strategy and every entry; empty when all are valid."""
     reasons: dict[str, str] = {}
     cluster_total = system.cluster_strategy.total_network_bandwidth if system.cluster_strategy else None
+    if strict_parity and system.cluster_strategy is not None:
+        cluster_total = cluster_total or ZERO
     if config.cluster_strategy is not None:
         reasons |= _strategy("clusterStrategy", config.cluster_strategy, cluster_total, strict=strict_parity)
     totals = {
@@ -38,21 +41,29 @@ def network_problems(config: QOSConfig, system: SystemConfigDocument, *, strict_
         total = totals.get(encode(entry.node_selector)) if entry.node_selector is not None else None
         if total is None and not (strict_parity and system.node_strategies):
             total = cluster_total
+        if strict_parity:
+            total = total or ZERO
         reasons |= _strategy(f"nodeStrategies[{entry.name or index}]", entry, total, strict=strict_parity)
     return reasons
 
 
 def _strategy(where: str, strategy: msgspec.Struct, total: Quantity | None, *, strict: bool) -> dict[str, str]:
     reasons = {path: reason for path, reason in _ranges(where, strategy) if reason}
-    for field in ("ingressRequest", "egressRequest") if not reasons else ():
-        values = [field_at(strategy, f"{name}.networkQOS.{field}") for name in _CLASSES]
+    if reasons:
+        return reasons
+    requests = {
+        field: [field_at(strategy, f"{name}.networkQOS.{field}") for name in _CLASSES]
+        for field in ("ingressRequest", "egressRequest")
+    }
+    kinds = {type(value) for values in requests.values() for value in values if value is not None}
+    if len(kinds) > 1:
+        return {f"{where}.*.networkQOS.*Request": "requests mix percentages and quantities"}
+    for field, values in requests.items():
         numbers = [value for value in values if isinstance(value, int)]
         texts = [value for value in values if isinstance(value, str)]
         path = f"{where}.*.networkQOS.{field}"
-        if numbers and texts:
-            reasons[path] = "requests mix percentages and quantities"
-        elif strict:
-            reasons |= _sums_of_either(path, [Quantity(str(value)) for value in (*numbers, *texts)], total or ZERO)
+        if strict:
+            reasons |= _sums_of_either(path, [Quantity(str(value)) for value in (*numbers, *texts)], total)
         elif sum(numbers) > 100:
             reasons[path] = f"requests sum to {sum(numbers)} percent, more than 100"
         elif texts and total is not None:
@@ -62,10 +73,10 @@ def _strategy(where: str, strategy: msgspec.Struct, total: Quantity | None, *, s
     return reasons
 
 
-def _sums_of_either(path: str, requests: list[Quantity], total: Quantity) -> dict[str, str]:
+def _sums_of_either(path: str, requests: list[Quantity], total: Quantity | None) -> dict[str, str]:
     requested = sum(requests, start=ZERO)
     for limit, name in ((Quantity("100"), "100"), (total, f"the total bandwidth {total}")):
-        if requested > limit:
+        if limit is not None and requested > limit:
             return {path: f"requests sum to {requested}, more than {name}"}
     return {}
 

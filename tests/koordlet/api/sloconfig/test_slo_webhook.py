@@ -101,7 +101,9 @@ def test_accepts(data: dict[str, str]) -> None:
         (qos(network(ls={"ingressRequest": 60}, be={"ingressRequest": 41})),
          "clusterStrategy.*.networkQOS.ingressRequest", "requests sum to 101 percent, more than 100"),
         (qos(network(ls={"egressRequest": 60}, be={"egressRequest": "1M"})),
-         "clusterStrategy.*.networkQOS.egressRequest", "requests mix percentages and quantities"),
+         "clusterStrategy.*.networkQOS.*Request", "requests mix percentages and quantities"),
+        (qos(network(ls={"ingressRequest": 60}, be={"egressRequest": "1M"})),
+         "clusterStrategy.*.networkQOS.*Request", "requests mix percentages and quantities"),
         ({**qos(network(ls={"egressRequest": "60M"}, be={"egressRequest": "41M"})), **bandwidth("100M")},
          "clusterStrategy.*.networkQOS.egressRequest", "requests sum to 101M, more than the total bandwidth 100M"),
         ({**qos(None, entry({"a": "b"}, "n", **network(ls={"ingressRequest": "200M"}))), **bandwidth("100M")},
@@ -269,8 +271,15 @@ def test_strict_parity_refuses_what_the_reference_refuses(data: dict[str, str], 
         {**qos({"beClass": {"cpuQOS": {"groupIdentity": -1}}}), **bandwidth("1G")},
         {**qos(network(ls={"ingressRequest": 60}, be={"ingressRequest": 40})), **bandwidth("100")},
         {**qos(None, FULL), **bandwidth("60")},
+        {**qos(network(ls={"ingressRequest": 60})), "system-config": json.dumps({"nodeStrategies": []})},
     ],
-    ids=["a whole pair", "nothing of the network", "percent within bit/s", "an entry under the cluster's bandwidth"],
+    ids=[
+        "a whole pair",
+        "nothing of the network",
+        "percent within bit/s",
+        "an entry under the cluster's bandwidth",
+        "no clusterStrategy in system-config",
+    ],
 )
 def test_strict_parity_accepts_the_rest(data: dict[str, str]) -> None:
     assert validate(data, strict_parity=True) is None
