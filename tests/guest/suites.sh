@@ -27,7 +27,7 @@ suite sched 650 \
   $T/probes/test_sched_latency_kernel.py \
   $lifecycle::test_a_killed_loader_loses_no_count \
   $lifecycle::test_a_loader_killed_half_way_is_finished_by_the_next \
-  $lifecycle::test_full_tables_say_what_they_lose \
+  $lifecycle::test_full_tables_report_what_they_lose \
   $lifecycle::test_the_loader_is_small
 suite stalls 720 \
   $T/probes/guest_mem_stall.py \
@@ -42,7 +42,7 @@ suite cgroups 650 -k "not cgroupfs" \
   $T/probes/test_cgroup_stats_kernel.py \
   $T/system/test_kernel_cgroups.py \
   $T/system/test_host.py \
-  $T/system/cgroup/test_discover.py \
+  $T/system/cgroup/test_tree.py \
   $T/system/test_storage.py \
   $T/statesinformer/test_pleg.py \
   $T/runtimehooks/test_cpu_sets_kernel.py \
@@ -57,9 +57,9 @@ suite settings 450 "$every::test_every_file_of_every_group_is_as_the_table_says[
 latency=$T/probes/test_sched_latency_kernel.py
 KOORD_TEST_PROBES=bcc suite bcc 450 \
   $latency::test_noisy_neighbour_is_named_and_the_wait_is_the_kernels \
-  $latency::test_all_waiting_is_charged_to_an_owner \
+  $latency::test_all_waiting_is_charged_to_a_culprit \
   $latency::test_quota_throttling_is_not_contention \
-  $latency::test_a_sleepers_waits_are_the_kernels_and_idle_cpus_are_named \
+  $latency::test_a_sleepers_waits_are_the_kernels_and_idle_cpus_are_culprits \
   $latency::test_waiting_survives_a_move_to_another_cpu
 echo "guest: done $(cut -d. -f1 /proc/uptime) s after boot"
 exit $status
