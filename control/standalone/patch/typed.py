@@ -151,7 +151,7 @@ def _merge_list(live: list[Any], applied: list[Any], schema: Schema, where: str)
     position = {element: index for index, (element, _) in reversed(list(enumerate(keyed))) if element is not None}
     result: list[Any] = []
     emitted = 0  # live items before this index are in the result, or will be placed by the applied order
-    known = [element for element in applied_items if element in position]
+    known = {element for element in applied_items if element in position}
     for element, item in applied_items.items():
         index = position.get(element)
         # A live item follows the live items before it; new items after the last known one are appended at the end.

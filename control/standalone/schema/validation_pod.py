@@ -7,14 +7,17 @@ Covers the common mistakes: names, images, ports, resources, mounts, policies. E
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
+
+import msgspec
 
 from control.standalone.errors import FieldError
 from control.standalone.schema import fielderrors as fe
 from control.standalone.schema.structural import QUANTITY_MESSAGE, parse_quantity
 
 Json = Mapping[str, Any]
+_encode = msgspec.json.Encoder(order="sorted").encode
 
 LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 LABEL_MESSAGE = (
@@ -215,11 +218,9 @@ def _toleration(toleration: Json, path: str) -> Iterator[FieldError]:
 
 
 def _pod_update(new: Json, old: Json) -> Iterator[FieldError]:
-    kept = [each for each in old.get("tolerations") or () if each in (new.get("tolerations") or ())]
-    if len(kept) != len(old.get("tolerations") or ()):
+    if not _only_seconds_differ(old.get("tolerations") or (), new.get("tolerations") or ()):
         message = "existing toleration can not be modified except its tolerationSeconds"
-        if not _same_but_seconds(old.get("tolerations") or (), new.get("tolerations") or ()):
-            yield fe.forbidden("spec.tolerations", message)
+        yield fe.forbidden("spec.tolerations", message)
     old_gates = [gate.get("name") for gate in old.get("schedulingGates") or ()]
     if any(gate.get("name") not in old_gates for gate in new.get("schedulingGates") or ()):
         yield fe.forbidden("spec.schedulingGates", "only deletion is allowed, but found new scheduling gates")
@@ -227,12 +228,14 @@ def _pod_update(new: Json, old: Json) -> Iterator[FieldError]:
         yield fe.forbidden("spec", UPDATE_MESSAGE)
 
 
-def _same_but_seconds(old: Any, new: Any) -> bool:
-    def bare(each: Json) -> Json:
-        return {key: value for key, value in each.items() if key != "tolerationSeconds"}
+def _only_seconds_differ(old: Iterable[Json], new: Iterable[Json]) -> bool:
+    """Whether every old toleration is still there, perhaps with other tolerationSeconds."""
 
-    present = [bare(each) for each in new]
-    return all(bare(each) in present for each in old)
+    def identity(toleration: Json) -> bytes:
+        return _encode({key: value for key, value in toleration.items() if key != "tolerationSeconds"})
+
+    present = {identity(toleration) for toleration in new}
+    return all(identity(toleration) in present for toleration in old)
 
 
 def _frozen(spec: Json, gated: bool) -> Json:

@@ -10,6 +10,7 @@ is modified. Custom resources have no merge keys: the API server refuses this pa
 from __future__ import annotations
 
 import copy
+from collections import deque
 from collections.abc import Collection, Mapping
 from typing import Any, Protocol
 
@@ -17,6 +18,9 @@ DIRECTIVE = "$patch"
 RETAIN_KEYS = "$retainKeys"
 DELETE_PRIMITIVES = "$deleteFromPrimitiveList/"
 ELEMENT_ORDER = "$setElementOrder/"
+MAX_SHOWN = 64
+"""Characters of a merge key's value in the paths of error messages."""
+_DELETED = object()
 
 
 class MergeSchema(Protocol):
@@ -79,9 +83,9 @@ def _merge_map(doc: Mapping[str, Any], patch: Mapping[str, Any], schema: MergeSc
             orders[key.removeprefix(ELEMENT_ORDER)] = _list(value, f"{where}.{key}")
         elif key.startswith(DELETE_PRIMITIVES):
             name = key.removeprefix(DELETE_PRIMITIVES)
-            deleted = _list(value, f"{where}.{key}")
+            deleted = {_hashable(item) for item in _list(value, f"{where}.{key}")}
             if isinstance(result.get(name), list):
-                result[name] = [item for item in result[name] if item not in deleted]
+                result[name] = [item for item in result[name] if _hashable(item) not in deleted]
     for key, value in patch.items():
         if key in (DIRECTIVE, RETAIN_KEYS) or key.startswith((ELEMENT_ORDER, DELETE_PRIMITIVES)):
             continue
@@ -99,7 +103,7 @@ def _merge_map(doc: Mapping[str, Any], patch: Mapping[str, Any], schema: MergeSc
 
 
 def _retain(result: dict[str, Any], patch: Mapping[str, Any], where: str) -> None:
-    keep = set(_list(patch[RETAIN_KEYS], f"{where}.{RETAIN_KEYS}"))
+    keep = {key for key in _list(patch[RETAIN_KEYS], f"{where}.{RETAIN_KEYS}") if isinstance(key, str)}
     for key, value in patch.items():
         if key not in keep and value is not None and not key.startswith("$"):
             raise StrategicPatchError(f"{where}.{key}: a field of the patch must be in its $retainKeys")
@@ -121,34 +125,46 @@ def _merge_list(old: list[Any], new: list[Any], schema: MergeSchema, where: str)
     if not merge_key:
         if any(isinstance(item, Mapping | list) for item in old + new):
             raise StrategicPatchError(f"{where}: objects or lists in a list of primitives")
-        merged = old + [item for at, item in enumerate(new) if item not in old and item not in new[:at]]
-        return _ordered(merged, old, new, "", where)
+        known = set(old)
+        added = [item for item in dict.fromkeys(new) if item not in known]
+        return _ordered(old + added, old, new, "", where)
     if any(isinstance(item, Mapping) and item.get(DIRECTIVE) == "replace" for item in new):
         kept = [item for item in new if isinstance(item, Mapping) and item.get(DIRECTIVE) != "replace"]
         return copy.deepcopy(kept)
     result = list(old)
     order: list[Any] = []
+    positions: dict[Any, list[int]] = {}  # value of the merge key -> its items in `result`
+    for position, item in enumerate(old):
+        if isinstance(item, Mapping):
+            positions.setdefault(_hashable(item.get(merge_key)), []).append(position)
     for item in new:
         if not isinstance(item, Mapping):
             raise StrategicPatchError(f"{where}: expected objects")
         if merge_key not in item:
             raise StrategicPatchError(f"{where}: map: {dict(item)} does not contain declared merge key: {merge_key}")
-        name = item[merge_key]
+        name = _hashable(item[merge_key])
         if item.get(DIRECTIVE) == "delete":
-            result = [held for held in result if not _named(held, merge_key, name)]
+            for position in positions.pop(name, ()):
+                result[position] = _DELETED
             continue
         order.append(item)
-        at = next((i for i, held in enumerate(result) if _named(held, merge_key, name)), None)
-        here = f"{where}[{merge_key}={name}]"
-        if at is None:
-            result.append(_merge_map({}, item, schema.element(), here))
+        here = f"{where}[{merge_key}={str(item[merge_key])[:MAX_SHOWN]}]"
+        if name in positions:
+            first = positions[name][0]
+            result[first] = _merge_map(result[first], item, schema.element(), here)
         else:
-            result[at] = _merge_map(result[at], item, schema.element(), here)
-    return _ordered(result, old, order, merge_key, where)
+            positions[name] = [len(result)]
+            result.append(_merge_map({}, item, schema.element(), here))
+    return _ordered([item for item in result if item is not _DELETED], old, order, merge_key, where)
 
 
-def _named(item: Any, merge_key: str, name: Any) -> bool:
-    return isinstance(item, Mapping) and bool(item.get(merge_key) == name)
+def _hashable(value: Any) -> Any:
+    """A hashable value that is equal for equal JSON values, so that items are looked up and not compared in pairs."""
+    if isinstance(value, Mapping):
+        return "map", frozenset((key, _hashable(item)) for key, item in value.items())
+    if isinstance(value, list):
+        return "list", tuple(_hashable(item) for item in value)
+    return value
 
 
 def _ordered(items: list[Any], original: list[Any], order: list[Any], merge_key: str, where: str) -> list[Any]:
@@ -160,21 +176,21 @@ def _ordered(items: list[Any], original: list[Any], order: list[Any], merge_key:
 
     def identity(item: Any) -> Any:
         if not merge_key:
-            return item
+            return _hashable(item)
         if not isinstance(item, Mapping) or merge_key not in item:
             raise StrategicPatchError(f"{where}: element does not contain declared merge key: {merge_key}")
-        return item[merge_key]
+        return _hashable(item[merge_key])
 
     rank = {identity(item): at for at, item in reversed(list(enumerate(order)))}
     was = {identity(item): at for at, item in reversed(list(enumerate(original)))}
-    named = sorted((item for item in items if identity(item) in rank), key=lambda item: rank[identity(item)])
-    others = [item for item in items if identity(item) not in rank]
+    named = deque(sorted((item for item in items if identity(item) in rank), key=lambda item: rank[identity(item)]))
+    others = deque(item for item in items if identity(item) not in rank)
     result: list[Any] = []
     while named and others:
         left, right = was.get(identity(named[0])), was.get(identity(others[0]))
         take_other = left is not None and right is not None and right < left
-        result.append(others.pop(0) if take_other else named.pop(0))
-    return result + named + others
+        result.append(others.popleft() if take_other else named.popleft())
+    return [*result, *named, *others]
 
 
 def _list(value: Any, where: str) -> list[Any]:

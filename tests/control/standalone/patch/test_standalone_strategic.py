@@ -133,3 +133,80 @@ BAD = {
 def test_malformed_patches_are_rejected(patch, message):
     with pytest.raises(StrategicPatchError, match=message):
         strategic.apply(pod(containers=[A]), patch, POD)
+
+
+class CountedName(str):
+    """A name that counts the comparisons of all names."""
+
+    __slots__ = ()
+    comparisons = 0
+
+    def __eq__(self, other):
+        CountedName.comparisons += 1
+        return str.__eq__(self, other)
+
+    __hash__ = str.__hash__
+
+
+def names(count):
+    return [CountedName(f"n{number}") for number in range(count)]
+
+
+def containers(count):
+    return pod(containers=[{"name": name, "image": "x"} for name in names(count)])
+
+
+ITEMS = 400
+LONG_LISTS = {
+    "objects": (containers(ITEMS), containers(ITEMS), ITEMS),
+    "new objects": (pod(), containers(ITEMS), ITEMS),
+    "deleted objects": (
+        containers(ITEMS),
+        pod(containers=[{"name": name, "$patch": "delete"} for name in names(ITEMS)]),
+        0,
+    ),
+    "primitives": ({"metadata": {"finalizers": names(ITEMS)}}, {"metadata": {"finalizers": names(ITEMS)}}, ITEMS),
+    "new primitives": ({"metadata": {}}, {"metadata": {"finalizers": names(ITEMS)}}, ITEMS),
+    "deleted primitives": (
+        {"metadata": {"finalizers": names(ITEMS)}},
+        {"metadata": {"$deleteFromPrimitiveList/finalizers": names(ITEMS)[::-1]}},
+        0,
+    ),
+}
+
+
+@pytest.mark.parametrize(("doc", "patch", "items"), LONG_LISTS.values(), ids=LONG_LISTS.keys())
+def test_comparisons_are_proportional_to_the_list(doc, patch, items):
+    CountedName.comparisons = 0
+    result = strategic.apply(doc, patch, POD)
+    assert CountedName.comparisons < 20 * ITEMS
+    merged = result["spec"]["containers"] if "spec" in result else result["metadata"]["finalizers"]
+    assert len(merged) == items
+
+
+UNHASHABLE = {
+    "deleted primitives": {"metadata": {"$deleteFromPrimitiveList/finalizers": [["a"], {}]}},
+    "order": {"metadata": {"$setElementOrder/finalizers": [["b"], "b", "a"]}},
+    "retained keys": {"spec": {"$retainKeys": [["containers"], {}, "containers"]}},
+    "merge key": pod(containers=[{"name": {"a": [1]}}, {"name": {"a": [1]}, "image": "x"}]),
+    "order of merge keys": {"spec": {"$setElementOrder/containers": [{"name": ["x"]}, {"name": "a"}]}},
+}
+UNHASHABLE_RESULTS = {
+    "order": ("metadata", "finalizers", ["b", "a"]),
+    "merge key": ("spec", "containers", [{"name": {"a": [1]}, "image": "x"}, A]),
+}
+
+
+@pytest.mark.parametrize("case", UNHASHABLE)
+def test_lists_and_objects_instead_of_names_are_compared_by_value(case):
+    doc = {"metadata": {"finalizers": ["a", "b"]}, "spec": {"containers": [A]}}
+    result = strategic.apply(doc, UNHASHABLE[case], POD)
+    section, field, expected = UNHASHABLE_RESULTS.get(case, ("spec", "containers", [A]))
+    assert result[section][field] == expected
+
+
+def test_the_path_of_an_error_shows_the_beginning_of_a_long_name():
+    patch = pod(containers=[{"name": "x" * 10_000, "ports": ["not an object"]}])
+    with pytest.raises(StrategicPatchError, match="expected objects") as error:
+        strategic.apply(pod(), patch, POD)
+    assert len(str(error.value)) < 200

@@ -221,3 +221,25 @@ def test_nulls_are_removed_and_unknown_fields_reported():
     assert SCHEMAS.unknown_fields(KINDS.get("/pods"), "v1", obj) == ["spec.nonsense"]
     assert obj["spec"].keys() == {"containers"}
     assert obj["metadata"] == {"name": "p"}
+
+
+TOLERATION = {"key": "a", "operator": "Exists", "effect": "NoExecute"}
+
+
+@pytest.mark.parametrize(
+    ("new", "allowed"),
+    [
+        ([TOLERATION], True),
+        ([{**TOLERATION, "tolerationSeconds": 5}], True),
+        ([{"operator": "Exists"}, TOLERATION], True),
+        ([{**TOLERATION, "key": "b"}], False),
+        ([], False),
+    ],
+)
+def test_an_existing_toleration_may_only_get_other_seconds(new, allowed):
+    old = pod(tolerations=[TOLERATION])
+    run("/pods", old)
+    updated = copy.deepcopy(old)
+    updated["spec"]["tolerations"] = new
+    errors = run("/pods", updated, old)
+    assert [error.split(":")[0] for error in errors] == ([] if allowed else ["spec.tolerations"])
