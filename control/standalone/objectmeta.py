@@ -135,6 +135,9 @@ def shape_error(obj: Any) -> str | None:
     """Why `obj` cannot be an API object: readers rely on the types of these metadata fields. None when it can."""
     if not isinstance(obj, dict):
         return "the object must be a JSON object"
+    for name in ("apiVersion", "kind"):
+        if not isinstance(obj.get(name, ""), str):
+            return f"{name} must be a string"
     meta = obj.get("metadata")
     if meta is not None and not isinstance(meta, dict):
         return "metadata must be an object"

@@ -334,6 +334,8 @@ class ObjectRegistry:
     async def _apply(
         self, kind: ResourceKind, ns: str | None, name: str, body: Json, user: ApiUser, options: WriteOptions
     ) -> Json:
+        if problem := objectmeta.shape_error(body):
+            raise errors.bad_request(problem)
         patcher = self._patcher()
         version = options.version or kind.versions[0]
         schema = self.schemas.merge_schema(kind, version)

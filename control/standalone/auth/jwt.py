@@ -57,7 +57,7 @@ class Signer:
             raise JwtError("not a compact JSON web token")
         try:
             header, claims, signature = json.loads(_unb64(parts[0])), json.loads(_unb64(parts[1])), _unb64(parts[2])
-        except (ValueError, binascii.Error) as error:
+        except (ValueError, RecursionError, binascii.Error) as error:
             raise JwtError("malformed token") from error
         if not isinstance(header, dict) or header.get("alg") != "ES256" or not isinstance(claims, dict):
             raise JwtError("unsupported token algorithm")

@@ -25,6 +25,7 @@ from control.standalone.versions import Entry
 
 Json = dict[str, Any]
 RV_MATCHES = ("Exact", "NotOlderThan")
+MAX_VERSION_DIGITS = 20  # of the largest 64-bit number
 _TOO_OLD = (
     "The provided continue parameter is too old to display a consistent list result. You can start a new list "
     "without the continue parameter, or use the continue token in this response to retrieve the remainder of the "
@@ -55,8 +56,7 @@ class ListOptions:
         token = query.get("continue", "")
         initial = query.get("sendInitialEvents")
         problems = []
-        if rv and not rv.isdigit():
-            raise errors.bad_request(f'invalid resource version "{rv}": must be a number')
+        resource_version(rv)
         if match:
             if match not in RV_MATCHES:
                 problems.append(_forbidden("FieldValueNotSupported", f'Unsupported value: "{match}"'))
@@ -187,11 +187,20 @@ def _start(options: ListOptions, current: int) -> tuple[int | None, tuple[str, s
         if rv > current:
             raise errors.bad_request("continue key is not valid: it names a version of the future")
         return rv, start
-    rv = int(options.rv or 0)
+    rv = resource_version(options.rv)
     if rv > current:
         raise errors.too_large(rv, current)
     exact = options.rv_match == "Exact" or (options.rv_match == "" and options.limit and rv > 0)
     return (rv if exact else None), None
+
+
+def resource_version(text: str) -> int:
+    """The number of a resourceVersion parameter, 0 for an empty one; raises StatusError 400."""
+    if not text:
+        return 0
+    if not (text.isascii() and text.isdecimal() and len(text) <= MAX_VERSION_DIGITS):
+        raise errors.bad_request(f'invalid resource version "{text[:64]}": must be a number')
+    return int(text)
 
 
 def _token(rv: int, start: tuple[str, str]) -> str:

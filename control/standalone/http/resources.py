@@ -15,7 +15,7 @@ from aiohttp import web
 from control.standalone import errors, objectmeta, strategy
 from control.standalone.deletion import DeletionOptions
 from control.standalone.http.authorization import require
-from control.standalone.http.lists import ListOptions, select
+from control.standalone.http.lists import ListOptions, resource_version, select
 from control.standalone.http.negotiate import decode_body, decode_json, view
 from control.standalone.http.render import Renderer
 from control.standalone.http.requestinfo import RequestInfo
@@ -80,9 +80,9 @@ class ResourceHandlers:
         renderer = self._renderer(request, info, kind)
         store = self.registry.store
         store.commit()
-        requested_rv = request.query.get("resourceVersion", "")
-        if requested_rv.isdigit() and int(requested_rv) > store.revision:
-            raise errors.too_large(int(requested_rv), store.revision)
+        requested_rv = resource_version(request.query.get("resourceVersion", ""))
+        if requested_rv > store.revision:
+            raise errors.too_large(requested_rv, store.revision)
         entry = self.registry.entry(kind, info.namespace, info.name)
         return json_response(request, renderer.object(entry, self.registry.now()))
 
@@ -299,6 +299,8 @@ async def read_body(request: web.BaseRequest) -> bytes:
         raise errors.of_reason(
             "RequestEntityTooLarge", f"Request entity too large: limit is {MAX_BODY_BYTES}"
         ) from error
+    except web.RequestPayloadError as error:
+        raise errors.bad_request(f"the body cannot be read: {error}") from error
 
 
 async def _write(request: web.BaseRequest, response: web.StreamResponse, chunk: bytes) -> None:

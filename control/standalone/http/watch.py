@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 
 from control.standalone import errors
-from control.standalone.http.lists import ListOptions
+from control.standalone.http.lists import ListOptions, resource_version
 from control.standalone.http.render import Renderer, status_event
 from control.standalone.http.responses import encode
 from control.standalone.registry import ObjectRegistry
@@ -70,7 +70,7 @@ async def stream(
     deadline = time.monotonic() + timeout
     header = True
     store.commit()
-    rv = int(options.rv or 0)
+    rv = resource_version(options.rv)
     initial = options.send_initial
     if initial is None:
         initial = rv == 0

@@ -150,6 +150,7 @@ class PodContainers:
             await context.runtime.pull(container.image, bool(container.command or container.args))
             lookup = await context.host.lookup(spec.namespace, sources(container))
             env = environment(spec, container, context.node, lookup)
+            argv = command_line(container, env)
         except RuntimeFailure as error:
             return self._wait_for(container, record, error.reason, str(error))
         except (EnvError, ApiUnavailable) as error:
@@ -167,7 +168,7 @@ class PodContainers:
             name=container.name,
             attempt=attempt,
             image=container.image,
-            argv=command_line(container, env),
+            argv=argv,
             env={"HOSTNAME": spec.name, **env},
             cwd=container.working_dir,
             cgroup=context.cgroups.names.container(qos, spec.uid, container_id),

@@ -18,6 +18,11 @@ from koordlet.api.encoding.quantity import Quantity, QuantityError
 Lookup = Callable[[str, str], Mapping[str, str] | None]
 """(kind, name) -> data of that ConfigMap or Secret in the pod's namespace, None when it does not exist."""
 
+MAX_EXPANDED_CHARACTERS = 128 << 10
+"""Linux rejects a longer argument or variable (MAX_ARG_STRLEN)."""
+MAX_PROCESS_CHARACTERS = 6 << 20
+"""Linux rejects more arguments and variables together, whatever the stack's limit is."""
+
 _VAR = re.compile(r"\$(\$|\(([^()$]*)\))")
 _SUBSCRIPT = re.compile(r"^metadata\.(labels|annotations)\['([^']+)'\]$")
 
@@ -37,6 +42,11 @@ class DownwardNodeInfo:
 
 
 def expand(text: str, values: Mapping[str, str]) -> str:
+    """`text` with the values of its variables; raises `EnvError` for a result that no process could be given."""
+    length = len(text) + sum(len(values.get(match[2], "")) for match in _VAR.finditer(text) if match[1] != "$")
+    if length > MAX_EXPANDED_CHARACTERS:
+        raise EnvError(f"the expanded value has more than {MAX_EXPANDED_CHARACTERS} characters")
+
     def replace(match: re.Match[str]) -> str:
         if match[1] == "$":
             return "$"
@@ -122,6 +132,7 @@ def sources(container: ContainerSpec) -> set[tuple[str, str]]:
 def environment(pod: ParsedPod, container: ContainerSpec, node: DownwardNodeInfo, lookup: Lookup) -> dict[str, str]:
     """The container's variables, in order of definition; raises `EnvError`."""
     out: dict[str, str] = {}
+    total = 0
     for entry in container.env_from:
         prefix = str(entry.get("prefix") or "")
         for field, kind in (("configMapRef", "ConfigMap"), ("secretRef", "Secret")):
@@ -152,8 +163,22 @@ def environment(pod: ParsedPod, container: ContainerSpec, node: DownwardNodeInfo
             value = expand(str(entry.get("value") or ""), out)
         if value is not None:
             out[name] = value
+            total += len(value)
+            _check_total(total)
     return out
 
 
 def command_line(container: ContainerSpec, env: Mapping[str, str]) -> list[str]:
-    return [expand(part, env) for part in container.command + container.args]
+    """The arguments of the container's process; raises `EnvError`."""
+    arguments = []
+    total = 0
+    for part in container.command + container.args:
+        arguments.append(expand(part, env))
+        total += len(arguments[-1])
+        _check_total(total)
+    return arguments
+
+
+def _check_total(characters: int) -> None:
+    if characters > MAX_PROCESS_CHARACTERS:
+        raise EnvError(f"the expanded values have more than {MAX_PROCESS_CHARACTERS} characters")

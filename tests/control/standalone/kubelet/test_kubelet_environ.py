@@ -132,6 +132,23 @@ def test_invalid_environments_are_rejected(env: Any, text: str) -> None:
         env_of(env)
 
 
+def test_nested_variables_do_not_grow_without_limit() -> None:
+    doubled = [{"name": f"V{n}", "value": f"$(V{n - 1})$(V{n - 1})"} for n in range(1, 61)]
+    with pytest.raises(EnvError, match="the expanded value has more than 131072 characters"):
+        env_of({"name": "V0", "value": "x" * 100}, *doubled)
+    copies = [{"name": f"C{n}", "value": "$(V)"} for n in range(100)]
+    with pytest.raises(EnvError, match="the expanded values have more than 6291456 characters"):
+        env_of({"name": "V", "value": "x" * 100_000}, *copies)
+
+
+def test_nested_arguments_do_not_grow_without_limit() -> None:
+    raw = {"metadata": {"name": "p", "uid": "u"}, "spec": {"containers": [{"name": "c", "args": ["$(V)"] * 100}]}}
+    container = parse_pod(raw).containers[0]
+    assert len(command_line(container, {"V": "x" * 10})) == 100
+    with pytest.raises(EnvError, match="the expanded values have more than 6291456 characters"):
+        command_line(container, {"V": "x" * 100_000})
+
+
 def test_command_line_and_sources() -> None:
     raw = {
         "metadata": {"name": "p", "uid": "u"},
