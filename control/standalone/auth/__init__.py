@@ -4,7 +4,7 @@
 
     signer = Signer.from_pem(pki.sa_key_file.read_bytes())
     accounts = ServiceAccountTokens(signer, store.get)
-    static = StaticTokens([(admin_token, RequestUser("admin", ("system:masters",)))])   # or StaticTokens.read(path)
+    static = StaticTokens([(admin_token, ApiUser("admin", ("system:masters",)))])   # or StaticTokens.read(path)
     rbac = RBAC(store)
     authenticator = Authentication(static, accounts)      # policyinterfaces.Authenticator
     authorizer = rbac                                     # policyinterfaces.Authorizer
