@@ -17,7 +17,7 @@ from control.ctl.node.supervisor import CODE_ROOT
 MANIFESTS = CODE_ROOT / "deploy" / "demo"
 COLOCATION = MANIFESTS / "colocation"
 """A profile and a pod that it matches, applied when the node offers batch resources."""
-OVERCOMMIT = MANIFESTS / "lending"
+OVERCOMMIT = MANIFESTS / "overcommit"
 """A service that starts later, so that the node must overcommit less."""
 NAMESPACE = "demo"
 VICTIM = "web"

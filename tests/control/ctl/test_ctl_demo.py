@@ -45,6 +45,11 @@ def test_manifests_get_the_node_and_the_cores() -> None:
     assert classes == {"web": "LS", "batch-0": "BE", "batch-1": "BE", "meter": "LS"}
 
 
+@pytest.mark.parametrize("folder", [workload.COLOCATION, workload.OVERCOMMIT])
+def test_the_later_parts_of_the_demo_have_manifests(folder: Path) -> None:
+    assert workload.rendered("n1", 3, 0, folder)
+
+
 def test_without_manifests_the_error_names_the_checkout(tmp_path: Path) -> None:
     with pytest.raises(CtlError, match="no manifests") as caught:
         workload.rendered("n1", 0, 0, tmp_path)
