@@ -384,7 +384,7 @@ def test_only_the_one_that_was_told_to_go_is_evicted(history: History) -> None:
 
 def test_a_service_that_hurts_another_is_named_and_left_alone(history: History) -> None:
     event = history.events["index", "InterferenceNotActedOn"]
-    assert "hurts container c0 of default/store in io" in event["message"]
+    assert "delays container c0 of default/store in io" in event["message"]
     assert "index" not in {one["name"] for one in history.audit if one["reason"] == "InterferenceTightened"}
     assert set(history.untouched.values()) == {math.inf}, "nor was anybody who did nothing"
 
