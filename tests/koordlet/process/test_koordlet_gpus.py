@@ -263,7 +263,7 @@ def test_an_error_of_the_driver_reaches_the_device(history: History) -> None:
     [condition] = first["conditions"]
     assert (condition["type"], condition["status"], condition["reason"]) == ("Healthy", "False", "Xid79")
     assert condition["message"] == "Xid error detected on device, error code: 79"
-    assert "a GPU is unhealthy" in history.log
+    assert "A GPU is unhealthy" in history.log
 
 
 def test_an_nvml_that_hangs_is_said_and_holds_nobody_up(history: History) -> None:
