@@ -77,7 +77,7 @@ class Periodic:
         if period <= 0:
             raise ValueError(f"period of task {name} must be positive, got {period}")
         self.name = name
-        self.period = period
+        self._period = period
         self._fn = fn
         self._jitter = jitter
         self._deadline = deadline
@@ -104,23 +104,27 @@ class Periodic:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
+    def set_period(self, period: float) -> None:
+        """Run every `period` seconds from the next run on."""
+        self._period = period
+
     def trigger(self) -> None:
         """Make the next run due now and restart the schedule. Calls before that run begins are merged."""
         self._wake.set()
 
     async def run(self) -> None:
         """The endless loop; normally driven through `start`."""
-        due = self._clock.monotonic() + (0.0 if self._immediate else self.period)
+        due = self._clock.monotonic() + (0.0 if self._immediate else self._period)
         while True:
-            delay = self._jitter * self.period * self._rng.random() if self._jitter else 0.0
+            delay = self._jitter * self._period * self._rng.random() if self._jitter else 0.0
             if await self._wait_until(due + delay):
                 due = self._clock.monotonic()
                 delay = 0.0
             await self.run_once(due + delay)
-            due += self.period
+            due += self._period
             behind = self._clock.monotonic() - due
             if behind > 0:  # skip the missed runs, keep the schedule
-                due += self.period * (behind // self.period)
+                due += self._period * (behind // self._period)
 
     async def run_once(self, due: float | None = None) -> bool:
         """Run once and update the metrics; returns whether the run succeeded. `due`: monotonic time of the schedule."""

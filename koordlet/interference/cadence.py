@@ -60,7 +60,7 @@ class Cadence:
         """Latest schedule-latency snapshot at the last evaluation."""
         self.relaxed = False
         """Whether every other reading and evaluation is enough."""
-        self.suspicious = False
+        self._suspicious = False
         """Whether, by the last evidence, others may have delayed a container noticeably."""
 
     def skips(self, snapshot: object) -> bool:
@@ -70,14 +70,18 @@ class Cadence:
             self._snapshot = snapshot
         return self._skipped
 
+    def suspect(self, suspicious: bool) -> None:
+        """Whether, by the latest evidence, others may have delayed a container noticeably."""
+        self._suspicious = suspicious
+
     @contextmanager
     def judging(self, near_alarm: Callable[[], bool]) -> Iterator[None]:
         """Around one evaluation. Its CPU time, and `near_alarm` after it, set the pace."""
         start = self._cpu_clock()
         yield
         expensive = self._cpu_clock() - start > EXPENSIVE_CPU_SECONDS
-        self.relaxed = expensive or not (self.suspicious or near_alarm())
+        self.relaxed = expensive or not (self._suspicious or near_alarm())
 
     def matrix_interval(self, window_seconds: float) -> float:
         """Seconds between two readings of the culprit matrix."""
-        return window_seconds / MATRIX_READINGS_PER_WINDOW if self.suspicious else IDLE_MATRIX_SECONDS
+        return window_seconds / MATRIX_READINGS_PER_WINDOW if self._suspicious else IDLE_MATRIX_SECONDS

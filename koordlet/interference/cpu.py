@@ -50,11 +50,15 @@ def lost_share(delayed: Floats, rest: Floats) -> Floats:
 
 
 class CpuWindow:
-    """Schedule-latency snapshots of the last `seconds`, and one older snapshot."""
+    """Schedule-latency snapshots of the last seconds, and one older snapshot."""
 
     def __init__(self, seconds: float = 3.0) -> None:
-        self.seconds = seconds
+        self._seconds = seconds
         self._snapshots: deque[SchedLatencySnapshot] = deque()
+
+    def resize(self, seconds: float) -> None:
+        """Set the length; it applies from the next snapshot on."""
+        self._seconds = seconds
 
     def push(self, snapshot: SchedLatencySnapshot) -> None:
         """Add a snapshot; one that was already added is ignored, one from another source restarts the window."""
@@ -64,7 +68,7 @@ class CpuWindow:
         if snapshots and snapshots[-1].time_ns >= snapshot.time_ns:
             return
         snapshots.append(snapshot)
-        while len(snapshots) > 2 and snapshot.time_ns - snapshots[1].time_ns >= self.seconds * 1e9:
+        while len(snapshots) > 2 and snapshot.time_ns - snapshots[1].time_ns >= self._seconds * 1e9:
             snapshots.popleft()
 
     def sums(self) -> tuple[SchedLatencySnapshot, float] | None:

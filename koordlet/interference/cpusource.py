@@ -90,7 +90,8 @@ class CpuSource:
         latest = self._advisor.sched_latency.latest
         if latest is None:
             return None
-        self._window.seconds = self._culprits.seconds = window.seconds
+        self._window.resize(window.seconds)
+        self._culprits.resize(window.seconds)
         self._window.push(latest)
         sums = self._window.sums()
         if sums is None:
@@ -114,7 +115,8 @@ class CpuSource:
     def _attribute(self, window: ContainerWindow, reading: CpuReading) -> Attribution | None:
         """Updates `_shares`; the attribution of the window while others may delay a container noticeably."""
         self._shares = self._shares.capped(reading.waited, reading.steal)
-        suspicious = self._cadence.suspicious = self._suspicious(window, reading)
+        suspicious = self._suspicious(window, reading)
+        self._cadence.suspect(suspicious)
         if self._culprits.due(reading.latency.time_ns, self._cadence.matrix_interval(window.seconds)):
             matrix = self._advisor.sched_latency.read_matrix()
             if matrix is not None:

@@ -96,4 +96,4 @@ class Interference:
             return
         with self._cadence.judging(lambda: self.evaluator.near_alarm(NOTICEABLE_RATIO)):
             self.evaluator.step()
-        self._advisor.sched_latency.relaxed = self._cadence.relaxed
+        self._advisor.sched_latency.relax(self._cadence.relaxed)

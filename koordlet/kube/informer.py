@@ -172,7 +172,7 @@ class Informer(Generic[T]):
                 # The version is too old, which is normal: list again, without delay unless it repeats.
                 first = self._version is not None and self._backoff.failures == 0
                 delay = 0.0 if first else self._backoff.next()
-                self._backoff.failures = max(1, self._backoff.failures)
+                self._backoff.expected_failure()
                 self._version = None
                 self._failed("gone", error, delay)
             except ApiError as error:

@@ -85,5 +85,9 @@ class ExponentialBackoff:
         self.failures += 1
         return delay * (1 + self._jitter * self._rng.random())
 
+    def expected_failure(self) -> None:
+        """Count a failure that needs no delay, unless another one was counted since the last reset."""
+        self.failures = max(1, self.failures)
+
     def reset(self) -> None:
         self.failures = 0

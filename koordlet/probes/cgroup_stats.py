@@ -37,6 +37,8 @@ from koordlet.probes.loading.frame import (
 )
 from koordlet.probes.loading.mapped import map_array
 from koordlet.probes.status import ProbeStatus
+from koordlet.system.cgroup import tree
+from koordlet.system.cgroup.memorystat import MemoryStatFile
 
 PROBE = "cgroup_stats"
 MAX_ROWS = 8192
@@ -127,10 +129,9 @@ class CgroupStats:
         self._links: dict[str, int] = {}
         self._orders: dict[int, tuple[NDArray[np.uint64], NDArray[np.intp], NDArray[np.uint64]]] = {}
         """Link -> (ids in the order of the last walk, the order that sorts them, ids sorted)."""
-        self._memory_stat = -1
+        self._memory_stat = MemoryStatFile(self.roots["memory"])
         try:
             self._open(cpus, rows)
-            self._memory_stat = os.open(f"{self.roots['memory']}/memory.stat", os.O_RDONLY | os.O_CLOEXEC)
         except BaseException:
             self.close()
             raise
@@ -146,7 +147,7 @@ class CgroupStats:
             program.set_map_size("rows", rows)
             program.load()
             for root in dict.fromkeys(self.roots.values()):
-                start = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                start = tree.open_directory(root)
                 try:
                     walk = libbpf.cgroup_iter(libbpf.ITER_DESCENDANTS_PRE, start)
                     self._links[root] = os.dup(program.attach(PROBE, walk))
@@ -158,9 +159,7 @@ class CgroupStats:
     def read(self) -> Mapping[str, Hierarchy]:
         """Walk every hierarchy. Raises `LostRows`, or `ProbeError` when the kernel ended a walk."""
         with as_probe_error():
-            # Makes the kernel sum the memory figures over the CPUs, under the condition under which it would do so for
-            # any file below.
-            os.pread(self._memory_stat, 1, 0)
+            self._memory_stat.flush()
             return {root: self._walk(link) for root, link in self._links.items()}
 
     def programs(self) -> list[libbpf.ProgramStats]:
@@ -176,9 +175,7 @@ class CgroupStats:
         links, self._links = self._links, {}
         for fd in links.values():
             os.close(fd)
-        if self._memory_stat >= 0:
-            os.close(self._memory_stat)
-            self._memory_stat = -1
+        self._memory_stat.close()
 
     def _walk(self, link: int) -> Hierarchy:
         self._control["rows"] = self._control["lost"] = 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from koordlet.app.logging import get_logger
 from koordlet.app.periodic import Periodic
@@ -22,12 +21,11 @@ from koordlet.metricsadvisor.usage.allgroups import AllGroups
 from koordlet.metricsadvisor.usage.reader import TickReader
 from koordlet.metricsadvisor.usage.usecollector import UseCollector, UseOptions
 from koordlet.probes.openprobes import ProbeSet
+from koordlet.resourceexecutor.kidled import enable_kidled
 from koordlet.statesinformer.pods.cgroupindex import CgroupIndex
 from koordlet.statesinformer.pods.model import Workloads
 from koordlet.statesinformer.states import KubeStates, States
 from koordlet.system.cgroup import tree
-from koordlet.system.proc import kidled
-from koordlet.system.write import WriteError, write_value
 from koordlet.wiring import devices
 from koordlet.wiring.context import WiringContext
 from koordlet.wiring.probes import open_others
@@ -190,13 +188,5 @@ def _optional(
             storage=options.collect_node_storage_info_interval,
         ),
         resctrl_wanted=options.enable_resctrl_collector,
-        enable_kidled=lambda: _enable_kidled(context.host.roots.sys),
+        enable_kidled=lambda: enable_kidled(context.host.roots),
     )
-
-
-def _enable_kidled(sys: Path) -> None:
-    for name, value in kidled.ENABLE.items():
-        try:
-            write_value(sys / "kernel/mm/kidled" / name, value)
-        except WriteError as error:
-            raise OSError(error.errno, str(error)) from error

@@ -35,12 +35,12 @@ def node_metric(context: WiringContext, cluster: Cluster) -> NodeMetricReporter:
     )
 
     async def report() -> None:
-        task.period = states.policy.report_seconds  # read in each round (spec 02 §7.2)
+        task.set_period(states.policy.report_seconds)  # read in each round (spec 02 §7.2)
         await reporter.report()
 
     task = context.periodic("report-node-metric", MIN_REPORT_SECONDS, report, immediate=False)
     states.node_metric.add_handler(
-        on_add=lambda _: setattr(task, "period", states.policy.report_seconds),
+        on_add=lambda _: task.set_period(states.policy.report_seconds),
     )
     context.runner.add(task)
     context.runner.add(context.periodic("check-prediction", CHECK_PERIOD_S, reporter.check, immediate=False))
@@ -80,7 +80,7 @@ def _predict(context: WiringContext, states: KubeStates) -> PredictionService:
     def learn() -> None:
         service.train()
         if service.trained:  # until then it checks each second whether the first figures of pods exist
-            training.period = options.prediction_training_interval
+            training.set_period(options.prediction_training_interval)
 
     training = context.periodic("train-prediction", 1.0, learn)
     context.runner.add_stop("prediction checkpoints", service.checkpoint_all)

@@ -1,4 +1,4 @@
-"""Processes by pid and start time, so that a reused pid is never mistaken for the original process.
+"""Finds, signals and measures the processes that `koordctl up` starts.
 
 Every part starts with `MARK` in its environment. By it, a process is identified that `up` started but was killed before
 recording, and `down` verifies that nothing is left. Children inherit the mark: the kubelet's container shims have it, a
@@ -14,23 +14,15 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
+from control.processid import PROC, ProcessId, alive, identify, start_of, stat_fields
 
 MARK = "KOORDCTL_STATE_DIR"
 """Environment variable with the state directory of a process."""
 PART = "KOORDCTL_PART"
 """Environment variable with the part's name."""
 
-PROC = Path("/proc")
 _TICK = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
-
-
-class ProcessId(msgspec.Struct, frozen=True):
-    """Identifies one process: its pid and field 22 of /proc/<pid>/stat (clock ticks since boot)."""
-
-    pid: int
-    starttime: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,32 +47,10 @@ class MarkedProcess:
         return f"pid {self.id.pid} ({' '.join(self.argv)[:100]})"
 
 
-def _stat(pid: int, proc: Path) -> list[str] | None:
-    """Fields of /proc/<pid>/stat from the third (state) on; None when the process has ended."""
-    try:
-        text = (proc / str(pid) / "stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    return text.rpartition(")")[2].split()
-
-
-def identify(pid: int, proc: Path = PROC) -> ProcessId | None:
-    """The process that has this pid now; None for none and for a zombie."""
-    fields = _stat(pid, proc)
-    if fields is None or fields[0] in "ZX":
-        return None
-    return ProcessId(pid, int(fields[19]))
-
-
-def alive(process: ProcessId, proc: Path = PROC) -> bool:
-    """Whether this process still runs."""
-    return identify(process.pid, proc) == process
-
-
 def usage(process: ProcessId, proc: Path = PROC) -> ProcessUsage | None:
     """Resources used so far; None when the process has ended."""
-    fields = _stat(process.pid, proc)
-    if fields is None or int(fields[19]) != process.starttime:
+    fields = stat_fields(process.pid, proc)
+    if fields is None or start_of(fields) != process.starttime:
         return None
     uptime = float((proc / "uptime").read_text().split()[0])
     return ProcessUsage(
@@ -135,7 +105,7 @@ def stop(process: ProcessId, seconds: float) -> bool:
 def marked(state_dir: Path, proc: Path = PROC) -> list[MarkedProcess]:
     """All live processes that belong to `state_dir`, by pid."""
     mark = f"{MARK}={state_dir}"
-    found_processes: list[MarkedProcess] = []
+    processes: list[MarkedProcess] = []
     for entry in proc.iterdir():
         if not entry.name.isdecimal() or int(entry.name) == os.getpid():
             continue
@@ -149,8 +119,8 @@ def marked(state_dir: Path, proc: Path = PROC) -> list[MarkedProcess]:
         process = identify(int(entry.name), proc)
         if process is not None:
             part = next((e.partition("=")[2] for e in environ if e.startswith(f"{PART}=")), "")
-            found_processes.append(MarkedProcess(process, part, tuple(argv)))
-    return sorted(found_processes, key=lambda process: process.id.pid)
+            processes.append(MarkedProcess(process, part, tuple(argv)))
+    return sorted(processes, key=lambda process: process.id.pid)
 
 
 def cpu_share(process: ProcessId, seconds: float) -> float | None:

@@ -14,12 +14,11 @@ from typing import Self
 import msgspec
 
 from control.ctl.errors import CtlError
-from control.ctl.node.processes import ProcessId
+from control.processid import ProcessId, boot_id
 from koordlet.app import atomicfile
 
 STATE_FILE = "state.json"
 LOCK_FILE = "lock"
-BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class NodeSettings(msgspec.Struct, frozen=True):
@@ -73,10 +72,6 @@ class UpState(msgspec.Struct):
     starting: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
     """Command lines of parts whose start was begun and not recorded yet."""
     boot_id: str = ""
-
-
-def boot_id() -> str:
-    return BOOT_ID.read_text().strip()
 
 
 def load(state_dir: Path) -> UpState:

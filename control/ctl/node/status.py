@@ -17,11 +17,13 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
+from control import processid
 from control.ctl import text
 from control.ctl.node import containers, processes
 from control.ctl.node.parts import PARTS, Layout, of
 from control.ctl.node.state import UpState
 from control.ctl.views.koordletclient import KoordletUnreachable, fetch_enforcement, fetch_ready, fetch_top
+from control.processid import ProcessId
 from koordlet.api.core import Node
 from koordlet.api.crs.slo import NodeMetric
 from koordlet.api.pages.enforcement import Enforcement
@@ -110,7 +112,7 @@ async def _part(state_dir: Path, state: UpState, name: str) -> PartStatus:
     if record is None:
         return PartStatus(name, reason="not started")
     usage = processes.usage(record.process)
-    if usage is None or not processes.alive(record.process):
+    if usage is None or not processid.alive(record.process):
         return PartStatus(name, reason="ended; `koordctl up` starts it again", log=record.log)
     assert state.settings is not None
     problem, share = await asyncio.gather(
@@ -129,7 +131,7 @@ async def _part(state_dir: Path, state: UpState, name: str) -> PartStatus:
     )
 
 
-def _cpu_share(process: processes.ProcessId) -> float | None:
+def _cpu_share(process: ProcessId) -> float | None:
     share = processes.cpu_share(process, CPU_SAMPLE_S)
     return None if share is None else round(share, 4)
 

@@ -14,10 +14,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import control
+from control import processid
 from control.ctl.errors import CtlError
 from control.ctl.node import processes, state
-from control.ctl.node.processes import ProcessId
 from control.ctl.node.state import NodeSettings, PartRecord, UpState
+from control.processid import ProcessId
 
 CODE_ROOT = Path(control.__file__).resolve().parent.parent
 """Directory from which `python -m` imports the packages when they are not installed."""
@@ -43,7 +44,7 @@ class Supervisor:
         """The live process of a part, also one that was started and not recorded."""
         self._reap()
         record = self.state.parts.get(part)
-        if record is not None and processes.alive(record.process):
+        if record is not None and processid.alive(record.process):
             return record.process
         return self._adopt(part)
 
@@ -76,7 +77,7 @@ class Supervisor:
                 del self.state.starting[part]
                 self._save()
                 raise CtlError(f"cannot start {part}: {argv[0]}: {error.strerror}") from error
-        process = processes.identify(child.pid)
+        process = processid.identify(child.pid)
         self._children[child.pid] = child
         if process is None:
             raise CtlError(f"{part} ended immediately", self.tail(part))

@@ -13,18 +13,22 @@ from control.standalone.controllers import EmbeddedController, eviction_gate
 from control.standalone.controllers import build as build_controllers
 from control.standalone.http.server import OpenAPIDocs, Reviews
 from control.standalone.http.subresources import EvictionGate, TokenIssuer
+from control.standalone.kinds import Kinds
 from control.standalone.patch import Patches
 from control.standalone.policyinterfaces import ApiUser, Authenticator, Authorizer
 from control.standalone.registry import ObjectRegistry
 from control.standalone.schema import KindSchemas
 from control.standalone.schema.builtin import Builtins
+from control.standalone.store import ObjectStore
 
 if TYPE_CHECKING:
     from control.standalone.apiserver.server import ApiServerConfig
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class ServerPolicies:
+    registry: ObjectRegistry
+    """The objects, with schemas, admission and patches."""
     authenticator: Authenticator
     authorizer: Authorizer
     reviews: Reviews | None
@@ -44,22 +48,23 @@ class ServerPolicies:
         await self.admission.close()
 
 
-def build_policy(config: ApiServerConfig, registry: ObjectRegistry, pki: Pki, admin_token: str) -> ServerPolicies:
-    """Make the policy objects, and set schemas, admission and patches of `registry`."""
-    registry.patcher = Patches()
+def build_policy(
+    config: ApiServerConfig, store: ObjectStore, kinds: Kinds, pki: Pki, admin_token: str
+) -> ServerPolicies:
+    """Make the policy objects and the registry that applies them."""
     schemas = KindSchemas(_builtins())
     static = StaticTokens.read(config.token_auth_file) if config.token_auth_file else StaticTokens()
     static.add(admin_token, ApiUser("admin", ("system:masters",)))
-    accounts = ServiceAccountTokens(Signer.from_pem(pki.sa_key_file.read_bytes()), registry.store.get)
-    rbac = RBAC(registry.store)
-    admission = AdmissionChain(registry.store, rbac, config.webhook_hosts)
-    registry.schemas = schemas
-    registry.admission = admission
+    accounts = ServiceAccountTokens(Signer.from_pem(pki.sa_key_file.read_bytes()), store.get)
+    rbac = RBAC(store)
+    admission = AdmissionChain(store, rbac, config.webhook_hosts)
+    registry = ObjectRegistry(store, kinds, schemas=schemas, admission=admission, patcher=Patches())
     return ServerPolicies(
+        registry,
         Authentication(static, accounts, config.anonymous),
         rbac,
         AccessReviews(rbac, static, accounts),
-        schemas.openapi(registry.kinds),
+        schemas.openapi(kinds),
         eviction_gate,
         accounts.request,
         admission,

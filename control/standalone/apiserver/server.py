@@ -36,7 +36,6 @@ from control.standalone.http.server import RequestDispatcher, RequestHandlers
 from control.standalone.http.subresources import SubresourceHandlers
 from control.standalone.http.watch import WatchConfig, stop_all
 from control.standalone.kinds import Kinds
-from control.standalone.registry import ObjectRegistry
 from control.standalone.store import ObjectStore, StoreError
 from koordlet.app import atomicfile
 from koordlet.app.logging import get_logger
@@ -124,8 +123,8 @@ class ApiServer:
             retention_events=config.history_events,
         )
         self.kinds = Kinds()
-        self.registry = ObjectRegistry(self.store, self.kinds)
-        self.policy: ServerPolicies = build_policy(config, self.registry, self.pki, self.admin_token)
+        self.policy: ServerPolicies = build_policy(config, self.store, self.kinds, self.pki, self.admin_token)
+        self.registry = self.policy.registry
         self._crds = CrdController(self.registry, lambda: sync_api_services(self.registry))
         since = await self._crds.load()
         await self._listen()

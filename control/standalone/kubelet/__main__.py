@@ -96,8 +96,7 @@ class _KubeletService:
         self._cleanup = cleanup
 
     async def start(self) -> None:
-        self._kubelet.port = self._server.port
-        await self._kubelet.start()
+        await self._kubelet.start(self._server.port)
 
     async def stop(self) -> None:
         await self._kubelet.stop()

@@ -60,7 +60,7 @@ class NodeConfig:
 
 
 class Kubelet:
-    """A service (`start`, `stop`). `port` of the HTTPS endpoints is set before `start`."""
+    """Runs the pods of the source between `start` and `stop`, and reports the node."""
 
     name = "kubelet"
 
@@ -83,7 +83,7 @@ class Kubelet:
         self._store = store
         self._recorder = recorder
         self._clock = clock
-        self.port = 0
+        self._port = 0
         self.node: dict[str, Any] = {}
         self.registered = asyncio.Event()
         self.statuses = StatusManager(api, clock)
@@ -109,7 +109,9 @@ class Kubelet:
             Periodic("node-lease", config.lease_seconds / 4, self._renew_lease, clock=clock),
         ]
 
-    async def start(self) -> None:
+    async def start(self, port: int) -> None:
+        """`port`: of the HTTPS endpoints, for the Node."""
+        self._port = port
         self.cgroups.setup()
         self.runtime.on_exit(self._container_ended)
         await self.runtime.load()
@@ -278,7 +280,7 @@ class Kubelet:
             self.config.resources,
             address=self.config.ip,
             hostname=self.config.name,
-            port=self.port,
+            port=self._port,
             kubelet_version=self.config.kubelet_version,
             runtime_version=f"{self.runtime.name}://{self.runtime.version}",
             conditions=node_conditions(old, self._clock.now(), ready),

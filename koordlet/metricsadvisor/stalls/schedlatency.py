@@ -72,21 +72,25 @@ def latency_batch(at: float, latencies: Mapping[str, SubjectLatency]) -> Batch:
 
 
 class SchedLatencyCollector(ProbeCollector[SchedLatencySnapshot, SubjectLatency]):
-    """`relaxed`: every other round is enough; set by the consumer that evaluates the figures."""
+    """See the module."""
 
     NAME = "latency"
 
     def __init__(self, context: ProbeContext, window_seconds: float = 10.0) -> None:
         super().__init__(context, window_seconds)
-        self.relaxed = False
+        self._relaxed = False
         self._skipped = False
         self._culprits = CulpritWindow(window_seconds)
         self._queried_at = -READER_TTL_S
         self._grouped: tuple[int, Ints, tuple[list[Subject], Ints]] | None = None
 
+    def relax(self, relaxed: bool) -> None:
+        """Whether every other round is enough, by the consumer that evaluates the figures."""
+        self._relaxed = relaxed
+
     def read(self) -> None:
-        """One round; every other one is skipped while `relaxed`."""
-        self._skipped = self.relaxed and not self._skipped
+        """One round; every other one is skipped while `relax` says so."""
+        self._skipped = self._relaxed and not self._skipped
         if self._skipped:
             return
         super().read()

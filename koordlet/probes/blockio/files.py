@@ -13,7 +13,7 @@ from koordlet.probes.culprits.matrix import CulpritMatrix
 from koordlet.probes.layouts import BUCKETS
 from koordlet.probes.loading.frame import FileSource, ProbeError
 from koordlet.system.cgroup import tree
-from koordlet.system.cgroup.blockio import V1_BYTES, V2, DiskUse, read_disk_use
+from koordlet.system.cgroup.blockio import V1_BYTES, V2, DiskUse, any_disk_use_file, read_disk_use
 from koordlet.system.errors import CgroupGone
 from koordlet.system.host import Host
 
@@ -39,10 +39,10 @@ class BlockFiles(FileSource):
         root = mounts.unified if mounts.version == 2 else mounts.v1.get("blkio")
         if root is None or named is None:
             raise ProbeError("files: no blkio hierarchy and no unified tree is mounted")
-        file = V2 if mounts.version == 2 else V1_BYTES
-        if not any((root / path / file).exists() for path in tree.walk(root)):
-            raise ProbeError(f"files: no {file} in {root}")
-        return cls(root, named, unified=mounts.version == 2)
+        unified = mounts.version == 2
+        if not any_disk_use_file(root, unified=unified):
+            raise ProbeError(f"files: no {V2 if unified else V1_BYTES} in {root}")
+        return cls(root, named, unified=unified)
 
     def read(self) -> BlockIOSnapshot:
         """Read the files of every cgroup."""

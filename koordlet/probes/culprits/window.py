@@ -25,6 +25,10 @@ class CulpritWindow:
         """(begin, what was added from then to the next part's begin, or to `_last`)."""
         self._pushed: CulpritMatrix | None = None
 
+    def resize(self, seconds: float) -> None:
+        """Set the length; it applies from the next reading on."""
+        self.seconds = seconds
+
     def due(self, now_ns: int, seconds: float) -> bool:
         """Whether the last reading is at least this many seconds old."""
         return self._last is None or now_ns - self._last.time_ns >= seconds * 1e9

@@ -21,7 +21,7 @@ from koordlet.probes.layouts import BUCKETS
 from koordlet.probes.loading.frame import FileSource
 from koordlet.probes.schedlatency.snapshot import SchedLatencyLosses, SchedLatencySnapshot
 from koordlet.system.cgroup import members, pressure, tree
-from koordlet.system.proc.procfs import read_schedstat
+from koordlet.system.proc.procfs import has_schedstat, read_schedstat
 from koordlet.system.roots import Roots
 
 
@@ -35,7 +35,7 @@ class SchedstatSource(FileSource):
     source = "schedstat"
 
     def __init__(self, cpu_root: Path, roots: Roots) -> None:
-        if not (roots.proc / "self/schedstat").exists():
+        if not has_schedstat(roots):
             raise FilesUnavailable(f"{roots.proc}/self/schedstat: the kernel keeps no scheduling statistics of tasks")
         self._root = cpu_root
         self._roots = roots

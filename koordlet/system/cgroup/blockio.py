@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from koordlet.system.cgroup import tree
 from koordlet.system.devices.blockdev import device_number
 
 V1_BYTES, V1_OPERATIONS, V2 = "blkio.throttle.io_service_bytes", "blkio.throttle.io_serviced", "io.stat"
@@ -55,6 +56,12 @@ def parse_blkio(service_bytes: str, serviced: str) -> dict[int, DiskUse]:
                 column = getattr(use.setdefault(device_number(cells[0]), DiskUse()), attribute)
                 column[_V1_DIRECTIONS[cells[1]]] = int(cells[2])
     return use
+
+
+def any_disk_use_file(root: Path, *, unified: bool) -> bool:
+    """Whether any cgroup of the tree has the file that `read_disk_use` reads."""
+    name = V2 if unified else V1_BYTES
+    return any((root / path / name).exists() for path in tree.walk(root))
 
 
 def read_disk_use(directory: Path, *, unified: bool) -> dict[int, DiskUse]:

@@ -64,6 +64,11 @@ def inode(directory: Path | str) -> int:
         raise CgroupGone(os.fspath(directory)) from error
 
 
+def open_directory(directory: Path | str) -> int:
+    """A descriptor of the directory, which the caller closes. Raises OSError."""
+    return os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
 def _walk(root: Path | str, cgroup_dir: str = "") -> Iterator[tuple[str, os.stat_result]]:
     base = os.fspath(root)
     pending = [cgroup_dir]

@@ -7,6 +7,7 @@ pages that were idle for at least `boundary` buckets.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from koordlet.system.errors import MalformedFile
 from koordlet.system.kernel import Feature
@@ -21,7 +22,7 @@ ENABLE = {
     "scan_period_in_seconds": str(DEFAULT_SCAN_PERIOD_SECONDS),
     "use_hierarchy": str(DEFAULT_USE_HIERARCHY),
 }
-"""File of <sys>/kernel/mm/kidled -> value that switches the scanner on."""
+"""File in `directory` -> value that switches the scanner on."""
 _COLD_ROWS = ("cfei", "dfei", "cfui", "dfui")
 
 
@@ -39,9 +40,14 @@ class IdlePages:
         return sum(sum(self.rows.get(name, ())[boundary:]) for name in _COLD_ROWS)
 
 
+def directory(roots: Roots) -> Path:
+    """Where the scanner's settings are."""
+    return roots.sys / "kernel/mm/kidled"
+
+
 def probe(roots: Roots) -> Feature:
-    base = roots.sys / "kernel/mm/kidled"
-    missing = [name for name in ("scan_period_in_seconds", "use_hierarchy") if not (base / name).exists()]
+    base = directory(roots)
+    missing = [name for name in ENABLE if not (base / name).exists()]
     return Feature.when(not missing, f"{base}: no {', '.join(missing)} (needs an Anolis or Alibaba kernel)")
 
 

@@ -182,6 +182,11 @@ def parse_cgroups(text: str, path: str = "cgroup") -> dict[str, str]:
     return directories
 
 
+def has_schedstat(roots: Roots) -> bool:
+    """Whether the kernel keeps scheduling statistics of tasks."""
+    return (roots.proc / "self/schedstat").exists()
+
+
 def read_schedstat(roots: Roots, pid: int) -> SchedStat | None:
     """None also when the kernel has no scheduler statistics."""
     path = roots.proc / str(pid) / "schedstat"

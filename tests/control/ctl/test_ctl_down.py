@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from control import processid
 from control.ctl.node import down as downs
 from control.ctl.node import processes, state
 from control.ctl.node.down import Leftovers, down
@@ -60,12 +61,12 @@ def test_parts_and_strays_are_stopped_and_files_purged(
     stray = supervisor.start("kubelet", ("sh", "-c", "trap '' TERM; sleep 301 & wait"))
     until(lambda: any(one.argv == ("sleep", "301") for one in processes.marked(supervisor.state_dir)))
     os.kill(stray.pid, signal.SIGKILL)
-    until(lambda: not processes.alive(stray))
+    until(lambda: not processid.alive(stray))
     (pins / "probe").mkdir(parents=True)
     (pins / "probe" / "map").touch()
     found = down(supervisor.state_dir, purge=True, progress=progress)
     assert found == Leftovers()
-    assert not any(processes.alive(part) for part in parts)
+    assert not any(processid.alive(part) for part in parts)
     assert processes.marked(supervisor.state_dir) == []
     assert not pins.exists() and not supervisor.state_dir.exists()
     assert isinstance(progress.console.file, io.StringIO)
@@ -119,7 +120,7 @@ def test_cgroups_of_a_killed_kubelet_are_removed_with_their_processes(
             Path(procs).write_text(str(inside.pid))
         assert not down(supervisor.state_dir, progress=progress)
         assert not tree.exists(top)
-        assert not processes.alive(inside)
+        assert not processid.alive(inside)
         assert not (kubelet / "cgroups.json").exists()
     finally:
         downs.remove_cgroups(made)

@@ -16,10 +16,11 @@ from typing import Any
 import pytest
 import yaml
 
+from control import processid
 from control.ctl.demo.workload import Kubectl
 from control.ctl.node import preflight, processes
 from control.ctl.node.parts import NAMES, Layout
-from control.ctl.node.processes import ProcessId
+from control.processid import ProcessId
 from control.standalone.kubelet.cgroups.directories import CgroupTree
 
 pytestmark = [pytest.mark.e2e, pytest.mark.kernel, pytest.mark.kubectl]
@@ -138,7 +139,7 @@ def test_a_node_survives_the_death_of_each_part_and_leaves_nothing(node: Node, t
     alive = node.parts()
     said = node.ctl("down", "--purge")
     assert all(f"{kind}: none" in said for kind in ("processes", "cgroups", "mounts", "pins", "files")), said
-    assert not any(processes.alive(process) for process in alive.values())
+    assert not any(processid.alive(process) for process in alive.values())
     assert processes.marked(node.state_dir) == []
     assert not node.state_dir.exists() and not PINS.exists()
     assert not any(preflight.collect_facts(tmp_path, {}).kubepods)

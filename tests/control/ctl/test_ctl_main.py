@@ -17,6 +17,7 @@ from control.ctl.node import state
 from control.ctl.node.state import NodeSettings
 from control.ctl.node.status import collect_status, render
 from control.ctl.views.koordletclient import KoordletUnreachable, fetch_ready, fetch_top
+from control.processid import ProcessId
 from koordlet.api.encoding.wire import encode
 from koordlet.api.pages.enforcement import Enforcement, RuleState, SettingState
 from koordlet.api.pages.interference import ThrottledPodReport
@@ -121,7 +122,7 @@ async def test_status_of_a_lone_koordlet(koordlet: str, tmp_path: Path, monkeypa
 
 
 async def test_status_of_parts_that_ended(tmp_path: Path) -> None:
-    me = state.ProcessId(1, 1)
+    me = ProcessId(1, 1)
     known = state.UpState(
         settings=NodeSettings("n1"), parts={"kubelet": state.PartRecord(me, ("x",), "/log", 0.0)}, boot_id="b"
     )

@@ -13,11 +13,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from control import processid
 from control.ctl.errors import CtlError
 from control.ctl.node import processes, state
-from control.ctl.node.processes import ProcessId
 from control.ctl.node.state import Lock, NodeSettings, PartRecord, UpState
 from control.ctl.node.supervisor import Supervisor
+from control.processid import ProcessId
 
 PATIENCE = 60.0
 """Seconds, with room for a machine that stalls."""
@@ -60,7 +61,7 @@ def test_a_part_is_started_once_and_outlives_the_supervisor(supervisor: Supervis
 def test_stop_ends_a_part_and_removes_its_record(supervisor: Supervisor, tmp_path: Path) -> None:
     process = supervisor.start("a", SLEEP)
     assert supervisor.stop("a", PATIENCE) is True
-    assert not processes.alive(process)
+    assert not processid.alive(process)
     assert supervisor.stop("a", PATIENCE) is None
     assert state.load(tmp_path).parts == {}
 
@@ -69,7 +70,7 @@ def test_a_part_that_ignores_sigterm_is_killed_and_reported(supervisor: Supervis
     process = supervisor.start("a", DEAF)
     eventually(lambda: "\nready\n" in supervisor.log_path("a").read_text())
     assert supervisor.stop("a", 0.05) is False
-    assert not processes.alive(process)
+    assert not processid.alive(process)
 
 
 def test_a_killed_part_is_not_running_and_can_be_restarted(supervisor: Supervisor) -> None:
@@ -84,10 +85,10 @@ def test_a_killed_part_is_not_running_and_can_be_restarted(supervisor: Superviso
 def test_a_process_with_a_reused_pid_is_not_touched(tmp_path: Path) -> None:
     bystander = subprocess.Popen(SLEEP)
     try:
-        me = processes.identify(bystander.pid)
+        me = processid.identify(bystander.pid)
         assert me is not None
         old = PartRecord(ProcessId(me.pid, me.starttime - 1), SLEEP, "", 0.0)
-        state.save(tmp_path, UpState(parts={"a": old}, boot_id=state.boot_id()))
+        state.save(tmp_path, UpState(parts={"a": old}, boot_id=processid.boot_id()))
         supervisor = Supervisor(tmp_path)
         assert supervisor.running("a") is None
         assert supervisor.stop("a", 1) is None
@@ -100,7 +101,7 @@ def test_a_process_with_a_reused_pid_is_not_touched(tmp_path: Path) -> None:
 
 def test_an_unrecorded_start_is_identified_by_its_mark(supervisor: Supervisor, tmp_path: Path) -> None:
     process = supervisor.start("a", SLEEP)
-    state.save(tmp_path, UpState(starting={"a": SLEEP}, boot_id=state.boot_id()))  # as after a kill -9 of koordctl
+    state.save(tmp_path, UpState(starting={"a": SLEEP}, boot_id=processid.boot_id()))  # as after a kill -9 of koordctl
     later = Supervisor(tmp_path)
     assert later.running("a") == process
     assert state.load(tmp_path).parts["a"].process == process
@@ -112,13 +113,13 @@ def test_a_child_of_a_part_is_not_mistaken_for_it(supervisor: Supervisor, tmp_pa
     process = supervisor.start("a", shell)
     eventually(lambda: SLEEP in [one.argv for one in processes.marked(tmp_path)])  # not the forked process before exec
     os.kill(process.pid, signal.SIGKILL)
-    state.save(tmp_path, UpState(starting={"a": shell}, boot_id=state.boot_id()))
+    state.save(tmp_path, UpState(starting={"a": shell}, boot_id=processid.boot_id()))
     eventually(lambda: Supervisor(tmp_path).running("a") is None)
     assert [one.argv for one in processes.marked(tmp_path)] == [SLEEP]
 
 
 def test_records_of_an_earlier_boot_are_dropped(tmp_path: Path) -> None:
-    me = processes.identify(os.getpid())
+    me = processid.identify(os.getpid())
     assert me is not None
     state.save(
         tmp_path, UpState(settings=NodeSettings("n"), parts={"a": PartRecord(me, (), "", 0.0)}, boot_id="another")
@@ -139,7 +140,7 @@ def test_the_tail_shows_the_latest_start_only(supervisor: Supervisor) -> None:
         process = supervisor.start("a", ["sh", "-c", f"echo {word} >&2; sleep 300"])
         eventually(lambda word=word: f"\n{word}\n" in supervisor.log_path("a").read_text())  # type: ignore[misc]
         supervisor.stop("a", PATIENCE)
-        assert not processes.alive(process)
+        assert not processid.alive(process)
     assert supervisor.tail("a").splitlines()[-1].strip() == "second"
     assert "first" not in supervisor.tail("a")
 
@@ -165,10 +166,10 @@ def test_a_damaged_state_file_is_an_error_with_a_hint(tmp_path: Path) -> None:
 
 
 def test_state_survives_a_half_written_successor(tmp_path: Path) -> None:
-    state.save(tmp_path, UpState(settings=NodeSettings("n"), boot_id=state.boot_id()))
+    state.save(tmp_path, UpState(settings=NodeSettings("n"), boot_id=processid.boot_id()))
     (tmp_path / "state.json.tmp").write_text('{"sett')
     assert state.load(tmp_path).settings == NodeSettings("n")
-    state.save(tmp_path, UpState(settings=NodeSettings("m"), boot_id=state.boot_id()))
+    state.save(tmp_path, UpState(settings=NodeSettings("m"), boot_id=processid.boot_id()))
     assert state.load(tmp_path).settings == NodeSettings("m")
     assert msgspec.json.decode((tmp_path / "state.json").read_bytes())["settings"]["node_name"] == "m"
 

@@ -14,12 +14,22 @@ from koordlet.interference.service import Interference, StallCollectors
 from koordlet.prometheus import Registries
 
 
+class SchedLatency:
+    """Records the pace; its snapshot is set by the test."""
+
+    latest: object = None
+    relaxed = False
+
+    def relax(self, relaxed: bool) -> None:
+        self.relaxed = relaxed
+
+
 class Advisor:
     """Counts evaluations by the reads of the usage snapshot; there is none."""
 
     def __init__(self) -> None:
         self.evaluations = 0
-        self.sched_latency = SimpleNamespace(latest=None, relaxed=False)
+        self.sched_latency = SchedLatency()
         self.use = self
         self.pressure = None
 
@@ -95,9 +105,9 @@ def test_a_noticeable_loss_keeps_every_round_and_reads_the_matrix_often() -> Non
                     pass
         return number
 
-    cadence.suspicious = True
+    cadence.suspect(True)
     assert (judged(6), cadence.matrix_interval(3.0)) == (6, 1.5)
-    cadence.suspicious = False
+    cadence.suspect(False)
     judged(1)
     assert (judged(6), cadence.matrix_interval(3.0)) == (3, IDLE_MATRIX_SECONDS)
 

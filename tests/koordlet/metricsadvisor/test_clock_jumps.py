@@ -151,7 +151,8 @@ def test_every_other_round_of_latency_is_skipped_while_relaxed() -> None:
     made, source = SchedLatencyCollector(context), Latency()
     made.attach(source)
     for relaxed, readings in ((False, 4), (True, 2), (False, 4)):
-        made.relaxed, before = relaxed, source.readings
+        made.relax(relaxed)
+        before = source.readings
         for _ in range(4):
             made.read()
         assert source.readings - before == readings

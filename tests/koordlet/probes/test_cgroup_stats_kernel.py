@@ -269,20 +269,21 @@ def test_wrong_figures_are_found_out_and_the_files_take_over(
     assert len(causes) == 1
 
 
-def test_a_kernel_that_can_not_is_a_condition(kernel_host: Host, tmp_path: Path) -> None:
+def test_a_kernel_without_the_means_is_a_condition(kernel_host: Host, tmp_path: Path) -> None:
     mounts = kernel_host.facts.cgroup_mounts
     without = replace(mounts, version=1, v1=MappingProxyType({"cpu": tmp_path, "cpuacct": tmp_path}))
     host = Host(kernel_host.roots, replace(kernel_host.facts, cgroup_mounts=without))
-    found, status = open_cgroup_stats(ProbeEnvironment(host, 1, None))
-    assert found is None
+    stats, status = open_cgroup_stats(ProbeEnvironment(host, 1, None))
+    assert stats is None
     assert (status.loaded, status.source) == (False, "files")
     assert "memory" in status.reason
+    (tmp_path / "memory.stat").touch()  # in a directory that is no cgroup, only the attachment fails
     plain = dict.fromkeys(CONTROLLERS, tmp_path)
     host = Host(
         kernel_host.roots, replace(kernel_host.facts, cgroup_mounts=replace(without, v1=MappingProxyType(plain)))
     )
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
-    found, status = open_cgroup_stats(ProbeEnvironment(host, 1, None))
-    assert found is None
+    stats, status = open_cgroup_stats(ProbeEnvironment(host, 1, None))
+    assert stats is None
     assert "attach" in status.reason
     assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208

@@ -14,12 +14,11 @@ from pathlib import Path
 
 import msgspec
 
+from control.processid import ProcessId, alive, boot_id, identify
 from control.standalone.kubelet.cgroups.directories import CgroupTree
 from control.standalone.kubelet.cgroups.naming import CgroupNames, QosClass
-from control.standalone.kubelet.runtimes.launcher import starttime
 
 ATTRIBUTE = "trusted.koordctl"
-BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 PID_NAMESPACE = Path("/proc/self/ns/pid")
 _ABSENT = (errno.ENODATA, errno.ENOENT, errno.EOPNOTSUPP, errno.EPERM)
 
@@ -38,25 +37,15 @@ class CgroupMark(msgspec.Struct, frozen=True, rename="camel"):
 
     @classmethod
     def this_process(cls, state_dir: str, pin_dir: str) -> CgroupMark:
-        pid = os.getpid()
-        return cls(
-            pid, starttime(pid) or 0, PID_NAMESPACE.stat().st_ino, BOOT_ID.read_text().strip(), state_dir, pin_dir
-        )
+        process = identify(os.getpid())
+        assert process is not None, "this process runs"
+        return cls(process.pid, process.starttime, PID_NAMESPACE.stat().st_ino, boot_id(), state_dir, pin_dir)
 
     def may_live(self) -> bool:
         """Whether the kubelet may still run. One in another PID namespace is not visible from here, so it may."""
-        if self.boot_id != BOOT_ID.read_text().strip():
+        if self.boot_id != boot_id():
             return False
-        return self.pid_namespace != PID_NAMESPACE.stat().st_ino or _runs(self.pid, self.starttime)
-
-
-def _runs(pid: int, started: int) -> bool:
-    """Whether `pid` is still the process that started at `started`, and not a zombie."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return fields[0] not in "ZX" and int(fields[19]) == started
+        return self.pid_namespace != PID_NAMESPACE.stat().st_ino or alive(ProcessId(self.pid, self.starttime))
 
 
 def write(tree: CgroupTree, path: str, owner: CgroupMark) -> str | None:

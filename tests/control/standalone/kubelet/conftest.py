@@ -385,8 +385,7 @@ class World:
         )
 
     async def start(self) -> None:
-        self.kubelet.port = 10250
-        await self.kubelet.start()
+        await self.kubelet.start(10250)
         await self.settle()
 
     async def settle(self) -> None:
