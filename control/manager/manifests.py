@@ -15,13 +15,12 @@ import sys
 from control import manifestfiles
 from control.manager.context import COMPONENT
 from control.manager.options import WebhookEnv
+from control.manager.webhookserver.registrations import CONFIG, CONFIG_TYPE, SERVICE_PORT
 from control.manifestfiles import Object, rule
 from koordlet.api.names import KOORDINATOR_NAMESPACE
 from koordlet.api.priority import BANDS
 
 ACCOUNT = "koord-manager"
-CONFIG = "slo-controller-config"
-CONFIG_TYPE = "koordinator.sh/configmap-type"
 IMAGE = "koordinator-py:latest"
 DEFAULTS = WebhookEnv()
 
@@ -72,73 +71,10 @@ NAMESPACE_RULES: list[Object] = [
     rule("coordination.k8s.io", ["leases"], ["get", "patch"], [COMPONENT]),
     rule("", ["secrets"], ["create"]),
     rule("", ["secrets"], ["get", "list", "watch", "patch"], [DEFAULTS.secret_name]),
+    # webhooks are registered when their Service has a ready endpoint
+    rule("discovery.k8s.io", ["endpointslices"], ["list"]),
 ]
 """The Role in the manager's own namespace."""
-
-
-def _webhook(
-    name: str,
-    path: str,
-    group: str,
-    version: str,
-    resource: str,
-    operations: list[str],
-    *,
-    policy: str = "Fail",
-    **selectors: Object,
-) -> Object:
-    return {
-        "name": f"{name}.koordinator.sh",
-        "admissionReviewVersions": ["v1", "v1beta1"],
-        "clientConfig": {
-            "service": {"name": DEFAULTS.service_name, "namespace": KOORDINATOR_NAMESPACE, "path": path, "port": 443},
-            # Takes out what a manager with WEBHOOK_HOST wrote: an apply would leave it, and no server takes both.
-            "url": None,
-        },
-        "failurePolicy": policy,
-        "sideEffects": "None",
-        "timeoutSeconds": 10,
-        "rules": [
-            {"apiGroups": [group], "apiVersions": [version], "operations": operations, "resources": [resource]}
-        ],
-        **selectors,
-    }  # fmt: skip
-
-
-def _label(key: str, operator: str, *values: str) -> Object:
-    expression: Object = {"key": key, "operator": operator}
-    return {"matchExpressions": [{**expression, "values": list(values)} if values else expression]}
-
-
-_NO_CONTROL_PLANE = _label("control-plane", "DoesNotExist")
-_SIGS = ("scheduling.sigs.k8s.io", "v1alpha1", "elasticquotas")
-
-MUTATING: list[Object] = [
-    _webhook("mpod-create", "/mutate-pod", "", "v1", "pods", ["CREATE"], namespaceSelector=_NO_CONTROL_PLANE),
-    _webhook(
-        "mpod-update", "/mutate-pod", "", "v1", "pods", ["UPDATE"], namespaceSelector=_NO_CONTROL_PLANE,
-        objectSelector=_label("pod.koordinator.sh/mutating-update", "In", "true"),
-    ),
-    _webhook("mnode-status", "/mutate-node-status", "", "v1", "nodes/status", ["CREATE", "UPDATE"], policy="Ignore"),
-    _webhook("melasticquota", "/mutate-scheduling-sigs-k8s-io-v1alpha1-elasticquota", *_SIGS, ["CREATE"]),
-    _webhook(
-        "mreservation-create", "/mutate-reservation", "scheduling.koordinator.sh", "v1alpha1", "reservations",
-        ["CREATE"],
-    ),
-]  # fmt: skip
-VALIDATING: list[Object] = [
-    _webhook("vpod", "/validate-pod", "", "v1", "pods", ["CREATE", "UPDATE"], namespaceSelector=_NO_CONTROL_PLANE),
-    _webhook("vpodbinding", "/validate-pod-binding", "", "v1", "pods/binding", ["CREATE"], policy="Ignore"),
-    _webhook("vnode", "/validate-node", "", "v1", "nodes", ["CREATE", "UPDATE"], policy="Ignore"),
-    _webhook(
-        "vconfigmap", "/validate-configmap", "", "v1", "configmaps", ["CREATE", "UPDATE", "DELETE"],
-        objectSelector=_label(CONFIG_TYPE, "In", CONFIG),
-    ),
-    _webhook(
-        "velasticquota", "/validate-scheduling-sigs-k8s-io-v1alpha1-elasticquota", *_SIGS,
-        ["CREATE", "UPDATE", "DELETE"],
-    ),
-]  # fmt: skip
 
 
 def _meta(name: str, *, namespaced: bool = True, labels: dict[str, str] | None = None) -> Object:
@@ -185,27 +121,21 @@ def config(data: dict[str, str] | None = None) -> list[Object]:
 
 
 def webhooks() -> list[Object]:
-    """The two configurations; the manager fills in caBundle and takes out what no gate of its wants."""
+    """The two configurations, empty: the manager registers its webhooks when it answers. They are installed so that it
+    needs no right to create any, and so that an uninstallation removes them."""
     group = "admissionregistration.k8s.io/v1"
+    kinds = {
+        "MutatingWebhookConfiguration": DEFAULTS.mutating_name,
+        "ValidatingWebhookConfiguration": DEFAULTS.validating_name,
+    }
     return [
-        {
-            "apiVersion": group,
-            "kind": "MutatingWebhookConfiguration",
-            "metadata": _meta(DEFAULTS.mutating_name, namespaced=False),
-            "webhooks": MUTATING,
-        },
-        {
-            "apiVersion": group,
-            "kind": "ValidatingWebhookConfiguration",
-            "metadata": _meta(DEFAULTS.validating_name, namespaced=False),
-            "webhooks": VALIDATING,
-        },
+        {"apiVersion": group, "kind": kind, "metadata": _meta(name, namespaced=False)} for kind, name in kinds.items()
     ]
 
 
 def service() -> list[Object]:
     """What the API server calls."""
-    port = {"name": "webhook", "port": 443, "protocol": "TCP", "targetPort": DEFAULTS.port}
+    port = {"name": "webhook", "port": SERVICE_PORT, "protocol": "TCP", "targetPort": DEFAULTS.port}
     spec = {"selector": {"koord-app": ACCOUNT}, "ports": [port]}
     return [{"apiVersion": "v1", "kind": "Service", "metadata": _meta(DEFAULTS.service_name), "spec": spec}]
 

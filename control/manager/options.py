@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from koordlet.api.encoding import times
@@ -147,6 +147,17 @@ def selected(name: str, items: Sequence[str]) -> bool:
     return "*" in items
 
 
+FAILURE_POLICIES = {
+    "PODS": "pods",
+    "NODES": "nodes",
+    "NODE_STATUS": "nodes/status",
+    "CONFIGMAPS": "configmaps",
+    "RESERVATIONS": "reservations",
+    "ELASTICQUOTAS": "elasticquotas",
+}
+"""Suffix of WEBHOOK_CONFIGURATION_FAILURE_POLICY_… -> resource of the webhooks whose failurePolicy it sets."""
+
+
 @dataclass(frozen=True)
 class WebhookEnv:
     """The webhook server's environment variables (spec 04 §1.1)."""
@@ -160,17 +171,29 @@ class WebhookEnv:
     service_name: str = "koordinator-webhook-service"
     mutating_name: str = "koordinator-mutating-webhook-configuration"
     validating_name: str = "koordinator-validating-webhook-configuration"
-    pods_failure_policy: str = ""
+    failure_policies: Mapping[str, str] = field(default_factory=dict)
+    """Resource of a webhook -> failurePolicy; Ignore where it is missing."""
+    timeout_seconds: int = 10
+    """How long the API server waits for an answer; 1 to 30."""
 
     @classmethod
     def read(cls, environ: Mapping[str, str]) -> WebhookEnv:
-        """From the environment. Raises FlagError for an invalid port or failure policy."""
+        """From the environment. Raises FlagError for an invalid port, failurePolicy or timeout."""
         port = environ.get("WEBHOOK_PORT") or "9876"
         if not port.isdecimal() or int(port) > 65535:
             raise FlagError(f'environment variable WEBHOOK_PORT: "{port}" is not a port')
-        policy = environ.get("WEBHOOK_CONFIGURATION_FAILURE_POLICY_PODS", "")
-        if policy not in ("", "Ignore", "Fail"):
-            raise FlagError(f'WEBHOOK_CONFIGURATION_FAILURE_POLICY_PODS: "{policy}" is neither Ignore nor Fail')
+        timeout = environ.get("WEBHOOK_CONFIGURATION_TIMEOUT_SECONDS") or "10"
+        if not timeout.isdecimal() or not 1 <= int(timeout) <= 30:
+            raise FlagError(
+                f'environment variable WEBHOOK_CONFIGURATION_TIMEOUT_SECONDS: "{timeout}" is not in 1 to 30'
+            )
+        policies = {}
+        for suffix, resource in FAILURE_POLICIES.items():
+            name = f"WEBHOOK_CONFIGURATION_FAILURE_POLICY_{suffix}"
+            policy = environ.get(name) or "Ignore"
+            if policy not in ("Ignore", "Fail"):
+                raise FlagError(f'environment variable {name}: "{policy}" is neither Ignore nor Fail')
+            policies[resource] = policy
         return cls(
             port=int(port),
             cert_dir=Path(environ.get("WEBHOOK_CERT_DIR") or cls.cert_dir),
@@ -181,7 +204,8 @@ class WebhookEnv:
             service_name=environ.get("SERVICE_NAME") or cls.service_name,
             mutating_name=environ.get("MUTATING_WEBHOOK_NAME") or cls.mutating_name,
             validating_name=environ.get("VALIDATING_WEBHOOK_NAME") or cls.validating_name,
-            pods_failure_policy=policy,
+            failure_policies=policies,
+            timeout_seconds=int(timeout),
         )
 
     @property

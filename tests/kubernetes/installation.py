@@ -14,14 +14,10 @@ COLOCATION = {"enable": True, "cpuReclaimThresholdPercent": 300}
 
 
 def install(cluster: Kubernetes) -> None:
-    """Apply CRDs, configuration, manager, scheduler and koordlet, and wait until they are rolled out."""
-    cluster.kubectl("apply", "--server-side", "-k", str(ROOT / "deploy/crds"))
-    cluster.kubectl("apply", "-f", str(ROOT / "deploy/manager/namespace.yaml"))
-    cluster.kubectl("create", "-f", str(ROOT / "deploy/manager/config.yaml"))
+    """Apply deploy/, set the configuration, and wait until the workloads are rolled out."""
+    cluster.kubectl("apply", "-k", str(ROOT / "deploy"))
     patch = json.dumps({"data": {"colocation-config": json.dumps(COLOCATION)}})
     cluster.kubectl("-n", NAMESPACE, "patch", "configmap", "slo-controller-config", "-p", patch)
-    for part in ("manager", "scheduler", "koordlet"):
-        cluster.kubectl("apply", "-k", str(ROOT / "deploy" / part))
     for workload in WORKLOADS:
         cluster.kubectl("-n", NAMESPACE, "rollout", "status", workload, "--timeout=150s")
 

@@ -4,12 +4,15 @@
 Runs on every replica. One pass reads (or makes) the certificates, writes them to the server's directory and brings both
 webhook configurations to the desired state. A pass runs after every change of the Secret or of a configuration, and one
 minute after each success; failures are retried with back-off. The API server trusts a new CA before the first
-certificate signed by it is served: the bundle with both CAs is written first, the files `SETTLE_S` later.
+certificate signed by it is served: the bundle with both CAs is written first, the files `SETTLE_S` later. An empty
+configuration is filled when the Service has a ready endpoint: with failurePolicy Fail a webhook without one blocks
+writes.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 from datetime import UTC, datetime
 from typing import Any
 
@@ -36,6 +39,8 @@ from koordlet.kube.decode import KubeObject
 log = get_logger(__name__)
 
 INTERVAL_S = 60.0
+REGISTER_INTERVAL_S = 1.0
+"""Interval between checks for a ready endpoint while webhooks are not registered."""
 SETTLE_S = 2.0
 """Time after which all API servers are assumed to use a changed webhook configuration."""
 _MAX_ATTEMPTS = 5
@@ -138,9 +143,10 @@ class Rotation:
             await self._server.start()
             self._serving = True
         self._server.reload()
-        await self._configure(certs.bundle)
-        if not self.initialised.is_set():
-            self.initialised.set()
+        registered = await self._configure(certs.bundle)
+        self.initialised.set()
+        if not registered:
+            return REGISTER_INTERVAL_S
         self._metrics.checked.set(self._clock.now())
         return INTERVAL_S
 
@@ -168,13 +174,29 @@ class Rotation:
                 return certs
         raise SecretContention("the Secret of the webhook certificates was changed concurrently in every attempt")
 
-    async def _configure(self, bundle: bytes) -> None:
-        """Bring both configurations to the desired state. Raises KubeError (also when one is missing), BadTemplate."""
+    async def _configure(self, bundle: bytes) -> bool:
+        """Bring both configurations to the desired state; False if an empty one stays so until an endpoint is ready.
+        Raises KubeError (also when a configuration is missing)."""
         target = ConfigurationTarget(self._env, self._server.port, self._server.handlers.keys(), bundle)
+        registered = True
         for informer, resource in zip(self._configurations, (MUTATING, VALIDATING), strict=True):
             configuration = await self._client.get(WebhookConfiguration, informer.object_name, resource=resource)
-            body = patch(configuration, target)
+            body = patch(resource.kind, configuration, target)
             if body is None:
+                continue
+            if not configuration.webhooks and not await self._reachable():
+                registered = False
                 continue
             await self._client.patch(WebhookConfiguration, informer.object_name, body=body, resource=resource)
             log.info("Updated a webhook configuration", kind=resource.kind, webhooks=len(body["webhooks"]))
+        return registered
+
+    async def _reachable(self) -> bool:
+        """Whether the API server can call the webhooks: by URL at once, by Service when that has a ready endpoint."""
+        if self._env.host:
+            return True
+        path = f"/apis/discovery.k8s.io/v1/namespaces/{self._env.namespace}/endpointslices"
+        selector = f"kubernetes.io/service-name={self._env.service_name}"
+        slices = json.loads(await self._client.raw("GET", path, params={"labelSelector": selector}))["items"]
+        endpoints = (endpoint for one in slices for endpoint in one.get("endpoints") or ())
+        return any((endpoint.get("conditions") or {}).get("ready", True) for endpoint in endpoints)

@@ -30,6 +30,19 @@ _PLURALS = {"PriorityClass": "priorityclasses"}
 SERVICE = f"{KOORDINATOR_NAMESPACE}/koordinator-webhook-service"
 
 
+SLICES = f"/apis/discovery.k8s.io/v1/namespaces/{KOORDINATOR_NAMESPACE}/endpointslices"
+
+
+def endpoint_slice(name: str, address: str, port: int) -> dict[str, Any]:
+    """A ready endpoint of the webhook Service, as the endpoint slice controller of a cluster writes it."""
+    return {
+        "metadata": {"name": name, "labels": {"kubernetes.io/service-name": "koordinator-webhook-service"}},
+        "addressType": "IPv4",
+        "endpoints": [{"addresses": [address], "conditions": {"ready": True}}],
+        "ports": [{"name": "webhook", "port": port, "protocol": "TCP"}],
+    }
+
+
 def path_of(obj: dict[str, Any]) -> str:
     """The URL path of any object here."""
     version, kind, meta = obj["apiVersion"], obj["kind"], obj["metadata"]
@@ -144,6 +157,7 @@ async def running_cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
         config = ClientConfig.load(server.kubeconfig_path, qps=0)
         async with Client(config) as admin:
             await install(admin)
+            await admin.raw("POST", SLICES, body=endpoint_slice("static", "127.0.0.1", port))
             yield Cluster(server, admin, tmp_path, audit, port)
 
 
@@ -262,12 +276,14 @@ def webhook_cluster(
 ) -> Callable[..., Awaitable[WebhookCluster]]:
     """`await webhook_cluster({"Gate": True}, "--flag=…")`: a manager with webhooks."""
 
-    async def start(gates: dict[str, bool] | None = None, *flags: str) -> WebhookCluster:
+    async def start(
+        gates: dict[str, bool] | None = None, *flags: str, environ: dict[str, str] | None = None
+    ) -> WebhookCluster:
         gate_flag = ",".join(f"{gate}={on}" for gate, on in (gates or {}).items())
         given = ([f"--feature-gates={gate_flag}"] if gate_flag else []) + [
             "--controllers=colocationprofile,quotaprofile"
         ]
-        running = await manager(*given, *flags)
+        running = await manager(*given, *flags, **(environ or {}))
         return WebhookCluster(cluster.admin, running.manager)
 
     return start

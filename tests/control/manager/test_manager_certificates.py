@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 import ssl
 import stat
 from dataclasses import replace
@@ -15,10 +14,10 @@ import pytest
 from cryptography import x509
 
 from control.manager.options import WebhookEnv
-from control.manager.webhookserver import configurations
+from control.manager.webhookserver import configurations, registrations
 from control.manager.webhookserver.certificates import FILES, PREVIOUS_CA_TTL_S, YEARS_10, Certificates, make, problem
 from control.manager.webhookserver.certstore import FileStore
-from control.manager.webhookserver.configurations import BadTemplate, ConfigurationTarget, WebhookConfiguration
+from control.manager.webhookserver.configurations import ConfigurationTarget, WebhookConfiguration
 from koordlet.api.meta import ObjectMeta
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
@@ -128,64 +127,86 @@ def test_the_directory_is_replaced_atomically_and_is_private(
     assert store.current() is None
 
 
-def service(name: str, path: str, **more: Any) -> dict[str, Any]:
-    config = {"service": {"name": "theirs", "namespace": "elsewhere", "path": path, "port": 443}, "caBundle": "b2xk"}
-    return {"name": name, "clientConfig": config, "failurePolicy": "Fail", "unknown": {"to": "us"}, **more}
-
-
-TEMPLATE = [service("pods", "/mutate-pod"), service("nodes", "/mutate-node-status")]
 BUNDLE = b"PEM"
 ENCODED = base64.b64encode(BUNDLE).decode()
+PATHS = ("/mutate-pod", "/mutate-node-status", "/mutate-reservation")
+KIND = configurations.MUTATING.kind
 
 
 def target(*paths: str, **env: str) -> ConfigurationTarget:
-    return ConfigurationTarget(WebhookEnv.read(env), 9876, paths, BUNDLE)
+    return ConfigurationTarget(WebhookEnv.read(env), 9876, paths or PATHS, BUNDLE)
 
 
-def configuration(webhooks: list[Any], template: str | None = None) -> WebhookConfiguration:
-    annotations = {} if template is None else {configurations.TEMPLATE: template}
+def configuration(webhooks: list[Any], **annotations: str) -> WebhookConfiguration:
     return WebhookConfiguration(metadata=ObjectMeta(resource_version="7", annotations=annotations), webhooks=webhooks)
 
 
-def test_the_first_pass_stores_the_template_and_sets_the_client_configuration() -> None:
-    body = configurations.patch(configuration(TEMPLATE), target("/mutate-pod", "/mutate-node-status"))
-    assert body is not None
-    assert json.loads(body["metadata"]["annotations"]["template"]) == TEMPLATE
-    assert body["metadata"]["resourceVersion"] == "7"
-    for entry, given in zip(body["webhooks"], TEMPLATE, strict=True):
-        path = given["clientConfig"]["service"]["path"]
-        ours = {"name": "koordinator-webhook-service", "namespace": "koordinator-system", "path": path, "port": 443}
+def test_an_empty_configuration_gets_the_webhooks_of_the_served_paths() -> None:
+    body = configurations.patch(KIND, configuration([]), target("/mutate-pod"))
+    assert body is not None and body["metadata"]["resourceVersion"] == "7"
+    assert [entry["name"] for entry in body["webhooks"]] == ["mpod-create.koordinator.sh", "mpod-update.koordinator.sh"]
+    ours = {
+        "name": "koordinator-webhook-service",
+        "namespace": "koordinator-system",
+        "path": "/mutate-pod",
+        "port": 443,
+    }
+    for entry in body["webhooks"]:
         assert entry["clientConfig"] == {"service": ours, "caBundle": ENCODED}
-        assert (entry["unknown"], entry["failurePolicy"]) == ({"to": "us"}, "Fail")
 
 
 def test_an_up_to_date_configuration_is_not_changed() -> None:
-    where = target("/mutate-pod", "/mutate-node-status")
-    webhooks, template = configurations.desired(configuration(TEMPLATE), where)
-    assert configurations.patch(configuration(webhooks, template), where) is None
+    webhooks = configurations.desired(KIND, target())
+    assert configurations.patch(KIND, configuration(webhooks), target()) is None
+
+
+def test_the_template_of_koordinators_manager_is_removed() -> None:
+    webhooks = configurations.desired(KIND, target())
+    body = configurations.patch(KIND, configuration(webhooks, template="[]"), target())
+    assert body is not None and body["metadata"]["annotations"] == {"template": None}
 
 
 def test_a_webhook_is_removed_and_restored_with_its_gate() -> None:
-    text = json.dumps(TEMPLATE)
-    off = configurations.patch(configuration(TEMPLATE, text), target("/mutate-pod"))
-    assert off is not None and [entry["name"] for entry in off["webhooks"]] == ["pods"]
-    on = configurations.patch(configuration(off["webhooks"], text), target("/mutate-pod", "/mutate-node-status"))
-    assert on is not None and [entry["name"] for entry in on["webhooks"]] == ["pods", "nodes"]
+    webhooks = configurations.desired(KIND, target())
+    off = configurations.patch(KIND, configuration(webhooks), target("/mutate-pod"))
+    assert off is not None and len(off["webhooks"]) == 2
+    on = configurations.patch(KIND, configuration(off["webhooks"]), target())
+    assert on is not None and on["webhooks"] == webhooks
 
 
 def test_with_a_host_webhooks_are_called_by_url() -> None:
-    body = configurations.patch(configuration(TEMPLATE), target("/mutate-pod", WEBHOOK_HOST="10.1.2.3"))
+    body = configurations.patch(KIND, configuration([]), target(WEBHOOK_HOST="10.1.2.3"))
     assert body is not None
     assert body["webhooks"][0]["clientConfig"] == {"url": "https://10.1.2.3:9876/mutate-pod", "caBundle": ENCODED}
 
 
-def test_the_failure_policy_of_the_pod_webhooks_can_be_set() -> None:
-    where = target("/mutate-pod", "/mutate-node-status", WEBHOOK_CONFIGURATION_FAILURE_POLICY_PODS="Ignore")
-    webhooks, _ = configurations.desired(configuration(TEMPLATE), where)
-    assert [entry["failurePolicy"] for entry in webhooks] == ["Ignore", "Fail"]
+def test_no_webhook_blocks_writes_by_default() -> None:
+    for entries in (registrations.mutating, registrations.validating):
+        assert {entry["failurePolicy"] for entry in entries(WebhookEnv.read({}))} == {"Ignore"}
 
 
-@pytest.mark.parametrize("text", ["{", "{}", "[1]"], ids=["no JSON", "no list", "no webhooks"])
-def test_a_malformed_template(text: str) -> None:
-    with pytest.raises(BadTemplate, match="annotation template"):
-        configurations.patch(configuration([], text), target())
+POLICIES = {
+    "PODS": {"mpod-create", "mpod-update", "vpod"},
+    "NODES": {"vnode"},
+    "NODE_STATUS": {"mnode-status"},
+    "CONFIGMAPS": {"vconfigmap"},
+    "RESERVATIONS": {"mreservation-create"},
+    "ELASTICQUOTAS": {"melasticquota", "velasticquota"},
+}
+
+
+@pytest.mark.parametrize(("variable", "names"), POLICIES.items(), ids=POLICIES)
+def test_a_failure_policy_is_set_per_resource(variable: str, names: set[str]) -> None:
+    env = WebhookEnv.read({f"WEBHOOK_CONFIGURATION_FAILURE_POLICY_{variable}": "Fail"})
+    entries = [*registrations.mutating(env), *registrations.validating(env)]
+    assert {entry["name"].split(".")[0] for entry in entries if entry["failurePolicy"] == "Fail"} == names
+
+
+def test_pods_of_the_cluster_and_of_the_manager_are_exempt() -> None:
+    env = WebhookEnv.read({"POD_NAMESPACE": "ours"})
+    for entry in (*registrations.mutating(env), *registrations.validating(env)):
+        if "pods" in entry["rules"][0]["resources"][0]:
+            assert entry["namespaceSelector"]["matchExpressions"] == [
+                {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["kube-system", "ours"]},
+                {"key": "control-plane", "operator": "DoesNotExist"},
+            ]

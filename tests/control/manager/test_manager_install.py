@@ -8,17 +8,14 @@ import os
 import sys
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from control.manager import manifests
 from control.manager.options import WebhookEnv
 from control.manager.webhookserver.configurations import (
     MUTATING,
-    TEMPLATE,
     VALIDATING,
     ConfigurationTarget,
-    WebhookConfiguration,
     desired,
 )
 from control.standalone.apiserver import ApiServer
@@ -26,7 +23,6 @@ from koordlet.kube import Client, ClientConfig
 
 DEPLOY = Path(__file__).parents[3] / "deploy/manager"
 KUBECTL = Path(sys.executable).with_name("kubectl")
-PATHS = [entry["clientConfig"]["service"]["path"] for entry in (*manifests.MUTATING, *manifests.VALIDATING)]
 
 pytestmark = pytest.mark.kubectl
 
@@ -75,21 +71,20 @@ async def test_the_configuration_is_created_once_and_not_overwritten(tmp_path: P
         ) == {"enable": False}
 
 
-async def test_webhooks_with_a_url_are_changed_to_the_service(tmp_path: Path) -> None:
-    """As `koordctl up` leaves them, whose manager serves no Service: url and service together are refused."""
+async def test_registered_webhooks_stay_when_the_manifests_are_applied_again(tmp_path: Path) -> None:
     async with ApiServer(tmp_path / "api") as server, Client(ClientConfig.load(server.kubeconfig_path)) as admin:
-        bundle = server.ca_file.read_bytes()
-        by_url = ConfigurationTarget(WebhookEnv(host="127.0.0.1"), 9876, PATHS, bundle)
-        for made, resource in zip(manifests.webhooks(), (MUTATING, VALIDATING), strict=True):
-            collection = f"/apis/admissionregistration.k8s.io/v1/{resource.plural}"
-            given = msgspec.convert(made, WebhookConfiguration)
-            webhooks, template = desired(given, by_url)
-            annotated = {**made["metadata"], "annotations": {TEMPLATE: template}}
-            await admin.raw("POST", collection, body={**made, "metadata": annotated, "webhooks": webhooks})
-        await kubectl(server, tmp_path, "apply", "-f", str(DEPLOY / "webhooks.yaml"))
-        for made, resource in zip(manifests.webhooks(), (MUTATING, VALIDATING), strict=True):
-            path = f"/apis/admissionregistration.k8s.io/v1/{resource.plural}/{made['metadata']['name']}"
-            for webhook in json.loads(await admin.raw("GET", path))["webhooks"]:
-                assert webhook["clientConfig"].get("url") is None
-                assert webhook["clientConfig"]["service"]["name"] == "koordinator-webhook-service"
-                assert webhook["clientConfig"]["caBundle"], "what the manager filled in stays"
+        await install(server, tmp_path)
+        target = ConfigurationTarget(WebhookEnv(), 9876, ("/mutate-pod", "/validate-pod"), server.ca_file.read_bytes())
+        paths = [
+            f"/apis/admissionregistration.k8s.io/v1/{resource.plural}/{made['metadata']['name']}"
+            for made, resource in zip(manifests.webhooks(), (MUTATING, VALIDATING), strict=True)
+        ]
+        registered = []
+        for path, resource in zip(paths, (MUTATING, VALIDATING), strict=True):
+            body = {"webhooks": desired(resource.kind, target)}
+            await admin.raw("PATCH", path, body=body, content_type="application/merge-patch+json")
+            registered.append(json.loads(await admin.raw("GET", path))["webhooks"])
+            assert registered[-1] == body["webhooks"], "the API server defaults nothing"
+        await install(server, tmp_path)
+        for path, webhooks in zip(paths, registered, strict=True):
+            assert json.loads(await admin.raw("GET", path))["webhooks"] == webhooks

@@ -97,9 +97,12 @@ def test_the_host_of_a_url() -> None:
 
 @pytest.mark.parametrize(
     "environ",
-    [{"WEBHOOK_PORT": "https"}, {"WEBHOOK_PORT": "70000"}, {"WEBHOOK_CONFIGURATION_FAILURE_POLICY_PODS": "Maybe"}],
-    ids=["no number", "too high", "no policy"],
-)
+    [
+        {"WEBHOOK_PORT": "https"}, {"WEBHOOK_PORT": "70000"}, {"WEBHOOK_CONFIGURATION_FAILURE_POLICY_PODS": "Maybe"},
+        {"WEBHOOK_CONFIGURATION_TIMEOUT_SECONDS": "31"},
+    ],
+    ids=["no number", "too high", "no policy", "too long"],
+)  # fmt: skip
 def test_an_invalid_environment_variable_is_named(environ: dict[str, str]) -> None:
     with pytest.raises(FlagError, match=next(iter(environ))):
         WebhookEnv.read(environ)

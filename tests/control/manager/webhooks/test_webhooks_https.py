@@ -244,7 +244,8 @@ async def test_profiles_are_applied_to_reservations(webhook_cluster):
 
 async def test_failure_policies_and_timeouts(webhook_cluster):
     """With the manager's server gone, what fails closed is refused and what fails open passes."""
-    cluster = await webhook_cluster({"NodeMutatingWebhook": True})
+    fail = {"WEBHOOK_CONFIGURATION_FAILURE_POLICY_PODS": "Fail"}
+    cluster = await webhook_cluster({"NodeMutatingWebhook": True}, environ=fail)
     found = await cluster.get(f"{REGISTERED}/mutatingwebhookconfigurations/koordinator-mutating-webhook-configuration")
     policies = {each["name"].split(".")[0]: each["failurePolicy"] for each in found["webhooks"]}
     assert policies["mpod-create"] == "Fail" and policies["mnode-status"] == "Ignore"
@@ -285,19 +286,8 @@ async def test_an_invalid_profile_matches_nothing_and_gets_an_event(webhook_clus
 
 async def test_a_handler_that_times_out(webhook_cluster):
     """The time-out that is registered ends the wait; then the failure policy decides."""
-    cluster = await webhook_cluster({"NodeMutatingWebhook": True})
-    path = (
-        "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/koordinator-mutating-webhook-configuration"
-    )
-    template = json.loads((await cluster.get(path))["metadata"]["annotations"]["template"])
-    for webhook in template:
-        webhook["timeoutSeconds"] = 1
-    await cluster.merge(path, {"metadata": {"annotations": {"template": json.dumps(template)}}})
-
-    async def registered():
-        return all(each["timeoutSeconds"] == 1 for each in (await cluster.get(path))["webhooks"])
-
-    await cluster.until(registered)
+    environ = {"WEBHOOK_CONFIGURATION_FAILURE_POLICY_PODS": "Fail", "WEBHOOK_CONFIGURATION_TIMEOUT_SECONDS": "1"}
+    cluster = await webhook_cluster({"NodeMutatingWebhook": True}, environ=environ)
     await cluster.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}})
 
     async def never(request):
