@@ -3,8 +3,8 @@
 A cluster has few shapes and many pods. Therefore everything that filters and scorers read is parsed once per shape:
 requests, labels, and data that plugins compile into `Shape.memo`. A `PodInfo` is small; 100,000 of them fit in memory
 beside the table. Two pods share a shape when everything that a plugin may read through the shape is equal: namespace,
-priority, labels and annotations (without those that distinguish replicas), owner, and the scheduling part of the spec
-(spec 05 §15.2). A plugin that reads data of a single replica from `PodInfo.pod` must not share its results between pods
+priority, labels and annotations (without those that distinguish replicas or are results of scheduling), owner, and the
+scheduling part of the spec (spec 05 §15.2). A plugin that reads data of a single replica from `PodInfo.pod` must not share its results between pods
 (`Reads.CLUSTER`, see `framework.plugin`).
 """
 
@@ -15,12 +15,12 @@ from typing import Any, Final
 
 import msgspec
 
+from koordlet.api import names
 from koordlet.api.core import Pod
 from koordlet.api.core.pod import Container, ResourceRequirements
 from koordlet.api.core.podresources import pod_requests
 from koordlet.api.encoding import wire
 from koordlet.api.encoding.quantity import Quantity
-from koordlet.api.names import DOMAIN_GANG
 
 DEFAULT_CPU_MILLI: Final = 100
 DEFAULT_MEMORY_BYTES: Final = 200 << 20
@@ -46,12 +46,29 @@ REPLICA_ANNOTATIONS: Final = frozenset(
     )
 )
 """Labels and annotations that differ between replicas. A plugin reads them from the pod, not from the shape."""
+RESULT_ANNOTATIONS: Final = frozenset(
+    (
+        names.ANNOTATION_RESOURCE_STATUS,
+        names.ANNOTATION_DEVICE_ALLOCATED,
+        names.ANNOTATION_RESERVATION_ALLOCATED,
+        names.ANNOTATION_GPU_MINORS,
+        names.ANNOTATION_BIND_TIMESTAMP,
+        names.ANNOTATION_BIND_GANG_GROUP_ID,
+        names.ANNOTATION_BIND_GANG_MEMBER_COUNT,
+        names.ANNOTATION_BIND_GANG_GROUP_ID_DEPRECATED,
+        names.ANNOTATION_BIND_GANG_MEMBER_COUNT_DEPRECATED,
+    )
+)
+"""Annotations that the scheduler writes when it binds a pod. They are no part of the shape: otherwise each bound pod
+with CPUs or devices of its own would have a shape of its own. A plugin reads them from the pod."""
+_UNSHAPED_ANNOTATIONS: Final = REPLICA_ANNOTATIONS | RESULT_ANNOTATIONS
 
 _encode = msgspec.json.Encoder(order="deterministic", enc_hook=wire.enc_hook).encode
 
 
 class Shape:
-    """Data shared by equal pods. `pod` is the first of them: its name, uid and status must not be read."""
+    """Data shared by equal pods. `pod` is the first of them: its name, uid, status and result annotations must not be
+    read."""
 
     __slots__ = (
         "annotations",
@@ -79,7 +96,7 @@ class Shape:
         self.namespace: str = meta.namespace
         self.scheduler: str = spec.scheduler_name
         self.labels: Mapping[str, str] = meta.labels
-        self.annotations: Mapping[str, str] = meta.annotations
+        self.annotations: Mapping[str, str] = {k: v for k, v in meta.annotations.items() if k not in RESULT_ANNOTATIONS}
         self.priority: int = spec.priority or 0
         owner = next((ref for ref in meta.owner_references if ref.controller), None)
         self.owner_kind: str = owner.kind if owner else ""
@@ -173,7 +190,7 @@ class Shapes:
 
         Gang annotations are read only by plugins whose results are not cached (`Reads.CLUSTER`)."""
         annotations = pod.metadata.annotations
-        others = {key: value for key, value in annotations.items() if not key.startswith(DOMAIN_GANG)}
+        others = {key: value for key, value in annotations.items() if not key.startswith(names.DOMAIN_GANG)}
         if len(others) == len(annotations):
             return None
         meta = msgspec.structs.replace(pod.metadata, annotations=others)
@@ -208,7 +225,7 @@ def shape_key(pod: Pod) -> bytes:
             named,
             owner,
             {k: v for k, v in meta.labels.items() if k not in REPLICA_LABELS},
-            {k: v for k, v in meta.annotations.items() if k not in REPLICA_ANNOTATIONS},
+            {k: v for k, v in meta.annotations.items() if k not in _UNSHAPED_ANNOTATIONS},
             spec.scheduler_name,
             spec.priority,
             spec.preemption_policy,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from control.scheduler.state.pods import PodInfo, Shape
+from control.scheduler.state.pods import RESULT_ANNOTATIONS, PodInfo, Shape
 from control.scheduler.state.selectors import PodCounter
 from control.scheduler.state.table import CPU, PODS
 from tests.control.scheduler.build import Cluster, node, pod
@@ -50,6 +50,29 @@ def test_equal_pods_share_a_shape_and_others_do_not() -> None:
     other = cluster.info(pod(labels={"app": "y"}))
     assert first.shape is second.shape
     assert other.shape is not first.shape
+
+
+def test_what_the_scheduler_writes_is_no_part_of_the_shape() -> None:
+    cluster = Cluster()
+    bound = cluster.info(pod(annotations={name: name for name in RESULT_ANNOTATIONS} | {"mine": "x"}))
+    waiting = cluster.info(pod(annotations={"mine": "x"}))
+    assert bound.shape is waiting.shape
+    assert bound.shape.annotations == {"mine": "x"}  # that of the first pod is nothing for the others
+
+
+def test_a_matrix_grows_with_the_table_and_widens() -> None:
+    cluster = Cluster()
+    matrix = cluster.table.matrix(2, 3, dtype=np.int64, fill=7)
+    matrix.data[1, 2, 3] = 1
+    for number in range(9):
+        cluster.table.set_node(node(f"n{number}"))
+    assert matrix.data.shape == (2, 3, cluster.table.capacity)
+    matrix.widen(4, 1)
+    assert matrix.data.shape == (4, 3, cluster.table.capacity)
+    assert matrix.data[1, 2, 3] == 1
+    assert matrix.data.sum() == 7 * matrix.data.size - 6
+    with pytest.raises(ValueError, match="1 sizes for 2 axes"):
+        matrix.widen(5)
 
 
 def test_members_of_gangs_that_are_alike_look_alike() -> None:
