@@ -24,14 +24,33 @@ class RowColumn:
 
     __slots__ = ("data", "fill")
 
-    def __init__(self, capacity: int, dtype: Any, fill: Any = 0) -> None:
+    def __init__(self, capacity: int, dtype: Any, fill: Any = 0, lead: tuple[int, ...] = ()) -> None:
+        """`lead`: sizes of the axes before the rows, see `RowMatrix`."""
         self.fill = fill
-        self.data: NDArray[Any] = np.full(capacity, fill, dtype)
+        self.data: NDArray[Any] = np.full((*lead, capacity), fill, dtype)
 
     def grow(self, capacity: int) -> None:
-        grown = np.full(capacity, self.fill, self.data.dtype)
-        grown[: len(self.data)] = self.data
+        self._reshape((*self.data.shape[:-1], capacity))
+
+    def _reshape(self, shape: tuple[int, ...]) -> None:
+        grown = np.full(shape, self.fill, self.data.dtype)
+        grown[tuple(map(slice, self.data.shape))] = self.data
         self.data = grown
+
+
+class RowMatrix(RowColumn):
+    """Several columns of one meaning, e.g. [zone, resource, row]: the last axis is the row and grows with the table."""
+
+    __slots__ = ()
+
+    def widen(self, *lead: int) -> None:
+        """Grow the axes before the rows to at least these sizes; new elements have the fill value."""
+        present = self.data.shape
+        wanted = tuple(map(max, present[:-1], lead))
+        if len(lead) != len(present) - 1:
+            raise ValueError(f"{len(lead)} sizes for {len(present) - 1} axes before the rows")
+        if wanted != present[:-1]:
+            self._reshape((*wanted, present[-1]))
 
 
 class LabelColumn:

@@ -22,7 +22,7 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from control.scheduler.state.columns import IntArray, LabelColumns, Mask, RowArray, RowColumn, Rows
+from control.scheduler.state.columns import IntArray, LabelColumns, Mask, RowArray, RowColumn, RowMatrix, Rows
 from control.scheduler.state.pods import MAX_AMOUNT, PodInfo, Shape, amounts
 from koordlet.api.core import Node
 from koordlet.api.core.selectors import Taint
@@ -167,6 +167,12 @@ class NodeTable:
         column = RowColumn(self.capacity, dtype, fill)
         self._columns.append(column)
         return column
+
+    def matrix(self, *lead: int, dtype: type, fill: object = 0) -> RowMatrix:
+        """New columns [*lead, row] for a plugin. They grow with the table."""
+        matrix = RowMatrix(self.capacity, dtype, fill, lead)
+        self._columns.append(matrix)
+        return matrix
 
     def drop_column(self, column: RowColumn) -> None:
         """Stop growing a column that is not used any more."""

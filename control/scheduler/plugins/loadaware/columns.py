@@ -9,7 +9,7 @@ A node has two views, because prod pods may be evaluated by the usage of prod po
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from control.scheduler.plugins.loadaware.report import LoadReport
 from control.scheduler.plugins.loadaware.thresholds import NO_BOUND, NodeLimits
 from control.scheduler.plugins.loadaware.vectors import Vector
 from control.scheduler.state.columns import IntArray, Mask, Reasons16
+from control.scheduler.state.table import NodeTable
 
 NOTHING_LEFT: Final = -NO_BOUND
 """Value in `left` that gives score 0 for every pod."""
@@ -27,11 +28,10 @@ NEVER: Final = float("inf")
 
 
 class LoadColumns:
-    """Columns [view, resource, row] and [view, row]. Call `resize` before writing a row beyond `capacity`."""
+    """Columns [view, resource, row] and [view, row]; they grow with the table."""
 
-    def __init__(self, args: LoadAwareSchedulingArgs, resources: int, expired_reason: int) -> None:
+    def __init__(self, table: NodeTable, args: LoadAwareSchedulingArgs, resources: int, expired_reason: int) -> None:
         self._args = args
-        self._resources = resources
         self._expired_reason = expired_reason
         aggregated = args.aggregated
         self._window = (
@@ -39,36 +39,50 @@ class LoadColumns:
             if aggregated is not None and aggregated.score_aggregation_type
             else None
         )
-        self.capacity = 0
-        self.room: IntArray = np.zeros((2, resources, 0), np.int64)
-        """Usage that may be added before a threshold is exceeded."""
-        self.blocked: Reasons16 = np.zeros((2, 0), np.int16)
-        """Number of the reason for which the node rejects every pod; 0: none."""
-        self.aggregated: Mask = np.zeros((2, 0), np.bool_)
-        """Whether percentiles are compared instead of averages."""
-        self.left: IntArray = np.zeros((2, resources, 0), np.int64)
-        """Capacity minus existing usage."""
-        self.divisor: IntArray = np.ones((resources, 0), np.int64)
-        """Capacity, at least 1."""
-        self.has: Mask = np.zeros((resources, 0), np.bool_)
-        """Whether the node has any of the resource."""
-        self.expires = np.zeros(0, np.float64)
-        """Unix seconds at which the report expires; NEVER without a report or after its expiry."""
+        self._room = table.matrix(2, resources, dtype=np.int64, fill=NO_BOUND)
+        self._blocked = table.matrix(2, dtype=np.int16)
+        self._aggregated = table.matrix(2, dtype=np.bool_, fill=False)
+        self._left = table.matrix(2, resources, dtype=np.int64, fill=NOTHING_LEFT)
+        self._divisor = table.matrix(resources, dtype=np.int64, fill=1)
+        self._has = table.matrix(resources, dtype=np.bool_, fill=False)
+        self._expires = table.column(np.float64, NEVER)
         self.next_expiry = NEVER
-        """The earliest time in `expires`, or earlier."""
+        """The earliest time at which a report expires, or earlier."""
 
-    def resize(self, capacity: int) -> None:
-        extra = capacity - self.capacity
+    @property
+    def room(self) -> IntArray:
+        """[view, resource, row]: usage that may be added before a threshold is exceeded."""
+        return self._room.data
 
-        def grown(array: NDArray[Any], fill: object) -> NDArray[Any]:
-            widths = [(0, 0)] * (array.ndim - 1) + [(0, extra)]
-            return np.pad(array, widths, constant_values=fill)  # type: ignore[call-overload, no-any-return]
+    @property
+    def blocked(self) -> Reasons16:
+        """[view, row]: number of the reason for which the node rejects every pod; 0: none."""
+        return self._blocked.data
 
-        self.room, self.left = grown(self.room, NO_BOUND), grown(self.left, NOTHING_LEFT)
-        self.blocked, self.aggregated = grown(self.blocked, 0), grown(self.aggregated, False)
-        self.divisor, self.has = grown(self.divisor, 1), grown(self.has, False)
-        self.expires = grown(self.expires, NEVER)
-        self.capacity = capacity
+    @property
+    def aggregated(self) -> Mask:
+        """[view, row]: whether percentiles are compared instead of averages."""
+        return self._aggregated.data
+
+    @property
+    def left(self) -> IntArray:
+        """[view, resource, row]: capacity minus existing usage."""
+        return self._left.data
+
+    @property
+    def divisor(self) -> IntArray:
+        """[resource, row]: capacity, at least 1."""
+        return self._divisor.data
+
+    @property
+    def has(self) -> Mask:
+        """[resource, row]: whether the node has any of the resource."""
+        return self._has.data
+
+    @property
+    def expires(self) -> NDArray[np.float64]:
+        """[row]: Unix seconds at which the report expires; NEVER without a report or after its expiry."""
+        return self._expires.data
 
     def set_capacity(self, row: int, capacity: Vector) -> None:
         for at, amount in enumerate(capacity):

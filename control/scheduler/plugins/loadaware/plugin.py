@@ -67,7 +67,9 @@ class LoadAwareScheduling(Plugin):
         self._limits: dict[int, NodeLimits] = {}
         self._thresholds = from_args(self.args, self.tracked)
         number, tracked = self.reasons.number, self.tracked.names
-        self._columns = LoadColumns(self.args, len(tracked), number(Code.UNSCHEDULABLE, "node(s) nodeMetric expired"))
+        self._columns = LoadColumns(
+            self.table, self.args, len(tracked), number(Code.UNSCHEDULABLE, "node(s) nodeMetric expired")
+        )
         self._over = np.array(
             [
                 [
@@ -269,7 +271,7 @@ class LoadAwareScheduling(Plugin):
         row = self.table.rows.get(entry.name)
         if row is not None:
             limits = self._limits.get(row)
-            if limits is not None and row < self._columns.capacity and self._nodes_seen == self.table.node_log.end:
+            if limits is not None and self._nodes_seen == self.table.node_log.end:
                 self._columns.put(row, limits, entry, self.handle.clock.now())
                 self.table.touch(row)
             else:
@@ -279,8 +281,6 @@ class LoadAwareScheduling(Plugin):
             self.loads.pop(entry.name, None)
 
     def _put(self, row: int) -> None:
-        if row >= self._columns.capacity:  # the event of a pod came before that of its node
-            self._columns.resize(self.table.capacity)
         limits, load = self._limits.get(row), self.loads.get(self.table.names[row])
         if limits is None or load is None:
             self._columns.clear(row)
@@ -302,8 +302,6 @@ class LoadAwareScheduling(Plugin):
             return
         changed = table.node_log.since(self._nodes_seen)
         self._nodes_seen = table.node_log.end
-        if table.capacity > self._columns.capacity:
-            self._columns.resize(table.capacity)
         for row in range(table.size) if changed is None else set(changed):
             node = table.nodes[row]
             if node is None:
