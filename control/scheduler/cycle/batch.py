@@ -18,10 +18,10 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from control.scheduler.cycle.cycle import Cycle
-from control.scheduler.cycle.evaluation import run_pre_filters
+from control.scheduler.cycle.evaluation import prepare
 from control.scheduler.cycle.placement import CycleFailed, Placement
 from control.scheduler.framework.plugin import CycleState
-from control.scheduler.framework.status import SUCCESS, PluginStatus, error, unresolvable
+from control.scheduler.framework.status import PluginStatus, error, unresolvable
 from control.scheduler.process.metrics import exponential
 from control.scheduler.state.cache import CacheError
 from control.scheduler.state.pods import PodInfo
@@ -181,10 +181,11 @@ def _place_member(cycle: Cycle, job: CycleState, pod: PodInfo, row: int) -> Plac
     state = CycleState(same_job=job.same_job)
     full_name = f"{pod.key}/{pod.uid}"
     try:
-        status, left_out = _pre_filter(cycle, state, pod, row)
-        if not status.ok:
-            return _Refusal(pod, node, f"pre-filter failed for pod {full_name}, {status.message}", status.plugin)
-        if left_out:
+        prepared = prepare(cycle.framework, state, pod)
+        if not prepared.status.ok:
+            text = f"pre-filter failed for pod {full_name}, {prepared.status.message}"
+            return _Refusal(pod, node, text, prepared.status.plugin)
+        if prepared.rows is not None and row not in prepared.rows:
             return _Refusal(pod, node, f"node {node} is pre-filter out for pod {full_name}")
         status = cycle.fits(state, pod, row)
         if not status.ok:
@@ -201,23 +202,6 @@ def _place_member(cycle: Cycle, job: CycleState, pod: PodInfo, row: int) -> Plac
         text = f"reserve pod {full_name} on node {node} failed, err: {failure}"
         return _Refusal(pod, node, text, failure.status.plugin)
     return placement
-
-
-def _pre_filter(cycle: Cycle, state: CycleState, pod: PodInfo, row: int) -> tuple[PluginStatus, bool]:
-    """The status of PreFilter and the hooks around it, and whether they exclude the node."""
-    framework = cycle.framework
-    for plugin in framework.before_pre_filter:
-        status = plugin.before_pre_filter(state, pod).by(plugin.name)
-        if not status.ok and not status.skipped:
-            return status, False
-    rows, _, status = run_pre_filters(framework, state, pod)
-    if not status.ok or (rows is not None and row not in rows):
-        return status, status.ok
-    for plugin in framework.after_pre_filter:
-        status = plugin.after_pre_filter(state, pod, rows).by(plugin.name)
-        if not status.ok and not status.skipped:
-            return status, False
-    return SUCCESS, False
 
 
 def _permit(cycle: Cycle, claimed: Sequence[Placement]) -> PluginStatus | None:

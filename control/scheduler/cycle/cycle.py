@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from control.scheduler.cycle.equivalence import EquivalenceCache, ScoreOutOfRange
-from control.scheduler.cycle.evaluation import run_pre_filters
+from control.scheduler.cycle.evaluation import prepare
 from control.scheduler.cycle.failures import LEFT_OUT, FitError
 from control.scheduler.cycle.feasibility import Feasibility
 from control.scheduler.cycle.observer import CycleObserver
@@ -164,15 +164,12 @@ class Cycle:
 
     # Before Filter
 
-    def _pre_filter(self, state: CycleState, pod: PodInfo) -> tuple[RowArray | None, list[str]]:
+    def _pre_filter(self, state: CycleState, pod: PodInfo) -> tuple[RowArray | None, Sequence[str]]:
         """(the rows to evaluate or None for all, the plugins that restricted them)."""
         calls = self._calls
-        for plugin in calls.before_pre_filter:
-            self._require(pod, plugin.before_pre_filter(state, pod).by(plugin.name))
-        rows, narrowed_by, status = run_pre_filters(calls, state, pod)
-        self._require(pod, status)
-        for plugin in calls.after_pre_filter:
-            self._require(pod, plugin.after_pre_filter(state, pod, rows).by(plugin.name))
+        prepared = prepare(calls, state, pod)
+        self._require(pod, prepared.status)
+        rows = prepared.rows
         planner = calls.find_one_node
         if planner is not None:
             status, row = planner.find_one_node(state, pod, rows)
@@ -185,7 +182,7 @@ class Cycle:
             for row in preferring.prefer_nodes(state, pod, rows):
                 if self.fits(state, pod, row).ok:
                     return np.array([row], np.intp), [preferring.name]
-        return rows, narrowed_by
+        return rows, prepared.narrowed_by
 
     def _require(self, pod: PodInfo, status: PluginStatus) -> None:
         if not status.ok and not status.skipped:
@@ -203,6 +200,10 @@ class Cycle:
     def claim(self, placement: Placement) -> None:
         """Assume and reserve. Reverts everything when a plugin refuses. Raises CacheError, CycleFailed."""
         pod, row, state = placement.pod, placement.row, placement.state
+        for plugin in self._calls.nominate:
+            status = plugin.nominate(state, pod, row)
+            if not status.ok:
+                raise CycleFailed(status.by(plugin.name))
         for plugin in self._calls.resize:
             status = plugin.resize_pod(state, pod, row)
             if not status.ok:

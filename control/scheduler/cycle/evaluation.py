@@ -1,12 +1,13 @@
-"""Evaluating a pod against all nodes without the equivalence cache: PreFilter, every filter, every score.
+"""What precedes Filter (`prepare`), and evaluating a pod against all nodes without the equivalence cache.
 
-Used to explain decisions, and before extenders are called. Plugins that drive a cycle (BeforePreFilter, FindOneNode,
+Evaluation is used to explain decisions, and before extenders are called. Plugins that drive a cycle (FindOneNode,
 PreferNodes) are not called.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -20,26 +21,56 @@ from control.scheduler.state.pods import PodInfo
 from koordlet.api.pages.placement import ScoredNode
 
 
-def run_pre_filters(
-    calls: Framework, state: CycleState, pod: PodInfo
-) -> tuple[RowArray | None, list[str], PluginStatus]:
-    """(the rows to evaluate or None for all, the plugins that restricted them, SUCCESS or the rejection)."""
+@dataclass(frozen=True)
+class Prepared:
+    """`rows`: the rows to evaluate, None means all; `narrowed_by`: the plugins that restricted them."""
+
+    status: PluginStatus = SUCCESS
+    """SUCCESS, or the rejection or error that ended the preparation."""
+    rows: RowArray | None = None
+    narrowed_by: Sequence[str] = ()
+
+
+def prepare(calls: Framework, state: CycleState, pod: PodInfo, skip: str = "") -> Prepared:
+    """BeforePreFilter, PreFilter and AfterPreFilter (spec 05 §5.3), for every caller of Filter.
+
+    The plugin named `skip` does not take part, neither here nor at Filter. The caller runs `state.run_undo`."""
+    if skip:
+        state.skip_filter.add(skip)
+    for plugin in calls.before_pre_filter:
+        if plugin.name != skip:
+            status = plugin.before_pre_filter(state, pod)
+            if not status.ok and not status.skipped:
+                return Prepared(status.by(plugin.name))
+    prepared = _pre_filter(calls, state, pod, skip)
+    if prepared.status.ok:
+        for plugin in calls.after_pre_filter:
+            if plugin.name != skip:
+                status = plugin.after_pre_filter(state, pod, prepared.rows)
+                if not status.ok and not status.skipped:
+                    return replace(prepared, status=status.by(plugin.name))
+    return prepared
+
+
+def _pre_filter(calls: Framework, state: CycleState, pod: PodInfo, skip: str) -> Prepared:
     rows: RowArray | None = None
     narrowed_by: list[str] = []
     for plugin in calls.pre_filter:
+        if plugin.name == skip:
+            continue
         result = plugin.pre_filter(state, pod)
         if result.status.code is Code.SKIP:
             state.skip_filter.add(plugin.name)
             continue
         if result.status.code is not Code.SUCCESS:
-            return rows, narrowed_by, result.status.by(plugin.name)
+            return Prepared(result.status.by(plugin.name), rows, narrowed_by)
         if result.rows is not None:
             narrowed_by.append(plugin.name)
             rows = result.rows if rows is None else np.intersect1d(rows, result.rows)
             if not len(rows):
                 suffix = " simultaneously" if len(narrowed_by) > 1 else ""
-                return rows, narrowed_by, excluded(narrowed_by, suffix)
-    return rows, narrowed_by, SUCCESS
+                return Prepared(excluded(narrowed_by, suffix), rows, narrowed_by)
+    return Prepared(SUCCESS, rows, narrowed_by)
 
 
 def excluded(narrowed_by: Sequence[str], suffix: str = "") -> PluginStatus:
@@ -51,17 +82,18 @@ def evaluate(
     framework: Framework, state: CycleState, pod: PodInfo, within: RowArray | None = None
 ) -> tuple[FitError, RowArray]:
     """(the status of every node, the rows that fit), among the rows `within`. The caller runs `state.run_undo`."""
+    state.trial = True
     table = framework.handle.table
     valid = np.flatnonzero(table.valid) if within is None else within
     failure = FitError(pod, framework, valid, np.full(len(valid), PASS, np.uint32))
-    rows, narrowed_by, status = run_pre_filters(framework, state, pod)
-    if not status.ok:
-        failure.pre_filter = status
+    prepared = prepare(framework, state, pod)
+    if not prepared.status.ok:
+        failure.pre_filter = prepared.status
         return failure, valid[:0]
     failure.codes = run_filters(state, pod, valid, framework.filters, table.size)
-    if rows is not None:
-        failure.codes[~np.isin(valid, rows)] = LEFT_OUT
-        failure.left_out = excluded(narrowed_by)
+    if prepared.rows is not None:
+        failure.codes[~np.isin(valid, prepared.rows)] = LEFT_OUT
+        failure.left_out = excluded(prepared.narrowed_by)
     return failure, valid[failure.codes == PASS]
 
 

@@ -93,6 +93,9 @@ class CycleState:
     of_job: Callable[[PodInfo], bool] | None = None
     """Whether a pod belongs to the same job. Releasing this pod does not wake such pods, or the members of a job that
     does not fit would wake each other endlessly."""
+    trial: bool = False
+    """The pod is only evaluated: for an explanation, an extender or the preemption of a job. Nothing follows from the
+    result, so plugins must not record an attempt."""
     measured: bool = False
     """Whether the plugins' calls during binding are timed."""
     preempted_for_job: bool = False
@@ -188,6 +191,8 @@ class Plugin:
     # Cycle
 
     def before_pre_filter(self, state: CycleState, pod: PodInfo) -> PluginStatus:
+        """Prepare `state`, or change the table for this cycle: `state.undo` must revert that. Also called when the pod
+        is only evaluated (`state.trial`)."""
         return SUCCESS
 
     def pre_filter(self, state: CycleState, pod: PodInfo) -> PreFilterResult:
@@ -245,6 +250,11 @@ class Plugin:
     def normalize(self, state: CycleState, pod: PodInfo, rows: RowArray, scores: IntArray) -> IntArray:
         """The raw scores of the feasible `rows`, mapped to 0..100."""
         raise NotImplementedError
+
+    def nominate(self, state: CycleState, pod: PodInfo, row: int) -> PluginStatus:
+        """A node was chosen and the pod is not counted there yet: choose what it takes there, e.g. a reservation
+        (spec 05 §5.2). Called before `resize_pod`."""
+        return SUCCESS
 
     def resize_pod(self, state: CycleState, pod: PodInfo, row: int) -> PluginStatus:
         return SUCCESS

@@ -149,6 +149,7 @@ class Framework:
         self.row_scorers = tuple(one for one in self.scorers if one.by_row)
         self.cluster_scorers = tuple(one for one in self.scorers if one.plugin.reads is Reads.CLUSTER)
 
+        self.nominate = anywhere("nominate")
         self.resize = anywhere("resize_pod")
         self.reserve = at("reserve", "reserve")
         self.unreserve = tuple(reversed(at("reserve", "unreserve")))

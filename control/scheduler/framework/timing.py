@@ -36,6 +36,7 @@ EXTENSION_POINTS: Final[Mapping[str, str]] = {
     "pre_score": "PreScore",
     "score": "Score",
     "normalize": "ScoreExtensionNormalize",
+    "nominate": "ReservationNominate",
     "resize_pod": "ResizePod",
     "reserve": "Reserve",
     "unreserve": "Unreserve",

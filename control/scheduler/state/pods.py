@@ -4,8 +4,8 @@ A cluster has few shapes and many pods. Therefore everything that filters and sc
 requests, labels, and data that plugins compile into `Shape.memo`. A `PodInfo` is small; 100,000 of them fit in memory
 beside the table. Two pods share a shape when everything that a plugin may read through the shape is equal: namespace,
 priority, labels and annotations (without those that distinguish replicas or are results of scheduling), owner, and the
-scheduling part of the spec (spec 05 §15.2). A plugin that reads data of a single replica from `PodInfo.pod` must not share its results between pods
-(`Reads.CLUSTER`, see `framework.plugin`).
+scheduling part of the spec (spec 05 §15.2). A plugin that reads data of a single replica from `PodInfo.pod` must not
+share its results between pods (`Reads.CLUSTER`, see `framework.plugin`).
 """
 
 from __future__ import annotations

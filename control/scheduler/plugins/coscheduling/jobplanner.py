@@ -21,6 +21,7 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from control.scheduler.cycle.equivalence import run_filters
+from control.scheduler.cycle.evaluation import prepare
 from control.scheduler.cycle.failures import PASS, PASS_CODE
 from control.scheduler.framework.plugin import CycleState
 from control.scheduler.framework.runtime import PluginRuntime
@@ -114,6 +115,11 @@ def text(nodes: int, tried: Mapping[int, PluginStatus], without: int) -> str:
     return f"0/{nodes} nodes are available: {reasons}."
 
 
+def _trial_state(job: PreemptingJob) -> CycleState:
+    """The state of an evaluation; `prepare` fills it, `run_undo` reverts what plugins did for it."""
+    return CycleState(phase="PostFilter", same_job=job.same_job, of_job=job.mine, trial=True)
+
+
 def _remove_all(groups: Iterable[Iterable[PodInfo]], trial: Trial) -> None:
     for pods in groups:
         for pod in pods:
@@ -198,8 +204,24 @@ class JobPlanner:
         """(the first of the rows that fits the pod, the statuses of rejecting rows).
 
         Rows after the first fitting one are evaluated without nominated pods only."""
-        state, allowed, status = self._prepared(job, pod, rows)
-        refused = dict.fromkeys(rows[~np.isin(rows, allowed)].tolist(), status)
+        state = _trial_state(job)
+        try:
+            return self._first_prepared(state, pod, rows)
+        finally:
+            state.run_undo()
+
+    def _first_prepared(
+        self, state: CycleState, pod: PodInfo, rows: RowArray
+    ) -> tuple[int | None, dict[int, PluginStatus]]:
+        prepared = prepare(self._runtime.profile, state, pod, self._skip)
+        status = prepared.status
+        if status.rejected:
+            return None, dict.fromkeys(rows.tolist(), status)
+        if not status.ok:
+            raise SimulationFailed(status.message)
+        allowed = rows if prepared.rows is None else rows[np.isin(rows, prepared.rows)]
+        left_out = PluginStatus(Code.UNRESOLVABLE, (NOT_HELPFUL,))
+        refused = dict.fromkeys(rows[~np.isin(rows, allowed)].tolist(), left_out)
         if not len(allowed):
             return None, refused
         fits = self._runtime.fits
@@ -216,32 +238,18 @@ class JobPlanner:
             refused[row] = status
         return None, refused
 
-    def _prepared(self, job: PreemptingJob, pod: PodInfo, rows: RowArray) -> tuple[CycleState, RowArray, PluginStatus]:
-        """PreFilter for the pod: (its state, the remaining rows, the status of the other rows)."""
-        state = CycleState(phase="PostFilter", same_job=job.same_job, of_job=job.mine)
-        left_out = PluginStatus(Code.UNRESOLVABLE, (NOT_HELPFUL,))
-        for plugin in self._runtime.profile.pre_filter:
-            if plugin.name == self._skip:
-                state.skip_filter.add(plugin.name)
-                continue
-            result = plugin.pre_filter(state, pod)
-            if result.status.skipped:
-                state.skip_filter.add(plugin.name)
-                continue
-            if result.status.rejected:
-                return state, rows[:0], result.status.by(plugin.name)
-            if not result.status.ok:
-                raise SimulationFailed(result.status.message)
-            if result.rows is not None:
-                rows = rows[np.isin(rows, result.rows)]
-        return state, rows, left_out
-
     def _placed_by(self, choose: Choose, job: PreemptingJob, cost: Mapping[int, int], trial: Trial) -> dict[str, int]:
         table = self._table
-        state, rows, status = self._prepared(job, job.trigger, np.flatnonzero(table.valid))
-        if not len(rows):
-            raise NotHelpful(f"0/{table.nodes_alive} nodes are available: {status.message}.")
-        nodes = choose(state, {table.names[row]: amount for row, amount in cost.items()})
+        state = _trial_state(job)
+        try:
+            status = prepare(self._runtime.profile, state, job.trigger, self._skip).status
+            if status.rejected:
+                raise NotHelpful(f"0/{table.nodes_alive} nodes are available: {status.message}.")
+            if not status.ok:
+                raise SimulationFailed(status.message)
+            nodes = choose(state, {table.names[row]: amount for row, amount in cost.items()})
+        finally:
+            state.run_undo()
         placed = {pod.uid: table.rows[nodes[pod.key]] for pod in job.members}
         for pod in job.members:
             trial.add(pod, placed[pod.uid])

@@ -119,7 +119,7 @@ class Coscheduling(Plugin):
 
     def before_pre_filter(self, state: CycleState, pod: PodInfo) -> PluginStatus:
         name = self._gang_id(pod.shape)
-        if not name:
+        if not name or state.trial:
             return SUCCESS
         reason = decisions.why_not_tried(self.gangs, name, pod.key)
         if reason:
