@@ -22,7 +22,7 @@ from koordlet.api.pages.placement import ScoredNode
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreFiltered:
     """`rows`: the rows to evaluate, None means all; `narrowed_by`: the plugins that restricted them."""
 
     status: PluginStatus = SUCCESS
@@ -31,7 +31,7 @@ class Prepared:
     narrowed_by: Sequence[str] = ()
 
 
-def prepare(calls: Framework, state: CycleState, pod: PodInfo, skip: str = "") -> Prepared:
+def prepare(calls: Framework, state: CycleState, pod: PodInfo, skip: str = "") -> PreFiltered:
     """BeforePreFilter, PreFilter and AfterPreFilter (spec 05 §5.3), for every caller of Filter.
 
     The plugin named `skip` does not take part, neither here nor at Filter. The caller runs `state.run_undo`."""
@@ -41,7 +41,7 @@ def prepare(calls: Framework, state: CycleState, pod: PodInfo, skip: str = "") -
         if plugin.name != skip:
             status = plugin.before_pre_filter(state, pod)
             if not status.ok and not status.skipped:
-                return Prepared(status.by(plugin.name))
+                return PreFiltered(status.by(plugin.name))
     prepared = _pre_filter(calls, state, pod, skip)
     if prepared.status.ok:
         for plugin in calls.after_pre_filter:
@@ -52,7 +52,7 @@ def prepare(calls: Framework, state: CycleState, pod: PodInfo, skip: str = "") -
     return prepared
 
 
-def _pre_filter(calls: Framework, state: CycleState, pod: PodInfo, skip: str) -> Prepared:
+def _pre_filter(calls: Framework, state: CycleState, pod: PodInfo, skip: str) -> PreFiltered:
     rows: RowArray | None = None
     narrowed_by: list[str] = []
     for plugin in calls.pre_filter:
@@ -63,14 +63,14 @@ def _pre_filter(calls: Framework, state: CycleState, pod: PodInfo, skip: str) ->
             state.skip_filter.add(plugin.name)
             continue
         if result.status.code is not Code.SUCCESS:
-            return Prepared(result.status.by(plugin.name), rows, narrowed_by)
+            return PreFiltered(result.status.by(plugin.name), rows, narrowed_by)
         if result.rows is not None:
             narrowed_by.append(plugin.name)
             rows = result.rows if rows is None else np.intersect1d(rows, result.rows)
             if not len(rows):
                 suffix = " simultaneously" if len(narrowed_by) > 1 else ""
-                return Prepared(excluded(narrowed_by, suffix), rows, narrowed_by)
-    return Prepared(SUCCESS, rows, narrowed_by)
+                return PreFiltered(excluded(narrowed_by, suffix), rows, narrowed_by)
+    return PreFiltered(SUCCESS, rows, narrowed_by)
 
 
 def excluded(narrowed_by: Sequence[str], suffix: str = "") -> PluginStatus:

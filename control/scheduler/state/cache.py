@@ -32,10 +32,14 @@ class Cache:
         """Count a pod on the node that was chosen for it. Raises CacheError."""
         if pod.uid in self.pods:
             raise CacheError(f"pod {pod.key} is in the cache, so can't be assumed")
-        self.table.add_pod(pod, node)
+        pod.assumed = True  # before the listeners of the table hear of the pod
+        try:
+            self.table.add_pod(pod, node)
+        except ValueError as failure:
+            pod.assumed = False
+            raise CacheError(str(failure)) from failure
         self.pods[pod.uid] = pod
         self.assumed.add(pod.uid)
-        pod.assumed = True
 
     def forget(self, pod: PodInfo) -> None:
         """Stop counting an assumed pod. Raises CacheError."""

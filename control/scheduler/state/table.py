@@ -16,9 +16,9 @@ has pods keeps its row as a placeholder, without a node object, until they are g
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 import numpy as np
 
@@ -29,6 +29,10 @@ from koordlet.api.core.selectors import Taint
 
 CPU, MEMORY, STORAGE, PODS = range(4)
 _FIXED: Final = ("cpu", "memory", "ephemeral-storage", "pods")
+
+
+Vector: TypeAlias = Sequence[tuple[int, int]]
+"""(column of `NodeTable.resource`, amount)"""
 
 
 class PodListener(Protocol):
@@ -104,6 +108,8 @@ class NodeTable:
         """[resource, row]; the `PODS` column is the number of pods."""
         self.nonzero: IntArray = np.zeros((2, capacity), np.int64)
         """[CPU or MEMORY, row]: requests with defaults for containers without requests, for scores."""
+        self._adjustments: dict[str, Vector] = {}
+        """By uid: see `adjust`."""
         self._free_rows: list[int] = []
         self._listeners: list[PodListener] = []
         self._columns: list[RowColumn] = [self._valid, self._unschedulable, self._taint_set]
@@ -281,12 +287,27 @@ class NodeTable:
         self._discount(pod)
         self._drop_empty_placeholder(row)
 
+    def adjust(self, pod: PodInfo, vector: Vector) -> Vector:
+        """Count `vector` in addition to the pod's requests, also after it was removed and added again; () ends that.
+
+        Amounts may be negative. Returns the previous vector: `adjust(pod, previous)` reverts the call."""
+        previous = self._adjustments.get(pod.uid, ())
+        if pod.row >= 0:
+            self._apply(previous, pod.row, -1)
+            self._apply(vector, pod.row, 1)
+            self.pod_log.note(pod.row)
+        if vector:
+            self._adjustments[pod.uid] = vector
+        else:
+            self._adjustments.pop(pod.uid, None)
+        return previous
+
     def touch(self, row: int) -> None:
         """Plugin data for the row changed: cached results for it are stale."""
         self.pod_log.note(row)
 
     def _count(self, pod: PodInfo, row: int) -> None:
-        self._change(pod.shape, row, 1)
+        self._change(pod, row, 1)
         self.pods[row][pod.uid] = pod
         pod.row = row
         for listener in self._listeners:
@@ -296,11 +317,12 @@ class NodeTable:
         row = pod.row
         for listener in self._listeners:
             listener.pod_removed(row, pod)
-        self._change(pod.shape, row, -1)
+        self._change(pod, row, -1)
         del self.pods[row][pod.uid]
         pod.row = -1
 
-    def _change(self, shape: Shape, row: int, sign: int) -> None:
+    def _change(self, pod: PodInfo, row: int, sign: int) -> None:
+        shape = pod.shape
         vector = self.vector(shape)
         requested = self.requested
         for column, amount in vector:
@@ -308,7 +330,15 @@ class NodeTable:
         requested[PODS, row] += sign
         self.nonzero[CPU, row] += sign * shape.nonzero_cpu
         self.nonzero[MEMORY, row] += sign * shape.nonzero_memory
+        if self._adjustments:
+            self._apply(self._adjustments.get(pod.uid, ()), row, sign)
         self.pod_log.note(row)
+
+    def _apply(self, vector: Vector, row: int, sign: int) -> None:
+        for column, amount in vector:
+            self.requested[column, row] += sign * amount
+            if column in (CPU, MEMORY):
+                self.nonzero[column, row] += sign * amount
 
     @contextmanager
     def what_if(self) -> Iterator[Trial]:

@@ -60,6 +60,29 @@ def test_what_the_scheduler_writes_is_no_part_of_the_shape() -> None:
     assert bound.shape.annotations == {"mine": "x"}  # that of the first pod is nothing for the others
 
 
+def test_a_pod_counts_with_adjusted_amounts() -> None:
+    cluster = Cluster(node("a"), node("b"))
+    table = cluster.table
+    (one,) = cluster.put(pod(cpu="4", memory="1Gi", on="a"))
+    less = table.adjust(one, [(CPU, -3000)])
+    assert less == ()
+    assert (table.requested[CPU, 0], table.nonzero[CPU, 0]) == (1000, 1000)
+    with table.what_if() as trial:
+        trial.remove(one)
+        assert table.requested[CPU, 0] == 0
+        trial.add(one, 1)
+        assert table.requested[CPU, :2].tolist() == [0, 1000]
+    assert table.requested[CPU, :2].tolist() == [1000, 0]
+    before = table.adjust(one, [(CPU, -1000)])
+    assert table.requested[CPU, 0] == 3000
+    table.adjust(one, before)
+    assert table.requested[CPU, 0] == 1000
+    table.adjust(one, ())
+    assert table.requested[CPU, 0] == 4000
+    table.remove_pod(one)
+    assert table.requested[:, 0].tolist() == [0] * len(table.resources)
+
+
 def test_a_matrix_grows_with_the_table_and_widens() -> None:
     cluster = Cluster()
     matrix = cluster.table.matrix(2, 3, dtype=np.int64, fill=7)
