@@ -13,6 +13,7 @@ from functools import partial
 
 from prometheus_client import Counter
 
+from control.scheduler.framework.victimpolicy import BY_SCHEDULER
 from control.scheduler.state.pods import PodInfo
 from koordlet.api.core import Pod
 from koordlet.api.encoding.wire import Time
@@ -22,8 +23,6 @@ from koordlet.kube import Client, EventRecorder, KubeError, NotFound
 from koordlet.kube.patch import PatchKind
 
 log = get_logger(__name__)
-
-REASON = "PreemptionByScheduler"
 
 
 class BackgroundEvictor:
@@ -79,7 +78,7 @@ class BackgroundEvictor:
         condition = {
             "type": "DisruptionTarget",
             "status": "True",
-            "reason": REASON,
+            "reason": BY_SCHEDULER,
             "message": message,
             "lastTransitionTime": str(Time.of(datetime.fromtimestamp(self._clock.now(), UTC))),
         }

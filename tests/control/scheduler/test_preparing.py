@@ -13,6 +13,7 @@ from control.scheduler.cycle.placement import CycleFailed
 from control.scheduler.explain.podreport import explain
 from control.scheduler.framework.plugin import CycleState, Plugin, PreFilterResult
 from control.scheduler.framework.status import SUCCESS, PluginStatus, unschedulable
+from control.scheduler.framework.victimpolicy import JobVictims
 from control.scheduler.plugins.coscheduling.jobplanner import JobPlanner, PreemptingJob
 from control.scheduler.state.columns import RowArray
 from control.scheduler.state.pods import PodInfo
@@ -66,7 +67,7 @@ def test_every_caller_restores_and_reverts() -> None:
     borrower = cluster.info(pod(cpu="1", labels={"borrows": "yes"}))
     before = cluster.table.requested.copy()
     assert explain(cycle.framework, borrower, "active").feasible == 1
-    planner = JobPlanner(cluster.table)
+    planner = JobPlanner(cluster.table, JobVictims())
     planner.connect(lender.runtime)
     state = CycleState()
     _, fitting = evaluate(cycle.framework, state, borrower)

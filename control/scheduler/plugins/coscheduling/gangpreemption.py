@@ -20,6 +20,7 @@ from control.scheduler.framework.handle import Handle
 from control.scheduler.framework.plugin import CycleState, PostFilterResult
 from control.scheduler.framework.runtime import PluginRuntime
 from control.scheduler.framework.status import SUCCESS, Code, PluginStatus, error, unschedulable
+from control.scheduler.framework.victimpolicy import JobVictims
 from control.scheduler.plugins.coscheduling.jobplanner import (
     Choose,
     JobPlanner,
@@ -27,7 +28,6 @@ from control.scheduler.plugins.coscheduling.jobplanner import (
     PreemptingJob,
     PreemptionPlan,
     SimulationFailed,
-    may_be_victim,
 )
 from control.scheduler.plugins.coscheduling.metrics import PreemptionMetrics
 from control.scheduler.plugins.coscheduling.rounds import GangRound
@@ -58,7 +58,8 @@ class GangPreemption:
         self._handle = handle
         self._table = handle.table
         self._runtime = PluginRuntime()
-        self._planner = JobPlanner(handle.table, owner)
+        self._policy = JobVictims()
+        self._planner = JobPlanner(handle.table, self._policy, owner)
         self._metrics = PreemptionMetrics.of(handle.client.registry) if handle.client is not None else None
 
     def connect(self, runtime: PluginRuntime) -> None:
@@ -152,7 +153,7 @@ class GangPreemption:
             if row is None or (pod.uid == trigger.uid and failure.status(row).code is Code.UNRESOLVABLE):
                 continue
             others = self._table.pods[row].values()
-            if self.evicting(pod) or any(_being_preempted(other, pod.priority) for other in others):
+            if self.evicting(pod) or any(self._policy.leaving(other, pod) for other in others):
                 return TERMINATING
         return ""
 
@@ -161,14 +162,11 @@ class GangPreemption:
         victims = [pod for pods in plan.victims.values() for pod in pods]
         deleted = [v for v in victims if not handle.waiting.reject(v.uid, JOB_REJECT, "preempted")]
         if deleted:
-            text = (
-                f"{handle.profile}: preempting to accommodate higher priority pods, preemptor: {current.group.id}, "
-                f"triggerPod: {trigger.key}"
-            )
+            text = f"{handle.profile}: {self._policy.message}, preemptor: {current.group.id}, triggerPod: {trigger.key}"
             self._runtime.evictor.evict(deleted, by=trigger, message=text)
         for row in plan.victims:  # on every row (spec 05 §17, D4)
             for other in list(queue.nominated_on(self._table.names[row])):
-                if other.priority < trigger.priority and not job.mine(other):
+                if self._policy.yields(other, trigger) and not job.mine(other):
                     queue.nominate(other, "")
 
     def _nominate(
@@ -188,15 +186,3 @@ class GangPreemption:
             self._runtime.queue.nominate(pod, "")
         for uid in waiting.values():
             self._handle.waiting.reject(uid, JOB_FAILURE, f"preemption: {message}")
-
-
-def _being_preempted(pod: PodInfo, priority: int) -> bool:
-    """Whether the pod is terminating because a pod of at least this priority preempted it."""
-    condition = pod.pod.status.condition("DisruptionTarget")
-    return (
-        pod.terminating
-        and may_be_victim(pod, priority)
-        and condition is not None
-        and condition.status == "True"
-        and condition.reason == "PreemptionByScheduler"
-    )

@@ -1,6 +1,6 @@
 """Plans preemption for a whole gang: the nodes of its members and the victims (spec 05 §11).
 
-    plan = JobPlanner(table, skip).plan(job, rows, choose)     # raises NotHelpful or SimulationFailed
+    plan = JobPlanner(table, policy).plan(job, rows, choose)     # raises NotHelpful or SimulationFailed
 
 Everything is tried on the table itself and reverted. Potential victims are removed from the candidate nodes, cheapest
 nodes first. Members are placed one after another, and each stays for the next one (spec 05 §17, D3). Then potential
@@ -26,11 +26,11 @@ from control.scheduler.cycle.failures import PASS, PASS_CODE
 from control.scheduler.framework.plugin import CycleState
 from control.scheduler.framework.runtime import PluginRuntime
 from control.scheduler.framework.status import Code, PluginStatus
+from control.scheduler.framework.victimpolicy import VictimPolicy
 from control.scheduler.state.columns import RowArray
 from control.scheduler.state.pods import PodInfo
 from control.scheduler.state.table import NodeTable, Trial
 from koordlet.api import names
-from koordlet.api.annotations.scheduling import is_preemptible, quota_preemptible
 
 NOT_HELPFUL: Final = "Preemption is not helpful for scheduling"
 NO_VICTIMS: Final = "no potential victims"
@@ -73,12 +73,6 @@ while all potential victims are removed. Raises NotHelpful."""
 
 
 # Decisions
-
-
-def may_be_victim(pod: PodInfo, priority: int) -> bool:
-    """Whether a job of this priority may preempt the pod."""
-    labels = pod.shape.labels
-    return pod.priority < priority and is_preemptible(labels) and quota_preemptible(labels)
 
 
 def job_key(pod: PodInfo) -> str:
@@ -132,8 +126,9 @@ def _remove_all(groups: Iterable[Iterable[PodInfo]], trial: Trial) -> None:
 class JobPlanner:
     """See the module text. `skip`: the plugin that plans the job; its PreFilter is not called."""
 
-    def __init__(self, table: NodeTable, skip: str = "") -> None:
+    def __init__(self, table: NodeTable, policy: VictimPolicy, skip: str = "") -> None:
         self._table = table
+        self._policy = policy
         self._skip = skip
         self._runtime = PluginRuntime()
 
@@ -143,9 +138,9 @@ class JobPlanner:
 
     def plan(self, job: PreemptingJob, rows: RowArray, choose: Choose | None = None) -> PreemptionPlan:
         """`rows`: where removing pods may help. Raises NotHelpful or SimulationFailed; changes nothing."""
-        table, priority = self._table, job.trigger.priority
+        table, eligible = self._table, self._policy.eligible
         candidates = {
-            row: [pod for pod in table.pods[row].values() if may_be_victim(pod, priority) and not job.mine(pod)]
+            row: [pod for pod in table.pods[row].values() if eligible(pod, job.trigger) and not job.mine(pod)]
             for row in rows.tolist()
         }
         victims = {row: pods for row, pods in candidates.items() if pods}

@@ -1,26 +1,21 @@
-"""The plugin: eligibility for preemption, the nodes that are tried, and the consequences (spec 05 §3.6).
+"""The plugin: makes room for a pod by deleting pods of lower priority.
 
-Dry runs are made on the table itself and reverted (`DryRun`). The evictor marks and deletes victims in the background.
-Until its calls have returned, PreEnqueue keeps the preemptor out of the queue.
+Until the deletion calls have returned, PreEnqueue keeps the preemptor out of the queue.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
-from control.scheduler.cycle.dryrun import DryRun
 from control.scheduler.cycle.failures import FitError
 from control.scheduler.framework.handle import Handle
 from control.scheduler.framework.plugin import CycleState, Plugin, PostFilterResult
-from control.scheduler.framework.status import SUCCESS, Code, PluginStatus, unresolvable, unschedulable
-from control.scheduler.plugins.defaultpreemption.victims import Victims, best, minimal_victims
+from control.scheduler.framework.runtime import PluginRuntime
+from control.scheduler.framework.status import SUCCESS, PluginStatus, unresolvable
+from control.scheduler.framework.victimpolicy import VictimPolicy
+from control.scheduler.plugins.defaultpreemption.preemption import MIN_CANDIDATES, MIN_CANDIDATES_PERCENT, Preemption
+from control.scheduler.plugins.defaultpreemption.victims import Victims
 from control.scheduler.state.pods import PodInfo
-from koordlet.api.core.workloads import PodDisruptionBudget
-
-NO_VICTIMS: Final = unresolvable("No preemption victims found for incoming pod")
-NOT_HELPFUL: Final = "Preemption is not helpful for scheduling"
 
 
 class DefaultPreemption(Plugin):
@@ -30,126 +25,26 @@ class DefaultPreemption(Plugin):
 
     def __init__(self, args: Any, handle: Handle) -> None:
         super().__init__(args, handle)
-        self._informer = None if handle.objects is None else handle.objects.informer(PodDisruptionBudget)
+        self._preemption = Preemption(
+            handle,
+            self.name,
+            VictimPolicy(),
+            percentage=getattr(args, "min_candidate_nodes_percentage", MIN_CANDIDATES_PERCENT),
+            absolute=getattr(args, "min_candidate_nodes_absolute", MIN_CANDIDATES),
+        )
+
+    def connect(self, runtime: PluginRuntime) -> None:
+        super().connect(runtime)
+        self._preemption.connect(runtime)
 
     def pre_enqueue(self, pod: PodInfo) -> PluginStatus:
-        if self.runtime.evictor.evicting_for(pod.uid):
+        if self._preemption.evicting(pod):
             return unresolvable("waiting for the preemption for this pod to be finished")
         return SUCCESS
 
     def post_filter(self, state: CycleState, pod: PodInfo, failure: FitError) -> PostFilterResult:
-        if state.preempted_for_job:
-            return PostFilterResult(unschedulable())
-        self.handle.observe_preemption(0)
-        reason = self._ineligible(pod, failure)
-        if reason:
-            return PostFilterResult(unschedulable(f"preemption: {reason}"))
-        candidates, refused = self._candidates(state, pod, failure)
-        if not candidates:
-            # An existing nomination is useless now, so it is removed.
-            return PostFilterResult(unschedulable(f"preemption: {self._why(failure, refused)}"), nominated="")
-        chosen = best(candidates)
-        node = self.table.names[chosen.row]
-        self._make_room(pod, node, chosen.pods)
-        self.handle.observe_preemption(len(chosen.pods))
-        return PostFilterResult(SUCCESS, nominated=node)
+        return self._preemption.post_filter(state, pod, failure)
 
     def would_displace(self, state: CycleState, pod: PodInfo, failure: FitError) -> list[Victims]:
-        """The victims on each node where preemption would help, best node first. Changes nothing."""
-        if self._ineligible(pod, failure):
-            return []
-        candidates, _ = self._candidates(state, pod, failure)
-        return sorted(candidates, key=lambda one: (one.rank, self.table.names[one.row]))
-
-    def _ineligible(self, pod: PodInfo, failure: FitError) -> str:
-        """Why the pod may not preempt now; empty if it may."""
-        if pod.pod.spec.preemption_policy == "Never":
-            return "not eligible due to preemptionPolicy=Never."
-        row = self.table.row(pod.nominated) if pod.nominated else None
-        if row is None or row not in failure.rows or failure.status(row).code is Code.UNRESOLVABLE:
-            return ""
-        if any(other.terminating and other.priority < pod.priority and _preempted(other) for other in self._on(row)):
-            return "not eligible due to a terminating pod on the nominated node."
-        return ""
-
-    def _candidates(
-        self, state: CycleState, pod: PodInfo, failure: FitError
-    ) -> tuple[list[Victims], dict[int, PluginStatus]]:
-        """The nodes on which victims would help, and the statuses of the other nodes that were tried."""
-        rows = failure.preemptible().tolist()
-        enough = self._enough(len(rows))
-        budgets = self._budgets()
-        begin = self.handle.rng.randrange(len(rows)) if rows else 0
-        candidates: list[Victims] = []
-        refused: dict[int, PluginStatus] = {}
-        for row in rows[begin:] + rows[:begin]:
-            outcome = self._try(state, pod, row, budgets)
-            if isinstance(outcome, PluginStatus):
-                refused[row] = outcome
-            else:
-                candidates.append(outcome)
-                if len(candidates) >= enough and any(not one.violations for one in candidates):
-                    break
-        return candidates, refused
-
-    def _enough(self, nodes: int) -> int:
-        percentage = getattr(self.args, "min_candidate_nodes_percentage", 10)
-        absolute = getattr(self.args, "min_candidate_nodes_absolute", 100)
-        return min(nodes, max(nodes * percentage // 100, absolute))
-
-    def _try(
-        self, state: CycleState, pod: PodInfo, row: int, budgets: Sequence[PodDisruptionBudget]
-    ) -> Victims | PluginStatus:
-        lower = [other for other in self._on(row) if other.priority < pod.priority]
-        if not lower:
-            return NO_VICTIMS
-        fits = self.runtime.fits
-        with DryRun(self.runtime.profile, state, pod) as trial:
-            for other in lower:
-                status = trial.remove(other)
-                if not status.ok:
-                    return status
-            status = fits(state, pod, row)
-            if not status.ok:
-                return status
-
-            def fits_with(other: PodInfo) -> bool:
-                if trial.add(other, row).ok and fits(state, pod, row).ok:
-                    return True
-                trial.remove(other)
-                return False
-
-            victims = minimal_victims(lower, budgets, row, fits_with)
-            return (
-                victims if victims.pods else unschedulable(NOT_HELPFUL)
-            )  # no plugin but an extender rejected the node
-
-    def _make_room(self, pod: PodInfo, node: str, victims: Sequence[PodInfo]) -> None:
-        queue = self.runtime.queue
-        deleted = [v for v in victims if not self.handle.waiting.reject(v.uid, self.name, "preempted")]
-        message = f"{self.handle.profile}: preempting to accommodate a higher priority pod"
-        self.runtime.evictor.evict(deleted, by=pod, message=message)
-        for other in list(queue.nominated_on(node)):
-            if other.priority < pod.priority:
-                queue.nominate(other, "")
-
-    def _why(self, failure: FitError, refused: dict[int, PluginStatus]) -> str:
-        counts: Counter[str] = Counter()
-        for row in failure.rows.tolist():
-            status = refused.get(row)
-            for reason in status.reasons if status is not None else (NOT_HELPFUL,):
-                counts[reason] += 1
-        reasons = ", ".join(sorted(f"{count} {reason}" for reason, count in counts.items()))
-        return f"0/{len(failure.rows)} nodes are available: {reasons}."
-
-    def _on(self, row: int) -> list[PodInfo]:
-        return list(self.table.pods[row].values())
-
-    def _budgets(self) -> Sequence[PodDisruptionBudget]:
-        return () if self._informer is None else self._informer.list()
-
-
-def _preempted(pod: PodInfo) -> bool:
-    """Whether a scheduler is preempting the pod."""
-    condition = pod.pod.status.condition("DisruptionTarget")
-    return condition is not None and condition.status == "True" and condition.reason == "PreemptionByScheduler"
+        """See `Preemption.would_displace`."""
+        return self._preemption.would_displace(state, pod, failure)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from control.scheduler.cycle.cycle import Cycle
 from control.scheduler.framework.plugin import CycleState, Plugin, PreFilterResult, Reads
 from control.scheduler.framework.status import Code, error, unschedulable
+from control.scheduler.framework.victimpolicy import JobVictims
 from control.scheduler.plugins.coscheduling import jobplanner
 from control.scheduler.plugins.coscheduling.jobplanner import (
     JobPlanner,
@@ -22,7 +23,6 @@ from control.scheduler.plugins.coscheduling.jobplanner import (
     SimulationFailed,
     by_importance,
     costs,
-    may_be_victim,
 )
 from control.scheduler.state.columns import Reasons16, Rows
 from control.scheduler.state.pods import PodInfo
@@ -66,7 +66,7 @@ def test_cost(on: Mapping[int, list[tuple[str, int, str]]], expected: Mapping[in
     ids=["lower", "equal", "disabled", "not disabled", "kept by its quota", "left by its quota"],
 )
 def test_which_pods_may_be_victims(priority: int, labels: dict[str, str], expected: bool) -> None:
-    assert may_be_victim(info("a", priority, **labels), 10) is expected
+    assert JobVictims().eligible(info("a", priority, **labels), info("b", 10)) is expected
 
 
 def test_victims_are_ordered_by_importance() -> None:
@@ -80,7 +80,7 @@ def planner(cluster: Cluster) -> JobPlanner:
 
 def connected(cycle: Cycle, skip: str = "") -> JobPlanner:
     """A planner that works with the plugins of the cycle."""
-    made = JobPlanner(cycle.table, skip)
+    made = JobPlanner(cycle.table, JobVictims(), skip)
     made.connect(next(iter(cycle.framework.plugins.values())).runtime)
     return made
 
