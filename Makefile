@@ -84,6 +84,10 @@ crds:  ## rewrite deploy/crds from the structs
 dashboards:  ## rewrite deploy/grafana and the panels in docs/grafana.md
 	@$(PY) -m scripts.grafana
 
+.PHONY: security-tables
+security-tables:  ## rewrite the tables of docs/security.md from the programs' data
+	@$(PY) scripts/securitytables.py
+
 .PHONY: layout
 layout:  ## rewrite docs/layout.md, the map of wide folders
 	@$(PY) scripts/foldermap.py

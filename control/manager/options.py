@@ -91,6 +91,8 @@ class ManagerOptions(LoggingOptions):
         2, "replicas below which update mode Auto evicts no pod", minimum=1
     )
     recommender_eviction_minimum_age: Duration = flag("10m", "age below which update mode Auto does not evict a pod")
+    trusted_key_users: list[str] = flag([], "additional users that may set the trusted keys of pods (docs/security.md)")
+    trusted_key_groups: list[str] = flag([], "additional groups whose members may set the trusted keys of pods")
     pod_enhanced_validator_config_namespace: str = flag(KOORDINATOR_NAMESPACE, "namespace of the validator's ConfigMap")
     pod_enhanced_validator_config_name: str = flag("pod-enhanced-validator-config", "name of the validator's ConfigMap")
     pod_enhanced_validator_reconcile_interval: Duration = flag(

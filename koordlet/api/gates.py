@@ -97,6 +97,7 @@ MANAGER: Final[dict[str, Gate]] = {
         "ElasticMutatingWebhook",  # sic: Koordinator's names of the two quota webhooks do not contain "Quota"
         "ElasticValidatingWebhook",
         "WebhookFramework",
+        "ValidatePodTrustedKeys",  # not in Koordinator
     ),
     **_off(
         "NodeMutatingWebhook",

@@ -12,10 +12,14 @@ from control.manager.context import ManagerContext
 from control.manager.quota import shared
 from control.manager.quota.evaluation import QuotaEvaluator
 from control.manager.quota.resolve import change_errors, quota_of_pod, submission_errors
+from control.manager.trust import rule as trust
+from control.manager.trust.users import TrustedUsers
 from control.manager.webhooks import binding, enhanced
 from control.manager.webhooks.devices import device_errors
-from control.manager.webhooks.errors import aggregate
+from control.manager.webhooks.errors import MutationError, aggregate
+from control.manager.webhooks.lookup import Lookup
 from control.manager.webhooks.podvalidating import class_errors, forbidden_annotations
+from control.manager.webhooks.profiles import match
 from control.manager.webhookserver.admission import (
     CREATE,
     UPDATE,
@@ -27,7 +31,8 @@ from control.manager.webhookserver.admission import (
 )
 from control.manager.webhookserver.metrics import VALIDATE, WebhookMetrics
 from koordlet.api import names
-from koordlet.api.core import ConfigMap, Pod
+from koordlet.api.core import ConfigMap, Namespace, Pod
+from koordlet.api.crs.config import ClusterColocationProfile
 from koordlet.api.crs.quota import ElasticQuota
 from koordlet.app.logging import get_logger
 from koordlet.kube import KubeError, NotFound
@@ -79,6 +84,30 @@ class EnhancedSource:
         return self._config.rules
 
 
+class TrustedKeys:
+    """The rule of trusted keys with its caches: profiles grant the values that they set (docs/security.md)."""
+
+    def __init__(self, context: ManagerContext) -> None:
+        options = context.options
+        self._users = TrustedUsers.read(options.trusted_key_users, options.trusted_key_groups, options.config_namespace)
+        self._profiles = context.caches.informer(ClusterColocationProfile)
+        self._namespaces = Lookup(context, Namespace)
+
+    async def errors(self, request: WebhookRequest, pod: Pod, old: Pod | None) -> list[str]:
+        """One error for each change that the request's user may not make."""
+        user = request.user_info
+        changes = trust.refused_changes(pod, old, user, self._users)
+        if not changes:
+            return []
+        space = await self._namespaces.get(pod.metadata.namespace)
+        matched = match(self._profiles.list(), pod.metadata.labels, space.metadata.labels if space else None)
+        try:
+            changes = trust.without_granted(changes, pod, matched.profiles)
+        except MutationError as error:
+            log.warning("A profile grants no trusted key", pod=f"{request.namespace}/{request.name}", err=error)
+        return trust.errors(changes, user, self._users)
+
+
 class _StepRefused(Exception):
     """Ends the steps; the text is the message of the response."""
 
@@ -97,6 +126,7 @@ class ValidatePod(WebhookHandler):
         if evaluator is None and context.gates.enabled("EnableQuotaAdmission"):
             self._evaluator = QuotaEvaluator(context)
         self._enhanced = EnhancedSource(context)
+        self._trusted_keys = TrustedKeys(context)
         self._metrics = WebhookMetrics.of(context.internal)
 
     async def handle(self, request: WebhookRequest) -> Response:
@@ -118,6 +148,9 @@ class ValidatePod(WebhookHandler):
                 errors += class_errors(
                     pod, old, priority_label_may_change=self._gate("ColocationProfileSkipValidatingPriority")
                 )
+        if self._gate("ValidatePodTrustedKeys"):
+            async with self._step(request, "TrustedKeys") as errors:
+                errors += await self._trusted_keys.errors(request, pod, old)
         quota = self._quota_of(pod)
         async with self._step(request, "QuotaMetaChecker") as errors:
             errors += change_errors(pod, old) if old is not None else []

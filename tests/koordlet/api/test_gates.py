@@ -14,7 +14,7 @@ KOORDLET_ON = {
 }  # fmt: skip
 MANAGER_ON = {
     "PodMutatingWebhook", "PodValidatingWebhook", "ElasticMutatingWebhook", "ElasticValidatingWebhook",
-    "WebhookFramework",
+    "WebhookFramework", "ValidatePodTrustedKeys",
 }  # fmt: skip
 
 

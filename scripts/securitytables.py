@@ -1,0 +1,61 @@
+#!/usr/bin/env python3
+"""Writes the tables of docs/security.md from the data that the programs use.
+
+scripts/securitytables.py [--check]     --check: exit status 1 if the page is not current
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from control.manager.trust.keys import TENANT, TRUSTED  # noqa: E402  the repository root must be in sys.path first
+
+PAGE = ROOT / "docs" / "security.md"
+_TABLE = re.compile(r"(<!-- table: ([a-z ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """A table in Markdown."""
+    lines = [list(head), ["---"] * len(list(head)), *map(list, rows)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _trusted_keys() -> str:
+    rows = [
+        (f"`{key.key}`", key.kind, key.effect, ", ".join(key.setters), key.tenant.text)
+        for key in sorted(TRUSTED, key=lambda each: each.setters != TRUSTED[0].setters)
+    ]
+    return table(("key", "kind", "effect", "trusted components", "other users may set"), rows)
+
+
+def _tenant_keys() -> str:
+    return table(("key", "kind", "reason"), [(f"`{key.key}`", key.kind, key.reason) for key in TENANT])
+
+
+TABLES: dict[str, Callable[[], str]] = {"trusted keys": _trusted_keys, "tenant keys": _tenant_keys}
+
+
+def page(text: str) -> str:
+    """The page with current tables. Raises KeyError for a table without data."""
+    return _TABLE.sub(lambda match: match[1] + TABLES[match[2]]() + match[3], text)
+
+
+def main() -> int:
+    text = PAGE.read_text(encoding="utf-8")
+    if "--check" not in sys.argv[1:]:
+        PAGE.write_text(page(text), encoding="utf-8")
+        return 0
+    if page(text) == text:
+        return 0
+    print(f"{PAGE.relative_to(ROOT)} is not current: run `make security-tables`", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
