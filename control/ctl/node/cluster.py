@@ -159,12 +159,3 @@ def kubeconfig(admin: Path, user: str, token_file: Path) -> bytes:
     document["contexts"] = [{"name": user, "context": {"cluster": cluster, "user": user}}]
     document["current-context"] = user
     return yaml.safe_dump(document, sort_keys=False).encode()
-
-
-def admin_token(admin: Path) -> str:
-    """The bearer token of a kubeconfig that the API server wrote. Raises CtlError."""
-    try:
-        user = yaml.safe_load(admin.read_text())["users"][0]["user"]
-        return str(user["token"])
-    except (OSError, KeyError, IndexError, TypeError, yaml.YAMLError) as error:
-        raise CtlError(f"{admin}: has no administrator token: {error}") from error

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import aiohttp
 
+from control.ctl.errors import CtlError
 from control.ctl.manifests.cluster import KOORDLET, KUBELET, MANAGER, SCHEDULER, scheduler_configuration
 from control.ctl.node import cluster, containers
 from control.ctl.node.state import NodeSettings
 from control.ctl.views.koordletclient import KoordletUnreachable, fetch_ready, fetch_top
+from control.standalone.apiserver.tls import PkiError, kubelet_serving_certificate
 from koordlet.api.core import Node
 from koordlet.kube import Client, ClientConfig, KubeError
 
@@ -34,6 +36,14 @@ class Layout:
     @property
     def kubelet_root(self) -> Path:
         return self.root / "kubelet"
+
+    @property
+    def pki(self) -> Path:
+        return self.root / "apiserver" / "pki"
+
+    @property
+    def kubelet_certificates(self) -> Path:
+        return self.root / "kubelet-certificates"
 
     def kubeconfig(self, account: str) -> Path:
         return self.root / "kubeconfig" / f"{account}.kubeconfig"
@@ -124,6 +134,9 @@ def _kubelet(layout: Layout, settings: NodeSettings) -> list[str]:
         f"--owner-pin-dir={settings.bpf_pin_dir}",
         f"--cgroup-driver={settings.cgroup_driver}",
         f"--port={settings.kubelet_port}",
+        f"--tls-cert-file={layout.kubelet_certificates / 'kubelet.crt'}",
+        f"--tls-private-key-file={layout.kubelet_certificates / 'kubelet.key'}",
+        f"--client-ca-file={layout.pki / 'ca.crt'}",
         f"--container-runtime-endpoint={containers.endpoint(layout.root, settings)}",
         "--cleanup-on-exit",
     )
@@ -194,21 +207,20 @@ async def _not_ok(url: str) -> str | None:
         return str(error) or type(error).__name__
 
 
-async def _kubelet_problem(layout: Layout, settings: NodeSettings) -> str | None:
-    url = f"https://127.0.0.1:{settings.kubelet_port}/healthz"
-    headers = {"Authorization": f"Bearer {cluster.admin_token(layout.admin_kubeconfig)}"}
+def _kubelet_before(layout: Layout, settings: NodeSettings) -> None:
     try:
-        timeout = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S)
-        # The kubelet's certificate is self-signed. It is verified by its accepting koordctl's token.
-        async with (
-            aiohttp.ClientSession(timeout=timeout) as session,
-            session.get(url, headers=headers, ssl=False) as response,
-        ):
-            if response.status != 200:
-                return f"HTTP {response.status}: {(await response.text())[:200].strip()}"
+        kubelet_serving_certificate(layout.pki, layout.kubelet_certificates, settings.node_name, "127.0.0.1")
+    except PkiError as error:
+        raise CtlError(f"cannot issue the kubelet's certificate: {error}") from error
+
+
+async def _kubelet_problem(layout: Layout, settings: NodeSettings) -> str | None:
+    """Through the API server, which verifies the kubelet: no credential of the administrator reaches the kubelet."""
+    try:
         async with Client(ClientConfig.load(layout.admin_kubeconfig, timeout=REQUEST_TIMEOUT_S)) as client:
             node = await client.get(Node, settings.node_name)
-    except (aiohttp.ClientError, TimeoutError, OSError, KubeError) as error:
+            await client.raw("GET", f"/api/v1/nodes/{settings.node_name}/proxy/healthz", accept="*/*")
+    except KubeError as error:
         return str(error) or type(error).__name__
     ready = next((c for c in node.status.conditions if c.type == "Ready"), None)
     return None if ready is not None and ready.status == "True" else "Node is not Ready"
@@ -258,7 +270,7 @@ PARTS = (
         15.0,
         runtime=containers.CONTAINERD,
     ),
-    Part("kubelet", _kubelet, lambda s: s.kubelet_port, _kubelet_problem, 60.0, 40.0),
+    Part("kubelet", _kubelet, lambda s: s.kubelet_port, _kubelet_problem, 60.0, 40.0, before=_kubelet_before),
     Part(
         "koordlet",
         _koordlet,

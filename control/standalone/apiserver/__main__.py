@@ -26,6 +26,9 @@ class ApiServerOptions(LoggingOptions):
     token_auth_file: str = flag("", 'CSV of static tokens: token,user,uid,"group1,group2"')
     anonymous_auth: bool = flag(True, "treat requests without credentials as system:anonymous")
     audit_log_path: str = flag("", "append one JSON line per request to this file")
+    kubelet_certificate_authority: str = flag(
+        "", "PEM file that verifies the certificates of kubelets (default: the server's own authority)"
+    )
     durability: str = flag(
         "normal", "normal survives kill -9; full survives power loss too", choices=("normal", "full")
     )
@@ -51,6 +54,7 @@ def main(argv: list[str] | None = None) -> int:
         token_auth_file=Path(options.token_auth_file) if options.token_auth_file else None,
         audit_log=Path(options.audit_log_path) if options.audit_log_path else None,
         anonymous=options.anonymous_auth,
+        kubelet_ca=Path(options.kubelet_certificate_authority) if options.kubelet_certificate_authority else None,
         synchronous="FULL" if options.durability == "full" else "NORMAL",
         history_seconds=options.history,
         history_events=options.history_events,

@@ -68,6 +68,7 @@ class ApiServerConfig:
     history_seconds: float = 300.0
     history_events: int = 50_000
     bookmark_seconds: float = 60.0
+    kubelet_ca: Path | None = None  # certificates of kubelets, or of their authority; default: the server's own
     webhook_hosts: Mapping[str, str] = field(default_factory=dict)  # "namespace/service" -> "host:port"
 
 
@@ -175,7 +176,7 @@ class ApiServer:
         self._watches = WatchConfig(config.bookmark_seconds)
         self._audit = RequestAuditLog(config.audit_log)
         resources = ResourceHandlers(self.registry, self._watches, policy.authorizer)
-        self._kubelet = KubeletProxy(self.registry, lambda: self.admin_token)
+        self._kubelet = KubeletProxy(self.registry, self.pki.kubelet_context(config.kubelet_ca))
         health = ServerHealth()
         health.add("store", lambda: self.store.healthy)
         health.add("poststarthook/bootstrap", lambda: None if self._ready else "not finished", ready_only=True)

@@ -1,7 +1,8 @@
-"""The server's own certificate authority and serving certificate, kept in the data directory.
+"""The server's own certificate authority and certificates, kept in the data directory.
 
-`pki/ca.crt`, `pki/ca.key` live as long as the directory; the serving certificate is made again when the
-addresses change or it is about to expire, and a key for service-account tokens is kept beside them. Keys are mode
+`pki/ca.crt`, `pki/ca.key` live as long as the directory; the serving certificate and the server's client certificate
+for kubelets are made again when the addresses change or they are about to expire. A key for service-account tokens is
+kept beside them. Keys are mode
 0600. Files are written beside their place and renamed, so that a crash leaves the old one or the new one.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 import ipaddress
 import socket
 import ssl
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,8 +19,9 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID, ObjectIdentifier
 
+from control.standalone.auth.bootstrap import KUBELET_CLIENT
 from koordlet.app import atomicfile
 
 CA_DAYS, SERVING_DAYS, RENEW_DAYS = 3650, 365, 30
@@ -43,6 +46,8 @@ class Pki:
     cert_file: Path
     key_file: Path
     sa_key_file: Path
+    kubelet_client_cert_file: Path
+    kubelet_client_key_file: Path
 
     @property
     def ca_pem(self) -> str:
@@ -58,21 +63,61 @@ class Pki:
         context.set_alpn_protocols(["http/1.1"])
         return context
 
+    def kubelet_context(self, ca: Path | None = None) -> ssl.SSLContext:
+        """For connections to kubelets: the server's client certificate; verifies the kubelet's certificate by `ca`.
+
+        `ca` is the cluster's own authority by default. It may also contain the certificates of kubelets themselves.
+        """
+        context = ssl.create_default_context(cafile=str(ca or self.ca_file))
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+        context.load_cert_chain(self.kubelet_client_cert_file, self.kubelet_client_key_file)
+        return context
+
 
 def ensure_pki(directory: Path, hosts: tuple[str, ...], now: datetime | None = None) -> Pki:
     """Make missing or expiring keys and certificates for the addresses and names in `hosts`. Raises PkiError."""
     now = now or datetime.now(UTC)
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    pki = Pki(*(directory / n for n in ("ca.crt", "ca.key", "apiserver.crt", "apiserver.key", "sa.key")))
+    pki = _files(directory)
     if not (pki.ca_file.exists() and pki.ca_key_file.exists()):
         _make_ca(pki, now)
     ca, ca_key = _load(pki.ca_file, pki.ca_key_file)
     names = _alt_names(hosts)
-    if not _still_good(pki, ca, names, now):
-        _make_serving(pki, ca, ca_key, names, now)
+    if not _still_good(pki.cert_file, pki.key_file, ca, names, now):
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "kube-apiserver")])
+        _issue((pki.cert_file, pki.key_file), (ca, ca_key), subject, ExtendedKeyUsageOID.SERVER_AUTH, names, now)
+    client = (pki.kubelet_client_cert_file, pki.kubelet_client_key_file)
+    if not _still_good(*client, ca, [], now):
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, KUBELET_CLIENT)])
+        _issue(client, (ca, ca_key), subject, ExtendedKeyUsageOID.CLIENT_AUTH, [], now)
     if not pki.sa_key_file.exists():
         atomicfile.write(pki.sa_key_file, _pem(ec.generate_private_key(ec.SECP256R1())), mode=0o600)
     return pki
+
+
+def kubelet_serving_certificate(
+    directory: Path, folder: Path, node: str, address: str, now: datetime | None = None
+) -> tuple[Path, Path]:
+    """(certificate, key) in `folder` for the kubelet of a node, issued by the authority in `directory`.
+
+    Made again when missing, near expiry or for other names. Raises PkiError.
+    """
+    now, pki = now or datetime.now(UTC), _files(directory)
+    ca, ca_key = _load(pki.ca_file, pki.ca_key_file)
+    cert_file, key_file = folder / "kubelet.crt", folder / "kubelet.key"
+    names = _general_names((node, address))
+    if not _still_good(cert_file, key_file, ca, names, now):
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        organization = x509.NameAttribute(NameOID.ORGANIZATION_NAME, "system:nodes")
+        common = x509.NameAttribute(NameOID.COMMON_NAME, f"system:node:{node}"[:64])
+        subject = x509.Name([organization, common])
+        _issue((cert_file, key_file), (ca, ca_key), subject, ExtendedKeyUsageOID.SERVER_AUTH, names, now)
+    return cert_file, key_file
+
+
+def _files(directory: Path) -> Pki:
+    names = ("ca.crt", "ca.key", "apiserver.crt", "apiserver.key", "sa.key", "kubelet-client.crt", "kubelet-client.key")
+    return Pki(*(directory / name for name in names))
 
 
 def _make_ca(pki: Pki, now: datetime) -> None:
@@ -90,21 +135,29 @@ def _make_ca(pki: Pki, now: datetime) -> None:
     atomicfile.write(pki.ca_file, cert.public_bytes(serialization.Encoding.PEM), mode=0o644)
 
 
-def _make_serving(
-    pki: Pki, ca: x509.Certificate, ca_key: ec.EllipticCurvePrivateKey, names: list[x509.GeneralName], now: datetime
+def _issue(
+    files: tuple[Path, Path],
+    issuer: tuple[x509.Certificate, ec.EllipticCurvePrivateKey],
+    subject: x509.Name,
+    usage: ObjectIdentifier,
+    names: list[x509.GeneralName],
+    now: datetime,
 ) -> None:
+    """Write a certificate and its key, signed by the authority `issuer`."""
+    ca, ca_key = issuer
     key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "kube-apiserver")])
-    cert = (
+    builder = (
         _builder(subject, ca.subject, key, now, SERVING_DAYS)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False)
-        .sign(ca_key, hashes.SHA256())
     )
-    atomicfile.write(pki.key_file, _pem(key), mode=0o600)
-    atomicfile.write(pki.cert_file, cert.public_bytes(serialization.Encoding.PEM), mode=0o644)
+    if names:
+        builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+    cert = builder.sign(ca_key, hashes.SHA256())
+    cert_file, key_file = files
+    atomicfile.write(key_file, _pem(key), mode=0o600)
+    atomicfile.write(cert_file, cert.public_bytes(serialization.Encoding.PEM), mode=0o644)
 
 
 def _builder(
@@ -122,8 +175,12 @@ def _builder(
 
 
 def _alt_names(hosts: tuple[str, ...]) -> list[x509.GeneralName]:
+    return _general_names((*hosts, "127.0.0.1", SERVICE_IP, *_NAMES, socket.gethostname()))
+
+
+def _general_names(hosts: Iterable[str]) -> list[x509.GeneralName]:
     names: list[x509.GeneralName] = []
-    for host in dict.fromkeys((*hosts, "127.0.0.1", SERVICE_IP, *_NAMES, socket.gethostname())):
+    for host in dict.fromkeys(hosts):
         try:
             address = ipaddress.ip_address(host)
         except ValueError:
@@ -134,12 +191,16 @@ def _alt_names(hosts: tuple[str, ...]) -> list[x509.GeneralName]:
     return names
 
 
-def _still_good(pki: Pki, ca: x509.Certificate, names: list[x509.GeneralName], now: datetime) -> bool:
-    if not (pki.cert_file.exists() and pki.key_file.exists()):
+def _still_good(
+    cert_file: Path, key_file: Path, ca: x509.Certificate, names: list[x509.GeneralName], now: datetime
+) -> bool:
+    if not (cert_file.exists() and key_file.exists()):
         return False
-    cert, _ = _load(pki.cert_file, pki.key_file)
+    cert, _ = _load(cert_file, key_file)
     if cert.issuer != ca.subject or cert.not_valid_after_utc < now + timedelta(days=RENEW_DAYS):
         return False
+    if not names:
+        return True
     cert_names = cert.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     return set(names) <= set(cert_names)
 

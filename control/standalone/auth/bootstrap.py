@@ -15,6 +15,9 @@ Json = dict[str, Any]
 
 READ = ["get", "list", "watch"]
 WRITE = ["create", "delete", "deletecollection", "patch", "update"]
+KUBELET_CLIENT = "kube-apiserver-kubelet-client"
+"""The user as which the API server calls kubelets. It has the rights of kubelets' endpoints and no others."""
+_KUBELET_API = "system:kubelet-api-admin"
 _LABELS = {"kubernetes.io/bootstrapping": "rbac-defaults"}
 _TO = "rbac.authorization.k8s.io/aggregate-to-"
 
@@ -65,6 +68,12 @@ _NODE = [
     rule(READ, "csidrivers volumeattachments", ["storage.k8s.io"]),
     rule(READ, "runtimeclasses", ["node.k8s.io"]),
 ]
+_KUBELETS = [
+    rule(
+        ["get", "create", "update", "patch", "delete"],
+        "nodes/proxy nodes/pods nodes/configz nodes/healthz nodes/stats nodes/metrics nodes/log",
+    )
+]
 _BASIC = [
     rule(["create"], "selfsubjectaccessreviews selfsubjectrulesreviews", ["authorization.k8s.io"]),
     rule(["create"], "selfsubjectreviews", ["authentication.k8s.io"]),
@@ -89,13 +98,13 @@ def _role(name: str, rules: list[Json], aggregate_to: str = "", aggregates: str 
     return CLUSTER_ROLES, obj
 
 
-def _binding(name: str, role: str, *groups: str) -> tuple[str, Json]:
+def _binding(name: str, role: str, *subjects: str, kind: str = "Group") -> tuple[str, Json]:
     obj: Json = {
         "apiVersion": f"{GROUP}/v1",
         "kind": "ClusterRoleBinding",
         "metadata": {"name": name, "labels": dict(_LABELS)},
         "roleRef": {"apiGroup": GROUP, "kind": "ClusterRole", "name": role},
-        "subjects": [{"apiGroup": GROUP, "kind": "Group", "name": group} for group in groups],
+        "subjects": [{"apiGroup": GROUP, "kind": kind, "name": subject} for subject in subjects],
     }
     return CLUSTER_BINDINGS, obj
 
@@ -116,9 +125,11 @@ def objects() -> list[tuple[str, Json]]:
         _role("system:discovery", [_DISCOVERY]),
         _role("system:public-info-viewer", [_PUBLIC]),
         _role("system:node", _NODE),
+        _role(_KUBELET_API, _KUBELETS),
         _binding("cluster-admin", "cluster-admin", SUPERUSERS),
         _binding("system:basic-user", "system:basic-user", authenticated),
         _binding("system:discovery", "system:discovery", authenticated),
         _binding("system:public-info-viewer", "system:public-info-viewer", authenticated, unauthenticated),
         _binding("system:node", "system:node", "system:nodes"),
+        _binding(_KUBELET_API, _KUBELET_API, KUBELET_CLIENT, kind="User"),
     ]

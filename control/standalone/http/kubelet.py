@@ -1,15 +1,14 @@
 """Forwards requests to a node's kubelet: container logs and nodes/proxy.
 
-The address comes from the Node's status (InternalIP or Hostname, daemonEndpoints). As in kube-apiserver
-without --kubelet-certificate-authority, the kubelet's certificate isn't verified. The server sends its own bearer
-token, which the kubelet checks by TokenReview. If the kubelet can't be reached, the client gets a 503 that names node
-and address.
+The address comes from the Node's status (InternalIP or Hostname, daemonEndpoints), which agents of any node may be able
+to write. So the server identifies itself by a client certificate, never by a token, and the kubelet's certificate must
+be valid for the node's name. If the kubelet can't be reached, the client gets a 503 that names node and address.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import ssl
 from typing import Any
 from urllib.parse import urlencode
 
@@ -31,11 +30,11 @@ CONNECT_SECONDS = 10.0
 
 
 class KubeletProxy:
-    """`token` returns the bearer token to send to kubelets, "" for none."""
+    """`tls` has the server's client certificate and verifies the certificates of kubelets."""
 
-    def __init__(self, registry: ObjectRegistry, token: Callable[[], str]) -> None:
+    def __init__(self, registry: ObjectRegistry, tls: ssl.SSLContext) -> None:
         self._registry = registry
-        self._token = token
+        self._tls = tls
         self._session: aiohttp.ClientSession | None = None
 
     async def close(self) -> None:
@@ -65,11 +64,15 @@ class KubeletProxy:
         base = self._address(node)
         url = f"{base}{path}" + (f"?{query}" if query else "")
         headers = {k: v for k, v in request.headers.items() if k.lower() in ("accept", "content-type")}
-        if token := self._token():
-            headers["Authorization"] = f"Bearer {token}"
         try:
             async with self._client().request(
-                request.method, url, headers=headers, data=await request.read(), ssl=False, allow_redirects=False
+                request.method,
+                url,
+                headers=headers,
+                data=await request.read(),
+                ssl=self._tls,
+                server_hostname=node.partition(":")[0],
+                allow_redirects=False,
             ) as response:
                 if response.status >= 400:
                     text = (await response.text(errors="replace")).strip()

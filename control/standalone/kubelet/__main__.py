@@ -202,16 +202,20 @@ async def _serve(options: KubeletOptions, node: str) -> int:
     auth = KubeletAuth(api, clock, static, options.authorization_mode == "Webhook")
     health = HealthChecks()
     health.check("pod-informer", lambda: source.problem)
-    cert, key = serving_certificate(options.root / "pki", node, options.ip)
+    if bool(options.tls_cert_file) != bool(options.tls_key_file):
+        raise FlagError("--tls-cert-file and --tls-private-key-file must be set together")
+    if options.tls_cert_file:
+        cert, key = Path(options.tls_cert_file), Path(options.tls_key_file)
+    else:
+        cert, key = serving_certificate(options.root / "pki", node, options.ip)
+    tls = server_tls(cert, key, Path(options.client_ca_file) if options.client_ca_file else None)
     server: HttpServer
 
     def configuration() -> dict[str, object]:
         return kubelet_configuration(options, node, server.port)
 
     endpoints = KubeletEndpoints(kubelet, configuration, clock)
-    server = main_server(
-        f"{options.bind_address}:{options.port}", endpoints, auth, registry, health, server_tls(cert, key)
-    )
+    server = main_server(f"{options.bind_address}:{options.port}", endpoints, auth, registry, health, tls)
     runner = Runner(clock=clock)
     runner.add_stop("api-client", client.close)
     runner.add(events)

@@ -47,6 +47,9 @@ class KubeletOptions(LoggingOptions):
     lease_seconds: int = flag(
         40, "lease duration; renewed at a quarter of it", name="node-lease-duration-seconds", minimum=4
     )
+    tls_cert_file: str = flag("", "serving certificate; empty: a self-signed one in --root-dir")
+    tls_key_file: str = flag("", "key of the serving certificate", name="tls-private-key-file")
+    client_ca_file: str = flag("", "certificates of this authority authenticate callers; empty: none do")
     token_auth_file: str = flag("", "CSV file of accepted bearer tokens: token,user,uid,groups")
     authorization_mode: str = flag(
         "Webhook",
@@ -101,7 +104,7 @@ def kubelet_configuration(options: KubeletOptions, node: str, port: int) -> dict
         "healthzPort": options.healthz_port,
         "healthzBindAddress": "127.0.0.1",
         "authentication": {
-            "x509": {},
+            "x509": {"clientCAFile": options.client_ca_file} if options.client_ca_file else {},
             "webhook": {"enabled": True, "cacheTTL": "2m0s"},
             "anonymous": {"enabled": False},
         },

@@ -132,10 +132,3 @@ def test_manifests_of_the_checkout_are_the_ones_that_are_applied() -> None:
         for document in yaml.safe_load_all(path.read_text())
     }
     assert {crd["metadata"]["name"]: crd for crd in manifests.crds()} == written
-
-
-def test_the_admin_token_of_a_broken_kubeconfig(tmp_path: Path) -> None:
-    path = tmp_path / "admin.kubeconfig"
-    path.write_text("users: []\n")
-    with pytest.raises(cluster.CtlError, match="has no administrator token"):
-        cluster.admin_token(path)

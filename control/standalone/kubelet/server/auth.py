@@ -1,8 +1,9 @@
-"""Authentication and authorization of the kubelet's callers: bearer tokens, by the API server or a static file.
+"""Authentication and authorization of the kubelet's callers: client certificates, and bearer tokens by the API server
+or a static file.
 
-As in a real kubelet, a token is verified by TokenReview and the request by SubjectAccessReview on
-nodes/<subresource>; results are cached. While the API server is unavailable, callers that it accepted before
-are accepted for up to `STALE_SECONDS`, so that koordlet can read /pods; other tokens get 503.
+As in a real kubelet, a client certificate takes precedence over a token, a token is verified by TokenReview and the
+request by SubjectAccessReview on nodes/<subresource>; results are cached. While the API server is unavailable, callers
+that it accepted before are accepted for up to `STALE_SECONDS`, so that koordlet can read /pods; other tokens get 503.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from control.standalone.auth.authenticate import certificate_user
 from control.standalone.kubelet.node.apirequests import NodeApi
 from koordlet.app.clock import Clock
 from koordlet.app.logging import get_logger
@@ -103,13 +105,14 @@ class KubeletAuth:
         self._tokens = _Cache(clock)
         self._rights = _Cache(clock)
 
-    async def check(self, authorization: str | None, verb: str, subresources: tuple[str, ...]) -> TokenUser:
-        """The caller, if it may do `verb` on one of `subresources`; else raises `AuthError`."""
-        scheme, _, token = (authorization or "").partition(" ")
-        token = token.strip()
-        if scheme.lower() != "bearer" or not token:
-            raise AuthError(401, "Unauthorized")
-        user = self._static.get(token) or await self._review(token)
+    async def check(
+        self, authorization: str | None, verb: str, subresources: tuple[str, ...], peer_cert: Any = None
+    ) -> TokenUser:
+        """The caller, if it may do `verb` on one of `subresources`; else raises `AuthError`.
+
+        `peer_cert` is the verified client certificate as `ssl.SSLSocket.getpeercert()` returns it.
+        """
+        user = await self._caller(authorization, peer_cert)
         if user.static or not self._ask_authorizer:
             return user
         unknown: KubeError | None = None
@@ -123,6 +126,15 @@ class KubeletAuth:
             raise AuthError(503, "the API server is unavailable, cannot authorize this user") from unknown
         listed = " ".join(subresources)
         raise AuthError(403, f"Forbidden (user={user.name}, verb={verb}, resource=nodes, subresource(s)=[{listed}])")
+
+    async def _caller(self, authorization: str | None, peer_cert: Any) -> TokenUser:
+        if peer_cert and (found := certificate_user(peer_cert)) is not None:
+            return TokenUser(found.name, "", found.groups)
+        scheme, _, token = (authorization or "").partition(" ")
+        token = token.strip()
+        if scheme.lower() != "bearer" or not token:
+            raise AuthError(401, "Unauthorized")
+        return self._static.get(token) or await self._review(token)
 
     async def _review(self, token: str) -> TokenUser:
         key = hashlib.sha256(token.encode()).digest()  # the token itself is not stored

@@ -1,7 +1,7 @@
 """The kubelet's HTTP endpoints: /pods, /configz, /containerLogs, /stats/summary, /metrics, /healthz.
 
-The main port requires TLS and a bearer token for all of them, also /healthz, as a real kubelet without anonymous
-access. The read-only port (off by default) serves the same without logs and /configz.
+The main port requires TLS and a client certificate or bearer token for all of them, also /healthz, as a real kubelet
+without anonymous access. The read-only port (off by default) serves the same without logs and /configz.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ _SUBRESOURCES = {
     "/runningpods": ("pods", "proxy"),
     "/configz": ("configz", "proxy"),
     "/healthz": ("healthz", "proxy"),
-    "/livez": ("healthz", "proxy"),
-    "/readyz": ("healthz", "proxy"),
     "/stats": ("stats",),
     "/metrics": ("metrics",),
-    "/containerLogs": ("proxy",),
+    "/logs": ("log",),
+    "/checkpoint": ("checkpoint",),
 }
+"""First part of the path -> subresources, as in a kubelet with KubeletFineGrainedAuthz (on since 1.33). Everything else
+is nodes/proxy."""
 
 
 def subresources(path: str) -> tuple[str, ...]:
@@ -50,7 +51,9 @@ def guard(auth: KubeletAuth) -> Any:
         request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
         try:
-            await auth.check(request.headers.get("Authorization"), verb(request.method), subresources(request.path))
+            peer_cert = request.transport.get_extra_info("peercert") if request.transport is not None else None
+            header = request.headers.get("Authorization")
+            await auth.check(header, verb(request.method), subresources(request.path), peer_cert)
         except AuthError as error:
             return web.Response(status=error.status, text=f"{error}\n")
         return await handler(request)

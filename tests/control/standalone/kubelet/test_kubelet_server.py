@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 
 from control.standalone.kubelet.node.apirequests import NodeApi
 from control.standalone.kubelet.options import KubeletOptions, kubelet_configuration
-from control.standalone.kubelet.server.auth import KubeletAuth, TokenUser, read_token_file
+from control.standalone.kubelet.server.auth import AuthError, KubeletAuth, TokenUser, read_token_file
 from control.standalone.kubelet.server.certs import serving_certificate
 from control.standalone.kubelet.server.server import KubeletEndpoints, main_server, read_only_server, subresources
 from control.standalone.kubelet.server.stats import KubeletCollector
@@ -73,6 +73,29 @@ async def test_requests_are_authenticated_and_authorized(served: Any, path: str)
 async def test_unknown_paths_require_authentication_too(served: Any) -> None:
     assert (await served.get("/nothing", None))[0] == 401
     assert (await served.get("/nothing"))[0] == 404
+
+
+FINE_GRAINED = {
+    "/pods": "pods proxy", "/runningpods/": "pods proxy", "/configz": "configz proxy", "/healthz": "healthz proxy",
+    "/healthz/ping": "healthz proxy", "/stats/summary": "stats", "/metrics/cadvisor": "metrics", "/logs/x": "log",
+    "/containerLogs/a/b/c": "proxy", "/exec/a/b/c": "proxy", "/run/a/b/c": "proxy", "/readyz": "proxy", "/": "proxy",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "expected"), FINE_GRAINED.items())
+def test_subresources_of_paths(path: str, expected: str) -> None:
+    assert " ".join(subresources(path)) == expected
+
+
+async def test_a_client_certificate_takes_precedence_over_a_token(world: Any) -> None:
+    world.api.tokens, world.api.rights = {}, {("kube-apiserver-kubelet-client", "proxy")}
+    auth = KubeletAuth(NodeApi(world.api, "n1"), world.clock, {})
+    certificate = {"subject": ((("commonName", "kube-apiserver-kubelet-client"),),)}
+    user = await auth.check("Bearer unknown", "get", ("proxy",), certificate)
+    assert (user.name, user.groups) == ("kube-apiserver-kubelet-client", ("system:authenticated",))
+    other = {"subject": ((("commonName", "other"),),)}
+    with pytest.raises(AuthError, match="user=other"):
+        await auth.check(None, "get", ("proxy",), other)
 
 
 async def test_pods_have_their_newest_status_and_every_field(served: Any, pod: Any) -> None:
