@@ -29,6 +29,12 @@ test-kubernetes: setup-test  ## install on a real Kubernetes (built on the first
 	@tests/kubernetes/build.sh $(KUBERNETES)
 	@KOORD_KUBERNETES=$(KUBERNETES) tests/kubernetes/run.sh $(PYTEST_ARGS)
 
+.PHONY: test-oracle
+test-oracle: setup-test  ## compare scheduling decisions with the real kube-scheduler: WORLDS=2000 SEED=1
+	@scripts/setup.sh kubernetes
+	@tests/kubernetes/build.sh $(KUBERNETES)
+	@$(PY) -m tests.kubernetes.oracle --kubernetes $(KUBERNETES) --worlds $(or $(WORLDS),80) --seed $(or $(SEED),1)
+
 .PHONY: unit
 unit: setup-test  ## the tests that need neither root nor a kernel feature
 	@$(PY) -m pytest -m "not kernel and not guest and not runtime and not kubectl and not e2e and not kubernetes" $(PYTEST_ARGS)

@@ -8,7 +8,7 @@ done
 folder=$(mktemp -d build/kubernetes/run-XXXXXX)
 status=0
 tests/kubernetes/enter.sh "$folder" build/venv/bin/python -m pytest ${CI:+-p tests.no_skips} -m kubernetes --basetemp="$PWD/$folder/tmp" \
-  tests/kubernetes/test_{installation,main_job,suites,faults}.py "$@" || status=$?
+  tests/kubernetes/test_{installation,main_job,suites,faults}.py tests/kubernetes/oracle "$@" || status=$?
 for hierarchy in /sys/fs/cgroup /sys/fs/cgroup/*; do
   for name in kubepods kube-proxy; do
     [ ! -d "$hierarchy/$name" ] || find "$hierarchy/$name" -depth -type d -exec rmdir {} +

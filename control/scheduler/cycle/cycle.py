@@ -168,7 +168,7 @@ class Cycle:
         """(the rows to evaluate or None for all, the plugins that restricted them)."""
         calls = self._calls
         prepared = prepare(calls, state, pod)
-        self._require(pod, prepared.status)
+        self._require(pod, prepared.status, prepared.narrowed_by)
         rows = prepared.rows
         planner = calls.find_one_node
         if planner is not None:
@@ -184,16 +184,18 @@ class Cycle:
                     return np.array([row], np.intp), [preferring.name]
         return rows, prepared.narrowed_by
 
-    def _require(self, pod: PodInfo, status: PluginStatus) -> None:
+    def _require(self, pod: PodInfo, status: PluginStatus, narrowed_by: Sequence[str] = ()) -> None:
         if not status.ok and not status.skipped:
-            raise self._rejection(pod, status)
+            raise self._rejection(pod, status, narrowed_by)
 
-    def _rejection(self, pod: PodInfo, status: PluginStatus) -> FitError | CycleFailed:
+    def _rejection(self, pod: PodInfo, status: PluginStatus, narrowed_by: Sequence[str] = ()) -> FitError | CycleFailed:
         """The exception for a rejection or an error before Filter."""
         if not status.rejected:
             return CycleFailed(status)
         rows = np.flatnonzero(self.table.valid)
-        return FitError(pod, self.framework, rows, np.full(len(rows), LEFT_OUT, np.uint32), status)
+        failure = FitError(pod, self.framework, rows, np.full(len(rows), LEFT_OUT, np.uint32), status)
+        failure.narrowed_by = frozenset(narrowed_by)
+        return failure
 
     # After the choice
 
@@ -207,7 +209,7 @@ class Cycle:
         for plugin in self._calls.resize:
             status = plugin.resize_pod(state, pod, row)
             if not status.ok:
-                raise CycleFailed(status.by(plugin.name))
+                raise CycleFailed(status.by(plugin.name), chosen=True)
         self.cache.assume(pod, placement.node)
         pod.nominated = ""
         state.phase = "Reserve"
@@ -215,7 +217,7 @@ class Cycle:
             for plugin in self._calls.reserve:
                 status = plugin.reserve(state, pod, row)
                 if not status.ok:
-                    raise CycleFailed(status.by(plugin.name))
+                    raise CycleFailed(status.by(plugin.name), chosen=True)
         except BaseException:  # also on a plugin's bug the claim must not remain
             self.release(placement)
             raise
@@ -229,7 +231,7 @@ class Cycle:
             if status.code is Code.WAIT:
                 waits[plugin.name] = status.timeout
             elif not status.ok:
-                raise CycleFailed(status.by(plugin.name))
+                raise CycleFailed(status.by(plugin.name), chosen=True)
         if waits:
             placement.parked = waits
             self.waiting.park(placement.pod, waits)
@@ -261,6 +263,7 @@ class Cycle:
                 outcome, messages = result, [result.status.message]
                 break
             if result.status.code is Code.UNRESOLVABLE:
+                messages = messages[-1:]
                 break
         failure.post_filter = tuple(messages)
         if outcome is not None:

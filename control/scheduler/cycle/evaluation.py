@@ -53,7 +53,11 @@ def prepare(calls: Framework, state: CycleState, pod: PodInfo, skip: str = "") -
 
 
 def _pre_filter(calls: Framework, state: CycleState, pod: PodInfo, skip: str) -> PreFiltered:
+    """After an Unschedulable rejection the other plugins are still called: preemption needs their data.
+
+    The rows that one plugin names may be empty, because its nodes do not exist; then every node is left out."""
     rows: RowArray | None = None
+    rejection = SUCCESS
     narrowed_by: list[str] = []
     for plugin in calls.pre_filter:
         if plugin.name == skip:
@@ -62,20 +66,22 @@ def _pre_filter(calls: Framework, state: CycleState, pod: PodInfo, skip: str) ->
         if result.status.code is Code.SKIP:
             state.skip_filter.add(plugin.name)
             continue
+        if result.status.code is Code.UNSCHEDULABLE:
+            rejection = result.status.by(plugin.name)
+            continue
         if result.status.code is not Code.SUCCESS:
             return PreFiltered(result.status.by(plugin.name), rows, narrowed_by)
         if result.rows is not None:
             narrowed_by.append(plugin.name)
             rows = result.rows if rows is None else np.intersect1d(rows, result.rows)
-            if not len(rows):
-                suffix = " simultaneously" if len(narrowed_by) > 1 else ""
-                return PreFiltered(excluded(narrowed_by, suffix), rows, narrowed_by)
-    return PreFiltered(SUCCESS, rows, narrowed_by)
+            if not len(rows) and len(narrowed_by) > 1:
+                return PreFiltered(excluded(narrowed_by, " simultaneously"), rows, narrowed_by)
+    return PreFiltered(rejection, rows, narrowed_by)
 
 
 def excluded(narrowed_by: Sequence[str], suffix: str = "") -> PluginStatus:
     """The status of nodes that PreFilter plugins excluded."""
-    return unresolvable(f"node(s) didn't satisfy plugin(s) [{' '.join(narrowed_by)}]{suffix}")
+    return unresolvable(f"node(s) didn't satisfy plugin(s) [{' '.join(sorted(narrowed_by))}]{suffix}")
 
 
 def evaluate(
@@ -87,6 +93,7 @@ def evaluate(
     valid = np.flatnonzero(table.valid) if within is None else within
     failure = FitError(pod, framework, valid, np.full(len(valid), PASS, np.uint32))
     prepared = prepare(framework, state, pod)
+    failure.narrowed_by = frozenset(prepared.narrowed_by)
     if not prepared.status.ok:
         failure.pre_filter = prepared.status
         return failure, valid[:0]

@@ -43,6 +43,8 @@ class FitError(Exception):
         self.pre_filter = pre_filter
         self.left_out: PluginStatus = unresolvable()
         """The status of rows that PreFilter excluded. Without a reason they are not counted in the message."""
+        self.narrowed_by: frozenset[str] = frozenset()
+        """The PreFilter plugins that restricted the rows. Their events may help, too."""
         self.overrides: dict[int, PluginStatus] = {}
         """Status by row, where it is not the code of a Filter plugin: nominated pods or extenders prevent the fit."""
         self.post_filter: tuple[str, ...] = ()
@@ -82,14 +84,17 @@ class FitError(Exception):
     def plugins(self) -> set[str]:
         """The plugins that rejected the pod. Their events may wake it."""
         if self.pre_filter is not None:
-            return {self.pre_filter.plugin} - {""}
+            return {self.pre_filter.plugin, *self.narrowed_by} - {""}
         names = {self.of(int(code)).plugin for code in np.unique(self.codes)}
         names.update(status.plugin for status in self.overrides.values())
-        return names - {""}
+        return (names | self.narrowed_by) - {""}
 
     def histogram(self) -> str:
         """`1 Insufficient cpu, 2 node(s) were unschedulable`."""
         counts: Counter[str] = Counter()
+        if self.pre_filter is not None:
+            counts.update({reason: len(self.rows) for reason in self.pre_filter.reasons})
+            return _listed(counts)
         codes, times = np.unique(self.codes, return_counts=True)
         for code, count in zip(codes.tolist(), times.tolist(), strict=True):
             for reason in self.of(code).reasons:
@@ -98,14 +103,19 @@ class FitError(Exception):
             replaced = self.of(int(self.codes[np.searchsorted(self.rows, row)]))
             counts.subtract(replaced.reasons)
             counts.update(status.reasons)
-        return ", ".join(sorted(f"{count} {reason}" for reason, count in counts.items() if count > 0))
+        return _listed(counts)
 
     def text(self, *, bare: bool = False) -> str:
-        """The message. `bare` omits the messages of PreFilter and PostFilter (spec 05 §9.7)."""
+        """The message. `bare` omits the messages of PreFilter and PostFilter (spec 05 §9.7): a rejection at PreFilter
+        is then counted for every node."""
         head = f"0/{len(self.rows)} nodes are available:"
         if bare:
-            reasons = "" if self.pre_filter is not None else self.histogram()
+            reasons = self.histogram()
             return f"{head} {reasons}." if reasons else head
         reasons = self.pre_filter.message if self.pre_filter is not None else self.histogram()
-        parts = [head, *([f"{reasons}."] if reasons else []), *(part for part in self.post_filter if part)]
-        return " ".join(parts)
+        parts = [head, *([f"{reasons}."] if reasons else []), ", ".join(part for part in self.post_filter if part)]
+        return " ".join(part for part in parts if part)
+
+
+def _listed(counts: Counter[str]) -> str:
+    return ", ".join(sorted(f"{count} {reason}" for reason, count in counts.items() if count > 0))

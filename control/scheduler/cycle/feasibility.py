@@ -79,6 +79,7 @@ class Feasibility:
             codes[~np.isin(valid, rows)] = LEFT_OUT
         failure = FitError(pod, self._framework, valid, codes)
         failure.left_out = excluded(narrowed_by)
+        failure.narrowed_by = frozenset(narrowed_by)
         for row, others in self._nominated_rows(state, pod).items():
             if rows is None or row in rows:  # kube-scheduler reports the status beside nominated pods first
                 status = self._fits_beside(calls, state, pod, row, others)

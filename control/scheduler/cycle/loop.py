@@ -17,7 +17,7 @@ from control.scheduler.cycle.cycle import Cycle
 from control.scheduler.cycle.extenders import ExtenderError, Extenders
 from control.scheduler.cycle.failures import FitError
 from control.scheduler.cycle.nominationloss import nomination_after_loss
-from control.scheduler.cycle.placement import CycleFailed, Placement
+from control.scheduler.cycle.placement import CycleFailed, Placement, refusal_text
 from control.scheduler.framework.plugin import ExtenderResult
 from control.scheduler.framework.status import Code, PluginStatus, error, unschedulable
 from control.scheduler.queue.changes import POD_DELETE
@@ -164,7 +164,7 @@ class Loop:
         except CycleFailed as failure:
             status = failure.status
             self._ended(cycle, "unschedulable" if status.rejected else "error", begun)
-            self._failed(pod, status, status.message, _rejecting(status), None)
+            self._failed(pod, status, failure.text, _rejecting(status), None)
             return None
         except CacheError as failure:
             self._ended(cycle, "error", begun)
@@ -204,7 +204,7 @@ class Loop:
         nominated = nomination_after_loss(status, placement.node)
         if nominated is None:
             self.queue.renominate(placement.pod)
-        self._failed(placement.pod, status, status.message, _rejecting(status), nominated)
+        self._failed(placement.pod, status, refusal_text(status), _rejecting(status), nominated)
         if status.rejected and self._may_help_others(placement):
             self.queue.move(POD_DELETE, released, None, _outside_job(placement))
         if placement.bindings is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
@@ -17,9 +18,20 @@ if TYPE_CHECKING:
 class CycleFailed(Exception):
     """The cycle failed for another reason than that no node fits. Nothing is left assumed or reserved."""
 
-    def __init__(self, status: PluginStatus) -> None:
+    def __init__(self, status: PluginStatus, *, chosen: bool = False) -> None:
+        """`chosen`: the plugin decided about one node, at Reserve or Permit."""
         super().__init__(status.message)
         self.status = status
+        self.text = refusal_text(status) if chosen else status.message
+        """The message for users."""
+
+
+def refusal_text(status: PluginStatus) -> str:
+    """The message for a pod whose only node a plugin refused, in kube-scheduler's form for one node."""
+    if not status.rejected:
+        return status.message
+    counts = sorted(f"{count} {reason}" for reason, count in Counter(status.reasons).items())
+    return " ".join(["0/1 nodes are available:", *([f"{', '.join(counts)}."] if counts else [])])
 
 
 class JobBindings(Protocol):

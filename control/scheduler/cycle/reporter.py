@@ -161,13 +161,15 @@ class UserReporter(Reporter):
             return
         status: dict[str, Any] = {}
         known = pod.status.condition("PodScheduled")
-        present = (known.status, known.reason, known.message) if known is not None else None
-        if present != ("False", condition.reason, condition.message):
+        generation = pod.metadata.generation
+        present = (known.status, known.reason, known.message, known.observed_generation) if known is not None else None
+        if present != ("False", condition.reason, condition.message, generation):
             now = str(Time.of(datetime.fromtimestamp(self._clock.now(), UTC)))
             changed = now if known is None or known.status != "False" else str(known.last_transition_time or now)
             status["conditions"] = [
                 {
                     "type": "PodScheduled",
+                    **({"observedGeneration": generation} if generation else {}),
                     "status": "False",
                     "reason": condition.reason,
                     "message": condition.message,

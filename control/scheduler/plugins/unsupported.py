@@ -8,13 +8,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar, Final
 
-from control.scheduler.framework.plugin import CycleState, EventInterest, Plugin, PreFilterResult
-from control.scheduler.framework.status import unresolvable
+from control.scheduler.cycle.failures import FitError
+from control.scheduler.framework.plugin import (
+    CycleState,
+    EventInterest,
+    Plugin,
+    PostFilterResult,
+    PreFilterResult,
+)
+from control.scheduler.framework.status import unresolvable, unschedulable
 from control.scheduler.plugins.results import SKIP_FILTER
 from control.scheduler.state.pods import PodInfo
 from koordlet.api.names import ANNOTATION_RESERVATION_AFFINITY
 
 CLAIMS_UNSUPPORTED: Final = "pod has resource claims, which this scheduler does not allocate"
+NO_CLAIMS: Final = "no new claims to deallocate"
 AFFINITY_UNSUPPORTED: Final = "pod has a reservation affinity, which this scheduler does not support"
 
 
@@ -25,6 +33,10 @@ class UnsupportedResourceClaims(Plugin):
 
     def pre_filter(self, state: CycleState, pod: PodInfo) -> PreFilterResult:
         return PreFilterResult(unresolvable(CLAIMS_UNSUPPORTED)) if pod.pod.spec.resource_claims else SKIP_FILTER
+
+    def post_filter(self, state: CycleState, pod: PodInfo, failure: FitError) -> PostFilterResult:
+        """The words of kube-scheduler's plugin for a pod without claims; they are part of every failure message."""
+        return PostFilterResult(unschedulable(*(() if pod.pod.spec.resource_claims else (NO_CLAIMS,))))
 
 
 class UnsupportedReservations(Plugin):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,8 +13,8 @@ from hypothesis import strategies as st
 from control.scheduler.cycle.cycle import Cycle
 from control.scheduler.cycle.failures import FitError
 from control.scheduler.cycle.placement import CycleFailed
-from control.scheduler.framework.plugin import CycleState, Plugin, Reads
-from control.scheduler.framework.status import Code, PluginStatus
+from control.scheduler.framework.plugin import CycleState, Plugin, PostFilterResult, PreFilterResult, Reads
+from control.scheduler.framework.status import Code, PluginStatus, unschedulable
 from control.scheduler.plugins.registry import PLUGINS
 from control.scheduler.state.pods import PodInfo
 from tests.control.scheduler.build import Cluster, node, pod
@@ -43,6 +44,63 @@ def test_without_nodes_the_pod_is_unschedulable() -> None:
     with pytest.raises(CycleFailed, match="no nodes available") as failure:
         cycle_of(Cluster()).place(Cluster().info(pod()))
     assert failure.value.status.rejected  # so that the condition's reason is Unschedulable
+
+
+def _only(*names: str) -> dict[str, Any]:
+    field = {"key": "metadata.name", "operator": "In", "values": list(names)}
+    required = {"nodeSelectorTerms": [{"matchFields": [field]}]}
+    return {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}}
+
+
+def test_nodes_outside_the_named_ones_are_counted_even_if_none_of_those_exists() -> None:
+    cluster = Cluster(node("a"), node("b"))
+    cycle = cycle_of(cluster, {"preFilter": ("NodeAffinity",), "filter": ("NodeAffinity",)}, PLUGINS)
+    with pytest.raises(FitError) as failure:
+        cycle.place(cluster.info(pod(spec=_only("gone"))))
+    assert failure.value.text() == "0/2 nodes are available: 2 node(s) didn't satisfy plugin(s) [NodeAffinity]."
+    assert failure.value.plugins() == {"NodeAffinity"}  # a new node may help
+
+
+class Refuses(Plugin):
+    """Rejects every pod before Filter, in a way that preemption may resolve."""
+
+    name = "Refuses"
+
+    def pre_filter(self, state: CycleState, pod: PodInfo) -> PreFilterResult:
+        return PreFilterResult(unschedulable("full"))
+
+
+class Prepares(Plugin):
+    """Writes what its filter would need."""
+
+    name = "Prepares"
+
+    def pre_filter(self, state: CycleState, pod: PodInfo) -> PreFilterResult:
+        state.data[self.name] = True
+        return PreFilterResult()
+
+    def post_filter(self, state: CycleState, pod: PodInfo, failure: FitError) -> PostFilterResult:
+        assert state.data[self.name]
+        return PostFilterResult(unschedulable("tried"))
+
+
+def test_plugins_after_a_rejection_that_preemption_may_resolve_are_prepared() -> None:
+    cluster = Cluster(node("a"))
+    registry = {"Refuses": Refuses, "Prepares": Prepares, "DynamicResources": PLUGINS["DynamicResources"]}
+    points = {"preFilter": ("Refuses", "Prepares"), "postFilter": ("DynamicResources", "Prepares")}
+    with pytest.raises(FitError) as failure:
+        cycle_of(cluster, points, registry).place(cluster.info(pod()))
+    assert failure.value.plugins() == {"Refuses"}
+    assert failure.value.text() == "0/1 nodes are available: full. no new claims to deallocate, tried"
+    assert failure.value.text(bare=True) == "0/1 nodes are available: 1 full."
+
+
+@pytest.mark.parametrize("label", ["reserve", "permit"])
+def test_the_message_of_a_refusal_after_the_choice_counts_one_node(label: str) -> None:
+    cluster = Cluster(node("a"), node("b"))
+    with pytest.raises(CycleFailed) as failure:
+        cycle_of(cluster).place(cluster.info(pod(labels={label: "no"})))
+    assert failure.value.text == f"0/1 nodes are available: 1 {failure.value.status.message}."
 
 
 @pytest.mark.parametrize("label", ["reserve", "permit"])

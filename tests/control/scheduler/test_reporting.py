@@ -105,6 +105,17 @@ async def test_an_equal_condition_is_not_written_again(message: str, nominated: 
     assert api.patches == sent
 
 
+@pytest.mark.parametrize(("observed", "writes"), [(2, 1), (3, 0)], ids=["older generation", "this generation"])
+async def test_the_condition_names_the_generation_that_it_is_about(observed: int, writes: int) -> None:
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "same"}
+    known = {"conditions": [condition | {"observedGeneration": observed}]}
+    api, one = Api(), pod("a", metadata={"name": "a", "generation": 3}, status=known)
+    async with reporter(api, lambda key: one) as (found, _):
+        found.failed(Cluster().info(one), unschedulable("x"), "same", None)
+        await settle()
+    assert [status["conditions"][0]["observedGeneration"] for status in api.patches] == [3] * writes
+
+
 async def test_of_several_failures_the_newest_is_written() -> None:
     api, one = Api(), pod("a")
     info = Cluster().info(one)

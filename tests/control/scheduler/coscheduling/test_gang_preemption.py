@@ -300,7 +300,7 @@ async def test_a_waiting_victim_is_rejected_and_lesser_nominations_go(make: Make
     world.create(member("a"), member("b"))
     await world.drive()
     assert world.victims == []  # nothing to delete
-    assert "preempted" in world.reporter.messages.values()
+    assert "0/1 nodes are available: 1 preempted." in world.reporter.messages.values()
     assert left not in world.nominations().get("node-1", [])
     await world.pass_time(12)
     assert world.bound("g") == ["a", "b"]

@@ -47,7 +47,8 @@ async def test_the_worked_round(make: Make) -> None:
         'GangGroup "default/g" gets rejected due to member Pod "default/b" is unschedulable with reason '
         '"0/1 nodes are available: 1 Insufficient cpu.", alreadyWaitForBound: 2'
     )
-    assert world.reporter.messages == {"b": "0/1 nodes are available: 1 Insufficient cpu.", "a": text, "c": text}
+    refused = f"0/1 nodes are available: 1 {text}."
+    assert world.reporter.messages == {"b": "0/1 nodes are available: 1 Insufficient cpu.", "a": refused, "c": refused}
     world.check()
     world.add_node("n2", "1")
     await world.pass_time(3)
@@ -157,7 +158,8 @@ async def test_a_non_strict_gang_releases_its_nodes_after_the_timeout(make: Make
     await world.clock.settle()
     assert world.parked() == []
     assert world.cache.assumed == set()
-    assert world.reporter.messages["a"] == "rejected due to timeout after waiting 10s at plugin Coscheduling"
+    text = "rejected due to timeout after waiting 10s at plugin Coscheduling"
+    assert world.reporter.messages["a"] == f"0/1 nodes are available: 1 {text}."
     world.check()
 
 

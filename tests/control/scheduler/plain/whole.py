@@ -80,9 +80,6 @@ class PlainCycle:
 
     def at_once(self, pod: Pod, world: World) -> Refusal | None:
         """Why no node is looked at."""
-        names = [node.metadata.name for node in world.nodes]
-        if self.extra is not None and hints.only(pod, names) == set():
-            return HINTED_ELSEWHERE
         for plugin, check in FIRST.items():
             verdict = check(pod, world)
             if verdict is not None:

@@ -1,0 +1,268 @@
+"""The product's scheduler over a world, without an API server: stores, cache, plugins, queue, loop and reporter.
+
+Objects come from the API server that kube-scheduler uses. Nothing is bound or evicted: the results are recorded, and
+the world then continues with what kube-scheduler decided.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+from prometheus_client import CollectorRegistry
+
+from control.scheduler.config.load import SchedulerSettings, load
+from control.scheduler.cycle.cycle import Cycle
+from control.scheduler.cycle.failures import FitError
+from control.scheduler.cycle.loop import Loop
+from control.scheduler.cycle.monitor import AttemptMonitor
+from control.scheduler.cycle.observer import CycleObserver
+from control.scheduler.cycle.placement import Placement
+from control.scheduler.cycle.reporter import UserReporter
+from control.scheduler.framework.handle import Handle
+from control.scheduler.framework.plugin import CycleState
+from control.scheduler.framework.waitingpods import WaitingPods
+from control.scheduler.plugins.defaultpreemption import DefaultPreemption
+from control.scheduler.plugins.registry import PLUGINS
+from control.scheduler.process.metrics import SchedulerMetrics
+from control.scheduler.process.profiles import KNOWN_PLUGINS, build_frameworks, implements, queue_profiles
+from control.scheduler.queue import SchedulingQueue
+from control.scheduler.state.cache import Cache
+from control.scheduler.state.columns import RowArray
+from control.scheduler.state.eventhandlers import ClusterEventHandlers
+from control.scheduler.state.nodeimages import ImageNode, ImagePool
+from control.scheduler.state.objects import trim_pod
+from control.scheduler.state.pods import PodInfo, Shapes
+from control.scheduler.state.selectors import PodCounters
+from control.scheduler.state.table import NodeTable
+from control.scheduler.state.transform import transform_node, transform_pod
+from koordlet.api.core import Node, Pod
+from koordlet.api.encoding import wire
+from koordlet.api.gates import SCHEDULER
+from koordlet.app.clock import SYSTEM_CLOCK
+from koordlet.app.gates import FeatureGates
+
+PROFILE = "default-scheduler"
+REPORT_TIMEOUT_S = 5.0
+
+
+@dataclass
+class OurAttempt:
+    """One attempt of the product."""
+
+    node: str = ""
+    feasible: list[str] = field(default_factory=list)
+    scores: dict[str, dict[str, int]] = field(default_factory=dict)
+    """node -> plugin -> weighted score; empty if at most one node was feasible."""
+    event: tuple[str, str, str] = ("", "", "")
+    """(type, reason, message)"""
+    status: dict[str, Any] = field(default_factory=dict)
+    """The patch of the pod's status."""
+    nominated: str | None = None
+    victims: dict[str, tuple[tuple[Any, ...], list[str]]] = field(default_factory=dict)
+    """Candidate node of a preemption -> (rank, victims)."""
+
+
+class StoredObjects:
+    """One informer per kind, filled by `set` and `delete`."""
+
+    def __init__(self) -> None:
+        self.kinds: dict[type[Any], StoredKind] = {}
+
+    def __iter__(self) -> Iterator[tuple[type[Any], StoredKind]]:
+        return iter(self.kinds.items())
+
+    def informer(self, kind: type[Any]) -> Any:
+        return self.kinds.setdefault(kind, StoredKind())
+
+
+class StoredKind:
+    """The store and the handlers of one kind."""
+
+    def __init__(self) -> None:
+        self._objects: dict[str, Any] = {}
+        self._handlers: list[tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]] = []
+
+    def add_handler(self, on_add: Any, on_update: Any, on_delete: Any) -> None:
+        self._handlers.append((on_add, on_update, on_delete))
+
+    def get(self, key: str) -> Any:
+        return self._objects.get(key)
+
+    def list(self) -> list[Any]:
+        return list(self._objects.values())
+
+    def set(self, new: Any) -> None:
+        key = new.metadata.key
+        old = self._objects.get(key)
+        self._objects[key] = new
+        for add, update, _ in self._handlers:
+            if old is None:
+                add(new)
+            else:
+                update(old, new)
+
+
+class _Events:
+    """The `EventRecorder` of the reporter: keeps the last event."""
+
+    def __init__(self) -> None:
+        self.last = ("", "", "")
+
+    def warning(self, about: Any, reason: str, message: str) -> None:
+        self.last = ("Warning", reason, message)
+
+    def normal(self, about: Any, reason: str, message: str) -> None:
+        self.last = ("Normal", reason, message)
+
+
+class _Client:
+    """The `Client` of the reporter: keeps the last patch."""
+
+    def __init__(self) -> None:
+        self.body: dict[str, Any] = {}
+        self.patched = asyncio.Event()
+
+    async def patch(self, *_: Any, body: dict[str, Any], **__: Any) -> None:
+        self.body = body["status"]
+        self.patched.set()
+
+
+class _Binder:
+    """Keeps the placement instead of binding it."""
+
+    def __init__(self) -> None:
+        self.placement: Placement | None = None
+
+    def start(self, placement: Placement) -> None:
+        self.placement = placement
+
+
+class _Scores(CycleObserver):
+    """Records feasible nodes with the scores of each plugin, and the candidates of preemptions."""
+
+    def __init__(self) -> None:
+        self.attempt = OurAttempt()
+
+    def on_scored(self, cycle: Cycle, state: CycleState, pod: PodInfo, feasible: RowArray) -> None:
+        names = [cycle.table.names[row] for row in feasible.tolist()]
+        self.attempt.feasible = names
+        for scorer in cycle.framework.scorers:
+            plugin = scorer.plugin
+            if plugin.name in state.skip_score:
+                continue
+            scores = plugin.score(state, pod, feasible)
+            if scorer.normalizes:
+                scores = plugin.normalize(state, pod, feasible, scores)
+            for name, score in zip(names, (scores * scorer.weight).tolist(), strict=True):
+                self.attempt.scores.setdefault(name, {})[plugin.name] = score
+
+    def on_unschedulable(self, cycle: Cycle, state: CycleState, pod: PodInfo, failure: FitError) -> None:
+        plugin = cycle.framework.plugins["DefaultPreemption"]
+        assert isinstance(plugin, DefaultPreemption)
+        self.attempt.nominated = failure.nominated
+        self.attempt.victims = {
+            cycle.table.names[one.row]: (one.rank, sorted(victim.key for victim in one.pods))
+            for one in plugin.would_displace(state, pod, failure)
+        }
+
+
+class _Evictor:
+    """Accepts evictions and does nothing: kube-scheduler's victims are deleted."""
+
+    def evict(self, victims: Sequence[PodInfo], *, by: PodInfo, message: str) -> None:
+        return
+
+    def evicting_for(self, uid: str) -> bool:
+        return False
+
+
+class OurScheduler:
+    """The product over one world; `async with`. `attempt(pod)` runs one cycle."""
+
+    def __init__(self) -> None:
+        settings = default_settings()
+        self.objects = StoredObjects()
+        table, shapes = NodeTable(), Shapes()
+        cache = Cache(table, shapes)
+        waiting = WaitingPods(SYSTEM_CLOCK)
+        handlers = ClusterEventHandlers(self.objects, cache)  # type: ignore[arg-type]
+        gates = FeatureGates(SCHEDULER)
+        self._gates, self._images = gates, ImagePool()
+        handle = Handle(
+            table, shapes, PodCounters(table), profile=PROFILE, gates=gates, objects=self.objects, waiting=waiting
+        )
+        frameworks = build_frameworks(settings, lambda _: handle)
+        self.queue = SchedulingQueue(queue_profiles(frameworks, with_extenders=False), SYSTEM_CLOCK.monotonic)
+        self._observer, self._binder = _Scores(), _Binder()
+        self._client, self._events = _Client(), _Events()
+        self._cycle = Cycle(
+            frameworks[PROFILE], cache, waiting, queue=self.queue, evictor=_Evictor(), observers=[self._observer]
+        )
+        pods = self.objects.informer(Pod)
+        self._reporter = UserReporter(
+            self._client,  # type: ignore[arg-type]
+            self._events,  # type: ignore[arg-type]
+            SchedulerMetrics.of(CollectorRegistry()),
+            AttemptMonitor(SYSTEM_CLOCK.monotonic, lambda _: None),
+            SYSTEM_CLOCK,
+            pods.get,
+        )
+        self._loop = Loop({PROFILE: self._cycle}, cache, self.queue, reporter=self._reporter, current=pods.get)
+        self._loop.binders[PROFILE] = self._binder  # type: ignore[assignment]
+        handlers.route(self.queue, frameworks, lambda _: None)
+
+    async def __aenter__(self) -> OurScheduler:
+        await self._reporter.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._reporter.stop()
+
+    def set(self, body: dict[str, Any]) -> None:
+        """An object of the API server, new or changed. Kinds that no plugin reads are dropped."""
+        kind = next((kind for kind in self.objects.kinds if kind.__name__ == body["kind"]), None)
+        if kind is None:
+            return
+        one = wire.convert(body, ImageNode if kind is Node else kind)
+        if kind is Pod:
+            one = trim_pod(transform_pod(one, self._gates))
+        elif kind is Node:
+            one = self._images.trim(transform_node(one))
+        self.objects.informer(kind).set(one)
+
+    def gated(self, key: str) -> bool:
+        """Whether PreEnqueue keeps the pod out of the queue."""
+        info = self.queue.pending(key)
+        return info is not None and any(not plugin.pre_enqueue(info).ok for plugin in self._cycle.framework.pre_enqueue)
+
+    async def attempt(self, key: str) -> OurAttempt:
+        """One attempt for a pod in the queue. Nothing stays claimed."""
+        info = self.queue.pending(key)
+        assert info is not None, f"{key} is not in the queue"
+        attempt = self._observer.attempt = OurAttempt()
+        self._client.patched.clear()
+        self._client.body = {}
+        self.queue.take(info)
+        placement = self._loop.schedule(info)
+        if placement is not None:
+            self._cycle.release(placement)
+            attempt.node = placement.node
+            attempt.feasible = attempt.feasible or [placement.node]
+            self.queue.requeue(info)
+            return attempt
+        async with asyncio.timeout(REPORT_TIMEOUT_S):
+            await self._client.patched.wait()
+        attempt.event, attempt.status = self._events.last, copy.deepcopy(self._client.body)
+        return attempt
+
+
+def default_settings() -> SchedulerSettings:
+    """kube-scheduler's default profile."""
+    settings = load("", PLUGINS, implements, KNOWN_PLUGINS)
+    msgspec.to_builtins(settings.configuration, enc_hook=wire.enc_hook)
+    return settings
