@@ -70,7 +70,7 @@ def _pre_filter(calls: Framework, state: CycleState, pod: PodInfo, skip: str) ->
             rejection = result.status.by(plugin.name)
             continue
         if result.status.code is not Code.SUCCESS:
-            return PreFiltered(result.status.by(plugin.name), rows, narrowed_by)
+            return PreFiltered(result.status.by(plugin.name), rows)
         if result.rows is not None:
             narrowed_by.append(plugin.name)
             rows = result.rows if rows is None else np.intersect1d(rows, result.rows)
