@@ -6,8 +6,16 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-MAX_CPU: Final = 1 << 16
-"""CPU numbers from this one are refused: a typing error must not create a set with a billion elements."""
+from koordlet.api.encoding.quoting import quoted
+
+MAX_CPU: Final = 1 << 13
+"""CPU numbers from this one are refused; no Linux kernel has more CPUs (NR_CPUS on x86-64)."""
+MAX_NAMED_CPUS: Final = 2 * MAX_CPU
+"""CPUs that a list may name, repeats included: bounds the time of parsing."""
+MAX_RANGES: Final = 1024
+"""Ranges of a list: every second of 2048 CPUs."""
+MAX_LIST_CHARS: Final = 16 << 10
+"""Characters of a list of `MAX_RANGES` ranges."""
 
 _RANGE = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6}))?", re.ASCII)
 
@@ -17,16 +25,24 @@ class CPUListError(ValueError):
 
 
 def parse_cpus(text: str) -> frozenset[int]:
-    """The CPUs of a list. Raises CPUListError."""
+    """The CPUs of a list, in time linear in its length. Raises CPUListError."""
+    if len(text) > MAX_LIST_CHARS:
+        raise CPUListError(f"{quoted(text)} is not a CPU list: it has more than {MAX_LIST_CHARS} characters")
+    if text.count(",") >= MAX_RANGES:
+        raise CPUListError(f"{quoted(text)} is not a CPU list: it has more than {MAX_RANGES} ranges")
     cpus: set[int] = set()
+    named = 0
     for part in text.split(",") if text.strip() else ():
         match = _RANGE.fullmatch(part.strip())
         if match is None:
-            raise CPUListError(f"{text!r} is not a CPU list")
+            raise CPUListError(f"{quoted(text)} is not a CPU list")
         low = int(match[1])
         high = int(match[2]) if match[2] else low
         if low > high or high >= MAX_CPU:
-            raise CPUListError(f"{text!r} is not a CPU list: range {part.strip()}")
+            raise CPUListError(f"{quoted(text)} is not a CPU list: range {part.strip()}")
+        named += high - low + 1
+        if named > MAX_NAMED_CPUS:
+            raise CPUListError(f"{quoted(text)} is not a CPU list: it names more than {MAX_NAMED_CPUS} CPUs")
         cpus.update(range(low, high + 1))
     return frozenset(cpus)
 

@@ -18,6 +18,7 @@ from koordlet.api.priority import priority_class
 from koordlet.api.qos import qos_class
 from koordlet.qosmanager.engine.view import PodView
 from koordlet.runtimehooks.stages import HookError
+from koordlet.statesinformer.pods.cpuallocation import allocation_of
 from koordlet.statesinformer.pods.model import PodMeta
 from koordlet.system.cgroup.naming import CgroupDriver, NamingError, parse_pod_name, pod_dir, qos_of_dir
 
@@ -62,7 +63,18 @@ def _pod(
         spec=PodSpec(containers=_containers(dict(annotations)), runtime_class_name=handler or None),
         status=PodStatus(phase="Pending", qos_class=kube_qos),
     )
-    meta = PodMeta(uid, name, namespace, qos_class(pod), priority_class(pod), kube_qos, directory, (), pod)
+    meta = PodMeta(
+        uid,
+        name,
+        namespace,
+        qos_class(pod),
+        priority_class(pod),
+        kube_qos,
+        directory,
+        (),
+        pod,
+        cpu_allocation=allocation_of(pod),
+    )
     return PodView.of(meta, None, None)
 
 

@@ -33,6 +33,7 @@ from koordlet.system.cgroup.naming import (
     kubepods_dir,
     qos_dir,
 )
+from koordlet.system.cpu.cpuset import CPUSet
 
 log = get_logger(__name__)
 
@@ -168,13 +169,22 @@ class KubeStates:
         self.node.add_handler(on_add=lambda new: self._node_changed(None, new), on_update=self._node_changed)
 
     def connect(
-        self, kubelet: KubeletClient, task_ids: TaskIds | None = None, sandbox_dir: SandboxDir | None = None
+        self,
+        kubelet: KubeletClient,
+        task_ids: TaskIds | None = None,
+        sandbox_dir: SandboxDir | None = None,
+        online_cpus: CPUSet | None = None,
     ) -> PodsInformer:
         """Poll pods from this kubelet. `task_ids` adds the threads of their containers, `sandbox_dir` the cgroups of
-        their sandboxes; None leaves them out."""
+        their sandboxes; None leaves them out. `online_cpus`: the CPUs of the node."""
         self._kubelet = kubelet
         self.pods = PodsInformer(
-            kubelet, lambda: self.driver, on_sync=self._pods_synced, task_ids=task_ids, sandbox_dir=sandbox_dir
+            kubelet,
+            lambda: self.driver,
+            on_sync=self._pods_synced,
+            task_ids=task_ids,
+            sandbox_dir=sandbox_dir,
+            online_cpus=online_cpus,
         )
         return self.pods
 

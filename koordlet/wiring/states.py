@@ -70,12 +70,17 @@ def cluster(context: WiringContext) -> Cluster:
     )
     duration = context.registries.histogram("kubelet_request_duration_seconds", REQUEST_BUCKETS_S)
     kubelet = KubeletClient(
-        states.kubelet_url, _kubelet_headers(context, config), timeout=options.kubelet_sync_timeout, duration=duration
+        states.kubelet_url,
+        _kubelet_headers(context, config),
+        timeout=options.kubelet_sync_timeout,
+        duration=duration,
+        on_own_delay=lambda seconds: context.registries.count("kubelet_own_delay_seconds_total", by=seconds),
     )
     pods = states.connect(
         kubelet,
         (lambda meta, driver: _task_ids(context, meta, driver)) if options.enable_pod_taskids else None,
         lambda meta, driver: _sandbox_dir(context, meta, driver),
+        context.host.facts.online_cpus,
     )
     states.node.add_handler(on_add=lambda node: context.set_node_name(node.metadata.name))
     context.runner.add_stop("kube client", client.close)

@@ -46,16 +46,16 @@ EXTENDED = {
 ONE = Need(cpu=(1000, 1000), memory=(64, 64))
 OWN = (
     PodSpec("lse", KubeQOS.GUARANTEED, "LSE", (ONE,), PINNED),
-    PodSpec("lsr", KubeQOS.GUARANTEED, "LSR", (ONE,), PINNED),
 )
-"""Pods with their own CPUs: no other pod may get these."""
+"""A pod with its own CPU: no other pod may get it."""
 OTHERS = (
+    PodSpec("lsr", KubeQOS.GUARANTEED, "LSR", (ONE,)),
     PodSpec("ls", KubeQOS.BURSTABLE, "LS", (Need((500, 1000), (32, 64)), Need((100, 200), (16, 32)))),
     PodSpec("be", KubeQOS.BESTEFFORT, "BE", BATCH, EXTENDED),
 )
 WANTED = {
     ("lse", "c0"): Values("1024", "-1", str(LAST), str(64 * MIB)),
-    ("lsr", "c0"): Values("1024", "-1", str(LAST), str(64 * MIB)),
+    ("lsr", "c0"): Values("1024", "100000", SHARED, str(64 * MIB)),
     ("ls", "c0"): Values("512", "100000", SHARED, str(64 * MIB)),
     ("ls", "c1"): Values("102", "20000", SHARED, str(32 * MIB)),
     ("be", "c0"): Values("512", "50000", str(ALL), str(64 * MIB)),
@@ -63,7 +63,7 @@ WANTED = {
 }
 WANTED_OF_PODS = {
     "lse": ("1024", "-1", str(64 * MIB)),
-    "lsr": ("1024", "-1", str(64 * MIB)),
+    "lsr": ("1024", "100000", str(64 * MIB)),
     "ls": ("614", "120000", str(96 * MIB)),
     "be": ("768", "75000", str(96 * MIB)),
 }

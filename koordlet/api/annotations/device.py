@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from koordlet.api import names
-from koordlet.api.annotations._base import Annotation, Map, absent
+from koordlet.api.annotations._base import PER_CONTAINER, Annotation, Map, absent
 from koordlet.api.encoding.base import Frozen
 from koordlet.api.encoding.fields import written
 from koordlet.api.encoding.quantity import Quantity
@@ -89,7 +89,7 @@ DeviceAllocations = dict[str, list[PodDeviceAllocation]]
 PartitionTable = dict[int, list[GPUPartition]]
 
 ALLOCATED: Final[Annotation[DeviceAllocations]] = Annotation(
-    names.ANNOTATION_DEVICE_ALLOCATED, dict[str, list[PodDeviceAllocation]]
+    names.ANNOTATION_DEVICE_ALLOCATED, dict[str, list[PodDeviceAllocation]], limits=PER_CONTAINER
 )
 ALLOCATE_HINT: Final[Annotation[dict[str, DeviceHint]]] = Annotation(
     names.ANNOTATION_DEVICE_ALLOCATE_HINT, dict[str, DeviceHint]

@@ -7,12 +7,12 @@ from typing import Final, NamedTuple
 import msgspec
 
 from koordlet.api import names
-from koordlet.api.annotations._base import Annotation, DefaultAnnotation, Map, integer
+from koordlet.api.annotations._base import PER_CONTAINER, SETTING, Annotation, DefaultAnnotation, Map, integer
 from koordlet.api.core import Pod
 from koordlet.api.encoding.base import Frozen
 from koordlet.api.encoding.fields import written
 from koordlet.api.encoding.quantity import ZERO, Quantity, QuantityError
-from koordlet.api.encoding.wire import WireError, decode
+from koordlet.api.encoding.wire import WireError
 from koordlet.api.resources import BATCH_RESOURCES
 from koordlet.api.sloconfig.node import CPUBurstConfig
 from koordlet.api.sloconfig.resourceqos import CPUQOS, PodBlkIOQOS, PodMemoryQOS
@@ -20,10 +20,11 @@ from koordlet.api.sloconfig.resourceqos import CPUQOS, PodBlkIOQOS, PodMemoryQOS
 CORE_SCHED_NONE: Final = "none"
 CORE_SCHED_EXCLUSIVE: Final = "exclusive"
 
-CPU_BURST: Final[Annotation[CPUBurstConfig]] = Annotation(names.ANNOTATION_CPU_BURST, CPUBurstConfig)
-MEMORY_QOS: Final[Annotation[PodMemoryQOS]] = Annotation(names.ANNOTATION_MEMORY_QOS, PodMemoryQOS)
-BLKIO_QOS: Final[Annotation[PodBlkIOQOS]] = Annotation(names.ANNOTATION_BLKIO_QOS, PodBlkIOQOS)
-_CPU_QOS: Final[Annotation[CPUQOS]] = Annotation(names.ANNOTATION_CPU_QOS, CPUQOS)
+CPU_BURST: Final[Annotation[CPUBurstConfig]] = Annotation(names.ANNOTATION_CPU_BURST, CPUBurstConfig, limits=SETTING)
+MEMORY_QOS: Final[Annotation[PodMemoryQOS]] = Annotation(names.ANNOTATION_MEMORY_QOS, PodMemoryQOS, limits=SETTING)
+BLKIO_QOS: Final[Annotation[PodBlkIOQOS]] = Annotation(names.ANNOTATION_BLKIO_QOS, PodBlkIOQOS, limits=SETTING)
+_EVICTION_POLICY: Final[Annotation[list[str]]] = Annotation(names.ANNOTATION_EVICTION_POLICY, list[str], limits=SETTING)
+_CPU_QOS: Final[Annotation[CPUQOS]] = Annotation(names.ANNOTATION_CPU_QOS, CPUQOS, limits=SETTING)
 
 
 def cpu_qos(annotations: Map) -> CPUQOS | None:
@@ -47,14 +48,11 @@ def eviction_priority(annotations: Map) -> int:
 
 def eviction_allowed(annotations: Map, feature: str) -> bool:
     """Whether `eviction-policy` allows a feature to evict the pod; missing allows all, malformed allows none."""
-    text = annotations.get(names.ANNOTATION_EVICTION_POLICY)
-    if text is None:
-        return True
     try:
-        allowed: list[str] = decode(text, list[str])
+        allowed = _EVICTION_POLICY.get(annotations)
     except WireError:
         return False
-    return feature in allowed
+    return allowed is None or feature in allowed
 
 
 class NetworkQOSSpec(Frozen):
@@ -71,7 +69,9 @@ class NetworkLimits(NamedTuple):
     egress: int
 
 
-NETWORK_QOS: Final[Annotation[NetworkQOSSpec]] = Annotation(names.ANNOTATION_NETWORK_QOS, NetworkQOSSpec)
+NETWORK_QOS: Final[Annotation[NetworkQOSSpec]] = Annotation(
+    names.ANNOTATION_NETWORK_QOS, NetworkQOSSpec, limits=SETTING
+)
 
 
 def network_limits(annotations: Map) -> NetworkLimits | None:
@@ -123,7 +123,9 @@ class PodOOMScores(NamedTuple):
         return self.by_container.get(container, self.for_others)
 
 
-_OOM_SPEC: Final[Annotation[dict[str, int]]] = Annotation(names.ANNOTATION_OOM_SCORE_ADJ_SPEC, dict[str, int])
+_OOM_SPEC: Final[Annotation[dict[str, int]]] = Annotation(
+    names.ANNOTATION_OOM_SCORE_ADJ_SPEC, dict[str, int], limits=PER_CONTAINER
+)
 
 
 def oom_scores(annotations: Map) -> PodOOMScores | None:
@@ -190,7 +192,7 @@ class Resctrl(Frozen):
     mb: MB = msgspec.field(default_factory=MB)
 
 
-RESCTRL: Final[Annotation[Resctrl]] = Annotation(names.ANNOTATION_RESCTRL, Resctrl)
+RESCTRL: Final[Annotation[Resctrl]] = Annotation(names.ANNOTATION_RESCTRL, Resctrl, limits=SETTING)
 
 
 class ExtendedResourceContainer(Frozen):
@@ -207,7 +209,7 @@ class ExtendedResourceSpec(Frozen):
 
 
 EXTENDED_RESOURCE_SPEC: Final[DefaultAnnotation[ExtendedResourceSpec]] = DefaultAnnotation(
-    names.ANNOTATION_EXTENDED_RESOURCE_SPEC, ExtendedResourceSpec, ExtendedResourceSpec
+    names.ANNOTATION_EXTENDED_RESOURCE_SPEC, ExtendedResourceSpec, ExtendedResourceSpec, limits=PER_CONTAINER
 )
 
 

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from koordlet.api import names
-from koordlet.api.annotations._base import Annotation, DefaultAnnotation, Map, integer
+from koordlet.api.annotations._base import PER_CONTAINER, Annotation, DefaultAnnotation, Map, integer
 from koordlet.api.encoding.base import Frozen
 from koordlet.api.encoding.fields import written
 from koordlet.api.encoding.quantity import Quantity
@@ -79,7 +79,7 @@ RESOURCE_SPEC: Final[DefaultAnnotation[ResourceSpec]] = DefaultAnnotation(
     names.ANNOTATION_RESOURCE_SPEC, ResourceSpec, ResourceSpec
 )
 RESOURCE_STATUS: Final[DefaultAnnotation[ResourceStatus]] = DefaultAnnotation(
-    names.ANNOTATION_RESOURCE_STATUS, ResourceStatus, ResourceStatus
+    names.ANNOTATION_RESOURCE_STATUS, ResourceStatus, ResourceStatus, limits=PER_CONTAINER
 )
 NUMA_TOPOLOGY_SPEC: Final[DefaultAnnotation[NUMATopologySpec]] = DefaultAnnotation(
     names.ANNOTATION_NUMA_TOPOLOGY_SPEC, NUMATopologySpec, NUMATopologySpec

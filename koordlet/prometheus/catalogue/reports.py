@@ -27,6 +27,13 @@ FAMILIES = (
         node_label=False,
     ),
     Family(
+        "kubelet_own_delay_seconds_total",
+        "Time by which koordlet's own work delayed the reading of kubelet answers.",
+        type="counter",
+        unit="seconds",
+        node_label=False,
+    ),
+    Family(
         "node_resource_allocatable",
         "Allocatable batch and mid resources of the node.",
         ("resource", "unit"),

@@ -12,7 +12,6 @@ from math import ceil
 
 from koordlet.api import names
 from koordlet.api.annotations.node import RESERVATION, system_qos_resource
-from koordlet.api.annotations.scheduling import RESOURCE_STATUS
 from koordlet.api.core import Container, Node, Pod, pod_limits
 from koordlet.api.crs.slo import NodeSLOSpec
 from koordlet.api.encoding.quantity import Quantity
@@ -78,7 +77,7 @@ class PodView:
     raw_qos: str = ""
     """The label's value, empty without one (spec 03 §0)."""
     cpuset: CPUSet = field(default_factory=CPUSet)
-    """CPUs that the scheduler pinned the pod to (`resource-status`); empty for none."""
+    """CPUs that the scheduler pinned the pod to (`resource-status`) and koordlet accepted; empty for none."""
     numa_nodes: tuple[int, ...] = ()
     """NUMA nodes on which the scheduler allocated CPU time (`resource-status`)."""
     allocation_error: str = ""
@@ -96,12 +95,11 @@ class PodView:
         containers: tuple[ContainerView, ...] = (),
         charged: int | None = None,
     ) -> PodView:
-        """A pod listed by the kubelet. A malformed annotation is logged once and counts as absent."""
-        pod = meta.pod
-        qos = "" if pod is None else raw_qos_class(pod)
-        cpuset, nodes, error = _allocation(pod)
+        """A pod listed by the kubelet."""
+        qos = "" if meta.pod is None else raw_qos_class(meta.pod)
+        allocated = meta.cpu_allocation
         views = containers or tuple(map(ContainerView, meta.containers))
-        return cls(meta, cpu, memory, qos, cpuset, nodes, error, views, charged)
+        return cls(meta, cpu, memory, qos, allocated.cpus, allocated.numa_nodes, allocated.error, views, charged)
 
     @property
     def active(self) -> bool:
@@ -288,24 +286,6 @@ def _amount(resources: Mapping[str, Quantity], resource: str) -> int:
     if amount is None:
         return 0
     return amount.milli_value() if resource == "cpu" else amount.value()
-
-
-def _allocation(pod: Pod | None) -> tuple[CPUSet, tuple[int, ...], str]:
-    """(CPUs, NUMA nodes, error text)"""
-    if pod is None or names.ANNOTATION_RESOURCE_STATUS not in pod.metadata.annotations:
-        return NO_CPUS, (), ""
-    try:
-        status = RESOURCE_STATUS.get(pod.metadata.annotations)
-        nodes = [share.node for share in status.numa_node_resources if _has_cpu(share.resources)]
-        return CPUSet.parse(status.cpuset), tuple(nodes), ""
-    except (WireError, CPUSetError) as error:
-        _log_ignored(f"pod {pod.metadata.key}", names.ANNOTATION_RESOURCE_STATUS, error)
-        return NO_CPUS, (), f"{names.ANNOTATION_RESOURCE_STATUS}: {error}"
-
-
-def _has_cpu(resources: Mapping[str, Quantity]) -> bool:
-    batch = resources.get(names.RESOURCE_BATCH_CPU)
-    return _amount(resources, "cpu") != 0 or (batch is not None and batch.value() > 0)
 
 
 def _reserved(annotations: Mapping[str, str]) -> CPUSet:

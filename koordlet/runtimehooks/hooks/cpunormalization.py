@@ -41,7 +41,7 @@ class CPUNormalization(PerPodStrategy):
             return QoSDecision(note="quotas unchanged: ratio 1")
         settings: list[DesiredSetting] = []
         for pod in followed_pods(view):
-            if pod.normalizes and not pod.allocation_error:
+            if pod.normalizes:
                 settings += _of_pod(pod, view.normalization)
         return QoSDecision(tuple(settings), note=f"quotas divided by {view.normalization:.2f}")
 

@@ -1,16 +1,19 @@
 """CPU sets: the CPUs of a container by the scheduler's allocation and by its class (spec 03 §4.6). Pure.
 
-LSE and LSR pods get the CPUs of their `resource-status` and no quota, because no other pod uses these CPUs. LS pods
-share the pools of NodeResourceTopology, all of them or those of their NUMA nodes. CPU suppress sets the CPUs of best
-effort. Only containers and sandboxes are set, never the pods above them. Strategy and hook in one.
+LSE and LSR pods get the CPUs of their `resource-status` and no quota, because no other pod uses these CPUs
+(`statesinformer.pods.cpuallocation` decides which CPUs are accepted). LS pods share the pools of NodeResourceTopology,
+all of them or those of their NUMA nodes. CPU suppress sets the CPUs of best effort. A malformed or refused allocation
+counts as absent: it must not free a pod from the limits of its class. Only containers and sandboxes are set, never the
+pods above them. Strategy and hook in one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import lru_cache
 
-from koordlet.api.qos import BE, LS, LSE, LSR, NONE, SYSTEM
+from koordlet.api.qos import BE, LS, SYSTEM
 from koordlet.app.logging import get_logger
 from koordlet.audit import About
 from koordlet.audit import pod as about_pod
@@ -36,6 +39,7 @@ from koordlet.runtimehooks.stages import (
     followed_pods,
     running_containers,
 )
+from koordlet.statesinformer.pods.cpuallocation import PINNED_CLASSES
 from koordlet.system.cgroup.codecs import UNLIMITED
 from koordlet.system.cpu.cpuset import CPUSet
 
@@ -57,7 +61,8 @@ def cpus_for(pod: PodView, rules: CPURules | None, *, be_cpu_manager: bool = Fal
         return None
     if pod.numa_nodes and (pod.raw_qos != BE or be_cpu_manager):
         pools = rules.best_effort if pod.raw_qos == BE else rules.shared
-        return joined(pools, pod.numa_nodes) or None  # rows 2 and 3
+        if cpus := joined(pools, pod.numa_nodes):
+            return cpus  # rows 2 and 3; nodes without a pool do not free the pod from the other rows
     if pod.raw_qos == SYSTEM and rules.system:
         return rules.system  # row 4
     if pod.raw_qos != LS:
@@ -70,7 +75,7 @@ def cpus_for(pod: PodView, rules: CPURules | None, *, be_cpu_manager: bool = Fal
 
 def without_quota(pod: PodView) -> bool:
     """Whether its CPUs are its only limit: it is pinned and of a class whose CPUs no other pod gets."""
-    return bool(pod.cpuset) and pod.raw_qos in (LSE, LSR, NONE)
+    return bool(pod.cpuset) and pod.raw_qos in PINNED_CLASSES
 
 
 class CPUSetAllocator(PerPodStrategy):
@@ -106,6 +111,8 @@ class CPUSetAllocator(PerPodStrategy):
         pod = context.pod
         if pod.allocation_error:
             raise HookError(pod.allocation_error)
+        if conflict := _conflict(view, pod):
+            raise HookError(conflict)
         cpus = self._cpus_of(view, pod)
         if cpus is None:
             return NO_CHANGE
@@ -121,8 +128,8 @@ class CPUSetAllocator(PerPodStrategy):
         return cpus
 
     def _of_pod(self, view: NodeView, pod: PodView) -> Iterator[DesiredSetting]:
-        if pod.allocation_error:
-            return  # logged where the annotation was read
+        if pod.cpuset and _conflict(view, pod):
+            pod = replace(pod, cpuset=NO_CPUS)
         cpus = self._cpus_of(view, pod)
         if not cpus or not _exist(view, cpus, f"pod {pod.meta.namespace}/{pod.meta.name}"):
             return
@@ -165,6 +172,16 @@ def _of_host_app(view: NodeView, app: HostAppView) -> Iterator[DesiredSetting]:
     cpus = NO_CPUS if view.cpu_rules is None else joined(view.cpu_rules.shared)
     if cpus and app.cgroup_dir and _exist(view, cpus, f"host application {app.name}"):
         yield _cpus(view, app.cgroup_dir, cpus, None)
+
+
+def _conflict(view: NodeView, pod: PodView) -> str:
+    """Why an announced pod cannot have its CPUs: a listed pod has them. Empty for no conflict and for listed pods."""
+    if not pod.cpuset or any(other.meta.uid == pod.meta.uid for other in view.pods):
+        return ""
+    for other in view.pods:
+        if shared := pod.cpuset & other.cpuset:
+            return f"pod {other.meta.namespace}/{other.meta.name} has the CPUs {shared}"
+    return ""
 
 
 def _missing(view: NodeView, cpus: CPUSet) -> CPUSet:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import msgspec
 
-from koordlet.api.annotations.scheduling import RESOURCE_STATUS
 from koordlet.api.annotations.topology import CPUInfo, KubeletCPUManagerPolicy, PodCPUAlloc
 from koordlet.api.cpus import CPUListError, format_cpus, parse_cpus
 from koordlet.api.encoding.base import Frozen
@@ -125,7 +124,7 @@ def pinned_by_kubelet(state: Mapping[str, Mapping[str, str]], pods: Iterable[Pod
         meta = metas.get(uid)
         if meta is not None and meta.pod is not None:
             qos = raw_qos(meta.pod.metadata.labels)
-            if qos in (LS, BE) or _managed_by_koordlet(meta.pod.metadata.annotations):
+            if qos in (LS, BE) or meta.cpu_allocation.cpus:
                 continue
         cpus = frozenset().union(*(_parse_or_empty(text) for text in containers.values()))
         if cpus:
@@ -139,13 +138,6 @@ def pinned_by_kubelet(state: Mapping[str, Mapping[str, str]], pods: Iterable[Pod
                 )
             )
     return allocs
-
-
-def _managed_by_koordlet(annotations: Mapping[str, str]) -> bool:
-    try:
-        return bool(RESOURCE_STATUS.get(annotations).cpuset)
-    except WireError:
-        return False
 
 
 def _parse_or_empty(text: str) -> CPUs:

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from koordlet.api.annotations.scheduling import RESOURCE_STATUS
 from koordlet.api.annotations.topology import CPUInfo, CPUSharedPool
-from koordlet.api.cpus import CPUListError, format_cpus, parse_cpus
-from koordlet.api.encoding.wire import WireError
+from koordlet.api.cpus import format_cpus, parse_cpus
 from koordlet.api.qos import LSE, raw_qos
 from koordlet.statesinformer.nrt.cpus import CPUs
 from koordlet.statesinformer.pods.model import PodMeta
@@ -24,21 +22,13 @@ class PinnedPod:
     cpus: CPUs
 
 
-def pinned_pods(pods: Iterable[PodMeta]) -> tuple[list[PinnedPod], dict[str, str]]:
-    """Pods with pinned CPUs, and the errors of annotations that cannot be decoded (pod UID -> message)."""
-    pinned, problems = [], {}
-    for meta in pods:
-        if meta.pod is None:
-            continue
-        try:
-            status = RESOURCE_STATUS.get(meta.pod.metadata.annotations)
-            cpus = parse_cpus(status.cpuset)
-        except (WireError, CPUListError) as error:
-            problems[meta.uid] = f"pod {meta.namespace}/{meta.name}: {RESOURCE_STATUS.key}: {error}"
-            continue
-        if cpus:
-            pinned.append(PinnedPod(meta.uid, raw_qos(meta.pod.metadata.labels), cpus))
-    return pinned, problems
+def pinned_pods(pods: Iterable[PodMeta]) -> list[PinnedPod]:
+    """The pods whose pinned CPUs koordlet accepted (`statesinformer.pods.cpuallocation`)."""
+    return [
+        PinnedPod(meta.uid, raw_qos(meta.pod.metadata.labels), meta.cpu_allocation.cpus)
+        for meta in pods
+        if meta.pod is not None and meta.cpu_allocation.cpus
+    ]
 
 
 def shared_pools(cpus: Sequence[CPUInfo], shared: CPUs, withheld: CPUs) -> list[CPUSharedPool]:

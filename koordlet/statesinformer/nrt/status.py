@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from msgspec.structs import replace
+
 from koordlet.api import names
 from koordlet.api.annotations import Annotation
 from koordlet.api.annotations import topology as wire
@@ -68,7 +70,7 @@ class TopologyStatus:
     """By NUMA node number."""
     pools: SharePools
     problems: Mapping[str, str] = field(default_factory=dict, compare=False)
-    """Inputs that were ignored: UID of the pod, or key of the annotation -> message for the log."""
+    """Inputs that were ignored: key of the annotation, or `kubelet` -> message for the log."""
 
 
 def compute(
@@ -85,7 +87,8 @@ def compute(
     if not cpus:
         raise TopologyError("no CPUs are known")
     everything = frozenset(cpu.id for cpu in cpus)
-    pinned, problems = pinned_pods(pods)
+    pinned = pinned_pods(pods)
+    problems: dict[str, str] = {}
 
     reserved: CPUs = frozenset()
     allocs: list[wire.PodCPUAlloc] = []
@@ -99,7 +102,7 @@ def compute(
 
     reservation = _reservation(node, cpus, problems)
     system = _system_qos(node)
-    withheld = parse_cpus(reservation.reserved_cpus) | _exclusive(system)
+    withheld = parse_cpus(reservation.reserved_cpus) | _exclusive(system, problems)
     pools = split(cpus, everything - kubelet_cpus, pinned, withheld)
     return TopologyStatus(
         annotations={
@@ -121,19 +124,19 @@ def compute(
 
 
 def _reservation(node: Node, cpus: Sequence[wire.CPUInfo], problems: dict[str, str]) -> NodeReservation:
-    """The node's reservation as concrete CPUs; empty if it is missing or invalid."""
+    """The node's reservation with concrete CPUs; empty if it is missing or invalid."""
     try:
         reservation = RESERVATION.get(node.metadata.annotations)
         if reservation is None:
             return NodeReservation()
         if reservation.reserved_cpus:
-            return NodeReservation(reserved_cpus=format_cpus(parse_cpus(reservation.reserved_cpus)))
+            return replace(reservation, reserved_cpus=format_cpus(parse_cpus(reservation.reserved_cpus)))
         count = reservation.resources.get("cpu", ZERO)
         taken = take_by_topology(cpus, frozenset(cpu.id for cpu in cpus), count.value() if count > ZERO else 0)
     except (WireError, CPUListError, NotEnoughCPUs) as error:
         problems[RESERVATION.key] = f"node {node.metadata.name}: {RESERVATION.key}: {error}"
         return NodeReservation()
-    return NodeReservation(reserved_cpus=format_cpus(taken))
+    return replace(reservation, reserved_cpus=format_cpus(taken))
 
 
 def _system_qos(node: Node) -> SystemQOSResource | None:
@@ -144,13 +147,15 @@ def _system_qos(node: Node) -> SystemQOSResource | None:
         raise TopologyError(f"node {node.metadata.name}: {error}") from error
 
 
-def _exclusive(system: SystemQOSResource | None) -> CPUs:
+def _exclusive(system: SystemQOSResource | None, problems: dict[str, str]) -> CPUs:
+    """CPUs that only pods of class SYSTEM may use; none if they are malformed."""
     if system is None or not system.exclusive:
         return frozenset()
     try:
         return parse_cpus(system.cpuset)
     except CPUListError as error:
-        raise TopologyError(f"annotation {_SYSTEM_QOS.key}: cpuset: {error}") from error
+        problems[_SYSTEM_QOS.key] = f"annotation {_SYSTEM_QOS.key}: cpuset: {error}"
+        return frozenset()
 
 
 def _zones(machine: MachineInfo, node: Node) -> list[Zone]:

@@ -15,9 +15,11 @@ from koordlet.api.core import ContainerStatus, Pod, pod_qos_class
 from koordlet.api.priority import priority_class
 from koordlet.api.qos import qos_class
 from koordlet.app.logging import get_logger
+from koordlet.statesinformer.pods.cpuallocation import accept, allocation_of
 from koordlet.statesinformer.pods.kubelet import KubeletClient, KubeletError
 from koordlet.statesinformer.pods.model import ContainerMeta, PodMeta
 from koordlet.system.cgroup.naming import CgroupDriver, KubeQOS, NamingError, container_name, pod_dir
+from koordlet.system.cpu.cpuset import CPUSet
 
 log = get_logger(__name__)
 
@@ -48,6 +50,7 @@ def describe(pod: Pod, driver: CgroupDriver) -> PodMeta:
         cgroup_dir=directory,
         containers=tuple(_container(status, driver, directory) for status in statuses if status.container_id),
         pod=pod,
+        cpu_allocation=allocation_of(pod),
     )
 
 
@@ -70,9 +73,11 @@ class PodsInformer:
         on_sync: Callable[[], None] = lambda: None,
         task_ids: TaskIds | None = None,
         sandbox_dir: SandboxDir | None = None,
+        online_cpus: CPUSet | None = None,
     ) -> None:
         """`task_ids` reads the threads of a pod's containers, `sandbox_dir` the cgroup of its pause container; None
-        leaves them out."""
+        leaves them out. `online_cpus`: the CPUs of the node, None while unknown."""
+        self._online_cpus = online_cpus
         self._kubelet = kubelet
         self._driver = driver
         self._on_sync = on_sync
@@ -125,10 +130,25 @@ class PodsInformer:
                     self._logged_uids.add(uid)
                     log.warning("Pod left out", pod=pod.metadata.key, uid=uid, error=str(error))
         self._logged_uids.intersection_update(pod.metadata.uid for pod in pods)
-        self.pods = MappingProxyType(metas)
+        self.pods = MappingProxyType(self._with_accepted_cpus(metas))
         self.synced = True
         self.error = ""
         self._on_sync()
+
+    def _with_accepted_cpus(self, metas: Mapping[str, PodMeta]) -> dict[str, PodMeta]:
+        """The pods with the CPUs that they may have beside each other."""
+        held = {uid: meta.cpu_allocation.cpus for uid, meta in self.pods.items()}
+        allocations = {uid: (meta.pod, meta.cpu_allocation) for uid, meta in metas.items() if meta.pod is not None}
+        result = dict(metas)
+        for uid, allocation in accept(allocations, held, self._online_cpus).items():
+            meta = metas[uid]
+            if allocation is not meta.cpu_allocation:
+                result[uid] = replace(meta, cpu_allocation=allocation)
+            problem = allocation.error or allocation.refused
+            if problem:
+                name = f"{meta.namespace}/{meta.name}"
+                log.once(f"cpus:{uid}:{problem}", "CPU allocation ignored", pod=name, error=problem)
+        return result
 
     def _with_sandbox(self, meta: PodMeta, driver: CgroupDriver) -> PodMeta:
         """Reads the sandbox once per set of container ids: in a new sandbox all containers get new ids."""

@@ -2,26 +2,36 @@
 
 It authenticates with the service account's token. The kubelet's serving certificate is usually self-signed and is not
 verified, as in Koordinator. Each answer observes `koordlet_kubelet_request_duration_seconds{verb, path, code}`.
+
+A pod whose JSON did not change is not decoded again. Time in which koordlet's own event loop was blocked does not count
+against the kubelet's time limit; it is logged and counted separately.
 """
 
 from __future__ import annotations
 
+import hashlib
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from time import monotonic
 from typing import Any
 
 import aiohttp
+import msgspec
 from prometheus_client import Histogram
 
 from koordlet.api.core import Node, Pod
 from koordlet.api.encoding.wire import WireError, decode, json_decoder
 from koordlet.api.registry import resource_for
 from koordlet.app.logging import get_logger
+from koordlet.app.patience import within
 from koordlet.kube.decode import ObjectDecoder, RawList
 
 REQUEST_BUCKETS_S = tuple(0.001 * 4**k for k in range(7))
 MAX_ANSWER_BYTES = 64 << 20
+MIN_LOGGED_DELAY_S = 1.0
+"""A delay by koordlet itself is logged from this length on; shorter ones are only counted."""
+_UNLIMITED = aiohttp.ClientTimeout(total=None, connect=None, sock_connect=None, sock_read=None)
+"""`within` limits a request."""
 _POD_LIST = json_decoder(RawList)
 _POD = ObjectDecoder(Pod, resource_for(Pod))
 log = get_logger(__name__)
@@ -60,19 +70,26 @@ class KubeletClient:
         *,
         timeout: float = 3.0,
         duration: Histogram | None = None,
+        on_own_delay: Callable[[float], object] = lambda seconds: None,
     ) -> None:
-        """`url` of the kubelet (KubeletError while unknown); `credentials`: headers for HTTPS requests."""
+        """`url` of the kubelet (KubeletError while unknown); `credentials`: headers for HTTPS requests. `timeout`:
+        seconds; `on_own_delay` gets the seconds by which koordlet itself delayed an answer."""
         self._url = url
         self._credentials = credentials
         self._duration = duration
-        self._timeout = aiohttp.ClientTimeout(total=timeout)
+        self._timeout = timeout
+        self._on_own_delay = on_own_delay
+        self._decoded: dict[bytes, Pod] = {}
+        """The pods of the last answer by digest of their JSON."""
+        self.decoded_bytes = 0
+        """Bytes of pods decoded since the start; unchanged pods add nothing."""
         self._session: aiohttp.ClientSession | None = None
 
     async def pods(self) -> list[Pod]:
         """All pods of the node; malformed ones are left out and logged once. Raises KubeletError, also if all pods of
         a non-empty list are malformed."""
         body = await self._get("/pods/")
-        pods: list[Pod] = []
+        decoded: dict[bytes, Pod] = {}
         malformed: WireError | None = None
         try:
             items = _POD_LIST.decode(body, where="kubelet /pods/").items or []
@@ -80,13 +97,19 @@ class KubeletClient:
             raise KubeletError(str(error)) from error
         for raw in items:
             try:
-                pods.append(_POD.decode(raw))
+                digest = hashlib.blake2b(raw, digest_size=16).digest()
+                decoded[digest] = self._decoded.get(digest) or self._decode(raw)
             except WireError as error:
                 malformed = error
                 log.once(f"malformed:{error}", "Malformed pod left out", error=str(error))
-        if malformed is not None and not pods:
+        if malformed is not None and not decoded:
             raise KubeletError(f"kubelet /pods/: {malformed}") from malformed
-        return pods
+        self._decoded = decoded
+        return list(decoded.values())
+
+    def _decode(self, raw: msgspec.Raw) -> Pod:
+        self.decoded_bytes += len(memoryview(raw))
+        return _POD.decode(raw)
 
     async def config(self) -> Mapping[str, Any]:
         """The `kubeletconfig` object of /configz, undecoded. Raises KubeletError."""
@@ -106,27 +129,36 @@ class KubeletClient:
 
     async def _get(self, path: str) -> bytes:
         url = self._url() + path
+        try:
+            body, own_delay = await within(self._timeout, self._request(url, path))
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise KubeletError(f"kubelet {url}: {error or type(error).__name__}") from error
+        if own_delay > 0:
+            self._on_own_delay(own_delay)
+            if own_delay >= MIN_LOGGED_DELAY_S:
+                message = "Koordlet was busy while the kubelet answered; this is not the kubelet's delay"
+                log.warning(message, url=url, busy_seconds=round(own_delay, 3))
+        return body
+
+    async def _request(self, url: str, path: str) -> bytes:
         if self._session is None:
             unverified = ssl.create_default_context()
             unverified.check_hostname = False
             unverified.verify_mode = ssl.CERT_NONE
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(ssl=unverified, limit=2), timeout=self._timeout
+                connector=aiohttp.TCPConnector(ssl=unverified, limit=2), timeout=_UNLIMITED
             )
         headers = await self._credentials() if url.startswith("https") else {}  # no secret over plain HTTP
         started_at = monotonic()
-        try:
-            async with self._session.get(url, headers=headers) as response:
-                try:
-                    body = await _read_body(response, url)
-                finally:
-                    if self._duration is not None:
-                        self._duration.labels("get", path, str(response.status)).observe(monotonic() - started_at)
-                if response.status != 200:
-                    raise KubeletError(f"kubelet {url}: HTTP {response.status}: {body[:200].decode(errors='replace')}")
-                return body
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise KubeletError(f"kubelet {url}: {error or type(error).__name__}") from error
+        async with self._session.get(url, headers=headers) as response:
+            try:
+                body = await _read_body(response, url)
+            finally:
+                if self._duration is not None:
+                    self._duration.labels("get", path, str(response.status)).observe(monotonic() - started_at)
+            if response.status != 200:
+                raise KubeletError(f"kubelet {url}: HTTP {response.status}: {body[:200].decode(errors='replace')}")
+            return body
 
 
 async def _read_body(response: aiohttp.ClientResponse, url: str) -> bytes:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from koordlet.api.core import Pod
+from koordlet.statesinformer.pods.cpuallocation import NO_ALLOCATION, CPUAllocation
 
 
 class SubjectKind(StrEnum):
@@ -78,6 +79,8 @@ class PodMeta:
     """Thread ids by container id, with `--enable-pod-taskids`."""
     sandbox_dir: str = ""
     """Cgroup of the pause container; empty while unknown."""
+    cpu_allocation: CPUAllocation = NO_ALLOCATION
+    """The CPUs that the scheduler allocated to it, as accepted."""
 
 
 @dataclass(frozen=True, slots=True)

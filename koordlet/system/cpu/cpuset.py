@@ -1,7 +1,8 @@
 """Linux CPU lists (`0,2-5`) as immutable sets.
 
 The text form is the kernel's `cpulist`. Parsing follows spec 03 §1.9 exactly: an empty text is the empty set, `A-B`
-with A > B adds nothing, a range that ends above 4096 and white space are errors.
+with A > B adds nothing, a range that ends above 4096 and white space are errors. A text may come from a tenant's
+annotation, so its length and the number of CPUs that it names are bounded.
 """
 
 from __future__ import annotations
@@ -10,6 +11,12 @@ from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 
 MAX_RANGE_END = 4096
+MAX_NAMED_CPUS = 4 * MAX_RANGE_END
+"""CPUs that a text may name, repeats included: bounds the time of parsing."""
+MAX_ITEMS = 1024
+"""Items of a text: every second of 2048 CPUs."""
+_MAX_ITEM_CHARS = 21
+"""Of a range of two 32-bit numbers."""
 _INT32_MAX = 2**31 - 1
 
 
@@ -30,13 +37,21 @@ class CPUSet(frozenset[int]):
         """`"0,2-5"` -> `{0,2,3,4,5}`; raises `CPUSetError`."""
         if text == "":
             return cls()
+        if text.count(",") >= MAX_ITEMS:
+            raise CPUSetError(f"cpu list has more than {MAX_ITEMS} items")
         cpus: set[int] = set()
+        named = 0
         for item in text.split(","):
+            if len(item) > _MAX_ITEM_CHARS:
+                raise CPUSetError(f"cpu list item {item[:_MAX_ITEM_CHARS]!r}…: more than {_MAX_ITEM_CHARS} characters")
             first, dash, last = item.partition("-")
             low = _number(first, item)
             high = _number(last, item) if dash else low
             if dash and high > MAX_RANGE_END:
                 raise CPUSetError(f"cpu list item {item!r}: range ends above {MAX_RANGE_END}")
+            named += max(high - low + 1, 0)
+            if named > MAX_NAMED_CPUS:
+                raise CPUSetError(f"cpu list names more than {MAX_NAMED_CPUS} CPUs")
             cpus.update(range(low, high + 1))
         return cls(cpus)
 

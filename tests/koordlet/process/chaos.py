@@ -138,7 +138,8 @@ class Chaos:
     def _add(self) -> None:
         spec = self.rng.choice(list(every_class()))
         self._named += 1
-        if spec.qos == "LSR" and spec.kube is KubeQOS.GUARANTEED and self.rng.random() < PINNED:
+        is_free = not any(pod.spec.annotations == OWN for pod in self.fleet.pods.values())
+        if is_free and spec.qos == "LSR" and spec.kube is KubeQOS.GUARANTEED and self.rng.random() < PINNED:
             spec = replace(spec, annotations=OWN)
         (pod,) = self.fleet.add(replace(spec, name=f"{spec.name}-{self._named}"))
         self.before |= walk(self.fleet.tree, pod.dir)

@@ -17,7 +17,7 @@ OWN = {"scheduling.koordinator.sh/resource-status": json.dumps({"cpuset": str(ma
 """The scheduler gave the pod the last CPU."""
 BATCH = Need(batch_cpu=(200, 300), batch_memory=(64, 128))
 ASKING = {
-    KubeQOS.GUARANTEED: Need(cpu=(500, 500), memory=(128, 128)),
+    KubeQOS.GUARANTEED: Need(cpu=(1000, 1000), memory=(128, 128)),
     KubeQOS.BURSTABLE: Need(cpu=(250, 750), memory=(64, 192)),
     KubeQOS.BESTEFFORT: Need(),
 }

@@ -161,9 +161,13 @@ def test_a_burst_stands_on_the_normalized_quota(history: History, scene: Scene) 
     assert {history.on[directory, file] for directory in history.pods["web"].container_dirs} == {str(NORMALIZED)}
 
 
-@pytest.mark.parametrize("name", ["job", "nowhere", "odd"])
-def test_best_effort_and_what_cannot_be_are_left_alone(history: History, name: str) -> None:
-    pod = history.pods[name]
+@pytest.mark.parametrize("name", ["nowhere", "odd"])
+def test_an_allocation_that_cannot_be_does_not_free_a_pod_from_its_class(history: History, name: str) -> None:
+    assert {history.on[directory, "cpuset.cpus"] for directory in history.pods[name].container_dirs} == {SHARED}
+
+
+def test_best_effort_is_left_alone(history: History) -> None:
+    pod = history.pods["job"]
     files = ("cpuset.cpus", "cpu.max", "cpu.cfs_quota_us")
     held = [(state.get((d, file)), file) for d in pod.dirs for file in files for state in (history.on,)]
     assert held == [(history.before.get((d, file)), file) for d in pod.dirs for file in files]

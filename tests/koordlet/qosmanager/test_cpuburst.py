@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -20,6 +21,7 @@ from koordlet.qosmanager.strategies.cpuburst import (
     pod_config,
 )
 from koordlet.resourceexecutor import Setting
+from koordlet.system.cpu.cpuset import CPUSet
 from tests.koordlet.qosmanager.conftest import flat, make_pod, make_view
 
 AUTO = CPUBurstConfig(policy="auto", cpu_burst_percent=1000, cfs_quota_burst_percent=300)
@@ -194,7 +196,7 @@ def test_policy_none_declares_nothing_so_that_everything_is_restored() -> None:
 
 
 def test_a_pinned_pod_keeps_its_quota() -> None:
-    pinned = web(throttled=0.5, qos="", cpuset="0-1")
+    pinned = replace(web(throttled=0.5), cpuset=CPUSet({0, 1}))
     settings = decided(burst_view(pinned))
     assert not any(resource == "cpu.cfs_quota_us" for resource, _ in settings)
 

@@ -189,10 +189,8 @@ def test_disabled_best_effort_still_avoids_exclusive_cpus() -> None:
     assert set(values(CPUSuppress().decide(view)).values()) == {"1-7"}
 
 
-@pytest.mark.parametrize(
-    "status", ['{"cpuset":"1-2"}', '{"numaNodeResources":[{"node":0,"resources":{"kubernetes.io/batch-cpu":"500"}}]}']
-)
-def test_the_cpu_manager_of_best_effort_places_pods_with_an_allocation_itself(status) -> None:
+def test_the_cpu_manager_of_best_effort_places_pods_with_an_allocation_itself() -> None:
+    status = '{"numaNodeResources":[{"node":0,"resources":{"kubernetes.io/batch-cpu":"500"}}]}'
     lse = make_pod("lse", qos="LSE", kube="Guaranteed", cpuset="0", cpu=1)
     allocated = make_pod("a", qos="BE", kube="BestEffort", annotations={names.ANNOTATION_RESOURCE_STATUS: status})
     plain = make_pod("be", qos="BE", kube="BestEffort")

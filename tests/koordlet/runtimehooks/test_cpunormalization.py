@@ -76,7 +76,7 @@ def test_a_container_without_a_limit_leaves_the_pod_unlimited() -> None:
         ({"qos": "LSE"}, False),
         ({"qos": "BE"}, False),
         ({"qos": "SYSTEM"}, False),
-        ({"qos": "LS", "cpuset": "0-1"}, False),
+        ({"qos": "LS", "cpuset": "0-1"}, True),
         ({"qos": "", "phase": "Failed"}, False),
     ],
     ids=lambda value: str(value),

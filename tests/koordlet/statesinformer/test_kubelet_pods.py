@@ -22,6 +22,7 @@ from koordlet.statesinformer.pods.model import SubjectKind
 from koordlet.statesinformer.pods.pleg import Pleg
 from koordlet.statesinformer.states import kube_subjects
 from koordlet.system.cgroup.naming import CgroupDriver, KubeQOS, pod_dir
+from koordlet.system.cpu.cpuset import CPUSet
 
 TOKEN = "s3cret"
 HASH = "f" * 64
@@ -53,8 +54,13 @@ class Kubelet:
         self.answer: object = {"kind": "PodList", "items": [pod("a", "uid-a"), pod("b", "uid-b", qos="BE")]}
         self.status = 200
         self.url = ""
+        self.arrived = asyncio.Event()
+        self.silent = False
 
     async def pods(self, request: web.Request) -> web.Response:
+        self.arrived.set()
+        if self.silent:
+            await asyncio.Event().wait()
         if request.headers.get("Authorization") != f"Bearer {TOKEN}":
             return web.Response(status=401, text="Unauthorized")
         if isinstance(self.answer, str):
@@ -308,3 +314,50 @@ async def test_the_sandbox_is_read_once_for_the_same_containers(kubelet: Kubelet
         found.append(informer.pods["uid-a"].sandbox_dir)
     assert found == ["", "sandbox-1", "sandbox-1", "sandbox-2", "sandbox-2"]
     assert len(asked) == 3
+
+
+async def test_unchanged_pods_are_not_decoded_again(kubelet: Kubelet, client: KubeletClient):
+    first = await client.pods()
+    decoded = client.decoded_bytes
+    second = await client.pods()
+    assert (second[0] is first[0], client.decoded_bytes) == (True, decoded)
+    kubelet.answer = {"items": [pod("a", "uid-a"), pod("b", "uid-b", qos="LS")]}
+    third = await client.pods()
+    assert (third[0] is first[0], third[1] == first[1]) == (True, False)
+    assert decoded < client.decoded_bytes < 2 * decoded
+
+
+async def test_a_blocked_event_loop_is_not_a_time_out_of_the_kubelet(kubelet: Kubelet):
+    delays: list[float] = []
+    client = KubeletClient(lambda: kubelet.url, bearer(TOKEN), timeout=0.5, on_own_delay=delays.append)
+    try:
+        await client.pods()  # connects
+        kubelet.arrived.clear()
+        request = asyncio.ensure_future(client.pods())
+        await kubelet.arrived.wait()
+        time.sleep(1.0)  # noqa: ASYNC251 - koordlet's own work, longer than the limit
+        assert len(await request) == 2
+        assert sum(delays) > 0
+    finally:
+        await client.close()
+
+
+async def test_a_kubelet_that_does_not_answer_is_timed_out(kubelet: Kubelet):
+    kubelet.silent = True
+    client = KubeletClient(lambda: kubelet.url, bearer(TOKEN), timeout=0.05)
+    try:
+        with pytest.raises(KubeletError, match=r"no answer within 0\.05 s"):
+            await client.pods()
+    finally:
+        await client.close()
+
+
+async def test_pods_are_accepted_beside_each_other(kubelet: Kubelet, client: KubeletClient):
+    items = [pod("a", "uid-a", qos="LSR"), pod("b", "uid-b", qos="LSR")]
+    for item in items:
+        item["metadata"]["annotations"] = {"scheduling.koordinator.sh/resource-status": '{"cpuset":"0"}'}
+    kubelet.answer = {"items": items}
+    informer = PodsInformer(client, lambda: CgroupDriver.CGROUPFS, online_cpus=CPUSet({0}))
+    await informer.sync()
+    assert [meta.cpu_allocation.cpus for meta in informer.pods.values()] == [{0}, set()]
+    assert "pod default/a has the CPUs 0" in informer.pods["uid-b"].cpu_allocation.refused

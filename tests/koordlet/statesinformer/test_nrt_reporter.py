@@ -22,6 +22,7 @@ from koordlet.kube import Client, ConnectionFailed, NotFound
 from koordlet.prometheus import Registries
 from koordlet.statesinformer.nrt.reporter import TopologyReporter
 from koordlet.statesinformer.nrt.status import MachineInfo
+from koordlet.statesinformer.pods.cpuallocation import allocation_of
 from koordlet.statesinformer.pods.kubelet import KubeletError
 from koordlet.statesinformer.pods.model import PodMeta
 from koordlet.system.cpu.cputopology import Cpu, CpuTopology
@@ -45,7 +46,8 @@ def pod(uid: str, status: str, qos: str) -> PodMeta:
         annotations={names.ANNOTATION_RESOURCE_STATUS: status},
         labels={names.LABEL_QOS_CLASS: qos},
     )
-    return PodMeta(uid, uid, "ns", qos, "", "Guaranteed", "", (), Pod(metadata=meta))
+    made = Pod(metadata=meta)
+    return PodMeta(uid, uid, "ns", qos, "", "Guaranteed", "", (), made, cpu_allocation=allocation_of(made))
 
 
 @dataclass

@@ -22,6 +22,7 @@ from koordlet.statesinformer.nrt.kubelet import (
 )
 from koordlet.statesinformer.nrt.pools import PinnedPod, pool_cpus, split
 from koordlet.statesinformer.nrt.status import MachineInfo, TopologyError, compute
+from koordlet.statesinformer.pods.cpuallocation import allocation_of
 from koordlet.statesinformer.pods.model import PodMeta
 from koordlet.system.cpu.cputopology import Cpu, CpuTopology
 from koordlet.system.proc.procfs import NumaMemInfo
@@ -66,7 +67,9 @@ def pod(uid: str, cpuset: str | None = None, qos: str = "", *, name: str = "", s
         annotations = {names.ANNOTATION_RESOURCE_STATUS: status}
     labels = {names.LABEL_QOS_CLASS: qos} if qos else {}
     meta = ObjectMeta(name=name or uid, namespace="ns", uid=uid, annotations=annotations, labels=labels)
-    return PodMeta(uid, name or uid, "ns", qos or "LS", "", "Burstable", "", (), Pod(metadata=meta))
+    made = Pod(metadata=meta)
+    allocated = allocation_of(made)
+    return PodMeta(uid, meta.name, "ns", qos or "LS", "", "Burstable", "", (), made, cpu_allocation=allocated)
 
 
 PINNED = [pod("x1", "4", "LSR"), pod("x2", "3", "LSE"), pod("x3", "5", "LSR")]
@@ -93,6 +96,7 @@ RESERVATIONS = {
     "cpu -2": ({"resources": {"cpu": "-2"}}, None),
     "cpu 0": ({"resources": {"cpu": "0"}}, None),
     "memory only": ({"resources": {"memory": "1Gi"}}, None),
+    "a policy": ({"reservedCPUs": "0", "applyPolicy": "ReservedCPUsOnly"}, "0"),
     "CPUs win over an amount": ({"resources": {"cpu": "10"}, "reservedCPUs": "0-1"}, "0-1"),
     "not canonical": ({"reservedCPUs": "3,1,2"}, "1-3"),
     "not a CPU list": ({"reservedCPUs": "-1"}, None),
@@ -102,10 +106,17 @@ RESERVATIONS = {
 }
 
 
+def kept(given):
+    """The parts of the reservation that are copied as they are."""
+    return {key: value for key, value in (given or {}).items() if key != "reservedCPUs"}
+
+
 @pytest.mark.parametrize(("given", "expected"), RESERVATIONS.values(), ids=RESERVATIONS)
 def test_reservation(given, expected):
     status = say(TWELVE, node({} if given is None else {names.ANNOTATION_NODE_RESERVATION: given}))
-    assert annotation(status, names.ANNOTATION_NODE_RESERVATION) == ({"reservedCPUs": expected} if expected else {})
+    written = annotation(status, names.ANNOTATION_NODE_RESERVATION)
+    assert written.pop("reservedCPUs", None) == expected
+    assert written == ({} if names.ANNOTATION_NODE_RESERVATION in status.problems else kept(given))
     assert parse_cpus(expected or "").isdisjoint(pool_cpus(status.pools.ls) | pool_cpus(status.pools.be))
 
 
@@ -118,7 +129,7 @@ SYSTEM = {
         {"cpuset": "0-1", "cpusetExclusive": False}, "0-3", None,
     ),
     "not JSON": ({names.ANNOTATION_SYSTEM_QOS_RESOURCE: "{"}, None, "", "system-qos-resource"),
-    "not a CPU list": ({names.ANNOTATION_SYSTEM_QOS_RESOURCE: {"cpuset": "a"}}, None, "", "cpuset: 'a'"),
+    "not a CPU list": ({names.ANNOTATION_SYSTEM_QOS_RESOURCE: {"cpuset": "a"}}, {"cpuset": "a"}, "0-3", None),
 }  # fmt: skip
 
 
@@ -283,7 +294,7 @@ BAD_PODS = {"no JSON": "{", "no CPU list": '{"cpuset":"x-y"}', "wrong type": '{"
 def test_a_malformed_pod_costs_only_itself(text):
     status = say(machine(), node(), [pod("bad", status=text), *PINNED])
     assert pools(status) == [(0, 0, "0-2"), (1, 1, "6-7")]
-    assert "pod ns/bad" in status.problems["bad"]
+    assert status.problems == {}, "the pods informer reports it"
 
 
 @given(
@@ -376,3 +387,8 @@ def test_numa_nodes_that_do_not_match():
     odd = MachineInfo(machine(2).cpus, BASIC, machine(1).numa)
     with pytest.raises(TopologyError, match=r"with CPUs: \[0, 1\], NUMA nodes with memory: \[0\]"):
         say(odd, node())
+
+
+def test_malformed_cpus_of_class_system_do_not_skip_the_round():
+    status = say(machine(1), node({names.ANNOTATION_SYSTEM_QOS_RESOURCE: {"cpuset": "a"}}))
+    assert "cpuset: 'a'" in status.problems[names.ANNOTATION_SYSTEM_QOS_RESOURCE]
