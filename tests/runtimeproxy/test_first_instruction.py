@@ -44,9 +44,7 @@ EXTENDED = {
     )
 }
 ONE = Need(cpu=(1000, 1000), memory=(64, 64))
-OWN = (
-    PodSpec("lse", KubeQOS.GUARANTEED, "LSE", (ONE,), PINNED),
-)
+OWN = (PodSpec("lse", KubeQOS.GUARANTEED, "LSE", (ONE,), PINNED),)
 """A pod with its own CPU: no other pod may get it."""
 OTHERS = (
     PodSpec("lsr", KubeQOS.GUARANTEED, "LSR", (ONE,)),
