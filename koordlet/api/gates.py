@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Final, Literal, NamedTuple
 
-from koordlet.api.sloconfig.threshold import ResourceThresholdStrategy
-
 Stage = Literal["alpha", "beta", "ga"]
 
 
@@ -160,18 +158,3 @@ SCHEDULER: Final[dict[str, Gate]] = {
     ),
     **_TRANSFORMERS,
 }
-
-
-def is_feature_disabled(threshold: ResourceThresholdStrategy | None, gate: str) -> tuple[bool, str | None]:
-    """Whether the node's strategy disables a gate of `THRESHOLD_GATES`: (disabled, error).
-
-    Without a strategy (no NodeSLO, or none in it), without `enable`, and for a gate that the strategy does not control,
-    the feature is disabled and the error is the reason (spec 01 §7.1).
-    """
-    if threshold is None:
-        return True, "NodeSLO has no resourceUsedThresholdWithBE"
-    if gate not in THRESHOLD_GATES:
-        return True, f"resourceUsedThresholdWithBE does not control the feature {gate}"
-    if threshold.enable is None:
-        return True, "resourceUsedThresholdWithBE.enable is not set"
-    return not threshold.enable, None

@@ -7,7 +7,7 @@ decoding.
 import re
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Annotated, Generic, TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 
@@ -84,15 +84,6 @@ class ListMeta(Struct):
     resource_version: str = ""
     continue_: str = msgspec.field(default="", name="continue")
     remaining_item_count: int | None = None
-
-
-class ObjectList(Struct, Generic[T]):
-    """A list response. `items` is null when a Go server encodes a nil slice (kubelet with no pods)."""
-
-    kind: str = ""
-    api_version: str = ""
-    metadata: ListMeta = msgspec.field(default_factory=ListMeta)
-    items: list[T] | None = msgspec.field(default_factory=list)
 
 
 class ObjectReference(Struct):

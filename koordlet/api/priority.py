@@ -119,11 +119,3 @@ def sub_priority(labels: Mapping[str, str]) -> int:
                 if value in _INT32:
                     return value
     raise PriorityError(f"label {LABEL_PRIORITY}: {text!r} is not an int32")
-
-
-def sub_priority_or_zero(labels: Mapping[str, str]) -> int:
-    """The order inside a class as used for sorting evictions: decimal only, 0 on error."""
-    text = labels.get(LABEL_PRIORITY, "")
-    if re.fullmatch(r"[+-]?[0-9]{1,20}", text, re.ASCII) and int(text) in _INT32:
-        return int(text)
-    return 0

@@ -1,7 +1,7 @@
 """QoS classes (spec 01 §4.2): from the label, and from the Kubernetes QoS class as the default. Pure.
 
-Callers use either the raw or the defaulted class; the difference is intended. `raw_qos` and `qos_or_default` are for
-callers that have only labels.
+Callers use either the raw or the defaulted class; the difference is intended. `raw_qos` is for callers that have only
+labels.
 """
 
 from __future__ import annotations
@@ -37,11 +37,6 @@ def raw_qos(labels: Mapping[str, str]) -> str:
 def qos_of_kube(kube_qos: str) -> str:
     """The default class for a Kubernetes QoS class; `NONE` for an unknown one."""
     return _BY_KUBE_QOS.get(kube_qos, NONE)
-
-
-def qos_or_default(labels: Mapping[str, str], kube_qos: str) -> str:
-    """The raw class, or the default for the Kubernetes QoS class."""
-    return raw_qos(labels) or qos_of_kube(kube_qos)
 
 
 def raw_qos_class(pod: Pod) -> str:

@@ -10,11 +10,8 @@ import math
 from collections.abc import Mapping
 from typing import Final
 
-import msgspec
-
 from koordlet.api import names, priority
 from koordlet.api.annotations.node import NodeReservation
-from koordlet.api.core import ResourceRequirements
 from koordlet.api.cpus import parse_cpus
 from koordlet.api.encoding.quantity import BINARY_SI, DECIMAL_SI, ZERO, Quantity
 
@@ -37,29 +34,6 @@ def translate_name(priority_class: str, resource: str) -> str:
     (Koordinator returns an empty name for koord-free: spec 01 §9 A17.)
     """
     return _TRANSLATED.get(priority_class, {}).get(resource, resource)
-
-
-def translate(resources: Resources, priority_class: str) -> ResourceList:
-    """A list with cpu and memory replaced by the class's resources; the unit of cpu becomes milli-cores."""
-    table = _TRANSLATED.get(priority_class, {})
-    moved = {name: amount for name, amount in resources.items() if name not in table}
-    for native, extended in table.items():
-        if native in resources:
-            amount = resources[native]
-            moved[extended] = Quantity.of(amount.milli_value()) if native == "cpu" else amount
-    return moved
-
-
-def translate_requirements(requirements: ResourceRequirements, priority_class: str) -> ResourceRequirements:
-    """`translate` for requests and limits; a translated limit without a request is also set as request."""
-    table = _TRANSLATED.get(priority_class)
-    if table is None:
-        return requirements
-    requests, limits = translate(requirements.requests, priority_class), translate(requirements.limits, priority_class)
-    for extended in table.values():
-        if extended in limits:
-            requests.setdefault(extended, limits[extended])
-    return msgspec.structs.replace(requirements, limits=limits, requests=requests)
 
 
 def without_deprecated(resources: Resources, table: Mapping[str, str] = DEPRECATED) -> ResourceList:

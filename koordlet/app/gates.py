@@ -62,13 +62,6 @@ class FeatureGates:
         """All known gates with their values, sorted by name: for the start-up log line and the status page."""
         return {name: self.enabled(name) for name in sorted(self._known)}
 
-    def help_lines(self) -> list[str]:
-        """`Name=true|false (ALPHA - default=false)`, one per gate, like --help of Kubernetes binaries."""
-        return [
-            f"{name}=true|false ({spec.stage.upper()} - default={'true' if spec.default else 'false'})"
-            for name, spec in sorted(self._known.items())
-        ]
-
 
 def _parse(text: str) -> dict[str, bool]:
     values: dict[str, bool] = {}

@@ -1,8 +1,7 @@
-"""Liveness and readiness of a process, as named checks and conditions.
+"""Liveness and readiness of a process, as named checks.
 
-A check is a function that raises or returns a reason if it fails. A condition is a stored state that a component sets
-when it changes ("pods: not synced yet"). Readiness uses both, liveness only the checks marked live, because a process
-that only waits for the API server must not be restarted.
+A check is a function that raises or returns a reason if it fails ("pods: not synced yet"). Readiness uses all checks,
+liveness only those marked live, because a process that only waits for the API server must not be restarted.
 """
 
 from __future__ import annotations
@@ -12,9 +11,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 
-from koordlet.app.logging import describe, get_logger
-
-log = get_logger(__name__)
+from koordlet.app.logging import describe
 
 Check = Callable[[], "Awaitable[str | None] | str | None"]
 _CHECK_TIMEOUT_S = 5.0
@@ -32,54 +29,25 @@ class CheckResult:
         return self.reason is None
 
 
-class ReadinessCondition:
-    """A named readiness state; initially not ready with a reason."""
-
-    def __init__(self, name: str, reason: str) -> None:
-        self.name = name
-        self.reason: str | None = reason
-
-    def ready(self) -> None:
-        if self.reason is not None:
-            log.info("Condition ready", condition=self.name)
-        self.reason = None
-
-    def not_ready(self, reason: str) -> None:
-        if self.reason != reason:
-            log.warning("Condition not ready", condition=self.name, reason=reason)
-        self.reason = reason
-
-
 class HealthChecks:
-    """The checks and conditions of a process."""
+    """The checks of a process."""
 
     def __init__(self) -> None:
         self._checks: dict[str, tuple[Check, bool]] = {}
-        self._conditions: dict[str, ReadinessCondition] = {}
 
     def check(self, name: str, fn: Check, *, live: bool = False) -> None:
         """Add a check; `live` checks are part of /healthz, too. Raises ValueError if the name is taken."""
-        self._claim(name)
+        if name == "ping" or name in self._checks:
+            raise ValueError(f'health check "{name}" already exists')
         self._checks[name] = (fn, live)
-
-    def condition(self, name: str, reason: str = "starting") -> ReadinessCondition:
-        """Add a condition that is not ready for `reason` until its owner changes it."""
-        self._claim(name)
-        condition = self._conditions[name] = ReadinessCondition(name, reason)
-        return condition
 
     async def live(self, exclude: Collection[str] = ()) -> list[CheckResult]:
         """Run the live checks. The first is always `ping`, which shows that the event loop runs."""
         return await self._run(lambda live: live, exclude)
 
     async def ready(self, exclude: Collection[str] = ()) -> list[CheckResult]:
-        """Run all checks and read all conditions."""
-        results = await self._run(lambda live: True, exclude)
-        return results + [CheckResult(c.name, c.reason) for c in self._conditions.values() if c.name not in exclude]
-
-    def _claim(self, name: str) -> None:
-        if name == "ping" or name in self._checks or name in self._conditions:
-            raise ValueError(f'health check "{name}" already exists')
+        """Run all checks."""
+        return await self._run(lambda live: True, exclude)
 
     async def _run(self, selected: Callable[[bool], bool], exclude: Collection[str]) -> list[CheckResult]:
         checks = [(name, fn) for name, (fn, live) in self._checks.items() if selected(live) and name not in exclude]

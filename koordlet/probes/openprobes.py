@@ -1,4 +1,4 @@
-"""`open_probes`: opens every probe independently, and reports where the figures of each come from.
+"""`begin_probes`: opens every probe independently, and reports where the figures of each come from.
 
 Loading one probe takes tenths of a second, loading all of them longer than the rest of a start. `begin_probes` opens
 only the probe that the first sample needs, and `ProbeSet.open_next` one more per call.
@@ -96,11 +96,6 @@ class ProbeSet:
         setattr(self, name, source)
         return name
 
-    @property
-    def loaded_sched_latency(self) -> LoadedProbe | None:
-        """sched_latency with its culprit matrix; None while it is read from files."""
-        return self.sched_latency if isinstance(self.sched_latency, LoadedProbe) else None
-
     def drop(self, name: str, source: str, reason: str) -> None:
         """Close a probe that is switched off; its figures come from `source`."""
         opened = self._source(name)
@@ -131,21 +126,6 @@ class ProbeSet:
     def _source(self, name: str) -> AnySource | None:
         opened: AnySource | None = getattr(self, name)
         return opened
-
-
-def open_probes(
-    host: Host,
-    choice: str = "auto",
-    pin_dir: Path | None = None,
-    *,
-    mount_bpffs: bool = True,
-    sizes: Sizes | None = None,
-) -> ProbeSet:
-    """Open every probe that the host allows; arguments and errors as `begin_probes`."""
-    probes = begin_probes(host, choice, pin_dir, mount_bpffs=mount_bpffs, sizes=sizes)
-    while probes.open_next() is not None:
-        pass
-    return probes
 
 
 def begin_probes(

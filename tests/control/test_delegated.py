@@ -19,9 +19,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from control.delegated import AuthenticatedUser, DelegatedAuth, certified, self_signed, server_context
-from koordlet.app.clock import FakeClock
 from koordlet.app.http import HttpServer
 from koordlet.kube import ConnectionFailed
+from tests.fakeclock import FakeClock
 
 USERS = {"good": {"username": "ada", "groups": ["devs"], "uid": "1", "extra": {"k": ["v"]}},
          "root": {"username": "root", "groups": ["system:masters"]}}  # fmt: skip

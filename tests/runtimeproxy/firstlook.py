@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from control.standalone.kubelet.cgroups.directories import CgroupTree
 from control.standalone.kubelet.runtimes.criclient import CriClient
+from koordlet.api.cri.api_pb2 import UpdateContainerResourcesRequest
 from koordlet.api.hooks.api_pb2 import LinuxContainerResources
 from koordlet.system.cgroup.naming import CgroupDriver, KubeQOS, pod_dir, qos_dir
 from tests.koordlet.process import conftest as lab
@@ -219,8 +220,8 @@ class Kubelet:
 
     def update(self, pod: RunningPod, name: str) -> None:
         """The kubelet requests the same again, as its CPU manager and a resize do."""
-        resources = self.resources(pod, name)
-        self._ask(lambda client: client.update_container_resources(pod.containers[name], resources))
+        request = UpdateContainerResourcesRequest(container_id=pod.containers[name], linux=self.resources(pod, name))
+        self._ask(lambda client: client.call("UpdateContainerResources", request))
 
     def restart(self, pod: RunningPod, name: str) -> None:
         """A new attempt in place of a stopped one."""

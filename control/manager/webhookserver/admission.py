@@ -77,10 +77,6 @@ class WebhookRequest(Struct):
     options: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(b""))
 
     @property
-    def has_object(self) -> bool:
-        return bytes(self.object) not in (b"", b"null")
-
-    @property
     def has_old_object(self) -> bool:
         return bytes(self.old_object) not in (b"", b"null")
 

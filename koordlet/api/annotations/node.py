@@ -76,12 +76,6 @@ class ThirdPartyAllocations(Frozen):
                     total[name] = total[name] + amount if name in total else amount
         return total
 
-    def upserted(self, allocation: ThirdPartyAllocation) -> ThirdPartyAllocations:
-        """The list with the entry of that name replaced, or appended."""
-        exists = any(old.name == allocation.name for old in self.allocations)
-        entries = [allocation if old.name == allocation.name else old for old in self.allocations]
-        return ThirdPartyAllocations(allocations=entries if exists else [*entries, allocation])
-
 
 class AggregatedUsageThresholds(Frozen):
     """Thresholds against a percentile instead of the last average."""
@@ -171,17 +165,6 @@ def normalization_ratio(annotations: Map) -> float | None:
     return ratio
 
 
-def with_normalization_ratio(annotations: Map, ratio: float) -> dict[str, str] | None:
-    """The annotations with the ratio set, or None when the current one differs by no more than 0.01."""
-    try:
-        old = normalization_ratio(annotations)
-    except WireError:
-        old = None
-    if old is not None and abs(old - ratio) <= RATIO_DIFFERENCE:
-        return None
-    return {**annotations, names.ANNOTATION_CPU_NORMALIZATION_RATIO: format_ratio(ratio)}
-
-
 def amplification_ratios(annotations: Map) -> dict[str, float] | None:
     """Ratios by resource, None when missing. Raises WireError."""
     return _AMPLIFICATION.get(annotations)
@@ -191,17 +174,6 @@ def amplification_text(ratios: Mapping[str, float]) -> str:
     """The annotation: sorted, two decimals, unquoted (`{"cpu":1.50,"memory":1.20}`)."""
     pairs = (f"{encode(name).decode()}:{format_ratio(ratio)}" for name, ratio in sorted(ratios.items()))
     return f"{{{','.join(pairs)}}}"
-
-
-def with_amplification_ratio(annotations: Map, resource: str, ratio: float) -> tuple[dict[str, str], bool]:
-    """The annotations with one ratio set, and whether it differs from the current one. Raises WireError.
-
-    The numbers are compared, so a change in the third decimal is reported although the text does not change.
-    """
-    ratios = dict(amplification_ratios(annotations) or {})
-    changed = ratios.get(resource) != ratio
-    ratios[resource] = ratio
-    return {**annotations, names.ANNOTATION_RESOURCE_AMPLIFICATION_RATIO: amplification_text(ratios)}, changed
 
 
 def gpu_model_label(models: Iterable[str]) -> str | None:

@@ -159,8 +159,3 @@ def quota_preemptible(labels: Map) -> bool:
 def effective_scheduler(labels: Map, scheduler_name: str) -> str:
     """The scheduler of a pod: the label takes precedence if it exists, even if it is empty."""
     return labels.get(names.LABEL_SCHEDULER_NAME, scheduler_name)
-
-
-def sync_barrier_key(lease: str) -> str:
-    """The annotation that a scheduler sets on its barrier pod."""
-    return names.ANNOTATION_SYNC_BARRIER_PREFIX + lease

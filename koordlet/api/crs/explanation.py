@@ -43,12 +43,6 @@ class NodeFailedDetail(Struct):
     failed_nodes: Annotated[list[str], doc("Nodes, ascending.")] = msgspec.field(default_factory=list)
 
 
-def sorted_details(details: list[NodeFailedDetail]) -> list[NodeFailedDetail]:
-    """Sorted by plugin, reason, then those that preemption might help first; nodes ascending (spec 01 §3.13)."""
-    by_name = [msgspec.structs.replace(detail, failed_nodes=sorted(detail.failed_nodes)) for detail in details]
-    return sorted(by_name, key=lambda d: (d.failed_plugin, d.reason, not d.preempt_might_help))
-
-
 class Explanation(Struct):
     """Whether the object is schedulable, and if not, why."""
 

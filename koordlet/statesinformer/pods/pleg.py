@@ -78,8 +78,7 @@ class Pleg:
         self._inotify: Inotify | None = None
         self._dirs: dict[str, _Dir] = {}
         self._by_watch: dict[int, str] = {}
-        self._handlers: dict[int, Callable[[PodEvent], object]] = {}
-        self._next_handler = 0
+        self._handlers: list[Callable[[PodEvent], object]] = []
         self._polling: asyncio.Task[None] | None = None
         self.counts = dict.fromkeys(PodEventKind, 0)
         """Events by kind."""
@@ -107,15 +106,9 @@ class Pleg:
         registries.view("pleg_overflows_total", lambda: [((), self.overflows)])
         registries.view("pleg_directories", lambda: [(("watched",), self.watched), (("polled",), self.unwatched)])
 
-    def add_handler(self, handler: Callable[[PodEvent], object]) -> int:
-        """Call `handler` for each event from now on. Returns a number for `remove_handler`."""
-        self._next_handler += 1
-        self._handlers[self._next_handler] = handler
-        return self._next_handler
-
-    def remove_handler(self, number: int) -> None:
-        """Stop calling this handler."""
-        self._handlers.pop(number, None)
+    def add_handler(self, handler: Callable[[PodEvent], object]) -> None:
+        """Call `handler` for each event from now on."""
+        self._handlers.append(handler)
 
     async def start(self) -> None:
         """Watch, report what exists, then report events."""
@@ -281,7 +274,7 @@ class Pleg:
     def _notify(self, kind: PodEventKind, pod_uid: str, container_id: str = "") -> None:
         self.counts[kind] += 1
         event = PodEvent(kind, pod_uid, container_id)
-        for handler in list(self._handlers.values()):
+        for handler in self._handlers:
             try:
                 handler(event)
             except Exception as error:  # the other handlers must be called; counted and logged

@@ -101,10 +101,6 @@ def container_name(driver: CgroupDriver, container_id: str | ContainerId) -> str
     return f"{_SCOPE_PREFIX[parsed.runtime]}{parsed.hash}.scope"
 
 
-def container_dir(driver: CgroupDriver, qos: KubeQOS, uid: str, container_id: str | ContainerId) -> str:
-    return _join(pod_dir(driver, qos, uid), container_name(driver, container_id))
-
-
 def host_application_dir(
     driver: CgroupDriver,
     name: str,
@@ -130,17 +126,13 @@ def host_application_dir(
 
 def parse_pod_name(driver: CgroupDriver, name: str) -> str:
     """Pod UID of a directory's base name. With systemd `_` stays: the name does not show whether the UID had `-` (UIDs
-    of static pods have none), so compare with `same_uid`."""
+    of static pods have none)."""
     if driver is CgroupDriver.CGROUPFS:
         if name.startswith("pod") and len(name) > 3:
             return name[3:]
     elif match := _SYSTEMD_POD.match(name):
         return match["uid"]
     raise NamingError(f"{name!r} is not a pod directory of the {driver.value} driver")
-
-
-def same_uid(from_dir: str, uid: str) -> bool:
-    return from_dir.replace("_", "-") == uid.replace("_", "-")
 
 
 def parse_container_name(driver: CgroupDriver, name: str) -> ContainerId:

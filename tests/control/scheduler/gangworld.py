@@ -29,9 +29,9 @@ from control.scheduler.state.cache import Cache
 from control.scheduler.state.pods import PodInfo
 from control.scheduler.state.table import CPU
 from koordlet.api.core import Node, Pod
-from koordlet.app.clock import FakeClock
 from tests.control.scheduler.build import Cluster, node
 from tests.control.scheduler.toys import Fits
+from tests.fakeclock import FakeClock
 
 PROFILE = "koord-scheduler"
 

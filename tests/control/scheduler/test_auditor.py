@@ -14,10 +14,10 @@ from control.scheduler.cycle.failures import FitError
 from control.scheduler.framework.plugin import CycleState
 from control.scheduler.process.options import SchedulerOptions
 from koordlet.api.core import Pod
-from koordlet.app.clock import FakeClock
 from koordlet.app.flags import FlagError, read
 from tests.control.scheduler.build import Cluster, node, pod
 from tests.control.scheduler.toys import cycle_of
+from tests.fakeclock import FakeClock
 
 P = "scheduler_workload_auditor_"
 K = WorkloadEvent

@@ -18,9 +18,9 @@ from control.scheduler.framework.status import SUCCESS, unresolvable, unschedula
 from control.scheduler.plugins.coscheduling.plugin import QUESTIONED
 from control.scheduler.state.pods import PodInfo
 from koordlet.api.pages.placement import ScoredNode
-from koordlet.app.clock import FakeClock
 from tests.control.scheduler.build import Cluster, node, pod
 from tests.control.scheduler.toys import POINTS, TOYS, Guard, cycle_over, framework_of
+from tests.fakeclock import FakeClock
 
 SCORES = {
     "ImageLocality": 0, "InterPodAffinity": 0, "LoadAwareScheduling": 87, "NodeAffinity": 0, "NodeNUMAResource": 0,

@@ -16,10 +16,10 @@ from control.scheduler.plugins.defaultpreemption import DefaultPreemption
 from control.scheduler.state.pods import PodInfo
 from koordlet.api.crs.explanation import ScheduleExplanation, ScheduleExplanationStatus, SchedulingResult
 from koordlet.api.encoding import wire
-from koordlet.app.clock import FakeClock
 from koordlet.kube import NotFound, ServerError
 from tests.control.scheduler.build import Cluster, node, pod
 from tests.control.scheduler.toys import TOYS, cycle_of
+from tests.fakeclock import FakeClock
 
 POINTS = {"filter": ("Cordon", "Fits"), "score": ("Fits",), "postFilter": ("DefaultPreemption",)}
 EXPLAIN = "scheduling.koordinator.sh/topology-key-to-explain"

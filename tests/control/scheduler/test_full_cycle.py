@@ -29,7 +29,6 @@ from koordlet.api.core import Pod
 from koordlet.api.core.pod import ContainerPort, Volume
 from koordlet.api.crs.nodemetric import NodeMetric
 from koordlet.api.encoding.wire import convert
-from koordlet.app.clock import FakeClock
 from tests.control.scheduler.agreeing import agree, on
 from tests.control.scheduler.build import Cluster, pod
 from tests.control.scheduler.clusters import apps, nodes, pods
@@ -39,6 +38,7 @@ from tests.control.scheduler.plain.whole import Koordinator, PlainCycle
 from tests.control.scheduler.plain.world import World
 from tests.control.scheduler.plugins.storages import StorageObjects, pod_volumes, storages
 from tests.control.scheduler.toys import cycle_of
+from tests.fakeclock import FakeClock
 
 EXTRA = Koordinator(
     load=LoadAwareSchedulingArgs(usage_thresholds={"cpu": 60, "memory": 80}, prod_usage_thresholds={"cpu": 50}),

@@ -16,9 +16,9 @@ from control.scheduler.cycle.reporter import RETRY_S, UserReporter, truncated
 from control.scheduler.framework.status import error, unschedulable
 from control.scheduler.process.metrics import SchedulerMetrics
 from koordlet.api.core import Pod
-from koordlet.app.clock import FakeClock
 from koordlet.kube import Conflict, ConnectionFailed, NotFound, ServerError, TooManyRequests
 from tests.control.scheduler.build import Cluster, pod
+from tests.fakeclock import FakeClock
 
 
 @pytest.mark.parametrize(

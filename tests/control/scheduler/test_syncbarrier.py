@@ -9,9 +9,9 @@ import pytest
 
 from control.scheduler.process.syncbarrier import SyncBarrier, reached
 from koordlet.api.core import Pod
-from koordlet.app.clock import FakeClock
 from koordlet.kube import ConnectionFailed, NotFound
 from tests.control.scheduler.build import pod
+from tests.fakeclock import FakeClock
 
 
 @pytest.mark.parametrize(

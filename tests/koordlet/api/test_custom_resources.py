@@ -10,7 +10,7 @@ from koordlet.api.core import PodTemplateSpec
 from koordlet.api.crs import analysis, quota, scheduling, slo, topology
 from koordlet.api.crs.config import ClusterColocationProfile, ClusterColocationProfileSpec
 from koordlet.api.crs.device import DeviceInfo, DeviceTopology, VirtualFunction
-from koordlet.api.crs.explanation import NodeFailedDetail, sorted_details
+from koordlet.api.crs.explanation import NodeFailedDetail
 from koordlet.api.crs.migration import PodMigrationJobStatus, PreemptionOptions, ReservationOptions
 from koordlet.api.crs.networktopology import NetworkTopologyDetail, TopologyInfo
 from koordlet.api.crs.reservation import Reservation, ReservationSpec
@@ -280,14 +280,6 @@ DETAIL = st.builds(
     preempt_might_help=st.booleans(),
     failed_nodes=st.lists(st.sampled_from(["n1", "n2", "n10"]), max_size=3),
 )
-
-
-@given(st.lists(DETAIL, max_size=8))
-def test_failed_details_are_ordered(details):
-    out = sorted_details(details)
-    keys = [(detail.failed_plugin, detail.reason, not detail.preempt_might_help) for detail in out]
-    assert keys == sorted((d.failed_plugin, d.reason, not d.preempt_might_help) for d in details)
-    assert all(detail.failed_nodes == sorted(detail.failed_nodes) for detail in out)
 
 
 AMOUNTS = st.dictionaries(

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from koordlet.api import gates
-from koordlet.api.gates import Gate, is_feature_disabled
-from koordlet.api.sloconfig import ResourceThresholdStrategy
+from koordlet.api.gates import Gate
 
 KOORDLET_ON = {
     "BECPUSuppress", "CPUBurst", "RdtResctrl", "NodeTopologyReport",
@@ -136,20 +133,3 @@ def test_scheduler() -> None:
 
 def test_seven_gates_need_the_node_strategy() -> None:
     assert set(gates.KOORDLET) > gates.THRESHOLD_GATES and len(gates.THRESHOLD_GATES) == 7
-
-
-@pytest.mark.parametrize(
-    ("strategy", "gate", "disabled", "explained"),
-    [
-        (None, "BECPUSuppress", True, True),
-        (ResourceThresholdStrategy(), "BECPUSuppress", True, True),
-        (ResourceThresholdStrategy(enable=False), "BECPUSuppress", True, False),
-        (ResourceThresholdStrategy(enable=True), "BECPUSuppress", False, False),
-        (ResourceThresholdStrategy(enable=True), "CPUBurst", True, True),
-    ],
-)
-def test_is_feature_disabled(
-    strategy: ResourceThresholdStrategy | None, gate: str, disabled: bool, explained: bool
-) -> None:
-    answer, error = is_feature_disabled(strategy, gate)
-    assert (answer, error is not None) == (disabled, explained)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordlet.api import priority, qos
+from koordlet.api import priority
 from koordlet.api.core import Container, Pod, PodSpec, PodStatus, ResourceRequirements
 from koordlet.api.encoding.quantity import Quantity
 from koordlet.api.meta import ObjectMeta
@@ -18,7 +18,6 @@ from koordlet.api.priority import (
     priority_value,
     raw_priority_class,
     sub_priority,
-    sub_priority_or_zero,
 )
 from koordlet.api.qos import qos_class, raw_qos_class
 
@@ -83,12 +82,6 @@ def test_sub_priority_refuses(text: str) -> None:
         sub_priority({"koordinator.sh/priority": text})
 
 
-def test_sub_priority_absent_and_decimal() -> None:
-    assert sub_priority({}) == sub_priority_or_zero({}) == 0
-    for text, value in [("10", 10), ("-5", -5), ("010", 10), ("0x10", 0), ("2147483648", 0), ("junk", 0)]:
-        assert sub_priority_or_zero({"koordinator.sh/priority": text}) == value
-
-
 @given(st.integers(-(2**31), 2**31 - 1), st.sampled_from([str, hex, bin, oct]))
 def test_sub_priority_reads_every_int32_in_every_base(value: int, write: type[str]) -> None:
     assert sub_priority({"koordinator.sh/priority": write(value)}) == value
@@ -108,7 +101,6 @@ def test_sub_priority_reads_every_int32_in_every_base(value: int, write: type[st
 )
 def test_qos_class(labels: dict[str, str], kube: str, raw: str, cls: str) -> None:
     assert (raw_qos_class(pod(labels, kube=kube)), qos_class(pod(labels, kube=kube))) == (raw, cls)
-    assert qos.qos_or_default(labels, kube) == cls
 
 
 def test_qos_class_without_status_comes_from_the_spec() -> None:

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from koordlet.api import resources
 from koordlet.api.annotations.node import NodeReservation
-from koordlet.api.core import ResourceRequirements
 from koordlet.api.devicerequest import DeviceRequestError, gpu_request, per_gpu, share_request
 from koordlet.api.encoding.quantity import Quantity
 from koordlet.api.resources import amplify, exact_match, translate_name
@@ -36,30 +35,6 @@ def texts(given: dict[str, Quantity]) -> dict[str, str]:
 
 
 # --- translation ---------------------------------------------------------------------------------------
-
-
-def test_translates_a_batch_container() -> None:
-    result = resources.translate_requirements(
-        ResourceRequirements(
-            requests=amounts(cpu="1500m", memory="2Gi", pods="1"), limits=amounts(cpu="2", memory="4Gi")
-        ),
-        "koord-batch",
-    )
-    assert texts(result.requests) == {
-        "pods": "1", "kubernetes.io/batch-cpu": "1500", "kubernetes.io/batch-memory": "2Gi",
-    }  # fmt: skip
-    assert texts(result.limits) == {"kubernetes.io/batch-cpu": "2k", "kubernetes.io/batch-memory": "4Gi"}
-
-
-def test_a_limit_without_request_becomes_the_request() -> None:
-    result = resources.translate_requirements(ResourceRequirements(limits=amounts(cpu="500m")), "koord-mid")
-    assert texts(result.requests) == texts(result.limits) == {"kubernetes.io/mid-cpu": "500"}
-
-
-@pytest.mark.parametrize("priority_class", ["koord-prod", "koord-free", ""])
-def test_other_classes_are_not_translated(priority_class: str) -> None:
-    given = ResourceRequirements(requests=amounts(cpu="1"))
-    assert resources.translate_requirements(given, priority_class) is given
 
 
 @pytest.mark.parametrize(

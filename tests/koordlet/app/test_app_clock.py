@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from koordlet.app.clock import FakeClock, SystemClock
+from koordlet.app.clock import SystemClock
+from tests.fakeclock import FakeClock
 
 
 async def test_sleepers_wake_in_order_also_when_they_sleep_again():

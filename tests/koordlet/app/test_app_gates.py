@@ -58,7 +58,3 @@ def test_repeating_accumulates_and_takes_mappings():
 def test_asking_for_an_unknown_gate_is_an_error():
     with pytest.raises(GateError, match="unknown"):
         FeatureGates(KNOWN).enabled("Nope")
-
-
-def test_help_lines():
-    assert "CPUBurst=true|false (BETA - default=true)" in FeatureGates(KNOWN).help_lines()

@@ -39,22 +39,23 @@ async def fetch(url, **options):
 
 async def test_health_pages(serve):
     health = HealthChecks()
-    synced = health.condition("pods", "not synced yet")
+    problem: list[str] = ["not synced yet"]
+    health.check("pods", lambda: problem[0] if problem else None)
     health.check("store", lambda: None, live=True)
     server = await serve(health=health)
     assert await fetch(server.url + "/healthz") == (200, "ok")
     status, text = await fetch(server.url + "/readyz")
     assert status == 503
     assert text.splitlines() == [
-        "[+]ping ok", "[+]store ok", "[-]pods failed: not synced yet", "readyz check failed",
+        "[+]ping ok", "[-]pods failed: not synced yet", "[+]store ok", "readyz check failed",
     ]  # fmt: skip
     assert await fetch(server.url + "/readyz?exclude=pods") == (200, "ok")
     assert (await fetch(server.url + "/readyz/store"))[0] == 200
     assert (await fetch(server.url + "/readyz/nothing"))[0] == 404
-    synced.ready()
+    problem.clear()
     status, text = await fetch(server.url + "/readyz?verbose")
     assert status == 200 and text.endswith("readyz check passed\n")
-    synced.not_ready("kubelet away")
+    problem.append("kubelet away")
     assert "[-]pods failed: kubelet away" in (await fetch(server.url + "/readyz"))[1]
 
 
@@ -77,7 +78,7 @@ async def test_failing_checks_give_their_reason(serve):
 
 async def test_names_of_checks_are_unique():
     health = HealthChecks()
-    health.condition("a")
+    health.check("a", lambda: None)
     with pytest.raises(ValueError, match='"a" already exists'):
         health.check("a", lambda: None)
 

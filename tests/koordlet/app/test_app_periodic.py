@@ -6,8 +6,8 @@ import random
 import pytest
 from prometheus_client import CollectorRegistry
 
-from koordlet.app.clock import FakeClock
 from koordlet.app.periodic import Periodic
+from tests.fakeclock import FakeClock
 
 
 def sample(registry, name, **labels):

@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from koordlet.app.clock import FakeClock
 from koordlet.app.runner import Runner, run
+from tests.fakeclock import FakeClock
 
 
 class Recorder:

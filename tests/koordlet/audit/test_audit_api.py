@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from aiohttp import ClientSession, web
 
-from koordlet.app.clock import FakeClock
 from koordlet.audit import LogAuditor, pod
 from koordlet.audit.api import (
     READER_IDLE_TIMEOUT_S,
@@ -19,6 +18,7 @@ from koordlet.audit.api import (
     wants_json,
 )
 from koordlet.audit.logfile import AuditLogFile
+from tests.fakeclock import FakeClock
 
 LIMIT = 2048
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordlet.app.clock import FakeClock
 from koordlet.audit import LogAuditor, NullAuditor, node
 from koordlet.audit.logfile import CURRENT, MAX_PENDING_BYTES, SEGMENT_BYTES, AuditLogFile, next_name, rotated_files
+from tests.fakeclock import FakeClock
 
 KIB = b"x" * 1023 + b"\n"
 

@@ -5,9 +5,9 @@ from pathlib import Path
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from koordlet.app.clock import FakeClock
 from koordlet.audit.logfile import CURRENT, AuditLogFile
 from koordlet.audit.reverse import ReverseLog, reversed_lines
+from tests.fakeclock import FakeClock
 
 
 def forward(data: bytes) -> list[bytes]:

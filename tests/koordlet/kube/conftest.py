@@ -17,8 +17,8 @@ import pytest
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
-from koordlet.app.clock import FakeClock
 from koordlet.kube import Client, ClientConfig
+from tests.fakeclock import FakeClock
 
 LIST, WATCH, OTHER = "list", "watch", "other"
 _LIST_PARAMS = {"limit", "continue", "labelSelector", "fieldSelector", "resourceVersion"}

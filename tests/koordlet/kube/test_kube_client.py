@@ -8,7 +8,6 @@ from prometheus_client import CollectorRegistry
 from koordlet.api.core import ConfigMap, Node, Pod
 from koordlet.api.encoding import wire
 from koordlet.api.meta import LabelSelector, LabelSelectorRequirement, ObjectMeta
-from koordlet.app.clock import FakeClock
 from koordlet.kube import (
     ApiError,
     Client,
@@ -29,6 +28,7 @@ from koordlet.kube.credentials import TokenFile
 from koordlet.kube.errors import from_response, parse_retry_after
 from koordlet.kube.ratelimit import ExponentialBackoff, TokenBucket
 from koordlet.kube.selectors import field_query, label_query
+from tests.fakeclock import FakeClock
 
 MAPS, NODES, PODS = "api/v1/configmaps", "api/v1/nodes", "api/v1/pods"
 

@@ -16,9 +16,9 @@ from cryptography.x509.oid import NameOID
 from prometheus_client import CollectorRegistry
 
 from koordlet.api.core import Node
-from koordlet.app.clock import FakeClock
 from koordlet.kube import Client, ClientConfig, ConfigError, ConnectionFailed
 from koordlet.kube.credentials import ExecPlugin, TokenFile
+from tests.fakeclock import FakeClock
 
 PEM = serialization.Encoding.PEM
 

@@ -12,9 +12,9 @@ from koordlet.api.core import ConfigMap, Node, Pod
 from koordlet.api.encoding.base import Struct
 from koordlet.api.meta import ObjectMeta
 from koordlet.app import loopslice
-from koordlet.app.clock import FakeClock
 from koordlet.kube import Client, ClientConfig, Informer, InformerSettings, ObjectInformer
 from koordlet.kube.watch import OVERDUE_S
+from tests.fakeclock import FakeClock
 
 MAPS, NODES, PODS = "api/v1/configmaps", "api/v1/nodes", "api/v1/pods"
 

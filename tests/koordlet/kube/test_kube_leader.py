@@ -7,8 +7,8 @@ import pytest
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
-from koordlet.app.clock import FakeClock
 from koordlet.kube import Client, ClientConfig, LeaderElector, LeadershipLost
+from tests.fakeclock import FakeClock
 
 LEASES = "apis/coordination.k8s.io/v1/leases"
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from koordlet.app.clock import FakeClock
 from koordlet.kube import QueueClosed, WorkQueue
+from tests.fakeclock import FakeClock
 
 
 @pytest.fixture

@@ -21,11 +21,12 @@ from koordlet.probes.memstall.probe import MemStall
 from koordlet.probes.memstall.probe import load_core as load_mem_stall
 from koordlet.probes.oom import Oom
 from koordlet.probes.oom import load_core as load_oom
-from koordlet.probes.openprobes import ProbeSet, open_probes
+from koordlet.probes.openprobes import ProbeSet
 from koordlet.probes.schedlatency.sizes import Sizes
 from koordlet.system.cgroup.tree import cgroup_id
 from koordlet.system.cpu.possible import possible_cpus
 from koordlet.system.host import Host
+from tests.koordlet.probes.opening import loaded_sched_latency, open_probes
 
 MOUNT_POINT = Path("/sys/fs/bpf")
 PSI_PERIOD = 2.0
@@ -179,7 +180,7 @@ def probes(kernel_host: Host, wanted: str, sizes: Sizes) -> Iterator[ProbeSet]:
     """Loaded once for all tests that only read it: compiling the bcc variant in the guest takes minutes."""
     with own_pins("session") as path:
         opened = open_probes(kernel_host, wanted, path, sizes=sizes)
-        assert opened.loaded_sched_latency is not None, opened.status
+        assert loaded_sched_latency(opened) is not None, opened.status
         yield opened
         opened.close()
 

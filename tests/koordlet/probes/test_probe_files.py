@@ -8,13 +8,13 @@ import pytest
 
 from koordlet.probes.loading.bcc import load as load_bcc
 from koordlet.probes.loading.frame import ProbeError, pin_key
-from koordlet.probes.openprobes import open_probes
 from koordlet.probes.schedlatency.files import FilesUnavailable, PressureSource, SchedstatSource
 from koordlet.probes.schedlatency.loader import build
 from koordlet.probes.schedlatency.sizes import Sizes
 from koordlet.probes.schedlatency.snapshot import diff
 from koordlet.system.host import Host
 from koordlet.system.roots import Roots
+from tests.koordlet.probes.opening import open_probes
 
 
 class Files:

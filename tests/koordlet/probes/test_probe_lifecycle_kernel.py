@@ -18,23 +18,26 @@ from koordlet.probes.culprits.slots import SPECIAL_KEYS
 from koordlet.probes.loading import libbpf
 from koordlet.probes.loading.bpffs import READY
 from koordlet.probes.loading.frame import ProbeError
-from koordlet.probes.openprobes import FIRST, STARTING, ProbeSet, begin_probes, open_probes
+from koordlet.probes.openprobes import FIRST, STARTING, ProbeSet, begin_probes
 from koordlet.probes.schedlatency import loader
 from koordlet.probes.schedlatency.sizes import Sizes
 from koordlet.probes.schedlatency.snapshot import diff
 from koordlet.system.host import Host
 from koordlet.system.kernel import Feature
+from tests.koordlet.probes.opening import loaded_sched_latency, open_probes
 
 pytestmark = pytest.mark.kernel
 
 LOADER = """
 import sys, time
 from pathlib import Path
-from koordlet.probes.openprobes import open_probes
 from koordlet.probes.schedlatency.sizes import Sizes
 from koordlet.system.host import Host
+from koordlet.probes.openprobes import begin_probes
 from koordlet.system.roots import Roots
-probes = open_probes(Host(Roots.host()), sys.argv[1], Path(sys.argv[2]), sizes=Sizes(cpus=int(sys.argv[3])))
+probes = begin_probes(Host(Roots.host()), sys.argv[1], Path(sys.argv[2]), sizes=Sizes(cpus=int(sys.argv[3])))
+while probes.open_next() is not None:
+    pass
 print(probes.status, flush=True)
 time.sleep(600)
 """
@@ -143,7 +146,7 @@ def test_a_loader_killed_half_way_is_finished_by_the_next(
     pids = victim.run(), noisy.run()
     time.sleep(0.4)  # while both run and wait
     probes = open_probes(kernel_host, "core", pin_dir, sizes=sizes)
-    source = probes.loaded_sched_latency
+    source = loaded_sched_latency(probes)
     assert source is not None and not probes.status["sched_latency"].reused
     start = time.monotonic_ns()
     before, matrix_before = source.read(), source.read_matrix()
@@ -224,7 +227,7 @@ def test_without_btf_files_are_read(
             break
         assert time.monotonic() < end, "the victim did not wait, or it is not counted"
         time.sleep(0.1)
-    assert probes.loaded_sched_latency is None, "files have no culprits"
+    assert loaded_sched_latency(probes) is None, "files have no culprits"
     probes.close()
 
 
@@ -250,13 +253,14 @@ def test_a_broken_object_is_an_error_with_the_librarys_reason(
 def test_run_statistics_count_every_run(
     probes: ProbeSet, group: Callable[[str], Any], until_arrivals: Callable[[int, int], int]
 ) -> None:
-    assert probes.loaded_sched_latency is not None
+    source = loaded_sched_latency(probes)
+    assert source is not None
     with libbpf.enable_stats():
-        before = {stats.name: stats for stats in probes.loaded_sched_latency.programs()}
+        before = {stats.name: stats for stats in source.programs()}
         sleeper = group("sleeper")
         pid = sleeper.run("while True: time.sleep(0.002)")
         until_arrivals(pid, 100)
-        after = {stats.name: stats for stats in probes.loaded_sched_latency.programs()}
+        after = {stats.name: stats for stats in source.programs()}
     switches = [name for name in after if "sched_switch" in name]
     assert switches
     for name in switches:

@@ -21,6 +21,7 @@ from koordlet.probes.culprits.matrix import CulpritMatrix
 from koordlet.probes.culprits.slots import SPECIAL_KEYS
 from koordlet.probes.openprobes import ProbeSet
 from koordlet.probes.schedlatency.snapshot import SchedLatencySnapshot, diff
+from tests.koordlet.probes.opening import loaded_sched_latency
 
 pytestmark = [pytest.mark.kernel, pytest.mark.timing]
 
@@ -83,7 +84,7 @@ def until_ran(schedstat: Callable[[int], Any]) -> Callable[..., Callable[[], Non
 @pytest.fixture
 def measure(probes: ProbeSet, schedstat: Callable[[int], Any]) -> Measure:
     """``measure(seconds or action, *groups)``: let the groups run that long or during the action."""
-    source = probes.loaded_sched_latency
+    source = loaded_sched_latency(probes)
     assert source is not None
 
     def run(what: float | Callable[[], object], *groups: Any) -> Window:
@@ -324,7 +325,7 @@ def test_many_short_lived_tasks(probes: ProbeSet, group: Callable[[str], Any]) -
 def test_a_group_made_after_loading_is_counted_and_a_dead_one_freed(
     probes: ProbeSet, group: Callable[[str], Any], cgroup_child: Callable[..., Any]
 ) -> None:
-    source = probes.loaded_sched_latency
+    source = loaded_sched_latency(probes)
     assert source is not None
     entry = group("late")
     entry.run("pass")

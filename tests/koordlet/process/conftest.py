@@ -28,10 +28,11 @@ import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from koordlet.system.cgroup.naming import CgroupDriver, KubeQOS, container_dir, pod_dir
+from koordlet.system.cgroup.naming import CgroupDriver, KubeQOS, pod_dir
 from koordlet.system.cgroup.tree import cgroup_id
 from koordlet.system.host import Host
 from koordlet.system.roots import Roots
+from tests.koordlet.cgroupdirs import container_dir
 from tests.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from koordlet.system.cgroup.naming import CgroupDriver, KubeQOS, container_dir, pod_dir, qos_dir
+from koordlet.system.cgroup.naming import CgroupDriver, KubeQOS, pod_dir, qos_dir
+from tests.koordlet.cgroupdirs import container_dir
 
 MIB = 1 << 20
 PAGE = os.sysconf("SC_PAGE_SIZE")

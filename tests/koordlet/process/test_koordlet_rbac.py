@@ -21,8 +21,9 @@ import yaml
 from control.ctl.manifests import koordlet as manifests
 from koordlet.api.encoding import crdgen
 from koordlet.api.encoding.quantity import Quantity
-from koordlet.system.cgroup.naming import KubeQOS, container_dir
+from koordlet.system.cgroup.naming import KubeQOS
 from koordlet.system.roots import Roots
+from tests.koordlet.cgroupdirs import container_dir
 from tests.koordlet.process.cluster import DEVICE, METRIC, NODE, TOPOLOGY, Api, Kubelet
 from tests.rights import Right, asked, granted
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from control.standalone.kubelet.runtimes.criclient import CriClient, CriError
+from koordlet.api.cri.api_pb2 import UpdateContainerResourcesRequest
 from koordlet.api.hooks.api_pb2 import LinuxContainerResources
 from koordlet.api.nri import api_pb2 as pb
 from koordlet.runtimehooks.protocols import nri
@@ -187,9 +188,9 @@ async def test_an_update_contains_the_values_of_the_hooks(scene: Scene) -> None:
     await scene.connect(scene.node(Extra(scene.folder)))
     made = await scene.container(await scene.pod("updated"))
     await scene.seen("updated")
-    await scene.client.update_container_resources(
-        made, LinuxContainerResources(cpu_period=50_000, cpu_quota=10_000, cpu_shares=2, cpuset_cpus="0")
-    )
+    resources = LinuxContainerResources(cpu_period=50_000, cpu_quota=10_000, cpu_shares=2, cpuset_cpus="0")
+    request = UpdateContainerResourcesRequest(container_id=made, linux=resources)
+    await scene.client.call("UpdateContainerResources", request)
     files = "cpu/cpu.shares cpu/cpu.cfs_quota_us cpu/cpu.cfs_period_us memory/memory.limit_in_bytes"
     done = await scene.client.exec_sync(made, ["/bin/sh", "-c", f"cd /sys/fs/cgroup; cat {files}"])
     assert done.stdout.decode().split() == ["512", "50000", "100000", str(GIB)], done.stderr

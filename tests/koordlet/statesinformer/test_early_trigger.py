@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from koordlet.app.clock import FakeClock
 from koordlet.app.periodic import Periodic
 from koordlet.statesinformer.pods.cgroupindex import CgroupIndex
 from koordlet.statesinformer.pods.earlytrigger import EarlyTrigger
 from koordlet.statesinformer.pods.model import Workloads
 from koordlet.statesinformer.pods.pleg import Pleg, PodEvent, PodEventKind
+from tests.fakeclock import FakeClock
 
 POD, CONTAINER = PodEvent(PodEventKind.POD_ADDED, "uid"), PodEvent(PodEventKind.CONTAINER_ADDED, "uid", "abc")
 GONE = PodEvent(PodEventKind.POD_DELETED, "uid")

@@ -2,8 +2,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordlet.system.cgroup.naming import CgroupDriver, KubeQOS, container_dir, pod_dir
+from koordlet.system.cgroup.naming import CgroupDriver, KubeQOS, pod_dir
 from koordlet.system.cgroup.owners import OwnerKind, classify
+from tests.koordlet.cgroupdirs import container_dir
 
 ID = "0123456789abcdef" * 4
 SHORT = ID[:12]

@@ -13,19 +13,6 @@ def test_a_sysctl_is_one_integer(tree):
         sysctl.read_sysctl(tree.roots, "vm.odd")
 
 
-@pytest.mark.parametrize("path", ["sys/kernel/debug/sched_features", "sys/kernel/debug/sched/features"])
-def test_scheduler_features_are_read_from_either_path(tree, path):
-    assert sysctl.read_sched_features(tree.roots) is None
-    tree.file(path, "GENTLE_FAIR_SLEEPERS NO_CORE_SCHED\n")
-    assert sysctl.read_sched_features(tree.roots) == {"GENTLE_FAIR_SLEEPERS": True, "CORE_SCHED": False}
-
-
-def test_scheduler_features_are_parsed():
-    assert sysctl.parse_sched_features("X X NO_Y") == {"X": True, "Y": False}
-    with pytest.raises(MalformedFile, match="both on and off"):
-        sysctl.parse_sched_features("X NO_X")
-
-
 ROWS = ["csei", "dsei", "cfei", "dfei", "csui", "dsui", "cfui", "dfui", "csea", "dsea", "cfea", "dfea", "csua",
         "dsua", "cfua", "dfua", "slab"]  # fmt: skip
 HEADER = [

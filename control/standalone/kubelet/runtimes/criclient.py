@@ -160,12 +160,6 @@ class CriClient:
         """ContainerStatusResponse."""
         return await self.call("ContainerStatus", cri.ContainerStatusRequest(container_id=container, verbose=verbose))
 
-    async def update_container_resources(
-        self, container: str, resources: Any, annotations: Mapping[str, str] | None = None
-    ) -> None:
-        request = cri.UpdateContainerResourcesRequest(container_id=container, linux=resources, annotations=annotations)
-        await self.call("UpdateContainerResources", request)
-
     async def exec_sync(self, container: str, command: Sequence[str], limit: float = 0) -> Any:
         """ExecSyncResponse; DEADLINE_EXCEEDED when the command takes longer than `limit` seconds (0: no limit)."""
         seconds = max(1, round(limit)) if limit else 0

@@ -14,7 +14,7 @@ from control.standalone.patch import merge_patch
 from koordlet.api.core import Pod
 from koordlet.api.crs.config import ClusterColocationProfile
 from koordlet.api.encoding.wire import convert
-from koordlet.app.clock import FakeClock
+from tests.fakeclock import FakeClock
 
 PODS = "/api/v1/namespaces/default/pods"
 PROFILES = "/apis/config.koordinator.sh/v1alpha1/clustercolocationprofiles"

@@ -18,8 +18,8 @@ from koordlet.api.core import Pod
 from koordlet.api.crs.quota import ElasticQuota
 from koordlet.api.encoding.quantity import Quantity
 from koordlet.api.encoding.wire import WireError, convert
-from koordlet.app.clock import FakeClock
 from koordlet.kube import Conflict, ServerError
+from tests.fakeclock import FakeClock
 
 KEY = "quota.scheduling.koordinator.sh/"
 

@@ -16,7 +16,7 @@ from koordlet.api.core import Pod
 from koordlet.api.crs.quota import ElasticQuota
 from koordlet.api.encoding.quantity import Quantity
 from koordlet.api.encoding.wire import convert
-from koordlet.app.clock import FakeClock
+from tests.fakeclock import FakeClock
 
 KEY = "quota.scheduling.koordinator.sh/"
 ROOT, DEFAULT = "koordinator-root-quota", "koordinator-default-quota"

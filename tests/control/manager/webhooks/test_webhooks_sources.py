@@ -10,8 +10,8 @@ from control.manager.webhooks.lookup import Lookup
 from control.manager.webhooks.validatehooks import EnhancedSource
 from koordlet.api.core import ConfigMap, Namespace
 from koordlet.api.encoding.wire import convert
-from koordlet.app.clock import FakeClock
 from koordlet.kube import ConnectionFailed, NotFound, ServerError
+from tests.fakeclock import FakeClock
 
 AWAY = [ConnectionFailed("refused"), ServerError(500, message="broken")]
 

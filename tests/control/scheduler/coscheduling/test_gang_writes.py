@@ -16,10 +16,10 @@ from koordlet.api.core import Pod
 from koordlet.api.crs.podgroup import PodGroup
 from koordlet.api.encoding import wire
 from koordlet.api.gates import Gate
-from koordlet.app.clock import FakeClock
 from koordlet.app.gates import FeatureGates
 from koordlet.kube import ConnectionFailed, NotFound
 from tests.control.scheduler.build import Cluster, node, pod
+from tests.fakeclock import FakeClock
 
 
 class Server:

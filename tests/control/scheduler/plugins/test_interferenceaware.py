@@ -13,9 +13,9 @@ from control.scheduler.config.args import InterferenceAwareArgs
 from control.scheduler.framework.plugin import CycleState
 from control.scheduler.plugins.interferenceaware import KINDS, InterferenceAware, points
 from koordlet.api.core import Pod
-from koordlet.app.clock import FakeClock
 from tests.control.scheduler.build import Cluster, node, pod
 from tests.control.scheduler.loadreports import NOW, metric, pod_usage
+from tests.fakeclock import FakeClock
 
 BE = {"koordinator.sh/qosClass": "BE"}
 LS = {"koordinator.sh/qosClass": "LS"}

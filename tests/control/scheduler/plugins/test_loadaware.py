@@ -17,9 +17,9 @@ from control.scheduler.state.pods import PodInfo
 from koordlet.api.core import Pod
 from koordlet.api.encoding import wire
 from koordlet.api.encoding.wire import Time
-from koordlet.app.clock import FakeClock
 from tests.control.scheduler.build import Cluster, node, pod
 from tests.control.scheduler.loadreports import NOW, metric, pod_usage, usage
+from tests.fakeclock import FakeClock
 
 GI = 1 << 30
 PROD = {"koordinator.sh/priority-class": "koord-prod"}

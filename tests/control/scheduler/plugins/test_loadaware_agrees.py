@@ -13,10 +13,10 @@ from control.scheduler.framework.plugin import CycleState
 from control.scheduler.plugins.loadaware import LoadAwareScheduling
 from control.scheduler.state.pods import PodInfo
 from koordlet.api.encoding.wire import Duration
-from koordlet.app.clock import FakeClock
 from tests.control.scheduler.build import Cluster, node, pod
 from tests.control.scheduler.loadreports import NOW, metric, pod_usage, usage
 from tests.control.scheduler.plain import loadaware as plain
+from tests.fakeclock import FakeClock
 
 PERCENT = st.integers(0, 100)
 NODES = ("a", "b", "c")

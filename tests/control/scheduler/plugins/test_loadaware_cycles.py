@@ -9,10 +9,10 @@ import pytest
 
 from control.scheduler.cycle.failures import FitError
 from control.scheduler.plugins.loadaware import LoadAwareScheduling
-from koordlet.app.clock import FakeClock
 from tests.control.scheduler.build import Cluster, node, pod
 from tests.control.scheduler.loadreports import NOW, metric
 from tests.control.scheduler.toys import cycle_of
+from tests.fakeclock import FakeClock
 
 NAME = "LoadAwareScheduling"
 POINTS: Mapping[str, Any] = dict.fromkeys(("preFilter", "filter", "score", "reserve"), (NAME,))

@@ -23,7 +23,6 @@ from control.scheduler.plugins.scarceresourceavoidance import ScarceResourceAvoi
 from control.scheduler.plugins.schedulinggates import SchedulingGates
 from control.scheduler.plugins.schedulinghint import SchedulingHintPlugin
 from koordlet.api.core import Node, Pod
-from koordlet.app.clock import FakeClock
 from tests.control.scheduler.build import Cluster, node, pod
 from tests.control.scheduler.loadreports import NOW, metric, pod_usage
 from tests.control.scheduler.plain import hints, queueing
@@ -32,6 +31,7 @@ from tests.control.scheduler.plain.interference import interference, interferenc
 from tests.control.scheduler.plain.scarce import scarce_score
 from tests.control.scheduler.plain.world import World
 from tests.control.scheduler.plugins.filtering import filtered, said, scored
+from tests.fakeclock import FakeClock
 
 AMOUNTS = st.sampled_from((None, "0", "1", "3", "9"))
 GPU, BATCH = "nvidia.com/gpu", "kubernetes.io/batch-cpu"

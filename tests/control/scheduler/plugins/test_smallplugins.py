@@ -16,9 +16,9 @@ from control.scheduler.plugins.schedulinggates import SchedulingGates
 from koordlet.api.core import Pod
 from koordlet.api.encoding.quantity import Quantity
 from koordlet.api.encoding.wire import Time
-from koordlet.app.clock import FakeClock
 from koordlet.kube import ApiError, Conflict, ConnectionFailed, NotFound, TooManyRequests
 from tests.control.scheduler.build import Cluster, pod
+from tests.fakeclock import FakeClock
 
 
 class Api:

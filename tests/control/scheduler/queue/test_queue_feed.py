@@ -7,8 +7,8 @@ import asyncio
 from prometheus_client import CollectorRegistry
 
 from control.scheduler.queue import Feed
-from koordlet.app.clock import FakeClock
 from tests.control.scheduler.queue.scene import Scene
+from tests.fakeclock import FakeClock
 
 
 async def test_pop_waits_for_a_pod() -> None:

@@ -34,8 +34,9 @@ from control.standalone.kubelet.runtimes.runtime import (
     SandboxConfig,
 )
 from koordlet.api.encoding.quantity import Quantity
-from koordlet.app.clock import SYSTEM_CLOCK, Clock, FakeClock
+from koordlet.app.clock import SYSTEM_CLOCK, Clock
 from koordlet.kube.errors import ApiError, Conflict, ConnectionFailed, NotFound
+from tests.fakeclock import FakeClock
 
 NODE = "n1"
 GIB = 1 << 30

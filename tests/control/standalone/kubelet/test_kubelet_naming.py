@@ -6,6 +6,7 @@ import pytest
 
 from control.standalone.kubelet.cgroups.naming import CgroupNames, Driver, QosClass
 from koordlet.system.cgroup import naming as reader
+from tests.koordlet.cgroupdirs import container_dir
 
 UID = "7712555c-ce62-454a-9e18-9ff0217b8941"
 ID = "ab" * 32
@@ -48,7 +49,7 @@ def test_koordlet_reads_the_directories_that_the_kubelet_writes(
 ) -> None:
     as_read, kube_qos = reader.CgroupDriver(driver.value), reader.KubeQOS(qos.value)
     assert reader.pod_dir(as_read, kube_qos, UID) == pod
-    assert reader.container_dir(as_read, kube_qos, UID, f"containerd://{ID}") == f"{pod}/{leaf}"
+    assert container_dir(as_read, kube_qos, UID, f"containerd://{ID}") == f"{pod}/{leaf}"
     assert reader.sandbox_id(as_read, [leaf], []) is None
     other = CgroupNames(driver).container(qos, UID, "cd" * 32).rpartition("/")[2]
     sandbox_id = reader.sandbox_id(as_read, [leaf, other], [f"containerd://{ID}"])

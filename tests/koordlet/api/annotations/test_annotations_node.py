@@ -85,23 +85,11 @@ def test_normalization_ratio_refuses(text: str) -> None:
         node.normalization_ratio({RATIO: text})
 
 
-def test_setting_the_normalization_ratio() -> None:
-    assert node.with_normalization_ratio({"a": "b"}, 3.1415926) == {"a": "b", RATIO: "3.14"}
-    assert node.with_normalization_ratio({RATIO: "1.20"}, 1.20) is None
-    assert node.with_normalization_ratio({RATIO: "1.20"}, 1.205) is None
-    assert node.with_normalization_ratio({RATIO: "1.20"}, 1.25) == {RATIO: "1.25"}
-    assert node.with_normalization_ratio({RATIO: "junk"}, 1.0) == {RATIO: "1.00"}
-
-
 def test_amplification_ratio() -> None:
     assert node.amplification_text({"memory": 1.2, "cpu": 1.8}) == '{"cpu":1.80,"memory":1.20}'
     assert node.amplification_ratios({AMPLIFY: '{"cpu":1.50,"memory":1}'}) == {"cpu": 1.5, "memory": 1.0}
-    annotations, changed = node.with_amplification_ratio({AMPLIFY: '{"cpu":1.22,"memory":1.22}'}, "cpu", 1.223)
-    assert annotations == {AMPLIFY: '{"cpu":1.22,"memory":1.22}'} and changed
-    assert node.with_amplification_ratio({}, "cpu", 2.0) == ({AMPLIFY: '{"cpu":2.00}'}, True)
-    assert node.with_amplification_ratio({AMPLIFY: '{"cpu":2.00}'}, "cpu", 2.0)[1] is False
     with pytest.raises(WireError):
-        node.with_amplification_ratio({AMPLIFY: "{"}, "cpu", 2.0)
+        node.amplification_ratios({AMPLIFY: "{"})
 
 
 @pytest.mark.parametrize(("text", "value"), [("1", True), ("T", True), ("FALSE", False), ("f", False), (None, None)])
@@ -151,11 +139,9 @@ def test_third_party_allocations() -> None:
         resources = {"kubernetes.io/batch-memory": Quantity(memory)}
         return node.ThirdPartyAllocation(name=name, priority="koord-batch", resources=resources)
 
-    both = node.ThirdPartyAllocations().upserted(batch("a", "1Gi")).upserted(batch("b", "2Gi"))
+    both = node.ThirdPartyAllocations(allocations=[batch("a", "1Gi"), batch("b", "2Gi")])
     assert both.total("koord-batch") == {"kubernetes.io/batch-memory": Quantity("3Gi")}
     assert both.total("koord-mid") == {}
-    assert [entry.name for entry in both.upserted(batch("a", "5Gi")).allocations] == ["a", "b"]
-    assert both.upserted(batch("a", "5Gi")).total("koord-batch") == {"kubernetes.io/batch-memory": Quantity("7Gi")}
 
 
 def test_usage_thresholds() -> None:

@@ -98,7 +98,6 @@ def test_pod_labels() -> None:
     assert scheduling.quota_preemptible({}) and not scheduling.quota_preemptible({Q + "preemptible": "false"})
     assert scheduling.effective_scheduler({S + "scheduler-name": ""}, "koord") == ""
     assert scheduling.effective_scheduler({}, "koord") == "koord"
-    assert scheduling.sync_barrier_key("l") == S + "sync-barrier-l"
     assert reservation.is_reservation_pod({S + "operating-mode": "Reservation"})
     assert not reservation.is_reservation_pod({S + "operating-mode": "Runnable"})
     assert reservation.ignores_reservations({S + "reservation-ignored": "true"})

@@ -8,7 +8,6 @@ from koordlet.api import registry
 from koordlet.api.core import Node, Pod, Secret, is_ready
 from koordlet.api.encoding import wire
 from koordlet.api.encoding.quantity import Quantity
-from koordlet.api.meta import ObjectList
 
 POD = {
     "kind": "Pod",
@@ -122,18 +121,6 @@ def test_decoded_objects_are_encoded_unchanged():
     assert again["status"]["containerStatuses"][0]["lastState"] == {
         "terminated": {"exitCode": 137, "reason": "OOMKilled", "containerID": "containerd://x"}
     }
-
-
-def test_list_of_a_kubelet_without_pods():
-    assert wire.json_decoder(ObjectList[Pod]).decode(b'{"kind":"PodList","metadata":{},"items":null}').items is None
-
-
-def test_list_pages(no_fallback):
-    page = wire.json_decoder(ObjectList[Pod]).decode(
-        json.dumps({"metadata": {"resourceVersion": "9", "continue": "c"}, "items": [POD, POD]}).encode()
-    )
-    assert [pod.metadata.name for pod in page.items] == ["web-0", "web-0"]
-    assert (page.metadata.resource_version, page.metadata.continue_) == ("9", "c")
 
 
 def test_node(no_fallback):
