@@ -34,7 +34,7 @@ from koordlet.probes.loading.frame import (
     load,
     open_core,
 )
-from koordlet.probes.loading.mapped import map_array
+from koordlet.probes.loading.mapped import map_arrays
 from koordlet.probes.status import ProbeStatus
 
 PROBE = "oom"
@@ -122,9 +122,8 @@ class Oom(MappedProbe):
 
     def map_tables(self, maps: Mapping[str, int]) -> None:
         """See `MappedProbe.map_tables`."""
-        tags, self._counts, self._events, self._head = (
-            map_array(maps[name], name, dtype, ENTRIES[name])
-            for name, dtype in (("tags", TAG), ("counts", OOM_COUNTS), ("events", OOM_EVENT), ("head", TAG))
+        tags, self._counts, self._events, self._head = map_arrays(
+            maps, ENTRIES, tags=TAG, counts=OOM_COUNTS, events=OOM_EVENT, head=TAG
         )
         self._slots = SlotTable(tags)
 

@@ -17,7 +17,7 @@ from functools import cached_property
 from ipaddress import AddressValueError, IPv4Address
 
 from koordlet.resourceexecutor.settings import Setting, Value
-from koordlet.resourceexecutor.stores import ABSENT
+from koordlet.resourceexecutor.stores import ABSENT, SettingStore
 from koordlet.system.errors import InvalidValue, KernelFileError
 from koordlet.system.network.ipset import TYPE, IPSets
 from koordlet.system.network.netlink import NETFILTER, Netlink
@@ -38,7 +38,7 @@ class RuleError(Exception):
     """The iptables command failed; the message is its own."""
 
 
-class AddressStore:
+class AddressStore(SettingStore):
     """`link` opens a socket in the network namespace of the sets, at first use; `prefix` of a command runs it there."""
 
     resources = (SET, RULE)
@@ -107,18 +107,6 @@ class AddressStore:
             raise write_error(setting.label, text, error.errno or 5, error.strerror or "") from error
         except RuleError as error:
             raise WriteError(setting.label, text, 5, str(error)) from error
-
-    def gone(self, setting: Setting) -> bool:
-        """Never."""
-        return False
-
-    def holds(self, setting: Setting, desired: Value) -> bool | None:
-        """None: comparing values is enough."""
-        return None
-
-    def period(self, setting: Setting) -> float | None:
-        """None: the executor's period."""
-        return None
 
     def _write_set(self, name: str, text: str) -> None:
         members = self._sets.members(name)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 
 from koordlet.resourceexecutor.settings import Setting, Value
-from koordlet.resourceexecutor.stores import read_now
+from koordlet.resourceexecutor.stores import SettingStore, read_now
 from koordlet.system.cgroup import codecs
 from koordlet.system.cgroup.readers import CgroupFS
 from koordlet.system.cgroup.validators import BlkioLine
@@ -47,7 +47,7 @@ _DEFAULTS = frozenset({"min=1", "max=10000", "model=linear"})
 """Fields that the kernel adds to a cost line."""
 
 
-class BlockStore:
+class BlockStore(SettingStore):
     """Limits and weights of block devices."""
 
     resources = tuple(V2_FILES)
@@ -104,14 +104,6 @@ class BlockStore:
     def gone(self, setting: Setting) -> bool:
         """Whether the cgroup does not exist."""
         return bool(setting.cgroup_dir) and not os.path.isdir(os.path.dirname(self.path(setting)))  # noqa: PTH112, PTH120
-
-    def holds(self, setting: Setting, desired: Value) -> bool | None:
-        """None: comparing values is enough."""
-        return None
-
-    def period(self, setting: Setting) -> float | None:
-        """None: the executor's period."""
-        return None
 
 
 def _canonical(line: str) -> str:

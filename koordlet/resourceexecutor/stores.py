@@ -50,14 +50,15 @@ class SettingStore(Protocol):
         ...
 
     def gone(self, setting: Setting) -> bool:
-        """Whether the object that would hold the value does not exist: a group to be created, a removed interface."""
-        ...
+        """Whether the object that would hold the value does not exist: a group to be created, a removed interface. By
+        default never."""
+        return False
 
     def holds(self, setting: Setting, desired: Value) -> bool | None:
         """Whether the setting has the desired value, where comparing values does not show it; otherwise None. Raises
         KernelFileError."""
-        ...
+        return None
 
     def period(self, setting: Setting) -> float | None:
         """Seconds until a setting that held is checked again; None for the executor's period."""
-        ...
+        return None

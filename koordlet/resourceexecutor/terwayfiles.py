@@ -13,7 +13,7 @@ from pathlib import Path
 
 from koordlet.app import atomicfile
 from koordlet.resourceexecutor.settings import Setting, Value
-from koordlet.resourceexecutor.stores import ABSENT, read_now
+from koordlet.resourceexecutor.stores import ABSENT, SettingStore, read_now
 from koordlet.system.write import write_error
 
 GLOBAL = "terway.global"
@@ -21,7 +21,7 @@ PODS = "terway.pods"
 FILES = {GLOBAL: "global_bps_config", PODS: "pod.json"}
 
 
-class TerwayStore:
+class TerwayStore(SettingStore):
     """`directory` is created with the first file, readable for all users."""
 
     resources = tuple(FILES)
@@ -49,15 +49,3 @@ class TerwayStore:
             atomicfile.write(path, text.encode(), mode=0o644, durable=False)
         except OSError as error:
             raise write_error(os.fspath(path), f"{len(text)} characters", error.errno or 5) from error
-
-    def gone(self, setting: Setting) -> bool:
-        """Never."""
-        return False
-
-    def holds(self, setting: Setting, desired: Value) -> bool | None:
-        """None: comparing values is enough."""
-        return None
-
-    def period(self, setting: Setting) -> float | None:
-        """None: the executor's period."""
-        return None

@@ -15,7 +15,7 @@ from functools import cached_property
 from ipaddress import AddressValueError, IPv4Address
 
 from koordlet.resourceexecutor.settings import Setting, Value
-from koordlet.resourceexecutor.stores import ABSENT
+from koordlet.resourceexecutor.stores import ABSENT, SettingStore
 from koordlet.system.errors import InvalidValue, KernelFileError
 from koordlet.system.network.netlink import Netlink
 from koordlet.system.network.tc import HTB, MAJOR, HtbClass, Traffic
@@ -41,7 +41,7 @@ def class_text(parameters: HtbClass) -> str:
     return f"prio {parameters.prio} rate {parameters.rate} ceil {parameters.ceil}"
 
 
-class TrafficStore:
+class TrafficStore(SettingStore):
     """`link` opens a socket in the network namespace of the interfaces, at first use."""
 
     resources = (QDISC, TOTAL, CLASS, BY_CGROUP, SOURCES)
@@ -95,14 +95,6 @@ class TrafficStore:
             return self.read(setting) is None
         except KernelFileError:  # unreadable is not gone
             return False
-
-    def holds(self, setting: Setting, desired: Value) -> bool | None:
-        """None: comparing values is enough."""
-        return None
-
-    def period(self, setting: Setting) -> float | None:
-        """None: the executor's period."""
-        return None
 
     def write(self, setting: Setting, value: Value) -> None:
         """Raises WriteError."""

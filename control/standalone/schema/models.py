@@ -82,7 +82,7 @@ class BuiltinModels:
             if name in seen:
                 continue
             seen[name] = None
-            stack.extend(reversed([ref for ref in _refs(self.get(name)) if ref not in seen]))
+            stack.extend(reversed([ref for ref in references(self.get(name)) if ref not in seen]))
         return list(seen)
 
     def _load(self, name: str) -> Definition:
@@ -157,16 +157,17 @@ def _with_quantity(schema: Definition) -> Definition:
     return {"type": "object", "additionalProperties": ref} if schema.get("type") == "object" else ref
 
 
-def _refs(schema: Any) -> Iterator[str]:
+def references(schema: Any) -> Iterator[str]:
+    """Names of the definitions that a schema refers to."""
     if isinstance(schema, dict):
         for key, value in schema.items():
             if key == "$ref" and isinstance(value, str):
                 yield value.rsplit("/", 1)[-1]
             else:
-                yield from _refs(value)
+                yield from references(value)
     elif isinstance(schema, list):
         for value in schema:
-            yield from _refs(value)
+            yield from references(value)
 
 
 _SPECIAL: Mapping[str, Definition] = {

@@ -17,6 +17,7 @@ from control.standalone.kinds import Kinds, ResourceKind
 from control.standalone.schema import openapi_proto
 from control.standalone.schema.builtin import META, Builtins, public_name
 from control.standalone.schema.custom import complete, version_schema
+from control.standalone.schema.models import references
 from koordlet.app.logging import get_logger
 
 log = get_logger(__name__)
@@ -147,7 +148,7 @@ class OpenAPI:
             if kind.custom:
                 for name, schema in self._custom(kind, version, _V2):
                     schemas[name] = _to_v3(schema)
-                    roots.extend(_refs(schema))
+                    roots.extend(references(schema))
                 continue
             name = public_name(group, version, kind.kind)
             roots.extend(each for each in (name, name + "List") if each in builtin)
@@ -159,7 +160,7 @@ class OpenAPI:
             name = roots.pop()
             if name not in schemas and name in builtin:
                 schemas[name] = _to_v3(builtin[name])
-                roots.extend(_refs(builtin[name]))
+                roots.extend(references(builtin[name]))
         return {
             "openapi": "3.0.0",
             "info": {"title": TITLE, "version": self._version},
@@ -312,15 +313,3 @@ def _strip_v3(schema: Any, properties: bool = False) -> Any:
         for key, value in schema.items()
         if key not in drop
     }
-
-
-def _refs(schema: Any) -> Iterator[str]:
-    if isinstance(schema, dict):
-        for key, value in schema.items():
-            if key == "$ref" and isinstance(value, str):
-                yield value.rsplit("/", 1)[-1]
-            else:
-                yield from _refs(value)
-    elif isinstance(schema, list):
-        for value in schema:
-            yield from _refs(value)

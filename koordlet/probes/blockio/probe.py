@@ -40,7 +40,7 @@ from koordlet.probes.loading.frame import (
     load,
     open_core,
 )
-from koordlet.probes.loading.mapped import map_array
+from koordlet.probes.loading.mapped import map_arrays
 from koordlet.probes.status import ProbeStatus
 from koordlet.system.proc.sysctl import read_sysctl
 
@@ -113,15 +113,8 @@ class BlockIO(MappedProbe):
     def map_tables(self, maps: Mapping[str, int]) -> None:
         """See `MappedProbe.map_tables`."""
         sizes, entries = self.sizes, self.sizes.entries()
-        tags, self._held, stats, self._devices, self._cpus = (
-            map_array(maps[name], name, dtype, entries[name])
-            for name, dtype in (
-                ("tags", TAG),
-                ("held", TAG),
-                ("stats", IO_STATS),
-                ("devices", IO_DEVICE),
-                ("cpus", IO_CPU),
-            )
+        tags, self._held, stats, self._devices, self._cpus = map_arrays(
+            maps, entries, tags=TAG, held=TAG, stats=IO_STATS, devices=IO_DEVICE, cpus=IO_CPU
         )
         self._slots = SlotTable(tags)
         self._stats = stats.reshape(sizes.cpus, sizes.pairs + SPECIALS)

@@ -6,6 +6,7 @@ The kernel keeps writing meanwhile. Every number is read whole, but two numbers 
 from __future__ import annotations
 
 import mmap
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -27,3 +28,10 @@ def map_array(fd: int, name: str, dtype: np.dtype[Any], entries: int) -> npt.NDA
         )
     size = -(-dtype.itemsize * entries // mmap.PAGESIZE) * mmap.PAGESIZE
     return np.frombuffer(mmap.mmap(fd, size), dtype=dtype, count=entries)
+
+
+def map_arrays(
+    fds: Mapping[str, int], entries: Mapping[str, int], **dtypes: np.dtype[Any]
+) -> Iterator[npt.NDArray[Any]]:
+    """`map_array` of the maps that `dtypes` names, in that order."""
+    return (map_array(fds[name], name, dtype, entries[name]) for name, dtype in dtypes.items())

@@ -35,7 +35,7 @@ from koordlet.probes.loading.frame import (
     load,
     open_core,
 )
-from koordlet.probes.loading.mapped import map_array
+from koordlet.probes.loading.mapped import map_arrays
 from koordlet.probes.memstall.files import PressureFiles
 from koordlet.probes.memstall.snapshot import KINDS, SLEEP_KINDS, MemStallSnapshot, StallLosses, sums_only
 from koordlet.probes.status import ProbeStatus
@@ -76,9 +76,8 @@ class MemStall(MappedProbe):
 
     def map_tables(self, maps: Mapping[str, int]) -> None:
         """See `MappedProbe.map_tables`."""
-        tags, self._stats, self._limits, self._lost = (
-            map_array(maps[name], name, dtype, self._entries[name])
-            for name, dtype in (("tags", TAG), ("stats", STALL_STATS), ("limits", LIMIT_ENTRY), ("lost", STALL_LOST))
+        tags, self._stats, self._limits, self._lost = map_arrays(
+            maps, self._entries, tags=TAG, stats=STALL_STATS, limits=LIMIT_ENTRY, lost=STALL_LOST
         )
         self._slots = SlotTable(tags)
 

@@ -28,7 +28,7 @@ from koordlet.probes.loading.frame import (
     load,
     open_core,
 )
-from koordlet.probes.loading.mapped import map_array
+from koordlet.probes.loading.mapped import map_arrays
 from koordlet.probes.netstall.files import NetFiles
 from koordlet.probes.netstall.snapshot import SUMMED, NetLosses, NetStallSnapshot
 from koordlet.probes.status import ProbeStatus
@@ -97,10 +97,7 @@ class NetStall(MappedProbe):
     def map_tables(self, maps: Mapping[str, int]) -> None:
         """See `MappedProbe.map_tables`."""
         sizes, entries = self.sizes, self.sizes.entries()
-        tags, stats, self._cpus = (
-            map_array(maps[name], name, dtype, entries[name])
-            for name, dtype in (("tags", TAG), ("stats", NET_STATS), ("cpus", NET_CPU))
-        )
+        tags, stats, self._cpus = map_arrays(maps, entries, tags=TAG, stats=NET_STATS, cpus=NET_CPU)
         self._slots = SlotTable(tags)
         self._stats = stats.reshape(sizes.cpus, sizes.owners + SPECIALS)
         self._matrix = MatrixReader(maps, sizes.cpus, sizes.matrix)

@@ -27,6 +27,7 @@ from control.standalone.kubelet.runtimes import crirequests as requests
 from control.standalone.kubelet.runtimes.criclient import CriClient, CriError
 from control.standalone.kubelet.runtimes.crirequests import CONTAINER_NAME, POD_UID
 from control.standalone.kubelet.runtimes.runtime import (
+    EXEC_OUTPUT_LIMIT_BYTES,
     SANDBOX_NAME,
     ContainerConfig,
     ExecResult,
@@ -46,7 +47,6 @@ CONNECT_SECONDS = 30.0
 ROTATE_SECONDS = 10.0
 STOP_GRACE_SECONDS = 24 * 3600
 """Timeout of StopContainer; `kill` ends it earlier, when the pod's own grace period is over."""
-EXEC_OUTPUT_LIMIT_BYTES = 16 * 1024
 
 
 @dataclass

@@ -26,6 +26,7 @@ from control.standalone.kubelet.cgroups.directories import CgroupError, CgroupTr
 from control.standalone.kubelet.cgroups.values import SANDBOX_OOM_SCORE_ADJ, sandbox_values
 from control.standalone.kubelet.runtimes import launcher
 from control.standalone.kubelet.runtimes.runtime import (
+    EXEC_OUTPUT_LIMIT_BYTES,
     SANDBOX_NAME,
     ContainerConfig,
     ExecResult,
@@ -40,7 +41,6 @@ log = get_logger(__name__)
 
 PAUSE_COMMAND = ("sleep", "infinity")
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-EXEC_OUTPUT_LIMIT_BYTES = 16 * 1024
 PARALLEL_STARTS = 4
 """Each start runs a short Python process; more at once would only slow each other down."""
 KILL_TIMEOUT_SECONDS = 10.0

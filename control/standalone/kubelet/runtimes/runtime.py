@@ -14,6 +14,8 @@ from typing import Protocol
 
 from control.standalone.kubelet.cgroups.values import CgroupValues
 
+EXEC_OUTPUT_LIMIT_BYTES = 16 * 1024
+"""More output of a command in a container is cut off."""
 SANDBOX_NAME = "POD"
 """Container name of a pod's sandbox; real containers cannot have upper-case names."""
 
