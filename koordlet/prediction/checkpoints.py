@@ -6,7 +6,7 @@ directory belongs to koordlet: regular files in it that cannot be used are remov
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,6 +37,17 @@ class CheckpointFile:
     path: Path
     checkpoint: ModelCheckpoint | None
     problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """The result of a restore: counts, and the problem of every file or histogram that could not be used."""
+
+    models: int
+    gone: int
+    """Files of pods that are not on this node any more; they were removed."""
+    problems: Mapping[str, str]
+    """Path, or `path: histogram`, -> reason."""
 
 
 class CheckpointDirectory:
@@ -85,20 +96,22 @@ class CheckpointDirectory:
         self,
         models: PredictionModels,
         expected: Callable[[str], bool],
-        report: Callable[[str, str], None],
         *,
         unix_offset: float,
-    ) -> int:
-        """Create models from the files whose names are `expected` keys and remove all others; the number of models.
+    ) -> Restored:
+        """Create models from the files whose names are `expected` keys, and remove all other files.
 
-        `report(path, problem)` is called for every removed file and every histogram that stays empty. `unix_offset` is
-        Unix time minus the stamps' clock. Raises OSError.
+        `unix_offset` is Unix time minus the stamps' clock. Raises OSError.
         """
-        count = 0
+        count = gone = 0
+        problems: dict[str, str] = {}
         for file in self.files():
             key, stored = file.path.name, file.checkpoint
             if stored is None or not expected(key):
-                report(str(file.path), file.problem or "nothing on this node has that name")
+                if stored is None:
+                    problems[str(file.path)] = file.problem
+                else:
+                    gone += 1
                 file.path.unlink(missing_ok=True)
                 continue
             row = models.make(key, stored.last_updated.unix - unix_offset)
@@ -106,6 +119,6 @@ class CheckpointDirectory:
                 try:
                     unpack(part, histograms, row)
                 except CheckpointError as error:
-                    report(f"{file.path}: {kind}", str(error))
+                    problems[f"{file.path}: {kind}"] = str(error)
             count += 1
-        return count
+        return Restored(count, gone, problems)

@@ -125,16 +125,16 @@ class PredictionService:
         if self._objects.node() is not None:
             expected.add(NODE)
 
-        def report(path: str, problem: str) -> None:
-            log.warning("Prediction checkpoint not used", file=path, reason=problem)
-
         offset = self._wall() - self._clock()
         try:
-            count = self._directory.restore(self.models, expected.__contains__, report, unix_offset=offset)
+            result = self._directory.restore(self.models, expected.__contains__, unix_offset=offset)
         except OSError as error:
             log.warning("Cannot restore prediction checkpoints; predictions start empty", error=str(error))
             return
-        log.info("Restored predictions", models=count)
+        log.info("Restored predictions", models=result.models, removed_of_gone_pods=result.gone)
+        if result.problems:
+            file, reason = next(iter(result.problems.items()))
+            log.warning("Prediction checkpoints not used", count=len(result.problems), first=file, reason=reason)
 
     def collect_garbage(self) -> None:
         """Remove models that were not trained for the expiration time, and their files. Raises OSError."""

@@ -219,6 +219,22 @@ async def test_a_restart_with_checkpoints_gives_the_same_forecast(world, make_po
     assert len(again.models.stamps) == 9, "nothing expires before the first training"
 
 
+async def test_checkpoints_of_gone_pods_and_damaged_ones_take_one_line_each(world, make_pod, caplog):
+    world.pods = {"a": make_pod("a")}
+    service = world.service()
+    world.minute(service, **TWO_PODS)
+    await service.checkpoint_all()
+    content = (world.directory / "a").read_bytes()
+    for number in range(105):
+        (world.directory / f"gone-{number}").write_bytes(content)
+        (world.directory / f"damaged-{number}").write_text('{"UID":')
+    caplog.set_level("INFO")
+    world.service(settle=5.0).train()
+    restored, unused = (line for line in caplog.messages if "rediction" in line)
+    assert restored.startswith("Restored predictions models=8") and restored.endswith("removed_of_gone_pods=105")
+    assert unused.startswith("Prediction checkpoints not used count=105 first=") and "damaged-0" in unused
+
+
 async def test_at_the_end_only_models_trained_since_their_checkpoint_are_written(world, make_pod):
     world.pods = {"a": make_pod("a")}
     service = world.service()
