@@ -23,6 +23,8 @@ from koordlet.api.priority import BANDS
 ACCOUNT = "koord-manager"
 IMAGE = "koordinator-py:latest"
 DEFAULTS = WebhookEnv()
+PSA_MODES = ("enforce", "audit", "warn")
+"""Modes of Pod Security admission, each with a label of its own."""
 
 _MODULE = "control.manager.manifests"
 
@@ -85,8 +87,13 @@ def _meta(name: str, *, namespaced: bool = True, labels: dict[str, str] | None =
 
 
 def namespace() -> list[Object]:
-    """Where everything namespaced lives; by its label the pod webhooks leave our own pods alone."""
-    meta = _meta(KOORDINATOR_NAMESPACE, namespaced=False, labels={"control-plane": ACCOUNT})
+    """Where everything namespaced lives; by its label the pod webhooks leave our own pods alone.
+
+    koordlet and koord-device-daemon are privileged, so Pod Security admission must allow that here, whatever the
+    cluster's default is. Manager and scheduler conform to the level `restricted`.
+    """
+    labels = {"control-plane": ACCOUNT, **{f"pod-security.kubernetes.io/{mode}": "privileged" for mode in PSA_MODES}}
+    meta = _meta(KOORDINATOR_NAMESPACE, namespaced=False, labels=labels)
     return [{"apiVersion": "v1", "kind": "Namespace", "metadata": meta}]
 
 
@@ -148,7 +155,7 @@ def deployment() -> list[Object]:
         "image": IMAGE,
         "imagePullPolicy": "IfNotPresent",
         "command": ["koord-manager"],
-        "args": ["--enable-leader-election", "--metrics-addr=:8080", "--health-probe-addr=:8000", "--v=4"],
+        "args": ["--enable-leader-election", "--metrics-addr=:8080", "--health-probe-addr=:8000", "--v=2"],
         "env": [
             {"name": "POD_NAMESPACE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}},
             {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
@@ -173,6 +180,7 @@ def deployment() -> list[Object]:
             "runAsNonRoot": True,
             "runAsUser": 65532,
             "capabilities": {"drop": ["ALL"]},
+            "seccompProfile": {"type": "RuntimeDefault"},
         },
         "volumeMounts": [{"name": "certificates", "mountPath": "/var/run/koord-webhook"}],
     }

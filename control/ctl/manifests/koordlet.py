@@ -90,7 +90,7 @@ def daemonset() -> list[Object]:
             "--pod-resources-proxy-path=/host-var-run-koordlet/pod-resources",
             "--xpu-device-infos-dir=/host-var-run-koordlet/xpu-device-infos",
             "--prediction-checkpoint-filepath=/var/lib/koordlet/prediction-checkpoints",
-            "--v=4",
+            "--v=2",
         ],
         "env": [{"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}],
         "ports": [{"name": "metrics", "containerPort": PORT, "hostPort": PORT, "protocol": "TCP"}],

@@ -84,7 +84,7 @@ def deployment() -> list[Object]:
             f"--port={PORT}",
             f"--secure-port={SECURE_PORT}",
             "--authentication-skip-lookup=true",
-            "--v=4",
+            "--v=2",
             "--feature-gates=",
             f"--config=/config/{CONFIG}",
         ],
@@ -102,6 +102,7 @@ def deployment() -> list[Object]:
             "runAsNonRoot": True,
             "runAsUser": 65532,
             "capabilities": {"drop": ["ALL"]},
+            "seccompProfile": {"type": "RuntimeDefault"},
         },
         "volumeMounts": [{"name": "config", "mountPath": "/config", "readOnly": True}],
     }
