@@ -43,6 +43,7 @@ from koordlet.app.pprof import ProfileServer
 from koordlet.app.runner import Runner
 from koordlet.app.version import user_agent
 from koordlet.kube import Client, ClientConfig, EventRecorder
+from koordlet.kube.serverversion import ServerVersionCheck
 from koordlet.version import VERSION
 
 log = get_logger(__name__)
@@ -107,7 +108,9 @@ class Manager:
         context, runner = self.context, self.runner
         runner.add_stop("api-client", context.client.close)
         self._serve_pages()
-        for service in (context.events, context.config, context.caches):
+        version = ServerVersionCheck(context.client)
+        self.health.check(version.name, lambda: version.problem)
+        for service in (version, context.events, context.config, context.caches):
             runner.add(service)
         runner.add(_StartStep("caches-synced", self._caches_synced))
         if self._alone:

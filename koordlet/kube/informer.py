@@ -26,6 +26,7 @@ from koordlet.api.registry import ApiResource
 from koordlet.app.logging import get_logger
 from koordlet.app.loopslice import yield_to_loop
 from koordlet.app.periodic import Periodic
+from koordlet.kube.advice import advice, with_advice
 from koordlet.kube.client import PAGE_SIZE, Client
 from koordlet.kube.decode import KubeObject, ObjectDecoder, decode_meta, resource_of, where_of
 from koordlet.kube.errors import VERSION_TOO_LARGE, ApiError, ConnectionFailed, Gone, KubeError
@@ -104,6 +105,7 @@ class Informer(Generic[T]):
         self._task: asyncio.Task[None] | None = None
         self._metrics = InformerMetrics.of(client.registry)
         self._backoff = ExponentialBackoff(0.8, 30.0)
+        self._logged_reason = ""
         self._resync: Periodic | None = None
         if settings.resync_period_s:
             self._resync = Periodic(
@@ -196,13 +198,19 @@ class Informer(Generic[T]):
 
     def _failed(self, reason: str, error: Exception, delay: float) -> None:
         self._metrics.watch_errors.labels(self.name, reason).inc()
-        self.problem = str(error) or reason
+        self.problem = with_advice(error, self._resource) or reason
         failures = self._backoff.failures
+        other, self._logged_reason = reason != self._logged_reason, reason
         if reason == "gone":
             log.info("Informer lists again", informer=self.name, err=error)
-        elif failures & (failures - 1) == 0:  # logs failures 1, 2, 4, 8 … of a series
+        elif other or failures & (failures - 1) == 0:  # logs failures 1, 2, 4, 8 … of a series, and new reasons
             log.warning(
-                "Informer lost the server", informer=self.name, failures=failures, retry=round(delay, 1), err=error
+                "Informer lost the server",
+                informer=self.name,
+                failures=failures,
+                retry=round(delay, 1),
+                err=error,
+                advice=advice(error, self._resource),
             )
 
     def _on_contact(self) -> None:

@@ -20,6 +20,7 @@ from koordlet.api.encoding.wire import MicroTime, WireError
 from koordlet.api.meta import ObjectMeta
 from koordlet.app.clock import Clock
 from koordlet.app.logging import get_logger
+from koordlet.kube.advice import advice
 from koordlet.kube.client import Client
 from koordlet.kube.errors import Conflict, KubeError, NotFound
 from koordlet.kube.metrics import LeaderMetrics
@@ -151,7 +152,7 @@ class LeaderElector:
         except Conflict:  # another client wrote between the read and the write: read again in the next attempt
             return False
         except (KubeError, WireError) as error:
-            log.warning("Lease attempt failed", lease=f"{self.namespace}/{self.name}", err=error)
+            log.warning("Lease attempt failed", lease=f"{self.namespace}/{self.name}", err=error, advice=advice(error))
             return False
         if held:
             self._renewed_at = started_at

@@ -10,6 +10,7 @@ from pathlib import Path
 from koordlet.app.clock import SYSTEM_CLOCK
 from koordlet.kube import Client, ClientConfig, EventRecorder
 from koordlet.kube.credentials import TokenFile
+from koordlet.kube.serverversion import ServerVersionCheck
 from koordlet.metricsadvisor.usage.allgroups import AllGroups
 from koordlet.statesinformer.nodeslo.condition import UPDATE_PERIOD_S, NodeSLOCondition
 from koordlet.statesinformer.pods.informer import PodsInformer
@@ -84,6 +85,9 @@ def cluster(context: WiringContext) -> Cluster:
     )
     states.node.add_handler(on_add=lambda node: context.set_node_name(node.metadata.name))
     context.runner.add_stop("kube client", client.close)
+    version = ServerVersionCheck(client)
+    context.health.check(version.name, lambda: version.problem)
+    context.runner.add(version)
     context.runner.add_stop("kubelet client", kubelet.close)
     events = EventRecorder(client, "koordlet", options.node_name)
     context.runner.add(events)

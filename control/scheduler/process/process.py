@@ -46,6 +46,7 @@ from koordlet.app.periodic import Periodic
 from koordlet.app.runner import Runner
 from koordlet.app.version import user_agent
 from koordlet.kube import Client, ClientConfig, EventRecorder, LeaderElector
+from koordlet.kube.serverversion import ServerVersionCheck
 
 log = get_logger(__name__)
 
@@ -150,6 +151,9 @@ class Scheduler:
             runner.add(self.server)
         if self.options.secure_port:
             runner.add(self._secure_pages())
+        version = ServerVersionCheck(self.client)
+        self.health.check(version.name, lambda: version.problem)
+        runner.add(version)
         runner.add(self.events)
         if not self.settings.configuration.delay_cache_until_active:
             runner.add(objects)

@@ -200,6 +200,17 @@ async def test_rejected_requests_are_counted_and_retried(fake, client, start, ev
     assert "Informer lost the server" in caplog.text
 
 
+async def test_a_new_reason_is_logged_at_once_with_its_advice(fake, client, start, eventually, new_fake, caplog):
+    _, fault = new_fake
+    for status in (401, 401, 401, 401, 401, 403, 403):  # 1, 2 and 4 are logged of a series; the first 403 is number 6
+        fake.faults["list"].append(fault(status=status))
+    informer, _ = await start(Node)
+    await informer.synced.wait()
+    lines = [line for line in caplog.messages if "Informer lost the server" in line]
+    assert len(lines) == 4
+    assert "renew the token" in lines[0] and "failures=6" in lines[3] and "apply rbac.yaml" in lines[3]
+
+
 async def test_server_away_keeps_the_last_state(fake, client, start, eventually):
     fake.put(NODES, "a")
     informer, mirror = await start(Node)
