@@ -25,13 +25,11 @@ test: setup-test  ## every check and every test, on this kernel and in the guest
 .PHONY: test-kubernetes
 KUBERNETES ?= v1.35
 test-kubernetes: setup-test  ## install on a real Kubernetes (built on the first run) and test it there; KUBERNETES=v1.34
-	@scripts/setup.sh kubernetes
 	@tests/kubernetes/build.sh $(KUBERNETES)
-	@KOORD_KUBERNETES=$(KUBERNETES) tests/kubernetes/run.sh $(PYTEST_ARGS)
+	@KOORD_KUBERNETES=$(KUBERNETES) tests/kubernetes/run.sh tests/kubernetes $(PYTEST_ARGS)
 
 .PHONY: test-oracle
 test-oracle: setup-test  ## compare scheduling decisions with the real kube-scheduler: WORLDS=2000 SEED=1
-	@scripts/setup.sh kubernetes
 	@tests/kubernetes/build.sh $(KUBERNETES)
 	@$(PY) -m tests.kubernetes.oracle --kubernetes $(KUBERNETES) --worlds $(or $(WORLDS),80) --seed $(or $(SEED),1)
 

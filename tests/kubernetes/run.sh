@@ -1,18 +1,32 @@
 #!/bin/bash
-# Runs the tests of this folder in the namespaces of enter.sh, and removes what the kubelet leaves in the cgroup tree.
+# Runs the tests marked `kubernetes` in the namespaces of enter.sh, and removes what the kubelet leaves in the cgroup tree.
+# Arguments go to pytest. KOORD_KUBERNETES names the minor version (v1.35); build.sh must have built it.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
-for hierarchy in /sys/fs/cgroup /sys/fs/cgroup/*; do
-  [ ! -d "$hierarchy/kubepods" ] || { echo "run.sh: $hierarchy/kubepods exists: another kubelet uses this machine" >&2; exit 1; }
+groups() { # the groups of a kubelet and of kube-proxy that exist
+  find /sys/fs/cgroup -maxdepth 2 -type d '(' -name kubepods -o -name kube-proxy ')'
+}
+remove_groups() {
+  local group
+  for group in $(groups); do find "$group" -depth -type d -exec rmdir {} + || return; done
+}
+for group in $(groups); do
+  [ -z "$(find "$group" -name cgroup.procs -exec cat {} +)" ] || {
+    echo "run.sh: $group has processes: another kubelet uses this machine" >&2
+    exit 1
+  }
 done
+remove_groups || exit 1
 folder=$(mktemp -d build/kubernetes/run-XXXXXX)
-status=0
-tests/kubernetes/enter.sh "$folder" build/venv/bin/python -m pytest ${CI:+-p tests.no_skips} -m kubernetes --basetemp="$PWD/$folder/tmp" \
-  tests/kubernetes/test_{installation,main_job,suites,faults}.py tests/kubernetes/oracle "$@" || status=$?
-for hierarchy in /sys/fs/cgroup /sys/fs/cgroup/*; do
-  for name in kubepods kube-proxy; do
-    [ ! -d "$hierarchy/$name" ] || find "$hierarchy/$name" -depth -type d -exec rmdir {} +
-  done
+set -m # without job control, the child would ignore INT
+setpriv --pdeathsig KILL tests/kubernetes/enter.sh "$folder" build/venv/bin/python -m pytest ${CI:+-p tests.no_skips} \
+  -m kubernetes --basetemp="$PWD/$folder/tmp" "$@" </dev/null &
+cluster=$!
+trap 'kill -INT $(pgrep -P $cluster)' INT TERM # enter.sh is unshare, which ignores signals, and its child
+while kill -0 $cluster 2>/dev/null; do # a signal ends `wait`
+  status=0
+  wait $cluster || status=$?
 done
+remove_groups || status=1
 rm -rf "$folder"
 exit $status

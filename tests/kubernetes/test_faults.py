@@ -42,9 +42,10 @@ def placed(cluster: Kubernetes, name: str) -> bool:
     return query.stdout == NODE
 
 
-def create_and_place(cluster: Kubernetes, name: str) -> None:
+def create_and_place(cluster: Kubernetes, name: str, limit_s: float = RECOVERY_S) -> None:
+    """Create a pod, which must not be refused, and wait until it is placed."""
     cluster.kubectl("create", "-f", "-", text=json.dumps(pod(name)))
-    wait_for(lambda: placed(cluster, name), f"{name} is placed", RECOVERY_S)
+    wait_for(lambda: placed(cluster, name), f"{name} is placed", limit_s)
 
 
 def report_time(cluster: Kubernetes) -> str:
@@ -132,8 +133,7 @@ def test_killed_processes_come_back(installed: Kubernetes, command: str, workloa
     for process in processes:
         os.kill(process, signal.SIGKILL)
     wait_for(lambda: not set(processes) & set(processes_of(command)), f"{command} is gone")
-    installed.kubectl("create", "-f", "-", text=json.dumps(pod(f"after-{command}")))
-    wait_for(lambda: placed(installed, f"after-{command}"), f"after-{command} is placed", RECOVERY_S)
+    create_and_place(installed, f"after-{command}")
     installed.kubectl("-n", NAMESPACE, "rollout", "status", workload, "--timeout=150s")
     if command == "koordlet":
         wait_for(lambda: report_time(installed) != before, "koordlet reports again", 180.0)
