@@ -53,6 +53,7 @@ class _Spec:
     deprecated: str | None = None
     config_file: bool = False
     positional: bool = False
+    unused: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,14 +83,16 @@ def flag(
     choices: Sequence[str] | None = None,
     deprecated: str | None = None,
     config_file: bool = False,
+    unused: bool = False,
 ) -> Any:
     """Declare a flag as the default of a dataclass field.
 
     `default` is a value of the field's type, or the text that a user would type. `name` only if it differs from the
     field's name. `minimum` bounds numbers and durations (seconds). `deprecated` is shown in --help; the flag is still
-    read, and the function `deprecated` returns it.
+    read, and the function `deprecated` returns it. `unused`: the flag is accepted without effect, see the function.
     """
-    spec = _Spec(help, default, name, minimum, tuple(choices) if choices else None, deprecated, config_file)
+    known = tuple(choices) if choices else None
+    spec = _Spec(help, default, name, minimum, known, deprecated, config_file, unused=unused)
     return dataclasses.field(default_factory=lambda: None, metadata={_MARK: spec})
 
 
@@ -165,6 +168,12 @@ def deprecated(options: object) -> dict[str, str]:
         for f in flags.values()
         if f.spec.deprecated and getattr(options, f.field) != _default(f)
     }
+
+
+def unused(options: object) -> list[str]:
+    """The names of flags without effect whose value is not the default."""
+    flags, _ = _flags(type(options))
+    return [f.name for f in flags.values() if f.spec.unused and getattr(options, f.field) != _default(f)]
 
 
 def _flags(options: type) -> tuple[dict[str, _Flag], str | None]:

@@ -28,6 +28,35 @@ DEFAULT_PLUGINS: Final = (
 )
 """kube-scheduler's default plugins in their order, enabled in every profile unless disabled."""
 
+_FILTERS: Final = frozenset(("preFilter", "filter"))
+_SCORES: Final = frozenset(("preScore", "score"))
+ORIGINAL_POINTS: Final[Mapping[str, frozenset[str]]] = {
+    "SchedulingGates": frozenset(("preEnqueue",)),
+    "PrioritySort": frozenset(("queueSort",)),
+    "NodeUnschedulable": frozenset(("filter",)),
+    "NodeName": frozenset(("filter",)),
+    "TaintToleration": frozenset(("filter", *_SCORES)),
+    "NodeAffinity": _FILTERS | _SCORES,
+    "NodePorts": _FILTERS,
+    "NodeResourcesFit": _FILTERS | _SCORES,
+    "VolumeRestrictions": _FILTERS,
+    "NodeVolumeLimits": _FILTERS,
+    "VolumeBinding": _FILTERS | _SCORES | {"reserve", "preBind"},
+    "VolumeZone": _FILTERS,
+    "PodTopologySpread": _FILTERS | _SCORES,
+    "InterPodAffinity": _FILTERS | _SCORES,
+    "DynamicResources": _FILTERS | {"preEnqueue", "postFilter", "score", "reserve", "preBind"},
+    "DefaultPreemption": frozenset(("preEnqueue", "postFilter")),
+    "NodeResourcesBalancedAllocation": _SCORES,
+    "ImageLocality": frozenset(("score",)),
+    "DefaultBinder": frozenset(("bind",)),
+    "Coscheduling": frozenset(
+        ("preEnqueue", "queueSort", "preFilter", "postFilter", *_SCORES, "reserve", "permit", "preBind", "postBind")
+    ),
+}
+"""The points at which Kubernetes' and Koordinator's plugins may be listed. Plugins that are missing here are not
+checked. This build may do the work of a point elsewhere."""
+
 PREBIND: Final = "DefaultPreBind"
 
 Implements = Callable[[str, str], bool]
@@ -87,7 +116,7 @@ def merge_set(default: PluginSet, own: PluginSet) -> PluginSet:
 def expanded(plugins: ProfilePlugins, implements: Implements) -> Enabled:
     """The plugins that run at each point, without those that do not implement it.
 
-    Raises PluginError for a plugin that is enabled twice."""
+    Raises PluginError for a plugin that is enabled twice, or listed at a point that it does not extend."""
     points = {point: tuple(_at(plugins, point, implements)) for point in POINTS}
     weights: dict[str, int] = {}
     for ref in (*plugins.score.enabled, *plugins.multi_point.enabled):
@@ -99,6 +128,9 @@ def expanded(plugins: ProfilePlugins, implements: Implements) -> Enabled:
 def _at(plugins: ProfilePlugins, point: str, implements: Implements) -> list[str]:
     listed = plugins.at(point).names()
     _once(listed, point)
+    for name in listed:
+        if not implements(name, point) and point not in ORIGINAL_POINTS.get(name, (point,)):
+            raise PluginError(f'plugin "{name}" does not extend {point[0].upper()}{point[1:]}Plugin plugin')
     explicit = [name for name in listed if implements(name, point)]
     off = plugins.at(point).switched_off()
     everywhere: list[str] = []

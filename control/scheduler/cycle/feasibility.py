@@ -75,6 +75,11 @@ class Feasibility:
         codes: Codes = cached.codes[valid]
         if calls.cluster_filters:
             codes = np.minimum(codes, run_filters(state, pod, valid, calls.cluster_filters, table.size))
+        for one in calls.row_filters:  # called for survivors only, but the first plugin determines the reason
+            hidden = (codes < LEFT_OUT) & (codes >> np.uint32(16) > one.index)
+            if hidden.any():
+                own = run_filters(state, pod, valid[hidden], (one,), table.size)
+                codes[hidden] = np.minimum(codes[hidden], own)
         if rows is not None:
             codes[~np.isin(valid, rows)] = LEFT_OUT
         failure = FitError(pod, self._framework, valid, codes)

@@ -61,6 +61,9 @@ class VictimEvictor(Protocol):
     def evict(self, victims: Sequence[PodInfo], *, by: PodInfo, message: str) -> None:
         """Mark the victims as preempted and delete them in the background. Failures are logged and counted."""
 
+    def clear_nominations(self, pods: Sequence[PodInfo]) -> None:
+        """Remove the nominations from the statuses of pods in the background."""
+
     def evicting_for(self, uid: str) -> bool:
         """Whether deletion calls for this preemptor are still in progress."""
 
@@ -69,6 +72,9 @@ class NoEvictor:
     """Deletes nothing, for cycles that run without an API server."""
 
     def evict(self, victims: Sequence[PodInfo], *, by: PodInfo, message: str) -> None:
+        return
+
+    def clear_nominations(self, pods: Sequence[PodInfo]) -> None:
         return
 
     def evicting_for(self, uid: str) -> bool:

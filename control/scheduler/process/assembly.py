@@ -119,7 +119,7 @@ class Assembly:
             events,
             self._clock,
             self.metrics.eviction_failures,
-            finished=self._activate,
+            finished=self._victims_deleted,
             on_evict=self.auditor.evicting if self.auditor is not None else None,
         )
         self.monitor = AttemptMonitor(
@@ -180,9 +180,11 @@ class Assembly:
         self.metrics.timeouts.labels(framework.name)  # creates the series, so that rate() sees the first timeout
         return cycle
 
-    def _activate(self, pod: PodInfo) -> None:
-        """All deletion calls for a preemptor have returned: it may be tried again."""
-        if pod.uid in self.queue:
+    def _victims_deleted(self, pod: PodInfo, incomplete: bool) -> None:
+        """All deletion calls for a preemptor have returned. It waits until a victim is gone, unless none may go any
+        more, or an event came while PreEnqueue kept the pod out of the queue."""
+        record = self.queue.record(pod.uid)
+        if record is not None and (incomplete or record.gated_by):
             self.queue.activate([pod.key])
 
     async def schedule(self) -> None:

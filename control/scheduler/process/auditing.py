@@ -19,8 +19,8 @@ def build_auditor(
     options: SchedulerOptions, frameworks: Mapping[str, Framework], clock: Clock, registry: CollectorRegistry
 ) -> WorkloadAuditor | None:
     """None when it is disabled. Its metrics are registered in any case."""
-    labels = [label.strip() for label in options.workload_auditor_metric_labels.split(",") if label.strip()]
-    metrics = AuditMetrics(registry, labels)
+    pairs = options.audit_labels()
+    metrics = AuditMetrics(registry, [label for label, _ in pairs])
     if not options.enable_workload_auditor:
         return None
     limits = AuditLimits(
@@ -35,4 +35,4 @@ def build_auditor(
         plugin = framework.plugins.get(Coscheduling.name) if framework is not None else None
         return plugin.group_of(pod) if isinstance(plugin, Coscheduling) else None
 
-    return WorkloadAuditor(clock, metrics, frameworks, group_of, limits=limits, labels=labels)
+    return WorkloadAuditor(clock, metrics, frameworks, group_of, limits=limits, labels=[name for _, name in pairs])

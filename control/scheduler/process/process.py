@@ -27,6 +27,7 @@ from control.scheduler.config.load import SchedulerSettings, load, shown
 from control.scheduler.plugins.registry import PLUGINS
 from control.scheduler.process import podresources
 from control.scheduler.process.assembly import Assembly
+from control.scheduler.process.kubernetesgates import split_gates
 from control.scheduler.process.options import SchedulerOptions
 from control.scheduler.process.pages import boolean, configz, debug_flags, integer
 from control.scheduler.process.profiles import KNOWN_PLUGINS, implements
@@ -36,7 +37,9 @@ from control.scheduler.process.syncbarrier import SyncBarrier
 from koordlet.api.core import Pod
 from koordlet.api.encoding.times import Duration
 from koordlet.api.gates import SCHEDULER
+from koordlet.app import pprof
 from koordlet.app.clock import SYSTEM_CLOCK, Clock
+from koordlet.app.flags import unused
 from koordlet.app.gates import FeatureGates
 from koordlet.app.health import HealthChecks
 from koordlet.app.heap import freeze_heap
@@ -71,8 +74,6 @@ _SUPPORTED_GATES = frozenset(
     )
 )
 """Feature gates that this build uses."""
-_UNUSED_FLAGS = ("enable_network_topology_manager",)
-"""Flags that are accepted without effect and deserve a warning."""
 
 
 def read_settings(options: SchedulerOptions) -> SchedulerSettings:
@@ -113,7 +114,9 @@ class Scheduler:
         self.options = options
         self.settings = read_settings(options)
         self.gates = gates = FeatureGates(SCHEDULER)
-        gates.set(options.feature_gates)
+        own_gates, foreign_gates = split_gates(options.feature_gates)
+        gates.set(own_gates)
+        self._gates_without_effect = sorted({*foreign_gates, *(own_gates.keys() - _SUPPORTED_GATES)})
         self.registry = CollectorRegistry()
         self.runner = Runner(clock=clock)
         self.health = HealthChecks()
@@ -160,11 +163,10 @@ class Scheduler:
             runner.add(_Step("caches-synced", self._synced))
         runner.spawn("scheduling", self._lead)
         log.info("Starting koord-scheduler", profiles=",".join(self.assembly.frameworks))
-        for gate in sorted(self.options.feature_gates.keys() - _SUPPORTED_GATES):
+        for gate in self._gates_without_effect:
             log.warning("Feature gate has no effect in this build", gate=gate)
-        for field in _UNUSED_FLAGS:
-            if getattr(self.options, field):
-                log.warning("Flag has no effect in this build", flag=f"--{field.replace('_', '-')}")
+        for name in unused(self.options):
+            log.warning("Flag has no effect in this build", flag=f"--{name}")
         return await runner.run()
 
     async def _lead(self) -> None:
@@ -250,22 +252,32 @@ class Scheduler:
         return elector
 
     def _pages(
-        self, host: str, port: int, tls: ssl.SSLContext | None = None, middlewares: Sequence[Middleware] = ()
+        self,
+        host: str,
+        port: int,
+        tls: ssl.SSLContext | None = None,
+        middlewares: Sequence[Middleware] = (),
+        more: Sequence[web.RouteDef] = (),
     ) -> HttpServer:
         address = f"[{host}]" if ":" in host else host
         return HttpServer(
             f"{address}:{port}",
             registries={"/metrics": self.registry, "/metrics/slis": self.slis.registry},
             health=self.health,
-            routes=self._routes(),
+            routes=[*self._routes(), *more],
             tls=tls,
             middlewares=middlewares,
             observed=self.slis.observe,
         )
 
     def _secure_pages(self) -> HttpServer:
-        """The same pages over TLS, for authorized callers."""
-        return self._pages(self.options.bind_address, self.options.secure_port, self._tls, (self.gate.middleware,))
+        """The same pages over TLS, for authorized callers, and profiles."""
+        options, profiles = self.options, pprof.routes() if self._profiling else []
+        return self._pages(options.bind_address, options.secure_port, self._tls, (self.gate.middleware,), profiles)
+
+    @property
+    def _profiling(self) -> bool:
+        return self.settings.configuration.enable_profiling and self.options.profiling
 
     def _gate(self, config: ClientConfig) -> DelegatedAuth:
         """Authentication and authorization of callers of the secure port. Raises ConfigError."""
@@ -296,7 +308,7 @@ class Scheduler:
             raise ConfigurationError([f"TLS of the secure port ({names}): {error}"]) from error
 
     def _routes(self) -> list[web.RouteDef]:
-        assembly, configuration = self.assembly, self.settings.configuration
+        assembly = self.assembly
         services = Services(assembly.table, assembly.plugins.values(), lambda: self.leading, assembly.lookup.explain)
         pods = assembly.objects.informer(Pod)
         routes = [
@@ -304,7 +316,7 @@ class Scheduler:
             *services.routes(),
             *podresources.routes(pods.list, lambda: self.leading),
         ]
-        if configuration.enable_profiling and self.options.profiling:
+        if self._profiling:
             debug = assembly.debug
             routes += debug_flags(
                 {

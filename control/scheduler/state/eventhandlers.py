@@ -14,10 +14,12 @@ from collections.abc import Callable, Mapping
 from time import perf_counter
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from control.scheduler.framework.plugin import ClusterEvent
 from control.scheduler.framework.profile import Framework
 from control.scheduler.queue.changes import POD_ADD, POD_DELETE, node_changes, pod_changes
-from control.scheduler.queue.queue import SchedulingQueue
+from control.scheduler.queue.queue import Precheck, SchedulingQueue
 from control.scheduler.state.cache import Cache
 from control.scheduler.state.objects import ClusterObjects
 from control.scheduler.state.pods import PodInfo
@@ -71,9 +73,9 @@ class ClusterEventHandlers:
             lambda old: self._move(deleted, old, None),
         )
 
-    def _move(self, event: ClusterEvent, old: Any, new: Any) -> None:
+    def _move(self, event: ClusterEvent, old: Any, new: Any, precheck: Precheck | None = None) -> None:
         begun = perf_counter()
-        self._routed().move(event, old, new)
+        self._routed().move(event, old, new, precheck)
         self._handled((event.resource + event.action,), perf_counter() - begun)
 
     def _add(self, pod: Pod) -> None:
@@ -139,6 +141,9 @@ class ClusterEventHandlers:
             record = queue.record(uid)
             known = record.pod if record is not None else None
             queue.update(known, self._info(known, old, new))
+            nominated = old.status.nominated_node_name
+            if nominated and nominated != new.status.nominated_node_name:
+                self._nomination_lost(old)
 
     def _pod_deleted(self, pod: Pod) -> None:
         self._gone(pod, self._before)
@@ -173,6 +178,14 @@ class ClusterEventHandlers:
         self._reject(uid)
         if before is not None or pod.spec.node_name:
             self._move(POD_DELETE, before or self._cache.shapes.info(pod), None)
+        elif record is not None and pod.status.nominated_node_name:
+            self._nomination_lost(pod)
+
+    def _nomination_lost(self, pod: Pod) -> None:
+        """Pods of the same or a lower priority left room for the nominated pod: for them it was like an assigned
+        one."""
+        lost = self._cache.shapes.info(replace(pod, spec=replace(pod.spec, node_name=pod.status.nominated_node_name)))
+        self._move(POD_DELETE, lost, None, lambda other: other.priority <= lost.priority)
 
     # Last handlers: the queue, nodes
 

@@ -237,11 +237,12 @@ def test_a_gang_is_one_workload() -> None:
     assert not auditor._members
 
 
-@pytest.mark.parametrize("labels", ["priority", "a/b,a.b", "outcome,x"])
+@pytest.mark.parametrize("labels", ["priority", "a/b,a.b", "outcome,x", "a=x,a=y", "=x", "a="])
 def test_labels_of_series_must_differ(labels: str) -> None:
     with pytest.raises(FlagError, match="workload-auditor-metric-labels"):
         read(SchedulerOptions, [f"--workload-auditor-metric-labels={labels}"])
-    assert (
-        read(SchedulerOptions, ["--workload-auditor-metric-labels=app,team"]).workload_auditor_metric_labels
-        == "app,team"
-    )
+
+
+def test_a_label_of_a_series_may_have_another_name_than_the_pods_label() -> None:
+    options = read(SchedulerOptions, ["--workload-auditor-metric-labels=app, team=example.com/team,a/b"])
+    assert options.audit_labels() == [("app", "app"), ("team", "example.com/team"), ("a_b", "a/b")]

@@ -237,6 +237,14 @@ def test_a_plugins_exception_leaves_nothing_claimed() -> None:
     assert not cluster.table.requested.any()
 
 
+def test_the_first_plugin_determines_the_reason_also_if_it_evaluates_single_nodes() -> None:
+    cluster = Cluster(node("a", cpu="1"), node("b", cpu="1"))
+    cycle = cycle_of(cluster, {"filter": ("ByRow", "Fits")})
+    with pytest.raises(FitError) as failure:
+        cycle.place(cluster.info(pod(cpu="2", labels={"divisor": "2"})))
+    assert failure.value.text() == "0/2 nodes are available: 1 Insufficient cpu, 1 node(s) were divisible."
+
+
 class Moody(Plugin):
     """Looks at one node at a time, and goes by something that is in no table."""
 

@@ -7,9 +7,12 @@ from pathlib import Path
 import pytest
 
 from control.scheduler.config.errors import ConfigurationError
+from control.scheduler.process.kubernetesgates import split_gates
 from control.scheduler.process.options import SchedulerOptions, enabled
 from control.scheduler.process.process import read_settings
-from koordlet.app.flags import FlagError, read
+from koordlet.api.gates import SCHEDULER
+from koordlet.app.flags import FlagError, read, unused
+from koordlet.app.gates import FeatureGates, GateError
 
 
 @pytest.mark.parametrize(
@@ -41,6 +44,22 @@ def test_the_shipped_deployments_flags_are_accepted() -> None:
         SchedulerOptions,
         ["--port=10251", "--authentication-skip-lookup=true", "--v=4", "--feature-gates=", "--config=x"],
     )
+
+
+def test_flags_without_effect_are_named() -> None:
+    args = ["--tls-sni-cert-key=a,b", "--disable-http2-serving", "--log-flush-frequency=5s", "--emulated-version=1.34"]
+    assert unused(read(SchedulerOptions, args)) == ["tls-sni-cert-key", "emulated-version"]
+
+
+def test_kubernetes_own_gates_do_not_stop_the_process() -> None:
+    gates = read(SchedulerOptions, ["--feature-gates=kube:SyncBarrier=true,kube:NodeSwap=true,AllAlpha=false"])
+    own, foreign = split_gates(gates.feature_gates)
+    assert (own, foreign) == ({"SyncBarrier": True, "AllAlpha": False}, ["NodeSwap"])
+    known = FeatureGates(SCHEDULER)
+    known.set(own)
+    assert known.enabled("SyncBarrier")
+    with pytest.raises(GateError, match="SyncBarier"):
+        known.set(split_gates({"kube:SyncBarier": True})[0])
 
 
 @pytest.mark.parametrize(

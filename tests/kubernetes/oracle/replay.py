@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,6 +45,7 @@ from koordlet.api.encoding import wire
 from koordlet.api.gates import SCHEDULER
 from koordlet.app.clock import SYSTEM_CLOCK
 from koordlet.app.gates import FeatureGates
+from tests.control.scheduler.storedobjects import StoredObjects
 
 PROFILE = "default-scheduler"
 REPORT_TIMEOUT_S = 5.0
@@ -65,46 +66,6 @@ class OurAttempt:
     nominated: str | None = None
     victims: dict[str, tuple[tuple[Any, ...], list[str]]] = field(default_factory=dict)
     """Candidate node of a preemption -> (rank, victims)."""
-
-
-class StoredObjects:
-    """One informer per kind, filled by `set` and `delete`."""
-
-    def __init__(self) -> None:
-        self.kinds: dict[type[Any], StoredKind] = {}
-
-    def __iter__(self) -> Iterator[tuple[type[Any], StoredKind]]:
-        return iter(self.kinds.items())
-
-    def informer(self, kind: type[Any]) -> Any:
-        return self.kinds.setdefault(kind, StoredKind())
-
-
-class StoredKind:
-    """The store and the handlers of one kind."""
-
-    def __init__(self) -> None:
-        self._objects: dict[str, Any] = {}
-        self._handlers: list[tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]] = []
-
-    def add_handler(self, on_add: Any, on_update: Any, on_delete: Any) -> None:
-        self._handlers.append((on_add, on_update, on_delete))
-
-    def get(self, key: str) -> Any:
-        return self._objects.get(key)
-
-    def list(self) -> list[Any]:
-        return list(self._objects.values())
-
-    def set(self, new: Any) -> None:
-        key = new.metadata.key
-        old = self._objects.get(key)
-        self._objects[key] = new
-        for add, update, _ in self._handlers:
-            if old is None:
-                add(new)
-            else:
-                update(old, new)
 
 
 class _Events:
@@ -175,6 +136,9 @@ class _Evictor:
     """Accepts evictions and does nothing: kube-scheduler's victims are deleted."""
 
     def evict(self, victims: Sequence[PodInfo], *, by: PodInfo, message: str) -> None:
+        return
+
+    def clear_nominations(self, pods: Sequence[PodInfo]) -> None:
         return
 
     def evicting_for(self, uid: str) -> bool:

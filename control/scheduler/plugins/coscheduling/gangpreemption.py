@@ -164,10 +164,11 @@ class GangPreemption:
         if deleted:
             text = f"{handle.profile}: {self._policy.message}, preemptor: {current.group.id}, triggerPod: {trigger.key}"
             self._runtime.evictor.evict(deleted, by=trigger, message=text)
-        for row in plan.victims:  # on every row (spec 05 §17, D4)
-            for other in list(queue.nominated_on(self._table.names[row])):
-                if self._policy.yields(other, trigger) and not job.mine(other):
-                    queue.nominate(other, "")
+        nominated = [other for row in plan.victims for other in queue.nominated_on(self._table.names[row])]
+        lesser = [other for other in nominated if self._policy.yields(other, trigger) and not job.mine(other)]
+        for other in lesser:  # on every row (spec 05 §17, D4)
+            queue.nominate(other, "")
+        self._runtime.evictor.clear_nominations(lesser)
 
     def _nominate(
         self, job: PreemptingJob, current: GangRound, plan: PreemptionPlan, waiting: Mapping[str, str]

@@ -155,9 +155,10 @@ class Preemption:
         deleted = [v for v in victims if not self.handle.waiting.reject(v.uid, self._owner, "preempted")]
         message = f"{self.handle.profile}: {self.policy.message}"
         self.runtime.evictor.evict(deleted, by=pod, message=message)
-        for other in list(queue.nominated_on(node)):
-            if self.policy.yields(other, pod):
-                queue.nominate(other, "")
+        lesser = [other for other in queue.nominated_on(node) if self.policy.yields(other, pod)]
+        for other in lesser:
+            queue.nominate(other, "")
+        self.runtime.evictor.clear_nominations(lesser)
 
     def _why(self, failure: FitError, refused: dict[int, PluginStatus]) -> str:
         counts: Counter[str] = Counter()

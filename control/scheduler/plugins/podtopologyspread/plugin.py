@@ -81,7 +81,7 @@ class PodTopologySpread(Plugin):
     def interests(self) -> Sequence[EventInterest]:
         return (
             EventInterest("AssignedPod", frozenset(("Add", "Label", "Delete")), self._pod_hint),
-            EventInterest("UnscheduledPod", frozenset(("Label",)), self._pod_hint),
+            EventInterest("UnscheduledPod", frozenset(("Label", "Toleration")), self._pod_hint),
             EventInterest("Node", frozenset(("Add", "Delete", "Label", "Taint")), self._node_hint),
         )
 
@@ -232,6 +232,8 @@ class PodTopologySpread(Plugin):
         if not own and one.metadata.namespace != pod.namespace:
             return False
         constraints = self._constraints(pod.shape)
+        if own and before is not None and after is not None and before.spec.tolerations != after.spec.tolerations:
+            return any(constraint.node_taints_policy == "Honor" for constraint in constraints)
 
         def counts(changed: Pod | None) -> list[bool]:
             labels = changed.metadata.labels if changed else None

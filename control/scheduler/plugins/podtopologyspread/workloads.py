@@ -7,12 +7,14 @@ changes when a selector in the namespace changes.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from control.scheduler.framework.handle import Objects
 from control.scheduler.state.pods import Shape
 from koordlet.api.core import ReplicaSet, ReplicationController, Service, StatefulSet
-from koordlet.api.meta import LabelSelector
+from koordlet.api.meta import LabelSelector, LabelSelectorRequirement, SelectorError
+
+_API_VERSIONS: Final = {"ReplicationController": "v1", "ReplicaSet": "apps/v1", "StatefulSet": "apps/v1"}
 
 
 class WorkloadSelectors:
@@ -23,7 +25,7 @@ class WorkloadSelectors:
         self._services: dict[str, dict[str, dict[str, str]]] = {}
         """namespace -> name -> selector"""
         self._controllers: dict[tuple[str, str, str], LabelSelector] = {}
-        """(kind, namespace, name) -> selector"""
+        """(kind, namespace, name) -> selector, for the kinds of `_API_VERSIONS`"""
         if objects is not None:
             self._follow(objects, Service, self._service)
             for kind in (ReplicaSet, StatefulSet, ReplicationController):
@@ -33,18 +35,22 @@ class WorkloadSelectors:
         return self._versions.get(namespace, 0)
 
     def selector(self, shape: Shape) -> LabelSelector | None:
-        """The merged selectors of the pod's services and controller; None if there are none."""
+        """The pods that every service and the controller of the pod select; None if neither selects any.
+
+        A ReplicationController's labels replace those of services, as in kube-scheduler; the selectors of the other
+        controllers are further requirements."""
         labels: dict[str, str] = {}
         for selector in self._services.get(shape.namespace, {}).values():
             if _covers(selector, shape.labels):
                 labels.update(selector)
-        expressions = []
+        expressions: list[LabelSelectorRequirement] = []
         owner = next((one for one in shape.pod.metadata.owner_references if one.controller), None)
-        if owner is not None:
+        if owner is not None and _API_VERSIONS.get(owner.kind) == owner.api_version:
             owner_selector = self._controllers.get((owner.kind, shape.namespace, owner.name))
-            if owner_selector is not None:
+            if owner_selector is not None and owner.kind == "ReplicationController":
                 labels.update(owner_selector.match_labels)
-                expressions = owner_selector.match_expressions
+            elif owner_selector is not None:
+                expressions = _requirements(owner_selector)
         return LabelSelector(match_labels=labels, match_expressions=expressions) if labels or expressions else None
 
     def _follow(self, objects: Objects, kind: type[Any], take: Callable[[Any, bool], None]) -> None:
@@ -88,3 +94,16 @@ def _selector(controller: Any) -> LabelSelector | None:
 
 def _covers(selector: Mapping[str, str], labels: Mapping[str, str]) -> bool:
     return all(labels.get(key) == value for key, value in selector.items())
+
+
+def _requirements(selector: LabelSelector) -> list[LabelSelectorRequirement]:
+    """The selector as a list of requirements; none for a malformed selector."""
+    try:
+        selector.matches({})
+    except SelectorError:
+        return []
+    labels = [
+        LabelSelectorRequirement(key=key, operator="In", values=[value])
+        for key, value in sorted(selector.match_labels.items())
+    ]
+    return [*labels, *selector.match_expressions]

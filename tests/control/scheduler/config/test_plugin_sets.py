@@ -76,6 +76,11 @@ def test_twice_is_once_too_often(plugins: ProfilePlugins) -> None:
         expanded(plugins, everything)
 
 
+def test_a_plugin_cannot_be_listed_at_a_point_that_it_does_not_extend() -> None:
+    with pytest.raises(PluginError, match='plugin "Coscheduling" does not extend FilterPlugin plugin'):
+        expanded(ProfilePlugins(filter=of("Coscheduling")), lambda name, point: False)
+
+
 @pytest.mark.parametrize(
     ("pre_bind", "expected"),
     [

@@ -42,6 +42,9 @@ class World(GangWorld):
         self.messages.add(message)
         self.busy.add(by.uid)
 
+    def clear_nominations(self, pods: Sequence[PodInfo]) -> None:
+        return
+
     def evicting_for(self, uid: str) -> bool:
         return uid in self.busy
 

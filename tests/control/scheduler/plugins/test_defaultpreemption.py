@@ -31,10 +31,14 @@ class Evictions:
 
     def __init__(self) -> None:
         self.victims: list[str] = []
+        self.cleared: list[str] = []
 
     def evict(self, victims: Sequence[PodInfo], *, by: PodInfo, message: str) -> None:
         assert message == "koord-scheduler: preempting to accommodate a higher priority pod"
         self.victims += [victim.name for victim in victims]
+
+    def clear_nominations(self, pods: Sequence[PodInfo]) -> None:
+        self.cleared += [one.name for one in pods]
 
     def evicting_for(self, uid: str) -> bool:
         return bool(self.victims)
@@ -149,6 +153,23 @@ def test_stays_out_of_the_queue_while_victims_are_being_deleted() -> None:
     assert plugin.pre_enqueue(one).ok
     fail(cycle, one)
     assert plugin.pre_enqueue(one).rejected
+
+
+def test_lesser_pods_lose_their_nomination_to_the_node() -> None:
+    cluster = Cluster(node("a", cpu="1"))
+    cluster.put(pod("low", cpu="1", priority=0, on="a"))
+    queue = SimpleNamespace(nominated={})
+    lesser, greater = cluster.info(pod("lesser", priority=1)), cluster.info(pod("greater", cpu="0", priority=10))
+
+    def nominate(one: PodInfo, name: str) -> None:
+        queue.nominated[one.name] = name
+
+    queue.nominate, queue.nominated_on, queue.nominated_nodes = nominate, lambda _: [lesser, greater], lambda: ["a"]
+    cluster.use(queue=queue)
+    cycle, evictions = preempting(cluster)
+    fail(cycle, cluster.info(pod("new", cpu="1", priority=9)))
+    assert queue.nominated == {"lesser": ""}
+    assert evictions.cleared == ["lesser"]
 
 
 def test_each_removal_uses_up_what_a_budget_allows() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,7 +15,7 @@ from control.scheduler.framework.plugin import CycleState
 from control.scheduler.plugins.podtopologyspread import PodTopologySpread
 from control.scheduler.plugins.podtopologyspread.constraints import SYSTEM_DEFAULTS
 from koordlet.api.core import Node, Pod, ReplicaSet, Service
-from koordlet.api.core.selectors import TopologySpreadConstraint
+from koordlet.api.core.selectors import Toleration, TopologySpreadConstraint
 from koordlet.api.encoding import wire
 from koordlet.api.meta import LabelSelector
 from tests.control.scheduler.build import Cluster, node, pod
@@ -202,6 +203,47 @@ def test_pods_of_replica_sets_are_spread_by_its_selector() -> None:
     }
     objects.emit("add", wire.convert(body, ReplicaSet))
     assert filtered(plugin, cluster, wanted) == {"a": SKEWED, "b": SKEWED, "x": None, "y": None}
+
+
+@pytest.mark.parametrize(
+    ("kind", "version", "selector", "counted"),
+    [
+        ("ReplicaSet", "apps/v1", {"matchLabels": {"app": "db"}}, False),
+        ("ReplicaSet", "apps/v1", {"matchExpressions": [{"key": "tier", "operator": "Exists"}]}, False),
+        ("ReplicaSet", "apps/v1", {"matchLabels": {"app": "web"}}, True),
+        ("ReplicaSet", "example.com/v1", {"matchLabels": {"app": "db"}}, True),
+        ("ReplicaSet", "apps/v1", {"matchExpressions": [{"key": "tier", "operator": "Never"}]}, True),
+    ],
+    ids=["contradiction", "and", "equal", "another-kind", "malformed"],
+)
+def test_the_selector_of_the_owner_is_required_in_addition_to_those_of_services(
+    kind: str, version: str, selector: dict[str, Any], *, counted: bool
+) -> None:
+    cluster = Cluster(*four())
+    objects = FakeObjects()
+    cluster.use(objects=objects)
+    cluster.put(pod(labels={"app": "web"}, on="a"))
+    hard = TopologySpreadConstraint(max_skew=1, topology_key=ZONE, when_unsatisfiable="DoNotSchedule")
+    plugin = PodTopologySpread(PodTopologySpreadArgs([hard], "List"), cluster.handle)
+    owner = {"apiVersion": version, "kind": kind, "name": "one", "uid": "u", "controller": True}
+    wanted = cluster.info(pod(labels={"app": "web"}, metadata={"ownerReferences": [owner]}))
+    objects.emit("add", service({"app": "web"}))
+    body = {"metadata": {"name": "one", "namespace": "default"}, "spec": {"selector": selector}}
+    objects.emit("add", wire.convert(body, ReplicaSet))
+    expected = {"a": SKEWED, "b": SKEWED} if counted else {"a": None, "b": None}
+    assert filtered(plugin, cluster, wanted) == {**expected, "x": None, "y": None}
+
+
+def test_a_gained_toleration_wakes_a_pod_whose_constraint_honours_taints() -> None:
+    cluster = Cluster()
+    hint = next(i.hint for i in PodTopologySpread(None, cluster.handle).interests() if i.resource == "UnscheduledPod")
+    assert hint is not None
+    for policy, woken in (("Honor", True), ("Ignore", False)):
+        bare = spreading(constraint(nodeTaintsPolicy=policy))
+        tolerant = msgspec.structs.replace(
+            bare, spec=msgspec.structs.replace(bare.spec, tolerations=[Toleration(operator="Exists")])
+        )
+        assert hint(cluster.info(tolerant), bare, tolerant) is woken
 
 
 def test_hints() -> None:

@@ -39,6 +39,9 @@ class Evicted:
     def evict(self, victims: Sequence[PodInfo], *, by: PodInfo, message: str) -> None:
         self.names = [victim.name for victim in victims]
 
+    def clear_nominations(self, pods: Sequence[PodInfo]) -> None:
+        return
+
     def evicting_for(self, uid: str) -> bool:
         return False
 

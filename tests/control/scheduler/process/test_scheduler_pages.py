@@ -46,7 +46,7 @@ async def test_the_secure_port_is_for_those_who_may(world: Any, scheduler: Any, 
     port = free_port()
     pem = tmp_path / "tls.pem"
     pem.write_bytes(self_signed(["127.0.0.1"]))
-    await scheduler(
+    running = await scheduler(
         "--bind-address=127.0.0.1", f"--secure-port={port}", f"--tls-cert-file={pem}", f"--tls-private-key-file={pem}"
     )
     tls = ssl.create_default_context(cafile=str(pem))
@@ -63,15 +63,18 @@ async def test_the_secure_port_is_for_those_who_may(world: Any, scheduler: Any, 
         assert await ask("/metrics", "wrong") == 401
         assert await ask("/metrics", token) == 200
         assert await ask("/configz", token) == 403
+        assert await ask("/debug/pprof/heap") == 403
+        assert await ask("/debug/pprof/heap", token) == 200
+    assert (await running.page("/debug/pprof/heap"))[0] == 404  # profiles are for authorized callers only
 
 
 async def reader(world: Any) -> str:
-    """A token of an account that may read /metrics."""
+    """A token of an account that may read /metrics and one profile."""
     rbac = "rbac.authorization.k8s.io"
     where = f"/api/v1/namespaces/{KOORDINATOR_NAMESPACE}/serviceaccounts"
     await world.admin.raw("POST", where, body={"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "m"}})
     meta = {"name": "metrics"}
-    rule = {"nonResourceURLs": ["/metrics"], "verbs": ["get"]}
+    rule = {"nonResourceURLs": ["/metrics", "/debug/pprof/heap"], "verbs": ["get"]}
     role = {"apiVersion": f"{rbac}/v1", "kind": "ClusterRole", "metadata": meta, "rules": [rule]}
     await world.admin.raw("POST", f"/apis/{rbac}/v1/clusterroles", body=role)
     binding = {
