@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from control.scheduler.state.nodeimages import ImageNode, ImagePool
+from control.scheduler.state.resizing import ResizablePod, with_effective_requests
 from control.scheduler.state.transform import transform_device, transform_node, transform_pod, transform_quota
 from control.slim import slimmed
 from koordlet.api.core import Container, Node, Pod
@@ -22,6 +23,8 @@ from koordlet.api.crs.quota import ElasticQuota
 from koordlet.app.gates import FeatureGates
 from koordlet.kube import Client, Informer
 
+DECODED: Final[dict[type[Any], type[Any]]] = {Node: ImageNode, Pod: ResizablePod}
+"""Kinds that are decoded as a type with more fields. They are trimmed before they enter a store."""
 LIVING_PODS: Final = "status.phase!=Succeeded,status.phase!=Failed"
 
 
@@ -35,7 +38,7 @@ class ClusterObjects:
         self._informers: dict[type[Any], Informer[Any]] = {}
         images = ImagePool()
         self._trim: dict[type[Any], Callable[[Any], Any]] = {
-            Pod: lambda pod: trim_pod(transform_pod(pod, gates)),
+            Pod: lambda pod: trim_pod(transform_pod(with_effective_requests(pod), gates)),
             Node: lambda node: slimmed(images.trim(transform_node(node))),
             Device: lambda device: slimmed(transform_device(device)),
             ElasticQuota: lambda quota: slimmed(transform_quota(quota)),
@@ -52,7 +55,7 @@ class ClusterObjects:
                 raise RuntimeError(f"informer for {kind.__name__} requested after the start")
             informer = self._informers[kind] = Informer(
                 self._client,
-                ImageNode if kind is Node else kind,
+                DECODED.get(kind, kind),
                 resource=kind,
                 field_selector=LIVING_PODS if kind is Pod else None,
                 trim=self._trim.get(kind, slimmed),
@@ -90,15 +93,16 @@ def trim_pod(pod: Pod) -> Pod:
         condition.last_probe_time = None
         if condition.type != "PodScheduled" or spec.node_name:
             condition.message = ""
-    pod.status = PodStatus(
+    kept = PodStatus(
         phase=status.phase,
         conditions=conditions,
         nominated_node_name=status.nominated_node_name,
         start_time=status.start_time,
         qos_class=status.qos_class,
     )
-    slimmed(pod)
-    return pod
+    trimmed = Pod(metadata=pod.metadata, spec=spec, status=kept)
+    slimmed(trimmed)
+    return trimmed
 
 
 def _trim_container(container: Container) -> Container:

@@ -87,7 +87,7 @@ class Oracle:
         for pod in (*world.bound, *world.pending):
             for reference in pod["metadata"].get("ownerReferences", ()):
                 owner = owners[reference["name"]]
-                reference |= {"apiVersion": "apps/v1", "controller": True, "uid": owner["metadata"]["uid"]}
+                reference |= {"controller": True, "uid": owner["metadata"]["uid"]}
         if any(world.objects.values()):
             await asyncio.sleep(settle)
         for made in await asyncio.gather(*map(self._create, world.nodes)):
@@ -205,7 +205,9 @@ class Oracle:
             await self._create(body)
         except InvalidObject:
             return None
-        return await self._plane.request("PATCH", f"{self._pod(_key(body))}/status", self._started(), patch=MERGE)
+        status = self._started()
+        status["status"] |= body.get("status", {})
+        return await self._plane.request("PATCH", f"{self._pod(_key(body))}/status", status, patch=MERGE)
 
     def _started(self) -> dict[str, Any]:
         """A start time that no other pod has: kube-scheduler's order of pods with equal times is undefined."""

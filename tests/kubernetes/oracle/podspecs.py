@@ -18,13 +18,35 @@ class PodSpecs:
     def __init__(self, rng: Random, nodes: Sequence[str], claims: Sequence[str]) -> None:
         self._rng = rng
         self._nodes = nodes
-        self._claims = claims
+        self.claims = list(claims)
+        """The claims that further pods may use."""
 
     def bound(self, name: str, node: str) -> Body:
         """A pod on a node: mostly of low priority, at times with anti-affinity and ports."""
         pod = self._pod(name, affinities=0.25, priorities=(None, 0, 1, 5))
         pod["spec"]["nodeName"] = node
+        if self._rng.random() < 0.2:
+            pod["status"] = self._resizing(pod["spec"])
         return pod
+
+    def _resizing(self, spec: Body) -> Body:
+        """A status with granted and applied resources, which differ from the spec during a resize."""
+        rng = self._rng
+
+        def amounts() -> Body:
+            return {"cpu": rng.choice(("100m", "500m", "1")), "memory": rng.choice(("100Mi", "1Gi"))}
+
+        status: Body = {}
+        for kind in ("containers", "initContainers"):
+            status[kind[:-1] + "Statuses"] = [
+                {"name": one["name"], "ready": True, "restartCount": 0, "image": "i", "imageID": "",
+                 "resources": {"requests": amounts()}, "allocatedResources": amounts()}
+                for one in spec.get(kind, ())
+            ]  # fmt: skip
+        reason = rng.choice(("", "Deferred", "Infeasible"))
+        if reason:
+            status["conditions"] = [{"type": "PodResizePending", "status": "True", "reason": reason}]
+        return status
 
     def pending(self, name: str) -> Body:
         pod = self._pod(name, affinities=0.5, priorities=(None, None, 0, 5, 10, 10))
@@ -207,8 +229,8 @@ class PodSpecs:
     def _volumes(self) -> list[Body]:
         rng = self._rng
         volumes: list[Body] = []
-        if self._claims and rng.random() < 0.3:
-            volumes.append({"name": "v0", "persistentVolumeClaim": {"claimName": rng.choice(self._claims)}})
+        if self.claims and rng.random() < 0.3:
+            volumes.append({"name": "v0", "persistentVolumeClaim": {"claimName": rng.choice(self.claims)}})
         if rng.random() < 0.02:
             volumes.append({"name": "v1", "persistentVolumeClaim": {"claimName": "gone"}})
         if rng.random() < 0.05:

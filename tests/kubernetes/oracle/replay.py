@@ -34,9 +34,10 @@ from control.scheduler.queue import SchedulingQueue
 from control.scheduler.state.cache import Cache
 from control.scheduler.state.columns import RowArray
 from control.scheduler.state.eventhandlers import ClusterEventHandlers
-from control.scheduler.state.nodeimages import ImageNode, ImagePool
-from control.scheduler.state.objects import trim_pod
+from control.scheduler.state.nodeimages import ImagePool
+from control.scheduler.state.objects import DECODED, trim_pod
 from control.scheduler.state.pods import PodInfo, Shapes
+from control.scheduler.state.resizing import with_effective_requests
 from control.scheduler.state.selectors import PodCounters
 from control.scheduler.state.table import NodeTable
 from control.scheduler.state.transform import transform_node, transform_pod
@@ -192,9 +193,9 @@ class OurScheduler:
         kind = next((kind for kind in self.objects.kinds if kind.__name__ == body["kind"]), None)
         if kind is None:
             return
-        one = wire.convert(body, ImageNode if kind is Node else kind)
+        one = wire.convert(body, DECODED.get(kind, kind))
         if kind is Pod:
-            one = trim_pod(transform_pod(one, self._gates))
+            one = trim_pod(transform_pod(with_effective_requests(one), self._gates))
         elif kind is Node:
             one = self._images.trim(transform_node(one))
         self.objects.informer(kind).set(one)
