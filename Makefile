@@ -60,6 +60,12 @@ bench-manager: setup-test  ## koord-manager with 5,000 nodes and 100,000 pods, a
 bench-scheduler: setup-test  ## pods placed a second on 1,000, 5,000 and 10,000 nodes; memory with 100,000 pods
 	@$(PY) tests/scale/bench_scheduler.py
 
+.PHONY: bench-kubernetes
+bench-kubernetes: setup-test  ## koord-scheduler beside kube-scheduler on a real API server
+	@scripts/setup.sh kubernetes
+	@tests/kubernetes/build.sh $(KUBERNETES)
+	@$(PY) -m tests.kubernetes.bench_scheduler --kubernetes $(KUBERNETES)
+
 .PHONY: bench-interference
 bench-interference: setup-test  ## who is named as culprit, in randomised trials: SEED=n TRIALS=40
 	@$(PY) tests/scale/bench_interference.py --seed $(or $(SEED),1) --trials $(or $(TRIALS),40)

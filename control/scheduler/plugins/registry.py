@@ -27,7 +27,11 @@ from control.scheduler.plugins.scarceresourceavoidance import ScarceResourceAvoi
 from control.scheduler.plugins.schedulinggates import SchedulingGates
 from control.scheduler.plugins.schedulinghint import SchedulingHintPlugin
 from control.scheduler.plugins.tainttoleration import TaintToleration
-from control.scheduler.plugins.unsupported import UnsupportedReservations, UnsupportedResourceClaims
+from control.scheduler.plugins.unsupported import (
+    UnsupportedCPUSets,
+    UnsupportedReservations,
+    UnsupportedResourceClaims,
+)
 from control.scheduler.plugins.volumes import NodeVolumeLimits, VolumeBinding, VolumeRestrictions, VolumeZone
 
 PLUGINS: Final[Mapping[str, type[Plugin]]] = {
@@ -52,6 +56,7 @@ PLUGINS: Final[Mapping[str, type[Plugin]]] = {
         NodeVolumeLimits,
         PodTopologySpread,
         PrioritySort,
+        UnsupportedCPUSets,
         UnsupportedReservations,
         ScarceResourceAvoidance,
         SchedulingGates,

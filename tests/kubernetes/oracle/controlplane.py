@@ -40,7 +40,7 @@ class ControlPlane:
 
     def __init__(self, folder: Path, programs: Path) -> None:
         self.folder = folder
-        self._programs = programs
+        self.programs = programs
         self._token = secrets.token_hex(16)
         self._processes: list[asyncio.subprocess.Process] = []
         self._etcd, self._peer, self.port, self._pages = (free_port() for _ in range(4))
@@ -76,7 +76,7 @@ class ControlPlane:
         configuration = self.folder / "scheduler.yaml"
         configuration.write_text(yaml.safe_dump(scheduler_configuration(self.kubeconfig())))
         process = await asyncio.create_subprocess_exec(
-            str(self._programs / "kube-scheduler"), f"--config={configuration}", f"--secure-port={self._pages}",
+            str(self.programs / "kube-scheduler"), f"--config={configuration}", f"--secure-port={self._pages}",
             "--v=2", f"--vmodule={DETAIL}",
             "--feature-gates=OpportunisticBatching=false,SchedulerPopFromBackoffQ=false", *flags,
             stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
@@ -116,7 +116,7 @@ class ControlPlane:
             f"--initial-advertise-peer-urls={peer}", f"--initial-cluster=default={peer}",
         )  # fmt: skip
         await self._spawn(
-            str(self._programs / "kube-apiserver"), f"--etcd-servers={client}", "--bind-address=127.0.0.1",
+            str(self.programs / "kube-apiserver"), f"--etcd-servers={client}", "--bind-address=127.0.0.1",
             "--advertise-address=127.0.0.1", "--endpoint-reconciler-type=none", f"--secure-port={self.port}",
             f"--cert-dir={folder / 'certificates'}", f"--token-auth-file={folder / 'tokens.csv'}",
             "--service-account-issuer=https://kubernetes.default.svc",
@@ -162,15 +162,16 @@ def write_credentials(folder: Path, token: str) -> None:
     (folder / "tokens.csv").write_text(f'{token},admin,admin,"system:masters"\n')
 
 
-def scheduler_configuration(kubeconfig: Path) -> Mapping[str, Any]:
+def scheduler_configuration(kubeconfig: Path, percentage: int = 100, backoff: int = BACKOFF_S) -> Mapping[str, Any]:
+    """kube-scheduler's defaults without request limits; `percentage` of nodes to score, 0: kube-scheduler decides."""
     return {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration",
         "clientConnection": {"kubeconfig": str(kubeconfig), "qps": 100000, "burst": 100000},
         "leaderElection": {"leaderElect": False},
-        "percentageOfNodesToScore": 100,
-        "podInitialBackoffSeconds": BACKOFF_S,
-        "podMaxBackoffSeconds": BACKOFF_S,
+        "percentageOfNodesToScore": percentage,
+        "podInitialBackoffSeconds": backoff,
+        "podMaxBackoffSeconds": backoff,
     }
 
 

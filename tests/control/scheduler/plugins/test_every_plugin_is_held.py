@@ -44,6 +44,7 @@ DECIDE_NOTHING = {
     "DefaultBinder": "sends the binding to the node that was chosen",
     "DefaultPreBind": "sends what other plugins changed in the pod",
     "DynamicResources": "rejects every pod with resource claims",
+    "NodeNUMAResource": "rejects every pod that needs a CPU set",
     "Reservation": "rejects every pod with a reservation affinity",
 }
 """Plugin -> what it does instead."""

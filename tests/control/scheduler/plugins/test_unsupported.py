@@ -10,8 +10,9 @@ from koordlet.api.core import Pod
 from tests.control.scheduler.build import Cluster, node, pod
 from tests.control.scheduler.toys import cycle_of
 
-POINTS = {"preFilter": ("DynamicResources", "Reservation"), "filter": ("NodeResourcesFit",)}
+POINTS = {"preFilter": ("DynamicResources", "Reservation", "NodeNUMAResource"), "filter": ("NodeResourcesFit",)}
 AFFINITY = {"scheduling.koordinator.sh/reservation-affinity": '{"name": "r"}'}
+QOS = "koordinator.sh/qosClass"
 CLAIMS = {"resourceClaims": [{"name": "gpu", "resourceClaimName": "gpu"}]}
 
 
@@ -20,8 +21,16 @@ CLAIMS = {"resourceClaims": [{"name": "gpu", "resourceClaimName": "gpu"}]}
     [
         (pod(spec=CLAIMS), "pod has resource claims, which this scheduler does not allocate"),
         (pod(annotations=AFFINITY), "pod has a reservation affinity, which this scheduler does not support"),
+        (
+            pod(labels={QOS: "LSR"}),
+            "pod needs CPUs of its own (class LSE or LSR), which this scheduler does not allocate",
+        ),
+        (
+            pod(labels={QOS: "LSE"}),
+            "pod needs CPUs of its own (class LSE or LSR), which this scheduler does not allocate",
+        ),
     ],
-    ids=["resource claims", "reservation affinity"],
+    ids=["resource claims", "reservation affinity", "LSR", "LSE"],
 )
 def test_a_pod_that_needs_a_missing_plugin_is_rejected(one: Pod, reason: str) -> None:
     cluster = Cluster(node("a"))
@@ -31,6 +40,11 @@ def test_a_pod_that_needs_a_missing_plugin_is_rejected(one: Pod, reason: str) ->
     assert failure.value.text() == f"0/1 nodes are available: {reason}."
 
 
-def test_other_pods_are_scheduled() -> None:
+@pytest.mark.parametrize(
+    "one",
+    [pod(), pod(labels={QOS: "LS"}), pod(labels={QOS: "LSR", "koordinator.sh/priority-class": "koord-batch"})],
+    ids=["plain", "LS", "LSR of priority class batch"],
+)
+def test_other_pods_are_scheduled(one: Pod) -> None:
     cluster = Cluster(node("a"))
-    assert cycle_of(cluster, POINTS, PLUGINS).place(cluster.info(pod())).node == "a"
+    assert cycle_of(cluster, POINTS, PLUGINS).place(cluster.info(one)).node == "a"

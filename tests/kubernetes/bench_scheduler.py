@@ -1,0 +1,156 @@
+"""`make bench-kubernetes`: koord-scheduler beside kube-scheduler on a real API server, both without request limits.
+
+For each scheduler and number of nodes: etcd and kube-apiserver start empty, nodes and waiting pods are created, then
+the scheduler starts with kube-scheduler's default plugins. The rate is that of bound pods between the first and the
+last; CPU time is that of the scheduler's process in the same interval. API server and etcd share the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import re
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import psutil
+import yaml
+
+from tests.kubernetes.oracle.controlplane import ControlPlane, free_port, scheduler_configuration
+from tests.scale.figures import Figure, report
+
+ROOT = Path(__file__).resolve().parents[2]
+
+POD_MAX_MS, RATIO_MIN = 0.8, 1.8
+"""Goals: CPU time a pod, and the rate as a multiple of kube-scheduler's."""
+POLL_S = 0.1
+TIMEOUT_S = 300.0
+CREATORS = 16
+_BOUND = re.compile(r"^scheduler_pod_scheduling_attempts_count (\S+)", re.M)
+
+
+@dataclass(frozen=True)
+class Burst:
+    """`rate`: bound pods per second; `cpu_ms`: CPU time a pod; `memory`: resident MB."""
+
+    rate: float
+    cpu_ms: float
+    memory: float
+
+
+async def measure(programs: Path, ours: bool, nodes: int, pods: int) -> Burst:
+    with tempfile.TemporaryDirectory(prefix="bench-kubernetes-") as folder:
+        async with ControlPlane(Path(folder), programs) as plane:
+            await create(plane, "/api/v1/nodes", [node(number) for number in range(nodes)])
+            await create(plane, "/api/v1/namespaces/default/pods", [pod(number) for number in range(pods)])
+            url, process = await (start_ours(plane) if ours else start_theirs(plane))
+            try:
+                return await observe(url, psutil.Process(process.pid), pods)
+            finally:
+                process.kill()
+                await process.wait()
+
+
+async def create(plane: ControlPlane, path: str, bodies: list[Any]) -> None:
+    queue = iter(bodies)
+
+    async def work() -> None:
+        for body in queue:
+            await plane.request("POST", path, body)
+
+    await asyncio.gather(*(work() for _ in range(CREATORS)))
+
+
+def node(number: int) -> dict[str, Any]:
+    name = f"node-{number}"
+    amounts = {"cpu": "32", "memory": "128Gi", "pods": "110", "ephemeral-storage": "100Gi"}
+    labels = {"kubernetes.io/hostname": name, "topology.kubernetes.io/zone": f"zone-{number % 3}"}
+    return {"metadata": {"name": name, "labels": labels}, "status": {"allocatable": amounts, "capacity": amounts}}
+
+
+def pod(number: int) -> dict[str, Any]:
+    container = {"name": "main", "image": "img", "resources": {"requests": {"cpu": "100m", "memory": "128Mi"}}}
+    return {"metadata": {"name": f"pod-{number}", "labels": {"app": "bench"}}, "spec": {"containers": [container]}}
+
+
+async def start_theirs(plane: ControlPlane) -> tuple[str, asyncio.subprocess.Process]:
+    return await start(
+        plane, "kube-scheduler", str(plane.programs / "kube-scheduler"), "--authorization-always-allow-paths=/metrics",
+        "--secure-port={port}", scheme="https",
+    )  # fmt: skip
+
+
+async def start_ours(plane: ControlPlane) -> tuple[str, asyncio.subprocess.Process]:
+    return await start(
+        plane, "koord-scheduler", sys.executable, "-m", "control.scheduler", "--address=127.0.0.1", "--port={port}",
+        "--secure-port=0", scheme="http",
+    )  # fmt: skip
+
+
+async def start(plane: ControlPlane, name: str, *argv: str, scheme: str) -> tuple[str, asyncio.subprocess.Process]:
+    configuration = plane.folder / f"{name}.yaml"
+    configuration.write_text(yaml.safe_dump(scheduler_configuration(plane.kubeconfig(), percentage=0)))
+    port = free_port()
+    with (plane.folder / f"{name}.log").open("ab") as log:
+        process = await asyncio.create_subprocess_exec(
+            *(word.format(port=port) for word in argv), f"--config={configuration}",
+            stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log, cwd=ROOT,
+        )  # fmt: skip
+    return f"{scheme}://127.0.0.1:{port}/metrics", process
+
+
+async def observe(url: str, process: psutil.Process, pods: int) -> Burst:
+    """Poll the number of bound pods until all are. The first interval begins at the last poll without any."""
+    begun: tuple[float, float] = (time.monotonic(), cpu_seconds(process))
+    async with asyncio.timeout(TIMEOUT_S), aiohttp.ClientSession() as session:
+        while True:
+            at, used = time.monotonic(), cpu_seconds(process)
+            bound = await bound_pods(session, url)
+            if not bound:
+                begun = (at, used)
+            if bound >= pods:
+                seconds, cpu = time.monotonic() - begun[0], cpu_seconds(process) - begun[1]
+                return Burst(pods / seconds, 1000 * cpu / pods, process.memory_info().rss / 1e6)
+            await asyncio.sleep(POLL_S)
+
+
+async def bound_pods(session: aiohttp.ClientSession, url: str) -> int:
+    try:
+        async with session.get(url, ssl=False) as response:
+            found = _BOUND.search(await response.text())
+    except aiohttp.ClientError:
+        return 0
+    return int(float(found[1])) if found else 0
+
+
+def cpu_seconds(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kubernetes", default="v1.35")
+    parser.add_argument("--nodes", type=int, nargs="+", default=[1000, 5000])
+    parser.add_argument("--pods", type=int, default=2000)
+    arguments = parser.parse_args()
+    programs = ROOT / "build" / "kubernetes" / arguments.kubernetes / "bin"
+    figures: list[Figure] = []
+    for nodes in arguments.nodes:
+        theirs = asyncio.run(measure(programs, False, nodes, arguments.pods))
+        ours = asyncio.run(measure(programs, True, nodes, arguments.pods))
+        for name, burst, budget in (("kube_scheduler", theirs, None), ("koord_scheduler", ours, POD_MAX_MS)):
+            figures.append(Figure(f"{name}_rate_{nodes}_nodes", burst.rate, "pods/s"))
+            figures.append(Figure(f"{name}_cpu_{nodes}_nodes", burst.cpu_ms, "ms/pod", budget))
+            figures.append(Figure(f"{name}_memory_{nodes}_nodes", burst.memory, "MB"))
+        figures.append(Figure(f"rate_ratio_{nodes}_nodes", ours.rate / theirs.rate, "x", RATIO_MIN, at_least=True))
+    return report("kubernetes_scheduler", figures)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
