@@ -11,9 +11,9 @@ from prometheus_client import CollectorRegistry, Counter
 
 from control.scheduler.cycle.victimdeletion import BackgroundEvictor
 from control.scheduler.state.pods import PodInfo
-from koordlet.app.clock import FakeClock
 from koordlet.kube import NotFound, ServerError
 from tests.control.scheduler.build import Cluster, pod
+from tests.fakeclock import FakeClock
 
 
 class Deletions:
