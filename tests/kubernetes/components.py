@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,8 @@ PODS = "10.89.0.0/16"
 CONTAINERD_CONFIG = Path("/etc/containerd/config.toml")
 CONTAINERD = Path("/run/containerd/containerd.sock")
 PROXY = Path("/run/koord-runtimeproxy/runtimeproxy.sock")
+NRI_TIMEOUT = "30s"
+"""containerd waits 2 s for a plugin by default, and then disconnects it: too short on a busy machine."""
 PAUSE_IMAGE = "localhost/pause:koord"
 ETCD = "http://127.0.0.1:2379"
 POD_SECURITY_DEFAULT = "baseline"
@@ -94,7 +96,7 @@ class Kubernetes:
         """Kubernetes' own kubectl as cluster admin. With `check`, a failure raises with what it printed."""
         done = subprocess.run(
             [str(self.programs / "kubectl"), "--kubeconfig", str(self.kubeconfig), *arguments],
-            input=text, capture_output=True, text=True, timeout=300, check=False,
+            input=text, capture_output=True, text=True, timeout=400, check=False,
         )  # fmt: skip
         assert not check or done.returncode == 0, f"kubectl {' '.join(arguments)}: {done.stderr}{done.stdout}"
         return done
@@ -230,6 +232,28 @@ class Kubernetes:
         )
         write_node_configuration(pki)
 
+    def use_nri(self) -> None:
+        """Replace containerd by one with NRI, and let the kubelet use it directly. Pods keep running."""
+        for name in ("kubelet", "koord-runtime-proxy", "containerd"):
+            self._end(name, signal.SIGTERM)
+        del self.components["koord-runtime-proxy"]
+        programs = ROOT / "build/nri-containerd/usr/bin"
+        assert (programs / "containerd").exists(), f"no containerd in {programs}: run scripts/nri_containerd.sh"
+        path = f"{programs}:{os.environ['PATH']}"
+        self.components["containerd"] = replace(
+            self.components["containerd"],
+            argv=(str(programs / "containerd"), "--config", str(CONTAINERD_CONFIG)),
+            environment={"PATH": path},
+        )
+        CONTAINERD_CONFIG.write_text(
+            CONTAINERD_CONFIG.read_text()
+            + '[plugins."io.containerd.nri.v1.nri"]\ndisable = false\n'
+            + f'plugin_registration_timeout = "{NRI_TIMEOUT}"\nplugin_request_timeout = "{NRI_TIMEOUT}"\n'
+        )
+        write_kubelet_configuration(self.folder / "pki", CONTAINERD)
+        for name in ("containerd", "kubelet"):
+            self.start_component(name)
+
     def _kubeconfig(self, name: str) -> Path:
         return self.folder / f"{name}.kubeconfig"
 
@@ -327,8 +351,9 @@ def answers(url: str) -> bool:
     return subprocess.run(command, check=False).returncode == 0
 
 
-def wait_for(condition: Callable[[], bool], what: str, seconds: float = START_TIMEOUT_S) -> None:
+def wait_for(condition: Callable[[], bool], what: str | Callable[[], str], seconds: float = START_TIMEOUT_S) -> None:
+    """Wait until the condition holds; `what` says what did not happen, after the last attempt if it is a function."""
     end = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < end, f"not within {seconds:.0f} s: {what}"
+        assert time.monotonic() < end, f"not within {seconds:.0f} s: {what() if callable(what) else what}"
         time.sleep(0.2)

@@ -20,7 +20,7 @@ def install(cluster: Kubernetes) -> None:
     patch = json.dumps({"data": {"colocation-config": json.dumps(COLOCATION)}})
     cluster.kubectl("-n", NAMESPACE, "patch", "configmap", "slo-controller-config", "-p", patch)
     for workload in WORKLOADS:
-        cluster.kubectl("-n", NAMESPACE, "rollout", "status", workload, "--timeout=150s")
+        cluster.kubectl("-n", NAMESPACE, "rollout", "status", workload, "--timeout=300s")
 
 
 def get(cluster: Kubernetes, *arguments: str) -> Any:

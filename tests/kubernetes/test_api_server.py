@@ -133,7 +133,7 @@ def test_components_take_renewed_tokens(installed: Kubernetes) -> None:
     wait_for(lambda: report_time(installed) != last, "koordlet reports again", 240.0)
     create_and_place(installed, "after-renewal", 240.0)
     for workload in WORKLOADS:
-        installed.kubectl("-n", NAMESPACE, "rollout", "status", workload, "--timeout=240s")
+        installed.kubectl("-n", NAMESPACE, "rollout", "status", workload, "--timeout=300s")
     assert restarts(installed, "koordlet") == restarted
 
 

@@ -16,7 +16,7 @@ from tests.kubernetes.components import NODE, Kubernetes, wait_for
 from tests.kubernetes.installation import NAMESPACE, WORKLOADS, get
 
 pytestmark = pytest.mark.kubernetes
-RECOVERY_S = 120.0
+RECOVERY_S = 180.0
 
 
 def pod(name: str) -> dict[str, Any]:
@@ -33,7 +33,7 @@ def pod(name: str) -> dict[str, Any]:
 @pytest.fixture(autouse=True)
 def no_pods_left(installed: Kubernetes) -> Iterator[None]:
     yield
-    installed.kubectl("delete", "pods", "-l", "app=fault", "--force", "--wait=true", "--timeout=60s")
+    installed.kubectl("delete", "pods", "-l", "app=fault", "--force", "--wait=true", "--timeout=240s")
 
 
 def placed(cluster: Kubernetes, name: str) -> bool:
@@ -94,7 +94,7 @@ def test_a_rolling_restart_refuses_no_pod_and_loses_none(installed: Kubernetes) 
         for workload in WORKLOADS:
             installed.kubectl("-n", NAMESPACE, "rollout", "restart", workload)
         for workload in WORKLOADS:
-            installed.kubectl("-n", NAMESPACE, "rollout", "status", workload, "--timeout=240s")
+            installed.kubectl("-n", NAMESPACE, "rollout", "status", workload, "--timeout=300s")
     assert not creator.refused and len(creator.created) >= 10
     for name in creator.created:
         wait_for(lambda name=name: placed(installed, name), f"{name} is placed", RECOVERY_S)  # type: ignore[misc]
@@ -117,7 +117,7 @@ def test_everything_recovers_from_a_kill(installed: Kubernetes, component: str) 
     installed.kill(component)
     installed.start_component(component)
     create_and_place(installed, f"after-{component}")
-    installed.kubectl("wait", "--for=condition=Ready", f"pod/after-{component}", "--timeout=120s")
+    installed.kubectl("wait", "--for=condition=Ready", f"pod/after-{component}", "--timeout=240s")
     before = report_time(installed)
     wait_for(lambda: report_time(installed) != before, "koordlet reports again", 180.0)
 
@@ -134,7 +134,7 @@ def test_killed_processes_come_back(installed: Kubernetes, command: str, workloa
         os.kill(process, signal.SIGKILL)
     wait_for(lambda: not set(processes) & set(processes_of(command)), f"{command} is gone")
     create_and_place(installed, f"after-{command}")
-    installed.kubectl("-n", NAMESPACE, "rollout", "status", workload, "--timeout=150s")
+    installed.kubectl("-n", NAMESPACE, "rollout", "status", workload, "--timeout=300s")
     if command == "koordlet":
         wait_for(lambda: report_time(installed) != before, "koordlet reports again", 180.0)
 

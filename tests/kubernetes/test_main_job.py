@@ -9,11 +9,14 @@ from typing import Any
 import pytest
 
 from control.ctl.demo import colocation
+from control.ctl.demo.judge import DemoResult
 from tests.kubernetes.components import NODE, Kubernetes, wait_for
 from tests.kubernetes.installation import NAMESPACE, WORKLOADS, get
 
 pytestmark = pytest.mark.kubernetes
 CGROUPS = Path("/sys/fs/cgroup")
+BATCH_WEIGHTS = ("204", "8")
+"""200m of batch CPU as cpu.shares (cgroup v1) and as cpu.weight (v2)."""
 PROFILE = {
     "apiVersion": "config.koordinator.sh/v1alpha1",
     "kind": "ClusterColocationProfile",
@@ -41,7 +44,11 @@ JOB = {
                         "name": "count",
                         "image": "busybox",
                         "imagePullPolicy": "IfNotPresent",
-                        "command": ["sh", "-c", "cat /sys/fs/cgroup/cpu/cpu.shares || true; sleep 600"],
+                        "command": [
+                            "sh",
+                            "-c",
+                            "cat /sys/fs/cgroup/cpu/cpu.shares /sys/fs/cgroup/cpu.weight; sleep 600",
+                        ],
                         "resources": {
                             "requests": {"cpu": "200m", "memory": "64Mi"},
                             "limits": {"cpu": "1", "memory": "64Mi"},
@@ -61,9 +68,14 @@ def job_pod(installed: Kubernetes) -> dict[str, Any]:
     wait_for(lambda: offers(installed), "the node offers batch resources", 180.0)
     apply(installed, JOB)
     wait_for(lambda: bool(get(installed, "pods", "-l", "app=report")["items"]), "the Job has a pod")
-    installed.kubectl("wait", "--for=condition=Ready", "pod", "-l", "app=report", "--timeout=120s")
+    installed.kubectl("wait", "--for=condition=Ready", "pod", "-l", "app=report", "--timeout=240s")
     pod: dict[str, Any] = get(installed, "pods", "-l", "app=report")["items"][0]
     return pod
+
+
+def weight_at_the_first_instruction(cluster: Kubernetes) -> str:
+    """What the container of the Job's pod read as its first instruction: cgroup v1's shares or v2's weight."""
+    return cluster.kubectl("logs", "-l", "app=report").stdout.splitlines()[0]
 
 
 def apply(cluster: Kubernetes, document: dict[str, Any]) -> None:
@@ -87,10 +99,16 @@ def test_koord_scheduler_places_the_pod(job_pod: dict[str, Any]) -> None:
 def test_the_cgroups_have_the_batch_resources(job_pod: dict[str, Any]) -> None:
     directory = f"kubepods/besteffort/pod{job_pod['metadata']['uid']}"
 
-    def placed() -> bool:
-        return colocation.placed(job_pod, CGROUPS / "cpu" / directory, CGROUPS / "memory" / directory).ok
+    def placed() -> DemoResult:
+        return colocation.placed(job_pod, CGROUPS / "cpu" / directory, CGROUPS / "memory" / directory)
 
-    wait_for(placed, f"{directory} has the weight, quota and limit of its batch resources", 30.0)
+    wait_for(lambda: placed().ok, lambda: str(placed()), 120.0)
+
+
+def test_the_first_instruction_has_the_batch_weight(installed: Kubernetes, job_pod: dict[str, Any]) -> None:
+    """koord-runtime-proxy lets koordlet set the values before the container starts."""
+    assert job_pod["status"]["phase"] == "Running"
+    wait_for(lambda: weight_at_the_first_instruction(installed) in BATCH_WEIGHTS, "the log shows the weight", 120.0)
 
 
 def test_a_pod_is_evicted_through_the_api(installed: Kubernetes, job_pod: dict[str, Any]) -> None:
@@ -98,7 +116,7 @@ def test_a_pod_is_evicted_through_the_api(installed: Kubernetes, job_pod: dict[s
     eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": "default"}}
     path = f"/api/v1/namespaces/default/pods/{name}/eviction"
     installed.kubectl("create", "--raw", path, "-f", "-", text=json.dumps(eviction))
-    wait_for(lambda: name not in installed.kubectl("get", "pods", "-o", "name").stdout, f"{name} is gone", 60.0)
+    wait_for(lambda: name not in installed.kubectl("get", "pods", "-o", "name").stdout, f"{name} is gone", 180.0)
     installed.kubectl("delete", "job", "report", "--wait=false")
 
 
