@@ -6,12 +6,13 @@ policy. An unknown field is not a problem: it belongs to a newer release.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import msgspec
 
 from koordlet.api.crs.slo import NodeSLOSpec, extension_values
+from koordlet.api.encoding.quoting import quoted
 from koordlet.api.encoding.wire import overlay
 from koordlet.api.qos import CLASSES
 from koordlet.api.sloconfig import documents, interference
@@ -53,6 +54,8 @@ EXTENSION = f"extensions.{interference.EXTENSION_KEY}"
 HOST_APPLICATIONS = "hostApplications"
 BASES = (CGROUP_ROOT, KUBEPODS, KUBEPODS_BURSTABLE, KUBEPODS_BEST_EFFORT)
 BLOCKS = (BLOCK_DEVICE, BLOCK_VOLUME_GROUP, BLOCK_POD_VOLUME)
+MAX_PATH_CHARS = 1024
+"""Of a host application's directory."""
 _QOS_CLASSES = ("lsrClass", "lsClass", "beClass", "systemClass", "cgroupRoot")
 
 
@@ -166,8 +169,27 @@ def _of_host_applications(apps: list[HostApplicationSpec]) -> dict[str, str]:
         base = "" if app.cgroup_path is None else app.cgroup_path.base
         if base and base not in BASES:
             reasons[f"{path}.cgroupPath.base"] = _not_one_of(base, BASES)
+        reasons |= {f"{path}.{field}": reason for field, reason in _unsafe_paths(app)}
     return reasons
 
 
+def _unsafe_paths(app: HostApplicationSpec) -> Iterator[tuple[str, str]]:
+    """Fields from which the application's directory is made and that could lead elsewhere. Slashes at the ends are
+    ignored, so that no path is absolute."""
+    of = app.cgroup_path
+    parts = {"name": app.name} if of is None else {
+        "cgroupPath.parentDir": of.parent_dir, "cgroupPath.relativePath": of.relative_path
+    }  # fmt: skip
+    for field, text in parts.items():
+        if len(text) > MAX_PATH_CHARS:
+            yield field, f"has {len(text)} characters, at most {MAX_PATH_CHARS} are allowed"
+        elif not text.isprintable():
+            yield field, f"{quoted(text)} has control characters"
+        elif not {".", ".."}.isdisjoint(text.split("/")):
+            yield field, f"{quoted(text)} must not lead upwards or name the directory itself"
+    if of is not None and of.base in ("", CGROUP_ROOT) and not any(text.strip("/") for text in parts.values()):
+        yield "cgroupPath", "must not be the root of all cgroups"
+
+
 def _not_one_of(value: object, allowed: tuple[str, ...]) -> str:
-    return f"{value!r} is not one of {', '.join(allowed)}"
+    return f"{quoted(str(value))} is not one of {', '.join(allowed)}"

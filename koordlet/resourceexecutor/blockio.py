@@ -99,7 +99,8 @@ class BlockStore(SettingStore):
             text = f"{THROTTLES[setting.resource]}={'max' if text == '0' else text}"
         elif self._files.version == 2 and text == UNSET.get(setting.resource) and setting.resource == WEIGHT:
             text = "default"  # removes the line of the device
-        write_value(self.path(setting), codecs.format_blkio(setting.device, text))
+        line = codecs.format_blkio(setting.device, text)
+        write_value(self.path(setting), line, below=self._files.hierarchy("blkio"))
 
     def gone(self, setting: Setting) -> bool:
         """Whether the cgroup does not exist."""

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from koordlet.resourceexecutor.settings import Setting, Value
 from koordlet.resourceexecutor.stores import SettingStore
+from koordlet.system.beneath import open_beneath
 from koordlet.system.cgroup import registry, tree
 from koordlet.system.cgroup.codecs import WEIGHT, Codec
 from koordlet.system.cgroup.readers import CgroupFS
@@ -80,8 +81,7 @@ class KernelFiles:
             return store.read(setting)
         path = self.path(setting)
         try:
-            with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - a kernel file, read once
-                text = file.read().decode("ascii", "surrogateescape").strip("\n")
+            text = self._content(setting, path).decode("ascii", "surrogateescape").strip("\n")
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
@@ -106,14 +106,15 @@ class KernelFiles:
         elif spec is None or spec.kind is FileKind.CPU_LIST:
             text = str(value) or EMPTY
         else:
-            text = spec.codec.encode(int(value), self._current(path))
+            text = spec.codec.encode(int(value), self._current(setting, path))
+        root = self._root(setting)
         try:
-            write_value(path, text)
+            write_value(path, text, below=root)
         except WriteRefused:
             if text != EMPTY:
                 raise
             # Linux 6.1 refuses the empty CPU set in a group with tasks: write the parent's set, which is the same CPUs.
-            write_value(path, self._parents_cpus(path))
+            write_value(path, self._parents_cpus(path), below=root)
 
     def _parents_cpus(self, path: str) -> str:
         """CPUs of the parent of a v2 group."""
@@ -157,14 +158,27 @@ class KernelFiles:
     def _spec(self, setting: Setting) -> FileSpec | None:
         return None if setting.cgroup_dir is None else registry.lookup(setting.resource, self._files.version)
 
-    def _current(self, path: str) -> str:
+    def _root(self, setting: Setting) -> str | None:
+        """The hierarchy that the setting's file must not leave; None for a file of the node."""
+        return None if setting.cgroup_dir is None else self._files.root(setting.resource)
+
+    def _content(self, setting: Setting, path: str) -> bytes:
+        """Raises OSError."""
+        root = self._root(setting)
+        if root is None:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        else:
+            descriptor = open_beneath(root, path.removeprefix(root), os.O_RDONLY)
+        with open(descriptor, "rb", buffering=0) as file:  # noqa: PTH123 - a kernel file, read once
+            return file.read()
+
+    def _current(self, setting: Setting, path: str) -> str:
         """The content of `cpu.max`, whose other field must stay. Empty for other files, and for a file that is gone:
         the write will report that."""
         if not path.endswith("/cpu.max"):
             return ""
         try:
-            with open(path, "rb", buffering=0) as file:  # noqa: PTH123
-                return file.read().decode("ascii").strip("\n")
+            return self._content(setting, path).decode("ascii").strip("\n")
         except OSError:
             return ""
 

@@ -97,16 +97,29 @@ class HookContext:
         return pod if self.container is None else f"{pod}, container {self.container.name}"
 
 
+class MountDirectory(StrEnum):
+    """What is done with the source of a mount before: nothing, create the directory unless it exists, or create an
+    empty directory that replaces an old one."""
+
+    EXISTS = "exists"
+    SHARED = "shared"
+    FRESH = "fresh"
+
+
+READ_ONLY = ("rbind", "ro", "nosuid", "nodev")
+WRITABLE = ("rbind", "rw", "nosuid", "nodev", "noexec")
+
+
 @dataclass(frozen=True, slots=True)
 class ContainerMount:
-    """A host path to mount in the container. `fresh`: an empty directory is created there before, replacing an old
-    one."""
+    """A host path to mount in the container. The options keep the container from changing the host's file, and from
+    using set-user-id programs and devices in it."""
 
     source: str
     destination: str
     type: str = "bind"
-    options: tuple[str, ...] = ("rbind",)
-    fresh: bool = False
+    options: tuple[str, ...] = READ_ONLY
+    directory: MountDirectory = MountDirectory.EXISTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +130,7 @@ class ContainerDevice:
     type: str
     major: int
     minor: int
-    mode: int = 0o666
+    mode: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,8 @@ import errno
 import os
 from pathlib import Path
 
+from koordlet.system.beneath import open_beneath
+
 
 class WriteError(Exception):
     """The kernel refused `value` for `path`; `errno` is the code, the subclass its kind."""
@@ -34,7 +36,7 @@ class WriteRefused(WriteError):
 
 
 class WriteDenied(WriteError):
-    """EACCES, EPERM, EROFS: no permission."""
+    """EACCES, EPERM, EROFS: no permission. ELOOP, EXDEV: the path has a symbolic link, or leaves the root."""
 
 
 class WriteUnsupported(WriteError):
@@ -46,15 +48,23 @@ _KINDS: tuple[tuple[tuple[int, ...], type[WriteError], str], ...] = (
     ((errno.EBUSY, errno.EAGAIN), TargetBusy, "in use"),
     ((errno.EINVAL, errno.ERANGE, errno.ENOSPC), WriteRefused, "value not acceptable here"),
     ((errno.EACCES, errno.EPERM, errno.EROFS), WriteDenied, "not permitted"),
+    ((errno.ELOOP, errno.EXDEV), WriteDenied, "the path leaves the root, or has a symbolic link"),
     ((errno.EOPNOTSUPP,), WriteUnsupported, "not implemented by this kernel"),
 )
 
 
-def write_value(path: str | Path, value: str) -> None:
-    """Write `value` in one call; never creates a file. Raises a `WriteError`."""
+_FLAGS = os.O_WRONLY | os.O_TRUNC
+
+
+def write_value(path: str | Path, value: str, *, below: str | None = None) -> None:
+    """Write `value` in one call; never creates a file. `below`: the root that the path must not leave, by `..` or by a
+    symbolic link. Raises a `WriteError`."""
     name = os.fspath(path)
     try:
-        fd = os.open(name, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
+        if below is None:
+            fd = os.open(name, _FLAGS | os.O_CLOEXEC)
+        else:
+            fd = open_beneath(below, _relative(name, below), _FLAGS)
         try:
             written = os.write(fd, value.encode())
         finally:
@@ -63,6 +73,14 @@ def write_value(path: str | Path, value: str) -> None:
         raise write_error(name, value, error.errno or errno.EIO) from error
     if written != len(value.encode()):
         raise WriteError(name, value, errno.EIO, f"only {written} bytes were accepted")
+
+
+def _relative(name: str, below: str) -> str:
+    """Raises OSError (EXDEV) for a path that is not below the root."""
+    relative = name.removeprefix(f"{below.rstrip('/')}/")
+    if relative == name:
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), name)
+    return relative
 
 
 def write_error(path: str, value: str, code: int, explanation: str = "") -> WriteError:

@@ -11,6 +11,8 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any
 
+from koordlet.api.names import LABEL_QOS_CLASS
+from koordlet.api.qos import BE
 from runtimeproxy.hooks.dispatch import HOOK_TIMEOUT_S, HookDispatcher
 from runtimeproxy.hooks.stages import Hook, HookRequest, HookResponse
 from runtimeproxy.metrics import ProxyMetrics
@@ -19,13 +21,15 @@ from runtimeproxy.store import StoredPod
 
 @dataclass(frozen=True, slots=True)
 class SkipRule:
-    """Pods with this label are exempt from hooks (flags of spec 08 §7)."""
+    """Pods with this label are exempt from hooks (flags of spec 08 §7), except best-effort pods: hooks set the limits
+    of their batch resources, which a pod must not be able to decline."""
 
     key: str = "runtimeproxy.koordinator.sh/skip-hookserver"
     value: str = "true"
 
     def exempts(self, pod: StoredPod) -> bool:
-        return bool(self.key) and pod.labels.get(self.key) == self.value
+        labelled = bool(self.key) and pod.labels.get(self.key) == self.value
+        return labelled and pod.labels.get(LABEL_QOS_CLASS) != BE
 
 
 class PodHooks:

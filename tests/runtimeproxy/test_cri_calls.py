@@ -558,6 +558,7 @@ async def test_the_skip_label(proxy: Proxy) -> None:
     [
         (SkipRule(), {"runtimeproxy.koordinator.sh/skip-hookserver": "true"}, True),
         (SkipRule(), {"runtimeproxy.koordinator.sh/skip-hookserver": "false"}, False),
+        (SkipRule(), {"runtimeproxy.koordinator.sh/skip-hookserver": "true", "koordinator.sh/qosClass": "BE"}, False),
         (SkipRule(), {}, False),
         (SkipRule("k", "v"), {"k": "v"}, True),
         (SkipRule("", ""), {"": ""}, False),

@@ -17,6 +17,9 @@ from koordlet.api.resources import BATCH_RESOURCES
 from koordlet.api.sloconfig.node import CPUBurstConfig
 from koordlet.api.sloconfig.resourceqos import CPUQOS, PodBlkIOQOS, PodMemoryQOS
 
+MIN_OOM_SCORE: Final = -1000
+"""The kernel never kills a process of this score."""
+MAX_OOM_SCORE: Final = 1000
 CORE_SCHED_NONE: Final = "none"
 CORE_SCHED_EXCLUSIVE: Final = "exclusive"
 
@@ -128,17 +131,17 @@ _OOM_SPEC: Final[Annotation[dict[str, int]]] = Annotation(
 )
 
 
-def oom_scores(annotations: Map) -> PodOOMScores | None:
+def oom_scores(annotations: Map, *, lowest: int = MIN_OOM_SCORE) -> PodOOMScores | None:
     """Scores of the pod's containers, None without the annotations.
 
     The per-container annotation takes precedence. Raises WireError when it is malformed; then nothing is applied, not
-    even the pod-level value. A value outside [-1000, 1000] is ignored.
+    even the pod-level value. A value outside [lowest, 1000] is ignored.
     """
     spec = _OOM_SPEC.get(annotations) or {}
-    by_container = {name: score for name, score in spec.items() if -1000 <= score <= 1000}
+    by_container = {name: score for name, score in spec.items() if lowest <= score <= MAX_OOM_SCORE}
     refused = [name for name in spec if name not in by_container]
     try:
-        for_others = integer(annotations, names.ANNOTATION_OOM_SCORE_ADJ, low=-1000, high=1000)
+        for_others = integer(annotations, names.ANNOTATION_OOM_SCORE_ADJ, low=lowest, high=MAX_OOM_SCORE)
     except WireError:
         for_others = None
         refused.append(names.ANNOTATION_OOM_SCORE_ADJ)

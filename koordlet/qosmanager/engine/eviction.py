@@ -129,15 +129,15 @@ def evictable(pod: PodView, feature: str, threshold: int) -> bool:
     )
 
 
-def best_effort_victim(pod: PodView, feature: str) -> bool:
-    """Whether best-effort eviction may evict the pod."""
-    spec = pod.meta.pod
-    return (
-        spec is not None
-        and pod.active
-        and pod.raw_qos == "BE"
-        and controls.eviction_allowed(spec.metadata.annotations, feature)
-    )
+def best_effort_victim(pod: PodView) -> bool:
+    """Whether best-effort eviction may evict the pod. No annotation exempts a pod: see `prefers_to_stay`."""
+    return pod.meta.pod is not None and pod.active and pod.raw_qos == "BE"
+
+
+def prefers_to_stay(pod: PodView, feature: str) -> bool:
+    """Whether the pod's `eviction-policy` does not list the feature. Eviction of best-effort pods for lack of CPU or
+    memory takes such pods last; other evictions leave them out."""
+    return pod.meta.pod is not None and not controls.eviction_allowed(pod.meta.pod.metadata.annotations, feature)
 
 
 def by_priority(pod: PodView) -> tuple[int, int, int]:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator
 
 from koordlet.api.names import RESOURCE_BATCH_CPU
 from koordlet.api.sloconfig.threshold import EVICT_BY_ALLOCATABLE, ResourceThresholdStrategy
-from koordlet.qosmanager.engine.eviction import CPU, REQUESTED, EvictionTask, best_effort_victim
+from koordlet.qosmanager.engine.eviction import CPU, REQUESTED, EvictionTask, best_effort_victim, prefers_to_stay
 from koordlet.qosmanager.engine.view import NodeView, PodView
 from koordlet.qosmanager.rules import requested, used
 from koordlet.qosmanager.strategies.cooling import CoolingEviction
@@ -115,14 +115,14 @@ def best_effort_allocatable(view: NodeView) -> int:
 
 
 def best_effort_task(view: NodeView, release: int) -> EvictionTask:
-    """BE pods: spec.priority ascending, then largest use relative to the request."""
-    victims = [pod for pod in view.pods if best_effort_victim(pod, BE)]
+    """BE pods: those that prefer to stay last, spec.priority ascending, then largest use relative to the request."""
+    victims = [pod for pod in view.pods if best_effort_victim(pod)]
     requests = {pod.meta.uid: requested.batch(pod, CPU) for pod in view.pods}
 
-    def order(pod: PodView) -> tuple[int, float]:
+    def order(pod: PodView) -> tuple[bool, int, float]:
         request = requests[pod.meta.uid]
         share = (pod.cpu or 0) / request if request > 0 else float(pod.cpu or 0)
-        return requested.spec_priority(pod), -share
+        return prefers_to_stay(pod, BE), requested.spec_priority(pod), -share
 
     victims.sort(key=order)
     contributes = {uid: {RESOURCE_BATCH_CPU: amount} for uid, amount in requests.items()}

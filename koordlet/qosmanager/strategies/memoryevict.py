@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from koordlet.api.sloconfig.threshold import ResourceThresholdStrategy
-from koordlet.qosmanager.engine.eviction import MEMORY, USED, EvictionTask, best_effort_victim
+from koordlet.qosmanager.engine.eviction import MEMORY, USED, EvictionTask, best_effort_victim, prefers_to_stay
 from koordlet.qosmanager.engine.view import NodeView, PodView
 from koordlet.qosmanager.rules import requested, used
 from koordlet.qosmanager.strategies.cooling import CoolingEviction
@@ -48,12 +48,13 @@ def usage_release(view: NodeView, strategy: ResourceThresholdStrategy) -> int:
 
 
 def best_effort_task(view: NodeView, release: int) -> EvictionTask:
-    """BE pods: spec.priority ascending, measured pods first and of these the largest, then name descending."""
+    """BE pods: those that prefer to stay last, spec.priority ascending, measured pods first and of these the largest,
+    then name descending."""
 
-    def order(pod: PodView) -> tuple[int, bool, int]:
-        return requested.spec_priority(pod), pod.memory is None, -(pod.memory or 0)
+    def order(pod: PodView) -> tuple[bool, int, bool, int]:
+        return prefers_to_stay(pod, BE), requested.spec_priority(pod), pod.memory is None, -(pod.memory or 0)
 
-    victims = [pod for pod in view.pods if best_effort_victim(pod, BE)]
+    victims = [pod for pod in view.pods if best_effort_victim(pod)]
     victims.sort(key=lambda pod: pod.meta.name, reverse=True)
     victims.sort(key=order)
     return EvictionTask(BE, USED, {MEMORY: release}, tuple(victims), used.contributions(view, MEMORY))

@@ -16,7 +16,7 @@ from math import inf
 
 from koordlet.api.sloconfig.interferenceactions import REPORT, InterferenceAction, enabled
 from koordlet.interference.model import Verdict
-from koordlet.qosmanager.engine.eviction import USED, EvictionTask, best_effort_victim, by_priority
+from koordlet.qosmanager.engine.eviction import USED, EvictionTask, best_effort_victim, by_priority, prefers_to_stay
 from koordlet.qosmanager.engine.strategy import Notice, QoSDecision, Rows, Strategy, Supports
 from koordlet.qosmanager.engine.view import NodeView, PodView
 from koordlet.qosmanager.throttling import messages
@@ -217,7 +217,7 @@ class ThrottleCulprits(Strategy):
             pod = inputs.pods[uid]
             if self._levers[resource].problem(inputs.view, pod, action):  # it could not be throttled
                 continue
-            if best_effort_victim(pod, FEATURE):
+            if best_effort_victim(pod) and not prefers_to_stay(pod, FEATURE):  # it stays throttled
                 due.setdefault(resource, []).append(pod)
         tasks = []
         for resource, victims in sorted(due.items()):

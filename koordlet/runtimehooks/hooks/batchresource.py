@@ -36,6 +36,8 @@ QUOTA = "cpu.cfs_quota_us"
 MEMORY = "memory.limit_in_bytes"
 NEUTRAL = {SHARES: SHARES_MIN, QUOTA: UNLIMITED, MEMORY: UNLIMITED}
 """The kubelet's values for a pod without requests and limits."""
+MAX_AMOUNT = 1 << 48
+"""Milli-cores or bytes; more than any machine has, and a sum over all containers of a pod still fits 63 bits."""
 REASON = "BatchResource"
 BE = "BE"
 
@@ -60,8 +62,9 @@ def values(containers: Iterable[Container], normalization: float = 1.0, *, quota
 
 
 def _amount(resources: Mapping[str, Quantity], name: str) -> int | None:
+    """At most `MAX_AMOUNT`, because kernel and protocols have 64-bit numbers."""
     amount = resources.get(name)
-    return None if amount is None else amount.value()
+    return None if amount is None else min(amount.value(), MAX_AMOUNT)
 
 
 def _sum(limits: list[int | None]) -> int:

@@ -2,7 +2,9 @@
 Pure.
 
 `NVIDIA_VISIBLE_DEVICES` selects the devices that NVIDIA's runtime shows. With HAMi-core, a library that is loaded into
-every process limits memory and time of a shared device. Mounts reach a container through NRI only.
+every process limits memory and time of a shared device. Mounts reach a container through NRI only. The library is
+mounted read-only. The lock directory of HAMi-core and the directory of a container's counters are writable; on the host
+they are below the library's directory, where only root can create names.
 """
 
 from __future__ import annotations
@@ -18,10 +20,22 @@ from koordlet.api.names import (
     RESOURCE_GPU_MEMORY_RATIO,
 )
 from koordlet.qosmanager.engine.view import NodeView
-from koordlet.runtimehooks.stages import NO_CHANGE, ContainerMount, HookAnswer, HookContext, HookError, HookStage
+from koordlet.runtimehooks.stages import (
+    NO_CHANGE,
+    WRITABLE,
+    ContainerMount,
+    HookAnswer,
+    HookContext,
+    HookError,
+    HookStage,
+    MountDirectory,
+)
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 LOCK_DIR = "/tmp/vgpulock"
+"""Where HAMi-core expects the lock in a container."""
+HOST_LOCK_DIR = "vgpulock"
+"""The same directory on the host, below the library's directory."""
 WHOLE_GPU_PERCENT = 100
 
 
@@ -53,14 +67,18 @@ class GPUEnvInject:
         if RESOURCE_GPU_CORE in device.resources:
             env["CUDA_DEVICE_SM_LIMIT"] = str(_amount(device, RESOURCE_GPU_CORE))
         env["LD_PRELOAD"] = self._library
-        mounts = [ContainerMount(self._library, self._library), ContainerMount(LOCK_DIR, LOCK_DIR)]
+        directory = str(PurePosixPath(self._library).parent)
+        lock = ContainerMount(
+            f"{directory}/{HOST_LOCK_DIR}", LOCK_DIR, options=WRITABLE, directory=MountDirectory.SHARED
+        )
+        mounts = [ContainerMount(self._library, self._library), lock]
         if self._monitor and context.container is not None:
-            directory = str(PurePosixPath(self._library).parent)
             name = f"{context.pod.meta.uid}_{context.container.name}"
-            if "/" in name:
+            if "/" in name or "\0" in name:
                 raise HookError(f"{name!r} cannot be the name of a directory")
             env["CUDA_DEVICE_MEMORY_SHARED_CACHE"] = f"{directory}/{name}.cache"
-            mounts.append(ContainerMount(f"{directory}/containers/{name}", directory, fresh=True))
+            source = f"{directory}/containers/{name}"
+            mounts.append(ContainerMount(source, directory, options=WRITABLE, directory=MountDirectory.FRESH))
         return HookAnswer(env=env, mounts=tuple(mounts))
 
 

@@ -1,12 +1,14 @@
 """OOM scores: which of a pod's containers the kernel kills first, by annotation (spec 03 §4.14). Pure.
 
 `koordinator.sh/oom-score-adj-spec` sets the score per container, `koordinator.sh/oom-score-adj` that of all others.
-Init containers are set too, sandboxes are not. A pod without annotations keeps the kubelet's scores.
+Init containers are set too, sandboxes are not. A pod without annotations keeps the kubelet's scores. A negative score
+protects a container from the OOM killer at the cost of all others on the node, so only pods of a system priority class
+may have one, as in Kubernetes.
 """
 
 from __future__ import annotations
 
-from koordlet.api.annotations.pod import PodOOMScores, oom_scores
+from koordlet.api.annotations.pod import MAX_OOM_SCORE, MIN_OOM_SCORE, PodOOMScores, oom_scores
 from koordlet.api.encoding.wire import WireError
 from koordlet.app.logging import get_logger
 from koordlet.audit import pod as about_pod
@@ -20,6 +22,8 @@ log = get_logger(__name__)
 
 REASON = "OOMScoreAdj"
 FAMILY = "container_oom_score_adj"
+SYSTEM_PRIORITY = 2_000_000_000
+"""Priority of system-cluster-critical; system-node-critical is above."""
 
 
 class OOMScoreAdj(PerPodStrategy):
@@ -54,11 +58,13 @@ def _scores(pod: PodView) -> PodOOMScores | None:
         return None
     name = f"{pod.meta.namespace}/{pod.meta.name}"
     try:
-        scores = oom_scores(pod.meta.pod.metadata.annotations)
+        lowest = MIN_OOM_SCORE if (pod.meta.pod.spec.priority or 0) >= SYSTEM_PRIORITY else 0
+        scores = oom_scores(pod.meta.pod.metadata.annotations, lowest=lowest)
     except WireError as error:
         log.once(f"{pod.meta.uid}:{error}", "Annotation ignored", pod=name, error=str(error))
         return None
     if scores is not None and scores.refused:
-        message = "OOM scores left out: not from -1000 to 1000"
-        log.once(f"{pod.meta.uid}:{scores.refused}", message, pod=name, of=",".join(scores.refused))
+        message = "OOM scores left out: out of the range for this pod"
+        of = ",".join(scores.refused)
+        log.once(f"{pod.meta.uid}:{scores.refused}", message, pod=name, of=of, lowest=lowest, highest=MAX_OOM_SCORE)
     return scores

@@ -1,7 +1,7 @@
 """RDMA devices that the scheduler allocated to the pod, as device nodes of its containers (spec 03 §4.10, 08 §5.2).
 
 The virtual functions of the allocation, or the physical function if it has none. A device that does not exist fails the
-hook. Devices reach a container through NRI only.
+hook. Devices reach a container through NRI only, with the permissions that the administrator gave the host's nodes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ class RDMADeviceInject:
             nodes = [self._find(address) for address in addresses]
         except RDMAError as error:
             raise HookError(str(error)) from error
-        return HookAnswer(devices=tuple(ContainerDevice(node.path, "c", node.major, node.minor) for node in nodes))
+        return HookAnswer(
+            devices=tuple(ContainerDevice(node.path, "c", node.major, node.minor, node.mode) for node in nodes)
+        )
 
 
 def _functions(device: PodDeviceAllocation) -> list[str]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import shutil
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
@@ -24,10 +23,10 @@ from koordlet.api.nri import api_pb2 as pb
 from koordlet.app.logging import get_logger
 from koordlet.runtimehooks.calls import HookCalls
 from koordlet.runtimehooks.contexts import container_id, pod_of
+from koordlet.runtimehooks.protocols.mountsources import prepare_sources
 from koordlet.runtimehooks.protocols.nriwire import adjustment, requested_resources, updated, variables
 from koordlet.runtimehooks.protocols.ttrpc import UNIMPLEMENTED, Trunk, TtrpcCallError, TTRPCError
 from koordlet.runtimehooks.stages import (
-    ContainerMount,
     FailurePolicy,
     HookAnswer,
     HookContainer,
@@ -197,7 +196,7 @@ class NRIPlugin:
         resources = request.container.linux.resources
         context = self._context(request.pod, request.container, resources)
         answer = await self._answer(HookStage.PRE_CREATE_CONTAINER, context, seconds)
-        create_fresh(answer.mounts)
+        prepare_sources(answer.mounts)
         return pb.CreateContainerResponse(adjust=adjustment(answer, resources)).SerializeToString()
 
     async def _update(self, request: pb.UpdateContainerRequest, seconds: float | None) -> bytes:
@@ -247,13 +246,3 @@ def event_mask(names: Iterable[str]) -> int:
             raise TtrpcCallError(f"configuration: unknown event {name!r}", INVALID_ARGUMENT)
         mask |= 1 << (number - 1)
     return mask
-
-
-def create_fresh(mounts: Iterable[ContainerMount]) -> None:
-    """Create the directories that must be empty, replacing old ones. Raises OSError."""
-    for mount in mounts:
-        if mount.fresh:
-            path = Path(mount.source)
-            shutil.rmtree(path, ignore_errors=True)
-            path.mkdir(parents=True, mode=0o777)
-            path.chmod(0o777)

@@ -131,7 +131,7 @@ class ReadCache:
 
     def _first_read(self, path: str, *, keep: bool = True) -> bytes | None:
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError as error:
             if error.errno in _ABSENT or error.errno in _GONE:
                 return None

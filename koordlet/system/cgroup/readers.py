@@ -63,6 +63,10 @@ class CgroupFS:
         spec = registry.lookup(resource, self.version)
         return _join(self._base(spec), cgroup_dir, spec.file)
 
+    def root(self, resource: str) -> str:
+        """The root of the hierarchy in which a resource's files are: writes must stay below."""
+        return self._base(registry.lookup(resource, self.version))
+
     def cgroup_id(self, cgroup_dir: str) -> int:
         """The kernel's id of a cgroup in the cpu hierarchy (v1) or the unified tree (v2)."""
         root = self.hierarchy("cpu")

@@ -22,11 +22,12 @@ class RDMAError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class DeviceNode:
-    """A character device; `path` as containers see it."""
+    """A character device; `path` as containers see it, `mode` the permissions of the host's node."""
 
     path: str
     major: int
     minor: int
+    mode: int
 
 
 def verbs_device(roots: Roots, address: str, dev: Path = Path("/dev")) -> DeviceNode:
@@ -38,7 +39,8 @@ def verbs_device(roots: Roots, address: str, dev: Path = Path("/dev")) -> Device
         raise RDMAError(f"{DIRECTORY}/{name}: {error.strerror}") from error
     if not stat.S_ISCHR(status.st_mode):
         raise RDMAError(f"{DIRECTORY}/{name} is not a character device")
-    return DeviceNode(f"{DIRECTORY}/{name}", os.major(status.st_rdev), os.minor(status.st_rdev))
+    mode = stat.S_IMODE(status.st_mode)
+    return DeviceNode(f"{DIRECTORY}/{name}", os.major(status.st_rdev), os.minor(status.st_rdev), mode)
 
 
 def _verbs_name(roots: Roots, address: str) -> str:

@@ -90,3 +90,28 @@ def test_invalid_specs(spec, field, reason) -> None:
     message = found(spec)
     assert list(message) == [field]
     assert reason in message[field]
+
+
+@pytest.mark.parametrize(
+    ("app", "field", "reason"),
+    [
+        ({"name": "../../etc"}, "name", "upwards"),
+        ({"name": "a\0b"}, "name", "control"),
+        (
+            {"name": "a", "cgroupPath": {"base": "CgroupRoot", "parentDir": "x/../.."}},
+            "cgroupPath.parentDir",
+            "upwards",
+        ),
+        ({"name": "a", "cgroupPath": {"base": "Kubepods", "relativePath": ".."}}, "cgroupPath.relativePath", "upwards"),
+        ({"name": "a", "cgroupPath": {"base": "CgroupRoot", "relativePath": "/"}}, "cgroupPath", "root of all"),
+        ({"name": "x" * 2000}, "name", "2000 characters"),
+    ],
+)
+def test_directories_of_host_applications_do_not_lead_elsewhere(app, field, reason) -> None:
+    ((path, text),) = found({"hostApplications": [app]}).items()
+    assert path == f"hostApplications[0].{field}" and reason in text
+
+
+def test_slashes_around_directories_are_harmless() -> None:
+    path = {"base": "CgroupRoot", "parentDir": "/host-latency-sensitive/", "relativePath": "nginx/"}
+    assert found({"hostApplications": [{"name": "nginx", "cgroupPath": path}]}) == {}

@@ -206,7 +206,7 @@ def test_best_effort_memory_victims_are_the_largest_of_the_lowest_priority() -> 
     assert names(task) == ["b", "a", "c"] == evicted(EvictionProgress([task]))
 
 
-def test_best_effort_victims_are_active_and_allow_eviction() -> None:
+def test_best_effort_victims_are_active_and_no_annotation_exempts_them() -> None:
     policy = "koordinator.sh/eviction-policy"
     pods = (
         batch("done", memory=1, phase="Succeeded"),
@@ -216,7 +216,7 @@ def test_best_effort_victims_are_active_and_allow_eviction() -> None:
         batch("yes", memory=1, annotations={policy: '["BEMemoryEvict"]'}),
         make_pod("unlabelled", kube="BestEffort", memory=9),
     )
-    assert names(memoryevict.best_effort_task(make_view(pods=pods), 1)) == ["yes", "unmeasured"]
+    assert names(memoryevict.best_effort_task(make_view(pods=pods), 1)) == ["yes", "unmeasured", "other", "odd"]
 
 
 def test_victims_of_usage_eviction_are_ordered_by_priority_and_use() -> None:

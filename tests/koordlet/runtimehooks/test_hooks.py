@@ -17,6 +17,7 @@ from koordlet.runtimehooks.hooks.groupidentity import GroupIdentity
 from koordlet.runtimehooks.hooks.rdma import RDMADeviceInject
 from koordlet.runtimehooks.stages import (
     NO_CHANGE,
+    WRITABLE,
     ContainerMount,
     FailurePolicy,
     HookAnswer,
@@ -25,6 +26,7 @@ from koordlet.runtimehooks.stages import (
     HookError,
     Hooks,
     HookStage,
+    MountDirectory,
     followed_pods,
 )
 from koordlet.system.devices.rdma import DeviceNode
@@ -264,10 +266,14 @@ def test_gpus(devices: Any, labels: dict[str, str], env: dict[str, str]) -> None
 
 def test_a_bounded_gpu_needs_mounts_and_the_monitor_a_directory() -> None:
     hook_context = with_devices(gpus(HALF), HAMI)
-    both = (ContainerMount(LIBRARY, LIBRARY), ContainerMount("/tmp/vgpulock", "/tmp/vgpulock"))
+    shared = ContainerMount(
+        "/usr/local/vgpu/vgpulock", "/tmp/vgpulock", options=WRITABLE, directory=MountDirectory.SHARED
+    )
+    both = (ContainerMount(LIBRARY, LIBRARY, options=("rbind", "ro", "nosuid", "nodev")), shared)
     assert GPUEnvInject(LIBRARY).answer(CREATE, hook_context, make_view()).mounts == both
     watched = GPUEnvInject(LIBRARY, monitor=True).answer(CREATE, hook_context, make_view())
-    own = ContainerMount("/usr/local/vgpu/containers/1_main", "/usr/local/vgpu", fresh=True)
+    source = "/usr/local/vgpu/containers/1_main"
+    own = ContainerMount(source, "/usr/local/vgpu", options=WRITABLE, directory=MountDirectory.FRESH)
     assert watched.mounts == (*both, own)
     assert watched.env["CUDA_DEVICE_MEMORY_SHARED_CACHE"] == "/usr/local/vgpu/1_main.cache"
 
@@ -290,7 +296,7 @@ def test_rdma_functions_virtual_before_physical() -> None:
 
     def find(address: str) -> DeviceNode:
         addresses.append(address)
-        return DeviceNode(f"/dev/infiniband/uverbs{len(addresses)}", 231, len(addresses))
+        return DeviceNode(f"/dev/infiniband/uverbs{len(addresses)}", 231, len(addresses), 0o640)
 
     allocated = {
         "rdma": [
@@ -301,7 +307,7 @@ def test_rdma_functions_virtual_before_physical() -> None:
     answer = RDMADeviceInject(find).answer(CREATE, with_devices(allocated), make_view())
     assert addresses == ["", "0000:01:00.0", "0000:02:00.3"]
     assert [(device.type, device.major, device.minor, device.mode) for device in answer.devices] == [
-        ("c", 231, n, 0o666) for n in (1, 2, 3)
+        ("c", 231, n, 0o640) for n in (1, 2, 3)
     ]
 
 

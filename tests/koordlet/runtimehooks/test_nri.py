@@ -17,12 +17,14 @@ from koordlet.api.nri import api_pb2 as pb
 from koordlet.runtimehooks.protocols.nri import NRIPlugin, NRISettings, configured, event_mask
 from koordlet.runtimehooks.protocols.ttrpc import Trunk, TtrpcCallError
 from koordlet.runtimehooks.stages import (
+    WRITABLE,
     ContainerDevice,
     ContainerMount,
     FailurePolicy,
     HookAnswer,
     HookContext,
     HookStage,
+    MountDirectory,
     ResctrlAnswer,
 )
 from tests.koordlet.runtimehooks import fake_runtime as fake
@@ -37,14 +39,15 @@ class Extra:
 
     def __init__(self, fresh: str = "") -> None:
         self.seen: list[HookContext] = []
-        self._fresh = (ContainerMount(fresh, "/cache", fresh=True),) if fresh else ()
+        own = ContainerMount(fresh, "/cache", options=WRITABLE, directory=MountDirectory.FRESH)
+        self._fresh = (own,) if fresh else ()
 
     def answer(self, stage: HookStage, context: HookContext, view: Any) -> HookAnswer:
         self.seen.append(context)
         return HookAnswer(
             env={"B": "2", "A": "1"},
             mounts=(ContainerMount("/lib.so", "/lib.so"), *self._fresh),
-            devices=(ContainerDevice("/dev/infiniband/rdma_cm", "c", 10, 57),),
+            devices=(ContainerDevice("/dev/infiniband/rdma_cm", "c", 10, 57, 0o660),),
             resctrl=ResctrlAnswer("koordlet-1"),
             cpuset="0-1",
         )
@@ -130,15 +133,15 @@ async def test_a_container_is_adjusted(tmp_path: Path, connect: Callable[..., An
     assert (resources.memory.limit.value, resources.rdt_class.value) == (GIB, "koordlet-1")
     assert [(one.key, one.value) for one in adjust.env] == [("A", "1"), ("B", "2")]
     assert [(one.source, one.destination, one.type, list(one.options)) for one in adjust.mounts] == [
-        ("/lib.so", "/lib.so", "bind", ["rbind"]),
-        (str(fresh), "/cache", "bind", ["rbind"]),
+        ("/lib.so", "/lib.so", "bind", ["rbind", "ro", "nosuid", "nodev"]),
+        (str(fresh), "/cache", "bind", ["rbind", "rw", "nosuid", "nodev", "noexec"]),
     ]
     (device,) = adjust.linux.devices
     assert (device.path, device.type, device.major, device.minor, device.file_mode.value) == (
-        "/dev/infiniband/rdma_cm", "c", 10, 57, 0o666,
+        "/dev/infiniband/rdma_cm", "c", 10, 57, 0o660,
     )  # fmt: skip
     assert list(fresh.iterdir()) == []
-    assert fresh.stat().st_mode & 0o777 == 0o777
+    assert fresh.stat().st_mode & 0o7777 == 0o1777
     (context,) = extra.seen
     assert context.container is not None
     assert (context.container.id, context.container.env) == ("containerd://abc", {"HOME": "/root"})

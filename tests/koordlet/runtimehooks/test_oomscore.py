@@ -22,10 +22,12 @@ def decided(annotations: dict[str, str], **given: Any) -> dict[str, int | str]:
 
 CASES: dict[str, tuple[dict[str, str], dict[str, int]]] = {
     "nothing asked": ({}, {}),
-    "for all": ({FOR_ALL: "-50"}, {"p-c0": -50, "p-c1": -50}),
+    "for all": ({FOR_ALL: "50"}, {"p-c0": 50, "p-c1": 50}),
+    "a tenant's score is not negative": ({FOR_ALL: "-1"}, {}),
+    "nor that of one container": ({BY_CONTAINER: '{"c0": -1000, "c1": 0}'}, {"p-c1": 0}),
     "by container": ({BY_CONTAINER: '{"c1": 7}'}, {"p-c1": 7}),
     "both": ({BY_CONTAINER: '{"c1": 7}', FOR_ALL: "9"}, {"p-c0": 9, "p-c1": 7}),
-    "out of range is left out": ({BY_CONTAINER: '{"c0": 1001, "c1": -1000}', FOR_ALL: "9"}, {"p-c1": -1000}),
+    "out of range is left out": ({BY_CONTAINER: '{"c0": 1001, "c1": 1000}', FOR_ALL: "9"}, {"p-c1": 1000}),
     "malformed, whatever the other says": ({BY_CONTAINER: "{", FOR_ALL: "9"}, {}),
     "no number": ({FOR_ALL: "low"}, {}),
 }
@@ -52,3 +54,9 @@ def test_the_metric_has_the_scores_that_are_held() -> None:
     held = {Setting("oom_score_adj", container.cgroup_dir): 9}
     decision = OOMScoreAdj().decide(make_view(pods=(pod,), held=held))
     assert decision.figures == {FAMILY: {("p", "default", "uid-p", "c0"): 9}}
+
+
+@pytest.mark.parametrize(("priority", "expected"), [(2_000_000_000, {"p-c0": -997, "p-c1": -997}), (1_999_999_999, {})])
+def test_negative_scores_need_a_system_priority(priority: int, expected: dict[str, int]) -> None:
+    spec = {"containers": [{"name": "c0"}, {"name": "c1"}], "priority": priority}
+    assert decided({FOR_ALL: "-997"}, spec=spec) == expected

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from koordlet.system.devices.rdma import CONNECTION_MANAGER, RDMAError, verbs_device
+from koordlet.system.devices.rdma import CONNECTION_MANAGER, DeviceNode, RDMAError, verbs_device
 from koordlet.system.roots import Roots
 
 ADDRESS = "0000:01:00.0"
@@ -28,9 +28,9 @@ def host(tmp_path: Path) -> tuple[Roots, Path]:
 
 def test_the_first_verbs_device_and_the_connection_manager_are_found(host: tuple[Roots, Path]) -> None:
     roots, dev = host
-    null = Path("/dev/null").stat().st_rdev
+    null, mode = Path("/dev/null").stat().st_rdev, Path("/dev/null").stat().st_mode & 0o7777
     node = verbs_device(roots, ADDRESS, dev)
-    assert (node.path, node.major, node.minor) == ("/dev/infiniband/uverbs0", os.major(null), os.minor(null))
+    assert node == DeviceNode("/dev/infiniband/uverbs0", os.major(null), os.minor(null), mode)
     assert verbs_device(roots, CONNECTION_MANAGER, dev).path == "/dev/infiniband/rdma_cm"
 
 
