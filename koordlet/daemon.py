@@ -10,11 +10,14 @@ Optional parts never delay others: a kernel without a feature, a missing NodeSLO
 from __future__ import annotations
 
 import signal
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from koordlet.app.heap import trim_heap, unmap_files
+from koordlet.app.http import ListenError, listen
 from koordlet.app.logging import get_logger
 from koordlet.app.startup import loaded
+from koordlet.app.statelock import StateLock, StateLockError, StateLockUnavailable
 from koordlet.metricsadvisor.facts.capacity import attach_capacity
 from koordlet.metricsadvisor.views import Views
 from koordlet.options import KoordletOptions
@@ -46,6 +49,14 @@ class KoordletDaemon:
         """Run until a signal; returns the exit status."""
         context = self.context
         options = context.options
+        lock = StateLock(Path(options.state_dir))
+        try:  # before anything on the node is changed: a second koordlet must not disturb the first
+            self._lock(lock)
+            context.listener = listen(options.addr)
+        except (StateLockError, ListenError) as error:
+            log.error("Koordlet cannot start", error=str(error))
+            lock.release()
+            return 1
         serving.audit(context)
         with_api_server = None if options.standalone else cluster(context)
         signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # a stop before `try` would leave a mount behind
@@ -58,6 +69,16 @@ class KoordletDaemon:
             return await context.runner.run()
         finally:
             probes.close(keep=options.keep_pins)
+            lock.release()
+
+    def _lock(self, lock: StateLock) -> None:
+        """With `--standalone` koordlet sets nothing and may run as any user, so a directory without a lock will do."""
+        try:
+            lock.acquire()
+        except StateLockUnavailable as error:
+            if not self.context.options.standalone:
+                raise
+            log.warning("The state directory is not locked", error=str(error))
 
     async def _build(self, with_api_server: Cluster | None, probes: ProbeSet) -> None:
         """Collectors come first: a rate takes two readings, and the other parts are built between them."""

@@ -8,6 +8,7 @@ fails the scrape, since an incomplete page would look like deleted series.
 
 from __future__ import annotations
 
+import socket
 import ssl
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -24,6 +25,10 @@ from koordlet.app.logging import describe, get_logger
 log = get_logger(__name__)
 
 
+BACKLOG = 128
+"""Connections that wait until the server accepts them."""
+
+
 class ListenError(OSError):
     """Listening on the address failed; the message names it."""
 
@@ -36,6 +41,22 @@ def split_address(addr: str) -> tuple[str | None, int]:
     if ":" in host and not (host.startswith("[") and host.endswith("]")):
         raise ValueError(f'invalid address "{addr}": an IPv6 host needs brackets')
     return host.strip("[]") or None, int(port)
+
+
+def listen(addr: str) -> socket.socket:
+    """A socket that listens at the address, before a server accepts its connections; for all addresses it takes IPv4
+    and IPv6. Raises ListenError."""
+    host, port = split_address(addr)
+    try:
+        if host is None and socket.has_dualstack_ipv6():
+            made = socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=BACKLOG)
+        else:
+            family = socket.AF_INET6 if host is not None and ":" in host else socket.AF_INET
+            made = socket.create_server((host or "", port), family=family, backlog=BACKLOG)
+    except OSError as error:
+        raise ListenError(error.errno, f"cannot listen on {addr}: {error.strerror}") from error
+    made.setblocking(False)
+    return made
 
 
 def server_tls(cert: Path, key: Path, client_ca: Path | None = None) -> ssl.SSLContext:
@@ -62,8 +83,11 @@ class HttpServer:
         sliced: bool = False,
         middlewares: Sequence[Middleware] = (),
         observed: Callable[[str, CheckResult], object] | None = None,
+        listener: socket.socket | None = None,
     ) -> None:
-        """`sliced`: metrics pages are produced in pieces and yield to the loop in between.
+        """`listener`: a socket of `listen(addr)`, which the server then owns; None: it listens when it starts.
+
+        `sliced`: metrics pages are produced in pieces and yield to the loop in between.
 
         `observed(page, result)` is called with each check that a probe page runs; page is healthz, livez or readyz.
         """
@@ -72,6 +96,7 @@ class HttpServer:
         self.health = health or HealthChecks()
         self._host, self._wanted_port = split_address(addr)
         self._tls = tls
+        self._listener = listener
         self._runner: web.AppRunner | None = None
         self._port = self._wanted_port
         self._observed = observed
@@ -102,10 +127,12 @@ class HttpServer:
         runner = web.AppRunner(self.app, access_log=None, handle_signals=False, shutdown_timeout=2.0)
         await runner.setup()
         try:
-            await web.TCPSite(runner, self._host, self._wanted_port, ssl_context=self._tls, reuse_address=True).start()
-        except OSError as error:
+            if self._listener is None:
+                self._listener = listen(self.addr)
+            await web.SockSite(runner, self._listener, ssl_context=self._tls).start()
+        except OSError:
             await runner.cleanup()
-            raise ListenError(error.errno, f"cannot listen on {self.addr}: {error.strerror}") from error
+            raise
         self._runner = runner
         self._port = runner.addresses[0][1]
         log.info("Serving", addr=self.addr, url=self.url)

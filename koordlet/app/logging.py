@@ -7,17 +7,26 @@ Text lines have klog's structured format, as other Kubernetes components:
 `I0102 15:04:05.000000    1234 evict.py:41] "Evicting pod" pod="default/web-0"`. With `json=True` a line is one JSON
 object. Both are written to standard error. An exception as a field is written with its chain of causes; `log.exception`
 adds the traceback. A binary calls `setup` once; libraries only call `get_logger`.
+
+Fields may contain text from outside: names, annotations, answers of other processes. They are cut to
+`MAX_FIELD_CHARS`, and characters that a terminal would interpret are escaped. `once` keeps no text, only digests of its
+keys; it forgets the least recently used ones, and old ones, and it limits the lines per minute, so that no sender of
+ever new keys can fill memory or disk, or keep another warning from being logged.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import logging
 import sys
 import time
+from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any, TextIO
 
+from koordlet.api.encoding.quoting import bounded
 from koordlet.app.flags import deprecated, flag
 
 _FIELDS = "koord_fields"
@@ -25,7 +34,14 @@ _MESSAGE = "koord_message"
 _LETTER = {logging.DEBUG: "I", logging.INFO: "I", logging.WARNING: "W", logging.ERROR: "E", logging.CRITICAL: "F"}
 DEBUG_VERBOSITY = 4
 """klog's convention: -v=4 and above are for debugging."""
-_ONCE_LIMIT = 4096
+MAX_FIELD_CHARS = 1000
+"""Of one field: an error with its causes. Foreign texts within errors are shorter (`koordlet.api.encoding.quoting`)."""
+ONCE_KEYS = 4096
+"""Keys that a logger remembers, at 100 bytes each."""
+ONCE_EXPIRES_S = 6 * 3600.0
+"""After this time a message is logged again if its cause persists."""
+ONCE_PER_MINUTE = 120
+"""Lines of `once` by one logger. Further messages are logged in a later minute if they occur again."""
 
 
 @dataclasses.dataclass
@@ -54,7 +70,7 @@ class Logger:
     def __init__(self, logger: logging.Logger, fields: dict[str, Any] | None = None) -> None:
         self._logger = logger
         self._fields = fields or {}
-        self._logged_keys: set[str] = set()
+        self._once = OnceKeys()
 
     def bind(self, **fields: Any) -> Logger:
         """A logger that adds `fields` to each record."""
@@ -77,9 +93,8 @@ class Logger:
         self._log(logging.ERROR, message, fields, exc_info=True)
 
     def once(self, key: str, message: str, **fields: Any) -> None:
-        """Log a warning once per `key` and process: for features that stay degraded."""
-        if key not in self._logged_keys and len(self._logged_keys) < _ONCE_LIMIT:
-            self._logged_keys.add(key)
+        """Log a warning once per `key` and process: for features that stay degraded. See the module for its bounds."""
+        if self._once.is_new(key):
             self._log(logging.WARNING, message, fields)
 
     def enabled(self, level: int) -> bool:
@@ -92,6 +107,49 @@ class Logger:
             self._logger.log(
                 level, "%s%s", message, _Fields(merged), extra=extra, exc_info=exc_info or None, stacklevel=3
             )
+
+
+class OnceKeys:
+    """Which keys were logged, within the bounds of the module's docstring."""
+
+    def __init__(
+        self,
+        *,
+        keys: int = ONCE_KEYS,
+        expires: float = ONCE_EXPIRES_S,
+        per_minute: int = ONCE_PER_MINUTE,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._max_keys = keys
+        self._expires = expires
+        self._per_minute = per_minute
+        self._clock = clock
+        self._logged_at: OrderedDict[bytes, float] = OrderedDict()
+        self._minute = (0, 0)
+        """Number of the minute, and the lines in it."""
+
+    def is_new(self, key: str) -> bool:
+        """Whether a message with this key is to be logged now; it then counts as logged."""
+        digest = hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=12).digest()
+        now = self._clock()
+        logged_at = self._logged_at.get(digest)
+        if logged_at is not None:
+            self._logged_at.move_to_end(digest)
+            if now - logged_at < self._expires:
+                return False
+        minute = int(now // 60)
+        lines = self._minute[1] if self._minute[0] == minute else 0
+        if lines >= self._per_minute:
+            return False
+        self._minute = minute, lines + 1
+        self._logged_at[digest] = now
+        self._logged_at.move_to_end(digest)
+        if len(self._logged_at) > self._max_keys:
+            self._logged_at.popitem(last=False)
+        return True
+
+    def __len__(self) -> int:
+        return len(self._logged_at)
 
 
 class _Fields(dict[str, Any]):
@@ -178,7 +236,7 @@ class JsonFormatter(logging.Formatter):
             line[f"_{key}" if key in line else key] = _plain(value)
         if record.exc_info and record.exc_info[1] is not None:
             line["stacktrace"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False, default=str)
+        return _escaped(json.dumps(line, ensure_ascii=False, default=str))
 
 
 def _message(record: logging.LogRecord) -> str:
@@ -187,7 +245,8 @@ def _message(record: logging.LogRecord) -> str:
 
 
 def _plain(value: Any) -> Any:
-    return describe(value) if isinstance(value, BaseException) else value
+    value = describe(value) if isinstance(value, BaseException) else value
+    return bounded(value, MAX_FIELD_CHARS) if isinstance(value, str) else value
 
 
 def _text(value: Any) -> str:
@@ -196,8 +255,13 @@ def _text(value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, (int, float)):
         return str(value)
-    return _quote(value if isinstance(value, str) else str(value))
+    return _quote(value if isinstance(value, str) else bounded(str(value), MAX_FIELD_CHARS))
 
 
 def _quote(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
+    return _escaped(json.dumps(text, ensure_ascii=False))
+
+
+def _escaped(text: str) -> str:
+    """JSON with the characters escaped that JSON allows and a terminal interprets, such as text-direction marks."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -67,6 +68,8 @@ class WiringContext:
         )
         self.routes: list[web.RouteDef] = []
         """HTTP pages in addition to metrics and health."""
+        self.listener: socket.socket | None = None
+        """Listens at `--addr` since before anything on the node is changed."""
         self.boot_id = boot_id(self.host.roots)
         for feature, reason in self.host.facts.reasons().items():
             log.info("The host lacks a feature", feature=feature, reason=reason)

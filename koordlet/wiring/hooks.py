@@ -35,6 +35,8 @@ log = get_logger(__name__)
 
 REGISTER_PERIOD_S = 60.0
 """A runtime proxy may start later than koordlet; it creates the directory."""
+SOCKET_PERIOD_S = 5.0
+"""How often the hook socket is compared with the one at its path."""
 DAEMONSET_SOCKET = "/host-var-run-koordlet/koordlet.sock"
 
 
@@ -114,6 +116,7 @@ def _serve(context: WiringContext, calls: HookCalls) -> RuntimeHookServer:
     )
     for protocol in protocols.values():
         context.runner.add(protocol)
+    context.runner.add(context.periodic("hook-socket", SOCKET_PERIOD_S, server.watch, immediate=False))
     return server
 
 

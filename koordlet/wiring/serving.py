@@ -73,6 +73,7 @@ def serve(context: WiringContext, views: Views) -> None:
             },
             health=context.health,
             routes=[web.get("/top", top), *context.routes],
+            listener=context.listener,
         )
     )
     if context.options.enable_pprof:

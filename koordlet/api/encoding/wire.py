@@ -23,6 +23,7 @@ from msgspec import Meta
 
 from koordlet.api.encoding.overlay import overlay
 from koordlet.api.encoding.quantity import Quantity, QuantityError
+from koordlet.api.encoding.quoting import QUOTED_CHARS, bounded
 from koordlet.api.encoding.reader import ReadError, json_type, reader_for
 from koordlet.api.encoding.shape import has_floats
 from koordlet.api.encoding.times import Duration, MicroTime, Time
@@ -55,14 +56,19 @@ JSONObject = dict[str, Any]
 """An object without a schema (PRESERVE in spec 01 §3)."""
 
 
+MAX_REASON_CHARS = 600
+"""Of an error: a sentence, and one quoted text."""
+
+
 class WireError(ValueError):
     """A document cannot be decoded or encoded.
 
     `where` is the caller's name for the object, `path` the field in it (`spec.owners[0].object`, empty for the document
-    itself), `reason` the error.
+    itself), `reason` the error. Path and reason may contain text of the document, so they are bounded in length.
     """
 
     def __init__(self, reason: str, *, where: str = "", path: str = "") -> None:
+        reason, path = bounded(reason, MAX_REASON_CHARS), bounded(path, QUOTED_CHARS)
         super().__init__(": ".join(part for part in (where, path, reason) if part))
         self.where = where
         self.path = path

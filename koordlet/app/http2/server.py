@@ -499,15 +499,38 @@ class Connection(asyncio.Protocol):
 
 
 def remove_socket(path: Path) -> None:
-    """Remove a socket that an earlier process left at `path`. Raises FileExistsError if `path` is not a socket, OSError
-    if it cannot be removed."""
+    """Remove a socket that an earlier process left at `path`. Raises FileExistsError if `path` is not a socket or if a
+    process still listens at it, OSError if it cannot be removed."""
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(mode):
         raise FileExistsError("the path exists and is not a socket")
-    path.unlink()
+    if _has_listener(path):
+        raise FileExistsError("another process listens at this socket")
+    path.unlink(missing_ok=True)
+
+
+def _has_listener(path: Path) -> bool:
+    """Whether a process listens, also one whose queue of connections is full."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as client:
+        try:
+            client.connect(str(path))
+        except (ConnectionRefusedError, FileNotFoundError):
+            return False
+        except BlockingIOError:
+            return True
+    return True
+
+
+def inode(path: Path) -> tuple[int, int] | None:
+    """Device and inode of the file at `path`, to recognize one's own socket; None without a file."""
+    try:
+        status = path.lstat()
+    except OSError:  # for any reason: the path is not the socket that this process serves
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _bind(path: Path, mode: int) -> socket.socket:

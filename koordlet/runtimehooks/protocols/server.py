@@ -1,7 +1,8 @@
 """The runtime hook service over gRPC, for a runtime proxy (spec 03 §4.2, 01 §8).
 
 Settings that CRI cannot express are in the kernel before the response is sent (`calls`). The address is a unix socket
-that only its owner may open. A socket of an earlier process is removed; any other file in its place is not touched.
+that only its owner may open. A socket that an earlier process left is removed; a socket at which a process listens, and
+any other file in its place, is not touched. If the socket is removed or replaced, `watch` notices it and serves again.
 Reflection describes the service. `koordlet.app.http2.server` explains why the gRPC server is not a library's.
 """
 
@@ -19,7 +20,7 @@ from koordlet.api.hooks.api_pb2 import (
     PodSandboxHookRequest,
 )
 from koordlet.app.http2.reflection import Reflection
-from koordlet.app.http2.server import CallRefused, GrpcServer, Method, ServerLimits, remove_socket
+from koordlet.app.http2.server import CallRefused, GrpcServer, Method, ServerLimits, inode, remove_socket
 from koordlet.app.logging import get_logger
 from koordlet.runtimehooks.calls import HookCalls
 from koordlet.runtimehooks.protocols.wire import (
@@ -63,10 +64,28 @@ class RuntimeHookServer:
         self._runtime = runtime
         self._grace = grace
         self._server: GrpcServer | None = None
+        self._inode: tuple[int, int] | None = None
+        self._started = False
         self.problem = "not started"
-        """Empty while it serves."""
+        """Empty while it serves at its path."""
 
     async def start(self) -> None:
+        """Serve; `problem` is the reason if that is impossible."""
+        self._started = True
+        await self._serve()
+
+    async def watch(self) -> None:
+        """Serve again if the socket is not at its path any more, or could not be created before. Call periodically."""
+        if not self._started or (self._server is not None and inode(self.path) == self._inode):
+            return
+        if self._server is not None:
+            self.problem = f"{self.path}: another process removed the socket"
+            log.warning("The socket of the runtime hooks is gone; serving again", address=str(self.path))
+            server, self._server = self._server, None
+            await server.stop(self._grace)
+        await self._serve()
+
+    async def _serve(self) -> None:
         described = Reflection([DESCRIPTOR]).streams()
         server = GrpcServer(
             {**self._methods(), **described}, ServerLimits(message=MAX_MESSAGE_BYTES, calls=CALLS_AT_ONCE)
@@ -76,18 +95,20 @@ class RuntimeHookServer:
             await server.start(self.path)
         except OSError as error:
             self.problem = f"{self.path}: {error}"
-            log.warning("Runtime hooks are not served", address=str(self.path), error=str(error))
+            log.once(f"hooks:{error}", "Runtime hooks are not served", address=str(self.path), error=str(error))
             return
         self._server = server
+        self._inode = inode(self.path)
         self.problem = ""
 
     async def stop(self) -> None:
         server = self._server
-        self._server = None
+        self._server, self._started = None, False
         if server is not None:
             self.problem = "stopped"
             await server.stop(self._grace)
-            self.path.unlink(missing_ok=True)
+            if inode(self.path) == self._inode:
+                self.path.unlink(missing_ok=True)
 
     def _methods(self) -> dict[str, Method]:
         calls = {stage: partial(self._sandbox, stage) for stage in SANDBOX}
@@ -117,6 +138,6 @@ class RuntimeHookServer:
 
 
 def _prepare_socket_path(path: Path) -> None:
-    """Create the directory and remove an old socket. Raises OSError when a new socket is impossible."""
+    """Create the directory, remove the socket of a process that has ended. Raises OSError if no socket is possible."""
     path.parent.mkdir(mode=0o755, exist_ok=True)
     remove_socket(path)

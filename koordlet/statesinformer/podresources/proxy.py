@@ -24,7 +24,7 @@ from koordlet.api.podresources import SERVICE
 from koordlet.api.podresources.api_pb2 import GetPodResourcesResponse, ListPodResourcesResponse, PodResources
 from koordlet.app.http2.client import ConnectionLost, GrpcCallError, UnaryClient
 from koordlet.app.http2.grpc import GrpcStatus
-from koordlet.app.http2.server import CallRefused, GrpcServer, ServerLimits, remove_socket
+from koordlet.app.http2.server import CallRefused, GrpcServer, ServerLimits, inode, remove_socket
 from koordlet.app.logging import get_logger
 from koordlet.statesinformer.podresources.merge import Accelerators, add, devices_of
 from koordlet.statesinformer.pods.kubelet import KubeletError
@@ -143,7 +143,7 @@ class PodResourcesProxy:
 
     async def maintain(self) -> None:
         """Open the socket if it is not open or was removed or replaced; connect to the kubelet."""
-        if self._server is None or _inode(self.path) != self._inode:
+        if self._server is None or inode(self.path) != self._inode:
             await self._close_server()
             await self._open_server()
         try:
@@ -174,7 +174,7 @@ class PodResourcesProxy:
             log.once(f"serve:{error}", "Pod resources are not served", address=str(self.path), error=str(error))
             return
         self._server = server
-        self._inode = _inode(self.path)
+        self._inode = inode(self.path)
         self._serve_problem = ""
 
     async def _close_server(self) -> None:
@@ -182,7 +182,7 @@ class PodResourcesProxy:
         self._server = None
         if server is not None:
             await server.stop(STOP_GRACE_S)
-            if _inode(self.path) == self._inode:  # not the socket of a process that replaced it
+            if inode(self.path) == self._inode:  # not the socket of a process that replaced it
                 self.path.unlink()
 
     async def _answer(self, name: str, method: Method, request: bytes, deadline_s: float | None) -> bytes:
@@ -251,14 +251,6 @@ def _by_name(pods: Iterable[PodMeta], *, terminating: bool = False) -> dict[tupl
         elif terminating:
             by_name.setdefault((meta.namespace, meta.name), meta)
     return by_name
-
-
-def _inode(path: Path) -> tuple[int, int] | None:
-    try:
-        status = path.lstat()
-    except OSError:  # for any reason: the path is not the socket that this process serves
-        return None
-    return status.st_dev, status.st_ino
 
 
 def _prepare(path: Path, upstream: Path) -> None:

@@ -14,7 +14,7 @@ from cryptography.x509.oid import NameOID
 from prometheus_client import CollectorRegistry, Counter
 
 from koordlet.app.health import HealthChecks
-from koordlet.app.http import HttpServer, ListenError, server_tls, split_address
+from koordlet.app.http import HttpServer, ListenError, listen, server_tls, split_address
 
 
 @pytest.fixture
@@ -122,6 +122,28 @@ async def test_taken_address_is_named(serve):
     server = await serve()
     with pytest.raises(ListenError, match=f"cannot listen on 127.0.0.1:{server.port}"):
         await HttpServer(f"127.0.0.1:{server.port}").start()
+
+
+async def test_a_listener_of_before_is_used_and_closed():
+    """Connections wait in its queue until the server starts."""
+    listener = listen("127.0.0.1:0")
+    server = HttpServer("127.0.0.1:0", listener=listener)
+    port = listener.getsockname()[1]
+    request = asyncio.ensure_future(fetch(f"http://127.0.0.1:{port}/healthz"))
+    await server.start()
+    assert (server.port, await request) == (port, (200, "ok"))
+    await server.stop()
+    assert listener.fileno() == -1
+
+
+async def test_all_addresses_are_both_families():
+    server = HttpServer(":0")
+    await server.start()
+    try:
+        for host in ("127.0.0.1", "[::1]"):
+            assert await fetch(f"http://{host}:{server.port}/healthz") == (200, "ok")
+    finally:
+        await server.stop()
 
 
 async def test_tls(serve, tmp_path):

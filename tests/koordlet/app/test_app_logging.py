@@ -4,11 +4,12 @@ import io
 import json
 import logging
 import re
+import sys
 
 import pytest
 
 from koordlet.app.flags import read
-from koordlet.app.logging import LoggingOptions, begin, describe, get_logger, setup
+from koordlet.app.logging import MAX_FIELD_CHARS, LoggingOptions, OnceKeys, begin, describe, get_logger, setup
 
 
 @pytest.fixture
@@ -99,3 +100,41 @@ def test_flags_without_effect_are_named(capsys):
 def test_flags_select_the_log_format(capsys):
     begin(read(LoggingOptions, ["--logging-format=json", "--one-output"]))
     assert json.loads(capsys.readouterr().err)["flag"] == "--one-output"
+
+
+def test_once_keeps_neither_keys_nor_more_than_its_number_of_them():
+    once = OnceKeys(keys=100, per_minute=10_000)
+    assert all(once.is_new(f"{number}{'x' * 240_000}") for number in range(300))
+    assert len(once) == 100
+    held = sum(map(sys.getsizeof, once._logged_at))
+    assert held < 100 * 100, "digests, not the texts"
+
+
+def test_once_forgets_the_least_recently_used_key_and_old_keys():
+    now = [0.0]
+    once = OnceKeys(keys=2, expires=60.0, clock=lambda: now[0])
+    assert once.is_new("a") and once.is_new("b")
+    assert not once.is_new("a")  # used
+    assert once.is_new("c")  # b is dropped
+    assert not once.is_new("a") and once.is_new("b")
+    now[0] = 61.0
+    assert once.is_new("b"), "it is said again while the cause lasts"
+
+
+def test_a_flood_of_keys_does_not_hide_a_warning_for_longer_than_a_minute():
+    now = [0.0]
+    once = OnceKeys(keys=4096, per_minute=5, clock=lambda: now[0])
+    assert sum(once.is_new(f"flood {number}") for number in range(10_000)) == 5
+    assert not once.is_new("a real warning")
+    now[0] = 60.0
+    assert once.is_new("a real warning")
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_foreign_text_is_cut_and_has_no_control_characters(lines, as_json):
+    out = lines(json=as_json)
+    hostile = "\x1b]52;c;AAAA\x07\x9b31m\u202e\x7f\r\n" + "x" * 240_000
+    get_logger("t.hostile").warning("Annotation ignored", pod=hostile, error=ValueError(hostile))
+    text = out.getvalue()
+    assert len(text) < 4 * MAX_FIELD_CHARS
+    assert text.removesuffix("\n").isprintable()

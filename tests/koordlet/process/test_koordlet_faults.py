@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -324,3 +325,25 @@ def test_a_port_that_is_taken_ends_the_process_with_a_cause(
     assert late.process.wait(tools.PATIENCE) == 1
     assert "address already in use" in late.log
     assert json.loads(shared.get("/top"))["node"] == "own-node"
+
+
+# --- a second koordlet
+
+
+def test_a_second_koordlet_ends_before_it_changes_anything(shared: Any, koordlets: Any, tools: Any) -> None:
+    lock = shared.view.state / "lock"
+    pins = sorted(path.name for path in (shared.view.pins / "koordlet").iterdir())
+    second = koordlets(shared.view)
+    assert second.process.wait(60) == 1
+    assert "is locked: process" in second.log
+    assert sorted(path.name for path in (shared.view.pins / "koordlet").iterdir()) == pins
+    assert lock.read_text().strip() == str(shared.process.pid)
+    assert shared.top()["node"]
+
+
+def test_a_koordlet_without_its_port_ends_before_it_changes_anything(koordlets: Any, views: Any, tree: Any) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as stranger:
+        koordlet = koordlets(views(tree), f"--addr=127.0.0.1:{stranger.getsockname()[1]}")
+        assert koordlet.process.wait(60) == 1
+    assert "cannot listen on" in koordlet.log
+    assert not (koordlet.view.pins / "koordlet").exists()

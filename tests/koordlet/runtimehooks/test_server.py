@@ -136,3 +136,46 @@ async def test_reflection_describes_the_service(tmp_path: Path) -> None:
             assert DESCRIPTOR.serialized_pb in await call.read()
     finally:
         await server.stop()
+
+
+async def test_a_living_servers_socket_is_not_taken(tmp_path: Path) -> None:
+    path = tmp_path / "k.sock"
+    first, second = serve(path), serve(path)
+    await first.start()
+    try:
+        await second.start()
+        assert second.problem == f"{path}: another process listens at this socket"
+        await second.stop()
+        assert (await call_hook(path, HookStage.PRE_RUN_POD_SANDBOX)).resources.cpu_shares == 2
+    finally:
+        await first.stop()
+
+
+async def test_a_removed_socket_is_created_again(tmp_path: Path) -> None:
+    path = tmp_path / "k.sock"
+    server = serve(path)
+    await server.start()
+    try:
+        path.unlink()
+        await server.watch()
+        assert server.problem == ""
+        assert (await call_hook(path, HookStage.PRE_RUN_POD_SANDBOX)).resources.cpu_shares == 2
+    finally:
+        await server.stop()
+
+
+async def test_a_replaced_socket_is_reported_and_left_to_its_owner(tmp_path: Path) -> None:
+    path = tmp_path / "k.sock"
+    server = serve(path)
+    await server.start()
+    try:
+        path.unlink()
+        with socket.socket(socket.AF_UNIX) as stranger:
+            stranger.bind(str(path))
+            stranger.listen()
+            await server.watch()
+            assert server.problem == f"{path}: another process listens at this socket"
+        await server.watch()
+        assert server.problem == ""
+    finally:
+        await server.stop()
