@@ -51,7 +51,7 @@ class KoordletDaemon:
         options = context.options
         lock = StateLock(Path(options.state_dir))
         try:  # before anything on the node is changed: a second koordlet must not disturb the first
-            self._lock(lock)
+            _take(lock)
             context.listener = listen(options.addr)
         except (StateLockError, ListenError) as error:
             log.error("Koordlet cannot start", error=str(error))
@@ -70,15 +70,6 @@ class KoordletDaemon:
         finally:
             probes.close(keep=options.keep_pins)
             lock.release()
-
-    def _lock(self, lock: StateLock) -> None:
-        """With `--standalone` koordlet sets nothing and may run as any user, so a directory without a lock will do."""
-        try:
-            lock.acquire()
-        except StateLockUnavailable as error:
-            if not self.context.options.standalone:
-                raise
-            log.warning("The state directory is not locked", error=str(error))
 
     async def _build(self, with_api_server: Cluster | None, probes: ProbeSet) -> None:
         """Collectors come first: a rate takes two readings, and the other parts are built between them."""
@@ -126,3 +117,11 @@ class KoordletDaemon:
             reports.node_topology(context, with_api_server)
             devices.report(context, with_api_server)
         return reporter
+
+
+def _take(lock: StateLock) -> None:
+    """A full or read-only disk does not keep koordlet from starting; the address still excludes a second one."""
+    try:
+        lock.acquire()
+    except StateLockUnavailable as error:
+        log.warning("The state directory is not locked", error=str(error))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+from contextlib import suppress
 from pathlib import Path
 
 LOCK_FILE = "lock"
@@ -37,8 +38,6 @@ class StateLock:
             raise StateLockUnavailable(f"cannot open the lock file {self.path}: {error.strerror}") from error
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.ftruncate(fd, 0)
-            os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
         except BlockingIOError as error:
             holder = os.pread(fd, 32, 0).decode(errors="replace").strip()
             os.close(fd)
@@ -48,6 +47,9 @@ class StateLock:
             os.close(fd)
             raise StateLockUnavailable(f"cannot lock {self.path}: {error.strerror}") from error
         self._fd = fd
+        with suppress(OSError):  # a full disk: the lock holds without the number for the message
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
 
     def release(self) -> None:
         """Release the lock if it is held."""
