@@ -3,21 +3,27 @@
 Probe pages answer like Kubernetes components: `ok`, or with `?verbose` (always on failure) one line per check,
 `[+]name ok` or `[-]name failed: reason`. `?exclude=name` omits a check, `/readyz/<name>` runs one, and
 `Accept: application/json` returns JSON. A metrics path serves one or more registries in order; an error in any of them
-fails the scrape, since an incomplete page would look like deleted series.
+fails the scrape, since an incomplete page would look like deleted series. With `limits`, connections are
+limited (`koordlet.app.connections`), and beyond `PAGES_PER_SECOND` scrapes get the page of the scrape before: the
+number of clients must not determine how long the event loop is busy.
 """
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import ssl
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
+from koordlet.app.connections import ConnectionGuard, ConnectionLimits
 from koordlet.app.exposition import packed_page, page, sliced_page
 from koordlet.app.health import CheckResult, HealthChecks
 from koordlet.app.logging import describe, get_logger
@@ -25,6 +31,9 @@ from koordlet.app.logging import describe, get_logger
 log = get_logger(__name__)
 
 
+PAGES_PER_SECOND = 10.0
+PAGE_BURST = 20.0
+"""Metrics pages that are produced; a page of a full node takes 20 ms."""
 BACKLOG = 128
 """Connections that wait until the server accepts them."""
 
@@ -69,6 +78,25 @@ def server_tls(cert: Path, key: Path, client_ca: Path | None = None) -> ssl.SSLC
     return context
 
 
+class PageBudget:
+    """A token bucket of pages that are produced."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._tokens = PAGE_BURST
+        self._at = clock()
+
+    def take(self) -> bool:
+        """Whether another page may be produced now."""
+        now = self._clock()
+        self._tokens = min(PAGE_BURST, self._tokens + (now - self._at) * PAGES_PER_SECOND)
+        self._at = now
+        if self._tokens < 1:
+            return False
+        self._tokens -= 1
+        return True
+
+
 class HttpServer:
     """An HTTP(S) server; a service for `Runner`. After the start `port` is the real port (for `:0`)."""
 
@@ -84,8 +112,11 @@ class HttpServer:
         middlewares: Sequence[Middleware] = (),
         observed: Callable[[str, CheckResult], object] | None = None,
         listener: socket.socket | None = None,
+        limits: ConnectionLimits | None = None,
     ) -> None:
-        """`listener`: a socket of `listen(addr)`, which the server then owns; None: it listens when it starts.
+        """`limits`: of connections and scrapes, for pages that are open to others; None: no limits.
+
+        `listener`: a socket of `listen(addr)`, which the server then owns; None: it listens when it starts.
 
         `sliced`: metrics pages are produced in pieces and yield to the loop in between.
 
@@ -97,10 +128,17 @@ class HttpServer:
         self._host, self._wanted_port = split_address(addr)
         self._tls = tls
         self._listener = listener
+        self._guard = None if limits is None else ConnectionGuard(limits)
+        self._server: asyncio.Server | None = None
         self._runner: web.AppRunner | None = None
         self._port = self._wanted_port
         self._observed = observed
-        self.app = web.Application(middlewares=middlewares)
+        if self._guard is None:
+            self.app = web.Application(middlewares=middlewares)
+        else:
+            self.app = web.Application(
+                middlewares=(self._guard.middleware, *middlewares), client_max_size=self._guard.limits.body_bytes
+            )
         self.app.router.add_get("/healthz", self._live)
         self.app.router.add_get("/livez", self._live)
         self.app.router.add_get("/readyz", self._ready)
@@ -109,7 +147,7 @@ class HttpServer:
         self.app.router.add_get("/readyz/{check}", self._ready)
         for path, registry in (registries or {}).items():
             page_registries = (registry,) if isinstance(registry, CollectorRegistry) else tuple(registry)
-            self.app.router.add_get(path, _metrics_page(page_registries, sliced))
+            self.app.router.add_get(path, _metrics_page(page_registries, sliced, limited=limits is not None))
         self.app.router.add_routes(routes)
 
     @property
@@ -124,22 +162,29 @@ class HttpServer:
 
     async def start(self) -> None:
         """Listen. Raises ListenError if the address is in use or not permitted."""
-        runner = web.AppRunner(self.app, access_log=None, handle_signals=False, shutdown_timeout=2.0)
+        if self._listener is None:
+            self._listener = listen(self.addr)
+        guard = self._guard
+        settings: dict[str, Any] = {} if guard is None else guard.settings
+        runner = web.AppRunner(self.app, access_log=None, handle_signals=False, shutdown_timeout=2.0, **settings)
         await runner.setup()
-        try:
-            if self._listener is None:
-                self._listener = listen(self.addr)
+        if guard is None:
             await web.SockSite(runner, self._listener, ssl_context=self._tls).start()
-        except OSError:
-            await runner.cleanup()
-            raise
+        else:
+            serve = runner.server
+            assert serve is not None  # set by `setup`
+            self._server = await asyncio.get_running_loop().create_server(
+                lambda: guard.protocol(serve()), sock=self._listener, ssl=self._tls
+            )
         self._runner = runner
-        self._port = runner.addresses[0][1]
+        self._port = self._listener.getsockname()[1]
         log.info("Serving", addr=self.addr, url=self.url)
 
     async def stop(self) -> None:
-        runner = self._runner
-        self._runner = None
+        server, runner = self._server, self._runner
+        self._server = self._runner = None
+        if server is not None:
+            server.close()
         if runner is not None:
             await runner.cleanup()
 
@@ -183,18 +228,25 @@ def _page(request: web.Request, title: str, results: list[CheckResult]) -> web.R
 
 
 def _metrics_page(
-    registries: tuple[CollectorRegistry, ...], sliced: bool
+    registries: tuple[CollectorRegistry, ...], sliced: bool, *, limited: bool
 ) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+    budget = PageBudget()
+    pages: dict[bool, bytes] = {}
+    """The last page, packed or not."""
+
     async def handler(request: web.Request) -> web.StreamResponse:
         packed = "gzip" in request.headers.get("Accept-Encoding", "")
         try:
-            if sliced:
+            if limited and packed in pages and not budget.take():
+                body = pages[packed]
+            elif sliced:
                 body = await sliced_page(registries, packed=packed)
             else:
                 body = packed_page(registries) if packed else page(registries)
         except Exception as error:
             log.exception("Metrics page failed", path=request.path, err=error)
             return web.Response(status=500, text=f"cannot collect metrics: {describe(error)}\n")
+        pages[packed] = body
         headers = {"Content-Type": CONTENT_TYPE_PLAIN_0_0_4, "Vary": "Accept-Encoding"}
         return web.Response(body=body, headers=headers | ({"Content-Encoding": "gzip"} if packed else {}))
 

@@ -8,6 +8,7 @@ from aiohttp import web
 
 from koordlet.api.encoding.wire import encode_plain
 from koordlet.app.clock import SYSTEM_CLOCK, boot_clock
+from koordlet.app.connections import ConnectionLimits
 from koordlet.app.http import HttpServer
 from koordlet.app.logging import get_logger
 from koordlet.audit import node
@@ -74,6 +75,7 @@ def serve(context: WiringContext, views: Views) -> None:
             health=context.health,
             routes=[web.get("/top", top), *context.routes],
             listener=context.listener,
+            limits=ConnectionLimits(),
         )
     )
     if context.options.enable_pprof:

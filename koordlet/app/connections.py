@@ -1,0 +1,170 @@
+"""Limits of an HTTP server's connections: their number, silent ones, slow requests, and the size of heads and bodies.
+
+Pages are open to every process that can reach the node, so no number of clients may use up descriptors, memory or the
+time of the event loop. Connections from this machine have places of their own: probes must succeed while others are
+refused.
+
+    guard = ConnectionGuard(limits)
+    web.Application(middlewares=[guard.middleware])
+    loop.create_server(lambda: guard.protocol(runner.server()), ...)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final, cast
+
+from aiohttp import web
+
+LOOPBACK: Final = "loopback"
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """Beyond the first three limits a connection is closed at once."""
+
+    connections: int = 256
+    """From other machines."""
+    per_address: int = 64
+    loopback: int = 64
+    """From this machine."""
+    request_s: float = 10.0
+    """Until the head of the first request is complete; a connection that sends nothing is closed then."""
+    idle_s: float = 120.0
+    """Between requests; Prometheus scrapes once a minute at most times."""
+    handling_s: float = 60.0
+    """For a request and its answer, which a client may read slowly."""
+    head_bytes: int = 16 << 10
+    """Of the request line, and of each header."""
+    body_bytes: int = 64 << 10
+
+
+class ConnectionGuard:
+    """The connections of one server, within `limits`."""
+
+    def __init__(self, limits: ConnectionLimits) -> None:
+        self.limits = limits
+        self._open: Counter[str] = Counter()
+        self._guarded: dict[int, GuardedConnection] = {}
+        """By the identity of the transport."""
+        self.refused = 0
+
+    @property
+    def settings(self) -> dict[str, float | int]:
+        """Arguments of aiohttp's protocol."""
+        size = self.limits.head_bytes
+        return {"keepalive_timeout": self.limits.idle_s, "max_line_size": size, "max_field_size": size}
+
+    def protocol(self, inner: asyncio.Protocol) -> GuardedConnection:
+        """The protocol of a new connection, around that of the web server."""
+        return GuardedConnection(self, inner)
+
+    @web.middleware
+    async def middleware(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        """Times the connection while it has no request, and the request otherwise."""
+        connection = self._guarded.get(id(request.transport))
+        if connection is not None:
+            connection.expect(self.limits.handling_s)
+        try:
+            return await handler(request)
+        finally:
+            if connection is not None:
+                connection.expect(self.limits.handling_s + self.limits.idle_s)
+
+    def admit(self, connection: GuardedConnection, address: str) -> bool:
+        """Count a connection; False beyond a limit."""
+        limits = self.limits
+        if address == LOOPBACK:
+            admitted = self._open[LOOPBACK] < limits.loopback
+        else:
+            others = self._open.total() - self._open[LOOPBACK]
+            admitted = others < limits.connections and self._open[address] < limits.per_address
+        if not admitted:
+            self.refused += 1
+            return False
+        self._open[address] += 1
+        self._guarded[id(connection.transport)] = connection
+        return True
+
+    def release(self, connection: GuardedConnection, address: str) -> None:
+        """A counted connection ended."""
+        self._guarded.pop(id(connection.transport), None)
+        self._open[address] -= 1
+        if not self._open[address]:
+            del self._open[address]
+
+    def __len__(self) -> int:
+        return self._open.total()
+
+
+class GuardedConnection(asyncio.Protocol):
+    """Passes everything to the web server's protocol, and closes the connection when its time is up."""
+
+    def __init__(self, guard: ConnectionGuard, inner: asyncio.Protocol) -> None:
+        self._guard = guard
+        self._inner = inner
+        self._address = ""
+        self._admitted = False
+        self._timer: asyncio.TimerHandle | None = None
+        self.transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self._address = _address(transport.get_extra_info("peername"))
+        self._admitted = self._guard.admit(self, self._address)
+        if not self._admitted:
+            self.transport.abort()
+            return
+        self._inner.connection_made(transport)
+        self.expect(self._guard.limits.request_s)
+
+    def expect(self, seconds: float) -> None:
+        """Close the connection unless `expect` is called again within this time."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._expire)
+
+    def data_received(self, data: bytes) -> None:
+        if self._admitted:
+            self._inner.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        return self._inner.eof_received() if self._admitted else None
+
+    def pause_writing(self) -> None:
+        self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._inner.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._admitted:
+            self._guard.release(self, self._address)
+            self._inner.connection_lost(exc)
+
+    def _expire(self) -> None:
+        if self.transport is not None:
+            self.transport.abort()
+
+
+def _address(peer: object) -> str:
+    """The peer's address, LOOPBACK for this machine. An IPv6 client counts by its network of 64 bits."""
+    host = str(peer[0]) if isinstance(peer, tuple) and peer else ""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.ipv4_mapped is None:
+            network = ipaddress.ip_network((address, 64), strict=False)
+            return LOOPBACK if address.is_loopback else str(network)
+        address = address.ipv4_mapped
+    return LOOPBACK if address.is_loopback else str(address)
