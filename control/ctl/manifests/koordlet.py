@@ -65,6 +65,7 @@ _HOST_PATHS = (
     HostPath("kubelet", "/var/lib/kubelet", "/var/lib/kubelet", propagation="Bidirectional"),
     HostPath("hookserver", "/etc/runtime/hookserver.d", "/host-etc-hookserver", "DirectoryOrCreate"),
     HostPath("var-run-koordlet", "/var/run/koordlet", "/host-var-run-koordlet", "DirectoryOrCreate"),
+    HostPath("vgpu", "/usr/local/vgpu", "/usr/local/vgpu", "DirectoryOrCreate"),
     HostPath("terway-qos", "/var/lib/terway/qos", "/host-var-lib/terway/qos", "DirectoryOrCreate"),
     HostPath("state", "/var/lib/koordlet", "/var/lib/koordlet", "DirectoryOrCreate"),
     HostPath("log", "/var/log/koordlet", "/var/log/koordlet", "DirectoryOrCreate"),
