@@ -1,8 +1,9 @@
 """A tick's figures of all cgroups from one read of the kernel: `BatchReader`'s table, filled from `cgroup_stats`.
 
 Same columns, same numbers, no file per cgroup. The iterator identifies cgroups by id, so the ids of each directory (one
-per hierarchy) are remembered, and looked up again only for directories that the last walk did not show. An id is never
-reused, so a directory whose id still exists is still the same cgroup.
+per hierarchy) are remembered. Ids are looked up again only when a walk shows other cgroups than the walk before, and
+then only for directories that it does not show: on a real node some directories are always missing in one hierarchy.
+An id is never reused, so a directory whose id still exists is still the same cgroup.
 
 `SpotCheck` compares the figures with the files, one cgroup per tick and later one every few ticks. A kernel whose
 structures differ from what the program expects is detected within seconds, and the files are used instead. Used by
@@ -61,7 +62,7 @@ class AllGroups:
         self._last_ids: Ids | None = None
         """Of the cpu hierarchy."""
         self._rows: dict[str, tuple[Ids, NDArray[np.intp]]] = {}
-        """Root -> (the ids of the last walk, the row of each directory), if it showed all directories."""
+        """Root -> (the ids of the last walk, the row of each directory, -1 where the walk did not show it)."""
         self.tree = (0, 0)
         """(walks of the cpu hierarchy, walks that showed other cgroups than the one before)."""
 
@@ -118,10 +119,7 @@ class AllGroups:
                 except CgroupGone:
                     ids[index] = 0
             rows[missing] = hierarchy.find(ids[missing])
-        if (rows >= 0).all():
-            self._rows[root] = hierarchy.ids, rows
-        else:
-            self._rows.pop(root, None)
+        self._rows[root] = hierarchy.ids, rows
         return rows
 
 

@@ -18,6 +18,7 @@ from koordlet.app.logging import get_logger
 from koordlet.statesinformer.pods.cpuallocation import accept, allocation_of
 from koordlet.statesinformer.pods.kubelet import KubeletClient, KubeletError
 from koordlet.statesinformer.pods.model import ContainerMeta, PodMeta
+from koordlet.statesinformer.pods.taskids import TERMINATED_PHASES
 from koordlet.system.cgroup.naming import CgroupDriver, KubeQOS, NamingError, container_name, pod_dir
 from koordlet.system.cpu.cpuset import CPUSet
 
@@ -151,8 +152,9 @@ class PodsInformer:
         return result
 
     def _with_sandbox(self, meta: PodMeta, driver: CgroupDriver) -> PodMeta:
-        """Reads the sandbox once per set of container ids: in a new sandbox all containers get new ids."""
-        if self._sandbox_dir is None:
+        """Reads the sandbox once per set of container ids: in a new sandbox all containers get new ids. A terminated
+        pod has none."""
+        if self._sandbox_dir is None or (meta.pod is not None and meta.pod.status.phase in TERMINATED_PHASES):
             return meta
         old = self.pods.get(meta.uid)
         same = old is not None and old.sandbox_dir and _ids(old) == _ids(meta)

@@ -19,6 +19,7 @@ from koordlet.metricsadvisor.usage.allgroups import (
 )
 from koordlet.probes.cgroup_stats import FIGURES, HAS_CPU, HAS_MEMORY, HAS_USAGE, Hierarchy
 from koordlet.probes.layouts import CGROUP_STATS_ROW
+from koordlet.system.cgroup import tree
 from koordlet.system.cgroup.batch import CgroupTable
 from koordlet.system.cgroup.tree import cgroup_id
 
@@ -110,6 +111,19 @@ def test_a_walk_with_the_same_groups_needs_no_look_up(rows: Rows, monkeypatch: p
         again = groups.read(["b", "a"])
     assert again.cgroup_id.tolist() == before.cgroup_id.tolist()
     assert again.columns["cpu_usage_ns"].tolist() == [2000.0, 2000.0]
+
+
+def test_directories_that_are_always_missing_are_looked_up_once(rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path(rows.roots["memory"], "a").rmdir()
+    groups = AllGroups(SameArrays(*map(Path, rows.roots.values())))
+    before = groups.read(["a", "nowhere"])
+    with monkeypatch.context() as patched:
+        patched.setattr(tree, "cgroup_id", lambda path: pytest.fail(f"looked up again: {path}"))
+        again = groups.read(["a", "nowhere"])
+    for table in (before, again):
+        assert table.cgroup_id.tolist() == [cgroup_id(f"{rows.roots['cpu']}/a"), 0]
+        assert table.gone.tolist() == [False, True]
+        assert np.isnan(table.columns["memory_rss"]).all()
 
 
 def test_other_directories_and_other_groups_are_looked_up(rows: Rows) -> None:

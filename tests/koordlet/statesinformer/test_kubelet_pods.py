@@ -111,6 +111,20 @@ async def test_pods_get_qos_cgroups_and_their_containers(client: KubeletClient):
     assert (informer.synced, informer.error) == (True, "")
 
 
+async def test_a_terminated_pod_has_no_sandbox_to_look_for(kubelet: Kubelet, client: KubeletClient):
+    finished = pod("b", "uid-b")
+    finished["status"]["phase"] = "Succeeded"
+    kubelet.answer = {"items": [pod("a", "uid-a"), finished]}
+    queried: list[str] = []
+    informer = PodsInformer(
+        client, lambda: CgroupDriver.SYSTEMD, sandbox_dir=lambda meta, _: queried.append(meta.uid) or "sandbox"
+    )
+    for _ in range(2):
+        await informer.sync()
+    assert queried == ["uid-a"]
+    assert informer.pods["uid-a"].sandbox_dir == "sandbox"
+
+
 class Slow:
     """A kubelet that answers each question when the test does."""
 
