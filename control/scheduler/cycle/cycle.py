@@ -22,7 +22,7 @@ from control.scheduler.cycle.feasibility import Feasibility
 from control.scheduler.cycle.observer import CycleObserver
 from control.scheduler.cycle.placement import BatchEngine, CycleFailed, Placement
 from control.scheduler.cycle.scoring import Scoring
-from control.scheduler.framework.plugin import CycleState, ExtenderResult
+from control.scheduler.framework.plugin import CycleState, ExtenderResult, PostFilterResult
 from control.scheduler.framework.profile import Framework
 from control.scheduler.framework.runtime import (
     EmptyQueue,
@@ -250,22 +250,19 @@ class Cycle:
         """Let the PostFilter plugins make room; the first success ends it (spec 05 §3.5-4)."""
         state.phase = "PostFilter"
         messages: list[str] = []
-        outcome = None
+        nominated: str | None = None
+        outcome: PostFilterResult | None = None
         for plugin in self._calls.post_filter:
             result = plugin.post_filter(state, pod, failure)
             if result.status.code is Code.ERROR:
                 raise CycleFailed(result.status.by(plugin.name))
-            if result.status.message:
-                messages.append(result.status.message)
-            if result.status.ok or result.nominated is not None:
-                outcome = outcome or result
-            if result.status.ok:
+            if result.status.ok or result.status.code is Code.UNRESOLVABLE:
                 outcome, messages = result, [result.status.message]
                 break
-            if result.status.code is Code.UNRESOLVABLE:
-                messages = messages[-1:]
-                break
-        failure.post_filter = tuple(messages)
+            messages.append(result.status.message)
+            nominated = nominated if result.nominated is None else result.nominated
+            outcome = PostFilterResult(unschedulable(*filter(None, messages)), nominated)
+        failure.post_filter = tuple(filter(None, messages))
         if outcome is not None:
             failure.nominated = outcome.nominated
         for plugin in self._calls.after_post_filter:

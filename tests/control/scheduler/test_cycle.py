@@ -18,7 +18,7 @@ from control.scheduler.framework.status import Code, PluginStatus, unschedulable
 from control.scheduler.plugins.registry import PLUGINS
 from control.scheduler.state.pods import PodInfo
 from tests.control.scheduler.build import Cluster, node, pod
-from tests.control.scheduler.toys import Guard, cycle_of, evaluated
+from tests.control.scheduler.toys import TOYS, Guard, cycle_of, evaluated
 
 
 def test_places_where_most_is_free() -> None:
@@ -93,6 +93,40 @@ def test_plugins_after_a_rejection_that_preemption_may_resolve_are_prepared() ->
     assert failure.value.plugins() == {"Refuses"}
     assert failure.value.text() == "0/1 nodes are available: full. no new claims to deallocate, tried"
     assert failure.value.text(bare=True) == "0/1 nodes are available: 1 full."
+
+
+class Observes(Plugin):
+    """Keeps what the PostFilter plugins decided."""
+
+    name = "Observes"
+
+    def post_filter(self, state: CycleState, pod: PodInfo, failure: FitError) -> PostFilterResult:
+        return PostFilterResult(unschedulable(*pod.shape.labels.get("says", "").split()), pod.shape.labels.get("node"))
+
+    def after_post_filter(
+        self, state: CycleState, pod: PodInfo, failure: FitError, result: PostFilterResult | None
+    ) -> None:
+        self.seen = result
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [({}, (None, ())), ({"says": "no"}, (None, ("no",))), ({"node": "", "says": "no"}, ("", ("no",)))],
+    ids=["nothing", "reason", "nomination"],
+)
+def test_plugins_after_post_filter_see_its_result_also_without_a_nomination(
+    labels: dict[str, str], expected: Any
+) -> None:
+    cluster = Cluster(node("a", cpu="1"))
+    points = {"filter": ("Fits",), "postFilter": ("Observes",)}
+    cycle = cycle_of(cluster, points, {**TOYS, "Observes": Observes})
+    with pytest.raises(FitError) as failure:
+        cycle.place(cluster.info(pod(cpu="2", labels=labels)))
+    observer = cycle.framework.plugins["Observes"]
+    assert isinstance(observer, Observes)
+    assert observer.seen is not None
+    assert (observer.seen.nominated, observer.seen.status.reasons) == expected
+    assert failure.value.nominated == expected[0]
 
 
 @pytest.mark.parametrize("label", ["reserve", "permit"])
