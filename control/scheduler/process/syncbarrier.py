@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Final
 
+from control.scheduler.state.versions import reached
 from koordlet.api.core import Pod
 from koordlet.app.clock import Clock
 from koordlet.app.logging import get_logger
@@ -22,11 +23,6 @@ log = get_logger(__name__)
 
 PREFIX: Final = "scheduling.koordinator.sh/sync-barrier-"
 POLL_PERIOD_S: Final = 0.1
-
-
-def reached(version: str, target: str) -> bool:
-    """Whether resourceVersion `version` is `target` or newer."""
-    return (len(version), version) >= (len(target), target)
 
 
 class SyncBarrier:

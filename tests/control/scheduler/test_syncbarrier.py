@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from control.scheduler.process.syncbarrier import SyncBarrier, reached
+from control.scheduler.process.syncbarrier import SyncBarrier
+from control.scheduler.state.versions import reached
 from koordlet.api.core import Pod
 from koordlet.kube import ConnectionFailed, NotFound
 from tests.control.scheduler.build import pod

@@ -7,7 +7,7 @@ record. As in kube-scheduler, written data stays: the claim keeps its volume, an
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -29,6 +29,7 @@ from control.scheduler.plugins.volumes.claims import (
     reference_of,
 )
 from control.scheduler.plugins.volumes.matching import PodClaims, VolumePlan
+from control.scheduler.plugins.volumes.progress import binding_progress
 from control.scheduler.state.columns import Reasons16, RowArray, Rows
 from control.scheduler.state.pods import PodInfo
 from control.scheduler.state.table import selected
@@ -163,27 +164,30 @@ class VolumeBinding(Plugin):
         if client is None:
             return error("no API server to bind volumes at")
         node = self.table.names[row]
+        written: dict[str, str] = {}
         try:
             for key, name in plan.matched:
-                await self._bind(key, name)
+                written[name] = await self._bind(key, name)
             for key in plan.provisioned:
                 namespace, _, name = key.partition("/")
                 body = {"metadata": {"annotations": {SELECTED_NODE: node}}}
-                await client.patch(PersistentVolumeClaim, name, namespace, body=body)
+                claim = await client.patch(PersistentVolumeClaim, name, namespace, body=body)
+                written[key] = claim.metadata.resource_version
         except KubeError as failure:
             return error(f"binding volumes: {failure}")
-        status = await self._bound(plan)
+        status = await self._bound(pod, plan, node, written)
         if status.ok:
             self._settle(state)
         return status
 
-    async def _bind(self, key: str, name: str) -> None:
+    async def _bind(self, key: str, name: str) -> str:
+        """The resourceVersion of the volume with its claim."""
         claim, volume, client = self._storage.claim(key), self._storage.volume(name), self.handle.client
         assert client is not None
         if claim is None or volume is None:
             raise KubeError(f"claim {key} or volume {name} is gone")
         if volume.spec.claim_ref is not None and volume.spec.claim_ref.uid == claim.metadata.uid:
-            return
+            return volume.metadata.resource_version
         body = {
             "metadata": {
                 "resourceVersion": volume.metadata.resource_version,  # fails if the volume changed in the meantime
@@ -191,21 +195,26 @@ class VolumeBinding(Plugin):
             },
             "spec": {"claimRef": reference_of(claim)},
         }
-        await client.patch(PersistentVolume, name, body=body)
+        return (await client.patch(PersistentVolume, name, body=body)).metadata.resource_version
 
-    async def _bound(self, plan: VolumePlan) -> PluginStatus:
-        """Wait until every claim of the plan is bound."""
+    async def _bound(self, pod: PodInfo, plan: VolumePlan, node: str, written: Mapping[str, str]) -> PluginStatus:
+        """Wait until every claim of the plan is bound, or cannot be any more. The pod is assumed on `node`."""
         clock = self.handle.clock
         deadline = clock.monotonic() + self._timeout
-        keys = [key for key, _ in plan.matched] + list(plan.provisioned)
         while True:
-            claims = [self._storage.claim(key) for key in keys]
-            if any(claim is None for claim in claims):
-                return error("a claim of the pod was deleted while it was being bound")
-            if all(claim is not None and is_bound(claim) for claim in claims):
+            row = self.table.row(node)
+            bound, problem = binding_progress(
+                self._storage, plan, None if row is None else self.table.node(row), written
+            )
+            if pod.row < 0:
+                problem = "the pod was deleted"
+            if problem:
+                return error(f"binding volumes: {problem}")
+            if bound:
                 return SUCCESS
             if clock.monotonic() >= deadline:
-                return error(f"binding volumes: timed out after {self._timeout:g} s waiting for {', '.join(keys)}")
+                keys = ", ".join([key for key, _ in plan.matched] + list(plan.provisioned))
+                return error(f"binding volumes: timed out after {self._timeout:g} s waiting for {keys}")
             await clock.sleep(POLL_PERIOD_S)
 
     def _settle(self, state: CycleState) -> None:

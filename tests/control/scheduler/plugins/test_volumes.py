@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from control.scheduler.cycle.cycle import Cycle
 from control.scheduler.cycle.failures import FitError
+from control.scheduler.cycle.placement import Placement
 from control.scheduler.framework.plugin import CycleState
 from control.scheduler.plugins.defaultpreemption import DefaultPreemption
 from control.scheduler.plugins.volumes import (
@@ -60,15 +61,22 @@ class Patches:
     def __init__(self, objects: Objects) -> None:
         self._objects = objects
         self.sent: list[tuple[str, str, Any]] = []
+        self.binds = True
 
-    async def patch(self, kind: type, name: str, namespace: str | None = None, *, body: Any) -> None:
+    async def patch(self, kind: type, name: str, namespace: str | None = None, *, body: Any) -> Any:
         self.sent.append((kind.__name__, name, body))
-        for claim in [o for o in self._objects.all if isinstance(o, PersistentVolumeClaim)]:
-            ref = body.get("spec", {}).get("claimRef", {})
-            if claim.metadata.name in (name, ref.get("name")):
-                volume = name if kind is PersistentVolume else "made"
-                self._objects.all.remove(claim)
-                self._objects.all.append(bind(claim, volume))
+        old = next(one for one in self._objects.all if isinstance(one, kind) and one.metadata.name == name)
+        new = msgspec.structs.replace(old, metadata=msgspec.structs.replace(old.metadata, resource_version="2"))
+        new.metadata.annotations = {**old.metadata.annotations, **body["metadata"]["annotations"]}
+        ref = body.get("spec", {}).get("claimRef")
+        if ref is not None:
+            new.spec = msgspec.structs.replace(old.spec, claim_ref=wire.convert(ref, ObjectReference))
+        self._objects.all[self._objects.all.index(old)] = new
+        for claim in [one for one in self._objects.all if isinstance(one, PersistentVolumeClaim)]:
+            if self.binds and claim.metadata.name in (name, (ref or {}).get("name")):
+                volume_name = name if kind is PersistentVolume else "made"
+                self._objects.all[self._objects.all.index(claim)] = bind(claim, volume_name)
+        return new
 
 
 def bind(claim: PersistentVolumeClaim, volume: str) -> PersistentVolumeClaim:
@@ -209,7 +217,7 @@ def test_a_volume_is_made_where_the_pod_goes() -> None:
     cluster = hosts()
     topologies = [{"matchLabelExpressions": [{"key": ZONE, "values": ["z2"]}]}]
     made = storage_class(provisioner="disk.csi", allowedTopologies=topologies)
-    objects = Objects(claim("data"), made)
+    objects = Objects(claim("data"), made, volume("made", host="b", storage_class="other"))
     client = Patches(objects)
     cluster.use(client=client)
     cycle = cycle_with(cluster, objects)
@@ -219,6 +227,56 @@ def test_a_volume_is_made_where_the_pod_goes() -> None:
     assert asyncio.run(plugin.pre_bind(placement.state, placement.pod, placement.row, placement.pod.pod)).ok
     annotations = {"volume.kubernetes.io/selected-node": "b"}
     assert client.sent == [("PersistentVolumeClaim", "data", {"metadata": {"annotations": annotations}})]
+
+
+def _without_node(objects: Objects, cluster: Cluster, placement: Placement) -> None:
+    old = next(one for one in objects.all if isinstance(one, PersistentVolumeClaim))
+    meta = msgspec.structs.replace(old.metadata, annotations={}, resource_version="3")
+    objects.all[objects.all.index(old)] = msgspec.structs.replace(old, metadata=meta)
+
+
+def _far_volume(objects: Objects, cluster: Cluster, placement: Placement) -> None:
+    old = next(one for one in objects.all if isinstance(one, PersistentVolumeClaim))
+    objects.all[objects.all.index(old)] = bind(old, "far")
+    objects.all.append(volume("far", host="a"))
+
+
+def _no_node(objects: Objects, cluster: Cluster, placement: Placement) -> None:
+    cluster.table.remove_node("b")
+
+
+def _no_pod(objects: Objects, cluster: Cluster, placement: Placement) -> None:
+    cluster.table.remove_pod(placement.pod)
+
+
+@pytest.mark.parametrize(
+    ("happens", "problem"),
+    [
+        (_without_node, "provisioning failed for claim default/data"),
+        (_far_volume, "volume far cannot be reached from node b"),
+        (_no_node, "the node is gone"),
+        (_no_pod, "the pod was deleted"),
+    ],
+    ids=["provisioning failed", "unreachable", "node deleted", "pod deleted"],
+)
+async def test_the_wait_for_volumes_ends_when_they_will_not_be_bound(
+    happens: Callable[[Objects, Cluster, Placement], None], problem: str
+) -> None:
+    cluster = hosts()
+    topologies = [{"matchLabelExpressions": [{"key": ZONE, "values": ["z2"]}]}]
+    objects = Objects(claim("data"), storage_class(provisioner="disk.csi", allowedTopologies=topologies))
+    client = Patches(objects)
+    client.binds = False
+    cluster.use(client=client)
+    cycle = cycle_with(cluster, objects)
+    placement = cycle.place(cluster.info(using("data")))
+    plugin = cycle.framework.plugins["VolumeBinding"]
+    waiting = asyncio.create_task(plugin.pre_bind(placement.state, placement.pod, placement.row, placement.pod.pod))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not waiting.done()
+    happens(objects, cluster, placement)
+    assert (await waiting).message == f"binding volumes: {problem}"
 
 
 def test_a_claim_stays_with_the_node_that_was_selected_for_it() -> None:
