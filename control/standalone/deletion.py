@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from control.standalone.kinds import NAMESPACE, POD, ResourceKind
+from control.standalone.kinds import CRD, NAMESPACE, POD, ResourceKind
 from control.standalone.objectmeta import parse_timestamp, timestamp
 
 Json = dict[str, Any]
@@ -38,15 +38,24 @@ class DeletionDecision:
     changed: bool
 
 
+_UNTIMED = (NAMESPACE, CRD)
+"""Kinds whose deletion has no grace period and counts as no change of their generation."""
+
+
 def decide(kind: ResourceKind, obj: Json, options: DeletionOptions, now: float) -> DeletionDecision:
     """The decision about `obj`, a private copy, which is changed in place."""
     before = dict(obj["metadata"])
     meta = obj["metadata"]
-    _propagate(meta, options.propagation_policy)
+    policy = options.propagation_policy
+    if policy is None and kind.orphans_by_default and meta.get("deletionTimestamp") is None:
+        policy = "Orphan"
+    _propagate(meta, policy)
     grace = pod_grace(obj, options.grace_period_seconds) if kind.key == POD else 0
     deleting = meta.get("deletionTimestamp")
+    if deleting is None and kind.key not in (POD, NAMESPACE) and not meta.get("finalizers"):
+        return DeletionDecision(obj, True, True)  # removed as it is: only a deletion that takes time is marked
     if deleting is None:
-        _mark(meta, now, grace)
+        _mark(meta, now, None if kind.key in _UNTIMED else grace)
     elif grace < (meta.get("deletionGracePeriodSeconds") or 0) and (
         options.grace_period_seconds is not None or kind.key != POD or grace == 0
     ):
@@ -57,7 +66,7 @@ def decide(kind: ResourceKind, obj: Json, options: DeletionOptions, now: float) 
         obj.setdefault("status", {})["phase"] = "Terminating"
     remove = removable(kind, obj)
     changed = meta != before
-    if changed and kind.generation:
+    if changed and kind.generation and kind.key not in _UNTIMED:
         meta["generation"] = (meta.get("generation") or 0) + 1
     return DeletionDecision(obj, remove, changed)
 
@@ -85,9 +94,10 @@ def pod_grace(pod: Mapping[str, Any], requested: int | None) -> int:
     return 1 if grace < 0 else int(grace)
 
 
-def _mark(meta: Json, now: float, grace: int) -> None:
-    meta["deletionTimestamp"] = timestamp(now + grace)
-    meta["deletionGracePeriodSeconds"] = grace
+def _mark(meta: Json, now: float, grace: int | None) -> None:
+    meta["deletionTimestamp"] = timestamp(now + (grace or 0))
+    if grace is not None:
+        meta["deletionGracePeriodSeconds"] = grace
 
 
 def _propagate(meta: Json, policy: str | None) -> None:

@@ -54,6 +54,7 @@ class StatusError(Exception):
     message: str
     details: Json = field(default_factory=dict)
     retry_after: int | None = None
+    generic: bool = False  # not about an object: `details` is on the wire even when it is empty
 
     def __str__(self) -> str:
         return self.message
@@ -71,7 +72,7 @@ class StatusError(Exception):
         details = dict(self.details)
         if self.retry_after is not None:
             details["retryAfterSeconds"] = self.retry_after
-        if details:
+        if details or self.generic:
             status["details"] = details
         status["code"] = self.code
         return status
@@ -116,12 +117,17 @@ def not_found(group: str, plural: str, name: str) -> StatusError:
     return of_reason("NotFound", message, _details(group, plural, name))
 
 
+def generic(reason: str, message: str) -> StatusError:
+    """An error that is not about an object; its `details` are on the wire, empty."""
+    return StatusError(REASON_CODES[reason], reason, message, generic=True)
+
+
 def no_such_resource() -> StatusError:
-    return of_reason("NotFound", "the server could not find the requested resource")
+    return generic("NotFound", "the server could not find the requested resource")
 
 
 def method_not_allowed() -> StatusError:
-    return of_reason("MethodNotAllowed", "the server does not allow this method on the requested resource")
+    return generic("MethodNotAllowed", "the server does not allow this method on the requested resource")
 
 
 def already_exists(group: str, plural: str, name: str) -> StatusError:
@@ -163,7 +169,7 @@ def too_old(requested: int, oldest: int) -> StatusError:
 
 def too_large(requested: int, current: int) -> StatusError:
     """The client knows a newer state than this server; it should try again in a second."""
-    error = of_reason("Timeout", f"Too large resource version: {requested}, current: {current}")
+    error = of_reason("Timeout", f"Timeout: Too large resource version: {requested}, current: {current}")
     error.details = {"causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}]}
     error.retry_after = 1
     return error
@@ -180,8 +186,7 @@ def internal(message: str) -> StatusError:
 
 
 def not_acceptable(accepted: str) -> StatusError:
-    message = f"only the following media types are accepted: {accepted}"
-    return of_reason("NotAcceptable", message)
+    return of_reason("NotAcceptable", f"only the following media types are accepted: {accepted}")
 
 
 def unsupported_media_type(accepted: str) -> StatusError:

@@ -46,6 +46,8 @@ class ResourceKind:
     unconditional_update: bool = True  # PUT without resourceVersion is accepted
     keeps_status_on_create: bool = False
     returns_deleted: bool = False  # DELETE answers with the object, not a Status
+    orphans_by_default: bool = False  # DELETE without a policy keeps the dependents
+    deprecation: str = ""  # a warning of every response
     immutable_fields: tuple[str, ...] = ()  # top-level fields that can't change
     storage_version: str = ""
     storage_key: str = ""  # key of another kind whose stored objects this kind shows too
@@ -109,9 +111,11 @@ _CLUSTER: dict[str, Any] = {"namespaced": False}
 
 BUILTIN: tuple[ResourceKind, ...] = (
     _kind("", "v1", "Binding", "bindings", verbs=_CREATE),
-    _kind("", "v1", "ComponentStatus", "componentstatuses", "cs", verbs=("get", "list"), **_CLUSTER),
+    _kind("", "v1", "ComponentStatus", "componentstatuses", "cs", verbs=("get", "list"), **_CLUSTER,
+          deprecation="v1 ComponentStatus is deprecated in v1.19+"),
     _kind("", "v1", "ConfigMap", "configmaps", "cm"),
-    _kind("", "v1", "Endpoints", "endpoints", "ep", create_on_update=True),
+    _kind("", "v1", "Endpoints", "endpoints", "ep", create_on_update=True,
+          deprecation="v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice"),
     _kind("", "v1", "Event", "events", "ev", create_on_update=True),
     _kind("", "v1", "LimitRange", "limitranges", "limits", create_on_update=True),
     _kind("", "v1", "Namespace", "namespaces", "ns", status=True, subresources=("finalize",), **_CLUSTER,
@@ -122,9 +126,9 @@ BUILTIN: tuple[ResourceKind, ...] = (
     _kind("", "v1", "PersistentVolume", "persistentvolumes", "pv", status=True, returns_deleted=True, **_CLUSTER),
     _kind("", "v1", "Pod", "pods", "po", status=True, generation=True, categories=_ALL, subresources=_POD_SUB,
           returns_deleted=True),
-    _kind("", "v1", "PodTemplate", "podtemplates", returns_deleted=True),
+    _kind("", "v1", "PodTemplate", "podtemplates", generation=True, returns_deleted=True),
     _kind("", "v1", "ReplicationController", "replicationcontrollers", "rc", status=True, generation=True,
-          scale=_RC_SCALE, categories=_ALL),
+          scale=_RC_SCALE, categories=_ALL, orphans_by_default=True),
     _kind("", "v1", "ResourceQuota", "resourcequotas", "quota", status=True, returns_deleted=True),
     _kind("", "v1", "Secret", "secrets"),
     _kind("", "v1", "ServiceAccount", "serviceaccounts", "sa", subresources=("token",), returns_deleted=True),
@@ -155,7 +159,8 @@ BUILTIN: tuple[ResourceKind, ...] = (
     _kind("autoscaling", "v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers", "hpa", status=True,
           categories=_ALL),
     _kind("batch", "v1", "CronJob", "cronjobs", "cj", status=True, generation=True, categories=_ALL),
-    _kind("batch", "v1", "Job", "jobs", status=True, generation=True, categories=_ALL),
+    _kind("batch", "v1", "Job", "jobs", status=True, generation=True, categories=_ALL,
+          orphans_by_default=True),
     _kind("coordination.k8s.io", "v1", "Lease", "leases", create_on_update=True, unconditional_update=False),
     _kind("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices", generation=True),
     _kind("events.k8s.io", "v1", "Event", "events", "ev", create_on_update=True, storage_key="/events"),
@@ -172,12 +177,14 @@ BUILTIN: tuple[ResourceKind, ...] = (
     _kind(_RBAC, "v1", "Role", "roles", create_on_update=True),
     _kind("scheduling.k8s.io", "v1", "PriorityClass", "priorityclasses", "pc", generation=True,
           immutable_fields=("value", "preemptionPolicy"), **_CLUSTER),
-    _kind(_STORAGE, "v1", "CSIDriver", "csidrivers", **_CLUSTER),
-    _kind(_STORAGE, "v1", "CSINode", "csinodes", **_CLUSTER),
+    _kind(_STORAGE, "v1", "CSIDriver", "csidrivers", returns_deleted=True, **_CLUSTER),
+    _kind(_STORAGE, "v1", "CSINode", "csinodes", returns_deleted=True, **_CLUSTER),
     _kind(_STORAGE, "v1", "CSIStorageCapacity", "csistoragecapacities"),
-    _kind(_STORAGE, "v1", "StorageClass", "storageclasses", "sc", immutable_fields=("provisioner", "parameters"),
+    _kind(_STORAGE, "v1", "StorageClass", "storageclasses", "sc", returns_deleted=True,
+          immutable_fields=("provisioner", "parameters"),
           **_CLUSTER),
-    _kind(_STORAGE, "v1", "VolumeAttachment", "volumeattachments", status=True, **_CLUSTER),
+    _kind(_STORAGE, "v1", "VolumeAttachment", "volumeattachments", status=True, returns_deleted=True,
+          **_CLUSTER),
 )  # fmt: skip
 
 # Order in which discovery lists the groups; kubectl resolves an ambiguous short name by it.

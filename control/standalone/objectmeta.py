@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import re
 import secrets
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
+
+import msgspec
 
 from control.standalone.errors import FieldError
 from control.standalone.kinds import ResourceKind
@@ -25,6 +28,8 @@ _KEY_NAME = r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
 _SUBDOMAIN_RE, _LABEL_RE = re.compile(_SUBDOMAIN), re.compile(_LABEL)
 _VALUE_RE, _KEY_NAME_RE = re.compile(_VALUE), re.compile(_KEY_NAME)
 
+STANDARD_FINALIZERS = ("kubernetes", "orphan", "foregroundDeletion")
+_EXTENSION_GROUPS = ("apiextensions.k8s.io", "apiregistration.k8s.io")
 _LABEL_NAMED = {"/namespaces", "/services"}
 _PATH_NAMED_GROUPS = {"rbac.authorization.k8s.io", "apiregistration.k8s.io"}
 
@@ -59,7 +64,7 @@ def name_error(kind: ResourceKind, name: str, field: str = "metadata.name") -> F
         return None
     if kind.key in _LABEL_NAMED:
         if len(name) > 63:
-            return invalid("must be no more than 63 bytes")
+            return invalid("must be no more than 63 characters")
         if not _LABEL_RE.fullmatch(name):
             return invalid(
                 "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must "
@@ -68,7 +73,7 @@ def name_error(kind: ResourceKind, name: str, field: str = "metadata.name") -> F
             )
         return None
     if len(name) > 253:
-        return invalid("must be no more than 253 bytes")
+        return invalid("must be no more than 253 characters")
     if not _SUBDOMAIN_RE.fullmatch(name):
         return invalid(
             "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and "
@@ -82,6 +87,11 @@ def metadata_errors(kind: ResourceKind, meta: Json) -> list[FieldError]:
     """Problems of a complete metadata block (name present, labels and annotations well formed)."""
     field_errors: list[FieldError] = []
     name = meta.get("name")
+    prefix = meta.get("generateName")
+    if prefix and (problem := name_error(kind, prefix.rstrip("-."), "metadata.generateName")):
+        field_errors.append(
+            replace(problem, message=problem.message.replace(f'"{prefix.rstrip("-.")}"', f'"{prefix}"'))
+        )
     if not name:
         field_errors.append(
             FieldError("FieldValueRequired", "metadata.name", "Required value: name or generateName is required")
@@ -89,29 +99,73 @@ def metadata_errors(kind: ResourceKind, meta: Json) -> list[FieldError]:
     elif problem := name_error(kind, name):
         field_errors.append(problem)
     for key, value in (meta.get("labels") or {}).items():
-        field_errors += _key_errors("metadata.labels", key)
-        if len(value) > 63 or not _VALUE_RE.fullmatch(value):
-            why = (
-                "must be no more than 63 bytes"
-                if len(value) > 63
-                else "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', "
-                "and must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or "
-                f"'12345', regex used for validation is '{_VALUE}')"
-            )
+        field_errors += key_errors("metadata.labels", key)
+        if why := label_value_problem(value):
             field_errors.append(FieldError("FieldValueInvalid", "metadata.labels", f'Invalid value: "{value}": {why}'))
     annotations = meta.get("annotations") or {}
     for key in annotations:
-        field_errors += _key_errors("metadata.annotations", key.lower())
+        field_errors += key_errors("metadata.annotations", key.lower())
     if sum(len(k) + len(v) for k, v in annotations.items()) > 256 * 1024:
         field_errors.append(
             FieldError("FieldValueTooLong", "metadata.annotations", "Too long: may not be more than 262144 bytes")
         )
-    for i, finalizer in enumerate(meta.get("finalizers") or []):
-        field_errors += _key_errors(f"metadata.finalizers[{i}]", finalizer)
+    field_errors += _owner_errors(meta.get("ownerReferences") or [])
+    finalizers = meta.get("finalizers") or []
+    for finalizer in finalizers:
+        field_errors += key_errors("metadata.finalizers", finalizer)
+    for i, finalizer in enumerate(finalizers if not kind.custom else ()):
+        if "/" not in finalizer and finalizer not in STANDARD_FINALIZERS and kind.group not in _EXTENSION_GROUPS:
+            why = "name is neither a standard finalizer name nor is it fully qualified"
+            field_errors.append(
+                FieldError("FieldValueInvalid", f"metadata.finalizers[{i}]", f'Invalid value: "{finalizer}": {why}')
+            )
     return field_errors
 
 
-def _key_errors(field: str, key: str) -> list[FieldError]:
+def _owner_errors(owners: list[Any]) -> list[FieldError]:
+    field_errors: list[FieldError] = []
+    path = "metadata.ownerReferences"
+    for owner in owners:
+        for name, why in (
+            ("apiVersion", "version must not be empty"),
+            ("kind", "must not be empty"),
+            ("name", "must not be empty"),
+            ("uid", "must not be empty"),
+        ):
+            if not owner.get(name):
+                field_errors.append(FieldError("FieldValueInvalid", f"{path}.{name}", f'Invalid value: "": {why}'))
+    controllers = [f"{o.get('kind')}/{o.get('name')}" for o in owners if o.get("controller")]
+    if len(controllers) > 1:
+        why = (
+            'Only one reference can have Controller set to true. Found "true" in references for '
+            f"{controllers[0]} and {controllers[1]}"
+        )
+        shown = msgspec.json.encode(owners).decode()
+        field_errors.append(FieldError("FieldValueInvalid", path, f"Invalid value: {shown}: {why}"))
+    return field_errors
+
+
+def label_value_problem(value: str) -> str:
+    """Why this cannot be the value of a label; "" when it can."""
+    if len(value) > 63:
+        return "must be no more than 63 characters"
+    if _VALUE_RE.fullmatch(value):
+        return ""
+    return (
+        "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start "
+        "and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for "
+        f"validation is '{_VALUE}')"
+    )
+
+
+def key_errors(field: str, key: str) -> list[FieldError]:
+    if key.count("/") > 1:
+        why = (
+            "a valid label key must consist of alphanumeric characters, '-', '_' or '.', and must start and end with "
+            "an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is "
+            f"'{_KEY_NAME}') with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')"
+        )
+        return [FieldError("FieldValueInvalid", field, f'Invalid value: "{key}": {why}')]
     prefix, slash, name = key.rpartition("/")
     problems = []
     if slash and not (prefix and len(prefix) <= 253 and _SUBDOMAIN_RE.fullmatch(prefix)):
@@ -121,7 +175,9 @@ def _key_errors(field: str, key: str) -> list[FieldError]:
             f"validation is '{_SUBDOMAIN}')"
         )
     if len(name) > 63:
-        problems.append("name part must be no more than 63 bytes")
+        problems.append("name part must be no more than 63 characters")
+    if not name:
+        problems.append("name part must be non-empty")
     if not _KEY_NAME_RE.fullmatch(name):
         problems.append(
             "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an "

@@ -75,6 +75,14 @@ class Schemas(Protocol):
         """Fill in the schema's defaults, in place."""
         ...
 
+    def complete(self, kind: ResourceKind, version: str, obj: Json) -> None:
+        """Fill in the parts that every object of the kind has, in place: an empty spec and status."""
+        ...
+
+    def zero(self, kind: ResourceKind, version: str) -> Json:
+        """What an object without any content has: a new object's fields are managed where they differ from it."""
+        ...
+
     def validate(
         self, kind: ResourceKind, version: str, obj: Json, old: Json | None, subresource: str
     ) -> list[FieldError]: ...
@@ -138,6 +146,12 @@ class OpenSchemas:
 
     def default(self, kind: ResourceKind, version: str, obj: Json) -> None:
         return None
+
+    def complete(self, kind: ResourceKind, version: str, obj: Json) -> None:
+        return None
+
+    def zero(self, kind: ResourceKind, version: str) -> Json:
+        return {}
 
     def validate(
         self, kind: ResourceKind, version: str, obj: Json, old: Json | None, subresource: str

@@ -16,6 +16,8 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+import msgspec
+
 from control.standalone import deletion, errors, objectmeta, strategy
 from control.standalone.deletion import DeletionOptions
 from control.standalone.kinds import Kinds, ResourceKind
@@ -176,15 +178,16 @@ class ObjectRegistry:
         else:
             meta.pop("generation", None)
         self._structure(kind, obj, options)
+        if not options.applying:
+            self._track(kind, None, obj, options)
         request = self._request("CREATE", kind, obj, None, user, options)
         await self.admission.mutate(request)
         obj = self._admitted(kind, request, options)
         strategy.prepare_create(kind, obj)  # after webhooks: a pod's QoS class depends on what they changed
+        self.schemas.complete(kind, options.version or kind.versions[0], obj)
         self._validate(kind, obj, None, options, "")
         request.obj = obj
         await self.admission.validate(request)
-        if not options.applying:
-            self._track(kind, None, obj, options)
         return await self._insert(kind, obj, prefix, options)
 
     async def _insert(self, kind: ResourceKind, obj: Json, prefix: str, options: WriteOptions) -> Json:
@@ -306,21 +309,26 @@ class ObjectRegistry:
         if options.subresource:
             strategy.isolate(kind, options.subresource, old, new)
         self._structure(kind, new, options, old)
+        strategy.isolate(kind, options.subresource, old, new)
+        tracked = not options.applying and options.subresource != "binding"
+        if tracked and (old["metadata"].get("managedFields") or new["metadata"].get("managedFields")):
+            self._track(kind, old, new, options)  # an object whose managers were cleared gets none by updates
+        managers = new["metadata"].get("managedFields")
         request = self._request("UPDATE", kind, new, old, user, options)
         await self.admission.mutate(request)
         new = self._admitted(kind, request, options)
         strategy.keep_system_fields(old, new)
+        strategy.set_managers(new, managers)
         strategy.isolate(kind, options.subresource, old, new)
         strategy.prepare_update(kind, options.subresource, old, new)
-        strategy.bump_generation(kind, old, new)
+        strategy.bump_generation(kind, options.subresource, old, new)
         self._validate(kind, new, old, options, options.subresource)
         request.obj = new
         await self.admission.validate(request)
-        if strategy.same(old, new, with_managers=options.applying):
+        cleared = "managedFields" in old["metadata"] and not managers
+        if strategy.same(old, new, with_managers=options.applying or cleared):
             await self.store.committed()  # the state returned may have been written in this turn of the loop
             return strategy.to_version(kind, old, options.version)
-        if not options.applying:
-            self._track(kind, old, new, options)
         if options.dry_run:
             return strategy.to_version(kind, new, options.version)
         ns, name = entry.address
@@ -338,6 +346,7 @@ class ObjectRegistry:
             raise errors.bad_request(problem)
         patcher = self._patcher()
         version = options.version or kind.versions[0]
+        self._check_applied(kind, version, name, body)
         schema = self.schemas.merge_schema(kind, version)
         now = objectmeta.timestamp(self.now())
         options = replace(options, applying=True)
@@ -369,6 +378,23 @@ class ObjectRegistry:
             obj.setdefault("metadata", {})["name"] = name
             return await self.create(kind.key, ns, obj, user, options)
         return await self.modify(kind.key, ns, name, merged, user, options)
+
+    def _check_applied(self, kind: ResourceKind, version: str, name: str, body: Json) -> None:
+        """Refuse to apply another kind or name, or a field that the schema doesn't have."""
+        api_version, meta = body.get("apiVersion", ""), body.get("metadata") or {}
+        if body.get("kind") != kind.kind or api_version != kind.served_as(version):
+            group, _, name_of_version = api_version.rpartition("/")
+            raise errors.bad_request(f"invalid object type: {group}/{name_of_version}, Kind={body.get('kind', '')}")
+        if meta.get("name", name) != name:
+            raise errors.bad_request(
+                f"the name of the object ({meta['name']}) does not match the name on the URL ({name})"
+            )
+        copy = msgspec.json.decode(msgspec.json.encode({**body, "metadata": meta}))
+        unknown = self.schemas.unknown_fields(kind, version, copy)
+        if unknown:
+            names = f"{meta.get('namespace', '')}/{meta.get('name', '')}; {kind.group}/{version}, Kind={kind.kind}"
+            why = f"failed to create typed patch object ({names}): .{unknown[0]}: field not declared in schema"
+            raise errors.StatusError(500, "", why)
 
     async def delete(
         self,
@@ -448,12 +474,13 @@ class ObjectRegistry:
             raise errors.bad_request(problem)
         obj = {**obj, "metadata": dict(obj.get("metadata") or {})}  # the caller's object stays unchanged
         served = kind.served_as(options.version)
-        if obj.setdefault("apiVersion", served) != served or obj.setdefault("kind", kind.kind) != kind.kind:
-            got_group, _, got_version = obj["apiVersion"].rpartition("/")
+        identity = (obj.setdefault("apiVersion", served), obj.setdefault("kind", kind.kind))
+        if identity != (served, kind.kind):
+            _, _, got_version = obj["apiVersion"].rpartition("/")
             raise errors.bad_request(
-                f"{kind.kind} in version {(options.version or kind.versions[0])!r} cannot be handled as a {kind.kind}: "
-                f"no kind {obj.get('kind')!r} is registered for version {obj['apiVersion']!r}"
-                if got_group == kind.group and got_version == (options.version or kind.versions[0])
+                f'{obj["kind"]} in version "{got_version}" cannot be handled as a {kind.kind}: '
+                f'no kind "{obj["kind"]}" is registered for version "{obj["apiVersion"]}"'
+                if not kind.custom or obj["apiVersion"] == served
                 else "the API version in the data "
                 f"({obj['apiVersion']}) does not match the expected API version ({served})"
             )
@@ -533,6 +560,10 @@ class ObjectRegistry:
         version = options.version or kind.versions[0]
         schema = self.schemas.merge_schema(kind, version)
         now = objectmeta.timestamp(self.now())
+        if live is None:
+            live = self.schemas.zero(kind, version)
+            if kind.status and "status" in new:  # a new object's status is not written by its creator
+                live = {**live, "status": new["status"]}
         self.patcher.track(live, new, options.field_manager, "Update", schema, options.subresource, now)
 
     def _patcher(self) -> Patcher:

@@ -13,6 +13,7 @@ from typing import Any
 
 from control.standalone import errors
 from control.standalone.kinds import ResourceKind
+from control.standalone.objectmeta import key_errors, label_value_problem
 
 Json = dict[str, Any]
 Matcher = Callable[[Json], bool]
@@ -115,6 +116,9 @@ def parse_fields(kind: ResourceKind, text: str) -> list[tuple[tuple[str, ...], b
     checks = []
     for key, equal, value in field_terms(text):
         if key not in supported_fields(kind):
+            if kind.key not in FIELDS and not kind.custom:
+                known = '"metadata.name", "metadata.namespace"' if kind.namespaced else '"metadata.name"'
+                raise errors.bad_request(f'"{key}" is not a known field selector: only {known}')
             raise errors.bad_request(f"field label not supported: {key}")
         checks.append((tuple(key.split(".")), equal, value))
     return checks
@@ -186,15 +190,30 @@ def _split(text: str) -> list[str]:
     return [p.strip() for p in parts if p.strip()]
 
 
+def _checked(requirement: Requirement) -> Requirement:
+    """The requirement, if its key and values can be those of a label; raises StatusError 400."""
+    for problem in key_errors("<nil>", requirement.key):
+        raise errors.bad_request(f"unable to parse requirement: {problem}")
+    for at, value in enumerate(sorted(requirement.values)):
+        if requirement.op in ("gt", "lt"):
+            if not re.fullmatch(r"[+-]?\d+", value, re.ASCII):
+                why = "for 'Gt', 'Lt' operators, the value must be an integer"
+                raise errors.bad_request(f'unable to parse requirement: values[{at}]: Invalid value: "{value}": {why}')
+        elif why := label_value_problem(value):
+            where = f"values[{at}][{requirement.key}]"
+            raise errors.bad_request(f'unable to parse requirement: {where}: Invalid value: "{value}": {why}')
+    return requirement
+
+
 def _requirement(part: str, whole: str) -> Requirement:
     if found := _IN.match(part):
         values = frozenset(v.strip() for v in found["values"].split(","))
-        return Requirement(found["key"], found["op"], values)
+        return _checked(Requirement(found["key"], found["op"], values))
     if found := _COMPARE.match(part):
         op = {"=": "in", "==": "in", "!=": "notin", ">": "gt", "<": "lt"}[found["op"]]
-        return Requirement(found["key"], op, frozenset([found["value"]]))
+        return _checked(Requirement(found["key"], op, frozenset([found["value"]])))
     if found := _EXISTS.match(part):
-        return Requirement(found["key"], "absent" if found["not"] else "exists")
+        return _checked(Requirement(found["key"], "absent" if found["not"] else "exists"))
     raise errors.bad_request(
         f"unable to parse requirement: found '{part}' in selector \"{whole}\", expected: a key, an operator and values"
     )

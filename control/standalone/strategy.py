@@ -6,13 +6,12 @@ the end name the kinds that differ.
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable
 from typing import Any
 
 from control.standalone import errors
 from control.standalone.errors import FieldError
-from control.standalone.kinds import CRD, NAMESPACE, ResourceKind
+from control.standalone.kinds import CRD, NAMESPACE, POD, ResourceKind
 from koordlet.api.encoding.quantity import Quantity, QuantityError
 
 Json = dict[str, Any]
@@ -79,6 +78,14 @@ def keep_system_fields(old: Json, new: Json) -> None:
         meta["managedFields"] = old_meta["managedFields"]
 
 
+def set_managers(obj: Json, managers: list[Json] | None) -> None:
+    """Set metadata.managedFields; a write without managers has cleared them."""
+    if managers:
+        obj["metadata"]["managedFields"] = managers
+    else:
+        obj["metadata"].pop("managedFields", None)
+
+
 def isolate(kind: ResourceKind, subresource: str, old: Json, new: Json) -> None:
     """Limit a write to its part: /status writes the status, the main resource everything else."""
     if subresource == "status":
@@ -96,6 +103,8 @@ def isolate(kind: ResourceKind, subresource: str, old: Json, new: Json) -> None:
                 _copy_field(old["metadata"], new["metadata"], name)
         if managed is not None:
             new["metadata"]["managedFields"] = managed
+        if kind.key == POD and "qosClass" in (old.get("status") or {}) and isinstance(new.get("status"), dict):
+            new["status"] = {**new["status"], "qosClass": old["status"]["qosClass"]}
     elif subresource in _PARTS:
         _limit_to_spec_fields(_PARTS[subresource], old, new)
     elif not subresource and kind.status:
@@ -140,8 +149,9 @@ def prepare_update(kind: ResourceKind, subresource: str, old: Json, new: Json) -
         _copy_field(old.get("spec") or {}, spec, "finalizers")
 
 
-def bump_generation(kind: ResourceKind, old: Json, new: Json) -> None:
-    if not (kind.generation or kind.custom):
+def bump_generation(kind: ResourceKind, subresource: str, old: Json, new: Json) -> None:
+    """Count a change of the spec. Binding a pod is no such change."""
+    if not (kind.generation or kind.custom) or subresource == "binding":
         return
     skipped = {"metadata", "status", "apiVersion", "kind"} if kind.status else {"metadata", "apiVersion", "kind"}
     before = {k: v for k, v in old.items() if k not in skipped}
@@ -211,25 +221,20 @@ def _namespace(obj: Json) -> None:
     obj["spec"] = spec
     spec["finalizers"] = sorted({*(spec.get("finalizers") or []), "kubernetes"})
     obj["status"] = {"phase": "Active"}
-    labels = obj["metadata"].setdefault("labels", {}) or {}
-    obj["metadata"]["labels"] = labels
-    labels["kubernetes.io/metadata.name"] = obj["metadata"].get("name", "")
 
 
 def _pod(obj: Json) -> None:
-    obj["status"] = {"phase": "Pending", "qosClass": pod_qos(obj.get("spec") or {})}
+    spec = obj.get("spec") or {}
+    obj["status"] = {"phase": "Pending", "qosClass": pod_qos(spec)}
+    if spec.get("schedulingGates"):
+        condition = {"type": "PodScheduled", "status": "False", "lastProbeTime": None}
+        condition |= {"lastTransitionTime": obj["metadata"]["creationTimestamp"], "reason": "SchedulingGated"}
+        condition["message"] = "Scheduling is blocked due to non-empty scheduling gates"
+        obj["status"]["conditions"] = [condition]
 
 
 def _pending(obj: Json) -> None:
     obj["status"] = {"phase": "Pending"}
-
-
-def _secret(obj: Json) -> None:
-    extra = obj.pop("stringData", None)
-    if extra:
-        data = obj.setdefault("data", {}) or {}
-        obj["data"] = {**data, **{k: base64.b64encode(v.encode()).decode() for k, v in extra.items()}}
-    obj.setdefault("type", "Opaque")
 
 
 def _job(obj: Json) -> None:
@@ -237,6 +242,7 @@ def _job(obj: Json) -> None:
     spec = obj.get("spec")
     if not isinstance(spec, dict) or spec.get("manualSelector"):
         return
+    spec.setdefault("manualSelector", False)
     uid, name = obj["metadata"]["uid"], obj["metadata"].get("name", "")
     template = spec.setdefault("template", {})
     if not isinstance(template, dict):
@@ -245,6 +251,8 @@ def _job(obj: Json) -> None:
     for key, value in (("controller-uid", uid), ("job-name", name)):
         labels.setdefault(f"batch.kubernetes.io/{key}", value)
         labels.setdefault(key, value)
+    if not obj["metadata"].get("labels"):
+        obj["metadata"]["labels"] = dict(labels)
     spec.setdefault("selector", {"matchLabels": {"batch.kubernetes.io/controller-uid": uid}})
 
 
@@ -272,7 +280,7 @@ _ON_CREATE: dict[str, Callable[[Json], None]] = {
     "batch/jobs": _job,
     CRD: _crd,
 }
-_ON_WRITE: dict[str, Callable[[Json], None]] = {"/secrets": _secret, CRD: _crd_names}
+_ON_WRITE: dict[str, Callable[[Json], None]] = {CRD: _crd_names}
 
 
 def pod_qos(spec: Json) -> str:

@@ -1,7 +1,7 @@
 """Admission of new pods: sets service account, priority, and tolerations of failing nodes.
 
 Each step reads other objects from the store and changes the pod in place, like the plugins of kube-apiserver with
-the same names. Service-account token volumes are not added: programs that need a token get it by TokenRequest.
+the same names.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from control.standalone import errors
+from control.standalone import errors, objectmeta
 from control.standalone.policyinterfaces import AdmissionAttributes
 from control.standalone.schema.validation import SYSTEM_PRIORITIES
 from control.standalone.store import ObjectStore
@@ -24,6 +24,9 @@ ACCOUNT_ATTEMPTS = 20
 ACCOUNT_PAUSE_SECONDS = 0.05
 """The default account of a new namespace is created shortly after it: wait up to a second for it."""
 TOLERATION_SECONDS = 300
+TOKEN_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
+TOKEN_VOLUME_PREFIX = "kube-api-access-"
+TOKEN_SECONDS = 3607  # by this number the token issuer recognises a token of a pod's volume
 FAILING = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
 
@@ -71,6 +74,29 @@ async def service_account(store: ObjectStore, request: AdmissionAttributes) -> N
         raise _forbidden(request, why)
     if not spec.get("imagePullSecrets") and account.get("imagePullSecrets"):
         spec["imagePullSecrets"] = [dict(each) for each in account["imagePullSecrets"]]
+    automount = spec.get("automountServiceAccountToken", account.get("automountServiceAccountToken", True))
+    if automount is not False:
+        _mount_token(spec)
+
+
+def _mount_token(spec: Json) -> None:
+    """Mount the account's token, the cluster's CA and the namespace into containers that mount nothing at that path."""
+    containers = [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]
+    without = [c for c in containers if not any(m.get("mountPath") == TOKEN_PATH for m in c.get("volumeMounts") or ())]
+    if not without:
+        return
+    name = objectmeta.generate_name(TOKEN_VOLUME_PREFIX)
+    for container in without:
+        mount = {"name": name, "readOnly": True, "mountPath": TOKEN_PATH}
+        container["volumeMounts"] = [*(container.get("volumeMounts") or ()), mount]
+    namespace = {"path": "namespace", "fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.namespace"}}
+    sources = [
+        {"serviceAccountToken": {"expirationSeconds": TOKEN_SECONDS, "path": "token"}},
+        {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
+        {"downwardAPI": {"items": [namespace]}},
+    ]
+    volume = {"name": name, "projected": {"sources": sources, "defaultMode": 0o644}}
+    spec["volumes"] = [*(spec.get("volumes") or ()), volume]
 
 
 def priority(store: ObjectStore, request: AdmissionAttributes) -> None:

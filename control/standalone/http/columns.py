@@ -6,6 +6,7 @@ object: `table.row` then prints <invalid>.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from control.standalone.http.table import AGE, CREATED_AT, NAME, Cell, TableColumn, age, custom_columns, human_duration
@@ -148,8 +149,16 @@ def _node_address(wanted: str) -> Any:
     return find
 
 
+def _node_info(field: str) -> Any:
+    return lambda node: _dig(node, f"status.nodeInfo.{field}") or "<unknown>"
+
+
 def _pod_spec(obj: Json) -> Any:
-    return _dig(obj, "spec.template.spec") or _dig(obj, "spec.jobTemplate.spec.template.spec", {})
+    return (
+        _dig(obj, "spec.template.spec")
+        or _dig(obj, "template.spec")
+        or _dig(obj, "spec.jobTemplate.spec.template.spec", {})
+    )
 
 
 def selector_text(selector: Any) -> str:
@@ -320,6 +329,24 @@ def _scale_target(scaler: Json) -> str:
     return f"{target['kind']}/{target['name']}"
 
 
+def _scale_metrics(scaler: Json) -> str:
+    """The targets of a scaler whose metrics nothing measures."""
+    targets = [
+        f"{m['resource']['name']}: <unknown>/{m['resource']['target'].get('averageUtilization', '')}%"
+        for m in _dig(scaler, "spec.metrics", [])
+        if m.get("type") == "Resource"
+    ]
+    return ", ".join(targets) or "<none>"
+
+
+def _class_parameters(ingress_class: Json) -> str:
+    parameters = _dig(ingress_class, "spec.parameters")
+    if not parameters:
+        return "<none>"
+    group = f".{parameters['apiGroup']}" if parameters.get("apiGroup") else ""
+    return f"{parameters['kind']}{group}/{parameters['name']}"
+
+
 def _available(service: Json) -> str:
     return next((c["status"] for c in _dig(service, "status.conditions", []) if c["type"] == "Available"), "Unknown")
 
@@ -337,14 +364,14 @@ _COLUMNS: dict[str, tuple[TableColumn, ...]] = {
         _at("Version", "status.nodeInfo.kubeletVersion"),
         _col("Internal-IP", _node_address("InternalIP"), priority=1),
         _col("External-IP", _node_address("ExternalIP"), priority=1),
-        _at("OS-Image", "status.nodeInfo.osImage", "<unknown>", priority=1),
-        _at("Kernel-Version", "status.nodeInfo.kernelVersion", "<unknown>", priority=1),
-        _at("Container-Runtime", "status.nodeInfo.containerRuntimeVersion", "<unknown>", priority=1),
+        _col("OS-Image", _node_info("osImage"), priority=1),
+        _col("Kernel-Version", _node_info("kernelVersion"), priority=1),
+        _col("Container-Runtime", _node_info("containerRuntimeVersion"), priority=1),
     ),
     "/namespaces": (NAME, _at("Status", "status.phase"), AGE),
-    "/configmaps": (NAME, _col("Data", _data_count, _INT), AGE),
-    "/secrets": (NAME, _at("Type", "type", "Opaque"), _col("Data", _data_count, _INT), AGE),
-    "/serviceaccounts": (NAME, _col("Secrets", lambda o: len(o.get("secrets") or []), _INT), AGE),
+    "/configmaps": (NAME, _col("Data", _data_count), AGE),
+    "/secrets": (NAME, _at("Type", "type", "Opaque"), _col("Data", _data_count), AGE),
+    "/serviceaccounts": (NAME, AGE),
     "/services": (
         NAME, _at("Type", "spec.type", "ClusterIP"),
         _col("Cluster-IP", lambda o: _none(_dig(o, "spec.clusterIP"))),
@@ -356,7 +383,7 @@ _COLUMNS: dict[str, tuple[TableColumn, ...]] = {
         _col("Object", _event_object), _at("Subobject", "involvedObject.fieldPath", priority=1),
         _col("Source", _event_source, priority=1), _col("Message", lambda o: (o.get("message") or "").strip()),
         TableColumn("First Seen", _event_first, priority=1),
-        _at("Count", "count", 1, _INT, priority=1), TableColumn("Name", NAME.cell, priority=1),
+        _at("Count", "count", 1, priority=1), TableColumn("Name", NAME.cell, priority=1, format="name"),
     ),
     "/persistentvolumes": (
         NAME, _at("Capacity", "spec.capacity.storage"), _col("Access Modes", _modes("spec.accessModes")),
@@ -378,12 +405,16 @@ _COLUMNS: dict[str, tuple[TableColumn, ...]] = {
         _at("Ready", "status.readyReplicas", 0, _INT), AGE, *_WIDE, _SELECTOR,
     ),
     "apps/deployments": (
-        NAME, _col("Ready", _ready_of), _at("Up-to-date", "status.updatedReplicas", 0, _INT),
-        _at("Available", "status.availableReplicas", 0, _INT), AGE, *_WIDE, _SELECTOR,
+        NAME, _col("Ready", _ready_of), _at("Up-to-date", "status.updatedReplicas", 0),
+        _at("Available", "status.availableReplicas", 0), AGE, *_WIDE, _SELECTOR,
     ),
     "apps/replicasets": (
         NAME, _at("Desired", "spec.replicas", 1, _INT), _at("Current", "status.replicas", 0, _INT),
         _at("Ready", "status.readyReplicas", 0, _INT), AGE, *_WIDE, _SELECTOR,
+    ),
+    "/podtemplates": (
+        NAME, *(replace(column, priority=0) for column in _WIDE),
+        _col("Pod Labels", lambda o: selector_text(_dig(o, "template.metadata.labels"))),
     ),
     "apps/statefulsets": (NAME, _col("Ready", _ready_of), AGE, *_WIDE),
     "apps/daemonsets": (
@@ -398,7 +429,7 @@ _COLUMNS: dict[str, tuple[TableColumn, ...]] = {
         _col("Controller", lambda o: next(
             (f"{r['kind'].lower()}.apps/{r['name']}" for r in o["metadata"].get("ownerReferences") or []
              if r.get("controller")), "<none>")),
-        _at("Revision", "revision", 0, _INT), AGE,
+        _at("Revision", "revision", 0), AGE,
     ),
     "batch/jobs": (
         NAME, _col("Status", _job_status), _col("Completions", _job_completions),
@@ -409,7 +440,7 @@ _COLUMNS: dict[str, tuple[TableColumn, ...]] = {
         _col("Suspend", lambda o: str(_dig(o, "spec.suspend", False))),
         _col("Active", lambda o: len(_dig(o, "status.active", [])), _INT),
         TableColumn("Last Schedule", _cron_last_schedule),
-        AGE, *_WIDE,
+        AGE, *_WIDE, _SELECTOR,
     ),
     "coordination.k8s.io/leases": (NAME, _at("Holder", "spec.holderIdentity"), AGE),
     "policy/poddisruptionbudgets": (
@@ -442,8 +473,8 @@ _COLUMNS: dict[str, tuple[TableColumn, ...]] = {
     ),
     "autoscaling/horizontalpodautoscalers": (
         NAME, _col("Reference", _scale_target),
-        _col("Targets", lambda o: "<unknown>"), _at("MinPods", "spec.minReplicas", "<unset>"),
-        _at("MaxPods", "spec.maxReplicas", 0, _INT), _at("Replicas", "status.currentReplicas", 0, _INT), AGE,
+        _col("Targets", _scale_metrics), _col("MinPods", lambda o: str(_dig(o, "spec.minReplicas", "<unset>"))),
+        _at("MaxPods", "spec.maxReplicas", 0), _at("Replicas", "status.currentReplicas", 0), AGE,
     ),
     "discovery.k8s.io/endpointslices": (
         NAME, _at("AddressType", "addressType"), _col("Ports", _slice_ports), _col("Endpoints", _slice_endpoints), AGE,
@@ -458,10 +489,13 @@ _COLUMNS: dict[str, tuple[TableColumn, ...]] = {
                                            _dig(o, "status.loadBalancer.ingress", []))),
         _col("Ports", lambda o: "80, 443" if _dig(o, "spec.tls") else "80"), AGE,
     ),
+    "networking.k8s.io/ingressclasses": (
+        NAME, _at("Controller", "spec.controller"), _col("Parameters", _class_parameters), AGE,
+    ),
     "node.k8s.io/runtimeclasses": (NAME, _at("Handler", "handler"), AGE),
 }  # fmt: skip
 for _plain_aged in (
-    "/limitranges", "/podtemplates", "networking.k8s.io/ingressclasses", "storage.k8s.io/csidrivers",
+    "storage.k8s.io/csidrivers",
     "storage.k8s.io/csistoragecapacities",
 ):  # fmt: skip
     _COLUMNS[_plain_aged] = (NAME, AGE)

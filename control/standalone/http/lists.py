@@ -59,7 +59,12 @@ class ListOptions:
         resource_version(rv)
         if match:
             if match not in RV_MATCHES:
-                problems.append(_forbidden("FieldValueNotSupported", f'Unsupported value: "{match}"'))
+                problems.append(
+                    _forbidden(
+                        "FieldValueNotSupported",
+                        f'Unsupported value: "{match}": supported values: "Exact", "NotOlderThan", ""',
+                    )
+                )
             elif watching and initial is None:
                 problems.append(
                     _forbidden(
@@ -84,7 +89,7 @@ class ListOptions:
                 problems.append(
                     _forbidden(
                         "FieldValueForbidden",
-                        'Forbidden: resourceVersionMatch "Exact" is forbidden for resourceVersion "0"',
+                        'Forbidden: resourceVersionMatch "exact" is forbidden for resourceVersion "0"',
                     )
                 )
         if initial is not None:

@@ -7,6 +7,7 @@ made for each response.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,7 +60,16 @@ class Renderer:
                 "apiVersion": self.kind.served_as(self.version),
                 "metadata": metadata,
             }
-        return encode(head)[:-1] + b',"items":[' + b",".join(map(self._cached, entries)) + b"]}"
+        items = map(self._cached, entries) if self.kind.custom or self.view == "partial" else self._bare(entries)
+        return encode(head)[:-1] + b',"items":[' + b",".join(items) + b"]}"
+
+    def _bare(self, entries: Iterable[Entry]) -> Iterator[bytes]:
+        """The objects without their first fields, apiVersion and kind: a list of a built-in kind has them once."""
+        identity = {"apiVersion": self.kind.served_as(self.version), "kind": self.kind.kind}
+        start = encode(identity)[:-1] + b","
+        for entry in entries:
+            raw = self._cached(entry)
+            yield b"{" + raw[len(start) :] if raw.startswith(start) else raw
 
     def event(self, type: str, entry: Entry, now: float, *, header: bool = False) -> bytes:
         """One line of a watch. `header`: with column definitions (the first event of a table watch)."""

@@ -114,6 +114,7 @@ class ResourceHandlers:
     ) -> web.Response:
         options = write_options(request, info)
         obj = await body_object(request)
+        _require_kind(kind, obj)
         stored = await self.registry.create(kind.key, info.namespace or None, obj, user, options)
         return self._written(request, info, kind, stored, options, 201)
 
@@ -122,6 +123,11 @@ class ResourceHandlers:
     ) -> web.Response:
         options = self._with_authorization(write_options(request, info, create_missing=True), info, user)
         obj = await body_object(request)
+        _require_kind(kind, obj)
+        meta = obj.get("metadata") or {}
+        if isinstance(meta, dict) and not meta.get("name"):
+            why = f"the name of the object ({info.name} based on URL) was undeterminable: name must be provided"
+            raise errors.bad_request(why)
         existed = self.registry.store.entry(kind.stored_as, info.namespace, info.name) is not None
         stored = await self.registry.update(kind.key, info.namespace or None, info.name, obj, user, options)
         return self._written(request, info, kind, stored, options, 200 if existed else 201)
@@ -176,6 +182,8 @@ class ResourceHandlers:
         deleted = await self.registry.delete_collection(kind.key, info.namespace or None, matcher, user, options)
         self.registry.store.commit()
         items = [strategy.to_version(kind, obj, info.version) for obj in deleted]
+        if not kind.custom:
+            items = [{k: v for k, v in item.items() if k not in ("apiVersion", "kind")} for item in items]
         meta = {"resourceVersion": str(self.registry.store.revision)}
         body = {"kind": kind.list_kind, "apiVersion": kind.served_as(info.version), "metadata": meta, "items": items}
         return json_response(request, body)
@@ -189,6 +197,9 @@ class ResourceHandlers:
 
     def _renderer(self, request: web.BaseRequest, info: RequestInfo, kind: ResourceKind) -> Renderer:
         include = request.query.get("includeObject") or "Metadata"
+        if include not in ("None", "Metadata", "Object"):
+            why = f"Invalid value: \"{include}\": must be 'Metadata', 'Object', 'None', or empty"
+            raise errors.bad_request(f"Unable to convert to Table as requested: includeObject: {why}")
         return Renderer(kind, info.version, view(request.headers.get("Accept", "")), include)
 
     def _written(
@@ -206,6 +217,14 @@ class ResourceHandlers:
         return json_response(request, encode(obj), status, warnings=options.warnings)
 
 
+def _require_kind(kind: ResourceKind, obj: Json) -> None:
+    """Objects of custom kinds have to name their kind; those of built-in kinds get it from the URL."""
+    if kind.custom and not obj.get("kind"):
+        raise errors.bad_request(
+            f"the object provided is unrecognized (must be of type {kind.kind}): Object 'Kind' is missing"
+        )
+
+
 def _namespace(kind: ResourceKind, info: RequestInfo) -> str | None:
     """The namespace to list; None: all, or a cluster-scoped kind (/namespaces/NAME has a namespace in its path)."""
     return (info.namespace or None) if kind.namespaced else None
@@ -216,14 +235,23 @@ def manager_name(request: web.BaseRequest) -> str:
     return request.query.get("fieldManager") or request.headers.get("User-Agent", "unknown").partition("/")[0][:128]
 
 
+MAX_MANAGER_BYTES = 128
+_OPTIONS = {"create": "CreateOptions", "update": "UpdateOptions", "patch": "PatchOptions"}
+
+
 def write_options(request: web.BaseRequest, info: RequestInfo, *, create_missing: bool = False) -> WriteOptions:
     query = request.query
+    options_kind = _OPTIONS.get(info.verb, "CreateOptions")
     dry = query.get("dryRun", "")
     if dry not in ("", "All"):
         cause = errors.FieldError(
-            "FieldValueNotSupported", "dryRun", f'Unsupported value: "{dry}": supported values: "All"'
+            "FieldValueNotSupported", "dryRun", f'Unsupported value: ["{dry}"]: supported values: "All"'
         )
-        raise errors.invalid("meta.k8s.io", "WriteOptions", "", [cause])
+        raise errors.invalid("meta.k8s.io", options_kind, "", [cause])
+    if len(query.get("fieldManager", "").encode()) > MAX_MANAGER_BYTES:
+        text = f"Too long: may not be more than {MAX_MANAGER_BYTES} bytes"
+        cause = errors.FieldError("FieldValueTooLong", "fieldManager", text)
+        raise errors.invalid("meta.k8s.io", options_kind, "", [cause])
     validation = query.get("fieldValidation") or "Warn"
     if validation not in ("Ignore", "Warn", "Strict"):
         cause = errors.FieldError(
@@ -231,7 +259,7 @@ def write_options(request: web.BaseRequest, info: RequestInfo, *, create_missing
             "fieldValidation",
             f'Unsupported value: "{validation}": supported values: "", "Ignore", "Strict", "Warn"',
         )
-        raise errors.invalid("meta.k8s.io", "WriteOptions", "", [cause])
+        raise errors.invalid("meta.k8s.io", options_kind, "", [cause])
     return WriteOptions(
         dry_run=dry == "All",
         field_manager=manager_name(request),
@@ -257,15 +285,24 @@ async def delete_options(request: web.BaseRequest) -> DeletionOptions:
         grace = int(grace) if grace is not None else None
     except (TypeError, ValueError) as error:
         raise errors.bad_request(f"gracePeriodSeconds must be an integer, is {grace!r}") from error
+    if body.get("kind", "DeleteOptions") != "DeleteOptions":
+        version = str(body.get("apiVersion", ""))
+        raise errors.bad_request(
+            f'no kind "{body["kind"]}" is registered for version "{version}" as options of a delete'
+        )
     policy = body.get("propagationPolicy") or query.get("propagationPolicy") or None
     orphan = body.get("orphanDependents")
+    if orphan is not None and policy is not None:
+        text = f'Invalid value: "{policy}": orphanDependents and deletionPropagation cannot be both set'
+        cause = errors.FieldError("FieldValueInvalid", "propagationPolicy", text)
+        raise errors.invalid("meta.k8s.io", "DeleteOptions", "", [cause])
     if orphan is not None and policy is None:
         policy = "Orphan" if orphan else "Background"
     if policy not in (None, "Orphan", "Background", "Foreground"):
         cause = errors.FieldError(
             "FieldValueNotSupported",
             "propagationPolicy",
-            f'Unsupported value: "{policy}": supported values: "Background", "Foreground", "Orphan"',
+            f'Unsupported value: "{policy}": supported values: "Foreground", "Background", "Orphan", "nil"',
         )
         raise errors.invalid("meta.k8s.io", "DeleteOptions", "", [cause])
     preconditions = body.get("preconditions") or {}
@@ -317,3 +354,8 @@ async def _write(request: web.BaseRequest, response: web.StreamResponse, chunk: 
 
 def success(details: Json) -> Json:
     return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}
+
+
+def created() -> Json:
+    """The answer to a binding or an eviction."""
+    return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}

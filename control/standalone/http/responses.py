@@ -32,8 +32,10 @@ def json_response(
     content_type: str = JSON,
     headers: dict[str, str] | None = None,
 ) -> web.Response:
-    """`body` is data to encode, or encoded JSON as bytes."""
+    """`body` is data to encode, or an encoded response. JSON ends with a newline, as in kube-apiserver's responses."""
     raw = body if isinstance(body, bytes) else _encode(body)
+    if content_type == JSON:
+        raw += b"\n"
     out = {"Content-Type": content_type, "Cache-Control": "no-cache, private"}
     if headers:
         out.update(headers)
@@ -52,12 +54,16 @@ def error_response(request: web.BaseRequest, error: StatusError) -> web.Response
     headers = {}
     if error.retry_after is not None:
         headers["Retry-After"] = str(error.retry_after)
-    if error.code == 401:
-        headers["WWW-Authenticate"] = 'Bearer realm="kubernetes"'
     return json_response(request, error.to_status(), error.code, headers=headers)
 
 
 def text_response(text: str, status: int = 200, content_type: str = "text/plain; charset=utf-8") -> web.Response:
     return web.Response(
-        body=text.encode(), status=status, headers={"Content-Type": content_type, "X-Content-Type-Options": "nosniff"}
+        body=text.encode(),
+        status=status,
+        headers={
+            "Content-Type": content_type,
+            "X-Content-Type-Options": "nosniff",
+            "Cache-Control": "no-cache, private",
+        },
     )

@@ -92,6 +92,8 @@ class RequestDispatcher:
             self._authorize(info, user)
             response = await self._answer(request, info, kind, user)
             code = response.status
+            if kind is not None and kind.deprecation and not response.prepared:
+                response.headers.add("Warning", f'299 - "{kind.deprecation}"')
         except errors.StatusError as error:
             response = error_response(request, error)
             code = error.code
@@ -193,8 +195,10 @@ class RequestDispatcher:
     ) -> web.StreamResponse:
         if not info.resource:
             return self._path(request, info)
-        if kind is None or not info.verb:
+        if kind is None:
             raise errors.no_such_resource()
+        if not info.verb or request.method == "HEAD":
+            raise errors.method_not_allowed()
         if info.namespace and not kind.namespaced and info.resource != "namespaces":
             raise errors.no_such_resource()
         if kind.namespaced and not info.namespace and (info.name and info.verb not in ("list", "watch")):

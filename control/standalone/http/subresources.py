@@ -19,7 +19,7 @@ from control.standalone.http.jsonpath import compile_path
 from control.standalone.http.kubelet import KubeletProxy
 from control.standalone.http.negotiate import decode_json
 from control.standalone.http.requestinfo import RequestInfo
-from control.standalone.http.resources import PATCHES, ResourceHandlers, body_object, read_body, success, write_options
+from control.standalone.http.resources import PATCHES, ResourceHandlers, body_object, created, read_body, write_options
 from control.standalone.http.responses import json_response
 from control.standalone.kinds import POD, ResourceKind, ScaleSpec
 from control.standalone.policyinterfaces import ApiUser
@@ -77,13 +77,13 @@ class SubresourceHandlers:
 
     async def bind(self, request: web.BaseRequest, info: RequestInfo, user: ApiUser) -> web.Response:
         """POST pods/NAME/binding, or bindings: assign a pod to a node, once."""
-        options = write_options(request, info)
+        options = replace(write_options(request, info), subresource="binding")
         body = await body_object(request)
         name = info.name or (body.get("metadata") or {}).get("name") or ""
+        if ((body.get("metadata") or {}).get("name") or name) != name:
+            raise errors.bad_request("name in URL does not match name in Binding object")
         meta = {**(body.get("metadata") or {}), "name": name, "namespace": info.namespace}
-        body = await self._registry.admit(
-            POD, {**body, "metadata": meta}, user, replace(options, subresource="binding")
-        )
+        body = await self._registry.admit(POD, {**body, "metadata": meta}, user, options)
         meta, target = body.get("metadata") or {}, body.get("target") or {}
         node = target.get("name") or ""
         if not node:
@@ -124,11 +124,13 @@ class SubresourceHandlers:
             return pod
 
         await self._registry.modify(POD, info.namespace, name, assign, user, options)
-        return json_response(request, success({}), 201)
+        return json_response(request, created(), 201)
 
     async def _evict(self, request: web.BaseRequest, info: RequestInfo, user: ApiUser) -> web.Response:
         """POST pods/NAME/eviction: delete, if the disruption budgets allow it."""
         body = await body_object(request)
+        if ((body.get("metadata") or {}).get("name") or info.name) != info.name:
+            raise errors.bad_request("name in URL does not match name in Eviction object")
         delete_options = body.get("deleteOptions") or {}
         query_dry = request.query.get("dryRun") == "All"
         preconditions = delete_options.get("preconditions") or {}
@@ -144,7 +146,7 @@ class SubresourceHandlers:
         if not finished and not pod["metadata"].get("deletionTimestamp"):
             await self._gate(self._registry, pod, options.dry_run)
         await self._registry.delete(POD, info.namespace, info.name, user, options)
-        return json_response(request, success({}), 201)
+        return json_response(request, created(), 201)
 
     async def _token(self, request: web.BaseRequest, info: RequestInfo, user: ApiUser) -> web.Response:
         body = await body_object(request)

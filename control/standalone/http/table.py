@@ -119,8 +119,7 @@ def _custom_column(spec: Json) -> TableColumn:
     return TableColumn(
         spec["name"],
         cell,
-        # The cells of date columns are ages, so their type is string, as in Kubernetes.
-        type="string" if date else kind,
+        type=kind,  # date too, although its cells are ages
         priority=spec.get("priority") or 0,
         format=spec.get("format") or "",
         description=spec.get("description") or "",

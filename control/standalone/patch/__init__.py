@@ -37,7 +37,7 @@ class Patches:
         except json_patch.JsonPatchError as error:
             if error.invalid:
                 message = f"the server rejected our request due to an error in our request: {error}"
-                raise errors.of_reason("Invalid", message) from error
+                raise errors.generic("Invalid", message) from error
             raise errors.bad_request(f"error decoding patch: {error}") from error
         return _object(result)
 

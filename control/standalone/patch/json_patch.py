@@ -64,7 +64,6 @@ def _apply_one(doc: Any, op: Mapping[str, Any], index: int) -> Any:
     if name == "remove":
         return _remove(doc, path, name)[0]
     if name == "replace":
-        _get(doc, path, name)
         return _replace(doc, path, copy.deepcopy(op["value"]))
     if name == "test":
         _test(doc, path, op["value"])
@@ -139,7 +138,11 @@ def _replace(doc: Any, tokens: tuple[str, ...], value: Any) -> Any:
     if not tokens:
         return value
     parent = _get(doc, tokens[:-1], "replace")
-    parent[tokens[-1] if isinstance(parent, dict) else int(tokens[-1])] = value
+    if isinstance(parent, dict):  # as in kube-apiserver's library: an absent key is added
+        parent[tokens[-1]] = value
+    else:
+        _get(doc, tokens, "replace")
+        parent[int(tokens[-1])] = value
     return doc
 
 

@@ -60,7 +60,7 @@ def _collect(value: Any, schema: Schema, path: Path, out: FieldSet, containers: 
         if path:
             out.add(path)
         return
-    if containers and path and not schema.properties:
+    if containers and path:
         out.add(path)
     if isinstance(value, dict):
         for key, item in value.items():

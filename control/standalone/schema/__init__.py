@@ -20,7 +20,7 @@ import msgspec
 from control.standalone import errors
 from control.standalone.errors import FieldError
 from control.standalone.kinds import Kinds, ResourceKind
-from control.standalone.schema import defaults, structural, validation
+from control.standalone.schema import defaults, structural, validation, zeros
 from control.standalone.schema.builtin import Builtins
 from control.standalone.schema.custom import complete, version_schema
 from control.standalone.schema.decode import DecodeError, decode
@@ -78,6 +78,13 @@ class KindSchemas:
             structural.fill_defaults(obj, self._custom_schema(kind, version))
         else:
             defaults.fill(kind.key, obj)
+
+    def complete(self, kind: ResourceKind, version: str, obj: Json) -> None:
+        if not kind.custom:
+            zeros.fill_kind(obj, self.merge_schema(kind, version))
+
+    def zero(self, kind: ResourceKind, version: str) -> Json:
+        return {} if kind.custom else zeros.zero_kind(self.merge_schema(kind, version))
 
     def validate(
         self, kind: ResourceKind, version: str, obj: Json, old: Json | None, subresource: str

@@ -149,6 +149,8 @@ def _renamed(schema: Any, names: Mapping[str, str]) -> Any:
     if isinstance(schema, dict):
         out = {}
         for key, value in schema.items():
+            if key == "x-zero":
+                continue
             if key == "$ref" and isinstance(value, str):
                 out[key] = "#/definitions/" + names[value.rsplit("/", 1)[-1]]
             else:

@@ -13,7 +13,7 @@ from typing import Any
 
 from control.standalone.errors import FieldError
 from control.standalone.schema import fielderrors as fe
-from control.standalone.schema import structural
+from control.standalone.schema import patterns, structural
 from control.standalone.schema.walk import Schema
 
 _LABEL = re.compile(r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")
@@ -144,8 +144,8 @@ def _node(schema: Any, path: str, root: bool = False) -> Iterator[FieldError]:
             yield fe.forbidden(f"{path}.{keyword}", f"{keyword} is not supported")
     if schema.get("uniqueItems"):
         yield fe.forbidden(f"{path}.uniqueItems", "uniqueItems cannot be set to true since the runtime complexity becomes quadratic")  # fmt: skip # noqa: E501
-    if "pattern" in schema and structural.compiled(str(schema["pattern"])) is None:
-        yield fe.invalid(f"{path}.pattern", schema["pattern"], "must be a valid regular expression")
+    if "pattern" in schema:
+        yield from _pattern(str(schema["pattern"]), f"{path}.pattern")
     if "enum" in schema and not isinstance(schema["enum"], list):
         yield fe.type_invalid(f"{path}.enum", structural.type_name(schema["enum"]), "must be an array")
     yield from _lists(schema, kind, path)
@@ -172,6 +172,14 @@ def _node(schema: Any, path: str, root: bool = False) -> Iterator[FieldError]:
         yield from _branch(schema["not"], f"{path}.not", False)
     if "default" in schema and not root:
         yield from structural.validate(schema["default"], Schema(schema), f"{path}.default")
+
+
+def _pattern(pattern: str, path: str) -> Iterator[FieldError]:
+    try:
+        patterns.compiled(pattern)
+    except patterns.PatternError as error:
+        detail = f"must be a valid regular expression, but isn't: error parsing regexp: {error}"
+        yield fe.invalid(path, pattern, detail)
 
 
 def _lists(schema: Json, kind: Any, path: str) -> Iterator[FieldError]:

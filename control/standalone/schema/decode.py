@@ -2,13 +2,15 @@
 
 Kubernetes decodes built-in kinds into typed structs. Clients rely on the effects: a field of the wrong
 type is an error, null is the same as absent, quantities are stored in canonical form. `decode`
-applies this to a plain dict, in place. Malformed quantities stay unchanged, for validation to report.
+applies this to a plain dict, in place: empty optional lists and maps are left out, structs by value are always there.
+Malformed quantities stay unchanged, for validation to report.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from control.standalone.schema import zeros
 from control.standalone.schema.structural import parse_quantity, type_name
 from control.standalone.schema.walk import UNKNOWN, Schema
 
@@ -24,11 +26,13 @@ def decode(obj: dict[str, Any], schema: Schema, kind: str) -> None:
 
 def _decode(value: Any, schema: Schema, kind: str, path: str) -> None:
     if isinstance(value, dict):
-        for key in [key for key, item in value.items() if item is None]:
+        for key in [key for key, item in value.items() if item is None or _is_omitted(item, key, schema)]:
             del value[key]
+        if schema.zeros:
+            zeros.fill(value, schema)
         for key, item in value.items():
             child = schema.field(key)
-            if child is None or child is UNKNOWN:
+            if item is None or child is None or child is UNKNOWN:  # None: a zero value that was just filled in
                 continue
             where = f"{path}.{key}"
             if child.raw.get("format") == "quantity":
@@ -51,6 +55,14 @@ def _decode(value: Any, schema: Schema, kind: str, path: str) -> None:
 
 
 _GO_NAMES = {"integer": "int64", "boolean": "bool", "number": "float64", "array": "slice", "object": "struct"}
+
+
+def _is_omitted(item: Any, key: str, schema: Schema) -> bool:
+    """Whether a typed server leaves out this empty list or map."""
+    if item or not isinstance(item, dict | list) or key in schema.required or not schema.has_property(key):
+        return False
+    child = schema.field(key)
+    return child is not None and child.is_collection and isinstance(item, list) == (child.type == "array")
 
 
 def _check(value: Any, schema: Schema, kind: str, path: str) -> None:

@@ -6,6 +6,7 @@ depend on other objects (priority, service account, tolerations).
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable
 from typing import Any
 
@@ -70,14 +71,11 @@ def pod_spec(spec: Json) -> None:
 
 
 def _container(container: Json, host_network: bool) -> None:
-    image = str(container.get("image") or "")
-    tag = image.rpartition("/")[2].partition("@")[0].partition(":")[2]
-    latest = "@" not in image and tag in ("", "latest")
     _defaults(
         container,
         terminationMessagePath="/dev/termination-log",
         terminationMessagePolicy="File",
-        imagePullPolicy="Always" if latest else "IfNotPresent",
+        imagePullPolicy=_pull_policy(container.get("image")),
         resources={},
     )
     for port in container.get("ports") or ():
@@ -90,11 +88,23 @@ def _container(container: Json, host_network: bool) -> None:
     for probe in ("livenessProbe", "readinessProbe", "startupProbe"):
         if isinstance(container.get(probe), dict):
             _probe(container[probe])
+    for hook in ("preStop", "postStart"):
+        _handler((container.get("lifecycle") or {}).get(hook))
+
+
+def _pull_policy(reference: Any) -> str:
+    image = str(reference or "")
+    tag = image.rpartition("/")[2].partition("@")[0].partition(":")[2]
+    return "Always" if "@" not in image and tag in ("", "latest") else "IfNotPresent"
 
 
 def _probe(probe: Json) -> None:
     _defaults(probe, timeoutSeconds=1, periodSeconds=10, successThreshold=1, failureThreshold=3)
-    if isinstance(http := probe.get("httpGet"), dict):
+    _handler(probe)
+
+
+def _handler(handler: Any) -> None:
+    if isinstance(http := (handler or {}).get("httpGet"), dict):
         _defaults(http, path="/", scheme="HTTP")
 
 
@@ -106,9 +116,23 @@ def _volume(volume: Json) -> None:
             volume[source].setdefault("defaultMode", 0o644)
     if isinstance(volume.get("hostPath"), dict):
         volume["hostPath"].setdefault("type", "")
+    _field_references(volume.get("downwardAPI"))
     for source in (volume.get("projected") or {}).get("sources") or ():
         if isinstance(token := source.get("serviceAccountToken"), dict):
             token.setdefault("expirationSeconds", 3600)
+        _field_references(source.get("downwardAPI"))
+    if isinstance(image := volume.get("image"), dict):
+        image.setdefault("pullPolicy", _pull_policy(image.get("reference")))
+    if isinstance(template := (volume.get("ephemeral") or {}).get("volumeClaimTemplate"), dict):
+        _claim(template)
+    if isinstance(iscsi := volume.get("iscsi"), dict):
+        iscsi.setdefault("iscsiInterface", "default")
+
+
+def _field_references(downward: Any) -> None:
+    for item in (downward or {}).get("items") or ():
+        if isinstance(ref := item.get("fieldRef"), dict):
+            ref.setdefault("apiVersion", "v1")
 
 
 def _template(spec: Json) -> None:
@@ -177,7 +201,7 @@ def _cron_job(obj: Json) -> None:
     spec = _sub(obj, "spec")
     _defaults(spec, concurrencyPolicy="Allow", suspend=False, successfulJobsHistoryLimit=3, failedJobsHistoryLimit=1)
     if isinstance(template := spec.get("jobTemplate"), dict):
-        _job_spec(_sub(template, "spec"))
+        _template(_sub(template, "spec"))  # its Jobs get their own defaults
 
 
 def _service(obj: Json) -> None:
@@ -189,6 +213,17 @@ def _service(obj: Json) -> None:
         port.setdefault("protocol", "TCP")
         if "port" in port:
             port.setdefault("targetPort", port["port"])
+
+
+def _autoscaler(obj: Json) -> None:
+    spec = _sub(obj, "spec")
+    target = {"type": "Utilization", "averageUtilization": 80}
+    _defaults(spec, minReplicas=1, metrics=[{"type": "Resource", "resource": {"name": "cpu", "target": target}}])
+
+
+def _network_policy(obj: Json) -> None:
+    spec = _sub(obj, "spec")
+    spec.setdefault("policyTypes", ["Ingress", "Egress"] if spec.get("egress") else ["Ingress"])
 
 
 def _endpoints(obj: Json) -> None:
@@ -253,14 +288,62 @@ def _claim(obj: Json) -> None:
 
 
 def _volume_object(obj: Json) -> None:
-    _defaults(_sub(obj, "spec"), volumeMode="Filesystem", persistentVolumeReclaimPolicy="Retain")
+    spec = _sub(obj, "spec")
+    _defaults(spec, volumeMode="Filesystem", persistentVolumeReclaimPolicy="Retain")
+    if isinstance(spec.get("hostPath"), dict):
+        spec["hostPath"].setdefault("type", "")
+
+
+def _secret(obj: Json) -> None:
+    """stringData is written as data; its values win."""
+    if extra := obj.pop("stringData", None):
+        encoded = {key: base64.b64encode(value.encode()).decode() for key, value in extra.items()}
+        obj["data"] = {**(obj.get("data") or {}), **encoded}
+    obj.setdefault("type", "Opaque")
+
+
+def _namespace(obj: Json) -> None:
+    if name := obj["metadata"].get("name"):
+        _sub(obj["metadata"], "labels")["kubernetes.io/metadata.name"] = name
+
+
+def _node(obj: Json) -> None:
+    status = _sub(obj, "status")
+    if status.get("capacity") and not status.get("allocatable"):
+        status["allocatable"] = dict(status["capacity"])
+
+
+def _replication_controller(obj: Json) -> None:
+    spec = _sub(obj, "spec")
+    labels = ((spec.get("template") or {}).get("metadata") or {}).get("labels")
+    if labels:
+        _defaults(spec, selector=dict(labels))
+        if not obj["metadata"].get("labels"):
+            obj["metadata"]["labels"] = dict(labels)
+    _replicas(obj)
+
+
+def _limit_range(obj: Json) -> None:
+    for limit in _sub(obj, "spec").get("limits") or ():
+        if limit.get("type") != "Container":
+            continue
+        default = _sub(limit, "default") if limit.get("max") or limit.get("default") else {}
+        for name, amount in (limit.get("max") or {}).items():
+            default.setdefault(name, amount)
+        request = dict(default) | dict(limit.get("min") or {}) | dict(limit.get("defaultRequest") or {})
+        if request:
+            limit["defaultRequest"] = request
 
 
 _ADM = "admissionregistration.k8s.io"
 _BY_KEY: dict[str, Callable[[Json], None]] = {
     "/pods": _pod,
     "/podtemplates": _template,
-    "/replicationcontrollers": _replicas,
+    "/replicationcontrollers": _replication_controller,
+    "/secrets": _secret,
+    "/namespaces": _namespace,
+    "/nodes": _node,
+    "/limitranges": _limit_range,
     "/services": _service,
     "/endpoints": _endpoints,
     "/persistentvolumeclaims": _claim,
@@ -270,6 +353,8 @@ _BY_KEY: dict[str, Callable[[Json], None]] = {
     "apps/daemonsets": _daemon_set,
     "apps/statefulsets": _stateful_set,
     "batch/jobs": _job,
+    "autoscaling/horizontalpodautoscalers": _autoscaler,
+    "networking.k8s.io/networkpolicies": _network_policy,
     "batch/cronjobs": _cron_job,
     "discovery.k8s.io/endpointslices": _endpoint_slice,
     "scheduling.k8s.io/priorityclasses": _priority_class,

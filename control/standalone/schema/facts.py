@@ -79,7 +79,7 @@ ATOMIC_OBJECTS = words("""
 
 ATOMIC_FIELDS = words("""
     V1PodSpec.nodeSelector V1ServiceSpec.selector V1ReplicationControllerSpec.selector
-    V1ClusterRole.rules V1RuntimeClass.scheduling
+    V1ClusterRole.rules V1RuntimeClass.scheduling V1ControllerRevision.data
     """)
 
 QUANTITIES = words("""
@@ -147,6 +147,43 @@ def _merge_rows() -> dict[str, dict[str, Any]]:
 MERGE = _merge_rows()
 
 
+STRUCTS = words("""
+    V1PodTemplateSpec.metadata V1PodTemplateSpec.spec V1JobTemplateSpec.metadata V1JobTemplateSpec.spec
+    V1PodTemplate.template V1ReplicaSetSpec.template V1Container.resources
+    V1DeploymentSpec.strategy V1DaemonSetSpec.updateStrategy V1StatefulSetSpec.updateStrategy
+    V1ServiceStatus.loadBalancer V1IngressStatus.loadBalancer
+    V1NodeStatus.daemonEndpoints V1NodeStatus.nodeInfo V1NodeDaemonEndpoints.kubeletEndpoint
+    V1PersistentVolumeClaimSpec.resources V1PersistentVolumeClaimTemplate.metadata
+    CoreV1Event.involvedObject CoreV1Event.source EventsV1Event.regarding EventsV1Event.deprecatedSource
+    V1NetworkPolicySpec.podSelector V1Endpoint.conditions
+    """)
+"""Fields that Go has as a struct by value: they are always written, at least as `{}`. So are spec and status of every
+kind (`zeros`)."""
+ZEROS: dict[str, Any] = {
+    **{key: {} for key in STRUCTS},
+    **dict.fromkeys(
+        words("""
+        V1PodCondition.lastProbeTime V1PodCondition.lastTransitionTime V1NodeCondition.lastHeartbeatTime
+        V1NodeCondition.lastTransitionTime V1DeploymentCondition.lastUpdateTime
+        V1DeploymentCondition.lastTransitionTime V1JobCondition.lastProbeTime V1JobCondition.lastTransitionTime
+        CoreV1Event.eventTime CoreV1Event.firstTimestamp CoreV1Event.lastTimestamp
+        """)
+    ),
+    **dict.fromkeys(words("CoreV1Event.reportingComponent CoreV1Event.reportingInstance V1GRPCAction.service"), ""),
+    "V1ResourceFieldSelector.divisor": "0",
+    **dict.fromkeys(
+        words("""
+        V1PodDisruptionBudgetStatus.currentHealthy V1PodDisruptionBudgetStatus.desiredHealthy
+        V1PodDisruptionBudgetStatus.disruptionsAllowed V1PodDisruptionBudgetStatus.expectedPods
+        V1StatefulSetStatus.availableReplicas V1StatefulSetStatus.replicas
+        """),
+        0,
+    ),
+    "V2HorizontalPodAutoscalerStatus.currentMetrics": None,
+}
+"""Every optional field that is always written, with its value in a new object."""
+
+
 def field_extensions(key: str, is_list: bool) -> dict[str, Any]:
     """The facts about `Class.field`, as schema keywords."""
     out: dict[str, Any] = dict(MERGE.get(key, {}))
@@ -158,4 +195,6 @@ def field_extensions(key: str, is_list: bool) -> dict[str, Any]:
         out["enum"] = list(ENUMS[key])
     if key in DEFAULTS:
         out["default"] = DEFAULTS[key]
+    if key in ZEROS:
+        out["x-zero"] = ZEROS[key]
     return out

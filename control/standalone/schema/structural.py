@@ -10,13 +10,13 @@ CEL rules (`x-kubernetes-validations`) are not evaluated: a CRD with such rules 
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
 from control.standalone.errors import FieldError
 from control.standalone.schema import fielderrors as fe
+from control.standalone.schema import patterns
 from control.standalone.schema.formats import conforms
 from control.standalone.schema.walk import UNKNOWN, Schema
 from koordlet.api.encoding.quantity import Quantity, QuantityError
@@ -58,6 +58,8 @@ def fill_defaults(obj: Any, schema: Schema) -> None:
     """Fill in defaults for absent fields, in place; null counts as absent where it is not allowed."""
     if isinstance(obj, dict):
         for name, raw in schema.properties.items():
+            if name in obj and obj[name] is None and "default" not in raw and not raw.get("nullable"):
+                del obj[name]
             if "default" in raw and (name not in obj or (obj[name] is None and not raw.get("nullable"))):
                 obj[name] = copy.deepcopy(raw["default"])
         for key, value in obj.items():
@@ -150,15 +152,6 @@ def _quantity(value: Any, path: str) -> Iterator[FieldError]:
         yield fe.invalid(path, value, QUANTITY_MESSAGE)
 
 
-@lru_cache(maxsize=1024)
-def compiled(pattern: str) -> re.Pattern[str] | None:
-    """An RE2 pattern as a Python pattern; None when Python can't compile it."""
-    try:
-        return re.compile(re.sub(r"\\z", r"\\Z", pattern))
-    except re.error:
-        return None
-
-
 def _string(value: str, raw: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     length = len(value)
     if (limit := raw.get("maxLength")) is not None and length > limit:
@@ -166,11 +159,13 @@ def _string(value: str, raw: Mapping[str, Any], path: str) -> Iterator[FieldErro
     if (least := raw.get("minLength")) is not None and length < least:
         yield fe.invalid(path, value, f"{path} in body should be at least {least} chars long")
     if (pattern := raw.get("pattern")) is not None:
-        matcher = compiled(pattern)
-        if matcher is None:
-            yield fe.invalid(path, value, f"{path} in body should match '{pattern}', which can't be compiled")
-        elif not matcher.search(value):
-            yield fe.invalid(path, value, f"{path} in body should match '{pattern}'")
+        try:
+            matches = patterns.compiled(str(pattern)).search(value)
+        except patterns.PatternError as error:
+            yield fe.invalid(path, value, f"{path} in body should match '{pattern}', which can't be compiled: {error}")
+        else:
+            if not matches:
+                yield fe.invalid(path, value, f"{path} in body should match '{pattern}'")
     if (name := raw.get("format")) is not None and not conforms(value, str(name)):
         yield fe.invalid(path, value, f"{path} in body must be of type {name}: {fe.show(value)}")
 

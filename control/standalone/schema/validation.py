@@ -19,11 +19,11 @@ from control.standalone.schema.crd import check_crd
 from control.standalone.schema.validation_pod import (
     LABEL,
     LABEL_MESSAGE,
-    NON_NEGATIVE,
     pod_spec,
     quantities,
     validate_pod,
 )
+from control.standalone.schema.validation_podparts import NON_NEGATIVE
 
 Json = Mapping[str, Any]
 
@@ -106,8 +106,10 @@ def _node(obj: Json, old: Json | None) -> Iterator[FieldError]:
             yield fe.duplicate(path, taint)
         seen.add((taint.get("key"), effect))
     status = obj.get("status") or {}
-    for field in ("capacity", "allocatable"):
-        yield from quantities(status.get(field), f"status.{field}")
+    capacity, allocatable = status.get("capacity"), status.get("allocatable")
+    yield from quantities(capacity, "status.capacity")
+    if allocatable != capacity:
+        yield from quantities(allocatable, "status.allocatable")
     if old is not None:
         before = (old.get("spec") or {}).get("providerID")
         if before and before != (obj.get("spec") or {}).get("providerID"):
@@ -197,7 +199,7 @@ def _role_binding(obj: Json, old: Json | None) -> Iterator[FieldError]:
         kind = subject.get("kind")
         if kind not in ("ServiceAccount", "User", "Group"):
             yield fe.not_supported(f"{path}.kind", kind or "", ("Group", "ServiceAccount", "User"))
-        elif kind == "ServiceAccount" and not subject.get("namespace"):
+        elif kind == "ServiceAccount" and not subject.get("namespace") and obj.get("kind") == "ClusterRoleBinding":
             yield fe.required(f"{path}.namespace")
 
 
@@ -230,8 +232,8 @@ def _workload(obj: Json, old: Json | None) -> Iterator[FieldError]:
         yield fe.invalid("spec.selector", selector, f"empty selector is invalid for {str(obj.get('kind')).lower()}")
     yield from _selector(selector, "spec.selector")
     labels = (template.get("metadata") or {}).get("labels") or {}
-    if any(labels.get(key) != value for key, value in (selector.get("matchLabels") or {}).items()):
-        yield fe.invalid("spec.template.metadata.labels", labels, "`selector` does not match template `labels`")
+    if not labels or any(labels.get(key) != value for key, value in (selector.get("matchLabels") or {}).items()):
+        yield fe.invalid("spec.template.metadata.labels", labels or None, "`selector` does not match template `labels`")
     if old is not None and (old.get("spec") or {}).get("selector") != selector:
         yield _immutable("spec.selector", selector)
     pod = template.get("spec") or {}
@@ -258,7 +260,9 @@ def _job_spec(spec: Json, path: str) -> Iterator[FieldError]:
     pod = (spec.get("template") or {}).get("spec") or {}
     yield from pod_spec(pod, f"{path}.template.spec")
     policy = pod.get("restartPolicy")
-    if policy not in ("OnFailure", "Never"):
+    if not policy or policy == "Always":
+        yield fe.required(f"{path}.template.spec.restartPolicy", 'valid values: "OnFailure", "Never"')
+    elif policy not in ("OnFailure", "Never"):
         yield fe.not_supported(f"{path}.template.spec.restartPolicy", policy, ("OnFailure", "Never"))
 
 
@@ -337,11 +341,36 @@ def _crd(obj: Json, old: Json | None) -> Iterator[FieldError]:
                 yield _immutable(field, new_value)
 
 
+def _present(*paths: str) -> Callable[[Json, Json | None], Iterator[FieldError]]:
+    """Requires fields that the kind is useless without; `path: detail` adds a detail to the message."""
+
+    def check(obj: Json, old: Json | None) -> Iterator[FieldError]:
+        for entry in paths:
+            path, _, detail = entry.partition(": ")
+            value: Any = obj
+            for part in path.split("."):
+                value = (value or {}).get(part)
+            if not value:
+                yield fe.required(path, detail)
+
+    return check
+
+
+def _pod_template(obj: Json, old: Json | None) -> Iterator[FieldError]:
+    yield from pod_spec((obj.get("template") or {}).get("spec") or {}, "template.spec")
+
+
 _ADM = "admissionregistration.k8s.io"
 _BY_KEY: dict[str, Callable[[Json, Json | None], Iterator[FieldError]]] = {
     "/pods": validate_pod,
     "/configmaps": _config_map,
     "/secrets": _secret,
+    "/podtemplates": _pod_template,
+    "/replicationcontrollers": _present("spec.selector", "spec.template"),
+    "apps/controllerrevisions": _present("data: data is mandatory"),
+    "discovery.k8s.io/endpointslices": _present("addressType"),
+    "networking.k8s.io/ingressclasses": _present("spec.controller"),
+    "storage.k8s.io/storageclasses": _present("provisioner"),
     "/nodes": _node,
     "/services": _service,
     "coordination.k8s.io/leases": _lease,

@@ -13,8 +13,11 @@ from typing import Any
 import msgspec
 
 from control.standalone.errors import FieldError
+from control.standalone.kinds import BUILTIN, NODE
+from control.standalone.objectmeta import name_error
 from control.standalone.schema import fielderrors as fe
 from control.standalone.schema.structural import QUANTITY_MESSAGE, parse_quantity
+from control.standalone.schema.validation_podparts import NON_NEGATIVE, container_parts, host_path, spec_parts
 
 Json = Mapping[str, Any]
 _encode = msgspec.json.Encoder(order="sorted").encode
@@ -25,7 +28,7 @@ LABEL_MESSAGE = (
     "with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is "
     "'[a-z0-9]([-a-z0-9]*[a-z0-9])?')"
 )
-NON_NEGATIVE = "must be greater than or equal to 0"
+NODE_KIND = next(kind for kind in BUILTIN if kind.key == NODE)
 _STANDARD_RESOURCES = frozenset({"cpu", "memory", "ephemeral-storage", "storage"})
 _PORT_RANGE = "must be between 1 and 65535, inclusive"
 UPDATE_MESSAGE = (
@@ -38,6 +41,10 @@ UPDATE_MESSAGE = (
 def validate_pod(pod: Json, old: Json | None) -> Iterator[FieldError]:
     spec = pod.get("spec") or {}
     yield from pod_spec(spec, "spec")
+    if (node := spec.get("nodeName")) and (problem := name_error(NODE_KIND, node, "spec.nodeName")):
+        yield problem
+    if old is None and spec.get("ephemeralContainers"):
+        yield fe.forbidden("spec.ephemeralContainers", "cannot be set on create")
     if spec.get("nodeName") and spec.get("schedulingGates"):
         yield fe.forbidden("spec.nodeName", "cannot be set until all schedulingGates have been cleared")
     if old is not None:
@@ -49,8 +56,10 @@ def pod_spec(spec: Json, path: str) -> Iterator[FieldError]:
     for at, volume in enumerate(spec.get("volumes") or ()):
         where = f"{path}.volumes[{at}]"
         yield from _label(volume.get("name"), f"{where}.name", volumes)
-        if len([key for key in volume if key != "name"]) > 1:
-            yield fe.forbidden(where, "may not specify more than 1 volume type")
+        sources = [key for key in volume if key != "name"]
+        for source in sources[1:]:
+            yield fe.forbidden(f"{where}.{source}", "may not specify more than 1 volume type")
+        yield from host_path(volume, where)
     containers = spec.get("containers") or ()
     if not containers:
         yield fe.required(f"{path}.containers")
@@ -66,10 +75,9 @@ def pod_spec(spec: Json, path: str) -> Iterator[FieldError]:
     yield from quantities(spec.get("overhead"), f"{path}.overhead")
     for at, toleration in enumerate(spec.get("tolerations") or ()):
         yield from _toleration(toleration, f"{path}.tolerations[{at}]")
-    for at, constraint in enumerate(spec.get("topologySpreadConstraints") or ()):
-        skew = constraint.get("maxSkew")
-        if not isinstance(skew, int) or skew <= 0:
-            yield fe.invalid(f"{path}.topologySpreadConstraints[{at}].maxSkew", skew, "must be greater than zero")
+    yield from spec_parts(spec, path)
+    if (host := spec.get("hostname")) and not LABEL.fullmatch(host):
+        yield fe.invalid(f"{path}.hostname", host, LABEL_MESSAGE)
     gates: set[str] = set()
     for at, gate in enumerate(spec.get("schedulingGates") or ()):
         name = gate.get("name")
@@ -86,9 +94,6 @@ def _policies(spec: Json, path: str) -> Iterator[FieldError]:
     ):
         if spec.get(field) is not None and spec[field] not in supported:
             yield fe.not_supported(f"{path}.{field}", spec[field], supported)
-    grace = spec.get("terminationGracePeriodSeconds")
-    if grace is not None and grace < 0:
-        yield fe.invalid(f"{path}.terminationGracePeriodSeconds", grace, NON_NEGATIVE)
     deadline = spec.get("activeDeadlineSeconds")
     if deadline is not None and deadline < 1:
         yield fe.invalid(f"{path}.activeDeadlineSeconds", deadline, "must be between 1 and 2147483647, inclusive")
@@ -98,7 +103,7 @@ def _label(name: Any, path: str, seen: set[str]) -> Iterator[FieldError]:
     if not name:
         yield fe.required(path)
     elif len(name) > 63:
-        yield fe.invalid(path, name, "must be no more than 63 bytes")
+        yield fe.invalid(path, name, "must be no more than 63 characters")
     elif not LABEL.fullmatch(name):
         yield fe.invalid(path, name, LABEL_MESSAGE)
     elif name in seen:
@@ -117,6 +122,7 @@ def _container(container: Json, path: str, names: set[str], volumes: set[str]) -
     if pull is not None and pull not in ("Always", "IfNotPresent", "Never"):
         yield fe.not_supported(f"{path}.imagePullPolicy", pull, ("Always", "IfNotPresent", "Never"))
     yield from _ports(container, path)
+    yield from container_parts(container, path)
     for at, env in enumerate(container.get("env") or ()):
         if not env.get("name"):
             yield fe.required(f"{path}.env[{at}].name")
@@ -175,8 +181,8 @@ def resources(requirements: Json, path: str) -> Iterator[FieldError]:
         yield from quantities(amounts, f"{path}.{part}")
         for name, amount in amounts.items():
             if "/" not in name and name not in _STANDARD_RESOURCES and not name.startswith("hugepages-"):
-                message = "must be a standard resource type or fully qualified"
-                yield fe.invalid(f"{path}.{part}[{name}]", name, message)
+                yield fe.invalid(f"{path}.{part}[{name}]", name, "must be a standard resource type or fully qualified")
+                yield fe.invalid(f"{path}.{part}[{name}]", name, "must be a standard resource for containers")
             elif is_extended(name):
                 quantity = parse_quantity(str(amount))
                 if quantity is not None and quantity.milli_value() % 1000:
@@ -209,7 +215,7 @@ def _toleration(toleration: Json, path: str) -> Iterator[FieldError]:
         message = 'operator must be Exists when `key` is empty, which means "match all values and all keys"'
         yield fe.invalid(f"{path}.operator", operator, message)
     if operator == "Exists" and toleration.get("value"):
-        yield fe.invalid(f"{path}.operator", toleration, "value must be empty when `operator` is 'Exists'")
+        yield fe.invalid(f"{path}.operator", toleration["value"], "value must be empty when `operator` is 'Exists'")
     effect = toleration.get("effect")
     if effect and effect not in ("NoSchedule", "PreferNoSchedule", "NoExecute"):
         yield fe.not_supported(f"{path}.effect", effect, ("NoSchedule", "PreferNoSchedule", "NoExecute"))

@@ -31,12 +31,14 @@ def no_definitions(name: str) -> Mapping[str, Any]:
 class Schema:
     """A schema node. `raw` is the resolved dict; siblings of a `$ref` override its target."""
 
-    __slots__ = ("_children", "_definitions", "_element", "properties", "raw")
+    __slots__ = ("_children", "_definitions", "_element", "properties", "raw", "required", "zeros")
 
     def __init__(self, raw: Mapping[str, Any], definitions: Definitions = no_definitions) -> None:
         self._definitions = definitions
         self.raw: Mapping[str, Any] = _resolve(raw, definitions)
         self.properties: Mapping[str, Any] = self.raw.get("properties") or {}
+        self.required: frozenset[str] = frozenset(self.raw.get("required") or ())
+        self.zeros = {name: raw["x-zero"] for name, raw in self.properties.items() if "x-zero" in raw}
         self._children: dict[str, Schema] = {}
         self._element: Schema | None = None
 
@@ -93,6 +95,11 @@ class Schema:
         if self._element is None:
             self._element = Schema(items, self._definitions)
         return self._element
+
+    @property
+    def is_collection(self) -> bool:
+        """Whether the values are lists or maps."""
+        return self.type == "array" or "additionalProperties" in self.raw
 
     @property
     def list_type(self) -> str:

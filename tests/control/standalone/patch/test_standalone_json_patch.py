@@ -38,7 +38,7 @@ BAD = {
     "test fails": ({"a": 1}, [{"op": "test", "path": "/a", "value": 2}], "testing value /a failed", True),
     "true is not one": ({"a": 1}, [{"op": "test", "path": "/a", "value": True}], "test failed", True),
     "remove missing": ({}, [{"op": "remove", "path": "/a"}], "doc is missing path: /a", True),
-    "replace missing": ({}, [{"op": "replace", "path": "/a", "value": 1}], "missing path", True),
+    "replace missing": ({"l": []}, [{"op": "replace", "path": "/l/0", "value": 1}], "missing path", True),
     "no parent": ({}, [{"op": "add", "path": "/a/b", "value": 1}], "missing path: /a", True),
     "index beyond": ({"l": []}, [{"op": "add", "path": "/l/1", "value": 1}], "invalid index: 1", True),
     "leading zero": ({"l": [1, 2]}, [{"op": "remove", "path": "/l/01"}], "invalid index: 01", True),

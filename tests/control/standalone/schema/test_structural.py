@@ -236,7 +236,7 @@ CRDS = {
     "key that may be absent": (prop(type="array", items={"type": "object", "properties": {"n": {"type": "string"}}}, **{"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["n"]}),
                                [f"{X}.items.properties[n].default: Required value: this property is in x-kubernetes-list-map-keys, so it must have a default or be required"]),
     "wrong default": (prop(type="integer", default="a"), [f'{X}.default: Invalid value: "string": {X}.default in body must be of type integer: "string"']),
-    "bad pattern": (prop(type="string", pattern="("), [f'{X}.pattern: Invalid value: "(": must be a valid regular expression']),
+    "bad pattern": (prop(type="string", pattern="("), [f'{X}.pattern: Invalid value: "(": must be a valid regular expression, but isn\'t: error parsing regexp: missing closing ): `(`']),
 }  # fmt: skip
 
 

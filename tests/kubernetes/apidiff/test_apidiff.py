@@ -1,0 +1,50 @@
+"""The embedded API server answers like kube-apiserver: the same requests go to both, and every difference is known."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.kubernetes.apidiff.exchange import differences
+from tests.kubernetes.apidiff.known import DELIBERATE, OPEN, KnownDifference
+from tests.kubernetes.apidiff.servers import ComparedServer, embedded_server, real_server
+from tests.kubernetes.apidiff.session import run_calls
+from tests.kubernetes.components import ROOT
+
+pytestmark = pytest.mark.kubernetes
+TABLES = ("crud", "patches", "lists", "kinds", "pods", "custom", "protocol")
+used: set[KnownDifference] = set()
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ComparedServer, ComparedServer]]:
+    programs = ROOT / "build" / "kubernetes" / os.environ.get("KOORD_KUBERNETES", "v1.35") / "bin"
+    folder: Path = tmp_path_factory.mktemp("apidiff")
+    with real_server(folder / "real", programs) as real, embedded_server(folder / "embedded") as embedded:
+        yield real, embedded
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_both_servers_answer_alike(servers: tuple[ComparedServer, ComparedServer], name: str) -> None:
+    table = importlib.import_module(f"tests.kubernetes.apidiff.cases.{name}")
+    unknown, calls = [], 0
+    for call, real, embedded in run_calls(table, *servers):
+        calls += 1
+        where = f"{name}/{call.name}"
+        for place, expected, actual in differences(real, embedded):
+            rows = [row for row in (*DELIBERATE, *OPEN) if row.covers(where, place)]
+            used.update(rows)
+            if not rows:
+                unknown.append(f"{where}: {place}\n  kube-apiserver {expected!r}\n  embedded       {actual!r}")
+    print(f"{name}: {calls} calls")
+    assert not unknown, f"{len(unknown)} differences:\n" + "\n".join(unknown)
+
+
+def test_no_known_difference_is_stale() -> None:
+    """Runs after all tables; a row that covered nothing is wrong or has been fixed."""
+    stale = [row for row in (*DELIBERATE, *OPEN) if row not in used]
+    assert not stale, "\n".join(f"{row.calls}: {row.places}: {row.reason}" for row in stale)
