@@ -138,7 +138,11 @@ class ResourceHandlers:
         content_type = request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
         patch_kind = PATCHES.get(content_type)
         if patch_kind is None:
-            raise errors.unsupported_media_type(", ".join(list(PATCHES)[:4]))
+            accepted = ", ".join(list(PATCHES)[:4])
+            raise errors.generic(
+                "UnsupportedMediaType",
+                f"the body of the request was in an unknown format - accepted media types include: {accepted}",
+            )
         raw = await read_body(request)
         body = await decode(raw, content_type) if patch_kind == "apply" else decode_json(raw)
         if not isinstance(body, list if patch_kind == "json" else dict):

@@ -125,7 +125,7 @@ REFUSED: dict[str, tuple[str, str, Any, int, str]] = {
     "update without a name": ("PUT", f"{CMS}/a", {"kind": "ConfigMap"}, 400, "name must be provided"),
     "both policies": ("DELETE", f"{CMS}/a", {"propagationPolicy": "Orphan", "orphanDependents": True},
                       422, "cannot be both set"),
-    "options of another kind": ("DELETE", f"{CMS}/a", {"kind": "Pod", "apiVersion": "v1"}, 400, "as options of a delete"),
+    "options of another kind": ("DELETE", f"{CMS}/a", {"kind": "Pod", "apiVersion": "v1"}, 400, "options of a delete"),
     "label selector value": ("GET", f"{CMS}?labelSelector=a%3D-b-", None, 400, "a valid label must be"),
     "label selector key": ("GET", f"{CMS}?labelSelector=-a%3Db", None, 400, "name part must consist of"),
     "label selector number": ("GET", f"{CMS}?labelSelector=a%3Ex", None, 400, "the value must be an integer"),

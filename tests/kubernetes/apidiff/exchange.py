@@ -102,6 +102,8 @@ def normal(value: Any, key: str = "") -> Any:
         return {k: normal(v, k) for k, v in value.items()}
     if key == "managedFields" and isinstance(value, list):  # sorted by time, which differs
         value = sorted(value, key=lambda entry: (entry.get("manager", ""), entry.get("subresource", "")))
+    if key in ("resourceRules", "nonResourceRules") and isinstance(value, list):  # in random order
+        value = sorted(value, key=json.dumps)
     if isinstance(value, list):
         return [_AGE.sub("<age>", v) if key == "cells" and isinstance(v, str) and _AGE.fullmatch(v) else normal(v)
                 for v in value]  # fmt: skip

@@ -195,6 +195,4 @@ OPEN = (
         "an empty review is answered",
     ),
     KnownDifference("protocol/tenant gets metrics|protocol/anonymous discovery", "body.details", "empty details"),
-    KnownDifference("custom/apply widget conflict", CAUSES, "which of two managers of a field is named"),
-    KnownDifference("custom/strategic widget", "body.details", "empty details"),
 )  # fmt: skip

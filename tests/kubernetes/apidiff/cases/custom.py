@@ -136,7 +136,7 @@ CALLS = [
     Call("strategic widget", "PATCH", WIDGETS + "/w", {"spec": {"size": 5}}, STRATEGIC_PATCH),
     Call("json widget", "PATCH", WIDGETS + "/w", [{"op": "remove", "path": "/spec/parts"}], JSON_PATCH),
     Call("apply widget", "PATCH", WIDGETS + "/w?fieldManager=m", widget("w", size=5, parts=[{"id": "z"}]), APPLY_PATCH),
-    Call("apply widget conflict", "PATCH", WIDGETS + "/w?fieldManager=o", widget("w", size=6), APPLY_PATCH),
+    Call("apply widget conflict", "PATCH", WIDGETS + "/w?fieldManager=o", widget("w", size=5, color="green"), APPLY_PATCH),
     Call("apply unknown field", "PATCH", WIDGETS + "/w?fieldManager=o", widget("w", size=5, nothing=6), APPLY_PATCH),
     Call("widget status", "PATCH", WIDGETS + "/w/status", {"status": {"replicas": 2}, "spec": {"size": 9}}, MERGE_PATCH),
     Call("widget scale", "GET", WIDGETS + "/w/scale"),
