@@ -68,6 +68,9 @@ class KoordletOptions(IgnoredFlags):
     kubelet_sync_timeout: Duration = flag("3s", "timeout of a request to the kubelet", minimum=0.1)
     kubelet_insecure_tls: bool = flag(False, "plain HTTP on the kubelet's read-only port")
     kubelet_read_only_port: int = flag(10255, "the kubelet's read-only port")
+    kubelet_certificate_authority: str = flag(
+        "", "PEM file that verifies the kubelet; default: the kubelet's certificate in its directory"
+    )
     kubelet_token_file: str = flag("", "bearer token for the kubelet; default: the credential for the API server")
     enable_pod_taskids: bool = flag(False, "also read the thread ids of all containers")
     enable_node_metric_report: bool = flag(True, "report NodeMetric")

@@ -18,9 +18,8 @@ from control.manifestfiles import HostPath, Object, rule
 ACCOUNT = "koordlet"
 IMAGE = "koordinator-py:latest"
 PORT = 9316
-KUBELET_PATHS = ("nodes/pods", "nodes/configz", "nodes/proxy")
-"""Subresources that a kubelet checks when koordlet requests /pods and /configz; an older kubelet checks the last
-one."""
+KUBELET_PATHS = ("nodes/pods", "nodes/configz")
+"""Subresources that a kubelet of Kubernetes 1.33 or newer checks for /pods and /configz (see `olderkubelets`)."""
 
 _MODULE = "control.ctl.manifests.koordlet"
 

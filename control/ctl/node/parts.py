@@ -151,6 +151,7 @@ def _koordlet(layout: Layout, settings: NodeSettings) -> list[str]:
         "koordlet",
         f"--kubeconfig={layout.kubeconfig(KOORDLET)}",
         f"--node-name={settings.node_name}",
+        f"--kubelet-certificate-authority={layout.pki / 'ca.crt'}",
         f"--addr=127.0.0.1:{settings.koordlet_port}",
         f"--state-dir={layout.root / 'koordlet'}",
         f"--prediction-checkpoint-filepath={layout.root / 'koordlet/predictions'}",

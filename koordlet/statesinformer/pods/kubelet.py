@@ -1,7 +1,7 @@
 """Client of the kubelet's HTTP API: the pods of this node and the kubelet's configuration (spec 02 §3.4).
 
-It authenticates with the service account's token. The kubelet's serving certificate is usually self-signed and is not
-verified, as in Koordinator. Each answer observes `koordlet_kubelet_request_duration_seconds{verb, path, code}`.
+It authenticates with the service account's token, after it has verified the kubelet (`kubelettls`). Each answer
+observes `koordlet_kubelet_request_duration_seconds{verb, path, code}`.
 
 A pod whose JSON did not change is not decoded again. Time in which koordlet's own event loop was blocked does not count
 against the kubelet's time limit; it is logged and counted separately.
@@ -68,14 +68,17 @@ class KubeletClient:
         url: Callable[[], str],
         credentials: Callable[[], Awaitable[Mapping[str, str]]],
         *,
+        tls: Callable[[], ssl.SSLContext],
         timeout: float = 3.0,
         duration: Histogram | None = None,
         on_own_delay: Callable[[float], object] = lambda seconds: None,
     ) -> None:
-        """`url` of the kubelet (KubeletError while unknown); `credentials`: headers for HTTPS requests. `timeout`:
-        seconds; `on_own_delay` gets the seconds by which koordlet itself delayed an answer."""
+        """`url` of the kubelet (KubeletError while unknown); `credentials`: headers for HTTPS requests; `tls`: verifies
+        the kubelet, called for each session. `timeout`: seconds; `on_own_delay` gets the seconds by which koordlet
+        itself delayed an answer."""
         self._url = url
         self._credentials = credentials
+        self._tls = tls
         self._duration = duration
         self._timeout = timeout
         self._on_own_delay = on_own_delay
@@ -131,6 +134,10 @@ class KubeletClient:
         url = self._url() + path
         try:
             body, own_delay = await within(self._timeout, self._request(url, path))
+        except aiohttp.ClientConnectorCertificateError as error:
+            await self.close()  # the kubelet may have a new certificate: the next session reads the files again
+            self._session = None
+            raise KubeletError(f"kubelet {url}: {error.certificate_error}") from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise KubeletError(f"kubelet {url}: {error or type(error).__name__}") from error
         if own_delay > 0:
@@ -142,11 +149,12 @@ class KubeletClient:
 
     async def _request(self, url: str, path: str) -> bytes:
         if self._session is None:
-            unverified = ssl.create_default_context()
-            unverified.check_hostname = False
-            unverified.verify_mode = ssl.CERT_NONE
+            try:
+                context = self._tls()
+            except OSError as error:
+                raise KubeletError(f"kubelet {url}: cannot load certificates: {error}") from error
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(ssl=unverified, limit=2), timeout=_UNLIMITED
+                connector=aiohttp.TCPConnector(ssl=context, limit=2), timeout=_UNLIMITED
             )
         headers = await self._credentials() if url.startswith("https") else {}  # no secret over plain HTTP
         started_at = monotonic()

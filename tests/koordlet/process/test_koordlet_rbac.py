@@ -51,20 +51,19 @@ GRANTED = granted(manifests.rules())
 
 
 class AskingKubelet(Kubelet):
-    """Whoever calls is looked up and must have a right: to the path, or for every second call to nodes/proxy."""
+    """Whoever calls is looked up and must have the right to the path, as at a kubelet of Kubernetes 1.33 or newer."""
 
     def __init__(self, directory: Path, api: Api) -> None:
         self.used: set[Right] = set()
         self.refused: set[tuple[str, str]] = set()
-        self._api, self._old = api, True
+        self._api = api
         super().__init__(directory)
 
     def lets_in(self, authorization: str, path: str) -> bool:
         token = authorization.removeprefix("Bearer ")
         review = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token}}
         user = self._api.call("POST", "/apis/authentication.k8s.io/v1/tokenreviews", review)["status"]
-        self._old = not self._old
-        subresource = "proxy" if self._old else path.strip("/")
+        subresource = path.strip("/")
         spec = {
             "user": user.get("user", {}).get("username", ""),
             "groups": user.get("user", {}).get("groups", []),

@@ -18,6 +18,7 @@ from koordlet.statesinformer.pods import kubelet as kubelet_module
 from koordlet.statesinformer.pods.earlytrigger import EarlyTrigger
 from koordlet.statesinformer.pods.informer import PodsInformer
 from koordlet.statesinformer.pods.kubelet import KubeletClient, KubeletError, kubelet_url
+from koordlet.statesinformer.pods.kubelettls import context_source
 from koordlet.statesinformer.pods.model import SubjectKind
 from koordlet.statesinformer.pods.pleg import Pleg
 from koordlet.statesinformer.states import kube_subjects
@@ -26,6 +27,8 @@ from koordlet.system.cpu.cpuset import CPUSet
 
 TOKEN = "s3cret"
 HASH = "f" * 64
+TLS = context_source("", Path("/nonexistent"))
+"""Of a kubelet without certificate files: not verified."""
 
 
 def pod(name: str, uid: str, *, qos: str = "", container_id: str = f"containerd://{HASH}") -> dict:
@@ -85,7 +88,7 @@ async def kubelet(serving_certificate: tuple[Path, Path]) -> AsyncIterator[Kubel
 
 @pytest.fixture
 async def client(kubelet: Kubelet) -> AsyncIterator[KubeletClient]:
-    made = KubeletClient(lambda: kubelet.url, bearer(TOKEN), timeout=60.0)
+    made = KubeletClient(lambda: kubelet.url, bearer(TOKEN), tls=TLS, timeout=60.0)
     yield made
     await made.close()
 
@@ -234,14 +237,14 @@ async def test_an_endless_answer_is_refused(kubelet: Kubelet, client: KubeletCli
 
 
 async def test_refused_without_the_right_token(kubelet: Kubelet):
-    stranger = KubeletClient(lambda: kubelet.url, bearer("wrong"))
+    stranger = KubeletClient(lambda: kubelet.url, bearer("wrong"), tls=TLS)
     with pytest.raises(KubeletError, match="HTTP 401"):
         await stranger.pods()
     await stranger.close()
 
 
 async def test_connecting_without_a_listener():
-    away = KubeletClient(lambda: "https://127.0.0.1:1", bearer(TOKEN))
+    away = KubeletClient(lambda: "https://127.0.0.1:1", bearer(TOKEN), tls=TLS)
     with pytest.raises(KubeletError, match=r"127\.0\.0\.1:1"):
         await away.pods()
     await away.close()
@@ -250,7 +253,7 @@ async def test_connecting_without_a_listener():
 async def test_requests_are_observed_by_code(kubelet: Kubelet):
     registry = CollectorRegistry()
     seconds = Histogram("seconds", "Requests.", ["verb", "path", "code"], registry=registry)
-    client = KubeletClient(lambda: kubelet.url, bearer(TOKEN), duration=seconds)
+    client = KubeletClient(lambda: kubelet.url, bearer(TOKEN), tls=TLS, duration=seconds)
     await client.pods()
     kubelet.answer, kubelet.status = "no", 503
     with pytest.raises(KubeletError):
@@ -343,7 +346,7 @@ async def test_unchanged_pods_are_not_decoded_again(kubelet: Kubelet, client: Ku
 
 async def test_a_blocked_event_loop_is_not_a_time_out_of_the_kubelet(kubelet: Kubelet):
     delays: list[float] = []
-    client = KubeletClient(lambda: kubelet.url, bearer(TOKEN), timeout=0.5, on_own_delay=delays.append)
+    client = KubeletClient(lambda: kubelet.url, bearer(TOKEN), tls=TLS, timeout=0.5, on_own_delay=delays.append)
     try:
         await client.pods()  # connects
         kubelet.arrived.clear()
@@ -358,7 +361,7 @@ async def test_a_blocked_event_loop_is_not_a_time_out_of_the_kubelet(kubelet: Ku
 
 async def test_a_kubelet_that_does_not_answer_is_timed_out(kubelet: Kubelet):
     kubelet.silent = True
-    client = KubeletClient(lambda: kubelet.url, bearer(TOKEN), timeout=0.05)
+    client = KubeletClient(lambda: kubelet.url, bearer(TOKEN), tls=TLS, timeout=0.05)
     try:
         with pytest.raises(KubeletError, match=r"no answer within 0\.05 s"):
             await client.pods()

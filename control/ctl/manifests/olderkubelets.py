@@ -1,0 +1,46 @@
+"""The additional right that koordlet needs at kubelets without fine-grained authorization (before Kubernetes 1.33).
+
+    python -m control.ctl.manifests.olderkubelets --out deploy/koordlet-older-kubelets           write it
+    python -m control.ctl.manifests.olderkubelets --out deploy/koordlet-older-kubelets --check   exit 1 if it differs
+
+Such a kubelet checks nodes/proxy for /pods and /configz. `get` on nodes/proxy also allows commands in every container
+of every node, so deploy/koordlet does not grant it. Data; no I/O except writing deploy/.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from control import manifestfiles
+from control.ctl.manifests.koordlet import ACCOUNT
+from control.manifestfiles import Object, rule
+
+NAME = "koordlet-older-kubelets"
+
+_MODULE = "control.ctl.manifests.olderkubelets"
+
+
+def rbac() -> list[Object]:
+    """A ClusterRole and its binding to koordlet's account of deploy/koordlet."""
+    _, role, binding = manifestfiles.rbac(ACCOUNT, [rule("", ["nodes/proxy"], ["get"])])
+    reference = {**binding["roleRef"], "name": NAME}
+    return [
+        {**role, "metadata": {"name": NAME}},
+        {**binding, "metadata": {"name": NAME}, "roleRef": reference},
+    ]
+
+
+FILES = {"rbac.yaml": rbac}
+
+
+def texts() -> dict[str, str]:
+    """File name -> content."""
+    return manifestfiles.texts(FILES, _MODULE)
+
+
+def main(argv: list[str]) -> int:
+    return manifestfiles.main(argv, texts(), _MODULE)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,40 @@
+"""What koordlet's account may do in a cluster: deploy/koordlet and the folders that extend or restrict it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import yaml
+
+from control.ctl.manifests import koordlet, koordletpolicy, olderkubelets
+from tests.rights import granted
+
+DEPLOY = Path(__file__).parents[3] / "deploy"
+
+
+def test_the_folders_are_current() -> None:
+    for folder, module in (("koordlet-policy", koordletpolicy), ("koordlet-older-kubelets", olderkubelets)):
+        texts = module.texts()
+        assert {path.name for path in (DEPLOY / folder).iterdir()} == set(texts)
+        for name, text in texts.items():
+            assert (DEPLOY / folder / name).read_text() == text, f"run python -m {module.__name__}"
+
+
+def test_koordlet_has_no_right_that_amounts_to_commands_in_containers() -> None:
+    rights = granted(koordlet.rules()) | granted(koordlet.rules("n1"))
+    assert not {right for right in rights if right[1] in ("nodes/proxy", "pods/exec", "nodes/*", "*")}
+    role, binding = yaml.safe_load_all((DEPLOY / "koordlet-older-kubelets/rbac.yaml").read_text())
+    assert granted(role["rules"]) == {("", "nodes/proxy", "get")}
+    assert binding["roleRef"]["name"] == role["metadata"]["name"]
+    assert binding["subjects"][0]["name"] == koordlet.ACCOUNT
+
+
+def test_the_policy_covers_every_object_that_has_the_name_of_a_node() -> None:
+    """Events, evictions and creations by other names are not objects of a node."""
+    policy, binding = koordletpolicy.policy()
+    assert binding["spec"]["policyName"] == policy["metadata"]["name"]
+    rules = policy["spec"]["matchConstraints"]["resourceRules"]
+    covered = {(group, resource) for rule in rules for group in rule["apiGroups"] for resource in rule["resources"]}
+    reads = {"get", "list", "watch"}
+    written = {(group, resource) for group, resource, verb in granted(koordlet.rules()) if verb not in reads}
+    assert written - covered == {("", "events"), ("", "pods/eviction")}
