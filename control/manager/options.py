@@ -46,8 +46,8 @@ class ManagerOptions(LoggingOptions):
     leader_elect_retry_period: Duration = flag("2s", "pause between attempts to take or renew the lease", minimum=0.05)
     namespace: str = flag("", "watch only this namespace; empty: all")
     webhook_bind_address: str = flag("0.0.0.0", "address of the webhook server")
-    enable_pprof: bool = flag(True, "serve profiles")
-    pprof_addr: str = flag(":8090", "address of /debug/pprof/")
+    enable_pprof: bool = flag(False, "serve profiles, to every caller of --pprof-addr")
+    pprof_addr: str = flag("127.0.0.1:8090", "address of /debug/pprof/")
     sync_period: str = flag("", "interval between full resyncs of all objects; empty or 0: never")
     rest_config_qps: int = flag(30, "requests per second to the API server; applied if > 0")
     rest_config_burst: int = flag(50, "burst of requests to the API server; applied if > 0")
@@ -165,7 +165,7 @@ class WebhookEnv:
     """The webhook server's environment variables (spec 04 §1.1)."""
 
     port: int = 9876
-    cert_dir: Path = Path("/tmp/koordinator-webhook-certs")
+    cert_dir: Path = Path("/var/run/koordinator-webhook-certs")
     cert_writer: str = ""
     host: str = ""
     namespace: str = KOORDINATOR_NAMESPACE

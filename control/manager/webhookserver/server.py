@@ -1,12 +1,15 @@
 """The HTTPS server that the API server calls for admission (spec 04 §1.5, §1.7, §10).
 
 It has one POST route per handler; `/healthz` answers 200, `/convert` refuses every conversion, and debug pages can be
-added. A body over 7 MiB is refused (413): a review can hold an object twice, and objects are limited to 3 MiB. A
-request is cancelled after the timeout in its URL (`?timeout=10s`), at most 10 s, when the API server no longer waits
-for it. The certificate is reloaded when its file changes; open connections keep the old one."""
+added. A body over 7 MiB is refused (413): a review can hold an object twice, and objects are limited to 3 MiB. `limits`
+bounds connections and the large reviews in progress; if too many wait, the answer is 503. A request is cancelled after
+the timeout in its URL (`?timeout=10s`), at most 10 s, when the API server no longer waits for it. The certificate is
+reloaded when its file changes; open connections keep the old one.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
@@ -24,6 +27,7 @@ from control.manager.webhookserver.admission import (
     read_review,
     write_review,
 )
+from control.manager.webhookserver.limits import HANDSHAKE_S, ConnectionLimit, LargeReviews, ServerBusy
 from control.manager.webhookserver.metrics import ServerMetrics
 from koordlet.api.encoding.times import Duration
 from koordlet.app.clock import SYSTEM_CLOCK, Clock
@@ -63,8 +67,11 @@ class WebhookServer:
         self._tls: ssl.SSLContext | None = None
         self._loaded: tuple[object, ...] = ()
         self._runner: web.AppRunner | None = None
+        self._listener: asyncio.Server | None = None
+        self._connections = ConnectionLimit()
+        self.large_reviews = LargeReviews()
         self.port = port
-        self.app = web.Application(client_max_size=MAX_BODY_BYTES)
+        self.app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[self._connections.middleware])
         self.app.router.add_get("/healthz", _healthz)
         self.app.router.add_post("/convert", _convert)
         self._reload = Periodic(
@@ -95,23 +102,33 @@ class WebhookServer:
             self.app, access_log=None, handle_signals=False, shutdown_timeout=5.0, keepalive_timeout=KEEPALIVE_S
         )
         await runner.setup()
+        assert runner.server is not None
         try:
-            await web.TCPSite(
-                runner, self._host, self._configured_port, ssl_context=self._tls, reuse_address=True, backlog=512
-            ).start()
+            self._listener = await asyncio.get_running_loop().create_server(
+                self._connections.factory(runner.server),
+                self._host,
+                self._configured_port,
+                ssl=self._tls,
+                ssl_handshake_timeout=HANDSHAKE_S,
+                reuse_address=True,
+                backlog=512,
+            )
         except OSError as error:
             await runner.cleanup()
             raise ListenError(
                 error.errno, f"cannot listen on {self._host}:{self._configured_port}: {error.strerror}"
             ) from error
         self._runner = runner
-        self.port = runner.addresses[0][1]
+        self.port = self._listener.sockets[0].getsockname()[1]
         await self._reload.start()
         log.info("Serving webhooks", port=self.port, paths=",".join(sorted(self._handlers)))
 
     async def stop(self) -> None:
         """Finish the requests in progress and close."""
         await self._reload.stop()
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
         runner, self._runner = self._runner, None
         if runner is not None:
             await runner.cleanup()
@@ -144,15 +161,20 @@ class WebhookServer:
     async def _respond(self, handler: WebhookHandler, request: web.Request) -> web.Response:
         version, uid, status = "admission.k8s.io/v1", "", 200
         try:
-            body = await _body(request)
-            version, review = read_review(body)
-            uid = review.uid
-            async with self._clock.timeout(_timeout_s(request)):
+            async with (
+                self._clock.timeout(_timeout_s(request)),
+                self.large_reviews.admitted(request.content_length),
+            ):
+                version, review = read_review(await _body(request))
+                uid = review.uid
                 response: Response = await handler.handle(review) if handler.serves(review) else AllowResponse()
         except BadReview as error:
             status, response = error.code, DenyResponse(str(error), code=error.code)
         except UndecodableObject as error:
             response = DenyResponse(str(error), code=400)
+        except ServerBusy as error:
+            log.warning("Refusing a large review", path=handler.path, err=error)
+            return web.Response(status=503, text=f"{handler.path}: {error}\n", headers={"Retry-After": "1"})
         except TimeoutError:
             log.error("Webhook timed out", path=handler.path, uid=uid)
             return web.Response(status=504, text=f"{handler.path} timed out\n")

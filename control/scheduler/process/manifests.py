@@ -75,13 +75,14 @@ def config() -> list[Object]:
 def deployment() -> list[Object]:
     """Two replicas, one of which is the leader."""
     labels = {"koord-app": ACCOUNT}
+    probe = {"path": "/healthz", "port": SECURE_PORT, "scheme": "HTTPS"}
     container: Object = {
         "name": "scheduler",
         "image": IMAGE,
         "imagePullPolicy": "IfNotPresent",
         "command": ["koord-scheduler"],
         "args": [
-            f"--port={PORT}",
+            "--port=0",  # all pages are on the secure port, for authorized callers
             f"--secure-port={SECURE_PORT}",
             "--authentication-skip-lookup=true",
             "--v=2",
@@ -90,11 +91,10 @@ def deployment() -> list[Object]:
         ],
         "env": [{"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}],
         "ports": [
-            {"name": "pages", "containerPort": PORT, "protocol": "TCP"},
             {"name": "secure", "containerPort": SECURE_PORT, "protocol": "TCP"},
         ],
-        "readinessProbe": {"httpGet": {"path": "/healthz", "port": PORT}},
-        "livenessProbe": {"httpGet": {"path": "/healthz", "port": PORT}, "initialDelaySeconds": 30},
+        "readinessProbe": {"httpGet": probe},
+        "livenessProbe": {"httpGet": probe, "initialDelaySeconds": 30},
         "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"cpu": "1", "memory": "2Gi"}},
         "securityContext": {
             "allowPrivilegeEscalation": False,

@@ -7,6 +7,7 @@ decides again.
 
 from __future__ import annotations
 
+import ipaddress
 import logging
 import os
 import socket
@@ -150,7 +151,10 @@ class Scheduler:
         for client in (self.client, self.lease_client, self.event_client, self.gate_client):
             runner.add_stop("api-client", client.close)
         if self.options.port:
-            self.server = self._pages(self.options.address, self.options.port)
+            address = self.options.address
+            # Pages show pods with their environment and accept PUT /debug/flags: without authorization only locally.
+            routes = self._routes() if ipaddress.ip_address(address or "0.0.0.0").is_loopback else []
+            self.server = self._pages(address, self.options.port, routes)
             runner.add(self.server)
         if self.options.secure_port:
             runner.add(self._secure_pages())
@@ -255,25 +259,26 @@ class Scheduler:
         self,
         host: str,
         port: int,
+        routes: Sequence[web.RouteDef],
         tls: ssl.SSLContext | None = None,
         middlewares: Sequence[Middleware] = (),
-        more: Sequence[web.RouteDef] = (),
     ) -> HttpServer:
         address = f"[{host}]" if ":" in host else host
         return HttpServer(
             f"{address}:{port}",
             registries={"/metrics": self.registry, "/metrics/slis": self.slis.registry},
             health=self.health,
-            routes=[*self._routes(), *more],
+            routes=routes,
             tls=tls,
             middlewares=middlewares,
             observed=self.slis.observe,
         )
 
     def _secure_pages(self) -> HttpServer:
-        """The same pages over TLS, for authorized callers, and profiles."""
+        """All pages over TLS, for authorized callers, and profiles."""
         options, profiles = self.options, pprof.routes() if self._profiling else []
-        return self._pages(options.bind_address, options.secure_port, self._tls, (self.gate.middleware,), profiles)
+        routes = [*self._routes(), *profiles]
+        return self._pages(options.bind_address, options.secure_port, routes, self._tls, (self.gate.middleware,))
 
     @property
     def _profiling(self) -> bool:

@@ -31,7 +31,7 @@ def test_the_defaults_are_koordinators() -> None:
     options = read(ManagerOptions, [])
     assert options.controllers == list(CONTROLLERS)
     assert options.noderesource_plugins == list(NODERESOURCE_PLUGINS)
-    assert (options.metrics_addr, options.health_probe_addr, options.pprof_addr) == (":8080", ":8000", ":8090")
+    assert (options.metrics_addr, options.health_probe_addr, options.pprof_addr) == (":8080", ":8000", "127.0.0.1:8090")
     assert (options.enable_leader_election, options.leader_election_namespace) == (True, "koordinator-system")
     assert (options.rest_config_qps, options.rest_config_burst) == (30, 50)
     assert (options.config_namespace, options.slo_config_name) == ("koordinator-system", "slo-controller-config")
@@ -71,7 +71,7 @@ def test_an_invalid_flag_is_named(flag: str, message: str) -> None:
 
 def test_the_environment_has_koordinators_defaults() -> None:
     env = WebhookEnv.read({})
-    assert (env.port, env.cert_dir) == (9876, Path("/tmp/koordinator-webhook-certs"))
+    assert (env.port, env.cert_dir) == (9876, Path("/var/run/koordinator-webhook-certs"))
     assert env.dns_name == "koordinator-webhook-service.koordinator-system.svc"
     assert not env.to_files
 

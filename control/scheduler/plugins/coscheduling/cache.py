@@ -30,9 +30,19 @@ class GangCache:
 
     # Reading
 
+    def member(self, group: GangGroup, name: str) -> Gang | None:
+        """A gang of the group; None if it does not exist.
+
+        A gang of several namespaces' group must name the group too: a tenant cannot include gangs of other tenants.
+        """
+        gang = self.gangs.get(name)
+        if gang is None or gang.group is group or group.one_namespace:
+            return gang
+        return None
+
     def gangs_of(self, group: GangGroup) -> list[Gang]:
         """The existing gangs of the group."""
-        return [self.gangs[one] for one in group.gang_ids if one in self.gangs]
+        return [gang for name in group.gang_ids if (gang := self.member(group, name)) is not None]
 
     def waiting_in(self, group: GangGroup) -> dict[str, str]:
         """Key -> uid of every member that is held at Permit or being bound."""

@@ -45,7 +45,7 @@ def why_not_enqueued(gang: Gang, key: str) -> str:
 
 def satisfied(cache: GangCache, gang: Gang, permitted: Callable[[str], bool]) -> bool:
     """Whether every gang of the group has enough members. `permitted`: see `GangRounds.permitted`."""
-    return all(_enough(cache.gangs.get(one), permitted) for one in gang.group.gang_ids)
+    return all(_enough(cache.member(gang.group, one), permitted) for one in gang.group.gang_ids)
 
 
 def _enough(gang: Gang | None, permitted: Callable[[str], bool]) -> bool:
@@ -62,9 +62,13 @@ def _enough(gang: Gang | None, permitted: Callable[[str], bool]) -> bool:
 def _basic_problems(cache: GangCache, gang: Gang) -> list[str]:
     ids = gang.group.gang_ids
     missing = [one for one in ids if one not in cache.gangs]
-    raw = [one for one in ids if one in cache.gangs and not cache.gangs[one].initialized]
-    few = any(cache.gangs[one].initialized and not cache.gangs[one].complete for one in ids if one in cache.gangs)
+    members = cache.gangs_of(gang.group)
+    foreign = sorted(set(ids) - set(missing) - {one.id for one in members})
+    raw = [one.id for one in members if not one.initialized]
+    few = any(one.initialized and not one.complete for one in members)
     problems = []
+    if foreign:
+        problems.append(f"memberGangs {_listed(foreign)} of other namespaces don't name the group")
     if missing:
         problems.append(f"memberGangs {_listed(missing)} doesn't exists")
     if raw:

@@ -23,6 +23,11 @@ class GangGroup:
     binding_members: frozenset[str] = frozenset()
     """uids of the pods that are bound together."""
 
+    @property
+    def one_namespace(self) -> bool:
+        """Whether all its gangs are of one namespace."""
+        return len({one.partition("/")[0] for one in self.gang_ids}) <= 1
+
 
 @dataclass(eq=False)
 class Gang:

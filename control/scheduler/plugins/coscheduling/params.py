@@ -96,11 +96,20 @@ def _parameters(
         mode=gang_annotations.mode(annotations),
         policy=gang_annotations.match_policy(annotations, args.default_match_policy),
         wait=wait,
-        group=tuple(sorted(gang_annotations.groups(annotations, key))),
+        group=_group(key, annotations),
         created=created,
         source=source,
         topology=_topology(key, annotations),
     )
+
+
+def _group(key: str, annotations: Mapping[str, str]) -> tuple[str, ...]:
+    """The gangs of the group. With gangs of other namespaces the gang itself is always one of them, so that the group
+    is never the own group of another tenant's gang."""
+    ids, namespace = gang_annotations.groups(annotations, key), key.partition("/")[0]
+    if key not in ids and any(one.partition("/")[0] != namespace for one in ids):
+        ids = [*ids, key]
+    return tuple(sorted(ids))
 
 
 def _topology(key: str, annotations: Mapping[str, str]) -> NetworkTopologySpec | None:

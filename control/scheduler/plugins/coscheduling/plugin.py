@@ -129,7 +129,10 @@ class Coscheduling(Plugin):
             return SUCCESS
         group = gang.group
         state.data[QUESTIONED] = group.id
-        state.of_job = lambda other: self._gang_id(other.shape) in group.gang_ids
+        state.of_job = lambda other: (
+            (other_gang := self._gang_id(other.shape)) in group.gang_ids
+            and self.gangs.member(group, other_gang) is not None
+        )
         current = self.rounds.of(gang)
         if current is None:
             self.rounds.begin(group, pod.key)
@@ -294,7 +297,7 @@ class Coscheduling(Plugin):
 
     def _topology_spec(self, group: GangGroup) -> NetworkTopologySpec | None:
         """The network topology requirements of the group's first gang."""
-        first = self.gangs.gangs.get(group.gang_ids[0])
+        first = self.gangs.member(group, group.gang_ids[0])
         return first.parameters.topology if first is not None and first.parameters is not None else None
 
     def _planned_round(self, pod: PodInfo) -> GangRound | None:

@@ -68,6 +68,16 @@ async def test_the_secure_port_is_for_those_who_may(world: Any, scheduler: Any, 
     assert (await running.page("/debug/pprof/heap"))[0] == 404  # profiles are for authorized callers only
 
 
+@pytest.mark.parametrize(("address", "status"), [("0.0.0.0", 404), ("127.0.0.1", 200)])
+async def test_without_authorization_pages_are_served_on_loopback_only(
+    scheduler: Any, address: str, status: int
+) -> None:
+    running = await scheduler(f"--address={address}")
+    for path in ("/configz", "/metrics/resources", "/apis/v1/__services__"):
+        assert (await running.page(path))[0] == status, path
+    assert (await running.page("/metrics"))[0] == (await running.page("/healthz"))[0] == 200
+
+
 async def reader(world: Any) -> str:
     """A token of an account that may read /metrics and one profile."""
     rbac = "rbac.authorization.k8s.io"
