@@ -94,6 +94,10 @@ crds:  ## rewrite deploy/crds from the structs
 dashboards:  ## rewrite deploy/grafana and the panels in docs/grafana.md
 	@$(PY) -m scripts.grafana
 
+.PHONY: fuzz
+fuzz: setup-test  ## texts for every parser of tenant input; MINUTES=60 goes on for an hour
+	@FUZZ_MINUTES=$(or $(MINUTES),5) $(PY) -m pytest -q -p no:timeout tests/fuzz
+
 .PHONY: security-tables
 security-tables:  ## rewrite the tables of docs/security.md from the programs' data
 	@$(PY) scripts/securitytables.py

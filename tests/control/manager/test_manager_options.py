@@ -41,6 +41,11 @@ def test_the_defaults_are_koordinators() -> None:
     assert list(BUILT) == list(CONTROLLERS)
 
 
+def test_profiles_are_off_by_default() -> None:
+    options = read(ManagerOptions, [])
+    assert (options.enable_pprof, options.pprof_addr) == (False, "127.0.0.1:8090")
+
+
 def test_lists_replace_their_default() -> None:
     assert read(ManagerOptions, ["--controllers=*,-nodeslo"]).controllers == ["*", "-nodeslo"]
 

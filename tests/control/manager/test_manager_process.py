@@ -180,7 +180,7 @@ async def test_expired_history_causes_a_new_list(cluster: Any, manager: Any, unt
 
 async def test_the_pages(cluster: Any, manager: Any, until: Any) -> None:
     await cluster.nodes("n1")
-    running = await manager()
+    running = await manager("--enable-pprof")
     await until(lambda: cluster.spec(SLO, "n1"))
     urls = {name: page.url for name, page in running.manager.pages.items()}
     async with aiohttp.ClientSession() as session:

@@ -1,0 +1,113 @@
+"""The parsers of tenant input: the errors that they may raise, texts to begin from, and how an input is made longer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from control.manager.trust.rule import refused_changes
+from control.manager.trust.users import TrustedUsers
+from control.manager.webhookserver.admission import BadReview, RequestUser, read_review
+from control.standalone.errors import StatusError
+from control.standalone.http.yamlbody import decode as decode_yaml
+from control.standalone.patch.json_patch import JsonPatchError
+from control.standalone.patch.json_patch import apply as apply_json_patch
+from control.standalone.selectors import field_terms, parse_labels
+from koordlet.api import names
+from koordlet.api.annotations import device, gang, pod, reservation, scheduling
+from koordlet.api.core import Pod
+from koordlet.api.cpus import CPUListError, parse_cpus
+from koordlet.api.encoding.quantity import Quantity, QuantityError
+from koordlet.api.encoding.times import Duration
+from koordlet.api.encoding.wire import WireError
+from koordlet.api.meta import ObjectMeta
+from koordlet.api.priority import PriorityError, sub_priority
+
+TENANT = RequestUser(username="tenant")
+USERS = TrustedUsers()
+
+
+@dataclass(frozen=True)
+class Parser:
+    """`parse` returns or raises one of `errors`. `repeated` is the part that is repeated to make an input longer."""
+
+    parse: Callable[[str], object]
+    errors: tuple[type[Exception], ...]
+    corpus: tuple[str, ...]
+    repeated: tuple[str, ...]
+
+
+def _annotation(read: Callable[[Mapping[str, str]], object], key: str, *corpus: str) -> Parser:
+    repeated = ("[", '{"a":', '"a",', "0-9,", "9", "\\u0000", " ", '{"a":1,"a":1},')
+    return Parser(lambda text: read({key: text}), (WireError,), ("{}", "[]", "null", *corpus), repeated)
+
+
+def _trusted(text: str) -> object:
+    values = {names.ANNOTATION_OOM_SCORE_ADJ_SPEC: text, names.ANNOTATION_EXTENDED_RESOURCE_SPEC: text}
+    return refused_changes(Pod(metadata=ObjectMeta(annotations=values)), None, TENANT, USERS)
+
+
+def _json_patch(text: str) -> object:
+    try:
+        operations = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return None
+    if not isinstance(operations, list) or not all(isinstance(each, dict) for each in operations):
+        return None
+    return apply_json_patch({"a": [1, {"b": "c"}]}, operations)
+
+
+PARSERS: dict[str, Parser] = {
+    "cpu list": Parser(parse_cpus, (CPUListError,), ("0-3", "0,2-4", ""), ("0,", "0-1,", "-", "9", " ")),
+    "quantity": Parser(Quantity, (QuantityError,), ("1", "1.5Gi", "1e3", "-1m"), ("9", "0", ".", "e", "-")),
+    "duration": Parser(Duration, (ValueError,), ("1h2m", "1.5s"), ("1h", "9", ".", "-")),
+    "sub-priority": Parser(
+        lambda text: sub_priority({names.LABEL_PRIORITY: text}), (PriorityError,), ("5", "0x1f", "-1"), ("9", "_", "0")
+    ),
+    "label selector": Parser(parse_labels, (StatusError,), ("a=b", "a in (b,c)", "!a"), ("a,", "(", "a in (b),", "!")),
+    "field selector": Parser(field_terms, (StatusError,), ("a=b", "a!=b\\,c"), ("a=b,", "\\", ",", "(")),
+    "YAML body": Parser(
+        lambda text: decode_yaml(text.encode(errors="surrogatepass")), (StatusError,),
+        ("a: 1", "- a\n- b: [1, {c: d}]", "a: &x 1\nb: *x", "--- |\n text"),
+        ("[", "{", "- ", "? ", "&a ", "a: ", '"', "\n", "!!x "),
+    ),
+    "JSON patch": Parser(
+        _json_patch, (JsonPatchError,),
+        ('[{"op":"add","path":"/a/0","value":1}]', '[{"op":"move","from":"/a","path":"/b"}]'), ("[", '{"op":', "/"),
+    ),
+    "review": Parser(
+        lambda text: read_review(text.encode(errors="surrogatepass")), (BadReview,),
+        ('{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":"u"}}',), ("[", '{"a":', '"'),
+    ),
+    "trusted keys": Parser(
+        _trusted, (), ('{"c":-1}', '{"containers":{"c":{"requests":{"x":"1"}}}}'), ('{"c":', "[", "1")
+    ),
+    "resource-status": _annotation(
+        scheduling.RESOURCE_STATUS.get, names.ANNOTATION_RESOURCE_STATUS, '{"cpuset":"0-3","numaNodeResources":[]}'
+    ),
+    "resource-spec": _annotation(scheduling.RESOURCE_SPEC.get, names.ANNOTATION_RESOURCE_SPEC),
+    "device-allocated": _annotation(
+        device.ALLOCATED.get, names.ANNOTATION_DEVICE_ALLOCATED, '{"gpu":[{"minor":0,"resources":{"a":"1"}}]}'
+    ),
+    "gpu-partition-spec": _annotation(device.gpu_partition_spec, names.ANNOTATION_GPU_PARTITION_SPEC),
+    "reservation-affinity": _annotation(
+        reservation.AFFINITY.get, names.ANNOTATION_RESERVATION_AFFINITY, '{"name":"r"}'
+    ),
+    "oom-score-adj-spec": _annotation(pod.oom_scores, names.ANNOTATION_OOM_SCORE_ADJ_SPEC, '{"c":5}'),
+    "cpuQOS": _annotation(pod.cpu_qos, names.ANNOTATION_CPU_QOS, '{"groupIdentity":2}'),
+    "networkQOS": _annotation(pod.network_limits, names.ANNOTATION_NETWORK_QOS, '{"ingressLimit":"10M"}'),
+    "cpuBurst": _annotation(pod.CPU_BURST.get, names.ANNOTATION_CPU_BURST, '{"policy":"auto"}'),
+    "memoryQOS": _annotation(pod.MEMORY_QOS.get, names.ANNOTATION_MEMORY_QOS, '{"policy":"auto"}'),
+    "blkioQOS": _annotation(pod.BLKIO_QOS.get, names.ANNOTATION_BLKIO_QOS, '{"blocks":[{"name":"d"}]}'),
+    "resctrl": _annotation(pod.RESCTRL.get, names.ANNOTATION_RESCTRL, '{"mb":{"schemata":{"percent":30}}}'),
+    "extended-resource-spec": _annotation(
+        pod.EXTENDED_RESOURCE_SPEC.get, names.ANNOTATION_EXTENDED_RESOURCE_SPEC,
+        '{"containers":{"c":{"limits":{"kubernetes.io/batch-cpu":"1e30"}}}}',
+    ),
+    "gang groups": _annotation(
+        lambda annotations: gang.groups(annotations, "ns/g"), names.ANNOTATION_GANG_GROUPS, '["ns/a","ns/b"]'
+    ),
+}  # fmt: skip
+"""Name -> parser."""
