@@ -63,8 +63,8 @@ def _basic_problems(cache: GangCache, gang: Gang) -> list[str]:
     ids = gang.group.gang_ids
     missing = [one for one in ids if one not in cache.gangs]
     members = cache.gangs_of(gang.group)
-    foreign = sorted(set(ids) - set(missing) - {one.id for one in members})
-    raw = [one.id for one in members if not one.initialized]
+    raw = [one for one in ids if one in cache.gangs and not cache.gangs[one].initialized]
+    foreign = sorted(set(ids) - {*missing, *raw} - {one.id for one in members})
     few = any(one.initialized and not one.complete for one in members)
     problems = []
     if foreign:

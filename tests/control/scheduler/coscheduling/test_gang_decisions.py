@@ -282,7 +282,7 @@ def test_parameters_of_a_pod() -> None:
     )
     assert full is not None
     assert (full.total, full.mode, full.policy, full.wait.seconds) == (5, "NonStrict", "waiting-and-running", 30.0)
-    assert (full.group, full.topology) == (("a/a", "z/z"), None)
+    assert (full.group, full.topology) == (("a/a", "ganga_ns/ganga", "z/z"), None), "with other namespaces: itself, too"
 
 
 def crd_member(name: str) -> Pod:
