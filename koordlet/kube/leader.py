@@ -124,7 +124,8 @@ class LeaderElector:
                 await self._release()
 
     async def _acquire(self) -> None:
-        while not await self._try():
+        # An attempt that took longer than the renew deadline is repeated: leading would end at once.
+        while not await self._try() or self._clock.monotonic() - self._renewed_at >= self._deadline:
             # Random jitter, so that candidates do not write at the same time.
             await self._clock.sleep(self._retry * (1 + (_RETRY_JITTER - 1) * self._rng.random()))
 

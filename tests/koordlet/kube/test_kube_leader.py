@@ -166,6 +166,19 @@ async def test_the_deadline_counts_from_when_the_last_renewal_was_sent(fake, can
     assert a.lost == 1 and not b.elector.is_leader
 
 
+async def test_a_lease_that_was_acquired_slowly_is_renewed_before_leading(fake, candidate, pass_time, clock):
+    create = fake._post
+
+    def slow(*args):
+        clock._mono += 12  # longer than the renew deadline of 10 s
+        return create(*args)
+
+    fake._post = slow
+    a = candidate("a")
+    await pass_time(5)
+    assert a.elector.is_leader and (a.led, a.lost) == (1, 0)
+
+
 async def test_a_malformed_lease_is_read_again(fake, candidate, pass_time, caplog):
     fake.put(LEASES, "koord", "kube-system", spec={"holderIdentity": "x", "renewTime": "yesterday"})
     a = candidate("a")
