@@ -195,8 +195,8 @@ class Manager:
                 await rotation.initialised.wait()
         except TimeoutError as error:
             raise ManagerStartError(
-                f"certificates and webhook configurations are not set up after {CERTIFICATE_TIMEOUT_S:g} s; are"
-                f" {self.env.mutating_name} and {self.env.validating_name} installed?"
+                f"certificates and webhook configurations are not set up after {CERTIFICATE_TIMEOUT_S:g} s:"
+                f" {rotation.missing() or 'the log has the reason'}"
             ) from error
 
 

@@ -128,6 +128,15 @@ class Rotation:
         if self._serving:
             await self._server.stop()
 
+    def missing(self) -> str:
+        """Which webhook configurations are not installed or not readable, and what to do; empty if both are."""
+        problems = [
+            f"{informer.object_name}: {informer.problem or 'not installed; apply deploy/manager'}"
+            for informer in self._configurations
+            if informer.object is None
+        ]
+        return "; ".join(problems)
+
     async def _pass(self, _: str) -> float:
         for informer in self._configurations:
             await informer.synced.wait()

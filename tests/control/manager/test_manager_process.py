@@ -248,7 +248,7 @@ async def test_only_enabled_controllers_run(cluster: Any, manager: Any, until: A
 
 
 async def test_missing_webhook_configurations_end_the_start(
-    cluster: Any, manager: Any, monkeypatch: pytest.MonkeyPatch
+    cluster: Any, manager: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(process_module, "CERTIFICATE_TIMEOUT_S", 1.0)
     group = "/apis/admissionregistration.k8s.io/v1"
@@ -256,6 +256,7 @@ async def test_missing_webhook_configurations_end_the_start(
     await cluster.admin.raw("DELETE", f"{group}/mutatingwebhookconfigurations/{name}")
     running = await manager(wait=False)
     assert await running.task == 1
+    assert f"{name}: not installed; apply deploy/manager" in caplog.text
 
 
 async def test_caches_that_do_not_fill_end_the_start(
