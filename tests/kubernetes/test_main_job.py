@@ -47,7 +47,7 @@ JOB = {
                         "command": [
                             "sh",
                             "-c",
-                            "cat /sys/fs/cgroup/cpu/cpu.shares /sys/fs/cgroup/cpu.weight; sleep 600",
+                            "cat /sys/fs/cgroup/cpu/cpu.shares /sys/fs/cgroup/cpu.weight 2>/dev/null; sleep 600",
                         ],
                         "resources": {
                             "requests": {"cpu": "200m", "memory": "64Mi"},
@@ -75,7 +75,7 @@ def job_pod(installed: Kubernetes) -> dict[str, Any]:
 
 def weight_at_the_first_instruction(cluster: Kubernetes) -> str:
     """What the container of the Job's pod read as its first instruction: cgroup v1's shares or v2's weight."""
-    return cluster.kubectl("logs", "-l", "app=report").stdout.splitlines()[0]
+    return cluster.kubectl("logs", "-l", "app=report").stdout.partition("\n")[0]
 
 
 def apply(cluster: Kubernetes, document: dict[str, Any]) -> None:
