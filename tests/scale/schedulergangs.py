@@ -32,7 +32,7 @@ class Taker(Plugin):
 
     name = "Taker"
 
-    async def apply_patch(self, state: CycleState, original: Pod, changed: Pod) -> PluginStatus:
+    async def apply_patch(self, state: CycleState, pod: PodInfo, original: Pod, changed: Pod) -> PluginStatus:
         return SUCCESS
 
     async def bind(self, state: CycleState, pod: PodInfo, node: str) -> PluginStatus:

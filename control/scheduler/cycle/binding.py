@@ -22,8 +22,8 @@ from koordlet.app.logging import get_logger
 
 log = get_logger(__name__)
 
-CurrentPod = Callable[[str], "Pod | None"]
-"""`namespace/name` -> the last known version of the pod, or None."""
+CurrentPod = Callable[[PodInfo], "Pod | None"]
+"""The last known version of a subject, or None; see `ScheduledKind.current`."""
 
 
 class BindingOutcomes(Protocol):
@@ -139,7 +139,7 @@ class Binder:
         """The current version of the pod, unless it must not be bound any more (gate DynamicSchedulerCheck)."""
         if self._current is None:
             return pod.pod, SUCCESS
-        now = self._current(pod.key)
+        now = self._current(pod)
         if now is None or now.metadata.uid != pod.uid:
             return None, error(f"pod {pod.key} is gone")
         if now.spec.scheduler_name != pod.shape.scheduler:
@@ -163,7 +163,7 @@ class Binder:
         if changed == original:
             return SUCCESS
         for patcher in framework.patchers:
-            status = await patcher.apply_patch(placement.state, original, changed)
+            status = await patcher.apply_patch(placement.state, placement.pod, original, changed)
             if not status.skipped:
                 return status.by(patcher.name)
         return error("plugins changed the pod, but none that sends the change (DefaultPreBind) is enabled at preBind")

@@ -230,7 +230,7 @@ class Loop:
         self._failures += 1
         self._last_failed.append(pod)
         if self._current is not None:
-            now = self._current(pod.key)
+            now = self._current(pod)
             if now is None or now.metadata.uid != pod.uid or now.spec.node_name:
                 self.queue.done(pod.uid)
                 self.queue.delete(pod)
@@ -259,5 +259,5 @@ def _outside_job(placement: Placement) -> Callable[[PodInfo], bool]:
 
 def _as_placed(placement: Placement) -> PodInfo:
     """The pod as it was while it was assumed: hints read on which node a removed pod was."""
-    pod, shape = placement.pod.pod, placement.pod.shape
-    return PodInfo(replace(pod, spec=replace(pod.spec, node_name=placement.node)), shape)
+    info, pod = placement.pod, placement.pod.pod
+    return PodInfo(replace(pod, spec=replace(pod.spec, node_name=placement.node)), info.shape, info.subject)

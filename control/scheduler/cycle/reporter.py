@@ -7,23 +7,19 @@ While the API server fails, conditions are kept and retried.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from control.scheduler.audit.auditor import WorkloadAuditor
-from control.scheduler.cycle.binding import CurrentPod
 from control.scheduler.cycle.loop import Reporter
 from control.scheduler.cycle.monitor import AttemptMonitor
 from control.scheduler.cycle.placement import Placement
 from control.scheduler.framework.status import PluginStatus
 from control.scheduler.process.metrics import SchedulerMetrics
 from control.scheduler.state.pods import PodInfo
-from koordlet.api.core import Pod
-from koordlet.api.encoding.wire import Time
+from control.scheduler.state.subjects import FailedAttempt, Subjects
 from koordlet.app.clock import Clock
 from koordlet.app.logging import get_logger
-from koordlet.kube import ApiError, Client, ConnectionFailed, EventRecorder, KubeError, NotFound, PatchKind
+from koordlet.kube import ApiError, ConnectionFailed, EventRecorder, KubeError, NotFound
 
 log = get_logger(__name__)
 
@@ -48,38 +44,30 @@ def _temporary(error: KubeError) -> bool:
     )
 
 
-@dataclass(frozen=True)
-class _PendingCondition:
-    reason: str
-    message: str
-    nominated: str | None
-
-
 class UserReporter(Reporter):
     """The `Reporter` of a running scheduler; a service for `Runner`."""
 
     def __init__(
         self,
-        client: Client,
+        subjects: Subjects,
         events: EventRecorder,
         metrics: SchedulerMetrics,
         monitor: AttemptMonitor,
         clock: Clock,
-        current: CurrentPod,
         *,
         auditor: WorkloadAuditor | None = None,
         log_failures: bool = False,
     ) -> None:
         self.name = "reporter"
         self.log_failures = log_failures
-        self._client = client
+        self._subjects = subjects
         self._events = events
         self._metrics = metrics
         self._monitor = monitor
         self._clock = clock
-        self._current = current
         self._auditor = auditor
-        self._due: dict[str, _PendingCondition] = {}
+        self._due: dict[str, tuple[PodInfo, FailedAttempt]] = {}
+        """By key."""
         self._busy: set[str] = set()
         self._wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -108,7 +96,7 @@ class UserReporter(Reporter):
         self._metrics.evaluated.observe(placement.evaluated)
         self._metrics.feasible.observe(placement.feasible)
         self._due.pop(pod.key, None)
-        self._events.normal(pod.pod, "Scheduled", f"Successfully assigned {pod.key} to {placement.node}")
+        self._events.normal(self._about(pod), "Scheduled", f"Successfully assigned {pod.key} to {placement.node}")
 
     def failed(self, pod: PodInfo, status: PluginStatus, message: str, nominated: str | None) -> None:
         self._monitor.complete(pod)
@@ -116,10 +104,13 @@ class UserReporter(Reporter):
             self._auditor.attempt_failed(pod)
         if self.log_failures:
             log.info("Pod not scheduled", pod=pod.key, status=status.code_name, plugin=status.plugin, why=message)
-        self._events.warning(pod.pod, "FailedScheduling", truncated(message))
+        self._events.warning(self._about(pod), "FailedScheduling", truncated(message))
         reason = "Unschedulable" if status.rejected else "SchedulerError"
-        self._due[pod.key] = _PendingCondition(reason, message, nominated)
+        self._due[pod.key] = (pod, FailedAttempt(reason, message, nominated))
         self._wake.set()
+
+    def _about(self, pod: PodInfo) -> Any:
+        return self._subjects.of(pod).event_object(pod)
 
     # Writing conditions
 
@@ -139,10 +130,10 @@ class UserReporter(Reporter):
                 self._wake.clear()
                 await self._wake.wait()
                 continue
-            condition = self._due.pop(key)
+            pod, failed = due = self._due.pop(key)
             self._busy.add(key)
             try:
-                await self._patch(key, condition)
+                await self._subjects.of(pod).report(pod, failed)
             except NotFound:
                 pass  # the pod was deleted in the meantime
             except KubeError as error:
@@ -150,42 +141,7 @@ class UserReporter(Reporter):
                 log.warning("Failed to write the condition of a pod", pod=key, err=error)
                 if _temporary(error):
                     await self._clock.sleep(RETRY_S)
-                    self._due.setdefault(key, condition)
+                    self._due.setdefault(key, due)
             finally:
                 self._busy.discard(key)
                 self._wake.set()
-
-    async def _patch(self, key: str, condition: _PendingCondition) -> None:
-        pod = self._current(key)
-        if pod is None or pod.spec.node_name:
-            return
-        status: dict[str, Any] = {}
-        known = pod.status.condition("PodScheduled")
-        generation = pod.metadata.generation
-        present = (known.status, known.reason, known.message, known.observed_generation) if known is not None else None
-        if present != ("False", condition.reason, condition.message, generation):
-            now = str(Time.of(datetime.fromtimestamp(self._clock.now(), UTC)))
-            changed = now if known is None or known.status != "False" else str(known.last_transition_time or now)
-            status["conditions"] = [
-                {
-                    "type": "PodScheduled",
-                    **({"observedGeneration": generation} if generation else {}),
-                    "status": "False",
-                    "reason": condition.reason,
-                    "message": condition.message,
-                    "lastTransitionTime": changed,
-                    "lastProbeTime": None,
-                }
-            ]
-        if condition.nominated is not None and condition.nominated != pod.status.nominated_node_name:
-            status["nominatedNodeName"] = condition.nominated or None
-        if status:
-            meta = pod.metadata
-            await self._client.patch(
-                Pod,
-                meta.name,
-                meta.namespace,
-                body={"metadata": {"uid": meta.uid}, "status": status},
-                kind=PatchKind.STRATEGIC,
-                subresource="status",
-            )

@@ -14,7 +14,9 @@ from typing import Any, Protocol
 from control.scheduler.framework.waitingpods import WaitingPods
 from control.scheduler.state.pods import PodInfo, Shapes
 from control.scheduler.state.selectors import PodCounters
+from control.scheduler.state.subjects import Subjects
 from control.scheduler.state.table import NodeTable
+from koordlet.api.core import Pod
 from koordlet.app.clock import SYSTEM_CLOCK, Clock
 from koordlet.app.gates import FeatureGates
 from koordlet.kube import Client, Informer
@@ -40,13 +42,17 @@ class PodsAtPermit(Protocol):
         """Reject a held pod. False when it is not held."""
 
 
+def _follow_nothing(kind: type[Any], as_pod: Callable[[Any], Pod], subject: str) -> None:
+    """The default of `Handle.follow`."""
+
+
 def _ignore_preemption(victims: int) -> None:
     """The default of `Handle.observe_preemption`."""
 
 
 @dataclass(frozen=True)
 class Handle:
-    """One per profile. All profiles share `table`, `shapes`, `counters` and `objects`."""
+    """One per profile. All profiles share `table`, `shapes`, `counters`, `objects` and `subjects`."""
 
     table: NodeTable
     shapes: Shapes
@@ -57,6 +63,9 @@ class Handle:
     gates: FeatureGates | None = None
     client: Client | None = None
     objects: Objects | None = None
+    subjects: Subjects = field(default_factory=Subjects)
+    follow: Callable[[type[Any], Callable[[Any], Pod], str], object] = _follow_nothing
+    """(kind, as_pod, subject): handle the objects of a kind like pods, see `ClusterEventHandlers.follow`."""
     waiting: PodsAtPermit = field(default_factory=lambda: WaitingPods(SYSTEM_CLOCK))
     observe_preemption: Callable[[int], object] = _ignore_preemption
     """Called with 0 for each preemption attempt, and with the number of victims of each successful one."""

@@ -277,7 +277,7 @@ class Plugin:
         (spec 05 §5.7)."""
         return SUCCESS
 
-    async def apply_patch(self, state: CycleState, original: Pod, changed: Pod) -> PluginStatus:
+    async def apply_patch(self, state: CycleState, pod: PodInfo, original: Pod, changed: Pod) -> PluginStatus:
         """Send the edits of PreBind. SKIP leaves it to the next plugin."""
         raise NotImplementedError
 
@@ -294,7 +294,8 @@ class Plugin:
         """An assumed pod was removed from the cache (spec 05 §5.1)."""
 
     def routes(self) -> Mapping[str, Callable[..., Any]]:
-        """Pages under /apis/v1/plugins/<name>/: path -> handler(**path parameters) -> JSON (spec 05 §6)."""
+        """Pages under /apis/v1/plugins/<name>/: path -> handler(**path parameters) -> JSON (spec 05 §6). A handler that
+        accepts any keyword also gets the parameters of the query."""
         return {}
 
     async def start(self) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Final
 
 from control.scheduler.framework.status import SUCCESS, PluginStatus, unresolvable
-from control.scheduler.state.pods import PodInfo
+from control.scheduler.state.pods import POD, PodInfo
 from koordlet.api.annotations.scheduling import is_preemptible, quota_preemptible
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ class VictimPolicy:
     """For the condition of the victims, after the profile's name."""
 
     def eligible(self, victim: PodInfo, preemptor: PodInfo) -> bool:
-        """Whether `victim` may be removed for `preemptor`."""
-        return victim.priority < preemptor.priority
+        """Whether `victim` may be removed for `preemptor`. Only pods can be deleted."""
+        return victim.priority < preemptor.priority and victim.subject == POD
 
     def yields(self, nominated: PodInfo, preemptor: PodInfo) -> bool:
         """Whether a pod that waits for the node that `preemptor` is nominated to loses its own nomination."""

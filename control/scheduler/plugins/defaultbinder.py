@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from control.scheduler.framework.plugin import CycleState, Plugin
-from control.scheduler.framework.status import SUCCESS, PluginStatus, error
-from control.scheduler.state.pods import PodInfo
+from control.scheduler.framework.status import SKIP, SUCCESS, PluginStatus, error
+from control.scheduler.state.pods import POD, PodInfo
 from koordlet.api.core import Pod
 from koordlet.api.registry import resource_for
 from koordlet.kube import KubeError
@@ -16,6 +16,8 @@ class DefaultBinder(Plugin):
     name = "DefaultBinder"
 
     async def bind(self, state: CycleState, pod: PodInfo, node: str) -> PluginStatus:
+        if pod.subject != POD:
+            return SKIP
         client = self.handle.client
         if client is None:
             return error("no API server to bind pods at")

@@ -13,7 +13,8 @@ from typing import Any, Final
 import msgspec
 
 from control.scheduler.framework.plugin import CycleState, Plugin
-from control.scheduler.framework.status import SUCCESS, PluginStatus, error
+from control.scheduler.framework.status import SKIP, SUCCESS, PluginStatus, error
+from control.scheduler.state.pods import POD, PodInfo
 from koordlet.api.core import Pod
 from koordlet.api.core.pod import Container
 from koordlet.api.encoding import wire
@@ -32,7 +33,9 @@ class DefaultPreBind(Plugin):
 
     name = "DefaultPreBind"
 
-    async def apply_patch(self, state: CycleState, original: Pod, changed: Pod) -> PluginStatus:
+    async def apply_patch(self, state: CycleState, pod: PodInfo, original: Pod, changed: Pod) -> PluginStatus:
+        if pod.subject != POD:
+            return SKIP
         try:
             body = pod_patch(original, changed)
         except ValueError as failure:

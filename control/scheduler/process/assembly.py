@@ -21,6 +21,7 @@ from control.scheduler.cycle.cycle import Cycle
 from control.scheduler.cycle.extenders import Extenders
 from control.scheduler.cycle.loop import Loop
 from control.scheduler.cycle.monitor import AttemptMonitor
+from control.scheduler.cycle.podsubject import PodSubject
 from control.scheduler.cycle.reporter import UserReporter
 from control.scheduler.cycle.victimdeletion import BackgroundEvictor
 from control.scheduler.explain.controller import ExplanationController
@@ -40,6 +41,7 @@ from control.scheduler.state.eventhandlers import ClusterEventHandlers
 from control.scheduler.state.objects import ClusterObjects
 from control.scheduler.state.pods import PodInfo, Shapes
 from control.scheduler.state.selectors import PodCounters
+from control.scheduler.state.subjects import Subjects
 from control.scheduler.state.table import NodeTable
 from koordlet.api.core import Pod
 from koordlet.app.gates import FeatureGates
@@ -80,6 +82,7 @@ class Assembly:
         self.waiting = WaitingPods(self._clock)
         self.objects = ClusterObjects(client, gates)
         pods = self.objects.informer(Pod)
+        self.subjects = Subjects(PodSubject(client, self._clock, pods.get))
         handlers = ClusterEventHandlers(self.objects, self.cache, self.metrics.handled.observe)
 
         # Plugins and queue
@@ -94,6 +97,8 @@ class Assembly:
                 gates=gates,
                 client=client,
                 objects=self.objects,
+                subjects=self.subjects,
+                follow=handlers.follow,
                 waiting=self.waiting,
                 observe_preemption=self.metrics.observe_preemption,
             ),
@@ -128,12 +133,11 @@ class Assembly:
             timeout=options.scheduling_timeout,
         )
         self.reporter = UserReporter(
-            client,
+            self.subjects,
             events,
             self.metrics,
             self.monitor,
             self._clock,
-            pods.get,
             auditor=self.auditor,
             log_failures=options.debug_filters,
         )
@@ -152,7 +156,7 @@ class Assembly:
             self.queue,
             clock=self._clock,
             reporter=self.reporter,
-            current=pods.get,
+            current=self.subjects.current,
             extenders=self.extenders,
             timings={name: BindingTimes(self.metrics, name) for name in self.frameworks},
         )

@@ -6,7 +6,7 @@ either succeeds and the watch confirms it, or fails and the pod is forgotten.
 
 from __future__ import annotations
 
-from control.scheduler.state.pods import PodInfo, Shapes
+from control.scheduler.state.pods import POD, PodInfo, Shapes
 from control.scheduler.state.table import NodeTable
 from koordlet.api.core import Pod
 from koordlet.api.core.podresources import is_terminated
@@ -50,7 +50,7 @@ class Cache:
         self.table.remove_pod(pod)
         pod.assumed = False
 
-    def set_pod(self, pod: Pod) -> PodInfo | None:
+    def set_pod(self, pod: Pod, subject: str = POD) -> PodInfo | None:
         """Apply the API server's version of a pod that has a node. None: it has terminated and is not counted.
 
         Confirms an assumed pod. A pod that was bound to another node than assumed is moved there.
@@ -61,7 +61,7 @@ class Cache:
             self.remove_pod(meta.uid)
             return None
         if known is None:
-            info = self.shapes.info(pod)
+            info = self.shapes.info(pod, subject)
             self.table.add_pod(info, node)
             self.pods[meta.uid] = info
             return info

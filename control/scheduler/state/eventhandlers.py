@@ -22,7 +22,7 @@ from control.scheduler.queue.changes import POD_ADD, POD_DELETE, node_changes, p
 from control.scheduler.queue.queue import Precheck, SchedulingQueue
 from control.scheduler.state.cache import Cache
 from control.scheduler.state.objects import ClusterObjects
-from control.scheduler.state.pods import PodInfo
+from control.scheduler.state.pods import POD, PodInfo
 from koordlet.api.core import Node, Pod
 from koordlet.api.core.podresources import is_terminated
 
@@ -47,8 +47,20 @@ class ClusterEventHandlers:
         self._before: PodInfo | None = None
         """The pod of the present event as it was in the cache before."""
         self._node_events: list[ClusterEvent] = []
-        objects.informer(Pod).add_handler(self._pod_counted, self._pod_recounted, self._pod_uncounted)
+        self._followed: list[_Followed] = []
+        self.follow(Pod, lambda pod: pod, POD)
         objects.informer(Node).add_handler(self._node_set, self._node_changed, self._node_removed)
+
+    def follow(self, kind: type[Any], as_pod: Callable[[Any], Pod], subject: str) -> None:
+        """Handle the objects of a kind like pods: `as_pod` shows an object as the pod that is scheduled for it.
+
+        Call it before `route`, in the constructor of the plugin that schedules them. Only the first call for a kind
+        has an effect, because all profiles share the cache and the queue."""
+        if any(one.kind is kind for one in self._followed):
+            return
+        followed = _Followed(self, kind, as_pod, subject)
+        self._followed.append(followed)
+        self._objects.informer(kind).add_handler(followed.count, followed.recount, followed.uncount)
 
     def route(
         self, queue: SchedulingQueue, frameworks: Mapping[str, Framework], reject: Callable[[str], object]
@@ -59,7 +71,8 @@ class ClusterEventHandlers:
         self._queue = queue
         self._frameworks = frameworks
         self._reject = reject
-        self._objects.informer(Pod).add_handler(self._pod_added, self._pod_updated, self._pod_deleted)
+        for followed in self._followed:
+            self._objects.informer(followed.kind).add_handler(followed.add, followed.update, followed.delete)
         self._objects.informer(Node).add_handler(self._node_added, self._node_updated, self._node_deleted)
         for kind, informer in self._objects:
             if kind not in (Pod, Node):
@@ -78,9 +91,9 @@ class ClusterEventHandlers:
         self._routed().move(event, old, new, precheck)
         self._handled((event.resource + event.action,), perf_counter() - begun)
 
-    def _add(self, pod: Pod) -> None:
+    def _add(self, pod: Pod, subject: str) -> None:
         begun = perf_counter()
-        self._routed().add(self._cache.shapes.info(pod))
+        self._routed().add(self._cache.shapes.info(pod, subject))
         self._handled(("UnscheduledPodAdd",), perf_counter() - begun)
 
     def _routed(self) -> SchedulingQueue:
@@ -90,18 +103,18 @@ class ClusterEventHandlers:
 
     # First handlers: the cache
 
-    def _pod_counted(self, pod: Pod) -> None:
+    def _pod_counted(self, pod: Pod, subject: str) -> None:
         self._before = self._cache.pods.get(pod.metadata.uid)
         if pod.spec.node_name:
-            self._cache.set_pod(pod)
+            self._cache.set_pod(pod, subject)
 
-    def _pod_recounted(self, old: Pod, new: Pod) -> None:
+    def _pod_recounted(self, new: Pod, subject: str) -> None:
         known = self._cache.pods.get(new.metadata.uid)
         self._before = None
         if known is not None:
-            self._before = PodInfo(known.pod, known.shape)
+            self._before = PodInfo(known.pod, known.shape, subject)
         if new.spec.node_name:
-            self._cache.set_pod(new)
+            self._cache.set_pod(new, subject)
 
     def _pod_uncounted(self, pod: Pod) -> None:
         self._before = self._cache.remove_pod(pod.metadata.uid)  # also an assumed pod, whose binding will fail
@@ -119,18 +132,18 @@ class ClusterEventHandlers:
 
     # Last handlers: the queue, pods
 
-    def _pod_added(self, pod: Pod) -> None:
+    def _pod_added(self, pod: Pod, subject: str) -> None:
         if is_terminated(pod):
             return
         if pod.spec.node_name:
             self._assigned(pod, self._before)
         elif pod.spec.scheduler_name in self._frameworks and pod.metadata.uid not in self._cache.assumed:
-            self._add(pod)
+            self._add(pod, subject)
 
-    def _pod_updated(self, old: Pod, new: Pod) -> None:
+    def _pod_updated(self, old: Pod, new: Pod, subject: str) -> None:
         queue, uid = self._routed(), new.metadata.uid
         if is_terminated(new):
-            self._gone(new, self._before)
+            self._gone(new, self._before, subject)
         elif new.spec.node_name:
             self._assigned(new, self._before if old.spec.node_name else None)
         elif new.spec.scheduler_name not in self._frameworks:
@@ -140,20 +153,20 @@ class ClusterEventHandlers:
         elif uid not in self._cache.assumed:
             record = queue.record(uid)
             known = record.pod if record is not None else None
-            queue.update(known, self._info(known, old, new))
+            queue.update(known, self._info(known, old, new, subject))
             nominated = old.status.nominated_node_name
             if nominated and nominated != new.status.nominated_node_name:
-                self._nomination_lost(old)
+                self._nomination_lost(old, subject)
 
-    def _pod_deleted(self, pod: Pod) -> None:
-        self._gone(pod, self._before)
+    def _pod_deleted(self, pod: Pod, subject: str) -> None:
+        self._gone(pod, self._before, subject)
 
-    def _info(self, known: PodInfo | None, old: Pod, new: Pod) -> PodInfo:
+    def _info(self, known: PodInfo | None, old: Pod, new: Pod, subject: str) -> PodInfo:
         """The new version. An update of the status only keeps the shape."""
         a, b = old.metadata, new.metadata
         if known is not None and a.labels == b.labels and a.annotations == b.annotations and old.spec == new.spec:
-            return PodInfo(new, known.shape)
-        return self._cache.shapes.info(new)
+            return PodInfo(new, known.shape, subject)
+        return self._cache.shapes.info(new, subject)
 
     def _assigned(self, pod: Pod, before: PodInfo | None) -> None:
         """A pod has a node. `before`: its previous version if it had the node already."""
@@ -170,21 +183,22 @@ class ClusterEventHandlers:
             for event in pod_changes(before, now, "AssignedPod"):
                 self._move(event, before, now)
 
-    def _gone(self, pod: Pod, before: PodInfo | None) -> None:
+    def _gone(self, pod: Pod, before: PodInfo | None, subject: str) -> None:
         queue, uid = self._routed(), pod.metadata.uid
         record = queue.record(uid)
         if record is not None:
             queue.delete(record.pod)
         self._reject(uid)
         if before is not None or pod.spec.node_name:
-            self._move(POD_DELETE, before or self._cache.shapes.info(pod), None)
+            self._move(POD_DELETE, before or self._cache.shapes.info(pod, subject), None)
         elif record is not None and pod.status.nominated_node_name:
-            self._nomination_lost(pod)
+            self._nomination_lost(pod, subject)
 
-    def _nomination_lost(self, pod: Pod) -> None:
+    def _nomination_lost(self, pod: Pod, subject: str) -> None:
         """Pods of the same or a lower priority left room for the nominated pod: for them it was like an assigned
         one."""
-        lost = self._cache.shapes.info(replace(pod, spec=replace(pod.spec, node_name=pod.status.nominated_node_name)))
+        spec = replace(pod.spec, node_name=pod.status.nominated_node_name)
+        lost = self._cache.shapes.info(replace(pod, spec=spec), subject)
         self._move(POD_DELETE, lost, None, lambda other: other.priority <= lost.priority)
 
     # Last handlers: the queue, nodes
@@ -198,6 +212,36 @@ class ClusterEventHandlers:
 
     def _node_deleted(self, node: Node) -> None:
         self._move(NODE_DELETE, node, None)
+
+
+class _Followed:
+    """The handlers of one kind of subjects: `count` to `uncount` for the cache, `add` to `delete` for the queue."""
+
+    def __init__(
+        self, handlers: ClusterEventHandlers, kind: type[Any], as_pod: Callable[[Any], Pod], subject: str
+    ) -> None:
+        self.kind = kind
+        self._handlers = handlers
+        self._as_pod = as_pod
+        self._subject = subject
+
+    def count(self, new: Any) -> None:
+        self._handlers._pod_counted(self._as_pod(new), self._subject)
+
+    def recount(self, old: Any, new: Any) -> None:
+        self._handlers._pod_recounted(self._as_pod(new), self._subject)
+
+    def uncount(self, old: Any) -> None:
+        self._handlers._pod_uncounted(self._as_pod(old))
+
+    def add(self, new: Any) -> None:
+        self._handlers._pod_added(self._as_pod(new), self._subject)
+
+    def update(self, old: Any, new: Any) -> None:
+        self._handlers._pod_updated(self._as_pod(old), self._as_pod(new), self._subject)
+
+    def delete(self, old: Any) -> None:
+        self._handlers._pod_deleted(self._as_pod(old), self._subject)
 
 
 def _images(node: Node) -> object:

@@ -30,6 +30,9 @@ MAX_AMOUNT: Final = 1 << 53
 """Upper bound of a pod's request for one resource (8 PiB of memory); a node's capacity is bounded below it. The sum of
 a thousand pods, and a hundred times the capacity of a node, still fit into an int64 column."""
 
+POD: Final = "Pod"
+"""The usual kind of subject."""
+
 REPLICA_LABELS: Final = frozenset(
     (
         "statefulset.kubernetes.io/pod-name",
@@ -126,20 +129,24 @@ class PodInfo:
         "row",
         "shape",
         "start_time",
+        "subject",
         "terminating",
         "uid",
         "version",
     )
 
-    def __init__(self, pod: Pod, shape: Shape) -> None:
+    def __init__(self, pod: Pod, shape: Shape, subject: str = POD) -> None:
         meta = pod.metadata
+        self.subject: str = subject
+        """The kind of API object that this stands for, see `state.subjects`."""
         self.pod: Pod = pod
         """The last known version."""
         self.shape: Shape = shape
         self.uid: str = meta.uid
         self.namespace: str = meta.namespace
         self.name: str = meta.name
-        self.key: str = meta.key
+        self.key: str = meta.key if subject == POD else f"{subject}/{meta.name}"
+        """Unique among all subjects: no namespace has a capital letter."""
         self.version: str = meta.resource_version
         self.row: int = -1
         self.assumed: bool = False
@@ -174,8 +181,8 @@ class Shapes:
     def __len__(self) -> int:
         return len(self._by_key)
 
-    def info(self, pod: Pod) -> PodInfo:
-        return PodInfo(pod, self.shape(pod))
+    def info(self, pod: Pod, subject: str = POD) -> PodInfo:
+        return PodInfo(pod, self.shape(pod), subject)
 
     def shape(self, pod: Pod) -> Shape:
         key = shape_key(pod)

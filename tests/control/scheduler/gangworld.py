@@ -93,7 +93,7 @@ class GangWorld:
         class Server(Plugin):
             name = "Server"
 
-            async def apply_patch(self, state: CycleState, original: Pod, changed: Pod) -> PluginStatus:
+            async def apply_patch(self, state: CycleState, pod: PodInfo, original: Pod, changed: Pod) -> PluginStatus:
                 world.bound_with[changed.metadata.name] = dict(changed.metadata.annotations)
                 return SUCCESS
 
@@ -138,7 +138,7 @@ class GangWorld:
             self.queue,
             clock=self.clock,
             reporter=self.reporter,
-            current=self.pods.get,
+            current=lambda info: self.pods.get(info.key),
         )
 
     # The API server

@@ -12,9 +12,11 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from control.scheduler.cycle.monitor import AttemptMonitor
+from control.scheduler.cycle.podsubject import PodSubject
 from control.scheduler.cycle.reporter import RETRY_S, UserReporter, truncated
 from control.scheduler.framework.status import error, unschedulable
 from control.scheduler.process.metrics import SchedulerMetrics
+from control.scheduler.state.subjects import Subjects
 from koordlet.api.core import Pod
 from koordlet.kube import Conflict, ConnectionFailed, NotFound, ServerError, TooManyRequests
 from tests.control.scheduler.build import Cluster, pod
@@ -63,7 +65,8 @@ async def reporter(
     metrics = SchedulerMetrics.of(CollectorRegistry())
     monitor = AttemptMonitor(lambda: 0.0, lambda profile: None)
     client: Any = api
-    found = UserReporter(client, client, metrics, monitor, clock or FakeClock(), current)
+    clock = clock or FakeClock()
+    found = UserReporter(Subjects(PodSubject(client, clock, current)), client, metrics, monitor, clock)
     await found.start()
     try:
         yield found, metrics

@@ -13,12 +13,17 @@ from control.scheduler.plugins.defaultbinder import DefaultBinder
 from control.scheduler.plugins.defaultprebind import DefaultPreBind, pod_patch
 from control.scheduler.plugins.prioritysort import PrioritySort
 from control.scheduler.plugins.schedulinggates import SchedulingGates
+from control.scheduler.state.pods import PodInfo
 from koordlet.api.core import Pod
 from koordlet.api.encoding.quantity import Quantity
 from koordlet.api.encoding.wire import Time
 from koordlet.kube import ApiError, Conflict, ConnectionFailed, NotFound, TooManyRequests
 from tests.control.scheduler.build import Cluster, pod
 from tests.fakeclock import FakeClock
+
+
+def waiting(one: Pod) -> PodInfo:
+    return Cluster().info(one)
 
 
 class Api:
@@ -104,7 +109,7 @@ def changed(one: Pod, **annotations: str | None) -> Pod:
 async def test_equal_fields_are_not_sent() -> None:
     api = Api()
     one = pod("a")
-    assert (await DefaultPreBind(None, over(api).handle).apply_patch(CycleState(), one, changed(one))).ok
+    assert (await DefaultPreBind(None, over(api).handle).apply_patch(CycleState(), waiting(one), one, changed(one))).ok
     assert api.sent == []
 
 
@@ -112,7 +117,9 @@ async def test_the_difference_is_sent_once_with_the_uid() -> None:
     api = Api()
     one = pod("a", annotations={"old": "1", "kept": "2"})
     assert (
-        await DefaultPreBind(None, over(api).handle).apply_patch(CycleState(), one, changed(one, new="3", old=None))
+        await DefaultPreBind(None, over(api).handle).apply_patch(
+            CycleState(), Cluster().info(one), one, changed(one, new="3", old=None)
+        )
     ).ok
     assert api.sent == [{"metadata": {"uid": one.metadata.uid, "annotations": {"new": "3", "old": None}}}]
 
@@ -131,7 +138,9 @@ async def test_retries(failures: list[Exception], sent: int, message: str) -> No
     api = Api(*failures)
     cluster = over(api)
     one = pod("a")
-    status = await DefaultPreBind(None, cluster.handle).apply_patch(CycleState(), one, changed(one, x="y"))
+    status = await DefaultPreBind(None, cluster.handle).apply_patch(
+        CycleState(), waiting(one), one, changed(one, x="y")
+    )
     assert (len(api.sent), status.message) == (sent, message)
     slept = cluster.handle.clock.slept  # type: ignore[attr-defined]
     assert len(slept) == sent - 1
@@ -144,7 +153,7 @@ async def test_a_pod_on_its_way_out_is_not_bound() -> None:
     assert isinstance(gone.metadata.deletion_timestamp, Time)
     one = pod("a")
     status = await DefaultPreBind(None, over(Api(answer=gone)).handle).apply_patch(
-        CycleState(), one, changed(one, x="y")
+        CycleState(), waiting(one), one, changed(one, x="y")
     )
     assert status.message == "pod is being deleted"
 
