@@ -27,7 +27,9 @@ from control.ctl.views.interference import exit_status, page
 from control.ctl.views.koordletclient import DEFAULT_URL, fetch_explanation, fetch_top
 from control.ctl.views.overcommit import fetch_node, overcommit_of
 from control.ctl.views.overcommit import page as node_page
-from control.ctl.views.placement import DEFAULT_SCHEDULER_URL, fetch_placement, placement_page
+from control.ctl.views.placement import fetch_placement, placement_page
+from control.ctl.views.quotas import fetch_quotas, quota_table
+from control.ctl.views.schedulerclient import DEFAULT_SCHEDULER_URL
 from control.ctl.views.toptable import SORTS, node_lines, select, table
 from koordlet.api.encoding.wire import encode
 from koordlet.api.pages.interference import PodInterferenceReport
@@ -287,6 +289,26 @@ def node_command(name: str, output: str, kubeconfig: str | None, state_dir: Path
     console = SafeConsole(highlight=False)
     for line in node_page(overcommit, SYSTEM_CLOCK.now()):
         console.print(line, soft_wrap=True)
+
+
+@cli.command("quota")
+@click.argument("name", default="")
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", help="Output format.")
+@click.option("--scheduler-url", envvar="KOORD_SCHEDULER_URL", help="URL of the scheduler.  [default: that of `up`]")
+@state_dir_option
+def quota_command(name: str, output: str, scheduler_url: str | None, state_dir: Path) -> None:
+    """Show the tree of ElasticQuotas: min, max, request, used, and what each may use now (runtime).
+
+    With NAME, only this quota and those below it. A quota that uses all that it may use, and asks for more, is
+    highlighted. The figures are the scheduler's. Exit status 1 when there is no such quota.
+    """
+    url = scheduler_url or _settings(state_dir, lambda settings: settings.scheduler_url, DEFAULT_SCHEDULER_URL)
+    quotas = asyncio.run(fetch_quotas(url, name))
+    if output == "json":
+        click.echo(encode(quotas))
+        return
+    console = SafeConsole(highlight=False)
+    SafeConsole(file=console.file, width=1000, color_system="auto", highlight=False).print(quota_table(quotas))
 
 
 def _koordlet_url(state_dir: Path) -> str:

@@ -22,6 +22,11 @@ def _mean(histogram: str, selector: str, by: str = "") -> str:
     return f"{summed('sum')} / {summed('count')}"
 
 
+def _quota(field: str) -> str:
+    """A figure of every quota."""
+    return f'max by (name, resource) (scheduler_elastic_quota_status{{field="{field}"}})'
+
+
 SCHEDULER_DASHBOARD = Dashboard(
     uid="koord-scheduler",
     title="koordlet / Scheduler",
@@ -132,6 +137,29 @@ SCHEDULER_DASHBOARD = Dashboard(
                     "Share of time spent on updating the queue after cluster events, by event.",
                     [Query(sum_by("event", rate("scheduler_event_handling_duration_seconds_sum", "")), "{{event}}")],
                     unit="percentunit",
+                ),
+            ],
+        ),
+        Row(
+            "Quotas",
+            [
+                Panel(
+                    "Use of runtime",
+                    "Part of what each quota may use now that its pods use; above 1: others ask for what it borrowed.",
+                    [Query(f"{_quota('used')} / ({_quota('runtime')} > 0)", "{{name}} {{resource}}")],
+                    unit="percentunit", width=8,
+                ),
+                Panel(
+                    "Waiting requests",
+                    "Requests of pods that have no node yet, per quota; cpu in milli-cores, memory in bytes.",
+                    [Query(f"{_quota('child-request')} - {_quota('used')}", "{{name}} {{resource}}")],
+                    width=8,
+                ),
+                Panel(
+                    "Use of max",
+                    "Part of the upper bound of each quota that its pods use.",
+                    [Query(f"{_quota('used')} / ({_quota('max')} > 0)", "{{name}} {{resource}}")],
+                    unit="percentunit", width=8,
                 ),
             ],
         ),

@@ -8,17 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from urllib.parse import quote
 
-import aiohttp
 from rich.table import Table
 from rich.text import Text
 
-from control.ctl.errors import CtlError
-from control.ctl.views.httperrors import describe
-from koordlet.api.encoding.wire import WireError, decode
+from control.ctl.views.schedulerclient import fetch_page
 from koordlet.api.pages.placement import PodPlacement, RejectedNodes, ScoredNode
 
-DEFAULT_SCHEDULER_URL = "http://127.0.0.1:10251"
-TIMEOUT = aiohttp.ClientTimeout(total=4.0)
 STATES = {
     "placed": "runs on",
     "assumed": "is being bound to",
@@ -33,25 +28,8 @@ STATES = {
 
 async def fetch_placement(url: str, namespace: str, pod: str) -> PodPlacement | None:
     """None when this scheduler does not know the pod. Raises CtlError when the scheduler does not respond."""
-    address = f"{url.rstrip('/')}/apis/v1/explain/{quote(namespace, safe='')}/{quote(pod, safe='')}"
-    hint = "Start one with `koordctl up`, or give --scheduler-url as http://HOST:PORT of the replica that leads."
-    try:
-        async with aiohttp.ClientSession(timeout=TIMEOUT) as session, session.get(address) as response:
-            status, body = response.status, await response.read()
-    except aiohttp.InvalidURL as error:
-        raise CtlError(f"{url!r} is not a URL", hint) from error
-    except (aiohttp.ClientError, TimeoutError, OSError) as error:
-        raise CtlError(f"scheduler at {url} does not respond: {describe(error, url)}", hint) from error
-    if status == 404:
-        return None
-    if status != 200:
-        raise CtlError(
-            f"the scheduler at {url} responds with HTTP {status}: {body[:200].decode(errors='replace')}", hint
-        )
-    try:
-        return decode(body, PodPlacement, where=address)
-    except WireError as error:
-        raise CtlError(f"{error}: is it a koord-scheduler?", hint) from error
+    path = f"/apis/v1/explain/{quote(namespace, safe='')}/{quote(pod, safe='')}"
+    return await fetch_page(url, path, PodPlacement)
 
 
 def placement_page(placement: PodPlacement) -> Iterator[Text | Table]:

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from prometheus_client import CollectorRegistry, Counter
 
 from control.manager.context import ManagerContext
-from control.manager.quota.lists import total
 from control.manager.quota.usage import Account, masked, max_retries, pod_usage, transformed
+from control.quota.lists import total
 from koordlet.api.annotations.quota import CHILD_REQUEST
 from koordlet.api.core import Pod
 from koordlet.api.crs.quota import ElasticQuota

@@ -15,7 +15,7 @@ from control.manager.caches import POD_BY_QUOTA
 from control.manager.context import ManagerContext
 from control.manager.quota.mutate import QuotaError, mutate_quota
 from control.manager.quota.selfchecks import self_error
-from control.manager.quota.topology import QuotaInfo, page, shared
+from control.manager.quota.topology import page, shared
 from control.manager.quota.treechecks import TreeRules, tree_error
 from control.manager.webhooks.errors import forbidden
 from control.manager.webhooks.objects import Json
@@ -29,6 +29,7 @@ from control.manager.webhookserver.admission import (
     patch_response,
 )
 from control.manager.webhookserver.metrics import MUTATE, VALIDATE, WebhookMetrics
+from control.quota.info import QuotaInfo
 from koordlet.api import names
 from koordlet.api.annotations import quota as annotation
 from koordlet.api.core import Pod

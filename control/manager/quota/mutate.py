@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from control.manager.quota.topology import Tree
 from control.manager.webhooks.errors import invalid
 from control.manager.webhooks.objects import Json, own_annotations, own_labels
+from control.quota.info import Tree
 from koordlet.api import names
 from koordlet.api.annotations.quota import SHARED_WEIGHT
 from koordlet.api.crs.quota import ElasticQuota

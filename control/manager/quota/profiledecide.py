@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from control.manager.quota.lists import total
+from control.quota.lists import total
 from koordlet.api import names
 from koordlet.api.annotations import quota as annotation
 from koordlet.api.core import Node, is_ready

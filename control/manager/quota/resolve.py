@@ -1,38 +1,14 @@
-"""The quota that a pod belongs to, and whether the pod may use it (spec 04 §12.4). Pure."""
+"""Whether a pod may use a quota, and change its quota labels (spec 04 §12.4). Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
-from control.manager.quota.topology import Tree
 from control.manager.webhooks.errors import forbidden, invalid
+from control.quota.info import Tree
 from koordlet.api import names
 from koordlet.api.core import Pod
 
 _NAME_PATH = f"labels.{names.LABEL_QUOTA_NAME}"
 _PREEMPTIBLE_PATH = f"labels.{names.LABEL_QUOTA_PREEMPTIBLE}"
-
-
-def quota_of_pod(
-    labels: Mapping[str, str],
-    namespace: str,
-    *,
-    exists: Callable[[str, str], bool],
-    bound: Callable[[str], list[str]],
-    default_disabled: bool,
-) -> str:
-    """The name of a pod's quota; empty when it has none.
-
-    It is the pod's label. Without the label, and unless feature gate DisableDefaultQuota is on, it is the first that
-    exists of: the quota `<namespace>/<namespace>`, the first by name that lists the namespace, the default quota.
-    `exists(namespace, name)` and `bound(namespace)` query the cache.
-    """
-    name = labels.get(names.LABEL_QUOTA_NAME, "")
-    if name or default_disabled:
-        return name
-    if exists(namespace, namespace):
-        return namespace
-    return min(bound(namespace), default=names.DEFAULT_QUOTA)
 
 
 def submission_errors(tree: Tree, quota: str) -> list[str]:

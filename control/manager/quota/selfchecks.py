@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from control.manager.quota.lists import excess, negative, shown
 from control.manager.webhooks.errors import forbidden, invalid
+from control.quota.lists import excess, negative, shown
 from koordlet.api import names
 from koordlet.api.annotations import quota as annotation
 from koordlet.api.crs.quota import ElasticQuota

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from control.manager.quota.lists import excess, largest, shown, total
-from control.manager.quota.topology import QuotaInfo, Tree
 from control.manager.webhooks.errors import forbidden, invalid
+from control.quota.info import QuotaInfo, Tree
+from control.quota.lists import excess, largest, shown, total
 from koordlet.api import names
 
 _IS_PARENT = f"labels.{names.LABEL_QUOTA_IS_PARENT}"

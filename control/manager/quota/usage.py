@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from control.manager.quota.lists import shown, total
+from control.quota.lists import shown, total
 from koordlet.api import names
 from koordlet.api.annotations import quota as annotation
 from koordlet.api.annotations.pod import apply_replaced, replaced_resources

@@ -11,7 +11,7 @@ from control.manager.caches import QUOTA_BY_NAME, QUOTA_BY_NAMESPACE
 from control.manager.context import ManagerContext
 from control.manager.quota import shared
 from control.manager.quota.evaluation import QuotaEvaluator
-from control.manager.quota.resolve import change_errors, quota_of_pod, submission_errors
+from control.manager.quota.resolve import change_errors, submission_errors
 from control.manager.trust import rule as trust
 from control.manager.trust.users import TrustedUsers
 from control.manager.webhooks import binding, enhanced
@@ -30,6 +30,7 @@ from control.manager.webhookserver.admission import (
     WebhookRequest,
 )
 from control.manager.webhookserver.metrics import VALIDATE, WebhookMetrics
+from control.quota.podquota import quota_of_pod
 from koordlet.api import names
 from koordlet.api.core import ConfigMap, Namespace, Pod
 from koordlet.api.crs.config import ClusterColocationProfile
@@ -183,7 +184,7 @@ class ValidatePod(WebhookHandler):
 
     def _quota_of(self, pod: Pod, namespace: str = "") -> str:
         return quota_of_pod(
-            pod.metadata.labels,
+            pod.metadata.labels.get(names.LABEL_QUOTA_NAME, ""),
             pod.metadata.namespace or namespace,
             exists=lambda space, name: self._quotas.get(f"{space}/{name}") is not None,
             bound=lambda space: [quota.metadata.name for quota in self._quotas.by_index(QUOTA_BY_NAMESPACE, space)],

@@ -260,6 +260,8 @@ def _quota(args: a.ElasticQuotaArgs, path: str) -> Errors:
         for name, amount in amounts.items():
             if amount.value() < 0:
                 yield invalid(f"{path}.{field}[{name}]", amount, "must be greater than or equal to 0")
+    for index, hook in enumerate(args.hook_plugins):
+        yield unsupported(f"{path}.hookPlugins[{index}].factoryKey", hook.factory_key, ())
 
 
 def _numa(args: a.NodeNUMAResourceArgs, path: str) -> Errors:

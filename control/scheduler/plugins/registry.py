@@ -11,6 +11,7 @@ from control.scheduler.plugins.coscheduling import Coscheduling
 from control.scheduler.plugins.defaultbinder import DefaultBinder
 from control.scheduler.plugins.defaultprebind import DefaultPreBind
 from control.scheduler.plugins.defaultpreemption import DefaultPreemption
+from control.scheduler.plugins.elasticquota import ElasticQuotaPlugin
 from control.scheduler.plugins.imagelocality import ImageLocality
 from control.scheduler.plugins.interferenceaware import InterferenceAware
 from control.scheduler.plugins.interpodaffinity import InterPodAffinity
@@ -42,6 +43,7 @@ PLUGINS: Final[Mapping[str, type[Plugin]]] = {
         DefaultPreBind,
         DefaultPreemption,
         UnsupportedResourceClaims,
+        ElasticQuotaPlugin,
         ImageLocality,
         InterPodAffinity,
         InterferenceAware,

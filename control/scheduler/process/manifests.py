@@ -37,6 +37,9 @@ RULES: list[Object] = [
     rule("", ["pods/status"], ["patch"]),
     rule("", ["persistentvolumes", "persistentvolumeclaims"], [*_READ, "patch"]),
     rule("scheduling.sigs.k8s.io", ["podgroups"], [*_READ, "patch"]),
+    # the status of quotas, built-in quotas, pods of overused quotas
+    rule("scheduling.sigs.k8s.io", ["elasticquotas"], [*_READ, "create", "patch"]),
+    rule("", ["pods/eviction"], ["create"]),
     # authentication and authorization of callers of the secure port
     rule("authentication.k8s.io", ["tokenreviews"], ["create"]),
     rule("authorization.k8s.io", ["subjectaccessreviews"], ["create"]),

@@ -72,6 +72,12 @@ _SUPPORTED_GATES = frozenset(
         "GangPendingPodsConditionPatch",
         "EnableInlineBatchSchedule",
         "SyncBarrier",
+        "MultiQuotaTree",
+        "DisableDefaultQuota",
+        "ElasticQuotaGuaranteeUsage",
+        "ElasticQuotaIgnorePodOverhead",
+        "ElasticQuotaIgnoreTerminatingPod",
+        "ElasticQuotaImmediateIgnoreTerminatingPod",
     )
 )
 """Feature gates that this build uses."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from inspect import Parameter, signature
 from typing import Any, Final
 
 from aiohttp import web
@@ -97,11 +98,14 @@ class Services:
         return amounts
 
     def _served(self, handler: Callable[..., Any]) -> Callable[[web.Request], Any]:
+        query = any(one.kind is Parameter.VAR_KEYWORD for one in signature(handler).parameters.values())
+
         async def respond(request: web.Request) -> web.Response:
             if not self._leads():
                 return web.json_response({"message": "the instance is not leader"}, status=503)
             try:
-                result = handler(**request.match_info)
+                arguments = {**request.query, **request.match_info} if query else request.match_info
+                result = handler(**arguments)
             except LookupError as error:
                 return web.json_response({"message": str(error.args[0] if error.args else error)}, status=404)
             return web.Response(body=wire.encode(result), content_type="application/json")

@@ -6,12 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from control.manager.quota.lists import excess, largest, total
 from control.manager.quota.mutate import QuotaError, mutate_quota
-from control.manager.quota.resolve import change_errors, quota_of_pod, submission_errors
+from control.manager.quota.resolve import change_errors, submission_errors
 from control.manager.quota.selfchecks import self_error
-from control.manager.quota.topology import EXPECTED_TTL_S, QuotaInfo, QuotaTopology, Tree, page
+from control.manager.quota.topology import EXPECTED_TTL_S, QuotaTopology, page
 from control.manager.quota.treechecks import TreeRules, tree_error
+from control.quota.info import QuotaInfo, Tree
+from control.quota.lists import excess, largest, total
+from control.quota.podquota import quota_of_pod
 from koordlet.api.core import Pod
 from koordlet.api.crs.quota import ElasticQuota
 from koordlet.api.encoding.quantity import Quantity
@@ -304,7 +306,7 @@ RESOLVED = {
 @pytest.mark.parametrize(("labels", "namespace", "bound", "disabled", "expected"), RESOLVED.values(), ids=RESOLVED)
 def test_quota_of_a_pod(labels, namespace, bound, disabled, expected):
     found = quota_of_pod(
-        labels,
+        labels.get(KEY + "name", ""),
         namespace,
         exists=lambda space, name: (space, name) == ("team", "team"),
         bound=lambda space: bound.get(space, []),

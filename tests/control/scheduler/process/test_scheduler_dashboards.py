@@ -39,6 +39,10 @@ async def test_every_query_has_data_and_every_rule_is_evaluated(
     await world.node("n2", cpu="2")
     running = await scheduler()
     await world.pod("big", cpu="9")
+    quotas = "/apis/scheduling.sigs.k8s.io/v1alpha1/namespaces/default/elasticquotas"
+    quota = {"apiVersion": "scheduling.sigs.k8s.io/v1alpha1", "kind": "ElasticQuota", "metadata": {"name": "q"}}
+    await world.admin.raw("POST", quotas, body={**quota, "spec": {"max": {"cpu": "1"}}})
+    await world.pod("counted", cpu="10m", labels={"quota.scheduling.koordinator.sh/name": "q"})
     prometheus = Prometheus("koord-scheduler", running.port, "/metrics", RULES, free_port(), tmp_path)
     every = queries(DASHBOARD, VARIABLES)
     waiting, number = dict(every), 0

@@ -12,6 +12,7 @@ from control.scheduler.config.shipped import configuration
 from control.scheduler.explain import controller as explanations
 from control.scheduler.process import manifests
 from koordlet.api.core import Node, PersistentVolume, PersistentVolumeClaim
+from koordlet.api.crs.quota import ElasticQuota
 from tests.ports import free_port
 from tests.rights import Right, asked, granted
 
@@ -33,6 +34,8 @@ async def test_every_call_is_allowed_and_every_right_is_used(
     kind = {"apiVersion": given["apiVersion"], "kind": "CoschedulingArgs"}
     close = {"name": "Coscheduling", "args": {**kind, "awareNetworkTopology": True}}
     given["profiles"][0]["pluginConfig"].append(close)
+    quotas = next(one for one in given["profiles"][0]["pluginConfig"] if one["name"] == "ElasticQuota")
+    quotas["args"] |= {"monitorAllQuotas": True, "delayEvictTime": "100ms", "revokePodInterval": "200ms"}
     path = world.tmp / "all.yaml"
     path.write_text(yaml.safe_dump(given))
     await world.node("n1", cpu="2")
@@ -65,6 +68,7 @@ async def everything(world: Any, until: Any) -> None:
     await world.pod("a", cpu="1500m", terminationGracePeriodSeconds=0)
     await until(lambda: world.bound("a"))
     await gang(world, until)
+    await overused_quota(world, until)
     # a failure that is told, and told again when something happened that did not help
     await world.pod("late", cpu="1")
     await until(lambda: world.condition("late"))
@@ -105,6 +109,18 @@ async def gang(world: Any, until: Any) -> None:
     for name in ("g1", "g2"):
         await world.pod(name, cpu="10m", labels={"pod-group.scheduling.sigs.k8s.io": "g"})
     await until(lambda: world.bound("g1", "g2"))
+
+
+async def overused_quota(world: Any, until: Any) -> None:
+    """A quota whose pod must go when the quota shrinks, and whose status is written."""
+    path = "/apis/scheduling.sigs.k8s.io/v1alpha1/namespaces/default/elasticquotas"
+    body = {"apiVersion": "scheduling.sigs.k8s.io/v1alpha1", "kind": "ElasticQuota", "metadata": {"name": "q"}}
+    await world.admin.raw("POST", path, body={**body, "spec": {"max": {"cpu": "20m"}}})
+    labels = {"quota.scheduling.koordinator.sh/name": "q"}
+    await world.pod("in-quota", cpu="20m", labels=labels, terminationGracePeriodSeconds=0)
+    await until(lambda: world.bound("in-quota"))
+    await world.admin.patch(ElasticQuota, "q", "default", body={"spec": {"max": {"cpu": "10m"}}})
+    await until(lambda: ("", "pods/eviction", "create") not in unused(world.audit))
 
 
 async def volumes(world: Any, until: Any) -> None:

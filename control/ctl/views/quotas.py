@@ -1,0 +1,98 @@
+"""`koordctl quota`: the tree of ElasticQuotas with what each may use and uses, from the scheduler that leads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from rich.table import Table
+
+from control.ctl.errors import CtlError
+from control.ctl.views.schedulerclient import fetch_page
+from koordlet.api.names import ROOT_QUOTA
+from koordlet.api.pages.quotas import PageAmounts, QuotaPage
+
+COLUMNS = ("MIN", "MAX", "REQUEST", "USED", "RUNTIME", "GUARANTEED")
+ABSENT = "-"
+
+Quotas = Mapping[str, QuotaPage]
+
+
+async def fetch_quotas(url: str, name: str = "") -> dict[str, QuotaPage]:
+    """All quotas; with `name` only those below it, with it. Raises CtlError."""
+    quotas = await fetch_page(url, "/apis/v1/plugins/ElasticQuota/quotas", dict[str, QuotaPage])
+    if quotas is None:
+        raise CtlError("the scheduler has no quotas", "Enable the plugin ElasticQuota in its configuration.")
+    if not name:
+        return quotas
+    if name not in quotas:
+        raise CtlError(f"there is no ElasticQuota {name}", "List all with `koordctl quota`.")
+    return {one.name: one for one in quotas.values() if _below(quotas, one, name)}
+
+
+def quota_table(quotas: Quotas) -> Table:
+    """One line per quota and resource, children below their parents."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("QUOTA")
+    table.add_column("RESOURCE")
+    for column in COLUMNS:
+        table.add_column(column, justify="right")
+    for depth, quota in lines(quotas):
+        title = "  " * depth + quota.name
+        for resource in sorted(quota.max) or [ABSENT]:
+            style = "yellow" if _over(quota, resource) else None
+            table.add_row(title, resource, *cells(quota, resource), style=style)
+            title = ""
+    return table
+
+
+def lines(quotas: Quotas) -> Iterator[tuple[int, QuotaPage]]:
+    """(depth, quota) from the roots down, by tree and name. Quotas in a cycle, or below a missing parent, are roots."""
+    below: dict[str, list[QuotaPage]] = {}
+    for quota in sorted(quotas.values(), key=lambda one: (one.tree, one.name)):
+        known = quota.parent_name in quotas and quota.parent_name != quota.name
+        below.setdefault(quota.parent_name if known else ROOT_QUOTA, []).append(quota)
+    seen: set[str] = set()
+
+    def walk(quota: QuotaPage, depth: int) -> Iterator[tuple[int, QuotaPage]]:
+        if quota.name in seen:
+            return
+        seen.add(quota.name)
+        yield depth, quota
+        for child in below.get(quota.name, ()):
+            yield from walk(child, depth + 1)
+
+    for quota in below.get(ROOT_QUOTA, ()):
+        yield from walk(quota, 0)
+    for quota in quotas.values():
+        yield from walk(quota, 0)
+
+
+def cells(quota: QuotaPage, resource: str) -> list[str]:
+    """The figures of one resource, in the order of COLUMNS."""
+    lists: tuple[PageAmounts, ...] = (
+        quota.min,
+        quota.max,
+        quota.request,
+        quota.used,
+        quota.runtime,
+        quota.guaranteed,
+    )
+    return [amounts.get(resource, ABSENT) for amounts in lists]
+
+
+def _over(quota: QuotaPage, resource: str) -> bool:
+    """Whether the quota uses all that it may use and asks for more."""
+    used, runtime, request = (one.get(resource, "") for one in (quota.used, quota.runtime, quota.request))
+    return used == runtime != request
+
+
+def _below(quotas: Quotas, quota: QuotaPage, top: str) -> bool:
+    """Whether `quota` is `top` or one of its descendants."""
+    seen: set[str] = set()
+    name = quota.name
+    while name in quotas and name not in seen:
+        if name == top:
+            return True
+        seen.add(name)
+        name = quotas[name].parent_name
+    return False

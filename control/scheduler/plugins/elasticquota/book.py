@@ -1,0 +1,207 @@
+"""Feeds the quotas: pods from the API server are requests, pods that the table counts are use (spec 06 §5.3, §5.4).
+
+The table also counts pods on trial, so admission holds in preemption and in explanations: use without the victims, or
+with the members of a gang that were placed before. Nothing is stored: after a restart the same pods give the same
+figures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from control.quota.amounts import Amounts, from_list
+from control.quota.figures import QuotaFigures, QuotaPod
+from control.quota.forest import ForestRules, QuotaForest
+from control.quota.info import QuotaInfo
+from control.scheduler.framework.handle import Handle
+from control.scheduler.state.pods import PodInfo, Shape
+from koordlet.api import names
+from koordlet.api.annotations.scheduling import quota_preemptible
+from koordlet.api.core import Pod
+from koordlet.api.core.podresources import is_terminated, pod_requests
+from koordlet.api.crs.quota import ElasticQuota
+from koordlet.app.logging import get_logger
+
+log = get_logger(__name__)
+
+_MEMO: Final = "ElasticQuota"
+DEFAULT_GRACE_S: Final = 30
+
+
+@dataclass(frozen=True)
+class PodRules:
+    """Feature gates that concern pods."""
+
+    ignore_overhead: bool = False
+    """ElasticQuotaIgnorePodOverhead"""
+    ignore_terminating: bool = False
+    """ElasticQuotaIgnoreTerminatingPod: one grace period after the deadline a pod is not counted any more."""
+    ignore_terminating_at_once: bool = False
+    """ElasticQuotaImmediateIgnoreTerminatingPod"""
+
+
+class QuotaBook:
+    """The quotas of a scheduler; a `PodListener`."""
+
+    def __init__(self, handle: Handle, rules: ForestRules, pod_rules: PodRules) -> None:
+        self._table = handle.table
+        self._clock = handle.clock
+        self._rules = pod_rules
+        self._total: tuple[int, Amounts] = (-1, {})
+        """(position in the log of nodes, allocatable of all nodes)."""
+        self.forest = QuotaForest(rules, self.total)
+        self.infos: dict[str, PodInfo] = {}
+        """By uid: pods that the table counts."""
+        self._known: set[str] = set()
+        """uids of pods that the API server has."""
+        self._deadlines: dict[str, tuple[float, Pod]] = {}
+        """By uid of a terminating pod: when it is not counted any more."""
+        self._keys: dict[str, str] = {}
+        """Quota name -> `namespace/name` of the object that counts."""
+        self.requests_dropped = False
+        """A pod without a node went away, which may give room to others. Reset by the reader."""
+        self._table.listen(self)
+        if handle.objects is not None:
+            handle.objects.informer(ElasticQuota).add_handler(
+                self.quota_seen, lambda _, new: self.quota_seen(new), self.quota_gone
+            )
+            handle.objects.informer(Pod).add_handler(self.pod_seen, self.pod_changed, self.pod_gone)
+
+    def total(self) -> Amounts:
+        """Allocatable of all nodes. The same object as long as no node changes."""
+        table = self._table
+        if self._total[0] != table.node_log.end:
+            amounts = table.allocatable[:, : table.size][:, table.valid]
+            low, high = (amounts & 0xFFFFFFFF).sum(axis=1).tolist(), (amounts >> 32).sum(axis=1).tolist()
+            exact = np.array(low, object) + (np.array(high, object) << 32)  # the sum may exceed 64 bits
+            total = {name: int(exact[column]) for name, column in table.resources.items() if column < len(exact)}
+            unchanged = total == self._total[1]
+            self._total = (table.node_log.end, self._total[1] if unchanged else total)
+        return self._total[1]
+
+    # Quotas
+
+    def quota_seen(self, quota: ElasticQuota) -> None:
+        """A quota was added or updated. Its name is unique in the cluster; of two objects the first one counts."""
+        name, key = quota.metadata.name, quota.metadata.key
+        if self._keys.setdefault(name, key) != key:
+            log.once(
+                f"quota:{key}", "Ignoring an ElasticQuota, its name is in use", quota=key, used_by=self._keys[name]
+            )
+            return
+        self.forest.put(QuotaInfo.of(quota))
+
+    def quota_gone(self, quota: ElasticQuota) -> None:
+        name = quota.metadata.name
+        if self._keys.get(name) == quota.metadata.key:
+            del self._keys[name]
+            self.forest.remove(name)
+
+    def object_key(self, name: str) -> str:
+        """`namespace/name` of the object of a quota; empty if it has none."""
+        return self._keys.get(name, "")
+
+    # Pods of the API server
+
+    def pod_seen(self, pod: Pod) -> None:
+        if is_terminated(pod):
+            self.pod_gone(pod)
+            return
+        meta = pod.metadata
+        self._known.add(meta.uid)
+        request = {} if self._ignored(pod) else self._request(pod)
+        self._set(meta.uid, meta.key, meta.namespace, meta.labels, request)
+
+    def pod_changed(self, old: Pod, new: Pod) -> None:
+        if old.metadata.uid != new.metadata.uid:
+            self.pod_gone(old)
+        elif (
+            not is_terminated(new)
+            and old.spec == new.spec
+            and old.metadata.labels == new.metadata.labels
+            and old.metadata.deletion_timestamp == new.metadata.deletion_timestamp
+        ):
+            return
+        self.pod_seen(new)
+
+    def pod_gone(self, pod: Pod) -> None:
+        uid = pod.metadata.uid
+        self._known.discard(uid)
+        self._deadlines.pop(uid, None)
+        if uid not in self.infos:
+            self.requests_dropped = True
+            self.forest.drop_pod(uid)
+
+    def drop_expired(self) -> None:
+        """Stop counting terminating pods whose time is over. Called every second."""
+        now = self._clock.now()
+        for uid, (deadline, pod) in list(self._deadlines.items()):
+            if now >= deadline:
+                self.pod_seen(pod)
+                self._deadlines.pop(uid, None)
+                self.requests_dropped = True
+
+    def _ignored(self, pod: Pod) -> bool:
+        """Whether a terminating pod is not counted (feature gates)."""
+        meta = pod.metadata
+        if meta.deletion_timestamp is None:
+            return False
+        if self._rules.ignore_terminating_at_once:
+            return True
+        if not self._rules.ignore_terminating:
+            return False
+        grace = meta.deletion_grace_period_seconds
+        deadline = meta.deletion_timestamp.timestamp() + (DEFAULT_GRACE_S if grace is None else grace)
+        if self._clock.now() >= deadline:
+            return True
+        self._deadlines[meta.uid] = (deadline, pod)
+        return False
+
+    def _request(self, pod: Pod) -> Amounts:
+        requests = from_list(pod_requests(pod))
+        if self._rules.ignore_overhead:
+            for name, amount in from_list(pod.spec.overhead).items():
+                requests[name] = max(requests.get(name, 0) - amount, 0)
+        return requests
+
+    def _set(self, uid: str, key: str, namespace: str, labels: Mapping[str, str], request: Amounts) -> None:
+        label = labels.get(names.LABEL_QUOTA_NAME, "")
+        self.forest.set_pod(QuotaPod(uid, key, label, namespace, request, not quota_preemptible(labels)))
+
+    # Pods that the table counts
+
+    def pod_added(self, row: int, pod: PodInfo) -> None:
+        self.infos[pod.uid] = pod
+        if self.forest.pod(pod.uid) is None:
+            self._set(pod.uid, pod.key, pod.namespace, pod.shape.labels, self.request_of(pod.shape))
+        self.forest.assign(pod.uid, True)
+
+    def pod_removed(self, row: int, pod: PodInfo) -> None:
+        del self.infos[pod.uid]
+        self.forest.assign(pod.uid, False)
+        if pod.uid not in self._known:
+            self.forest.drop_pod(pod.uid)
+
+    # Reading
+
+    def request_of(self, shape: Shape) -> Amounts:
+        """The request of pods of this shape."""
+        request: Amounts | None = shape.memo.get(_MEMO)
+        if request is None:
+            request = shape.memo[_MEMO] = self._request(shape.pod)
+        return request
+
+    def quota_of(self, pod: PodInfo) -> QuotaFigures | None:
+        """The quota of a pod; None: it has none."""
+        return self.forest.route(pod.shape.labels.get(names.LABEL_QUOTA_NAME, ""), pod.namespace)
+
+    def assigned(self, quota: QuotaFigures) -> Iterable[tuple[QuotaPod, PodInfo]]:
+        """The pods of a quota that have nodes."""
+        for uid, pod in quota.pods.items():
+            info = self.infos.get(uid)
+            if info is not None:
+                yield pod, info

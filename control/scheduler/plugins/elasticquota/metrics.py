@@ -1,0 +1,86 @@
+"""Metrics of quotas, with Koordinator's names (spec 06 §7)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+from weakref import WeakKeyDictionary
+
+from prometheus_client import CollectorRegistry, Histogram
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from control.quota.amounts import Amounts, from_list
+from control.quota.figures import QuotaFigures
+from control.quota.forest import QuotaForest
+from koordlet.api import names
+from koordlet.app.metrics import MetricSet
+
+_LABELS = ("name", "resource", "tree", "is_parent", "parent", "field")
+
+
+class QuotaMetrics(MetricSet):
+    """Durations."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.status_seconds = Histogram(
+            "scheduler_update_elastic_quota_status_duration_seconds",
+            "Duration of writing the status of one quota.",
+            buckets=[0.001 * 2**n for n in range(15)],
+            registry=registry,
+        )
+
+
+class QuotaGauges(Collector):
+    """The figures of every quota, read when metrics are collected. A deleted quota has no series."""
+
+    def __init__(self, registry: CollectorRegistry, forest: QuotaForest) -> None:
+        self._forest = forest
+        registry.register(self)
+
+    _of: ClassVar[WeakKeyDictionary[CollectorRegistry, QuotaGauges]] = WeakKeyDictionary()
+
+    @classmethod
+    def once(cls, registry: CollectorRegistry | None, forest: QuotaForest) -> None:
+        """Every profile has the same quotas: those of the first are shown."""
+        if registry is not None and registry not in cls._of:
+            cls._of[registry] = cls(registry, forest)
+
+    def describe(self) -> Iterator[Metric]:
+        return iter(())
+
+    def collect(self) -> Iterator[Metric]:
+        status = GaugeMetricFamily(
+            "scheduler_elastic_quota_status", "Figures of quotas; cpu in milli-cores.", labels=_LABELS
+        )
+        spec = GaugeMetricFamily(
+            "scheduler_elastic_quota_spec", "Limits of quotas; cpu in milli-cores.", labels=_LABELS
+        )
+        for tree_id, tree in self._forest.trees().items():
+            for quota in tree.quotas.values():
+                limits = {"min": quota.min, "max": quota.max, "sharedWeight": quota.weight}
+                figures = {
+                    "runtime": tree.runtimes(quota),
+                    "request": quota.request,
+                    "child-request": quota.child_request,
+                    "guaranteed": quota.guaranteed if tree.rules.guarantee else {},
+                    "allocated": quota.allocated if tree.rules.guarantee else {},
+                    "non-preemptible-request": quota.np_request,
+                    "non-preemptible-used": quota.np_used,
+                    "used": quota.used,
+                }
+                if quota.info.is_tree_root:
+                    figures["unschedulable-resource"] = from_list(quota.info.unschedulable)
+                _add(status, quota, tree_id, {**figures, **limits})
+                _add(spec, quota, tree_id, limits)
+        yield status
+        yield spec
+
+
+def _add(family: GaugeMetricFamily, quota: QuotaFigures, tree: str, fields: dict[str, Amounts]) -> None:
+    parent = quota.info.parent or names.ROOT_QUOTA
+    for field, amounts in fields.items():
+        for resource, amount in amounts.items():
+            family.add_metric(
+                [quota.name, resource, tree, str(quota.info.is_parent).lower(), parent, field], float(amount)
+            )

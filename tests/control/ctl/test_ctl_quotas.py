@@ -1,0 +1,69 @@
+"""`koordctl quota` draws the tree of quotas with their figures."""
+
+from __future__ import annotations
+
+from io import StringIO
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from rich.console import Console
+
+from control.ctl.errors import CtlError
+from control.ctl.views.quotas import fetch_quotas, lines, quota_table
+from koordlet.api.pages.quotas import QuotaPage
+from tests.control.scheduler.build import pod
+from tests.control.scheduler.plugins.quotaworld import QuotaWorld, quota_object
+
+
+def drawn(quotas: dict[str, QuotaPage]) -> list[str]:
+    console = Console(file=StringIO(), width=200)
+    console.print(quota_table(quotas))
+    assert isinstance(console.file, StringIO)
+    return [" ".join(line.split()) for line in console.file.getvalue().splitlines()]
+
+
+async def served(world: QuotaWorld) -> TestServer:
+    async def quotas(request: web.Request) -> web.Response:
+        return web.json_response(world.plugin.quotas_page())
+
+    app = web.Application()
+    app.router.add_get("/apis/v1/plugins/ElasticQuota/quotas", quotas)
+    server = TestServer(app)
+    await server.start_server()
+    return server
+
+
+async def test_the_tree_and_its_figures() -> None:
+    world = QuotaWorld(quota_object("team", min="4"), quota_object("a", "team", min="2"), quota_object("other"))
+    world.add(pod(cpu="3", memory=None, on="n0", labels={"quota.scheduling.koordinator.sh/name": "a"}))
+    server = await served(world)
+    try:
+        everything = await fetch_quotas(str(server.make_url("")))
+        part = await fetch_quotas(str(server.make_url("")), "team")
+        with pytest.raises(CtlError, match="there is no ElasticQuota missing"):
+            await fetch_quotas(str(server.make_url("")), "missing")
+    finally:
+        await server.close()
+    assert drawn(everything) == [
+        "QUOTA RESOURCE MIN MAX REQUEST USED RUNTIME GUARANTEED",
+        "other cpu 0 100 0 - 0 0",
+        "team cpu 4 100 3 3 3 4",
+        "a cpu 2 100 3 3 3 3",
+    ]
+    assert [(depth, quota.name) for depth, quota in lines(part)] == [(0, "team"), (1, "a")]
+
+
+@pytest.mark.parametrize(
+    ("parents", "expected"),
+    [
+        ({"a": "b", "b": "a"}, [(0, "a"), (1, "b")]),
+        ({"a": "gone", "b": "a"}, [(0, "a"), (1, "b")]),
+        ({"a": "a"}, [(0, "a")]),
+    ],
+    ids=["cycle", "missing", "itself"],
+)
+def test_quotas_outside_the_tree_are_drawn_once(parents: dict[str, str], expected: list[Any]) -> None:
+    quotas = {name: QuotaPage(name=name, parent_name=parent) for name, parent in parents.items()}
+    assert [(depth, quota.name) for depth, quota in lines(quotas)] == expected
