@@ -11,7 +11,7 @@ from control.quota.runtime import Share, distribute, scaled_minima
 
 
 @dataclass(frozen=True)
-class TreeRules:
+class RuntimeRules:
     """How runtime is computed."""
 
     scale_min: bool = True
@@ -50,7 +50,7 @@ class QuotaFigures:
         "weight",
     )
 
-    def __init__(self, info: QuotaInfo, rules: TreeRules, *, outside: bool = False) -> None:
+    def __init__(self, info: QuotaInfo, rules: RuntimeRules, *, outside: bool = False) -> None:
         """`outside`: the quota takes no part in the distribution (root, default and system quota)."""
         self.info = info
         self.name = info.name
@@ -97,7 +97,7 @@ class QuotaFigures:
         limit = self.max.get(name)
         return amount if limit is None or amount <= limit else limit
 
-    def minimum(self, name: str, rules: TreeRules) -> int:
+    def minimum(self, name: str, rules: RuntimeRules) -> int:
         amount = self.min.get(name, 0)
         return max(amount, self.guaranteed.get(name, 0)) if rules.guarantee else amount
 
@@ -136,7 +136,7 @@ class Level:
 
     __slots__ = ("_changes", "_demand", "_kept", "_minima", "rules")
 
-    def __init__(self, rules: TreeRules) -> None:
+    def __init__(self, rules: RuntimeRules) -> None:
         self.rules = rules
         self._minima: Amounts = {}
         self._demand: Amounts = {}

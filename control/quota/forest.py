@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from control.quota.amounts import Amounts, add_to, from_list, masked
-from control.quota.figures import QuotaFigures, QuotaPod, TreeRules
+from control.quota.figures import QuotaFigures, QuotaPod, RuntimeRules
 from control.quota.info import QuotaInfo
 from control.quota.podquota import quota_of_pod
 from control.quota.tree import QuotaTree
@@ -23,7 +23,7 @@ _OUTSIDE = frozenset((names.DEFAULT_QUOTA, names.SYSTEM_QUOTA))
 class ForestRules:
     """Arguments and feature gates that concern the figures."""
 
-    tree: TreeRules = field(default_factory=TreeRules)
+    tree: RuntimeRules = field(default_factory=RuntimeRules)
     multiple_trees: bool = False
     """MultiQuotaTree; without it the label tree-id is ignored."""
     default_disabled: bool = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from control.quota.amounts import Amounts, add_to
-from control.quota.figures import QuotaFigures, TreeRules
+from control.quota.figures import QuotaFigures, RuntimeRules
 from control.quota.info import QuotaInfo
 from koordlet.api import names
 
@@ -15,7 +15,7 @@ _OUTSIDE = (names.DEFAULT_QUOTA, names.SYSTEM_QUOTA)
 class QuotaTree:
     """`build` computes everything from the quotas' own pods; `count_request` and `count_used` apply changes."""
 
-    def __init__(self, tree_id: str, rules: TreeRules) -> None:
+    def __init__(self, tree_id: str, rules: RuntimeRules) -> None:
         self.id = tree_id
         self.rules = rules
         self.total: Amounts = {}

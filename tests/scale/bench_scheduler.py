@@ -11,6 +11,7 @@ reserved; the following API call is omitted. Scenarios:
   loadaware  one shape, while NodeMetrics of 1 % of the nodes arrive every 100 placements
   churn      one shape; every tenth placement is followed by a removal, every hundredth by a node's change
   volumes    pods with a claim each whose volume is created on the pod's node (late binding)
+  quotas     pods of 1,000 quotas in four levels, half of whose leaves have to borrow
   gangs      1,000 gangs of 4 that arrive interleaved: queue, cycles, Permit, and bindings that take no time
   gangs64    gangs of 64, with the same total of members
   api        pods of one shape through the embedded API server, with the default limit of 50 requests per second and
@@ -43,8 +44,10 @@ from control.scheduler.state.objects import trim_pod
 from control.scheduler.state.pods import PodInfo
 from control.scheduler.state.transform import transform_pod
 from koordlet.api.core import PersistentVolumeClaim, Pod, StorageClass
+from koordlet.api.crs.quota import ElasticQuota
 from koordlet.api.encoding.wire import convert, decode, encode
 from koordlet.api.gates import SCHEDULER
+from koordlet.api.names import LABEL_QUOTA_IS_PARENT, LABEL_QUOTA_NAME, LABEL_QUOTA_PARENT, ROOT_QUOTA
 from koordlet.app.gates import FeatureGates
 from tests.control.scheduler.build import node, pod
 from tests.control.scheduler.loadreports import metric
@@ -54,6 +57,8 @@ from tests.scale.schedulergangs import place as place_gangs
 from tests.scale.schedulerprofile import Bench, open_bench
 
 SEED = 1
+LEAVES = 1000
+"""Quotas that have pods."""
 
 
 @dataclass(frozen=True)
@@ -145,6 +150,38 @@ def anti(count: int) -> list[Pod]:
     return made
 
 
+def quota_name(number: int) -> str:
+    """Of leaf `number`."""
+    return f"q{number % 10}-{number // 10 % 10}-{number // 100}"
+
+
+def of_quotas(count: int) -> list[Pod]:
+    """One leaf after another."""
+    labels = [{LABEL_QUOTA_NAME: quota_name(number)} for number in range(LEAVES)]
+    return [pod(cpu="500m", memory="512Mi", labels=labels[number % LEAVES]) for number in range(count)]
+
+
+def quotas(count: int) -> Iterator[ElasticQuota]:
+    """Three levels of parents, with ten children each, and leaves with half of what their pods ask for as min."""
+
+    def quota(name: str, parent: str, share: int) -> ElasticQuota:
+        cpu = count * 500 // 2 // share
+        low = {"cpu": f"{cpu}m", "memory": f"{count * 256 // share}Mi"}
+        labels = {LABEL_QUOTA_PARENT: parent, LABEL_QUOTA_IS_PARENT: "false" if name.count("-") == 2 else "true"}
+        spec = {"min": low, "max": {"cpu": "100000", "memory": "1000Ti"}}
+        return convert(
+            {"metadata": {"name": name, "namespace": "quotas", "labels": labels}, "spec": spec}, ElasticQuota
+        )
+
+    yield quota("top", ROOT_QUOTA, 1)
+    for a in range(10):
+        yield quota(f"q{a}", "top", 10)
+        for b in range(10):
+            yield quota(f"q{a}-{b}", f"q{a}", 100)
+            for c in range(LEAVES // 100):
+                yield quota(f"q{a}-{b}-{c}", f"q{a}-{b}", LEAVES)
+
+
 def with_claims(count: int) -> list[Pod]:
     made = []
     for i in range(count):
@@ -196,7 +233,7 @@ def bench_node(number: int, version: int = 0) -> object:
     )
 
 
-BUDGETS = {"one": 5000.0, "mixed": 2000.0, "spread": 1000.0, "anti": 1000.0}
+BUDGETS = {"quotas": 5000.0, "one": 5000.0, "mixed": 2000.0, "spread": 1000.0, "anti": 1000.0}
 
 
 def scenarios(count: int) -> dict[str, tuple[list[Pod], Between | None]]:
@@ -208,14 +245,22 @@ def scenarios(count: int) -> dict[str, tuple[list[Pod], Between | None]]:
         "loadaware": (one_shape(count), live_load),
         "churn": (one_shape(count), churn),
         "volumes": (with_claims(count // 5), None),
+        "quotas": (of_quotas(count), None),
     }
 
 
 def run(name: str, nodes: int, count: int, *, profile: bool) -> Iterator[Figure]:
     pods, between = scenarios(count)[name]
-    bench = open_bench(nodes, random.Random(SEED))
+    bench = open_bench(nodes, random.Random(SEED), *(("ElasticQuota",) if name == "quotas" else ()))
     if name == "volumes":
         bench.reports.put(*storage(len(pods)))
+    if name == "quotas":
+        for one in quotas(len(pods)):
+            bench.reports.tell(one)
+        begun = time.perf_counter()
+        for waiting in pods:
+            bench.reports.tell(waiting)
+        yield Figure(f"quotas_{nodes}_counted", len(pods) / (time.perf_counter() - begun), "pods/s")
     profiler = cProfile.Profile()
     if profile:
         profiler.enable()

@@ -67,7 +67,8 @@ class Bench:
     weights: dict[str, int]
 
 
-def open_bench(nodes: int, rng: random.Random) -> Bench:
+def open_bench(nodes: int, rng: random.Random, *extra: str) -> Bench:
+    """`extra`: further plugins."""
     cluster = Cluster()
     for i in range(nodes):
         labels = {"topology.kubernetes.io/zone": f"zone-{i % 5}", "pool": f"p{i % 4}"}
@@ -81,7 +82,7 @@ def open_bench(nodes: int, rng: random.Random) -> Bench:
         "VolumeRestrictions", "NodeVolumeLimits", "VolumeBinding", "VolumeZone", "PodTopologySpread",
         "InterPodAffinity", "NodeResourcesBalancedAllocation", "ImageLocality", "LoadAwareScheduling",
     ]  # fmt: skip
-    known = [name for name in order if name in PLUGINS]
+    known = [name for name in (*order, *extra) if name in PLUGINS]
     points = dict.fromkeys(("preFilter", "filter", "preScore", "score", "reserve", "permit"), known)
     framework = Framework(cluster.handle, narrowed(points), PLUGINS, weights=DEFAULTS)
     cache, waiting = Cache(cluster.table, cluster.shapes), cluster.handle.waiting

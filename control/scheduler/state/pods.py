@@ -94,7 +94,7 @@ class Shape:
         spec, meta = pod.spec, pod.metadata
         self.id: int = number
         self.equivalence_id: int = number if equivalence_id is None else equivalence_id
-        """Equal for shapes that differ only in their gangs: they share the equivalence cache."""
+        """Equal for shapes that differ only in their gangs or quotas: they share the equivalence cache."""
         self.pod: Pod = pod
         self.namespace: str = meta.namespace
         self.scheduler: str = spec.scheduler_name
@@ -193,14 +193,17 @@ class Shapes:
         return shape
 
     def _equivalence_id(self, pod: Pod) -> int | None:
-        """For gang members: every gang has its own shapes, and most of them differ only in the gang's name.
+        """For gang members and pods of quotas: every gang and quota has its own shapes, and most of them differ only in
+        its name.
 
-        Gang annotations are read only by plugins whose results are not cached (`Reads.CLUSTER`)."""
-        annotations = pod.metadata.annotations
+        Gang annotations and other pods' selectors of labels are read only by plugins whose results are not cached
+        (`Reads.CLUSTER`), quotas before any node is evaluated."""
+        annotations, labels = pod.metadata.annotations, pod.metadata.labels
         others = {key: value for key, value in annotations.items() if not key.startswith(names.DOMAIN_GANG)}
-        if len(others) == len(annotations):
+        if len(others) == len(annotations) and names.LABEL_QUOTA_NAME not in labels:
             return None
-        meta = msgspec.structs.replace(pod.metadata, annotations=others)
+        labels = {key: value for key, value in labels.items() if key != names.LABEL_QUOTA_NAME}
+        meta = msgspec.structs.replace(pod.metadata, annotations=others, labels=labels)
         return self._equivalence_ids.setdefault(shape_key(msgspec.structs.replace(pod, metadata=meta)), self._next)
 
     def keep(self, used: set[int]) -> None:

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable, Mapping
 
 from control.quota.amounts import Amounts, to_list
-from control.quota.figures import QuotaPod, TreeRules
+from control.quota.figures import QuotaPod, RuntimeRules
 from control.quota.forest import ForestRules, QuotaForest
 from control.quota.info import QuotaInfo
 from koordlet.api import names
@@ -48,7 +48,7 @@ def forest(total: Mapping[str, int] | int, infos: Iterable[QuotaInfo], rules: Fo
 
 
 def guaranteeing() -> ForestRules:
-    return ForestRules(TreeRules(guarantee=True))
+    return ForestRules(RuntimeRules(guarantee=True))
 
 
 def pod(

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from control.quota.admission import AdmissionRules, refusal
-from control.quota.figures import TreeRules
+from control.quota.figures import RuntimeRules
 from control.quota.forest import ForestRules, QuotaForest
 from control.quota.info import QuotaInfo
 from koordlet.api import names
@@ -93,7 +93,7 @@ def test_minima_are_scaled_where_the_parent_has_less(total: int, scale: bool, ex
             quota("P", min={"cpu": 300_000}, max={"cpu": 600_000}, is_parent=True),
             *(quota(name, "P", min=cpu, max={"cpu": 600_000}) for name in "abc"),
         ],
-        ForestRules(TreeRules(scale_min=scale)),
+        ForestRules(RuntimeRules(scale_min=scale)),
     )
     for name in "abc":
         submit(made, name, {"cpu": 200_000})
@@ -346,7 +346,7 @@ class Twins:
         self.total: dict[str, int] = {}
         self.quotas: dict[str, PlainQuota] = {}
         self.pods: dict[int, PlainQuotaPod] = {}
-        self.forest = QuotaForest(ForestRules(TreeRules(scale_min=scale)), lambda: self.total)
+        self.forest = QuotaForest(ForestRules(RuntimeRules(scale_min=scale)), lambda: self.total)
 
     def apply(self, step: str, what: Any) -> None:
         match step:

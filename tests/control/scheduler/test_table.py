@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from control.scheduler.state.pods import RESULT_ANNOTATIONS, PodInfo, Shape
 from control.scheduler.state.selectors import PodCounter
 from control.scheduler.state.table import CPU, PODS
+from koordlet.api.names import LABEL_QUOTA_NAME
 from tests.control.scheduler.build import Cluster, node, pod
 
 
@@ -81,6 +82,14 @@ def test_a_pod_counts_with_adjusted_amounts() -> None:
     assert table.requested[CPU, 0] == 4000
     table.remove_pod(one)
     assert table.requested[:, 0].tolist() == [0] * len(table.resources)
+
+
+def test_pods_of_quotas_that_are_alike_share_cached_results() -> None:
+    cluster = Cluster()
+    first, second = (cluster.info(pod(labels={LABEL_QUOTA_NAME: name, "app": "x"})).shape for name in "ab")
+    other = cluster.info(pod(labels={LABEL_QUOTA_NAME: "a", "app": "y"})).shape
+    assert first is not second
+    assert first.equivalence_id == second.equivalence_id != other.equivalence_id
 
 
 def test_a_matrix_grows_with_the_table_and_widens() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 from control.quota.admission import AdmissionRules, refusal
-from control.quota.figures import TreeRules
+from control.quota.figures import RuntimeRules
 from control.quota.forest import ForestRules
 from control.scheduler.config.args import ElasticQuotaArgs
 from control.scheduler.cycle.failures import FitError
@@ -168,7 +168,7 @@ def book_rules(args: ElasticQuotaArgs, gates: FeatureGates | None) -> tuple[Fore
         return gates is not None and gates.enabled(gate)
 
     forest = ForestRules(
-        TreeRules(args.enable_min_quota_scale, on("ElasticQuotaGuaranteeUsage")),
+        RuntimeRules(args.enable_min_quota_scale, on("ElasticQuotaGuaranteeUsage")),
         multiple_trees=on("MultiQuotaTree"),
         default_disabled=on("DisableDefaultQuota"),
     )
