@@ -150,6 +150,24 @@ def test_which_pods_are_not_changed(pod) -> None:
     assert decided(pod) == {}
 
 
+@pytest.mark.parametrize("status", ["{", '{"cpuset":"1-"}', '{"cpuset":"6,64"}'])
+def test_an_allocation_that_cannot_be_does_not_free_a_pod_from_its_class(status) -> None:
+    pod = allocated(status, qos="LS")
+    assert decided(pod) == {(container_of(pod), CPUS): ALL}
+
+
+def test_an_announced_pod_does_not_get_the_cpus_of_a_listed_one() -> None:
+    listed = make_pod("listed", qos="LSR", kube="Guaranteed", cpuset="6-7")
+    comes = make_pod("comes", qos="LSE", kube="Guaranteed", cpuset="7-8")
+    found = decided(listed, announced=(comes,))
+    assert found[container_of(listed), CPUS] == "6-7"
+    assert found[container_of(comes), CPUS] == ALL and (comes.meta.cgroup_dir, QUOTA) not in found
+    context = HookContext(comes, HookContainer("c0"))
+    view = make_view(pods=(listed,), cpu_rules=RULES, topology=flat(64))
+    with pytest.raises(HookError, match="pod default/listed has the CPUs 7"):
+        CPUSetAllocator().answer(HookStage.PRE_CREATE_CONTAINER, context, view)
+
+
 def test_after_a_start_it_waits_for_the_topology_and_then_sets_pinned_pods() -> None:
     pinned, service = make_pod("pinned", qos="LSR", kube="Guaranteed", cpuset="6"), make_pod("web", qos="LS")
     allocator = CPUSetAllocator()
