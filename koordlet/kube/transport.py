@@ -8,6 +8,7 @@ renewed. All other errors are raised.
 
 from __future__ import annotations
 
+import asyncio
 import random
 import socket
 from collections.abc import AsyncIterator, Mapping
@@ -31,6 +32,9 @@ _MAX_ATTEMPTS = 5
 _CONNECT_TIMEOUT_S = 10.0
 _MAX_RETRY_AFTER_S = 60.0
 _RETRY_CODES = frozenset({429, 500, 502, 503, 504})
+_MAX_CONCURRENT = 32
+"""Requests at a time, without watches. Each has a connection of its own, and a TLS handshake costs both sides as much
+as several requests: a burst of thousands waits for the connections that exist."""
 _ANY_CONNECTION_ERROR = (aiohttp.ClientError, TimeoutError, OSError)
 
 
@@ -51,6 +55,7 @@ class Transport:
         self._bucket = TokenBucket(config.qps, config.burst, clock=clock)
         self._metrics = ClientMetrics.of(registry)
         self._session: aiohttp.ClientSession | None = None
+        self._slots = asyncio.Semaphore(_MAX_CONCURRENT)
 
     async def close(self) -> None:
         session = self._session
@@ -82,7 +87,10 @@ class Transport:
         renewed = False
         for attempt in range(1, _MAX_ATTEMPTS + 1):
             try:
-                async with self._send(method, path, params, body, content_type, accept, seconds) as response:
+                async with (
+                    self._slots,
+                    self._send(method, path, params, body, content_type, accept, seconds) as response,
+                ):
                     return await response.read()
             except Unauthorized:
                 if renewed or attempt == _MAX_ATTEMPTS or not self.config.credentials.invalidate():
@@ -199,7 +207,7 @@ class Transport:
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None or self._session.closed:
-            # Each watch has its own connection, so the pool is unlimited; the token bucket limits requests.
+            # Each watch has its own connection, so the pool is unlimited; `_slots` limits the other requests.
             connector = aiohttp.TCPConnector(limit=0, ttl_dns_cache=30, socket_factory=_keepalive_socket)
             self._session = aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
         return self._session
