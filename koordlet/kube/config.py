@@ -29,7 +29,7 @@ SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 @dataclass(frozen=True)
 class ClientConfig:
-    """Configuration of a `Client`. qps <= 0 means no limit; times in seconds."""
+    """Configuration of a `Client`. qps and burst hold for each API group; qps <= 0 means no limit; times in seconds."""
 
     server: str
     ssl: ssl.SSLContext | None = None

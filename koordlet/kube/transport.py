@@ -38,6 +38,14 @@ as several requests: a burst of thousands waits for the connections that exist."
 _ANY_CONNECTION_ERROR = (aiohttp.ClientError, TimeoutError, OSError)
 
 
+def api_group(path: str) -> str:
+    """`/api/v1` or `/apis/GROUP/VERSION`; "" for other paths."""
+    parts = path.split("/", 4)
+    if parts[1:2] == ["api"]:
+        return "/".join(parts[:3])
+    return "/".join(parts[:4]) if parts[1:2] == ["apis"] else ""
+
+
 class Transport:
     """Owns the aiohttp session, which is created on first use, because a session belongs to the running loop."""
 
@@ -52,10 +60,18 @@ class Transport:
         self.config = config
         self._clock = clock
         self._rng = rng or random.Random()
-        self._bucket = TokenBucket(config.qps, config.burst, clock=clock)
+        self._buckets: dict[str, TokenBucket] = {}  # by API group and version, as in client-go
         self._metrics = ClientMetrics.of(registry)
         self._session: aiohttp.ClientSession | None = None
         self._slots = asyncio.Semaphore(_MAX_CONCURRENT)
+
+    def _bucket(self, path: str) -> TokenBucket:
+        """The rate limit of the API group that a path belongs to: a busy group doesn't slow the others down."""
+        group = api_group(path)
+        bucket = self._buckets.get(group)
+        if bucket is None:
+            bucket = self._buckets[group] = TokenBucket(self.config.qps, self.config.burst, clock=self._clock)
+        return bucket
 
     async def close(self) -> None:
         session = self._session
@@ -143,7 +159,7 @@ class Transport:
         streaming: bool = False,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """One attempt; yields a successful response."""
-        waited = await self._bucket.acquire()
+        waited = await self._bucket(path).acquire()
         if waited:
             self._metrics.throttled.inc(waited)
         headers = {

@@ -28,6 +28,7 @@ from koordlet.kube.credentials import TokenFile
 from koordlet.kube.errors import from_response, parse_retry_after
 from koordlet.kube.ratelimit import ExponentialBackoff, TokenBucket
 from koordlet.kube.selectors import field_query, label_query
+from koordlet.kube.transport import Transport, api_group
 from tests.fakeclock import FakeClock
 
 MAPS, NODES, PODS = "api/v1/configmaps", "api/v1/nodes", "api/v1/pods"
@@ -231,6 +232,27 @@ async def test_one_slow_answer_times_out(fake, client, new_fake):
     fake.faults["other"].append(fault(delay=1.0))
     with pytest.raises(ConnectionFailed, match="timed out"):
         await client.transport.request("PATCH", "/api/v1/nodes/n", body=b"{}", seconds=0.02)
+
+
+@pytest.mark.parametrize(
+    ("path", "group"),
+    [
+        ("/api/v1/pods", "/api/v1"),
+        ("/apis/apps/v1/namespaces/a/deployments/b", "/apis/apps/v1"),
+        ("/apis/apps/v1", "/apis/apps/v1"),
+        ("/api", "/api"),
+        ("/version", ""),
+    ],
+)
+def test_api_group_of_a_path(path, group):
+    assert api_group(path) == group
+
+
+def test_each_api_group_has_its_own_rate_limit():
+    transport = Transport(ClientConfig(server="http://127.0.0.1:1", qps=1, burst=1), clock=FakeClock())
+    nodes, more_nodes = "/api/v1/nodes/a", "/api/v1/nodes/b"
+    assert [transport._bucket(path).reserve() for path in (nodes, more_nodes)] == [0, 1]
+    assert transport._bucket("/apis/slo.koordinator.sh/v1alpha1/nodeslos/a").reserve() == 0
 
 
 async def test_token_bucket_is_fair_and_bounded():
