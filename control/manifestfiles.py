@@ -18,11 +18,28 @@ from typing import Any
 import yaml
 
 from koordlet.api.names import KOORDINATOR_NAMESPACE, LABEL_SKIP_HOOK_SERVER
+from koordlet.version import VERSION
 
 _RBAC = "rbac.authorization.k8s.io"
 Object = dict[str, Any]
 Files = Mapping[str, Callable[[], list[Object]]]
 """File name -> function that returns its objects, in an order in which they can be applied."""
+
+
+CONTROL_PLANE_IMAGE = f"localhost/koordinator-py/control-plane:{VERSION}"
+NODE_IMAGE = f"localhost/koordinator-py/node:{VERSION}"
+"""`make images` builds them; `localhost` is no registry, so a node that lacks an image does not take a stranger's."""
+RESTRICTED: Object = {
+    "allowPrivilegeEscalation": False,
+    "readOnlyRootFilesystem": True,
+    "runAsNonRoot": True,
+    "runAsUser": 65532,
+    "capabilities": {"drop": ["ALL"]},
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+"""The securityContext of a container of the control plane: Pod Security level `restricted`."""
+_LABEL = "app.kubernetes.io"
+_TEMPLATED = ("Deployment", "DaemonSet")
 
 
 def rule(group: str, resources: list[str], verbs: list[str], names: list[str] | None = None) -> Object:
@@ -94,6 +111,48 @@ def daemonset(container: Object, paths: Collection[HostPath], *, spec: Object, p
     return [{"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": meta, "spec": whole}]
 
 
+def placement(labels: Mapping[str, str]) -> Object:
+    """Pod fields that keep replicas apart: on other nodes and in other zones if there are any."""
+    term = {"labelSelector": {"matchLabels": dict(labels)}, "topologyKey": "kubernetes.io/hostname"}
+    preferred = [{"weight": 100, "podAffinityTerm": term}]
+    zones = {
+        "maxSkew": 1,
+        "topologyKey": "topology.kubernetes.io/zone",
+        "whenUnsatisfiable": "ScheduleAnyway",
+        "labelSelector": {"matchLabels": dict(labels)},
+    }
+    return {
+        "affinity": {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}},
+        "topologySpreadConstraints": [zones],
+    }
+
+
+def protection(app: str, ports: Collection[int]) -> list[Object]:
+    """A PodDisruptionBudget that lets one replica go at a time, and a NetworkPolicy that opens only `ports`, to all
+    callers: the API server and a Prometheus may have any address."""
+    meta = {"name": app, "namespace": KOORDINATOR_NAMESPACE, "labels": {"koord-app": app}}
+    selector = {"matchLabels": {"koord-app": app}}
+    budget = {"maxUnavailable": 1, "selector": selector}
+    ingress = [{"ports": [{"port": port, "protocol": "TCP"} for port in ports]}]
+    policy = {"podSelector": selector, "policyTypes": ["Ingress"], "ingress": ingress}
+    return [
+        {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": meta, "spec": budget},
+        {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": meta, "spec": policy},
+    ]
+
+
+def labelled(obj: Object, app: str) -> Object:
+    """The object with Kubernetes' recommended labels, also on the pods of a workload; selectors are not changed."""
+    labels = {f"{_LABEL}/name": app, f"{_LABEL}/part-of": "koordinator", f"{_LABEL}/version": VERSION}
+    meta = {**obj["metadata"], "labels": {**obj["metadata"].get("labels", {}), **labels}}
+    result = {**obj, "metadata": meta}
+    if obj["kind"] in _TEMPLATED:
+        template = obj["spec"]["template"]
+        pod = {**template["metadata"], "labels": {**template["metadata"]["labels"], **labels}}
+        result["spec"] = {**obj["spec"], "template": {**template, "metadata": pod}}
+    return result
+
+
 class _Dumper(yaml.SafeDumper):
     """No anchors: repeated values are written out."""
 
@@ -101,13 +160,13 @@ class _Dumper(yaml.SafeDumper):
         return True
 
 
-def texts(files: Files, module: str, *, once: Collection[str] = ()) -> dict[str, str]:
+def texts(files: Files, module: str, app: str, *, once: Collection[str] = ()) -> dict[str, str]:
     """File name -> content, with a kustomization at the end; each file names `module` as the place to edit. Files in
     `once` are not part of the kustomization: their objects belong to the user afterwards, and applying them again would
     undo changes."""
     header = f"# Written by `python -m {module}`; edit that instead.\n"
     result = {
-        name: header + yaml.dump_all(make(), Dumper=_Dumper, sort_keys=False, width=120)
+        name: header + yaml.dump_all([labelled(obj, app) for obj in make()], Dumper=_Dumper, sort_keys=False, width=120)
         for name, make in files.items()
     }  # fmt: skip
     kustomization = {

@@ -14,18 +14,18 @@ import sys
 
 from control import manifestfiles
 from control.manager.context import COMPONENT
-from control.manager.options import WebhookEnv
+from control.manager.options import FAILURE_POLICIES, WebhookEnv
 from control.manager.webhookserver.registrations import CONFIG, CONFIG_TYPE, SERVICE_PORT
 from control.manifestfiles import Object, rule
 from koordlet.api.names import KOORDINATOR_NAMESPACE
 from koordlet.api.priority import BANDS
 
 ACCOUNT = "koord-manager"
-IMAGE = "koordinator-py:latest"
 DEFAULTS = WebhookEnv()
 PSA_MODES = ("enforce", "audit", "warn")
 """Modes of Pod Security admission, each with a label of its own."""
 
+_POLICY = "WEBHOOK_CONFIGURATION_FAILURE_POLICY_"
 _MODULE = "control.manager.manifests"
 
 
@@ -152,14 +152,22 @@ def deployment() -> list[Object]:
     labels = {"koord-app": ACCOUNT}
     container: Object = {
         "name": "manager",
-        "image": IMAGE,
+        "image": manifestfiles.CONTROL_PLANE_IMAGE,
         "imagePullPolicy": "IfNotPresent",
         "command": ["koord-manager"],
-        "args": ["--enable-leader-election", "--metrics-addr=:8080", "--health-probe-addr=:8000", "--v=2"],
+        "args": [
+            "--enable-leader-election",
+            "--metrics-addr=:8080",
+            "--health-probe-addr=:8000",
+            "--feature-gates=",
+            "--v=2",
+        ],
         "env": [
             {"name": "POD_NAMESPACE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}},
             {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
             {"name": "WEBHOOK_CERT_DIR", "value": "/var/run/koord-webhook"},
+            *({"name": f"{_POLICY}{suffix}", "value": "Ignore"} for suffix in FAILURE_POLICIES),
+            {"name": "WEBHOOK_CONFIGURATION_TIMEOUT_SECONDS", "value": str(DEFAULTS.timeout_seconds)},
         ],
         "ports": [
             {"name": "webhook", "containerPort": 9876, "protocol": "TCP"},
@@ -174,19 +182,8 @@ def deployment() -> list[Object]:
             "requests": {"cpu": "100m", "memory": "256Mi"},
             "limits": {"cpu": "1", "memory": "1Gi"},
         },
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "runAsNonRoot": True,
-            "runAsUser": 65532,
-            "capabilities": {"drop": ["ALL"]},
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": manifestfiles.RESTRICTED,
         "volumeMounts": [{"name": "certificates", "mountPath": "/var/run/koord-webhook"}],
-    }
-    apart = {
-        "weight": 100,
-        "podAffinityTerm": {"labelSelector": {"matchLabels": labels}, "topologyKey": "kubernetes.io/hostname"},
     }
     spec = {
         "replicas": 2,
@@ -199,13 +196,18 @@ def deployment() -> list[Object]:
                 "serviceAccountName": ACCOUNT,
                 "priorityClassName": "system-cluster-critical",
                 "terminationGracePeriodSeconds": 30,
-                "affinity": {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [apart]}},
+                **manifestfiles.placement(labels),
                 "containers": [container],
                 "volumes": [{"name": "certificates", "emptyDir": {"medium": "Memory"}}],
             },
         },
     }
     return [{"apiVersion": "apps/v1", "kind": "Deployment", "metadata": _meta(ACCOUNT, labels=labels), "spec": spec}]
+
+
+def protection() -> list[Object]:
+    """Disruption budget and network policy: webhooks, metrics and probes, but not the profiles of --pprof-addr."""
+    return manifestfiles.protection(ACCOUNT, (DEFAULTS.port, 8080, 8000))
 
 
 FILES = {
@@ -216,12 +218,13 @@ FILES = {
     "webhooks.yaml": webhooks,
     "service.yaml": service,
     "deployment.yaml": deployment,
+    "protection.yaml": protection,
 }
 
 
 def texts() -> dict[str, str]:
     """File name -> content."""
-    return manifestfiles.texts(FILES, _MODULE, once=("config.yaml",))
+    return manifestfiles.texts(FILES, _MODULE, ACCOUNT, once=("config.yaml",))
 
 
 def main(argv: list[str]) -> int:

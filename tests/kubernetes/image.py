@@ -1,7 +1,7 @@
-"""The image `koordinator-py:latest` as an OCI archive, made from this checkout and the machine's Debian packages.
+"""The images that the manifests name, as an OCI archive: one content under both names.
 
-It holds the files of PACKAGES and everything they depend on, the Python packages of build/venv, and this project.
-Nothing is downloaded; the image is for tests on this machine.
+It is made from this checkout and the machine's Debian packages: the files of PACKAGES and everything they depend on,
+the Python packages of build/venv, and this project. Nothing is downloaded; the image is for tests on this machine.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from control import manifestfiles
+
 ROOT = Path(__file__).resolve().parents[2]
-NAME = "docker.io/library/koordinator-py:latest"
+NAMES = (manifestfiles.CONTROL_PLANE_IMAGE, manifestfiles.NODE_IMAGE)
 PACKAGES = (
     "python3",
     "libstdc++6",
@@ -60,14 +62,15 @@ def write(archive: Path) -> None:
                         "mediaType": "application/vnd.oci.image.manifest.v1+json",
                         "digest": f"sha256:{manifest[0]}",
                         "size": manifest[1],
-                        "annotations": {"io.containerd.image.name": NAME, "org.opencontainers.image.ref.name": NAME},
+                        "annotations": {"io.containerd.image.name": name, "org.opencontainers.image.ref.name": name},
                     }
+                    for name in NAMES
                 ],
             }
-            for name, value in (("oci-layout", {"imageLayoutVersion": "1.0.0"}), ("index.json", index)):
-                path = Path(folder) / name
+            for blob, value in (("oci-layout", {"imageLayoutVersion": "1.0.0"}), ("index.json", index)):
+                path = Path(folder) / blob
                 path.write_text(json.dumps(value))
-                tar.add(path, name)
+                tar.add(path, blob)
 
 
 def _add_files(tar: tarfile.TarFile) -> None:

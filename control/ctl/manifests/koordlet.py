@@ -16,7 +16,6 @@ from control import manifestfiles
 from control.manifestfiles import HostPath, Object, rule
 
 ACCOUNT = "koordlet"
-IMAGE = "koordinator-py:latest"
 PORT = 9316
 KUBELET_PATHS = ("nodes/pods", "nodes/configz")
 """Subresources that a kubelet of Kubernetes 1.33 or newer checks for /pods and /configz (see `olderkubelets`)."""
@@ -80,7 +79,7 @@ def daemonset() -> list[Object]:
     probe = {"port": PORT, "host": "127.0.0.1"}
     container: Object = {
         "name": ACCOUNT,
-        "image": IMAGE,
+        "image": manifestfiles.NODE_IMAGE,
         "imagePullPolicy": "IfNotPresent",
         "command": ["koordlet"],
         "args": [
@@ -90,13 +89,15 @@ def daemonset() -> list[Object]:
             "--pod-resources-proxy-path=/host-var-run-koordlet/pod-resources",
             "--xpu-device-infos-dir=/host-var-run-koordlet/xpu-device-infos",
             "--prediction-checkpoint-filepath=/var/lib/koordlet/prediction-checkpoints",
+            "--feature-gates=",
             "--v=2",
         ],
         "env": [{"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}],
         "ports": [{"name": "metrics", "containerPort": PORT, "hostPort": PORT, "protocol": "TCP"}],
         "readinessProbe": {"httpGet": {"path": "/readyz", **probe}, "periodSeconds": 10},
         "livenessProbe": {"httpGet": {"path": "/healthz", **probe}, "initialDelaySeconds": 30, "periodSeconds": 10},
-        "resources": {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"cpu": "500m", "memory": "256Mi"}},
+        # docs/install.md: the BPF maps of a node with 64 CPUs count as memory of this container
+        "resources": {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"cpu": "500m", "memory": "512Mi"}},
         "securityContext": {"privileged": True, "runAsUser": 0},
     }
     return manifestfiles.daemonset(
@@ -116,7 +117,7 @@ FILES = {"rbac.yaml": rbac, "daemonset.yaml": daemonset}
 
 def texts() -> dict[str, str]:
     """File name -> content."""
-    return manifestfiles.texts(FILES, _MODULE)
+    return manifestfiles.texts(FILES, _MODULE, ACCOUNT)
 
 
 def main(argv: list[str]) -> int:

@@ -17,7 +17,6 @@ from koordlet.api.names import KOORDINATOR_NAMESPACE
 
 ACCOUNT = "koord-scheduler"
 CONFIG = "koord-scheduler-config"
-IMAGE = "koordinator-py:latest"
 PORT, SECURE_PORT = 10251, 10259
 
 _MODULE = "control.scheduler.process.manifests"
@@ -81,7 +80,7 @@ def deployment() -> list[Object]:
     probe = {"path": "/healthz", "port": SECURE_PORT, "scheme": "HTTPS"}
     container: Object = {
         "name": "scheduler",
-        "image": IMAGE,
+        "image": manifestfiles.CONTROL_PLANE_IMAGE,
         "imagePullPolicy": "IfNotPresent",
         "command": ["koord-scheduler"],
         "args": [
@@ -99,19 +98,8 @@ def deployment() -> list[Object]:
         "readinessProbe": {"httpGet": probe},
         "livenessProbe": {"httpGet": probe, "initialDelaySeconds": 30},
         "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"cpu": "1", "memory": "2Gi"}},
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "runAsNonRoot": True,
-            "runAsUser": 65532,
-            "capabilities": {"drop": ["ALL"]},
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": manifestfiles.RESTRICTED,
         "volumeMounts": [{"name": "config", "mountPath": "/config", "readOnly": True}],
-    }
-    prefer_other_nodes = {
-        "weight": 100,
-        "podAffinityTerm": {"labelSelector": {"matchLabels": labels}, "topologyKey": "kubernetes.io/hostname"},
     }
     spec = {
         "replicas": 2,
@@ -121,9 +109,7 @@ def deployment() -> list[Object]:
             "spec": {
                 "serviceAccountName": ACCOUNT,
                 "priorityClassName": "system-cluster-critical",
-                "affinity": {
-                    "podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [prefer_other_nodes]}
-                },
+                **manifestfiles.placement(labels),
                 "containers": [container],
                 "volumes": [{"name": "config", "configMap": {"name": CONFIG}}],
             },
@@ -132,12 +118,22 @@ def deployment() -> list[Object]:
     return [{"apiVersion": "apps/v1", "kind": "Deployment", "metadata": _meta(ACCOUNT, labels=labels), "spec": spec}]
 
 
-FILES = {"rbac.yaml": rbac, "koord-scheduler-config.yaml": config, "deployment.yaml": deployment}
+def protection() -> list[Object]:
+    """Disruption budget and network policy."""
+    return manifestfiles.protection(ACCOUNT, (PORT, SECURE_PORT))
+
+
+FILES = {
+    "rbac.yaml": rbac,
+    "koord-scheduler-config.yaml": config,
+    "deployment.yaml": deployment,
+    "protection.yaml": protection,
+}
 
 
 def texts() -> dict[str, str]:
     """File name -> content."""
-    return manifestfiles.texts(FILES, _MODULE)
+    return manifestfiles.texts(FILES, _MODULE, ACCOUNT)
 
 
 def main(argv: list[str]) -> int:
