@@ -102,6 +102,12 @@ fuzz: setup-test  ## texts for every parser of tenant input; MINUTES=60 goes on 
 security-tables:  ## rewrite the tables of docs/security.md from the programs' data
 	@$(PY) scripts/securitytables.py
 
+.PHONY: images chart
+images: setup-test  ## the container images, from Debian packages, with Docker; trees and SBOMs in build/images
+	@$(PY) -m scripts.install.images
+chart:  ## the Helm chart in build/chart
+	@$(PY) -m scripts.install.chart --out build/chart
+
 .PHONY: layout
 layout:  ## rewrite docs/layout.md, the map of wide folders
 	@$(PY) scripts/foldermap.py

@@ -1,18 +1,54 @@
-"""Build steps that pyproject.toml cannot express: modules generated from .proto files, BPF objects and sources.
+"""Build steps that pyproject.toml cannot express: modules generated from .proto files, BPF objects and sources, the
+commit, and the wheel's tag.
 
-They are written next to their sources before the packages are collected, so that wheels and source distributions
-contain them. A checkout (an editable install) gets them from scripts/setup.sh instead.
+Generated files are written next to their sources before the packages are collected, so that wheels contain them. A
+checkout (an editable install) gets them from scripts/setup.sh instead.
 """
 
 import runpy
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
-from setuptools import setup
+from setuptools import Distribution, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
+from setuptools.command.sdist import sdist
 
 ROOT = Path(__file__).resolve().parent
+COMMIT = Path("koordlet/COMMIT")
+BTF = Path("/sys/kernel/btf/vmlinux")
+TOOLS = {"make": "make", "clang": "clang", "llvm-strip": "llvm", "bpftool": "bpftool"}
+"""Program -> Debian package."""
+
+
+def check_tools() -> None:
+    """End with a message that names what building the BPF objects lacks."""
+    places = "/usr/sbin"  # Debian's bpftool; not in every user's PATH
+    missing = [name for name in TOOLS if not (shutil.which(name) or shutil.which(name, path=places))]
+    if not Path("/usr/include/bpf/bpf_helpers.h").exists():
+        missing.append("bpf/bpf_helpers.h")
+    if missing:
+        packages = " ".join(sorted({TOOLS.get(name, "libbpf-dev") for name in missing}))
+        sys.exit(f"koordinator-py: building the BPF objects needs {', '.join(missing)}: apt-get install {packages}")
+    if not BTF.exists():
+        sys.exit(f"koordinator-py: building the BPF objects needs a kernel with BTF: {BTF} does not exist")
+
+
+def commit() -> str:
+    """The commit of this checkout or source distribution; "" when it is unknown."""
+    if (ROOT / COMMIT).exists():
+        return (ROOT / COMMIT).read_text().strip()
+    if not (ROOT / ".git").exists():
+        return ""
+    command = ["git", "-C", str(ROOT), "rev-parse", "HEAD"]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+
+
+def write_commit(folder: Path) -> None:
+    if commit():
+        (folder / COMMIT).write_text(f"{commit()}\n")
 
 
 class BuildPy(build_py):
@@ -21,9 +57,11 @@ class BuildPy(build_py):
     def run(self) -> None:
         runpy.run_path(str(ROOT / "scripts" / "gen_proto.py"))["generate"](ROOT)
         if not self.editable_mode:
+            check_tools()
             subprocess.run(["make", "-C", str(ROOT / "bpf")], check=True)
         super().run()
         if not self.editable_mode:
+            write_commit(Path(self.build_lib))
             target = Path(self.build_lib) / "koordlet/probes/bpf"
             headers = [path for path in ROOT.glob("bpf/*.h") if path.name != "vmlinux.h"]
             for source in [*headers, *ROOT.glob("bpf/bcc/*.*"), *ROOT.glob("bpf/LICENSE.*")]:
@@ -32,4 +70,29 @@ class BuildPy(build_py):
                 shutil.copyfile(source, destination)
 
 
-setup(cmdclass={"build_py": BuildPy})
+class Sdist(sdist):
+    """With the commit: an unpacked source distribution has no .git."""
+
+    def make_release_tree(self, base_dir: str, files: list[str]) -> None:
+        super().make_release_tree(base_dir, files)
+        write_commit(Path(base_dir))
+
+
+class BinaryDistribution(Distribution):
+    """BPF objects are compiled for the registers of one architecture."""
+
+    def has_ext_modules(self) -> bool:
+        return True
+
+
+class PlatformWheel(bdist_wheel):
+    """Any Python 3, this platform."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        return "py3", "none", super().get_tag()[2]
+
+
+setup(
+    distclass=BinaryDistribution,
+    cmdclass={"build_py": BuildPy, "sdist": Sdist, "bdist_wheel": PlatformWheel},
+)

@@ -37,7 +37,6 @@ from koordlet.api.pages.placement import PodPlacement
 from koordlet.api.pages.top import Top
 from koordlet.app.clock import SYSTEM_CLOCK
 from koordlet.app.version import version_line
-from koordlet.version import VERSION
 
 STATE_DIR = Path("/var/lib/koord")
 
@@ -51,8 +50,14 @@ state_dir_option = click.option(
 _PORT = click.IntRange(0, 65535)
 
 
+def _version(context: click.Context, _: click.Parameter, shown: bool) -> None:
+    if shown:
+        click.echo(version_line("koordctl"))
+        context.exit()
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
-@click.version_option(VERSION, message=version_line("koordctl"))
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version.")
 def cli() -> None:
     """Run a co-location node on this machine, and show which containers delay each other."""
 

@@ -68,9 +68,9 @@ def _custom() -> Iterator[ApiResource]:
     scheduling_v1 = ("scheduling.koordinator.sh", "v1alpha1")
     sigs_v1 = ("scheduling.sigs.k8s.io", "v1alpha1")
     numa = "topology.node.k8s.io"
-    yield ApiResource(*slo_v1, "NodeMetric", "nodemetrics", False, slo.NodeMetric)
-    yield ApiResource(*slo_v1, "NodeSLO", "nodeslos", False, slo.NodeSLO)
-    yield ApiResource(*scheduling_v1, "Reservation", "reservations", False, scheduling.Reservation)
+    yield ApiResource(*slo_v1, "NodeMetric", "nodemetrics", False, slo.NodeMetric, ("nm",))
+    yield ApiResource(*slo_v1, "NodeSLO", "nodeslos", False, slo.NodeSLO, ("nslo",))
+    yield ApiResource(*scheduling_v1, "Reservation", "reservations", False, scheduling.Reservation, ("rsv",))
     yield ApiResource(*scheduling_v1, "Device", "devices", False, scheduling.Device, status_subresource=False)
     yield ApiResource(
         *scheduling_v1, "PodMigrationJob", "podmigrationjobs", False, scheduling.PodMigrationJob, ("pmj",)
@@ -84,14 +84,18 @@ def _custom() -> Iterator[ApiResource]:
     )  # fmt: skip
     yield ApiResource(
         "config.koordinator.sh", "v1alpha1", "ClusterColocationProfile", "clustercolocationprofiles", False,
-        config.ClusterColocationProfile,
+        config.ClusterColocationProfile, ("ccp",),
     )  # fmt: skip
     yield ApiResource(
         "quota.koordinator.sh", "v1alpha1", "ElasticQuotaProfile", "elasticquotaprofiles", True,
         quota.ElasticQuotaProfile, ("eqp",), status_subresource=False,
     )  # fmt: skip
-    yield ApiResource(*sigs_v1, "ElasticQuota", "elasticquotas", True, quota.ElasticQuota, status_subresource=False)
-    yield ApiResource(*sigs_v1, "PodGroup", "podgroups", True, scheduling.PodGroup, status_subresource=False)
+    yield ApiResource(
+        *sigs_v1, "ElasticQuota", "elasticquotas", True, quota.ElasticQuota, ("eq", "eqs"), status_subresource=False
+    )
+    yield ApiResource(
+        *sigs_v1, "PodGroup", "podgroups", True, scheduling.PodGroup, ("pg", "pgs"), status_subresource=False
+    )
     for version, type_ in (
         ("v1alpha1", topology.NodeResourceTopology),
         ("v1alpha2", topology.NodeResourceTopologyV1Alpha2),

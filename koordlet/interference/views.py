@@ -134,6 +134,7 @@ class InterferenceViews:
         zero = {resource.value: 0 for resource in RESOURCES}
         return {
             EXTENSION_KEY: {
+                "hurtPods": summary.hurt_pods,
                 "interfered": {**zero, **summary.interfered},
                 "selfInflicted": {**zero, **summary.self_inflicted},
                 "worstCulprits": [to_builtins(culprit) for culprit in summary.worst_culprits],

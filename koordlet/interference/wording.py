@@ -114,7 +114,10 @@ def node_summary(verdicts: Iterable[Verdict]) -> NodeInterference:
     """The node's summary, from verdicts with an active alarm."""
     summary = NodeInterference()
     culprits: dict[str, CulpritReport] = {}
+    hurt: set[str] = set()
     for verdict in verdicts:
+        if verdict.cause is Cause.NEIGHBOUR and verdict.victim.pod_uid:
+            hurt.add(verdict.victim.pod_uid)
         counts = summary.interfered if verdict.cause is Cause.NEIGHBOUR else summary.self_inflicted
         counts[verdict.resource.value] = counts.get(verdict.resource.value, 0) + 1
         for culprit in verdict.culprits:
@@ -126,4 +129,5 @@ def node_summary(verdicts: Iterable[Verdict]) -> NodeInterference:
         page.share = round(page.seconds / total, 4) if total > 0 else 0.0
     worst = sorted(culprits.values(), key=lambda page: (-page.seconds, page.label))
     summary.worst_culprits = worst[:CULPRITS_IN_NODE_SUMMARY]
+    summary.hurt_pods = len(hurt)
     return summary

@@ -22,6 +22,7 @@ OWN_FILES = {
     "koordlet/app/heap.py": "the process's own mappings, for every binary; app imports no package of koordlet",
     "koordlet/app/http2/server.py": "the server's own socket",
     "koordlet/app/statelock.py": "the lock of the state directory",
+    "koordlet/app/version.py": "the commit, in the package or the checkout",
     "koordlet/audit/logfile.py": "the audit log",
     "koordlet/audit/reverse.py": "the audit log",
     "koordlet/kube/config.py": "kubeconfig and service account",

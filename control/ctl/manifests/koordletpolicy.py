@@ -75,7 +75,7 @@ FILES = {"policy.yaml": policy}
 
 def texts() -> dict[str, str]:
     """File name -> content."""
-    return manifestfiles.texts(FILES, _MODULE)
+    return manifestfiles.texts(FILES, _MODULE, ACCOUNT)
 
 
 def main(argv: list[str]) -> int:

@@ -35,7 +35,7 @@ FILES = {"rbac.yaml": rbac}
 
 def texts() -> dict[str, str]:
     """File name -> content."""
-    return manifestfiles.texts(FILES, _MODULE)
+    return manifestfiles.texts(FILES, _MODULE, ACCOUNT)
 
 
 def main(argv: list[str]) -> int:

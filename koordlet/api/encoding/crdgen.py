@@ -17,10 +17,71 @@ import yaml
 from koordlet.api.encoding.schemas import root_schema
 from koordlet.api.registry import CUSTOM, ApiResource
 
-Column = tuple[str, str, str]
+Column = tuple[str, str, str] | tuple[str, str, str, int]
 _AGE: Column = ("Age", "date", ".metadata.creationTimestamp")
+_USAGE = ".status.nodeMetric"
+_RECLAIMABLE = ".status.prodReclaimableMetric.resource.resources"
+_THRESHOLDS = ".spec.resourceUsedThresholdWithBE"
+WIDE = 1
+"""Priority of a column that only `kubectl get -o wide` shows."""
 
 PRINTER_COLUMNS: dict[str, tuple[Column, ...]] = {
+    "NodeMetric": (
+        ("CPU", "string", f"{_USAGE}.nodeUsage.resources.cpu"),
+        ("Memory", "string", f"{_USAGE}.nodeUsage.resources.memory"),
+        ("Reclaimable-CPU", "string", f"{_RECLAIMABLE}.cpu"),
+        ("Reclaimable-Mem", "string", f"{_RECLAIMABLE}.memory"),
+        ("Hurt-Pods", "integer", ".status.extensions.interference.hurtPods"),
+        ("Reported", "date", ".status.updateTime"),
+        _AGE,
+        ("System-CPU", "string", f"{_USAGE}.systemUsage.resources.cpu", WIDE),
+        ("System-Mem", "string", f"{_USAGE}.systemUsage.resources.memory", WIDE),
+        ("Interval", "integer", ".spec.metricCollectPolicy.reportIntervalSeconds", WIDE),
+    ),
+    "NodeSLO": (
+        ("BE-Thresholds", "boolean", f"{_THRESHOLDS}.enable"),
+        ("Suppress-CPU", "integer", f"{_THRESHOLDS}.cpuSuppressThresholdPercent"),
+        ("Evict-Mem", "integer", f"{_THRESHOLDS}.memoryEvictThresholdPercent"),
+        ("CPU-Burst", "string", ".spec.cpuBurstStrategy.policy"),
+        _AGE,
+    ),
+    "Device": (("Type", "string", ".spec.devices[0].type"), _AGE),
+    "ElasticQuota": (
+        ("Min-CPU", "string", ".spec.min.cpu"),
+        ("Max-CPU", "string", ".spec.max.cpu"),
+        ("Used-CPU", "string", ".status.used.cpu"),
+        ("Max-Mem", "string", ".spec.max.memory"),
+        ("Used-Mem", "string", ".status.used.memory"),
+        _AGE,
+        ("Min-Mem", "string", ".spec.min.memory", WIDE),
+    ),
+    "PodGroup": (
+        ("Phase", "string", ".status.phase"),
+        ("MinMember", "integer", ".spec.minMember"),
+        ("Scheduled", "integer", ".status.scheduled"),
+        ("Running", "integer", ".status.running"),
+        ("Succeeded", "integer", ".status.succeeded"),
+        ("Failed", "integer", ".status.failed"),
+        _AGE,
+    ),
+    "ClusterColocationProfile": (
+        ("QoS", "string", ".spec.qosClass"),
+        ("PriorityClass", "string", ".spec.priorityClassName"),
+        ("SubPriority", "integer", ".spec.koordinatorPriority"),
+        ("Scheduler", "string", ".spec.schedulerName"),
+        ("Probability", "string", ".spec.probability"),
+        _AGE,
+    ),
+    "ElasticQuotaProfile": (
+        ("Quota", "string", ".spec.quotaName"),
+        ("Ratio", "string", ".spec.resourceRatio"),
+        _AGE,
+    ),
+    "ScheduleExplanation": (
+        ("Schedulable", "boolean", ".status.schedulable"),
+        ("Message", "string", ".status.failedMessage"),
+        _AGE,
+    ),
     "Reservation": (
         ("Phase", "string", ".status.phase"),
         _AGE,
@@ -47,7 +108,7 @@ PRINTER_COLUMNS: dict[str, tuple[Column, ...]] = {
         ("LastUpdateTime", "date", ".status.updateTime"),
     ),
 }
-"""Kind -> (name, type, JSONPath); other kinds show NAME and AGE."""
+"""Kind -> (name, type, JSONPath, priority); other kinds show NAME and AGE."""
 
 # Kubernetes refuses CRDs of *.k8s.io groups without an approval annotation.
 APPROVALS: dict[str, str] = {
@@ -139,7 +200,8 @@ def _version(resource: ApiResource, *, storage: bool) -> dict[str, Any]:
     columns = PRINTER_COLUMNS.get(resource.kind)
     if columns:
         version["additionalPrinterColumns"] = [
-            {"name": name, "type": type_, "jsonPath": path} for name, type_, path in columns
+            {"name": name, "type": type_, "jsonPath": path, **({"priority": priority[0]} if priority else {})}
+            for name, type_, path, *priority in columns
         ]
     version["schema"] = {"openAPIV3Schema": root_schema(resource.type)}
     if resource.status_subresource:

@@ -159,6 +159,7 @@ class PodInterferenceReport(Struct):
 class NodeInterference(Struct):
     """Summary of the node: number of victims and the main culprits."""
 
+    hurt_pods: Annotated[int, doc("Number of pods that co-located pods delay.")] = written(int)
     interfered: Annotated[dict[str, int], doc("Resource -> number of containers delayed by co-located pods.")] = (
         msgspec.field(default_factory=dict)
     )

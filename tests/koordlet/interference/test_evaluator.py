@@ -174,6 +174,7 @@ def test_the_short_forms_name_the_worst_culprit(world: World) -> None:
     assert second["cause"] == "self"
     summary = world.views.node_extension()[EXTENSION_KEY]
     assert (summary["interfered"]["cpu"], summary["interfered"]["io"], summary["selfInflicted"]["cpu"]) == (1, 0, 1)
+    assert summary["hurtPods"] == 1
     assert summary["worstCulprits"][0]["pod"] == "batch"
     assert world.views.pod_extension("unknown") is None
 

@@ -1,0 +1,71 @@
+"""The container images, built with Docker without a registry: every command starts in its image."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from koordlet.app.version import ABBREVIATED
+from koordlet.version import VERSION
+from scripts.install import debian, images, rootfs
+from scripts.install.imagespecs import CONTROL_PLANE, NODE, SPECS, ImageSpec
+
+
+def test_a_missing_debian_package_is_named() -> None:
+    with pytest.raises(debian.MissingPackages, match="not installed: no-such-package"):
+        debian.closure(["python3", "no-such-package"])
+
+
+def test_versions_of_what_a_package_depends_on() -> None:
+    versions = debian.closure(["python3"])
+    assert versions["python3"].startswith("3.") and "libc6" in versions
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """File trees of both images."""
+    place = tmp_path_factory.mktemp("images")
+    for spec in SPECS:
+        rootfs.write(spec, place / spec.target)
+    return {spec.target: place / spec.target for spec in SPECS}
+
+
+@pytest.mark.runtime
+def test_every_command_runs_in_its_image(
+    folders: dict[str, Path], dockerd: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{dockerd.socket}")
+    monkeypatch.setenv("DOCKER_CONFIG", str(dockerd.root))
+
+    def run(spec: ImageSpec, *command: str) -> str:
+        return str(dockerd.docker("run", "--rm", "--network=none", "--read-only", spec.name, *command).stdout)
+
+    for spec in SPECS:
+        images.docker_build(spec, folders[spec.target])
+        config = dockerd.inspect(spec.name)["Config"]
+        assert config["User"] == spec.account
+        assert config["Labels"]["org.opencontainers.image.revision"] == rootfs.commit()
+        for command in spec.commands:
+            shown = run(spec, command, "--version")
+            assert f"{command} v{VERSION} (commit {rootfs.commit()[:ABBREVIATED]}, " in shown
+        names = {one["name"] for one in json.loads(run(spec, "cat", f"/{rootfs.SBOM}"))["packages"]}
+        assert {"libc6", "python3", "numpy", "koordinator-py"} <= names
+    # What the processes import late, with the libraries that they load.
+    late = "import control.manager.process, control.scheduler.process.process, os; print(os.getuid())"
+    assert run(CONTROL_PLANE, "python3", "-c", late) == "65532\n"
+    assert run(CONTROL_PLANE, "sleep", "0") == ""  # preStop
+    late = "import ctypes, grpc, pynvml, koordlet.daemon; print(ctypes.CDLL('libbpf.so.1')._name)"
+    assert run(NODE, "python3", "-c", late) == "libbpf.so.1\n"
+    assert "iptables v" in run(NODE, "iptables", "--version")
+    privileged = dockerd.docker("run", "--rm", "--network=none", "--cap-add=NET_ADMIN", NODE.name, "ipset", "--version")
+    assert "ipset v" in privileged.stdout
+
+
+@pytest.mark.runtime
+def test_a_tree_is_made_alike_twice(folders: dict[str, Path], tmp_path: Path) -> None:
+    again = rootfs.write(CONTROL_PLANE, tmp_path)
+    first = folders[CONTROL_PLANE.target] / "rootfs.tar"
+    assert first.read_bytes() == again.read_bytes()
