@@ -20,9 +20,16 @@ MODULE = "scripts.install.monitoring"
 ENDPOINTS = {
     "koordlet": ("metrics", "/metrics"),
     "koord-manager": ("metrics", "/all-metrics"),
-    "koord-scheduler": ("pages", "/metrics"),
+    "koord-scheduler": ("secure", "/metrics"),
 }
 """Label koord-app, which becomes the job -> port name and path."""
+SECURE = {
+    "scheme": "https",
+    "tlsConfig": {"insecureSkipVerify": True},
+    "authorization": {"credentials": {"name": "koord-scheduler-metrics", "key": "token"}},
+}
+"""Of the port `secure`: a self-signed certificate, and the token of an account that may get /metrics, in a Secret that
+the cluster's administrator creates."""
 
 
 def pod_monitors() -> list[Object]:
@@ -34,7 +41,7 @@ def pod_monitors() -> list[Object]:
             {
                 "jobLabel": "koord-app",
                 "selector": {"matchLabels": {"koord-app": app}},
-                "podMetricsEndpoints": [{"port": port, "path": path}],
+                "podMetricsEndpoints": [{"port": port, "path": path, **(SECURE if port == "secure" else {})}],
             },
         )
         for app, (port, path) in ENDPOINTS.items()

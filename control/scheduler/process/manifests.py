@@ -120,7 +120,7 @@ def deployment() -> list[Object]:
 
 def protection() -> list[Object]:
     """Disruption budget and network policy."""
-    return manifestfiles.protection(ACCOUNT, (PORT, SECURE_PORT))
+    return manifestfiles.protection(ACCOUNT, (SECURE_PORT,))
 
 
 FILES = {
