@@ -56,7 +56,7 @@ class ChildCgroup:
         self.dir = name
         self._facts = host.facts
         mounts = host.facts.cgroup_mounts
-        roots = {mounts.v1[one] for one in CONTROLLERS if one in mounts.v1}
+        roots = {mounts.v1[controller] for controller in CONTROLLERS if controller in mounts.v1}
         if mounts.unified is not None:
             roots.add(mounts.unified)
         assert roots, "no cgroup hierarchy is mounted"
@@ -107,7 +107,7 @@ class ChildCgroup:
         """Give *path*'s parent every controller that its own parent offers (v2)."""
         parent = path.parent
         offered = (parent / "cgroup.controllers").read_text().split()
-        wanted = " ".join(f"+{one}" for one in offered if one in CONTROLLERS)
+        wanted = " ".join(f"+{controller}" for controller in offered if controller in CONTROLLERS)
         (parent / "cgroup.subtree_control").write_text(wanted)
 
 

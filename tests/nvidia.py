@@ -83,11 +83,11 @@ class Machine:
             amounts = f"{gpu.total} {gpu.reserved} {gpu.used}"
             lines.append(f"device {gpu.address} {gpu.uuid} {gpu.minor} {amounts} {gpu.name}")
             self._bind(gpu)
-        lines += [f"process {' '.join(map(str, one))}" for one in self.processes]
-        lines += [f"sample {' '.join(map(str, one))}" for one in self.samples]
+        lines += [f"process {' '.join(map(str, process))}" for process in self.processes]
+        lines += [f"sample {' '.join(map(str, sample))}" for sample in self.samples]
         lines += [f"error {call} {status} {whose}" for (call, whose), status in self.errors.items()]
         lines += [f"hang {call}" for call in self.hangs]
-        lines += [f"event {number} {' '.join(map(str, one))}" for number, one in enumerate(self.events, 1)]
+        lines += [f"event {number} {' '.join(map(str, event))}" for number, event in enumerate(self.events, 1)]
         fresh = self.state.with_suffix(".new")
         fresh.write_text("\n".join([*lines, ""]))
         fresh.replace(self.state)

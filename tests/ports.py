@@ -21,9 +21,9 @@ def free_port() -> int:
         port = random.SystemRandom().randrange(FIRST, LAST)
         if port in _given:
             continue
-        with socket.socket() as one:
+        with socket.socket() as listener:
             try:
-                one.bind(("127.0.0.1", port))
+                listener.bind(("127.0.0.1", port))
             except OSError:
                 continue
         _given.add(port)

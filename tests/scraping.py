@@ -16,19 +16,19 @@ from typing import Any
 def queries(dashboard: Path, variables: Mapping[str, str]) -> dict[str, str]:
     """Where from -> expression, with `variables` filled in."""
     page = json.loads(dashboard.read_text())
-    found = {
+    expressions = {
         f"{panel['title']} {target['refId']}": target["expr"]
         for panel in page["panels"]
         for target in panel.get("targets", ())
     }
-    for one in page["templating"]["list"]:
-        if one["type"] == "query":
-            series, label = re.fullmatch(r"label_values\((.*), (\w+)\)", one["query"]["query"]).groups()  # type: ignore[union-attr]
-            found[f"${one['name']}"] = f"group by ({label}) ({series})"
+    for variable in page["templating"]["list"]:
+        if variable["type"] == "query":
+            series, label = re.fullmatch(r"label_values\((.*), (\w+)\)", variable["query"]["query"]).groups()  # type: ignore[union-attr]
+            expressions[f"${variable['name']}"] = f"group by ({label}) ({series})"
     for name, value in variables.items():
-        found = {where: expr.replace(name, value) for where, expr in found.items()}
-    assert not any("$" in expr for expr in found.values()), found
-    return found
+        expressions = {where: expr.replace(name, value) for where, expr in expressions.items()}
+    assert not any("$" in expr for expr in expressions.values()), expressions
+    return expressions
 
 
 class Prometheus:

@@ -37,8 +37,8 @@ def killed(kernel_host: Host) -> Iterator[tuple[subprocess.Popen[str], int, Path
     assert root is not None
     process = subprocess.Popen([sys.executable, "-c", RUN, str(root)], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
-    said = {process.stdout.readline().strip(), process.stdout.readline().strip()}
-    child = int((said - {"up"}).pop())
+    lines = {process.stdout.readline().strip(), process.stdout.readline().strip()}
+    child = int((lines - {"up"}).pop())
     name = f"koord-test-{process.pid}-7"
     yield process, child, root / name, Path("/run/netns") / name
     process.kill()
@@ -66,11 +66,11 @@ def test_leftovers_of_the_dead_go(
 def test_our_own_pids_earlier_groups_go(
     cgroup_child: Callable[..., Any], request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = conftest(request)
+    groups = conftest(request)
     group = cgroup_child("old").path("cpu")
     assert group.name.startswith(f"koord-test-{os.getpid()}-")
-    monkeypatch.setattr(found, "BEGAN", group.stat().st_ctime + 1)
-    assert found._of_the_dead(group)
+    monkeypatch.setattr(groups, "BEGAN", group.stat().st_ctime + 1)
+    assert groups._of_the_dead(group)
 
 
 def conftest(request: pytest.FixtureRequest) -> Any:

@@ -86,7 +86,7 @@ async def test_permissions_are_per_path_and_verb(call: Caller) -> None:
     assert await call("/metrics", "good") == (200, "numbers")
     assert await call("/metrics", "good", "POST") == (403, 'forbidden: User "ada" cannot post path "/metrics"\n')
     assert await call("/configz", "good") == (403, 'forbidden: User "ada" cannot get path "/configz"\n')
-    spec = next(one["spec"] for one in call.api.reviews if one["kind"] == "SubjectAccessReview")
+    spec = next(review["spec"] for review in call.api.reviews if review["kind"] == "SubjectAccessReview")
     assert (spec["user"], spec["groups"], spec["uid"], spec["extra"]) == ("ada", ["devs"], "1", {"k": ["v"]})
 
 
@@ -103,7 +103,7 @@ async def test_an_unknown_token_is_refused(call: Caller) -> None:
 
 async def test_masters_may_do_everything(call: Caller) -> None:
     assert (await call("/configz", "root", "DELETE"))[0] == 200
-    assert [one["kind"] for one in call.api.reviews] == ["TokenReview"]
+    assert [review["kind"] for review in call.api.reviews] == ["TokenReview"]
 
 
 async def test_decisions_are_cached(call: Caller) -> None:
@@ -144,7 +144,7 @@ async def test_client_certificates_authenticate(tmp_path: Path) -> None:
     request = asyncio.create_task(_asked(pem, server.port))
     try:
         assert "200 OK" in await request
-        assert [one["kind"] for one in api.reviews] == ["SubjectAccessReview"]
+        assert [review["kind"] for review in api.reviews] == ["SubjectAccessReview"]
     finally:
         await server.stop()
 
@@ -195,7 +195,7 @@ def test_a_self_signed_certificate_has_its_names() -> None:
     cert = x509.load_pem_x509_certificate(self_signed(["host", "127.0.0.1", "host"]))
     names = cert.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert names.get_values_for_type(x509.DNSName) == ["host"]
-    assert [str(one) for one in names.get_values_for_type(x509.IPAddress)] == ["127.0.0.1"]
+    assert [str(address) for address in names.get_values_for_type(x509.IPAddress)] == ["127.0.0.1"]
 
 
 def test_versions_of_tls() -> None:

@@ -207,10 +207,10 @@ def test_a_drop_in_of_kubelets_unit(node: Node) -> None:
 def test_a_second_run_changes_nothing(node: Node) -> None:
     node.put(KUBEADM, kubeadm(f"--container-runtime-endpoint={THEIRS}"))
     assert node.install().returncode == 0
-    before, told = node.snapshot(), len(node.log)
+    before, log_length = node.snapshot(), len(node.log)
     assert node.install().returncode == 0
     assert node.snapshot() == before
-    assert [line for line in node.log[told:] if "restart" in line] == []
+    assert [line for line in node.log[log_length:] if "restart" in line] == []
     for _ in range(2):
         assert node.run("rollback").returncode == 0
     assert node.text(KUBEADM) == kubeadm(f"--container-runtime-endpoint={THEIRS}")
@@ -277,12 +277,12 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("how", "version", "arguments", "said"), REFUSED.values(), ids=REFUSED)
+@pytest.mark.parametrize(("how", "version", "arguments", "message"), REFUSED.values(), ids=REFUSED)
 def test_nothing_is_touched_where_something_is_missing(
-    node: Node, how: list[str], version: str, arguments: list[str], said: str
+    node: Node, how: list[str], version: str, arguments: list[str], message: str
 ) -> None:
     texts = {"#flags": "# empty\n", "+remote": kubeadm("--container-runtime=remote")}
-    node.put(KUBEADM, next((texts[one] for one in how if one in texts), kubeadm("--v=2")))
+    node.put(KUBEADM, next((texts[option] for option in how if option in texts), kubeadm("--v=2")))
     if "-flags" in how:
         node.path(KUBEADM).unlink()
     if "+json" in how:
@@ -293,7 +293,7 @@ def test_nothing_is_touched_where_something_is_missing(
     before = node.snapshot()
     done = node.install(version, *arguments)
     assert done.returncode == 1
-    assert said in done.stderr
+    assert message in done.stderr
     assert (node.snapshot(), node.log) == (before, [])
 
 
@@ -304,21 +304,21 @@ FAULTS = ("daemon-reload", "enable koord-runtime-proxy.service", RESTART_PROXY, 
 def test_a_failed_installation_leaves_the_node_as_it_was(node: Node, fault: str) -> None:
     node.put(KUBEADM, kubeadm(f"--container-runtime-endpoint={THEIRS}"))
     before = node.snapshot()
-    said = "failed; rolling back"
+    message = "failed; rolling back"
     if fault == "no socket":
         node.put("/systemctl", SYSTEMCTL.replace('ln -f "$NODE/socket"', "true"))
-        said = "the proxy does not listen after 0 s"
+        message = "the proxy does not listen after 0 s"
     elif fault == "kubelet ends":
         node.kubelet(after_a_restart=True)
-        said = "kubelet does not stay up"
+        message = "kubelet does not stay up"
     elif fault == "another file has the flag":
         node.kubelet(f"--container-runtime-endpoint={THEIRS}")
-        said = f"kubelet still runs with --container-runtime-endpoint={THEIRS}: name the file"
+        message = f"kubelet still runs with --container-runtime-endpoint={THEIRS}: name the file"
     else:
         node.put("/fails", fault)
     done = node.install()
     assert done.returncode == 1
-    assert said in done.stderr
+    assert message in done.stderr
     assert node.snapshot() == before
     assert node.install().returncode == (0 if fault in (*FAULTS, "kubelet ends") else 1), "and may be tried again"
 

@@ -70,9 +70,9 @@ def test_an_invalid_line_is_reported(node: Path, line: str, replacement: str) ->
 def test_the_exposure_level_is_low(node: Path, backend: str) -> None:
     text = unitfiles.text(backend)
     done = analyze(node, text, "security", "--offline=true", "--no-pager", f"--threshold={int(EXPOSURE * 10)}")
-    found = re.search(r"exposure level for \S+: ([0-9.]+)", done.stdout)
-    assert found is not None, done.stdout + done.stderr
-    assert float(found[1]) <= EXPOSURE, done.stdout
+    exposure = re.search(r"exposure level for \S+: ([0-9.]+)", done.stdout)
+    assert exposure is not None, done.stdout + done.stderr
+    assert float(exposure[1]) <= EXPOSURE, done.stdout
     assert done.returncode == 0, done.stderr
 
 

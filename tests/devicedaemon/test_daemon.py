@@ -38,7 +38,7 @@ async def check_everything(machine: Machine) -> None:
     status, out, error = machine.once("--oneshot")
     assert (status, out) == (0, ""), error
     assert machine.devices() == await expected(machine)
-    assert [one.vendor for one in machine.devices()] == [
+    assert [device.vendor for device in machine.devices()] == [
         vendor for vendor in ("huawei", "cambricon", "kunlun", "metax", "iluvatar") for _ in range(2)
     ]
     assert set(machine.calls) == set(all_texts())

@@ -44,7 +44,7 @@ async def test_huawei_devices_follow_the_specification(tmp_path: Path) -> None:
 async def test_huawei_minors_are_numeric_and_cards_without_one_are_skipped(tmp_path: Path) -> None:
     assert huawei.minors_of(["davinci10", "davinci2", "davinci0", "davinci_manager", "null"]) == [0, 2, 10]
     devices = await huawei.discover(tools.node(tmp_path, tools.huawei(), davinci=(10,)))
-    assert [(one.uuid, one.topology and one.topology.p2p_links) for one in devices] == [("npu-0-10", [])]
+    assert [(device.uuid, device.topology and device.topology.p2p_links) for device in devices] == [("npu-0-10", [])]
     with pytest.raises(VendorError, match="davinci"):
         await huawei.discover(tools.node(tmp_path / "none", tools.huawei()))
 
@@ -57,11 +57,11 @@ async def test_huawei_without_some_commands_has_fallbacks(tmp_path: Path) -> Non
     del texts["npu-smi info -t common -i 0"]
     texts["npu-smi info -t cpu-num-cfg -i 0"] = tools.NPU_CPUS
     devices = await huawei.discover(tools.node(tmp_path, texts, davinci=(0, 1)))
-    for one in devices:
-        assert one.model == "Ascend-310P3"
-        assert one.resources["koordinator.sh/gpu-memory"] == "21527Mi"
-        assert (one.resources["huawei.com/npu-core"], one.resources["huawei.com/npu-cpu"]) == ("8", "7")
-        assert one.topology is not None and not one.topology.p2p_links
+    for device in devices:
+        assert device.model == "Ascend-310P3"
+        assert device.resources["koordinator.sh/gpu-memory"] == "21527Mi"
+        assert (device.resources["huawei.com/npu-core"], device.resources["huawei.com/npu-cpu"]) == ("8", "7")
+        assert device.topology is not None and not device.topology.p2p_links
 
 
 @pytest.mark.parametrize(
@@ -72,8 +72,8 @@ async def test_huawei_cpus_by_model(tmp_path: Path, model: str, cpus: str) -> No
     texts["npu-smi info -m"] = tools.NPU_MODEL.replace("910B3", model)
     if cpus == "reported":
         texts["npu-smi info -t cpu-num-cfg -i 0"] = tools.NPU_CPUS.replace(": 7", ": 14")
-    (one, _) = await huawei.discover(tools.node(tmp_path, texts, davinci=(0, 1)))
-    assert one.resources["huawei.com/npu-cpu"] == {"reported": "14"}.get(cpus, cpus)
+    (device, _) = await huawei.discover(tools.node(tmp_path, texts, davinci=(0, 1)))
+    assert device.resources["huawei.com/npu-cpu"] == {"reported": "14"}.get(cpus, cpus)
 
 
 def test_huawei_links_of_one_card() -> None:
@@ -151,7 +151,7 @@ async def test_metax_devices_follow_the_specification(tmp_path: Path) -> None:
 
 async def test_metax_without_a_count_of_errors_is_healthy(tmp_path: Path) -> None:
     texts = tools.metax() | {"mx-smi --count-ecc -i 0": 1, "mx-smi --count-ecc -i 1": "DRAM Uncorrectable : N/A"}
-    assert [one.status for one in await metax.discover(tools.node(tmp_path, texts))] == [HEALTHY] * 2
+    assert [device.status for device in await metax.discover(tools.node(tmp_path, texts))] == [HEALTHY] * 2
 
 
 async def test_iluvatar_devices_follow_the_specification(tmp_path: Path) -> None:
@@ -218,8 +218,8 @@ async def test_missing_common_properties_are_an_error(
 async def test_an_indescribable_device_is_skipped(
     tmp_path: Path, discover: Discover, texts: tools.Texts, command: str, output: str | int
 ) -> None:
-    (one,) = await discover(tools.node(tmp_path, texts | {command: output}, davinci=(0, 1)))
-    assert one.minor == "1"
+    (device,) = await discover(tools.node(tmp_path, texts | {command: output}, davinci=(0, 1)))
+    assert device.minor == "1"
 
 
 async def test_it_is_an_error_when_all_devices_are_skipped(tmp_path: Path) -> None:
@@ -237,8 +237,10 @@ async def test_it_is_an_error_when_all_devices_are_skipped(tmp_path: Path) -> No
 )  # fmt: skip
 def test_the_vendor_of_a_pci_function(vendor: str, product: str, expected: str) -> None:
     function = PciFunction("0000:01:00.0", vendor, product)
-    assert [one.name for one in VENDORS if one.has_some([function])] == ([expected] if expected else [])
+    assert [candidate.name for candidate in VENDORS if candidate.has_some([function])] == (
+        [expected] if expected else []
+    )
 
 
 def test_vendors_are_in_the_specified_order() -> None:
-    assert [one.name for one in VENDORS] == ["huawei", "cambricon", "kunlun", "metax", "iluvatar"]
+    assert [vendor.name for vendor in VENDORS] == ["huawei", "cambricon", "kunlun", "metax", "iluvatar"]

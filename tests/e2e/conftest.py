@@ -81,8 +81,10 @@ def cluster() -> Iterator[Cluster]:
         try:
             up(state)
             prepare(existing)
-            runtimes = {one["status"]["nodeInfo"]["containerRuntimeVersion"] for one in existing.get("nodes")["items"]}
-            assert all(one.startswith("containerd://") for one in runtimes), runtimes
+            runtimes = {
+                node["status"]["nodeInfo"]["containerRuntimeVersion"] for node in existing.get("nodes")["items"]
+            }
+            assert all(runtime.startswith("containerd://") for runtime in runtimes), runtimes
             yield existing
         finally:
             down = koordctl("down", f"--state-dir={state}", "--purge")
@@ -104,9 +106,9 @@ def up(state: Path) -> None:
     assert done.returncode == 0, f"koordctl up: {done.stdout}{done.stderr}"
 
 
-def prepare(found: Cluster) -> None:
-    found.run("apply", "--server-side", "--force-conflicts", "-k", str(ROOT / "deploy/crds"))
-    found.run("create", "namespace", found.namespace)
+def prepare(cluster: Cluster) -> None:
+    cluster.run("apply", "--server-side", "--force-conflicts", "-k", str(ROOT / "deploy/crds"))
+    cluster.run("create", "namespace", cluster.namespace)
 
 
 @pytest.fixture

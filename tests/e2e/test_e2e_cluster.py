@@ -244,7 +244,7 @@ def test_a_victim_gets_an_event_about_its_interference(cluster: Cluster, eventua
         def told() -> Any:
             status = cluster.get("nodemetric", node(cluster)).get("status", {})
             mine = [p for p in status.get("podsMetric", []) if p["name"] == "victim"]
-            entries = [one for p in mine for one in p.get("extensions", {}).get("interference", [])]
+            entries = [verdict for p in mine for verdict in p.get("extensions", {}).get("interference", [])]
             return (status["extensions"]["interference"], entries) if entries else None
 
         summary, entries = eventually(told, 180)

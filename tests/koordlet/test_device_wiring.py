@@ -23,10 +23,10 @@ def context(*flags: str, **gates: bool) -> WiringContext:
     return WiringContext(read(KoordletOptions, ["--node-name=n1", f"--feature-gates={named}", *flags]))
 
 
-def told(found: WiringContext, at: float) -> None:
+def told(wiring: WiringContext, at: float) -> None:
     """What collectors would have stored; strings stand for devices."""
     for key, value in ((FACT_XPU, ("x",)), (FACT_GPU, ("g",)), (FACT_GPU_DRIVER, "550"), (FACT_RDMA, ("r",))):
-        found.cache.facts.set(key, value, at)
+        wiring.cache.facts.set(key, value, at)
 
 
 GATES = {
@@ -42,29 +42,29 @@ def test_what_a_gate_has_switched_off_is_not_there(
     monkeypatch: pytest.MonkeyPatch, gates: dict[str, bool], xpus: tuple[str, ...], rdma: tuple[str, ...]
 ) -> None:
     monkeypatch.setattr(wiring, "boot_clock", lambda: 1000.0)
-    found = context(**gates)
-    told(found, 1000.0)
-    assert (inventory(found).xpus, inventory(found).rdma) == (xpus, rdma)
-    assert inventory(found).gpus == (("g",) if "Accelerators" in gates else ())
+    wired = context(**gates)
+    told(wired, 1000.0)
+    assert (inventory(wired).xpus, inventory(wired).rdma) == (xpus, rdma)
+    assert inventory(wired).gpus == (("g",) if "Accelerators" in gates else ())
 
 
 def test_nvml_is_not_asked_where_files_are_to_tell(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wiring, "boot_clock", lambda: 1000.0)
-    found = context("--xpu-enforce-collect-from-device-infos", Accelerators=True)
-    told(found, 1000.0)
-    assert (inventory(found).xpus, inventory(found).gpus) == (("x",), ())
+    wired = context("--xpu-enforce-collect-from-device-infos", Accelerators=True)
+    told(wired, 1000.0)
+    assert (inventory(wired).xpus, inventory(wired).gpus) == (("x",), ())
 
 
 def test_stale_facts_are_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr(wiring, "boot_clock", lambda: now)
-    found = context(Accelerators=True, RDMADevices=True)
-    assert inventory(found) == Inventory(None, None, None)
-    told(found, now)
+    wired = context(Accelerators=True, RDMADevices=True)
+    assert inventory(wired) == Inventory(None, None, None)
+    told(wired, now)
     now += MIN_FACT_LIFETIME_S
-    assert inventory(found) == Inventory(("x",), ("g",), ("r",), "550")
+    assert inventory(wired) == Inventory(("x",), ("g",), ("r",), "550")
     now += 1
-    assert inventory(found) == Inventory(None, None, None)
+    assert inventory(wired) == Inventory(None, None, None)
 
 
 @pytest.mark.parametrize(
@@ -85,19 +85,19 @@ def test_the_pod_resources_proxy_knows_those_of_the_device(
 ) -> None:
     now = 1000.0
     monkeypatch.setattr(wiring, "boot_clock", lambda: now)
-    found = WiringContext(read(KoordletOptions, ["--node-name=n1", "--collect-res-used-interval=1m", *flags]))
-    told(found, now)
+    wired = WiringContext(read(KoordletOptions, ["--node-name=n1", "--collect-res-used-interval=1m", *flags]))
+    told(wired, now)
     now += 5 * 60
-    assert (accelerators(found).gpus, accelerators(found).xpus) == (gpus, xpus)
+    assert (accelerators(wired).gpus, accelerators(wired).xpus) == (gpus, xpus)
     now += 1
-    assert (accelerators(found).gpus, accelerators(found).xpus) == ((), ())
+    assert (accelerators(wired).gpus, accelerators(wired).xpus) == ((), ())
 
 
 @pytest.mark.parametrize(
     ("gates", "off"), [({}, {"gpu", "xpu", "rdma"}), ({"RDMADevices": True}, {"gpu", "xpu"})]
 )  # fmt: skip
 def test_a_collector_that_is_switched_off_says_so(gates: dict[str, bool], off: set[str]) -> None:
-    found = context(**gates)
-    conditions = CollectorConditions(found.registries)
-    collect(found, conditions, lambda: Workloads(1, MappingProxyType({}), ()))
+    wiring = context(**gates)
+    conditions = CollectorConditions(wiring.registries)
+    collect(wiring, conditions, lambda: Workloads(1, MappingProxyType({}), ()))
     assert {name for name, state in conditions.states.items() if "is off" in state.reason} == off

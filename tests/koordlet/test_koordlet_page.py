@@ -13,7 +13,7 @@ PAGE = (Path(__file__).parents[2] / "docs/koordlet.md").read_text()
 
 
 def test_the_page_and_the_options_agree():
-    told = {
+    documented = {
         cells[1].strip("`"): (cells[2], cells[3].strip("`"), cells[4])
         for line in PAGE[PAGE.index("\n## Flags\n") :].splitlines()
         if line.startswith("| `--") and (cells := [cell.strip() for cell in line.split("|")]) and len(cells) == 6
@@ -27,7 +27,7 @@ def test_the_page_and_the_options_agree():
         default = re.search(r" \(default ([^()]*)\)$", text)
         meaning = text if default is None else text[: default.start()]
         offered[name] = (kind.strip() or "bool", "" if default is None else default[1], meaning)
-    assert told == offered
+    assert documented == offered
 
 
 def test_every_failure_that_is_told_of_stands_in_its_own_table():
@@ -51,10 +51,10 @@ KOORDINATORS = [
 def test_koordinators_flags_without_effect_are_taken_and_said():
     options = read(KoordletOptions, [*KOORDINATORS, "--node-name=n", "--logtostderr=true"])
     assert options.node_name == "n"
-    told = deprecated(options)
-    assert all(told.values())
-    assert set(told) == {flag.lstrip("-").partition("=")[0] for flag in KOORDINATORS}
-    assert len(told) == len(IgnoredFlags.__annotations__)
+    ignored = deprecated(options)
+    assert all(ignored.values())
+    assert set(ignored) == {flag.lstrip("-").partition("=")[0] for flag in KOORDINATORS}
+    assert len(ignored) == len(IgnoredFlags.__annotations__)
     assert deprecated(read(KoordletOptions, ["--node-name=n"])) == {}
 
 

@@ -51,13 +51,13 @@ def system_calls(words: Sequence[str]) -> set[str]:
             members.append(line.strip())
 
     def expanded(name: str) -> set[str]:
-        return set().union(*(expanded(one) for one in groups[name])) if name.startswith("@") else {name}
+        return set().union(*(expanded(group) for group in groups[name])) if name.startswith("@") else {name}
 
-    found: set[str] = set()
+    calls: set[str] = set()
     for value in words:
-        names = set().union(*(expanded(one) for one in value.lstrip("~").split()))
-        found = found - names if value.startswith("~") else found | names
-    return found
+        names = set().union(*(expanded(word) for word in value.lstrip("~").split()))
+        calls = calls - names if value.startswith("~") else calls | names
+    return calls
 
 
 def command(unit: str, writable: Sequence[Path], program: Sequence[str]) -> list[str]:
@@ -72,7 +72,7 @@ def command(unit: str, writable: Sequence[Path], program: Sequence[str]) -> list
         "families": settings(unit, "RestrictAddressFamilies")[0].split(),
     }
     last = [sys.executable, __file__, json.dumps(wanted), *program]
-    folders = " ".join(str(one) for one in writable)
+    folders = " ".join(str(path) for path in writable)
     return ["env", f"WRITABLE={folders}", "unshare", "--mount", "sh", "-c", SCRIPT, "sh", *last]
 
 
@@ -118,8 +118,8 @@ def confine(wanted: dict[str, Any]) -> None:
     calls = _Filter(ERRNO | errno.EPERM)
     for call in wanted["calls"]:
         calls.add(ALLOW, call)
-    for one in (families, memory, calls):
-        one.load()
+    for restriction in (families, memory, calls):
+        restriction.load()
 
 
 if __name__ == "__main__":

@@ -55,13 +55,13 @@ class Dockershim(Kubelet):
 
     def _wanted(self, pod: RunningPod, name: str) -> list[str]:
         """As flags of `docker create` and `docker update`; 0: not set."""
-        asked = self.resources(pod, name)
+        resources = self.resources(pod, name)
         amounts = {
-            "cpu-shares": asked.cpu_shares,
-            "cpu-period": asked.cpu_period if asked.cpu_quota else 0,
-            "cpu-quota": asked.cpu_quota,
-            "memory": asked.memory_limit_in_bytes,
-            "memory-swap": asked.memory_limit_in_bytes,
+            "cpu-shares": resources.cpu_shares,
+            "cpu-period": resources.cpu_period if resources.cpu_quota else 0,
+            "cpu-quota": resources.cpu_quota,
+            "memory": resources.memory_limit_in_bytes,
+            "memory-swap": resources.memory_limit_in_bytes,
         }
         return [f"--{flag}={amount}" for flag, amount in amounts.items() if amount]
 

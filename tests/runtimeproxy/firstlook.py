@@ -85,7 +85,7 @@ class Ground:
         for name in self.roots:
             yield f"umount {scratch}/cgroup/{name}"
         yield f"mkdir {scratch}/aside"
-        for root in {one.resolve() for one in self.groups.roots.values()}:
+        for root in {hierarchy.resolve() for hierarchy in self.groups.roots.values()}:
             yield f"mount --bind {root / self.top} {scratch}/aside"
             yield f"umount {root}"
             yield f"mount --move {scratch}/aside {root}"
@@ -127,12 +127,16 @@ class RunningPod:
 
     def manifest(self) -> dict[str, Any]:
         """As in the kubelet's /pods: containers with their present ids."""
-        found = Pod(self.spec, self.uid, self.dir, ("",) * len(self.spec.containers), (), "").manifest(NODE)
-        status = found["status"]
-        status["containerStatuses"] = [one for one in status["containerStatuses"] if one["name"] in self.containers]
-        for one in status["containerStatuses"]:
-            one["containerID"] = f"{self.runtime}://{self.containers[one['name']]}"
-        return found
+        manifest = Pod(self.spec, self.uid, self.dir, ("",) * len(self.spec.containers), (), "").manifest(NODE)
+        status = manifest["status"]
+        status["containerStatuses"] = [
+            container_status
+            for container_status in status["containerStatuses"]
+            if container_status["name"] in self.containers
+        ]
+        for container_status in status["containerStatuses"]:
+            container_status["containerID"] = f"{self.runtime}://{self.containers[container_status['name']]}"
+        return manifest
 
 
 class Pods:
@@ -237,11 +241,11 @@ class Kubelet:
         """The values that the container's attempt read, once there are more than `looks` of them."""
 
         def enough() -> list[Look]:
-            found = self._looks(pod, name)
-            return found if len(found) > more_than else []
+            looks = self._looks(pod, name)
+            return looks if len(looks) > more_than else []
 
-        found: list[Look] = until(enough, f"more than {more_than} looks of {pod.spec.name}/{name}")
-        return found
+        looks: list[Look] = until(enough, f"more than {more_than} looks of {pod.spec.name}/{name}")
+        return looks
 
     def _looks(self, pod: RunningPod, name: str) -> list[Look]:
         log = self._log(pod, name)

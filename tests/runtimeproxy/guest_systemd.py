@@ -103,7 +103,7 @@ def running(socket: Path) -> set[str]:
 
     async def asked() -> set[str]:
         async with CriClient(str(socket)) as client:
-            return {one.id for one in await client.list_containers() if one.state == 1}
+            return {container.id for container in await client.list_containers() if container.state == 1}
 
     return asyncio.run(asked())
 
@@ -111,10 +111,10 @@ def running(socket: Path) -> set[str]:
 def limits(node: SystemdNode) -> dict[str, str]:
     """Of the proxy that runs."""
     pid, group = node.main_pid(UNIT), node.group(f"system.slice/{UNIT}")
-    found = {name: (group / name).read_text().strip() for name in ("memory.max", "pids.max")}
-    found["oom"] = Path(f"/proc/{pid}/oom_score_adj").read_text().strip()
-    found["files"] = Path(f"/proc/{pid}/limits").read_text().partition("Max open files")[2].split()[0]
-    return found
+    values = {name: (group / name).read_text().strip() for name in ("memory.max", "pids.max")}
+    values["oom"] = Path(f"/proc/{pid}/oom_score_adj").read_text().strip()
+    values["files"] = Path(f"/proc/{pid}/limits").read_text().partition("Max open files")[2].split()[0]
+    return values
 
 
 def admit_pinned(node: SystemdNode, scene: Scene, shown: Shown, kubelet: SliceKubelet) -> tuple[RunningPod, RunningPod]:
@@ -139,9 +139,9 @@ def known_to_systemd(node: SystemdNode, runtime: str, pods: list[RunningPod]) ->
         for name, container in pod.containers.items()
     }
     names = [scope.rpartition("/")[2] for scope in scopes.values()]
-    told = node.systemctl("show", "--property=CPUQuotaPerSecUSec,CPUWeight,MemoryMax", *names).split("\n\n")
+    properties = node.systemctl("show", "--property=CPUQuotaPerSecUSec,CPUWeight,MemoryMax", *names).split("\n\n")
     known = {}
-    for (key, scope), lines in zip(scopes.items(), told, strict=True):
+    for (key, scope), lines in zip(scopes.items(), properties, strict=True):
         assert node.group(scope).is_dir()
         words = dict(line.split("=", 1) for line in lines.splitlines())
         known[key] = (words["CPUQuotaPerSecUSec"], words["CPUWeight"], words["MemoryMax"])

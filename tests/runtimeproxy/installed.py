@@ -93,8 +93,8 @@ def answers(node: SystemdNode, runtime: Runtime, endpoint: str) -> bool:
 def kubelets_endpoint(node: SystemdNode, runtime: Runtime) -> str:
     """The endpoint flag of the running kubelet; the default's without one."""
     words = Path(f"/proc/{node.main_pid('kubelet.service')}/cmdline").read_text().split("\0")
-    told = [word.partition("unix://")[2] for word in words if word.startswith(f"--{runtime.flag}=")]
-    return told[0] if told else runtime.socket
+    endpoints = [word.partition("unix://")[2] for word in words if word.startswith(f"--{runtime.flag}=")]
+    return endpoints[0] if endpoints else runtime.socket
 
 
 def node_sh(node: SystemdNode, command: str, *words: str) -> str:
@@ -119,9 +119,9 @@ def confinement(node: SystemdNode, seen: Seen) -> None:
     pid = node.main_pid(UNIT)
     script = "\n".join(f"( {command} ) 2>&1; echo end $?" for command in TRIES.values())
     inside = ["nsenter", f"--target={pid}", "--mount", "--root", "--wd", "sh", "-c", script]
-    told = subprocess.run(inside, stdout=subprocess.PIPE, text=True, check=True).stdout
-    found = re.findall(r"(.*?)^end (\d+)\n", told, re.DOTALL | re.MULTILINE)
-    seen.tried = {name: f"{status} {words}".strip() for name, (words, status) in zip(TRIES, found, strict=True)}
+    output = subprocess.run(inside, stdout=subprocess.PIPE, text=True, check=True).stdout
+    sections = re.findall(r"(.*?)^end (\d+)\n", output, re.DOTALL | re.MULTILINE)
+    seen.tried = {name: f"{status} {words}".strip() for name, (words, status) in zip(TRIES, sections, strict=True)}
     node.run("ip", "address", "add", f"{AWAY}/32", "dev", "lo")
     group = node.group(f"system.slice/{UNIT}")
     for name, address in (("this host", "127.0.0.1"), ("others", AWAY)):

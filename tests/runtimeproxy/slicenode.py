@@ -152,12 +152,12 @@ class SliceKubelet(Kubelet):
         uid = str(uuid.uuid4())
         pod = RunningPod(spec, uid, pod_dir(CgroupDriver.SYSTEMD, spec.kube, uid))
         cpus, memory = [need.cpu[1] for need in spec.containers], [need.memory[1] for need in spec.containers]
-        asked = {"CPUWeight": weight(shares(sum(need.cpu[0] or 0 for need in spec.containers)))}
+        properties = {"CPUWeight": weight(shares(sum(need.cpu[0] or 0 for need in spec.containers)))}
         if None not in cpus:
-            asked["CPUQuotaPerSecUSec"] = 10 * quota(sum(limit or 0 for limit in cpus))
+            properties["CPUQuotaPerSecUSec"] = 10 * quota(sum(limit or 0 for limit in cpus))
         if None not in memory:
-            asked["MemoryMax"] = sum(limit or 0 for limit in memory) * MIB
-        self._node.make_slice(pod.dir.rpartition("/")[2], asked)
+            properties["MemoryMax"] = sum(limit or 0 for limit in memory) * MIB
+        self._node.make_slice(pod.dir.rpartition("/")[2], properties)
         return pod
 
 
@@ -240,14 +240,14 @@ def program(module: str) -> str:
 
 def compiled(node: SystemdNode) -> None:
     """Compiled Python is cached by source path: also under the checkout's other name."""
-    given = os.environ.get("PYTHONPYCACHEPREFIX")
-    if given is None:
+    prefix = os.environ.get("PYTHONPYCACHEPREFIX")
+    if prefix is None:
         return
     for source in (ROOT, Path("/usr")):
         target = TREE if source == ROOT else str(source)
         place = node.path(f"/opt/koord/compiled{target}")
         place.parent.mkdir(parents=True, exist_ok=True)
-        place.symlink_to(f"{given}{source}")
+        place.symlink_to(f"{prefix}{source}")
 
 
 def open_node(folder: Path, *, own_network: bool = False) -> SystemdNode:

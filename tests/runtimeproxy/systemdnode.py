@@ -107,8 +107,8 @@ class SystemdNode:
         assert top is not None, f"cgroup v2 is mounted at none of {PLACES}"
         self.log, self._place = folder / "systemd.log", folder / "node"
         self._place.mkdir()
-        for one in set(CONTROLLERS) & set((top / "cgroup.controllers").read_text().split()):
-            (top / "cgroup.subtree_control").write_text(f"+{one}")
+        for controller in set(CONTROLLERS) & set((top / "cgroup.controllers").read_text().split()):
+            (top / "cgroup.subtree_control").write_text(f"+{controller}")
         self._group = top / f"koord-systemd-{os.getpid()}"
         environment = {
             **os.environ,

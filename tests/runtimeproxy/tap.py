@@ -64,8 +64,8 @@ def frames(data: bytes) -> list[bytes]:
     """All frames except WINDOW_UPDATE, complete, in order."""
     splitter = Splitter()
     splitter.limit = 1 << 24
-    buffer, found = splitter.feed(data)
-    return [buffer[one.start : one.end] for one in found if one.kind != h2.WINDOW_UPDATE]
+    buffer, frames = splitter.feed(data)
+    return [buffer[frame.start : frame.end] for frame in frames if frame.kind != h2.WINDOW_UPDATE]
 
 
 def requests(data: bytes) -> tuple[list[bytes], dict[int, bytes]]:
@@ -73,11 +73,11 @@ def requests(data: bytes) -> tuple[list[bytes], dict[int, bytes]]:
     assert data.startswith(h2.PREFACE)
     splitter = Splitter()
     splitter.limit = 1 << 24
-    buffer, found = splitter.feed(data[len(h2.PREFACE) :])
+    buffer, frames = splitter.feed(data[len(h2.PREFACE) :])
     bodies: dict[int, bytes] = defaultdict(bytes)
-    for one in found:
-        if one.kind == h2.DATA:
-            start, end = h2.payload(buffer, one)
-            bodies[one.stream] += buffer[start:end]
-    others = [buffer[one.start : one.end] for one in found if one.kind not in (h2.DATA, h2.WINDOW_UPDATE)]
+    for frame in frames:
+        if frame.kind == h2.DATA:
+            start, end = h2.payload(buffer, frame)
+            bodies[frame.stream] += buffer[start:end]
+    others = [buffer[frame.start : frame.end] for frame in frames if frame.kind not in (h2.DATA, h2.WINDOW_UPDATE)]
     return others, bodies

@@ -66,8 +66,8 @@ def registrations(tmp_path: Path) -> Iterator[Path]:
     api_pb2_grpc.add_RuntimeHookServiceServicer_to_server(Hooks(), server)
     server.add_insecure_port(f"unix:{tmp_path / 'hooks.sock'}")
     server.start()
-    told = {"remote-endpoint": str(tmp_path / "hooks.sock"), "failure-policy": "Fail"}
-    (folder / "hooks.json").write_text(json.dumps({**told, "runtime-hooks": ["PreCreateContainer"]}))
+    registration = {"remote-endpoint": str(tmp_path / "hooks.sock"), "failure-policy": "Fail"}
+    (folder / "hooks.json").write_text(json.dumps({**registration, "runtime-hooks": ["PreCreateContainer"]}))
     yield folder
     server.stop(None).wait()
 
@@ -144,8 +144,8 @@ def test_it_calls_hooks_and_serves_in_front_of_containerd(
 
 def test_it_serves_in_front_of_docker(dockerd: Dockerd, registrations: Path, tmp_path: Path) -> None:
     with Confined("docker", dockerd.socket, registrations, tmp_path) as proxy:
-        told = dockerd.docker("run", "--rm", "--network=none", "busybox", "echo", "hello", host=proxy.socket)
-        assert told.stdout == "hello\n"
+        output = dockerd.docker("run", "--rm", "--network=none", "busybox", "echo", "hello", host=proxy.socket)
+        assert output.stdout == "hello\n"
         assert "ok" in proxy.get("healthz")
 
 

@@ -57,9 +57,11 @@ class Session:
                 async with asyncio.timeout(PATIENCE):
                     message = await self._stream.read()
                 assert message is not grpc.aio.EOF, await self._stream.code()
-                said = dict(fields(message))
-                (name,) = [name for name, id in self.ids.items() if id.encode() == said[1]] or [said[1].decode()]
-                self.seen.append((name, said.get(2, CREATED)))
+                event_fields = dict(fields(message))
+                (name,) = [name for name, id in self.ids.items() if id.encode() == event_fields[1]] or [
+                    event_fields[1].decode()
+                ]
+                self.seen.append((name, event_fields.get(2, CREATED)))
 
     async def ask(self, method: str, request: Any) -> bytes:
         answer = await self._talk.ask(method, request)
@@ -144,7 +146,7 @@ async def hold(daemon: NRIContainerd, socket: Path) -> list[Any]:
 def cancels(connection: Passed) -> list[bytes]:
     """The client's frames that end streams early."""
     sent, _ = requests(bytes(connection.up))
-    return [one for one in sent if one[3] == RST_STREAM and one[9:] == CANCEL]
+    return [message for message in sent if message[3] == RST_STREAM and message[9:] == CANCEL]
 
 
 @pytest.fixture
@@ -172,8 +174,10 @@ async def test_events_are_the_same_through_the_proxy(
         async with tap(tmp_path / "before.sock", proxy.socket) as ahead:
             shown = await hold(daemon, tmp_path / "before.sock")
             assert shown == [LIFE, LIFE[3:], grpc.StatusCode.UNAVAILABLE, LIFE]
-            passed = [one for one in behind if one.up and b"koord-runtime-proxy" not in one.up]
-            await asyncio.to_thread(until, lambda: all(one.over for one in [*ahead, *passed]), "connections are over")
+            passed = [event for event in behind if event.up and b"koord-runtime-proxy" not in event.up]
+            await asyncio.to_thread(
+                until, lambda: all(event.over for event in [*ahead, *passed]), "connections are over"
+            )
             assert len(ahead) == len(passed) == 2
             for client, runtime in zip(ahead, passed, strict=True):
                 assert frames(bytes(client.down)) == frames(bytes(runtime.down))

@@ -212,7 +212,7 @@ async def test_a_containers_hooks_in_its_life(proxy: Proxy) -> None:
         "PostStopContainer",
         "PostStopPodSandbox",
     ]
-    told = ContainerResourceHookRequest(
+    request = ContainerResourceHookRequest(
         pod_meta={"name": "web", "uid": "u-1", "namespace": "ns", "attempt": 2},
         container_meta={"name": "main", "attempt": 1},
         container_annotations={"c": "1"},
@@ -222,11 +222,11 @@ async def test_a_containers_hooks_in_its_life(proxy: Proxy) -> None:
         pod_cgroup_parent="/kubepods/podu-1",
         container_envs={"A": "2", "B": "1"},
     )
-    assert proxy.hooks[1] == told
-    told.container_meta.id = "c-1"
-    assert proxy.hooks[2] == proxy.hooks[3] == told
-    told.container_resources.cpu_shares = 512
-    assert proxy.hooks[4] == proxy.hooks[5] == told
+    assert proxy.hooks[1] == request
+    request.container_meta.id = "c-1"
+    assert proxy.hooks[2] == proxy.hooks[3] == request
+    request.container_resources.cpu_shares = 512
+    assert proxy.hooks[4] == proxy.hooks[5] == request
     assert (proxy.store.pods, proxy.store.containers) == ({}, {})
 
 

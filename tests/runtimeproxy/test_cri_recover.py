@@ -84,8 +84,8 @@ def test_a_sandboxes_parent(info: Any, parent: str) -> None:
 @pytest.mark.parametrize("info", [{}, {"info": ""}, {"info": "{"}, {"info": "[" * 100_000}, {"other": "{}"}])
 def test_no_verbose_part(info: dict[str, str]) -> None:
     assert sandbox_parent(info) == ""
-    found = container_details(ContainerStatusResponse(info=info))
-    assert (found.resources, found.envs) == (None, None)
+    container = container_details(ContainerStatusResponse(info=info))
+    assert (container.resources, container.envs) == (None, None)
 
 
 def details(info: Any, **status: Any) -> Any:
@@ -93,9 +93,9 @@ def details(info: Any, **status: Any) -> Any:
 
 
 def test_a_statuss_own_fields_take_precedence() -> None:
-    found = details({"config": CONFIG, "runtimeSpec": SPEC}, resources={"linux": {"cpu_shares": 7}})
-    assert found.resources == LinuxContainerResources(cpu_shares=7)
-    assert found.envs == {"A": "1", "EMPTY": ""}
+    container = details({"config": CONFIG, "runtimeSpec": SPEC}, resources={"linux": {"cpu_shares": 7}})
+    assert container.resources == LinuxContainerResources(cpu_shares=7)
+    assert container.envs == {"A": "1", "EMPTY": ""}
 
 
 def test_applied_values_override_requested_ones() -> None:
@@ -126,9 +126,9 @@ def test_odd_values_are_not_taken() -> None:
     }
     config = {"envs": [{"key": 1, "value": "x"}, {"key": "A", "value": 2}, "B", {"key": "C", "value": "3"}]}
     pages = {"resources": {"hugepage_limits": [{"page_size": "2MB", "limit": -1}, {"limit": 1}, 7]}}
-    found = details({"config": {**config, "linux": pages}, "runtimeSpec": {"linux": {"resources": odd}}})
-    assert found.resources == LinuxContainerResources(unified={"c.d": "2"})
-    assert found.envs == {"C": "3"}
+    container = details({"config": {**config, "linux": pages}, "runtimeSpec": {"linux": {"resources": odd}}})
+    assert container.resources == LinuxContainerResources(unified={"c.d": "2"})
+    assert container.envs == {"C": "3"}
 
 
 class Runtime:
@@ -170,13 +170,13 @@ class Runtime:
                     ]
                 )
             case "PodSandboxStatus":
-                asked = PodSandboxStatusRequest.FromString(request)
-                assert asked.verbose
-                found = next((pod for pod in pods if pod["id"] == asked.pod_sandbox_id), None)
-                if found is None:
+                status_request = PodSandboxStatusRequest.FromString(request)
+                assert status_request.verbose
+                listed_pod = next((pod for pod in pods if pod["id"] == status_request.pod_sandbox_id), None)
+                if listed_pod is None:
                     raise RuntimeCallError("PodSandboxStatus: NOT_FOUND: no such sandbox")
-                config = {"linux": {"cgroup_parent": f"/kubepods/{found['id']}"}}
-                return PodSandboxStatusResponse(status=found, info={"info": json.dumps({"config": config})})
+                config = {"linux": {"cgroup_parent": f"/kubepods/{listed_pod['id']}"}}
+                return PodSandboxStatusResponse(status=listed_pod, info={"info": json.dumps({"config": config})})
             case "ContainerStatus":
                 assert ContainerStatusRequest.FromString(request).verbose
                 return ContainerStatusResponse(info={"info": json.dumps({"config": CONFIG})})
@@ -213,11 +213,11 @@ async def test_lists_come_first_and_details_behind(world: Recovered) -> None:
     before = len(world.runtime.asked)
     await world.recovery.details()
     assert len(world.runtime.asked) == before
-    found = {
+    recoveries = {
         kind: world.registry.get_sample_value("koord_runtime_proxy_recoveries_total", {"kind": kind})
         for kind in ("sandbox", "container")
     }
-    assert found == {"sandbox": 2, "container": 2}
+    assert recoveries == {"sandbox": 2, "container": 2}
 
 
 @pytest.mark.parametrize("method", ["ListPodSandbox", "ListContainers"])
@@ -242,8 +242,8 @@ async def test_a_call_fetches_missing_details(world: Recovered) -> None:
     await world.recovery.lists()
     world.hooks.answers[Hook.PRE_START_CONTAINER] = echo
     await world.interceptor.before(CriMethod.START_CONTAINER, ContainerRequest(container_id="c-1").SerializeToString())
-    asked = world.hooks[0]
-    assert (asked.pod_cgroup_parent, asked.container_resources.cpu_shares) == ("/kubepods/p-1", 1024)
+    hook_call = world.hooks[0]
+    assert (hook_call.pod_cgroup_parent, hook_call.container_resources.cpu_shares) == ("/kubepods/p-1", 1024)
     assert world.runtime.asked[2:] == ["PodSandboxStatus", "ContainerStatus"]
 
 
@@ -334,8 +334,8 @@ async def test_a_real_containerd_returns_the_requested_values(
     parent = containerd.cgroup_parent("pod", slices=slices)
     sandbox = sandbox_config(parent, name="web")
     pod_id = await cri.run_pod_sandbox(sandbox)
-    asked = LinuxContainerResources(cpu_period=100_000, cpu_quota=50_000, cpu_shares=512, oom_score_adj=900)
-    config = container_config(resources=asked, envs=[("GREETING", "hello")])
+    requested = LinuxContainerResources(cpu_period=100_000, cpu_quota=50_000, cpu_shares=512, oom_score_adj=900)
+    config = container_config(resources=requested, envs=[("GREETING", "hello")])
     container_id = await cri.create_container(pod_id, config, sandbox)
     store = ProxyStore()
     recovery = CriRecovery(store, RuntimeClient(containerd.socket), ProxyMetrics.of(CollectorRegistry()))
@@ -344,8 +344,8 @@ async def test_a_real_containerd_returns_the_requested_values(
     pod, container = store.pods[pod_id], store.containers[container_id]
     assert (pod.name, pod.cgroup_parent, pod.complete) == ("web", parent, True)
     assert container.resources is not None and container.complete
-    told = (container.resources.cpu_period, container.resources.cpu_quota, container.resources.cpu_shares)
-    assert told == (100_000, 50_000, 512)
+    values = (container.resources.cpu_period, container.resources.cpu_quota, container.resources.cpu_shares)
+    assert values == (100_000, 50_000, 512)
     assert container.resources.oom_score_adj == 900
     assert container.envs == {"GREETING": "hello"}
 

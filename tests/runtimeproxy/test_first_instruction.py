@@ -217,9 +217,9 @@ def test_values_are_there_at_the_first_instruction(story: Story, way: str, conta
 
 @pytest.mark.parametrize("way", HOOKED)
 def test_values_are_set_for_a_new_attempt(story: Story, way: str) -> None:
-    found = story.ways[way]
-    assert {name: look.values for name, look in found.restarted.items()} == WANTED
-    assert max(look.at for look in found.restarted.values()) < found.shown_at
+    way_story = story.ways[way]
+    assert {name: look.values for name, look in way_story.restarted.items()} == WANTED
+    assert max(look.at for look in way_story.restarted.values()) < way_story.shown_at
 
 
 @pytest.mark.parametrize("way", HOOKED)
@@ -234,9 +234,9 @@ def _told(settings: dict[str, str]) -> tuple[str, str, str]:
 
 @pytest.mark.parametrize("way", HOOKED)
 def test_a_pods_own_settings_are_there_before_its_containers(story: Story, way: str) -> None:
-    found = story.ways[way]
-    assert {name: _told(settings) for name, settings in found.at_sandbox.items()} == WANTED_OF_PODS
-    assert found.at_sandbox == found.settled
+    way_story = story.ways[way]
+    assert {name: _told(settings) for name, settings in way_story.at_sandbox.items()} == WANTED_OF_PODS
+    assert way_story.at_sandbox == way_story.settled
 
 
 def test_strategies_alone_reach_the_same_values(story: Story) -> None:

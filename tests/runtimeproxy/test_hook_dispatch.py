@@ -126,7 +126,7 @@ async def test_only_the_first_server_by_file_name_is_called(node: Node) -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("answer", "message"),
     [
         pytest.param(HookCallError("INTERNAL: no"), "INTERNAL: no", id="error"),
         pytest.param(b"\xff\xff", "pars", id="garbage"),
@@ -137,11 +137,11 @@ async def test_only_the_first_server_by_file_name_is_called(node: Node) -> None:
     ],
 )
 @pytest.mark.parametrize("policy", ["Fail", "Ignore"])
-async def test_the_failure_policy_applies(node: Node, answer: Any, said: str, policy: str) -> None:
+async def test_the_failure_policy_applies(node: Node, answer: Any, message: str, policy: str) -> None:
     node.register("a", PRE, policy=policy).answers = [answer]
     never = node.register("b", PRE)
     outcome = await node.ask()
-    assert outcome.error is not None and said.lower() in outcome.error.lower()
+    assert outcome.error is not None and message.lower() in outcome.error.lower()
     if policy == "Fail":
         with pytest.raises(HookRefused, match=r"^hook server err: ") as refused:
             outcome.accepted()
@@ -259,10 +259,10 @@ async def test_koordlets_own_server(tmp_path: Path) -> None:
             for hook in Hook:
                 place = list(HookStage).index(HookStage(hook.value)) + 2
                 sandbox = hook.response is PodSandboxHookResponse
-                asked: Any = (PodSandboxHookRequest if sandbox else ContainerResourceHookRequest)(
+                request: Any = (PodSandboxHookRequest if sandbox else ContainerResourceHookRequest)(
                     pod_meta={"name": "p", "namespace": "ns", "uid": "1"}
                 )
-                answer: Any = (await dispatcher.dispatch(hook, asked)).accepted()
+                answer: Any = (await dispatcher.dispatch(hook, request)).accepted()
                 assert (answer.resources if sandbox else answer.container_resources).cpu_shares == place
             bad = ContainerResourceHookRequest(pod_meta={"name": "bad", "namespace": "ns", "uid": "1"})
             with pytest.raises(HookRefused, match=r"hook server err: .*INTERNAL: "):

@@ -24,7 +24,7 @@ WITH_SETS = res(cpu_shares=2, oom_score_adj=500, cpuset_cpus="0-3", cpuset_mems=
 
 
 @pytest.mark.parametrize(
-    ("asked", "answered", "expected"),
+    ("requested", "answered", "expected"),
     [
         pytest.param(None, res(cpu_quota=5), None, id="request-absent"),
         pytest.param(ASKED, None, ASKED, id="answer-absent"),
@@ -91,12 +91,12 @@ WITH_SETS = res(cpu_shares=2, oom_score_adj=500, cpuset_cpus="0-3", cpuset_mems=
         ),
     ],
 )  # fmt: skip
-def test_merge(asked: Any, answered: Any, expected: Any) -> None:
-    assert merged(asked, answered) == expected
+def test_merge(requested: Any, answered: Any, expected: Any) -> None:
+    assert merged(requested, answered) == expected
 
 
 @pytest.mark.parametrize(
-    ("known", "asked", "expected"),
+    ("known", "requested", "expected"),
     [
         pytest.param(
             res(cpu_quota=100000, cpu_shares=1024, memory_limit_in_bytes=GIB, cpuset_cpus="0-3"),
@@ -122,8 +122,8 @@ def test_merge(asked: Any, answered: Any, expected: Any) -> None:
         ),
     ],
 )  # fmt: skip
-def test_update(known: Any, asked: Any, expected: Any) -> None:
-    assert updated(known, asked) == expected
+def test_update(known: Any, requested: Any, expected: Any) -> None:
+    assert updated(known, requested) == expected
 
 
 def test_the_specs_update_with_its_hook() -> None:
@@ -149,23 +149,25 @@ resources = st.builds(
 
 
 @given(resources, resources)
-def test_an_answer_counts_once(asked: LinuxContainerResources, answered: LinuxContainerResources) -> None:
-    before = (asked.SerializeToString(deterministic=True), answered.SerializeToString(deterministic=True))
-    once = merged(asked, answered)
+def test_an_answer_counts_once(requested: LinuxContainerResources, answered: LinuxContainerResources) -> None:
+    before = (requested.SerializeToString(deterministic=True), answered.SerializeToString(deterministic=True))
+    once = merged(requested, answered)
     assert merged(once, answered) == once
-    assert before == (asked.SerializeToString(deterministic=True), answered.SerializeToString(deterministic=True))
+    assert before == (requested.SerializeToString(deterministic=True), answered.SerializeToString(deterministic=True))
 
 
 @given(resources)
-def test_an_echo_changes_nothing(asked: LinuxContainerResources) -> None:
-    assert merged(asked, asked) == asked
-    twice = updated(asked, asked)
-    assert updated(twice, asked) == twice
+def test_an_echo_changes_nothing(requested: LinuxContainerResources) -> None:
+    assert merged(requested, requested) == requested
+    twice = updated(requested, requested)
+    assert updated(twice, requested) == twice
 
 
 @given(resources, resources)
-def test_unknown_fields_remain_the_requests(asked: LinuxContainerResources, answered: LinuxContainerResources) -> None:
-    later = LinuxContainerResources.FromString(asked.SerializeToString() + b"\xa2\x06\x03new")  # field 100
+def test_unknown_fields_remain_the_requests(
+    requested: LinuxContainerResources, answered: LinuxContainerResources
+) -> None:
+    later = LinuxContainerResources.FromString(requested.SerializeToString() + b"\xa2\x06\x03new")  # field 100
     result = merged(later, answered)
     assert result is not None and b"\xa2\x06\x03new" in result.SerializeToString()
 
@@ -175,7 +177,7 @@ def envs(*pairs: tuple[str, str]) -> list[KeyValue]:
 
 
 @pytest.mark.parametrize(
-    ("asked", "answered", "expected"),
+    ("requested", "answered", "expected"),
     [
         pytest.param([("B", "1"), ("A", "2")], {}, None, id="no-variables-said"),
         pytest.param([("B", "1"), ("A", "2")], {"A": "2", "B": "1"}, None, id="echo"),
@@ -196,18 +198,18 @@ def envs(*pairs: tuple[str, str]) -> list[KeyValue]:
         pytest.param([], {"A": ""}, [("A", "")], id="first-variable"),
     ],
 )  # fmt: skip
-def test_variables(asked: Any, answered: dict[str, str], expected: Any) -> None:
-    assert merged_envs(envs(*asked), answered) == (None if expected is None else envs(*expected))
+def test_variables(requested: Any, answered: dict[str, str], expected: Any) -> None:
+    assert merged_envs(envs(*requested), answered) == (None if expected is None else envs(*expected))
 
 
 pairs = st.lists(st.tuples(st.sampled_from("ABCDE"), st.sampled_from("123")))
 
 
 @given(pairs, st.dictionaries(st.sampled_from("ABCDEFG"), st.sampled_from("1234"), min_size=1))
-def test_variables_become_the_answers_in_the_old_order(asked: Any, answered: dict[str, str]) -> None:
-    result = merged_envs(envs(*asked), answered)
-    now = envs(*asked) if result is None else result
+def test_variables_become_the_answers_in_the_old_order(requested: Any, answered: dict[str, str]) -> None:
+    result = merged_envs(envs(*requested), answered)
+    now = envs(*requested) if result is None else result
     assert variables(now) == answered
-    kept = [name for name, _ in asked if name in answered]
-    assert [env.key for env in now] == kept + sorted(answered.keys() - dict(asked).keys())
+    kept = [name for name, _ in requested if name in answered]
+    assert [env.key for env in now] == kept + sorted(answered.keys() - dict(requested).keys())
     assert merged_envs(now, answered) is None

@@ -35,8 +35,8 @@ def endpoints(registry: HookServerRegistry) -> list[str]:
     ],
 )
 def test_policies(policy: Any, expected: HookFailurePolicy) -> None:
-    found = parse("k.json", text(policy=policy).encode())
-    assert found == RegisteredServer("k.json", "/run/a.sock", expected, frozenset(HOOKS))
+    registration = parse("k.json", text(policy=policy).encode())
+    assert registration == RegisteredServer("k.json", "/run/a.sock", expected, frozenset(HOOKS))
 
 
 def test_a_registration_without_hooks_is_valid() -> None:

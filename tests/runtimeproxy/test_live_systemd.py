@@ -35,24 +35,24 @@ def containers_and_a_power_cut(node: SystemdNode, folder: Path, seen: Seen) -> N
 
 @pytest.fixture(scope="module")
 def seen(runtime: Runtime, tmp_path_factory: pytest.TempPathFactory) -> Seen:
-    found, folder = Seen(), tmp_path_factory.mktemp("node")
+    seen, folder = Seen(), tmp_path_factory.mktemp("node")
     node = open_node(folder, own_network=True)
     try:
         start(node, runtime)
-        install(node, runtime, found)
-        confinement(node, found)
-        kill(node, runtime, found)
+        install(node, runtime, seen)
+        confinement(node, seen)
+        kill(node, runtime, seen)
         if runtime is DOCKER:  # without controllers containerd creates no pods
-            containers_and_a_power_cut(node, folder, found)
+            containers_and_a_power_cut(node, folder, seen)
         else:
-            lose_power(node, runtime, found)
-        roll_back(node, runtime, found)
+            lose_power(node, runtime, seen)
+        roll_back(node, runtime, seen)
     except BaseException:
         print(node.log.read_text()[-8000:], node.path(LOG).read_text()[-8000:])
         raise
     finally:
         node.close()
-    return found
+    return seen
 
 
 def test_systemd_runs_what_node_sh_installs(seen: Seen) -> None:
@@ -115,8 +115,8 @@ def test_containers_from_before_are_known_and_others_can_be_made(seen: Seen) -> 
 
 
 def test_a_half_written_registration_is_logged(seen: Seen) -> None:
-    [told] = [line for line in seen.log.splitlines() if REGISTRATION in line]
-    assert "Invalid hook server registration" in told
+    [log_line] = [line for line in seen.log.splitlines() if REGISTRATION in line]
+    assert "Invalid hook server registration" in log_line
 
 
 def test_a_roll_back_leaves_nothing(runtime: Runtime, seen: Seen) -> None:

@@ -36,8 +36,8 @@ def proxies() -> Iterator[Proxies]:
         return made[-1]
 
     yield make
-    for one in made:
-        one.close()
+    for proxy in made:
+        proxy.close()
 
 
 async def eventually(call: Callable[[], Any], seconds: float = 60.0) -> Any:
@@ -74,13 +74,17 @@ class Creating:
                 if len(self.answered) >= 20:
                     self.enough.set()
                 return made
-            there = [one.id for one in await self.listed() if one.metadata.name == name]
+            there = [container.id for container in await self.listed() if container.metadata.name == name]
             if there:
                 return str(there[0])
             await asyncio.sleep(0.2)
 
     async def listed(self) -> list[Any]:
-        return [one for one in await eventually(self.client.list_containers) if one.pod_sandbox_id == self.sandbox]
+        return [
+            container
+            for container in await eventually(self.client.list_containers)
+            if container.pod_sandbox_id == self.sandbox
+        ]
 
 
 async def test_kill_under_two_hundred_creates(containerd: Containerd, proxies: Proxies) -> None:
@@ -90,7 +94,7 @@ async def test_kill_under_two_hundred_creates(containerd: Containerd, proxies: P
         """Containers and snapshots."""
         snapshots = containerd.ctr("snapshots", "list").stdout.splitlines()[1:]
         return set(containerd.ctr("containers", "list", "--quiet").stdout.split()), {
-            one.split()[0] for one in snapshots
+            snapshot.split()[0] for snapshot in snapshots
         }
 
     proxy = proxies(containerd.socket)
@@ -114,8 +118,8 @@ async def test_kill_under_two_hundred_creates(containerd: Containerd, proxies: P
             names += more
             made += (await asyncio.gather(*map(creating.make, more), kill()))[:-1]
         listed = await creating.listed()
-        assert sorted(one.metadata.name for one in listed) == sorted(names)
-        assert sorted(one.id for one in listed) == sorted(made)
+        assert sorted(container.metadata.name for container in listed) == sorted(names)
+        assert sorted(container.id for container in listed) == sorted(made)
         assert set(creating.answered) <= set(made)
         wanted = before[0] | {sandbox, *made}, before[1] | {sandbox, *made}
         await asyncio.to_thread(until, lambda: objects() == wanted, "just these containers and snapshots")
@@ -218,7 +222,7 @@ def test_no_place_for_the_socket(tmp_path: Path, proxies: Proxies) -> None:
 
 
 @pytest.mark.parametrize(
-    ("flag", "said"),
+    ("flag", "message"),
     [
         ("--backend-runtime-mode=containerd", "must be one of Containerd, Docker"),
         ("--metrics-addr=nonsense", "must be host:port"),
@@ -226,18 +230,18 @@ def test_no_place_for_the_socket(tmp_path: Path, proxies: Proxies) -> None:
         ("--no-such-flag", "no-such-flag"),
     ],
 )
-def test_bad_command_lines(tmp_path: Path, proxies: Proxies, flag: str, said: str) -> None:
+def test_bad_command_lines(tmp_path: Path, proxies: Proxies, flag: str, message: str) -> None:
     done = proxies(tmp_path / "no.sock", flag).run()
     assert done.returncode == 2
-    assert said in done.stderr
+    assert message in done.stderr
 
 
 async def test_waits_for_the_runtime(tmp_path: Path, containerd: Containerd, proxies: Proxies) -> None:
     """Also behind a link that appears later, with a supervisor that waits for a notification, and old flags."""
     supervisor = tmp_path / "notify.sock"
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told, pytest.MonkeyPatch.context() as patch:
-        told.bind(str(supervisor))
-        told.settimeout(60)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as environment, pytest.MonkeyPatch.context() as patch:
+        environment.bind(str(supervisor))
+        environment.settimeout(60)
         patch.setenv("NOTIFY_SOCKET", str(supervisor))
         later = tmp_path / "later.sock"
         proxy = proxies(later, "--remote-image-service-endpoint=/run/whatever.sock", "--v=5")
@@ -246,11 +250,11 @@ async def test_waits_for_the_runtime(tmp_path: Path, containerd: Containerd, pro
         assert not proxy.socket.exists()
         later.symlink_to(containerd.socket)
         await starting
-        assert await asyncio.to_thread(told.recv, 100) == b"READY=1"
+        assert await asyncio.to_thread(environment.recv, 100) == b"READY=1"
         async with CriClient(str(proxy.socket)) as client:
             assert (await client.version()).runtime_name == "containerd"
         await asyncio.to_thread(proxy.stop)
-        assert told.recv(100) == b"STOPPING=1"
+        assert environment.recv(100) == b"STOPPING=1"
 
 
 def _log(proxy: ProxyProcess) -> str:

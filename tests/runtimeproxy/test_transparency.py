@@ -44,7 +44,7 @@ def text(number: int, value: str | bytes) -> bytes:
 
 def words(*command: str) -> bytes:
     """The command of an exec."""
-    return b"".join(text(2, one) for one in command)
+    return b"".join(text(2, argument) for argument in command)
 
 
 class Conversation:
@@ -60,8 +60,8 @@ class Conversation:
         try:
             answer: bytes = await call
         except grpc.aio.AioRpcError as error:
-            told = dict(error.trailing_metadata() or ())
-            self.answers.append((method, error.code().name, (error.details(), sorted(told))))
+            metadata = dict(error.trailing_metadata() or ())
+            self.answers.append((method, error.code().name, (error.details(), sorted(metadata))))
             return b""
         self.answers.append((method, "OK", answer))
         return answer
@@ -102,7 +102,8 @@ class Conversation:
             "UpdateContainerResources", cri.UpdateContainerResourcesRequest(container_id=container, linux=resources)
         )
         await ask(
-            "ExecSync", text(1, container) + b"".join(text(2, one) for one in ("/bin/sh", "-c", "echo a; exit 3"))
+            "ExecSync",
+            text(1, container) + b"".join(text(2, argument) for argument in ("/bin/sh", "-c", "echo a; exit 3")),
         )
         await ask("Exec", text(1, container) + text(2, "/bin/true") + b"\x28\x01")
         await ask("Attach", text(1, container) + b"\x20\x01")
@@ -170,16 +171,16 @@ def fields(data: bytes) -> Iterator[tuple[int, Any]]:
 def comparable(value: Any) -> Any:
     """Without values that the runtime generates."""
     if isinstance(value, tuple | list):
-        return [comparable(one) for one in value]
+        return [comparable(item) for item in value]
     if isinstance(value, int):
         return "time" if value > 10**17 else value
     if isinstance(value, bytes) and not (value.isascii() and value.decode().isprintable()):
         try:
-            found = [(number, comparable(one)) for number, one in fields(value)]
+            comparable_fields = [(number, comparable(item)) for number, item in fields(value)]
         except (ValueError, IndexError):
-            found = None  # text after all
-        if found is not None:
-            return sorted(found, key=repr)  # maps have no order
+            comparable_fields = None  # text after all
+        if comparable_fields is not None:
+            return sorted(comparable_fields, key=repr)  # maps have no order
     value = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
     value = re.sub(r"[0-9a-f]{64}", "<id>", value)
     value = re.sub(r"(exec|attach|portforward)/[\w-]+", r"\1/<token>", value)
@@ -208,12 +209,15 @@ async def through(containerd: Containerd, proxy: ProxyProcess, version: str) -> 
         await asyncio.to_thread(proxy.start)
         count = len(behind)
         async with tap(before, proxy.socket) as ahead, channel_to(before) as channel:
-            told = Conversation(channel, version)
-            await told.hold(containerd.cgroup_parent("same"))
+            conversation = Conversation(channel, version)
+            await conversation.hold(containerd.cgroup_parent("same"))
             await channel.close()
-            (client,), (runtime,) = ahead, [one for one in behind[count:] if b"koord-runtime-proxy" not in one.up]
+            (client,), (runtime,) = (
+                ahead,
+                [answer for answer in behind[count:] if b"koord-runtime-proxy" not in answer.up],
+            )
             await asyncio.to_thread(until, lambda: client.over and runtime.over, "both connections are over")
-    return told.answers, client, runtime
+    return conversation.answers, client, runtime
 
 
 @pytest.mark.parametrize("version", ["v1", "v1alpha2"])
@@ -226,9 +230,9 @@ async def test_a_pods_life(containerd: Containerd, proxy: ProxyProcess, version:
     async with channel_to(containerd.socket) as channel:
         direct = Conversation(channel, version)
         await direct.hold(containerd.cgroup_parent("same"))
-    assert [one[:2] for one in answers] == [one[:2] for one in direct.answers]
+    assert [answer[:2] for answer in answers] == [answer[:2] for answer in direct.answers]
     for (method, _, got), (_, _, expected) in zip(answers, direct.answers, strict=True):
-        same = [_parents(comparable(one)) for one in (got, expected)]
+        same = [_parents(comparable(responses)) for responses in (got, expected)]
         assert same[0] == same[1] or method in MEASURED, method
     worked = {method for method, status, _ in answers if status == "OK"}
     assert worked >= {
@@ -242,7 +246,7 @@ async def test_a_pods_life(containerd: Containerd, proxy: ProxyProcess, version:
 def _parents(value: Any) -> Any:
     """The cgroup's name has a serial number."""
     if isinstance(value, list | tuple):
-        return [_parents(one) for one in value]
+        return [_parents(item) for item in value]
     return re.sub(r"koord-test-\d+-\d+", "<parent>", value) if isinstance(value, str) else value
 
 
@@ -252,14 +256,16 @@ async def test_an_exec_session(containerd: Containerd, proxy: ProxyProcess, tmp_
     await asyncio.to_thread(proxy.start)
     config = sandbox_config(containerd.cgroup_parent())
     async with channel_to(proxy.socket) as channel:
-        told = Conversation(channel, "v1")
-        answer = await told.ask("RunPodSandbox", cri.RunPodSandboxRequest(config=config))
+        conversation = Conversation(channel, "v1")
+        answer = await conversation.ask("RunPodSandbox", cri.RunPodSandboxRequest(config=config))
         pod = cri.RunPodSandboxResponse.FromString(answer).pod_sandbox_id
         request = cri.CreateContainerRequest(pod_sandbox_id=pod, config=container_config(), sandbox_config=config)
-        container = cri.CreateContainerResponse.FromString(await told.ask("CreateContainer", request)).container_id
-        await told.ask("StartContainer", text(1, container))
+        container = cri.CreateContainerResponse.FromString(
+            await conversation.ask("CreateContainer", request)
+        ).container_id
+        await conversation.ask("StartContainer", text(1, container))
         command = words("/bin/sh", "-c", "read line; echo got $line")
-        ((_, url),) = fields(await told.ask("Exec", text(1, container) + command + b"\x20\x01\x28\x01"))
+        ((_, url),) = fields(await conversation.ask("Exec", text(1, container) + command + b"\x20\x01\x28\x01"))
     heard = b""
     protocols = ["v4.channel.k8s.io"]
     async with aiohttp.ClientSession() as session, session.ws_connect(url.decode(), protocols=protocols) as stream:

@@ -49,10 +49,10 @@ def clear_after_the_dead(tree: CgroupTree) -> None:
 def until(done: Callable[[], Any], what: str, seconds: float = PATIENCE) -> Any:
     """Wait for `done` to return a true value, and return it; AssertionError after `seconds`."""
     end = time.monotonic() + seconds
-    while not (found := done()):
+    while not (result := done()):
         assert time.monotonic() < end, f"did not come within {seconds:.0f} s: {what}"
         time.sleep(0.02)
-    return found
+    return result
 
 
 class Daemon:
@@ -252,8 +252,8 @@ class Dockerd(Daemon):
         return done
 
     def inspect(self, name: str) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.docker("inspect", name).stdout)[0]
-        return found
+        container: dict[str, Any] = json.loads(self.docker("inspect", name).stdout)[0]
+        return container
 
     def close(self) -> None:
         if self.process is None:
@@ -292,7 +292,7 @@ class _Cri:
             answer = self.call("RuntimeService", "Status", cri.StatusRequest(), cri.StatusResponse)
         except grpc.RpcError:
             return False
-        return any(one.type == "RuntimeReady" and one.status for one in answer.status.conditions)
+        return any(condition.type == "RuntimeReady" and condition.status for condition in answer.status.conditions)
 
     def has_image(self, name: str) -> bool:
         request = cri.ImageStatusRequest(image=cri.ImageSpec(image=name))

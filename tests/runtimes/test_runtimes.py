@@ -27,14 +27,14 @@ async def test_a_container_runs_in_the_group_that_was_asked_for(
     sandbox = sandbox_config(parent, name="web")
     sandbox_id = await cri.run_pod_sandbox(sandbox)
     resources = LinuxContainerResources(cpu_period=100_000, cpu_quota=50_000, cpu_shares=512)
-    asked = container_config(resources=resources, envs=[("GREETING", "hello")])
-    container = await cri.create_container(sandbox_id, asked, sandbox)
+    config = container_config(resources=resources, envs=[("GREETING", "hello")])
+    container = await cri.create_container(sandbox_id, config, sandbox)
     await cri.start_container(container)
 
-    said = await cri.exec_sync(container, ["sh", "-c", "echo $GREETING; cat /proc/1/cgroup"], 10)
+    output = await cri.exec_sync(container, ["sh", "-c", "echo $GREETING; cat /proc/1/cgroup"], 10)
     leaf = f"cri-containerd-{container}.scope" if slices else container
-    assert said.exit_code == 0, said.stderr
-    greeting, *groups = said.stdout.decode().splitlines()
+    assert output.exit_code == 0, output.stderr
+    greeting, *groups = output.stdout.decode().splitlines()
     assert greeting == "hello"
     assert {line.split(":")[2] for line in groups} == {f"{parent}/{leaf}"}
     if containerd.tree.version == 1:
@@ -57,7 +57,7 @@ async def test_containers_outlive_containerd_and_are_wiped_without_it(
     daemon.kill()
     daemon.start()
     async with CriClient(str(daemon.socket)) as client:
-        assert [one.id for one in await client.list_containers()] == [container]
+        assert [listed_container.id for listed_container in await client.list_containers()] == [container]
         assert (await client.exec_sync(container, ["true"], 10)).exit_code == 0
     daemon.stop(signal.SIGKILL)
     assert shims(daemon.folder)
@@ -79,9 +79,9 @@ def test_dockerd_runs_a_container_below_the_parent(dockerd: Dockerd) -> None:
     parent = dockerd.cgroup_parent()
     dockerd.docker("run", "--detach", "--name=one", "--network=none", f"--cgroup-parent={parent}", "--cpu-shares=77",
                    "busybox", "sleep", "1000")  # fmt: skip
-    found = dockerd.inspect("one")
-    assert found["State"]["Running"]
-    assert dockerd.tree.pids(f"{parent[1:]}/{found['Id']}") == {found["State"]["Pid"]}
+    container = dockerd.inspect("one")
+    assert container["State"]["Running"]
+    assert dockerd.tree.pids(f"{parent[1:]}/{container['Id']}") == {container["State"]["Pid"]}
 
 
 def test_an_archive_says_the_same_bytes_each_time(tmp_path: Path) -> None:

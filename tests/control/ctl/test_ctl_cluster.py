@@ -48,8 +48,8 @@ async def test_everything_a_node_needs_is_there(layout: Layout) -> None:
         assert {name: values[name] for name in values if name.startswith("koord-")} == {
             "koord-prod": 9000, "koord-mid": 7000, "koord-batch": 5000, "koord-free": 3000,
         }  # fmt: skip
-        found = json.loads(await admin.raw("GET", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"))
-        assert len(found["items"]) == 13
+        definitions = json.loads(await admin.raw("GET", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"))
+        assert len(definitions["items"]) == 13
 
 
 async def test_preparing_again_keeps_objects_of_others(layout: Layout) -> None:

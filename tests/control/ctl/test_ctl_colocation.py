@@ -26,7 +26,7 @@ CLASS = {"priority": 5000, "priorityClassName": "koord-batch"}
 
 
 @pytest.mark.parametrize(
-    ("given", "ok"),
+    ("allocatable", "ok"),
     [
         (pod(BE, KEEP, {CPU: "500", MEMORY: "64Mi"}, **CLASS), True),
         (pod(BE, {}, {CPU: "500", MEMORY: "64Mi"}, **CLASS), False),
@@ -35,8 +35,8 @@ CLASS = {"priority": 5000, "priorityClassName": "koord-batch"}
         (pod(BE, KEEP, {CPU: "500", MEMORY: "64Mi"}, priority=0), False),
     ],
 )
-def test_admitted(given, ok):
-    verdict = colocation.admitted(given)
+def test_admitted(allocatable, ok):
+    verdict = colocation.admitted(allocatable)
     assert verdict.ok is ok
     assert "b is " in verdict.text
 

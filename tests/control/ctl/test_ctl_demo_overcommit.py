@@ -44,9 +44,9 @@ def metric(system: str = "500m", **used: str) -> NodeMetric:
 
 def node(batch_cpu: str | None = None, percent: int = 100) -> Node:
     extended = {} if batch_cpu is None else {names.RESOURCE_BATCH_CPU: Quantity(batch_cpu)}
-    said = OVERCOMMIT.text(OvercommitExplanation(hold={"cpu": Hold(percent=percent)}))
+    explanation = OVERCOMMIT.text(OvercommitExplanation(hold={"cpu": Hold(percent=percent)}))
     return Node(
-        metadata=ObjectMeta(name="n", annotations={names.ANNOTATION_OVERCOMMIT: said}),
+        metadata=ObjectMeta(name="n", annotations={names.ANNOTATION_OVERCOMMIT: explanation}),
         status=NodeStatus(capacity=cpu("2"), allocatable={**cpu("1800m"), **extended}),
     )
 

@@ -59,20 +59,20 @@ def test_parts_and_strays_are_stopped_and_files_purged(
 ) -> None:
     parts = [supervisor.start(name, SLEEP) for name in ("apiserver", "koordlet")]
     stray = supervisor.start("kubelet", ("sh", "-c", "trap '' TERM; sleep 301 & wait"))
-    until(lambda: any(one.argv == ("sleep", "301") for one in processes.marked(supervisor.state_dir)))
+    until(lambda: any(process.argv == ("sleep", "301") for process in processes.marked(supervisor.state_dir)))
     os.kill(stray.pid, signal.SIGKILL)
     until(lambda: not processid.alive(stray))
     (pins / "probe").mkdir(parents=True)
     (pins / "probe" / "map").touch()
-    found = down(supervisor.state_dir, purge=True, progress=progress)
-    assert found == Leftovers()
+    leftovers = down(supervisor.state_dir, purge=True, progress=progress)
+    assert leftovers == Leftovers()
     assert not any(processid.alive(part) for part in parts)
     assert processes.marked(supervisor.state_dir) == []
     assert not pins.exists() and not supervisor.state_dir.exists()
     assert isinstance(progress.console.file, io.StringIO)
-    said = progress.console.file.getvalue()
-    assert "koordlet: stopped" in said and "kubelet: did not run" in said
-    assert "1 processes, 1 pinned BPF objects removed" in said
+    output = progress.console.file.getvalue()
+    assert "koordlet: stopped" in output and "kubelet: did not run" in output
+    assert "1 processes, 1 pinned BPF objects removed" in output
 
 
 def test_without_purge_settings_and_logs_stay(supervisor: Supervisor, progress: TerminalProgress) -> None:
@@ -86,9 +86,9 @@ def test_without_purge_settings_and_logs_stay(supervisor: Supervisor, progress: 
 def test_leftovers_are_counted_and_named(supervisor: Supervisor, pins: Path) -> None:
     process = supervisor.start("kubelet", SLEEP)
     (pins / "probe").mkdir(parents=True)
-    found = downs.leftovers(supervisor.state_dir, [], supervisor.state.settings, purged=True)
-    assert bool(found)
-    lines = found.lines()
+    leftovers = downs.leftovers(supervisor.state_dir, [], supervisor.state.settings, purged=True)
+    assert bool(leftovers)
+    lines = leftovers.lines()
     assert lines[0] == f"processes: 1 left: pid {process.pid} (sleep 300)"
     assert lines[1] == "cgroups: none"
     assert lines[3] == f"pins: 1 left: {pins / 'probe'}"
@@ -98,8 +98,8 @@ def test_leftovers_are_counted_and_named(supervisor: Supervisor, pins: Path) -> 
 
 def test_an_empty_pin_folder_is_a_leftover_too(supervisor: Supervisor, pins: Path) -> None:
     pins.mkdir()
-    found = downs.leftovers(supervisor.state_dir, [], supervisor.state.settings, purged=False)
-    assert found.pins == [str(pins)]
+    leftovers = downs.leftovers(supervisor.state_dir, [], supervisor.state.settings, purged=False)
+    assert leftovers.pins == [str(pins)]
 
 
 @pytest.mark.kernel

@@ -97,32 +97,32 @@ def plain(tmp_path: Path) -> Iterator[Node]:
 
 def eventually(check: Callable[[], Any], seconds: float = 60.0) -> Any:
     deadline = time.monotonic() + seconds
-    while not (found := check()):
+    while not (result := check()):
         assert time.monotonic() < deadline, "it never came true"
         time.sleep(0.2)
-    return found
+    return result
 
 
 def test_a_node_survives_the_death_of_each_part_and_leaves_nothing(node: Node, tmp_path: Path) -> None:
-    said = node.up()
-    assert all(f"✓ {name}: ready" in said for name in NAMES), said
-    assert f"export KUBECONFIG={node.layout.admin_kubeconfig}" in said
+    output = node.up()
+    assert all(f"✓ {name}: ready" in output for name in NAMES), output
+    assert f"export KUBECONFIG={node.layout.admin_kubeconfig}" in output
     assert "e2e    Ready" in node.kubectl.run("get", "nodes")
     first = node.parts()
 
     run_a_pod(node, tmp_path)
 
-    said = node.up()
-    assert all(f"✓ {name}: already runs" in said for name in NAMES), said
+    output = node.up()
+    assert all(f"✓ {name}: already runs" in output for name in NAMES), output
     assert node.parts() == first
 
     for name in NAMES:
         os.kill(first[name].pid, signal.SIGKILL)
         assert processes.wait_gone(first[name], 30)
         assert f"{name} " in node.ctl("status", status=1)
-        said = node.up()
-        assert f"✓ {name}: ready" in said, said
-        assert all(f"✓ {other}: already runs" in said for other in NAMES if other != name), said
+        output = node.up()
+        assert f"✓ {name}: ready" in output, output
+        assert all(f"✓ {other}: already runs" in output for other in NAMES if other != name), output
         assert node.parts()[name] != first[name]
     again = node.kubectl.get("pod", "sleeper")
     assert again["status"]["phase"] == "Running"
@@ -137,8 +137,8 @@ def test_a_node_survives_the_death_of_each_part_and_leaves_nothing(node: Node, t
     assert {c["type"]: c["status"] for c in report["kubernetes"]["conditions"]}["Ready"] == "True"
 
     alive = node.parts()
-    said = node.ctl("down", "--purge")
-    assert all(f"{kind}: none" in said for kind in ("processes", "cgroups", "mounts", "pins", "files")), said
+    output = node.ctl("down", "--purge")
+    assert all(f"{kind}: none" in output for kind in ("processes", "cgroups", "mounts", "pins", "files")), output
     assert not any(processid.alive(process) for process in alive.values())
     assert processes.marked(node.state_dir) == []
     assert not node.state_dir.exists() and not PINS.exists()
@@ -152,9 +152,9 @@ def test_down_cleans_up_after_parts_that_were_all_killed(plain: Node, tmp_path: 
     for process in plain.parts().values():
         os.kill(process.pid, signal.SIGKILL)
         assert processes.wait_gone(process, 30)
-    said = plain.ctl("down", "--purge")
-    assert "cgroups and their processes" in said and "pinned BPF objects" in said, said
-    assert all(f"{kind}: none" in said for kind in ("processes", "cgroups", "mounts", "pins", "files")), said
+    output = plain.ctl("down", "--purge")
+    assert "cgroups and their processes" in output and "pinned BPF objects" in output, output
+    assert all(f"{kind}: none" in output for kind in ("processes", "cgroups", "mounts", "pins", "files")), output
     assert not any(preflight.collect_facts(tmp_path, {}).kubepods)
 
 
@@ -170,34 +170,34 @@ def test_the_next_node_cleans_up_after_a_killed_one(node: Node, other: Node, tmp
     other.up()
     run_a_pod(other, tmp_path)
     assert PINS.exists(), "koordlet pins its maps here"
-    for one in processes.marked(other.state_dir):  # shims, too: their containers remain
-        os.kill(one.id.pid, signal.SIGKILL)
-        assert processes.wait_gone(one.id, 30)
+    for process in processes.marked(other.state_dir):  # shims, too: their containers remain
+        os.kill(process.id.pid, signal.SIGKILL)
+        assert processes.wait_gone(process.id, 30)
     aside = other.state_dir.rename(tmp_path / "aside")  # the marks are sufficient
-    said = node.up(pins=PINS.with_name(f"{PINS.name}-next"))
+    output = node.up(pins=PINS.with_name(f"{PINS.name}-next"))
     line = f"cleaned up after the node of {other.state_dir}, which was killed: cgroups and their processes"
-    assert line in said and "pinned BPF objects" in said, said
+    assert line in output and "pinned BPF objects" in output, output
     assert not PINS.exists()
     run_a_pod(node, tmp_path)
     # If the dead node starts again, it must not take the living node's cgroups for its own.
     aside.rename(other.state_dir)
     other.ctl("down", "--purge")
     assert "sleeper" in node.kubectl.run("get", "pods", "--field-selector=status.phase=Running")
-    said = node.ctl("down", "--purge")
-    assert all(f"{kind}: none" in said for kind in ("processes", "cgroups", "mounts", "pins", "files")), said
+    output = node.ctl("down", "--purge")
+    assert all(f"{kind}: none" in output for kind in ("processes", "cgroups", "mounts", "pins", "files")), output
     assert not any(preflight.collect_facts(tmp_path, {}).kubepods)
 
 
 def test_a_second_node_is_refused(node: Node, other: Node) -> None:
     node.up()
-    said = other.ctl("up", "--port=0", status=1)
-    assert f"cgroup /kubepods exists already: it belongs to the node of {node.state_dir}" in said
-    assert f"koordctl down --state-dir {node.state_dir}" in said
+    output = other.ctl("up", "--port=0", status=1)
+    assert f"cgroup /kubepods exists already: it belongs to the node of {node.state_dir}" in output
+    assert f"koordctl down --state-dir {node.state_dir}" in output
     kubelet = node.parts()["kubelet"]
     os.kill(kubelet.pid, signal.SIGKILL)
     assert processes.wait_gone(kubelet, 30)
-    said = other.ctl("up", "--port=0", status=1)
-    assert f"the node of {node.state_dir}" in said, "its other parts run, and `up` would heal it"
+    output = other.ctl("up", "--port=0", status=1)
+    assert f"the node of {node.state_dir}" in output, "its other parts run, and `up` would heal it"
     assert "kubelet: ready" in node.up()
 
 
@@ -206,8 +206,8 @@ def test_unmarked_cgroups_are_treated_as_a_real_kubelets(other: Node) -> None:
     assert not tree.exists("kubepods")
     tree.create("kubepods/burstable")
     try:
-        said = other.ctl("up", "--port=0", status=1)
-        assert "cgroup /kubepods exists already: a kubelet runs or has run on this machine" in said
+        output = other.ctl("up", "--port=0", status=1)
+        assert "cgroup /kubepods exists already: a kubelet runs or has run on this machine" in output
         assert tree.exists("kubepods/burstable")
     finally:
         tree.remove("kubepods")

@@ -43,7 +43,7 @@ SOFTIRQ = CulpritReport(kind="kernel", name="ksoftirqd", share=0.1, seconds=0.03
 
 
 def verdict(**changes) -> VerdictReport:
-    given = {
+    fields = {
         "container": "serve",
         "resource": "cpu",
         "cause": "neighbour",
@@ -61,14 +61,14 @@ def verdict(**changes) -> VerdictReport:
         "signals": [SignalReport(name="lost to others", unit="share", now=0.43, usual=0.02, limit=0.2)],
         "culprits": [BATCH, SOFTIRQ],
     }
-    return VerdictReport(**{**given, **changes})
+    return VerdictReport(**{**fields, **changes})
 
 
 def own(**changes) -> VerdictReport:
     return verdict(cause="self", culprits=[], parts={"quota": 0.6}, advice="Raise limits.cpu.", **changes)
 
 
-def pod(*verdicts: VerdictReport, changes=(), **given) -> PodInterferenceReport:
+def pod(*verdicts: VerdictReport, changes=(), **fields) -> PodInterferenceReport:
     container = ContainerInterferenceReport(
         name="serve",
         id="containerd://x",
@@ -77,11 +77,11 @@ def pod(*verdicts: VerdictReport, changes=(), **given) -> PodInterferenceReport:
         changes=list(changes),
     )
     facts = {"namespace": "demo", "pod": "web", "qos": "LS", "judged": True, "enabled": True, "step": 5.0}
-    return PodInterferenceReport(**{**facts, "containers": [container], "sources": {"cpu": "bpf"}, **given})
+    return PodInterferenceReport(**{**facts, "containers": [container], "sources": {"cpu": "bpf"}, **fields})
 
 
-def words(said: PodInterferenceReport) -> str:
-    return "\n".join(line.plain for line in page(said, NOW))
+def words(report: PodInterferenceReport) -> str:
+    return "\n".join(line.plain for line in page(report, NOW))
 
 
 @pytest.mark.parametrize(
@@ -121,11 +121,11 @@ def test_the_headline_summarises_the_page(said, sentence, status):
     ],
 )
 def test_stolen_time_is_reported_without_culprits(part, verdicts, sentence, line):
-    said = pod(*verdicts)
-    said.containers[0].hypervisor = part
-    assert sentence in headline(said)
-    assert exit_status(said) == (EXIT_NEIGHBOUR if verdicts else 0)
-    assert (" steal " in words(said)) is line
+    report = pod(*verdicts)
+    report.containers[0].hypervisor = part
+    assert sentence in headline(report)
+    assert exit_status(report) == (EXIT_NEIGHBOUR if verdicts else 0)
+    assert (" steal " in words(report)) is line
 
 
 def test_the_page_names_culprits_figures_and_advice():
@@ -163,7 +163,7 @@ def test_a_bar_keeps_its_width(share):
 
 
 def held_back(**changes) -> ThrottledPodReport:
-    given = {
+    fields = {
         "namespace": "demo",
         "pod": "batch-0",
         "resource": "cpu",
@@ -173,11 +173,11 @@ def held_back(**changes) -> ThrottledPodReport:
         "since": NOW - 34,
         "why": "container serve of demo/web lost 43 % of its time",
     }
-    return ThrottledPodReport(**{**given, **changes})  # fmt: skip
+    return ThrottledPodReport(**{**fields, **changes})  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("given", "shown"),
+    ("fields", "shown"),
     [
         ({"held_back": [held_back()]}, "Throttled in cpu for 34s: 40 % of 950m left (quota 38000 us)."),
         ({"held_back": [held_back()]}, "because container serve of demo/web lost 43 % of its time"),
@@ -189,8 +189,8 @@ def held_back(**changes) -> ThrottledPodReport:
         ({"held_back_for": [held_back()]}, "demo/batch-0 is throttled for it in cpu: 40 % of 950m left"),
     ],
 )
-def test_throttling_is_shown_on_both_pods_pages(given, shown) -> None:
-    assert shown in "\n".join(line.plain for line in page(pod(verdict(), **given), NOW))
+def test_throttling_is_shown_on_both_pods_pages(fields, shown) -> None:
+    assert shown in "\n".join(line.plain for line in page(pod(verdict(), **fields), NOW))
 
 
 @pytest.fixture
@@ -228,6 +228,6 @@ def test_the_command_prints_the_page_and_the_json(koordlet):
 
 
 def test_a_pod_of_another_node_gets_a_hint(koordlet):
-    found = CliRunner().invoke(cli, ["explain", "pod", "gone", "-n", "demo", "--koordlet-url", koordlet])
-    assert isinstance(found.exception, CtlError)
-    assert "does not know pod demo/gone" in str(found.exception)
+    result = CliRunner().invoke(cli, ["explain", "pod", "gone", "-n", "demo", "--koordlet-url", koordlet])
+    assert isinstance(result.exception, CtlError)
+    assert "does not know pod demo/gone" in str(result.exception)

@@ -80,7 +80,7 @@ def test_the_batch_pod_must_be_the_first_culprit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("culprits", "system_cpu", "said"),
+    ("culprits", "system_cpu", "reason"),
     [
         ((ROOT, OTHER, BATCH), 1.5, None),
         ((ROOT, BATCH, OTHER), 0.3, None),
@@ -91,13 +91,13 @@ def test_the_batch_pod_must_be_the_first_culprit() -> None:
     ids=["another pod is worse", "no strangers", "a pod is worst", "strangers only", "the worst of all pods"],
 )
 def test_on_a_shared_machine_the_worst_of_all_pods_suffices(
-    culprits: tuple[TopCulprit, ...], system_cpu: float, said: str | None
+    culprits: tuple[TopCulprit, ...], system_cpu: float, reason: str | None
 ) -> None:
     top = picture(*culprits)
     top.system_cpu = system_cpu
     verdict = judge.culprit_named(top, "web", ["batch-0"], shared=True)
-    assert verdict.ok is (said is not None)
-    assert (said or "") in verdict.text
+    assert verdict.ok is (reason is not None)
+    assert (reason or "") in verdict.text
     assert not judge.culprit_named(top, "web", ["batch-0"]).ok
 
 
@@ -109,7 +109,7 @@ def explained(*blamed: CulpritReport, cause: str = "neighbour") -> PodInterferen
 
 
 @pytest.mark.parametrize(
-    ("said", "strict", "shared"),
+    ("report", "strict", "shared"),
     [
         (explained(CulpritReport(kind="container", pod="batch-0"), CulpritReport(kind="root")), True, True),
         (explained(CulpritReport(kind="root"), CulpritReport(kind="container", pod="batch-0")), False, True),
@@ -119,9 +119,9 @@ def explained(*blamed: CulpritReport, cause: str = "neighbour") -> PodInterferen
     ],
     ids=["named first", "after strangers", "another pod", "strangers only", "its own doing"],
 )
-def test_interference_is_explained(said: PodInterferenceReport, strict: bool, shared: bool) -> None:
-    verdicts = [judge.interference_explained(said, ["batch-0"], shared=one) for one in (False, True)]
-    assert [one.ok for one in verdicts] == [strict, shared]
+def test_interference_is_explained(report: PodInterferenceReport, strict: bool, shared: bool) -> None:
+    verdicts = [judge.interference_explained(report, ["batch-0"], shared=interfered) for interfered in (False, True)]
+    assert [verdict.ok for verdict in verdicts] == [strict, shared]
 
 
 def test_no_culprit_names_the_probe_that_is_missing() -> None:

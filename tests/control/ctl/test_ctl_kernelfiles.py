@@ -54,9 +54,9 @@ def test_v2_pod(tmp_path: Path) -> None:
     pod.mkdir(parents=True)
     (pod / "cpu.stat").write_text("usage_usec 1500000\nuser_usec 1\n")
     (pod / "memory.stat").write_text("anon 5\ninactive_anon 10\nactive_anon 20\nunevictable 0\n")
-    found = kernelfiles.find_pod(UID, tmp_path)
-    assert found == PodFiles(pod, pod)
-    assert (kernelfiles.pod_cpu_seconds(found), kernelfiles.pod_memory(found)) == (1.5, 30)
+    files = kernelfiles.find_pod(UID, tmp_path)
+    assert files == PodFiles(pod, pod)
+    assert (kernelfiles.pod_cpu_seconds(files), kernelfiles.pod_memory(files)) == (1.5, 30)
 
 
 def test_no_pod_yet(tmp_path: Path) -> None:

@@ -111,14 +111,14 @@ async def test_status_of_a_lone_koordlet(koordlet: str, tmp_path: Path, monkeypa
     console = Console(file=io.StringIO(), width=150)
     console.print(render(report))
     assert isinstance(console.file, io.StringIO)
-    said = console.file.getvalue()
-    assert "cpusuppress" in said and "2000m for best effort" in said
-    assert "kubepods/a/cpu.idle" not in said, "what holds undisputed is only counted"
-    assert "cpuburst" in said and "the kernel refused it" in said
-    assert "cpusuppress before cpuburst" in said
-    assert "cannot be restored: in use" in said
-    assert "cpuBurstStrategy.policy" in said and "'always' is none of" in said
-    assert "demo/burn" in said and "40 %, quota 5 us" in said and "web waits" in said
+    output = console.file.getvalue()
+    assert "cpusuppress" in output and "2000m for best effort" in output
+    assert "kubepods/a/cpu.idle" not in output, "what holds undisputed is only counted"
+    assert "cpuburst" in output and "the kernel refused it" in output
+    assert "cpusuppress before cpuburst" in output
+    assert "cannot be restored: in use" in output
+    assert "cpuBurstStrategy.policy" in output and "'always' is none of" in output
+    assert "demo/burn" in output and "40 %, quota 5 us" in output and "web waits" in output
 
 
 async def test_status_of_parts_that_ended(tmp_path: Path) -> None:
@@ -142,9 +142,9 @@ def test_top_without_koordlet_is_one_line_and_a_hint(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     assert run(monkeypatch, "top", "--once", "--koordlet-url=http://127.0.0.1:1") == 1
-    said = capsys.readouterr().err
-    assert said.startswith("koordctl: koordlet at http://127.0.0.1:1 does not respond")
-    assert "koordlet --standalone" in said and "Traceback" not in said
+    output = capsys.readouterr().err
+    assert output.startswith("koordctl: koordlet at http://127.0.0.1:1 does not respond")
+    assert "koordlet --standalone" in output and "Traceback" not in output
 
 
 @pytest.mark.parametrize(
@@ -156,8 +156,8 @@ def test_a_wrong_command_line(monkeypatch: pytest.MonkeyPatch, argv: tuple[str, 
 
 def test_help_names_every_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(monkeypatch, "--help") == 0
-    said = capsys.readouterr().out
-    assert all(f"\n  {name} " in said for name in ("up", "down", "status", "top"))
+    output = capsys.readouterr().out
+    assert all(f"\n  {name} " in output for name in ("up", "down", "status", "top"))
 
 
 async def test_the_once_table_and_json(

@@ -58,26 +58,26 @@ def lines(explanation: OvercommitExplanation | None, **extended: str) -> list[st
 
 
 def measured(**changes: Any) -> OvercommitExplanation:
-    given = {"reason": AS_MEASURED, "at": Time.from_unix(NOW - 5), "reported": Time.from_unix(NOW - 90)}
-    return OvercommitExplanation(**{**given, "batch": {"cpu": CPU, "memory": MEMORY}, "mid": {"cpu": MID}, **changes})
+    fields = {"reason": AS_MEASURED, "at": Time.from_unix(NOW - 5), "reported": Time.from_unix(NOW - 90)}
+    return OvercommitExplanation(**{**fields, "batch": {"cpu": CPU, "memory": MEMORY}, "mid": {"cpu": MID}, **changes})
 
 
 def test_the_formulas_have_their_numbers_in() -> None:
-    said = lines(measured(), batch_cpu="25000", batch_memory="80Gi", mid_cpu="14000")
-    assert said[:3] == [
+    text = lines(measured(), batch_cpu="25000", batch_memory="80Gi", mid_cpu="14000")
+    assert text[:3] == [
         "node n1",
         "Overcommits all measured free capacity.",
         "written 5s ago, from a report made 90s ago",
     ]
-    assert "  batch-cpu  100 capacity - 35 kept free - 7 system - 33 prod and mid (by usage) = 25" in said
+    assert "  batch-cpu  100 capacity - 35 kept free - 7 system - 33 prod and mid (by usage) = 25" in text
     assert (
         "  batch-memory  100Gi capacity + 20Gi over capacity - 0 reserved - 40Gi prod and mid (by request) = 80Gi"
-        in said
+        in text
     )
-    mid = next(line for line in said if line.startswith("  mid-cpu"))
+    mid = next(line for line in text if line.startswith("  mid-cpu"))
     assert "smaller of 10 predicted to stay unused and 50 unused + 4 of 40 unallocated" in mid
     assert mid.endswith("= 14")
-    rows = {line[:32].strip(): line[32:].split() for line in said if line[:1].isalpha()}
+    rows = {line[:32].strip(): line[32:].split() for line in text if line[:1].isalpha()}
     assert rows["overcommitted to batch pods"][:3] == ["25", "25", "%"]
     assert rows["requested by prod and mid pods"][0] == "40"
     assert rows["kept free"][0] == "35"
@@ -87,20 +87,20 @@ def test_each_step_after_the_formula_is_shown() -> None:
     terms = {"percent": 80, "normalization": 1.2, "third_party": 4000, "limit": 90_000, "lent": 20_000}
     held = Hold(percent=80, because="2 containers held up by neighbours")
     changed = BatchTerms(**{**{f: getattr(CPU, f) for f in CPU.__struct_fields__}, **terms})
-    said = lines(measured(reason=INTERFERENCE, batch={"cpu": changed}, hold={"cpu": held}), batch_cpu="20000")
-    assert said[1] == "Overcommits only 80 % of its cpu (2 containers held up by neighbours)."
-    assert any(line.endswith("= 25, at most 90") for line in said)
-    after = next(line for line in said if "third parties" in line)
+    text = lines(measured(reason=INTERFERENCE, batch={"cpu": changed}, hold={"cpu": held}), batch_cpu="20000")
+    assert text[1] == "Overcommits only 80 % of its cpu (2 containers held up by neighbours)."
+    assert any(line.endswith("= 25, at most 90") for line in text)
+    after = next(line for line in text if "third parties" in line)
     assert after.strip() == (
         "x 80 % (2 containers held up by neighbours) x 1.20 CPU normalization - 4 given to third parties = 20"
     )
 
 
 def test_a_node_without_overcommit_shows_the_reason() -> None:
-    said = lines(OvercommitExplanation(reason=STALE, message="the last report is more than 15 minutes old"))
-    assert said[1] == "Overcommits nothing: the last report is more than 15 minutes old."
-    assert not any("batch-cpu" in line for line in said)
-    assert any(line.split() == ["overcommitted", "to", "batch", "pods", "-", "-"] for line in said)
+    text = lines(OvercommitExplanation(reason=STALE, message="the last report is more than 15 minutes old"))
+    assert text[1] == "Overcommits nothing: the last report is more than 15 minutes old."
+    assert not any("batch-cpu" in line for line in text)
+    assert any(line.split() == ["overcommitted", "to", "batch", "pods", "-", "-"] for line in text)
 
 
 def test_a_node_that_no_manager_wrote_to() -> None:
@@ -133,8 +133,8 @@ def test_the_command_prints_json(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
     monkeypatch.setattr("control.ctl.main.fetch_node", found)
     shown = CliRunner().invoke(cli, ["node", "n1", "-o", "json", "--state-dir", str(tmp_path)], catch_exceptions=False)
-    said = json.loads(shown.output)
-    assert said["batch"] == {"cpu": 25000}
-    assert said["lending"]["batch"]["cpu"]["highUsed"] == 33_000
+    document = json.loads(shown.output)
+    assert document["batch"] == {"cpu": 25000}
+    assert document["lending"]["batch"]["cpu"]["highUsed"] == 33_000
     shown = CliRunner().invoke(cli, ["node", "n1", "--state-dir", str(tmp_path)], catch_exceptions=False)
     assert "Overcommits all measured free capacity." in shown.output

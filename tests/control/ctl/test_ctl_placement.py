@@ -16,9 +16,9 @@ from koordlet.api.pages.placement import PodPlacement, RejectedNodes, ScoredNode
 from koordlet.app.http import HttpServer
 
 
-def printed(said: PodPlacement) -> str:
+def printed(placement: PodPlacement) -> str:
     out = io.StringIO()
-    print_placement(said, Console(file=out, width=120, color_system=None))
+    print_placement(placement, Console(file=out, width=120, color_system=None))
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
 
 
@@ -26,7 +26,7 @@ def test_a_pending_pod() -> None:
     refused = RejectedNodes(
         plugin="NodeResourcesFit", reason="Insufficient cpu", preemption_might_help=True, count=2, nodes=["a", "b"]
     )
-    said = PodPlacement(
+    placement = PodPlacement(
         pod="default/big",
         state="unschedulable",
         attempts=3,
@@ -35,7 +35,7 @@ def test_a_pending_pod() -> None:
         nodes=2,
         refused=[refused],
     )
-    assert printed(said).splitlines() == [
+    assert printed(placement).splitlines() == [
         "default/big is unschedulable until something changes (3 attempts)",
         "  0/2 nodes are available: 2 Insufficient cpu.",
         "  Retried after a change for NodeResourcesFit, or after 5 minutes.",
@@ -51,8 +51,8 @@ def test_a_placed_pod() -> None:
         ScoredNode(node="b", total=150, scores={"Fit": 100, "Spread": 50, "Idle": 0}),
         ScoredNode(node="a", total=90, scores={"Fit": 90, "Spread": 0, "Idle": 0}),
     ]
-    said = PodPlacement(pod="default/web", state="placed", node="a", nodes=3, feasible=2, scored=scored)
-    assert printed(said).splitlines() == [
+    placement = PodPlacement(pod="default/web", state="placed", node="a", nodes=3, feasible=2, scored=scored)
+    assert printed(placement).splitlines() == [
         "default/web runs on a",
         "",
         "Of 3 nodes 2 fit, if it were placed now; weighted scores by plugin:",
@@ -72,9 +72,9 @@ async def test_the_placement_is_fetched_from_the_scheduler() -> None:
     await server.start()
     try:
         url = f"http://127.0.0.1:{server.port}"
-        found = await fetch_placement(url, "default", "web")
-        assert found is not None
-        assert found.state == "active"
+        placement = await fetch_placement(url, "default", "web")
+        assert placement is not None
+        assert placement.state == "active"
         assert await fetch_placement(url, "default", "none") is None
         with pytest.raises(CtlError, match="HTTP 503"):
             await fetch_placement(url, "default", "standby")

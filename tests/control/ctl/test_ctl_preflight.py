@@ -83,9 +83,9 @@ def test_a_port_in_use_is_found() -> None:
 
 
 def test_free_ports_differ() -> None:
-    found = preflight.free_ports(5)
-    assert len(set(found)) == 5
-    assert not any(map(preflight.port_busy, found))
+    ports = preflight.free_ports(5)
+    assert len(set(ports)) == 5
+    assert not any(map(preflight.port_busy, ports))
 
 
 def test_a_machine_without_cgroups_is_detected(tmp_path: Path) -> None:

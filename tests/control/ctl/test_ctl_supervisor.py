@@ -35,9 +35,9 @@ DEAF = (
 def supervisor(tmp_path: Path) -> Iterator[Supervisor]:
     made = Supervisor(tmp_path)
     yield made
-    for one in processes.marked(tmp_path):
-        processes.send(one.id, signal.SIGKILL)
-        processes.wait_gone(one.id, PATIENCE)
+    for process in processes.marked(tmp_path):
+        processes.send(process.id, signal.SIGKILL)
+        processes.wait_gone(process.id, PATIENCE)
     made.running("")  # reaps
     for child in list(made._children.values()):
         child.wait()
@@ -111,11 +111,13 @@ def test_an_unrecorded_start_is_identified_by_its_mark(supervisor: Supervisor, t
 def test_a_child_of_a_part_is_not_mistaken_for_it(supervisor: Supervisor, tmp_path: Path) -> None:
     shell = ("sh", "-c", "setsid sleep 300 & wait")
     process = supervisor.start("a", shell)
-    eventually(lambda: SLEEP in [one.argv for one in processes.marked(tmp_path)])  # not the forked process before exec
+    eventually(
+        lambda: SLEEP in [part.argv for part in processes.marked(tmp_path)]
+    )  # not the forked process before exec
     os.kill(process.pid, signal.SIGKILL)
     state.save(tmp_path, UpState(starting={"a": shell}, boot_id=processid.boot_id()))
     eventually(lambda: Supervisor(tmp_path).running("a") is None)
-    assert [one.argv for one in processes.marked(tmp_path)] == [SLEEP]
+    assert [part.argv for part in processes.marked(tmp_path)] == [SLEEP]
 
 
 def test_records_of_an_earlier_boot_are_dropped(tmp_path: Path) -> None:

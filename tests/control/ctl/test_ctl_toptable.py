@@ -57,7 +57,7 @@ def test_wide_adds_columns() -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "shown"),
+    ("top_culprit", "shown"),
     [
         (culprit(namespace="default", pod="batch-0", name="burn"), "batch-0/burn"),
         (culprit(namespace="other", pod="batch-0", name="burn"), "other/batch-0/burn"),
@@ -75,8 +75,8 @@ def test_wide_adds_columns() -> None:
         (culprit(kind="system"), "system"),
     ],
 )
-def test_culprit_names(found: TopCulprit, shown: str) -> None:
-    assert toptable.culprit_name(WEB, found) == shown
+def test_culprit_names(top_culprit: TopCulprit, shown: str) -> None:
+    assert toptable.culprit_name(WEB, top_culprit) == shown
 
 
 @pytest.mark.parametrize(

@@ -46,20 +46,20 @@ def test_settings_of_running_parts_cannot_change() -> None:
 
 
 def test_the_runtime_is_chosen_by_option_and_availability(tmp_path: Path) -> None:
-    auto, asked = NodeSettings("n"), NodeSettings("n", runtime="containerd")
+    auto, chosen = NodeSettings("n"), NodeSettings("n", runtime="containerd")
     assert decide(auto, False, None).runtime == "containerd"
     refused = decide(auto, False, "not installed: runc")
     assert (refused.runtime, refused.runtime_reason) == ("process", "not installed: runc")
     assert "not installed: runc" in containers.describe_runtime(refused)
     assert decide(auto, True, None).runtime == "process", "a kubelet that runs was started without"
-    assert decide(asked, False, None) == asked
+    assert decide(chosen, False, None) == chosen
     with pytest.raises(CtlError, match="--runtime containerd: not installed: runc"):
-        decide(asked, False, "not installed: runc")
-    assert settle(asked, {"runtime": "auto"}, {"kubelet"}, "n") == asked
-    assert settle(asked, {"runtime": "auto"}, set(), "n").runtime == "auto"
-    assert {"containerd", "runtimeproxy"} == {p.name for p in of(asked)} - {p.name for p in of(refused)}
+        decide(chosen, False, "not installed: runc")
+    assert settle(chosen, {"runtime": "auto"}, {"kubelet"}, "n") == chosen
+    assert settle(chosen, {"runtime": "auto"}, set(), "n").runtime == "auto"
+    assert {"containerd", "runtimeproxy"} == {p.name for p in of(chosen)} - {p.name for p in of(refused)}
     assert containers.endpoint(tmp_path, refused) == ""
-    assert containers.endpoint(tmp_path, asked) == f"unix://{tmp_path}/proxy.sock"
+    assert containers.endpoint(tmp_path, chosen) == f"unix://{tmp_path}/proxy.sock"
     assert "too long" in (containers.unusable(tmp_path / ("x" * 100)) or "")
 
 

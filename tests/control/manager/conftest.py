@@ -66,11 +66,11 @@ async def _until(check: Callable[[], Any | Awaitable[Any]], seconds: float = 120
     """Call until the result is true; returns it."""
     async with asyncio.timeout(seconds):
         while True:
-            found = check()
-            if isinstance(found, Awaitable):
-                found = await found
-            if found:
-                return found
+            result = check()
+            if isinstance(result, Awaitable):
+                result = await result
+            if result:
+                return result
             await asyncio.sleep(0.02)
 
 
@@ -120,8 +120,8 @@ class Cluster:
         if first:
             await self.admin.raw("DELETE", path_of(webhooks))
         path = path_of(manifests.config()[0])
-        found = await self.get(path)
-        await self.admin.raw("PUT", path, body={**found, "data": data})
+        config = await self.get(path)
+        await self.admin.raw("PUT", path, body={**config, "data": data})
         if first:
             await apply(self.admin, webhooks)
 
@@ -136,8 +136,8 @@ class Cluster:
 
     async def spec(self, kind: str, name: str) -> Any:
         """`spec` of a NodeMetric or NodeSLO."""
-        found = await self.get(f"/apis/slo.koordinator.sh/v1alpha1/{kind}/{name}")
-        return found and found["spec"]
+        stored = await self.get(f"/apis/slo.koordinator.sh/v1alpha1/{kind}/{name}")
+        return stored and stored["spec"]
 
 
 async def install(client: Client, *, skip: tuple[str, ...] = ("deployment.yaml",)) -> None:
@@ -163,8 +163,8 @@ async def running_cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with running_cluster(tmp_path) as found:
-        yield found
+    async with running_cluster(tmp_path) as cluster:
+        yield cluster
 
 
 class Running:
@@ -240,18 +240,18 @@ class WebhookCluster:
     async def create(self, path: str, obj: dict[str, Any], *, dry_run: bool = False) -> dict[str, Any]:
         """POST; the object that was stored. Raises ApiError."""
         params = {"dryRun": "All"} if dry_run else {}
-        found: dict[str, Any] = json.loads(await self.client.raw("POST", path, body=obj, params=params))
-        return found
+        created: dict[str, Any] = json.loads(await self.client.raw("POST", path, body=obj, params=params))
+        return created
 
     async def get(self, path: str) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(await self.client.raw("GET", path))
-        return found
+        stored: dict[str, Any] = json.loads(await self.client.raw("GET", path))
+        return stored
 
     async def merge(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """A merge patch. Raises ApiError."""
         answer = await self.client.raw("PATCH", path, body=body, content_type=PatchKind.MERGE.value)
-        found: dict[str, Any] = json.loads(answer)
-        return found
+        merged: dict[str, Any] = json.loads(answer)
+        return merged
 
     async def delete(self, path: str) -> None:
         await self.client.raw("DELETE", path)
@@ -280,10 +280,10 @@ def webhook_cluster(
         gates: dict[str, bool] | None = None, *flags: str, environ: dict[str, str] | None = None
     ) -> WebhookCluster:
         gate_flag = ",".join(f"{gate}={on}" for gate, on in (gates or {}).items())
-        given = ([f"--feature-gates={gate_flag}"] if gate_flag else []) + [
+        arguments = ([f"--feature-gates={gate_flag}"] if gate_flag else []) + [
             "--controllers=colocationprofile,quotaprofile"
         ]
-        running = await manager(*given, *flags, **(environ or {}))
+        running = await manager(*arguments, *flags, **(environ or {}))
         return WebhookCluster(cluster.admin, running.manager)
 
     return start

@@ -213,7 +213,7 @@ def test_the_durations_of_plugins_have_koordinators_name_and_buckets() -> None:
     labels = {"webhook_type": "mutate", "object_type": "pod", "operation": "CREATE"}
     for status in ("allowed", "rejected"):
         name = "koord_manager_webhook_webhook_duration_milliseconds_count"
-        found = registry.get_sample_value(name, {**labels, "plugin_name": "ClusterColocationProfile", "status": status})
-        assert found == 1
+        value = registry.get_sample_value(name, {**labels, "plugin_name": "ClusterColocationProfile", "status": status})
+        assert value == 1
     buckets = {s.labels["le"] for m in metrics.duration.collect() for s in m.samples if s.name.endswith("_bucket")}
     assert len(buckets) == 21 and {"0.001", "0.002", "524.288"} <= buckets

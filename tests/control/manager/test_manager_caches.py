@@ -81,7 +81,7 @@ def test_a_cached_pod_keeps_the_fields_that_are_read() -> None:
         "env": [{"name": "A", "value": "b"}],
         "resources": resources,
     }
-    given = convert(
+    pod = convert(
         {
             "metadata": {"name": "p", "namespace": "ns", "labels": {"a": "b"}},
             "spec": {
@@ -94,8 +94,8 @@ def test_a_cached_pod_keeps_the_fields_that_are_read() -> None:
         },
         Pod,
     )
-    kept = to_builtins(trim_pod(given))
+    kept = to_builtins(trim_pod(pod))
     assert kept["spec"]["containers"] == [{"name": "c", "image": "i", "resources": resources}]
     assert "volumes" not in kept["spec"] and kept["spec"]["priority"] == 1
-    assert (kept["metadata"], kept["status"]) == (to_builtins(given)["metadata"], to_builtins(given)["status"])
-    assert given.spec.containers[0].command == ["x"]  # the object itself is as it was
+    assert (kept["metadata"], kept["status"]) == (to_builtins(pod)["metadata"], to_builtins(pod)["status"])
+    assert pod.spec.containers[0].command == ["x"]  # the object itself is as it was

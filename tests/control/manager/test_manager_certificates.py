@@ -49,11 +49,11 @@ def test_certificates_have_koordinators_properties(made: Certificates) -> None:
 
 
 def test_an_ip_address_is_an_ip_address_in_the_certificate() -> None:
-    found = make("127.0.0.1", NOW)
-    names = x509.load_pem_x509_certificate(found.cert).extensions.get_extension_for_class(x509.SubjectAlternativeName)
-    assert [str(one) for one in names.value.get_values_for_type(x509.IPAddress)] == ["127.0.0.1"]
-    assert problem(found, "127.0.0.1", NOW) is None
-    assert problem(found, "127.0.0.2", NOW) == "cert.pem is not for 127.0.0.2"
+    pair = make("127.0.0.1", NOW)
+    names = x509.load_pem_x509_certificate(pair.cert).extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    assert [str(address) for address in names.value.get_values_for_type(x509.IPAddress)] == ["127.0.0.1"]
+    assert problem(pair, "127.0.0.1", NOW) is None
+    assert problem(pair, "127.0.0.2", NOW) == "cert.pem is not for 127.0.0.2"
 
 
 AGES = {
@@ -66,8 +66,8 @@ AGES = {
 
 @pytest.mark.parametrize(("age", "message"), AGES.values(), ids=AGES)
 def test_validity_periods(made: Certificates, age: timedelta, message: str | None) -> None:
-    found = problem(made, NAME, NOW + age)
-    assert found is None if message is None else found is not None and found.startswith(message)
+    reason = problem(made, NAME, NOW + age)
+    assert reason is None if message is None else reason is not None and reason.startswith(message)
 
 
 @pytest.mark.parametrize(

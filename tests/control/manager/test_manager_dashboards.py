@@ -87,8 +87,8 @@ async def test_every_query_has_data_and_every_rule_is_evaluated(
         number += 1
         await _pods(cluster, number)
         for where, expr in list(waiting.items()):
-            found = await query_prometheus("query", query=expr)
-            if found is not None and found["result"]:
+            series = await query_prometheus("query", query=expr)
+            if series is not None and series["result"]:
                 del waiting[where]
         return not waiting
 

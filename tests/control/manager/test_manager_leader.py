@@ -55,8 +55,8 @@ async def test_after_a_killed_leader_nothing_is_written_twice(
         return str(lease["spec"].get("holderIdentity", "")).partition("_")[0] if lease else ""
 
     async def made(kind: str = "nodeslos") -> int:
-        found = await cluster.get(f"/apis/slo.koordinator.sh/v1alpha1/{kind}")
-        return len(found["items"])
+        objects = await cluster.get(f"/apis/slo.koordinator.sh/v1alpha1/{kind}")
+        return len(objects["items"])
 
     async def is_holder(name: str) -> bool:
         return await holder() == name

@@ -45,9 +45,9 @@ STRATEGIES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize(("given", "policy"), STRATEGIES.values(), ids=STRATEGIES)
-def test_the_collect_policy(given: dict[str, Any], policy: dict[str, Any]) -> None:
-    merged = colocation.merge(convert(given, ColocationConfig))
+@pytest.mark.parametrize(("section", "policy"), STRATEGIES.values(), ids=STRATEGIES)
+def test_the_collect_policy(section: dict[str, Any], policy: dict[str, Any]) -> None:
+    merged = colocation.merge(convert(section, ColocationConfig))
     assert to_builtins(collect_policy(colocation.for_node(merged, {}, {}))) == policy
 
 
@@ -61,9 +61,9 @@ PREDICTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize(("given", "policy"), PREDICTIONS.values(), ids=PREDICTIONS)
-def test_the_predict_policy(given: dict[str, Any], policy: dict[str, Any]) -> None:
-    strategy = colocation.for_node(colocation.merge(convert(given, ColocationConfig)), {}, {})
+@pytest.mark.parametrize(("section", "policy"), PREDICTIONS.values(), ids=PREDICTIONS)
+def test_the_predict_policy(section: dict[str, Any], policy: dict[str, Any]) -> None:
+    strategy = colocation.for_node(colocation.merge(convert(section, ColocationConfig)), {}, {})
     assert spec_of(collect_policy(strategy), predict_policy(strategy)) == {"metricCollectPolicy": DEFAULT, **policy}
 
 

@@ -75,12 +75,12 @@ async def test_an_invalid_key_keeps_its_last_good_value_and_causes_an_event(
     await manager()
 
     async def policy() -> Any:
-        found = await cluster.spec(METRIC, "n1")
-        return found and found["metricCollectPolicy"]["reportIntervalSeconds"]
+        metric_spec = await cluster.spec(METRIC, "n1")
+        return metric_spec and metric_spec["metricCollectPolicy"]["reportIntervalSeconds"]
 
     async def threshold() -> Any:
-        found = await cluster.spec(SLO, "n1")
-        return found and found["resourceUsedThresholdWithBE"]["cpuSuppressThresholdPercent"]
+        slo_spec = await cluster.spec(SLO, "n1")
+        return slo_spec and slo_spec["resourceUsedThresholdWithBE"]["cpuSuppressThresholdPercent"]
 
     async def is_(value: Any, read: Any) -> None:
         async def same() -> bool:
@@ -104,9 +104,9 @@ async def test_an_invalid_key_keeps_its_last_good_value_and_causes_an_event(
     assert (await policy(), await threshold()) == (30, 61)
 
     async def both_events() -> Any:
-        found = await cluster.get("/api/v1/namespaces/koordinator-system/events")
+        event_list = await cluster.get("/api/v1/namespaces/koordinator-system/events")
         expected = {
-            event["reason"]: event for event in found["items"] if event["involvedObject"]["kind"] == "ConfigMap"
+            event["reason"]: event for event in event_list["items"] if event["involvedObject"]["kind"] == "ConfigMap"
         }
         return expected if len(expected) == 2 else None
 
@@ -437,7 +437,7 @@ async def test_an_annotation_of_bandwidth_takes_effect_at_once(cluster: Any, man
 
 
 def controller(running: Any, name: str) -> Any:
-    return next(one for one in running.manager.controllers if one.name == name)
+    return next(controller for controller in running.manager.controllers if controller.name == name)
 
 
 async def test_a_refused_write_is_counted_and_retried(

@@ -57,11 +57,11 @@ async def served_by(port: int) -> str:
 
 
 async def bundles(cluster: Any) -> set[str]:
-    found = set()
+    bundles = set()
     for path in CONFIGURATIONS:
         for entry in (await cluster.get(path))["webhooks"]:
-            found.add(base64.b64decode(entry["clientConfig"]["caBundle"]).decode())
-    return found
+            bundles.add(base64.b64decode(entry["clientConfig"]["caBundle"]).decode())
+    return bundles
 
 
 async def test_webhooks_are_registered_for_the_served_paths(cluster: Any, manager: Any) -> None:
@@ -105,8 +105,8 @@ async def test_a_rotation_under_load_fails_no_admission(cluster: Any, manager: A
         # Existing connections stay open, so use a new one, with the CA bundle of the API server.
 
         async def agreed() -> set[str] | None:
-            found = await bundles(cluster)
-            return found if len(found) == 1 else None
+            bundle_set = await bundles(cluster)
+            return bundle_set if len(bundle_set) == 1 else None
 
         (bundle,) = await until(agreed)
         context = ssl.create_default_context(cadata=bundle)
@@ -159,10 +159,10 @@ async def test_a_second_replica_serves_the_same_certificates(cluster: Any, manag
     first = await manager()
     second = await manager(name="b", wait=False, WEBHOOK_PORT="0")
     await second.ready()
-    stores = [one.manager.env.cert_dir for one in (first, second)]
+    stores = [replica.manager.env.cert_dir for replica in (first, second)]
     contents = [{name: (store / name).read_bytes() for name in ("tls.crt", "ca-cert.pem")} for store in stores]
     assert contents[0] == contents[1]
-    leads = [one.manager.context.internal.get_sample_value for one in (first, second)]
+    leads = [replica.manager.context.internal.get_sample_value for replica in (first, second)]
     await until(lambda: sum(sample("koordinator_manager_is_leader") for sample in leads) == 1)
 
 

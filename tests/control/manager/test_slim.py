@@ -35,11 +35,11 @@ def test_slimmed_objects_are_equal() -> None:
 
 
 def test_empty_containers_and_repeated_texts_are_shared() -> None:
-    one, other = (slimmed(convert(POD, Pod)) for _ in range(2))
-    assert one.spec.volumes is other.spec.volumes is EMPTY_LIST
-    assert one.spec.containers[1].resources.limits is EMPTY_MAP
-    assert one.metadata.namespace is other.metadata.namespace
-    assert next(iter(one.metadata.labels)) is next(iter(other.metadata.labels))
+    pod, other = (slimmed(convert(POD, Pod)) for _ in range(2))
+    assert pod.spec.volumes is other.spec.volumes is EMPTY_LIST
+    assert pod.spec.containers[1].resources.limits is EMPTY_MAP
+    assert pod.metadata.namespace is other.metadata.namespace
+    assert next(iter(pod.metadata.labels)) is next(iter(other.metadata.labels))
 
 
 def test_a_cached_report_keeps_nodes_and_pods_but_no_windows() -> None:

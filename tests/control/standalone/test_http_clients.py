@@ -96,8 +96,8 @@ async def test_aio_leader_election_over_a_lease(aio: Any, until: Any) -> None:
     tasks = []
     for name in ("one", "two"):
 
-        async def lead(who: str = name) -> None:
-            leading.append(who)
+        async def lead(identity: str = name) -> None:
+            leading.append(identity)
             await asyncio.sleep(3600)
 
         config = aio_config.Config(

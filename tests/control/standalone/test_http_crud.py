@@ -289,10 +289,10 @@ async def test_tables_and_metadata_views(http: Any) -> None:
     partial = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
     meta = (await http("GET", PODS, headers={"Accept": partial})).body
     assert (meta["kind"], set(meta["items"][0])) == ("PartialObjectMetadataList", {"kind", "apiVersion", "metadata"})
-    one = await http(
+    response = await http(
         "GET", f"{PODS}/p", headers={"Accept": "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"}
     )
-    assert one.body["kind"] == "PartialObjectMetadata"
+    assert response.body["kind"] == "PartialObjectMetadata"
     proto = await http("GET", PODS, headers={"Accept": "application/vnd.kubernetes.protobuf"})
     assert (proto.status, proto.body["reason"]) == (406, "NotAcceptable")
 

@@ -436,7 +436,7 @@ async def test_the_output_of_get_can_be_applied_again(ready: Any) -> None:
 
 @pytest.mark.kubectl
 @pytest.mark.parametrize(
-    ("item", "said"),
+    ("item", "message"),
     [
         (config_map("b", dta={}), 'unknown field "dta" in io.k8s.api.core.v1.ConfigMap'),
         (
@@ -450,10 +450,10 @@ async def test_the_output_of_get_can_be_applied_again(ready: Any) -> None:
     ],
     ids=["unknown", "type", "missing"],
 )
-async def test_a_wrong_item_of_a_list_is_named_and_nothing_is_written(ready: Any, item: Any, said: str) -> None:
+async def test_a_wrong_item_of_a_list_is_named_and_nothing_is_written(ready: Any, item: Any, message: str) -> None:
     out = await ready("apply", "-f", "-", input=listed(config_map("a"), item), fails=True)
     assert "error validating data" in out
-    assert said in out
+    assert message in out
     assert "configmap/a" not in await ready("get", "cm", "-o", "name")
 
 

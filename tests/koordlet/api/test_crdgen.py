@@ -85,14 +85,14 @@ def walk(schema: dict, path: str = "") -> dict[str, set[str]]:
     """Path -> words for every field below `schema`."""
     while "items" in schema or isinstance(schema.get("additionalProperties"), dict):
         schema = schema.get("items") or schema["additionalProperties"]
-    found: dict[str, set[str]] = {}
+    names: dict[str, set[str]] = {}
     for name, field in schema.get("properties", {}).items():
         if not path and name in ("kind", "apiVersion", "metadata"):
             continue
         here = f"{path}.{name}" if path else name
-        found[here] = describe(field, required=name in schema.get("required", []))
-        found.update(walk(field, here))
-    return found
+        names[here] = describe(field, required=name in schema.get("required", []))
+        names.update(walk(field, here))
+    return names
 
 
 def wanted(name: str) -> dict[str, set[str]]:

@@ -13,9 +13,9 @@ from koordlet.api.encoding.quantity import Quantity
 from koordlet.api.resources import amplify, exact_match, translate_name
 
 
-def amounts(**given: str) -> dict[str, Quantity]:
+def amounts(**texts_by_name: str) -> dict[str, Quantity]:
     """Short names: gpu_core is koordinator.sh/gpu-core, batch_cpu is kubernetes.io/batch-cpu."""
-    return {name(key): Quantity(text) for key, text in given.items()}
+    return {name(key): Quantity(text) for key, text in texts_by_name.items()}
 
 
 def name(short: str) -> str:
@@ -30,8 +30,8 @@ def name(short: str) -> str:
     return short if short in ("cpu", "memory", "pods") else "koordinator.sh/" + short.replace("_", "-")
 
 
-def texts(given: dict[str, Quantity]) -> dict[str, str]:
-    return {key: str(amount) for key, amount in given.items()}
+def texts(quantities: dict[str, Quantity]) -> dict[str, str]:
+    return {key: str(amount) for key, amount in quantities.items()}
 
 
 # --- translation ---------------------------------------------------------------------------------------
@@ -79,9 +79,9 @@ def test_amplify_never_reduces(amount: int, ratio: float) -> None:
 
 
 def test_amplify_list() -> None:
-    given = amounts(cpu="8", memory="16Gi", batch_cpu="100", gpu="0")
+    capacity = amounts(cpu="8", memory="16Gi", batch_cpu="100", gpu="0")
     ratios = {"cpu": 1.5, "memory": 1.5, "kubernetes.io/batch-cpu": 1.1, "koordinator.sh/gpu": 2.0, "absent": 2.0}
-    assert texts(resources.amplify_list(given, ratios)) == {
+    assert texts(resources.amplify_list(capacity, ratios)) == {
         "cpu": "12", "memory": "24Gi", "kubernetes.io/batch-cpu": "111", "koordinator.sh/gpu": "0",
     }  # fmt: skip
 

@@ -56,7 +56,7 @@ def registries(kind, labels, rows, *, fixed=0, shared=0, grouped=0, bounds=()):
     """The same family as a table and as prometheus_client's own. *fixed* labels have the values of the first row.
     Rows of *grouped* figures have NaN where there is none."""
     name = "koordlet_some_total" if kind == "counter" else "koordlet_some"
-    found = []
+    registries = []
     front = tuple(rows[0][0][:fixed]) if rows else ("",) * fixed
     for as_table in (True, False):
         metric = KINDS[kind](name, "Help with \\ and\nmore.", labels=labels)
@@ -75,8 +75,8 @@ def registries(kind, labels, rows, *, fixed=0, shared=0, grouped=0, bounds=()):
                 metric.add_metric([*front, *values[fixed:]], *figures)
         registry = CollectorRegistry()
         registry.register(One(metric))
-        found.append(registry)
-    return found
+        registries.append(registry)
+    return registries
 
 
 @st.composite
@@ -152,19 +152,19 @@ def test_a_table_is_a_family_for_everybody_else_too():
 
 
 def test_several_registries_and_metrics_that_are_no_tables():
-    one, two = CollectorRegistry(), CollectorRegistry()
-    Counter("seen", "Things\nseen.", ["what", "by"], registry=one).labels('x "y"\n', "z").inc(math.pi)
-    Histogram("took", "Seconds.", ["task"], registry=one).labels("t").observe(0.3)
-    Summary("size", "Bytes.", registry=one).observe(7)
-    Gauge("level", "Level.", registry=one).set(-math.inf)
-    Info("build", "Version.", registry=one).info({"version": "1"})
+    first, second = CollectorRegistry(), CollectorRegistry()
+    Counter("seen", "Things\nseen.", ["what", "by"], registry=first).labels('x "y"\n', "z").inc(math.pi)
+    Histogram("took", "Seconds.", ["task"], registry=first).labels("t").observe(0.3)
+    Summary("size", "Bytes.", registry=first).observe(7)
+    Gauge("level", "Level.", registry=first).set(-math.inf)
+    Info("build", "Version.", registry=first).info({"version": "1"})
     late = GaugeMetricFamily("late", "With a time.")
     late.add_metric([], 1.5, timestamp=12.25)
-    one.register(One(late))
+    first.register(One(late))
     table, plain = registries("gauge", ["a"], [(["b"], math.nan)])
-    two.register(next(iter(table._collector_to_names)))
-    assert said(page([one, two])) == said(generate_latest(one) + generate_latest(plain))
-    assert gzip.decompress(packed_page([one, two])) == page([one, two])
+    second.register(next(iter(table._collector_to_names)))
+    assert said(page([first, second])) == said(generate_latest(first) + generate_latest(plain))
+    assert gzip.decompress(packed_page([first, second])) == page([first, second])
 
 
 def test_a_large_page_is_whole() -> None:

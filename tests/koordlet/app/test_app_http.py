@@ -94,8 +94,8 @@ async def test_metrics_on_several_paths(serve):
     )  # fmt: skip
     _, both = await fetch(server.url + "/metrics")
     assert both.index("inside_total 1.0") < both.index("outside_total 1.0")
-    _, one = await fetch(server.url + "/external-metrics")
-    assert "outside_total" in one and "inside_total" not in one
+    _, text = await fetch(server.url + "/external-metrics")
+    assert "outside_total" in text and "inside_total" not in text
 
 
 async def test_a_registry_that_fails_fails_the_scrape(serve):

@@ -91,8 +91,10 @@ def test_describe_follows_causes():
 @pytest.mark.usefixtures("lines")
 def test_flags_without_effect_are_named(capsys):
     begin(read(LoggingOptions, ["--log-dir=/var/log", "--v=4", "--logtostderr"]))
-    told = capsys.readouterr().err
-    assert told.count("\n") == 1 and told.endswith('"Flag without effect" flag="--log-dir" reason="see logtostderr"\n')
+    output = capsys.readouterr().err
+    assert output.count("\n") == 1 and output.endswith(
+        '"Flag without effect" flag="--log-dir" reason="see logtostderr"\n'
+    )
     assert logging.getLogger().level == logging.DEBUG
 
 

@@ -21,8 +21,8 @@ def said(**environment: str) -> list[list[object]]:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True, env={**bare, **environment}
     )
-    found: list[list[object]] = json.loads(done.stdout)
-    return found
+    results: list[list[object]] = json.loads(done.stdout)
+    return results
 
 
 def test_loading_collects_nothing_and_reads_no_certificates() -> None:
@@ -61,6 +61,6 @@ assert asked
 
 
 def test_a_file_of_certificates_that_is_asked_for_is_read(tmp_path) -> None:
-    given = str(tmp_path / "ca.pem")
-    inside, after, _ = said(SSL_CERT_FILE=given)
-    assert inside[1] == after[1] == given
+    file = str(tmp_path / "ca.pem")
+    inside, after, _ = said(SSL_CERT_FILE=file)
+    assert inside[1] == after[1] == file

@@ -69,8 +69,8 @@ async def api(tmp_path: Path) -> AsyncIterator[Api]:
 async def test_26_events_in_pages(api: Api):
     api.record(26)
     newest_first = [f"pod-{number}" for number in range(26)][::-1]
-    found, token = await api.names("?size=10")
-    assert found == newest_first[:10]
+    names, token = await api.names("?size=10")
+    assert names == newest_first[:10]
     page, same = await api.names(f"?size=1&pageToken={token}")
     assert (page, same) == (newest_first[10:11], token)
     rest = []
@@ -112,8 +112,8 @@ async def test_malformed_lines_count_and_are_left_out(api: Api):
     api.log.append(b'{"torn\n')
     api.log.append(b"x" * 10_000 + b"\n")  # longer than a block
     api.record(1)
-    found, token = await api.names("?size=3")
-    assert found == ["pod-0"]
+    names, token = await api.names("?size=3")
+    assert names == ["pod-0"]
     assert await api.names(f"?size=3&pageToken={token}") == (["pod-1", "pod-0"], "")
 
 
@@ -127,8 +127,8 @@ REFUSED = {
 @pytest.mark.parametrize(("query", "status", "text"), REFUSED.values(), ids=REFUSED)
 async def test_refusals_say_why_and_nothing_else(api: Api, query, status, text):
     api.record(1)
-    found = await api.get(query)
-    assert (found[0], found[2]) == (status, text)
+    response = await api.get(query)
+    assert (response[0], response[2]) == (status, text)
     assert len(api.readers) == 0
 
 

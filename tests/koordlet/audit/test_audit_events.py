@@ -24,16 +24,16 @@ CASES = {
 
 @pytest.mark.parametrize(("about", "expected"), CASES.values(), ids=CASES)
 def test_fields_are_the_documented_ones_and_empty_ones_are_left_out(about, expected):
-    found = json.loads(line(1_700_000_000.25, 0, about, "UpdateCgroups", ""))
-    created = datetime.datetime.fromisoformat(found.pop("createdAt"))
+    event = json.loads(line(1_700_000_000.25, 0, about, "UpdateCgroups", ""))
+    created = datetime.datetime.fromisoformat(event.pop("createdAt"))
     assert created.timestamp() == 1_700_000_000.25
     assert created.tzinfo is not None
-    assert found == {**expected, "level": 0, "reason": "UpdateCgroups"}
+    assert event == {**expected, "level": 0, "reason": "UpdateCgroups"}
 
 
 def test_details_are_one_more_field():
-    found = json.loads(line(0, 3, node(), "CPUBurst", "quota raised", {"from": 100, "to": 150.5}))
-    assert (found["level"], found["message"], found["details"]) == (3, "quota raised", {"from": 100, "to": 150.5})
+    event = json.loads(line(0, 3, node(), "CPUBurst", "quota raised", {"from": 100, "to": 150.5}))
+    assert (event["level"], event["message"], event["details"]) == (3, "quota raised", {"from": 100, "to": 150.5})
 
 
 ODD = {

@@ -11,8 +11,8 @@ from tests.fakeclock import FakeClock
 
 
 def forward(data: bytes) -> list[bytes]:
-    found = data.split(b"\n")
-    return found if found[-1] else found[:-1]
+    lines = data.split(b"\n")
+    return lines if lines[-1] else lines[:-1]
 
 
 def backward(data: bytes, block: int, limit: int = 1 << 20) -> list[bytes]:
@@ -38,14 +38,14 @@ def test_a_line_over_the_limit_becomes_empty_and_costs_no_other(lengths, block, 
 
 
 def test_reads_are_aligned_blocks():
-    asked = []
+    reads = []
 
     def read(count: int, offset: int) -> bytes:
-        asked.append((offset, count))
+        reads.append((offset, count))
         return b"x" * count
 
     assert len(next(reversed_lines(read, 10_000))) == 10_000
-    assert asked == [(8192, 1808), (4096, 4096), (0, 4096)]
+    assert reads == [(8192, 1808), (4096, 4096), (0, 4096)]
 
 
 def fill(directory: Path, *, clock: FakeClock, start: int, count: int) -> AuditLogFile:
@@ -59,8 +59,8 @@ def fill(directory: Path, *, clock: FakeClock, start: int, count: int) -> AuditL
 
 def test_files_follow_each_other_newest_first(tmp_path):
     fill(tmp_path, clock=FakeClock(), start=0, count=3000).close()
-    found = [int(line[:6]) for line in ReverseLog(tmp_path)]
-    assert found == list(range(3000))[::-1]
+    numbers = [int(line[:6]) for line in ReverseLog(tmp_path)]
+    assert numbers == list(range(3000))[::-1]
 
 
 def test_rotation_meanwhile_neither_repeats_nor_loses(tmp_path):

@@ -54,5 +54,5 @@ def connect(machine: nvidia.Machine) -> Iterator[Callable[[], Nvml]]:
     machine.errors.clear()
     machine.hangs.clear()
     machine.tell()
-    for one in opened:
-        one.close()
+    for session in opened:
+        session.close()

@@ -111,167 +111,167 @@ def watched(machine: Machine, connect: Callable[[], Nvml]):
     machine.errors.clear()
     machine.hangs.clear()
     machine.tell()
-    for one in made:
-        thread = one.health._watcher
-        one.health.stop()
+    for watch in made:
+        thread = watch.health._watcher
+        watch.health.stop()
         if thread is not None:
             thread.join(PATIENCE)
             assert not thread.is_alive()
 
 
 def test_gpus_are_healthy_until_an_event(machine: Machine, watched: Callable[..., Watched]) -> None:
-    one = watched()
-    assert (one.health.problem, one.health.faults) == ("", {})
-    one.raise_xid((FIRST, 43))
-    assert (one.health.faults, one.seen) == ({}, [Xid("GPU-first", 43)])
-    one.raise_xid((FIRST, 48))
-    assert one.health.faults == {"GPU-first": fault(48)}
-    one.raise_xid(("?", 94))
-    assert one.health.faults == {"GPU-first": fault(94), "GPU-second": fault(94)}
-    assert one.seen == [Xid("GPU-first", 43), Xid("GPU-first", 48), Xid("", 94)]
+    watch = watched()
+    assert (watch.health.problem, watch.health.faults) == ("", {})
+    watch.raise_xid((FIRST, 43))
+    assert (watch.health.faults, watch.seen) == ({}, [Xid("GPU-first", 43)])
+    watch.raise_xid((FIRST, 48))
+    assert watch.health.faults == {"GPU-first": fault(48)}
+    watch.raise_xid(("?", 94))
+    assert watch.health.faults == {"GPU-first": fault(94), "GPU-second": fault(94)}
+    assert watch.seen == [Xid("GPU-first", 43), Xid("GPU-first", 48), Xid("", 94)]
 
 
 def test_a_device_lost_at_the_time_of_an_event_is_faulty(machine: Machine, watched: Callable[..., Watched]) -> None:
-    one = watched()
+    watch = watched()
     machine.errors["nvmlDeviceGetHandleByPciBusId_v2", SECOND] = 15
-    one.raise_xid((FIRST, 79))
-    assert one.health.faults == {"GPU-first": fault(79), "GPU-second": LOST}
+    watch.raise_xid((FIRST, 79))
+    assert watch.health.faults == {"GPU-first": fault(79), "GPU-second": LOST}
 
 
 def test_a_device_without_events_is_not_supported(machine: Machine, watched: Callable[..., Watched]) -> None:
     machine.errors["nvmlDeviceRegisterEvents", SECOND] = 3
     machine.tell()
-    one = watched(recovery=True)
-    one.until(lambda: one.health.faults == {"GPU-second": NOT_SUPPORTED}, "the unsupported device")
-    one.clock.now += RECOVERY_SECONDS
-    one.raise_xid((FIRST, 48))
-    assert one.health.faults == {"GPU-first": fault(48), "GPU-second": NOT_SUPPORTED}
+    watch = watched(recovery=True)
+    watch.until(lambda: watch.health.faults == {"GPU-second": NOT_SUPPORTED}, "the unsupported device")
+    watch.clock.now += RECOVERY_SECONDS
+    watch.raise_xid((FIRST, 48))
+    assert watch.health.faults == {"GPU-first": fault(48), "GPU-second": NOT_SUPPORTED}
 
 
 def test_a_refused_registration_is_retried(machine: Machine, watched: Callable[..., Watched]) -> None:
     machine.errors["nvmlDeviceRegisterEvents", FIRST] = 4
     machine.tell()
-    one = watched()
-    one.until(lambda: "GPU-first" in one.health.unwatched, "the refusal")
-    assert one.health.unwatched["GPU-first"] == "nvmlDeviceRegisterEvents: Insufficient Permissions"
+    watch = watched()
+    watch.until(lambda: "GPU-first" in watch.health.unwatched, "the refusal")
+    assert watch.health.unwatched["GPU-first"] == "nvmlDeviceRegisterEvents: Insufficient Permissions"
     machine.errors.clear()
     machine.tell()
-    one.raise_xid((SECOND, 48))
-    assert list(one.health.unwatched) == ["GPU-first"]
-    one.clock.now += RETRY_SECONDS
-    one.until(lambda: not one.health.unwatched, "another try")
-    one.raise_xid((FIRST, 48))
-    assert one.health.faults == {"GPU-first": fault(48), "GPU-second": fault(48)}
+    watch.raise_xid((SECOND, 48))
+    assert list(watch.health.unwatched) == ["GPU-first"]
+    watch.clock.now += RETRY_SECONDS
+    watch.until(lambda: not watch.health.unwatched, "another try")
+    watch.raise_xid((FIRST, 48))
+    assert watch.health.faults == {"GPU-first": fault(48), "GPU-second": fault(48)}
 
 
 def test_a_device_that_was_unbound_is_registered_again(machine: Machine, watched: Callable[..., Watched]) -> None:
     """Unbound from its driver and bound again, as for a reset."""
-    one = watched()
+    watch = watched()
     known = machine.calls("nvmlDeviceRegisterEvents")
-    one.gpus = {SECOND: GPUS[SECOND]}
-    one.watch()
-    one.turn()
-    one.turn()  # the first may have begun earlier
+    watch.gpus = {SECOND: GPUS[SECOND]}
+    watch.watch()
+    watch.turn()
+    watch.turn()  # the first may have begun earlier
     assert machine.calls("nvmlDeviceRegisterEvents") == known
-    one.gpus = GPUS
-    one.until(lambda: machine.calls("nvmlDeviceRegisterEvents") == known + 1, "the other one's")
-    one.turn()
-    one.raise_xid((FIRST, 48))
-    assert one.health.faults == {"GPU-first": fault(48)}
+    watch.gpus = GPUS
+    watch.until(lambda: machine.calls("nvmlDeviceRegisterEvents") == known + 1, "the other one's")
+    watch.turn()
+    watch.raise_xid((FIRST, 48))
+    assert watch.health.faults == {"GPU-first": fault(48)}
 
 
 def test_without_an_event_set_the_health_is_unknown(machine: Machine, watched: Callable[..., Watched]) -> None:
     machine.errors["nvmlEventSetCreate", "-"] = 999
     machine.tell()
-    one = watched()
-    assert one.health.problem == "nvmlEventSetCreate: Unknown Error"
+    watch = watched()
+    assert watch.health.problem == "nvmlEventSetCreate: Unknown Error"
     machine.errors.clear()
     machine.tell()
-    one.watch()
-    assert one.health.problem
-    one.clock.now += RETRY_SECONDS
-    one.until(lambda: not one.health.problem, "another try")
-    one.turn()
-    one.raise_xid((FIRST, 48))
-    assert one.health.faults == {"GPU-first": fault(48)}
+    watch.watch()
+    assert watch.health.problem
+    watch.clock.now += RETRY_SECONDS
+    watch.until(lambda: not watch.health.problem, "another try")
+    watch.turn()
+    watch.raise_xid((FIRST, 48))
+    assert watch.health.faults == {"GPU-first": fault(48)}
 
 
 def test_errors_while_waiting_are_reported_and_survived(machine: Machine, watched: Callable[..., Watched]) -> None:
-    one = watched()
+    watch = watched()
     machine.errors["nvmlEventSetWait_v2", "-"] = 999
     machine.tell()
-    one.until(lambda: one.health.problem == "nvmlEventSetWait: Unknown Error", "the problem")
+    watch.until(lambda: watch.health.problem == "nvmlEventSetWait: Unknown Error", "the problem")
     machine.errors.clear()
     machine.tell()
-    one.until(lambda: not one.health.problem, "its end")
+    watch.until(lambda: not watch.health.problem, "its end")
 
 
 def test_a_hanging_wait_is_reported(machine: Machine, watched: Callable[..., Watched]) -> None:
-    one = watched()
+    watch = watched()
     machine.hangs.add("nvmlEventSetWait_v2")
     machine.tell()
-    one.until(lambda: _advance(one, SILENT_SECONDS + 1) and "not answered" in one.health.problem, "the silence")
+    watch.until(lambda: _advance(watch, SILENT_SECONDS + 1) and "not answered" in watch.health.problem, "the silence")
     machine.hangs.clear()
     machine.tell()
-    one.until(lambda: not one.health.problem, "an answer")
+    watch.until(lambda: not watch.health.problem, "an answer")
 
 
-def _advance(one: Watched, seconds: float) -> bool:
-    one.clock.now += seconds
+def _advance(watch: Watched, seconds: float) -> bool:
+    watch.clock.now += seconds
     return True
 
 
 def test_a_fault_is_permanent_without_recovery(machine: Machine, watched: Callable[..., Watched]) -> None:
-    one = watched()
-    one.raise_xid((FIRST, 48))
-    one.clock.now += 10 * RECOVERY_SECONDS
-    one.raise_xid((SECOND, 43))
-    assert one.health.faults == {"GPU-first": fault(48)}
+    watch = watched()
+    watch.raise_xid((FIRST, 48))
+    watch.clock.now += 10 * RECOVERY_SECONDS
+    watch.raise_xid((SECOND, 43))
+    assert watch.health.faults == {"GPU-first": fault(48)}
 
 
 def test_with_recovery_a_fault_ends_after_ten_minutes_of_responses(
     machine: Machine, watched: Callable[..., Watched]
 ) -> None:
-    one = watched(recovery=True)
-    one.raise_xid((FIRST, 48))
-    one.clock.now += 1
+    watch = watched(recovery=True)
+    watch.raise_xid((FIRST, 48))
+    watch.clock.now += 1
     calls = machine.calls("nvmlDeviceGetMemoryInfo_v2")
-    one.until(lambda: machine.calls("nvmlDeviceGetMemoryInfo_v2") > calls, "the first answer")
-    one.clock.now += RECOVERY_SECONDS - 1
-    one.raise_xid((SECOND, 43))
-    assert "GPU-first" in one.health.faults
-    one.clock.now += 1
-    one.until(lambda: not one.health.faults, "the end of the fault")
+    watch.until(lambda: machine.calls("nvmlDeviceGetMemoryInfo_v2") > calls, "the first answer")
+    watch.clock.now += RECOVERY_SECONDS - 1
+    watch.raise_xid((SECOND, 43))
+    assert "GPU-first" in watch.health.faults
+    watch.clock.now += 1
+    watch.until(lambda: not watch.health.faults, "the end of the fault")
 
 
 def test_recovery_restarts_after_silence_and_after_another_error(
     machine: Machine, watched: Callable[..., Watched]
 ) -> None:
-    one = watched(recovery=True)
-    one.raise_xid((FIRST, 48))
+    watch = watched(recovery=True)
+    watch.raise_xid((FIRST, 48))
     for disturb in ("silence", "error"):
-        one.clock.now += RECOVERY_SECONDS - 1
+        watch.clock.now += RECOVERY_SECONDS - 1
         if disturb == "silence":
             machine.errors["nvmlDeviceGetMemoryInfo_v2", FIRST] = 15
             machine.tell()
             calls = machine.calls("nvmlDeviceGetMemoryInfo_v2")
-            one.until(
-                lambda calls=calls: _advance(one, 0.001) and machine.calls("nvmlDeviceGetMemoryInfo_v2") > calls + 1,
+            watch.until(
+                lambda calls=calls: _advance(watch, 0.001) and machine.calls("nvmlDeviceGetMemoryInfo_v2") > calls + 1,
                 "no answer",
             )
             machine.errors.clear()
             machine.tell()
         else:
-            one.raise_xid((FIRST, 63))
-        one.clock.now += 1
-        one.raise_xid((SECOND, 43))
-        assert list(one.health.faults) == ["GPU-first"]
+            watch.raise_xid((FIRST, 63))
+        watch.clock.now += 1
+        watch.raise_xid((SECOND, 43))
+        assert list(watch.health.faults) == ["GPU-first"]
 
 
 def test_faults_survive_a_session(machine: Machine, watched: Callable[..., Watched]) -> None:
-    one = watched()
-    one.raise_xid((FIRST, 48))
-    thread = one.health._watcher
+    watch = watched()
+    watch.raise_xid((FIRST, 48))
+    thread = watch.health._watcher
     assert thread is not None
     machine.events.append((SECOND, XID, 31))
     machine.tell()
@@ -280,20 +280,20 @@ def test_faults_survive_a_session(machine: Machine, watched: Callable[..., Watch
     while machine.calls("nvmlEventSetWait_v2") < turns + 2:  # one that began with the event and has returned
         assert time.monotonic() < end
         time.sleep(0.005)
-    one.health.stop()
+    watch.health.stop()
     thread.join(PATIENCE)
-    assert one.health.events() == [Xid("GPU-second", 31)], "handled, but not read before the session was lost"
-    assert one.health.problem == "NVML is not open"
-    assert one.health.faults == {"GPU-first": fault(48)}
-    one.nvml = Nvml()
+    assert watch.health.events() == [Xid("GPU-second", 31)], "handled, but not read before the session was lost"
+    assert watch.health.problem == "NVML is not open"
+    assert watch.health.faults == {"GPU-first": fault(48)}
+    watch.nvml = Nvml()
     try:
-        one.watch()
-        one.turn()
-        one.raise_xid((SECOND, 48))
-        assert one.health.faults == {"GPU-first": fault(48), "GPU-second": fault(48)}
+        watch.watch()
+        watch.turn()
+        watch.raise_xid((SECOND, 48))
+        assert watch.health.faults == {"GPU-first": fault(48), "GPU-second": fault(48)}
     finally:
-        thread = one.health._watcher
-        one.health.stop()
+        thread = watch.health._watcher
+        watch.health.stop()
         assert thread is not None
         thread.join(PATIENCE)
-        one.nvml.close()
+        watch.nvml.close()

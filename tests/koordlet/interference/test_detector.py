@@ -29,27 +29,27 @@ def run(make, losses, *, own=None, strategy=DEFAULT, subject=None):
     for second, loss in enumerate(losses):
         evidence = node.evidence([loss], [own[second] if own else 0.0])
         detector.step(evidence, float(second), strategy)
-        seen.append(tuple(AlarmState(int(one)) for one in detector.states()[0, 0]))
+        seen.append(tuple(AlarmState(int(state)) for state in detector.states()[0, 0]))
     return seen
 
 
 def test_states_follow_the_documented_transitions(make):
     high, low = LIMIT * 2, 0.0
-    states = [one for one, _ in run(make, [low, high, high, high, high, high, low, low, low, low, low, low])]
+    states = [state for state, _ in run(make, [low, high, high, high, high, high, low, low, low, low, low, low])]
     q, s, i, r = AlarmState.QUIET, AlarmState.SUSPECTED, AlarmState.INTERFERED, AlarmState.RECOVERING
     assert states == [q, s, s, s, s, i, r, r, r, r, q, q]
 
 
 def test_a_score_between_the_thresholds_changes_no_state(make):
     between = LIMIT * (1 + LEAVE) / 2
-    assert {one for one, _ in run(make, [between] * 30)} == {AlarmState.QUIET}
-    states = [one for one, _ in run(make, [LIMIT * 2] * 6 + [between] * 30)]
+    assert {state for state, _ in run(make, [between] * 30)} == {AlarmState.QUIET}
+    states = [state for state, _ in run(make, [LIMIT * 2] * 6 + [between] * 30)]
     assert states[-1] is AlarmState.INTERFERED
 
 
 def test_a_short_burst_only_raises_a_suspicion(make):
-    states = [one for one, _ in run(make, [0.0, 0.9, 0.9, 0.9, 0.0, 0.0])]
-    assert not any(one.alarm for one in states)
+    states = [state for state, _ in run(make, [0.0, 0.9, 0.9, 0.9, 0.0, 0.0])]
+    assert not any(state.alarm for state in states)
 
 
 def test_an_exhausted_own_quota_is_self_inflicted(make):
@@ -111,7 +111,7 @@ def test_a_verdict_names_culprits_and_shares(make):
         outcome = detector.step(node.evidence([0.5, 0.0, 0.0], [0.1, 0.0, 0.0], blames=blames), float(second), DEFAULT)
     (verdict,) = outcome.verdicts
     assert (verdict.victim, verdict.resource, verdict.cause) == (web, WaitResource.CPU, Cause.NEIGHBOUR)
-    assert [(one.owner.name, one.share) for one in verdict.culprits] == [("batch", 0.5), ("other", 0.25)]
+    assert [(culprit.owner.name, culprit.share) for culprit in verdict.culprits] == [("batch", 0.5), ("other", 0.25)]
     assert verdict.culprits[0].seconds == 0.4, "per second, for any window"
     assert verdict.action == "suppress-best-effort"
     assert verdict.severity == "high"
@@ -182,8 +182,8 @@ def test_with_many_alarms_every_verdict_keeps_its_culprit(make):
     for second in range(12):
         outcome = detector.step(node.evidence([0.5] * 200, blames=blames), float(second), DEFAULT)
     assert len(outcome.verdicts) == 200
-    assert {one.culprits[0].owner.name for one in outcome.verdicts} == {"batch"}
-    assert {one.state for one in outcome.verdicts} == {AlarmState.INTERFERED}
+    assert {verdict.culprits[0].owner.name for verdict in outcome.verdicts} == {"batch"}
+    assert {verdict.state for verdict in outcome.verdicts} == {AlarmState.INTERFERED}
 
 
 losses = st.lists(st.floats(0.0, 1.0), min_size=1, max_size=80)
@@ -192,7 +192,7 @@ losses = st.lists(st.floats(0.0, 1.0), min_size=1, max_size=80)
 @settings(deadline=None, max_examples=40)
 @given(losses)
 def test_alarms_and_the_time_between_them_last_at_least_the_minimum_duration(make, values):
-    states = [one.alarm for one, _ in run(make, values)]
+    states = [state.alarm for state, _ in run(make, values)]
     flips = [second for second in range(1, len(states)) if states[second] != states[second - 1]]
     starts = [0, *flips]
     assert all(later - earlier >= DURATION for earlier, later in zip(starts, flips, strict=False))
@@ -207,7 +207,7 @@ def test_the_same_evidence_gives_the_same_states(make, values):
 @settings(deadline=None, max_examples=40)
 @given(st.lists(st.floats(0.0, DEFAULT.cpu.min_lost_percent / 100 * 0.99), min_size=1, max_size=200))
 def test_quiet_evidence_never_alarms(make, values):
-    assert {one for one, _ in run(make, values, own=values)} == {AlarmState.QUIET}
+    assert {state for state, _ in run(make, values, own=values)} == {AlarmState.QUIET}
 
 
 @settings(deadline=None, max_examples=40)
@@ -228,9 +228,9 @@ def test_shares_sum_to_at_most_one(make, seconds, own):
     node, detector = make.node(web), Detector()
     outcome = detector.step(node.evidence([0.9], blames={0: blames}), 0.0, DEFAULT)
     (verdict,) = outcome.verdicts
-    assert sum(one.share for one in verdict.culprits) <= 1.0 + 1e-9
-    assert all(one.share >= 0 for one in verdict.culprits)
-    assert web.key not in {one.owner.subject.key for one in verdict.culprits}
+    assert sum(culprit.share for culprit in verdict.culprits) <= 1.0 + 1e-9
+    assert all(culprit.share >= 0 for culprit in verdict.culprits)
+    assert web.key not in {culprit.owner.subject.key for culprit in verdict.culprits}
     assert 0.0 <= verdict.confidence <= 1.0
 
 
@@ -245,8 +245,8 @@ def test_a_containers_verdict_does_not_depend_on_its_row(make, orders, data):
     for second, order in enumerate(orders):
         present = tuple(subjects[names[i]] for i in order)
         node = make.node(*present)
-        together.step(node.evidence([loss[one.name][second] for one in present]), float(second), DEFAULT)
-        for row, one in enumerate(present):
-            own = alone[one.name]
-            own.step(make.node(one).evidence([loss[one.name][second]]), float(second), DEFAULT)
+        together.step(node.evidence([loss[container.name][second] for container in present]), float(second), DEFAULT)
+        for row, container in enumerate(present):
+            own = alone[container.name]
+            own.step(make.node(container).evidence([loss[container.name][second]]), float(second), DEFAULT)
             assert together.states()[row].tolist() == own.states()[0].tolist()

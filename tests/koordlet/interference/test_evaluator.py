@@ -184,7 +184,7 @@ def test_the_page_has_series_verdicts_and_changes(world: World) -> None:
     world.run(30, loss=0.5)
     page = world.views.pod_explained("default", "web")
     (container,) = page.containers
-    series = next(one for one in container.series if one.cause == "neighbour")
+    series = next(page_series for page_series in container.series if page_series.cause == "neighbour")
     assert series.values[0] == 0.0
     assert series.values[-1] == 0.5
     assert page.sources == {"cpu": "bpf"}
@@ -200,16 +200,16 @@ def shape(value: float) -> np.ndarray:
 
 
 def test_history_keeps_peaks_for_its_length_only(make: Any) -> None:
-    history, one = History(step=5.0, points=4), (make.container("web"),)
+    history, container = History(step=5.0, points=4), (make.container("web"),)
     for second in range(100):
-        history.record(one, shape(0.9 if second == 72 else 0.1), (), float(second))
-    peaks = history.series(one[0].key)[:, 0, 0]
+        history.record(container, shape(0.9 if second == 72 else 0.1), (), float(second))
+    peaks = history.series(container[0].key)[:, 0, 0]
     assert peaks.tolist() == pytest.approx([0.1] * 4)
-    history.record(one, shape(0.7), (), 101.0)
-    history.record(one, shape(0.2), (), 102.0)
-    assert history.series(one[0].key)[-1, 0, 0] == pytest.approx(0.7)
-    history.record(one, shape(0.3), (), 1000.0)  # after a long gap nothing old remains
-    assert np.isnan(history.series(one[0].key)[:-1]).all()
+    history.record(container, shape(0.7), (), 101.0)
+    history.record(container, shape(0.2), (), 102.0)
+    assert history.series(container[0].key)[-1, 0, 0] == pytest.approx(0.7)
+    history.record(container, shape(0.3), (), 1000.0)  # after a long gap nothing old remains
+    assert np.isnan(history.series(container[0].key)[:-1]).all()
     assert history.series("unknown").shape[0] == 0
 
 

@@ -133,11 +133,11 @@ def softirqs(make, *, stolen=(), behind=0.0, thread=0.0, thread_for=(), ran=0.5)
     thread, which works for those in `thread_for`; seconds per second."""
     named = {"web": make.container("web"), "batch": make.container("batch", qos="BE")}
 
-    def blames(given):
+    def blames(culprit_waits):
         kernel = Owner("kernel", "kthread")
         return tuple(
             CulpritTime(kernel, value, 1) if name == "kernel" else make.because_of(named[name], value)
-            for name, value in given
+            for name, value in culprit_waits
         )
 
     window = window_of(make, ran=(ran, 0.5))
@@ -148,7 +148,7 @@ def softirqs(make, *, stolen=(), behind=0.0, thread=0.0, thread_for=(), ran=0.5)
 
 
 @pytest.mark.parametrize(
-    ("given", "lost", "wanted"),
+    ("softirq_figures", "lost", "wanted"),
     [
         pytest.param({"stolen": [("batch", 0.3), ("web", 0.1)]}, 0.3, 0.5, id="own-packets-are-no-delay"),
         pytest.param(
@@ -164,8 +164,8 @@ def softirqs(make, *, stolen=(), behind=0.0, thread=0.0, thread_for=(), ran=0.5)
         pytest.param({}, 0.0, 0.5, id="nothing"),
     ],
 )  # fmt: skip
-def test_packets_of_others_cost_a_container_cpu_time(make, given, lost, wanted):
-    evidence = softirqs(make, **given)
+def test_packets_of_others_cost_a_container_cpu_time(make, softirq_figures, lost, wanted):
+    evidence = softirqs(make, **softirq_figures)
     assert evidence.others[0] == pytest.approx(lost / (wanted + MIN_WANTED_CORES))
     assert evidence.own[0] == evidence.others[1] == 0.0
 
@@ -176,7 +176,7 @@ def test_culprits_of_packets_are_their_receivers_or_the_kernel(make):
         stolen=[("batch", 0.06), ("kernel", 0.02), ("web", 0.02)],
         behind=0.05, thread=0.1, thread_for=[("batch", 0.1)],
     )  # fmt: skip
-    seen = [(one.owner.name, pytest.approx(one.seconds)) for one in evidence.culprits(0)]
+    seen = [(culprit.owner.name, pytest.approx(culprit.seconds)) for culprit in evidence.culprits(0)]
     assert seen == [("batch", 0.11), ("network softirqs", 0.02), ("web", 0.02)]
     assert evidence.culprits(1) == []
 

@@ -166,14 +166,14 @@ def test_a_cpu_hog_is_detected_at_any_steal(make, stolen):
     victim = make.container("c0")
     culprits = other_culprits(victim, measured.culprits(0))
     assert culprits[0].owner.name == "c1"
-    assert sum(one.share for one in culprits) <= 1.0
+    assert sum(culprit.share for culprit in culprits) <= 1.0
     assert culprits[0].share >= 0.9 * (1.0 - measured.hypervisor[0] / (measured.hypervisor[0] + measured.others[0]))
 
 
 def test_both_of_two_cpu_hogs_are_detected(make):
     simulation = Simulation([0.01, 0.0, 0.0], [0.001, 0.003, 0.003], stolen=0.2, stall=0.01)
     measured = simulation.evidence(make)
-    named = [one.owner.name for one in other_culprits(make.container("c0"), measured.culprits(0))]
+    named = [culprit.owner.name for culprit in other_culprits(make.container("c0"), measured.culprits(0))]
     assert sorted(named) == ["c1", "c2"]
     assert measured.others[0] >= DEFAULT.cpu.lost_percent / 100
 
@@ -186,7 +186,7 @@ def test_without_steal_nothing_is_attributed_to_the_hypervisor(make):
     assert measured.others == pytest.approx((waited - own) / wanted)
     assert measured.own == pytest.approx(own / wanted)
     assert not measured.hypervisor.any()
-    assert all(one.owner.kind != "hypervisor" for row in range(3) for one in measured.culprits(row))
+    assert all(culprit.owner.kind != "hypervisor" for row in range(3) for culprit in measured.culprits(row))
 
 
 def test_a_runner_is_charged_no_more_than_it_can_have_caused(make):
@@ -197,7 +197,7 @@ def test_a_runner_is_charged_no_more_than_it_can_have_caused(make):
     wanted = 0.3 + 0.1 + MIN_WANTED_CORES
     assert measured.others[0] == pytest.approx(0.1), "the CPU use of batch, applied to the wanted time"
     assert measured.hypervisor[0] == pytest.approx((0.3 - 0.1 * wanted) / wanted)
-    seconds = {one.owner.name: one.seconds for one in measured.culprits(0)}
+    seconds = {culprit.owner.name: culprit.seconds for culprit in measured.culprits(0)}
     assert seconds == pytest.approx({"hypervisor": 0.3 - 0.1 * wanted, "batch": 0.1 * wanted})
 
 
@@ -221,7 +221,7 @@ def test_waiting_for_an_idle_cpu_stays_with_the_idle_cpu(make):
         np.zeros((1, 1)), steal.ran, steal, [make.container("web")], [(0, SPECIAL_KEYS["idle"], 0.4)]
     )
     assert (measured.others[0], measured.own[0], measured.hypervisor[0]) == (0.0, 0.0, 0.0)
-    assert [one.owner.kind for one in measured.culprits(0)] == ["idle"]
+    assert [culprit.owner.kind for culprit in measured.culprits(0)] == ["idle"]
 
 
 def test_culprits_outside_containers_share_the_cpu_used_outside(make):
@@ -231,7 +231,7 @@ def test_culprits_outside_containers_share_the_cpu_used_outside(make):
     extra = [(0, SERVICE, 0.2), (0, SPECIAL_KEYS["ksoftirqd"], 0.2)]
     measured = evidence_of(np.zeros((1, 1)), steal.ran, steal, [make.container("web")], extra)
     assert measured.others[0] == pytest.approx(0.1)
-    seconds = {one.owner.kind: one.seconds for one in measured.culprits(0)}
+    seconds = {culprit.owner.kind: culprit.seconds for culprit in measured.culprits(0)}
     each = 0.1 * (0.4 + 0.2 + MIN_WANTED_CORES) / 2
     assert seconds == pytest.approx({"hypervisor": 0.4 - 2 * each, "system": each, "kernel": each})
 
@@ -249,8 +249,8 @@ def test_a_verdict_has_the_hypervisors_share_as_a_signal_without_culprit(make):
     subjects = (make.container("web"), make.container("batch", qos="BE"))
     measured = evidence_of(np.array([[0.0, 0.9], [0.0, 0.0]]), steal.ran, steal, subjects)
     (verdict,) = Detector().step(Evidence(subjects, SECONDS, {WaitResource.CPU: measured}), 0.0, DEFAULT).verdicts
-    assert [(one.owner.name, round(one.share, 3)) for one in verdict.culprits] == [("batch", 0.667)]
-    (signal,) = [one for one in verdict.signals if one.name == "lost to the hypervisor"]
+    assert [(culprit.owner.name, round(culprit.share, 3)) for culprit in verdict.culprits] == [("batch", 0.667)]
+    (signal,) = [figure for figure in verdict.signals if figure.name == "lost to the hypervisor"]
     assert signal.now == pytest.approx(0.3 / (0.9 + 0.1 + MIN_WANTED_CORES))
 
 
@@ -313,9 +313,9 @@ def test_the_culprits_sum_to_the_waiting(make, behind, own, stolen):
     steal = Steal(stolen, 1.2, ran)
     measured = evidence_of(np.array([[own, behind], [0.0, 0.0]]), ran, steal, [make.container(n) for n in "ab"])
     assert measured.others[0] + measured.own[0] + measured.hypervisor[0] <= 1.0 + 1e-9
-    whole = sum(one.seconds for one in measured.culprits(0))
+    whole = sum(culprit.seconds for culprit in measured.culprits(0))
     assert whole == pytest.approx(behind + own, abs=1e-6)
-    kept = {one.owner.kind: one.seconds for one in measured.culprits(0)}
+    kept = {culprit.owner.kind: culprit.seconds for culprit in measured.culprits(0)}
     assert kept.get(HYPERVISOR.kind, 0.0) == pytest.approx(
         measured.hypervisor[0] * (behind + own + ran[0] + MIN_WANTED_CORES), abs=1e-6
     )
@@ -329,7 +329,7 @@ def test_steal_is_measured_over_one_and_a_half_windows():
     ticks, ran = NodeTicks(), np.array([0.1])
     measured = [ticks.steal(picture(at, at * 0.5, 0.2 if at >= 2 else 0.0), ran, 2.0) for at in (0.0, 1.0, 2.0, 3.0)]
     assert measured[:2] == [None, None]
-    assert [(one.cores, one.busy) for one in measured[2:]] == [(0.1, 0.5), (pytest.approx(0.2 / 3), 0.5)]
+    assert [(steal.cores, steal.busy) for steal in measured[2:]] == [(0.1, 0.5), (pytest.approx(0.2 / 3), 0.5)]
     assert ticks.steal(picture(4.0, 2.0, 0.2), ran, 2.0).cores == pytest.approx(0.2 / 3)
     assert ticks.steal(picture(5.0, 2.5, 0.2), ran, 2.0) is None
 

@@ -82,7 +82,7 @@ def test_the_sentence_names_the_cause_of_memory_stalls(make, kinds, reclaims, wa
     )
     evidence = sources.MemorySource(lambda: window, lambda: "bpf").evidence(frame)
     verdicts = Detector().step(Evidence((web,), 10.0, {WaitResource.MEMORY: evidence}), 0.0, DEFAULT).verdicts
-    verdict = max(verdicts, key=lambda one: one.lost)
+    verdict = max(verdicts, key=lambda memory_verdict: memory_verdict.lost)
     assert verdict.cause is cause
     assert sentence(verdict).endswith(words)
     assert verdict.action == action

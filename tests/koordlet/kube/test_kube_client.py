@@ -37,8 +37,8 @@ MAPS, NODES, PODS = "api/v1/configmaps", "api/v1/nodes", "api/v1/pods"
 async def test_get_and_list(fake, client):
     fake.put(MAPS, "a", "ns", data={"k": "v"}, metadata={"labels": {"x": "1"}})
     fake.put(MAPS, "b", "other")
-    one = await client.get(ConfigMap, "a", "ns")
-    assert one.data == {"k": "v"} and one.metadata.labels == {"x": "1"}
+    config_map = await client.get(ConfigMap, "a", "ns")
+    assert config_map.data == {"k": "v"} and config_map.metadata.labels == {"x": "1"}
     everywhere = await client.list(ConfigMap, limit=1)
     assert [m.metadata.key for m in everywhere] == ["ns/a", "other/b"]
     assert everywhere.resource_version == str(fake.version)

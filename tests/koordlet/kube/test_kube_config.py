@@ -88,9 +88,9 @@ async def test_the_search_order(write, tmp_path):
 
 
 async def test_merged_files_the_first_definition_has_precedence(write):
-    one = write({"current-context": "c", "users": [{"name": "u", "user": {"token": "first"}}]}, "one")
+    first = write({"current-context": "c", "users": [{"name": "u", "user": {"token": "first"}}]}, "one")
     two = write(kubeconfig("http://two", user={"token": "second"}, context={"namespace": "apps"}), "two")
-    config = ClientConfig.load(environ={"KUBECONFIG": f"{one}{os.pathsep}{two}{os.pathsep}/missing"})
+    config = ClientConfig.load(environ={"KUBECONFIG": f"{first}{os.pathsep}{two}{os.pathsep}/missing"})
     assert (config.server, config.namespace) == ("http://two", "apps")
     assert await config.credentials.headers() == {"Authorization": "Bearer first"}
 

@@ -100,14 +100,14 @@ class TestConformance:
             (PatchKind.JSON, [{"op": "replace", "path": "/data/a", "value": "3"}]),
         ):
             manager = "conformance" if kind is PatchKind.APPLY else None
-            found = await kube.patch(ConfigMap, "p", namespace, body=body, kind=kind, field_manager=manager)
-        assert found.data == {"a": "3", "b": "2"}
+            patched = await kube.patch(ConfigMap, "p", namespace, body=body, kind=kind, field_manager=manager)
+        assert patched.data == {"a": "3", "b": "2"}
 
     async def test_list_in_pages(self, kube, namespace):
         for number in range(5):
             await kube.create(config_map(f"page-{number}", namespace))
-        found = await kube.list(ConfigMap, namespace, limit=2)
-        assert [m.metadata.name for m in found if m.metadata.name.startswith("page-")] == [
+        config_maps = await kube.list(ConfigMap, namespace, limit=2)
+        assert [m.metadata.name for m in config_maps if m.metadata.name.startswith("page-")] == [
             f"page-{number}" for number in range(5)
         ]
         named = await kube.list(ConfigMap, namespace, field_selector={"metadata.name": "page-3"})

@@ -155,10 +155,10 @@ async def test_events_that_do_not_fit_the_queue_are_counted_and_logged(fake, cli
     assert outcome(client, "dropped") == 30
     await recorder.start()
     await eventually(lambda: outcome(client, "sent") == 20)
-    assert not [one for one in caplog.records if "Events were dropped" in one.getMessage()]
+    assert not [record for record in caplog.records if "Events were dropped" in record.getMessage()]
     recorder.normal(pod("late"), "Scheduled", "assigned")
-    (told,) = [one for one in caplog.records if "Events were dropped" in one.getMessage()]
-    assert told.koord_fields == {"dropped": 30, "limit": 20}
+    (dropped,) = [record for record in caplog.records if "Events were dropped" in record.getMessage()]
+    assert dropped.koord_fields == {"dropped": 30, "limit": 20}
     await eventually(lambda: outcome(client, "sent") == 21)
     await recorder.stop()
 
@@ -172,9 +172,9 @@ async def test_several_senders_keep_the_order_of_one_object(fake, client, clock,
                 recorder.normal(pod(name), "Scheduled", "assigned")
     await recorder.start()
     await eventually(lambda: (outcome(client, "merged"), outcome(client, "sent")) == (24, 12))
-    found = sorted(
-        (one["involvedObject"]["name"], one["reason"], one["count"]) for one in fake.objects[EVENTS].values()
+    events = sorted(
+        (event["involvedObject"]["name"], event["reason"], event["count"]) for event in fake.objects[EVENTS].values()
     )
-    assert found == [(name, reason, count) for name in "abcdef"
+    assert events == [(name, reason, count) for name in "abcdef"
                      for reason, count in (("FailedScheduling", 5), ("Scheduled", 1))]  # fmt: skip
     await recorder.stop()

@@ -251,16 +251,16 @@ async def test_a_lost_server_stays_a_problem_until_a_watch_runs(fake, start, eve
     assert informer.problem == "not synced yet"
     await eventually(lambda: informer.problem is None)
     fake.faults["watch"] += [fault(status=503), fault(delay=0.2, status=503), fault(delay=0.2)]
-    told = []
+    problems = []
     fake.end_watches("drop")
     await eventually(lambda: "503" in (informer.problem or ""))
 
     def fourth_watch():
-        told.append(informer.problem)
+        problems.append(informer.problem)
         return fake.watches == 4
 
     await eventually(fourth_watch)
-    assert all("503" in (problem or "healthy") for problem in told)
+    assert all("503" in (problem or "healthy") for problem in problems)
     await eventually(lambda: informer.problem is None)
 
 

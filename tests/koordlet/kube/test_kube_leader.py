@@ -76,14 +76,14 @@ async def candidate(client):
     made = []
 
     def begin(name, **options):
-        one = Candidate(options.pop("client", client), name, **options)
-        made.append(one)
-        return one
+        candidate = Candidate(options.pop("client", client), name, **options)
+        made.append(candidate)
+        return candidate
 
     yield begin
-    for one in made:
-        one.task.cancel()
-    await asyncio.gather(*(one.task for one in made), return_exceptions=True)
+    for candidate in made:
+        candidate.task.cancel()
+    await asyncio.gather(*(candidate.task for candidate in made), return_exceptions=True)
 
 
 def spec(fake):
@@ -203,7 +203,7 @@ async def test_a_stolen_lease_is_noticed_at_the_next_renewal(fake, candidate, pa
 async def test_two_at_once_and_only_one_wins(fake, candidate, pass_time):
     candidates = [candidate(name) for name in "abcde"]
     await pass_time(6)
-    assert sum(one.elector.is_leader for one in candidates) == 1
+    assert sum(participant.elector.is_leader for participant in candidates) == 1
 
 
 async def test_never_two_leaders_while_servers_and_leaders_fail(fake, candidate, pass_time, new_fake):
@@ -212,8 +212,8 @@ async def test_never_two_leaders_while_servers_and_leaders_fail(fake, candidate,
     for round_ in range(12):
         fake.faults["other"].extend(fault(status=500) for _ in range(round_ % 4 * 3))
         await pass_time(3)
-        assert sum(one.elector.is_leader for one in candidates) <= 1
-    assert sum(one.led for one in candidates) >= 1
+        assert sum(participant.elector.is_leader for participant in candidates) <= 1
+    assert sum(participant.led for participant in candidates) >= 1
 
 
 async def test_the_result_of_the_work_and_a_release(fake, client, pass_time):

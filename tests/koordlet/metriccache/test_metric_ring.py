@@ -149,13 +149,13 @@ def test_columns_are_added_while_the_oldest_is_needed():
     for at in range(1000):
         put(ring, float(at), a=at)
         kept = rows(ring, A, start=at - 329)["a"]
-        assert [value for _, value in kept] == [float(one) for one in range(max(at - 329, 0), at + 1)]
+        assert [value for _, value in kept] == [float(second) for second in range(max(at - 329, 0), at + 1)]
     assert ring.columns == 330
 
 
 def test_rows_of_ended_series_are_reused_before_rows_are_added():
     ring = Ring(columns=330, max_rows=4096, seconds=330.0)
     for at in range(0, 20_000, 10):
-        put(ring, float(at), **{f"{at // 100 + one}": 1.0 for one in range(30)})
+        put(ring, float(at), **{f"{at // 100 + series}": 1.0 for series in range(30)})
     assert ring.nbytes <= 64 * 4 * 128 + 64 * 8 + 128 * 8  # 30 current series and 33 that are still kept
     assert len(list(ring.keys)) < 70

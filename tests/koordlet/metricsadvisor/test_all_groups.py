@@ -96,11 +96,11 @@ class SameArrays(Rows):
         self._last: dict[Path, NDArray[np.uint64]] = {}
 
     def _walk(self, root: Path) -> Hierarchy:
-        found = super()._walk(root)
-        last = self._last.setdefault(root, found.ids)
-        if not np.array_equal(last, found.ids):
-            last = self._last[root] = found.ids
-        return replace(found, ids=last)
+        arrays = super()._walk(root)
+        last = self._last.setdefault(root, arrays.ids)
+        if not np.array_equal(last, arrays.ids):
+            last = self._last[root] = arrays.ids
+        return replace(arrays, ids=last)
 
 
 def test_a_walk_with_the_same_groups_needs_no_look_up(rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,7 +147,7 @@ def test_columns_are_the_rows_in_the_units_of_the_files() -> None:
     rows["cache"] = 5
     hierarchy = Hierarchy(rows["id"].copy(), rows, 4096, 1000)
     assert hierarchy.find(np.array([9, 8, 7, 0], dtype=np.uint64)).tolist() == [1, -1, 0, -1]
-    found = hierarchy.columns(np.array([0, 1, -1]), FIGURES)
+    columns = hierarchy.columns(np.array([0, 1, -1]), FIGURES)
     expected = {
         "cpu_usage_ns": [123_000.0, np.nan, np.nan],  # whole microseconds, as in v2's cpu.stat
         "throttled_ns": [0.0, np.nan, np.nan],
@@ -156,7 +156,7 @@ def test_columns_are_the_rows_in_the_units_of_the_files() -> None:
         "io_some_total": [np.nan] * 3,
     }
     for name, values in expected.items():
-        np.testing.assert_array_equal(found[name], values, err_msg=name)
+        np.testing.assert_array_equal(columns[name], values, err_msg=name)
 
 
 @given(st.lists(U64, unique=True, max_size=20), st.lists(U64, max_size=20))
@@ -164,9 +164,9 @@ def test_find_is_a_look_up(there: list[int], wanted: list[int]) -> None:
     rows = np.zeros(len(there), dtype=CGROUP_STATS_ROW)
     rows["id"] = sorted(there)
     hierarchy = Hierarchy(rows["id"].copy(), rows, 4096, 1)
-    places = {one: at for at, one in enumerate(sorted(there))}
-    found = hierarchy.find(np.array(wanted, dtype=np.uint64))
-    assert found.tolist() == [places.get(one, -1) for one in wanted]
+    places = {cgroup: at for at, cgroup in enumerate(sorted(there))}
+    found_rows = hierarchy.find(np.array(wanted, dtype=np.uint64))
+    assert found_rows.tolist() == [places.get(cgroup, -1) for cgroup in wanted]
 
 
 def one_row(**columns: float) -> CgroupTable:

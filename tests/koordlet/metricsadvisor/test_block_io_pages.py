@@ -28,11 +28,11 @@ def snapshot(requests: dict[tuple[int, int], int]) -> BlockIOSnapshot:
     n = len(requests)
     hist = np.zeros((n, 2, BUCKETS), dtype=np.int64)
     hist[:, 0, 10] = list(requests.values())
-    four, one = np.zeros((n, 4), dtype=np.int64), np.zeros(n, dtype=np.int64)
+    four, zeros = np.zeros((n, 4), dtype=np.int64), np.zeros(n, dtype=np.int64)
     keys, disks = (np.array([pair[at] for pair in requests], dtype=np.int64) for at in (0, 1))
     return BlockIOSnapshot(
         "bpf", 1, keys, disks, hist * 0, hist, four, four,
-        one, hist.sum(axis=(1, 2)) * 700_000, one, one, one, CulpritMatrix.empty(), IoLosses(),
+        zeros, hist.sum(axis=(1, 2)) * 700_000, zeros, zeros, zeros, CulpritMatrix.empty(), IoLosses(),
     )  # fmt: skip
 
 
@@ -57,15 +57,19 @@ def samples(sys: Path, *readings: dict[tuple[int, int], int]) -> list[Any]:
     for _ in readings:
         collector.read()
         families = {family.name: family.samples for family in registries.external.collect()}
-    assert not [one for one in registries.internal.collect() if one.name.endswith("provider_failures") and one.samples]
+    assert not [
+        metric
+        for metric in registries.internal.collect()
+        if metric.name.endswith("provider_failures") and metric.samples
+    ]
     return families["koordlet_block_io_seconds"]
 
 
 @pytest.mark.parametrize("requests", [{}, {(10, 0): 5}], ids=["none", "web"])
 def test_containers_with_io_have_a_histogram(requests: dict[tuple[int, int], int], tmp_path: Path) -> None:
-    buckets = [one for one in samples(tmp_path, requests) if one.name.endswith("_bucket")]
-    assert [one.value for one in buckets] == ([0] * 4 + [5] * (len(BUCKET_BOUNDS) - 4) if requests else [])
-    assert {one.labels["stage"] for one in buckets} == ({"device"} if requests else set())
+    buckets = [sample for sample in samples(tmp_path, requests) if sample.name.endswith("_bucket")]
+    assert [bucket.value for bucket in buckets] == ([0] * 4 + [5] * (len(BUCKET_BOUNDS) - 4) if requests else [])
+    assert {bucket.labels["stage"] for bucket in buckets} == ({"device"} if requests else set())
 
 
 def test_each_disk_has_its_own_histogram(tmp_path: Path) -> None:
@@ -73,10 +77,10 @@ def test_each_disk_has_its_own_histogram(tmp_path: Path) -> None:
     (tmp_path / "devices/sdb").mkdir(parents=True)
     (tmp_path / "dev/block").mkdir(parents=True)
     (tmp_path / "dev/block/8:16").symlink_to("../../devices/sdb")
-    found = samples(tmp_path, {(10, disk): 5, (10, gone): 2})
-    counts = {one.labels["device"]: one.value for one in found if one.name.endswith("_count")}
+    histograms = samples(tmp_path, {(10, disk): 5, (10, gone): 2})
+    counts = {sample.labels["device"]: sample.value for sample in histograms if sample.name.endswith("_count")}
     assert counts == {"sdb": 5, "253:0": 2}
-    sums = {one.labels["device"]: one.value for one in found if one.name.endswith("_sum")}
+    sums = {sample.labels["device"]: sample.value for sample in histograms if sample.name.endswith("_sum")}
     assert sums == {"sdb": pytest.approx(5 * 0.0007), "253:0": pytest.approx(2 * 0.0007)}
 
 
@@ -87,5 +91,5 @@ def test_each_disk_has_its_own_histogram(tmp_path: Path) -> None:
 def test_counters_of_a_removed_disk_are_not_kept(
     between: dict[tuple[int, int], int], counted: int, tmp_path: Path
 ) -> None:
-    found = samples(tmp_path, {(10, 0): 5}, between, {(10, 0): 2})
-    assert [one.value for one in found if one.name.endswith("_count")] == [counted]
+    counters = samples(tmp_path, {(10, 0): 5}, between, {(10, 0): 2})
+    assert [sample.value for sample in counters if sample.name.endswith("_count")] == [counted]

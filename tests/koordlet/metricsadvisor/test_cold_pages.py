@@ -39,11 +39,11 @@ ONE = ("containerd://1", 1)
 
 def resting(*lists: tuple[float, int], mapped: int = 0, refaulted: tuple[int, ...] = ()) -> int | None:
     """What rests after these (second, bytes on the inactive list), of a window of 60 s."""
-    pages, found = RestingPages(60.0), None
+    pages, resting_pages = RestingPages(60.0), None
     back = refaulted or (0,) * len(lists)
     for (at, amount), returned in zip(lists, back, strict=True):
-        found = pages.push(at, {ONE: WorkingSet(10**9, amount, mapped, returned)}).get(ONE)
-    return found
+        resting_pages = pages.push(at, {ONE: WorkingSet(10**9, amount, mapped, returned)}).get(ONE)
+    return resting_pages
 
 
 STEADY = [(at, 1000) for at in range(0, 66, 5)]

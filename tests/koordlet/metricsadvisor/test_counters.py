@@ -20,11 +20,11 @@ class Scrapes:
     def __call__(self, **seconds: float) -> dict[str, float]:
         return {name: value for (_, name), value in self.of({"web": seconds}).items()}
 
-    def of(self, found: dict[str, dict[str, float]]) -> dict[tuple[str, str], float]:
-        names = sorted({name for culprits in found.values() for name in culprits})
-        ns = [[round(one.get(name, 0) * 1e9) for name in names] for one in found.values()]
-        table = np.array(ns, dtype=np.int64).reshape(len(found), len(names))
-        waiting = SubjectTable(list(found), [Owner("system", name) for name in names], table)
+    def of(self, series_by_family: dict[str, dict[str, float]]) -> dict[tuple[str, str], float]:
+        names = sorted({name for culprits in series_by_family.values() for name in culprits})
+        ns = [[round(series.get(name, 0) * 1e9) for name in names] for series in series_by_family.values()]
+        table = np.array(ns, dtype=np.int64).reshape(len(series_by_family), len(names))
+        waiting = SubjectTable(list(series_by_family), [Owner("system", name) for name in names], table)
         return {(victim, owner.name if owner else ""): value for victim, owner, value in self._counters.update(waiting)}
 
 
@@ -107,8 +107,8 @@ def test_all_series_of_a_victim_sum_up_to_what_it_waited(scrapes: list[dict[str,
     """While nothing is removed, whichever culprits get a series."""
     scrape = Scrapes(2)
     total: dict[str, dict[str, float]] = {}
-    for found in scrapes:
-        for victim, culprits in found.items():
+    for scraped in scrapes:
+        for victim, culprits in scraped.items():
             mine = total.setdefault(victim, {})
             for name, seconds in culprits.items():
                 mine[name] = mine.get(name, 0.0) + seconds
@@ -123,11 +123,11 @@ def test_no_series_ever_runs_back_while_it_lasts(scrapes: list[dict[str, dict[st
     scrape = Scrapes(2)
     last: dict[tuple[str, str], float] = {}
     before: set[str] = set()
-    for found in scrapes:
-        now = scrape.of(found)
-        for victim, culprits in found.items():
+    for scraped in scrapes:
+        now = scrape.of(scraped)
+        for victim, culprits in scraped.items():
             named = {name for whose, name in now if whose == victim and name}
             assert len(named) == min(2, len(culprits))
             assert named <= set(culprits)
         assert all(value >= last[series] for series, value in now.items() if series in last and series[0] in before)
-        last, before = now, set(found)
+        last, before = now, set(scraped)

@@ -214,8 +214,8 @@ def be_pod(label: str, *amounts: str | None, sidecar: str = "", setup: str = "")
     """Containers with these batch-cpu requests (None: without any), beside a sidecar and an init container."""
 
     def container(amount: str | None, **fields) -> Container:
-        given = {} if not amount else {RESOURCE_BATCH_CPU: Quantity(amount)}
-        return Container(name="c", resources=ResourceRequirements(requests=given), **fields)
+        resources = {} if not amount else {RESOURCE_BATCH_CPU: Quantity(amount)}
+        return Container(name="c", resources=ResourceRequirements(requests=resources), **fields)
 
     pod = Pod(metadata=ObjectMeta(name="job", uid="u", labels={LABEL_QOS_CLASS: label} if label else {}))
     pod.spec.containers = [container(amount) for amount in amounts]

@@ -40,8 +40,8 @@ class Node:
         self.conditions = CollectorConditions(self.registries)
 
     def failures(self, collector: str) -> float:
-        found = [f for f in self.registries.internal.collect() if f.name == "koordlet_collector_failures"]
-        return sum(s.value for f in found for s in f.samples if s.labels["collector"] == collector)
+        families = [f for f in self.registries.internal.collect() if f.name == "koordlet_collector_failures"]
+        return sum(s.value for f in families for s in f.samples if s.labels["collector"] == collector)
 
 
 class Xpus(Node):
@@ -63,11 +63,11 @@ class Xpus(Node):
     def read(self, after: float = 1.0) -> tuple[XpuInfo, ...] | None:
         self.now += after
         self.collector.read()
-        found: tuple[XpuInfo, ...] | None = self.cache.facts.get(FACT_XPU, newer_than=self.now)
-        return found
+        infos: tuple[XpuInfo, ...] | None = self.cache.facts.get(FACT_XPU, newer_than=self.now)
+        return infos
 
     def ids(self, after: float = 1.0) -> list[str]:
-        return [one.uuid for one in self.read(after) or ()]
+        return [info.uuid for info in self.read(after) or ()]
 
 
 @pytest.fixture
@@ -172,21 +172,21 @@ def test_a_device_without_a_number_is_left_out(xpus: Xpus, minor: str) -> None:
 )  # fmt: skip
 def test_numa_nodes(xpus: Xpus, text: str, node: int) -> None:
     xpus.write("a", card("a", topology={"nodeID": text}))
-    (found,) = xpus.read() or ()
-    assert found.place is not None and found.place.node_id == node
+    (info,) = xpus.read() or ()
+    assert info.place is not None and info.place.node_id == node
 
 
 def test_a_device_that_two_files_describe_is_there_once(xpus: Xpus) -> None:
     """A copy beside the original must not double what the node offers."""
     xpus.write("ic-device", card("a", model="first"))
     xpus.write("ic-device.bak", card("a", model="second"), card("b"))
-    assert [(one.uuid, one.model) for one in xpus.read() or ()] == [("a", "first"), ("b", "Ascend-910B3")]
+    assert [(info.uuid, info.model) for info in xpus.read() or ()] == [("a", "first"), ("b", "Ascend-910B3")]
 
 
 def test_a_device_that_a_file_describes_twice_is_there_once(xpus: Xpus) -> None:
     """Devices without a uuid are not compared."""
     xpus.write("a", card("a", minor="1"), card("b"), card("a", minor="2"), card("", minor="3"), card("", minor="4"))
-    assert [(one.uuid, one.minor) for one in xpus.read() or ()] == [("a", 1), ("b", 0), ("", 3), ("", 4)]
+    assert [(info.uuid, info.minor) for info in xpus.read() or ()] == [("a", 1), ("b", 0), ("", 3), ("", 4)]
 
 
 def test_files_and_their_sizes_are_bounded(xpus: Xpus, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,10 +246,10 @@ def nics(tmp_path: Path) -> Nics:
 def test_a_nic_with_its_virtual_functions(nics: Nics) -> None:
     nics.tree.nic("0000:1f:00.0", "mlx5_0", node=1)
     nics.tree.vfs("0000:1f:00.0", ["0000:1f:00.3", "0000:1f:00.2"])
-    (found,) = nics.read()
-    assert found.place == PciPlace("0000:1f:00.0", 1, "pci0000:1e")
-    assert (found.minor, found.healthy, found.vf_enabled) == (0, True, True)
-    assert found.vfs == ("0000:1f:00.3", "0000:1f:00.2")
+    (nic,) = nics.read()
+    assert nic.place == PciPlace("0000:1f:00.0", 1, "pci0000:1e")
+    assert (nic.minor, nic.healthy, nic.vf_enabled) == (0, True, True)
+    assert nic.vfs == ("0000:1f:00.3", "0000:1f:00.2")
     assert nics.conditions.states["rdma"].up
 
 
@@ -260,10 +260,10 @@ def test_a_machine_without_nics(nics: Nics) -> None:
 
 def test_ports_are_seen_at_once_and_other_vendors_too(nics: Nics) -> None:
     nics.tree.nic("0000:1f:00.0", "bnxt_re3")
-    (found,) = nics.read()
-    assert (found.minor, found.healthy) == (3, True)
+    (nic,) = nics.read()
+    assert (nic.minor, nic.healthy) == (3, True)
     nics.tree.port("0000:1f:00.0", "bnxt_re3", "1: DOWN\n")
-    assert [one.healthy for one in nics.read()] == [False]
+    assert [nic.healthy for nic in nics.read()] == [False]
 
 
 def test_functions_that_come_and_go_are_seen_at_once(nics: Nics) -> None:
@@ -271,25 +271,25 @@ def test_functions_that_come_and_go_are_seen_at_once(nics: Nics) -> None:
     nics.read()
     nics.tree.nic("0000:20:00.0", "mlx5_1")
     nics.tree.vfs("0000:1f:00.0", ["0000:1f:00.2"])
-    assert [(one.minor, one.vfs) for one in nics.read()] == [(0, ("0000:1f:00.2",)), (1, ())]
+    assert [(nic.minor, nic.vfs) for nic in nics.read()] == [(0, ("0000:1f:00.2",)), (1, ())]
     nics.tree.vfs("0000:1f:00.0", [])
     nics.tree.remove("0000:20:00.0", "mlx5_1")
-    assert [(one.minor, one.vf_enabled, one.vfs) for one in nics.read()] == [(0, False, ())]
+    assert [(nic.minor, nic.vf_enabled, nic.vfs) for nic in nics.read()] == [(0, False, ())]
 
 
 def test_other_changes_are_read_once_a_minute(nics: Nics) -> None:
     nics.tree.nic("0000:1f:00.0", "mlx5_0", node=0)
     nics.read()
     (nics.tree.function("0000:1f:00.0") / "numa_node").write_text("1\n")
-    assert [one.place.node_id for one in nics.read()] == [0]
-    assert [one.place.node_id for one in nics.read(after=REREAD_S)] == [1]
+    assert [nic.place.node_id for nic in nics.read()] == [0]
+    assert [nic.place.node_id for nic in nics.read(after=REREAD_S)] == [1]
 
 
 def test_of_two_nics_with_one_number_the_first_is_reported(nics: Nics, caplog: pytest.LogCaptureFixture) -> None:
     nics.tree.nic("0000:1f:00.0", "mlx5_0")
     nics.tree.nic("0000:20:00.0", "bnxt_re0")
     nics.tree.nic("0000:21:00.0", "nameless")
-    assert [one.place.bus_id for one in nics.read()] == ["0000:1f:00.0"]
+    assert [nic.place.bus_id for nic in nics.read()] == ["0000:1f:00.0"]
     nics.read(after=REREAD_S)
     lines = [record.getMessage() for record in caplog.records if "not reported" in record.getMessage()]
     assert len(lines) == 2

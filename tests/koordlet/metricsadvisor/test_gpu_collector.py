@@ -42,8 +42,8 @@ def pod(uid: str, *containers: str, ended: tuple[str, ...] = ()) -> PodMeta:
 
 
 TRAIN, SERVE = pod("train", "main", "side"), pod("serve", "old", "new", ended=("old",))
-PODS = {one.uid: one for one in (TRAIN, SERVE)}
-SUBJECTS = tuple(subject for one in PODS.values() for subject in subjects_of(one))
+PODS = {key.uid: key for key in (TRAIN, SERVE)}
+SUBJECTS = tuple(subject for pod in PODS.values() for subject in subjects_of(pod))
 MAIN = "kubepods/burstable/podtrain/main"
 
 
@@ -67,8 +67,8 @@ PATHS = {
 
 @pytest.mark.parametrize(("path", "expected"), PATHS.values(), ids=PATHS)
 def test_the_container_of_a_process(path: str, expected: str | None) -> None:
-    found = ContainerPaths(SUBJECTS).of(path)
-    assert (None if found is None else found.name) == expected
+    container = ContainerPaths(SUBJECTS).of(path)
+    assert (None if container is None else container.name) == expected
 
 
 def test_a_name_of_two_containers_identifies_neither() -> None:
@@ -87,10 +87,10 @@ def test_the_sums_of_the_specification() -> None:
         "GPU-first": GpuUse(0, 0, {122: GpuProcessUse(1500, 70), 222: GpuProcessUse(1000, 10), 9: GpuProcessUse(1, 1)}),
         "GPU-second": GpuUse(0, 0, {122: GpuProcessUse(1000, 50), 222: GpuProcessUse(3000, 40)}),
     }
-    subjects = {one.name: one for one in SUBJECTS if one.kind is SubjectKind.CONTAINER}
+    subjects = {subject.name: subject for subject in SUBJECTS if subject.kind is SubjectKind.CONTAINER}
     owners = {122: subjects["main"], 222: subjects["side"]}
     containers = by_container(GpuSnapshot(1.0, gpus, use), owners.get)
-    assert {(one.subject.name, one.gpu.minor, one.use.core, one.use.memory) for one in containers} == {
+    assert {(gpu.subject.name, gpu.gpu.minor, gpu.use.core, gpu.use.memory) for gpu in containers} == {
         ("main", 0, 70, 1500), ("main", 1, 50, 1000), ("side", 0, 10, 1000), ("side", 1, 40, 3000),
     }  # fmt: skip
     assert {key: (use.core, use.memory) for key, (_, use) in by_pod(containers).items()} == {
@@ -101,11 +101,11 @@ def test_the_sums_of_the_specification() -> None:
 
 def test_a_container_outside_kubernetes_is_no_pods() -> None:
     alone = Subject(SubjectKind.CONTAINER, "docker://x", "docker/x", "x")
-    look = GpuSnapshot(
+    snapshot = GpuSnapshot(
         1.0, {FIRST: GpuInfo(0, "GPU-first", 1)}, {"GPU-first": GpuUse(0, None, {1: GpuProcessUse(5, None)})}
     )
-    containers = by_container(look, lambda _: alone)
-    assert [(one.use.memory, one.use.core) for one in containers] == [(5, None)]
+    containers = by_container(snapshot, lambda _: alone)
+    assert [(container.use.memory, container.use.core) for container in containers] == [(5, None)]
     assert by_pod(containers) == {}
 
 
@@ -163,13 +163,13 @@ class Node:
 
     def metrics(self) -> dict[tuple[str, ...], float]:
         """(name, values of the labels that tell GPUs and containers) -> value, of GPU families."""
-        found = {}
+        samples = {}
         page = generate_latest(self.registries.external).decode()
         for family in text_string_to_metric_families(page):
             for sample in family.samples:
                 labels = [sample.labels.get(name) for name in ("container_name", "gpu_minor", "reason", "xid")]
-                found[(sample.name, *(one for one in labels if one))] = sample.value
-        return found
+                samples[(sample.name, *(value for value in labels if value))] = sample.value
+        return samples
 
 
 @pytest.fixture
@@ -253,7 +253,9 @@ async def test_nodemetric_has_the_gpu_figures(node: Node) -> None:
 
     def device(minor: int, uuid: str, core: str, memory: str, ratio: str) -> dict[str, Any]:
         names = ("gpu-core", "gpu-memory", "gpu-memory-ratio")
-        resources = {f"koordinator.sh/{name}": one for name, one in zip(names, (core, memory, ratio), strict=True)}
+        resources = {
+            f"koordinator.sh/{name}": figure for name, figure in zip(names, (core, memory, ratio), strict=True)
+        }
         return {"type": "gpu", "id": uuid, "minor": minor, "health": False, "resources": resources}
 
     assert status["nodeMetric"]["nodeUsage"]["devices"] == [
@@ -373,7 +375,7 @@ async def test_a_fault_is_kept_when_gpus_are_not_watched_any_more(node: Node) ->
     at = node.now
     await node.round()
     assert set(node.cache.facts.get(FACT_GPU_FAULTS, newer_than=at + 0.5)) == {"GPU-first"}
-    assert {key: one for key, one in node.metrics().items() if key[0] == "koordlet_gpu_healthy"} == {
+    assert {key: value for key, value in node.metrics().items() if key[0] == "koordlet_gpu_healthy"} == {
         ("koordlet_gpu_healthy", "0", "Xid48"): 0
     }
 
@@ -461,7 +463,7 @@ async def test_a_fault_is_reported_although_nvml(machine: Machine, node: Node, h
     assert not node.conditions.states["gpu"].up
     assert node.metrics() == {gpu: 0, events: 1}
     facts = node.cache.facts
-    assert [one.uuid for one in facts.get(FACT_GPU, newer_than=at)] == ["GPU-first", "GPU-second"]
+    assert [gpu_info.uuid for gpu_info in facts.get(FACT_GPU, newer_than=at)] == ["GPU-first", "GPU-second"]
     assert facts.get(FACT_GPU_DRIVER, newer_than=at) == "535.129.03"
     assert set(facts.get(FACT_GPU_FAULTS, newer_than=at)) == {"GPU-first"}
     at = node.now + 0.5

@@ -37,13 +37,13 @@ def test_all_groups_and_disks_of_a_container_are_one_subject() -> None:
     rows = {(1, 5): 100, (1, 6): 20, (2, 5): 7, (3, 5): 3, (9, 5): 1000, (-3, 5): 50}
     window = counts_only({row: DiskUse([size, 2 * size, 0], [1, 2, 0]) for row, size in rows.items()})
     window.ops[:, FLUSH] = 1
-    found = blockio.by_subject(window, 10.0, owner)
-    assert set(found) == {"c://one", "c://two"}
-    one = found["c://one"]
-    assert (one.read_bytes, one.write_bytes) == pytest.approx((12.3, 24.6))
-    assert (one.read_ops, one.write_ops, one.flush_ops) == pytest.approx((0.3, 0.6, 0.3))
-    assert one.count == 12
-    assert one.device_p99 is None and one.queue_p50 is None, "the files tell no times"
+    figures = blockio.by_subject(window, 10.0, owner)
+    assert set(figures) == {"c://one", "c://two"}
+    container = figures["c://one"]
+    assert (container.read_bytes, container.write_bytes) == pytest.approx((12.3, 24.6))
+    assert (container.read_ops, container.write_ops, container.flush_ops) == pytest.approx((0.3, 0.6, 0.3))
+    assert container.count == 12
+    assert container.device_p99 is None and container.queue_p50 is None, "the files tell no times"
 
 
 def test_waiting_is_split_into_own_limit_neighbours_and_self() -> None:
@@ -65,16 +65,16 @@ def test_waiting_is_split_into_own_limit_neighbours_and_self() -> None:
             count=ints(1, 2, 3),
         ),
     )
-    one = blockio.by_subject(window, 10.0, owner)["c://one"]
-    assert one.wait == pytest.approx(0.4)
-    assert one.throttled == pytest.approx(0.2)
-    assert [(culprit.owner.label, culprit.seconds) for culprit in one.culprits] == [
+    container = blockio.by_subject(window, 10.0, owner)["c://one"]
+    assert container.wait == pytest.approx(0.4)
+    assert container.throttled == pytest.approx(0.2)
+    assert [(culprit.owner.label, culprit.seconds) for culprit in container.culprits] == [
         ("two", pytest.approx(0.25)),
         ("one", pytest.approx(0.1)),
         ("idle", pytest.approx(0.05)),
     ], "a second"
-    assert sum(culprit.seconds for culprit in one.culprits) == pytest.approx(one.wait)
-    assert one.device_p50 is not None and 2**19 <= one.device_p50 * 1e9 <= 2**20
+    assert sum(culprit.seconds for culprit in container.culprits) == pytest.approx(container.wait)
+    assert container.device_p50 is not None and 2**19 <= container.device_p50 * 1e9 <= 2**20
 
 
 def test_network_figures_by_subject() -> None:
@@ -86,12 +86,12 @@ def test_network_figures_by_subject() -> None:
         backlog_count=ints(3, 0, 1),
         culprits=CulpritMatrix(ints(1), ints(2), ints(10**9), ints(7)),
     )
-    found = netstall.by_subject(window, 10.0, owner)
-    assert set(found) == {"c://one"}, "nothing happened to the other"
-    one = found["c://one"]
-    assert (one.retransmits, one.softirq, one.backlog) == pytest.approx((5.0, 0.1, 300.0))
-    assert one.softirq_p99 is None
-    assert [(culprit.owner.label, culprit.seconds) for culprit in one.culprits] == [("two", pytest.approx(0.1))]
+    figures = netstall.by_subject(window, 10.0, owner)
+    assert set(figures) == {"c://one"}, "nothing happened to the other"
+    container = figures["c://one"]
+    assert (container.retransmits, container.softirq, container.backlog) == pytest.approx((5.0, 0.1, 300.0))
+    assert container.softirq_p99 is None
+    assert [(culprit.owner.label, culprit.seconds) for culprit in container.culprits] == [("two", pytest.approx(0.1))]
 
 
 def test_a_pod_as_a_whole_has_no_container_labels() -> None:

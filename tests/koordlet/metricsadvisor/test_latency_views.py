@@ -64,7 +64,7 @@ def page(wakeup: list[int], preempted: list[int]) -> Registries:
 
 def test_a_containers_groups_are_one_histogram_and_without_waits_there_is_none() -> None:
     registries = page(wakeup=[1, 2, 5, 7, 9], preempted=[0, 0, 4, 1, 1])
-    families = (one for one in registries.external.collect() if one.name == "koordlet_sched_latency_seconds")
+    families = (metric for metric in registries.external.collect() if metric.name == "koordlet_sched_latency_seconds")
     samples = [sample for family in families for sample in family.samples]
     sums = {(s.labels["container_name"], s.labels["reason"]): s.value for s in samples if s.name.endswith("_sum")}
     assert sums == {("web", "wakeup"): 6.0, ("job", "wakeup"): 10.0, ("job", "preempted"): 8.0}

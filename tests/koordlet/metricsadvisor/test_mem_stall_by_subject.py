@@ -87,24 +87,24 @@ def test_a_limit_within_the_container_is_its_own() -> None:
 def test_pressure_on_the_node_is_shared_by_how_often_each_pressed() -> None:
     seen = window({10: {"direct": 90}}, {(10, 0): (90, 2), (20, 0): (10, 4)}, {20: 2, SPECIAL_KEYS["kworker"]: 1})
     shares = pressure_shares(seen, owner, limit)
-    assert [(one.owner.label, one.count) for one in shares[WEB.key]] == [
+    assert [(share.owner.label, share.count) for share in shares[WEB.key]] == [
         ("batch/job-0/job", 6),
         ("prod/web-0/web", 2),
         ("kworker", 1),
     ]
-    assert [one.seconds for one in shares[WEB.key]] == pytest.approx([0.060, 0.020, 0.010])
+    assert [share.seconds for share in shares[WEB.key]] == pytest.approx([0.060, 0.020, 0.010])
 
 
 def test_at_its_own_limit_a_container_is_its_only_culprit() -> None:
     shares = pressure_shares(window({10: {}}, {(10, WEBS_LIMIT): (50, 5), (20, 0): (1, 9)}), owner, limit)
-    assert [(one.owner.label, one.seconds) for one in shares[WEB.key]] == [("prod/web-0/web", 0.05)]
+    assert [(share.owner.label, share.seconds) for share in shares[WEB.key]] == [("prod/web-0/web", 0.05)]
 
 
 def test_a_common_limit_is_shared_by_those_below_it_only() -> None:
     shares = pressure_shares(
         window({}, {(10, KUBEPODS): (40, 1), (20, KUBEPODS): (1, 3), (30, 0): (5, 99)}), owner, limit
     )
-    assert [(one.owner.label, one.seconds) for one in shares[WEB.key]] == [
+    assert [(share.owner.label, share.seconds) for share in shares[WEB.key]] == [
         ("batch/job-0/job", pytest.approx(0.030)),
         ("prod/web-0/web", pytest.approx(0.010)),
     ]
@@ -115,10 +115,12 @@ def test_many_culprits_are_the_ten_largest_and_the_rest() -> None:
         WEB.key
     ]
     assert len(shares) == 11
-    assert [one.owner.name for one in shares if one.owner.kind == "gone"] == [f"cgroup {1019 - i}" for i in range(10)]
-    [others] = [one for one in shares if one.owner.kind == "other"]
+    assert [share.owner.name for share in shares if share.owner.kind == "gone"] == [
+        f"cgroup {1019 - i}" for i in range(10)
+    ]
+    [others] = [share for share in shares if share.owner.kind == "other"]
     assert others.count == sum(range(1, 11)) + 1
-    assert sum(one.seconds for one in shares) == pytest.approx(0.1)
+    assert sum(share.seconds for share in shares) == pytest.approx(0.1)
 
 
 entries = st.dictionaries(
@@ -132,7 +134,7 @@ def test_shares_add_up_to_the_reclaiming_time(reclaims, wakeups) -> None:
     shares = pressure_shares(window({}, reclaims, wakeups), owner, limit)
     for subject, ids in ((WEB, (10, 11)), (JOB, (20,))):
         expected = sum(ms for (task, _), (ms, _) in reclaims.items() if task in ids) / 1e3
-        assert sum(one.seconds for one in shares.get(subject.key, [])) == pytest.approx(expected)
+        assert sum(share.seconds for share in shares.get(subject.key, [])) == pytest.approx(expected)
 
 
 class Readings:

@@ -290,12 +290,12 @@ def test_stalled_time_is_the_kernels_own_counter() -> None:
         reader, Workloads, MetricCache(), registries, CollectorConditions(registries), psi=True
     )
     collector.reading = reading
-    found = {
+    samples = {
         (sample.name, sample.labels["psi_resource_type"], sample.labels["psi_degree"]): sample.value
         for family in registries.external.collect()
         for sample in family.samples
     }
-    assert found == {
+    assert samples == {
         ("koordlet_container_psi_stall_seconds_total", "mem", "some"): 0.25,
         ("koordlet_pod_psi_stall_seconds_total", "mem", "some"): 1.5,
         ("koordlet_pod_psi_stall_seconds_total", "mem", "full"): 0.5,

@@ -77,9 +77,9 @@ def test_a_refused_batch_is_counted_as_series(name: str) -> None:
     registries.node = "n"
     COLLECTORS[name](Refusing(), registries)
     counted = [
-        (one.labels["collector"], one.labels["cause"], one.value)
+        (sample.labels["collector"], sample.labels["cause"], sample.value)
         for family in registries.internal.collect()
-        for one in family.samples
-        if one.name == "koordlet_collector_failures_total"
+        for sample in family.samples
+        if sample.name == "koordlet_collector_failures_total"
     ]
     assert counted == [(name, "series", 1)]

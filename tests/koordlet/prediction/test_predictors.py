@@ -108,8 +108,8 @@ def test_a_pod_listed_twice_is_an_error():
 
 
 def test_the_combination_is_conservative():
-    one, other = Prediction(Amount(1, 20), Amount(3, 40)), Prediction(Amount(2, 10), Amount(4, 30))
-    assert combine(one, other) == Prediction(Amount(1, 10), Amount(4, 40))
+    first, other = Prediction(Amount(1, 20), Amount(3, 40)), Prediction(Amount(2, 10), Amount(4, 30))
+    assert combine(first, other) == Prediction(Amount(1, 10), Amount(4, 40))
 
 
 def test_raw_allocatable_comes_before_allocatable(make_node):

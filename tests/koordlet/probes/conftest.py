@@ -118,10 +118,10 @@ def until_arrivals() -> Callable[[int, int], int]:
 
     def wait(pid: int, number: int) -> int:
         end = time.monotonic() + 120
-        while (found := Schedstat.of(pid).arrivals) < number:
-            assert time.monotonic() < end, f"{pid} waited {found} times, not {number}"
+        while (arrivals := Schedstat.of(pid).arrivals) < number:
+            assert time.monotonic() < end, f"{pid} waited {arrivals} times, not {number}"
             time.sleep(0.02)
-        return found
+        return arrivals
 
     return wait
 

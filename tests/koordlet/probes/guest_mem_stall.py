@@ -45,7 +45,7 @@ def test_sleeping_for_memory_high_is_throttling(
     process.kill()
     process.wait(60)
     stalled = pressure_total(group)
-    found = seconds(stalls, before, group)
-    assert found["throttle"] > found["own_limit"]
-    assert found["refault"] == found["swapin"] == 0
-    assert sum(found.values()) == pytest.approx(stalled, rel=0.1, abs=0.1)
+    stall_seconds = seconds(stalls, before, group)
+    assert stall_seconds["throttle"] > stall_seconds["own_limit"]
+    assert stall_seconds["refault"] == stall_seconds["swapin"] == 0
+    assert sum(stall_seconds.values()) == pytest.approx(stalled, rel=0.1, abs=0.1)

@@ -85,15 +85,15 @@ together through /proc."""
 
 def meminfo(name: str) -> int:
     """Bytes."""
-    found = re.search(rf"^{name}: +(\d+) kB", Path("/proc/meminfo").read_text(), re.M)
-    assert found is not None, name
-    return int(found[1]) * KIB
+    line = re.search(rf"^{name}: +(\d+) kB", Path("/proc/meminfo").read_text(), re.M)
+    assert line is not None, name
+    return int(line[1]) * KIB
 
 
 def vmstat() -> dict[str, int]:
     lines = (line.split() for line in Path("/proc/vmstat").read_text().splitlines())
-    found = {name: int(value) for name, value in lines}
-    return found | {"allocstall": sum(value for name, value in found.items() if name.startswith("allocstall"))}
+    counters = {name: int(value) for name, value in lines}
+    return counters | {"allocstall": sum(value for name, value in counters.items() if name.startswith("allocstall"))}
 
 
 def chosen(path: Path) -> str:
@@ -165,16 +165,16 @@ def traced() -> Iterator[Traced]:
 
     def read(pid: int) -> dict[int, Stalls]:
         began: dict[int, float] = {}
-        found = {DIRECT: (0, 0.0), COMPACTION: (0, 0.0)}
+        stalls = {DIRECT: (0, 0.0), COMPACTION: (0, 0.0)}
         for pid_text, at, name in LINE.findall((instance / "trace").read_text()):
             if int(pid_text) != pid:
                 continue
             if name in BEGINS:
                 began[BEGINS[name]] = float(at)
             elif ENDS[name] in began:
-                count, seconds = found[ENDS[name]]
-                found[ENDS[name]] = count + 1, seconds + float(at) - began.pop(ENDS[name])
-        return found
+                count, seconds = stalls[ENDS[name]]
+                stalls[ENDS[name]] = count + 1, seconds + float(at) - began.pop(ENDS[name])
+        return stalls
 
     try:
         (instance / "buffer_size_kb").write_text("4096")
@@ -212,9 +212,9 @@ def end(process: subprocess.Popen[str]) -> None:
     process.wait(60)
 
 
-def same(found: Stalls, kernel: Stalls) -> bool:
+def same(stalls: Stalls, kernel: Stalls) -> bool:
     """Each stall in both, and their time: an emulated CPU may stand still between two readers of one tracepoint."""
-    return found[0] == kernel[0] and abs(found[1] - kernel[1]) <= 0.1 * kernel[1] + 0.05 + 2e-3 * kernel[0]
+    return stalls[0] == kernel[0] and abs(stalls[1] - kernel[1]) <= 0.1 * kernel[1] + 0.05 + 2e-3 * kernel[0]
 
 
 def test_direct_reclaim_of_a_short_node_is_each_groups_own_and_the_presser_is_named(
@@ -251,9 +251,9 @@ def test_direct_reclaim_of_a_short_node_is_each_groups_own_and_the_presser_is_na
         count, seconds = kinds["direct"]
         assert same((count, seconds), traced(processes[name].pid)[DIRECT]), (name, kinds)
         # PSI goes on until the page is there: cleared, and the lists of the CPUs drained where reclaim was in vain.
-        found = sum(second for _, second in kinds.values())
+        total = sum(second for _, second in kinds.values())
         least, most = 0.6 * stalled[name] - 0.05 - count * 2e-3, 1.1 * stalled[name] + 0.05 + count * 5e-6
-        assert least <= found <= most, (name, kinds, stalled)
+        assert least <= total <= most, (name, kinds, stalled)
         limits = window.limits
         [entry] = [i for i, task in enumerate(limits.victim.tolist()) if task == key(group) and limits.count[i]]
         assert (limits.culprit[entry], limits.count[entry]) == (NODE, count)
@@ -272,7 +272,7 @@ def test_direct_reclaim_of_a_short_node_is_each_groups_own_and_the_presser_is_na
 
     figures = by_subject(window, 1.0, owner, lambda _: Owner("gone", ""))
     assert figures.keys() == groups.keys()
-    assert [one.owner.name for one in figures["victim"].culprits][:1] == ["presser"]
+    assert [culprit.owner.name for culprit in figures["victim"].culprits][:1] == ["presser"]
     assert figures["victim"].own == 0
 
 

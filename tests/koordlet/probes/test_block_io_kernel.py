@@ -140,8 +140,8 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
     backing = tmp_path / "disk"
     with backing.open("wb") as file:
         file.truncate(64 * MIB)
-    found = subprocess.run(["losetup", "--find", "--show", backing], check=True, capture_output=True, text=True)
-    disk = Disk(Path(found.stdout.strip()))
+    loop = subprocess.run(["losetup", "--find", "--show", backing], check=True, capture_output=True, text=True)
+    disk = Disk(Path(loop.stdout.strip()))
     yield disk
     subprocess.run(["losetup", "--detach", disk.path], check=True)
 

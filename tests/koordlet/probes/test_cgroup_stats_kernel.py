@@ -51,19 +51,19 @@ while True:
 
 @pytest.fixture
 def stats(kernel_host: Host) -> Iterator[CgroupStats]:
-    found, status = open_cgroup_stats(ProbeEnvironment(kernel_host, possible_cpus(kernel_host.roots), None))
-    assert found is not None, status.reason
+    opened, status = open_cgroup_stats(ProbeEnvironment(kernel_host, possible_cpus(kernel_host.roots), None))
+    assert opened is not None, status.reason
     assert (status.loaded, status.source, status.pinned) == (True, "bpf", False)
-    yield found
-    found.close()
+    yield opened
+    opened.close()
 
 
 def until(done: Callable[[], Any], what: str) -> Any:
     deadline = time.monotonic() + PATIENCE
-    while not (found := done()):
+    while not (result := done()):
         assert time.monotonic() < deadline, what
         time.sleep(0.02)
-    return found
+    return result
 
 
 def walked(stats: CgroupStats, cgroup_dir: str) -> dict[str, float]:
@@ -73,8 +73,8 @@ def walked(stats: CgroupStats, cgroup_dir: str) -> dict[str, float]:
     for controller in CONTROLLERS:
         root = stats.roots[controller]
         at = seen[root].find(np.array([cgroup_id(f"{root}/{cgroup_dir}")], dtype=np.uint64))
-        found = seen[root].columns(at, FIGURES)
-        row.update({name: float(values[0]) for name, values in found.items() if not np.isnan(values[0])})
+        columns = seen[root].columns(at, FIGURES)
+        row.update({name: float(values[0]) for name, values in columns.items() if not np.isnan(values[0])})
     return row
 
 
@@ -136,7 +136,7 @@ def test_all_cgroups_are_there_and_no_others(stats: CgroupStats, cgroup_child: C
     made = [parent, *(parent.child(f"c{number}") for number in range(20))]
     seen = stats.read()
     for root in set(stats.roots.values()):
-        ids = {cgroup_id(f"{root}/{one.dir}") for one in made}
+        ids = {cgroup_id(f"{root}/{cgroup.dir}") for cgroup in made}
         assert ids <= set(seen[root].ids.tolist())
         assert set(seen[root].ids.tolist()) <= ids | {cgroup_id(f"{root}/{path}") for path in tree.walk(root)}
     ended = made[-1]
@@ -170,12 +170,12 @@ def test_totals_of_pressure_are_those_of_the_last_averaging(
 
 
 def test_a_removed_group_and_one_made_again(stats: CgroupStats, cgroup_child: Callable[[str], Any]) -> None:
-    one, other = cgroup_child("stays"), cgroup_child("goes")
+    kept, other = cgroup_child("stays"), cgroup_child("goes")
     groups = AllGroups(stats)
-    dirs = [one.dir, other.dir]
+    dirs = [kept.dir, other.dir]
     first = groups.read(dirs)
     assert not first.gone.any()
-    assert first.cgroup_id.tolist() == [cgroup_id(child.path("cpu")) for child in (one, other)]
+    assert first.cgroup_id.tolist() == [cgroup_id(child.path("cpu")) for child in (kept, other)]
     other.remove()
     other.make()
     again = groups.read(dirs)

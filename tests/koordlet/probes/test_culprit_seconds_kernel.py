@@ -67,9 +67,9 @@ def test_seconds_of_a_culprit_are_the_kernels_whatever_the_window(
     frame: Any = SimpleNamespace(
         subjects=subjects, keys=tuple(one.key for one in subjects), ran=np.zeros(2), pressure={}
     )
-    found = MemorySource(lambda: window, lambda: "bpf").evidence(frame)
-    assert found is not None
-    evidence = Evidence(subjects, 3.0, {WaitResource.MEMORY: found})  # the CPU's window, which is not memory's
+    result = MemorySource(lambda: window, lambda: "bpf").evidence(frame)
+    assert result is not None
+    evidence = Evidence(subjects, 3.0, {WaitResource.MEMORY: result})  # the CPU's window, which is not memory's
     verdicts = Detector().step(evidence, 0.0, STRICT).verdicts
     [culprit] = [culprit for verdict in verdicts if verdict.cause is Cause.NEIGHBOUR for culprit in verdict.culprits]
     assert culprit.owner.name == "batch"

@@ -36,10 +36,10 @@ def test_a_window_is_up_to_a_quarter_longer_than_requested() -> None:
         assert window.due(second * 10**9, 2.5) == (second % 3 == 0)
         if second % 3 == 0:
             window.push(reading(second, 10 * second, 5, 100 if second >= 27 else 0))
-    found, seconds = total(window, reading(30.5, 400, 5, 130))
-    assert (found, seconds) == ({(700, 500): 400 - 180, (700, -1): 130}, 12.5)
-    found, seconds = total(window, reading(30, 300, 5, 100))
-    assert (found, seconds) == ({(700, 500): 300 - 180, (700, -1): 100}, 12)
+    total_ns, seconds = total(window, reading(30.5, 400, 5, 130))
+    assert (total_ns, seconds) == ({(700, 500): 400 - 180, (700, -1): 130}, 12.5)
+    total_ns, seconds = total(window, reading(30, 300, 5, 100))
+    assert (total_ns, seconds) == ({(700, 500): 300 - 180, (700, -1): 100}, 12)
 
 
 def test_after_a_pause_a_window_has_no_older_parts() -> None:

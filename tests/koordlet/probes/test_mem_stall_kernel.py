@@ -114,8 +114,8 @@ def test_reclaim_at_a_limit_agrees_with_psi(
     assert {"own_limit", "ancestor"} & kinds.keys() == {whose}
     # One task: the time in which some task was stalled is the task's. PSI and the probe read other clocks at each end
     # of a stall; the scheduler's lock and the probe's own work are in PSI's part only, in the guest a tenth of a stall.
-    found = sum(second for _, second in kinds.values())
-    assert 0.75 * stalled - 0.01 <= found <= 1.1 * stalled + 0.01 + count * 5e-6
+    total = sum(second for _, second in kinds.values())
+    assert 0.75 * stalled - 0.01 <= total <= 1.1 * stalled + 0.01 + count * 5e-6
     limits = window.limits
     [entry] = np.flatnonzero(limits.victim == key)
     assert limits.culprit[entry] == cgroup_id(limited.path("memory"))
@@ -156,9 +156,9 @@ def disk(tmp_path: Path) -> Iterator[str]:
     with (tmp_path / "disk").open("wb") as file:
         file.truncate(32 * MIB)
     command = ["losetup", "--find", "--show", os.fspath(tmp_path / "disk")]
-    found = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
-    yield found
-    subprocess.run(["losetup", "--detach", found], check=True)
+    loop = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+    yield loop
+    subprocess.run(["losetup", "--detach", loop], check=True)
 
 
 def test_reading_evicted_pages_again_is_refault(
@@ -194,10 +194,10 @@ def test_reading_evicted_pages_again_is_refault(
     assert kinds.get("other", (0, 0.0))[0] <= 0.01 * count
     # Short sleeps: PSI counts the way into and out of each of them, too, some 12 us, and waiting for a CPU on it; on an
     # emulated CPU that way is nearly all that the readers ran.
-    found = sum(second for _, second in kinds.values())
+    total = sum(second for _, second in kinds.values())
     way = delayed + (ran if EMULATED else count * 20e-6)
     most = 1.1 * stalled + 0.01 + count * 5e-6
-    assert 0.5 * (stalled - way) - 0.01 <= found <= most, (stalled, ran, delayed, found)
+    assert 0.5 * (stalled - way) - 0.01 <= total <= most, (stalled, ran, delayed, total)
     assert seconds > 0
 
 
@@ -258,7 +258,7 @@ def test_a_kill_names_victim_limit_and_trigger(
     # its pages: a task that needs memory at that moment is killed as well, and reported.
     ended = (-signal.SIGKILL, "") if more else (0, str(24 << 20))
     assert (allocator.returncode, output.strip()) == ended
-    assert [one.victim_pid for one in more] == [allocator.pid][: len(more)]
+    assert [oom_kill.victim_pid for oom_kill in more] == [allocator.pid][: len(more)]
     assert (kill.victim_pid, kill.victim_cgroup) == (hog.pid, cgroup_id(quiet.path("cpu")))
     assert (kill.trigger_pid, kill.trigger_cgroup) == (allocator.pid, cgroup_id(busy.path("cpu")))
     assert (kill.scope, kill.limit_cgroup) == ("limit", cgroup_id(limited.path("memory")))

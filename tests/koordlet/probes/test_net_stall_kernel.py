@@ -75,9 +75,9 @@ class Side:
         subprocess.run(["nsenter", "-t", str(self.holder), "-n", "ip", *args], check=True)
 
     def resent(self) -> int:
-        found = parse_retransmits(Path(f"/proc/{self.holder}/net/snmp").read_text())
-        assert found is not None
-        return found
+        segments = parse_retransmits(Path(f"/proc/{self.holder}/net/snmp").read_text())
+        assert segments is not None
+        return segments
 
     def unsent(self) -> int:
         """Segments that the kernel counts as sent again though it failed to send them."""

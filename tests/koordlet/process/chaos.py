@@ -81,16 +81,16 @@ class Chaos:
             self._change()
             began = time.monotonic()
             self.scene.start()
-            said = f"kill {turn}/{kills}: {lived:.2f} s after a check or a start, round {rounds}"
+            step = f"kill {turn}/{kills}: {lived:.2f} s after a check or a start, round {rounds}"
             if turn < kills and self.rng.random() < EARLY:
-                self.say(f"{said}; the next one comes early")
+                self.say(f"{step}; the next one comes early")
                 continue
             self.scene.settle(ROUNDS)
             self.converged.append(time.monotonic() - began)
             left = self._compare()
             self.wrong += [f"kill {turn}: {what}" for what in left]
             state = "all is as specified" if not left else f"{len(left)} settings are wrong: {left[0]}"
-            self.say(f"{said}; {ROUNDS} rounds later ({self.converged[-1]:.1f} s with the start) {state}")
+            self.say(f"{step}; {ROUNDS} rounds later ({self.converged[-1]:.1f} s with the start) {state}")
         status = self.scene.stop()
         left = differences(self.before, walk(self.fleet.tree))
         self.wrong += [f"stopped: {what}" for what in left] + ([f"exit status {status}"] if status else [])

@@ -64,9 +64,9 @@ def until(done: Callable[[], Any], what: str, seconds: float = PATIENCE) -> Any:
     """The first true answer of `done`; fails after `seconds`."""
     end = time.monotonic() + seconds
     while True:
-        found = done()
-        if found:
-            return found
+        result = done()
+        if result:
+            return result
         if time.monotonic() > end:
             pytest.fail(f"did not come within {seconds:.0f} s: {what}")
         time.sleep(0.05)
@@ -218,7 +218,7 @@ class PodTree:
         return made
 
     def remove_pod(self, uid: str, qos: KubeQOS) -> None:
-        for container in [one for one in self.containers if one.pod_uid == uid]:
+        for container in [known_container for known_container in self.containers if known_container.pod_uid == uid]:
             container.remove()
             self.containers.remove(container)
         self.rmdir(pod_dir(self.driver, qos, uid))
@@ -326,7 +326,7 @@ class Koordlet:
     def wait(self) -> Koordlet:
         """Until the first figures are there, and every probe had its turn."""
         self.wait_for_figures()
-        until(lambda: "starting" not in [one.get("reason") for one in self.top()["probes"]], "the probes")
+        until(lambda: "starting" not in [probe.get("reason") for probe in self.top()["probes"]], "the probes")
         return self
 
     def wait_for_figures(self) -> Koordlet:
@@ -340,8 +340,8 @@ class Koordlet:
         return self
 
     def top(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.get("/top"))
-        return found
+        page: dict[str, Any] = json.loads(self.get("/top"))
+        return page
 
     def row(self, container: Container) -> dict[str, Any]:
         """The container's row in /top."""
@@ -352,8 +352,8 @@ class Koordlet:
 
     def values(self, family: str, **labels: str) -> list[float]:
         """Values of one sample name whose labels include these."""
-        found = self.families()
-        owner = found.get(family) or found.get(family.removesuffix("_total"))
+        families = self.families()
+        owner = families.get(family) or families.get(family.removesuffix("_total"))
         samples = owner.samples if owner is not None else []
         return [s.value for s in samples if s.name == family and labels.items() <= s.labels.items()]
 
@@ -367,11 +367,11 @@ class Koordlet:
         path = self.view.state / "metrics.npz"
 
         def taken() -> Series | None:
-            found = Series.read(path) if path.exists() else None
-            return found if found is not None and found.at > after else None
+            series = Series.read(path) if path.exists() else None
+            return series if series is not None and series.at > after else None
 
-        found: Series = until(taken, "a snapshot of the metric cache")
-        return found
+        series: Series = until(taken, "a snapshot of the metric cache")
+        return series
 
     def terminate(self) -> int:
         if self.process.poll() is None:
@@ -566,8 +566,8 @@ def koordlets(views: Any) -> Iterator[Callable[..., Koordlet]]:
         return made[-1]
 
     yield start
-    for one in made:
-        one.kill()
+    for koordlet in made:
+        koordlet.kill()
 
 
 @pytest.fixture(scope="session")

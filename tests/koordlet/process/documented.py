@@ -11,5 +11,5 @@ PAGE = Path(__file__).parents[3] / "docs/metrics.md"
 
 def undocumented(families: Iterable[str]) -> list[str]:
     """Of family names as a parser gives them, which leave out a counter's `_total`."""
-    told = set(re.findall(r"^\| `(\w+)` \|", PAGE.read_text(), re.MULTILINE))
-    return sorted(name for name in families if not {name, f"{name}_total"} & told)
+    documented = set(re.findall(r"^\| `(\w+)` \|", PAGE.read_text(), re.MULTILINE))
+    return sorted(name for name in families if not {name, f"{name}_total"} & documented)

@@ -55,16 +55,16 @@ class Policy:
 
 def expected(before: State, fleet: Fleet, policy: Policy) -> State:
     """`before` with everything that the policy asks for over it, as far as the kernel has the file."""
-    found, files = dict(before), {file for _, file in before}
+    settings, files = dict(before), {file for _, file in before}
     for directory, resource, value in wishes(fleet, policy):
         if isinstance(value, str):
             file, text = resource, value
         else:
             _, file, text = kernel_text(fleet.tree.v2, resource, value)
         if file in files:
-            assert (directory, file) in found, f"{directory}/{file} should hold {text} and is not there"
-            found[directory, file] = text
-    return found
+            assert (directory, file) in settings, f"{directory}/{file} should hold {text} and is not there"
+            settings[directory, file] = text
+    return settings
 
 
 def unseen(fleet: Fleet, policy: Policy) -> set[tuple[str, str]]:
@@ -137,7 +137,7 @@ def _batch(pod: Pod, policy: Policy) -> Iterator[Wish]:
         bound = policy.quota_percent is None and None not in limits
         yield directory, "cpu.cfs_quota_us", sum(limit or 0 for limit in limits) * 100 if bound else -1
         unlimited = None in memory
-        yield directory, "memory.limit_in_bytes", -1 if unlimited else sum(one or 0 for one in memory) * MIB
+        yield directory, "memory.limit_in_bytes", -1 if unlimited else sum(container or 0 for container in memory) * MIB
 
 
 def _burst(pod: Pod, policy: Policy) -> Iterator[Wish]:

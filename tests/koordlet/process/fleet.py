@@ -34,7 +34,7 @@ class Need:
 
     def resources(self) -> dict[str, dict[str, str]]:
         """As in a manifest."""
-        found: dict[str, dict[str, str]] = {"requests": {}, "limits": {}}
+        resources: dict[str, dict[str, str]] = {"requests": {}, "limits": {}}
         for place, side in enumerate(("requests", "limits")):
             for name, amounts, unit in (
                 ("cpu", self.cpu, "m"),
@@ -44,8 +44,8 @@ class Need:
             ):
                 amount = amounts[place]
                 if amount is not None:
-                    found[side][name] = f"{amount}{unit}"
-        return found
+                    resources[side][name] = f"{amount}{unit}"
+        return resources
 
 
 @dataclass(frozen=True)
@@ -129,8 +129,8 @@ class Fleet:
 
     @property
     def driver(self) -> CgroupDriver:
-        found: CgroupDriver = self.tree.driver
-        return found
+        driver: CgroupDriver = self.tree.driver
+        return driver
 
     def add(self, *specs: PodSpec) -> list[Pod]:
         """Make them, as the kubelet and a runtime do: parents first."""
@@ -276,7 +276,7 @@ State = dict[tuple[str, str], str]
 
 def walk(tree: Any, below: str = "") -> State:
     """Every file that anybody could write, of every group at or below a directory of the tree."""
-    found: State = {}
+    state: State = {}
     for root in dict.fromkeys(tree.roots.values()):
         top = root / tree.top
         for parent, _, names in os.walk(top / below):
@@ -284,8 +284,8 @@ def walk(tree: Any, below: str = "") -> State:
             for name in names:
                 path = Path(parent, name)
                 if _is_setting(path):
-                    found[directory, name] = path.read_text().strip() or _followed(path)
-    return found
+                    state[directory, name] = path.read_text().strip() or _followed(path)
+    return state
 
 
 def _followed(path: Path) -> str:
@@ -301,11 +301,11 @@ def _is_setting(path: Path) -> bool:
     return bool(path.stat().st_mode & 0o200)
 
 
-def differences(expected: State, found: State, ignored: Iterable[tuple[str, str]] = ()) -> list[str]:
+def differences(expected: State, state: State, ignored: Iterable[tuple[str, str]] = ()) -> list[str]:
     """What is not as it should be, in words."""
     skip = set(ignored)
     return [
-        f"{directory}/{file}: {found.get((directory, file))!r}, should be {expected.get((directory, file))!r}"
-        for directory, file in sorted(expected.keys() | found.keys())
-        if (directory, file) not in skip and expected.get((directory, file)) != found.get((directory, file))
+        f"{directory}/{file}: {state.get((directory, file))!r}, should be {expected.get((directory, file))!r}"
+        for directory, file in sorted(expected.keys() | state.keys())
+        if (directory, file) not in skip and expected.get((directory, file)) != state.get((directory, file))
     ]

@@ -78,8 +78,8 @@ class Scene:
     def runs(self, task: str) -> int:
         """How often the periodic task began; 0 while koordlet does not answer."""
         text = self.koordlet.answer("/internal-metrics")
-        found = re.search(rf'^koord_periodic_task_runs_total{{task="{task}"}} (\d+)', (text or b"").decode(), re.M)
-        return int(found[1]) if found else 0
+        sample = re.search(rf'^koord_periodic_task_runs_total{{task="{task}"}} (\d+)', (text or b"").decode(), re.M)
+        return int(sample[1]) if sample else 0
 
     def decides(self) -> bool:
         """Whether every strategy has what it needs."""
@@ -89,8 +89,8 @@ class Scene:
 
     def settle(self, rounds: int = 2) -> None:
         """Until koordlet has the pods as they are now, decides, and has then finished `rounds` rounds."""
-        asked = self.runs("pods")
-        self.tools.until(lambda: self.runs("pods") >= asked + 2, "two looks at the kubelet's pods")
+        first_round = self.runs("pods")
+        self.tools.until(lambda: self.runs("pods") >= first_round + 2, "two looks at the kubelet's pods")
         self.tools.until(self.decides, "every strategy to have what it needs")
         begun = self.runs("qos")
         self.tools.until(lambda: self.runs("qos") > begun + rounds, f"{rounds} rounds")

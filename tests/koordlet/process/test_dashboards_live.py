@@ -98,9 +98,9 @@ MAY_BE_EMPTY = {
 
 def substituted(expr: str) -> str:
     """What Grafana sends once variables are chosen."""
-    found = re.fullmatch(r"label_values\((.*), (\w+)\)", expr)
-    if found:
-        expr = f"group by ({found[2]}) ({found[1]})"
+    label_query = re.fullmatch(r"label_values\((.*), (\w+)\)", expr)
+    if label_query:
+        expr = f"group by ({label_query[2]}) ({label_query[1]})"
     for name, value in VARIABLES.items():
         expr = expr.replace(name, value)
     assert "$" not in expr, expr
@@ -109,16 +109,16 @@ def substituted(expr: str) -> str:
 
 def queries() -> list[Any]:
     """Where from, and the expression."""
-    found = []
+    queries = []
     for path in DASHBOARDS:
         page = json.loads(path.read_text())
         for panel in page["panels"]:
             for target in panel.get("targets", ()):
-                found.append(pytest.param(target["expr"], id=f"{path.stem}-{panel['title']}-{target['refId']}"))
-        for one in page["templating"]["list"]:
-            if one["type"] == "query":
-                found.append(pytest.param(one["query"]["query"], id=f"{path.stem}-${one['name']}"))
-    return found
+                queries.append(pytest.param(target["expr"], id=f"{path.stem}-{panel['title']}-{target['refId']}"))
+        for variable in page["templating"]["list"]:
+            if variable["type"] == "query":
+                queries.append(pytest.param(variable["query"]["query"], id=f"{path.stem}-${variable['name']}"))
+    return queries
 
 
 def rules(kind: str) -> list[Any]:
@@ -150,13 +150,13 @@ class Prometheus:
 
     def ask(self, expr: str) -> Any:
         """The result's series; None while the server is not up."""
-        found = self.get("query", query=expr)
-        return None if found is None else found["result"]
+        result = self.get("query", query=expr)
+        return None if result is None else result["result"]
 
 
 def _pod(container: Any, name: str, qos: str, kube_qos: KubeQOS, **resources: str) -> dict[str, Any]:
     status = {"name": "main", "containerID": f"containerd://{container.hash}", "state": {"running": {}}, "ready": True}
-    asked = {"requests": resources, "limits": resources}
+    requirements = {"requests": resources, "limits": resources}
     return {
         "metadata": {
             "name": name,
@@ -164,7 +164,7 @@ def _pod(container: Any, name: str, qos: str, kube_qos: KubeQOS, **resources: st
             "uid": container.pod_uid,
             "labels": {"koordinator.sh/qosClass": qos},
         },
-        "spec": {"nodeName": NODE, "containers": [{"name": "main", "image": "none", "resources": asked}]},
+        "spec": {"nodeName": NODE, "containers": [{"name": "main", "image": "none", "resources": requirements}]},
         "status": {"phase": "Running", "qosClass": kube_qos.value, "containerStatuses": [status]},
     }
 
@@ -229,9 +229,9 @@ def prometheus(
         tools.until(lambda: made[0].ask(reported), f"a report (log: {koordlet.log_path})")
         yield made[0]
     finally:
-        for one in made:
-            one.process.terminate()
-            one.process.wait(30)
+        for server in made:
+            server.process.terminate()
+            server.process.wait(30)
         kubelet.close()
         api.kill()
         for container in tree.containers:
@@ -260,16 +260,16 @@ def _reasons(expr: str) -> set[str]:
 
 @pytest.mark.parametrize("expr", queries())
 def test_query(prometheus: Prometheus, tools: Any, expr: str) -> None:
-    asked = substituted(expr)
+    query = substituted(expr)
     if _reasons(expr):
-        assert prometheus.ask(asked) is not None, "is understood"
+        assert prometheus.ask(query) is not None, "is understood"
     else:
-        tools.until(lambda: prometheus.ask(asked), f"data for {asked}")
+        tools.until(lambda: prometheus.ask(query), f"data for {query}")
 
 
 def test_every_exception_is_needed_by_a_query() -> None:
-    asked = " ".join([param.values[0] for param in queries()] + [rule["expr"] for rule in rules("alert")])
-    assert {name for name in MAY_BE_EMPTY if not re.search(rf"\b{name}\b", asked)} == set()
+    expressions = " ".join([param.values[0] for param in queries()] + [rule["expr"] for rule in rules("alert")])
+    assert {name for name in MAY_BE_EMPTY if not re.search(rf"\b{name}\b", expressions)} == set()
 
 
 @pytest.mark.parametrize("rule", [pytest.param(rule, id=rule["record"]) for rule in rules("record")])
@@ -281,12 +281,12 @@ def test_rules_are_evaluated_and_only_true_alerts_are_raised(prometheus: Prometh
     """A healthy koordlet on a machine that may lack features: nothing but that is complained of."""
 
     def evaluated() -> Callable[[], Any] | Any:
-        found = [rule for group in prometheus.get("rules")["groups"] for rule in group["rules"]]
-        return found if all(rule["health"] != "unknown" for rule in found) else None
+        loaded_rules = [rule for group in prometheus.get("rules")["groups"] for rule in group["rules"]]
+        return loaded_rules if all(rule["health"] != "unknown" for rule in loaded_rules) else None
 
-    found = tools.until(evaluated, "every rule evaluated")
-    assert {rule["name"]: rule.get("lastError") for rule in found if rule["health"] != "ok"} == {}
-    assert {rule["name"] for rule in found} == {
+    loaded_rules = tools.until(evaluated, "every rule evaluated")
+    assert {rule["name"]: rule.get("lastError") for rule in loaded_rules if rule["health"] != "ok"} == {}
+    assert {rule["name"] for rule in loaded_rules} == {
         rule.get("record") or rule["alert"] for kind in ("record", "alert") for rule in rules(kind)
     }
     excused = {"KoordletProbeDown", "KoordletExpensive", "KoordletInterferencePersistent", "KoordletObservationsLost"}

@@ -128,8 +128,15 @@ def history(
 
 
 def _condition(api: Api, status: str) -> dict[str, Any] | None:
-    found = api.call("GET", f"/api/v1/nodes/{NODE}")["status"].get("conditions", [])
-    return next((one for one in found if one["type"] == "NodeSLOInvalid" and one["status"] == status), None)
+    conditions = api.call("GET", f"/api/v1/nodes/{NODE}")["status"].get("conditions", [])
+    return next(
+        (
+            condition
+            for condition in conditions
+            if condition["type"] == "NodeSLOInvalid" and condition["status"] == status
+        ),
+        None,
+    )
 
 
 def _live(
@@ -163,7 +170,7 @@ def _live(
 
     def told() -> dict[tuple[str, str], dict[str, Any]]:
         items = api.call("GET", "/api/v1/namespaces/default/events")["items"]
-        return {(one["involvedObject"]["name"], one["reason"]): one for one in items}
+        return {(item["involvedObject"]["name"], item["reason"]): item for item in items}
 
     tools.until(lambda: ("burn", "InterferenceFreed") in told(), "the last Event")
     api.patch(SLO, {"spec": {"cpuBurstStrategy": {"policy": "always"}, "systemStrategy": {"watermarkScaleFactor": 20}}})
@@ -210,8 +217,8 @@ def test_pages_and_figures_say_it(history: History) -> None:
     owners = {row["setting"].rpartition("/")[2]: row["owner"] for row in history.page["settings"]}
     assert owners["cpu.cfs_quota_us"] == "interferenceactions"
     assert "default/burn cpu" in history.page["strategies"]["interferenceactions"]
-    assert [one["pod"] for one in history.culprit["heldBack"]] == ["burn"]
-    assert [one["pod"] for one in history.victim["heldBackFor"]] == ["burn"]
+    assert [entry["pod"] for entry in history.culprit["heldBack"]] == ["burn"]
+    assert [entry["pod"] for entry in history.victim["heldBackFor"]] == ["burn"]
     (level,) = history.families["koordlet_interference_action_level"].samples
     assert level.labels["pod_name"] == "burn" and level.value == FLOOR / 100
     steps = {s.labels["step"]: s.value for s in history.families["koordlet_interference_action_steps"].samples

@@ -88,10 +88,10 @@ def _ask(scene: Scene, *, wanted: bool) -> None:
 def history(scene: Scene) -> History:
     """All of it, in order."""
     tree, until = scene.fleet.tree, scene.tools.until
-    found = History({pod.spec.name: pod for pod in scene.fleet.pods.values()}, walk(tree))
+    history = History({pod.spec.name: pod for pod in scene.fleet.pods.values()}, walk(tree))
     _ask(scene, wanted=True)
     scene.start()
-    web, best_effort = found.pods["web"], qos_dir(scene.fleet.driver, KubeQOS.BESTEFFORT)
+    web, best_effort = history.pods["web"], qos_dir(scene.fleet.driver, KubeQOS.BESTEFFORT)
 
     def reached() -> bool:
         held = walk(tree)
@@ -100,22 +100,24 @@ def history(scene: Scene) -> History:
 
     until(reached, "CPUs, quotas and idle classes")
     scene.settle()
-    found.on, found.page = walk(tree), json.loads(scene.koordlet.get("/enforcement"))
-    found.allowed = {directory: _allowed(tree, directory) for pod in found.pods.values() for directory in pod.dirs[1:]}
+    history.on, history.page = walk(tree), json.loads(scene.koordlet.get("/enforcement"))
+    history.allowed = {
+        directory: _allowed(tree, directory) for pod in history.pods.values() for directory in pod.dirs[1:]
+    }
     scene.koordlet.kill()
-    found.killed = walk(tree)
+    history.killed = walk(tree)
     _ask(scene, wanted=False)
     scene.start()
-    until(lambda: _unpinned(walk(tree), found.before) == [], "what the killed one left to be given back")
+    until(lambda: _unpinned(walk(tree), history.before) == [], "what the killed one left to be given back")
     scene.settle()
-    found.off = walk(tree)
+    history.off = walk(tree)
     _ask(scene, wanted=True)
     until(reached, "all of it once more")
     scene.settle()
-    found.again = walk(tree)
+    history.again = walk(tree)
     assert scene.stop() == 0
-    found.stopped = walk(tree)
-    return found
+    history.stopped = walk(tree)
+    return history
 
 
 def _quota(state: State, v2: bool, directory: str) -> int:

@@ -151,7 +151,7 @@ def _live(tools: Any, api: Api, start: Callable[[], Any], view: Any, settings: C
     history.on = tools.until(suppressed, "settings of NodeSLO")
     history.page = json.loads(koordlet.get("/enforcement"))
     history.families = tools.until(
-        lambda: (found := koordlet.families()).get("koordlet_be_suppress_cpu_cores") and found, "figures"
+        lambda: (families := koordlet.families()).get("koordlet_be_suppress_cpu_cores") and families, "figures"
     )
     history.ledger = (view.state / "settings.json").read_text()
     koordlet.kill()

@@ -46,12 +46,12 @@ def shared(tree: Any, pair: Any, views: Any, koordlets: Any) -> Any:
 
 
 def probe(koordlet: Any) -> dict[str, Any]:
-    found: dict[str, Any] = koordlet.top()["probes"][0]
-    return found
+    figures: dict[str, Any] = koordlet.top()["probes"][0]
+    return figures
 
 
 def conditions(koordlet: Any) -> dict[str, str]:
-    return {one["name"]: one["reason"] for one in koordlet.top()["conditions"]}
+    return {condition["name"]: condition["reason"] for condition in koordlet.top()["conditions"]}
 
 
 # --- pods that come and go
@@ -138,9 +138,9 @@ def test_kill_9_loses_no_count_and_no_window(tree: Any, pair: Any, views: Any, k
     total = tools.run_delay_seconds(pid)
     assert before + 0.9 * away <= after, "what was waited while no koordlet ran is not counted"
     assert after <= total * 1.05 + 0.05, "waits are counted twice"
-    found = second.series(after=tools.boot_time())
+    series = second.series(after=tools.boot_time())
     for key in (("node_cpu_usage",), ("container_cpu_usage", worker.key)):
-        old, (times, values) = kept.samples[key][0], found.samples[key]
+        old, (times, values) = kept.samples[key][0], series.samples[key]
         assert set(old) <= set(times), "samples of before are missing"
         assert (times[1:] > times[:-1]).all(), "a moment is there twice"
         assert values.max() < 64
@@ -185,7 +185,7 @@ def test_first_figures_wait_for_no_probe(tree: Any, pair: Any, views: Any, koord
     log = koordlet.log
     for name in ("sched_latency", "mem_stall", "oom", "block_io", "net_stall"):
         assert log.index("koordlet starts") < log.index(f'name="{name}"'), name
-    assert all(one["up"] for one in koordlet.top()["probes"]), koordlet.top()["probes"]
+    assert all(probe["up"] for probe in koordlet.top()["probes"]), koordlet.top()["probes"]
     tools.until(lambda: koordlet.row(worker).get("sched"), "the container's latency")
 
 
@@ -209,10 +209,10 @@ def test_without_root_it_says_so_and_serves_what_is_readable(
     koordlet = koordlets(open_view, user=65534).wait()
     assert {"root", "cap_sys_admin"} <= conditions(koordlet).keys()
     assert "65534" in conditions(koordlet)["root"]
-    found = probe(koordlet)
-    assert not found["up"]
-    assert found["source"] == "schedstat"
-    assert "CAP_SYS_ADMIN" in found["reason"]
+    figures = probe(koordlet)
+    assert not figures["up"]
+    assert figures["source"] == "schedstat"
+    assert "CAP_SYS_ADMIN" in figures["reason"]
     row = tools.until(
         lambda: (r := koordlet.row(worker)).get("sched", {}).get("wait", 0) > 0.01 and r, "waiting from schedstat"
     )
@@ -234,12 +234,12 @@ def _until_snapshots_fail(koordlet: Any, tools: Any) -> None:
 def test_without_btf_it_climbs_down_and_says_why(tree: Any, pair: Any, views: Any, koordlets: Any, tools: Any) -> None:
     """bcc where the kernel's headers are installed, else files."""
     koordlet = koordlets(views(tree, also=("mount -t tmpfs none /sys/kernel/btf",))).wait()
-    found = probe(koordlet)
+    figures = probe(koordlet)
     assert "btf" in conditions(koordlet)
-    assert "core: " in found["reason"]
-    assert found["source"] in ("bcc", "schedstat")
-    if found["source"] == "schedstat":
-        assert "bcc: " in found["reason"]
+    assert "core: " in figures["reason"]
+    assert figures["source"] in ("bcc", "schedstat")
+    if figures["source"] == "schedstat":
+        assert "bcc: " in figures["reason"]
     tools.until(lambda: koordlet.row(pair[0]).get("sched", {}).get("wait", 0) > 0.01, "waiting of the worker")
 
 
@@ -253,9 +253,9 @@ def test_without_a_place_for_pins_the_probe_lives_with_the_process(
 ) -> None:
     view = views(tree, bpffs="/tmp" in flags[0])
     koordlet = koordlets(view, *flags).wait()
-    found = probe(koordlet)
-    assert found["up"]
-    assert reason in found["reason"]
+    figures = probe(koordlet)
+    assert figures["up"]
+    assert reason in figures["reason"]
     tools.until(lambda: koordlet.row(pair[0]).get("sched", {}).get("wait", 0) > 0.01, "waiting of the worker")
     assert koordlet.terminate() == 0
 
@@ -296,7 +296,7 @@ def test_a_damaged_snapshot_is_refused_and_replaced(
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "message"),
     [
         (["--standalon"], "did you mean --standalone?"),
         (["--standalone", "--collect-res-used-interval=0.1s"], "must be at least 1s"),
@@ -308,13 +308,13 @@ def test_a_damaged_snapshot_is_refused_and_replaced(
     ],
     ids=["near miss", "too small", "no choice", "unknown gate", "address", "no node name", "no kubeconfig"],
 )
-def test_a_command_line_that_cannot_be_used(flags: list[str], said: str) -> None:
+def test_a_command_line_that_cannot_be_used(flags: list[str], message: str) -> None:
     environment = {name: value for name, value in os.environ.items() if name not in ("NODE_NAME", "KUBECONFIG")}
     done = subprocess.run(
         [sys.executable, "-m", "koordlet", *flags], capture_output=True, text=True, env=environment, timeout=120
     )
     assert done.returncode == 2, done.stderr
-    assert said in done.stderr
+    assert message in done.stderr
     assert "Traceback" not in done.stderr
 
 

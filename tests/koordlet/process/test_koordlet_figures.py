@@ -52,8 +52,8 @@ class Scene:
     """The worker's stalls by cpu.pressure (avg10) when `top` and the second scrape were read; None without the file."""
 
     def rate(self, kind: str, *labels: str) -> tuple[float, float, float]:
-        found: tuple[float, float, float] = self.series.mean(kind, *labels, start=self.start, end=self.end)
-        return found
+        rate: tuple[float, float, float] = self.series.mean(kind, *labels, start=self.start, end=self.end)
+        return rate
 
     def counter(self, scrape: int, name: str, container: Any, **labels: str) -> float:
         """Sum over the samples of a container."""

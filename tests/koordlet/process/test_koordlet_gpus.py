@@ -61,7 +61,7 @@ class Node:
         for crd in crdgen.documents().values():
             self.api.call("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd)
         self.tools.until(
-            lambda: all(self.api.find(one.rpartition("/")[0]) for one in (METRIC, DEVICE)), "the kinds served"
+            lambda: all(self.api.find(path.rpartition("/")[0]) for path in (METRIC, DEVICE)), "the kinds served"
         )
         self.api.call("POST", "/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}})
         status = {
@@ -94,8 +94,8 @@ class Node:
     def condition(self, collector: str) -> tuple[float, str]:
         """Whether a collector works, and why not."""
         samples = self.koordlet.families()["koordlet_collector_up"].samples
-        [found] = [one for one in samples if one.labels["collector"] == collector]
-        return found.value, found.labels["reason"]
+        [sample] = [candidate for candidate in samples if candidate.labels["collector"] == collector]
+        return sample.value, sample.labels["reason"]
 
     def asked(self) -> int:
         """Times that a GPU was asked for its memory."""
@@ -177,9 +177,9 @@ def _lived(node: Node, until: Callable[..., Any]) -> History:
     seen.conditions = {name: node.condition(name) for name in ("gpu", "gpu_health")}
 
     def reported() -> Any:
-        found = node.api.find(METRIC) or {}
-        usage = found.get("status", {}).get("nodeMetric", {}).get("nodeUsage", {})
-        return found if usage.get("devices") and found["status"].get("podsMetric") else None
+        metric = node.api.find(METRIC) or {}
+        usage = metric.get("status", {}).get("nodeMetric", {}).get("nodeUsage", {})
+        return metric if usage.get("devices") and metric["status"].get("podsMetric") else None
 
     seen.metric = until(reported, "devices in NodeMetric")
     seen.device = until(lambda: node.api.find(DEVICE), "the Device")
@@ -187,13 +187,15 @@ def _lived(node: Node, until: Callable[..., Any]) -> History:
     node.machine.tell()
 
     def sick() -> Any:
-        found = node.api.find(DEVICE)
-        return found if any(not one.get("health") for one in found["spec"]["devices"]) else None
+        device = node.api.find(DEVICE)
+        return device if any(not info.get("health") for info in device["spec"]["devices"]) else None
 
     seen.sick = until(sick, "an unhealthy GPU in the Device")
     node.machine.hangs.add("nvmlDeviceGetMemoryInfo_v2")
     node.machine.tell()
-    seen.hung = until(lambda: (found := node.condition("gpu"))[0] == 0 and found, "the condition of a hung NVML")
+    seen.hung = until(
+        lambda: (condition := node.condition("gpu"))[0] == 0 and condition, "the condition of a hung NVML"
+    )
     calls, ticks = node.asked(), _runs(koordlet, "collect-use")
     until(lambda: _runs(koordlet, "collect-use") >= ticks + 3, "ticks while NVML hangs")
     seen.ticks_while_hung = int(_runs(koordlet, "collect-use") - ticks)
@@ -207,12 +209,12 @@ def _gpu_samples(koordlet: Any, name: str) -> dict[tuple[str, str], float]:
     """(container, minor) -> value"""
     family = koordlet.families().get(name)
     samples = [] if family is None else family.samples
-    return {(one.labels.get("container_name", ""), one.labels["gpu_minor"]): one.value for one in samples}
+    return {(sample.labels.get("container_name", ""), sample.labels["gpu_minor"]): sample.value for sample in samples}
 
 
 def _runs(koordlet: Any, task: str) -> float:
-    found: float = koordlet.value("koord_periodic_task_runs_total", task=task)
-    return found
+    runs: float = koordlet.value("koord_periodic_task_runs_total", task=task)
+    return runs
 
 
 def test_memory_by_gpu_and_container(history: History) -> None:
@@ -234,7 +236,7 @@ def test_both_collectors_work(history: History) -> None:
 def test_nodemetric_shows_the_devices_of_node_and_pod(history: History) -> None:
     def memory(usage: dict[str, Any]) -> dict[str, tuple[str, str]]:
         names = ("koordinator.sh/gpu-memory", "koordinator.sh/gpu-memory-ratio")
-        return {one["id"]: tuple(one["resources"][name] for name in names) for one in usage["devices"]}
+        return {device["id"]: tuple(device["resources"][name] for name in names) for device in usage["devices"]}
 
     status = history.metric["status"]
     assert memory(status["nodeMetric"]["nodeUsage"]) == {"GPU-first": ("40Gi", "50"), "GPU-second": ("0", "0")}
@@ -248,7 +250,7 @@ def test_device_shows_what_there_is(history: History) -> None:
         "node.koordinator.sh/gpu-model": "H100-80GB-HBM3",
         "node.koordinator.sh/gpu-driver-version": "535.129.03",
     }
-    assert [(one["id"], one["minor"], one["health"]) for one in history.device["spec"]["devices"]] == [
+    assert [(device["id"], device["minor"], device["health"]) for device in history.device["spec"]["devices"]] == [
         ("GPU-first", 0, True),
         ("GPU-second", 1, True),
     ]

@@ -92,11 +92,11 @@ def _meta(pod: Any) -> dict[str, str]:
 
 def held(scene: Scene, directory: str, values: dict[str, int]) -> dict[str, bool]:
     """Which of the values the kernel holds."""
-    found = {}
+    settings = {}
     for resource, value in values.items():
         controller, file, text = kernel_text(scene.fleet.tree.v2, resource, value)
-        found[resource] = (scene.fleet.tree.path(controller, directory) / file).read_text().strip() == text
-    return found
+        settings[resource] = (scene.fleet.tree.path(controller, directory) / file).read_text().strip() == text
+    return settings
 
 
 @pytest.fixture(scope="module")

@@ -32,8 +32,8 @@ def explained(koordlet: Any, container: Any) -> PodInterferenceReport:
 
 
 def alarms(koordlet: Any, container: Any) -> list[Any]:
-    said = explained(koordlet, container)
-    return [v for c in said.containers for v in c.verdicts if v.state in ("interfered", "recovering")]
+    page = explained(koordlet, container)
+    return [v for c in page.containers for v in c.verdicts if v.state in ("interfered", "recovering")]
 
 
 def test_a_neighbour_is_named_and_an_end_comes(stage: Any, tools: Any, cpus: Any) -> None:

@@ -158,7 +158,7 @@ class Node:
 
     def read_bytes(self, name: str) -> float:
         """By all of its processes, of disks."""
-        texts = [Path(f"/proc/{one.pid}/io").read_text() for one in self.boxes[name].processes]
+        texts = [Path(f"/proc/{process.pid}/io").read_text() for process in self.boxes[name].processes]
         return float(sum(int(text.partition("\nread_bytes: ")[2].split()[0]) for text in texts))
 
     def short_of_memory(self, wanted: bool) -> None:
@@ -167,8 +167,8 @@ class Node:
     # --- koordlet's word
 
     def page(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.scene.koordlet.get("/enforcement"))
-        return found
+        page: dict[str, Any] = json.loads(self.scene.koordlet.get("/enforcement"))
+        return page
 
     def held(self, resource: str) -> dict[str, Any] | None:
         rows = [row for row in self.page().get("heldBack", []) if row["resource"] == resource]
@@ -177,22 +177,27 @@ class Node:
 
     def verdict(self, resource: str, culprit: str) -> dict[str, Any] | None:
         """What is said of the service, once its neighbour is named first."""
-        said = json.loads(self.scene.koordlet.get(f"/interference?pod=default/{VICTIM[resource]}"))
-        for one in (verdict for container in said.get("containers", []) for verdict in container.get("verdicts", [])):
-            kind, first = tuple(map(one.get, ("resource", "cause", "state"))), next(iter(one.get("culprits", [])), {})
+        page = json.loads(self.scene.koordlet.get(f"/interference?pod=default/{VICTIM[resource]}"))
+        for candidate in (
+            verdict for container in page.get("containers", []) for verdict in container.get("verdicts", [])
+        ):
+            kind, first = (
+                tuple(map(candidate.get, ("resource", "cause", "state"))),
+                next(iter(candidate.get("culprits", [])), {}),
+            )
             if kind == (resource, "neighbour", "interfered") and first.get("pod") == culprit:
-                found: dict[str, Any] = one
-                return found
+                latest: dict[str, Any] = candidate
+                return latest
         return None
 
     def events(self) -> dict[tuple[str, str], dict[str, Any]]:
         items = self.scene.api.call("GET", "/api/v1/namespaces/default/events")["items"]
-        return {(one["involvedObject"]["name"], one["reason"]): one for one in items}
+        return {(item["involvedObject"]["name"], item["reason"]): item for item in items}
 
     def gone(self) -> list[str]:
         """Pods that somebody asked to go, by the API server."""
-        items = {one["metadata"]["name"]: one["metadata"]
-                 for one in self.scene.api.call("GET", "/api/v1/namespaces/default/pods")["items"]}  # fmt: skip
+        items = {pod["metadata"]["name"]: pod["metadata"]
+                 for pod in self.scene.api.call("GET", "/api/v1/namespaces/default/pods")["items"]}  # fmt: skip
         return [name for name in PODS if name not in items or items[name].get("deletionTimestamp")]
 
     def pace(self, read: Callable[[], float], seconds: float = 1.5) -> float:
@@ -218,10 +223,10 @@ class Node:
         """Until the kernel holds what koordlet says."""
 
         def agreed() -> bool:
-            row, found = self.held(resource), limit()
-            if row is None or found != expected(row["had"], row["percent"]):
+            row, written = self.held(resource), limit()
+            if row is None or written != expected(row["had"], row["percent"]):
                 return False
-            history.held[resource], history.limit[resource] = row, found
+            history.held[resource], history.limit[resource] = row, written
             return True
 
         self.tools.until(agreed, f"{resource}: the kernel's limit to be the one that is said")
@@ -282,7 +287,7 @@ def _disk(node: Node, history: History, cpus: tuple[int, int], scratch: Path) ->
     history.read = node.pace(lambda: node.read_bytes("read"))
     node.tools.until(node.gone, "io: the eviction")
     node.end("read")  # as the kubelet does
-    node.scene.kubelet.pods = [one for one in node.scene.kubelet.pods if one["metadata"]["name"] != "read"]
+    node.scene.kubelet.pods = [pod for pod in node.scene.kubelet.pods if pod["metadata"]["name"] != "read"]
     for _ in range(3):
         node.boxes["index"].run(neighbours.reads_all(file), cpus[1])
     node.tools.until(lambda: ("index", "InterferenceNotActedOn") in node.events(), "io: the Event about a service")
@@ -293,7 +298,7 @@ def _disk(node: Node, history: History, cpus: tuple[int, int], scratch: Path) ->
 def history(
     tools: Any, trees: Any, views: Any, cpus: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[History]:
-    scratch, told = tmp_path_factory.mktemp("levers"), History()
+    scratch, history = tmp_path_factory.mktemp("levers"), History()
     fleet = Fleet(trees(disks=True))
     with ExitStack() as stack:
         network = stack.enter_context(neighbours.network(cpus[0]))
@@ -302,7 +307,7 @@ def history(
         node = Node(scene, network, scratch)
         node.open()
         stack.callback(lambda: node.end(*node.boxes))
-        told.shaped.append(network.shaped())
+        history.shaped.append(network.shaped())
         scene.start(*FLAGS, f"--audit-log-dir={scratch / 'audit'}").wait()
         tools.until(lambda: node.bits() == CLASS_BITS, "best effort's class")
         watched = {
@@ -312,33 +317,33 @@ def history(
         }  # fmt: skip
         with tools.Witness(watched) as witness:
             for act in (_memory, _network, _disk):
-                act(node, told, cpus, scratch)
+                act(node, history, cpus, scratch)
             tools.until(lambda: not node.page().get("heldBack"), "all of them free")
             tools.until(lambda: node.bits() == CLASS_BITS, "best effort's class as before")
-        told.lowest = {resource: witness.lowest(resource) for resource in ("memory", "io")}
-        told.untouched = {name: witness.lowest(name) for name in watched if " " in name}
-        told.freed = {"memory": node.memory("fill"), "io": node.disk("read"), "network": node.bits()}
+        history.lowest = {resource: witness.lowest(resource) for resource in ("memory", "io")}
+        history.untouched = {name: witness.lowest(name) for name in watched if " " in name}
+        history.freed = {"memory": node.memory("fill"), "io": node.disk("read"), "network": node.bits()}
         tools.until(lambda: ("send", "InterferenceFreed") in node.events(), "the last Event")
-        told.events, told.evicted = node.events(), node.gone()
+        history.events, history.evicted = node.events(), node.gone()
         assert scene.stop() == 0
-        told.shaped.append(network.shaped())
+        history.shaped.append(network.shaped())
         lines = (scratch / "audit").rglob("*")
-        told.audit = [json.loads(line) for path in lines if path.is_file() for line in path.read_text().splitlines()]
-        yield told
+        history.audit = [json.loads(line) for path in lines if path.is_file() for line in path.read_text().splitlines()]
+        yield history
 
 
 def _steps(history: History, resource: str) -> list[tuple[int, int]]:
     """Of the culprit: (percent before, after)."""
-    found, level = [], 100
-    for one in history.audit:
-        details = one.get("details", {})
+    steps, level = [], 100
+    for entry in history.audit:
+        details = entry.get("details", {})
         if details.get("resource") == resource and "level" in details:
-            assert one["name"] == CULPRIT[resource]
-            found.append((level, details["level"]))
+            assert entry["name"] == CULPRIT[resource]
+            steps.append((level, details["level"]))
             level = details["level"]
-        elif one["reason"] == "InterferenceFreed" and one["name"] == CULPRIT[resource]:
+        elif entry["reason"] == "InterferenceFreed" and entry["name"] == CULPRIT[resource]:
             level = 100
-    return found
+    return steps
 
 
 @pytest.mark.parametrize("resource", ACTIONS)
@@ -373,19 +378,19 @@ def test_services_get_on_and_neighbours_have_what_they_are_left(history: History
 def test_everything_is_given_back(history: History) -> None:
     assert history.freed == {"memory": math.inf, "io": math.inf, "network": CLASS_BITS}
     assert history.shaped[0] == history.shaped[1]
-    assert {one["name"] for one in history.audit if one["reason"] == "InterferenceFreed"} == set(CULPRIT.values())
+    assert {entry["name"] for entry in history.audit if entry["reason"] == "InterferenceFreed"} == set(CULPRIT.values())
 
 
 def test_only_the_one_that_was_told_to_go_is_evicted(history: History) -> None:
     assert history.evicted == ["read"]
     assert {name for name, reason in history.events if reason == "evictPodSuccess"} == {"read"}
-    assert [one["name"] for one in history.audit if one["reason"] == "evicted"] == ["read"]
+    assert [entry["name"] for entry in history.audit if entry["reason"] == "evicted"] == ["read"]
 
 
 def test_a_service_that_hurts_another_is_named_and_left_alone(history: History) -> None:
     event = history.events["index", "InterferenceNotActedOn"]
     assert "delays container c0 of default/store in io" in event["message"]
-    assert "index" not in {one["name"] for one in history.audit if one["reason"] == "InterferenceTightened"}
+    assert "index" not in {entry["name"] for entry in history.audit if entry["reason"] == "InterferenceTightened"}
     assert set(history.untouched.values()) == {math.inf}, "nor was anybody who did nothing"
 
 
@@ -394,5 +399,5 @@ def test_both_sides_are_told(history: History) -> None:
         on_culprit, on_victim = (history.events[name, "InterferenceTightened"] for name in (culprit, VICTIM[resource]))
         assert on_culprit["type"] == "Warning" and f"{resource} is throttled: container c0" in on_culprit["message"]
         assert f"default/{culprit}, which delays it, gets less {resource}" in on_victim["message"]
-    assert [(one["pod"], one["resource"]) for one in history.explained["heldBack"]] == [("send", "network")]
+    assert [(entry["pod"], entry["resource"]) for entry in history.explained["heldBack"]] == [("send", "network")]
     assert "default/send network" in history.page["strategies"]["interferenceactions"]

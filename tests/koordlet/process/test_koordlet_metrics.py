@@ -153,29 +153,29 @@ def _label_sets(family: Any) -> set[frozenset[str]]:
 @pytest.fixture(scope="module")
 def page(served: Any) -> dict[str, Any]:
     """One scrape for all families."""
-    found: dict[str, Any] = served[0].families()
-    return found
+    families: dict[str, Any] = served[0].families()
+    return families
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
 def test_family_is_served_as_the_catalogue_says(served: Any, page: dict[str, Any], family: Any) -> None:
     _, worker, _ = served
-    found = page.get(family.full_name.removesuffix("_total") if family.type == "counter" else family.full_name)
+    served_family = page.get(family.full_name.removesuffix("_total") if family.type == "counter" else family.full_name)
     needs = NEEDS_A_CLUSTER | NEEDS_MORE
     if not _has_pressure(worker):
         needs = needs | PRESSURE
     if family.full_name in needs:
-        assert found is None or not found.samples
+        assert served_family is None or not served_family.samples
         return
-    if family.full_name in SOMETIMES and (found is None or not found.samples):
+    if family.full_name in SOMETIMES and (served_family is None or not served_family.samples):
         return
-    assert found is not None, "not served"
-    assert found.samples, "served empty"
-    assert _label_sets(found) == {frozenset(family.all_labels)}
-    assert found.documentation == family.help
+    assert served_family is not None, "not served"
+    assert served_family.samples, "served empty"
+    assert _label_sets(served_family) == {frozenset(family.all_labels)}
+    assert served_family.documentation == family.help
     expected = "unknown" if family.type == "counter" and not family.name.endswith("_total") else family.type
-    assert found.type == expected
-    assert all(sample.labels.get("node", "own-node") == "own-node" for sample in found.samples)
+    assert served_family.type == expected
+    assert all(sample.labels.get("node", "own-node") == "own-node" for sample in served_family.samples)
 
 
 def _has_pressure(container: Any) -> bool:
@@ -239,21 +239,21 @@ def test_prometheus_scrapes_and_answers(served: Any, tools: Any, tmp_path: Path)
         url = f"http://127.0.0.1:{port}/api/v1/query?query={urllib.parse.quote(query)}"
         try:
             with urllib.request.urlopen(url, timeout=30) as response:
-                found: list[dict[str, Any]] = json.load(response)["data"]["result"]
+                result: list[dict[str, Any]] = json.load(response)["data"]["result"]
         except OSError:
             assert prometheus.poll() is None, (tmp_path / "log").read_text()
             return []
-        return found
+        return result
 
     try:
         selector = f'koordlet_container_cpu_usage_cores{{container_id="{batch.key}"}}'
         pair = f'{{container_id="{worker.key}",culprit_pod="{batch.pod_uid}"}}'
         rate = f"rate(koordlet_sched_latency_culprit_wait_seconds_total{pair}[10s])"
-        found = tools.until(lambda: ask(f"avg_over_time({selector}[5s]) > 0.05"), "an answer of Prometheus")
+        result = tools.until(lambda: ask(f"avg_over_time({selector}[5s]) > 0.05"), "an answer of Prometheus")
         blamed = tools.until(lambda: ask(f"{rate} > 0.01"), "a rate of waiting")
     finally:
         prometheus.terminate()
         prometheus.wait(60)
-    assert float(found[0]["value"][1]) <= 1.1, "a process on one CPU"
+    assert float(result[0]["value"][1]) <= 1.1, "a process on one CPU"
     assert blamed[0]["metric"]["node"] == "own-node"
     assert float(blamed[0]["value"][1]) <= 1.0

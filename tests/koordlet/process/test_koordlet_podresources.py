@@ -49,8 +49,8 @@ def scene(tools: Any, trees: Any, views: Any, tmp_path_factory: pytest.TempPathF
 def kubelet(scene: Scene) -> Iterator[grpc.Server]:
     """What is to listen at the kubelet's socket; it knows one pod."""
     (pod,) = scene.fleet.add(TRAIN)
-    told = {"name": pod.spec.name, "namespace": "default", "containers": [{"name": "c0"}]}
-    answer = ListPodResourcesResponse(pod_resources=[told]).SerializeToString()
+    pod_entry = {"name": pod.spec.name, "namespace": "default", "containers": [{"name": "c0"}]}
+    answer = ListPodResourcesResponse(pod_resources=[pod_entry]).SerializeToString()
     server = grpc.server(ThreadPoolExecutor(1))
     handler = grpc.unary_unary_rpc_method_handler(lambda request, context: answer)
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {"List": handler}),))
@@ -72,8 +72,8 @@ def test_devices_of_a_pod_that_just_came(scene: Scene, kubelet: grpc.Server) -> 
         kubelet.add_insecure_port(f"unix:{place}")
         kubelet.start()
         scene.publish()
-        (told,) = ListPodResourcesResponse.FromString(call(b"", timeout=PATIENCE)).pod_resources
-        assert [(one.resource_name, list(one.device_ids)) for one in told.containers[0].devices] == [
+        (pod_entry,) = ListPodResourcesResponse.FromString(call(b"", timeout=PATIENCE)).pod_resources
+        assert [(device.resource_name, list(device.device_ids)) for device in pod_entry.containers[0].devices] == [
             ("nvidia.com/gpu", ["GPU-a"])
         ]
     families = scene.koordlet.families()

@@ -111,8 +111,8 @@ def token(api: Api) -> str:
     """Of koordlet's account."""
     body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 3600}}
     answer = api.call("POST", f"{SYSTEM}/serviceaccounts/{manifests.ACCOUNT}/token", body)
-    found: str = answer["status"]["token"]
-    return found
+    token: str = answer["status"]["token"]
+    return token
 
 
 def kubeconfig(api: Api, scratch: Path) -> Path:
@@ -133,18 +133,22 @@ def running_pod(api: Api, tools: Any, tree: Any, name: str, qos: str, kube_qos: 
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"name": name, "labels": {"koordinator.sh/qosClass": qos}, "annotations": annotations},
-        "spec": {"nodeName": NODE, "volumes": [claim], "containers": [{"name": one, "image": "none"} for one in names]},
+        "spec": {
+            "nodeName": NODE,
+            "volumes": [claim],
+            "containers": [{"name": container_name, "image": "none"} for container_name in names],
+        },
     }
     pod = api.call("POST", "/api/v1/namespaces/default/pods", body)
     uid, statuses = pod["metadata"]["uid"], []
-    for one in names:
+    for container_name in names:
         digest = uuid.uuid4().hex + uuid.uuid4().hex
         directory = container_dir(tree.driver, kube_qos, uid, f"containerd://{digest}")
         tree.mkdir(directory)
         container = tools.Container(tree, uid, digest, directory)
         tree.containers.append(container)
         container.run(tools.touch(1))
-        statuses.append({"name": one, "containerID": f"containerd://{digest}", "state": {"running": {}}})
+        statuses.append({"name": container_name, "containerID": f"containerd://{digest}", "state": {"running": {}}})
     return {**pod, "status": {"phase": "Running", "qosClass": kube_qos.value, "containerStatuses": statuses}}
 
 
@@ -152,8 +156,8 @@ def refuse_and_accept(api: Api, tools: Any) -> None:
     """A NodeSLO that is not taken, taken, and not taken for the same reason again."""
 
     def said(status: str) -> bool:
-        found = api.call("GET", f"/api/v1/nodes/{NODE}")["status"].get("conditions", [])
-        return any(one["type"] == "NodeSLOInvalid" and one["status"] == status for one in found)
+        conditions = api.call("GET", f"/api/v1/nodes/{NODE}")["status"].get("conditions", [])
+        return any(condition["type"] == "NodeSLOInvalid" and condition["status"] == status for condition in conditions)
 
     for policy, status in (("always", "True"), ("none", "False"), ("always", "True")):
         api.patch(SLO, {"spec": {"cpuBurstStrategy": {"policy": policy}}})
@@ -210,8 +214,8 @@ def test_every_call_is_allowed_and_every_right_is_used(
             return not unused(without="watch")  # a watch is in the audit log when it ends
 
         def described() -> Any:
-            found = api.find(DEVICE)
-            return found if found is not None and found["spec"].get("devices") else None
+            device_object = api.find(DEVICE)
+            return device_object if device_object is not None and device_object["spec"].get("devices") else None
 
         try:
             tools.until(everything, "every right to be used")
@@ -229,9 +233,13 @@ def test_every_call_is_allowed_and_every_right_is_used(
         assert (card["id"], card["health"], card["conditions"][0]["reason"]) == ("npu-0-0", False, "chiperror")
         assert device["metadata"]["labels"]["node.koordinator.sh/gpu-vendor"] == "huawei"
         assert reported["nodeMetric"]["nodeUsage"]["resources"].keys() == {"cpu", "memory"}
-        told = {pod["name"]: (pod.get("extensions") or {}).get("containers", {}) for pod in reported["podsMetric"]}
-        assert told["web"].keys() == {"main", "side"} and not told["job"], "containers are told apart where several run"
-        assert Quantity(told["web"]["side"]["memory"]) > Quantity("1Mi")
+        extensions = {
+            pod["name"]: (pod.get("extensions") or {}).get("containers", {}) for pod in reported["podsMetric"]
+        }
+        assert extensions["web"].keys() == {"main", "side"} and not extensions["job"], (
+            "containers are told apart where several run"
+        )
+        assert Quantity(extensions["web"]["side"]["memory"]) > Quantity("1Mi")
         assert "deletionTimestamp" in api.find("/api/v1/namespaces/default/pods/job")["metadata"], "evicted"
     finally:
         kubelet.close()

@@ -242,13 +242,13 @@ def _mirrored(api: Api, koordlet: Any) -> Any:
     """The NodeMetric and all families at a moment when the gauges show that report: reports go on meanwhile."""
     report, families = api.find(METRIC), koordlet.families()
     usage = report["status"]["nodeMetric"]["nodeUsage"]["resources"]
-    told = [s.value for s in families["koordlet_node_metric_node_usage"].samples if s.labels["resource"] == "memory"]
-    return (report, families) if told == [memory(usage)] else None
+    values = [s.value for s in families["koordlet_node_metric_node_usage"].samples if s.labels["resource"] == "memory"]
+    return (report, families) if values == [memory(usage)] else None
 
 
 def _ticks(koordlet: Any) -> float:
-    found: float = koordlet.value("koord_periodic_task_runs_total", task="collect-use")
-    return found
+    ticks: float = koordlet.value("koord_periodic_task_runs_total", task="collect-use")
+    return ticks
 
 
 def _state(pid: int) -> str:
@@ -329,10 +329,10 @@ def test_pod_usage_is_true(history: History, name: str, source: str) -> None:
 
 
 def test_pods_are_described_and_malformed_ones_cost_only_themselves(history: History) -> None:
-    found = pods_of(history.reports[0])
-    assert list(found) == ["job", "web"]
-    told = {name: (pod["namespace"], pod["qos"], pod["priority"]) for name, pod in found.items()}
-    assert told == {"web": ("default", "LS", "koord-prod"), "job": ("default", "BE", "koord-batch")}
+    described = pods_of(history.reports[0])
+    assert list(described) == ["job", "web"]
+    classes = {name: (pod["namespace"], pod["qos"], pod["priority"]) for name, pod in described.items()}
+    assert classes == {"web": ("default", "LS", "koord-prod"), "job": ("default", "BE", "koord-batch")}
     for problem in ("lots", "lxd", "uid is empty"):
         assert problem in history.koordlet.log
 
@@ -399,10 +399,10 @@ def test_the_topology_is_this_machines(history: History) -> None:
     assert first["metadata"]["uid"] != second["metadata"]["uid"], "deleted by hand, it is made anew"
     (owner,) = second["metadata"]["ownerReferences"]
     assert (owner["kind"], owner["name"], owner["controller"]) == ("Node", NODE, True)
-    told = {key.partition("/")[2]: json.loads(text) for key, text in second["metadata"]["annotations"].items()}
+    annotations = {key.partition("/")[2]: json.loads(text) for key, text in second["metadata"]["annotations"].items()}
     online = parse_cpus(Path("/sys/devices/system/cpu/online").read_text().strip())
-    assert [cpu["id"] for cpu in told["cpu-topology"]["detail"]] == sorted(online)
-    assert frozenset().union(*(parse_cpus(pool["cpuset"]) for pool in told["cpu-shared-pools"])) == online
+    assert [cpu["id"] for cpu in annotations["cpu-topology"]["detail"]] == sorted(online)
+    assert frozenset().union(*(parse_cpus(pool["cpuset"]) for pool in annotations["cpu-shared-pools"])) == online
     assert second["topologyPolicies"] == ["None"]
     memory_kib = sum(
         int(path.read_text().split("MemTotal:")[1].split()[0])

@@ -80,6 +80,6 @@ def test_only_the_start_time_is_exported_before_the_node_is_known() -> None:
     registries = WiringContext(read(KoordletOptions, ["--node-name=n1"])).registries
     registries.view("node_used_cpu_cores", lambda: [((), 1.0)])
     text = generate_latest(registries.internal).decode() + generate_latest(registries.external).decode()
-    found = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
-    assert {sample.name for sample in found if "node" in sample.labels} == {"koordlet_start_time"}
-    assert [sample.labels for sample in found if sample.name == "koordlet_start_time"] == [{"node": "n1"}]
+    samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+    assert {sample.name for sample in samples if "node" in sample.labels} == {"koordlet_start_time"}
+    assert [sample.labels for sample in samples if sample.name == "koordlet_start_time"] == [{"node": "n1"}]

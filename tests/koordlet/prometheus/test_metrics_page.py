@@ -47,9 +47,14 @@ def test_the_page_lists_the_process_metrics():
 
 
 def test_the_page_lists_metrics_of_tasks_and_api_access():
-    sets = [one.of(CollectorRegistry()) for one in (TaskMetrics, ClientMetrics, InformerMetrics, EventMetrics)]
+    sets = [
+        metric_set.of(CollectorRegistry()) for metric_set in (TaskMetrics, ClientMetrics, InformerMetrics, EventMetrics)
+    ]
     expected = {}
-    for metric in [*(metric for one in sets for metric in vars(one).values()), Registries()._provider_failures]:
+    for metric in [
+        *(metric for metric_set in sets for metric in vars(metric_set).values()),
+        Registries()._provider_failures,
+    ]:
         name = f"{metric._name}_total" if metric._type == "counter" else metric._name
         expected[name] = [metric._type, ", ".join(metric._labelnames) or "–", unit(name), metric._documentation]
     assert told("koord_", "koordlet_metric_provider_failures") == expected

@@ -40,13 +40,13 @@ def root(*blocks):
     return {"cgroupRoot": {"blkioQOS": {"enable": True, "blocks": list(blocks)}}}
 
 
-def pod(*blocks, text=None, qos="BE", **given):
+def pod(*blocks, text=None, qos="BE", **fields):
     annotation = json.dumps({"blocks": list(blocks)}) if text is None else text
-    return make_pod("p", qos=qos, kube="BestEffort", annotations={"koordinator.sh/blkioQOS": annotation}, **given)
+    return make_pod("p", qos=qos, kube="BestEffort", annotations={"koordinator.sh/blkioQOS": annotation}, **fields)
 
 
-def decide(qos, *pods, has=(WEIGHT, QOS), storage=STORAGE, **given):
-    strategy = BlkIO(lambda: storage, lambda file, directory: file in has, claims=lambda *key: CLAIMS(key), **given)
+def decide(qos, *pods, has=(WEIGHT, QOS), storage=STORAGE, **fields):
+    strategy = BlkIO(lambda: storage, lambda file, directory: file in has, claims=lambda *key: CLAIMS(key), **fields)
     return strategy.decide(make_view(slo={"resourceQOSStrategy": qos}, pods=pods))
 
 
@@ -127,7 +127,7 @@ def test_unresolvable_volumes_give_no_settings_and_a_note(volume, why) -> None:
 
 
 @pytest.mark.parametrize(
-    "one",
+    "pod_without_settings",
     [
         pytest.param(pod(text=""), id="cleared"),
         pytest.param(pod(text="{"), id="malformed"),
@@ -136,8 +136,8 @@ def test_unresolvable_volumes_give_no_settings_and_a_note(volume, why) -> None:
         pytest.param(make_pod("p", qos="BE"), id="no annotation"),
     ],
 )
-def test_pods_without_settings(one) -> None:
-    assert decide({}, one).updates == ()
+def test_pods_without_settings(pod_without_settings) -> None:
+    assert decide({}, pod_without_settings).updates == ()
 
 
 def test_disabled_classes_and_services_get_no_settings() -> None:

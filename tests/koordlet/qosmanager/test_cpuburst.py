@@ -29,21 +29,21 @@ POD_DIR = "kubepods/burstable/poduid-web"
 IDLE = {"node_cpu_usage": SeriesAverage(1.0, 1.0, 5)}
 
 
-def web(limits=("2",), *, throttled=None, cpu=None, qos="LS", **given):
+def web(limits=("2",), *, throttled=None, cpu=None, qos="LS", **fields):
     specs = [
         {"name": f"c{number}", **({"resources": {"limits": {"cpu": limit}}} if limit else {})}
         for number, limit in enumerate(limits)
     ]
-    made = make_pod("web", qos=qos, containers=len(limits), spec={"containers": specs}, **given)
+    made = make_pod("web", qos=qos, containers=len(limits), spec={"containers": specs}, **fields)
     containers = tuple(ContainerView(meta, cpu, throttled) for meta in made.meta.containers)
     return PodView.of(made.meta, 1_000, None, containers)
 
 
-def burst_view(pod, *, series=IDLE, held=(), burst=None, **given):
+def burst_view(pod, *, series=IDLE, held=(), burst=None, **fields):
     strategy = {"policy": "auto", **(burst or {})}
     return make_view(
         pods=(pod,), slo={"cpuBurstStrategy": strategy}, held=dict(held),
-        average=lambda kind, labels, seconds: series.get(kind), **given,
+        average=lambda kind, labels, seconds: series.get(kind), **fields,
     )  # fmt: skip
 
 

@@ -134,12 +134,12 @@ def test_the_quota_grows_slowly_and_shrinks_at_once(milli, current, expected) ->
     assert next_quota(make_view(node=make_node("80")), milli, current) == expected
 
 
-def be_node(**given):
+def be_node(**fields):
     pods = (
         make_pod("be", qos="BE", kube="BestEffort", cpu=1_000, containers=2),
         make_pod("web", qos="LS", cpu=2_000),
     )
-    return make_view(**{"pods": pods, "cpu": 3_100, "held": {Setting("cpuset.cpus", BE_DIR): "0-7"}, **given})
+    return make_view(**{"pods": pods, "cpu": 3_100, "held": {Setting("cpuset.cpus", BE_DIR): "0-7"}, **fields})
 
 
 def values(decision):

@@ -55,13 +55,15 @@ def averages(**series):
 
 def test_a_victim_counts_for_every_task_that_it_helps() -> None:
     """EvictionTask 1 needs 2 GiB of used memory, task 2 batch-cpu 1200 and mid-cpu 1500."""
-    one, two = batch("one", milli=1000, memory=1536 * MIB), batch("two", milli=500, memory=768 * MIB)
+    first, second = batch("one", milli=1000, memory=1536 * MIB), batch("two", milli=500, memory=768 * MIB)
     third = mid("third", milli=2000, memory=3 * GIB)
-    memory = {pod.meta.uid: {"memory": pod.memory} for pod in (one, two, third)}
-    requests = {one.meta.uid: {"b": 1000}, two.meta.uid: {"b": 500}, third.meta.uid: {"m": 2000}}
+    memory = {pod.meta.uid: {"memory": pod.memory} for pod in (first, second, third)}
+    requests = {first.meta.uid: {"b": 1000}, second.meta.uid: {"b": 500}, third.meta.uid: {"m": 2000}}
     progress = EvictionProgress([
-        EvictionTask("BEMemoryEvict", "podUsed", {"memory": 2 * GIB}, (one, two), memory),
-        EvictionTask("CPUAllocatableEvict", "podResourceRequest", {"b": 1200, "m": 1500}, (one, two, third), requests),
+        EvictionTask("BEMemoryEvict", "podUsed", {"memory": 2 * GIB}, (first, second), memory),
+        EvictionTask(
+            "CPUAllocatableEvict", "podResourceRequest", {"b": 1200, "m": 1500}, (first, second, third), requests
+        ),
     ])  # fmt: skip
     assert evicted(progress) == ["one", "two", "third"]
     assert progress.released == {
@@ -71,10 +73,10 @@ def test_a_victim_counts_for_every_task_that_it_helps() -> None:
 
 
 def test_a_pod_evicted_earlier_counts_and_is_not_evicted_again() -> None:
-    one, two = batch("one", memory=2 * GIB), batch("two", memory=2 * GIB)
-    memory = {pod.meta.uid: {"memory": pod.memory} for pod in (one, two)}
+    first, second = batch("one", memory=2 * GIB), batch("two", memory=2 * GIB)
+    memory = {pod.meta.uid: {"memory": pod.memory} for pod in (first, second)}
     progress = EvictionProgress(
-        [EvictionTask("f", "podUsed", {"memory": 3 * GIB}, (one, two), memory)], gone={one.meta.uid}
+        [EvictionTask("f", "podUsed", {"memory": 3 * GIB}, (first, second), memory)], gone={first.meta.uid}
     )
     assert evicted(progress) == ["two"]
 
@@ -161,9 +163,9 @@ def test_best_effort_cpu_eviction_follows_the_worked_example() -> None:
     assert task.reason == "trigger by koordlet feature BECPUEvict"
 
 
-@pytest.mark.parametrize("given", [{"usage": 0.5}, {"count": 19}, {"last": 20_000}, {"avg": 20_000}])
-def test_no_best_effort_cpu_eviction(given) -> None:
-    assert cpu_tasks(be_view(**given)) == ()
+@pytest.mark.parametrize("fields", [{"usage": 0.5}, {"count": 19}, {"last": 20_000}, {"avg": 20_000}])
+def test_no_best_effort_cpu_eviction(fields) -> None:
+    assert cpu_tasks(be_view(**fields)) == ()
 
 
 def test_cooling_starts_with_the_process_and_with_each_eviction() -> None:

@@ -67,10 +67,10 @@ def test_quotas_fall_and_rise_with_a_container_that_has_its_own(pod: Any, execut
         executor.declare("interferenceactions", lever.updates(node, view, held, DEFAULT.cpu))
         executor.declare("batchresource", [] if level == 10 else [DesiredSetting(own, 200_000)])
         assert executor.apply().problems == {}
-        assert [executor.current(one) for one in (whole, own, other)] == [1500 * level, 1500 * level, -1]
+        assert [executor.current(directory) for directory in (whole, own, other)] == [1500 * level, 1500 * level, -1]
     executor.declare("interferenceactions", [])
     assert executor.apply().problems == {}
-    assert [executor.current(one) for one in (whole, own, other)] == [-1, 200_000, -1]
+    assert [executor.current(directory) for directory in (whole, own, other)] == [-1, 200_000, -1]
 
 
 def test_an_unreachable_limit_is_reported_and_kills_nothing(
@@ -116,12 +116,12 @@ def test_block_io_is_limited_in_pod_and_containers_and_restored(
         assert base == 10 * MIB and DEFAULT.io is not None
         updates = list(lever.updates(node, view, ThrottleState(base, 40, 0.0, 0.0, 0.0), DEFAULT.io))
         directories = {view.meta.cgroup_dir, *(group.dir for group in groups)}
-        assert {one.setting.cgroup_dir for one in updates} == directories and len(updates) == 6
+        assert {update.setting.cgroup_dir for update in updates} == directories and len(updates) == 6
         executor.declare("interferenceactions", updates)
         assert executor.apply().problems == {}
-        assert {files.read(one.setting) for one in updates} == {str(4 * MIB)}
+        assert {files.read(update.setting) for update in updates} == {str(4 * MIB)}
         executor.declare("interferenceactions", [])
         assert executor.apply().problems == {}
-        assert {files.read(one.setting) for one in updates} == {"0"}
+        assert {files.read(update.setting) for update in updates} == {"0"}
     finally:
         subprocess.run(["losetup", "--detach", disk], check=True)

@@ -17,10 +17,10 @@ ALL_ON = {name: {"memoryQOS": {"enable": True}} for name in ("lsrClass", "lsClas
 STATIC = ("memory.wmark_ratio", "memory.wmark_scale_factor", "memory.wmark_min_adj")
 
 
-def pod_of(qos="LS", kube="Burstable", request="1Gi", limit="2Gi", name="p", **given):
+def pod_of(qos="LS", kube="Burstable", request="1Gi", limit="2Gi", name="p", **fields):
     key = "kubernetes.io/batch-memory" if qos == "BE" else "memory"
     resources = {"requests": {key: request} if request else {}, "limits": {key: limit} if limit else {}}
-    return make_pod(name, qos=qos, kube=kube, spec={"containers": [{"name": "c0", "resources": resources}]}, **given)
+    return make_pod(name, qos=qos, kube=kube, spec={"containers": [{"name": "c0", "resources": resources}]}, **fields)
 
 
 def decided(*pods, classes=None):
@@ -124,8 +124,8 @@ def test_a_best_effort_pod_with_one_container_that_asks_for_nothing() -> None:
     ]
     pod = make_pod("be", qos="BE", kube="BestEffort", containers=2, spec={"containers": containers})
     settings = decided(pod, classes={"beClass": {"memoryQOS": {"enable": True, "minLimitPercent": 100}}})
-    one, two = (container.cgroup_dir for container in pod.meta.containers)
-    assert [settings[path]["memory.min"] for path in (pod.meta.cgroup_dir, one, two)] == [GIB, GIB, 0]
+    first, second = (container.cgroup_dir for container in pod.meta.containers)
+    assert [settings[path]["memory.min"] for path in (pod.meta.cgroup_dir, first, second)] == [GIB, GIB, 0]
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ class Recorder:
 
 
 @pytest.mark.parametrize(
-    ("given", "events"),
+    ("fields", "events"),
     [
         ({}, []),
         ({"event": "less"}, [("default", "burn", "uid-burn", "Normal", "Why", "less")]),
@@ -35,12 +35,12 @@ class Recorder:
     ],
     ids=["audit-only", "event", "warning"],
 )
-def test_a_notice_is_published(given, events) -> None:
+def test_a_notice_is_published(fields, events) -> None:
     events_sent, audited, registries = Recorder(), Recorder(), Registries()
     registries.node = "n"
     publish = NoticePublisher(events_sent, audited, registries)  # type: ignore[arg-type]
     counts = ("interference_action_steps_total", "cpu", "tighten")
-    publish(Notice(POD, "Why", "cpu: 80 % left", details={"level": 80}, counts=counts, **given))
+    publish(Notice(POD, "Why", "cpu: 80 % left", details={"level": 80}, counts=counts, **fields))
     assert events_sent.calls == events
     assert audited.calls == [(1, "default", "burn", "Why", "cpu: 80 % left", {"level": 80})]
     labels = {"node": "n", "resource": "cpu", "step": "tighten"}
@@ -63,7 +63,9 @@ def test_a_notice_is_published(given, events) -> None:
     ids=["vendor", "v2", "v1"],
 )  # fmt: skip
 def test_the_meaning_of_a_field_depends_on_the_kernels_files(files, expected) -> None:
-    by_field = {one.field: one for one in equivalents(lambda resource, directory: resource in files, "kubepods")}
+    by_field = {
+        setting.field: setting for setting in equivalents(lambda resource, directory: resource in files, "kubepods")
+    }
     assert set(by_field) == set(WAYS)
     assert {field: by_field[field].kernel for field in expected} == expected
-    assert all(one.means for one in by_field.values())
+    assert all(settings.means for settings in by_field.values())

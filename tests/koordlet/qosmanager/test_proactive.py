@@ -28,7 +28,7 @@ HOT = GroupState(stalled=10.0, at=100.0, active=True, share=0.0)
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("arguments", "expected"),
     [
         ((LIMIT, 95, 20, 0), (950 * MIB, 930 * MIB, STALL_BOUND)),
         ((LIMIT, 95, 20, -25), (950 * MIB, 930 * MIB, STALL_BOUND * 0.75)),
@@ -39,8 +39,8 @@ HOT = GroupState(stalled=10.0, at=100.0, active=True, share=0.0)
     ],
     ids=["defaults", "services", "best-effort", "never-negative", "no-limit", "off"],
 )
-def test_watermarks_of_a_limit(given, expected) -> None:
-    marks = watermarks(*given)
+def test_watermarks_of_a_limit(arguments, expected) -> None:
+    marks = watermarks(*arguments)
     assert (None if marks is None else (marks.high, marks.low, pytest.approx(marks.bound))) == expected
 
 

@@ -69,7 +69,7 @@ def manager_of(*strategies: Scripted, interval: float = 1.0):
         return clock["view"] and replace(clock["view"], now=clock["now"])
 
     evictor = Evictor()
-    made = QoSManager([(one, interval) for one in strategies], node_view, executor, evictor, registries)  # type: ignore[arg-type]
+    made = QoSManager([(strategy, interval) for strategy in strategies], node_view, executor, evictor, registries)  # type: ignore[arg-type]
     clock["evictor"] = evictor
     return made, executor, registries, clock
 

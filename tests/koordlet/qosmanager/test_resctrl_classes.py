@@ -13,8 +13,8 @@ ENABLED = {f"{name}Class": {"resctrlQOS": {"enable": True}} for name in ("lsr", 
 DOMAINS = (0, 1)
 
 
-def facts(vendor=INTEL, **given):
-    return ResctrlFacts(vendor, **{"caches": DOMAINS, "bandwidths": DOMAINS, "cbm": 0x7FF, **given})
+def facts(vendor=INTEL, **fields):
+    return ResctrlFacts(vendor, **{"caches": DOMAINS, "bandwidths": DOMAINS, "cbm": 0x7FF, **fields})
 
 
 def decided(qos, *pods, mounted=None):
@@ -77,7 +77,8 @@ def test_threads_are_assigned_to_the_group_of_their_class() -> None:
     directories = {u.setting.device: u.value.split() for u in decided(ENABLED, *pods, mounted=facts()).updates
              if u.setting.resource == "resctrl.tasks"}  # fmt: skip
     names = {
-        group: {one.rpartition("/pod")[2].removeprefix("uid-") for one in dirs} for group, dirs in directories.items()
+        group: {directory.rpartition("/pod")[2].removeprefix("uid-") for directory in dirs}
+        for group, dirs in directories.items()
     }
     assert names == {"LSR": {"a", "b"}, "LS": {"c", "i"}, "BE": {"d", "h"}}
 

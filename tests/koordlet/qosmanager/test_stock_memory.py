@@ -23,17 +23,17 @@ V1: set[str] = set()
 ON = {name: {"memoryQOS": {"enable": True}} for name in ("lsClass", "beClass")}
 
 
-def pod_of(name="p", qos="LS", kube="Burstable", limit="1000Mi", annotation="", **given):
+def pod_of(name="p", qos="LS", kube="Burstable", limit="1000Mi", annotation="", **fields):
     key = "kubernetes.io/batch-memory" if qos == "BE" else "memory"
     resources = {"requests": {key: "512Mi"}, "limits": {key: limit} if limit else {}}
     annotations = {"koordinator.sh/memoryQOS": annotation} if annotation else {}
     spec = {"containers": [{"name": "c0", "resources": resources}]}
-    return make_pod(name, qos=qos, kube=kube, spec=spec, annotations=annotations, **given)
+    return make_pod(name, qos=qos, kube=kube, spec=spec, annotations=annotations, **fields)
 
 
-def view_of(*pods, classes=None, **given):
+def view_of(*pods, classes=None, **fields):
     slo = {"resourceQOSStrategy": ON if classes is None else classes}
-    return make_view(pods=pods, qos_dirs=DIRS, node=make_node(memory="4Gi"), slo=slo, **given)
+    return make_view(pods=pods, qos_dirs=DIRS, node=make_node(memory="4Gi"), slo=slo, **fields)
 
 
 def files_of(files):
@@ -66,7 +66,7 @@ def test_watermarks_use_the_kernels_best_file(qos, kube, files, expected) -> Non
 
 
 @pytest.mark.parametrize(
-    ("given", "low"),
+    ("annotation", "low"),
     [
         ('{"policy":"auto","priorityEnable":1,"priority":12}', 512 * MIB),
         ('{"policy":"auto","priorityEnable":1,"priority":3}', 128 * MIB),
@@ -77,8 +77,8 @@ def test_watermarks_use_the_kernels_best_file(qos, kube, files, expected) -> Non
     ],
     ids=["highest", "a-quarter", "the-configured-low-is-larger", "clamped", "off", "lowest"],
 )
-def test_an_oom_priority_becomes_protection(given, low) -> None:
-    pod = pod_of(annotation=given)
+def test_an_oom_priority_becomes_protection(annotation, low) -> None:
+    pod = pod_of(annotation=annotation)
     assert decided(pod, STOCK)["memory.low"] == low
     directories = {
         u.setting.cgroup_dir: u.value
@@ -87,11 +87,11 @@ def test_an_oom_priority_becomes_protection(given, low) -> None:
     }
     assert set(directories.values()) == {low}, "parents protect the sum of their children"
     vendor = decided(pod, VENDOR)
-    assert vendor["memory.low"] == (low if "lowLimit" in given else 0)
+    assert vendor["memory.low"] == (low if "lowLimit" in annotation else 0)
 
 
-def stock_view(*pods, **given):
-    return view_of(*pods, memory_files=files_of(STOCK), **given)
+def stock_view(*pods, **fields):
+    return view_of(*pods, memory_files=files_of(STOCK), **fields)
 
 
 class Stage:
@@ -103,13 +103,13 @@ class Stage:
         self.reads += 1
         return self.used, self.stalled
 
-    def round(self, **given):
+    def round(self, **fields):
         self.now += 1.0
         (container,) = self.pod.meta.containers
-        views = (ContainerView(container, None, None, given.pop("charged", self.used)),)
+        views = (ContainerView(container, None, None, fields.pop("charged", self.used)),)
         pod = replace(self.pod, containers=views)
-        given = {"memory_now": self.read, "memory_files": self.files, **given}
-        return self.acts.decide(view_of(pod, now=self.now, **given))
+        fields = {"memory_now": self.read, "memory_files": self.files, **fields}
+        return self.acts.decide(view_of(pod, now=self.now, **fields))
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_a_container_above_its_mark_is_reclaimed_in_small_steps() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pod", "given"),
+    ("pod", "fields"),
     [
         (pod_of(), {"charged": 500 * MIB}),
         (pod_of(), {"charged": None}),
@@ -142,9 +142,9 @@ def test_a_container_above_its_mark_is_reclaimed_in_small_steps() -> None:
     ],
     ids=["far-below", "not-measured", "no-limit", "ended", "policy-none", "class-off"],
 )
-def test_containers_without_watermarks_are_not_read(pod, given) -> None:
+def test_containers_without_watermarks_are_not_read(pod, fields) -> None:
     stage = Stage(pod)
-    assert all(stage.round(**given).actions == () for _ in range(4))
+    assert all(stage.round(**fields).actions == () for _ in range(4))
     assert stage.reads == 0
 
 
@@ -160,7 +160,7 @@ def test_no_reclaim_from_a_removed_or_stalling_container() -> None:
 def test_without_psi_nothing_is_reclaimed_and_the_note_has_the_reason() -> None:
     stage = Stage(pod_of())
     decisions = [stage.round(memory_now=lambda directory: (990 * MIB, None)) for _ in range(4)]
-    assert not any(one.actions for one in decisions) and "PSI" in decisions[-1].note
+    assert not any(decision.actions for decision in decisions) and "PSI" in decisions[-1].note
 
 
 def test_a_partial_reclaim_causes_a_pause_and_a_late_one_does_not() -> None:

@@ -135,7 +135,7 @@ def test_steps_are_bounded_and_follow_the_status(pace, steps) -> None:
 
 @given(paces, rounds)
 def test_a_quiet_culprit_is_fully_released_in_bounded_time(pace, steps) -> None:
-    held = next((one for *_, one in reversed(walk(pace, steps))), None)
+    held = next((state for *_, state in reversed(walk(pace, steps))), None)
     now, before = 1e6, FULL if held is None else held.level
     for _ in range(-(-100 // pace.step) + 1):
         now += pace.release * MAX_RELEASE_FACTOR

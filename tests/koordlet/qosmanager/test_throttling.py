@@ -32,17 +32,20 @@ CALM = make_pod("calm", qos="BE", kube="BestEffort", cpu=50, memory=10 * MIB)
 PROD = make_pod("prod", qos="LS", cpu=1500, memory=800 * MIB)
 
 
-def verdict(*culprits: Any, resource=WaitResource.CPU, victim=WEB, **given: Any) -> Verdict:
+def verdict(*culprits: Any, resource=WaitResource.CPU, victim=WEB, **overrides: Any) -> Verdict:
     """`culprits`: (pod or owner, share)."""
     subject = subjects_of(victim.meta)[1]
-    owners = [(one if isinstance(one, Owner) else owner_of(subjects_of(one.meta)[1]), share) for one, share in culprits]
+    owners = [
+        (culprit if isinstance(culprit, Owner) else owner_of(subjects_of(culprit.meta)[1]), share)
+        for culprit, share in culprits
+    ]
     fields: dict[str, Any] = {
         "victim": subject, "resource": resource, "cause": Cause.NEIGHBOUR, "state": AlarmState.INTERFERED, "score": 2.0,
         "lost": 0.4, "began": 0.0, "since": 0.0, "at": 0.0, "window": 3.0, "source": "bpf", "confidence": 0.9,
         "severity": "medium", "action": "suppress-best-effort",
         "culprits": tuple(Culprit(owner, share, share) for owner, share in owners),
     }  # fmt: skip
-    return Verdict(**{**fields, **given})
+    return Verdict(**{**fields, **overrides})
 
 
 class Stage:
@@ -120,7 +123,7 @@ def test_a_culprit_is_throttled_to_the_floor_and_released_in_steps() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "pods"),
+    ("overrides", "pods"),
     [
         ({"confidence": 0.2}, (WEB, BURN)),
         ({"cause": Cause.SELF}, (WEB, BURN)),
@@ -131,8 +134,8 @@ def test_a_culprit_is_throttled_to_the_floor_and_released_in_steps() -> None:
     ],
     ids=["low-confidence", "self-inflicted", "no-lever", "suspected", "best-effort-victim", "culprit-gone"],
 )
-def test_verdicts_that_do_not_throttle(given, pods) -> None:
-    assert Stage().round(verdict((BURN, 0.9), **given), pods=pods).updates == ()
+def test_verdicts_that_do_not_throttle(overrides, pods) -> None:
+    assert Stage().round(verdict((BURN, 0.9), **overrides), pods=pods).updates == ()
 
 
 def test_several_small_culprits_count_together() -> None:
@@ -331,16 +334,16 @@ def test_stale_verdicts_change_nothing() -> None:
 def test_a_culprit_is_freed_at_once_when_disabled_or_gone(how) -> None:
     stage = Stage()
     stage.round(verdict((BURN, 0.9)))
-    pods, given = (WEB, BURN), {}
+    pods, overrides = (WEB, BURN), {}
     if how == "resource":
         stage.strategy = effective({})
     elif how == "detection":
         stage.strategy = replace_enable(stage.strategy)
     elif how == "no-detection":
-        given = {"interference": None}
+        overrides = {"interference": None}
     else:
         pods = (WEB,)
-    decided = stage.round(verdict((BURN, 0.9)), pods=pods, **given)
+    decided = stage.round(verdict((BURN, 0.9)), pods=pods, **overrides)
     assert decided.updates == () and stage.acts.throttled == () and stage.acts.target == 100
     assert [n.reason for n in decided.notices] == ["InterferenceFreed"]
 

@@ -260,17 +260,17 @@ def test_groups_stay_separate_members_share_cookies_and_all_are_restored(history
         for name in "abc":
             machine.run(name, next(pids))
         for operation, argument in history:
-            found = machine.directories.get(argument, []) if isinstance(argument, str) else []
+            threads = machine.directories.get(argument, []) if isinstance(argument, str) else []
             if operation == "want":
                 desired = argument
             elif operation == "start":
                 machine.run(argument, next(pids))
-            elif operation == "fork" and found:
+            elif operation == "fork" and threads:
                 child = next(pids)
-                kernel.fork(found[0], child)
-                found.append(child)
-            elif operation == "end" and found:
-                machine.end(found[0])
+                kernel.fork(threads[0], child)
+                threads.append(child)
+            elif operation == "end" and threads:
+                machine.end(threads[0])
             elif operation == "restart":
                 machine.koordlet()
             machine.desire(**desired)
@@ -279,8 +279,8 @@ def test_groups_stay_separate_members_share_cookies_and_all_are_restored(history
         by_group: dict[str, set[int]] = {}
         for name, group in desired.items():
             by_group.setdefault(group, set()).update(machine.of(name))
-        cookies = [cookie for found in by_group.values() for cookie in found]
-        assert all(len(found) <= 1 for found in by_group.values())
+        cookies = [cookie for group_cookies in by_group.values() for cookie in group_cookies]
+        assert all(len(group_cookies) <= 1 for group_cookies in by_group.values())
         assert len(cookies) == len(set(cookies))
         assert 0 not in cookies
         assert all(machine.of(name) <= {0} for name in "abc" if name not in desired)

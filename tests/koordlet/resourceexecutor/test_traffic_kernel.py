@@ -163,8 +163,8 @@ def bench(space: Space, tmp_path: Path) -> Iterator[Bench]:
 
     inside = ("ip", "netns", "exec", space.name)
     yield Bench(space, tmp_path / "ledger.json", (TrafficStore(link(0)), AddressStore(link(NETFILTER), inside)))
-    for one in links:
-        one.close()
+    for interface in links:
+        interface.close()
 
 
 def pods() -> tuple[Any, ...]:
@@ -268,7 +268,7 @@ def test_a_foreign_root_qdisc_is_replaced_and_restored(bench: Bench) -> None:
     assert executor.apply().problems == {}
     assert bench.space.configuration()["qdisc"][0]["kind"] == "htb"
     assert executor.restore_everything().problems == {}
-    assert [one["kind"] for one in bench.space.configuration()["qdisc"]] == ["pfifo"]
+    assert [qdisc["kind"] for qdisc in bench.space.configuration()["qdisc"]] == ["pfifo"]
 
 
 def test_a_foreign_htb_is_replaced(bench: Bench) -> None:
@@ -361,8 +361,8 @@ def test_pyroute2_reads_the_same_values(bench: Bench) -> None:
         index = other.link_lookup(ifname="up0")[0]
         kinds = {q.get_attr("TCA_KIND") for q in other.get_qdiscs(index)}
         parameters = {
-            one["handle"] & 0xFFFF: one.get_attr("TCA_OPTIONS").get_attr("TCA_HTB_PARMS")
-            for one in other.get_classes(index)
+            traffic_class["handle"] & 0xFFFF: traffic_class.get_attr("TCA_OPTIONS").get_attr("TCA_HTB_PARMS")
+            for traffic_class in other.get_classes(index)
         }
     assert kinds == {"htb"}
     for minor in (2, 3, 4):

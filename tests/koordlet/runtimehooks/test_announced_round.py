@@ -116,8 +116,8 @@ def nodes(draw: st.DrawFn) -> dict[str, Any]:
     identity = st.one_of(st.none(), st.sampled_from([-1, 0, 2]))
 
     def of_class() -> dict[str, Any]:
-        given = draw(identity)
-        cpu = {"enable": given is not None, "groupIdentity": given or 0, "schedIdle": draw(st.integers(0, 1))}
+        container = draw(identity)
+        cpu = {"enable": container is not None, "groupIdentity": container or 0, "schedIdle": draw(st.integers(0, 1))}
         return {"cpuQOS": cpu}
 
     policy = {"cpuPolicy": draw(st.sampled_from(["groupIdentity", "coreSched"])),
@@ -222,14 +222,14 @@ def test_without_a_node_view_there_is_no_decision() -> None:
 @pytest.mark.parametrize("again", [False, True], ids=["declared again", "omitted"])
 def test_added_settings_stay_until_the_owner_declares(again: bool) -> None:
     node = Node(make_view(), [])
-    one, other = Setting("cpu.shares", "a"), Setting("cpu.shares", "b")
-    node.executor.declare("o", (DesiredSetting(one, 2),))
+    first, other = Setting("cpu.shares", "a"), Setting("cpu.shares", "b")
+    node.executor.declare("o", (DesiredSetting(first, 2),))
     node.executor.apply()
-    assert node.executor.add("o", (DesiredSetting(one, 2), DesiredSetting(other, 3))) == [one, other]
-    result = node.executor.apply_to((one, other))
+    assert node.executor.add("o", (DesiredSetting(first, 2), DesiredSetting(other, 3))) == [first, other]
+    result = node.executor.apply_to((first, other))
     assert [change.setting for change in result.written] == [other]
     node.executor.declare(
-        "o", (DesiredSetting(one, 2), DesiredSetting(other, 3)) if not again else (DesiredSetting(one, 2),)
+        "o", (DesiredSetting(first, 2), DesiredSetting(other, 3)) if not again else (DesiredSetting(first, 2),)
     )
     node.executor.apply()
     assert node.files.values[other] == (0 if again else 3)

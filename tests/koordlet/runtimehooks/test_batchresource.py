@@ -22,18 +22,18 @@ def container(name="c0", request=None, limit=None, memory=None):
     return {"name": name, "resources": {"requests": amounts(request), "limits": amounts(limit)}}
 
 
-def batch(*containers, qos="BE", **given):
+def batch(*containers, qos="BE", **fields):
     spec = {"containers": list(containers)}
-    return make_pod("job", qos=qos, kube="BestEffort", containers=len(containers), spec=spec, **given)
+    return make_pod("job", qos=qos, kube="BestEffort", containers=len(containers), spec=spec, **fields)
 
 
 EXAMPLE = (container("c0", 500, 1000, GIB), container("c1", 500, 500, GIB))
 
 
-def decided(*pods, threshold=None, **given):
+def decided(*pods, threshold=None, **fields):
     slo = {"resourceUsedThresholdWithBE": threshold} if threshold else {}
     settings = {}
-    for update in BatchResource().decide(make_view(pods=pods, slo=slo, **given)).updates:
+    for update in BatchResource().decide(make_view(pods=pods, slo=slo, **fields)).updates:
         settings.setdefault(update.setting.cgroup_dir, {})[update.setting.resource] = update.value
     return settings
 

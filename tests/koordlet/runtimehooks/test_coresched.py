@@ -28,12 +28,12 @@ def slo(classes=None, policy="coreSched"):
     return {"resourceQOSStrategy": strategy}
 
 
-def view_of(*pods, classes=None, policy="coreSched", **given):
-    return make_view(pods=pods, qos_dirs=DIRS, slo=slo(classes, policy), **given)
+def view_of(*pods, classes=None, policy="coreSched", **fields):
+    return make_view(pods=pods, qos_dirs=DIRS, slo=slo(classes, policy), **fields)
 
 
-def decided(*pods, available=True, **given):
-    decision = CoreSched(Feature(available, "" if available else "no SMT")).decide(view_of(*pods, **given))
+def decided(*pods, available=True, **fields):
+    decision = CoreSched(Feature(available, "" if available else "no SMT")).decide(view_of(*pods, **fields))
     return {(update.setting.cgroup_dir, update.setting.resource): update.value for update in decision.updates}
 
 

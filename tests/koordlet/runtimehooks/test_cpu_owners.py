@@ -59,7 +59,7 @@ pods = st.lists(
     ),
     min_size=1,
     max_size=5,
-).map(lambda rows: [pod_of(n, *who, limit, cpus, node) for n, (who, limit, cpus, node) in enumerate(rows)])
+).map(lambda rows: [pod_of(n, *owner, limit, cpus, node) for n, (owner, limit, cpus, node) in enumerate(rows)])
 nodes = st.tuples(st.floats(0.5, 3), st.booleans(), st.integers(0, 8000), st.booleans(), st.booleans())
 
 

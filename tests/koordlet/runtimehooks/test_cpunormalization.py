@@ -19,11 +19,11 @@ from koordlet.runtimehooks.stages import (
 from tests.koordlet.qosmanager.conftest import make_pod, make_view
 
 
-def with_limits(*limits, qos="LS", **given):
+def with_limits(*limits, qos="LS", **fields):
     containers = [
         {"name": f"c{n}", "resources": {"limits": {"cpu": limit} if limit else {}}} for n, limit in enumerate(limits)
     ]
-    return make_pod(qos=qos, containers=len(limits), spec={"containers": containers}, **given)
+    return make_pod(qos=qos, containers=len(limits), spec={"containers": containers}, **fields)
 
 
 def decided(*pods, ratio=1.2):
@@ -51,8 +51,8 @@ def test_normalized_quotas(quota, ratio, expected) -> None:
 
 def test_pod_and_containers_are_normalized_and_have_neutral_values() -> None:
     pod = with_limits("2", "1")
-    whole, one, two = places(pod)
-    assert decided(pod) == {whole: (250_000, 300_000), one: (166_667, 200_000), two: (83_334, 100_000)}
+    whole, first, second = places(pod)
+    assert decided(pod) == {whole: (250_000, 300_000), first: (166_667, 200_000), second: (83_334, 100_000)}
 
 
 def test_an_init_container_is_normalized_while_it_runs() -> None:
@@ -68,7 +68,7 @@ def test_a_container_without_a_limit_leaves_the_pod_unlimited() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "normalized"),
+    ("fields", "normalized"),
     [
         ({"qos": "LS"}, True),
         ({"qos": ""}, True),
@@ -81,8 +81,8 @@ def test_a_container_without_a_limit_leaves_the_pod_unlimited() -> None:
     ],
     ids=lambda value: str(value),
 )
-def test_which_pods_are_normalized(given, normalized) -> None:
-    assert bool(decided(with_limits("2", **given))) is normalized
+def test_which_pods_are_normalized(fields, normalized) -> None:
+    assert bool(decided(with_limits("2", **fields))) is normalized
 
 
 @pytest.mark.parametrize("ratio", [1.0, 0.5])

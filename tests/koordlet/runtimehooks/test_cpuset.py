@@ -32,8 +32,8 @@ def on_node(node, cpu="2", resource="cpu", cpuset=""):
     return f'{{{cpuset_part}"numaNodeResources":[{{"node":{node},"resources":{{"{resource}":"{cpu}"}}}}]}}'
 
 
-def allocated(status, **given):
-    return make_pod(annotations={names.ANNOTATION_RESOURCE_STATUS: status}, **given)
+def allocated(status, **fields):
+    return make_pod(annotations={names.ANNOTATION_RESOURCE_STATUS: status}, **fields)
 
 
 BATCH = "kubernetes.io/batch-cpu"
@@ -91,8 +91,8 @@ def test_which_pinned_pods_have_no_quota(qos, cpuset, expected) -> None:
     assert without_quota(make_pod(qos=qos, cpuset=cpuset)) is expected
 
 
-def decided(*pods, rules=RULES, allocator=None, **given):
-    view = make_view(pods=pods, cpu_rules=rules, topology=given.pop("topology", flat(64)), **given)
+def decided(*pods, rules=RULES, allocator=None, **fields):
+    view = make_view(pods=pods, cpu_rules=rules, topology=fields.pop("topology", flat(64)), **fields)
     decision = (allocator or CPUSetAllocator()).decide(view)
     return {(update.setting.cgroup_dir, update.setting.resource): update.value for update in decision.updates}
 
@@ -101,9 +101,9 @@ def container_of(pod, number=0):
     return pod.meta.containers[number].cgroup_dir
 
 
-def with_limits(cpu, **given):
+def with_limits(cpu, **fields):
     spec = {"containers": [{"name": f"c{n}", "resources": {"limits": {"cpu": cpu}}} for n in range(2)]}
-    return make_pod(containers=2, spec=spec, **given)
+    return make_pod(containers=2, spec=spec, **fields)
 
 
 def test_cpus_are_set_for_containers_and_sandbox_but_not_for_the_pod() -> None:
@@ -238,9 +238,9 @@ def any_pods(draw):
 
 @given(any_pods(), rules_of, st.booleans())
 def test_every_container_has_cpus_and_stays_in_its_pool(pods, rules, manager) -> None:
-    found = decided(*pods, rules=rules, allocator=CPUSetAllocator(be_cpu_manager=manager), topology=flat(16))
+    settings = decided(*pods, rules=rules, allocator=CPUSetAllocator(be_cpu_manager=manager), topology=flat(16))
     for pod in pods:
-        values = {found.get((container_of(pod, number), CPUS)) for number in range(2)}
+        values = {settings.get((container_of(pod, number), CPUS)) for number in range(2)}
         assert len(values) == 1, "containers of a pod share its fate"
         value = values.pop()
         if value is None:
@@ -251,4 +251,4 @@ def test_every_container_has_cpus_and_stays_in_its_pool(pods, rules, manager) ->
         assert cpus <= CPUSet().union(*pools)
         if not pod.cpuset and pod.raw_qos not in ("BE", "SYSTEM"):
             assert cpus <= CPUSet().union(*rules.shared.values()), "services keep off what others have for themselves"
-    assert all(file != QUOTA or value == -1 for (_, file), value in found.items())
+    assert all(file != QUOTA or value == -1 for (_, file), value in settings.items())

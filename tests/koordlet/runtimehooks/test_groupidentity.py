@@ -25,22 +25,22 @@ PODS = {
 }
 
 
-def decided(*pods, classes=None, kernel=("cpu.bvt_warp_ns", "cpu.idle"), policy=None, held=None, **given):
+def decided(*pods, classes=None, kernel=("cpu.bvt_warp_ns", "cpu.idle"), policy=None, held=None, **fields):
     strategy = dict(ALL_ON if classes is None else classes)
     if policy is not None:
         strategy["policies"] = {"cpuPolicy": policy}
-    view = make_view(pods=pods, qos_dirs=DIRS, slo={"resourceQOSStrategy": strategy}, held=held or {}, **given)
+    view = make_view(pods=pods, qos_dirs=DIRS, slo={"resourceQOSStrategy": strategy}, held=held or {}, **fields)
     decision = GroupIdentity(lambda resource, directory: resource in kernel).decide(view)
     return {(update.setting.cgroup_dir, update.setting.resource): update.value for update in decision.updates}
 
 
-@pytest.mark.parametrize(("qos", "kube", "value"), [(*who, value) for who, value in PODS.items()])
+@pytest.mark.parametrize(("qos", "kube", "value"), [(*name, value) for name, value in PODS.items()])
 def test_identities_of_pods(qos, kube, value) -> None:
     pod = make_pod(qos=qos, kube=kube)
     assert decided(pod)[pod.meta.cgroup_dir, "cpu.bvt_warp_ns"] == value
 
 
-@pytest.mark.parametrize(("qos", "kube", "value"), [(*who, value) for who, value in PODS.items()])
+@pytest.mark.parametrize(("qos", "kube", "value"), [(*name, value) for name, value in PODS.items()])
 def test_running_containers_have_the_identity_of_their_pod(qos, kube, value) -> None:
     pod = make_pod(qos=qos, kube=kube, containers=2)
     directories = [directory for _, directory in running_containers(pod)]

@@ -105,10 +105,10 @@ answers = st.builds(
 
 @given(answers, answers, answers)
 def test_merging_answers_is_associative_with_a_neutral_element(
-    one: HookAnswer, two: HookAnswer, three: HookAnswer
+    answer: HookAnswer, two: HookAnswer, three: HookAnswer
 ) -> None:
-    assert (one | two) | three == one | (two | three)
-    assert one | NO_CHANGE == NO_CHANGE | one == one
+    assert (answer | two) | three == answer | (two | three)
+    assert answer | NO_CHANGE == NO_CHANGE | answer == answer
 
 
 FAILURES = {

@@ -16,16 +16,18 @@ NO_SETS = "no sets here"
 
 def slo(ls=None, be=None, total="1G", policy=None):
     qos = {
-        f"{name}Class": {"networkQOS": {"enable": True, **given}} for name, given in (("ls", ls), ("be", be)) if given
+        f"{name}Class": {"networkQOS": {"enable": True, **class_qos}}
+        for name, class_qos in (("ls", ls), ("be", be))
+        if class_qos
     }
     if policy:
         qos["policies"] = {"netQOSPolicy": policy}
     return {"resourceQOSStrategy": qos, "systemStrategy": {"totalNetworkBandwidth": total}}
 
 
-def net_pod(name, qos="", ip="", limit=None, host=False, **given):
+def net_pod(name, qos="", ip="", limit=None, host=False, **fields):
     annotations = {} if limit is None else {"koordinator.sh/networkQOS": json.dumps({"egressLimit": limit})}
-    pod = make_pod(name, qos=qos, annotations=annotations, spec={"hostNetwork": host}, **given)
+    pod = make_pod(name, qos=qos, annotations=annotations, spec={"hostNetwork": host}, **fields)
     pod.meta.pod.status.pod_ip = ip
     return pod
 
@@ -38,8 +40,8 @@ def values(decision):
     return {(u.setting.resource, u.setting.cgroup_dir or u.setting.device): u.value for u in decision.updates}
 
 
-def decide(given, *pods, **options):
-    return strategy(**options).decide(make_view(slo=given, pods=pods))
+def decide(policy, *pods, **options):
+    return strategy(**options).decide(make_view(slo=policy, pods=pods))
 
 
 def test_the_tree_of_classes() -> None:
@@ -56,7 +58,7 @@ def test_the_tree_of_classes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("class_qos", "expected"),
     [
         pytest.param({"egressRequest": 30}, (300_000_000, 300_000_000), id="no limit: the request"),
         pytest.param({"egressLimit": 30}, (MIN_RATE_BPS, 300_000_000), id="no request: the least rate there is"),
@@ -66,8 +68,8 @@ def test_the_tree_of_classes() -> None:
         ),
     ],
 )
-def test_requests_and_limits(given, expected) -> None:
-    settings = values(decide(slo(be=given)))
+def test_requests_and_limits(class_qos, expected) -> None:
+    settings = values(decide(slo(be=class_qos)))
     assert settings["tc.class", "eth0 1:4"] == "prio 3 rate {} ceil {}".format(*expected)
 
 
@@ -84,8 +86,8 @@ def test_requests_and_limits(given, expected) -> None:
 def test_a_culprit_has_less_bandwidth(held, best_effort, own) -> None:
     pods = [net_pod("own", "BE", "10.0.0.1", "80M"), net_pod("other", "BE", "10.0.0.2")]
     made = NetQoS(lambda: "eth0", lambda resource, directory: False, held=lambda: held)
-    given = slo(be={"egressRequest": "100M", "egressLimit": 50})
-    settings = values(made.decide(make_view(slo=given, pods=pods)))
+    policy = slo(be={"egressRequest": "100M", "egressLimit": 50})
+    settings = values(made.decide(make_view(slo=policy, pods=pods)))
     assert settings["tc.class", "eth0 1:4"] == "prio 3 rate {} ceil {}".format(*best_effort)
     (line,) = [v for (kind, place), v in settings.items() if kind == "tc.class" and int(place.split(":")[1], 16) >= 16]
     assert line == f"prio 3 rate {own} ceil {own}"
@@ -111,15 +113,15 @@ def test_requests_of_the_full_bandwidth_leave_the_minimum_to_the_system() -> Non
 
 
 @pytest.mark.parametrize(
-    ("given", "note"),
+    ("policy", "note"),
     [
         (slo(be={"egressLimit": 10}, total="0"), "totalNetworkBandwidth is not set"),
         (slo(be={"egressLimit": 10}, policy="terway-qos"), "left to terway-qos"),
         (slo(), "no class or pod requests bandwidth"),
     ],
 )
-def test_cases_without_settings(given, note) -> None:
-    decision = decide(given, net_pod("a", "BE", "10.0.0.1"))
+def test_cases_without_settings(policy, note) -> None:
+    decision = decide(policy, net_pod("a", "BE", "10.0.0.1"))
     assert (decision.updates, decision.note) == ((), note)
 
 

@@ -59,8 +59,8 @@ async def connect(tmp_path: Path) -> AsyncIterator[Callable[..., Any]]:
     made: list[NRIPlugin] = []
 
     async def start(node: Node, **settings: Any) -> NRIPlugin:
-        given = {"connect": PATIENCE, "pause": 0.01, "longest": 0.05, **settings}
-        plugin = NRIPlugin(NRISettings(tmp_path / "nri.sock", **given), node.calls, "containerd")
+        timings = {"connect": PATIENCE, "pause": 0.01, "longest": 0.05, **settings}
+        plugin = NRIPlugin(NRISettings(tmp_path / "nri.sock", **timings), node.calls, "containerd")
         await plugin.start()
         made.append(plugin)
         return plugin
@@ -115,7 +115,7 @@ async def test_a_pod_is_set_up_when_its_call_returns(tmp_path: Path, connect: Ca
             return await plugin.call(method, pb.PodRequest(pod=pod()))
 
         assert await report(pb.RUN_POD_SANDBOX, "RunPodSandbox") == b""
-        assert (node.rounds, [one.meta.uid for one in node.announced.current()]) == (1, ["1"])
+        assert (node.rounds, [announced.meta.uid for announced in node.announced.current()]) == (1, ["1"])
         assert await report(pb.REMOVE_POD_SANDBOX, "RemovePodSandbox") == b""
         assert len(node.announced) == 0
 
@@ -131,8 +131,8 @@ async def test_a_container_is_adjusted(tmp_path: Path, connect: Callable[..., An
     resources = adjust.linux.resources
     assert (resources.cpu.shares.value, resources.cpu.quota.value, resources.cpu.cpus) == (512, 50_000, "0-1")
     assert (resources.memory.limit.value, resources.rdt_class.value) == (GIB, "koordlet-1")
-    assert [(one.key, one.value) for one in adjust.env] == [("A", "1"), ("B", "2")]
-    assert [(one.source, one.destination, one.type, list(one.options)) for one in adjust.mounts] == [
+    assert [(variable.key, variable.value) for variable in adjust.env] == [("A", "1"), ("B", "2")]
+    assert [(mount.source, mount.destination, mount.type, list(mount.options)) for mount in adjust.mounts] == [
         ("/lib.so", "/lib.so", "bind", ["rbind", "ro", "nosuid", "nodev"]),
         (str(fresh), "/cache", "bind", ["rbind", "rw", "nosuid", "nodev", "noexec"]),
     ]

@@ -166,7 +166,7 @@ async def test_a_container_has_everything_at_its_first_instruction(scene: Scene)
     node = scene.node(Extra(scene.folder))
     await scene.connect(node)
     sandbox = await scene.pod("first")
-    assert [one.meta.uid for one in node.announced.current()] == ["first"], "told of the pod before its containers"
+    assert [pod.meta.uid for pod in node.announced.current()] == ["first"], "told of the pod before its containers"
     assert node.rounds == 1, "and its settings were in the kernel when RunPodSandbox returned"
     await scene.container(sandbox)
     seen = await scene.seen("first")
@@ -249,7 +249,7 @@ async def test_it_connects_when_the_runtime_starts_and_restarts(
         await until(lambda: plugin.problem != "")
         await asyncio.to_thread(daemon.start)
         await until(lambda: plugin.problem == "")
-        running = [one.id for one in await scene.client.list_containers()]
+        running = [container.id for container in await scene.client.list_containers()]
         assert running == [made], "what ran goes on"
         await scene.container(sandbox, name="side")
         await scene.container(await scene.pod("after"))
@@ -282,17 +282,17 @@ async def test_the_runtimes_configuration_selects_events(tmp_path: Path, monkeyp
         daemon.no_plugins()
         await asyncio.to_thread(daemon.start)
         plugin = await scene.connect(node)
-        assert "late" not in {one.meta.uid for one in node.announced.current()}
+        assert "late" not in {pod.meta.uid for pod in node.announced.current()}
         late = await scene.pod("late")
         method, running = plugin.called[1]
         assert method == "Synchronize"
         assert sandbox[0].encode() in running
         assert made.encode() in running
-        assert "late" in {one.meta.uid for one in node.announced.current()}
+        assert "late" in {pod.meta.uid for pod in node.announced.current()}
         await scene.container(late)
         await scene.client.stop_pod_sandbox(late[0])
         await scene.client.remove_pod_sandbox(late[0])
-        await until(lambda: "late" not in {one.meta.uid for one in node.announced.current()})
+        await until(lambda: "late" not in {pod.meta.uid for pod in node.announced.current()})
         expected = ["Configure", "Synchronize", "RUN_POD_SANDBOX", "CreateContainer", "REMOVE_POD_SANDBOX"]
         assert plugin.methods == expected
     finally:

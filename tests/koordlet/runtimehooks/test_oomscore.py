@@ -14,8 +14,8 @@ from tests.koordlet.qosmanager.conftest import make_pod, make_view
 BY_CONTAINER, FOR_ALL = "koordinator.sh/oom-score-adj-spec", "koordinator.sh/oom-score-adj"
 
 
-def decided(annotations: dict[str, str], **given: Any) -> dict[str, int | str]:
-    pod = make_pod("p", kube="Burstable", containers=2, annotations=annotations, **given)
+def decided(annotations: dict[str, str], **fields: Any) -> dict[str, int | str]:
+    pod = make_pod("p", kube="Burstable", containers=2, annotations=annotations, **fields)
     updates = OOMScoreAdj().decide(make_view(pods=(pod,))).updates
     return {update.setting.cgroup_dir.rpartition("/")[2]: update.value for update in updates}
 

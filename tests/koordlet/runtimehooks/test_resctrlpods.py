@@ -19,9 +19,9 @@ def facts(vendor=INTEL, groups=()):
     return ResctrlFacts(vendor, caches=(0, 1), bandwidths=(0, 1), cbm=0x7FF, groups=groups)
 
 
-def pod(resctrl, name="p", **given):
+def pod(resctrl, name="p", **fields):
     text = resctrl if isinstance(resctrl, str) else json.dumps(resctrl)
-    return make_pod(name, annotations={KEY: text}, **given)
+    return make_pod(name, annotations={KEY: text}, **fields)
 
 
 def values(strategy: ResctrlPods, view: NodeView):

@@ -18,7 +18,9 @@ from tests.koordlet.resourceexecutor.conftest import Recorder
 
 def slo(ls=None, be=None, total="800M", policy="terway-qos"):
     qos = {
-        f"{name}Class": {"networkQOS": {"enable": True, **given}} for name, given in (("ls", ls), ("be", be)) if given
+        f"{name}Class": {"networkQOS": {"enable": True, **class_qos}}
+        for name, class_qos in (("ls", ls), ("be", be))
+        if class_qos
     }
     return {
         "resourceQOSStrategy": {**qos, "policies": {"netQOSPolicy": policy}},
@@ -26,8 +28,8 @@ def slo(ls=None, be=None, total="800M", policy="terway-qos"):
     }
 
 
-def decide(given, *pods, strategy=None):
-    return (strategy or TerwayQoS()).decide(make_view(slo=given, pods=pods))
+def decide(policy, *pods, strategy=None):
+    return (strategy or TerwayQoS()).decide(make_view(slo=policy, pods=pods))
 
 
 def values(decision):

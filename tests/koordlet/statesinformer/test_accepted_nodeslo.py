@@ -25,13 +25,13 @@ def threshold(**fields):
 def test_the_last_valid_section_stays_and_other_sections_take_effect() -> None:
     accepted = AcceptedNodeSLO()
     accepted.update(spec(**threshold(cpuSuppressThresholdPercent=50)))
-    found = accepted.update(
+    in_force = accepted.update(
         spec(**threshold(cpuSuppressThresholdPercent=150), cpuBurstStrategy={"policy": "auto"},
              hostApplications=[{"name": "a"}])
     )  # fmt: skip
-    assert found.resource_used_threshold_with_be.cpu_suppress_threshold_percent == 50
-    assert found.cpu_burst_strategy.policy == "auto"
-    assert [app.name for app in found.host_applications] == ["a"]
+    assert in_force.resource_used_threshold_with_be.cpu_suppress_threshold_percent == 50
+    assert in_force.cpu_burst_strategy.policy == "auto"
+    assert [app.name for app in in_force.host_applications] == ["a"]
     assert list(accepted.problems) == ["resourceUsedThresholdWithBE"]
     again = accepted.update(spec(**threshold(cpuSuppressThresholdPercent=151), hostApplications=[{"name": ""}]))
     assert again.resource_used_threshold_with_be.cpu_suppress_threshold_percent == 50
@@ -74,14 +74,14 @@ def test_only_valid_sections_are_ever_in_force(story) -> None:
     for given_sections in story:
         given_spec = spec(**given_sections)
         bad = slocheck.problems(given_spec)
-        found = accepted.update(given_spec)
+        in_force = accepted.update(given_spec)
         assert accepted.problems == bad
         whole = effective(given_spec)
         for name, section in slocheck.SECTIONS.items():
-            now = getattr(found, section.attribute)
+            now = getattr(in_force, section.attribute)
             if name not in bad:
                 assert now == getattr(whole, section.attribute)
-        assert slocheck.problems(found) == {}, "what is merged can be acted on as well"
+        assert slocheck.problems(in_force) == {}, "what is merged can be acted on as well"
 
 
 def node(*conditions):
@@ -108,10 +108,10 @@ BAD = {"type": CONDITION_TYPE, "status": "True", "reason": INVALID_REASON, "last
     ids=["good", "new", "said", "another-field", "mended", "mended-and-said", "others-stay"],
 )
 def test_the_condition_is_written_when_it_differs(problems, shown, expected) -> None:
-    found = condition(problems, node(*shown), NOW)
-    assert (None if found is None else (found.status, found.last_transition_time)) == expected
-    if found is not None and problems:
-        assert next(iter(problems)) in found.message
+    written = condition(problems, node(*shown), NOW)
+    assert (None if written is None else (written.status, written.last_transition_time)) == expected
+    if written is not None and problems:
+        assert next(iter(problems)) in written.message
 
 
 def test_a_message_names_five_fields_and_counts_the_rest() -> None:

@@ -42,8 +42,8 @@ async def test_a_trigger_during_a_run_is_another_run_with_the_newest_state(callb
     state, seen, go = ["old"], [], asyncio.Event()
     callbacks.add_source(SLO, lambda: state[0])
 
-    async def slow(_, found: object, __) -> None:
-        seen.append(found)
+    async def slow(_, value: object, __) -> None:
+        seen.append(value)
         await go.wait()
 
     callbacks.register(SLO, "slow", "", slow)
@@ -133,10 +133,10 @@ async def states():
 
 def triggered(states: KubeStates) -> set[StateType]:
     """Which mailboxes are full; empties them."""
-    found = {type for type, mailbox in states.callbacks._mailboxes.items() if mailbox.is_set()}
+    types = {type for type, mailbox in states.callbacks._mailboxes.items() if mailbox.is_set()}
     for mailbox in states.callbacks._mailboxes.values():
         mailbox.clear()
-    return found
+    return types
 
 
 def node(**labels: str) -> Node:

@@ -44,12 +44,12 @@ async def client() -> AsyncIterator[Client]:
     await made.close()
 
 
-def process(said: CgroupDriver | None) -> Callable[[int], CgroupDriver]:
+def process(driver: CgroupDriver | None) -> Callable[[int], CgroupDriver]:
     def told(port: int) -> CgroupDriver:
         assert port == PORT
-        if said is None:
+        if driver is None:
             raise NamingError(f"no process listens on the kubelet's port {port}")
-        return said
+        return driver
 
     return told
 
@@ -58,7 +58,7 @@ NO_CONFIG = KubeletError("kubelet /configz: HTTP 404")
 
 
 @pytest.mark.parametrize(
-    ("answer", "ask", "told", "expected"),
+    ("answer", "ask", "reported", "expected"),
     [
         pytest.param({"cgroupDriver": "cgroupfs"}, True, SYSTEMD, CGROUPFS, id="its-configuration"),
         pytest.param({"cgroupDriver": "cgroupfs"}, False, SYSTEMD, SYSTEMD, id="it-must-not-be-asked"),
@@ -68,10 +68,10 @@ NO_CONFIG = KubeletError("kubelet /configz: HTTP 404")
     ],
 )
 async def test_driver(
-    client: Client, answer: Any, ask: bool, told: CgroupDriver | None, expected: CgroupDriver
+    client: Client, answer: Any, ask: bool, reported: CgroupDriver | None, expected: CgroupDriver
 ) -> None:
     kubelet = Kubelet(answer)
-    states = KubeStates(client, "n1", tree_driver=lambda: None, process_driver=process(told), query_config=ask)
+    states = KubeStates(client, "n1", tree_driver=lambda: None, process_driver=process(reported), query_config=ask)
     endpoints = NodeDaemonEndpoints(kubelet_endpoint=DaemonEndpoint(port=PORT))
     states.node.store.put("n1", Node(status=NodeStatus(daemon_endpoints=endpoints)))
     states.node.synced.set()
@@ -83,15 +83,15 @@ async def test_driver(
 
 
 async def test_an_unknown_driver_is_queried_again_and_the_cgroup_tree_has_precedence(client: Client) -> None:
-    found: list[CgroupDriver | None] = [None]
+    drivers: list[CgroupDriver | None] = [None]
     kubelet = Kubelet(NO_CONFIG)
-    states = KubeStates(client, "n1", tree_driver=lambda: found[0])
+    states = KubeStates(client, "n1", tree_driver=lambda: drivers[0])
     states.node.synced.set()
     states.connect(kubelet)  # type: ignore[arg-type]
-    for asked in (1, 2):
+    for queries in (1, 2):
         await states.sync_pods()
-        assert (kubelet.asked, states.driver) == (asked, SYSTEMD)
-    found[0] = CGROUPFS
+        assert (kubelet.asked, states.driver) == (queries, SYSTEMD)
+    drivers[0] = CGROUPFS
     await states.sync_pods()
     assert (kubelet.asked, states.driver) == (2, CGROUPFS)
     assert states.workloads.pods["u1"].cgroup_dir == DIRS[CGROUPFS]

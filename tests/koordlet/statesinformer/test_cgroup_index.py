@@ -31,8 +31,8 @@ def index(tree: Tree, now: float = 0.0) -> CgroupIndex:
 
 
 def test_ids_resolve_to_the_closest_subject():
-    found = index(Tree())
-    kinds = {i: (found.owner(i).kind, found.owner(i).name) for i in TREE.values()}
+    cgroups = index(Tree())
+    kinds = {i: (cgroups.owner(i).kind, cgroups.owner(i).name) for i in TREE.values()}
     assert kinds == {
         1: ("root", "/"),
         2: ("qos", "kubepods"),
@@ -44,19 +44,19 @@ def test_ids_resolve_to_the_closest_subject():
         8: ("system", "system.slice"),
         9: ("system", "ssh.service"),
     }
-    assert found.owner(5).pod_uid == "1f0c9a7e"
+    assert cgroups.owner(5).pod_uid == "1f0c9a7e"
 
 
 def test_a_removed_cgroup_keeps_its_name_until_its_id_is_reused():
     tree = Tree()
-    found = index(tree)
+    cgroups = index(tree)
     del tree.dirs["system.slice/ssh.service"]
-    found.refresh(workloads(version=2), 1.0)
-    assert found.owner(9).name == "ssh.service"
-    assert 9 not in found.walk_ids()
+    cgroups.refresh(workloads(version=2), 1.0)
+    assert cgroups.owner(9).name == "ssh.service"
+    assert 9 not in cgroups.walk_ids()
     tree.dirs["system.slice/cron.service"] = 9
-    found.refresh(workloads(version=3), 2.0)
-    assert found.owner(9).name == "cron.service"
+    cgroups.refresh(workloads(version=3), 2.0)
+    assert cgroups.owner(9).name == "cron.service"
 
 
 def test_an_id_without_a_known_cgroup_has_a_name():
@@ -65,13 +65,13 @@ def test_an_id_without_a_known_cgroup_has_a_name():
 
 def test_an_unknown_id_causes_one_delayed_walk():
     tree = Tree()
-    found = index(tree, now=0.0)
+    cgroups = index(tree, now=0.0)
     for tick in range(1, 51):  # 0.1 s apart
-        found.refresh(workloads(), tick / 10, ids=[5, 4711])
+        cgroups.refresh(workloads(), tick / 10, ids=[5, 4711])
     assert tree.walks == 2
-    found.refresh(workloads(), 100.0, ids=[5, 9, 4711])
+    cgroups.refresh(workloads(), 100.0, ids=[5, 9, 4711])
     assert tree.walks == 2
     tree.dirs["system.slice/new.service"] = 4712
-    found.refresh(workloads(), 101.0, ids=[4712])
+    cgroups.refresh(workloads(), 101.0, ids=[4712])
     assert tree.walks == 3
-    assert found.owner(4712).name == "new.service"
+    assert cgroups.owner(4712).name == "new.service"

@@ -51,24 +51,24 @@ def merge(target: Any, patch: Any) -> Any:
     """RFC 7396, the slow and plain way."""
     if not isinstance(patch, dict):
         return patch
-    found = dict(target) if isinstance(target, dict) else {}
+    merged = dict(target) if isinstance(target, dict) else {}
     for key, value in patch.items():
         if value is None:
-            found.pop(key, None)
+            merged.pop(key, None)
         else:
-            found[key] = merge(found.get(key), value)
-    return found
+            merged[key] = merge(merged.get(key), value)
+    return merged
 
 
 def written(stored: Device, status: NodeDevices) -> Device:
     """What a server has after the patch."""
     patch = patch_for(stored, status)
-    found: Device = convert(merge(json.loads(encode(stored)), json.loads(encode(patch))), Device)
-    return found
+    patched: Device = convert(merge(json.loads(encode(stored)), json.loads(encode(patch))), Device)
+    return patched
 
 
-def stored(found: Inventory, at: Time = THEN) -> Device:
-    made = new_object(NODE, describe(found, at))
+def stored(inventory: Inventory, at: Time = THEN) -> Device:
+    made = new_object(NODE, describe(inventory, at))
     assert made is not None
     return msgspec.structs.replace(made, metadata=msgspec.structs.replace(made.metadata, resource_version="7"))
 
@@ -91,8 +91,8 @@ def test_no_device_no_object() -> None:
 
 
 def test_a_newer_condition_time_alone_causes_no_write() -> None:
-    found = Inventory(xpus=[xpu(0), xpu(1, DeviceFault("chip error", "sick"))], rdma=[NIC])
-    assert patch_for(stored(found), describe(found, NOW)) == {}
+    inventory = Inventory(xpus=[xpu(0), xpu(1, DeviceFault("chip error", "sick"))], rdma=[NIC])
+    assert patch_for(stored(inventory), describe(inventory, NOW)) == {}
 
 
 def test_a_condition_keeps_its_time_until_its_status_changes() -> None:
@@ -101,9 +101,13 @@ def test_a_condition_keeps_its_time_until_its_status_changes() -> None:
         Inventory(xpus=[xpu(0), xpu(1, DeviceFault("ECC error", "sick")), xpu(2, DeviceFault("B", "new"))]), NOW
     )
     now = written(before, after)
-    told = [(one.status, one.reason, one.last_transition_time) for d in now.spec.devices for one in d.conditions]
-    assert told == [("True", "DeviceHealthy", THEN), ("False", "ECCerror", NOW), ("False", "B", THEN)]
-    assert [one.health for one in now.spec.devices] == [True, False, False]
+    conditions = [
+        (condition.status, condition.reason, condition.last_transition_time)
+        for d in now.spec.devices
+        for condition in d.conditions
+    ]
+    assert conditions == [("True", "DeviceHealthy", THEN), ("False", "ECCerror", NOW), ("False", "B", THEN)]
+    assert [device.health for device in now.spec.devices] == [True, False, False]
 
 
 def test_a_device_with_another_id_gets_a_new_transition_time() -> None:
@@ -111,48 +115,50 @@ def test_a_device_with_another_id_gets_a_new_transition_time() -> None:
     other = msgspec.structs.replace(before.spec.devices[0], id="other")
     now = written(msgspec.structs.replace(before, spec=msgspec.structs.replace(before.spec, devices=[other])),
                   describe(Inventory(xpus=[xpu(0)]), NOW))  # fmt: skip
-    assert [one.conditions[0].last_transition_time for one in now.spec.devices] == [NOW]
+    assert [info.conditions[0].last_transition_time for info in now.spec.devices] == [NOW]
 
 
-def _reordered(found: Device) -> None:
-    found.spec.devices.reverse()
+def _reordered(device: Device) -> None:
+    device.spec.devices.reverse()
 
 
-def _again_in_milli(found: Device) -> None:
-    found.spec.devices[0].resources[names.RESOURCE_GPU_CORE] = Quantity("100000m")
+def _again_in_milli(device: Device) -> None:
+    device.spec.devices[0].resources[names.RESOURCE_GPU_CORE] = Quantity("100000m")
 
 
 SAME: dict[str, Callable[[Device], object]] = {
-    "another label": lambda found: found.metadata.labels.update({"whose": "not ours"}),
-    "another annotation": lambda found: found.metadata.annotations.update({"whose": "not ours"}),
+    "another label": lambda device: device.metadata.labels.update({"whose": "not ours"}),
+    "another annotation": lambda device: device.metadata.annotations.update({"whose": "not ours"}),
     "devices in another order": _reordered,
     "an amount in another form": _again_in_milli,
-    "a device of a type that we do not know": lambda found: found.spec.devices.append(DeviceInfo(type="fpga", id="f")),
+    "a device of a type that we do not know": lambda device: device.spec.devices.append(
+        DeviceInfo(type="fpga", id="f")
+    ),
 }
 
 
 @pytest.mark.parametrize("change", SAME.values(), ids=SAME)
 def test_differences_that_cause_no_write(change: Callable[[Device], object]) -> None:
-    found = Inventory(xpus=[xpu(0), xpu(1)], rdma=[NIC])
-    before = stored(found)
+    inventory = Inventory(xpus=[xpu(0), xpu(1)], rdma=[NIC])
+    before = stored(inventory)
     change(before)
-    assert patch_for(before, describe(found, NOW)) == {}
+    assert patch_for(before, describe(inventory, NOW)) == {}
 
 
 DIFFERENT: dict[str, tuple[Callable[[Device], object], dict[str, Any]]] = {
     "a label": (
-        lambda found: found.metadata.labels.update({names.LABEL_GPU_MODEL: "other"}),
+        lambda device: device.metadata.labels.update({names.LABEL_GPU_MODEL: "other"}),
         {"metadata": {"labels": {names.LABEL_GPU_MODEL: "m"}}},
     ),
     "a label too many": (
-        lambda found: found.metadata.labels.update({names.LABEL_GPU_DRIVER_VERSION: "1"}),
+        lambda device: device.metadata.labels.update({names.LABEL_GPU_DRIVER_VERSION: "1"}),
         {"metadata": {"labels": {names.LABEL_GPU_DRIVER_VERSION: None}}},
     ),
-    "partitions": (lambda found: found.metadata.annotations.pop(PARTITIONS), {"metadata": {"annotations": {}}}),
-    "health": (lambda found: setattr(found.spec.devices[0], "health", False), {"spec": {}}),
-    "a device too many": (lambda found: found.spec.devices.append(DeviceInfo(type="gpu", id="gone")), {"spec": {}}),
+    "partitions": (lambda device: device.metadata.annotations.pop(PARTITIONS), {"metadata": {"annotations": {}}}),
+    "health": (lambda device: setattr(device.spec.devices[0], "health", False), {"spec": {}}),
+    "a device too many": (lambda device: device.spec.devices.append(DeviceInfo(type="gpu", id="gone")), {"spec": {}}),
     "a condition too many": (
-        lambda found: found.spec.devices[0].conditions.append(
+        lambda device: device.spec.devices[0].conditions.append(
             Condition(type="A", status="True", last_transition_time=THEN, reason="R", message="")
         ),
         {"spec": {}},
@@ -162,24 +168,24 @@ DIFFERENT: dict[str, tuple[Callable[[Device], object], dict[str, Any]]] = {
 
 @pytest.mark.parametrize(("change", "parts"), DIFFERENT.values(), ids=DIFFERENT)
 def test_differences_that_are_written(change: Callable[[Device], object], parts: dict[str, Any]) -> None:
-    found = Inventory(xpus=[xpu(0), xpu(1)])
-    right = stored(found)
+    inventory = Inventory(xpus=[xpu(0), xpu(1)])
+    right = stored(inventory)
     before = copy.deepcopy(right)
     change(before)
-    patch = patch_for(before, describe(found, NOW))
+    patch = patch_for(before, describe(inventory, NOW))
     assert patch["metadata"].pop("resourceVersion") == "7"
     assert {key for key in patch if patch[key]} == set(parts)
     assert patch["metadata"].keys() == parts.get("metadata", {}).keys()
     if "labels" in patch["metadata"]:
         assert patch["metadata"] == parts["metadata"], "only what differs"
-    assert written(before, describe(found, NOW)) == right
+    assert written(before, describe(inventory, NOW)) == right
 
 
 def test_only_the_labels_of_removed_accelerators_are_removed() -> None:
     before = stored(Inventory(xpus=[xpu(0)], rdma=[NIC]))
     before.metadata.labels["whose"] = before.metadata.annotations["whose"] = "not ours"
     now = written(before, describe(Inventory(rdma=[NIC]), NOW))
-    assert [one.type for one in now.spec.devices] == ["rdma"]
+    assert [info.type for info in now.spec.devices] == ["rdma"]
     assert (now.metadata.labels, now.metadata.annotations) == ({"whose": "not ours"}, {"whose": "not ours"})
     empty = written(now, describe(Inventory(), NOW))
     assert empty.spec.devices == [], "an object that is there is kept up to date"
@@ -205,7 +211,7 @@ def test_entries_of_unknown_types_stay_as_reported() -> None:
     assert patch_for(before, describe(Inventory(xpus=None, rdma=[NIC]), NOW)) == {}
     assert patch_for(before, describe(Inventory(xpus=[xpu(0)], rdma=None), NOW)) == {}
     now = written(before, describe(Inventory(xpus=None, rdma=()), NOW))
-    assert [one.id for one in now.spec.devices] == ["u0"]
+    assert [info.id for info in now.spec.devices] == ["u0"]
     assert now.metadata == before.metadata
 
 
@@ -215,10 +221,10 @@ faults = st.none() | st.builds(DeviceFault, st.text(max_size=5), st.text(max_siz
 minors = st.lists(st.integers(0, 9), unique=True, max_size=4)
 xpu_lists = minors.flatmap(
     lambda numbers: st.tuples(
-        *(st.builds(xpu, st.just(one), faults, peers=st.sampled_from(["", "1,2", "g", "0"])) for one in numbers)
+        *(st.builds(xpu, st.just(number), faults, peers=st.sampled_from(["", "1,2", "g", "0"])) for number in numbers)
     )
 )
-gpu_lists = minors.map(lambda numbers: [gpu(one) for one in numbers])
+gpu_lists = minors.map(lambda numbers: [gpu(number) for number in numbers])
 nic_lists = st.lists(
     st.builds(RdmaInfo, st.just(NIC.place), st.just(0), st.booleans(), st.booleans(), st.just(("0000:1f:00.1",))),
     max_size=1,
@@ -235,23 +241,23 @@ inventories = st.builds(
 @given(inventories, inventories)
 def test_any_change_is_written_once_and_keeps_foreign_fields(first: Inventory, second: Inventory) -> None:
     fpga = DeviceInfo(type="fpga", id="f", minor=3)
-    told = describe(first, THEN)
+    spec = describe(first, THEN)
     before = Device(metadata=ObjectMeta(name="n", labels={"a": "b"}, annotations={"c": "d"}, resource_version="7"))
-    before = written(msgspec.structs.replace(before, spec=DeviceSpec(devices=[fpga])), told)
+    before = written(msgspec.structs.replace(before, spec=DeviceSpec(devices=[fpga])), spec)
     status = describe(second, NOW)
     now = written(before, status)
     later = describe(second, Time.parse("2026-01-02T05:00:00Z"))
     assert patch_for(now, later) == {}, "the second round writes nothing"
     assert (now.metadata.labels["a"], now.metadata.annotations["c"]) == ("b", "d")
-    assert [one for one in now.spec.devices if one.type == "fpga"] == [fpga]
+    assert [info for info in now.spec.devices if info.type == "fpga"] == [fpga]
     for kind in (GPU, RDMA):
-        expected = status if kind in status.types else told
-        assert [timeless(one) for one in now.spec.devices if one.type == kind] == [
-            timeless(one) for one in expected.devices if one.type == kind
+        expected = status if kind in status.types else spec
+        assert [timeless(info) for info in now.spec.devices if info.type == kind] == [
+            timeless(info) for info in expected.devices if info.type == kind
         ]
 
 
 def timeless(device: DeviceInfo) -> DeviceInfo:
     """Without when its conditions came to be."""
-    conditions = [msgspec.structs.replace(one, last_transition_time=THEN) for one in device.conditions]
+    conditions = [msgspec.structs.replace(condition, last_transition_time=THEN) for condition in device.conditions]
     return msgspec.structs.replace(device, conditions=conditions)

@@ -47,9 +47,9 @@ class World:
         """A round an hour later, which the reporter's copy then shows."""
         self.now += 3600
         await self.reporter.report()
-        found = await self.stored()
-        await seen(self.reporter.stored, found.metadata.resource_version)
-        return found
+        device = await self.stored()
+        await seen(self.reporter.stored, device.metadata.resource_version)
+        return device
 
     async def stored(self) -> Device:
         return await self.client.get(Device, "n")
@@ -67,8 +67,8 @@ async def world(client: Client) -> AsyncIterator[World]:
     await world.reporter.stored.stop()
 
 
-def ids(found: Device) -> list[str]:
-    return [one.id for one in found.spec.devices]
+def ids(device: Device) -> list[str]:
+    return [info.id for info in device.spec.devices]
 
 
 async def test_the_object_is_created_once_and_not_written_without_changes(world: World) -> None:
@@ -215,9 +215,9 @@ async def test_gpus_of_nvml(world: World) -> None:
     assert (await world.report()).metadata.labels[names.LABEL_GPU_DRIVER_VERSION] == "550.54.15"
     world.found = replace(world.found, faults=faults)
     sick = await world.report()
-    assert [(one.health, one.conditions[0].reason) for one in sick.spec.devices] == [(False, "Xid79")]
+    assert [(device.health, device.conditions[0].reason) for device in sick.spec.devices] == [(False, "Xid79")]
     world.found = replace(world.found, faults={})
-    assert [(one.health, one.conditions) for one in (await world.report()).spec.devices] == [(True, [])]
+    assert [(device.health, device.conditions) for device in (await world.report()).spec.devices] == [(True, [])]
 
 
 async def _raw(world: World) -> Any:

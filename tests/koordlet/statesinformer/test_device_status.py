@@ -33,13 +33,13 @@ def gpu(minor: int = 0, model: str = "NVIDIA A100-SXM4-80GB", **more: Any) -> Gp
 
 
 def xpu(minor: int = 0, *links: str, kind: str = "HCCS", **more: Any) -> XpuInfo:
-    told: dict[str, Any] = {"vendor": "huawei", "model": "Ascend-910B3", "uuid": f"npu-{minor}", "resources": {}}
-    return XpuInfo(minor=minor, links=tuple(PeerLink(one, kind) for one in links), **told | more)
+    fields: dict[str, Any] = {"vendor": "huawei", "model": "Ascend-910B3", "uuid": f"npu-{minor}", "resources": {}}
+    return XpuInfo(minor=minor, links=tuple(PeerLink(link, kind) for link in links), **fields | more)
 
 
-def only(found: Inventory) -> dict[str, Any]:
+def only(inventory: Inventory) -> dict[str, Any]:
     """The one device, as it is written."""
-    (device,) = describe(found, NOW).devices
+    (device,) = describe(inventory, NOW).devices
     written: dict[str, Any] = to_builtins(device)
     return written
 
@@ -66,9 +66,9 @@ def test_a_gpu_whose_place_is_not_wholly_known_has_none(place: PciPlace | None) 
 
 def test_an_unhealthy_gpu_says_why() -> None:
     faults = {"GPU-0": DeviceFault("Xid79", "Xid error detected on device, error code: 79")}
-    told = only(Inventory(gpus=[gpu()], faults=faults))
-    assert told["health"] is False
-    assert told["conditions"] == [
+    info = only(Inventory(gpus=[gpu()], faults=faults))
+    assert info["health"] is False
+    assert info["conditions"] == [
         {
             "type": "Healthy",
             "status": "False",
@@ -106,10 +106,10 @@ def test_a_card_of_a_file() -> None:
 
 
 def test_a_card_without_status_is_healthy_and_has_no_condition() -> None:
-    told = only(Inventory(xpus=[xpu()]))
-    assert told["health"] is True
-    assert "conditions" not in told
-    assert "topology" not in told
+    info = only(Inventory(xpus=[xpu()]))
+    assert info["health"] is True
+    assert "conditions" not in info
+    assert "topology" not in info
 
 
 def test_short_resource_names_and_invalid_amounts() -> None:
@@ -147,9 +147,9 @@ def test_short_resource_names_and_invalid_amounts() -> None:
     ],
 )
 def test_conditions(fault: DeviceFault | None, expected: tuple[str, str, str]) -> None:
-    found = healthy_condition(fault, NOW)
-    assert (found.status, found.reason, found.message) == expected
-    assert (found.type, found.last_transition_time) == ("Healthy", NOW)
+    condition = healthy_condition(fault, NOW)
+    assert (condition.status, condition.reason, condition.message) == expected
+    assert (condition.type, condition.last_transition_time) == ("Healthy", NOW)
 
 
 def test_valid_reasons_are_those_of_the_crd() -> None:
@@ -259,9 +259,9 @@ VFS = ("0000:1f:00.3", "0000:1f:00.2")
 )
 def test_an_rdma_nic(enabled: bool, vfs: tuple[str, ...], groups: Any) -> None:
     place = PciPlace("0000:1f:00.0", 1, "pci0000:1e")
-    told = only(Inventory(rdma=[RdmaInfo(place, 0, False, enabled, vfs)]))
-    assert told.pop("vfGroups", None) == groups
-    assert told == {
+    info = only(Inventory(rdma=[RdmaInfo(place, 0, False, enabled, vfs)]))
+    assert info.pop("vfGroups", None) == groups
+    assert info == {
         "type": "rdma",
         "id": "0000:1f:00.0",
         "minor": 0,
@@ -277,7 +277,7 @@ def test_an_rdma_nic(enabled: bool, vfs: tuple[str, ...], groups: Any) -> None:
 def test_devices_of_files_come_before_nvmls_and_all_are_in_order() -> None:
     nic = RdmaInfo(PciPlace("0000:1f:00.0"), 0, True)
     both = describe(Inventory(xpus=[xpu(10), xpu(9)], gpus=[gpu()], rdma=[nic]), NOW)
-    assert [(one.type, one.minor, one.id) for one in both.devices] == [
+    assert [(device.type, device.minor, device.id) for device in both.devices] == [
         ("gpu", 9, "npu-9"), ("gpu", 10, "npu-10"), ("rdma", 0, "0000:1f:00.0"),
     ]  # fmt: skip
 
@@ -291,9 +291,9 @@ KNOWN = {
 }
 
 
-@pytest.mark.parametrize(("found", "types", "unknown"), KNOWN.values(), ids=KNOWN)
-def test_unknown_kinds_are_not_reported(found: Inventory, types: set[str], unknown: tuple[str, ...]) -> None:
-    status = describe(found, NOW)
+@pytest.mark.parametrize(("inventory", "types", "unknown"), KNOWN.values(), ids=KNOWN)
+def test_unknown_kinds_are_not_reported(inventory: Inventory, types: set[str], unknown: tuple[str, ...]) -> None:
+    status = describe(inventory, NOW)
     assert (status.types, status.unknown) == (types, unknown)
     assert all(device.type in types for device in status.devices)
     assert bool(status.labels) == (GPU in types), "labels of GPUs that are not known are left alone"

@@ -217,14 +217,14 @@ async def test_a_malformed_pod_costs_only_itself(kubelet: Kubelet, client: Kubel
     odd = pod("odd", "uid-odd")
     odd["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "lots"
     kubelet.answer = {"items": [pod("a", "uid-a"), odd, {"metadata": 7}, pod("b", "uid-b")]}
-    assert [found.metadata.name for found in await client.pods()] == ["a", "b"]
+    assert [listed.metadata.name for listed in await client.pods()] == ["a", "b"]
 
 
 async def test_a_long_list_is_read_to_its_end(kubelet: Kubelet, client: KubeletClient):
     """Megabytes come in many pieces."""
     long = [pod(f"pod-{number}", f"uid-{number}") for number in range(250)]
-    for one in long:
-        one["metadata"]["annotations"] = {"note": "x" * 10_000}
+    for index in long:
+        index["metadata"]["annotations"] = {"note": "x" * 10_000}
     kubelet.answer = {"items": long}
     assert len(await client.pods()) == 250
 
@@ -306,8 +306,8 @@ def test_host_applications_and_qos_directories_are_subjects():
         HostApplicationSpec(name="nginx", qos="LS"),
         HostApplicationSpec(name="batch", qos="BE", cgroup_path=path),
     ]
-    found = kube_subjects(CgroupDriver.CGROUPFS, {}, apps)
-    assert [(s.kind, s.key, s.cgroup_dir, s.priority_class) for s in found] == [
+    subjects = kube_subjects(CgroupDriver.CGROUPFS, {}, apps)
+    assert [(s.kind, s.key, s.cgroup_dir, s.priority_class) for s in subjects] == [
         (SubjectKind.QOS, "Guaranteed", "kubepods", ""),
         (SubjectKind.QOS, "Burstable", "kubepods/burstable", ""),
         (SubjectKind.QOS, "BestEffort", "kubepods/besteffort", ""),
@@ -317,14 +317,14 @@ def test_host_applications_and_qos_directories_are_subjects():
 
 
 async def test_the_sandbox_is_read_once_for_the_same_containers(kubelet: Kubelet, client: KubeletClient):
-    asked, answers = [], ["", "sandbox-1", "sandbox-2"]
+    requests, answers = [], ["", "sandbox-1", "sandbox-2"]
 
     def sandbox(meta, driver):
-        asked.append(meta.uid)
+        requests.append(meta.uid)
         return answers.pop(0)
 
     informer = PodsInformer(client, lambda: CgroupDriver.CGROUPFS, sandbox_dir=sandbox)
-    found = []
+    sandboxes = []
     for digest in (HASH, HASH, HASH, "e" * 64, "e" * 64):
         kubelet.answer = {"items": [pod("a", "uid-a", container_id=f"containerd://{digest}")]}
         await informer.sync()

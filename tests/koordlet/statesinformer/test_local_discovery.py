@@ -24,15 +24,17 @@ CASES = {
 
 @pytest.mark.parametrize(("path", "kind", "key", "qos"), CASES.values(), ids=CASES)
 def test_each_kind_of_cgroup_becomes_a_subject(path, kind, key, qos):
-    found = discover([path], 1).subjects
-    assert [(s.kind, s.key, s.qos, s.cgroup_dir) for s in found] == [(kind, key, qos, path)]
+    subjects = discover([path], 1).subjects
+    assert [(s.kind, s.key, s.qos, s.cgroup_dir) for s in subjects] == [(kind, key, qos, path)]
 
 
 def test_containers_belong_to_their_pods():
-    found = discover(["", "kubepods", "kubepods/besteffort", CGROUPFS, f"{CGROUPFS}/{ID}", f"{CGROUPFS}/{ID}/own"], 7)
-    assert found.version == 7
-    assert [c.cgroup_dir for c in found.pods[POD].containers] == [f"{CGROUPFS}/{ID}"]
-    assert [(s.kind, s.pod_uid, s.qos) for s in found.subjects] == [
+    workloads = discover(
+        ["", "kubepods", "kubepods/besteffort", CGROUPFS, f"{CGROUPFS}/{ID}", f"{CGROUPFS}/{ID}/own"], 7
+    )
+    assert workloads.version == 7
+    assert [c.cgroup_dir for c in workloads.pods[POD].containers] == [f"{CGROUPFS}/{ID}"]
+    assert [(s.kind, s.pod_uid, s.qos) for s in workloads.subjects] == [
         (SubjectKind.POD, POD, "BE"),
         (SubjectKind.CONTAINER, POD, "BE"),
     ]

@@ -134,11 +134,11 @@ async def test_reported_usage_is_exported_only_with_its_gate(mirror):
     batch.add("node_numa_memory_usage", 512, "0")
     world.cache.commit(batch)
     await world.reporter.report()
-    found = {name: value for name, value in world.gauges().items() if "usage" in name}
+    gauges = {name: value for name, value in world.gauges().items() if "usage" in name}
     expected = {
         'koordlet_node_metric_node_usage{node="node",resource="cpu",unit="core"}': 1.5,
         'koordlet_node_metric_node_usage{node="node",resource="memory",unit="byte"}': 1024,
         'koordlet_node_metric_numa_node_usage{node="node",numa_node_id="0",resource="cpu",unit="core"}': 0.5,
         'koordlet_node_metric_numa_node_usage{node="node",numa_node_id="0",resource="memory",unit="byte"}': 512,
     }
-    assert found == (expected if mirror else {})
+    assert gauges == (expected if mirror else {})

@@ -223,17 +223,17 @@ def test_gpu_figures_must_be_recent():
 def test_predictions_and_extensions():
     cache = MetricCache()
     record(cache, NOW, pod_cpu_usage__a=1, pod_memory_usage__a=1 << 30)
-    asked = []
+    queries = []
 
     def forecast(pods, cold_start):
-        asked.append(([pod.uid for pod in pods], cold_start))
+        queries.append(([pod.uid for pod in pods], cold_start))
         return Forecast(Amount(1450, 1261646644), Amount(2050, 2496449740))
 
     got = status(
         cache, pod("a"), pod("no figures"), policy=ReportPolicy(cold_start_seconds=7), forecast=forecast,
         extensions=Extensions(of_pod=lambda uid: {"about": uid}, of_node=lambda: {"calm": True}),
     )  # fmt: skip
-    assert asked == [(["a"], 7)], "only pods that have figures"
+    assert queries == [(["a"], 7)], "only pods that have figures"
     assert got["prodReclaimableMetric"] == {"resource": {"resources": {"cpu": "1450m", "memory": "1261646644"}}}
     assert got["prodPeakMetric"] == {"resource": {"resources": {"cpu": "2050m", "memory": "2496449740"}}}
     assert got["podsMetric"][0]["extensions"] == {"about": "a"}
@@ -283,14 +283,14 @@ def test_the_cache_keeps_longer_windows_once_they_are_requested():
     """Two hours of one sample in ten seconds: half an hour is all that was kept before, more afterwards."""
     policy = ReportPolicy(durations=(Duration("2h"),))
     filled = {}
-    for asked in (False, True):
+    for longer_windows in (False, True):
         cache = MetricCache(tick=10.0)
-        if asked:
+        if longer_windows:
             assert retain(cache, policy) == 7200
         for back in range(4000, -1, -10):
             record(cache, NOW - back, node_cpu_usage=1, node_memory_usage=1024)
         entry = status(cache, policy=policy)["nodeMetric"]["aggregatedNodeUsages"][0]
-        filled[asked] = bool(entry["usage"]["avg"])
+        filled[longer_windows] = bool(entry["usage"]["avg"])
     assert filled == {False: False, True: True}
 
 
@@ -323,8 +323,8 @@ def test_policy_defaults_and_floors(spec, expected):
 
 def test_policy_of_predictions():
     assert (ReportPolicy.of(None).diff_percent, ReportPolicy.of(None).cold_start_seconds) == (5, None)
-    given = ReportPolicy.of(None, PredictPolicy(resource_diff_threshold_percent=0, cold_start_period_seconds=60))
-    assert (given.diff_percent, given.cold_start_seconds) == (0, 60)
+    policy = ReportPolicy.of(None, PredictPolicy(resource_diff_threshold_percent=0, cold_start_period_seconds=60))
+    assert (policy.diff_percent, policy.cold_start_seconds) == (0, 60)
 
 
 def test_the_patch_sets_absent_fields_to_null():

@@ -35,9 +35,9 @@ def status(zones=2, policy="None", label="", **annotations) -> TopologyStatus:
 
 
 def stored(like: TopologyStatus | None = None) -> NodeResourceTopology:
-    found = copy.deepcopy(new_object(NODE, like or status()))
-    found.metadata.resource_version = "7"
-    return found
+    topology = copy.deepcopy(new_object(NODE, like or status()))
+    topology.metadata.resource_version = "7"
+    return topology
 
 
 def test_the_object_belongs_to_the_node():
@@ -56,57 +56,59 @@ def test_nothing_to_write():
 KEY = KEYS[0]
 
 
-def _annotate(found, text):
-    found.metadata.annotations[KEY] = text
+def _annotate(topology, text):
+    topology.metadata.annotations[KEY] = text
 
 
 SAME = {
-    "annotations in another order": lambda found: _annotate(found, '{"b": 2, "a": 1}'),
-    "another annotation": lambda found: found.metadata.annotations.update({"whose": "not ours"}),
-    "another label": lambda found: found.metadata.labels.update({"whose": "not ours"}),
-    "a device in a zone": lambda found: found.zones[0].resources.append(resource(GPU, "100", "50")),
-    "costs of a zone": lambda found: found.zones[0].costs.append(CostInfo(name="node-1", value=20)),
-    "resources in another order": lambda found: found.zones[0].resources.reverse(),
-    "an amount in another form": lambda found: found.zones[0].resources.__setitem__(0, resource("cpu", "4000m", "3.5")),
+    "annotations in another order": lambda topology: _annotate(topology, '{"b": 2, "a": 1}'),
+    "another annotation": lambda topology: topology.metadata.annotations.update({"whose": "not ours"}),
+    "another label": lambda topology: topology.metadata.labels.update({"whose": "not ours"}),
+    "a device in a zone": lambda topology: topology.zones[0].resources.append(resource(GPU, "100", "50")),
+    "costs of a zone": lambda topology: topology.zones[0].costs.append(CostInfo(name="node-1", value=20)),
+    "resources in another order": lambda topology: topology.zones[0].resources.reverse(),
+    "an amount in another form": lambda topology: topology.zones[0].resources.__setitem__(
+        0, resource("cpu", "4000m", "3.5")
+    ),
 }
 
 
 @pytest.mark.parametrize("change", SAME.values(), ids=SAME)
 def test_differences_that_cause_no_write(change):
-    found = stored()
-    change(found)
-    assert patch_for(found, status()) == {}
+    topology = stored()
+    change(topology)
+    assert patch_for(topology, status()) == {}
 
 
 ZONES = "zones"
 DIFFERENT = {
-    "an annotation": (lambda found: _annotate(found, '{"a":2}'), {"annotations"}),
-    "an annotation that is no JSON": (lambda found: _annotate(found, "{"), {"annotations"}),
-    "an annotation missing": (lambda found: found.metadata.annotations.pop(KEY), {"annotations"}),
-    "managed-by": (lambda found: found.metadata.labels.pop(names.LABEL_MANAGED_BY), {"labels"}),
+    "an annotation": (lambda topology: _annotate(topology, '{"a":2}'), {"annotations"}),
+    "an annotation that is no JSON": (lambda topology: _annotate(topology, "{"), {"annotations"}),
+    "an annotation missing": (lambda topology: topology.metadata.annotations.pop(KEY), {"annotations"}),
+    "managed-by": (lambda topology: topology.metadata.labels.pop(names.LABEL_MANAGED_BY), {"labels"}),
     "a label too many": (
-        lambda found: found.metadata.labels.update({names.LABEL_ENABLE_NUMA_RESERVATION: "true"}), {"labels"},
+        lambda topology: topology.metadata.labels.update({names.LABEL_ENABLE_NUMA_RESERVATION: "true"}), {"labels"},
     ),
-    "the policy": (lambda found: found.topology_policies.append("None"), {"topologyPolicies"}),
-    "a zone too many": (lambda found: found.zones.append(zone(2)), {ZONES}),
-    "a zone missing": (lambda found: found.zones.pop(), {ZONES}),
-    "zones in another order": (lambda found: found.zones.reverse(), {ZONES}),
-    "the type of a zone": (lambda found: setattr(found.zones[0], "type", "Socket"), {ZONES}),
+    "the policy": (lambda topology: topology.topology_policies.append("None"), {"topologyPolicies"}),
+    "a zone too many": (lambda topology: topology.zones.append(zone(2)), {ZONES}),
+    "a zone missing": (lambda topology: topology.zones.pop(), {ZONES}),
+    "zones in another order": (lambda topology: topology.zones.reverse(), {ZONES}),
+    "the type of a zone": (lambda topology: setattr(topology.zones[0], "type", "Socket"), {ZONES}),
     "capacity, as the original lost it": (
-        lambda found: found.zones[0].resources.__setitem__(0, resource("cpu", "3500m")), {ZONES},
+        lambda topology: topology.zones[0].resources.__setitem__(0, resource("cpu", "3500m")), {ZONES},
     ),
-    "a resource missing": (lambda found: found.zones[0].resources.pop(), {ZONES}),
+    "a resource missing": (lambda topology: topology.zones[0].resources.pop(), {ZONES}),
     "a resource of ours too many": (
-        lambda found: found.zones[0].resources.append(resource("hugepages-2Mi", "0")), {ZONES},
+        lambda topology: topology.zones[0].resources.append(resource("hugepages-2Mi", "0")), {ZONES},
     ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("change", "parts"), DIFFERENT.values(), ids=DIFFERENT)
 def test_differences_that_are_written(change, parts):
-    found = stored()
-    change(found)
-    patch = patch_for(found, status())
+    topology = stored()
+    change(topology)
+    patch = patch_for(topology, status())
     assert patch["metadata"].pop("resourceVersion") == "7"
     assert {*patch["metadata"], *patch} - {"metadata"} == parts
     if "annotations" in parts:
@@ -119,12 +121,12 @@ def test_an_absent_label_is_removed():
 
 
 def test_other_resources_of_a_zone_are_kept():
-    found = stored()
-    found.zones[0].resources = [resource(GPU, "100", "50"), resource("cpu", "1")]
-    found.zones[0].costs = [CostInfo(name="node-1", value=20)]
-    found.zones.append(zone(9, resource(GPU, "1")))
-    first, second = patch_for(found, status())["zones"]
-    assert [one["name"] for one in first["resources"]] == ["cpu", GPU, "memory"]
+    topology = stored()
+    topology.zones[0].resources = [resource(GPU, "100", "50"), resource("cpu", "1")]
+    topology.zones[0].costs = [CostInfo(name="node-1", value=20)]
+    topology.zones.append(zone(9, resource(GPU, "1")))
+    first, second = patch_for(topology, status())["zones"]
+    assert [zone_resource["name"] for zone_resource in first["resources"]] == ["cpu", GPU, "memory"]
     assert first["resources"][1] == {"name": GPU, "capacity": "100", "allocatable": "50", "available": "50"}
     assert first["resources"][0] == {"name": "cpu", "capacity": "4", "allocatable": "3500m", "available": "3500m"}
     assert first["costs"] == [{"name": "node-1", "value": 20}]

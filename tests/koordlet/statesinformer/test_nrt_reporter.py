@@ -100,16 +100,16 @@ async def world(client: Client) -> AsyncIterator[World]:
     await world.reporter.stored.stop()
 
 
-def annotations(found: NodeResourceTopology) -> dict[str, Any]:
-    return {key: json.loads(text) for key, text in found.metadata.annotations.items()}
+def annotations(topology: NodeResourceTopology) -> dict[str, Any]:
+    return {key: json.loads(text) for key, text in topology.metadata.annotations.items()}
 
 
-def ls_pools(found: NodeResourceTopology) -> list[str]:
-    return [pool.get("cpuset", "") for pool in annotations(found)[names.ANNOTATION_CPU_SHARED_POOLS]]
+def ls_pools(topology: NodeResourceTopology) -> list[str]:
+    return [pool.get("cpuset", "") for pool in annotations(topology)[names.ANNOTATION_CPU_SHARED_POOLS]]
 
 
-def be_pools(found: NodeResourceTopology) -> list[str]:
-    return [pool.get("cpuset", "") for pool in annotations(found)[names.ANNOTATION_BE_CPU_SHARED_POOLS]]
+def be_pools(topology: NodeResourceTopology) -> list[str]:
+    return [pool.get("cpuset", "") for pool in annotations(topology)[names.ANNOTATION_BE_CPU_SHARED_POOLS]]
 
 
 async def test_the_object_is_created_once_and_not_written_without_changes(world: World) -> None:
@@ -150,8 +150,8 @@ async def test_per_cpu_metrics_are_behind_their_gate(world: World) -> None:
     per_cpu = World(world.client, world.node)
     await per_cpu.make(per_cpu=True, write=False).report()
     for owner, expected in ((world, []), (per_cpu, [str(cpu) for cpu in range(8)])):
-        found = [f for f in owner.registries.internal.collect() if f.name == "koordlet_cpuset_share_pool_info"]
-        assert [sample.labels["cpu"] for f in found for sample in f.samples] == expected
+        families = [f for f in owner.registries.internal.collect() if f.name == "koordlet_cpuset_share_pool_info"]
+        assert [sample.labels["cpu"] for f in families for sample in f.samples] == expected
 
 
 async def test_a_deleted_object_is_created_again(world: World) -> None:
@@ -254,8 +254,8 @@ async def test_unused_fields_of_the_kubelet_configuration_are_not_decoded(world:
     """Its type changed in 1.28; any shape will do."""
     world.kubelet = {"cpuManagerPolicy": "static", "reservedSystemCPUs": "0", "logging": {"flushFrequency": ["?"]}}
     await world.reporter.report()
-    told = annotations(await world.stored())[names.ANNOTATION_CPU_MANAGER_POLICY]
-    assert told == {"policy": "static", "reservedCPUs": "0"}
+    policy = annotations(await world.stored())[names.ANNOTATION_CPU_MANAGER_POLICY]
+    assert policy == {"policy": "static", "reservedCPUs": "0"}
 
 
 async def test_the_kubelets_state_file(world: World, tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ TWELVE = MachineInfo(
 
 def node(annotations: dict[str, object] | None = None, labels: dict[str, str] | None = None, **status) -> Node:
     texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in (annotations or {}).items()}
-    amounts = {member: {k: Quantity(v) for k, v in given.items()} for member, given in status.items()}
+    amounts = {member: {k: Quantity(v) for k, v in quantities.items()} for member, quantities in status.items()}
     return Node(
         metadata=ObjectMeta(name="n", uid="node-uid", annotations=texts, labels=labels or {}),
         status=NodeStatus(**amounts),
@@ -133,13 +133,13 @@ SYSTEM = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("given", "written", "left", "error"), SYSTEM.values(), ids=SYSTEM)
-def test_system_qos(given, written, left, error):
+@pytest.mark.parametrize(("annotations", "written", "left", "error"), SYSTEM.values(), ids=SYSTEM)
+def test_system_qos(annotations, written, left, error):
     if error:
         with pytest.raises(TopologyError, match=error):
-            say(machine(1), node(given))
+            say(machine(1), node(annotations))
         return
-    status = say(machine(1), node(given))
+    status = say(machine(1), node(annotations))
     assert annotation(status, names.ANNOTATION_SYSTEM_QOS_RESOURCE) == written
     assert pools(status) == pools(status, names.ANNOTATION_BE_CPU_SHARED_POOLS) == [(0, 0, left)]
 
@@ -163,10 +163,10 @@ RESERVED = {
 }
 
 
-@pytest.mark.parametrize(("given", "expected", "problem"), RESERVED.values(), ids=RESERVED)
-def test_reserved_by_the_kubelet(given, expected, problem):
+@pytest.mark.parametrize(("fields", "expected", "problem"), RESERVED.values(), ids=RESERVED)
+def test_reserved_by_the_kubelet(fields, expected, problem):
     """An error is told and leaves the set empty."""
-    status = say(machine(), node(), kubelet=KubeletConfig(cpu_manager_policy="static", **given))
+    status = say(machine(), node(), kubelet=KubeletConfig(cpu_manager_policy="static", **fields))
     assert annotation(status, names.ANNOTATION_CPU_MANAGER_POLICY).get("reservedCPUs") == expected
     if problem is None:
         assert not status.problems
@@ -177,8 +177,8 @@ def test_reserved_by_the_kubelet(given, expected, problem):
 
 def test_options_are_reported_and_empty_if_the_kubelet_is_not_queried():
     config = kubelet_config({"cpuManagerPolicy": "none", "cpuManagerPolicyOptions": {"full-pcpus-only": "true"}})
-    told = annotation(say(machine(), node(), kubelet=config), names.ANNOTATION_CPU_MANAGER_POLICY)
-    assert told == {"policy": "none", "options": {"full-pcpus-only": "true"}}
+    policy = annotation(say(machine(), node(), kubelet=config), names.ANNOTATION_CPU_MANAGER_POLICY)
+    assert policy == {"policy": "none", "options": {"full-pcpus-only": "true"}}
     assert annotation(say(machine(), node()), names.ANNOTATION_CPU_MANAGER_POLICY) == {}
 
 
@@ -196,9 +196,11 @@ POLICIES = {
 }
 
 
-@pytest.mark.parametrize(("given", "expected"), POLICIES.items(), ids=lambda value: "-".join(value) or "empty")
-def test_topology_policy(given, expected):
-    config = KubeletConfig(topology_manager_policy=given[0], topology_manager_scope=given[1])
+@pytest.mark.parametrize(
+    ("policy_and_scope", "expected"), POLICIES.items(), ids=lambda value: "-".join(value) or "empty"
+)
+def test_topology_policy(policy_and_scope, expected):
+    config = KubeletConfig(topology_manager_policy=policy_and_scope[0], topology_manager_scope=policy_and_scope[1])
     assert topology_policy(config) == expected
     assert topology_policy(None) == "None"
 
@@ -306,8 +308,8 @@ def test_pools_are_disjoint_from_pinned_and_reserved_cpus(given_pods, kubelets, 
     usable = frozenset(range(8)) - kubelets
     pinned = [PinnedPod(str(i), qos, taken) for i, (qos, taken) in enumerate(given_pods)]
     made = split(cpus, usable, pinned, withheld)
-    own = frozenset().union(*(one.cpus for one in pinned))
-    exclusive = frozenset().union(*(one.cpus for one in pinned if one.qos == "LSE"))
+    own = frozenset().union(*(pool.cpus for pool in pinned))
+    exclusive = frozenset().union(*(pool.cpus for pool in pinned if pool.qos == "LSE"))
     assert pool_cpus(made.ls) == usable - own - withheld
     assert pool_cpus(made.be) == usable - exclusive - withheld
     for side in (made.ls, made.be):
@@ -327,12 +329,15 @@ def test_the_machine():
     }  # fmt: skip
     detail = annotation(status, names.ANNOTATION_CPU_TOPOLOGY)["detail"]
     assert detail[0] == {"id": 0, "core": 0, "socket": 0, "node": 0}
-    assert [one["id"] for one in detail] == list(range(8))
+    assert [field["id"] for field in detail] == list(range(8))
 
 
 def amounts(status, resource: str, member: str) -> list[int]:
     return [
-        getattr(one, member).milli_value() for zone in status.zones for one in zone.resources if one.name == resource
+        getattr(zone_resource, member).milli_value()
+        for zone in status.zones
+        for zone_resource in zone.resources
+        if zone_resource.name == resource
     ]
 
 
@@ -373,12 +378,12 @@ NUMA_RESERVATIONS = {  # milli-units: capacity, allocatable of each zone
 @pytest.mark.parametrize("case", NUMA_RESERVATIONS.values(), ids=NUMA_RESERVATIONS)
 def test_numa_reservation_keeps_capacity_apart(case):
     nodes, per_node, resource, capacity, allocatable, whole, left = case
-    given = {"capacity": {resource: capacity}, "allocatable": {resource: allocatable}}
-    status = say(machine(nodes, per_node), node(labels=ENABLED, **given))
+    node_amounts = {"capacity": {resource: capacity}, "allocatable": {resource: allocatable}}
+    status = say(machine(nodes, per_node), node(labels=ENABLED, **node_amounts))
     assert status.numa_reservation == "true"
     assert amounts(status, resource, "capacity") == [whole] * nodes
     assert amounts(status, resource, "allocatable") == amounts(status, resource, "available") == [left] * nodes
-    off = say(machine(nodes, per_node), node(labels={names.LABEL_ENABLE_NUMA_RESERVATION: "false"}, **given))
+    off = say(machine(nodes, per_node), node(labels={names.LABEL_ENABLE_NUMA_RESERVATION: "false"}, **node_amounts))
     assert amounts(off, resource, "allocatable") == [whole] * nodes
     assert off.numa_reservation == "false"
 

@@ -80,8 +80,8 @@ async def watch(root: Path) -> AsyncIterator[Callable[..., object]]:
         return watched
 
     yield start
-    for one in made:
-        await one.stop()
+    for pleg in made:
+        await pleg.stop()
 
 
 def make_kubepods(root: Path, driver: CgroupDriver) -> None:
@@ -187,18 +187,18 @@ async def test_a_failing_handler_does_not_affect_others(root, watch):
 
 def here(root: Path) -> dict[str, frozenset[str]]:
     """Pods with the directory names of their containers, as the tree says."""
-    found = {}
+    pods = {}
     for driver in DRIVERS:
         for qos in KubeQOS:
             top = root / qos_dir(driver, qos)
             for pod in top.glob("*pod*") if top.exists() else []:
                 if pod.name not in ("kubepods.slice", "kubepods") and "-pod" in f"-{pod.name}":
                     uid = pod.name.removesuffix(".slice").rpartition("pod")[2].replace("_", "-")
-                    found[uid] = frozenset(entry.name for entry in pod.iterdir() if entry.is_dir())
-    return found
+                    pods[uid] = frozenset(entry.name for entry in pod.iterdir() if entry.is_dir())
+    return pods
 
 
-@pytest.mark.parametrize("driver", DRIVERS, ids=lambda one: one.value)
+@pytest.mark.parametrize("driver", DRIVERS, ids=lambda operation: operation.value)
 async def test_the_final_state_is_right_after_many_concurrent_changes(root, watch, driver):
     """200 pods come, and go, and come again while the loop turns now and then."""
     watched = await watch()
@@ -220,19 +220,19 @@ async def test_the_final_state_is_right_after_many_concurrent_changes(root, watc
             await asyncio.sleep(0)
     expected = here(root)
     await watched.until(lambda: watched.pleg.containers == expected, "the final state")
-    told: dict[str, set[str]] = {}
+    containers: dict[str, set[str]] = {}
     for event in watched.told:  # what the handlers heard adds up to the same, and alternates
         match event.kind:
             case PodEventKind.POD_ADDED:
-                assert told.setdefault(event.pod_uid, set()) == set()
+                assert containers.setdefault(event.pod_uid, set()) == set()
             case PodEventKind.POD_DELETED:
-                assert told.pop(event.pod_uid) == set()
+                assert containers.pop(event.pod_uid) == set()
             case PodEventKind.CONTAINER_ADDED:
-                assert event.container_id not in told[event.pod_uid]
-                told[event.pod_uid].add(event.container_id)
+                assert event.container_id not in containers[event.pod_uid]
+                containers[event.pod_uid].add(event.container_id)
             case PodEventKind.CONTAINER_DELETED:
-                told[event.pod_uid].remove(event.container_id)
-    assert {uid: len(ids) for uid, ids in told.items()} == {uid: len(names) for uid, names in expected.items()}
+                containers[event.pod_uid].remove(event.container_id)
+    assert {uid: len(ids) for uid, ids in containers.items()} == {uid: len(names) for uid, names in expected.items()}
     assert watched.pleg.unwatched == 0
 
 

@@ -165,11 +165,11 @@ gains = st.lists(st.tuples(words, st.lists(words, min_size=1, max_size=2)), max_
 def test_only_the_first_containers_devices_change(answer: dict[str, Any], data: st.DataObject) -> None:
     before = WHOLE(**answer)
     message = api_pb2.ListPodResourcesResponse.FromString(before.SerializeToString())
-    for told, was in zip(message.pod_resources, answer["pod_resources"], strict=True):
+    for pod, was in zip(message.pod_resources, answer["pod_resources"], strict=True):
         gained = data.draw(gains)
-        assert add(told, gained) == bool(gained and was["containers"])
+        assert add(pod, gained) == bool(gained and was["containers"])
         if gained and was["containers"]:
             first = was["containers"][0]
             new = [{"resource_name": name, "device_ids": ids, "topology": b""} for name, ids in gained]
-            first["devices"] = sorted([*first["devices"], *new], key=lambda one: one["resource_name"])
+            first["devices"] = sorted([*first["devices"], *new], key=lambda device: device["resource_name"])
     assert WHOLE.FromString(message.SerializeToString()) == WHOLE(**answer)

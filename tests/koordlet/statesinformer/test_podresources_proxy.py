@@ -80,11 +80,11 @@ class Kubelet:
             self.asked.append((name, request))
             if self.hold is not None:
                 await self.hold.wait()
-            said = self.answers.get(name, (grpc.StatusCode.UNIMPLEMENTED, f"no {name} here"))
-            if isinstance(said, tuple):
-                await context.abort(*said)
-            assert isinstance(said, bytes)
-            return said
+            configured = self.answers.get(name, (grpc.StatusCode.UNIMPLEMENTED, f"no {name} here"))
+            if isinstance(configured, tuple):
+                await context.abort(*configured)
+            assert isinstance(configured, bytes)
+            return configured
 
         return answer
 
@@ -146,8 +146,8 @@ async def until(done: Callable[[], object]) -> None:
             await asyncio.sleep(0.01)
 
 
-def first_container(told: Any) -> list[tuple[str, list[str]]]:
-    return [(one.resource_name, list(one.device_ids)) for one in told.containers[0].devices]
+def first_container(pod: Any) -> list[tuple[str, list[str]]]:
+    return [(device.resource_name, list(device.device_ids)) for device in pod.containers[0].devices]
 
 
 async def test_list_and_get_contain_the_schedulers_devices(node: Node) -> None:
@@ -164,8 +164,8 @@ async def test_list_and_get_contain_the_schedulers_devices(node: Node) -> None:
         assert not message.pod_resources[1].containers[1].devices
         assert answer.endswith(UNDECLARED)
         request = b"\x0a\x05train\x12\x02ml"
-        one = GetPodResourcesResponse.FromString(await call("Get", request))
-        assert first_container(one.pod_resources) == GAINED
+        pod_response = GetPodResourcesResponse.FromString(await call("Get", request))
+        assert first_container(pod_response.pod_resources) == GAINED
     assert node.kubelet.asked == [("List", b""), ("Get", request)]
     assert node.rounds == 0, "pods that are known need no request"
     assert node.calls == [("List", "OK"), ("Get", "OK")]
@@ -174,10 +174,10 @@ async def test_list_and_get_contain_the_schedulers_devices(node: Node) -> None:
 async def test_an_answer_without_additions_is_byte_identical(node: Node) -> None:
     node.pods = {"train": meta("train", {"gpu": "all"}), "empty": meta("empty", ALLOCATED)}
     scrambled = b"\x1a\x06\x0a\x04main\x12\x02ml\x0a\x05train"  # fields in another order than anybody writes them
-    said = b"\x0a%c" % len(scrambled) + scrambled + listed({"name": "empty", "namespace": "ml"})
-    node.kubelet.answers |= {"List": said, "GetAllocatableResources": UNDECLARED * 3}
+    scrambled_list = b"\x0a%c" % len(scrambled) + scrambled + listed({"name": "empty", "namespace": "ml"})
+    node.kubelet.answers |= {"List": scrambled_list, "GetAllocatableResources": UNDECLARED * 3}
     async with node.consumer() as call:
-        assert await call("List", UNDECLARED) == said
+        assert await call("List", UNDECLARED) == scrambled_list
         assert await call("GetAllocatableResources", b"\x08\x01") == UNDECLARED * 3
     assert node.kubelet.asked == [("List", UNDECLARED), ("GetAllocatableResources", b"\x08\x01")]
 
@@ -199,8 +199,8 @@ async def test_an_unknown_pod_causes_a_query_of_the_kubelet(node: Node) -> None:
     node.later, node.pods = node.pods, {}
     node.kubelet.answers["List"] = listed(TOLD)
     async with node.consumer() as call:
-        found = ListPodResourcesResponse.FromString(await call("List"))
-        assert first_container(found.pod_resources[0]) == GAINED
+        listed_pods = ListPodResourcesResponse.FromString(await call("List"))
+        assert first_container(listed_pods.pod_resources[0]) == GAINED
         await call("List")
         assert node.rounds == 1
         node.later, node.pods = "kubelet /pods: HTTP 503", {}
@@ -213,26 +213,26 @@ async def test_the_name_of_a_terminating_pod_may_belong_to_another_pod(node: Nod
     node.pods = {"old": meta("train", {"gpu": [{"minor": 9, "id": "old"}]}, uid="old", leaving=True)}
     node.kubelet.answers["List"] = listed(TOLD)
     async with node.consumer() as call:
-        told = ListPodResourcesResponse.FromString(await call("List")).pod_resources[0]
-        assert (node.rounds, first_container(told)[-1]) == (1, ("nvidia.com/gpu", ["old"])), "it still is there"
+        pod_entry = ListPodResourcesResponse.FromString(await call("List")).pod_resources[0]
+        assert (node.rounds, first_container(pod_entry)[-1]) == (1, ("nvidia.com/gpu", ["old"])), "it still is there"
         node.later = {**node.pods, "new": meta("train", {"gpu": [{"minor": 2}]}, uid="new")}
-        told = ListPodResourcesResponse.FromString(await call("List")).pod_resources[0]
-        assert (node.rounds, first_container(told)[-1]) == (2, ("nvidia.com/gpu", ["GPU-c"]))
+        pod_entry = ListPodResourcesResponse.FromString(await call("List")).pod_resources[0]
+        assert (node.rounds, first_container(pod_entry)[-1]) == (2, ("nvidia.com/gpu", ["GPU-c"]))
 
 
 async def test_sixteen_mebibytes_go_both_ways(node: Node) -> None:
-    said = b"\xfa\x06" + b"\xf8\xff\xff\x07" + b"x" * (16 * MIB - 8)
-    node.kubelet.answers |= {"List": said, "GetAllocatableResources": said}
+    large = b"\xfa\x06" + b"\xf8\xff\xff\x07" + b"x" * (16 * MIB - 8)
+    node.kubelet.answers |= {"List": large, "GetAllocatableResources": large}
     async with node.consumer() as call:
-        assert await call("List") == said
-        assert await call("GetAllocatableResources", said) == said
-    assert node.kubelet.asked[1][1] == said
+        assert await call("List") == large
+        assert await call("GetAllocatableResources", large) == large
+    assert node.kubelet.asked[1][1] == large
 
 
 async def test_many_at_once(node: Node) -> None:
     node.kubelet.answers["List"] = listed(TOLD)
-    async with node.consumer() as one, node.consumer() as two:
-        answers = await asyncio.gather(*(call("List") for call in (one, two) * 25))
+    async with node.consumer() as channel, node.consumer() as two:
+        answers = await asyncio.gather(*(call("List") for call in (channel, two) * 25))
     assert len(set(answers)) == 1 and len(node.kubelet.asked) == 50
 
 

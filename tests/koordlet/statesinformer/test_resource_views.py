@@ -27,8 +27,8 @@ BATCH_CPU, BATCH_MEMORY = "kubernetes.io/batch-cpu", "kubernetes.io/batch-memory
 MID_CPU, MID_MEMORY = "kubernetes.io/mid-cpu", "kubernetes.io/mid-memory"
 
 
-def amounts(given: dict[str, str]) -> dict[str, Quantity]:
-    return {name: Quantity(text) for name, text in given.items()}
+def amounts(texts: dict[str, str]) -> dict[str, Quantity]:
+    return {name: Quantity(text) for name, text in texts.items()}
 
 
 def pod(uid: str, *, requests: dict[str, str], limits: dict[str, str], running: bool = True) -> Any:

@@ -47,15 +47,15 @@ def read_in(threads: dict[str, tuple[int, ...]]):
 @pytest.mark.parametrize(("driver", "runtime", "pattern", "sandbox"), CASES.values(), ids=CASES)
 def test_containers_of_the_spec_and_the_sandbox(driver, runtime, pattern, sandbox):
     threads = tree(pattern, sandbox, *(["crio-left.scope"] if runtime == "cri-o" else []))
-    found = task_ids(describe(pod(runtime), driver), driver, lambda _: list(threads), read_in(threads))
-    assert found == {f"{runtime}://m": (10, 11), f"{runtime}://x": (20,), f"{runtime}://pause": (1,)}
+    ids = task_ids(describe(pod(runtime), driver), driver, lambda _: list(threads), read_in(threads))
+    assert ids == {f"{runtime}://m": (10, 11), f"{runtime}://x": (20,), f"{runtime}://pause": (1,)}
 
 
 @pytest.mark.parametrize("others", [[], ["pause", "odd"]], ids=["none", "two"])
 def test_a_sandbox_that_is_not_the_only_candidate_is_left_out(others):
     threads = tree("{}", *others)
-    found = task_ids(describe(pod("containerd"), CGROUPFS), CGROUPFS, lambda _: list(threads), read_in(threads))
-    assert found.keys() == {"containerd://m", "containerd://x"}
+    ids = task_ids(describe(pod("containerd"), CGROUPFS), CGROUPFS, lambda _: list(threads), read_in(threads))
+    assert ids.keys() == {"containerd://m", "containerd://x"}
 
 
 def test_a_container_that_has_ended_is_left_out():
@@ -64,8 +64,8 @@ def test_a_container_that_has_ended_is_left_out():
             raise CgroupGone(directory)
         return None if directory.endswith("/x") else (1,)
 
-    found = task_ids(describe(pod("containerd"), CGROUPFS), CGROUPFS, lambda _: ["pause"], gone)
-    assert found == {"containerd://pause": (1,)}
+    ids = task_ids(describe(pod("containerd"), CGROUPFS), CGROUPFS, lambda _: ["pause"], gone)
+    assert ids == {"containerd://pause": (1,)}
 
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])

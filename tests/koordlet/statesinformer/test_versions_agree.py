@@ -41,7 +41,10 @@ MEMORY = {"cache": 900, "rss": 80, "inactive_file": 100, "active_file": 60, "ina
 
 def _pod(directory: str, qos: str, priority: str, *containers: str) -> PodMeta:
     name = directory.rpartition("/pod")[2]
-    metas = tuple(ContainerMeta(f"containerd://{name}-{one}", one, f"{directory}/{one}", True) for one in containers)
+    metas = tuple(
+        ContainerMeta(f"containerd://{name}-{container}", container, f"{directory}/{container}", True)
+        for container in containers
+    )
     return PodMeta(f"uid-{name}", name, "default", qos, priority, "Burstable", directory, metas)
 
 
@@ -67,7 +70,7 @@ def _write(tree: Tree, at: float) -> None:
             stat = "".join(f"{names.get(name, name)} {amount}\n" for name, amount in pages.items())
             rows = {"anon": (58, 22), "file": (650, 250), "inactive_anon": (20, 10), "active_anon": (30, 10),
                     "unevictable": (8, 2)}  # fmt: skip
-            numa = "".join(f"{name} N0={one * PAGE} N1={two * PAGE}\n" for name, (one, two) in rows.items())
+            numa = "".join(f"{name} N0={v1 * PAGE} N1={two * PAGE}\n" for name, (v1, two) in rows.items())
             tree.put("", "memory.current", f"{usage}\n", where)
         tree.put("memory", "memory.stat", stat, where)
         tree.put("memory", "memory.numa_stat", numa, where)
@@ -118,15 +121,15 @@ def reported(base: Path, version: int, memory: str) -> Any:
 
 @pytest.mark.parametrize("memory", [USAGE_WITHOUT_PAGE_CACHE, USAGE_WITH_PAGE_CACHE])
 def test_v1_and_v2_are_the_same_node_metric(tmp_path: Path, memory: str) -> None:
-    one, two = reported(tmp_path / "v1", 1, memory), reported(tmp_path / "v2", 2, memory)
-    assert one == two
-    node = one["nodeMetric"]
+    v1, two = reported(tmp_path / "v1", 1, memory), reported(tmp_path / "v2", 2, memory)
+    assert v1 == two
+    node = v1["nodeMetric"]
     assert node["nodeUsage"]["resources"]["cpu"] == "1500m"
     assert node["systemUsage"]["resources"]["cpu"] == "650m", "node less pods less host application"
     assert [zone["numaNodeID"] for zone in node["numaUsages"]] == [0, 1]
     assert node["aggregatedNodeUsages"][0]["usage"]["p99"]["resources"]["cpu"] == "1500m"
-    used = {pod["name"]: pod["podUsage"]["resources"] for pod in one["podsMetric"]}
+    used = {pod["name"]: pod["podUsage"]["resources"] for pod in v1["podsMetric"]}
     pages = 80 if memory == USAGE_WITHOUT_PAGE_CACHE else 240
-    assert {name: found["cpu"] for name, found in used.items()} == {"web": "500m", "job": "250m"}
-    assert {Quantity(found["memory"]).value() for found in used.values()} == {pages * PAGE}
-    assert [app["usage"]["resources"]["cpu"] for app in one["hostApplicationMetric"]] == ["100m"]
+    assert {name: values["cpu"] for name, values in used.items()} == {"web": "500m", "job": "250m"}
+    assert {Quantity(values["memory"]).value() for values in used.values()} == {pages * PAGE}
+    assert [app["usage"]["resources"]["cpu"] for app in v1["hostApplicationMetric"]] == ["100m"]

@@ -161,8 +161,8 @@ class Shim:
         self.docker.said("start", container)
 
         def lines() -> list[str]:
-            found = self.docker.said("logs", container).splitlines()
-            return found if len(found) == len(FILES) else []
+            log_lines = self.docker.said("logs", container).splitlines()
+            return log_lines if len(log_lines) == len(FILES) else []
 
         return dict(zip(FILES, until(lines, f"{container} has looked"), strict=True))
 

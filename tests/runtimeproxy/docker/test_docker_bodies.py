@@ -49,7 +49,7 @@ def test_an_answer_overwrites_an_update_but_for_the_score() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "answered", "wanted"),
+    ("requested", "answered", "wanted"),
     [
         pytest.param({}, {"memory_limit_in_bytes": -1, "cpu_quota": -1}, {"cpu_quota": -1}, id="unlimited"),
         pytest.param({}, {"cpu_shares": -1, "cpu_period": -1}, {}, id="negative"),
@@ -72,10 +72,10 @@ def test_an_answer_overwrites_an_update_but_for_the_score() -> None:
     ],
 )
 def test_values_that_dockerd_refuses_are_not_sent(
-    asked: dict[str, int], answered: dict[str, int], wanted: dict[str, int]
+    requested: dict[str, int], answered: dict[str, int], wanted: dict[str, int]
 ) -> None:
-    found = bodies.without_refused_values(LinuxContainerResources(**asked), LinuxContainerResources(**answered))
-    assert found == LinuxContainerResources(**wanted)
+    merged = bodies.without_refused_values(LinuxContainerResources(**requested), LinuxContainerResources(**answered))
+    assert merged == LinuxContainerResources(**wanted)
 
 
 def test_an_echo_changes_nothing() -> None:
@@ -100,7 +100,9 @@ def test_calls_on_unknown_objects_keep_their_bytes() -> None:
 
 
 plain = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=5), lambda one: st.lists(one, max_size=3), max_leaves=6
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda resources: st.lists(resources, max_size=3),
+    max_leaves=6,
 )
 
 
@@ -158,8 +160,8 @@ def test_an_update_is_merged_into_what_is_stored(new: dict[str, Any], wanted: di
 
 
 def test_an_answer_to_an_update_may_lift_the_quota() -> None:
-    found = bodies.applied_resources(RESOURCES, LinuxContainerResources(cpu_quota=-1))
-    assert (found.cpu_quota, found.cpu_shares) == (-1, 2048)
+    applied = bodies.applied_resources(RESOURCES, LinuxContainerResources(cpu_quota=-1))
+    assert (applied.cpu_quota, applied.cpu_shares) == (-1, 2048)
 
 
 @pytest.mark.parametrize(

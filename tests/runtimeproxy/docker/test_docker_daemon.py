@@ -112,16 +112,16 @@ def first_line(process: subprocess.Popen[bytes]) -> bytes:
 def members(done: tuple[int, bytes, bytes]) -> object:
     """A tar stream's content."""
     with tarfile.open(fileobj=io.BytesIO(done[1])) as tar:
-        return done[0], done[2], [(one.name, one.size, one.mtime, one.mode) for one in tar]
+        return done[0], done[2], [(member.name, member.size, member.mtime, member.mode) for member in tar]
 
 
 def archive(content: bytes) -> bytes:
-    found = io.BytesIO()
-    with tarfile.open(fileobj=found, mode="w") as tar:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
         member = tarfile.TarInfo("file")
         member.size = len(content)
         tar.addfile(member, io.BytesIO(content))
-    return found.getvalue()
+    return buffer.getvalue()
 
 
 def plain(step: object, own: str) -> str:
@@ -164,15 +164,15 @@ TALK = (
 
 def answers(path: Path, pieces: Sequence[bytes]) -> bytes:
     """All bytes up to the end of the connection; without the time."""
-    found = b""
+    body = b""
     with socket.socket(socket.AF_UNIX) as client:
         client.settimeout(PATIENCE)
         client.connect(str(path))
         for piece in pieces:
             client.sendall(piece)
         while data := client.recv(1 << 16):
-            found += data
-    return re.sub(rb"\r\nDate: [^\r]*", b"", found)
+            body += data
+    return re.sub(rb"\r\nDate: [^\r]*", b"", body)
 
 
 def test_pipelined_requests_get_the_same_bytes(dockerd: Dockerd, proxy: Proxy) -> None:
@@ -246,8 +246,11 @@ def test_a_proxy_killed_between_create_and_start_knows_the_pod_again(
         recorder.seen.clear()
         assert pod.first_look(container)[SHARES] == "300"
         until(lambda: len(recorder.seen) == 2, "before and after")
-        told = ("shop/web-0", UID, "app")
-        assert recorder.seen == [(HookStage.PRE_START_CONTAINER, *told), (HookStage.POST_START_CONTAINER, *told)]
+        identity = ("shop/web-0", UID, "app")
+        assert recorder.seen == [
+            (HookStage.PRE_START_CONTAINER, *identity),
+            (HookStage.POST_START_CONTAINER, *identity),
+        ]
         docker.said("update", "--cpu-shares=400", container)
         assert pod.now(container, SHARES) == "400"
         assert recorder.stages_seen()[2:] == [HookStage.PRE_UPDATE_CONTAINER_RESOURCES]

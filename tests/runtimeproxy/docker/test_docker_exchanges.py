@@ -132,19 +132,19 @@ async def test_what_a_pods_hook_changes(world: World) -> None:
         cgroup_parent="/kubepods/besteffort",
         resources=LinuxContainerResources(cpu_shares=1024, cpu_quota=-1),
     )
-    asked = sandbox_body(Memory=1 << 20)
-    sent = await world.create(asked, SANDBOX_ID, "POD")
+    body = sandbox_body(Memory=1 << 20)
+    sent = await world.create(body, SANDBOX_ID, "POD")
     assert sent["Labels"] == {
-        **asked["Labels"],
+        **body["Labels"],
         "new": "1",
         "annotation.kubernetes.io/config.source": "file",
         "annotation.b": "2",
     }
     assert sent["HostConfig"] == {
-        **asked["HostConfig"], "CpuShares": 1024, "CpuQuota": -1, "OomScoreAdj": 0, "Memory": 0,
+        **body["HostConfig"], "CpuShares": 1024, "CpuQuota": -1, "OomScoreAdj": 0, "Memory": 0,
         "CgroupParent": "/kubepods/besteffort",
     }  # fmt: skip
-    assert {**sent, "Labels": 0, "HostConfig": 0} == {**asked, "Labels": 0, "HostConfig": 0}
+    assert {**sent, "Labels": 0, "HostConfig": 0} == {**body, "Labels": 0, "HostConfig": 0}
     pod = world.store.pods[SANDBOX_ID]
     assert (pod.cgroup_parent, pod.annotations["b"], pod.labels["new"]) == ("/kubepods/besteffort", "2", "1")
     assert pod.resources == LinuxContainerResources(cpu_shares=1024, cpu_quota=-1)
@@ -159,12 +159,12 @@ async def test_what_a_containers_hook_changes(world: World) -> None:
         pod_cgroup_parent="/other",
         container_envs={"B": "1", "A": "3", "NEW": "x"},
     )
-    asked = container_body()
-    sent = await world.create(asked, CONTAINER_ID)
+    body = container_body()
+    sent = await world.create(body, CONTAINER_ID)
     assert sent["Env"] == ["B=1", "A=3", "NEW=x"]
-    assert sent["Labels"] == {**asked["Labels"], "annotation.gpu": "0"}
+    assert sent["Labels"] == {**body["Labels"], "annotation.gpu": "0"}
     assert sent["HostConfig"] == {
-        **asked["HostConfig"], "CgroupParent": "/other", "CpuPeriod": 0, "CpuQuota": 0, "CpuShares": 2, "Memory": 0,
+        **body["HostConfig"], "CgroupParent": "/other", "CpuPeriod": 0, "CpuQuota": 0, "CpuShares": 2, "Memory": 0,
         "OomScoreAdj": 0, "CpusetCpus": "0-3",
     }  # fmt: skip
     container = world.store.containers[CONTAINER_ID]
@@ -234,7 +234,7 @@ CREATE = f"POST /containers/create?name=k8s_app_web-0_shop_{UID}_0"
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "message"),
     [
         pytest.param(b"", "body", id="empty"),
         pytest.param(b'{"Labels": ', "body", id="torn"),
@@ -249,9 +249,9 @@ CREATE = f"POST /containers/create?name=k8s_app_web-0_shop_{UID}_0"
         ),
     ],
 )
-async def test_unusable_create_requests(world: World, body: bytes, said: str) -> None:
+async def test_unusable_create_requests(world: World, body: bytes, message: str) -> None:
     await world.create(sandbox_body(), SANDBOX_ID, "POD")
-    assert said in await refusal(world, CREATE, body)
+    assert message in await refusal(world, CREATE, body)
     assert world.counted("calls", method="docker create", result="refused") == 1
 
 
@@ -305,10 +305,10 @@ async def test_a_request_without_a_host_config(world: World, odd: dict[str, Any]
         (sandbox_body(), SANDBOX_ID, "POD", {"CpuShares": 7, "CgroupParent": "/p"}),
         (container_body(), CONTAINER_ID, "app", {"CpuShares": 8}),
     ):
-        asked = {**{key: value for key, value in body.items() if key != "HostConfig"}, **odd}
-        sent = await world.create(asked, container_id, name)
+        create_body = {**{key: value for key, value in body.items() if key != "HostConfig"}, **odd}
+        sent = await world.create(create_body, container_id, name)
         key = next((key for key in odd), "HostConfig")
-        assert sent[key] == wanted and {**sent, key: 0} == {**asked, key: 0}
+        assert sent[key] == wanted and {**sent, key: 0} == {**create_body, key: 0}
     requests = [request for _, request in world.hooks.asked]
     assert isinstance(requests[0], PodSandboxHookRequest) and requests[0].cgroup_parent == ""
     assert requests[0].resources == LinuxContainerResources()
@@ -373,26 +373,26 @@ def judged(world: World, folder: Path, answer: HookResponse, policy: str) -> Non
     world.context._hooks._dispatcher = dispatcher
 
 
-@pytest.mark.parametrize(("answer", "said"), FORBIDDEN_POD)
+@pytest.mark.parametrize(("answer", "message"), FORBIDDEN_POD)
 @pytest.mark.parametrize("policy", ["Ignore", "Fail"])
 async def test_responses_with_invalid_sandbox_values_are_refused(
-    world: World, tmp_path: Path, answer: HookResponse, said: str, policy: str
+    world: World, tmp_path: Path, answer: HookResponse, message: str, policy: str
 ) -> None:
     judged(world, tmp_path, answer, policy)
     line = f"POST /containers/create?name=k8s_POD_web-0_shop_{UID}_0"
     if policy == "Fail":
         text = await refusal(world, line, json.dumps(sandbox_body()).encode())
-        assert text.startswith("hook server err: ") and said in text
+        assert text.startswith("hook server err: ") and message in text
     else:
         assert await world.create(sandbox_body(), SANDBOX_ID, "POD") is None
         assert world.store.pods[SANDBOX_ID].cgroup_parent == PARENT
     assert world.counted("hook_failures", hook=POD.value, policy=policy) == 1
 
 
-@pytest.mark.parametrize(("answer", "said"), FORBIDDEN_CONTAINER)
+@pytest.mark.parametrize(("answer", "message"), FORBIDDEN_CONTAINER)
 @pytest.mark.parametrize("policy", ["Ignore", "Fail"])
 async def test_responses_with_invalid_container_values_are_refused(
-    world: World, tmp_path: Path, answer: HookResponse, said: str, policy: str
+    world: World, tmp_path: Path, answer: HookResponse, message: str, policy: str
 ) -> None:
     await pod_and_container(world)
     judged(world, tmp_path, answer, policy)
@@ -401,7 +401,7 @@ async def test_responses_with_invalid_container_values_are_refused(
     if policy == "Fail":
         for line, body in calls:
             text = await refusal(world, line, json.dumps(body).encode())
-            assert text.startswith("hook server err: ") and said in text
+            assert text.startswith("hook server err: ") and message in text
     else:
         for line, body in calls:
             assert await world.call(line, body, status=200) is None
@@ -503,8 +503,8 @@ async def test_a_stop_drops_the_entry_and_runs_the_post_hook(world: World, statu
     await world.call(f"POST /containers/{CONTAINER_ID}/stop?t=30", status=status)
     await world.call(f"POST /containers/{SANDBOX_ID}/stop", status=status)
     await world.context.finish()
-    told = [] if kept else [Hook.POST_STOP_CONTAINER, Hook.POST_STOP_POD_SANDBOX]
-    assert [hook for hook, _ in world.hooks.asked] == told
+    hooks = [] if kept else [Hook.POST_STOP_CONTAINER, Hook.POST_STOP_POD_SANDBOX]
+    assert [hook for hook, _ in world.hooks.asked] == hooks
     assert (CONTAINER_ID in world.store.containers, SANDBOX_ID in world.store.pods) == (kept, kept)
 
 
@@ -568,7 +568,7 @@ async def test_calls_on_unknown_containers_are_forwarded(world: World, line: str
 
 
 @pytest.mark.parametrize(
-    ("given_name", "found"),
+    ("given_name", "container"),
     [
         pytest.param(CONTAINER_ID, CONTAINER_ID, id="id"),
         pytest.param("bbb", CONTAINER_ID, id="start-of-an-id"),
@@ -576,10 +576,10 @@ async def test_calls_on_unknown_containers_are_forwarded(world: World, line: str
         pytest.param(f"k8s_POD_web-0_shop_{UID}_0", SANDBOX_ID, id="sandbox-name"),
     ],
 )
-async def test_containers_are_resolved_as_docker_does(world: World, given_name: str, found: str) -> None:
+async def test_containers_are_resolved_as_docker_does(world: World, given_name: str, container: str) -> None:
     await pod_and_container(world)
     await world.call(f"DELETE /containers/{given_name}")
-    assert found not in {**world.store.containers, **world.store.pods}
+    assert container not in {**world.store.containers, **world.store.pods}
 
 
 async def test_an_ambiguous_prefix_matches_no_container(world: World) -> None:

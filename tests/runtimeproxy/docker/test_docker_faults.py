@@ -41,10 +41,10 @@ def proxies() -> Iterator[Callable[..., Proxy]]:
         return made[-1]
 
     yield make
-    for one in made:
-        one.kill()
-        assert "Traceback" not in one.log.read_text()
-        one.close()
+    for proxy in made:
+        proxy.kill()
+        assert "Traceback" not in proxy.log.read_text()
+        proxy.close()
 
 
 class Lost(Exception):
@@ -68,9 +68,9 @@ async def ask(path: Path, line: str, body: Any = None) -> tuple[int, Any]:
         writer.close()
         with contextlib.suppress(OSError):
             await writer.wait_closed()
-    start, _, said = answer.partition(b"\r\n\r\n")
+    start, _, content = answer.partition(b"\r\n\r\n")
     try:
-        return int(start.split(b" ")[1]), json.loads(said or b"null")
+        return int(start.split(b" ")[1]), json.loads(content or b"null")
     except (IndexError, ValueError) as error:
         raise Lost(f"{answer!r}") from error
 
@@ -103,9 +103,9 @@ class Creating:
                         self.enough.set()
                     return str(answer["Id"])
                 assert status == 409, answer  # dockerd is still at the earlier attempt, or done with it
-            found = await self.find(name)
-            if found is not None:
-                return found
+            container = await self.find(name)
+            if container is not None:
+                return container
             await asyncio.sleep(0.2)
 
     async def find(self, name: str) -> str | None:
@@ -129,8 +129,8 @@ class Creating:
 def kept(dockerd: Dockerd) -> tuple[set[str], set[str]]:
     """Containers with folders, and with file systems."""
     data = dockerd.root / "data"
-    return {one.name for one in (data / "containers").iterdir()}, {
-        one.name for one in data.glob("image/*/layerdb/mounts/*")
+    return {entry.name for entry in (data / "containers").iterdir()}, {
+        mount.name for mount in data.glob("image/*/layerdb/mounts/*")
     }
 
 
@@ -163,21 +163,23 @@ async def test_kill_under_two_hundred_creates(dockerd: Dockerd, proxies: Callabl
             assert len(wanted) < 5 * CREATIONS, "nothing is under way when the proxy dies"
             creating.enough.clear()
             creating.answered.clear()
-            more = [(f"web-{one % PODS}", f"c{one}") for one in range(len(wanted), len(wanted) + CREATIONS)]
+            more = [(f"web-{index % PODS}", f"c{index}") for index in range(len(wanted), len(wanted) + CREATIONS)]
             wanted += more
-            await asyncio.gather(*(make(*one) for one in more), kill())
+            await asyncio.gather(*(make(*container_name) for container_name in more), kill())
 
         listed = await creating.until_answered("GET /containers/json?all=1")
         ids = {*sandboxes.values(), *made.values()}
-        assert sorted(one["Id"] for one in listed) == sorted(ids) and len(ids) == PODS + len(wanted)
-        assert {one["Names"][0] for one in listed} == {
+        assert sorted(listed_container["Id"] for listed_container in listed) == sorted(ids) and len(ids) == PODS + len(
+            wanted
+        )
+        assert {listed_container["Names"][0] for listed_container in listed} == {
             *(f"/{name_of('POD', pod, uid=uid)}" for pod, uid in uids.items()),
             *(f"/{name_of(name, pod, uid=uids[pod])}" for pod, name in wanted),
         }
         assert set(creating.answered) <= ids
         assert kept(dockerd) == (ids, ids)
         created = {(f"shop/{pod}", uids[pod], name) for pod, name in wanted}
-        assert {one[1:] for one in recorder.seen if one[0] is HookStage.PRE_CREATE_CONTAINER} == created
+        assert {call[1:] for call in recorder.seen if call[0] is HookStage.PRE_CREATE_CONTAINER} == created
 
         recorder.seen.clear()  # the new proxy knows containers of the old one, and those created after its end
         turns = asyncio.Semaphore(8)
@@ -187,7 +189,9 @@ async def test_kill_under_two_hundred_creates(dockerd: Dockerd, proxies: Callabl
                 await creating.until_answered(f"POST /containers/{container}/update", {"CpuShares": 400})
 
         await asyncio.gather(*map(update, made.values()))
-        assert sorted(recorder.seen) == sorted((HookStage.PRE_UPDATE_CONTAINER_RESOURCES, *one) for one in created)
+        assert sorted(recorder.seen) == sorted(
+            (HookStage.PRE_UPDATE_CONTAINER_RESOURCES, *container_name) for container_name in created
+        )
 
     async def remove(container: str) -> None:
         async with turns:
@@ -250,15 +254,15 @@ def goes_on(recorder: Recorder, pod: Shim, app: str, running: bool, new: str) ->
     """Hooks run for an existing container, and for a new one of its pod. `running`: whether it is; it is afterwards."""
     recorder.seen.clear()
     pod.docker.said("update", "--cpu-shares=400", app)
-    told = [(HookStage.PRE_UPDATE_CONTAINER_RESOURCES, "app")]
+    calls = [(HookStage.PRE_UPDATE_CONTAINER_RESOURCES, "app")]
     if not running:
         pod.docker.said("start", app)
-        told += [(HookStage.PRE_START_CONTAINER, "app"), (HookStage.POST_START_CONTAINER, "app")]
-    until(lambda: len(recorder.seen) == len(told), "after hooks")
+        calls += [(HookStage.PRE_START_CONTAINER, "app"), (HookStage.POST_START_CONTAINER, "app")]
+    until(lambda: len(recorder.seen) == len(calls), "after hooks")
     assert pod.now(app, SHARES) == "400"
     pod.create(new)
-    told.append((HookStage.PRE_CREATE_CONTAINER, new))
-    assert recorder.seen == [(stage, "shop/web-0", UID, name) for stage, name in told]
+    calls.append((HookStage.PRE_CREATE_CONTAINER, new))
+    assert recorder.seen == [(stage, "shop/web-0", UID, name) for stage, name in calls]
 
 
 def test_dockerd_comes_back_with_another_cgroup_driver(
@@ -290,7 +294,7 @@ def test_dockerd_comes_back_with_another_cgroup_driver(
         docker.said("update", "--cpu-shares=400", old)
         new = create("web-1")
         assert recorder.folders == [path] * 3
-        assert [dockerd.inspect(one)["HostConfig"]["CgroupParent"] for one in (old, new)] == [parent] * 2
+        assert [dockerd.inspect(driver)["HostConfig"]["CgroupParent"] for driver in (old, new)] == [parent] * 2
 
 
 # Streams
@@ -313,12 +317,12 @@ def streams(docker: Cli) -> dict[str, subprocess.Popen[bytes]]:
 
 def ends(begun: dict[str, subprocess.Popen[bytes]], host: Path) -> dict[str, tuple[int, str]]:
     """How each ended: status and output. `host`: its socket."""
-    found = {}
+    ends = {}
     for name, process in begun.items():
         until(lambda process=process: process.poll() is not None, f"docker {name} ends")  # type: ignore[misc]
         _, err = process.communicate(timeout=PATIENCE)
-        found[name] = process.returncode, err.decode().replace(quote(str(host), safe=""), "SOCKET")
-    return found
+        ends[name] = process.returncode, err.decode().replace(quote(str(host), safe=""), "SOCKET")
+    return ends
 
 
 @contextlib.contextmanager
@@ -337,10 +341,10 @@ def upload(path: Path, dockerd: Dockerd) -> Iterator[socket.socket]:
 
 def rest(client: socket.socket) -> bytes:
     """The remaining bytes. Raises OSError."""
-    said = b""
+    data = b""
     while piece := client.recv(1 << 16):
-        said += piece
-    return said
+        data += piece
+    return data
 
 
 def test_streams_end_with_the_proxy_as_they_do_with_dockerd(

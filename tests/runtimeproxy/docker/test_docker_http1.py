@@ -175,21 +175,21 @@ def cut(data: bytes, draw: st.DrawFn) -> list[bytes]:
 def test_a_chunked_body_ends_correctly_for_any_splitting(data: st.DataObject) -> None:
     raw, payload = data.draw(chunked())
     rest = data.draw(st.binary(max_size=20))
-    found = bytearray()
-    body = ChunkedBody(found.extend)
+    received = bytearray()
+    body = ChunkedBody(received.extend)
     taken = 0
     for piece in cut(raw + rest, data.draw):
         taken += body.take(piece)
-    assert body.done and taken == len(raw) and bytes(found) == payload
+    assert body.done and taken == len(raw) and bytes(received) == payload
 
 
 @given(st.data())
 def test_a_body_with_a_length_ends_correctly_for_any_splitting(data: st.DataObject) -> None:
     payload, rest = data.draw(st.binary(max_size=60)), data.draw(st.binary(max_size=20))
-    found = bytearray()
-    body = LengthBody(len(payload), found.extend)
+    received = bytearray()
+    body = LengthBody(len(payload), received.extend)
     taken = sum(body.take(piece) for piece in cut(payload + rest, data.draw))
-    assert body.done and taken == len(payload) and bytes(found) == payload
+    assert body.done and taken == len(payload) and bytes(received) == payload
 
 
 @pytest.mark.parametrize(

@@ -180,7 +180,7 @@ def test_every_byte_is_forwarded_for_any_splitting(
 ) -> None:
     async def test() -> None:
         pair = await ready()
-        asked, answered = b"", b""
+        requests, answered = b"", b""
         if pipelined:
             for piece in cut(b"".join(request for request, _ in talk), data.draw):
                 await pair.say(piece)
@@ -188,11 +188,11 @@ def test_every_byte_is_forwarded_for_any_splitting(
             if not pipelined:
                 for piece in cut(request, data.draw):
                     await pair.say(piece)
-            asked, answered = asked + request, answered + answer
-            assert bytes(pair.server.written) == asked  # and no byte of the next one, before the response
+            requests, answered = requests + request, answered + answer
+            assert bytes(pair.server.written) == requests  # and no byte of the next one, before the response
             for piece in cut(answer, data.draw):
                 await pair.answer(piece)
-        assert bytes(pair.client.written) == answered and bytes(pair.server.written) == asked
+        assert bytes(pair.client.written) == answered and bytes(pair.server.written) == requests
         held = [request for request, _ in talk if b"/containers/create" in request]
         assert len(pair.around.bodies) == len(pair.around.answers) == len(held)
         assert not pair.link.busy and not pair.unhooked_for and not pair.around.losses
@@ -219,10 +219,10 @@ def test_a_rewritten_body_is_what_dockerd_gets(
 
 
 @given(st.binary(min_size=1, max_size=80), st.binary(max_size=40), st.data())
-def test_garbage_passes_too(said: bytes, answered: bytes, data: st.DataObject) -> None:
+def test_garbage_passes_too(garbage: bytes, answered: bytes, data: st.DataObject) -> None:
     async def test() -> None:
         pair = await ready()
-        said_all = b"\x00 " + said + b"\r\n\r\n"
+        said_all = b"\x00 " + garbage + b"\r\n\r\n"
         for piece in cut(said_all, data.draw):
             await pair.say(piece)
         await pair.answer(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n" + answered)
@@ -263,8 +263,8 @@ async def test_a_refusal_follows_the_previous_response() -> None:
     pair = await ready(refuse)
     await pair.say(GET + CREATE + GET)
     await pair.answer(OK)
-    said, refusal = bytes(pair.client.written).split(b"HTTP/1.1 500", 1)
-    assert said == OK and b'"no"' in refusal and bytes(pair.server.written) == GET + GET
+    answer, refusal = bytes(pair.client.written).split(b"HTTP/1.1 500", 1)
+    assert answer == OK and b'"no"' in refusal and bytes(pair.server.written) == GET + GET
 
 
 async def test_a_refused_call_never_reaches_dockerd_and_the_connection_continues() -> None:
@@ -431,7 +431,7 @@ def gone(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
 
 
 @pytest.mark.parametrize(
-    ("said", "passed"),
+    ("data", "passed"),
     [
         pytest.param(b"", b"", id="idle"),
         pytest.param(GET, GET, id="answer-due"),
@@ -441,18 +441,18 @@ def gone(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
     ],
 )
 async def test_a_half_closed_client_is_half_closed_for_dockerd(
-    gone: Callable[[bool], None], said: bytes, passed: bytes
+    gone: Callable[[bool], None], data: bytes, passed: bytes
 ) -> None:
     gone(False)
     pair = await ready()
-    if said:
-        await pair.say(said)
+    if data:
+        await pair.say(data)
     pair.link.client.eof_received()
     assert bytes(pair.server.written) == passed
-    if said == GET + GET[:9]:
+    if data == GET + GET[:9]:
         assert not pair.server.ended
         await pair.answer(OK)
-        assert bytes(pair.server.written) == said
+        assert bytes(pair.server.written) == data
     assert pair.server.ended and not pair.server.closed and not pair.client.closed
     await pair.answer(OK)
     assert bytes(pair.client.written).endswith(OK)
@@ -538,10 +538,10 @@ class Alone:
 
 
 async def alone() -> Alone:
-    found = Alone()
-    found.go.set()
+    link = Alone()
+    link.go.set()
     await settle()
-    return found
+    return link
 
 
 async def test_a_client_gets_503_without_dockerd() -> None:

@@ -93,8 +93,8 @@ async def test_unparsable_details_keep_the_lists_values(world: World) -> None:
     await world.context.recovery.lists()
     await world.context.recovery.details()
     store = world.store
-    assert {one: pod.complete for one, pod in store.pods.items()} == {SANDBOX_ID: True, "1" * 64: False}
-    complete = {one: container.complete for one, container in store.containers.items()}
+    assert {pod_id: pod.complete for pod_id, pod in store.pods.items()} == {SANDBOX_ID: True, "1" * 64: False}
+    complete = {container_id: container.complete for container_id, container in store.containers.items()}
     assert complete == {CONTAINER_ID: True, "2" * 64: False, "5" * 64: True}
     assert store.containers["5" * 64].resources == LinuxContainerResources()
 
@@ -171,7 +171,7 @@ async def test_missing_details_delay_no_call(world: World, trouble: str) -> None
     await world.call(f"POST /containers/{CONTAINER_ID}/stop")
     await world.call(f"POST /containers/{SANDBOX_ID}/stop")
     await world.context.finish()
-    assert [one[1:] for one in told(world)] == [("web-0/app", "", LinuxContainerResources())] * 3
+    assert [call[1:] for call in told(world)] == [("web-0/app", "", LinuxContainerResources())] * 3
     assert len(world.hooks.asked) == 4
 
 
@@ -180,7 +180,7 @@ async def test_a_container_of_a_pod_known_from_the_list_only(world: World) -> No
     await world.context.recovery.lists()
     world.docker.entries[SANDBOX_ID] = "no answer"
     await world.create(container_body(), "c" * 64, "second")
-    assert [one[:2] for one in told(world)] == [(Hook.PRE_CREATE_CONTAINER, "web-0/second")]
+    assert [call[:2] for call in told(world)] == [(Hook.PRE_CREATE_CONTAINER, "web-0/second")]
     assert "c" * 64 in world.store.containers
 
 
@@ -274,22 +274,22 @@ async def test_hooks_run_for_a_container_created_beside_the_proxy(world: World, 
     world.docker.entries[given_name] = late
     inspect = world.docker.inspect
 
-    async def by_name(given: str) -> InspectedContainer:
-        found = await inspect(given)
+    async def by_name(name: str) -> InspectedContainer:
+        container = await inspect(name)
         return InspectedContainer(
-            CONTAINER_ID if given == given_name else given, found.name, found.config, found.host_config
+            CONTAINER_ID if name == given_name else name, container.name, container.config, container.host_config
         )
 
     world.docker.inspect = by_name  # type: ignore[method-assign]
     await world.call(f"POST /containers/{given_name}/start")
     await world.call(UPDATE, {}, status=200)
     await world.context.finish()
-    assert [one[1:] for one in told(world)] == [("web-0/app", PARENT, RESOURCES)] * 3
+    assert [call[1:] for call in told(world)] == [("web-0/app", PARENT, RESOURCES)] * 3
     assert set(world.store.containers) == {CONTAINER_ID}
 
 
 @pytest.mark.parametrize(
-    ("found", "unhooked"),
+    ("container", "unhooked"),
     [
         pytest.param(None, 0, id="nobody"),
         pytest.param("no answer", 1, id="dockerd-does-not-tell"),
@@ -299,10 +299,10 @@ async def test_hooks_run_for_a_container_created_beside_the_proxy(world: World, 
         pytest.param(entry("POD", sandbox_body()), 0, id="sandbox"),
     ],
 )
-async def test_calls_that_pass_after_a_lookup(world: World, found: Any, unhooked: int) -> None:
+async def test_calls_that_pass_after_a_lookup(world: World, container: Any, unhooked: int) -> None:
     world.hooks.answers = dict.fromkeys(Hook)
-    if found is not None:
-        world.docker.entries["9" * 64] = found
+    if container is not None:
+        world.docker.entries["9" * 64] = container
     body = b"not even JSON"
     for action in ("start", "update"):
         exchange = world.handler(f"POST /containers/{'9' * 64}/{action}")
@@ -342,9 +342,9 @@ async def test_containers_created_during_the_query_stay(world: World) -> None:
     listed = world.docker.containers
 
     async def containers() -> list[Any]:
-        found = await listed()
+        listed_containers = await listed()
         await world.create(sandbox_body(), SANDBOX_ID, "POD")
-        return found
+        return listed_containers
 
     world.docker.containers = containers  # type: ignore[method-assign]
     assert await world.context.recovery.forget_gone() == 0 and set(world.store.pods) == {SANDBOX_ID}

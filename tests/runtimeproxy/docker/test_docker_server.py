@@ -192,11 +192,11 @@ def test_pipelined_calls_are_answered_in_their_order(run: Callable[[Test], None]
         async with front(folder, dockerd, hooks) as (path, _):
             reader, writer = await asyncio.open_unix_connection(str(path))
             writer.write(b"GET /one HTTP/1.1\r\n\r\n" + CREATE + b"GET /two HTTP/1.1\r\nConnection: close\r\n\r\n")
-            said = await reader.readuntil(b"/two")
-            assert [said.find(one) for one in (b"/one", b"hook server err: no", b"/two")] == sorted(
-                said.find(one) for one in (b"/one", b"hook server err: no", b"/two")
+            answer = await reader.readuntil(b"/two")
+            assert [answer.find(marker) for marker in (b"/one", b"hook server err: no", b"/two")] == sorted(
+                answer.find(marker) for marker in (b"/one", b"hook server err: no", b"/two")
             )
-            assert said.count(b"HTTP/1.1 200 OK") == 2 and said.count(b"HTTP/1.1 500 ") == 1
+            assert answer.count(b"HTTP/1.1 200 OK") == 2 and answer.count(b"HTTP/1.1 500 ") == 1
             await ended(writer)
 
     run(test)
@@ -207,11 +207,11 @@ def test_a_client_that_leaves_cancels_its_hook(run: Callable[[Test], None]) -> N
         raise AssertionError("must not be asked")
 
     async def test(folder: Path) -> None:
-        asked, cancelled = asyncio.Event(), asyncio.Event()
+        called, cancelled = asyncio.Event(), asyncio.Event()
 
         class Slow(Hooks):
             async def dispatch(self, hook: Hook, request: HookRequest, deadline: float | None = None) -> HookOutcome:
-                asked.set()
+                called.set()
                 try:
                     await asyncio.Event().wait()
                 finally:
@@ -221,7 +221,7 @@ def test_a_client_that_leaves_cancels_its_hook(run: Callable[[Test], None]) -> N
         async with front(folder, dockerd, Slow()) as (path, proxy):
             _, writer = await asyncio.open_unix_connection(str(path))
             writer.write(CREATE)
-            await asked.wait()
+            await called.wait()
             await ended(writer)
             await cancelled.wait()
             await settled(lambda: not proxy.links)
@@ -366,9 +366,9 @@ def test_a_client_gets_the_reason_without_dockerd(
             for piece in pieces:
                 writer.write(piece)
                 await asyncio.sleep(0.02)
-            head, _, said = (await reader.read()).partition(b"\r\n\r\n")
+            head, _, content = (await reader.read()).partition(b"\r\n\r\n")
             assert head.startswith(b"HTTP/1.1 503 ") and b"Connection: close" in head
-            assert said == body
+            assert content == body
             await settled(lambda: not proxy.links)
             writer.transport.abort()  # later bytes may not have been read
 
@@ -461,7 +461,7 @@ def test_bodies_of_the_largest_size(run: Callable[[Test], None], size: int, held
 def test_held_bytes_of_all_clients_are_bounded(run: Callable[[Test], None]) -> None:
     async def test(folder: Path) -> None:
         got: list[bytes] = []
-        asked = asyncio.Event()
+        called = asyncio.Event()
 
         async def dockerd(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             got.append(await read_request(reader))
@@ -469,7 +469,7 @@ def test_held_bytes_of_all_clients_are_bounded(run: Callable[[Test], None]) -> N
 
         class Slow(Hooks):
             async def dispatch(self, hook: Hook, request: HookRequest, deadline: float | None = None) -> HookOutcome:
-                await asked.wait()
+                await called.wait()
                 return HookOutcome(PodSandboxHookResponse(labels={"new": "1"}))
 
         async with front(folder, dockerd, Slow()) as (path, proxy):
@@ -479,11 +479,11 @@ def test_held_bytes_of_all_clients_are_bounded(run: Callable[[Test], None]) -> N
                 writer.write(CREATE)
                 await settled(lambda least=number: proxy._budget.held // len(CREATE) + len(got) >= least)  # type: ignore[misc]
             assert got == [CREATE]  # the third was forwarded unchanged
-            asked.set()
+            called.set()
             for reader, writer in clients:
                 assert (await reader.readuntil(b"}")).startswith(b"HTTP/1.1 201 Created")
                 await ended(writer)
-            assert len(got) == 3 and proxy._budget.held == 0 and sum(b'"new"' in one for one in got) == 2
+            assert len(got) == 3 and proxy._budget.held == 0 and sum(b'"new"' in answer for answer in got) == 2
 
     run(test)
 
@@ -549,14 +549,14 @@ async def test_requests_share_a_connection_only_when_pooled(tmp_path: Path) -> N
     connections: list[list[bytes]] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        asked: list[bytes] = []
-        connections.append(asked)
+        paths: list[bytes] = []
+        connections.append(paths)
         while head := await reader.read(1000):  # a request arrives in one write
-            asked.append(head.split(b" ")[1])
-            last = asked[-1] == b"/containers/two/json"
-            said = b'{"Id":"x","Name":"n","Config":{}}'
+            paths.append(head.split(b" ")[1])
+            last = paths[-1] == b"/containers/two/json"
+            body = b'{"Id":"x","Name":"n","Config":{}}'
             close = b"Connection: close\r\n" if last else b""
-            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n%s\r\n%s" % (len(said), close, said))
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n%s\r\n%s" % (len(body), close, body))
             if last:
                 break
         writer.close()
@@ -565,13 +565,13 @@ async def test_requests_share_a_connection_only_when_pooled(tmp_path: Path) -> N
     server = await asyncio.start_unix_server(serve, str(tmp_path / "d.sock"))
     api = DockerApi(tmp_path / "d.sock", timeout=PATIENCE)
     async with api.pooled():
-        for one in ("one", "two", "three", "four"):
-            await api.inspect(one)
+        for name in ("one", "two", "three", "four"):
+            await api.inspect(name)
     await api.inspect("five")
     server.close()
     await server.wait_closed()
-    said = [[path.split(b"/")[2].decode() for path in asked] for asked in connections]
-    assert said == [["one", "two"], ["three", "four"], ["five"]]
+    names = [[path.split(b"/")[2].decode() for path in paths] for paths in connections]
+    assert names == [["one", "two"], ["three", "four"], ["five"]]
 
 
 def test_a_restart_of_dockerd_is_detected(run: Callable[[Test], None]) -> None:
@@ -611,7 +611,7 @@ def test_a_restart_of_dockerd_is_detected(run: Callable[[Test], None]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("answer", "message"),
     [
         pytest.param(b"HTTP/1.1 500 Oh\r\nContent-Length: 16\r\n\r\n{\"message\":\"no\"}", "500 no", id="error"),
         pytest.param(b"HTTP/1.1 502 Oh\r\nContent-Length: 2\r\n\r\nno", "502 no", id="error-in-text"),
@@ -621,9 +621,9 @@ def test_a_restart_of_dockerd_is_detected(run: Callable[[Test], None]) -> None:
         pytest.param(b"", "in the middle", id="nothing"),
     ],
 )  # fmt: skip
-async def test_invalid_responses_are_refused(tmp_path: Path, answer: bytes, said: str) -> None:
+async def test_invalid_responses_are_refused(tmp_path: Path, answer: bytes, message: str) -> None:
     async with says(tmp_path, answer) as api:
-        with pytest.raises(DockerError, match=said):
+        with pytest.raises(DockerError, match=message):
             await api.info()
         assert api.restarted
 

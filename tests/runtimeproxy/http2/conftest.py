@@ -104,7 +104,9 @@ class Anything(grpc.GenericRpcHandler):
         self.remaining: list[float | None] = []
 
     def service(self, details: Any) -> Any:
-        self.calls.append((details.method, tuple((one.key, one.value) for one in details.invocation_metadata)))
+        self.calls.append(
+            (details.method, tuple((metadata.key, metadata.value) for metadata in details.invocation_metadata))
+        )
         return grpc.stream_stream_rpc_method_handler(getattr(self, details.method.rpartition("/")[2].lower()))
 
     async def echo(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:

@@ -61,7 +61,10 @@ def _taken(data: bytearray) -> list[tuple[int, int, int, bytes]]:
     buffer, frames = splitter.feed(bytes(data))
     assert sum(frame.end - frame.start for frame in frames) == len(data)
     data.clear()
-    return [(one.kind, one.flags, one.stream, buffer[one.start + 9 : one.end]) for one in frames]
+    return [
+        (taken_frame.kind, taken_frame.flags, taken_frame.stream, buffer[taken_frame.start + 9 : taken_frame.end])
+        for taken_frame in frames
+    ]
 
 
 def _credit(frames: list[tuple[int, int, int, bytes]], stream: int) -> int:

@@ -38,8 +38,8 @@ async def test_many_messages_each_way(channel: Any, path: str) -> None:
         for message in messages:
             yield message
 
-    assert [one async for one in channel.stream_stream(path)(asked())] == messages
-    assert [one async for one in channel.unary_stream(path)(b"one")] == [b"one"]
+    assert [response async for response in channel.stream_stream(path)(asked())] == messages
+    assert [response async for response in channel.unary_stream(path)(b"one")] == [b"one"]
     single = await channel.stream_unary(path)(iter([b"only"]))
     assert single == b"only"
 
@@ -63,7 +63,7 @@ async def test_metadata_both_ways(channel: Any, backend: Anything, path: str) ->
     await call
     (method, heard) = backend.calls[-1]
     assert method == path
-    assert sorted(str(one) for one in heard if one in METADATA) == sorted(map(str, METADATA))
+    assert sorted(str(metadata) for metadata in heard if metadata in METADATA) == sorted(map(str, METADATA))
     assert ("first", "metadata") in tuple(await call.initial_metadata())
     assert ("last-bin", b"\x01\xfe") in tuple(await call.trailing_metadata())
 

@@ -93,20 +93,24 @@ class World:
                 node if wanted.items() <= meta.annotations.items() and labels.items() <= meta.labels.items() else None
             )
 
-        found: Node = await self.until(there)
-        return found
+        annotated_node: Node = await self.until(there)
+        return annotated_node
 
     async def offers(self, wanted: Mapping[str, Any], name: str = "n1") -> Node:
         """Wait until the node's allocatable and capacity hold these; None: not at all."""
 
         async def there() -> Node | None:
             node = await self.get(name)
-            amounts = {one: None if text is None else Quantity(str(text)) for one, text in wanted.items()}
+            amounts = {resource: None if text is None else Quantity(str(text)) for resource, text in wanted.items()}
             parts = (node.status.allocatable, node.status.capacity)
-            return node if all({one: part.get(one) for one in amounts} == amounts for part in parts) else None
+            return (
+                node
+                if all({resource: part.get(resource) for resource in amounts} == amounts for part in parts)
+                else None
+            )
 
-        found: Node = await self.until(there)
-        return found
+        changed_node: Node = await self.until(there)
+        return changed_node
 
 
 @pytest.fixture
@@ -206,12 +210,12 @@ async def test_zones_normalization_and_devices(world: World) -> None:
     info = {"cpuModel": "Fast", "hyperThreadEnabled": True}
     topology = NodeResourceTopology(
         metadata=ObjectMeta(name="n1", annotations={names.ANNOTATION_CPU_BASIC_INFO: json.dumps(info)}),
-        zones=[Zone(name=f"node-{one}", type="Node", resources=zone) for one in (0, 1)],
+        zones=[Zone(name=f"node-{numa}", type="Node", resources=zone) for numa in (0, 1)],
     )
     await world.admin.create(topology)
     gpus = [
-        DeviceInfo(type="gpu", minor=one, health=one < 2, resources={names.RESOURCE_GPU_CORE: Quantity("100")})
-        for one in range(3)
+        DeviceInfo(type="gpu", minor=minor, health=minor < 2, resources={names.RESOURCE_GPU_CORE: Quantity("100")})
+        for minor in range(3)
     ]
     device = Device(
         metadata=ObjectMeta(name="n1", labels={names.LABEL_GPU_MODEL: "X1"}),
@@ -238,17 +242,17 @@ async def test_zones_normalization_and_devices(world: World) -> None:
     await world.annotated(wanted, {names.LABEL_GPU_MODEL: "X1"})
 
     async def zoned(cpu: str, memory: str) -> list[str] | None:
-        found = await world.admin.get(NodeResourceTopology, "n1")
+        reported = await world.admin.get(NodeResourceTopology, "n1")
         wanted = {BATCH_CPU: Quantity(cpu), BATCH_MEMORY: Quantity(memory)}
-        for one in found.zones:
-            have = {r.name: r for r in one.resources}
+        for numa_zone in reported.zones:
+            have = {r.name: r for r in numa_zone.resources}
             if any(name not in have for name in wanted) or any(
                 getattr(have[name], part) != amount
                 for name, amount in wanted.items()
                 for part in ("capacity", "allocatable", "available")
             ):
                 return None
-        return [one.name for one in found.zones[0].resources]
+        return [resource.name for resource in reported.zones[0].resources]
 
     # (50 - 17.5 - 3.5 - 16.5) * 1.2 cores, 60 - 21 - 6 - 16.5 G
     listed = await world.until(lambda: zoned("15000", "16500M"))
@@ -321,8 +325,8 @@ async def test_an_accelerator_that_a_file_describes_becomes_capacity(world: Worl
 
     async def describe(*healthy: bool) -> None:
         cards = [
-            card | {"uuid": f"npu-{n}", "minor": str(n), "status": {"healthy": one, "errCode": "chip error"}}
-            for n, one in enumerate(healthy)
+            card | {"uuid": f"npu-{n}", "minor": str(n), "status": {"healthy": healthy_now, "errCode": "chip error"}}
+            for n, healthy_now in enumerate(healthy)
         ]
         (tmp_path / "ic-device").write_text(json.dumps(cards))
         collector.read()

@@ -67,11 +67,11 @@ class Server(Client):
         self.patches.append(body)
         parts = {part: dict(getattr(status, part)) for part in ("capacity", "allocatable")}
         for part, have in parts.items():
-            for one, text in body.get("status", {}).get(part, {}).items():
+            for resource, text in body.get("status", {}).get(part, {}).items():
                 if text is None:
-                    have.pop(one, None)
+                    have.pop(resource, None)
                 else:
-                    have[one] = Quantity(text)
+                    have[resource] = Quantity(text)
         conditions = body.get("status", {}).get("conditions")
         new_status = msgspec.structs.replace(status, **parts)
         if conditions:

@@ -183,20 +183,20 @@ def plain_mid(node: Node, resource: int) -> int:
     return math.ceil(min(mid, limit) * (1000, 1)[resource])
 
 
-def table(given: Sequence[Node]) -> tuple[AmountColumns, StrategyColumns]:
+def table(nodes: Sequence[Node]) -> tuple[AmountColumns, StrategyColumns]:
     rows = [
         node_row(node.own, node.pods, node.report, charges(node.pods, node.report, strict=node.strict))
-        for node in given
+        for node in nodes
     ]
-    return AmountColumns.of(rows), StrategyColumns.of([StrategyValues.of(node.how) for node in given])
+    return AmountColumns.of(rows), StrategyColumns.of([StrategyValues.of(node.how) for node in nodes])
 
 
 @given(st.lists(nodes(), max_size=5))
 def test_columns_agree_with_the_plain_implementation(given_nodes: list[Node]) -> None:
     rows, settings = table(given_nodes)
     batch, mid = ceil_units(batch_amounts(rows, settings).amount), ceil_units(mid_amounts(rows, settings).amount)
-    assert batch.tolist() == [[plain_batch(node, one) for one in (0, 1)] for node in given_nodes]
-    assert mid.tolist() == [[plain_mid(node, one) for one in (0, 1)] for node in given_nodes]
+    assert batch.tolist() == [[plain_batch(node, column) for column in (0, 1)] for node in given_nodes]
+    assert mid.tolist() == [[plain_mid(node, column) for column in (0, 1)] for node in given_nodes]
 
 
 def batch_units(node: Node) -> list[int]:
@@ -208,17 +208,17 @@ def batch_units(node: Node) -> list[int]:
 @given(nodes())
 def test_never_negative_never_above_the_limit(node: Node) -> None:
     rows, settings = table([node])
-    found = batch_amounts(rows, settings)
-    assert (found.amount >= 0).all()
-    assert (found.amount <= found.limit).all()
+    amounts = batch_amounts(rows, settings)
+    assert (amounts.amount >= 0).all()
+    assert (amounts.amount <= amounts.limit).all()
 
 
 @given(nodes())
 def test_batch_and_used_and_margin_fit_into_the_node(node: Node) -> None:
     rows, settings = table([node])
-    found = batch_amounts(rows, settings)
-    total = found.amount + found.high + found.system + found.margin
-    assert ((total <= rows.capacity) | (found.amount == 0)).all()
+    amounts = batch_amounts(rows, settings)
+    total = amounts.amount + amounts.high + amounts.system + amounts.margin
+    assert ((total <= rows.capacity) | (amounts.amount == 0)).all()
 
 
 @given(nodes(), both)
@@ -232,8 +232,8 @@ def test_more_usage_never_raises_batch(node: Node, more: tuple[int, int]) -> Non
 def test_another_pod_never_raises_batch_and_a_batch_pod_changes_nothing(
     node: Node, request: tuple[int, int], priority: str
 ) -> None:
-    def plus(one: PodFacts) -> list[int]:
-        return batch_units(replace(node, pods=(*node.pods, one)))
+    def plus(pod: PodFacts) -> list[int]:
+        return batch_units(replace(node, pods=(*node.pods, pod)))
 
     before = batch_units(node)
     assert all(a <= b for a, b in zip(plus(PodFacts("demo/new", priority, False, request)), before, strict=True))

@@ -157,11 +157,11 @@ def test_a_difference_is_relative_to_the_old_amount(old: int, new: int, threshol
 
 
 def zone(name: str, **amounts: str) -> Zone:
-    def info(one: str, text: str) -> ResourceInfo:
+    def info(resource: str, text: str) -> ResourceInfo:
         amount = Quantity(text)
-        return ResourceInfo(name=one, capacity=amount, allocatable=amount, available=amount)
+        return ResourceInfo(name=resource, capacity=amount, allocatable=amount, available=amount)
 
-    return Zone(name=name, type="Node", resources=[info(one, text) for one, text in amounts.items()])
+    return Zone(name=name, type="Node", resources=[info(resource, text) for resource, text in amounts.items()])
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ def test_zone_amounts_that_are_missing_are_added_in_order_unless_cleared() -> No
     wanted = zone_values([(10 * G, 1000)], 1.2)
     added = rewritten(present, wanted, 0.1, refresh=False, clearing=False)
     assert added is not None
-    assert [one["name"] for one in added[0]["resources"]] == ["cpu", CPU, MEMORY, "memory"]
+    assert [resource["name"] for resource in added[0]["resources"]] == ["cpu", CPU, MEMORY, "memory"]
     assert added[0]["resources"][1]["available"] == "12k"
     assert rewritten(present, wanted, 0.1, refresh=False, clearing=True) is None
     assert rewritten([], wanted, 0.1, refresh=True, clearing=False) is None, "another topology than was worked out"
@@ -213,9 +213,12 @@ def test_zone_amounts_that_are_missing_are_added_in_order_unless_cleared() -> No
     st.booleans(),
 )
 def test_must_rewrite_agrees_with_rewritten(present: Any, wanted: Any, refresh: bool, clearing: bool) -> None:
-    zones = [zone(f"node-{i}", **{name: str(n) for name, n in one.items()}) for i, one in enumerate(present)]
+    zones = [
+        zone(f"node-{i}", **{name: str(n) for name, n in present_zone.items()})
+        for i, present_zone in enumerate(present)
+    ]
     topology = NodeResourceTopology(zones=zones)
-    values = [{name: Quantity.of(n) for name, n in one.items()} for one in wanted]
+    values = [{name: Quantity.of(n) for name, n in wanted_zone.items()} for wanted_zone in wanted]
     slow = rewritten(to_builtins(topology)["zones"], values, 0.4, refresh=refresh, clearing=clearing) is not None
     assert must_rewrite(topology, values, 0.4, refresh=refresh, clearing=clearing) is slow
 
@@ -337,21 +340,23 @@ def device(*infos: DeviceInfo, **labels: str) -> Device:
 
 @pytest.mark.parametrize(("vendor", "shared"), [("", True), ("nvidia", False), ("huawei", False)])
 def test_gpu_totals(vendor: str, shared: bool) -> None:
-    found = device(gpu("8000"), gpu("10000"), gpu("9", health=False), **{names.LABEL_GPU_VENDOR: vendor})
+    gpu_device = device(gpu("8000"), gpu("10000"), gpu("9", health=False), **{names.LABEL_GPU_VENDOR: vendor})
     wanted = {names.RESOURCE_GPU_CORE: 200, names.RESOURCE_GPU_MEMORY: 18000, names.RESOURCE_GPU_MEMORY_RATIO: 200}
     if vendor != "huawei":
         wanted[names.RESOURCE_GPU] = 200
     if shared:
         wanted[names.RESOURCE_GPU_SHARED] = 200
-    assert devices.gpu_totals(found, shared=shared) == {name: Quantity.of(n) for name, n in wanted.items()}
-    assert devices.gpu_labels(found) == {names.LABEL_GPU_VENDOR: vendor}
+    assert devices.gpu_totals(gpu_device, shared=shared) == {name: Quantity.of(n) for name, n in wanted.items()}
+    assert devices.gpu_labels(gpu_device) == {names.LABEL_GPU_VENDOR: vendor}
 
 
-@pytest.mark.parametrize("found", [None, device(), device(gpu("1", health=False))], ids=["none", "empty", "broken"])
-def test_without_healthy_gpus_all_gpu_resources_are_removed(found: Device | None) -> None:
-    assert devices.gpu_totals(found, shared=True) == dict.fromkeys(devices.GPU_RESOURCES)
-    assert devices.gpu_labels(found) == {}
-    assert devices.rdma_totals(found) == {names.RESOURCE_RDMA: None}
+@pytest.mark.parametrize(
+    "device_object", [None, device(), device(gpu("1", health=False))], ids=["none", "empty", "broken"]
+)
+def test_without_healthy_gpus_all_gpu_resources_are_removed(device_object: Device | None) -> None:
+    assert devices.gpu_totals(device_object, shared=True) == dict.fromkeys(devices.GPU_RESOURCES)
+    assert devices.gpu_labels(device_object) == {}
+    assert devices.rdma_totals(device_object) == {names.RESOURCE_RDMA: None}
 
 
 def test_rdma_counts_healthy_devices() -> None:
@@ -404,7 +409,7 @@ def test_steps_are_small_rare_and_bounded(gaps: list[tuple[float, bool]]) -> Non
 
 @given(st.lists(st.booleans(), max_size=30))
 def test_without_interference_the_reduction_is_reverted(bad: list[bool]) -> None:
-    reports = [(60.0 * (index + 1), one) for index, one in enumerate(bad)]
+    reports = [(60.0 * (index + 1), interfered) for index, interfered in enumerate(bad)]
     calm = [(60.0 * (len(bad) + 1 + index), False) for index in range(12)]
     assert walk(*reports, *calm)[-1] == 100
 

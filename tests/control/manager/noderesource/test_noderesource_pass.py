@@ -46,8 +46,8 @@ def zone(name: str, cpu: str, memory: str) -> Zone:
         name=name,
         type="Node",
         resources=[
-            ResourceInfo(name=one, capacity=amount, allocatable=amount, available=amount)
-            for one, amount in amounts.items()
+            ResourceInfo(name=resource, capacity=amount, allocatable=amount, available=amount)
+            for resource, amount in amounts.items()
         ],
     )
 
@@ -62,14 +62,14 @@ def run(
     metric: NodeMetric | None = None,
     pods: Sequence[Pod] = (),
     *,
-    given: SLOConfig | None = None,
+    slo_config: SLOConfig | None = None,
     topology: NodeResourceTopology | None = None,
     device: Device | None = None,
     plugins: EnabledPlugins = EnabledPlugins(),
     now: float = NOW,
     failed: list[tuple[str, str]] | None = None,
 ) -> NodeResult:
-    table, given = OvercommitTable(), given or config()
+    table, slo_config = OvercommitTable(), slo_config or config()
     table.put_node(node)
     for pod in pods:
         table.put_pod(pod)
@@ -80,16 +80,16 @@ def run(
     if device is not None:
         table.put_device(device)
 
-    def strategy(one: Node) -> Any:
-        assert given.colocation is not None
-        return colocation.for_node(given.colocation, one.metadata.labels, one.metadata.annotations)
+    def strategy(row_node: Node) -> Any:
+        assert slo_config.colocation is not None
+        return colocation.for_node(slo_config.colocation, row_node.metadata.labels, row_node.metadata.annotations)
 
     def note(plugin: str, name: str, error: Exception) -> None:
         assert failed is not None, error
         failed.append((plugin, str(error)))
 
     calculator = Calculator(plugins, note)
-    results = calculator.run(table, given, strategy, [node.metadata.name, "unknown"], now)
+    results = calculator.run(table, slo_config, strategy, [node.metadata.name, "unknown"], now)
     calculator.zone_values(table, results)
     assert len(results) == 1
     return results[0]
@@ -120,8 +120,8 @@ def test_zones_second_example() -> None:
         make_pod("done", ("2", "4G"), phase="Succeeded"),
     ]
     used = [pod_metric("prod1", "6", "6G"), pod_metric("mid", "22", "22G"), pod_metric("done", "2", "4G")]
-    given = config(ENABLED % ',"memoryCalculatePolicy":"request"')
-    result = run(make_node(), make_metric(*used), pods, topology=two_zones(), given=given)
+    slo_config = config(ENABLED % ',"memoryCalculatePolicy":"request"')
+    result = run(make_node(), make_metric(*used), pods, topology=two_zones(), slo_config=slo_config)
     assert (result.plan.overcommit[CPU], result.plan.overcommit[MEMORY]) == (Quantity("18000"), Quantity("18G"))
     assert result.zones == [
         {CPU: Quantity("4000"), MEMORY: Quantity("5300M")},
@@ -142,12 +142,12 @@ def test_bound_pods_are_subtracted_from_their_zones(numa: tuple[int, ...], cpu: 
 
 
 def test_a_third_of_a_core_is_rounded_up_in_each_zone() -> None:
-    zones = [zone(f"node-{one}", "10", "10G") for one in range(3)]
+    zones = [zone(f"node-{numa}", "10", "10G") for numa in range(3)]
     topology = NodeResourceTopology(metadata=ObjectMeta(name="n1"), zones=zones)
     result = run(make_node(), make_metric(system=("1", "1")), topology=topology)
     assert result.zones is not None
-    assert [one[CPU] for one in result.zones] == [Quantity.of(6500 - 334)] * 3
-    assert [one[MEMORY] for one in result.zones] == [Quantity("6499999999666m")] * 3
+    assert [zone_result[CPU] for zone_result in result.zones] == [Quantity.of(6500 - 334)] * 3
+    assert [zone_result[MEMORY] for zone_result in result.zones] == [Quantity("6499999999666m")] * 3
 
 
 def test_zones_without_cpu_and_memory_are_not_changed() -> None:
@@ -195,7 +195,7 @@ def test_zones_without_cpu_and_memory_are_not_changed() -> None:
 def test_which_nodes_overcommit(text: str, annotation: str | None, metric: bool, age: int, reason: str) -> None:
     annotations = {names.ANNOTATION_COLOCATION_STRATEGY: annotation} if annotation else {}
     node = make_node(annotations=annotations, extended={CPU: "1", MEMORY: "1"})
-    result = run(node, make_metric() if metric else None, given=config(text), now=NOW + age, topology=two_zones())
+    result = run(node, make_metric() if metric else None, slo_config=config(text), now=NOW + age, topology=two_zones())
     assert result.reason == reason
     assert result.overcommits is (reason == AS_MEASURED)
     if not result.overcommits:
@@ -210,7 +210,7 @@ def test_nothing_is_calculated_without_a_valid_configuration() -> None:
 
 
 def test_a_node_without_batch_is_not_changed_while_colocation_is_off() -> None:
-    result = run(make_node(), make_metric(), given=config("{}"))
+    result = run(make_node(), make_metric(), slo_config=config("{}"))
     assert not decide(result, None, Synced(), now=0.0, wall=NOW)
 
 
@@ -223,7 +223,7 @@ def test_a_node_without_capacity_is_not_changed() -> None:
 def test_disabling_removes_batch_and_mid_and_amplification() -> None:
     amplified = {names.ANNOTATION_RESOURCE_AMPLIFICATION_RATIO: '{"cpu":1.50}'}
     node = make_node(extended={CPU: "5", names.RESOURCE_GPU: "100"}, annotations=amplified)
-    decision = decide(run(node, make_metric(), given=config("{}")), None, Synced(), now=0.0, wall=NOW)
+    decision = decide(run(node, make_metric(), slo_config=config("{}")), None, Synced(), now=0.0, wall=NOW)
     assert decision.status["status"]["allocatable"] == {CPU: None}
     assert decision.meta["metadata"]["annotations"] == {names.ANNOTATION_RESOURCE_AMPLIFICATION_RATIO: None}
 
@@ -267,7 +267,7 @@ def test_a_failing_plugin_keeps_its_annotation_and_the_others_continue() -> None
         names.ANNOTATION_CPU_NORMALIZATION_RATIO: "1.30",
         names.ANNOTATION_RESOURCE_AMPLIFICATION_RATIO: '{"cpu":1.30}',
     }
-    result = run(make_node(annotations=old), make_metric(), given=config(**keys), failed=failed)
+    result = run(make_node(annotations=old), make_metric(), slo_config=config(**keys), failed=failed)
     assert [plugin for plugin, _ in failed] == ["CPUNormalization", "ResourceAmplification"]
     assert result.plan.annotations == {}
     assert result.plan.overcommit[CPU] == Quantity("58000")
@@ -275,8 +275,8 @@ def test_a_failing_plugin_keeps_its_annotation_and_the_others_continue() -> None
 
 def test_an_invalid_interference_extension_is_reported_and_the_default_is_used() -> None:
     failed: list[tuple[str, str]] = []
-    given = config(ENABLED % ',"extensions":{"interference":{"stepPercent":0}}')
-    result = run(make_node(), make_metric(), given=given, failed=failed)
+    slo_config = config(ENABLED % ',"extensions":{"interference":{"stepPercent":0}}')
+    result = run(make_node(), make_metric(), slo_config=slo_config, failed=failed)
     assert result.reason == AS_MEASURED
     assert failed == [("BatchResource", "extensions.interference.stepPercent: 0 is less than 1")]
 

@@ -36,8 +36,8 @@ PRIORITY = {"prod": 9500, "mid": 7500, "batch": 5500, "free": 3500, "none": 100}
 
 
 def resources(cpu: str | None, memory: str | None) -> dict[str, Quantity]:
-    given = {"cpu": cpu, "memory": memory}
-    return {name: Quantity(text) for name, text in given.items() if text is not None}
+    resources = {"cpu": cpu, "memory": memory}
+    return {name: Quantity(text) for name, text in resources.items() if text is not None}
 
 
 def usage(cpu: str | None, memory: str | None) -> ResourceMap:
@@ -77,7 +77,7 @@ def make_pod(
 ) -> Pod:
     annotations = {}
     if numa is not None:
-        listed = ",".join(f'{{"node":{one}}}' for one in numa)
+        listed = ",".join(f'{{"node":{zone}}}' for zone in numa)
         annotations[names.ANNOTATION_RESOURCE_STATUS] = f'{{"numaNodeResources":[{listed}]}}'
     return Pod(
         metadata=ObjectMeta(
@@ -142,7 +142,7 @@ def strategy(**fields: Any) -> ColocationStrategy:
 def row_of(node: Node, pods: Sequence[Pod], metric: NodeMetric, *, strict: bool = False) -> Row:
     report = read_report(metric)
     assert report is not None
-    facts = [one for one in map(pod_facts, pods) if one is not None]
+    facts = [pod_fact for pod_fact in map(pod_facts, pods) if pod_fact is not None]
     return node_row(node_facts(node), facts, report, charges(facts, report, strict=strict))
 
 
@@ -152,10 +152,10 @@ def batch_of(node: Node, pods: Sequence[Pod], metric: NodeMetric, how: Colocatio
         AmountColumns.of([row_of(node, pods, metric, **more)]),
         StrategyColumns.of([StrategyValues.of(how)]),
     )
-    return [int(one) for one in ceil_units(batch_amounts(rows, settings).amount)[0]]
+    return [int(amount) for amount in ceil_units(batch_amounts(rows, settings).amount)[0]]
 
 
 def mid_of(node: Node, pods: Sequence[Pod], metric: NodeMetric, how: ColocationStrategy) -> list[int]:
     """mid-cpu in milli-cores and mid-memory in bytes."""
     rows, settings = AmountColumns.of([row_of(node, pods, metric)]), StrategyColumns.of([StrategyValues.of(how)])
-    return [int(one) for one in ceil_units(mid_amounts(rows, settings).amount)[0]]
+    return [int(amount) for amount in ceil_units(mid_amounts(rows, settings).amount)[0]]

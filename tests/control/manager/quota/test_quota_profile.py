@@ -57,8 +57,8 @@ def test_the_quota_of_two_nodes(ratio, keys, lower, everything, idle):
     assert plain(desired.spec.min) == lower
     assert desired.spec.max == dict.fromkeys(keys, Quantity("4611686018427387"))
     for key, (cpu, rest) in (("total-resource", everything), ("unschedulable-resource", idle)):
-        found = {name: float(Quantity(text)) for name, text in json.loads(desired.annotations[KEY + key]).items()}
-        assert found == {"cpu": cpu, "memory": rest, "storage": rest}
+        amounts = {name: float(Quantity(text)) for name, text in json.loads(desired.annotations[KEY + key]).items()}
+        assert amounts == {"cpu": cpu, "memory": rest, "storage": rest}
     assert desired.labels == {
         KEY + "profile": "profile1", "mine": "1", KEY + "tree-id": "2862972692226656278", KEY + "is-root": "true",
     }  # fmt: skip
@@ -114,17 +114,17 @@ async def test_a_quota_follows_its_nodes(webhook_cluster):
 
     async def quota(cpu):
         try:
-            found = await cluster.get(QUOTA)
+            elastic_quota = await cluster.get(QUOTA)
         except NotFound:
             return None
-        return found if found["spec"]["min"].get("cpu") == cpu else None
+        return elastic_quota if elastic_quota["spec"]["min"].get("cpu") == cpu else None
 
-    found = await cluster.until(lambda: quota("20"))
-    assert found["metadata"]["labels"][KEY + "is-root"] == "true"
-    assert found["metadata"]["labels"][KEY + "tree-id"]
+    elastic_quota = await cluster.until(lambda: quota("20"))
+    assert elastic_quota["metadata"]["labels"][KEY + "is-root"] == "true"
+    assert elastic_quota["metadata"]["labels"][KEY + "tree-id"]
     labelled = await cluster.get(f"{PROFILES}/p")
-    assert labelled["metadata"]["labels"][KEY + "tree-id"] == found["metadata"]["labels"][KEY + "tree-id"]
+    assert labelled["metadata"]["labels"][KEY + "tree-id"] == elastic_quota["metadata"]["labels"][KEY + "tree-id"]
     change = {"spec": {"resourceRatio": "0.5"}, "metadata": {"annotations": {KEY + "resource-keys": '["cpu"]'}}}
     assert made["metadata"]["generation"] < (await cluster.merge(f"{PROFILES}/p", change))["metadata"]["generation"]
-    found = await cluster.until(lambda: quota("10"))
-    assert found["spec"]["min"] == {"cpu": "10"}, "keys that are no longer wanted are gone"
+    elastic_quota = await cluster.until(lambda: quota("10"))
+    assert elastic_quota["spec"]["min"] == {"cpu": "10"}, "keys that are no longer wanted are gone"

@@ -147,10 +147,10 @@ def test_guarantees(own_min, refused):
     top = info("top", is_parent=True, is_tree_root=True, tree="t", min={"cpu": 10}, max=BIG, guaranteed={"cpu": 10})
     sibling = info("s", "top", tree="t", max=BIG, guaranteed={"cpu": 3})
     own = info("c", "top", tree="t", min={"cpu": own_min}, max=BIG, guaranteed={"cpu": 6})
-    found = judge(own, top, sibling, check_guarantee=True)
-    assert (found is not None) is refused
-    if found:
-        assert found == (
+    problem = judge(own, top, sibling, check_guarantee=True)
+    assert (problem is not None) is refused
+    if problem:
+        assert problem == (
             'spec.min: Invalid value: "cpu=8": is not guaranteed by any ancestor; top would have to guarantee cpu=11'
         )
     assert judge(own, top, sibling) is None, "without the gate"
@@ -305,14 +305,14 @@ RESOLVED = {
 
 @pytest.mark.parametrize(("labels", "namespace", "bound", "disabled", "expected"), RESOLVED.values(), ids=RESOLVED)
 def test_quota_of_a_pod(labels, namespace, bound, disabled, expected):
-    found = quota_of_pod(
+    quota = quota_of_pod(
         labels.get(KEY + "name", ""),
         namespace,
         exists=lambda space, name: (space, name) == ("team", "team"),
         bound=lambda space: bound.get(space, []),
         default_disabled=disabled,
     )
-    assert found == expected
+    assert quota == expected
 
 
 def test_parent_quotas_accept_no_pods():

@@ -58,8 +58,8 @@ class World:
         await self.raw("PATCH", f"{RECOMMENDATIONS}/{name}", body=body, content_type=MERGE)
 
     async def status(self, name: str) -> dict[str, Any]:
-        found: dict[str, Any] = (await self.cluster.get(f"{RECOMMENDATIONS}/{name}")).get("status", {})
-        return found
+        status: dict[str, Any] = (await self.cluster.get(f"{RECOMMENDATIONS}/{name}")).get("status", {})
+        return status
 
     async def condition(self, name: str, type_: str) -> tuple[str, str]:
         """Status and reason; empty before there is one."""

@@ -74,11 +74,11 @@ async def test_usage_is_recommended_and_applied_to_new_pods(world: Any, manager:
     await until(lambda: _cached_confident(running))
     await world.scale("web", 5)
     await until(lambda: world.running("web", 5))
-    (given,) = [pod for pod in await world.pods("web") if ANNOTATION_APPLIED in pod.metadata.annotations]
-    assert requests(given) == SMALL
-    limits = given.spec.containers[0].resources.limits
+    (changed_pod,) = [pod for pod in await world.pods("web") if ANNOTATION_APPLIED in pod.metadata.annotations]
+    assert requests(changed_pod) == SMALL
+    limits = changed_pod.spec.containers[0].resources.limits
     assert {name: str(amount) for name, amount in limits.items()} == {"cpu": "2280m", "memory": SMALL["memory"]}
-    assert given.metadata.annotations[ANNOTATION_APPLIED] == "web"
+    assert changed_pod.metadata.annotations[ANNOTATION_APPLIED] == "web"
     assert count(running, "applied_total") == 1
     assert count(running, "evictions_total", result="evicted") == 0, "Initial replaces nothing"
 
@@ -181,16 +181,16 @@ async def test_invalid_targets_and_modes_are_reported(world: Any, checkpoint: An
     assert count(running, "checkpoints_refused_total") == 1
 
     async def event() -> bool:
-        found = await world.cluster.get("/api/v1/namespaces/default/events")
+        events = await world.cluster.get("/api/v1/namespaces/default/events")
         return any(each["reason"] == "InvalidCheckpoint" and "bucketWeights[999]" in each["message"]
-                   for each in found["items"])  # fmt: skip
+                   for each in events["items"])  # fmt: skip
 
     await until(event)
 
 
 async def _is(world: Any, name: str, type_: str, status: str) -> bool:
-    found: tuple[str, str] = await world.condition(name, type_)
-    return found[0] == status
+    condition: tuple[str, str] = await world.condition(name, type_)
+    return condition[0] == status
 
 
 async def _recommended(world: Any, name: str) -> bool:
@@ -205,5 +205,5 @@ def _cached_running(running: Any) -> int:
 
 def _cached_confident(running: Any) -> bool:
     """Whether the manager's own cache, which admission uses, has the history."""
-    found = running.manager.context.caches.informer(Recommendation).get("default/web")
-    return found is not None and confident(found.status)
+    recommendation = running.manager.context.caches.informer(Recommendation).get("default/web")
+    return recommendation is not None and confident(recommendation.status)

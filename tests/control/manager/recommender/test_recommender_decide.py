@@ -156,8 +156,8 @@ SIDECAR = [{"name": "s", "image": "i", "restartPolicy": "Always"}]
     ids=["one", "init container", "two", "sidecar"],
 )  # fmt: skip
 def test_measured_container(candidate: Pod, name: str | None) -> None:
-    found = measured_container(candidate)
-    assert (found and found.name) == name
+    measured = measured_container(candidate)
+    assert (measured and measured.name) == name
 
 
 # --- requests -----------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ async def test_the_documented_commands(world: Any, checkpoint: Any, manager: Any
 
     commands = DOC.read_text().split("```")[1]
     make, rest = commands.split(LOOK, 1)
-    look, *change = (LOOK + rest).strip().splitlines()
+    first_line, *change = (LOOK + rest).strip().splitlines()
     await run(make)
     # ten days of history, to be found by the manager
     body = {"status": {"checkpoint": [checkpoint("app")]}}
@@ -43,7 +43,7 @@ async def test_the_documented_commands(world: Any, checkpoint: Any, manager: Any
         return "podStatus" in await world.status("web")
 
     await until(recommended)
-    seen = await run(look)
+    seen = await run(first_line)
     assert '"cpu":"1140m"' in seen and "cpu 1140m = p95 1036m x 1.1" in seen
     for command in change:
         await run(command)

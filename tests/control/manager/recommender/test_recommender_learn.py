@@ -141,8 +141,8 @@ def test_removed_containers_are_forgotten() -> None:
 
 
 def found(milli: int = 1000, confidence: float = 1.0, **more: Any) -> Finding:
-    one = Estimate("c", Bounds(milli, milli, milli), Bounds(MIB, MIB, MIB), confidence, 1, "why")
-    return Finding(**{"pods": 1, "estimates": [one], **more})
+    estimate = Estimate("c", Bounds(milli, milli, milli), Bounds(MIB, MIB, MIB), confidence, 1, "why")
+    return Finding(**{"pods": 1, "estimates": [estimate], **more})
 
 
 def conditions(status: RecommendationStatus) -> dict[str, tuple[str, str]]:

@@ -22,28 +22,28 @@ HOUR = 3600.0
 DEFAULTS = RecommenderSettings()
 
 
-def taught(*samples: tuple[float, float, float], given: RecommenderSettings = DEFAULTS) -> ContainerModel:
+def taught(*samples: tuple[float, float, float], settings: RecommenderSettings = DEFAULTS) -> ContainerModel:
     """A model of (cores, bytes, time)."""
-    made = ContainerModel(given)
+    made = ContainerModel(settings)
     if samples:
         made.add(*np.array(samples, dtype=float).T)
     return made
 
 
-def estimated(model: ContainerModel, now: float = NOW, given: RecommenderSettings = DEFAULTS) -> Any:
-    found = estimate("c", model, given, now)
-    assert found is not None
-    return found
+def estimated(model: ContainerModel, now: float = NOW, settings: RecommenderSettings = DEFAULTS) -> Any:
+    result = estimate("c", model, settings, now)
+    assert result is not None
+    return result
 
 
 def test_the_worked_example() -> None:
     """Nine samples of one core and one of four: p95 is 4.21713, with the margin 4639m."""
-    found = estimated(taught(*[(1.0, 1 << 30, NOW)] * 9, (4.0, 1 << 30, NOW)))
-    assert found.cpu.target == 4639
-    assert found.memory.target == pytest.approx(1097586419.8 * 1.1, abs=1)
-    status = found.status()
+    estimate = estimated(taught(*[(1.0, 1 << 30, NOW)] * 9, (4.0, 1 << 30, NOW)))
+    assert estimate.cpu.target == 4639
+    assert estimate.memory.target == pytest.approx(1097586419.8 * 1.1, abs=1)
+    status = estimate.status()
     assert (status.container_name, str(status.resources["cpu"])) == ("c", "4639m")
-    assert "cpu 4639m = p95 4217m x 1.1" in found.message and "10 samples" in found.message
+    assert "cpu 4639m = p95 4217m x 1.1" in estimate.message and "10 samples" in estimate.message
 
 
 FLOORS = {
@@ -55,8 +55,8 @@ FLOORS = {
 @pytest.mark.parametrize(("cores", "memory", "cpu", "amount"), FLOORS.values(), ids=FLOORS)
 def test_floors(cores: float, memory: float, cpu: int, amount: int) -> None:
     """The first buckets end at 25 milli-cores and 5 MiB; with the margin the one is over its floor, the other not."""
-    found = estimated(taught((cores, memory, NOW)))
-    assert (found.cpu.target, found.memory.target) == (cpu, amount)
+    estimate = estimated(taught((cores, memory, NOW)))
+    assert (estimate.cpu.target, estimate.memory.target) == (cpu, amount)
 
 
 def test_there_is_no_estimate_without_samples() -> None:
@@ -152,14 +152,14 @@ def test_law_a_restored_checkpoint_equals_the_model(given_: list[tuple[float, fl
 @given(samples)
 @settings(max_examples=60, deadline=None)
 def test_law_targets_are_within_their_bounds_and_over_the_floors(given_: list[tuple[float, float, float]]) -> None:
-    found = estimated(taught(*given_))
-    for bounds, floor in ((found.cpu, 25), (found.memory, 10 * MIB)):
+    estimate = estimated(taught(*given_))
+    for bounds, floor in ((estimate.cpu, 25), (estimate.memory, 10 * MIB)):
         assert floor <= bounds.target and 0 <= bounds.lower <= bounds.target <= bounds.upper
         shown = [int(bounds.target * 0.95), bounds.target, math.ceil(bounds.target * 1.05)]
         assert not any(map(bounds.outside, shown)), "the lag of a status is no reason to evict"
-    assert 0 <= found.confidence <= 1
+    assert 0 <= estimate.confidence <= 1
     highest = max(cores for cores, _, _ in given_)
-    assert found.cpu.target <= max(highest * 1.05 * 1.1 * 1000, 25) + 25 * 1.1 + 1, "over every sample"
+    assert estimate.cpu.target <= max(highest * 1.05 * 1.1 * 1000, 25) + 25 * 1.1 + 1, "over every sample"
 
 
 @given(samples, st.floats(0, 64), st.floats(0, 2.0**38))

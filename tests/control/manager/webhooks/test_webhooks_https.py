@@ -249,7 +249,7 @@ async def test_failure_policies_and_timeouts(webhook_cluster):
     found = await cluster.get(f"{REGISTERED}/mutatingwebhookconfigurations/koordinator-mutating-webhook-configuration")
     policies = {each["name"].split(".")[0]: each["failurePolicy"] for each in found["webhooks"]}
     assert policies["mpod-create"] == "Fail" and policies["mnode-status"] == "Ignore"
-    assert all(each["timeoutSeconds"] == 10 and each["sideEffects"] == "None" for each in found["webhooks"])
+    assert all(each["timeoutSeconds"] == 10 and each["sideEffects"] == "None" for each in configuration["webhooks"])
     await cluster.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}})
     assert cluster.manager.server is not None
     await cluster.manager.server.stop()

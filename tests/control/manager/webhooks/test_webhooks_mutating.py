@@ -273,8 +273,8 @@ TREES = {
 def test_pods_of_a_tree_stay_on_its_nodes(labels, namespace, expected):
     knowledge = known(gates=frozenset({"MultiQuotaTree"}), trees=Trees(), quota_profiles=PROFILES)
     after = mutate_pod(pod(container(), labels=labels), namespace, knowledge)
-    found = terms(after)
-    assert (found and [term["matchExpressions"] for term in found]) == expected
+    requirements = terms(after)
+    assert (requirements and [term["matchExpressions"] for term in requirements]) == expected
 
 
 def test_every_existing_term_is_restricted_to_the_tree():

@@ -106,10 +106,10 @@ CONFLICTS = {
 
 @pytest.mark.parametrize(("labels", "old", "refused"), CONFLICTS.values(), ids=CONFLICTS)
 def test_labels_that_match_two_strategies(labels, old, refused):
-    found = label_conflict(CONFIG, "n1", labels, old)
-    assert (found is not None) is refused
-    if found is not None:
-        assert str(found) == (
+    conflict = label_conflict(CONFIG, "n1", labels, old)
+    assert (conflict is not None) is refused
+    if conflict is not None:
+        assert str(conflict) == (
             '___{"message":{"config":"cpu-burst-config","exampleNodes":["n1"],"strategies":["a","b"]},'
             '"reason":"ExistNodeConfict"}___'
         )

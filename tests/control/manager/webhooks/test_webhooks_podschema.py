@@ -8,15 +8,15 @@ from control.standalone.schema.builtin import Builtins
 
 def merging(schema, depth=0):
     """Paths of lists that merge, with key and strategies, as the OpenAPI schema has them."""
-    found = {}
+    merge_keys = {}
     for name in schema.properties:
         child = schema.field(name)
         if "merge" in child.patch_strategies:
-            found[(name,)] = (child.patch_merge_key, set(child.patch_strategies))
+            merge_keys[(name,)] = (child.patch_merge_key, set(child.patch_strategies))
             child = child.element()
         if depth < 4:
-            found |= {(name, *path): value for path, value in merging(child, depth + 1).items()}
-    return found
+            merge_keys |= {(name, *path): value for path, value in merging(child, depth + 1).items()}
+    return merge_keys
 
 
 def test_the_table_matches_the_api_server():

@@ -52,8 +52,8 @@ async def test_a_missing_object_is_none(answer):
 
 
 async def test_uncached_objects_are_read():
-    found = Namespace()
-    assert await Lookup(context(Server(found)), Namespace).get("a") is found
+    namespace = Namespace()
+    assert await Lookup(context(Server(namespace)), Namespace).get("a") is namespace
 
 
 def config(**data):

@@ -50,14 +50,14 @@ COMBINATIONS = list(itertools.product(["", "LS", "LSE", "LSR", "BE", "SYSTEM"], 
 
 @pytest.mark.parametrize(("qos", "priority"), COMBINATIONS, ids=[f"{q or 'none'}-{p}" for q, p in COMBINATIONS])
 def test_combinations_of_qos_and_priority(qos, priority):
-    found = errors(pod({QOS: qos} if qos else {}, PRIORITY[priority], {"cpu": "2"}))
+    messages = errors(pod({QOS: qos} if qos else {}, PRIORITY[priority], {"cpu": "2"}))
     if (qos, priority) in REFUSED:
         shown = f"koord-{priority}" if priority != "none" else "none"
-        assert found == [
+        assert messages == [
             f"labels.{QOS}: Forbidden: {QOS}={qos} and priorityClass={shown} cannot be used in combination"
         ]
     else:
-        assert found == []
+        assert messages == []
 
 
 BATCH = {"kubernetes.io/batch-cpu": "1k", "kubernetes.io/batch-memory": "1Gi"}
@@ -123,8 +123,13 @@ def test_a_gate_lets_the_sub_priority_change():
 
 
 def test_all_errors_of_the_step_are_returned():
-    found = errors(pod({QOS: "LSR"}, 5500, {"cpu": "100m"}), pod({QOS: "BE"}, 9500))
-    assert [text.split(": ")[1] for text in found] == ["Invalid value", "Invalid value", "Forbidden", "Invalid value"]
+    messages = errors(pod({QOS: "LSR"}, 5500, {"cpu": "100m"}), pod({QOS: "BE"}, 9500))
+    assert [text.split(": ")[1] for text in messages] == [
+        "Invalid value",
+        "Invalid value",
+        "Forbidden",
+        "Invalid value",
+    ]
 
 
 def test_the_mark_of_reserve_pods_is_forbidden():
@@ -156,9 +161,9 @@ DEVICES = {
 @pytest.mark.parametrize(("wanted", "refused"), DEVICES.values(), ids=DEVICES)
 def test_gpu_requests(wanted, refused):
     requests = {name if "/" in name else f"koordinator.sh/{name}": str(n) for name, n in wanted.items()}
-    found = device_errors(pod(requests=requests))
-    assert [text.split("]: ")[0] for text in found] == [PATH + name for name in refused]
-    assert all("Forbidden" in text for text in found)
+    messages = device_errors(pod(requests=requests))
+    assert [text.split("]: ")[0] for text in messages] == [PATH + name for name in refused]
+    assert all("Forbidden" in text for text in messages)
 
 
 RULES = (

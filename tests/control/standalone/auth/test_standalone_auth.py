@@ -264,10 +264,10 @@ def role(store, name, rules, ns=None, **more):
 
 
 def bind(store, name, subject, ref, ns=None):
-    kind, _, who = subject.partition(":")
+    kind, _, subject_name = subject.partition(":")
     key = f"{RB}/rolebindings" if ns else f"{RB}/clusterrolebindings"
     ref_kind, _, ref_name = ref.partition(":")
-    who_ns, _, who_name = who.rpartition("/")
+    who_ns, _, who_name = subject_name.rpartition("/")
     put(store, key, name, ns, subjects=[{"kind": kind, "name": who_name, "namespace": who_ns}],
         roleRef={"kind": ref_kind, "name": ref_name})  # fmt: skip
 
@@ -339,8 +339,8 @@ def test_aggregated_roles_have_the_rules_of_the_selected_roles(store):
 async def review(store, tokens, kind, spec=None, user=ALICE, ns=""):
     static = StaticTokens([("good", ApiUser("ann", ("devs",)))])
     reviews = AccessReviews(RBAC(store), static, tokens.tokens)
-    found = next(k for k in KINDS if k.kind == kind)
-    answer = await reviews.review(found, ns, {"spec": spec or {}}, user)
+    resource_kind = next(k for k in KINDS if k.kind == kind)
+    answer = await reviews.review(resource_kind, ns, {"spec": spec or {}}, user)
     assert answer["kind"] == kind
     return answer["status"]
 

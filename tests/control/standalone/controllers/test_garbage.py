@@ -38,15 +38,15 @@ async def test_dependents_of_dependents_are_deleted_with_the_owner(cluster, runn
 
 
 async def test_one_owner_left_keeps_the_dependent(cluster, running):
-    one, two = await cluster.create(CM, "one"), await cluster.create(CM, "two")
-    await child(cluster, "child", one, two, key=SECRET)
+    first, second = await cluster.create(CM, "one"), await cluster.create(CM, "two")
+    await child(cluster, "child", first, second, key=SECRET)
     await delete(cluster, CM, "one")
 
     def settled():
         return len(cluster.find(SECRET, "child")["metadata"]["ownerReferences"]) == 1
 
     await running(GarbageCollector(cluster.registry), settled)
-    assert cluster.find(SECRET, "child")["metadata"]["ownerReferences"] == [reference(two, blockOwnerDeletion=False)]
+    assert cluster.find(SECRET, "child")["metadata"]["ownerReferences"] == [reference(second, blockOwnerDeletion=False)]
 
 
 async def test_a_new_object_of_the_same_name_is_not_the_owner(cluster, running):

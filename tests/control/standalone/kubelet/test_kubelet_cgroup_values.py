@@ -124,8 +124,8 @@ def test_pod_and_container_level(resources: Any, qos: QosClass, pod: Any, contai
     assert qos_class(spec) is qos
     values = pod_values(spec)
     assert (values.shares, values.quota, values.memory) == pod
-    found = [container_values(c) for c in spec.containers]
-    assert [(v.shares, v.quota, v.memory) for v in found] == containers
+    container_level = [container_values(c) for c in spec.containers]
+    assert [(v.shares, v.quota, v.memory) for v in container_level] == containers
 
 
 def test_overhead_and_init_containers_count_at_pod_level() -> None:

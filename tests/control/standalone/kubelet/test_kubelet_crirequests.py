@@ -167,10 +167,13 @@ class FakeCri:
         return cri.RunPodSandboxResponse(pod_sandbox_id=name)
 
     def CreateContainer(self, body: bytes) -> Any:
-        asked = cri.CreateContainerRequest.FromString(body)
+        message = cri.CreateContainerRequest.FromString(body)
         name = f"container-{len(self.calls)}"
         self.containers[name] = cri.Container(
-            id=name, pod_sandbox_id=asked.pod_sandbox_id, metadata=asked.config.metadata, labels=asked.config.labels
+            id=name,
+            pod_sandbox_id=message.pod_sandbox_id,
+            metadata=message.config.metadata,
+            labels=message.config.labels,
         )
         return cri.CreateContainerResponse(container_id=name)
 
@@ -190,9 +193,11 @@ class FakeCri:
         return cri.PodSandboxRequest()
 
     def ContainerStatus(self, body: bytes) -> Any:
-        one = self.containers[cri.ContainerStatusRequest.FromString(body).container_id]
+        container = self.containers[cri.ContainerStatusRequest.FromString(body).container_id]
         return cri.ContainerStatusResponse(
-            status=cri.ContainerStatus(id=one.id, state=one.state, started_at=1, finished_at=2, exit_code=137)
+            status=cri.ContainerStatus(
+                id=container.id, state=container.state, started_at=1, finished_at=2, exit_code=137
+            )
         )
 
     async def follow(self, _: bytes, context: Any) -> AsyncIterator[Any]:
@@ -276,13 +281,13 @@ async def test_an_end_is_reported_once(fake: FakeCri, runtime: Any, tmp_path: Pa
 async def test_the_result_of_an_unanswered_call_is_removed_before_the_next_attempt(
     fake: FakeCri, runtime: Any, tmp_path: Path, method: str
 ) -> None:
-    made, asked = runtime(), SandboxConfig("s", "u1", "pod/s", "web", "shop", log_dir=tmp_path / "logs")
+    made, sandbox = runtime(), SandboxConfig("s", "u1", "pod/s", "web", "shop", log_dir=tmp_path / "logs")
     await made.load()
     if method == "RunPodSandbox":
         fake.lose.add(method)
         with pytest.raises(RuntimeFailure, match="the proxy was killed"):
-            await made.run_sandbox(asked)
-    await made.run_sandbox(asked)
+            await made.run_sandbox(sandbox)
+    await made.run_sandbox(sandbox)
     assert len(fake.sandboxes) == 1
     if method == "CreateContainer":
         fake.lose.add(method)
@@ -305,5 +310,5 @@ async def test_a_container_that_was_never_started_is_removed_after_a_restart(
     fake.PodSandboxStatus = lambda _: cri.PodSandboxStatusResponse()  # type: ignore[attr-defined]
     second = runtime()
     await second.load()
-    assert [one.id for one in second.containers()] == [sandbox.id]
+    assert [known_container.id for known_container in second.containers()] == [sandbox.id]
     assert fake.containers == {}

@@ -123,13 +123,13 @@ async def test_node_lease_and_a_job(cluster: Cluster) -> None:
     assert node["status"]["nodeInfo"]["containerRuntimeVersion"].startswith("process://")
     assert node["metadata"]["labels"]["kubernetes.io/hostname"] == cluster.node
     lease = f"/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/{cluster.node}"
-    await cluster.until(lease, lambda found: found is not None)
+    await cluster.until(lease, lambda node_object: node_object is not None)
     await cluster.create("job", ["sh", "-c", "echo hello from $HOSTNAME"], restartPolicy="Never")
     done = await cluster.until(cluster.pod_path("job"), phase("Succeeded"))
     assert done["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 0
     assert await cluster.client.raw("GET", cluster.pod_path("job") + "/log") == b"hello from job\n"
     await cluster.client.raw("DELETE", cluster.pod_path("job"))
-    await cluster.until(cluster.pod_path("job"), lambda found: found is None)
+    await cluster.until(cluster.pod_path("job"), lambda lease_object: lease_object is None)
 
 
 async def test_events_are_recorded(cluster: Cluster) -> None:
@@ -143,8 +143,8 @@ async def test_events_are_recorded(cluster: Cluster) -> None:
     )
     events = await cluster.until(
         "/api/v1/namespaces/default/events",
-        lambda found: (
-            {"Started", "BackOff"} <= {e["reason"] for e in found["items"] if e["involvedObject"]["name"] == "loop"}
+        lambda recorded: (
+            {"Started", "BackOff"} <= {e["reason"] for e in recorded["items"] if e["involvedObject"]["name"] == "loop"}
         ),
     )
     assert {e["source"]["component"] for e in events["items"]} == {"kubelet"}
@@ -156,14 +156,14 @@ async def test_graceful_deletion_waits_for_the_process(cluster: Cluster) -> None
     await cluster.until(cluster.pod_path("slow"), phase("Running"))
     deleting = json.loads(await cluster.client.raw("DELETE", cluster.pod_path("slow")))
     assert deleting["metadata"]["deletionTimestamp"]
-    await cluster.until(cluster.pod_path("slow"), lambda found: found is None)
+    await cluster.until(cluster.pod_path("slow"), lambda pod: pod is None)
 
 
 async def test_eviction_is_a_graceful_deletion(cluster: Cluster) -> None:
     await cluster.create("victim", ["sleep", "1000"], terminationGracePeriodSeconds=1)
     await cluster.until(cluster.pod_path("victim"), phase("Running"))
     await cluster.client.evict("victim", "default")
-    await cluster.until(cluster.pod_path("victim"), lambda found: found is None)
+    await cluster.until(cluster.pod_path("victim"), lambda pod: pod is None)
 
 
 async def test_kill_9_of_the_kubelet_loses_no_container(cluster: Cluster, tmp_path: Path, until: Any) -> None:
@@ -186,7 +186,7 @@ async def test_kill_9_of_the_kubelet_loses_no_container(cluster: Cluster, tmp_pa
     after = await cluster.get(cluster.pod_path("stays"))
     assert after["status"]["containerStatuses"] == before["status"]["containerStatuses"]
     await cluster.client.raw("DELETE", cluster.pod_path("stays"))
-    await cluster.until(cluster.pod_path("stays"), lambda found: found is None)
+    await cluster.until(cluster.pod_path("stays"), lambda pod: pod is None)
 
 
 async def test_endpoints_authenticate_callers_by_the_api_server(cluster: Cluster) -> None:

@@ -31,8 +31,8 @@ async def collect(path: Path, query: LogQuery, running: Any = lambda: False) -> 
     ],
 )
 def test_parse_line(raw: bytes, parsed: Any) -> None:
-    found = parse_line(raw)
-    assert (None if found is None else (found.text.decode(), found.whole)) == parsed
+    line = parse_line(raw)
+    assert (None if line is None else (line.text.decode(), line.whole)) == parsed
 
 
 def test_stamp() -> None:

@@ -156,9 +156,9 @@ async def test_metrics_and_stats(served: Any, pod: Any) -> None:
     assert "kubelet_running_pods 1.0" in text
     assert 'kubelet_running_containers{container_state="running"} 1.0' in text
     summary = await served.json("/stats/summary")
-    (found,) = summary["pods"]
-    assert found["podRef"]["name"] == "web"
-    assert found["containers"][0]["memory"]["workingSetBytes"] == 3072
+    (pod_stats,) = summary["pods"]
+    assert pod_stats["podRef"]["name"] == "web"
+    assert pod_stats["containers"][0]["memory"]["workingSetBytes"] == 3072
 
 
 LINES = "".join(f"2026-01-01T00:00:{i:02d}.000000000Z stdout F line {i}\n" for i in range(10))

@@ -79,8 +79,8 @@ def test_the_phase_of_a_terminated_pod(mains: str, expected: str) -> None:
     assert phase(*make("Always", mains), final=True) == expected
 
 
-def by_type(found: list[Any]) -> dict[str, Any]:
-    return {c["type"]: c for c in found}
+def by_type(conditions: list[Any]) -> dict[str, Any]:
+    return {c["type"]: c for c in conditions}
 
 
 def test_unready_containers_are_named() -> None:
@@ -124,8 +124,8 @@ def test_transition_time_changes_only_with_the_status() -> None:
 
 def test_a_container_in_back_off_shows_its_id_and_last_state() -> None:
     pod, records = make("Always", "w1")
-    found = pod_status(pod, records, host_ip="::1", start_time=T0, sandbox=True, now=T0, old=[])
-    (status,) = found["containerStatuses"]
+    reported = pod_status(pod, records, host_ip="::1", start_time=T0, sandbox=True, now=T0, old=[])
+    (status,) = reported["containerStatuses"]
     assert status["state"] == {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off"}}
     assert status["containerID"] == "containerd://" + "f" * 64
     assert status["lastState"]["terminated"]["exitCode"] == 1

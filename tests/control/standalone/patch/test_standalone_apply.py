@@ -77,8 +77,8 @@ def test_two_managers_may_each_own_a_container():
         return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"},
                 "spec": {**spec, "template": {"spec": {"containers": list(containers)}}}}  # fmt: skip
 
-    one, _ = apply(None, deployment({"name": "a", "image": "a:1"}, replicas=1), "one", schema=DEPLOYMENT)
-    two, conflicts = apply(one, deployment({"name": "b", "image": "b:1"}), "two", schema=DEPLOYMENT)
+    first, _ = apply(None, deployment({"name": "a", "image": "a:1"}, replicas=1), "one", schema=DEPLOYMENT)
+    two, conflicts = apply(first, deployment({"name": "b", "image": "b:1"}), "two", schema=DEPLOYMENT)
     assert not conflicts
     assert [c["name"] for c in two["spec"]["template"]["spec"]["containers"]] == ["a", "b"]
     gone, _ = apply(two, deployment(replicas=1), "one", schema=DEPLOYMENT)
@@ -335,9 +335,9 @@ def test_applying_twice_is_a_no_op(first, other, second):
 
 @settings(max_examples=150, deadline=None)
 @given(objects("ab"), objects("cd"), objects("ab"))
-def test_disjoint_managers_never_conflict(one, two, later):
-    live, _ = put(None, {k: v for k, v in one.items() if v}, "one")
-    live, conflicts = put(live, {k: v for k, v in two.items() if v}, "two")
+def test_disjoint_managers_never_conflict(first, second, later):
+    live, _ = put(None, {k: v for k, v in first.items() if v}, "one")
+    live, conflicts = put(live, {k: v for k, v in second.items() if v}, "two")
     assert not conflicts
     live, conflicts = put(live, {k: v for k, v in later.items() if v}, "one")
     assert not conflicts
@@ -345,13 +345,13 @@ def test_disjoint_managers_never_conflict(one, two, later):
 
 @settings(max_examples=150, deadline=None)
 @given(objects("ab"), objects("cd"))
-def test_removing_a_managers_fields_keeps_the_others(one, two):
-    one, two = ({k: v for k, v in each.items() if v} for each in (one, two))
-    live, _ = put(None, one, "one")
-    live, _ = put(live, two, "two")
+def test_removing_a_managers_fields_keeps_the_others(first, second):
+    first, second = ({k: v for k, v in each.items() if v} for each in (first, second))
+    live, _ = put(None, first, "one")
+    live, _ = put(live, second, "two")
     rest, conflicts = put(live, {}, "one")
     assert not conflicts
-    alone, _ = put(None, two, "two")
+    alone, _ = put(None, second, "two")
     assert {k: v for k, v in rest.items() if k != "metadata"} == {k: v for k, v in alone.items() if k != "metadata"}
     assert "one" not in {e["manager"] for e in rest["metadata"].get("managedFields", [])}
 

@@ -155,11 +155,11 @@ def test_defaults_fill_what_is_absent():
 
 def test_defaults_are_not_shared():
     s = schema(b={"type": "array", "default": [], "items": {"type": "string"}})
-    one, two = {"spec": {}}, {"spec": {}}
-    structural.fill_defaults(one, s)
-    structural.fill_defaults(two, s)
-    one["spec"]["b"].append("x")
-    assert two["spec"]["b"] == []
+    first, second = {"spec": {}}, {"spec": {}}
+    structural.fill_defaults(first, s)
+    structural.fill_defaults(second, s)
+    first["spec"]["b"].append("x")
+    assert second["spec"]["b"] == []
 
 
 LEAVES = st.none() | st.booleans() | st.integers(-5, 5) | st.text(max_size=3)

@@ -128,8 +128,8 @@ def test_system_qos_resource() -> None:
     key = N + "system-qos-resource"
     assert node.system_qos_resource(None) is None
     assert node.system_qos_resource({}) == node.SystemQOSResource()
-    given = node.system_qos_resource({key: '{"cpuset":"0-1"}'})
-    assert given and given.cpuset == "0-1" and given.exclusive
+    resource = node.system_qos_resource({key: '{"cpuset":"0-1"}'})
+    assert resource and resource.cpuset == "0-1" and resource.exclusive
     shared = node.system_qos_resource({key: '{"cpuset":"0-1","cpusetExclusive":false}'})
     assert shared and not shared.exclusive
 

@@ -86,8 +86,8 @@ def test_core_scheduling(value: str | None, policy: str) -> None:
 
 
 def oom(pod_level: str | None = None, spec: str | None = None) -> pod.OOMScores | None:
-    given = {K + "oom-score-adj": pod_level, K + "oom-score-adj-spec": spec}
-    return pod.oom_scores({key: text for key, text in given.items() if text is not None})
+    annotations = {K + "oom-score-adj": pod_level, K + "oom-score-adj-spec": spec}
+    return pod.oom_scores({key: text for key, text in annotations.items() if text is not None})
 
 
 def test_oom_scores() -> None:

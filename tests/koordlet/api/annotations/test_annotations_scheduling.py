@@ -178,8 +178,8 @@ def test_quota_shared_weight() -> None:
     maximum = {"cpu": Quantity("10")}
     key = Q + "shared-weight"
     assert quota.shared_weight({key: '{"cpu":"2"}'}, maximum) == {"cpu": Quantity("2")}
-    for given in ({}, {key: "{"}, {key: ""}, {key: '{"cpu":"0"}'}):
-        assert quota.shared_weight(given, maximum) is maximum
+    for pod_annotations in ({}, {key: "{"}, {key: ""}, {key: '{"cpu":"0"}'}):
+        assert quota.shared_weight(pod_annotations, maximum) is maximum
 
 
 def test_quota_lists() -> None:

@@ -82,10 +82,10 @@ def test_an_incomplete_object_is_merged_over_the_defaults() -> None:
         '{"enable":true,"cpuSuppressThresholdPercent":80,"cpuSuppressPolicy":"cpuset",'
         '"memoryEvictThresholdPercent":70,"cpuEvictPolicy":"evictByRealLimit"}'
     )
-    given = ResourceQOSStrategy(
+    strategy = ResourceQOSStrategy(
         be_class=ResourceQOS(resctrl_qos=ResctrlQOS(enable=True, cat_range_start_percent=0, cat_range_end_percent=20))
     )
-    qos = defaults.effective_qos(given)
+    qos = defaults.effective_qos(strategy)
     assert qos.be_class and qos.ls_class and qos.lsr_class
     assert qos.be_class.resctrl_qos == ResctrlQOS(
         enable=True, cat_range_start_percent=0, cat_range_end_percent=20, mba_percent=100
@@ -98,11 +98,11 @@ def test_an_incomplete_object_is_merged_over_the_defaults() -> None:
 
 def test_disabled_blocks_get_neutral_values() -> None:
     """Spec 01 §6.7, the QoS example."""
-    given = decode(
+    strategy = decode(
         '{"beClass":{"cpuQOS":{"enable":true},"memoryQOS":{"wmarkRatio":90,"pageCacheEnable":true}}}',
         ResourceQOSStrategy,
     )
-    qos = defaults.effective_qos(given)
+    qos = defaults.effective_qos(strategy)
     assert qos.be_class and qos.ls_class
     cpu = encode(qos.be_class.cpu_qos).decode()
     assert cpu == '{"enable":true,"groupIdentity":-1,"schedIdle":0,"coreExpeller":false}'
@@ -111,8 +111,8 @@ def test_disabled_blocks_get_neutral_values() -> None:
 
 
 def test_system_class_is_not_neutralised() -> None:
-    given = decode('{"systemClass":{"memoryQOS":{"wmarkRatio":90}}}', ResourceQOSStrategy)
-    qos = defaults.effective_qos(given)
+    strategy = decode('{"systemClass":{"memoryQOS":{"wmarkRatio":90}}}', ResourceQOSStrategy)
+    qos = defaults.effective_qos(strategy)
     assert qos.system_class and qos.system_class.memory_qos and qos.system_class.memory_qos.wmark_ratio == 90
 
 

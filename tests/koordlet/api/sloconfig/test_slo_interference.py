@@ -35,14 +35,14 @@ def test_the_defaults_are_whole_and_within_their_bounds():
 
 
 def test_fields_omitted_in_nodeslo_keep_their_default():
-    found = effective({EXTENSION_KEY: {"minDurationSeconds": 9, "cpu": {"lostPercent": 50}, "event": False}})
-    assert (found.min_duration_seconds, found.event, found.enable) == (9, False, True)
-    assert (found.cpu.lost_percent, found.cpu.factor_percent) == (50, DEFAULT.cpu.factor_percent)
-    assert found.memory == DEFAULT.memory
+    strategy = effective({EXTENSION_KEY: {"minDurationSeconds": 9, "cpu": {"lostPercent": 50}, "event": False}})
+    assert (strategy.min_duration_seconds, strategy.event, strategy.enable) == (9, False, True)
+    assert (strategy.cpu.lost_percent, strategy.cpu.factor_percent) == (50, DEFAULT.cpu.factor_percent)
+    assert strategy.memory == DEFAULT.memory
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("extension", "says"),
     [
         pytest.param({"minDurationSeconds": "soon"}, "minDurationSeconds", id="type"),
         pytest.param({"cpu": {"lostPercent": 101}}, "cpu.lostPercent", id="percent"),
@@ -60,17 +60,17 @@ def test_fields_omitted_in_nodeslo_keep_their_default():
         pytest.param({"actions": {"minSharePercent": 0}}, "actions.minSharePercent", id="blame-for-nothing"),
     ],
 )
-def test_a_malformed_strategy_names_its_field(given, says):
+def test_a_malformed_strategy_names_its_field(extension, says):
     with pytest.raises(InterferenceConfigError, match=says):
-        effective({EXTENSION_KEY: given})
+        effective({EXTENSION_KEY: extension})
 
 
 def test_actions_are_off_by_default_and_partial_actions_keep_the_other_defaults():
     assert enabled(DEFAULT.actions) == {}
-    found = effective({EXTENSION_KEY: {"actions": {"cpu": {"enable": True, "floorPercent": 30}}}}).actions
-    assert list(enabled(found)) == ["cpu"]
-    assert (found.cpu.floor_percent, found.cpu.step_percent) == (30, DEFAULT.actions.cpu.step_percent)
-    assert (found.memory, found.min_share_percent) == (DEFAULT.actions.memory, DEFAULT.actions.min_share_percent)
+    actions = effective({EXTENSION_KEY: {"actions": {"cpu": {"enable": True, "floorPercent": 30}}}}).actions
+    assert list(enabled(actions)) == ["cpu"]
+    assert (actions.cpu.floor_percent, actions.cpu.step_percent) == (30, DEFAULT.actions.cpu.step_percent)
+    assert (actions.memory, actions.min_share_percent) == (DEFAULT.actions.memory, DEFAULT.actions.min_share_percent)
 
 
 def test_the_configmap_is_copied_to_nodeslo_for_cluster_and_nodes():
@@ -94,7 +94,7 @@ def test_the_configmap_is_copied_to_nodeslo_for_cluster_and_nodes():
     assert effective(plain).cpu == DEFAULT.cpu
     assert effective(gpu).cpu.lost_percent == 40
     assert effective(gpu).min_duration_seconds == 6
-    assert [list(enabled(effective(one).actions)) for one in (plain, gpu)] == [["cpu"], []]
+    assert [list(enabled(effective(spec).actions)) for spec in (plain, gpu)] == [["cpu"], []]
     slo = NodeSLO()
     slo.spec.extensions = {"Object": plain}
     again = decode(encode(slo), NodeSLO)

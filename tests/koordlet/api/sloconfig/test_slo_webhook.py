@@ -129,10 +129,10 @@ def test_refuses_parameters(data: dict[str, str], path: str, text: str) -> None:
     ],
 )
 def test_refuses_invalid_interference_policies_at_every_level(policy: dict[str, Any], path: str, text: str) -> None:
-    given = {"extensions": {"interference": policy, "mine": 1}}
+    cluster = {"extensions": {"interference": policy, "mine": 1}}
     for document, where in (
-        (given, ""),
-        ({"nodeConfigs": [entry({"a": "1"}, **given)]}, "nodeConfigs[0]."),
+        (cluster, ""),
+        ({"nodeConfigs": [entry({"a": "1"}, **cluster)]}, "nodeConfigs[0]."),
     ):
         reason, message = refused(validate({"colocation-config": json.dumps(document)}))
         assert reason == "ConfigParamInvalid"
@@ -259,9 +259,9 @@ FULL = entry({"a": "1"}, "n", **network(ls={"ingressRequest": 60}))
 )  # fmt: skip
 def test_strict_parity_refuses_what_the_reference_refuses(data: dict[str, str], reason: str, text: str) -> None:
     assert validate(data) is None
-    found = refused(validate(data, strict_parity=True))
-    assert found[0] == reason
-    assert text in str(found[1])
+    messages = refused(validate(data, strict_parity=True))
+    assert messages[0] == reason
+    assert text in str(messages[1])
 
 
 @pytest.mark.parametrize(

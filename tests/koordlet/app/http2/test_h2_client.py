@@ -101,8 +101,8 @@ async def test_an_answer_that_is_too_long(tmp_path: Path, monkeypatch: pytest.Mo
 class Scripted:
     """A server that sends `said` as soon as the first request's headers came."""
 
-    def __init__(self, path: Path, said: bytes, *, close: bool = False) -> None:
-        self.path, self.said, self.close = path, said, close
+    def __init__(self, path: Path, frames: bytes, *, close: bool = False) -> None:
+        self.path, self.said, self.close = path, frames, close
         self.heard = bytearray()
         self.reset = asyncio.Event()
         self._writers: list[asyncio.StreamWriter] = []
@@ -123,11 +123,11 @@ class Scripted:
 
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.append(writer)
-        said = False
+        answered = False
         while piece := await reader.read(1000):
             self.heard += piece
-            if not said and b"/s/M" in self.heard:
-                said = True
+            if not answered and b"/s/M" in self.heard:
+                answered = True
                 writer.write(self.said)
                 if self.close:
                     writer.close()
@@ -152,7 +152,7 @@ GOAWAY = h2.head(8, h2.GOAWAY, 0, 0)
 
 
 @pytest.mark.parametrize(
-    "said",
+    "frames",
     [
         pytest.param(BEGIN + data(HI) + END, id="plain"),
         pytest.param(BEGIN + data(b"\x03" + HI + b"\0" * 3, h2.PADDED) + END, id="padded"),
@@ -162,8 +162,8 @@ GOAWAY = h2.head(8, h2.GOAWAY, 0, 0)
         pytest.param(BEGIN + GOAWAY + b"\0\0\0\1" + b"\0" * 4 + data(HI) + END, id="goes-away-after-this"),
     ],
 )
-async def test_answers(tmp_path: Path, said: bytes) -> None:
-    async with Scripted(tmp_path / "s", said) as client:
+async def test_answers(tmp_path: Path, frames: bytes) -> None:
+    async with Scripted(tmp_path / "s", frames) as client:
         assert await client.call("/s/M", b"", PATIENCE) == b"hi"
 
 
@@ -172,7 +172,7 @@ NO_BLOCK = h2.head(5, h2.HEADERS, h2.END_HEADERS, 1) + b"\xff" * 5
 
 
 @pytest.mark.parametrize(
-    ("said", "kind", "words"),
+    ("frames", "kind", "words"),
     [
         pytest.param(ABSENT, GrpcCallError, "NOT_FOUND: a b", id="trailers-only"),
         pytest.param(headers((":status", "415"), end=True), GrpcCallError, "HTTP status 415", id="http-status"),
@@ -191,8 +191,8 @@ NO_BLOCK = h2.head(5, h2.HEADERS, h2.END_HEADERS, 1) + b"\xff" * 5
         pytest.param(NO_BLOCK, ConnectionLost, "invalid answer", id="hpack"),
     ],
 )
-async def test_failures(tmp_path: Path, said: bytes, kind: type[GrpcCallError], words: str) -> None:
-    async with Scripted(tmp_path / "s", said) as client:
+async def test_failures(tmp_path: Path, frames: bytes, kind: type[GrpcCallError], words: str) -> None:
+    async with Scripted(tmp_path / "s", frames) as client:
         with pytest.raises(GrpcCallError, match=words) as failed:
             await client.call("/s/M", b"", PATIENCE)
         assert type(failed.value) is kind

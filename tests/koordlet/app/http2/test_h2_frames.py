@@ -33,11 +33,11 @@ def units(draw: st.DrawFn) -> bytes:
 def test_units_do_not_depend_on_the_pieces(made: list[bytes], data: st.DataObject) -> None:
     stream = b"".join(made)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=20)))
-    splitter, found = Splitter(), []
+    splitter, received = Splitter(), []
     for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
         buffer, frames = splitter.feed(stream[start:end])
-        found += [buffer[frame.start : frame.end] for frame in frames]
-    assert found == made
+        received += [buffer[frame.start : frame.end] for frame in frames]
+    assert received == made
 
 
 @given(st.lists(units(), min_size=1, max_size=5), st.integers(1, 30))

@@ -58,9 +58,9 @@ def asked(data: bytes) -> Any:
 
 
 def test_services_are_listed() -> None:
-    found = asked(LISTING)
-    assert [one.name for one in found.services.service] == [SERVICE]
-    assert found.original.list == "*"
+    answer = asked(LISTING)
+    assert [service.name for service in answer.services.service] == [SERVICE]
+    assert answer.original.list == "*"
 
 
 @pytest.mark.parametrize(
@@ -74,9 +74,9 @@ def test_services_are_listed() -> None:
     ids=["service", "method", "message", "file"],
 )
 def test_a_description_is_enough_to_call(question: dict[str, str]) -> None:
-    found = asked(Request(host="h", **question).SerializeToString())
-    assert found.host == "h"
-    (data,) = found.files.file
+    answer = asked(Request(host="h", **question).SerializeToString())
+    assert answer.host == "h"
+    (data,) = answer.files.file
     pool = descriptor_pool.DescriptorPool()
     pool.Add(descriptor_pb2.FileDescriptorProto.FromString(data))
     method = pool.FindServiceByName(SERVICE).FindMethodByName("PreRunPodSandboxHook")

@@ -128,8 +128,8 @@ async def test_more_calls_than_allowed(tmp_path: Path) -> None:
         await go.wait()
         return message
 
-    async with serving(tmp_path / "s", method, ServerLimits(calls=2)), channel(tmp_path / "s") as one:
-        first = [asyncio.ensure_future(one.unary_unary("/s/M")(word, timeout=PATIENCE)) for word in (b"a", b"b")]
+    async with serving(tmp_path / "s", method, ServerLimits(calls=2)), channel(tmp_path / "s") as connection:
+        first = [asyncio.ensure_future(connection.unary_unary("/s/M")(word, timeout=PATIENCE)) for word in (b"a", b"b")]
         await until(lambda: len(running) == 2)
         async with channel(tmp_path / "s") as two:  # of another connection, which does not know
             code, text = await refused(two.unary_unary("/s/M")(b"c", timeout=PATIENCE))
@@ -152,13 +152,13 @@ async def test_deadline_and_cancellation_reach_the_method(tmp_path: Path) -> Non
 
     async with serving(tmp_path / "s", method), channel(tmp_path / "s") as made:
         call = made.unary_unary("/s/M")
-        for given in (0.1, 3.0, 30.0):
-            assert (await refused(call(b"late", timeout=given)))[0] is grpc.StatusCode.DEADLINE_EXCEEDED
+        for deadline in (0.1, 3.0, 30.0):
+            assert (await refused(call(b"late", timeout=deadline)))[0] is grpc.StatusCode.DEADLINE_EXCEEDED
             if left:
                 break  # else the machine stood still, and the time was over before the server had heard
         await until(lambda: b"late" in ended)
         assert left[0][1] is not None
-        assert left[0][1] <= given * 1.1  # clients round what they say of it up
+        assert left[0][1] <= deadline * 1.1  # clients round what they say of it up
         given_up = call(b"gone")
         await until(lambda: (b"gone", None) in left)
         given_up.cancel()
@@ -263,8 +263,8 @@ HEADERS = {":method": "POST", ":scheme": "http", ":path": "/s/M", "content-type"
 
 def ask(stream: int, *, data: bytes | None = None, headers: Mapping[str, str | None] | None = None) -> bytes:
     """A call's frames; of `headers` None leaves one out."""
-    told = {name: value for name, value in {**HEADERS, **(headers or {})}.items() if value is not None}
-    block = Encoder().encode(list(told.items()), huffman=False)
+    sent_headers = {name: value for name, value in {**HEADERS, **(headers or {})}.items() if value is not None}
+    block = Encoder().encode(list(sent_headers.items()), huffman=False)
     out = h2.head(len(block), h2.HEADERS, h2.END_HEADERS | (h2.END_STREAM if data is None else 0), stream) + block
     return out if data is None else out + sent(stream, pack(data, compressed=False))
 
@@ -280,11 +280,11 @@ def sent(stream: int, body: bytes, flags: int = h2.END_STREAM) -> bytes:
 
 def statuses(frames: list[tuple[Frame, bytes]]) -> dict[int, str]:
     """gRPC's status by stream, of calls that ended."""
-    found = {}
+    statuses = {}
     for frame, body in frames:
         if frame.kind == h2.HEADERS and frame.flags & h2.END_STREAM:
-            found[frame.stream] = str(dict(Decoder().decode(body))["grpc-status"])
-    return found
+            statuses[frame.stream] = str(dict(Decoder().decode(body))["grpc-status"])
+    return statuses
 
 
 START = h2.PREFACE + h2.settings()
@@ -315,7 +315,7 @@ async def test_calls_that_are_none_get_a_status_and_cost_no_other(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    "said",
+    "data",
     [
         pytest.param(b"GET / HTTP/1.1\r\n\r\n", id="HTTP/1"),
         pytest.param(h2.PREFACE + GOOD, id="no settings"),
@@ -333,9 +333,9 @@ async def test_calls_that_are_none_get_a_status_and_cost_no_other(tmp_path: Path
         pytest.param(START + opened(1) + opened(1), id="a call in a call"),
     ],
 )
-async def test_what_is_no_http2_ends_its_connection_alone(tmp_path: Path, said: bytes) -> None:
+async def test_what_is_no_http2_ends_its_connection_alone(tmp_path: Path, data: bytes) -> None:
     async with serving(tmp_path / "s") as server, raw(tmp_path / "s") as other, raw(tmp_path / "s") as peer:
-        peer.say(said)
+        peer.say(data)
         await peer.hears(lambda _: False)
         assert peer.over
         await until(lambda: len(server.connections) == 1)
@@ -369,7 +369,7 @@ ECHOED = pack(b"x", compressed=False)
 
 
 @pytest.mark.parametrize(
-    ("said", "answers", "status"),
+    ("bodies", "answers", "status"),
     [
         pytest.param(sent(1, ECHOED + ECHOED + ECHOED), ECHOED * 3, "0", id="three at once"),
         pytest.param(sent(1, ECHOED + ECHOED[:3], 0) + sent(1, ECHOED[3:]), ECHOED * 2, "0", id="in two parts"),
@@ -379,15 +379,15 @@ ECHOED = pack(b"x", compressed=False)
     ],
 )
 async def test_a_stream_is_answered_message_by_message(
-    tmp_path: Path, said: bytes, answers: bytes, status: str
+    tmp_path: Path, bodies: bytes, answers: bytes, status: str
 ) -> None:
     limits, window = ServerLimits(message=90), (h2.INITIAL_WINDOW_SIZE, 50)
     async with serving(tmp_path / "s", Stream(bytes), limits) as server, raw(tmp_path / "s") as peer:
-        peer.say(h2.PREFACE + h2.settings(window) + opened(1) + said + ask(3, data=b"y"))
+        peer.say(h2.PREFACE + h2.settings(window) + opened(1) + bodies + ask(3, data=b"y"))
         await peer.hears(lambda frames: statuses(frames).keys() == {1, 3})
         assert statuses(peer.frames) == {1: status, 3: "0"}
-        told = b"".join(body for frame, body in peer.frames if frame.kind == h2.DATA and frame.stream == 1)
-        assert told == answers or (len(told) == 50 and told.startswith(answers))
+        payload = b"".join(body for frame, body in peer.frames if frame.kind == h2.DATA and frame.stream == 1)
+        assert payload == answers or (len(payload) == 50 and payload.startswith(answers))
         assert server.held == 0
 
 
@@ -405,7 +405,9 @@ async def test_a_client_that_does_not_read_answers_is_not_read(tmp_path: Path) -
             await writer.drain()
 
     def read() -> list[bool]:
-        return [one._transport.is_reading() for one in server.connections if one._transport is not None]
+        return [
+            connection._transport.is_reading() for connection in server.connections if connection._transport is not None
+        ]
 
     async with serving(tmp_path / "s") as server, raw(tmp_path / "s") as peer:
         peer.say(START)
