@@ -3,11 +3,15 @@
 A skipped kernel, guest, runtime or kubectl test proves nothing, and nobody reads the S in a green run.
 """
 
+from collections.abc import Generator
+
 import pytest
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item, call):
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     if report.skipped:
         report.outcome = "failed"
@@ -16,7 +20,9 @@ def pytest_runtest_makereport(item, call):
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_make_collect_report(collector):
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
     report = yield
     if report.skipped:
         report.outcome = "failed"

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from devicedaemon.vendors import VENDORS
+from devicedaemon.vendors.node import HostNode
 from koordlet.api.deviceinfos import DeviceDescription
 from koordlet.metriccache import MetricCache
 from koordlet.metriccache.facts import FACT_XPU
@@ -28,7 +29,7 @@ HUAWEI, KUNLUN = ["npu-0-0", "npu-4-1"], ["xpu-0", "xpu-1"]
 
 async def expected(machine: Machine) -> list[DeviceDescription]:
     """The devices from the same texts and sysfs, without a process."""
-    node = tools.HostNode(tools.Scripted(all_texts()), Roots.under(machine.base), machine.base / "dev")
+    node = HostNode(tools.Scripted(all_texts()), Roots.under(machine.base), machine.base / "dev")
     return [device for vendor in VENDORS for device in await vendor.discover(node)]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -35,7 +36,8 @@ def test_the_example_file_has_all_defaults(tmp_path: Path) -> None:
     text = PAGE[PAGE.index("```yaml\n") + 8 :].partition("```")[0]
     (tmp_path / "kdd").write_text(text)
     assert resolve([f"--config-file={tmp_path / 'kdd'}"], {}).document() == resolve([], {}).document()
-    assert set(yaml.safe_load(text)["flags"]["kdd"]) == set(resolve([], {}).document()["flags"]["kdd"])
+    document: Any = resolve([], {}).document()
+    assert set(yaml.safe_load(text)["flags"]["kdd"]) == set(document["flags"]["kdd"])
 
 
 def test_the_page_lists_all_vendors_in_order() -> None:

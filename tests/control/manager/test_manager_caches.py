@@ -81,7 +81,7 @@ def test_a_cached_pod_keeps_the_fields_that_are_read() -> None:
         "env": [{"name": "A", "value": "b"}],
         "resources": resources,
     }
-    pod = convert(
+    pod: Pod = convert(
         {
             "metadata": {"name": "p", "namespace": "ns", "labels": {"a": "b"}},
             "spec": {

@@ -84,7 +84,8 @@ def test_parts_that_do_not_match(made: Certificates, other: Certificates, part: 
 
 @pytest.mark.parametrize("part", ["key", "cert", "ca_cert"])
 def test_malformed_parts_are_named(made: Certificates, part: str) -> None:
-    assert "is not a PEM" in str(problem(replace(made, **{part: b"-----BEGIN"}), NAME, NOW))
+    changes: dict[str, Any] = {part: b"-----BEGIN"}
+    assert "is not a PEM" in str(problem(replace(made, **changes), NAME, NOW))
 
 
 def test_a_valid_ca_is_kept_and_a_replaced_one_is_trusted_temporarily(made: Certificates) -> None:

@@ -50,7 +50,10 @@ def request(document: Any) -> WebhookRequest:
 
 
 def test_the_response_to_a_changed_object_holds_only_the_change() -> None:
-    before = {"metadata": {"name": "web", "managedFields": [{"manager": "kubectl"}]}, "spec": {"unknown": {"a": 1}}}
+    before: dict[str, Any] = {
+        "metadata": {"name": "web", "managedFields": [{"manager": "kubectl"}]},
+        "spec": {"unknown": {"a": 1}},
+    }
     after = copy.deepcopy(before)
     after["metadata"]["labels"] = {"koordinator.sh/qosClass": "BE"}
     response = patch_response(before, after)

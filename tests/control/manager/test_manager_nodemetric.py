@@ -98,7 +98,7 @@ async def test_an_invalid_configuration_keeps_existing_specs(cluster: Any, manag
         return spec and spec["metricCollectPolicy"]
 
     async def has(name: str, wanted: Any) -> bool:
-        return await policy(name) == wanted
+        return bool(await policy(name) == wanted)
 
     await until(lambda: has("n1", POLICY))
     await cluster.config({"colocation-config": "{"})

@@ -54,7 +54,7 @@ async def test_deleted_and_changed_objects_are_restored(cluster: Any, manager: A
 
     async def back() -> bool:
         metric, slo = await cluster.spec(METRIC, "n1"), await cluster.spec(SLO, "n1")
-        return (
+        return bool(
             metric["metricCollectPolicy"]["reportIntervalSeconds"] == 60 and slo["cpuBurstStrategy"]["policy"] == "none"
         )
 
@@ -84,7 +84,7 @@ async def test_an_invalid_key_keeps_its_last_good_value_and_causes_an_event(
 
     async def is_(value: Any, read: Any) -> None:
         async def same() -> bool:
-            return await read() == value
+            return bool(await read() == value)
 
         await until(same)
 
@@ -431,7 +431,7 @@ async def test_an_annotation_of_bandwidth_takes_effect_at_once(cluster: Any, man
     await cluster.admin.raw("PATCH", "/api/v1/nodes/n1", body=body, content_type="application/merge-patch+json")
 
     async def there() -> bool:
-        return (await cluster.spec(SLO, "n1"))["systemStrategy"]["totalNetworkBandwidth"] == "5G"
+        return bool((await cluster.spec(SLO, "n1"))["systemStrategy"]["totalNetworkBandwidth"] == "5G")
 
     await until(there)
 

@@ -193,7 +193,7 @@ async def test_foreign_changes_of_a_webhook_configuration_are_reverted(cluster: 
     await cluster.admin.raw("PATCH", CONFIGURATIONS[0], body={"webhooks": []}, content_type=MERGE)
 
     async def restored() -> bool:
-        return (await cluster.get(CONFIGURATIONS[0])).get("webhooks") == before["webhooks"]
+        return bool((await cluster.get(CONFIGURATIONS[0])).get("webhooks") == before["webhooks"])
 
     await until(restored)
 

@@ -99,7 +99,8 @@ class Kubectl:
         process = await self.start(*args, stdin=input is not None, env=env)
         out, err = await asyncio.wait_for(process.communicate(input.encode() if input else None), 60)
         assert (process.returncode != 0) is fails, f"kubectl {args}: {process.returncode}\n{out!r}\n{err.decode()}"
-        return (out + err if fails else out).decode()
+        output: bytes = out + err if fails else out
+        return output.decode()
 
 
 @pytest.fixture

@@ -92,12 +92,12 @@ async def server(tmp_path: Path) -> AsyncIterator[ApiServer]:
 
 
 async def test_logs_come_from_the_kubelet_without_a_token(http: Any, server: ApiServer, kubelet: Any) -> None:
-    port, asked = kubelet
+    port, requests = kubelet
     await node(http, port)
     await pod(server, nodeName="n")
     answer = await http("GET", f"{PODS}/p/log?container=main&tailLines=5&follow=false")
     assert (answer.status, answer.text) == (200, "GET /containerLogs/default/p/main?follow=false&tailLines=5\n")
-    assert (asked[0].authorization, asked[0].caller) == (None, "kube-apiserver-kubelet-client")
+    assert (requests[0].authorization, requests[0].caller) == (None, "kube-apiserver-kubelet-client")
     proxied = await http("GET", "/api/v1/nodes/n/proxy/configz?x=1")
     assert proxied.text == "GET /configz?x=1\n"
 
@@ -135,21 +135,21 @@ async def test_a_listener_that_only_a_node_object_names_learns_nothing(
 ) -> None:
     """An agent that may write nodes/status sends the server to an address of its choice."""
     cert, key = serving_certificate(tmp_path / "self-signed", "n", "127.0.0.1")
-    async with listener(server_tls(cert, key, server.ca_file)) as (port, asked):
+    async with listener(server_tls(cert, key, server.ca_file)) as (port, requests):
         await node(http, port)
         answer = await http("GET", "/api/v1/nodes/n/proxy/pods")
         assert answer.status == 503
         assert "CERTIFICATE_VERIFY_FAILED" in answer.body["message"]
-        assert asked == []
+        assert requests == []
 
 
 async def test_the_kubelet_of_another_node_is_refused(http: Any, server: ApiServer, tmp_path: Path) -> None:
-    async with fake_kubelet(tmp_path, "other") as (port, asked):
+    async with fake_kubelet(tmp_path, "other") as (port, requests):
         await node(http, port)
         answer = await http("GET", "/api/v1/nodes/n/proxy/pods")
         assert answer.status == 503
         assert "Hostname mismatch" in answer.body["message"]
-        assert asked == []
+        assert requests == []
 
 
 async def test_a_self_signed_kubelet_is_accepted_if_its_certificate_is_given(http: Any, tmp_path: Path) -> None:

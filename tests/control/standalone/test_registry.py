@@ -196,7 +196,7 @@ async def test_propagation_policies_are_finalizers(
     ("precondition", "text"),
     [({"uid": "x"}, "UID in precondition: x"), ({"resource_version": "99"}, "ResourceVersion in precondition: 99")],
 )
-async def test_delete_preconditions(registry: ObjectRegistry, precondition: dict[str, str], text: str) -> None:
+async def test_delete_preconditions(registry: ObjectRegistry, precondition: dict[str, Any], text: str) -> None:
     await registry.create(CM, "default", cm())
     await refused(registry.delete(CM, "default", "a", options=DeletionOptions(**precondition)), "Conflict", text)
     assert registry.find(CM, "default", "a") is not None

@@ -297,7 +297,7 @@ async def test_history_is_kept_encoded_and_reads_as_before(tmp_path: Path) -> No
     await store.maintain()
 
     def decoded(of: ObjectStore) -> list[tuple[bool | None, bool]]:
-        return [(e.prev and e.prev._obj is not None, e.entry._obj is not None) for e in of.since(KEY, 0)]
+        return [(e.prev._obj is not None if e.prev else None, e.entry._obj is not None) for e in of.since(KEY, 0)]
 
     assert decoded(store) == [(None, False), (False, True), (None, False), (False, False), (True, True)]
     assert [contents(store, rv) for rv in range(6)] == [{}, {"a": 1}, {"a": 2}, {"a": 2, "b": 1}, {"a": 2}, {"a": 3}]

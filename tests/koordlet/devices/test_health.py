@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -98,7 +98,7 @@ class Watched:
 
 
 @pytest.fixture
-def watched(machine: Machine, connect: Callable[[], Nvml]):
+def watched(machine: Machine, connect: Callable[[], Nvml]) -> Iterator[Callable[..., Watched]]:
     """Creates watched GPUs; stops watching before the session is closed."""
     made: list[Watched] = []
 
@@ -255,10 +255,11 @@ def test_recovery_restarts_after_silence_and_after_another_error(
             machine.errors["nvmlDeviceGetMemoryInfo_v2", FIRST] = 15
             machine.tell()
             calls = machine.calls("nvmlDeviceGetMemoryInfo_v2")
-            watch.until(
-                lambda calls=calls: _advance(watch, 0.001) and machine.calls("nvmlDeviceGetMemoryInfo_v2") > calls + 1,
-                "no answer",
-            )
+
+            def asked_twice(calls: int = calls) -> bool:
+                return _advance(watch, 0.001) and machine.calls("nvmlDeviceGetMemoryInfo_v2") > calls + 1
+
+            watch.until(asked_twice, "no answer")
             machine.errors.clear()
             machine.tell()
         else:

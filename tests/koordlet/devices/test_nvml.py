@@ -158,6 +158,7 @@ def test_the_test_library_rejects_what_nvml_rejects(library: Path, machine: Mach
     assert raw.nvmlInitWithFlags(0) == 0
     assert raw.nvmlDeviceGetHandleByPciBusId_v2(FIRST.encode(), ctypes.byref(handle)) == 0
     assert raw.nvmlDeviceGetHandleByPciBusId_v2(b"gpu0", ctypes.byref(handle)) == 2
+    assert handle.value is not None
     assert raw.nvmlDeviceGetUUID(ctypes.c_void_p(handle.value + 1), buffer, 96) == 2
     assert raw.nvmlDeviceGetUUID(None, buffer, 96) == 2
     assert raw.nvmlDeviceGetUUID(handle, buffer, 4) == 7

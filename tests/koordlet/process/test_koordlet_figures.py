@@ -12,6 +12,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,7 @@ class Scene:
         """Sum over the samples of a container."""
         family = self.scrapes[scrape][name.removesuffix("_total")]
         wanted = {"container_id": container.key, **labels}
-        return sum(s.value for s in family.samples if s.name == name and wanted.items() <= s.labels.items())
+        return float(sum(s.value for s in family.samples if s.name == name and wanted.items() <= s.labels.items()))
 
     def gained(self, name: str, container: Any, **labels: str) -> float:
         return self.counter(1, name, container, **labels) - self.counter(0, name, container, **labels)
@@ -128,7 +129,7 @@ def _watch(scene: Scene, tree: Any) -> None:
     tools, pids = scene.tools, scene.pids
     pods = {c.pod_uid: Path(c.path("memory")).parent for c in tree.containers}
     sources: dict[str, Callable[[], float]] = {
-        **{f"cpu:{name}": lambda pid=pid: tools.process_cpu_seconds(pid) for name, pid in pids.items()},
+        **{f"cpu:{name}": partial(tools.process_cpu_seconds, pid) for name, pid in pids.items()},
         "node": tools.node_busy_seconds,
         "node memory": tools.node_memory_used,
         "pods memory": lambda: sum(tools.anonymous_bytes(path) for path in pods.values()),

@@ -56,7 +56,7 @@ class Proxy:
         self.path = scene.view.state / "koordlet.sock"
         options = [("grpc.use_local_subchannel_pool", 1)]  # nobody else's pause between attempts to connect
         self.channel = grpc.insecure_channel(f"unix:{self.path}", options)
-        self.stub = RuntimeHookServiceStub(self.channel)
+        self.stub = RuntimeHookServiceStub(self.channel)  # type: ignore[no-untyped-call]
 
     def sandbox(self, pod: Any, annotation: str = EXTENDED, directory: str | None = None) -> Any:
         return self.stub.PreRunPodSandboxHook(self.request(pod, annotation, directory), timeout=CALL_SECONDS)
@@ -232,7 +232,7 @@ def test_koordlet_stops_while_calls_run_and_its_registration_stays(scene: Scene,
                 proxy.sandbox(pod)
                 answered.set()
             except grpc.RpcError as error:
-                if error.code() not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):  # type: ignore[attr-defined]
+                if error.code() not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
                     odd.append(str(error))
                 refused.set()
 

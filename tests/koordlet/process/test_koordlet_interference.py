@@ -57,7 +57,7 @@ def test_a_neighbour_is_named_and_an_end_comes(stage: Any, tools: Any, cpus: Any
     shares = koordlet.values("koordlet_interference_culprit_share", culprit_pod=burner.pod_uid, **labels)
     assert shares
     assert shares[0] > 0.5
-    node = decode(koordlet.get("/interference"), NodeInterferenceReport)
+    node: NodeInterferenceReport = decode(koordlet.get("/interference"), NodeInterferenceReport)
     assert node.summary.interfered["cpu"] >= 1
     assert node.summary.worst_culprits[0].pod == burner.pod_uid
     burner.end()

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -181,10 +182,8 @@ class Node:
         for candidate in (
             verdict for container in page.get("containers", []) for verdict in container.get("verdicts", [])
         ):
-            kind, first = (
-                tuple(map(candidate.get, ("resource", "cause", "state"))),
-                next(iter(candidate.get("culprits", [])), {}),
-            )
+            kind = tuple(map(candidate.get, ("resource", "cause", "state")))
+            first: dict[str, Any] = next(iter(candidate.get("culprits", [])), {})
             if kind == (resource, "neighbour", "interfered") and first.get("pod") == culprit:
                 latest: dict[str, Any] = candidate
                 return latest
@@ -204,7 +203,7 @@ class Node:
         """A second, of a counter."""
         began, before = self.tools.boot_time(), read()
         self.tools.until(lambda: self.tools.boot_time() >= began + seconds, "time to pass")
-        return (read() - before) / (self.tools.boot_time() - began)
+        return float((read() - before) / (self.tools.boot_time() - began))
 
     def suffers(self, history: History, resource: str, read: Callable[[], float]) -> list[float]:
         """The neighbour has begun: until the service counts as hurt because of it, and something is taken. The
@@ -312,8 +311,8 @@ def history(
         tools.until(lambda: node.bits() == CLASS_BITS, "best effort's class")
         watched = {
             "memory": lambda: node.memory("fill"), "io": lambda: node.disk("read"),
-            **{f"{name} memory": lambda name=name: node.memory(name) for name in ("index", "idle")},
-            **{f"{name} disk": lambda name=name: node.disk(name) for name in ("index", "idle")},
+            **{f"{name} memory": partial(node.memory, name) for name in ("index", "idle")},
+            **{f"{name} disk": partial(node.disk, name) for name in ("index", "idle")},
         }  # fmt: skip
         with tools.Witness(watched) as witness:
             for act in (_memory, _network, _disk):

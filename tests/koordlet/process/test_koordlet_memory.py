@@ -40,7 +40,7 @@ def test_stalls_and_kills_are_told(trees: Callable[..., Any], views: Any, koordl
     doomed.run(GROW)
 
     def stalled(page_container: Any) -> float:
-        return sum(page_container.values(STALLED, container_id=short.key, kind="own_limit"))
+        return float(sum(page_container.values(STALLED, container_id=short.key, kind="own_limit")))
 
     tools.until(lambda: stalled(koordlet) > 0, "stalls at the container's own limit")
     tools.until(lambda: koordlet.values(KILLED, container_id=doomed.key, scope="limit") == [1.0], "the kill")

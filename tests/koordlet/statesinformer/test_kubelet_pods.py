@@ -328,9 +328,9 @@ async def test_the_sandbox_is_read_once_for_the_same_containers(kubelet: Kubelet
     for digest in (HASH, HASH, HASH, "e" * 64, "e" * 64):
         kubelet.answer = {"items": [pod("a", "uid-a", container_id=f"containerd://{digest}")]}
         await informer.sync()
-        found.append(informer.pods["uid-a"].sandbox_dir)
-    assert found == ["", "sandbox-1", "sandbox-1", "sandbox-2", "sandbox-2"]
-    assert len(asked) == 3
+        sandboxes.append(informer.pods["uid-a"].sandbox_dir)
+    assert sandboxes == ["", "sandbox-1", "sandbox-1", "sandbox-2", "sandbox-2"]
+    assert len(requests) == 3
 
 
 async def test_unchanged_pods_are_not_decoded_again(kubelet: Kubelet, client: KubeletClient):

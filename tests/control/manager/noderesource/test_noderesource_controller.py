@@ -82,7 +82,8 @@ class World:
         await self.cluster.config({"colocation-config": json.dumps(both)})
 
     async def get(self, name: str = "n1") -> Node:
-        return await self.admin.get(Node, name)
+        node: Node = await self.admin.get(Node, name)
+        return node
 
     async def annotated(self, wanted: Mapping[str, str], labels: Mapping[str, str] = MappingProxyType({})) -> Node:
         """Wait until the node has these annotations and labels."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -290,7 +290,7 @@ def test_moved_terminated_and_deleted_pods_are_removed() -> None:
     table.put_metric(make_metric())
     pod = make_pod("a", ("10", "1G"))
     rows = []
-    for event in (
+    events: tuple[Callable[[], object], ...] = (
         lambda: table.put_pod(pod),
         lambda: table.put_pod(make_pod("a", ("10", "1G"), phase="Succeeded"), pod),
         lambda: table.put_pod(pod),
@@ -298,7 +298,8 @@ def test_moved_terminated_and_deleted_pods_are_removed() -> None:
         lambda: table.put_pod(pod),
         lambda: table.drop_pod(pod),
         lambda: table.drop_pod(pod),
-    ):
+    )
+    for event in events:
         event()
         rows.append(table.row("n1").high_request[0] // G)
     assert rows == [10, 0, 10, 0, 10, 0, 0]

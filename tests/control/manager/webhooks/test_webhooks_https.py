@@ -246,8 +246,10 @@ async def test_failure_policies_and_timeouts(webhook_cluster):
     """With the manager's server gone, what fails closed is refused and what fails open passes."""
     fail = {"WEBHOOK_CONFIGURATION_FAILURE_POLICY_PODS": "Fail"}
     cluster = await webhook_cluster({"NodeMutatingWebhook": True}, environ=fail)
-    found = await cluster.get(f"{REGISTERED}/mutatingwebhookconfigurations/koordinator-mutating-webhook-configuration")
-    policies = {each["name"].split(".")[0]: each["failurePolicy"] for each in found["webhooks"]}
+    configuration = await cluster.get(
+        f"{REGISTERED}/mutatingwebhookconfigurations/koordinator-mutating-webhook-configuration"
+    )
+    policies = {each["name"].split(".")[0]: each["failurePolicy"] for each in configuration["webhooks"]}
     assert policies["mpod-create"] == "Fail" and policies["mnode-status"] == "Ignore"
     assert all(each["timeoutSeconds"] == 10 and each["sideEffects"] == "None" for each in configuration["webhooks"])
     await cluster.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}})

@@ -408,13 +408,15 @@ class World:
     def status(self, name: str) -> dict[str, Any]:
         pod = self.api.pod(name)
         assert pod is not None, f"no pod {name}"
-        return pod["status"]
+        status: dict[str, Any] = pod["status"]
+        return status
 
     def container(self, name: str, index: int = 0) -> dict[str, Any]:
-        return self.status(name)["containerStatuses"][index]
+        status: dict[str, Any] = self.status(name)["containerStatuses"][index]
+        return status
 
     def condition(self, name: str, kind: str) -> str:
-        return {c["type"]: c["status"] for c in self.status(name)["conditions"]}[kind]
+        return str({c["type"]: c["status"] for c in self.status(name)["conditions"]}[kind])
 
     async def until(self, done: Callable[[], Any], seconds: float = 120.0) -> None:
         """For tests on the real machine: wait for a condition."""

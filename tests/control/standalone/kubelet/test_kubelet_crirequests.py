@@ -208,7 +208,7 @@ class FakeCri:
             yield await self.events.get()
 
 
-class _Handlers(grpc.GenericRpcHandler):
+class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
     def __init__(self, fake: FakeCri) -> None:
         self._fake = fake
 
@@ -260,7 +260,8 @@ async def soon(done: Callable[[], Any]) -> None:
 @pytest.mark.parametrize("served", [True, False], ids=["events", "polling"])
 async def test_an_end_is_reported_once(fake: FakeCri, runtime: Any, tmp_path: Path, served: bool) -> None:
     fake.events = asyncio.Queue() if served else None
-    made, ended = runtime(), []
+    made = runtime()
+    ended: list[Any] = []
     made.on_exit(ended.append)
     await made.load()
     await made.run_sandbox(SandboxConfig("s", "u1", "pod/s", "web", "shop", log_dir=tmp_path / "logs"))

@@ -91,7 +91,8 @@ def pods(draw: Any) -> dict[str, Any]:
 
 @given(pods())
 def test_qos_class_requests_and_limits_agree_with_koordlet_api(pod: dict[str, Any]) -> None:
-    ours, theirs = parse_pod(pod), wire.convert(pod, core.Pod)
+    ours = parse_pod(pod)
+    theirs: core.Pod = wire.convert(pod, core.Pod)
     assert qos_class(ours).value == core.pod_qos_class(theirs)
 
     def real(amounts: Any) -> dict[str, Any]:

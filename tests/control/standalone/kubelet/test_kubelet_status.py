@@ -76,7 +76,8 @@ def test_phase(policy: str, mains: str, inits: str, sidecars: str, expected: str
     ("mains", "expected"), [("0", "Succeeded"), ("0 143", "Failed"), ("-", "Failed"), ("0 -", "Failed")]
 )
 def test_the_phase_of_a_terminated_pod(mains: str, expected: str) -> None:
-    assert phase(*make("Always", mains), final=True) == expected
+    pod, records = make("Always", mains)
+    assert phase(pod, records, final=True) == expected
 
 
 def by_type(conditions: list[Any]) -> dict[str, Any]:

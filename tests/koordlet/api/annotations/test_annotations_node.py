@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 
 from koordlet.api.annotations import device, node, topology
+from koordlet.api.annotations._base import Annotation
 from koordlet.api.encoding.quantity import Quantity
 from koordlet.api.encoding.wire import Duration, Time, WireError
 
@@ -45,7 +46,7 @@ AMPLIFY = N + "resource-amplification-ratio"
     ],
     ids=lambda value: getattr(value, "key", None),
 )  # fmt: skip
-def test_reads_and_writes_the_same_bytes(annotation: device.Annotation[object], text: str) -> None:
+def test_reads_and_writes_the_same_bytes(annotation: Annotation[object], text: str) -> None:
     value = annotation.get({annotation.key: text})
     assert value is not None and annotation.text(value) == text
     with pytest.raises(WireError, match=annotation.key):

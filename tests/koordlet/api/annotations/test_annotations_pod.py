@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from koordlet.api.annotations import pod
+from koordlet.api.annotations.pod import PodOOMScores
 from koordlet.api.core import Container, Pod, PodSpec, ResourceRequirements
 from koordlet.api.encoding.quantity import Quantity
 from koordlet.api.encoding.wire import WireError
@@ -85,7 +86,7 @@ def test_core_scheduling(value: str | None, policy: str) -> None:
     assert pod.core_sched_group({K + "core-sched-group-id": "g"}) == "g" and pod.core_sched_group({}) == ""
 
 
-def oom(pod_level: str | None = None, spec: str | None = None) -> pod.OOMScores | None:
+def oom(pod_level: str | None = None, spec: str | None = None) -> PodOOMScores | None:
     annotations = {K + "oom-score-adj": pod_level, K + "oom-score-adj-spec": spec}
     return pod.oom_scores({key: text for key, text in annotations.items() if text is not None})
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from koordlet.api.annotations import gang, quota, reservation, scheduling
+from koordlet.api.annotations._base import Annotation
 from koordlet.api.encoding.quantity import Quantity
 from koordlet.api.encoding.wire import Duration, WireError
 
@@ -52,7 +53,7 @@ def test_eviction_cost_refuses(text: str) -> None:
     ],
     ids=lambda value: getattr(value, "key", None),
 )  # fmt: skip
-def test_reads_and_writes_the_same_bytes(annotation: scheduling.Annotation[object], text: str) -> None:
+def test_reads_and_writes_the_same_bytes(annotation: Annotation[object], text: str) -> None:
     value = annotation.get({annotation.key: text})
     assert value is not None and annotation.text(value) == text
     with pytest.raises(WireError, match=annotation.key):

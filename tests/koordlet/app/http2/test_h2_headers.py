@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hpack import Decoder, Encoder
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,7 +16,7 @@ lists = st.lists(st.tuples(names, texts, st.booleans()), max_size=4)
 
 
 @given(st.lists(st.tuples(lists, st.sampled_from([None, 0, 100, 4096])), max_size=12))
-def test_cached_headers_equal_decoded_headers(fields: list) -> None:
+def test_cached_headers_equal_decoded_headers(fields: list[Any]) -> None:
     """Fields that the table keeps and that it must not keep, tables that grow and shrink, blocks that come again."""
     encoder, plain, remembering = Encoder(), Decoder(), HeaderDecoder(1 << 16)
     for headers, size in fields:

@@ -37,7 +37,7 @@ def _messages() -> dict[str, Any]:
     for name, fields in SCHEMA.items():
         message = file.message_type.add(name=name)
         for field, number, kind, repeated in fields:
-            made = message.field.add(name=field, number=number, label=3 if repeated else 1)
+            made: Any = message.field.add(name=field, number=number, label=3 if repeated else 1)
             if isinstance(kind, str):
                 made.type, made.type_name = MESSAGE, f".t.{kind}"
             else:

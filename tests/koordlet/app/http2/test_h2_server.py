@@ -7,6 +7,7 @@ import stat
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import grpc.aio
 import pytest
@@ -283,7 +284,8 @@ def statuses(frames: list[tuple[Frame, bytes]]) -> dict[int, str]:
     statuses = {}
     for frame, body in frames:
         if frame.kind == h2.HEADERS and frame.flags & h2.END_STREAM:
-            statuses[frame.stream] = str(dict(Decoder().decode(body))["grpc-status"])
+            fields: dict[Any, Any] = dict(Decoder().decode(body))
+            statuses[frame.stream] = str(fields["grpc-status"])
     return statuses
 
 
@@ -356,7 +358,8 @@ async def test_flow_control_windows_are_respected(tmp_path: Path) -> None:
         peer.say(h2.PREFACE + h2.settings((h2.INITIAL_WINDOW_SIZE, 50)) + ask(1, data=b""))
         room = 50
         for credit in (50, 10, 95):
-            await peer.hears(lambda frames, room=room: len(data_of(frames)) >= room)
+            wanted = room
+            await peer.hears(lambda frames: len(data_of(frames)) >= wanted)  # noqa: B023 - awaited here
             assert (data_of(peer.frames), statuses(peer.frames)) == (answer[:room], {})
             peer.say(h2.window_update(1, credit))
             room += credit
