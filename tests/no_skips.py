@@ -1,6 +1,6 @@
 """A pytest plugin for CI (`-p tests.no_skips`): a test that skips has failed.
 
-A skipped kernel, guest, runtime or kubectl test proves nothing, and nobody reads the S in a green run.
+A skipped kernel, guest, runtime or kubectl test proves nothing, and the S in a green run is easily overlooked.
 """
 
 from collections.abc import Generator

@@ -383,7 +383,7 @@ int nvmlDeviceRegisterEvents(struct device *device, unsigned long long types, st
     return SUCCESS;
 }
 
-// Of events that nobody registered for nothing is told; each is told once.
+// Events without a registration are not returned; each event is returned once.
 static int next(struct set *set, struct event *found)
 {
     char line[512], at[64];

@@ -1,7 +1,7 @@
 """A machine with NVIDIA GPUs for tests: a library with NVML's C ABI (nvidia.c), what it tells, and sysfs beside it.
 
 The real pynvml runs against the library: a process finds it by LD_LIBRARY_PATH, a test's own process by its name once
-`load` has loaded it. What the machine is lies in a file that every call reads anew.
+`load` has loaded it. The machine is described in a file that every call reads again.
 """
 
 from __future__ import annotations

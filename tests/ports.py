@@ -1,7 +1,7 @@
 """Ports for servers that are told theirs, and whether one listens at a socket.
 
-The kernel gives out ephemeral ports, to clients as well: one that it gave for a moment may be somebody's before the
-server has it. Ports below those are taken by nobody who does not ask for just this one.
+The kernel gives out ephemeral ports, to clients as well: one that it gave for a moment may be in use before the
+server binds it. Ports below those are only bound by programs that name them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _given: set[int] = set()
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that nobody has, and that this process gives once."""
+    """A free port of 127.0.0.1, which this process returns once."""
     while True:
         port = random.SystemRandom().randrange(FIRST, LAST)
         if port in _given:
@@ -31,7 +31,7 @@ def free_port() -> int:
 
 
 def listens(path: Path) -> bool:
-    """Whether somebody takes connections at a unix socket."""
+    """Whether a server accepts connections at a unix socket."""
     with socket.socket(socket.AF_UNIX) as probe:
         try:
             probe.connect(str(path))

@@ -216,7 +216,7 @@ def test_a_second_run_changes_nothing(node: Node) -> None:
     assert node.text(KUBEADM) == kubeadm(f"--container-runtime-endpoint={THEIRS}")
 
 
-def test_a_file_that_kubeadm_wrote_anew_is_changed_again_and_remembered_as_it_is_now(node: Node) -> None:
+def test_a_file_that_kubeadm_rewrote_is_changed_again_and_its_new_content_recorded(node: Node) -> None:
     node.put(KUBEADM, kubeadm(f"--container-runtime-endpoint={THEIRS}"))
     assert node.install().returncode == 0
     assert "the kubelet uses it" in node.run("status").stdout
@@ -323,7 +323,7 @@ def test_a_failed_installation_leaves_the_node_as_it_was(node: Node, fault: str)
     assert node.install().returncode == (0 if fault in (*FAULTS, "kubelet ends") else 1), "and may be tried again"
 
 
-def test_a_failed_roll_back_says_so_and_can_be_run_again(node: Node) -> None:
+def test_a_failed_roll_back_is_reported_and_can_be_run_again(node: Node) -> None:
     node.put(KUBEADM, kubeadm(f"--container-runtime-endpoint={THEIRS}"))
     before = node.snapshot()
     assert node.install().returncode == 0
@@ -412,7 +412,7 @@ def test_an_image_is_prepared_without_a_systemctl(node: Node) -> None:
     assert OURS in node.text(KUBEADM)
 
 
-def test_without_a_command_the_script_says_what_it_can(node: Node) -> None:
+def test_without_a_command_the_script_prints_its_commands(node: Node) -> None:
     done = subprocess.run([str(SCRIPT)], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "node.sh install [--backend containerd|docker]" in done.stderr

@@ -176,7 +176,7 @@ def test_scale_conflicts_and_server_side_apply(cluster: Cluster):
     cluster.run("delete", "deployment", "web", "--wait", "--timeout=120s")
 
 
-def test_rights_can_be_asked(cluster: Cluster):
+def test_auth_can_i_answers(cluster: Cluster):
     assert cluster.run("auth", "can-i", "create", "pods").stdout.strip() == "yes"
     nobody = cluster.run("auth", "can-i", "delete", "nodes", "--as=nobody", ok=False)
     assert nobody.stdout.strip() == "no"

@@ -51,7 +51,7 @@ suite cgroups 650 -k "not cgroupfs" \
   $T/process/test_koordlet_figures.py
 # Every file of every group, with all features on and a reserved CPU, and after a stop.
 every=$T/process/test_every_setting.py
-suite settings 450 "$every::test_every_file_of_every_group_is_as_the_table_says[reserved-cpu]" \
+suite settings 450 "$every::test_every_file_of_every_group_has_the_value_of_the_table[reserved-cpu]" \
   $every::test_a_stop_leaves_what_the_kubelet_had_set
 # Compiling takes minutes here; then the tests that hold the other variant to the kernel's own figures.
 latency=$T/probes/test_sched_latency_kernel.py

@@ -48,7 +48,7 @@ def test_what_a_gate_has_switched_off_is_not_there(
     assert inventory(wired).gpus == (("g",) if "Accelerators" in gates else ())
 
 
-def test_nvml_is_not_asked_where_files_are_to_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nvml_is_not_opened_if_only_files_are_configured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wiring, "boot_clock", lambda: 1000.0)
     wired = context("--xpu-enforce-collect-from-device-infos", Accelerators=True)
     told(wired, 1000.0)
@@ -96,7 +96,7 @@ def test_the_pod_resources_proxy_knows_those_of_the_device(
 @pytest.mark.parametrize(
     ("gates", "off"), [({}, {"gpu", "xpu", "rdma"}), ({"RDMADevices": True}, {"gpu", "xpu"})]
 )  # fmt: skip
-def test_a_collector_that_is_switched_off_says_so(gates: dict[str, bool], off: set[str]) -> None:
+def test_a_collector_that_is_switched_off_has_a_condition(gates: dict[str, bool], off: set[str]) -> None:
     wiring = context(**gates)
     conditions = CollectorConditions(wiring.registries)
     collect(wiring, conditions, lambda: Workloads(1, MappingProxyType({}), ()))

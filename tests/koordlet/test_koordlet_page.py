@@ -30,7 +30,7 @@ def test_the_page_and_the_options_agree():
     assert documented == offered
 
 
-def test_every_failure_that_is_told_of_stands_in_its_own_table():
+def test_every_failure_is_in_a_table_of_the_page():
     section = PAGE[PAGE.index("\n## Failures\n") : PAGE.index("\n## Flags\n")]
     rows = [line.split(" | ") for line in section.splitlines() if line.startswith("| ")]
     assert len(rows) > 10 and {len(row) for row in rows} == {2}

@@ -1,4 +1,4 @@
-"""Facts about the node are given out while somebody keeps them true."""
+"""Facts about the node are returned while their collector updates them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from koordlet.wiring import context as wiring
 from koordlet.wiring.context import MAX_MISSED_ROUNDS, MIN_FACT_LIFETIME_S, WiringContext
 
 
-def test_a_fact_that_nobody_renews_is_out_of_date(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fact_without_updates_expires(monkeypatch: pytest.MonkeyPatch) -> None:
     context, now = WiringContext(read(KoordletOptions, ["--node-name=n1"])), 1000.0
     monkeypatch.setattr(wiring, "boot_clock", lambda: now)
     assert context.fact("layout", 60) is None

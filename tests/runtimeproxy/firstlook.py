@@ -107,7 +107,7 @@ class Ground:
         return self.groups.dir(controller, f"{self.top}/{directory}") / name
 
     def remove(self) -> None:
-        until(lambda: self.groups.kill(self.top), "nobody is left in our group")
+        until(lambda: self.groups.kill(self.top), "no process is left in our group")
         until(lambda: self.groups.remove(self.top), "our group goes")
 
 

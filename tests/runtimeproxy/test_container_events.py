@@ -112,7 +112,7 @@ class Session:
         return caught.value.code()
 
 
-async def anew(daemon: NRIContainerd) -> None:
+async def reconnect(daemon: NRIContainerd) -> None:
     """A process in which no stream was ever cancelled: 1.7 loses the next event to a cancelled one."""
     await asyncio.to_thread(daemon.kill)
     await asyncio.to_thread(daemon.start)
@@ -167,7 +167,7 @@ async def test_events_are_the_same_through_the_proxy(
     daemon: NRIContainerd, proxy: ProxyProcess, tmp_path: Path
 ) -> None:
     assert await hold(daemon, daemon.socket) == [LIFE, LIFE[3:], grpc.StatusCode.UNAVAILABLE, LIFE]
-    await anew(daemon)
+    await reconnect(daemon)
 
     async with tap(proxy.backend, daemon.socket) as behind:
         await asyncio.to_thread(proxy.start)

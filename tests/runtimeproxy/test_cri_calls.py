@@ -278,7 +278,7 @@ def silent(request: Any) -> Any:
 @pytest.mark.parametrize(
     "answer",
     [None, echo, silent, HookOutcome(None, HookFailurePolicy.IGNORE, "down")],
-    ids=["nobody", "echo", "silent", "failed"],
+    ids=["no server", "echo", "silent", "failed"],
 )
 async def test_the_original_bytes_are_forwarded_when_nothing_changes(
     ready: Proxy, call: CriMethod, request_: Message, answer: Any

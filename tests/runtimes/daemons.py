@@ -128,7 +128,7 @@ class Daemon:
     def clear_parents(self) -> None:
         """Kill the processes in the groups of `cgroup_parent` and remove the groups."""
         for path in self._parents:
-            until(lambda path=path: self.tree.kill(path), f"nobody is left in {path}")  # type: ignore[misc]
+            until(lambda path=path: self.tree.kill(path), f"no process is left in {path}")  # type: ignore[misc]
             until(lambda path=path: self.tree.remove(path), f"{path} goes")  # type: ignore[misc]
         self._parents.clear()
 

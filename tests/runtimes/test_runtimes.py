@@ -20,9 +20,7 @@ pytestmark = pytest.mark.runtime
 
 
 @pytest.mark.parametrize("slices", [False, True], ids=["cgroupfs", "slices"])
-async def test_a_container_runs_in_the_group_that_was_asked_for(
-    containerd: Containerd, cri: CriClient, slices: bool
-) -> None:
+async def test_a_container_runs_in_the_requested_cgroup(containerd: Containerd, cri: CriClient, slices: bool) -> None:
     parent = containerd.cgroup_parent("pod", slices=slices)
     sandbox = sandbox_config(parent, name="web")
     sandbox_id = await cri.run_pod_sandbox(sandbox)
@@ -84,7 +82,7 @@ def test_dockerd_runs_a_container_below_the_parent(dockerd: Dockerd) -> None:
     assert dockerd.tree.pids(f"{parent[1:]}/{container['Id']}") == {container["State"]["Pid"]}
 
 
-def test_an_archive_says_the_same_bytes_each_time(tmp_path: Path) -> None:
+def test_an_archive_has_the_same_bytes_each_time(tmp_path: Path) -> None:
     first, second = tmp_path / "first.tar", tmp_path / "second.tar"
     write_images(first)
     write_images(second)

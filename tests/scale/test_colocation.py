@@ -21,14 +21,14 @@ SHARES = {("cpu", "koordlet"): [0.7, 0.9, 0.8], ("memory", "koordlet"): [0.5, 0.
 REFAULTS = {key: [10.0, 20.0, 30.0] for key in ROWS}
 
 
-def test_requests_are_due_at_the_asked_rate_and_the_same_every_time() -> None:
+def test_requests_are_due_at_the_requested_rate_and_equal_in_each_run() -> None:
     due = client.due_times(500.0, 20.0)
     assert due == client.due_times(500.0, 20.0)
     assert due == sorted(due)
     assert len(due) == pytest.approx(500 * (20 + client.WARM_SECONDS), rel=0.05)
 
 
-def test_a_reading_says_its_percentiles_and_how_much_of_the_rest_batch_work_got() -> None:
+def test_a_reading_has_percentiles_and_the_share_of_batch_work() -> None:
     asked = tuple(Request(0.0, 0.0, 0.0, 0.0, 0.0, float(latency)) for latency in range(1, 101))
     reading = Reading(asked, seconds=10.0, service_cpu=6.0, batch_cpu=3.0, refaults=0)
     assert (reading.percentile(50), reading.percentile(99), reading.percentile(100)) == (51, 100, 100)
@@ -53,7 +53,7 @@ def test_disturbed_readings_are_left_out_while_there_are_others() -> None:
     assert not complete({("cpu", "alone"): [good, bad, good], ("cpu", "koordlet"): [good, bad]}, 2)
 
 
-def test_what_a_request_lost_is_told_by_part() -> None:
+def test_the_delay_of_a_request_is_split_by_cause() -> None:
     first = Request(due=1.0, sent=1.25, began=1.5, ended=3.5, cpu=1.0, answered=3.75)
     second = Request(due=2.0, sent=2.0, began=4.0, ended=5.0, cpu=1.0, answered=5.0)
     assert parts([first, second]) == {

@@ -45,12 +45,12 @@ def verdicts(noise: float, added: float) -> dict[str, str]:
     return {one.name: one.verdict for one in figures("x", ways(noise, added), 0.4, 1.0)}
 
 
-def test_a_benchmark_tells_what_is_larger_than_its_noise() -> None:
+def test_a_difference_larger_than_the_noise_is_reported() -> None:
     said = verdicts(0.01, 0.2)
     assert (said["x_added_p50"], said["x_added_p99"]) == ("ok", "ok")
     said = verdicts(0.01, 1.2)
     assert (said["x_added_p50"], said["x_added_p99"]) == ("over", "over")
 
 
-def test_a_benchmark_says_that_it_cannot_tell() -> None:
+def test_a_difference_within_the_noise_is_reported_as_unknown() -> None:
     assert verdicts(50.0, 0.4)["x_added_p50"] == "unclear"

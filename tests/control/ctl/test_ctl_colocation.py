@@ -82,7 +82,7 @@ def test_placed(tmp_path: Path, version):
         ({CPU: "200", MEMORY: "64Mi"}, True),
     ],
 )
-def test_lent(allocatable, ok):
+def test_overcommitted(allocatable, ok):
     assert colocation.offers_batch_resources({"status": {"allocatable": allocatable}}).ok is ok
 
 

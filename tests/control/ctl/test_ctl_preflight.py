@@ -65,7 +65,7 @@ def test_refusals(facts: PreflightFacts, message: str, hint: str) -> None:
         (PreflightFacts(uid=0, kubepods=("kubepods",), others=OTHER), {"apiserver", "koordlet"}),
         (PreflightFacts(uid=0, cgroups_problem="none", cgroups_writable=False), {"apiserver"}),
     ],
-    ids=["all is well", "API server without root", "its own kubepods", "somebody's kubelet", "no cgroups needed"],
+    ids=["all is well", "API server without root", "its own kubepods", "a real kubelet", "no cgroups needed"],
 )
 def test_what_can_be_started(facts: PreflightFacts, wanted: set[str]) -> None:
     preflight.refuse(facts, wanted)

@@ -190,7 +190,7 @@ class Calls(MetricSet):
         self.took = Histogram("took", "Time.", registry=registry)
 
 
-def test_nothing_tells_when_a_counter_was_made():
+def test_creation_times_of_counters_are_not_exported():
     registry = CollectorRegistry()
     made = Calls.of(registry)
     made.calls.labels("a").inc()

@@ -42,7 +42,7 @@ def test_freed_blocks_leave() -> None:
     assert left(bound=False) > 8 << 20  # what it is good for
 
 
-def test_holes_are_given_back() -> None:
+def test_free_pages_return_to_the_kernel() -> None:
     program = """
 blocks = [block(64 << 10) for _ in range(512)]
 for one in blocks[::2]:  # the others hold their neighbours' places

@@ -128,7 +128,7 @@ async def test_a_run_that_meets_another_tasks_cancellation_has_failed_and_the_ne
         runs.append(1)
         if len(runs) == 1:
             shared = asyncio.create_task(asyncio.sleep(60))
-            shared.cancel()  # as somebody else might, who shares it
+            shared.cancel()  # as another user of the shared task may do
             await shared
 
     task = Periodic("t", 1, tick, clock=clock, registry=registry)

@@ -70,7 +70,7 @@ async def test_a_critical_task_takes_the_process_down_in_order(how):
         if how == "raises":
             raise ValueError("broken")
         if how == "cancelled":
-            raise asyncio.CancelledError  # what awaiting a task that somebody cancelled raises
+            raise asyncio.CancelledError  # awaiting a cancelled task raises it
 
     runner.add(Recorder("a", events))
     runner.spawn("work", work)

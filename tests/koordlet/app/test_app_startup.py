@@ -60,7 +60,7 @@ assert asked
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
 
-def test_a_file_of_certificates_that_is_asked_for_is_read(tmp_path) -> None:
+def test_a_configured_file_of_certificates_is_read(tmp_path) -> None:
     file = str(tmp_path / "ca.pem")
     inside, after, _ = said(SSL_CERT_FILE=file)
     assert inside[1] == after[1] == file

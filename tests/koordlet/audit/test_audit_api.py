@@ -125,7 +125,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("query", "status", "text"), REFUSED.values(), ids=REFUSED)
-async def test_refusals_say_why_and_nothing_else(api: Api, query, status, text):
+async def test_refusals_contain_only_the_reason(api: Api, query, status, text):
     api.record(1)
     response = await api.get(query)
     assert (response[0], response[2]) == (status, text)

@@ -189,7 +189,7 @@ def test_names_ascend(newest, expected):
 
 
 @given(st.lists(st.datetimes(datetime.datetime(1971, 1, 1), datetime.datetime(2100, 1, 1)), max_size=30))
-def test_names_ascend_whatever_the_clock_says(times):
+def test_names_ascend_for_any_clock(times):
     names: list[str] = []
     for now in times:
         names.append(next_name(names[-1] if names else None, now))

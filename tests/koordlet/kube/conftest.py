@@ -79,7 +79,7 @@ class FakeApi:
     # -- what tests do to the server
 
     def put(self, collection, name, namespace="", **fields):
-        """Create or update an object as somebody else would."""
+        """Create or update an object like another client."""
         key = f"{namespace}/{name}" if namespace else name
         old = self.objects.get(collection, {}).get(key)
         meta = {"name": name, "uid": old["metadata"]["uid"] if old else str(uuid.uuid4())}

@@ -108,7 +108,7 @@ async def test_an_empty_list_syncs(start):
     assert informer.list() == [] and mirror.calls == []
 
 
-async def test_expired_page_token_begins_anew(fake, start):
+async def test_an_expired_page_token_restarts_the_list(fake, start):
     for i in range(5):
         fake.put(MAPS, f"m{i}", "ns")
     fake.expire_tokens = True
@@ -398,7 +398,7 @@ async def test_a_stream_of_nonsense_lists_again(fake, client, start, eventually,
     assert sample(client, "watch_errors_total", informer="nodes", reason="malformed") == 2
 
 
-async def test_handlers_that_raise_are_counted_and_stop_nobody(fake, client, start, eventually, caplog):
+async def test_handlers_that_raise_are_counted_and_the_others_run(fake, client, start, eventually, caplog):
     informer, mirror = await start(Node)
 
     def broken(obj):

@@ -113,7 +113,7 @@ def test_a_gate_switches_its_collector_on(tmp_path: Path, gate: str, expected: d
     assert {task.name: task.interval_s for task in made.tasks} == ALWAYS | expected
 
 
-def test_by_default_they_are_off_and_say_so(tmp_path: Path) -> None:
+def test_they_are_off_by_default_with_a_condition(tmp_path: Path) -> None:
     made = Machine(tmp_path).collectors({})
     assert {task.name for task in made.tasks} == set(ALWAYS)
     assert {name: state.reason for name, state in made.conditions.states.items()} == {

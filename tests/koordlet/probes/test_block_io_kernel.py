@@ -270,7 +270,7 @@ def test_own_throttling_is_separate_from_waiting_for_others(
 def test_throttling_by_an_ancestor_is_counted_while_bios_are_throttled(
     probe: BlockIO, disk: Disk, group: Callable[[str], Any], generate: Generate
 ) -> None:
-    """Four writers at once share one limit: something of theirs is held back all the time but the first moment."""
+    """Four writers at once share one limit: after the first moment a bio of theirs is always throttled."""
     mine = group("limited")
     limit(mine, disk, "write", MIB)
     before, began = probe.read(), time.monotonic_ns()
@@ -278,7 +278,7 @@ def test_throttling_by_an_ancestor_is_counted_while_bios_are_throttled(
     elapsed = time.monotonic_ns() - began
     throttled = int(select(diff(before, probe.read()), mine.id, disk).of("throttled_ns"))
     assert throttled <= elapsed
-    # Each of the four was held back for about as long as one would be: their logs are four times the time.
+    # Each of the four was throttled for about as long as a single one would be: their logs are four times the time.
     assert throttled >= 0.7 * (sum(log) / 4 - 100 * MS)
 
 
@@ -286,7 +286,7 @@ def test_a_task_interrupted_by_a_throttle_timer_is_not_throttled(
     probe: BlockIO, disk: Disk, group: Callable[[str], Any], generate: Generate
 ) -> None:
     """While one group's bios wait, the timer that lets them go arms itself again in interrupts of another's tasks. What
-    that counts would show as soon as the other is held back itself."""
+    that counts would show as soon as the other is throttled itself."""
     held, other = group("held"), group("interrupted")
     for each in (held, other):
         limit(each, disk, "write", MIB)

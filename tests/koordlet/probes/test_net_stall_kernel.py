@@ -274,7 +274,7 @@ def test_softirqs_on_another_tasks_cpu_are_separate_from_own_ones(
     assert charged(window, flood.group.id, flood.group.id) >= 0.5 * value(window, "softirq_ns", flood.group.id)
     assert charged(window, flood.group.id, victim.id) == 0, "it has no packets"
     # The kernel's thread works for receivers, too, and no longer than it ran. The last moment of a softirq, after its
-    # last packet is charged, is nobody's; in the emulated guest that is some percent.
+    # last packet is charged, is attributed to none; in the emulated guest that is some percent.
     whole = value(window, "softirq_ns", KSOFTIRQD)
     assert 0.8 * whole - 5_000_000 <= by_thread <= 1.05 * whole + 5_000_000
     assert (

@@ -3,7 +3,7 @@
 Both are read while the processes are stopped, so that they speak of the same waits however slow the machine is.
 Tolerances: sums within 2 % + 2 ms, numbers of waits within 4 and up to a tenth fewer (where CPUs are contended, Linux
 6.18 does not run BPF programs for every event; the time is made up for), throttled time within 10 % + 20 ms of cpu.stat
-(which counts while the queue is held back, we from and to the task's own switches).
+(which counts while the queue is throttled, we from and to the task's own switches).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def idle_ticks(cpu: int) -> int:
 
 
 def until_throttled(group: Any, ns: int = 400 * MS, patience: float = 120.0) -> Callable[[], None]:
-    """An action that ends when *group* has been held back for *ns*; a busy machine takes longer to use a quota up."""
+    """An action that ends when *group* has been throttled for *ns*; a busy machine takes longer to use a quota up."""
 
     def wait() -> None:
         start, end = group.throttled_ns(), time.monotonic() + patience

@@ -2,7 +2,7 @@
 rounds of koordlet in which it had all that it needs, and after an orderly stop what the kubelet set.
 
 Everything random comes from one seed. While koordlet is dead pods go on coming and going and NodeSLO may change, so
-that settings are left behind which the next one has to give back.
+that it leaves settings that the next one has to restore.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LONGEST = 3.0
 EARLY = 0.3
 """Share of restarts that are killed within LONGEST of their start, before anything is checked."""
 STOPPING = 0.2
-"""Share of kills that come within HURRY seconds of an orderly stop: half of the settings may be given back by then."""
+"""Share of kills that come within HURRY seconds of an orderly stop: half of the settings may be restored by then."""
 HURRY = 0.4
 ROUNDS = 2
 PINNED = 0.5
@@ -94,7 +94,7 @@ class Chaos:
         status = self.scene.stop()
         left = differences(self.before, walk(self.fleet.tree))
         self.wrong += [f"stopped: {what}" for what in left] + ([f"exit status {status}"] if status else [])
-        self.say(f"stopped with status {status}; {len(left)} settings not given back")
+        self.say(f"stopped with status {status}; {len(left)} settings not restored")
         return self.wrong
 
     # --- parts
@@ -112,7 +112,7 @@ class Chaos:
         return time.monotonic() - began, rounds
 
     def _change(self) -> None:
-        """What happens while nobody enforces."""
+        """What happens while no koordlet enforces."""
         for _ in range(self.rng.randrange(4)):
             self._churn()
         self.policy = self.rng.choice(self.policies)

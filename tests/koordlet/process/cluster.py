@@ -113,7 +113,7 @@ class Kubelet:
         self.thread.start()
 
     def lets_in(self, authorization: str, path: str) -> bool:
-        """Whether whoever calls with this header may see `path`."""
+        """Whether a client with this header may read `path`."""
         return authorization == f"Bearer {TOKEN}"
 
     def close(self) -> None:

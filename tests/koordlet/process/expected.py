@@ -17,7 +17,7 @@ from tests.koordlet.process.fleet import MIB, PAGE, Fleet, Need, Pod, State, ker
 
 KUBE_CLASS = {KubeQOS.GUARANTEED: "lsr", KubeQOS.BURSTABLE: "ls", KubeQOS.BESTEFFORT: "be"}
 CLASS = {"LSE": "lsr", "LSR": "lsr", "LS": "ls", "BE": "be", "SYSTEM": "system"}
-Wish = tuple[str, str, int | str]
+DesiredText = tuple[str, str, int | str]
 """(directory, resource in v1 terms, value)"""
 
 
@@ -48,7 +48,7 @@ class Policy:
     memory: dict[str, Memory] = field(default_factory=dict)
     batch: bool = True
     pools: str = ""
-    """CPUs that nobody has for himself."""
+    """CPUs that are not pinned to any pod."""
     free_cpus: str = ""
     """What best effort may use when CPUs are reserved; empty for all."""
 
@@ -56,7 +56,7 @@ class Policy:
 def expected(before: State, fleet: Fleet, policy: Policy) -> State:
     """`before` with everything that the policy asks for over it, as far as the kernel has the file."""
     settings, files = dict(before), {file for _, file in before}
-    for directory, resource, value in wishes(fleet, policy):
+    for directory, resource, value in desired_settings(fleet, policy):
         if isinstance(value, str):
             file, text = resource, value
         else:
@@ -70,11 +70,11 @@ def expected(before: State, fleet: Fleet, policy: Policy) -> State:
 def unseen(fleet: Fleet, policy: Policy) -> set[tuple[str, str]]:
     """Weights of idle groups: the kernel forgets them meanwhile."""
     weight = "cpu.weight" if fleet.tree.v2 else "cpu.shares"
-    idle = {directory for directory, resource, _ in wishes(fleet, policy) if resource == "cpu.idle"}
+    idle = {directory for directory, resource, _ in desired_settings(fleet, policy) if resource == "cpu.idle"}
     return {(directory, weight) for directory in idle}
 
 
-def wishes(fleet: Fleet, policy: Policy) -> Iterator[Wish]:
+def desired_settings(fleet: Fleet, policy: Policy) -> Iterator[DesiredText]:
     """All that is set."""
     best_effort = qos_dir(fleet.driver, KubeQOS.BESTEFFORT)
     if policy.quota_percent is not None:
@@ -111,7 +111,7 @@ def _identity(pod: Pod) -> int:
     return -1 if name == "be" else 2
 
 
-def _cpu(pod: Pod, policy: Policy) -> Iterator[Wish]:
+def _cpu(pod: Pod, policy: Policy) -> Iterator[DesiredText]:
     below_idle = pod.spec.kube is KubeQOS.BESTEFFORT
     if policy.idle and _identity(pod) < 0 and not below_idle:
         yield pod.dir, "cpu.idle", 1
@@ -125,7 +125,7 @@ def _cpu(pod: Pod, policy: Policy) -> Iterator[Wish]:
             yield directory, "cpu.cfs_quota_us", -1
 
 
-def _batch(pod: Pod, policy: Policy) -> Iterator[Wish]:
+def _batch(pod: Pod, policy: Policy) -> Iterator[DesiredText]:
     """§4.7."""
     needs = pod.spec.containers
     if pod.spec.qos != "BE" or not policy.batch or all(n.batch_cpu == n.batch_memory == (None, None) for n in needs):
@@ -140,7 +140,7 @@ def _batch(pod: Pod, policy: Policy) -> Iterator[Wish]:
         yield directory, "memory.limit_in_bytes", -1 if unlimited else sum(container or 0 for container in memory) * MIB
 
 
-def _burst(pod: Pod, policy: Policy) -> Iterator[Wish]:
+def _burst(pod: Pod, policy: Policy) -> Iterator[DesiredText]:
     """§3.4 with policy auto and 1000 percent: mainline kernels take the quota at most."""
     own = json.loads(pod.spec.annotations.get("koordinator.sh/cpuBurst", "{}"))
     bursts = policy.burst and own.get("policy", "auto") in ("auto", "cpuBurstOnly")
@@ -194,7 +194,7 @@ def _protection(request: int, config: Memory) -> tuple[int, int]:
     return minimum, max(low if low == 0 else max(low, minimum), request * config.priority // 12)
 
 
-def _memory_of_pod(pod: Pod, policy: Policy) -> Iterator[Wish]:
+def _memory_of_pod(pod: Pod, policy: Policy) -> Iterator[DesiredText]:
     """§3.5, what stock kernels have of it."""
     config = _config(pod, policy)
     if config is None:
@@ -215,7 +215,7 @@ def _memory_of_pod(pod: Pod, policy: Policy) -> Iterator[Wish]:
         yield directory, "memory.high", max(high, minimum) if high > 0 else high
 
 
-def _memory_of_classes(fleet: Fleet, policy: Policy) -> Iterator[Wish]:
+def _memory_of_classes(fleet: Fleet, policy: Policy) -> Iterator[DesiredText]:
     sums: dict[KubeQOS, list[int]] = {qos: [0, 0] for qos in KubeQOS}
     for pod in fleet.pods.values():
         config = _config(pod, policy)

@@ -98,7 +98,7 @@ def reads_all(disk: Path) -> str:
 
 
 def sends(network: Network) -> str:
-    """From the pod's network to whoever sends everything back; nobody reads the answers."""
+    """From the pod's network to an echo server; the answers are not read."""
     return (
         "import ctypes, socket\n"
         f"assert ctypes.CDLL(None).setns(os.open('/run/netns/{network.pod}', os.O_RDONLY), {CLONE_NEWNET}) == 0\n"

@@ -55,7 +55,7 @@ MAY_BE_EMPTY = {
     "koordlet_interference_culprit_share": "nothing was in trouble for long enough",
     "koordlet_interference_detections_total": "nothing was in trouble for long enough",
     "koordlet_interference_seconds_total": "nothing was in trouble for long enough",
-    # work that nobody does here
+    # work that this node does not do
     **dict.fromkeys(
         (
             "koordlet_block_io_bytes_total",

@@ -108,7 +108,7 @@ def play(tools: Any, trees: Any, views: Any, tmp_path_factory: pytest.TempPathFa
 
 
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: step.name)
-def test_every_file_of_every_group_is_as_the_table_says(play: Play, step: Step) -> None:
+def test_every_file_of_every_group_has_the_value_of_the_table(play: Play, step: Step) -> None:
     left = play.reach(step)
     assert not left, "\n".join(left)
 

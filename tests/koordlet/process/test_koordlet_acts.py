@@ -1,4 +1,4 @@
-"""A koordlet process holds back a best-effort burner that hurts a service, and lets go of it when it has ended; and it
+"""A koordlet process throttles a best-effort burner that delays a service, and releases it when it has ended; and it
 says on the Node what of a NodeSLO it does not take.
 
 One history for all tests. Group identity is off and both pods weigh the same, so that the burner really hurts: it gets
@@ -165,7 +165,7 @@ def _live(
         history.hurt = witness.delta("wait", started + 0.3, tightened) / (tightened - started - 0.3)
         history.relieved = witness.delta("wait", reached + 0.3, reached + 4.3) / 4.0
     burner.end()
-    tools.until(lambda: quota() == history.before, "everything given back")
+    tools.until(lambda: quota() == history.before, "everything restored")
     history.freed = quota()
 
     def told() -> dict[tuple[str, str], dict[str, Any]]:
@@ -186,7 +186,7 @@ def _live(
     return history
 
 
-def test_the_burner_is_brought_to_its_floor_and_nobody_else_is(history: History) -> None:
+def test_only_the_burner_is_throttled_to_its_floor(history: History) -> None:
     (held,) = history.page["heldBack"]
     assert (held["pod"], held["resource"], held["percent"]) == ("burn", "cpu", FLOOR)
     assert history.floor == max(held["had"] * FLOOR // 100 * 100, 2_000)
@@ -205,7 +205,7 @@ def test_the_burner_gets_everything_back(history: History) -> None:
     assert len(steps) == 1, "from the floor over one step to all of it"
 
 
-def test_culprit_and_victim_are_told(history: History) -> None:
+def test_culprit_and_victim_get_an_event(history: History) -> None:
     on_culprit, on_victim = (history.events[name, "InterferenceTightened"] for name in ("burn", "web"))
     assert on_culprit["type"] == "Warning"
     assert "cpu is throttled: container main of default/web waits for a CPU because of it" in on_culprit["message"]
@@ -213,7 +213,7 @@ def test_culprit_and_victim_are_told(history: History) -> None:
     assert {name for name, reason in history.events if reason == "InterferenceTightened"} == {"burn", "web"}
 
 
-def test_pages_and_figures_say_it(history: History) -> None:
+def test_pages_and_figures_show_the_throttling(history: History) -> None:
     owners = {row["setting"].rpartition("/")[2]: row["owner"] for row in history.page["settings"]}
     assert owners["cpu.cfs_quota_us"] == "interferenceactions"
     assert "default/burn cpu" in history.page["strategies"]["interferenceactions"]
@@ -226,7 +226,7 @@ def test_pages_and_figures_say_it(history: History) -> None:
     assert steps["tighten"] >= 2
 
 
-def test_the_node_says_which_part_of_its_policy_is_not_in_force(history: History) -> None:
+def test_a_condition_names_the_part_of_the_policy_that_is_not_in_force(history: History) -> None:
     """An unknown word in one section; the other section is taken."""
     assert "cpuBurstStrategy.policy: 'always' is not one of none, cpuBurstOnly" in history.invalid["message"]
     assert list(history.not_taken) == ["cpuBurstStrategy.policy"]

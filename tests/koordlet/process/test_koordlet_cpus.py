@@ -108,7 +108,7 @@ def history(scene: Scene) -> History:
     history.killed = walk(tree)
     _ask(scene, wanted=False)
     scene.start()
-    until(lambda: _unpinned(walk(tree), history.before) == [], "what the killed one left to be given back")
+    until(lambda: _unpinned(walk(tree), history.before) == [], "restoring of what the killed one left")
     scene.settle()
     history.off = walk(tree)
     _ask(scene, wanted=True)
@@ -149,7 +149,7 @@ def test_a_pinned_pod_runs_on_its_cpus_without_a_quota(history: History, scene: 
 
 
 @pytest.mark.parametrize("name", ["web", "plain"])
-def test_services_share_what_nobody_has_for_himself(history: History, scene: Scene, name: str) -> None:
+def test_services_share_the_cpus_that_are_not_pinned(history: History, scene: Scene, name: str) -> None:
     pod = history.pods[name]
     for directory in (*pod.container_dirs, pod.sandbox_dir):
         assert history.on[directory, "cpuset.cpus"] == SHARED
@@ -175,7 +175,7 @@ def test_best_effort_is_left_alone(history: History) -> None:
     assert held == [(history.before.get((d, file)), file) for d in pod.dirs for file in files]
 
 
-def test_a_kernel_without_cookies_is_told_as_that(history: History, kernel_host: Any) -> None:
+def test_a_kernel_without_cookies_is_reported(history: History, kernel_host: Any) -> None:
     note = history.page["strategies"]["coresched"]
     if kernel_host.facts.core_sched:
         assert note.endswith("groups")
@@ -186,7 +186,7 @@ def test_a_kernel_without_cookies_is_told_as_that(history: History, kernel_host:
     assert [row for row in history.page["settings"] if row.get("problem")] == []
 
 
-def test_killed_and_asked_for_nothing_all_of_it_comes_back(history: History) -> None:
+def test_after_a_kill_and_with_all_gates_off_everything_is_restored(history: History) -> None:
     assert differences(history.on, history.killed) == []
     assert _unpinned(history.off, history.before) == []
 

@@ -158,7 +158,7 @@ def _live(tools: Any, api: Api, start: Callable[[], Any], view: Any, settings: C
     history.killed = settings()
     api.patch(SLO, {"spec": OFF})
     koordlet = start()
-    tools.until(lambda: settings() == history.before, "what the killed one left to be given back")
+    tools.until(lambda: settings() == history.before, "restoring of what the killed one left")
     history.off = settings()
     api.patch(SLO, {"spec": ON})
     history.again = tools.until(suppressed, "settings once more")
@@ -171,7 +171,7 @@ def test_best_effort_gets_what_the_threshold_leaves(history: History) -> None:
     """65 % of two cores less what the service uses, whatever else the machine does."""
     assert history.before == (-1, 0, 0, 0)
     quota, idle, _, _ = history.on
-    assert idle == 1, "best effort runs when nobody else wants to"
+    assert idle == 1, "best effort runs when nothing else wants to"
     assert 2_000 <= quota <= 130_000
     assert history.families["koordlet_be_suppress_cpu_cores"].samples[0].labels["type"] == "cfsQuota"
     assert 0 <= history.families["koordlet_be_suppress_ls_used_cpu_cores"].samples[0].value <= os.cpu_count()
@@ -181,7 +181,7 @@ def test_the_service_may_save_unused_quota_up_to_its_limit(history: History) -> 
     assert history.on[2:] == (LIMIT_US, LIMIT_US)
 
 
-def test_the_page_says_who_set_what_and_what_was_there(history: History) -> None:
+def test_the_page_names_owner_value_and_original_of_each_setting(history: History) -> None:
     rows = {row["setting"].rpartition("/")[2]: row for row in history.page["settings"]}
     assert (rows["cpu.cfs_quota_us"]["owner"], rows["cpu.cfs_quota_us"]["was"]) == ("cpusuppress", -1)
     assert (rows["cpu.cfs_burst_us"]["owner"], rows["cpu.cfs_burst_us"]["was"]) == ("cpuburst", 0)

@@ -45,7 +45,7 @@ def rows(koordlet: Any) -> set[str]:
 
 
 @pytest.mark.parametrize("driver", list(CgroupDriver), ids=lambda driver: driver.value)
-def test_pods_are_seen_without_waiting_for_the_next_look(
+def test_pods_are_known_before_the_next_poll(
     trees: Callable[..., Any], views: Any, koordlets: Any, tools: Any, driver: CgroupDriver
 ) -> None:
     tree = trees(driver)

@@ -131,7 +131,7 @@ def test_kill_9_loses_no_count_and_no_window(tree: Any, pair: Any, views: Any, k
     first.kill()
     pid = worker.processes[0].pid
     delay = tools.run_delay_seconds(pid)
-    tools.until(lambda: tools.run_delay_seconds(pid) - delay > 0.4, "waiting of the worker while nobody is there")
+    tools.until(lambda: tools.run_delay_seconds(pid) - delay > 0.4, "waiting of the worker while no koordlet runs")
     away = tools.run_delay_seconds(pid) - delay
     second = koordlets(view).wait()
     after = tools.until(lambda: sum(second.values(WAITED, container_id=worker.key)), "waiting of the worker")
@@ -202,7 +202,7 @@ def open_view(tree: Any, tools: Any) -> Iterator[Any]:
         view.close()
 
 
-def test_without_root_it_says_so_and_serves_what_is_readable(
+def test_without_root_the_reason_is_reported_and_readable_figures_are_served(
     pair: Any, open_view: Any, koordlets: Any, tools: Any
 ) -> None:
     worker, batch = pair
@@ -231,7 +231,9 @@ def _until_snapshots_fail(koordlet: Any, tools: Any) -> None:
     tools.until(lambda: sum(koordlet.values(name, task="metric-snapshot")) >= 2, "snapshots that fail")
 
 
-def test_without_btf_it_climbs_down_and_says_why(tree: Any, pair: Any, views: Any, koordlets: Any, tools: Any) -> None:
+def test_without_btf_it_reads_files_and_reports_the_reason(
+    tree: Any, pair: Any, views: Any, koordlets: Any, tools: Any
+) -> None:
     """bcc where the kernel's headers are installed, else files."""
     koordlet = koordlets(views(tree, also=("mount -t tmpfs none /sys/kernel/btf",))).wait()
     figures = probe(koordlet)

@@ -225,7 +225,7 @@ def test_throttling_is_the_kernels(scene: Scene) -> None:
     assert scene.rate("container_cpu_throttled", scene.batch.key)[2] == 0
 
 
-def test_throttled_time_is_told_apart_from_contention(scene: Scene) -> None:
+def test_throttled_time_is_distinguished_from_contention(scene: Scene) -> None:
     """Seconds throttled within 10 % + 0.05 s of cpu.stat; with the waiting they are the whole run delay, within 3 %."""
     throttled, waited = scene.gained(THROTTLED, scene.limited), scene.gained(WAITED, scene.limited)
     assert scene.counted("throttled") > 1.0, "the quota did not bite"
@@ -284,7 +284,7 @@ def test_histogram_and_sum_are_of_the_same_waits(scene: Scene) -> None:
 
 
 def test_culprit_counters_add_up_to_the_waiting(scene: Scene) -> None:
-    """What the counters charge to somebody is what was waited, within 5 % + 50 ms."""
+    """The counters of all culprits sum up to the waiting, within 5 % + 50 ms."""
     waited = scene.gained(WAITED, scene.worker)
     charged = scene.gained("koordlet_sched_latency_culprit_wait_seconds_total", scene.worker)
     assert charged == pytest.approx(waited, rel=0.05, abs=0.05)

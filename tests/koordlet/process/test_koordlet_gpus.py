@@ -46,7 +46,7 @@ class Node:
         self.koordlet: Any = None
 
     def open(self) -> None:
-        """All but koordlet: one container computes on both GPUs, the other on one; somebody else draws."""
+        """All but koordlet: one container computes on both GPUs, the other on one; another process draws."""
         self.kubelet.pods = self.fleet.manifests(NODE)
         self._sysfs()
         first, second = map(self._process, self.pod.container_dirs)
@@ -268,7 +268,7 @@ def test_an_error_of_the_driver_reaches_the_device(history: History) -> None:
     assert "A GPU is unhealthy" in history.log
 
 
-def test_an_nvml_that_hangs_is_said_and_holds_nobody_up(history: History) -> None:
+def test_a_hanging_nvml_is_reported_and_delays_no_other_figure(history: History) -> None:
     assert history.hung == (0, "NVML has not answered for 10 s")
     assert history.ticks_while_hung >= 3
     assert history.calls_while_hung == 0

@@ -46,7 +46,7 @@ SCORED = PodSpec("scored", KubeQOS.BURSTABLE, "LS", (Need(),), {"koordinator.sh/
 BATCH_POD = PodSpec("job", KubeQOS.BESTEFFORT, "BE", (Need(),))
 PATIENT = "--runtime-hooks-settle-timeout=100s"
 CALL_SECONDS = 240.0
-"""What this client waits; koordlet waits half of it at most: whatever else the machine does, nobody is late."""
+"""Deadline of this client; koordlet waits half of it at most, so that a busy machine makes no call late."""
 
 
 class Proxy:
@@ -54,7 +54,7 @@ class Proxy:
 
     def __init__(self, scene: Scene) -> None:
         self.path = scene.view.state / "koordlet.sock"
-        options = [("grpc.use_local_subchannel_pool", 1)]  # nobody else's pause between attempts to connect
+        options = [("grpc.use_local_subchannel_pool", 1)]  # no other channel's pause between attempts to connect
         self.channel = grpc.insecure_channel(f"unix:{self.path}", options)
         self.stub = RuntimeHookServiceStub(self.channel)  # type: ignore[no-untyped-call]
 
@@ -131,7 +131,7 @@ def test_koordlet_registers_and_only_root_may_call(scene: Scene, proxy: Proxy) -
     assert stat.S_IMODE(proxy.path.stat().st_mode) == 0o600
 
 
-def test_a_pod_that_nobody_knows_yet_is_set_up_when_the_call_returns(scene: Scene, proxy: Proxy) -> None:
+def test_an_announced_pod_is_set_up_when_the_call_returns(scene: Scene, proxy: Proxy) -> None:
     (pod,) = scene.fleet.add(BATCH_POD)
     answer = proxy.sandbox(pod)
     assert all(held(scene, pod.dir, POD).values()), held(scene, pod.dir, POD)
@@ -142,10 +142,10 @@ def test_a_pod_that_nobody_knows_yet_is_set_up_when_the_call_returns(scene: Scen
     scene.settle()
     assert all(held(scene, pod.dir, POD).values()), "and stays while the kubelet does not show it"
     proxy.stopped(pod)
-    scene.tools.until(lambda: all(held(scene, pod.dir, NEUTRAL).values()), "a stopped pod's settings given back")
+    scene.tools.until(lambda: all(held(scene, pod.dir, NEUTRAL).values()), "restoring of a stopped pod's settings")
 
 
-def test_a_container_is_created_with_its_values_and_everything_else_as_asked(scene: Scene, proxy: Proxy) -> None:
+def test_a_container_is_created_with_its_values_and_otherwise_as_requested(scene: Scene, proxy: Proxy) -> None:
     (pod,) = scene.fleet.add(BATCH_POD)
     answer = proxy.container(pod)
     resources = answer.container_resources
@@ -166,7 +166,7 @@ def test_the_command_of_the_documentation(scene: Scene, proxy: Proxy) -> None:
     proxy.stopped(pod)
 
 
-def test_a_malformed_annotation_costs_nobody_a_start(scene: Scene, proxy: Proxy) -> None:
+def test_a_malformed_annotation_prevents_no_start(scene: Scene, proxy: Proxy) -> None:
     (pod,) = scene.fleet.add(BATCH_POD)
     answer = proxy.sandbox(pod, '{"containers": 1}')
     assert (answer.resources.cpu_quota, answer.resources.cpu_shares) == (0, 0)
@@ -221,7 +221,7 @@ def test_a_running_containers_oom_score_is_set_but_not_its_sandboxs(scene: Scene
 
 
 def test_koordlet_stops_while_calls_run_and_its_registration_stays(scene: Scene, proxy: Proxy) -> None:
-    """Each call is answered or refused, none hangs; pods that were newborn get everything back."""
+    """Each call is answered or refused, none hangs; the settings of announced pods are restored."""
     (pod,) = scene.fleet.add(BATCH_POD)
     answered, refused = threading.Event(), threading.Event()
     odd: list[str] = []
@@ -314,7 +314,7 @@ def test_with_policy_fail_the_error_names_pod_and_annotation(strict: Proxy, scen
 
 
 def test_koordlet_answers_before_the_kubelet_did(strict: Proxy, scene: Scene) -> None:
-    """What is in the response needs nobody; what must be written follows once pods are known."""
+    """The response needs no list of pods; what must be written follows once pods are known."""
     (pod,) = scene.fleet.add(BATCH_POD)
     assert strict.sandbox(pod).resources.cpu_quota == 50_000
     scene.kubelet.silent = False

@@ -1,5 +1,5 @@
 """A koordlet process and neighbours that take memory, the disk and the network from services: each neighbour is named
-and held back by the lever of its resource, to its floor at most, let go again in steps, and evicted where that did not
+and throttled by the lever of its resource, to its floor at most, released in steps, and evicted where that did not
 help. A neighbour of the services' own class is named and never touched. (The CPU's lever: test_koordlet_acts.py.)
 
 One history for all tests. Limits are read from the kernel's files ten times a second; how services and neighbours get
@@ -177,7 +177,7 @@ class Node:
         return rows[0] if rows else None
 
     def verdict(self, resource: str, culprit: str) -> dict[str, Any] | None:
-        """What is said of the service, once its neighbour is named first."""
+        """The verdict of the service, once its neighbour is the first culprit."""
         page = json.loads(self.scene.koordlet.get(f"/interference?pod=default/{VICTIM[resource]}"))
         for candidate in (
             verdict for container in page.get("containers", []) for verdict in container.get("verdicts", [])
@@ -194,7 +194,7 @@ class Node:
         return {(item["involvedObject"]["name"], item["reason"]): item for item in items}
 
     def gone(self) -> list[str]:
-        """Pods that somebody asked to go, by the API server."""
+        """Pods that were deleted or are being deleted at the API server."""
         items = {pod["metadata"]["name"]: pod["metadata"]
                  for pod in self.scene.api.call("GET", "/api/v1/namespaces/default/pods")["items"]}  # fmt: skip
         return [name for name in PODS if name not in items or items[name].get("deletionTimestamp")]
@@ -270,7 +270,7 @@ def _network(node: Node, history: History, cpus: tuple[int, int], scratch: Path)
 
 
 def _disk(node: Node, history: History, cpus: tuple[int, int], scratch: Path) -> None:
-    """The neighbour's large reads are before the service's small ones; held back to its floor, it still hurts."""
+    """The neighbour's large reads are before the service's small ones; throttled to its floor, it still delays them."""
     file = scratch / "disk"
     with file.open("wb") as opened:
         opened.write(os.urandom(DISK * MIB))
@@ -374,26 +374,26 @@ def test_services_get_on_and_neighbours_have_what_they_are_left(history: History
     assert history.read <= 1.5 * history.limit["io"], "the kernel's slices are coarse"
 
 
-def test_everything_is_given_back(history: History) -> None:
+def test_everything_is_restored(history: History) -> None:
     assert history.freed == {"memory": math.inf, "io": math.inf, "network": CLASS_BITS}
     assert history.shaped[0] == history.shaped[1]
     assert {entry["name"] for entry in history.audit if entry["reason"] == "InterferenceFreed"} == set(CULPRIT.values())
 
 
-def test_only_the_one_that_was_told_to_go_is_evicted(history: History) -> None:
+def test_only_the_pod_at_its_floor_is_evicted(history: History) -> None:
     assert history.evicted == ["read"]
     assert {name for name, reason in history.events if reason == "evictPodSuccess"} == {"read"}
     assert [entry["name"] for entry in history.audit if entry["reason"] == "evicted"] == ["read"]
 
 
-def test_a_service_that_hurts_another_is_named_and_left_alone(history: History) -> None:
+def test_a_service_that_delays_another_is_named_and_not_throttled(history: History) -> None:
     event = history.events["index", "InterferenceNotActedOn"]
     assert "delays container c0 of default/store in io" in event["message"]
     assert "index" not in {entry["name"] for entry in history.audit if entry["reason"] == "InterferenceTightened"}
     assert set(history.untouched.values()) == {math.inf}, "nor was anybody who did nothing"
 
 
-def test_both_sides_are_told(history: History) -> None:
+def test_victim_and_culprit_are_explained(history: History) -> None:
     for resource, culprit in CULPRIT.items():
         on_culprit, on_victim = (history.events[name, "InterferenceTightened"] for name in (culprit, VICTIM[resource]))
         assert on_culprit["type"] == "Warning" and f"{resource} is throttled: container c0" in on_culprit["message"]

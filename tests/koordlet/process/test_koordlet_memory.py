@@ -28,7 +28,7 @@ STALLED = "koordlet_mem_stall_kind_seconds_total"
 KILLED = "koordlet_oom_kills_total"
 
 
-def test_stalls_and_kills_are_told(trees: Callable[..., Any], views: Any, koordlets: Any, tools: Any) -> None:
+def test_stalls_and_kills_are_reported(trees: Callable[..., Any], views: Any, koordlets: Any, tools: Any) -> None:
     tree = trees()
     view = views(tree)
     [short], [doomed] = tree.pod(KubeQOS.BURSTABLE), tree.pod(KubeQOS.BESTEFFORT)
@@ -45,7 +45,9 @@ def test_stalls_and_kills_are_told(trees: Callable[..., Any], views: Any, koordl
     tools.until(lambda: stalled(koordlet) > 0, "stalls at the container's own limit")
     tools.until(lambda: koordlet.values(KILLED, container_id=doomed.key, scope="limit") == [1.0], "the kill")
     shares = "koordlet_mem_stall_culprit_share"
-    tools.until(lambda: koordlet.values(shares, container_id=short.key) == [1.0], "its own doing, and nobody else's")
+    tools.until(
+        lambda: koordlet.values(shares, container_id=short.key) == [1.0], "its own allocations as the only cause"
+    )
     assert koordlet.values(shares, container_id=short.key, culprit=short.name) == [1.0]
     assert koordlet.log.count("Out of memory: a task was killed") == 1
     seen = stalled(koordlet)

@@ -65,7 +65,7 @@ NEEDS_MORE = {
     "koordlet_net_retransmits_total",  # a container with connections
     "koordlet_net_receive_queue_full_total",
     "koordlet_net_backlog_bytes",
-    "koordlet_interference_action_level",  # a best-effort pod that is held back
+    "koordlet_interference_action_level",  # a best-effort pod that is throttled
     "koordlet_interference_action_steps_total",
     "koordlet_resource_actions_total",  # reclaim on cgroup v2
     "koordlet_container_cpi",  # hardware counters
@@ -101,7 +101,7 @@ NEEDS_MORE = {
     "koordlet_pod_resources_proxy_up",
     "koordlet_resource_update_problems_total",
 }
-SOMETIMES = {  # somebody else's packet may interrupt the container, and something be suspected
+SOMETIMES = {  # a packet of another container may interrupt the container and raise a suspicion
     "koordlet_net_softirq_seconds_total",
     "koordlet_net_softirq_caused_seconds_total",
     "koordlet_net_softirq_culprit_seconds_total",
@@ -158,7 +158,7 @@ def page(served: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
-def test_family_is_served_as_the_catalogue_says(served: Any, page: dict[str, Any], family: Any) -> None:
+def test_family_is_served_as_in_the_catalogue(served: Any, page: dict[str, Any], family: Any) -> None:
     _, worker, _ = served
     served_family = page.get(family.full_name.removesuffix("_total") if family.type == "counter" else family.full_name)
     needs = NEEDS_A_CLUSTER | NEEDS_MORE

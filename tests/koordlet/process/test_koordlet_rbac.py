@@ -3,7 +3,7 @@
 The API server writes an audit log; the kubelet is this process and asks the server, as a real one does, who calls and
 whether they may. koordlet is brought to do everything that it does with the API: it reports, evicts a pod, says what of
 a NodeSLO it does not take (twice: the second time the Event is counted up), looks up a claim, and keeps the node's
-topology and devices against somebody who changes them all the time, so that a write of its own comes too late now and
+topology and devices against a client that changes them all the time, so that a write of its own comes too late now and
 then. The device is an accelerator that a file describes; there is no NVML.
 """
 
@@ -46,7 +46,7 @@ FULL = {"enable": True, "memoryEvictThresholdPercent": 1, "memoryEvictLowerPerce
 """Every node is fuller than that."""
 BLOCKS = {"blocks": [{"type": "podvolume", "name": "data", "ioCfg": {"readBPS": 1 << 20}}]}
 WRITES = 50
-"""Of somebody else in a row: they take longer than koordlet's rounds are apart."""
+"""Of the other client in a row: they take longer than koordlet's rounds are apart."""
 GRANTED = granted(manifests.rules())
 
 

@@ -2,7 +2,7 @@
 
 One history for all tests, because a report takes thirty seconds at least: an API server process and a kubelet (TLS in
 this process, so that it can misbehave), a first report; then koordlet sleeps through changes that the server no longer
-remembers, the server is killed and started again on its port, the NodeMetric is made anew with another policy, the
+remembers, the server is killed and started again on its port, the NodeMetric is recreated with another policy, the
 kubelet falls silent; and a second report. At the end koordlet is stopped and started once more.
 """
 
@@ -106,7 +106,7 @@ class History:
     """The NodeMetric that was the last one when the families were read."""
     app_dir: str = ""
     topologies: list[dict[str, Any]] = field(default_factory=list)
-    """NodeResourceTopology before the server went away, and after somebody deleted it."""
+    """NodeResourceTopology before the server went away, and after a user deleted it."""
 
 
 def _settled(call: Callable[[], Any], tools: Any, what: str) -> Any:
@@ -269,7 +269,7 @@ def _populate(api: Api, kubelet: Kubelet, tools: Any) -> None:
     for crd in crdgen.documents().values():
         if crd["metadata"]["name"] == "nodemetrics.slo.koordinator.sh":
             schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-            schema["properties"]["status"]["x-kubernetes-preserve-unknown-fields"] = True  # somebody else writes too
+            schema["properties"]["status"]["x-kubernetes-preserve-unknown-fields"] = True  # another client writes too
         api.call("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd)
     end = time.monotonic() + tools.PATIENCE
     while api.find("/apis/slo.koordinator.sh/v1alpha1/nodemetrics") is None:
@@ -381,7 +381,7 @@ def test_collecting_goes_on_while_server_and_kubelet_are_away(history: History) 
 
 def test_reports_go_on_after_the_server_came_back(history: History) -> None:
     first, second = history.reports
-    assert second["metadata"]["uid"] != first["metadata"]["uid"], "the object was made anew"
+    assert second["metadata"]["uid"] != first["metadata"]["uid"], "the object was recreated"
     assert second["status"]["updateTime"] > first["status"]["updateTime"]
     assert list(pods_of(second)) == ["job", "web"], "pods stay while the kubelet is silent"
 
@@ -396,7 +396,7 @@ def test_a_changed_policy_is_honoured(history: History) -> None:
 
 def test_the_topology_is_this_machines(history: History) -> None:
     first, second = history.topologies
-    assert first["metadata"]["uid"] != second["metadata"]["uid"], "deleted by hand, it is made anew"
+    assert first["metadata"]["uid"] != second["metadata"]["uid"], "deleted by a user, it is recreated"
     (owner,) = second["metadata"]["ownerReferences"]
     assert (owner["kind"], owner["name"], owner["controller"]) == ("Node", NODE, True)
     annotations = {key.partition("/")[2]: json.loads(text) for key, text in second["metadata"]["annotations"].items()}

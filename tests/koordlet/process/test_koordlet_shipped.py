@@ -36,7 +36,7 @@ FAULTS = ("strategy failed", "State callback failed", "Handler failed", "Backgro
 
 @pytest.fixture
 def cluster(tools: Any, tmp_path: Path) -> Iterator[tuple[Api, Kubelet]]:
-    """A Node that nobody has written a NodeSLO or a NodeMetric for."""
+    """A Node without NodeSLO and NodeMetric."""
     api, kubelet = Api(tmp_path / "api", tools.free_port()), Kubelet(tmp_path)
     try:
         api.start()
@@ -67,7 +67,7 @@ def test_it_starts_and_serves(cluster: tuple[Api, Kubelet], tools: Any, trees: A
         fleet.add(PodSpec("web", KubeQOS.BURSTABLE, "LS"))
         fleet.add(PodSpec("job", KubeQOS.BESTEFFORT, "BE"))
         kubelet.pods = fleet.manifests(NODE)
-        view = views(fleet.tree, also=("mount -t tmpfs tmpfs /run",))  # its sockets are nobody else's
+        view = views(fleet.tree, also=("mount -t tmpfs tmpfs /run",))  # its sockets are its own
         (view.scratch / "token").write_text(TOKEN)
         koordlet = koordlets(
             view, f"--kubeconfig={api.kubeconfig}", f"--kubelet-token-file={view.scratch / 'token'}",

@@ -117,7 +117,7 @@ def test_fractions_of_a_second_are_not_lost() -> None:
 @pytest.mark.parametrize(
     ("period", "percent", "allowed"), [(-1, 300, True), (None, 300, True), (100, 99, False), (0, 300, False)]
 )
-def test_the_period_and_percentage_decide_who_is_limited(period, percent, allowed) -> None:
+def test_the_period_and_percentage_decide_which_container_is_limited(period, percent, allowed) -> None:
     config = CPUBurstConfig(cfs_quota_burst_period_seconds=period, cfs_quota_burst_percent=percent)
     assert Limiter(Random(1)).allows("c", config, 0.0, 100) is allowed
 

@@ -177,7 +177,7 @@ class Node(RuleBasedStateMachine):
 
     @precondition(lambda self: self.clean)
     @invariant()
-    def wishes_hold(self) -> None:
+    def desired_settings_hold(self) -> None:
         for values in self.declared.values():
             for setting, value in values.items():
                 if setting in self.kernel.values and not self._excused(setting, value):

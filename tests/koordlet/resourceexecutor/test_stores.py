@@ -81,10 +81,10 @@ objects = st.builds(
     lambda resource, name: Setting(resource, device="" if resource == "resctrl.mount" else name),
     st.sampled_from(sorted({*NEEDS, *NEEDS.values()})), names,
 )  # fmt: skip
-wishes = st.dictionaries(objects, st.sampled_from(["1", "2"]), max_size=6)
+desired = st.dictionaries(objects, st.sampled_from(["1", "2"]), max_size=6)
 
 
-@given(st.lists(wishes, min_size=1, max_size=5), st.booleans())
+@given(st.lists(desired, min_size=1, max_size=5), st.booleans())
 def test_every_set_of_desired_settings_is_reached_and_fully_restored(
     rounds: list[dict[Setting, str]], killed: bool
 ) -> None:

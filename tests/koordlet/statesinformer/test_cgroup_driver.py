@@ -64,7 +64,7 @@ NO_CONFIG = KubeletError("kubelet /configz: HTTP 404")
         pytest.param({"cgroupDriver": "cgroupfs"}, False, SYSTEMD, SYSTEMD, id="it-must-not-be-asked"),
         pytest.param(NO_CONFIG, True, CGROUPFS, CGROUPFS, id="its-process-where-it-does-not-answer"),
         pytest.param({"cgroupDriver": "odd"}, True, CGROUPFS, CGROUPFS, id="its-process-for-an-unknown-word"),
-        pytest.param(NO_CONFIG, True, None, SYSTEMD, id="nobody-says"),
+        pytest.param(NO_CONFIG, True, None, SYSTEMD, id="unknown-everywhere"),
     ],
 )
 async def test_driver(

@@ -1,4 +1,4 @@
-"""ClaimVolumes are asked for when somebody looks them up, and until they are bound."""
+"""Volumes of claims are queried when they are looked up, until they are bound."""
 
 from __future__ import annotations
 
@@ -37,4 +37,4 @@ async def test_a_claim_is_fetched_after_a_lookup_until_it_is_bound() -> None:
     assert len(server.asked) == 3
     now[0] = EXPIRE_AFTER_S + 1
     await claims.refresh()
-    assert claims.volume("ns", "data") is None, "forgotten when nobody looks any more"
+    assert claims.volume("ns", "data") is None, "dropped when it is not looked up any more"

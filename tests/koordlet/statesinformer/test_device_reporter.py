@@ -125,7 +125,7 @@ async def test_fields_of_other_writers_are_kept(world: World) -> None:
 
 
 async def test_a_stale_copy_is_corrected_by_a_retry(world: World) -> None:
-    """The watch is late: deleted, or made anew and changed by others since."""
+    """The watch is late: deleted, or recreated and changed by others since."""
     await world.report()
     await world.reporter.stored.stop()  # its copy stays what it was
     await world.client.delete(Device, "n")

@@ -64,7 +64,7 @@ def test_a_gpu_whose_place_is_not_wholly_known_has_none(place: PciPlace | None) 
     assert "topology" not in only(Inventory(gpus=[gpu(place=place)]))
 
 
-def test_an_unhealthy_gpu_says_why() -> None:
+def test_an_unhealthy_gpu_has_a_reason() -> None:
     faults = {"GPU-0": DeviceFault("Xid79", "Xid error detected on device, error code: 79")}
     info = only(Inventory(gpus=[gpu()], faults=faults))
     assert info["health"] is False

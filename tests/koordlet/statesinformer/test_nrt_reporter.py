@@ -165,7 +165,7 @@ async def test_a_deleted_object_is_created_again(world: World) -> None:
 
 
 async def test_a_stale_copy_is_corrected_by_a_retry(world: World) -> None:
-    """The watch is late: deleted, or made anew and changed by others since."""
+    """The watch is late: deleted, or recreated and changed by others since."""
     await world.reporter.report()
     await until(lambda: world.reporter.stored.object is not None)
     await world.reporter.stored.stop()  # its copy stays what it was

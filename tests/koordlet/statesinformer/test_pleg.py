@@ -260,21 +260,21 @@ class Deaf(Inotify):
 
 async def test_after_an_overflow_all_directories_are_read_again(root, watch):
     make_kubepods(root, CgroupDriver.CGROUPFS)
-    kept, gone, anew = (root / pod_dir(CgroupDriver.CGROUPFS, KubeQOS.BURSTABLE, uid) for uid in ("k", "g", "a"))
-    for pod in (kept, gone, anew):
+    kept, gone, recreated = (root / pod_dir(CgroupDriver.CGROUPFS, KubeQOS.BURSTABLE, uid) for uid in ("k", "g", "a"))
+    for pod in (kept, gone, recreated):
         (pod / "c1").mkdir(parents=True)
     instance = Deaf()
     watched = await watch(open_inotify=lambda: instance)
     watched.told.clear()
     instance.deaf = True
-    for path in (gone / "c1", gone, anew / "c1", anew):
+    for path in (gone / "c1", gone, recreated / "c1", recreated):
         path.rmdir()
-    anew.mkdir()  # another directory than the one that is watched
+    recreated.mkdir()  # another directory than the one that is watched
     (kept / "c2").mkdir()
     await watched.until(lambda: watched.pleg.overflows == 1)
     await watched.until(lambda: watched.pleg.containers == {"k": {"c1", "c2"}, "a": set()})
     watched.told.clear()
-    (anew / "c9").mkdir()
+    (recreated / "c9").mkdir()
     await watched.tells((CONTAINER, "a", "c9"))
     assert watched.pleg.unwatched == 0
 

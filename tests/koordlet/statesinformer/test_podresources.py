@@ -60,7 +60,7 @@ def pod(allocated: object) -> Pod:
         ),
         pytest.param({"fpga": [{"minor": 0, "id": "x"}]}, NONE, [], id="a type without a resource"),
         pytest.param({"gpu": [{"minor": 3}]}, GPUS, [("nvidia.com/gpu", ["GPU-d"])], id="no id: the UUID"),
-        pytest.param({"gpu": [{"minor": 7}]}, GPUS, [], id="no id, and a device that nobody knows"),
+        pytest.param({"gpu": [{"minor": 7}]}, GPUS, [], id="no id, and an unknown device"),
         pytest.param({"rdma": [{"minor": 0}]}, GPUS, [], id="a NIC without an id is no GPU"),
         pytest.param(
             {"gpu": [{"minor": 0, "id": "npu-0"}, {"minor": 1}]},

@@ -206,7 +206,7 @@ async def test_an_unknown_pod_causes_a_query_of_the_kubelet(node: Node) -> None:
         node.later, node.pods = "kubelet /pods: HTTP 503", {}
         assert await refused(call("List")) == (grpc.StatusCode.UNAVAILABLE, "kubelet /pods: HTTP 503")
         node.later = {"other": meta("other")}
-        assert await call("List") == listed(TOLD), "nobody knows the pod: nothing is added"
+        assert await call("List") == listed(TOLD), "the pod is unknown: nothing is added"
 
 
 async def test_the_name_of_a_terminating_pod_may_belong_to_another_pod(node: Node) -> None:
@@ -302,7 +302,7 @@ async def test_directory_and_socket_are_created_and_removed(tmp_path: Path) -> N
     assert path.exists() and "listens" not in successor.problem
     path.unlink()
     await successor.maintain()
-    assert path.exists(), "served again where somebody removed it"
+    assert path.exists(), "served again after it was removed"
     await successor.stop()
     assert not path.exists()
 

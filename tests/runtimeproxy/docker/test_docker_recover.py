@@ -291,7 +291,7 @@ async def test_hooks_run_for_a_container_created_beside_the_proxy(world: World, 
 @pytest.mark.parametrize(
     ("container", "unhooked"),
     [
-        pytest.param(None, 0, id="nobody"),
+        pytest.param(None, 0, id="unknown"),
         pytest.param("no answer", 1, id="dockerd-does-not-tell"),
         pytest.param({**entry("x", container_body()), "Name": "/registry"}, 0, id="not-kubernetes"),
         pytest.param(entry("x", container_body("f" * 64)), 0, id="no-such-sandbox"),

@@ -269,7 +269,7 @@ def test_an_upload_waits_for_a_slow_reader(run: Callable[[Test], None]) -> None:
                 except BlockingIOError:
                     stuck += 1
                     await asyncio.sleep(0.005)
-            assert total < 24 * MIB, "an upload that nobody reads must not be kept in memory"
+            assert total < 24 * MIB, "an upload that is not read must not be kept in memory"
             read.set()
             await loop.sock_sendall(raw, data[total:])
             assert (await loop.sock_recv(raw, 1000)).startswith(b"HTTP/1.1 200 OK")
@@ -589,7 +589,7 @@ def test_a_restart_of_dockerd_is_detected(run: Callable[[Test], None]) -> None:
 
         server = await asyncio.start_unix_server(dockerd, str(folder / "d.sock"))
         api = DockerApi(folder / "d.sock", timeout=PATIENCE)
-        assert api.restarted  # nobody has been asked
+        assert api.restarted  # no daemon was queried
         assert (await api.info()).cgroup_driver == "driver 1" and not api.restarted
         writers[0].close()
         await settled(lambda: api.restarted)
@@ -597,7 +597,7 @@ def test_a_restart_of_dockerd_is_detected(run: Callable[[Test], None]) -> None:
         writers[1].transport.abort()
         await settled(lambda: api.restarted)
         close = b"Connection: close\r\n"
-        assert (await api.info()).cgroup_driver == "driver 3" and api.restarted  # nobody knows
+        assert (await api.info()).cgroup_driver == "driver 3" and api.restarted  # unknown
         close = b""
         await api.info()
         await api.close()

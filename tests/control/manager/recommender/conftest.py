@@ -104,7 +104,7 @@ class World:
                 await self.cluster.admin.patch(Pod, name, "default", body={"status": status}, subresource="status")
 
     async def running(self, app: str, count: int) -> bool:
-        """Bring it about that so many pods run."""
+        """Start or stop pods until this number runs."""
         await self.kubelet()
         return sum(pod.status.phase == "Running" for pod in await self.pods(app)) == count
 

@@ -194,7 +194,7 @@ class FakeApi:
         if body["preconditions"]["uid"] != obj["metadata"]["uid"]:
             raise Conflict(409, "Conflict", "uid precondition failed")
         if not obj["metadata"].get("deletionTimestamp"):
-            self._violation(f"DELETE {path} which nobody asked to delete")
+            self._violation(f"DELETE {path} without a deletion timestamp")
         del self.objects[path]
         if self._listener is not None:
             self._listener.pod_gone(obj["metadata"]["uid"])

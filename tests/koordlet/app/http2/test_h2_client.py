@@ -53,7 +53,7 @@ async def test_many_at_once_and_one_after_another(tmp_path: Path) -> None:
             assert await client.call("/s/M", word, PATIENCE) == word
 
 
-async def test_credit_is_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_flow_control_credit_is_returned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_MAX_31_BITS", 300_000)  # windows that small
     monkeypatch.setattr(module, "_CREDIT_BYTES", 100_000)
     async with grpc_server(tmp_path / "s", echo) as client:

@@ -305,7 +305,7 @@ GOOD = ask(1, data=b"x")
         pytest.param(opened(1) + sent(1, b"\0\0\0"), "13", id="half a prefix"),
         pytest.param(opened(1) + sent(1, b"\0\0\0\0\x09abc"), "13", id="half a message"),
         pytest.param(opened(1) + sent(1, b"\0\0\0\0\x01abc", 0) + sent(1, b"d"), "13", id="more than a message"),
-        pytest.param(opened(1) + sent(1, b"\x01\0\0\0\x03abc"), "13", id="compressed as nobody said"),
+        pytest.param(opened(1) + sent(1, b"\x01\0\0\0\x03abc"), "13", id="compressed without grpc-encoding"),
     ],
 )
 async def test_calls_that_are_none_get_a_status_and_cost_no_other(tmp_path: Path, call: bytes, status: str) -> None:
@@ -399,7 +399,7 @@ def data_of(frames: list[tuple[Frame, bytes]]) -> bytes:
 
 
 async def test_a_client_that_does_not_read_answers_is_not_read(tmp_path: Path) -> None:
-    """Pings are answered into a full socket until nothing more is read; nobody else is held up."""
+    """Pings are answered into a full socket until nothing more is read; other clients are served."""
     pings = (h2.head(8, h2.PING, 0, 0) + b"01234567") * 4096
 
     async def flood(writer: asyncio.StreamWriter) -> None:
