@@ -37,6 +37,7 @@ OWN_FILES = {
     "koordlet/runtimehooks/protocols/nri.py": "the runtime's socket",
     "koordlet/runtimehooks/protocols/registration.py": "the registration for the runtime proxy",
     "koordlet/statesinformer/nrt/kubelet.py": "the kubelet's configuration and state",
+    "koordlet/statesinformer/pods/kubelettls.py": "certificates of the kubelet",
     "koordlet/statesinformer/podresources/proxy.py": "the kubelet's sockets",
     "koordlet/wiring/hooks.py": "the directory of the runtime proxy's registrations",
 }

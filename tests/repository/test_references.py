@@ -36,6 +36,7 @@ EXTERNAL = frozenset(
         "getpeercert",
         "grpcurl",
         "jsonField",
+        "omitempty",
         "patchMergeKey",
         "savez",
         "sched_runtime",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from koordlet.api.encoding.remembered import RememberedTexts
 from koordlet.api.encoding.wire import WireError
 from koordlet.system.cpu.cpuset import CPUSet, CPUSetError
 
-READERS = {
+READERS: dict[str, tuple[Callable[[Mapping[str, str]], object], TextLimits]] = {
     names.ANNOTATION_CPU_BURST: (pod.CPU_BURST.get, SETTING),
     names.ANNOTATION_MEMORY_QOS: (pod.MEMORY_QOS.get, SETTING),
     names.ANNOTATION_BLKIO_QOS: (pod.BLKIO_QOS.get, SETTING),
