@@ -73,6 +73,7 @@ def exported() -> dict[str, set[str] | None]:
         metrics(registry)
     registry.register(OvercommitCollector({}, SYSTEM_CLOCK))
     labels_of["koord_manager_config_key_bad"] = {"key"}
+    labels_of["scheduler_elastic_quota_status"] = {"name", "resource", "tree", "is_parent", "parent", "field"}
     labels_of["scheduler_pending_pods"] = {"queue"}
     labels_of["scheduler_unschedulable_pods"] = {"plugin", "profile"}
     labels_of["scheduler_cache_size"] = {"type"}

@@ -26,7 +26,7 @@ from koordlet.kube import ApiError, Client, ClientConfig, KubeError, PatchKind
 from koordlet.kube.credentials import Fixed
 from tests.ports import free_port
 
-_PLURALS = {"PriorityClass": "priorityclasses"}
+_PLURALS = {"NetworkPolicy": "networkpolicies", "PriorityClass": "priorityclasses"}
 SERVICE = f"{KOORDINATOR_NAMESPACE}/koordinator-webhook-service"
 
 
