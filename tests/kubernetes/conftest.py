@@ -26,8 +26,9 @@ ORDER = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sort this folder's tests; the others keep their places before them, as the oracle's, which has no cluster."""
-    items.sort(key=lambda item: ORDER.index(item.path.stem[5:]) if item.path.parent == HERE else -1)
+    """Sort the tests that share the cluster; all others, which have none or one of their own, come before them."""
+    places = {HERE / f"test_{name}.py": place for place, name in enumerate(ORDER)}
+    items.sort(key=lambda item: places.get(item.path, -1))
 
 
 @pytest.fixture(scope="session")
