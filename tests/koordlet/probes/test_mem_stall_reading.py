@@ -9,7 +9,6 @@ import pytest
 
 from koordlet.probes.culprits.slots import SPECIALS, TAG
 from koordlet.probes.layouts import BUCKETS, LIMIT_ENTRY, STALL_LOST, STALL_STATS
-from koordlet.probes.memstall import probe as memstall
 from koordlet.probes.memstall.probe import LIMITS, MemStall
 from koordlet.probes.memstall.snapshot import KINDS, StallLosses, diff
 
@@ -27,7 +26,9 @@ class Kernel:
 @pytest.fixture
 def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
     made = Kernel()
-    monkeypatch.setattr(memstall, "map_array", lambda fd, name, dtype, entries: getattr(made, name))
+    monkeypatch.setattr(
+        "koordlet.probes.loading.mapped.map_array", lambda fd, name, dtype, entries: getattr(made, name)
+    )
     return made
 
 

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from koordlet.probes import oom
 from koordlet.probes.culprits.slots import SPECIALS
 from koordlet.probes.layouts import OOM_COUNTS, OOM_EVENT, OOM_EVENTS
 from koordlet.probes.oom import Oom
@@ -43,7 +42,7 @@ class Kernel:
 @pytest.fixture
 def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
     made = Kernel()
-    monkeypatch.setattr(oom, "map_array", lambda fd, name, dtype, entries: made.tables[name])
+    monkeypatch.setattr("koordlet.probes.loading.mapped.map_array", lambda fd, name, dtype, entries: made.tables[name])
     return made
 
 
