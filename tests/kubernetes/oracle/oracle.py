@@ -36,6 +36,9 @@ SETTLE_S: Final = 0.02
 CONDITION_S: Final = 10.0
 POLL_S: Final = 0.01
 PREEMPTED: Final = "Preemptor Pod preempted victim Pod"
+STARTED, FINISHED = "Start the preemption asynchronously", "Async Preemption finished completely"
+START_S: Final = 0.1
+"""Within this time kube-scheduler begins to delete the victims that are not terminating yet."""
 DELETED_ALREADY: Final = "Victim Pod is already being deleted, skipping the API call for it"
 
 

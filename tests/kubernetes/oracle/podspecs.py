@@ -217,8 +217,10 @@ class PodSpecs:
             "whenUnsatisfiable": rng.choice(("DoNotSchedule", "ScheduleAnyway")),
             "labelSelector": self._selector(),
         }
-        if constraint["whenUnsatisfiable"] == "DoNotSchedule" and rng.random() < 0.2:
-            constraint["minDomains"] = rng.randint(1, 4)
+        if constraint["whenUnsatisfiable"] == "DoNotSchedule":
+            constraint["labelSelector"] = constraint["labelSelector"] or {"matchLabels": {"app": rng.choice(APPS)}}
+            if rng.random() < 0.2:
+                constraint["minDomains"] = rng.randint(1, 4)
         for policy in ("nodeAffinityPolicy", "nodeTaintsPolicy"):
             if rng.random() < 0.25:
                 constraint[policy] = rng.choice(("Honor", "Ignore"))

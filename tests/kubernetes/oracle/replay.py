@@ -22,6 +22,7 @@ from control.scheduler.cycle.loop import Loop
 from control.scheduler.cycle.monitor import AttemptMonitor
 from control.scheduler.cycle.observer import CycleObserver
 from control.scheduler.cycle.placement import Placement
+from control.scheduler.cycle.podsubject import PodSubject
 from control.scheduler.cycle.reporter import UserReporter
 from control.scheduler.framework.handle import Handle
 from control.scheduler.framework.plugin import CycleState
@@ -39,6 +40,7 @@ from control.scheduler.state.objects import DECODED, trim_pod
 from control.scheduler.state.pods import PodInfo, Shapes
 from control.scheduler.state.resizing import with_effective_requests
 from control.scheduler.state.selectors import PodCounters
+from control.scheduler.state.subjects import Subjects
 from control.scheduler.state.table import NodeTable
 from control.scheduler.state.transform import transform_node, transform_pod
 from koordlet.api.core import Node, Pod
@@ -169,15 +171,15 @@ class OurScheduler:
             frameworks[PROFILE], cache, waiting, queue=self.queue, evictor=_Evictor(), observers=[self._observer]
         )
         pods = self.objects.informer(Pod)
+        subjects = Subjects(PodSubject(self._client, SYSTEM_CLOCK, pods.get))  # type: ignore[arg-type]
         self._reporter = UserReporter(
-            self._client,  # type: ignore[arg-type]
+            subjects,
             self._events,  # type: ignore[arg-type]
             SchedulerMetrics.of(CollectorRegistry()),
             AttemptMonitor(SYSTEM_CLOCK.monotonic, lambda _: None),
             SYSTEM_CLOCK,
-            pods.get,
         )
-        self._loop = Loop({PROFILE: self._cycle}, cache, self.queue, reporter=self._reporter, current=pods.get)
+        self._loop = Loop({PROFILE: self._cycle}, cache, self.queue, reporter=self._reporter, current=subjects.current)
         self._loop.binders[PROFILE] = self._binder  # type: ignore[assignment]
         handlers.route(self.queue, frameworks, lambda _: None)
 
