@@ -32,6 +32,7 @@ from koordlet.app.gates import FeatureGates
 from koordlet.app.periodic import Periodic
 
 SYNC_PERIOD_S: Final = 1.0
+NOTHING_TO_ADD: Final = PostFilterResult(unschedulable())
 
 
 class ElasticQuotaPlugin(Plugin):
@@ -101,6 +102,9 @@ class ElasticQuotaPlugin(Plugin):
         return unschedulable(reason) if reason else SUCCESS
 
     def post_filter(self, state: CycleState, pod: PodInfo, failure: FitError) -> PostFilterResult:
+        refused = failure.pre_filter is not None and failure.pre_filter.plugin == self.name
+        if not refused and not self._preemption.policy.rows(pod):
+            return NOTHING_TO_ADD  # the nodes have no room, and no pod of the quota could make any
         return self._preemption.post_filter(state, pod, failure)
 
     # Controllers

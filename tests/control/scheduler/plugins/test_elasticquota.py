@@ -254,6 +254,14 @@ def test_who_is_no_victim(pods: list[Pod]) -> None:
     assert evictor.victims == []
 
 
+def test_a_pod_that_lacks_a_node_gets_no_message_about_its_quota() -> None:
+    attempts: list[int] = []
+    world = QuotaWorld(quota_object("a"), cpus=("1", "1"), observe_preemption=attempts.append)
+    failure = failure_of(world, world.add(member("a", "2", priority=9)))
+    assert failure.text() == "0/2 nodes are available: 2 Insufficient cpu."
+    assert attempts == []
+
+
 @pytest.mark.parametrize(("spare", "victims"), [(True, []), (False, ["low"])])
 def test_pods_of_the_default_quota_may_be_spared(spare: bool, victims: list[str]) -> None:
     world, evictor = preempting(member("", "4", "low", on="n0"), disable_default_quota_preemption=spare)

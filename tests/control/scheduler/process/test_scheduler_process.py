@@ -217,7 +217,8 @@ async def test_the_effective_configuration_can_be_written(tmp_path: Path) -> Non
     assert (status, error) == (0, "")
     found = yaml.safe_load(written.read_text())
     (profile,) = found["profiles"]
-    assert [one["name"] for one in profile["plugins"]["postFilter"]["enabled"]] == ["Coscheduling", "DefaultPreemption"]
+    enabled = [one["name"] for one in profile["plugins"]["postFilter"]["enabled"]]
+    assert enabled == ["Coscheduling", "ElasticQuota", "DefaultPreemption"]
     assert found["podMaxBackoffSeconds"] == 10
 
 
