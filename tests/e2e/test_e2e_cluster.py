@@ -249,7 +249,7 @@ def test_a_victim_gets_an_event_about_its_interference(cluster: Cluster, eventua
 
         summary, entries = eventually(told, 180)
         assert {"container", "resource", "cause", "state", "culprit", "confidence"} <= set(entries[0])
-        assert set(summary) == {"interfered", "selfInflicted", "worstCulprits"}
+        assert set(summary) == {"hurtPods", "interfered", "selfInflicted", "worstCulprits"}
     finally:
         cluster.run("delete", *all_three, "--wait", "--timeout=120s")
 
