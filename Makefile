@@ -108,6 +108,10 @@ images: setup-test  ## the container images, from Debian packages, with Docker; 
 chart:  ## the Helm chart in build/chart
 	@$(PY) -m scripts.install.chart --out build/chart
 
+.PHONY: configuration
+configuration:  ## rewrite docs/configuration.md, the reference of fields, gates, flags and pod keys
+	@$(PY) scripts/configreference.py
+
 .PHONY: layout
 layout:  ## rewrite docs/layout.md, the map of wide folders
 	@$(PY) scripts/foldermap.py

@@ -52,7 +52,20 @@ KOORDLET_HOOKS: Final[dict[str, Gate]] = {
         "OOMScoreAdj",
     ),
 }
-"""One gate per runtime-hook plug-in."""
+"""One gate per runtime-hook plug-in. The effect of each:
+
+GroupIdentity: Sets the CPU identity (bvt) of pods by QoS class; on stock kernels cpu.idle of best effort.
+CPUSetAllocator: Applies the CPUs that the scheduler allocated, and shared CPU pools.
+BatchResource: Sets CPU shares, CPU quota and memory limit of pods that request batch resources.
+GPUEnvInject: Passes allocated GPUs to containers in environment variables.
+RDMADeviceInject: Passes the device nodes of allocated RDMA devices to containers.
+CPUNormalization: Scales the CPU quota of LS and unlabelled pods by the node's normalization ratio.
+CoreSched: Sets core-scheduling cookies: pods of different groups do not share a core.
+TerwayQoS: Writes the network limits for Terway (policy terway-qos).
+TCNetworkQoS: Shapes network traffic with tc (policy tc).
+Resctrl: Applies the cache and memory bandwidth that a pod's annotation requests.
+OOMScoreAdj: Applies the OOM scores of a pod's annotations.
+"""
 
 KOORDLET: Final[dict[str, Gate]] = {
     **_on("BECPUSuppress", "CPUBurst", "RdtResctrl", "NodeTopologyReport"),
@@ -85,6 +98,38 @@ KOORDLET: Final[dict[str, Gate]] = {
     ),
     **KOORDLET_HOOKS,
 }
+"""The effect of each:
+
+BECPUSuppress: Limits the CPUs of best-effort pods by the usage of the node.
+CPUBurst: Lets pods exceed their CPU limit for a short time.
+RdtResctrl: Limits last-level cache and memory bandwidth by QoS class.
+NodeTopologyReport: Writes the NodeResourceTopology; when off it is only computed for koordlet itself.
+InterferenceActions: Throttles best-effort pods that delay services, if the node's strategy enables actions.
+BECPUManager: The hooks place best-effort containers that have a NUMA allocation; CPU suppress leaves them alone.
+BECPUEvict: Evicts best-effort pods while they get too little CPU.
+BEMemoryEvict: Evicts best-effort pods while the node's memory usage is too high.
+CPUEvict: Evicts pods of low priority while the node's CPU usage is too high.
+MemoryEvict: Evicts pods of low priority while the node's memory usage is too high.
+CPUAllocatableEvict: Evicts pods of low priority while batch or mid CPU requests exceed the allocatable.
+MemoryAllocatableEvict: Evicts pods of low priority while batch or mid memory requests exceed the allocatable.
+SystemConfig: Sets kernel parameters by systemStrategy.
+CgroupReconcile: Applies memory QoS, and reclaims memory in the background on stock kernels.
+BlkIOReconcile: Applies limits and weights of block I/O, and collects disks and mounts.
+Accelerators: Collects and reports GPUs and other accelerators.
+RDMADevices: Collects and reports RDMA NICs.
+HamiCoreVGPUMonitor: GPUEnvInject also shares HAMi-core's usage files with the host, for its monitor.
+CPICollector: Measures cycles per instruction.
+Libpfm4: No effect.
+PSICollector: Collects pressure (PSI). koordlet turns it on unless the flag sets it to false.
+ResctrlCollector: Collects cache occupancy and memory bandwidth; also needs --enable-resctrl-collector.
+ColdPageCollector: Collects cold memory.
+HugePageReport: Reports huge pages separately in the NodeResourceTopology.
+PodResourcesProxy: Serves the kubelet's pod-resources API with the scheduler's devices added.
+PerCPUMetric: Exports a gauge per CPU of the shared pools.
+NodeMetricPromMetrics: Exports the last NodeMetric report as gauges.
+AuditEvents: Writes the audit log.
+AuditEventsHTTPHandler: Serves the audit log at /events.
+"""
 
 _TRANSFORMERS = _off("PriorityTransformer", "PreemptionPolicyTransformer", "ReplaceResourcesTransformer")
 
@@ -125,6 +170,42 @@ MANAGER: Final[dict[str, Gate]] = {
     **_TRANSFORMERS,
     "DisablePVCReservation": Gate(False, "beta"),
 }
+"""The effect of each:
+
+PodMutatingWebhook: Applies profiles and other defaults to new pods.
+PodValidatingWebhook: Validates pods and bindings.
+ElasticMutatingWebhook: Sets parent, tree and shared weight of new ElasticQuotas.
+ElasticValidatingWebhook: Validates ElasticQuotas.
+WebhookFramework: Runs the webhook server and manages its certificates.
+ValidatePodTrustedKeys: Refuses labels and annotations that root code acts on, by users that are not trusted with them.
+NodeMutatingWebhook: Amplifies the allocatable of nodes.
+NodeValidatingWebhook: Refuses node labels that match two node strategies of one ConfigMap key.
+ConfigMapValidatingWebhook: Validates the ConfigMap slo-controller-config.
+ReservationMutatingWebhook: Applies profiles to new Reservations.
+ColocationProfileSkipMutatingResources: Profiles do not translate cpu and memory to batch and mid resources.
+ColocationProfileSkipValidatingPriority: The sub-priority of a pod may change.
+MultiQuotaTree: Restricts pods of a quota tree to the nodes of the tree.
+ElasticQuotaIgnorePodOverhead: No effect in the manager.
+ElasticQuotaGuaranteeUsage: Refuses guarantees of a quota that no ancestor has.
+ElasticQuotaEnableUpdateResourceKey: A child's max may lack resources of its parent's max.
+ElasticQuotaEvaluationTransformPod: Quota admission renames resources first (with ReplaceResourcesTransformer).
+DisableDefaultQuota: A pod without quota label belongs to no quota.
+SupportParentQuotaSubmitPod: Pods may belong to a parent quota.
+EnableQuotaAdmission: Refuses pods that exceed their quota.
+EnableQuotaAdmissionOnUpdate: Checks the quota also when a pod moves to another quota.
+EnableSyncGPUSharedResource: Writes koordinator.sh/gpu.shared to nodes.
+ColocationProfileController: Applies profiles to pending pods.
+ValidatePodDeviceResource: Refuses invalid device requests.
+EnablePodEnhancedValidator: Refuses pods without the labels that a ConfigMap requires.
+DisableExtendedResourceSpec: Does not write the annotation extended-resource-spec.
+DisableDeviceResourceSpec: Does not translate GPU requests.
+Recommender: Recommends requests for workloads.
+BindingAdmissionWebhook: Restricts which user may bind pods.
+PriorityTransformer: No effect in the manager.
+PreemptionPolicyTransformer: No effect in the manager.
+ReplaceResourcesTransformer: Enables ElasticQuotaEvaluationTransformPod.
+DisablePVCReservation: No effect in the manager.
+"""
 
 DESCHEDULER: Final = MANAGER
 
@@ -158,3 +239,37 @@ SCHEDULER: Final[dict[str, Gate]] = {
     ),
     **_TRANSFORMERS,
 }
+"""The effect of each:
+
+DynamicSchedulerCheck: Reads a pod again before it is bound, and drops it if it is deleted or of another scheduler.
+GangPendingPodsConditionPatch: Writes the conditions of waiting gang members.
+EnableInlineBatchSchedule: Places a whole job within one cycle after a plugin planned it.
+SyncBarrier: A new leader first waits until it has seen the writes of its predecessor.
+MultiQuotaTree: Supports several quota trees; without it the label tree-id is ignored.
+DisableDefaultQuota: A pod without a known quota belongs to no quota.
+ElasticQuotaGuaranteeUsage: What the pods of a quota use is guaranteed, and nothing is lent.
+ElasticQuotaIgnorePodOverhead: The overhead of pods does not count towards quotas.
+ElasticQuotaIgnoreTerminatingPod: A pod stops counting one grace period after its deadline for termination.
+ElasticQuotaImmediateIgnoreTerminatingPod: A pod stops counting when its termination begins.
+PriorityTransformer: A pod without priority counts with the default of its priority class.
+PreemptionPolicyTransformer: A pod's label determines its preemption policy, Never without a valid one.
+ReplaceResourcesTransformer: Renames or removes resources of a pod by its annotation replace-resources.
+EnableBatchScheduleNodeSnapshot: No effect.
+CSIStorageCapacity: No effect.
+GenericEphemeralVolume: No effect.
+PodDisruptionBudget: No effect.
+CompatibleCSIStorageCapacity: No effect.
+DisableCSIStorageCapacityInformer: No effect.
+CompatiblePodDisruptionBudget: No effect.
+DisablePodDisruptionBudgetInformer: No effect.
+DisableDynamicResourceAllocationInformer: No effect.
+ResizePod: No effect.
+SupportParentQuotaSubmitPod: No effect.
+LazyReservationRestore: No effect.
+OmitNodeLabelsForReservation: No effect.
+SkipReservationFitsNode: No effect.
+DevicePluginAdaption: No effect.
+CleanExpiredReservationAllocated: No effect.
+SkipFilterWithNominatedPods: No effect.
+CrossSchedulerNomination: No effect.
+"""

@@ -34,14 +34,18 @@ USAGE_WITH_PAGE_CACHE: Final = "usageWithPageCache"
 class AggregatePolicy(Frozen):
     """The windows of reported usage percentiles."""
 
-    durations: list[Duration] = msgspec.field(default_factory=list)
+    durations: Annotated[list[Duration], doc("Lengths of the windows.")] = msgspec.field(default_factory=list)
 
 
 class PredictSettings(Frozen):
     """Copied to `spec.predictPolicy` of NodeMetric; only a proposal in Koordinator (spec 02 §11.4)."""
 
-    resource_diff_threshold_percent: int | None = None
-    cold_start_period_seconds: int | None = None
+    resource_diff_threshold_percent: Annotated[
+        int | None, doc("Change of the prediction, in percent, above which it is reported early.")
+    ] = None
+    cold_start_period_seconds: Annotated[
+        int | None, doc("Seconds for which a new pod counts with its requests instead of a prediction.")
+    ] = None
 
 
 class ColocationStrategy(Frozen):
@@ -90,7 +94,9 @@ class ColocationStrategy(Frozen):
     batch_memory_threshold_percent: Annotated[
         int | None, doc("Highest share of the node's memory for batch pods; may exceed 100.")
     ] = None
-    extensions: JSONObject = msgspec.field(default_factory=dict)
+    extensions: Annotated[JSONObject, doc("Settings of plug-ins by name.", preserve=True)] = msgspec.field(
+        default_factory=dict
+    )
 
 
 class NodeColocationConfig(ColocationStrategy):

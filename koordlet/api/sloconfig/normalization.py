@@ -26,10 +26,10 @@ class RatioError(ValueError):
 class ModelRatios(Frozen):
     """Ratios of one CPU model by enabled features."""
 
-    base_ratio: float | None = None
-    hyper_thread_enabled_ratio: float | None = None
-    turbo_enabled_ratio: float | None = None
-    hyper_thread_turbo_enabled_ratio: float | None = None
+    base_ratio: Annotated[float | None, doc("Ratio without hyper-threading and turbo.")] = None
+    hyper_thread_enabled_ratio: Annotated[float | None, doc("Ratio with hyper-threading.")] = None
+    turbo_enabled_ratio: Annotated[float | None, doc("Ratio with turbo.")] = None
+    hyper_thread_turbo_enabled_ratio: Annotated[float | None, doc("Ratio with both.")] = None
 
 
 class CPUNormalizationStrategy(Frozen):
