@@ -58,7 +58,7 @@ class Extra:
         return HookAnswer(
             env={"FROM_HOOK": "yes"},
             mounts=(ContainerMount(str(self._folder), "/cache"),),
-            devices=(ContainerDevice("/dev/koord-null", "c", 1, 3),),
+            devices=(ContainerDevice("/dev/koord-null", "c", 1, 3, 0o666),),
         )
 
 
