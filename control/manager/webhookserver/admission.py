@@ -16,9 +16,10 @@ exception in a handler is answered with 500 and logged; the connection is not dr
 from __future__ import annotations
 
 import base64
+import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 import msgspec
 
@@ -165,14 +166,18 @@ class _Review(Struct):
 
 
 _REVIEWS = msgspec.json.Decoder(_Review)  # strict: reviews are written by the API server, not by people
+_UID = re.compile(rb'"request":\{"uid":"([0-9A-Za-z-]{1,64})"')
+HEAD_BYTES: Final = 4096
+"""The beginning of a review, which has its request's uid: the API server writes it as the first field."""
 
 
 class BadReview(ValueError):
-    """The body is not a valid AdmissionReview; `code` is the HTTP status."""
+    """The body is not a valid AdmissionReview; `code` is the HTTP status, `head` the beginning of the body."""
 
-    def __init__(self, message: str, code: int = 400) -> None:
+    def __init__(self, message: str, code: int = 400, head: bytes = b"") -> None:
         super().__init__(message)
         self.code = code
+        self.head = head
 
 
 def read_review(body: bytes) -> tuple[str, WebhookRequest]:
@@ -182,7 +187,7 @@ def read_review(body: bytes) -> tuple[str, WebhookRequest]:
     try:
         review = _REVIEWS.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadReview(f"AdmissionReview: {error}") from error
+        raise BadReview(f"AdmissionReview: {error}", head=body[:HEAD_BYTES]) from error
     if review.kind != "AdmissionReview":
         raise BadReview(f'AdmissionReview: kind: "{review.kind}" is not AdmissionReview')
     if review.api_version not in VERSIONS:
@@ -192,6 +197,16 @@ def read_review(body: bytes) -> tuple[str, WebhookRequest]:
     if not review.request.uid:
         raise BadReview("AdmissionReview: request.uid is missing")
     return review.api_version, review.request
+
+
+def uid_of_head(head: bytes) -> str:
+    """The uid of a review that cannot be read as a whole, from its first HEAD_BYTES; empty without one.
+
+    The API server treats an answer without this uid as a failed call, and with failurePolicy Ignore it stores the
+    object. The author of the object must not be able to cause that by its size or shape.
+    """
+    found = _UID.search(head[:HEAD_BYTES])
+    return "" if found is None else found[1].decode()
 
 
 def write_review(version: str, uid: str, response: Response) -> bytes:

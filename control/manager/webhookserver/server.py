@@ -1,8 +1,9 @@
 """The HTTPS server that the API server calls for admission (spec 04 §1.5, §1.7, §10).
 
 It has one POST route per handler; `/healthz` answers 200, `/convert` refuses every conversion, and debug pages can be
-added. A body over 7 MiB is refused (413): a review can hold an object twice, and objects are limited to 3 MiB. `limits`
-bounds connections and the large reviews in progress; if too many wait, the answer is 503. A request is cancelled after
+added. A review that cannot be read, because it is over 7 MiB or nested too deeply, refuses its object: an HTTP error
+would make the API server store it where failurePolicy is Ignore. `limits` bounds connections and the large reviews in
+progress; if too many wait, the answer is 503. A request is cancelled after
 the timeout in its URL (`?timeout=10s`), at most 10 s, when the API server no longer waits for it. The certificate is
 reloaded when its file changes; open connections keep the old one.
 """
@@ -18,6 +19,7 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from control.manager.webhookserver.admission import (
+    HEAD_BYTES,
     AllowResponse,
     BadReview,
     DenyResponse,
@@ -25,6 +27,7 @@ from control.manager.webhookserver.admission import (
     UndecodableObject,
     WebhookHandler,
     read_review,
+    uid_of_head,
     write_review,
 )
 from control.manager.webhookserver.limits import HANDSHAKE_S, ConnectionLimit, LargeReviews, ServerBusy
@@ -169,7 +172,8 @@ class WebhookServer:
                 uid = review.uid
                 response: Response = await handler.handle(review) if handler.serves(review) else AllowResponse()
         except BadReview as error:
-            status, response = error.code, DenyResponse(str(error), code=error.code)
+            uid = uid_of_head(error.head)
+            status, response = 200 if uid else error.code, DenyResponse(str(error), code=error.code)
         except UndecodableObject as error:
             response = DenyResponse(str(error), code=400)
         except ServerBusy as error:
@@ -190,10 +194,12 @@ async def _body(request: web.Request) -> bytes:
     """Raises BadReview."""
     if request.content_type != "application/json":
         raise BadReview(f"contentType={request.content_type}, expected application/json", 415)
-    try:
-        return await request.read()
-    except web.HTTPRequestEntityTooLarge as error:
-        raise BadReview(f"the review is larger than {MAX_BODY_BYTES} bytes", 413) from error
+    body = bytearray()
+    async for chunk in request.content.iter_any():
+        body += chunk
+        if len(body) > MAX_BODY_BYTES:
+            raise BadReview(f"the review is larger than {MAX_BODY_BYTES} bytes", 413, head=bytes(body[:HEAD_BYTES]))
+    return bytes(body)
 
 
 def _timeout_s(request: web.Request) -> float:

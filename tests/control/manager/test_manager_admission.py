@@ -172,6 +172,26 @@ async def test_an_invalid_review_is_refused_with_a_reason(
     assert (await post(review("allow")))[1]["response"]["allowed"] is True  # the server goes on
 
 
+def compact(obj: str) -> bytes:
+    """A review as the API server writes it, with this JSON as the object."""
+    head = '{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":"7c3f-1","operation":"CREATE"'
+    return f'{head},"object":{obj}}}}}'.encode()
+
+
+UNREADABLE = {
+    "nested deeper than can be decoded": compact('{"f:a":' * 1500 + "{}" + "}" * 1500),
+    "a text that JSON makes six times as long": compact(json.dumps("<" * 1_300_000).replace("<", "\\u003c")),
+}
+
+
+@pytest.mark.parametrize("body", UNREADABLE.values(), ids=UNREADABLE)
+async def test_an_object_that_cannot_be_read_is_refused_whatever_the_failure_policy(served: Any, body: bytes) -> None:
+    """The API server stores the object if the HTTP status is an error or the uid differs, and the policy is Ignore."""
+    _, post = served
+    status, answer = await post(body)
+    assert (status, answer["response"]["uid"], answer["response"]["allowed"]) == (200, "7c3f-1", False)
+
+
 async def test_a_hanging_handler_is_cancelled_after_the_timeout(served: Any) -> None:
     _, post = served
     status, text = await post(review("hang"), query="?timeout=50ms")
