@@ -108,6 +108,12 @@ class TrustedKeys:
             log.warning("A profile grants no trusted key", pod=f"{request.namespace}/{request.name}", err=error)
         return trust.errors(changes, user, self._users)
 
+    def errors_of_binding(self, request: WebhookRequest) -> list[str]:
+        """One error for each trusted key in the Binding: the API server copies its annotations and labels to the pod,
+        without a request for the pod itself. Profiles grant nothing here."""
+        changes = trust.refused_changes(request.decode(Pod), None, request.user_info, self._users)
+        return trust.errors(changes, request.user_info, self._users)
+
 
 class _StepRefused(Exception):
     """Ends the steps; the text is the message of the response."""
@@ -200,15 +206,17 @@ class ValidatePod(WebhookHandler):
 
 
 class ValidateBinding(WebhookHandler):
-    """`/validate-pod-binding`. Registered with the pod webhook's feature gate; its own gate is checked per request."""
+    """`/validate-pod-binding`: trusted keys, and users that may bind. Registered with the pod webhook's feature gate;
+    the gates of both rules are checked per request."""
 
     path, gate = "/validate-pod-binding", "PodValidatingWebhook"
-    resources = frozenset({("", "pods", "binding")})
+    resources = frozenset({("", "pods", "binding"), ("", "bindings", "")})
 
     def __init__(self, context: ManagerContext) -> None:
         options = context.options
         self._gate = context.gates.enabled
         self._pods = context.caches.informer(Pod)
+        self._trusted_keys = TrustedKeys(context)
         self._metrics = WebhookMetrics.of(context.internal)
         self._scope = binding.BindingScope.read(
             user_names=options.binding_admission_user_name,
@@ -221,6 +229,10 @@ class ValidateBinding(WebhookHandler):
 
     async def handle(self, request: WebhookRequest) -> Response:
         user, namespace = request.user_info.username, request.namespace
+        if request.operation == CREATE and self._gate("ValidatePodTrustedKeys"):
+            errors = self._trusted_keys.errors_of_binding(request)
+            if errors:
+                return DenyResponse(aggregate(errors), code=403, reason="Forbidden")
         enabled = request.operation == CREATE and self._gate("BindingAdmissionWebhook")
         decision = binding.before_pod(self._scope, enabled=enabled, user=user, namespace=namespace)
         if decision is None:

@@ -43,7 +43,8 @@ def validating(env: WebhookEnv) -> list[Webhook]:
     quota = "/validate-scheduling-sigs-k8s-io-v1alpha1-elasticquota"
     return [
         _webhook(env, "vpod", "/validate-pod", ("", "v1", "pods"), "CREATE UPDATE", namespaces=spared),
-        _webhook(env, "vpodbinding", "/validate-pod-binding", ("", "v1", "pods/binding"), "CREATE", namespaces=spared),
+        _webhook(env, "vpodbinding", "/validate-pod-binding", ("", "v1", "pods/binding bindings"), "CREATE",
+                 namespaces=spared),
         _webhook(env, "vnode", "/validate-node", ("", "v1", "nodes"), "CREATE UPDATE"),
         _webhook(env, "vconfigmap", "/validate-configmap", ("", "v1", "configmaps"), "CREATE UPDATE DELETE",
                  objects=config),
@@ -61,20 +62,21 @@ def _webhook(
     namespaces: Webhook | None = None,
     objects: Webhook | None = None,
 ) -> Webhook:
-    group, version, plural = resource
+    """`resource`: group, version, and one or several resources separated by blanks."""
+    group, version, plurals = resource
     service = {"name": env.service_name, "namespace": env.namespace, "path": path, "port": SERVICE_PORT}
     rule = {
         "apiGroups": [group],
         "apiVersions": [version],
         "operations": operations.split(),
-        "resources": [plural],
+        "resources": plurals.split(),
         "scope": "*",
     }
     return {
         "name": f"{name}.koordinator.sh",
         "admissionReviewVersions": ["v1", "v1beta1"],
         "clientConfig": {"service": service},
-        "failurePolicy": env.failure_policies.get(plural, "Ignore"),
+        "failurePolicy": env.failure_policies.get(plurals, "Ignore"),
         "matchPolicy": "Equivalent",
         "namespaceSelector": namespaces or {},
         "objectSelector": objects or {},

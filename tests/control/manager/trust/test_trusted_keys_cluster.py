@@ -22,7 +22,10 @@ from tests.control.manager.conftest import apply
 MERGE = "application/merge-patch+json"
 PODS = "/api/v1/namespaces/shop/pods"
 PROFILES = "/apis/config.koordinator.sh/v1alpha1/clustercolocationprofiles"
-TENANT_RULES = [rbac_rule("", ["pods"], ["get", "create", "patch", "delete"])]
+TENANT_RULES = [
+    rbac_rule("", ["pods"], ["get", "create", "patch", "delete"]),
+    rbac_rule("", ["pods/binding", "bindings"], ["create"]),  # as in a Role for all resources
+]
 
 
 @asynccontextmanager
@@ -91,6 +94,28 @@ async def test_a_tenant_is_refused_and_the_scheduler_is_not(cluster: Any, manage
         with pytest.raises(ApiError, match="qosClass: Forbidden"):
             await tenant.raw("POST", PODS, body=pod("c", {names.LABEL_QOS_CLASS: "SYSTEM"}))
     await cluster.admin.raw("POST", PODS, body=pod("d", {names.LABEL_QOS_CLASS: "SYSTEM"}, status))
+
+
+async def test_a_binding_carries_no_trusted_keys_into_a_pod(cluster: Any, manager: Any, until: Any) -> None:
+    """The API server copies the annotations of a Binding to the pod; no request for the pod shows them."""
+    for obj in scheduler.rbac():
+        await apply(cluster.admin, obj)
+    await tenant_of(cluster, until)
+    await manager("--controllers=nodeslo")
+    await cluster.admin.raw("POST", "/api/v1/nodes", body={"metadata": {"name": "n"}})
+    status = {names.ANNOTATION_RESOURCE_STATUS: '{"cpuset":"0-1"}'}
+    async with account(cluster, "shop", "default") as tenant:
+        await tenant.raw("POST", PODS, body=pod("a"))
+
+        def body(annotations: dict[str, str]) -> dict[str, Any]:
+            return {"metadata": {"name": "a", "annotations": annotations}, "target": {"kind": "Node", "name": "n"}}
+
+        for path in (f"{PODS}/a/binding", "/api/v1/namespaces/shop/bindings"):
+            with pytest.raises(ApiError, match="resource-status: Forbidden") as refused:
+                await tenant.raw("POST", path, body=body(status))
+            assert refused.value.status == 403
+        async with account(cluster, KOORDINATOR_NAMESPACE, scheduler.ACCOUNT) as client:
+            await client.raw("POST", f"{PODS}/a/binding", body=body(status))
 
 
 async def test_the_gate_disables_the_rule(cluster: Any, manager: Any, until: Any) -> None:
