@@ -160,7 +160,7 @@ TENANT: Final[tuple[TenantKey, ...]] = (
     TenantKey(
         names.LABEL_CORE_SCHED_GROUP_ID,
         "label",
-        "any pod may join a group; `exclusive` excludes other pods",
+        "pods of the same namespace may share a group; `exclusive` excludes other pods",
     ),
     TenantKey(names.LABEL_GPU_ISOLATION_PROVIDER, "label", "has an effect only with device-allocated"),
 )

@@ -1,9 +1,9 @@
 """Core scheduling: threads of different groups never run on one physical core at the same time (spec 03 §4.9). Pure.
 
 With `policies.cpuPolicy: coreSched` the containers and sandboxes of pods of an enabled class get the cookie of their
-group. By label a pod chooses another group, a group of its own, or none. A class with `coreExpeller` has groups of its
-own, so that on vendor kernels idle threads leave the core to it. `schedIdle` sets `cpu.idle` of the directory of the
-class. The executor assigns the cookies (`resourceexecutor.cookies`).
+group. By label a pod chooses another group of its namespace, a group of its own, or none. A class with `coreExpeller`
+has groups of its own, so that on vendor kernels idle threads leave the core to it. `schedIdle` sets `cpu.idle` of the
+directory of the class. The executor assigns the cookies (`resourceexecutor.cookies`).
 """
 
 from __future__ import annotations
@@ -74,6 +74,8 @@ def group_of(pod: PodView, rules: Rules) -> str | None:
     if not rule.enabled or policy == CORE_SCHED_NONE:
         return None
     group = pod.meta.uid if policy == CORE_SCHED_EXCLUSIVE else core_sched_group(labels)
+    if group and policy != CORE_SCHED_EXCLUSIVE:
+        group = f"{pod.meta.namespace}/{group}"  # a tenant must not join the group of another one
     return group + EXPELLER if rule.expeller else group
 
 

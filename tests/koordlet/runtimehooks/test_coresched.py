@@ -52,12 +52,13 @@ def group(pod, classes=None):
         ("", "Guaranteed", {}, "-expeller"),
         ("", "Burstable", {}, "-expeller"),
         ("", "BestEffort", {}, ""),
-        ("LS", "Burstable", {GROUP: "web"}, "web-expeller"),
-        ("BE", "BestEffort", {GROUP: "spark"}, "spark"),
+        ("LS", "Burstable", {GROUP: "web"}, "default/web-expeller"),
+        ("BE", "BestEffort", {GROUP: "spark"}, "default/spark"),
         ("LS", "Burstable", {GROUP: "web", POLICY: "exclusive"}, "uid-pod-expeller"),
         ("BE", "BestEffort", {POLICY: "exclusive"}, "uid-pod"),
+        ("LS", "Burstable", {GROUP: "uid-pod"}, "default/uid-pod-expeller"),  # not the exclusive group of a pod
         ("LS", "Burstable", {GROUP: "web", POLICY: "none"}, None),
-        ("LS", "Burstable", {GROUP: "web", POLICY: "odd"}, "web-expeller"),
+        ("LS", "Burstable", {GROUP: "web", POLICY: "odd"}, "default/web-expeller"),
     ],
 )
 def test_the_group_of_a_pod(qos, kube, labels, expected) -> None:
