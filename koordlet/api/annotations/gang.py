@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from koordlet.api import names
-from koordlet.api.annotations._base import Annotation, Map, integer
+from koordlet.api.annotations._base import Annotation, Map, TextLimits, integer
 from koordlet.api.encoding.base import Frozen
 from koordlet.api.encoding.fields import written
 from koordlet.api.encoding.wire import Duration, WireError
@@ -41,7 +41,9 @@ class NetworkTopologySpec(Frozen):
 NETWORK_TOPOLOGY_SPEC: Final[Annotation[NetworkTopologySpec]] = Annotation(
     names.ANNOTATION_GANG_NETWORK_TOPOLOGY_SPEC, NetworkTopologySpec
 )
-_GROUPS: Final[Annotation[list[str]]] = Annotation(names.ANNOTATION_GANG_GROUPS, list[str])
+GROUPS_LIMITS: Final = TextLimits(chars=64 << 10, items=256)
+"""Gangs of a group: every gang keeps the ids of its group, and the scheduler follows them."""
+_GROUPS: Final[Annotation[list[str]]] = Annotation(names.ANNOTATION_GANG_GROUPS, list[str], limits=GROUPS_LIMITS)
 
 
 def gang_name(labels: Map, annotations: Map) -> str:
@@ -97,7 +99,7 @@ def waiting_time(annotations: Map, default: Duration = DEFAULT_WAITING_TIME) -> 
 
 
 def groups(annotations: Map, itself: str) -> list[str]:
-    """The gangs (`namespace/name`) scheduled together; only `itself` when missing or invalid."""
+    """The gangs (`namespace/name`) scheduled together; only `itself` when missing, invalid or too long."""
     try:
         return _GROUPS.get(annotations) or [itself]
     except WireError:

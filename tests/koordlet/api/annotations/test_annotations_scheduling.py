@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from koordlet.api.annotations import gang, quota, reservation, scheduling
@@ -158,6 +160,9 @@ def test_gang_settings() -> None:
     )
     assert gang.match_policy({G + "match-policy": "x"}) == gang.match_policy({}) == "once-satisfied"
     assert gang.groups({G + "groups": '["ns/a","ns/b"]'}, "ns/a") == ["ns/a", "ns/b"]
+    most = [f"ns/{number}" for number in range(256)]
+    assert gang.groups({G + "groups": json.dumps(most)}, "ns/a") == most
+    assert gang.groups({G + "groups": json.dumps([*most, "ns/a"])}, "ns/a") == ["ns/a"], "more gangs than a group has"
     assert gang.groups({G + "groups": "{"}, "ns/a") == gang.groups({}, "ns/a") == ["ns/a"]
 
 
