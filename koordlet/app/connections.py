@@ -2,7 +2,8 @@
 
 Pages are open to every process that can reach the node, so no number of clients may use up descriptors, memory or the
 time of the event loop. Connections from this machine have places of their own: probes must succeed while others are
-refused.
+refused. When all places are taken, an idle connection of the address with the most connections makes room: no client,
+also no process of this machine, keeps probes and scrapes out by holding connections.
 
     guard = ConnectionGuard(limits)
     web.Application(middlewares=[guard.middleware])
@@ -25,7 +26,7 @@ LOOPBACK: Final = "loopback"
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """Beyond the first three limits a connection is closed at once."""
+    """Beyond the first three limits an idle connection makes room; without one, the new one is closed at once."""
 
     connections: int = 256
     """From other machines."""
@@ -50,7 +51,7 @@ class ConnectionGuard:
         self.limits = limits
         self._open: Counter[str] = Counter()
         self._guarded: dict[int, GuardedConnection] = {}
-        """By the identity of the transport."""
+        """By the identity of the transport, the one that is idle longest first."""
         self.refused = 0
 
     @property
@@ -70,21 +71,28 @@ class ConnectionGuard:
         """Times the connection while it has no request, and the request otherwise."""
         connection = self._guarded.get(id(request.transport))
         if connection is not None:
+            connection.busy = True
             connection.expect(self.limits.handling_s)
         try:
             return await handler(request)
         finally:
             if connection is not None:
+                connection.busy = False
+                self._last_used(connection)
                 connection.expect(self.limits.handling_s + self.limits.idle_s)
 
     def admit(self, connection: GuardedConnection, address: str) -> bool:
-        """Count a connection; False beyond a limit."""
+        """Count a connection, and close an idle one for it if all places are taken; False if that is impossible."""
         limits = self.limits
         if address == LOOPBACK:
-            admitted = self._open[LOOPBACK] < limits.loopback
+            admitted = self._open[LOOPBACK] < limits.loopback or self._evict(LOOPBACK)
+        elif self._open[address] >= limits.per_address:
+            admitted = self._evict(address)
         else:
-            others = self._open.total() - self._open[LOOPBACK]
-            admitted = others < limits.connections and self._open[address] < limits.per_address
+            others = {other: count for other, count in self._open.items() if other != LOOPBACK}
+            largest = max(others, key=others.__getitem__, default=address)
+            free = sum(others.values()) < limits.connections
+            admitted = free or (others[largest] > self._open[address] + 1 and self._evict(largest))
         if not admitted:
             self.refused += 1
             return False
@@ -93,11 +101,26 @@ class ConnectionGuard:
         return True
 
     def release(self, connection: GuardedConnection, address: str) -> None:
-        """A counted connection ended."""
-        self._guarded.pop(id(connection.transport), None)
+        """A counted connection ended, or is closed for another one."""
+        if self._guarded.pop(id(connection.transport), None) is None:
+            return
         self._open[address] -= 1
         if not self._open[address]:
             del self._open[address]
+
+    def _last_used(self, connection: GuardedConnection) -> None:
+        """Move it to the end of the connections, which are in the order of their last use."""
+        if self._guarded.pop(id(connection.transport), None) is not None:
+            self._guarded[id(connection.transport)] = connection
+
+    def _evict(self, address: str) -> bool:
+        """Close the connection of the address that is idle longest; False if all have a request in progress."""
+        for connection in self._guarded.values():
+            if connection.address == address and not connection.busy:
+                self.release(connection, address)
+                connection.close()
+                return True
+        return False
 
     def __len__(self) -> int:
         return self._open.total()
@@ -109,15 +132,17 @@ class GuardedConnection(asyncio.Protocol):
     def __init__(self, guard: ConnectionGuard, inner: asyncio.Protocol) -> None:
         self._guard = guard
         self._inner = inner
-        self._address = ""
+        self.address = ""
+        self.busy = False
+        """Whether a request is in progress."""
         self._admitted = False
         self._timer: asyncio.TimerHandle | None = None
         self.transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
-        self._address = _address(transport.get_extra_info("peername"))
-        self._admitted = self._guard.admit(self, self._address)
+        self.address = _address(transport.get_extra_info("peername"))
+        self._admitted = self._guard.admit(self, self.address)
         if not self._admitted:
             self.transport.abort()
             return
@@ -128,7 +153,7 @@ class GuardedConnection(asyncio.Protocol):
         """Close the connection unless `expect` is called again within this time."""
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(seconds, self._expire)
+        self._timer = asyncio.get_running_loop().call_later(seconds, self.close)
 
     def data_received(self, data: bytes) -> None:
         if self._admitted:
@@ -147,10 +172,11 @@ class GuardedConnection(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
         if self._admitted:
-            self._guard.release(self, self._address)
+            self._guard.release(self, self.address)
             self._inner.connection_lost(exc)
 
-    def _expire(self) -> None:
+    def close(self) -> None:
+        """Close the connection at once."""
         if self.transport is not None:
             self.transport.abort()
 

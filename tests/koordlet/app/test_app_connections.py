@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 
 import aiohttp
 import pytest
+from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from koordlet.app.connections import LOOPBACK, ConnectionGuard, ConnectionLimits, GuardedConnection, _address
@@ -71,14 +72,31 @@ async def test_an_idle_connection_is_closed_after_its_request() -> None:
         assert (await ended(streams)).endswith(b"ok")
 
 
-async def test_connections_beyond_the_limit_are_closed_and_the_others_work() -> None:
-    async with serving(ConnectionLimits(loopback=3)) as server:
-        async with connected(server, 3), connected(server, 2) as more:
-            assert [await ended(each) for each in more] == [b"", b""]
-            assert (len(guard_of(server)), guard_of(server).refused) == (3, 2)
-        while len(guard_of(server)):  # noqa: ASYNC110 - there is no notification of it
+async def test_probes_succeed_while_another_process_of_the_machine_holds_all_places() -> None:
+    async with serving(ConnectionLimits(loopback=3)) as server, connected(server, 3) as held:
+        for _ in range(2):
+            assert await healthz(server) == 200
+            assert len(guard_of(server)) <= 3
+        assert await ended(held[0]) == b""
+
+
+async def test_a_connection_beyond_the_limit_is_closed_while_all_others_have_requests() -> None:
+    handling = asyncio.Event()
+
+    async def wait(_: web.Request) -> web.Response:
+        await handling.wait()
+        return web.Response()
+
+    routes = [web.get("/wait", wait)]
+    async with serving(ConnectionLimits(loopback=1), routes=routes) as server, connected(server, 1) as (busy,):
+        busy[1].write(b"GET /wait HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        while not any(each.busy for each in guard_of(server)._guarded.values()):  # noqa: ASYNC110
             await asyncio.sleep(0)
-        assert await healthz(server) == 200
+        async with connected(server, 1) as (more,):
+            assert await ended(more) == b""
+        assert guard_of(server).refused == 1
+        handling.set()
+        assert b" 200 " in await ended(busy)
 
 
 async def test_long_heads_and_bodies_are_refused() -> None:
@@ -109,13 +127,28 @@ async def test_others_cannot_take_the_places_of_this_machine_or_of_each_other() 
         return made, not transport.aborted
 
     first = [connect("192.0.2.1") for _ in range(4)]
-    assert [admitted for _, admitted in first] == [True, True, True, False]
+    assert [admitted for _, admitted in first] == [True] * 4 and len(guard) == 3  # its first one made room
     assert [connect("192.0.2.2")[1] for _ in range(3)] == [True, True, False]
-    assert [connect("127.0.0.1")[1], connect("::1")[1]] == [True, False]
+    assert [connect("127.0.0.1")[1], connect("::1")[1]] == [True, True]  # the idle one makes room
     for made, _ in first:
         made.connection_lost(None)
     assert connect("192.0.2.2")[1]
     assert len(guard) == 4
+
+
+async def test_a_client_with_most_places_makes_room_for_one_with_fewer() -> None:
+    """Four neighbours hold all places for other machines; Prometheus still connects, and they stay equal."""
+    guard = ConnectionGuard(ConnectionLimits(connections=8, per_address=2))
+
+    def connect(host: str) -> bool:
+        made, transport = guard.protocol(asyncio.Protocol()), Transport(host)
+        made.connection_made(transport)
+        return not transport.aborted
+
+    assert all(connect(f"192.0.2.{neighbour}") for neighbour in range(4) for _ in range(2))
+    assert connect("198.51.100.1")
+    assert not connect("198.51.100.1"), "a second place would leave it with the most"
+    assert len(guard) == 8
 
 
 @pytest.mark.parametrize(
