@@ -73,6 +73,11 @@ class Transport:
             bucket = self._buckets[group] = TokenBucket(self.config.qps, self.config.burst, clock=self._clock)
         return bucket
 
+    async def _wait_for_token(self, path: str) -> None:
+        waited = await self._bucket(path).acquire()
+        if waited:
+            self._metrics.throttled.inc(waited)
+
     async def close(self) -> None:
         session = self._session
         self._session = None
@@ -103,6 +108,7 @@ class Transport:
         renewed = False
         for attempt in range(1, _MAX_ATTEMPTS + 1):
             try:
+                await self._wait_for_token(path)  # without a slot: requests of other API groups may need the slots
                 async with (
                     self._slots,
                     self._send(method, path, params, body, content_type, accept, seconds) as response,
@@ -137,6 +143,7 @@ class Transport:
         Raises ApiError or ConnectionFailed at the start; reading may raise ConnectionFailed, too.
         """
         try:
+            await self._wait_for_token(path)
             async with self._send("GET", path, params, None, "", accept, None, streaming=True) as response:
                 yield response.content
         except Unauthorized:
@@ -159,9 +166,6 @@ class Transport:
         streaming: bool = False,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """One attempt; yields a successful response."""
-        waited = await self._bucket(path).acquire()
-        if waited:
-            self._metrics.throttled.inc(waited)
         headers = {
             "Accept": accept,
             "User-Agent": self.config.user_agent,

@@ -55,3 +55,23 @@ async def test_a_burst_of_requests_shares_a_few_connections() -> None:
         end.set()
         await asyncio.gather(*watches)
         await transport.close()
+
+
+async def test_requests_that_wait_for_their_rate_limit_leave_the_connections_to_other_groups() -> None:
+    async def answer(request: web.Request) -> web.Response:
+        return web.json_response({})
+
+    application = web.Application()
+    application.router.add_get("/{path:.*}", answer)
+    async with TestServer(application) as server:
+        config = ClientConfig(str(server.make_url("/")).rstrip("/"), qps=0.001, burst=1)
+        transport = Transport(config, registry=CollectorRegistry())
+        busy = [asyncio.create_task(transport.request("GET", "/api/v1/pods")) for _ in range(2 * _MAX_CONCURRENT)]
+        await asyncio.wait(busy, return_when=asyncio.FIRST_COMPLETED)
+        path = "/apis/coordination.k8s.io/v1/leases"
+        assert await asyncio.wait_for(transport.request("GET", path), 30) == b"{}"
+        assert sum(task.done() for task in busy) == 1
+        for task in busy:
+            task.cancel()
+        await asyncio.gather(*busy, return_exceptions=True)
+        await transport.close()
