@@ -147,10 +147,11 @@ class OveruseRevoker:
                     log.info("Evicted a pod of an overused quota", quota=name, pod=key)
 
     def due(self) -> list[str]:
+        """The quotas that use too much for too long. A quota whose parent is missing has no runtime: its pods stay."""
         forest = self._book.forest
         over = {}
         for quota in forest.quotas():
-            if quota.name != names.SYSTEM_QUOTA:
+            if quota.attached and quota.name != names.SYSTEM_QUOTA:
                 runtime = forest.tree(quota).runtimes(quota)
                 over[quota.name] = any(quota.used.get(name, 0) > amount for name, amount in runtime.items())
         return self._overuse.due(over, self._clock.monotonic())

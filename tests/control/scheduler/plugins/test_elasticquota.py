@@ -339,6 +339,18 @@ async def test_pods_of_an_overused_quota_are_evicted_after_the_delay() -> None:
     assert len(api.sent) == 2
 
 
+async def test_pods_stay_while_the_parent_of_their_quota_is_missing() -> None:
+    world = QuotaWorld(quota_object("a", "gone", min="50"))
+    world.add(member("a", "10", on="n0"))
+    api: Any = Api()
+    clock = FakeClock()
+    revoker = OveruseRevoker(api, world.plugin.book, ElasticQuotaArgs(), clock)
+    await revoker.revoke()
+    await clock.advance(121)
+    await revoker.revoke()
+    assert api.sent == []
+
+
 # Status
 
 
