@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
 from control.quota.amounts import Amounts, add_to
 from control.quota.figures import QuotaFigures, RuntimeRules
@@ -10,6 +11,8 @@ from control.quota.info import QuotaInfo
 from koordlet.api import names
 
 _OUTSIDE = (names.DEFAULT_QUOTA, names.SYSTEM_QUOTA)
+MAX_DEPTH: Final = 32
+"""Levels below the root. The figures of a quota are computed through all levels above it."""
 
 
 class QuotaTree:
@@ -26,7 +29,8 @@ class QuotaTree:
 
     def build(self, quotas: Iterable[QuotaFigures]) -> None:
         """Arrange these quotas and compute all sums. A quota whose parents do not lead to the root (the parent is
-        missing, or a descendant) stays unattached: it has no runtime."""
+        missing, or a descendant), or that is more than MAX_DEPTH levels below it, stays unattached: it has no
+        runtime."""
         self.quotas = {quota.name: quota for quota in quotas}
         root = self.root
         for quota in (root, *self.quotas.values()):
@@ -35,20 +39,23 @@ class QuotaTree:
         below: dict[str, list[QuotaFigures]] = {}
         for name in sorted(self.quotas):
             below.setdefault(self.quotas[name].info.parent or names.ROOT_QUOTA, []).append(self.quotas[name])
-        order, at = [root], 0
-        while at < len(order):
-            parent = order[at]
-            at += 1
-            for child in below.get(parent.name, ()):
-                child.parent, child.attached = parent, True
-                if not child.outside:
-                    parent.children[child.name] = child
-                order.append(child)
+        order, level = [root], [root]
+        for _ in range(MAX_DEPTH):
+            level = [child for parent in level for child in self._attach(parent, below.get(parent.name, ()))]
+            order += level
         for quota in reversed(order):
             self._sum_up(quota)
         for quota in self.quotas.values():
             if not quota.attached:
                 self._sum_up(quota)
+
+    @staticmethod
+    def _attach(parent: QuotaFigures, children: Sequence[QuotaFigures]) -> Sequence[QuotaFigures]:
+        for child in children:
+            child.parent, child.attached = parent, True
+            if not child.outside:
+                parent.children[child.name] = child
+        return children
 
     def _sum_up(self, quota: QuotaFigures) -> None:
         """Add the own pods to what the children have added, and all of it to the parent."""

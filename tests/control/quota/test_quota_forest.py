@@ -12,6 +12,7 @@ from control.quota.admission import AdmissionRules, refusal
 from control.quota.figures import RuntimeRules
 from control.quota.forest import ForestRules, QuotaForest
 from control.quota.info import QuotaInfo
+from control.quota.tree import MAX_DEPTH
 from koordlet.api import names
 from koordlet.api.crs.quota import ElasticQuota
 from koordlet.api.encoding import wire
@@ -228,6 +229,17 @@ def test_a_quota_that_does_not_lead_to_the_root_has_no_runtime(parents: dict[str
     made.put(quota("b"))
     if "a" not in parents.values() or parents["a"] == "b":
         assert runtime(made, "a") > 0
+
+
+def test_a_chain_of_quotas_is_bounded() -> None:
+    length = 2000
+    parents = [names.ROOT_QUOTA, *(f"q{at}" for at in range(length - 1))]
+    made = forest(100, [quota(f"q{at}", parent) for at, parent in enumerate(parents)])
+    for at in (MAX_DEPTH - 1, MAX_DEPTH, length - 1):
+        submit(made, f"q{at}", 3)
+    attached = [one.name for one in made.quotas() if one.attached]
+    assert attached == [f"q{at}" for at in range(MAX_DEPTH)]
+    assert [runtime(made, one.name) for one in made.quotas()] == [3] * MAX_DEPTH + [0] * (length - MAX_DEPTH)
 
 
 def test_amounts_that_make_no_sense_are_bounded() -> None:

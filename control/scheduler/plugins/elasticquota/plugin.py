@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Final
 from control.quota.admission import AdmissionRules, refusal
 from control.quota.figures import RuntimeRules
 from control.quota.forest import ForestRules
+from control.quota.tree import MAX_DEPTH
 from control.scheduler.config.args import ElasticQuotaArgs
 from control.scheduler.cycle.failures import FitError
 from control.scheduler.framework.handle import Handle
@@ -90,7 +91,7 @@ class ElasticQuotaPlugin(Plugin):
         if not quota.attached:
             return unresolvable(
                 f"Could not find the parents of ElasticQuota {quota.name}: parent {quota.info.parent} does not exist, "
-                "or is one of its descendants"
+                f"or is one of its descendants, or there are more than {MAX_DEPTH} levels"
             )
         reason = refusal(
             tree,
