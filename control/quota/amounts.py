@@ -27,7 +27,9 @@ def _amount(name: str, quantity: Quantity) -> int:
 
 
 def quantity(name: str, amount: int) -> Quantity:
-    """An amount as Kubernetes writes it."""
+    """An amount as Kubernetes writes it. Sums of many pods may exceed what Kubernetes can read back: they are
+    bounded, too."""
+    amount = min(amount, MAX_AMOUNT)
     if name == "cpu":
         return Quantity.milli(amount)
     return Quantity.of(amount, BINARY_SI if name in _BINARY or name.startswith("hugepages-") else DECIMAL_SI)

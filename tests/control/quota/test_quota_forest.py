@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from control.quota.admission import AdmissionRules, refusal
+from control.quota.amounts import differs, to_list
 from control.quota.figures import RuntimeRules
 from control.quota.forest import ForestRules, QuotaForest
 from control.quota.info import QuotaInfo
@@ -16,6 +17,7 @@ from control.quota.tree import MAX_DEPTH
 from koordlet.api import names
 from koordlet.api.crs.quota import ElasticQuota
 from koordlet.api.encoding import wire
+from koordlet.api.encoding.quantity import Quantity
 from tests.control.quota.quotabuild import figure, forest, guaranteeing, pod, quota, runtime, submit
 from tests.control.scheduler.plain.quotas import PlainQuota, PlainQuotaPod, PlainQuotas
 
@@ -229,6 +231,13 @@ def test_a_quota_that_does_not_lead_to_the_root_has_no_runtime(parents: dict[str
     made.put(quota("b"))
     if "a" not in parents.values() or parents["a"] == "b":
         assert runtime(made, "a") > 0
+
+
+@pytest.mark.parametrize("name", ["cpu", "memory", "hugepages-2Mi", "example.com/gpu"])
+@pytest.mark.parametrize("amount", [0, 1, 1500, 2**62, 2**63 - 1, 2**63, 2**64, 10**30])
+def test_amounts_are_the_same_after_they_were_written(name: str, amount: int) -> None:
+    written = wire.decode(wire.encode(to_list({name: amount})), dict[str, Quantity])
+    assert not differs({name: amount}, written)
 
 
 def test_a_chain_of_quotas_is_bounded() -> None:
