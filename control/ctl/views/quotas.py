@@ -52,19 +52,14 @@ def lines(quotas: Quotas) -> Iterator[tuple[int, QuotaPage]]:
         known = quota.parent_name in quotas and quota.parent_name != quota.name
         below.setdefault(quota.parent_name if known else ROOT_QUOTA, []).append(quota)
     seen: set[str] = set()
-
-    def walk(quota: QuotaPage, depth: int) -> Iterator[tuple[int, QuotaPage]]:
-        if quota.name in seen:
-            return
-        seen.add(quota.name)
-        yield depth, quota
-        for child in below.get(quota.name, ()):
-            yield from walk(child, depth + 1)
-
-    for quota in below.get(ROOT_QUOTA, ()):
-        yield from walk(quota, 0)
-    for quota in quotas.values():
-        yield from walk(quota, 0)
+    for root in (*below.get(ROOT_QUOTA, ()), *quotas.values()):
+        stack = [(0, root)]
+        while stack:
+            depth, quota = stack.pop()
+            if quota.name not in seen:
+                seen.add(quota.name)
+                yield depth, quota
+                stack += [(depth + 1, child) for child in reversed(below.get(quota.name, ()))]
 
 
 def cells(quota: QuotaPage, resource: str) -> list[str]:

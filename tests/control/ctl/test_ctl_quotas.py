@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from io import StringIO
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -67,3 +68,10 @@ async def test_the_tree_and_its_figures() -> None:
 def test_quotas_outside_the_tree_are_drawn_once(parents: dict[str, str], expected: list[Any]) -> None:
     quotas = {name: QuotaPage(name=name, parent_name=parent) for name, parent in parents.items()}
     assert [(depth, quota.name) for depth, quota in lines(quotas)] == expected
+
+
+def test_a_long_chain_is_drawn() -> None:
+    length = 3000
+    names = ["koordinator-root-quota", *(f"q{at:04}" for at in range(length))]
+    quotas = {name: QuotaPage(name=name, parent_name=parent) for parent, name in pairwise(names)}
+    assert [(depth, quota.name) for depth, quota in lines(quotas)] == list(enumerate(names[1:]))
