@@ -8,7 +8,7 @@ figures.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -62,8 +62,10 @@ class QuotaBook:
         """By uid of a terminating pod: when it is not counted any more."""
         self._keys: dict[str, str] = {}
         """Quota name -> `namespace/name` of the object that counts."""
+        self.output_change: ElasticQuota | None = None
+        """The last version of a quota that differs only in what schedulers write: it cannot help any pod."""
         self.requests_dropped = False
-        """A pod without a node went away, which may give room to others. Reset by the reader."""
+        """A pod without a node changed or went away, which may give room to others. Reset by the reader."""
         self._table.listen(self)
         if handle.objects is not None:
             handle.objects.informer(ElasticQuota).add_handler(
@@ -92,8 +94,10 @@ class QuotaBook:
             log.once(
                 f"quota:{key}", "Ignoring an ElasticQuota, its name is in use", quota=key, used_by=self._keys[name]
             )
+            self.output_change = quota
             return
-        self.forest.put(QuotaInfo.of(quota))
+        info = replace(QuotaInfo.of(quota), guaranteed={})  # an output, which would rebuild all trees at every write
+        self.output_change = None if self.forest.put(info) else quota
 
     def quota_gone(self, quota: ElasticQuota) -> None:
         name = quota.metadata.name
@@ -126,6 +130,8 @@ class QuotaBook:
             and old.metadata.deletion_timestamp == new.metadata.deletion_timestamp
         ):
             return
+        elif new.metadata.uid not in self.infos:
+            self.requests_dropped = True
         self.pod_seen(new)
 
     def pod_gone(self, pod: Pod) -> None:

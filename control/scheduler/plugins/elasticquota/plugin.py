@@ -65,10 +65,14 @@ class ElasticQuotaPlugin(Plugin):
         def may_help(pod: PodInfo, old: Any, new: Any) -> bool:
             return self.admits(pod).ok
 
+        def quota_may_help(pod: PodInfo, old: Any, new: Any) -> bool:
+            # A status is written every second, and each write is an event for every group of waiting pods.
+            return (new is None or new is not self.book.output_change) and self.admits(pod).ok
+
         return (
             EventInterest("AssignedPod", frozenset({"Delete", "ScaleDown", "Label", "Update"}), may_help),
             EventInterest("UnscheduledPod", frozenset({"Label", "ScaleDown"}), may_help),
-            EventInterest("ElasticQuota", hint=may_help),
+            EventInterest("ElasticQuota", hint=quota_may_help),
             EventInterest("Node", frozenset({"Add", "Delete", "Allocatable"}), may_help),
         )
 
@@ -134,8 +138,8 @@ class ElasticQuotaPlugin(Plugin):
             await task.stop()
 
     def catch_up(self) -> None:
-        """What no event announces: terminating pods whose time is over, and pods without nodes that went away, which
-        may give their room to others."""
+        """What no event announces: terminating pods whose time is over, and pods without nodes that changed or went
+        away, which may give their room to others."""
         self.book.drop_expired()
         waiting = {uid: pod for uid, pod in self._waiting.items() if self.runtime.queue.pending(pod.key) is not None}
         self._waiting = waiting

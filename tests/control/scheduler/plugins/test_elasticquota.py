@@ -471,10 +471,11 @@ class Queue:
         return self._waiting().get(key)
 
 
-def test_the_end_of_a_waiting_pod_wakes_those_that_may_use_its_share() -> None:
+@pytest.mark.parametrize("moved", [False, True], ids=["deleted", "moved to another quota"])
+def test_the_end_of_a_waiting_pod_wakes_those_that_may_use_its_share(moved: bool) -> None:
     waiting: dict[str, PodInfo] = {}
     queue = Queue(lambda: waiting)
-    world = QuotaWorld(quota_object("A"), quota_object("B"), cpus=("10",), queue=queue)
+    world = QuotaWorld(quota_object("A"), quota_object("B"), quota_object("C", max="1"), cpus=("10",), queue=queue)
     rival = member("A", "10")
     world.add(rival)
     info = world.add(member("B", "8"))
@@ -482,7 +483,12 @@ def test_the_end_of_a_waiting_pod_wakes_those_that_may_use_its_share() -> None:
     assert "runtime: cpu:5," in failure_of(world, info).text()
     world.plugin.catch_up()
     assert queue.activated == []
-    world.delete(rival)
+    if moved:
+        labels = {**rival.metadata.labels, LABEL: "C"}
+        metadata = msgspec.structs.replace(rival.metadata, labels=labels)
+        world.objects.informer(Pod).put(msgspec.structs.replace(rival, metadata=metadata))
+    else:
+        world.delete(rival)
     world.plugin.catch_up()
     assert queue.activated == [info.key]
     world.cycle.place(info)
@@ -500,6 +506,29 @@ def test_hints_ask_the_quota() -> None:
     assert not hint(info, None, None)
     world.delete(gone)
     assert hint(info, None, None)
+
+
+def test_a_written_status_wakes_no_pod_and_rebuilds_no_tree() -> None:
+    quota = quota_object("a", max="4")
+    world = QuotaWorld(quota, gates=gates("ElasticQuotaGuaranteeUsage"))
+    info = world.add(member("a", "4"))
+    hint = next(one.hint for one in world.plugin.interests() if one.resource == "ElasticQuota")
+    assert hint is not None
+    version = world.plugin.book.forest.version
+    written = msgspec.structs.replace(
+        quota,
+        metadata=msgspec.structs.replace(
+            quota.metadata,
+            annotations={names.ANNOTATION_QUOTA_RUNTIME: '{"cpu": 4}', names.ANNOTATION_QUOTA_GUARANTEED: '{"cpu": 1}'},
+        ),
+    )
+    world.put(written)
+    assert not hint(info, quota, written)
+    assert world.plugin.book.forest.version == version
+    larger = quota_object("a", max="5")
+    world.put(larger)
+    assert hint(info, written, larger)
+    assert hint(info, larger, None)
 
 
 def test_pages_and_series_show_every_figure() -> None:
