@@ -134,7 +134,7 @@ class Level:
     """The children of one quota. Without scarcity every child's runtime is its demand, and no child need be looked at;
     otherwise the distribution is computed, and kept until a figure or the total changes."""
 
-    __slots__ = ("_changes", "_demand", "_kept", "_minima", "rules")
+    __slots__ = ("_changes", "_demand", "_kept", "_minima", "_scaled", "rules")
 
     def __init__(self, rules: RuntimeRules) -> None:
         self.rules = rules
@@ -143,6 +143,8 @@ class Level:
         self._changes: dict[str, int] = {}
         self._kept: dict[str, tuple[int, int, dict[str, int]]] = {}
         """By resource: (number of changes, total, runtimes by child)."""
+        self._scaled: dict[str, tuple[int, dict[str, int]]] = {}
+        """By resource: (total, scaled minima by child). Minima change only when the tree is built again."""
 
     def add(self, child: QuotaFigures) -> None:
         """Count a new child."""
@@ -169,9 +171,7 @@ class Level:
         return kept[2][child.name]
 
     def _distributed(self, children: dict[str, QuotaFigures], name: str, total: int) -> dict[str, int]:
-        minima = {child.name: child.min.get(name, 0) for child in children.values()}
-        if self.rules.scale_min:
-            minima = scaled_minima(total, minima)
+        minima = self._scaled_minima(children, name, total)
         if self.rules.guarantee:
             minima = {key: max(amount, children[key].guaranteed.get(name, 0)) for key, amount in minima.items()}
         return distribute(total, [child.share(name, minima[child.name]) for child in children.values()])
@@ -180,4 +180,11 @@ class Level:
         """The min of a child that the distribution uses (§5.6)."""
         if not self.rules.scale_min or self._minima.get(name, 0) <= total:
             return child.min.get(name, 0)
-        return scaled_minima(total, {one.name: one.min.get(name, 0) for one in children.values()})[child.name]
+        return self._scaled_minima(children, name, total)[child.name]
+
+    def _scaled_minima(self, children: dict[str, QuotaFigures], name: str, total: int) -> dict[str, int]:
+        kept = self._scaled.get(name)
+        if kept is None or kept[0] != total:
+            minima = {child.name: child.min.get(name, 0) for child in children.values()}
+            kept = self._scaled[name] = (total, scaled_minima(total, minima) if self.rules.scale_min else minima)
+        return kept[1]

@@ -13,6 +13,7 @@ from control.quota.amounts import differs, to_list
 from control.quota.figures import RuntimeRules
 from control.quota.forest import ForestRules, QuotaForest
 from control.quota.info import QuotaInfo
+from control.quota.runtime import scaled_minima
 from control.quota.tree import MAX_DEPTH
 from koordlet.api import names
 from koordlet.api.crs.quota import ElasticQuota
@@ -231,6 +232,26 @@ def test_a_quota_that_does_not_lead_to_the_root_has_no_runtime(parents: dict[str
     made.put(quota("b"))
     if "a" not in parents.values() or parents["a"] == "b":
         assert runtime(made, "a") > 0
+
+
+def test_the_minima_of_a_level_are_scaled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+
+    def counted(total: int, minima: dict[str, int]) -> dict[str, int]:
+        calls.append(total)
+        return scaled_minima(total, minima)
+
+    monkeypatch.setattr("control.quota.figures.scaled_minima", counted)
+    made = forest(100, [quota(name, min=50) for name in "abcd"])
+    tree = made.trees()[""]
+    for each in made.quotas():
+        submit(made, each.name, 60)
+        assert tree.scaled_min(each) == {"memory": 25}
+    assert [runtime(made, name) for name in "abcd"] == [25] * 4
+    assert calls == [100]
+    made.put(quota("a", min=250))
+    assert [tree.scaled_min(each)["memory"] for each in made.quotas()] == [62, 12, 12, 12]
+    assert calls == [100, 100]
 
 
 @pytest.mark.parametrize("name", ["cpu", "memory", "hugepages-2Mi", "example.com/gpu"])
