@@ -158,6 +158,9 @@ class Plugin:
     """Base of all plugins. `args` are the decoded arguments of the configuration, None if the plugin has none."""
 
     name: ClassVar[str]
+    makes_room_itself: ClassVar[bool] = False
+    """Only the plugin's own PostFilter preempts for pods that its PreFilter rejects, because other victims would not
+    help them."""
     reads: ClassVar[Reads] = Reads.PODS
 
     def __init__(self, args: Any, handle: Handle) -> None:

@@ -57,8 +57,8 @@ class Preemption:
         return self.runtime.evictor.evicting_for(pod.uid)
 
     def post_filter(self, state: CycleState, pod: PodInfo, failure: FitError) -> PostFilterResult:
-        """Make room, or state why there is none. Changes nothing if another plugin preempted for the pod's job."""
-        if state.preempted_for_job:
+        """Make room, or state why there is none. Changes nothing if another plugin preempts for the pod or its job."""
+        if state.preempted_for_job or self._belongs_to_another(failure):
             return PostFilterResult(unschedulable())
         self.handle.observe_preemption(0)
         reason = self._ineligible(pod, failure)
@@ -76,10 +76,16 @@ class Preemption:
 
     def would_displace(self, state: CycleState, pod: PodInfo, failure: FitError) -> list[Victims]:
         """The victims on each node where preemption would help, best node first. Changes nothing."""
-        if self._ineligible(pod, failure):
+        if self._belongs_to_another(failure) or self._ineligible(pod, failure):
             return []
         candidates, _ = self._candidates(state, pod, failure)
         return sorted(candidates, key=lambda one: (one.rank, self.table.names[one.row]))
+
+    def _belongs_to_another(self, failure: FitError) -> bool:
+        """Whether only the plugin that rejected the pod may preempt for it. A dry run does not repeat PreFilter."""
+        rejecting = "" if failure.pre_filter is None else failure.pre_filter.plugin
+        plugin = self.runtime.profile.plugins.get(rejecting)
+        return plugin is not None and plugin.makes_room_itself and rejecting != self._owner
 
     def _ineligible(self, pod: PodInfo, failure: FitError) -> str:
         """Why the pod may not preempt now; empty if it may."""

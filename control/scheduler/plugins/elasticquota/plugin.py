@@ -40,6 +40,7 @@ class ElasticQuotaPlugin(Plugin):
     """See the module text."""
 
     name: ClassVar[str] = "ElasticQuota"
+    makes_room_itself = True
 
     def __init__(self, args: ElasticQuotaArgs | None, handle: Handle) -> None:
         super().__init__(args or ElasticQuotaArgs(), handle)

@@ -8,6 +8,7 @@ from typing import Any
 from control.quota.amounts import to_list
 from control.scheduler.config.args import ElasticQuotaArgs
 from control.scheduler.cycle.cycle import Cycle
+from control.scheduler.plugins.defaultpreemption.plugin import DefaultPreemption
 from control.scheduler.plugins.elasticquota import ElasticQuotaPlugin
 from control.scheduler.plugins.noderesourcesfit import NodeResourcesFit
 from control.scheduler.state.pods import PodInfo
@@ -21,7 +22,7 @@ from tests.control.scheduler.build import Cluster, node
 from tests.control.scheduler.toys import cycle_of
 
 POINTS = {"preFilter": ("ElasticQuota",), "filter": ("NodeResourcesFit",), "postFilter": ("ElasticQuota",)}
-REGISTRY = {one.name: one for one in (ElasticQuotaPlugin, NodeResourcesFit)}
+REGISTRY = {one.name: one for one in (DefaultPreemption, ElasticQuotaPlugin, NodeResourcesFit)}
 
 
 def quota_object(
@@ -98,10 +99,11 @@ class QuotaWorld:
         **services: Any,
     ) -> None:
         args = services.pop("args", ElasticQuotaArgs())
+        points = services.pop("points", POINTS)
         self.cluster = Cluster(*(node(f"n{at}", cpu=cpu, memory="1Ti") for at, cpu in enumerate(cpus)))
         self.objects = HeldObjects()
         self.cluster.use(objects=self.objects, gates=gates, **services)
-        self.cycle: Cycle = cycle_of(self.cluster, POINTS, REGISTRY, args={"ElasticQuota": args})
+        self.cycle: Cycle = cycle_of(self.cluster, points, REGISTRY, args={"ElasticQuota": args})
         plugin = self.cycle.framework.plugins["ElasticQuota"]
         assert isinstance(plugin, ElasticQuotaPlugin)
         self.plugin = plugin

@@ -27,7 +27,7 @@ from koordlet.api.gates import SCHEDULER
 from koordlet.app.gates import FeatureGates
 from koordlet.kube import Conflict, TooManyRequests
 from tests.control.scheduler.build import pod
-from tests.control.scheduler.plugins.quotaworld import QuotaWorld, quota_object
+from tests.control.scheduler.plugins.quotaworld import POINTS, QuotaWorld, quota_object
 from tests.fakeclock import FakeClock
 
 LABEL = names.LABEL_QUOTA_NAME
@@ -252,6 +252,26 @@ def test_who_is_no_victim(pods: list[Pod]) -> None:
     world, evictor = preempting(*pods)
     failure_of(world, world.add(member("a", "4" if pods[0].metadata.labels[LABEL] == "a" else "5", priority=9)))
     assert evictor.victims == []
+
+
+@pytest.mark.parametrize(("limit", "victims"), [("2", []), ("4", ["low", "high"])], ids=["refused", "admitted"])
+@pytest.mark.parametrize("order", [("ElasticQuota", "DefaultPreemption"), ("DefaultPreemption", "ElasticQuota")])
+def test_no_pod_is_preempted_for_one_that_its_quota_refuses(
+    order: tuple[str, ...], limit: str, victims: list[str]
+) -> None:
+    evictor = Evictor()
+    world = QuotaWorld(
+        quota_object("a", max=limit, min=limit),
+        quota_object("b", min="4"),
+        cpus=("4",),
+        evictor=evictor,
+        points={**POINTS, "postFilter": order},
+        args=ElasticQuotaArgs(enable_runtime_quota=False),
+    )
+    world.add(member("b", "2", "low", on="n0"))
+    world.add(member("b", "2", "high", on="n0", priority=1))
+    failure_of(world, world.add(member("a", "4", priority=9)))
+    assert sorted(evictor.victims) == sorted(victims)
 
 
 def test_a_pod_that_lacks_a_node_gets_no_message_about_its_quota() -> None:
