@@ -67,10 +67,9 @@ class QuotaBook:
         self.requests_dropped = False
         """A pod without a node changed or went away, which may give room to others. Reset by the reader."""
         self._table.listen(self)
-        if handle.objects is not None:
-            handle.objects.informer(ElasticQuota).add_handler(
-                self.quota_seen, lambda _, new: self.quota_seen(new), self.quota_gone
-            )
+        self._quotas = None if handle.objects is None else handle.objects.informer(ElasticQuota)
+        if handle.objects is not None and self._quotas is not None:
+            self._quotas.add_handler(self.quota_seen, lambda _, new: self.quota_seen(new), self.quota_gone)
             handle.objects.informer(Pod).add_handler(self.pod_seen, self.pod_changed, self.pod_gone)
 
     def total(self) -> Amounts:
@@ -104,6 +103,10 @@ class QuotaBook:
         if self._keys.get(name) == quota.metadata.key:
             del self._keys[name]
             self.forest.remove(name)
+            others = [] if self._quotas is None else self._quotas.list()
+            for other in others:
+                if other.metadata.name == name and other.metadata.key != quota.metadata.key:
+                    self.quota_seen(other)
 
     def object_key(self, name: str) -> str:
         """`namespace/name` of the object of a quota; empty if it has none."""

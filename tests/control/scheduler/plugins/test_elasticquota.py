@@ -168,6 +168,9 @@ def test_of_two_objects_of_one_name_the_first_counts() -> None:
     assert world.figure("a", "max") == {"cpu": "5"}
     world.objects.informer(ElasticQuota).remove(second)
     assert world.figure("a", "max") == {"cpu": "5"}
+    world.put(second)
+    world.objects.informer(ElasticQuota).remove(first)
+    assert world.figure("a", "max") == {"cpu": "50"}
 
 
 @pytest.mark.parametrize(
