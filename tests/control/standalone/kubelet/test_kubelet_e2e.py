@@ -17,6 +17,7 @@ import aiohttp
 import pytest
 
 from control.standalone.apiserver import ApiServer
+from control.standalone.apiserver.tls import kubelet_serving_certificate
 from control.standalone.kubelet.cgroups.directories import CgroupTree
 from koordlet.kube import Client, ClientConfig, NotFound
 
@@ -26,8 +27,9 @@ pytestmark = [pytest.mark.e2e, pytest.mark.kernel]
 class Cluster:
     """An API server, and one kubelet process that can be started, killed and started again."""
 
-    def __init__(self, client: Client, kubeconfig: Path, root: Path) -> None:
-        self.client, self._kubeconfig, self._root = client, kubeconfig, root
+    def __init__(self, client: Client, kubeconfig: Path, root: Path, pki: Path | None) -> None:
+        """`pki`: the folder with the authority that issues the kubelet's certificate; None: a self-signed one."""
+        self.client, self._kubeconfig, self._root, self._pki = client, kubeconfig, root, pki
         self.node = f"kubelet-{uuid.uuid4().hex[:8]}"
         self.prefix = f"koordtest-{self.node}"
         self.process: asyncio.subprocess.Process | None = None
@@ -43,10 +45,18 @@ class Cluster:
             f"--cgroup-root={self.prefix}",
             "--port=0",
             "--cleanup-on-exit",
+            *self._certificates(),
             stdout=log,
             stderr=log,
         )
         log.close()
+
+    def _certificates(self) -> list[str]:
+        """Flags of the certificate by which the API server verifies the kubelet, and its clients' authority."""
+        if self._pki is None:
+            return []
+        cert, key = kubelet_serving_certificate(self._pki, self._root / "certificates", self.node, "127.0.0.1")
+        return [f"--tls-cert-file={cert}", f"--tls-private-key-file={key}", f"--client-ca-file={self._pki / 'ca.crt'}"]
 
     async def signal(self, number: int) -> int:
         assert self.process is not None
@@ -98,12 +108,12 @@ def ready(node: Any) -> bool:
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
     async with contextlib.AsyncExitStack() as stack:
         if os.environ.get("KUBECONFIG"):
-            kubeconfig = Path(os.environ["KUBECONFIG"])
+            kubeconfig, pki = Path(os.environ["KUBECONFIG"]), None
         else:
             server = await stack.enter_async_context(ApiServer(tmp_path / "api"))
-            kubeconfig = Path(server.kubeconfig_path)
+            kubeconfig, pki = Path(server.kubeconfig_path), tmp_path / "api" / "pki"
         client = await stack.enter_async_context(Client(ClientConfig.load(kubeconfig, qps=0)))
-        made = Cluster(client, kubeconfig, tmp_path)
+        made = Cluster(client, kubeconfig, tmp_path, pki)
         await made.start()
         try:
             await made.until(f"/api/v1/nodes/{made.node}", ready)
