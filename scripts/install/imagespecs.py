@@ -42,7 +42,7 @@ NODE = ImageSpec(
     # iptables and ipset: network bandwidth; a shell: `kubectl exec` on a node that has a problem
     packages=(*_PYTHON, "dash", "ipset", "iptables", "libbpf1", "procps"),
     distributions=(
-        *_SERVER, "click", "grpcio", "hpack", "nvidia-ml-py", "protobuf", "rich", "textual",
+        *_SERVER, "click", "google-re2", "grpcio", "hpack", "nvidia-ml-py", "protobuf", "rich", "textual",
     ),
     product=("koordlet", "control", "runtimeproxy", "devicedaemon"),
     commands=("koordlet", "koord-device-daemon", "koord-runtime-proxy", "koordctl"),
