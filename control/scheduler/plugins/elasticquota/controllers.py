@@ -6,7 +6,6 @@ import asyncio
 from typing import Final
 
 from control.quota.amounts import from_list
-from control.quota.figures import QuotaFigures
 from control.scheduler.config.args import ElasticQuotaArgs
 from control.scheduler.plugins.defaultpreemption.victims import started
 from control.scheduler.plugins.elasticquota.book import QuotaBook
@@ -72,6 +71,8 @@ class QuotaStatusWriter:
         self._book = book
         self._metrics = metrics
         self._child_requests = ChildRequests()
+        self._settled: dict[str, tuple[str, QuotaOutput]] = {}
+        """Quota name -> (resourceVersion, figures) for which nothing is to be written: most quotas in most passes."""
 
     async def sync(self) -> None:
         """One pass over all quotas."""
@@ -95,20 +96,28 @@ class QuotaStatusWriter:
             if figures is None or self._book.object_key(name) != quota.metadata.key:
                 continue
             seen.add(name)
-            output = self._output(figures, quota, now)
+            state = quota.metadata.resource_version, QuotaOutput.of(forest.tree(figures), figures)
+            if self._settled.get(name) == state:
+                continue
+            output = self._output(state[1], quota, now)
             body = patch(quota, output)
             if body:
                 due.append((quota, output, body))
+            elif self._child_requests.settled(name):
+                self._settled[name] = state
         self._child_requests.keep(seen)
+        self._settled = {name: state for name, state in self._settled.items() if name in seen}
         return due
 
-    def _output(self, figures: QuotaFigures, quota: ElasticQuota, now: float) -> QuotaOutput:
-        output = QuotaOutput.of(self._book.forest.tree(figures), figures)
+    def _output(self, output: QuotaOutput, quota: ElasticQuota, now: float) -> QuotaOutput:
+        """With the `child-request` to state now."""
         try:
             present = from_list(annotation.CHILD_REQUEST.get(quota.metadata.annotations) or {})
         except WireError:
             return output  # overwritten
-        return output.with_child_request(self._child_requests.wanted(figures.name, output.child_request, present, now))
+        return output.with_child_request(
+            self._child_requests.wanted(quota.metadata.name, output.child_request, present, now)
+        )
 
     async def _write(self, quota: ElasticQuota, output: QuotaOutput, body: dict[str, object]) -> None:
         meta = quota.metadata

@@ -122,6 +122,10 @@ class ChildRequests:
         """The annotation states these amounts now."""
         self._known[name] = dict(amounts)
 
+    def settled(self, name: str) -> bool:
+        """Whether time alone changes nothing: no rise is being waited for."""
+        return not self._rises.get(name)
+
     def keep(self, quotas: Collection[str]) -> None:
         """Forget other quotas."""
         self._known = {name: known for name, known in self._known.items() if name in quotas}

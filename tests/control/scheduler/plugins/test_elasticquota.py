@@ -13,6 +13,7 @@ from control.quota.forest import ForestRules
 from control.scheduler.config.args import ElasticQuotaArgs
 from control.scheduler.cycle.failures import FitError
 from control.scheduler.framework.plugin import CycleState
+from control.scheduler.plugins.elasticquota import controllers
 from control.scheduler.plugins.elasticquota.book import PodRules, QuotaBook
 from control.scheduler.plugins.elasticquota.controllers import OveruseRevoker, QuotaStatusWriter, built_in
 from control.scheduler.plugins.elasticquota.metrics import QuotaGauges, QuotaMetrics
@@ -455,6 +456,30 @@ async def test_the_writer_writes_each_difference_and_forgives_conflicts() -> Non
     await writer.sync()
     assert [sent[1] for sent in api.sent] == ["a", "a"]
     assert api.sent[1][2]["status"] == {"used": {"cpu": "3"}}
+
+
+async def test_a_quota_whose_figures_and_object_are_the_same_is_not_compared_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = QuotaWorld(quota_object("a"), quota_object("b"))
+    api: Any = Api()
+    informer = world.objects.informer(ElasticQuota)
+    writer = QuotaStatusWriter(api, informer, world.plugin.book, QuotaMetrics.of(api.registry))
+    compared: list[str] = []
+
+    def record(quota: ElasticQuota, figures: QuotaOutput) -> dict[str, Any]:
+        compared.append(quota.metadata.name)
+        return patch(quota, figures)
+
+    monkeypatch.setattr(controllers, "patch", record)
+    await writer.sync()
+    assert sorted(compared) == ["a", "b"]
+    await writer.sync()
+    assert sorted(compared) == ["a", "b"]
+    world.add(member("b", "3", on="n0"))
+    await writer.sync()
+    assert compared[2:] == ["b"]
+    assert [sent[1] for sent in api.sent] == ["b"]
 
 
 def test_the_built_in_quotas_are_unlimited_unless_configured() -> None:
