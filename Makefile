@@ -96,11 +96,11 @@ dashboards:  ## rewrite deploy/grafana and the panels in docs/grafana.md
 
 .PHONY: fuzz
 fuzz: setup-test  ## texts for every parser of tenant input; MINUTES=60 goes on for an hour
-	@FUZZ_MINUTES=$(or $(MINUTES),5) $(PY) -m pytest -q -p no:timeout tests/fuzz
+	@FUZZ_MINUTES=$(or $(MINUTES),5) $(PY) -m pytest -q --timeout=0 tests/fuzz
 
 .PHONY: security-tables
 security-tables:  ## rewrite the tables of docs/security.md from the programs' data
-	@$(PY) scripts/securitytables.py
+	@$(PY) -m scripts.securitytables
 
 .PHONY: images chart
 images: setup-test  ## the container images, from Debian packages, with Docker; trees and SBOMs in build/images
@@ -110,11 +110,11 @@ chart:  ## the Helm chart in build/chart
 
 .PHONY: configuration
 configuration:  ## rewrite docs/configuration.md, the reference of fields, gates, flags and pod keys
-	@$(PY) scripts/configreference.py
+	@$(PY) -m scripts.configreference
 
 .PHONY: layout
 layout:  ## rewrite docs/layout.md, the map of wide folders
-	@$(PY) scripts/foldermap.py
+	@$(PY) -m scripts.foldermap
 
 .PHONY: pins
 pins:  ## renew requirements/*.txt
