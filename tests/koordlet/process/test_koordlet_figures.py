@@ -50,7 +50,8 @@ class Scene:
     """What the kernel had counted at these moments."""
     top: Any = None
     pressed: tuple[float | None, float | None] = (None, None)
-    """The worker's stalls by cpu.pressure (avg10) when `top` and the second scrape were read; None without the file."""
+    """By the worker's cpu.pressure, None without the file: the share of the time until `top` in which the worker was
+    stalled (from `total`), and avg10 at the second scrape. avg10 follows a change only after more than ten seconds."""
 
     def rate(self, kind: str, *labels: str) -> tuple[float, float, float]:
         rate: tuple[float, float, float] = self.series.mean(kind, *labels, start=self.start, end=self.end)
@@ -69,14 +70,14 @@ class Scene:
         """The kernel's count between the scrapes."""
         return self.kernel[1][source] - self.kernel[0][source]
 
-    def pressure(self) -> float | None:
-        """Share of the last ten seconds in which the worker was stalled for a CPU."""
+    def pressure(self, figure: str) -> float | None:
+        """`avg10` (percent) or `total` (microseconds) of the worker's cpu.pressure."""
         tree = self.worker.tree
         hierarchy = "" if tree.v2 else "unified"
         if hierarchy not in tree.roots or not Path("/proc/pressure").is_dir():
             return None
         text = (tree.roots[hierarchy] / tree.top / self.worker.dir / "cpu.pressure").read_text()
-        return float(next(f for f in text.split() if f.startswith("avg10=")).removeprefix("avg10=")) / 100
+        return float(next(f for f in text.split() if f.startswith(f"{figure}=")).removeprefix(f"{figure}="))
 
     def stopped(self) -> tuple[Any, dict[str, float]]:
         """Stop every process, let koordlet read, and give what it and the kernel have counted."""
@@ -92,7 +93,7 @@ class Scene:
             return before == after and families
 
         families = tools.until(settled, "counters that stand still")
-        self.pressed = (self.pressed[0], self.pressure())
+        self.pressed = (self.pressed[0], self.pressure("avg10"))
         counts = {name: tools.run_delay_seconds(pid) for name, pid in self.pids.items()}
         counts["throttled"] = tools.throttling(self.limited)[2]
         for pid in self.pids.values():
@@ -140,8 +141,11 @@ def _watch(scene: Scene, tree: Any) -> None:
     with tools.Witness(sources) as scene.witness:
         first = scene.stopped()
         scene.start = tools.boot_time() + 0.5
+        began, stalled = time.monotonic(), scene.pressure("total")
         time.sleep(SECONDS)
-        scene.top, scene.pressed = scene.koordlet.top(), (scene.pressure(), None)
+        scene.top, stalled_then = scene.koordlet.top(), scene.pressure("total")
+        if stalled is not None and stalled_then is not None:
+            scene.pressed = ((stalled_then - stalled) / 1e6 / (time.monotonic() - began), None)
         scene.end = tools.boot_time()
         scene.series = scene.koordlet.series(after=scene.end)
         second = scene.stopped()
@@ -291,7 +295,7 @@ def test_culprit_counters_add_up_to_the_waiting(scene: Scene) -> None:
 
 
 def test_pressure_is_the_kernels_where_it_has_it(scene: Scene) -> None:
-    """Where these cgroups have cpu.pressure, the worker's stalls are within 0.25 of the file's avg10 at that moment."""
+    """Where these cgroups have cpu.pressure, the worker's stalls are within 0.25 of the file's."""
     running, stopped = scene.pressed
     if running is None or stopped is None:
         assert not scene.koordlet.values("koordlet_container_psi")
@@ -307,7 +311,7 @@ def test_pressure_is_the_kernels_where_it_has_it(scene: Scene) -> None:
         == ("cpu", "avg10", "some")
     ]
     assert len(shown) == 1
-    assert shown[0] / 100 == pytest.approx(stopped, abs=0.25)
+    assert shown[0] == pytest.approx(stopped, abs=25)
 
 
 def test_top_shows_what_the_cache_keeps(scene: Scene) -> None:

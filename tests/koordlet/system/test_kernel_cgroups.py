@@ -234,9 +234,10 @@ def test_a_batch_flags_removed_and_recreated_groups(kernel_fs, cgroup_child):
 def test_a_batch_agrees_with_a_second_reading(kernel_fs, cgroup_child, toucher):
     child = cgroup_child()
     toucher(child, 8)
+    used_before = kernel_fs.cpu_usage(child.dir)
     table = BatchReader(kernel_fs).read([child.dir], ALL)
     assert table.columns["memory_rss"][0] == pytest.approx(memory_stat(kernel_fs, child.dir)["rss"], abs=MIB)
-    assert table.columns["cpu_usage_ns"][0] == pytest.approx(kernel_fs.cpu_usage(child.dir), rel=0.05)
+    assert 0 < used_before <= table.columns["cpu_usage_ns"][0] <= kernel_fs.cpu_usage(child.dir)
     assert table.numa_nodes == tuple(kernel_fs.memory_numa(child.dir))
     assert np.nansum(table.numa_usage[0]) >= 8 * MIB
 
