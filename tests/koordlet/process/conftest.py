@@ -483,6 +483,11 @@ def run_delay_seconds(*pids: int) -> float:
     return sum(int(path.read_text().split()[1]) for path in files) / 1e9
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether the process has acted on SIGSTOP (state T); one that waits for a CPU acts on it later."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
 def keyed(path: Path) -> dict[str, int]:
     return {name: int(value) for name, value in (line.split()[:2] for line in path.read_text().splitlines() if line)}
 

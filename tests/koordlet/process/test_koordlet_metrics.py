@@ -57,12 +57,7 @@ NEEDS_MORE = {
     "koordlet_mem_stall_kind_seconds_total",
     "koordlet_mem_stall_culprit_share",
     "koordlet_oom_kills_total",
-    "koordlet_block_io_bytes_total",  # a container that does I/O
-    "koordlet_block_io_operations_total",
-    "koordlet_block_io_seconds",
-    "koordlet_block_io_wait_seconds_total",
-    "koordlet_block_io_throttled_seconds_total",
-    "koordlet_block_io_culprit_wait_seconds_total",
+    "koordlet_block_io_throttled_seconds_total",  # a container with an I/O limit
     "koordlet_net_retransmits_total",  # a container with connections
     "koordlet_net_receive_queue_full_total",
     "koordlet_net_backlog_bytes",
@@ -102,7 +97,13 @@ NEEDS_MORE = {
     "koordlet_pod_resources_proxy_up",
     "koordlet_resource_update_problems_total",
 }
-SOMETIMES = {  # a packet of another container may interrupt the container and raise a suspicion
+SOMETIMES = {
+    "koordlet_block_io_bytes_total",  # the containers' programs may have to be read from the disk
+    "koordlet_block_io_operations_total",
+    "koordlet_block_io_seconds",
+    "koordlet_block_io_wait_seconds_total",
+    "koordlet_block_io_culprit_wait_seconds_total",
+    # a packet of another container may interrupt the container and raise a suspicion
     "koordlet_net_softirq_seconds_total",
     "koordlet_net_softirq_caused_seconds_total",
     "koordlet_net_softirq_culprit_seconds_total",
