@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from koordlet.api import names
-from koordlet.api.annotations._base import Annotation, Map, absent, integer
+from koordlet.api.annotations._base import PER_CONTAINER, SETTING, Annotation, Map, absent, integer
 from koordlet.api.core import NodeSelectorTerm, Toleration
 from koordlet.api.crs.reservation import ReservationOwner
 from koordlet.api.encoding.base import Frozen
@@ -42,7 +42,10 @@ class ReservationAffinity(Frozen):
         if self.name:
             return self.name == name
         required = self.required_during_scheduling_ignored_during_execution
-        if required is not None and not any(term.matches(labels, {}) for term in required.reservation_selector_terms):
+        fields = {"metadata.name": name}
+        if required is not None and not any(
+            term.matches(labels, fields) for term in required.reservation_selector_terms
+        ):
             return False
         return all(labels.get(key) == value for key, value in self.reservation_selector.items())
 
@@ -66,16 +69,16 @@ class ResizeAllocatable(Frozen):
 
 
 ALLOCATED: Final[Annotation[ReservationAllocated]] = Annotation(
-    names.ANNOTATION_RESERVATION_ALLOCATED, ReservationAllocated
+    names.ANNOTATION_RESERVATION_ALLOCATED, ReservationAllocated, limits=SETTING
 )
 AFFINITY: Final[Annotation[ReservationAffinity]] = Annotation(
-    names.ANNOTATION_RESERVATION_AFFINITY, ReservationAffinity, empty=ReservationAffinity
+    names.ANNOTATION_RESERVATION_AFFINITY, ReservationAffinity, empty=ReservationAffinity, limits=PER_CONTAINER
 )
 EXACT_MATCH: Final[Annotation[ExactMatchSpec]] = Annotation(
-    names.ANNOTATION_EXACT_MATCH_RESERVATION, ExactMatchSpec, empty=absent
+    names.ANNOTATION_EXACT_MATCH_RESERVATION, ExactMatchSpec, empty=absent, limits=SETTING
 )
 OWNERS: Final[Annotation[list[ReservationOwner]]] = Annotation(
-    names.ANNOTATION_RESERVATION_OWNERS, list[ReservationOwner], empty=absent
+    names.ANNOTATION_RESERVATION_OWNERS, list[ReservationOwner], empty=absent, limits=PER_CONTAINER
 )
 CURRENT_OWNER: Final[Annotation[ObjectReference]] = Annotation(
     names.ANNOTATION_RESERVATION_CURRENT_OWNER, ObjectReference

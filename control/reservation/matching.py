@@ -1,0 +1,148 @@
+"""Which pods may use which reservations (spec 06 §4.4). Pure.
+
+The owners are matched first: fields of one owner are ANDed, owners are ORed. Then the pod's own conditions decide:
+`conditions` parses them once per pod, `verdict` compares them with one reservation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from control.reservation.model import ReservationModel
+from koordlet.api.annotations.reservation import AFFINITY, EXACT_MATCH, ReservationAffinity, ignores_reservations
+from koordlet.api.core import Pod
+from koordlet.api.core.selectors import Taint
+from koordlet.api.crs.reservation import ReservationControllerReference, ReservationOwner
+from koordlet.api.meta import ObjectReference, OwnerReference
+
+UNSCHEDULABLE_TAINT: Final = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
+_POD_API_VERSION: Final = "v1"
+_REPELLING: Final = frozenset(("NoSchedule", "NoExecute"))
+
+
+def owned_by(owners: Iterable[ReservationOwner], pod: Pod) -> bool:
+    """Whether an owner matches the pod. An empty list matches no pod, an empty owner every pod.
+
+    The selectors must be valid, see `ReservationModel.problem`."""
+    return any(owner_matches(owner, pod) for owner in owners)
+
+
+def owner_matches(owner: ReservationOwner, pod: Pod) -> bool:
+    """Whether one owner matches the pod. Raises SelectorError."""
+    return (
+        (owner.object is None or _is_object(owner.object, pod))
+        and (owner.controller is None or _is_controlled(owner.controller, pod))
+        and (owner.label_selector is None or owner.label_selector.matches(pod.metadata.labels))
+    )
+
+
+def _is_object(wanted: ObjectReference, pod: Pod) -> bool:
+    """Empty fields match anything; the kind is ignored."""
+    meta = pod.metadata
+    return (
+        wanted.uid in ("", meta.uid)
+        and wanted.name in ("", meta.name)
+        and wanted.namespace in ("", meta.namespace)
+        and wanted.api_version in ("", _POD_API_VERSION)
+    )
+
+
+def _is_controlled(wanted: ReservationControllerReference, pod: Pod) -> bool:
+    if wanted.namespace not in ("", pod.metadata.namespace):
+        return False
+    return any(_refers(wanted, reference) for reference in pod.metadata.owner_references)
+
+
+def _refers(wanted: ReservationControllerReference, reference: OwnerReference) -> bool:
+    return (
+        wanted.uid in ("", reference.uid)
+        and wanted.name in ("", reference.name)
+        and wanted.kind in ("", reference.kind)
+        and wanted.api_version in ("", reference.api_version)
+        and (wanted.controller is None or wanted.controller == bool(reference.controller))
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PodConditions:
+    """What a pod demands of reservations."""
+
+    ignores: bool = False
+    """The pod may use the room of any reservation without consuming it."""
+    affinity: ReservationAffinity | None = None
+    """Present: the pod must use a reservation."""
+    exact: tuple[str, ...] = ()
+    """Resources whose reserved amounts must equal the requests."""
+
+    @property
+    def name(self) -> str:
+        """The only reservation that the pod may use; empty: any."""
+        return "" if self.affinity is None else self.affinity.name
+
+
+NO_CONDITIONS: Final = PodConditions()
+
+
+def conditions(pod: Pod) -> PodConditions:
+    """The conditions in labels and annotations. Raises WireError, which names the annotation."""
+    annotations = pod.metadata.annotations
+    ignores = ignores_reservations(pod.metadata.labels)
+    affinity = AFFINITY.get(annotations)
+    exact = EXACT_MATCH.get(annotations)
+    if not ignores and affinity is None and exact is None:
+        return NO_CONDITIONS
+    return PodConditions(ignores, affinity, () if exact is None else tuple(exact.resource_names))
+
+
+class Mismatch(Enum):
+    """Why a reservation whose owners match is not for the pod; the texts follow the count (spec 06 §4.7)."""
+
+    NAME = "didn't match the requested reservation name"
+    AFFINITY = "didn't match affinity rules"
+    UNSCHEDULABLE = "is unschedulable"
+    EXACT = "is not exact matched"
+    TAINT = "had untolerated taint"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`mismatch` None: the pod may use the reservation. `taint`: `{key: value}` of an untolerated taint."""
+
+    mismatch: Mismatch | None = None
+    taint: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return self.mismatch is None
+
+
+MATCHED: Final = Verdict()
+
+
+def verdict(
+    wanted: PodConditions, requests: Mapping[str, int], model: ReservationModel, node_labels: Mapping[str, str]
+) -> Verdict:
+    """Steps 3 to 8 of spec 06 §4.4, for a reservation whose owners match. `node_labels` are overlaid by its own labels;
+    pass none with feature gate OmitNodeLabelsForReservation."""
+    affinity = wanted.affinity
+    if affinity is not None and affinity.name:
+        if affinity.name != model.name:
+            return Verdict(Mismatch.NAME)
+        return MATCHED if exactly(wanted.exact, requests, model.amounts) else Verdict(Mismatch.EXACT)
+    tolerations = () if affinity is None else affinity.tolerations
+    if (model.unschedulable or model.terminating) and not any(t.tolerates(UNSCHEDULABLE_TAINT) for t in tolerations):
+        return Verdict(Mismatch.UNSCHEDULABLE)
+    for taint in model.taints:
+        if taint.effect in _REPELLING and not any(toleration.tolerates(taint) for toleration in tolerations):
+            return Verdict(Mismatch.TAINT, f"{{{taint.key}: {taint.value}}}")
+    if affinity is not None and not affinity.matches(model.name, {**node_labels, **(model.labels or {})}):
+        return Verdict(Mismatch.AFFINITY)
+    return MATCHED if exactly(wanted.exact, requests, model.amounts) else Verdict(Mismatch.EXACT)
+
+
+def exactly(resources: Iterable[str], requests: Mapping[str, int], amounts: Mapping[str, int]) -> bool:
+    """Whether the reserved amounts of these resources equal the requests; absent on both sides is equal."""
+    return all(requests.get(name) == amounts.get(name) for name in resources)
