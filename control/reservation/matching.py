@@ -1,7 +1,7 @@
 """Which pods may use which reservations (spec 06 §4.4). Pure.
 
 The owners are matched first: fields of one owner are ANDed, owners are ORed. Then the pod's own conditions decide:
-`conditions` parses them once per pod, `verdict` compares them with one reservation.
+`conditions` parses them once per pod, `matched` compares them with one reservation.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Mismatch(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ReservationMatch:
     """`mismatch` None: the pod may use the reservation. `taint`: `{key: value}` of an untolerated taint."""
 
     mismatch: Mismatch | None = None
@@ -119,28 +119,28 @@ class Verdict:
         return self.mismatch is None
 
 
-MATCHED: Final = Verdict()
+MATCHED: Final = ReservationMatch()
 
 
-def verdict(
+def matched(
     wanted: PodConditions, requests: Mapping[str, int], model: ReservationModel, node_labels: Mapping[str, str]
-) -> Verdict:
+) -> ReservationMatch:
     """Steps 3 to 8 of spec 06 §4.4, for a reservation whose owners match. `node_labels` are overlaid by its own labels;
     pass none with feature gate OmitNodeLabelsForReservation."""
     affinity = wanted.affinity
     if affinity is not None and affinity.name:
         if affinity.name != model.name:
-            return Verdict(Mismatch.NAME)
-        return MATCHED if exactly(wanted.exact, requests, model.amounts) else Verdict(Mismatch.EXACT)
+            return ReservationMatch(Mismatch.NAME)
+        return MATCHED if exactly(wanted.exact, requests, model.amounts) else ReservationMatch(Mismatch.EXACT)
     tolerations = () if affinity is None else affinity.tolerations
     if (model.unschedulable or model.terminating) and not any(t.tolerates(UNSCHEDULABLE_TAINT) for t in tolerations):
-        return Verdict(Mismatch.UNSCHEDULABLE)
+        return ReservationMatch(Mismatch.UNSCHEDULABLE)
     for taint in model.taints:
         if taint.effect in _REPELLING and not any(toleration.tolerates(taint) for toleration in tolerations):
-            return Verdict(Mismatch.TAINT, f"{{{taint.key}: {taint.value}}}")
+            return ReservationMatch(Mismatch.TAINT, f"{{{taint.key}: {taint.value}}}")
     if affinity is not None and not affinity.matches(model.name, {**node_labels, **(model.labels or {})}):
-        return Verdict(Mismatch.AFFINITY)
-    return MATCHED if exactly(wanted.exact, requests, model.amounts) else Verdict(Mismatch.EXACT)
+        return ReservationMatch(Mismatch.AFFINITY)
+    return MATCHED if exactly(wanted.exact, requests, model.amounts) else ReservationMatch(Mismatch.EXACT)
 
 
 def exactly(resources: Iterable[str], requests: Mapping[str, int], amounts: Mapping[str, int]) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from control.reservation.amounts import bounded
-from control.reservation.matching import Mismatch, conditions, owned_by, verdict
+from control.reservation.matching import Mismatch, conditions, matched, owned_by
 from control.reservation.model import MAX_OWNERS, parse
 from koordlet.api import names
 from koordlet.api.core.podresources import pod_requests
@@ -52,7 +52,7 @@ def judged(annotations: dict[str, Any], node_labels: dict[str, str] | None = Non
         },
     )
     requests = bounded(pod_requests(subject))
-    return verdict(conditions(subject), requests, parse(reservation(node="n1", **of)), node_labels or {}).mismatch
+    return matched(conditions(subject), requests, parse(reservation(node="n1", **of)), node_labels or {}).mismatch
 
 
 TAINT = [{"key": "team", "value": "a", "effect": "NoSchedule"}]
