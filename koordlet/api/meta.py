@@ -231,3 +231,6 @@ class DeleteOptions(Struct):
     dry_run: Annotated[list[str], doc("`All` to process without persisting.", list_type="atomic")] = msgspec.field(
         default_factory=list
     )
+    ignore_store_read_error_with_cluster_breaking_potential: Annotated[
+        bool | None, doc("Whether an object that cannot be read from the store is deleted all the same.")
+    ] = None

@@ -27,7 +27,7 @@ class CrossVersionObjectReference(Struct):
 class RecommendationTarget(Struct):
     """The pods that are analysed."""
 
-    type: Annotated[str, doc("How the pods are selected.", enum=("workload", "podSelector"))]
+    type: Annotated[str, doc("How the pods are selected: workload or podSelector.")]
     workload: Annotated[CrossVersionObjectReference | None, doc("The workload.")] = None
     pod_selector: Annotated[LabelSelector | None, doc("Labels of the pods.")] = None
 

@@ -43,7 +43,7 @@ class ReservationOwner(Struct):
     """Pods that may consume a reservation; members are ANDed."""
 
     object: Annotated[ObjectReference | None, doc("The pod itself; empty members match anything.")] = None
-    controller: Annotated[ReservationControllerReference | None, doc("A controller of the pod.")] = None
+    controller: Annotated[ReservationControllerReference | None, doc("A controller of the pod.", atomic=True)] = None
     label_selector: Annotated[LabelSelector | None, doc("Labels of the pod; absent is no constraint.")] = None
 
 

@@ -46,8 +46,14 @@ class SchemaError(TypeError):
 
 
 def root_schema(kind: type[msgspec.Struct]) -> Schema:
-    """The schema of a whole object. Raises SchemaError."""
+    """The schema of a whole object. Raises SchemaError.
+
+    `spec` is never required, as in Koordinator: an object that was stored without it can still be updated.
+    """
     schema = _struct(kind, kind.__name__, skip=frozenset(_ROOT_FIELDS))
+    required = [name for name in schema.pop("required", []) if name != "spec"]
+    if required:
+        schema["required"] = required
     schema["properties"] = {**_ROOT_FIELDS, **schema["properties"]}
     return schema
 

@@ -79,6 +79,7 @@ SHARED = {
         orphanDependents bool
         propagationPolicy str
         dryRun str[]
+        ignoreStoreReadErrorWithClusterBreakingPotential bool
     """,
     "NETWORK": """
         enable bool
@@ -260,7 +261,7 @@ KINDS = {
         status obj
     """,
     "Reservation": """
-        spec obj *
+        spec obj
         spec.template keep *
         spec.owners obj[] *
         spec.owners.object REF
@@ -314,7 +315,7 @@ KINDS = {
         status.allocations.entries.minors int32[]
     """,
     "PodMigrationJob": """
-        spec obj *
+        spec obj
         spec.paused bool
         spec.ttl dur
         spec.mode str
@@ -372,7 +373,7 @@ KINDS = {
         status.used qtys
     """,
     "ElasticQuotaProfile": """
-        spec obj *
+        spec obj
         spec.quotaName str *
         spec.quotaLabels map
         spec.resourceRatio str
@@ -405,7 +406,7 @@ KINDS = {
         attributes.value str *
     """,
     "ClusterNetworkTopology": """
-        spec obj *
+        spec obj
         spec.networkTopologySpec obj[] *
         spec.networkTopologySpec.topologyLayer str *
         spec.networkTopologySpec.parentTopologyLayer str
@@ -423,9 +424,9 @@ KINDS = {
         status.detailStatus.nodeNum int32 *
     """,
     "Recommendation": """
-        spec obj *
+        spec obj
         spec.target obj *
-        spec.target.type str * <workload|podSelector>
+        spec.target.type str *
         spec.target.workload obj
         spec.target.workload.kind str *
         spec.target.workload.name str *
