@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from control.quota.amounts import Amounts, added, exceeding, masked, shown
@@ -24,10 +25,22 @@ def limit(tree: QuotaTree, quota: QuotaFigures, rules: AdmissionRules) -> Amount
     return tree.runtimes(quota) if rules.by_runtime else quota.max
 
 
+def _nothing() -> str:
+    """The default of `further`."""
+    return ""
+
+
 def refusal(
-    tree: QuotaTree, quota: QuotaFigures, request: Amounts, rules: AdmissionRules, *, non_preemptible: bool
+    tree: QuotaTree,
+    quota: QuotaFigures,
+    request: Amounts,
+    rules: AdmissionRules,
+    *,
+    non_preemptible: bool,
+    further: Callable[[], str] = _nothing,
 ) -> str:
-    """The reason why a pod that is not assigned does not fit; empty if it fits. `request`: its whole request."""
+    """The reason why a pod that is not assigned does not fit; empty if it fits. `request`: its whole request.
+    `further()`: reasons of others, after those of the quota itself and before those of its parents."""
     counted = masked(request, quota.max)
     allowed = limit(tree, quota, rules)
     over = exceeding(added(quota.used, counted), allowed)
@@ -44,7 +57,10 @@ def refusal(
                 f"nonPreemptibleUsed: {shown(quota.np_used)}, pod's request: {shown(counted)}, "
                 f"exceedDimensions: [{' '.join(over)}]"
             )
-    return _parent_refusal(tree, quota, counted, rules) if rules.check_parents else ""
+    reason = further()
+    if reason or not rules.check_parents:
+        return reason
+    return _parent_refusal(tree, quota, counted, rules)
 
 
 def _parent_refusal(tree: QuotaTree, quota: QuotaFigures, counted: Amounts, rules: AdmissionRules) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from control.quota.amounts import Amounts, add_to, from_list, masked
+from control.quota.calls import REQUEST_DELTA, RESET, USED_DELTA, Call, plain_call
 from control.quota.figures import QuotaFigures, QuotaPod, RuntimeRules
 from control.quota.info import QuotaInfo
 from control.quota.podquota import quota_of_pod
@@ -41,15 +42,21 @@ class _Route:
 class QuotaForest:
     """See the module text. Reading methods bring the trees up to date first."""
 
-    def __init__(self, rules: ForestRules | None = None, total: Callable[[], Mapping[str, int]] = dict) -> None:
+    def __init__(
+        self,
+        rules: ForestRules | None = None,
+        total: Callable[[], Mapping[str, int]] = dict,
+        call: Call = plain_call,
+    ) -> None:
         """`total()`: allocatable of all nodes."""
         self.rules = rules or ForestRules()
+        self._call = call
         self._total = total
         self._seen_total: Mapping[str, int] | None = None
         self._quotas: dict[str, QuotaFigures] = {}
         self._tree_ids: dict[str, str] = {}
         """By quota: the tree in which it was first seen."""
-        self._trees: dict[str, QuotaTree] = {"": QuotaTree("", self.rules.tree)}
+        self._trees: dict[str, QuotaTree] = {"": QuotaTree("", self.rules.tree, call)}
         self._pods: dict[str, QuotaPod] = {}
         self._routes: dict[tuple[str, str], _Route] = {}
         self._bound: dict[str, list[str]] = {}
@@ -61,11 +68,20 @@ class QuotaForest:
 
     # Quotas
 
+    def info(self, name: str) -> QuotaInfo | None:
+        """The version of a quota that counts."""
+        quota = self._quotas.get(name)
+        return quota.info if quota is not None else None
+
+    def differs(self, info: QuotaInfo) -> bool:
+        """Whether `put` would change anything."""
+        return info.name != names.ROOT_QUOTA and self.info(info.name) != info
+
     def put(self, info: QuotaInfo) -> bool:
         """Add a quota or apply its new version. Returns whether anything changed."""
-        old = self._quotas.get(info.name)
-        if info.name == names.ROOT_QUOTA or (old is not None and old.info == info):
+        if not self.differs(info):
             return False
+        old = self._quotas.get(info.name)
         quota = QuotaFigures(info, self.rules.tree, outside=info.name in _OUTSIDE)
         self._quotas[info.name] = quota
         self._tree_ids.setdefault(info.name, info.tree if self.rules.multiple_trees else "")
@@ -172,7 +188,7 @@ class QuotaForest:
             add_to(quota.self_request, delta)
             add_to(quota.self_np_request, np_delta)
         else:
-            self._tree_of(quota).count_request(quota, delta, np_delta)
+            self._call(REQUEST_DELTA, self._tree_of(quota).count_request, quota, delta, np_delta)
 
     def _count_used(self, quota: QuotaFigures, pod: QuotaPod, sign: int) -> None:
         delta = _signed(pod, sign)
@@ -181,7 +197,7 @@ class QuotaForest:
             add_to(quota.self_used, delta)
             add_to(quota.self_np_used, np_delta)
         else:
-            self._tree_of(quota).count_used(quota, delta, np_delta)
+            self._call(USED_DELTA, self._tree_of(quota).count_used, quota, delta, np_delta)
 
     # Which quota
 
@@ -229,7 +245,7 @@ class QuotaForest:
             if self._routes_stale:
                 self._routes_stale = False
                 self._reroute()
-            self._build()
+            self._call(RESET, self._build)
             self._stale = False
             self._seen_total = None
         total = self._total()
@@ -241,7 +257,9 @@ class QuotaForest:
         members: dict[str, list[QuotaFigures]] = {"": []}
         for name, quota in self._quotas.items():
             members.setdefault(self._tree_ids[name], []).append(quota)
-        self._trees = {tree_id: self._trees.get(tree_id) or QuotaTree(tree_id, self.rules.tree) for tree_id in members}
+        self._trees = {
+            tree_id: self._trees.get(tree_id) or QuotaTree(tree_id, self.rules.tree, self._call) for tree_id in members
+        }
         for tree_id, quotas in members.items():
             self._trees[tree_id].build(quotas)
 

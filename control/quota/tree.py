@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from control.quota.amounts import Amounts, add_to
+from control.quota.calls import REFRESH_RUNTIME, Call, plain_call
 from control.quota.figures import QuotaFigures, RuntimeRules
 from control.quota.info import QuotaInfo
 from koordlet.api import names
@@ -18,9 +19,10 @@ MAX_DEPTH: Final = 32
 class QuotaTree:
     """`build` computes everything from the quotas' own pods; `count_request` and `count_used` apply changes."""
 
-    def __init__(self, tree_id: str, rules: RuntimeRules) -> None:
+    def __init__(self, tree_id: str, rules: RuntimeRules, call: Call = plain_call) -> None:
         self.id = tree_id
         self.rules = rules
+        self._call = call
         self.total: Amounts = {}
         """What the whole tree has. Set it whenever it changes."""
         self.root = QuotaFigures(QuotaInfo(names.ROOT_QUOTA, parent=""), rules, outside=True)
@@ -151,6 +153,9 @@ class QuotaTree:
 
     def runtimes(self, quota: QuotaFigures) -> Amounts:
         """`runtime` for the resources of max; of the root for those of the total."""
+        return self._call(REFRESH_RUNTIME, self._runtimes, quota)
+
+    def _runtimes(self, quota: QuotaFigures) -> Amounts:
         return {name: self.runtime(quota, name) for name in (self.total if quota is self.root else quota.max)}
 
     def level_total(self, parent: QuotaFigures, name: str) -> int:

@@ -190,7 +190,7 @@ ElasticQuotaGuaranteeUsage: Refuses guarantees of a quota that no ancestor has.
 ElasticQuotaEnableUpdateResourceKey: A child's max may lack resources of its parent's max.
 ElasticQuotaEvaluationTransformPod: Quota admission renames resources first (with ReplaceResourcesTransformer).
 DisableDefaultQuota: A pod without quota label belongs to no quota.
-SupportParentQuotaSubmitPod: Pods may belong to a parent quota.
+SupportParentQuotaSubmitPod: Pods may belong to a parent quota, and a quota with pods may become a parent.
 EnableQuotaAdmission: Refuses pods that exceed their quota.
 EnableQuotaAdmissionOnUpdate: Checks the quota also when a pod moves to another quota.
 EnableSyncGPUSharedResource: Writes koordinator.sh/gpu.shared to nodes.
@@ -264,7 +264,7 @@ CompatiblePodDisruptionBudget: No effect.
 DisablePodDisruptionBudgetInformer: No effect.
 DisableDynamicResourceAllocationInformer: No effect.
 ResizePod: No effect.
-SupportParentQuotaSubmitPod: No effect.
+SupportParentQuotaSubmitPod: Accepted; pods of parent quotas are always counted, and koord-manager admits them.
 LazyReservationRestore: No effect.
 OmitNodeLabelsForReservation: No effect.
 SkipReservationFitsNode: No effect.

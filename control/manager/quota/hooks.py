@@ -101,6 +101,7 @@ class ValidateQuota(_QuotaHandler):
         self._rules = TreeRules(
             keys_may_differ=context.gates.enabled("ElasticQuotaEnableUpdateResourceKey"),
             check_guarantee=context.gates.enabled("ElasticQuotaGuaranteeUsage"),
+            parents_may_have_pods=context.gates.enabled("SupportParentQuotaSubmitPod"),
         )
 
     async def handle(self, request: WebhookRequest) -> Response:

@@ -27,6 +27,8 @@ class TreeRules:
     """ElasticQuotaEnableUpdateResourceKey: a child's max may lack keys of its parent's max."""
     check_guarantee: bool = False
     """ElasticQuotaGuaranteeUsage"""
+    parents_may_have_pods: bool = False
+    """SupportParentQuotaSubmitPod: a quota with pods may become a parent."""
 
 
 def tree_error(
@@ -35,7 +37,9 @@ def tree_error(
     """The first rule that the quota would violate, or None."""
     if info.name == names.ROOT_QUOTA:
         return None
-    error = _is_parent_error(tree, info, old, pods) or _tree_id_error(tree, info, old)
+    error = _is_parent_error(
+        tree, info, old, (lambda: False) if rules.parents_may_have_pods else pods
+    ) or _tree_id_error(tree, info, old)
     if error or (info.parent == names.ROOT_QUOTA and not info.is_parent):
         return error
     return (

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from control.scheduler.config import args as a
+from control.scheduler.config import hookfactories
 from control.scheduler.config.errors import duplicate, invalid, required, unsupported
 from koordlet.api.core.selectors import NodeAffinity, NodeSelectorTerm
 
@@ -260,8 +261,24 @@ def _quota(args: a.ElasticQuotaArgs, path: str) -> Errors:
         for name, amount in amounts.items():
             if amount.value() < 0:
                 yield invalid(f"{path}.{field}[{name}]", amount, "must be greater than or equal to 0")
-    for index, hook in enumerate(args.hook_plugins):
-        yield unsupported(f"{path}.hookPlugins[{index}].factoryKey", hook.factory_key, ())
+    if args.hook_plugins:
+        yield from _hooks(f"{path}.hookPlugins", args.hook_plugins)
+
+
+def _hooks(path: str, hooks: Sequence[a.HookPluginConf]) -> Errors:
+    factories = sorted(hookfactories.known())
+    keys: set[str] = set()
+    for index, hook in enumerate(hooks):
+        where = f"{path}[{index}]"
+        if not hook.key:
+            yield required(f"{where}.key")
+        elif hook.key in keys:
+            yield duplicate(f"{where}.key", hook.key)
+        keys.add(hook.key)
+        if not hook.factory_key:
+            yield required(f"{where}.factoryKey")
+        elif hook.factory_key not in factories:
+            yield unsupported(f"{where}.factoryKey", hook.factory_key, factories)
 
 
 def _numa(args: a.NodeNUMAResourceArgs, path: str) -> Errors:

@@ -7,17 +7,32 @@ figures.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
 from control.quota.amounts import Amounts, from_list
+from control.quota.calls import (
+    DELETE_QUOTA,
+    POD_ADD,
+    POD_DELETE,
+    POD_UPDATE,
+    RESERVE_POD,
+    RESET,
+    UNRESERVE_POD,
+    UPDATE_QUOTA,
+    Call,
+    P,
+    R,
+    plain_call,
+)
 from control.quota.figures import QuotaFigures, QuotaPod
 from control.quota.forest import ForestRules, QuotaForest
 from control.quota.info import QuotaInfo
 from control.scheduler.framework.handle import Handle
+from control.scheduler.plugins.elasticquota.hooks import QuotaHooks
 from control.scheduler.state.pods import PodInfo, Shape
 from koordlet.api import names
 from koordlet.api.annotations.scheduling import quota_preemptible
@@ -47,13 +62,23 @@ class PodRules:
 class QuotaBook:
     """The quotas of a scheduler; a `PodListener`."""
 
-    def __init__(self, handle: Handle, rules: ForestRules, pod_rules: PodRules) -> None:
+    def __init__(
+        self,
+        handle: Handle,
+        rules: ForestRules,
+        pod_rules: PodRules,
+        hooks: QuotaHooks | None = None,
+        call: Call = plain_call,
+    ) -> None:
+        """`call` calls every operation, to measure it."""
         self._table = handle.table
+        self._hooks = hooks or None
+        self._call = call
         self._clock = handle.clock
         self._rules = pod_rules
         self._total: tuple[int, Amounts] = (-1, {})
         """(position in the log of nodes, allocatable of all nodes)."""
-        self.forest = QuotaForest(rules, self.total)
+        self.forest = QuotaForest(rules, self.total, self._forest_call if hooks else call)
         self.infos: dict[str, PodInfo] = {}
         """By uid: pods that the table counts."""
         self._known: set[str] = set()
@@ -96,17 +121,35 @@ class QuotaBook:
             self.output_change = quota
             return
         info = replace(QuotaInfo.of(quota), guaranteed={})  # an output, which would rebuild all trees at every write
-        self.output_change = None if self.forest.put(info) else quota
+        self.output_change = None if self._call(UPDATE_QUOTA, self._put, info) else quota
+
+    def _put(self, info: QuotaInfo) -> bool:
+        """Apply a version of a quota; whether it counts as an update."""
+        hooks, forest = self._hooks, self.forest
+        if hooks is None:
+            return forest.put(info)
+        old = forest.info(info.name)
+        if not forest.differs(info) and not hooks.is_quota_updated(old, info):
+            return False
+        hooks.quota_update(old, info, lambda: forest.put(info))
+        return True
 
     def quota_gone(self, quota: ElasticQuota) -> None:
         name = quota.metadata.name
         if self._keys.get(name) == quota.metadata.key:
             del self._keys[name]
-            self.forest.remove(name)
+            self._call(DELETE_QUOTA, self._remove, name)
             others = [] if self._quotas is None else self._quotas.list()
             for other in others:
                 if other.metadata.name == name and other.metadata.key != quota.metadata.key:
                     self.quota_seen(other)
+
+    def _remove(self, name: str) -> None:
+        hooks, forest = self._hooks, self.forest
+        if hooks is None:
+            forest.remove(name)
+        else:
+            hooks.quota_update(forest.info(name), None, lambda: forest.remove(name))
 
     def object_key(self, name: str) -> str:
         """`namespace/name` of the object of a quota; empty if it has none."""
@@ -115,8 +158,12 @@ class QuotaBook:
     # Pods of the API server
 
     def pod_seen(self, pod: Pod) -> None:
+        self._call(POD_ADD, self._pod_seen, pod)
+        self._tell(None, pod)
+
+    def _pod_seen(self, pod: Pod) -> None:
         if is_terminated(pod):
-            self.pod_gone(pod)
+            self._pod_gone(pod)
             return
         meta = pod.metadata
         self._known.add(meta.uid)
@@ -124,8 +171,12 @@ class QuotaBook:
         self._set(meta.uid, meta.key, meta.namespace, meta.labels, request)
 
     def pod_changed(self, old: Pod, new: Pod) -> None:
+        self._call(POD_UPDATE, self._pod_changed, old, new)
+        self._tell(old, new)
+
+    def _pod_changed(self, old: Pod, new: Pod) -> None:
         if old.metadata.uid != new.metadata.uid:
-            self.pod_gone(old)
+            self._pod_gone(old)
         elif (
             not is_terminated(new)
             and old.spec == new.spec
@@ -135,9 +186,22 @@ class QuotaBook:
             return
         elif new.metadata.uid not in self.infos:
             self.requests_dropped = True
-        self.pod_seen(new)
+        self._pod_seen(new)
 
     def pod_gone(self, pod: Pod) -> None:
+        self._tell(pod, None)
+        self._call(POD_DELETE, self._pod_gone, pod)
+
+    def _tell(self, old: Pod | None, new: Pod | None) -> None:
+        """Call the hooks about a pod with a node."""
+        pod = new or old
+        if self._hooks is not None and pod is not None and pod.spec.node_name:
+            known = self.forest.pod(pod.metadata.uid)
+            quota = known.quota if known is not None else None
+            if quota is not None:
+                self._hooks.pod_updated(quota.name, old, new)
+
+    def _pod_gone(self, pod: Pod) -> None:
         uid = pod.metadata.uid
         self._known.discard(uid)
         self._deadlines.pop(uid, None)
@@ -150,7 +214,7 @@ class QuotaBook:
         now = self._clock.now()
         for uid, (deadline, pod) in list(self._deadlines.items()):
             if now >= deadline:
-                self.pod_seen(pod)
+                self._pod_seen(pod)
                 self._deadlines.pop(uid, None)
                 self.requests_dropped = True
 
@@ -184,16 +248,28 @@ class QuotaBook:
     # Pods that the table counts
 
     def pod_added(self, row: int, pod: PodInfo) -> None:
+        self._call(RESERVE_POD, self._reserve, pod)
+
+    def _reserve(self, pod: PodInfo) -> None:
         self.infos[pod.uid] = pod
         if self.forest.pod(pod.uid) is None:
             self._set(pod.uid, pod.key, pod.namespace, pod.shape.labels, self.request_of(pod.shape))
         self.forest.assign(pod.uid, True)
 
     def pod_removed(self, row: int, pod: PodInfo) -> None:
+        self._call(UNRESERVE_POD, self._unreserve, pod)
+
+    def _unreserve(self, pod: PodInfo) -> None:
         del self.infos[pod.uid]
         self.forest.assign(pod.uid, False)
         if pod.uid not in self._known:
             self.forest.drop_pod(pod.uid)
+
+    def _forest_call(self, operation: str, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """`call`, with the hooks called around a reset."""
+        if operation != RESET or self._hooks is None:
+            return self._call(operation, function, *args, **kwargs)
+        return self._hooks.around_reset(lambda: self._call(operation, function, *args, **kwargs))
 
     # Reading
 

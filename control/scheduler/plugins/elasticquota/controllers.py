@@ -9,6 +9,7 @@ from control.quota.amounts import from_list
 from control.scheduler.config.args import ElasticQuotaArgs
 from control.scheduler.plugins.defaultpreemption.victims import started
 from control.scheduler.plugins.elasticquota.book import QuotaBook
+from control.scheduler.plugins.elasticquota.hooks import QuotaHooks
 from control.scheduler.plugins.elasticquota.metrics import QuotaMetrics
 from control.scheduler.plugins.elasticquota.revoke import OveruseClock, Revocable, to_revoke
 from control.scheduler.plugins.elasticquota.status import ChildRequests, QuotaOutput, patch
@@ -64,8 +65,14 @@ class QuotaStatusWriter:
     """Writes the statuses that differ from the figures."""
 
     def __init__(
-        self, client: Client, informer: Informer[ElasticQuota], book: QuotaBook, metrics: QuotaMetrics
+        self,
+        client: Client,
+        informer: Informer[ElasticQuota],
+        book: QuotaBook,
+        metrics: QuotaMetrics,
+        hooks: QuotaHooks | None = None,
     ) -> None:
+        self._hooks = hooks
         self._client = client
         self._informer = informer
         self._book = book
@@ -97,10 +104,10 @@ class QuotaStatusWriter:
                 continue
             seen.add(name)
             state = quota.metadata.resource_version, QuotaOutput.of(forest.tree(figures), figures)
-            if self._settled.get(name) == state:
+            if self._settled.get(name) == state and not self._hooks:
                 continue
             output = self._output(state[1], quota, now)
-            body = patch(quota, output)
+            body = patch(quota, output, self._hooks.annotations(quota) if self._hooks else {})
             if body:
                 due.append((quota, output, body))
             elif self._child_requests.settled(name):

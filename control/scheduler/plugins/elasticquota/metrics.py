@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import ClassVar
+from collections.abc import Callable, Iterator
+from time import perf_counter
+from typing import ClassVar, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
 
 from prometheus_client import CollectorRegistry, Histogram
@@ -13,8 +14,12 @@ from prometheus_client.registry import Collector
 from control.quota.amounts import Amounts, from_list
 from control.quota.figures import QuotaFigures
 from control.quota.forest import QuotaForest
+from control.scheduler.framework.timing import SecondsHistogram
 from koordlet.api import names
 from koordlet.app.metrics import MetricSet
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _LABELS = ("name", "resource", "tree", "is_parent", "parent", "field")
 
@@ -29,6 +34,28 @@ class QuotaMetrics(MetricSet):
             buckets=[0.001 * 2**n for n in range(15)],
             registry=registry,
         )
+        self.process = SecondsHistogram(
+            registry,
+            "scheduler_elastic_quota_process_latency",
+            "Duration of an operation on the figures of quotas.",
+            ("operation",),
+            tuple(1e-5 * 2**n for n in range(24)),
+        )
+        self.hooks = SecondsHistogram(
+            registry,
+            "scheduler_elastic_quota_hook_plugin_latency",
+            "Duration of a call of a hook of ElasticQuota.",
+            ("plugin", "operation"),
+            tuple(1e-6 * 2**n for n in range(24)),
+        )
+
+    def call(self, operation: str, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call a function and observe its duration (a `control.quota.calls.Call`)."""
+        begun = perf_counter()
+        try:
+            return function(*args, **kwargs)
+        finally:
+            self.process.observe((operation,), perf_counter() - begun)
 
 
 class QuotaGauges(Collector):

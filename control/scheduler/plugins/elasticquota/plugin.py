@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 from control.quota.admission import AdmissionRules, refusal
+from control.quota.calls import plain_call
 from control.quota.figures import RuntimeRules
 from control.quota.forest import ForestRules
 from control.quota.tree import MAX_DEPTH
@@ -23,6 +24,7 @@ from control.scheduler.plugins.defaultpreemption.preemption import Preemption
 from control.scheduler.plugins.elasticquota import pages
 from control.scheduler.plugins.elasticquota.book import PodRules, QuotaBook
 from control.scheduler.plugins.elasticquota.controllers import OveruseRevoker, QuotaStatusWriter, create_built_in
+from control.scheduler.plugins.elasticquota.hooks import QuotaHooks
 from control.scheduler.plugins.elasticquota.metrics import QuotaGauges, QuotaMetrics
 from control.scheduler.plugins.elasticquota.victims import QuotaVictims
 from control.scheduler.plugins.results import PASS_ALL, SKIP_FILTER
@@ -46,7 +48,14 @@ class ElasticQuotaPlugin(Plugin):
         super().__init__(args or ElasticQuotaArgs(), handle)
         self.args: ElasticQuotaArgs
         self._rules = AdmissionRules(self.args.enable_runtime_quota, self.args.enable_check_parent_quota)
-        self.book = QuotaBook(handle, *book_rules(self.args, handle.gates))
+        metrics = None if handle.client is None else QuotaMetrics.of(handle.client.registry)
+        self.hooks = QuotaHooks(self.args.hook_plugins, handle, None if metrics is None else metrics.hooks.observe)
+        self.book = QuotaBook(
+            handle,
+            *book_rules(self.args, handle.gates),
+            hooks=self.hooks,
+            call=plain_call if metrics is None else metrics.call,
+        )
         policy = QuotaVictims(self.book, self.admits, spare_default=self.args.disable_default_quota_preemption)
         self._preemption = Preemption(handle, self.name, policy)
         self._informer = None if handle.objects is None else handle.objects.informer(ElasticQuota)
@@ -104,6 +113,7 @@ class ElasticQuotaPlugin(Plugin):
             book.request_of(pod.shape),
             self._rules,
             non_preemptible=not quota_preemptible(pod.shape.labels),
+            further=lambda: self.hooks.refusal(quota.name, pod.pod),
         )
         return unschedulable(reason) if reason else SUCCESS
 
@@ -120,7 +130,7 @@ class ElasticQuotaPlugin(Plugin):
         if client is None or informer is None:
             return
         await create_built_in(client, informer, args)
-        writer = QuotaStatusWriter(client, informer, self.book, QuotaMetrics.of(client.registry))
+        writer = QuotaStatusWriter(client, informer, self.book, QuotaMetrics.of(client.registry), self.hooks)
         registry = client.registry
         self._tasks = [
             Periodic("elasticquota-pods", SYNC_PERIOD_S, self.catch_up, clock=clock, registry=registry),

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, Final
 
 from control.quota.amounts import Amounts, add_to, differs, to_list
@@ -66,10 +67,12 @@ class QuotaOutput:
         ]
 
 
-def patch(quota: ElasticQuota, output: QuotaOutput) -> dict[str, Any]:
+def patch(
+    quota: ElasticQuota, output: QuotaOutput, further: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, Any]:
     """A merge patch of what differs, conditional on the version that was read; {} if nothing does. A broken annotation
-    is overwritten."""
-    annotations: dict[str, str] = {}
+    is overwritten. `further`: annotations that hooks want."""
+    annotations = {key: text for key, text in further.items() if quota.metadata.annotations.get(key) != text}
     for one, amounts in output.annotations():
         try:
             present = one.get(quota.metadata.annotations)

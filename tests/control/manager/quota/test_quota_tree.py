@@ -136,6 +136,7 @@ def test_immutable_fields():
     assert judge(leaf, parent, child, old=parent) == f"labels.{KEY}is-parent: Forbidden: quota top has children (c)"
     assert judge(parent, leaf, old=leaf, pods=True) == f"labels.{KEY}is-parent: Forbidden: quota top has pods"
     assert judge(parent, leaf, old=leaf, pods=False) is None
+    assert judge(parent, leaf, old=leaf, pods=True, parents_may_have_pods=True) is None
     moved = info("top", is_parent=True, max=BIG, tree="t")
     assert judge(moved, parent, old=parent) == f'labels.{KEY}tree-id: Invalid value: "t": field is immutable'
 

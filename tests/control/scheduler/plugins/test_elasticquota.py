@@ -467,9 +467,9 @@ async def test_a_quota_whose_figures_and_object_are_the_same_is_not_compared_aga
     writer = QuotaStatusWriter(api, informer, world.plugin.book, QuotaMetrics.of(api.registry))
     compared: list[str] = []
 
-    def record(quota: ElasticQuota, figures: QuotaOutput) -> dict[str, Any]:
+    def record(quota: ElasticQuota, figures: QuotaOutput, further: dict[str, str]) -> dict[str, Any]:
         compared.append(quota.metadata.name)
-        return patch(quota, figures)
+        return patch(quota, figures, further)
 
     monkeypatch.setattr(controllers, "patch", record)
     await writer.sync()
