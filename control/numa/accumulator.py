@@ -30,7 +30,7 @@ class AllocationFailed(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class CPURules:
+class CPUSearchRules:
     """How CPUs are chosen."""
 
     policy: str = ""
@@ -62,7 +62,7 @@ def take(
     layout: CoreLayout,
     available: int,
     need: int,
-    rules: CPURules,
+    rules: CPUSearchRules,
     held: HeldCPUs = NOTHING_HELD,
     preferred: int = 0,
 ) -> int:
@@ -82,7 +82,7 @@ def take(
 class _Search:
     """One run of the algorithm. The letters of its methods' descriptions are those of the specification."""
 
-    def __init__(self, layout: CoreLayout, available: int, rules: CPURules, held: HeldCPUs) -> None:
+    def __init__(self, layout: CoreLayout, available: int, rules: CPUSearchRules, held: HeldCPUs) -> None:
         self.layout = layout
         self.free = available
         self.taken = 0

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from control.numa.accumulator import (
     NOT_ENOUGH_CPUS,
     AllocationFailed,
-    CPURules,
+    CPUSearchRules,
     HeldCPUs,
     satisfies,
     take,
@@ -26,7 +26,7 @@ class NumaRequest:
     amounts: Mapping[str, int]
     cpus: int = 0
     """CPUs of its own; 0: shared CPUs."""
-    rules: CPURules = field(default_factory=CPURules)
+    rules: CPUSearchRules = field(default_factory=CPUSearchRules)
     required: bool = False
     """The bind policy of `rules` is a must."""
 

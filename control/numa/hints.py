@@ -8,8 +8,8 @@ from functools import cache
 from itertools import combinations
 from typing import Final
 
-from control.numa.accumulator import AllocationFailed
-from control.numa.affinity import NodeRoom, NumaRequest, allocate, room_for
+from control.numa.accumulator import usable
+from control.numa.affinity import NodeRoom, NumaRequest, room_for
 from control.numa.holdings import SHARED, SINGLE
 from control.numa.masks import mask_of, numbers_of
 from control.numa.report import BEST_EFFORT, RESTRICTED, SINGLE_NUMA_NODE
@@ -53,18 +53,17 @@ def node_hints(
     """The hints of a node with zones. `score(zones)`: 0..100 for a set of zones.
 
     A resource that a zone publishes and no set of zones can serve has an empty list."""
-    zones = node.zones
     published = [name for name in request.amounts if node.publishes(name)]
+    rooms = {name: [room_for(node, request, zone, name) for zone in node.zones] for name in published}
+    possible = "cpu" in rooms or request.cpus <= usable(node.layout, node.free, request.required_policy).bit_count()
     sets: dict[str, list[int]] = {name: [] for name in published}
-    for chosen in subsets(len(zones)):
-        members = [zones[at] for at in numbers_of(chosen)]
-        try:
-            allocate(node, request, members)
-        except AllocationFailed:
-            continue
-        for name in published:
-            if all(room_for(node, request, zone, name) > 0 for zone in members):
-                sets[name].append(chosen)
+    for chosen in subsets(len(node.zones)) if possible else ():
+        members = list(numbers_of(chosen))
+        # A trial allocation succeeds exactly when the rooms suffice, see `affinity`.
+        if all(sum(room[at] for at in members) >= request.amounts[name] for name, room in rooms.items()):
+            for name, room in rooms.items():
+                if all(room[at] > 0 for at in members):
+                    sets[name].append(chosen)
     hints: dict[str, list[ZoneHint]] = {}
     for name, served in sets.items():
         smallest = min((one.bit_count() for one in served), default=0)

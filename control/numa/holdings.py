@@ -35,6 +35,8 @@ class NodeHoldings:
         """CPU -> number of pods that hold it."""
         self.cpus = 0
         """Mask of the CPUs that any pod holds."""
+        self.undivided = 0
+        """Mask of the CPUs of pods that hold no amounts of zones."""
         self.zones: dict[int, dict[str, int]] = {}
         """Zone id -> amounts held."""
 
@@ -57,6 +59,8 @@ class NodeHoldings:
             else:
                 del self.refs[cpu]
                 self.cpus &= ~(1 << cpu)
+        if not holding.zones:
+            self.undivided = union(pod.cpus for pod in self.pods.values() if not pod.zones)
         for zone, amounts in holding.zones.items():
             held = self.zones.setdefault(zone, {})
             for name, amount in amounts.items():

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from control.numa.accumulator import AllocationFailed, CPURules, HeldCPUs, satisfies, take, usable
+from control.numa.accumulator import AllocationFailed, CPUSearchRules, HeldCPUs, satisfies, take, usable
 from control.numa.layout import CoreLayout, LayoutError, layout_of
 from control.numa.masks import cpu_list, mask_of, numbers_of
 from tests.control.numa.layouts import layout, mask
@@ -19,25 +19,25 @@ PCPU, NUMA = "PCPULevel", "NUMANodeLevel"
 @pytest.mark.parametrize(
     ("shape", "allocated", "held_as", "need", "rules", "preferred", "result"),
     [
-        ((2, 2, 4, 2), "0-5,16-23", "", 6, CPURules(FULL, strategy=MOST), "", "24-29"),
-        ((2, 2, 4, 2), "0-5,16-23", "", 6, CPURules(FULL, strategy=LEAST), "", "8-13"),
-        ((2, 2, 4, 2), "0-5,16-23", "", 12, CPURules(FULL, strategy=MOST), "", "6-15,24-25"),
-        ((2, 2, 4, 2), "0-5,16-23", "", 12, CPURules(FULL, strategy=LEAST), "", "6-15,24-25"),
-        ((2, 2, 4, 2), "0-3,8-11", "", 4, CPURules(FULL, strategy=LEAST), "", "16-19"),
-        ((2, 2, 2, 2), "0,2,4,8,12", "", 4, CPURules(FULL, strategy=MOST), "", "10-11,14-15"),
-        ((2, 2, 2, 2), "0,2,4,8,10,12", "", 6, CPURules(FULL, strategy=MOST), "", "5-7,13-15"),
-        ((2, 2, 2, 2), "0,2,4,8,10,12", "", 6, CPURules(FULL, strategy=LEAST), "", "1,3,6-7,14-15"),
-        ((1, 1, 4, 2), "", "", 3, CPURules(FULL, strategy=MOST), "", "0-2"),
-        ((1, 1, 4, 2), "", "", 3, CPURules(FULL, strategy=LEAST), "", "0-2"),
-        ((2, 1, 4, 2), "0,2", "", 4, CPURules(SPREAD, strategy=MOST), "", "1,3-4,6"),
-        ((2, 1, 4, 2), "0,2", "", 6, CPURules(SPREAD, strategy=MOST), "", "1,3-7"),
-        ((2, 1, 4, 2), "0,2", "", 6, CPURules(SPREAD, strategy=LEAST), "", "8-12,14"),
-        ((2, 1, 4, 2), "0,2", PCPU, 4, CPURules(SPREAD, PCPU, MOST), "", "8,10,12,14"),
-        ((2, 1, 8, 2), "0,2", PCPU, 4, CPURules(SPREAD, PCPU, MOST), "", "4,6,8,10"),
-        ((2, 1, 4, 2), "", PCPU, 10, CPURules(SPREAD, PCPU, MOST), "", "0-4,6,8,10,12,14"),
-        ((2, 1, 4, 2), "0,2", NUMA, 4, CPURules(FULL, NUMA, MOST), "", "8-11"),
-        ((2, 1, 4, 2), "0,2", NUMA, 4, CPURules(FULL, "None", MOST), "", "4-7"),
-        ((2, 1, 16, 2), "", "", 2, CPURules(SPREAD, strategy=MOST), "11,13,15,17", "11,13"),
+        ((2, 2, 4, 2), "0-5,16-23", "", 6, CPUSearchRules(FULL, strategy=MOST), "", "24-29"),
+        ((2, 2, 4, 2), "0-5,16-23", "", 6, CPUSearchRules(FULL, strategy=LEAST), "", "8-13"),
+        ((2, 2, 4, 2), "0-5,16-23", "", 12, CPUSearchRules(FULL, strategy=MOST), "", "6-15,24-25"),
+        ((2, 2, 4, 2), "0-5,16-23", "", 12, CPUSearchRules(FULL, strategy=LEAST), "", "6-15,24-25"),
+        ((2, 2, 4, 2), "0-3,8-11", "", 4, CPUSearchRules(FULL, strategy=LEAST), "", "16-19"),
+        ((2, 2, 2, 2), "0,2,4,8,12", "", 4, CPUSearchRules(FULL, strategy=MOST), "", "10-11,14-15"),
+        ((2, 2, 2, 2), "0,2,4,8,10,12", "", 6, CPUSearchRules(FULL, strategy=MOST), "", "5-7,13-15"),
+        ((2, 2, 2, 2), "0,2,4,8,10,12", "", 6, CPUSearchRules(FULL, strategy=LEAST), "", "1,3,6-7,14-15"),
+        ((1, 1, 4, 2), "", "", 3, CPUSearchRules(FULL, strategy=MOST), "", "0-2"),
+        ((1, 1, 4, 2), "", "", 3, CPUSearchRules(FULL, strategy=LEAST), "", "0-2"),
+        ((2, 1, 4, 2), "0,2", "", 4, CPUSearchRules(SPREAD, strategy=MOST), "", "1,3-4,6"),
+        ((2, 1, 4, 2), "0,2", "", 6, CPUSearchRules(SPREAD, strategy=MOST), "", "1,3-7"),
+        ((2, 1, 4, 2), "0,2", "", 6, CPUSearchRules(SPREAD, strategy=LEAST), "", "8-12,14"),
+        ((2, 1, 4, 2), "0,2", PCPU, 4, CPUSearchRules(SPREAD, PCPU, MOST), "", "8,10,12,14"),
+        ((2, 1, 8, 2), "0,2", PCPU, 4, CPUSearchRules(SPREAD, PCPU, MOST), "", "4,6,8,10"),
+        ((2, 1, 4, 2), "", PCPU, 10, CPUSearchRules(SPREAD, PCPU, MOST), "", "0-4,6,8,10,12,14"),
+        ((2, 1, 4, 2), "0,2", NUMA, 4, CPUSearchRules(FULL, NUMA, MOST), "", "8-11"),
+        ((2, 1, 4, 2), "0,2", NUMA, 4, CPUSearchRules(FULL, "None", MOST), "", "4-7"),
+        ((2, 1, 16, 2), "", "", 2, CPUSearchRules(SPREAD, strategy=MOST), "11,13,15,17", "11,13"),
     ],
 )  # fmt: skip
 def test_examples(
@@ -45,7 +45,7 @@ def test_examples(
     allocated: str,
     held_as: str,
     need: int,
-    rules: CPURules,
+    rules: CPUSearchRules,
     preferred: str,
     result: str,
 ) -> None:
@@ -57,7 +57,7 @@ def test_examples(
 
 def test_cpus_that_two_pods_may_share() -> None:
     cores = layout(1, 1, 4, 2)
-    rules = CPURules(FULL, max_refs=2)
+    rules = CPUSearchRules(FULL, max_refs=2)
     refs: dict[int, int] = {}
     chosen = []
     for need in (4, 5, 4):
@@ -72,7 +72,7 @@ def test_cpus_that_two_pods_may_share() -> None:
 def test_more_than_available_is_refused() -> None:
     cores = layout(1, 1, 4, 2)
     with pytest.raises(AllocationFailed, match=r"^not enough cpus available to satisfy request$"):
-        take(cores, mask("0-3"), 5, CPURules(FULL))
+        take(cores, mask("0-3"), 5, CPUSearchRules(FULL))
 
 
 SHAPES = st.tuples(st.integers(1, 2), st.integers(1, 3), st.integers(1, 4), st.integers(1, 2))
@@ -106,7 +106,7 @@ def searches(draw: st.DrawFn) -> tuple[CoreLayout, set[int], PlainRequest]:
 
 
 def _take(cores: CoreLayout, available: set[int], request: PlainRequest) -> set[int] | None:
-    rules = CPURules(
+    rules = CPUSearchRules(
         FULL if request.full else SPREAD,
         request.exclusive,
         MOST if request.most else LEAST,

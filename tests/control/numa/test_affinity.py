@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from control.numa.accumulator import AllocationFailed, CPURules, satisfies, usable
+from control.numa.accumulator import AllocationFailed, CPUSearchRules, satisfies, usable
 from control.numa.affinity import NodeRoom, NumaRequest, allocate, room_for
+from control.numa.hints import node_hints, subsets
 from control.numa.masks import cpu_list, numbers_of
 from tests.control.numa.rooms import GIB, room
 
@@ -22,10 +23,10 @@ def _cpu(zones: dict[int, dict[str, int]]) -> dict[int, int]:
     ("taken", "request_", "split"),
     [
         ("", NumaRequest({"cpu": 3500}), {0: 1750, 1: 1750}),
-        ("", NumaRequest({"cpu": 4000}, 4, CPURules(FULL), required=True), {0: 2000, 1: 2000}),
-        ("10-15", NumaRequest({"cpu": 4000}, 4, CPURules(SPREAD), required=True), {0: 3000, 1: 1000}),
-        ("", NumaRequest({"cpu": 5000}, 5, CPURules(SPREAD), required=True), {0: 2000, 1: 3000}),
-        ("", NumaRequest({"cpu": 6000}, 6, CPURules(FULL), required=True), {0: 2000, 1: 4000}),
+        ("", NumaRequest({"cpu": 4000}, 4, CPUSearchRules(FULL), required=True), {0: 2000, 1: 2000}),
+        ("10-15", NumaRequest({"cpu": 4000}, 4, CPUSearchRules(SPREAD), required=True), {0: 3000, 1: 1000}),
+        ("", NumaRequest({"cpu": 5000}, 5, CPUSearchRules(SPREAD), required=True), {0: 2000, 1: 3000}),
+        ("", NumaRequest({"cpu": 6000}, 6, CPUSearchRules(FULL), required=True), {0: 2000, 1: 4000}),
     ],
     ids=["shared", "whole cores", "one zone has 1 core", "odd number", "cores are not divided"],
 )
@@ -60,7 +61,9 @@ def test_too_little_of_a_resource_is_named() -> None:
 
 def test_without_zones_the_cpus_come_from_the_whole_node() -> None:
     node = room((2, 1, 4, 2), [])
-    assert cpu_list(allocate(node, NumaRequest({"cpu": 4000}, 4, CPURules(FULL), required=True), None).cpus) == "0-3"
+    assert (
+        cpu_list(allocate(node, NumaRequest({"cpu": 4000}, 4, CPUSearchRules(FULL), required=True), None).cpus) == "0-3"
+    )
 
 
 @st.composite
@@ -80,7 +83,7 @@ def requests(draw: st.DrawFn) -> tuple[NodeRoom, NumaRequest, list[int]]:
         bound -= bound % node.layout.cpus_per_core
     milli = bound * 1000 or draw(st.integers(1, zones * cpus * 1000))
     request = NumaRequest(
-        {"cpu": milli, "memory": draw(st.integers(1, 24))}, bound, CPURules(policy), required=required
+        {"cpu": milli, "memory": draw(st.integers(1, 24))}, bound, CPUSearchRules(policy), required=required
     )
     chosen = draw(st.sets(st.integers(0, zones - 1), min_size=1))
     return node, request, sorted(chosen)
@@ -110,3 +113,22 @@ def test_a_request_is_served_exactly_when_the_rooms_of_the_zones_suffice(
         assert holding.cpus & ~usable(node.layout, node.free, request.rules.policy) == 0
     if request.cpus:
         assert {node.layout.core_of[cpu].node for cpu in numbers_of(holding.cpus)} <= set(chosen)
+
+
+@given(requests())
+def test_hints_are_the_sets_of_zones_on_which_a_trial_allocation_succeeds(
+    case: tuple[NodeRoom, NumaRequest, list[int]],
+) -> None:
+    node, request, _ = case
+    hints = node_hints(node, request, "Restricted", lambda _: 0)
+    for name in request.amounts:
+        served = []
+        for chosen in subsets(len(node.zones)):
+            zones = [node.zones[at] for at in numbers_of(chosen)]
+            try:
+                allocate(node, request, zones)
+            except AllocationFailed:
+                continue
+            if all(room_for(node, request, zone, name) > 0 for zone in zones):
+                served.append(chosen)
+        assert [hint.zones for hint in hints[name]] == served

@@ -33,6 +33,8 @@ def test_figures_are_those_of_the_present_pods(steps: list[tuple[str, Holding | 
     refs = Counter(cpu for pod in pods.values() for cpu in numbers_of(pod.cpus))
     assert holdings.pods == pods
     assert holdings.refs == refs
+    undivided = {cpu for pod in pods.values() if not pod.zones for cpu in numbers_of(pod.cpus)}
+    assert set(numbers_of(holdings.undivided)) == undivided
     assert set(numbers_of(holdings.full(1))) == set(refs)
     assert set(numbers_of(holdings.full(2))) == {cpu for cpu, count in refs.items() if count > 1}
     for zone in (0, 1):
