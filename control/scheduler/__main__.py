@@ -30,7 +30,7 @@ def main() -> int:
         prog="koord-scheduler",
         description="Schedules pods like Koordinator's scheduler.",
     )
-    from control.scheduler.config.errors import ConfigurationError
+    from control.component.errors import ConfigurationError
 
     try:
         begin(options)

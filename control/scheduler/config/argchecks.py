@@ -6,9 +6,9 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from control.component.errors import duplicate, invalid, required, unsupported
 from control.scheduler.config import args as a
 from control.scheduler.config import hookfactories
-from control.scheduler.config.errors import duplicate, invalid, required, unsupported
 from koordlet.api.core.selectors import NodeAffinity, NodeSelectorTerm
 
 MAX_WEIGHT: Final = 100

@@ -13,9 +13,11 @@ from typing import Any
 
 import msgspec
 
+from control.component.errors import ConfigurationError, duplicate, invalid, required
+from control.component.reading import Reader, parse
+from control.component.settings import check_connection, check_lease
 from control.scheduler.config.argchecks import check
 from control.scheduler.config.args import ARGS, NodeResourcesFitArgs, default_args
-from control.scheduler.config.errors import ConfigurationError, duplicate, invalid, required, unsupported
 from control.scheduler.config.model import (
     API_VERSION,
     GROUP,
@@ -26,7 +28,6 @@ from control.scheduler.config.model import (
     Profile,
 )
 from control.scheduler.config.plugins import Enabled, Implements, PluginError, expanded, merged
-from control.scheduler.config.reading import Reader, parse
 from koordlet.api.encoding import wire
 
 DEFAULT_SCHEDULER = "default-scheduler"
@@ -132,10 +133,9 @@ def check_configuration(configuration: Configuration) -> list[str]:
     if configuration.pod_max_backoff_seconds < configuration.pod_initial_backoff_seconds:
         text = "must be greater than or equal to PodInitialBackoffSeconds"
         errors.append(invalid("podMaxBackoffSeconds", configuration.pod_max_backoff_seconds, text))
-    if configuration.client_connection.burst < 0:
-        errors.append(invalid("clientConnection.burst", configuration.client_connection.burst, "must be non-negative"))
+    check_connection(configuration.client_connection, errors)
     _check_extenders(configuration.extenders, errors)
-    _check_lease(configuration, errors)
+    check_lease(configuration.leader_election, errors)
     names: set[str] = set()
     for index, profile in enumerate(configuration.profiles):
         where = f"profiles[{index}]"
@@ -190,29 +190,6 @@ def _ignore_managed_resources(args: dict[str, Any], extenders: Sequence[Extender
 def _check_percentage(path: str, value: int, errors: list[str]) -> None:
     if not 0 <= value <= 100:
         errors.append(invalid(path, value, "not in valid range [0-100]"))
-
-
-def _check_lease(configuration: Configuration, errors: list[str]) -> None:
-    lease, where = configuration.leader_election, "leaderElection"
-    if not lease.leader_elect:
-        return
-    for name, duration in (
-        ("leaseDuration", lease.lease_duration),
-        ("renewDeadline", lease.renew_deadline),
-        ("retryPeriod", lease.retry_period),
-    ):
-        if duration.nanoseconds <= 0:
-            errors.append(invalid(f"{where}.{name}", duration, "must be greater than zero"))
-    if lease.lease_duration < lease.renew_deadline:
-        errors.append(
-            invalid(f"{where}.leaseDuration", lease.lease_duration, "LeaseDuration must be greater than RenewDeadline")
-        )
-    if lease.resource_lock != "leases":
-        errors.append(unsupported(f"{where}.resourceLock", lease.resource_lock, ["leases"]))
-    if not lease.resource_namespace:
-        errors.append(required(f"{where}.resourceNamespace"))
-    if not lease.resource_name:
-        errors.append(required(f"{where}.resourceName"))
 
 
 def _profile(

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
+from control.component.settings import ClientConnection, LeaderElection
 from koordlet.api.encoding.times import Duration
 
 GROUP: Final = "kubescheduler.config.k8s.io"
@@ -92,26 +93,11 @@ class Profile(_Config):
     plugin_config: list[PluginConfig] = msgspec.field(default_factory=list)
 
 
-class LeaderElection(_Config):
-    """Leader election by a lease."""
+class SchedulerLease(LeaderElection):
+    """Leader election with kube-scheduler's lease as default."""
 
-    leader_elect: bool = True
-    lease_duration: Duration = Duration("15s")
-    renew_deadline: Duration = Duration("10s")
-    retry_period: Duration = Duration("2s")
-    resource_lock: str = "leases"
     resource_name: str = "kube-scheduler"
     resource_namespace: str = "kube-system"
-
-
-class ClientConnection(_Config):
-    """The connection to the API server. Content types are accepted, but JSON is used."""
-
-    kubeconfig: str = ""
-    accept_content_types: str = ""
-    content_type: str = "application/vnd.kubernetes.protobuf"
-    qps: float = 50
-    burst: int = 100
 
 
 class ManagedResource(_Config):
@@ -157,7 +143,7 @@ class Configuration(_Config):
     api_version: str = API_VERSION
     kind: str = KIND
     parallelism: int = 16
-    leader_election: LeaderElection = msgspec.field(default_factory=LeaderElection)
+    leader_election: SchedulerLease = msgspec.field(default_factory=SchedulerLease)
     client_connection: ClientConnection = msgspec.field(default_factory=ClientConnection)
     enable_profiling: bool = True
     enable_contention_profiling: bool = True

@@ -20,7 +20,7 @@ from typing import Any, Final
 import aiohttp
 from prometheus_client import CollectorRegistry, Counter
 
-from control.scheduler.config.errors import ConfigurationError
+from control.component.errors import ConfigurationError
 from control.scheduler.config.model import ExtenderConfig, ExtenderTls
 from control.scheduler.cycle.evaluation import evaluate
 from control.scheduler.framework.plugin import CycleState, ExtenderResult

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from control.component.amounts import amounts
 from control.scheduler.config.args import NodeResourcesFitArgs, UtilizationShapePoint
 from control.scheduler.framework.handle import Handle
 from control.scheduler.framework.plugin import MAX_SCORE, CycleState, EventInterest, Plugin, Reads
@@ -19,7 +20,7 @@ from control.scheduler.framework.status import Code
 from control.scheduler.plugins import allocation, results
 from control.scheduler.plugins.allocation import ScoredResource
 from control.scheduler.state.columns import IntArray, Reasons16, Rows
-from control.scheduler.state.pods import PodInfo, Shape, amounts
+from control.scheduler.state.pods import PodInfo, Shape
 from control.scheduler.state.table import PODS
 from koordlet.api.core.podresources import pod_requests
 

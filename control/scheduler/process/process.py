@@ -22,18 +22,18 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 
+from control.component.errors import ConfigurationError
+from control.component.pages import boolean, configz, debug_flags, integer
+from control.component.slis import HealthSlis
 from control.delegated import DelegatedAuth, server_context
-from control.scheduler.config.errors import ConfigurationError
 from control.scheduler.config.load import SchedulerSettings, load, shown
 from control.scheduler.plugins.registry import PLUGINS
 from control.scheduler.process import podresources
 from control.scheduler.process.assembly import Assembly
 from control.scheduler.process.kubernetesgates import split_gates
 from control.scheduler.process.options import SchedulerOptions
-from control.scheduler.process.pages import boolean, configz, debug_flags, integer
 from control.scheduler.process.profiles import KNOWN_PLUGINS, implements
 from control.scheduler.process.services import Services
-from control.scheduler.process.slis import HealthSlis
 from control.scheduler.process.syncbarrier import SyncBarrier
 from koordlet.api.core import Pod
 from koordlet.api.encoding.times import Duration

@@ -6,12 +6,11 @@ must fit in memory beside the table.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
+from control.component.informers import CachedKind, InformerSet
 from control.scheduler.state.nodeimages import ImageNode, ImagePool
 from control.scheduler.state.resizing import ResizablePod, with_effective_requests
 from control.scheduler.state.transform import transform_device, transform_node, transform_pod, transform_quota
@@ -21,64 +20,29 @@ from koordlet.api.core.pod import PodStatus
 from koordlet.api.crs.device import Device
 from koordlet.api.crs.quota import ElasticQuota
 from koordlet.app.gates import FeatureGates
-from koordlet.kube import Client, Informer
+from koordlet.kube import Client
 
-DECODED: Final[dict[type[Any], type[Any]]] = {Node: ImageNode, Pod: ResizablePod}
-"""Kinds that are decoded as a type with more fields. They are trimmed before they enter a store."""
 LIVING_PODS: Final = "status.phase!=Succeeded,status.phase!=Failed"
 
 
-class ClusterObjects:
+class ClusterObjects(InformerSet):
     """The `Objects` of a running scheduler. A service for `Runner`."""
 
     def __init__(self, client: Client, gates: FeatureGates) -> None:
-        self.name = "informers"
-        self._client = client
-        self._started = False
-        self._informers: dict[type[Any], Informer[Any]] = {}
         images = ImagePool()
-        self._trim: dict[type[Any], Callable[[Any], Any]] = {
-            Pod: lambda pod: trim_pod(transform_pod(with_effective_requests(pod), gates)),
-            Node: lambda node: slimmed(images.trim(transform_node(node))),
-            Device: lambda device: slimmed(transform_device(device)),
-            ElasticQuota: lambda quota: slimmed(transform_quota(quota)),
-        }
-
-    def __iter__(self) -> Iterator[tuple[type[Any], Informer[Any]]]:
-        return iter(self._informers.items())
-
-    def informer(self, kind: type[Any]) -> Informer[Any]:
-        """The informer of a kind. Raises RuntimeError for a new kind once they are started."""
-        informer = self._informers.get(kind)
-        if informer is None:
-            if self._started:
-                raise RuntimeError(f"informer for {kind.__name__} requested after the start")
-            informer = self._informers[kind] = Informer(
-                self._client,
-                DECODED.get(kind, kind),
-                resource=kind,
-                field_selector=LIVING_PODS if kind is Pod else None,
-                trim=self._trim.get(kind, slimmed),
-            )
-        return informer
-
-    async def start(self) -> None:
-        self._started = True
-        for informer in self._informers.values():
-            await informer.start()
-
-    async def synced(self) -> None:
-        """Wait until every store is complete and every handler has processed it."""
-        await asyncio.gather(*(informer.synced.wait() for informer in self._informers.values()))
-
-    def late(self) -> list[str]:
-        """The stores that are not complete, with the reason."""
-        incomplete = [informer for informer in self._informers.values() if not informer.synced.is_set()]
-        return [f"{informer.name}: {informer.problem}" for informer in incomplete]
-
-    async def stop(self) -> None:
-        for informer in self._informers.values():
-            await informer.stop()
+        super().__init__(
+            client,
+            {
+                Pod: CachedKind(
+                    lambda pod: trim_pod(transform_pod(with_effective_requests(pod), gates)),
+                    ResizablePod,
+                    LIVING_PODS,
+                ),
+                Node: CachedKind(lambda node: slimmed(images.trim(transform_node(node))), ImageNode),
+                Device: CachedKind(lambda device: slimmed(transform_device(device))),
+                ElasticQuota: CachedKind(lambda quota: slimmed(transform_quota(quota))),
+            },
+        )
 
 
 def trim_pod(pod: Pod) -> Pod:

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
+from control.component.amounts import amounts
 from koordlet.api import names
 from koordlet.api.core import Pod
 from koordlet.api.core.pod import Container, ResourceRequirements
@@ -25,10 +26,6 @@ from koordlet.api.encoding.quantity import Quantity
 DEFAULT_CPU_MILLI: Final = 100
 DEFAULT_MEMORY_BYTES: Final = 200 << 20
 """Requests that score plugins assume for a container without requests; kube-scheduler's `schedutil` defaults."""
-
-MAX_AMOUNT: Final = 1 << 53
-"""Upper bound of a pod's request for one resource (8 PiB of memory); a node's capacity is bounded below it. The sum of
-a thousand pods, and a hundred times the capacity of a node, still fit into an int64 column."""
 
 POD: Final = "Pod"
 """The usual kind of subject."""
@@ -211,16 +208,6 @@ class Shapes:
         self._by_key = {key: shape for key, shape in self._by_key.items() if shape.id in used}
         kept = {shape.equivalence_id for shape in self._by_key.values()}
         self._equivalence_ids = {key: number for key, number in self._equivalence_ids.items() if number in kept}
-
-
-def amounts(resources: Mapping[str, Any]) -> dict[str, int]:
-    """Quantities as integers, rounded up: cpu in milli-cores, other resources in whole units (spec 05 §3.1).
-
-    Bounded by 0 and `MAX_AMOUNT`: an integer overflow would make a full node look empty to other pods."""
-    return {
-        name: min(max(quantity.milli_value() if name == "cpu" else quantity.value(), 0), MAX_AMOUNT)
-        for name, quantity in resources.items()
-    }
 
 
 def shape_key(pod: Pod) -> bytes:

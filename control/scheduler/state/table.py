@@ -22,8 +22,9 @@ from typing import Final, Protocol, TypeAlias
 
 import numpy as np
 
+from control.component.amounts import MAX_AMOUNT, amounts
 from control.scheduler.state.columns import IntArray, LabelColumns, Mask, RowArray, RowColumn, RowMatrix, Rows
-from control.scheduler.state.pods import MAX_AMOUNT, PodInfo, Shape, amounts
+from control.scheduler.state.pods import PodInfo, Shape
 from koordlet.api.core import Node
 from koordlet.api.core.selectors import Taint
 

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from control.component.amounts import MAX_AMOUNT
 from control.scheduler.cycle.cycle import Cycle
 from control.scheduler.cycle.failures import FitError
 from control.scheduler.plugins.registry import PLUGINS
-from control.scheduler.state.pods import MAX_AMOUNT
 from control.scheduler.state.table import CPU, MEMORY
 from koordlet.api.core import Node, Pod
 from koordlet.api.encoding import wire

@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
-from control.scheduler.config.errors import ConfigurationError
+from control.component.errors import ConfigurationError
 from control.scheduler.config.model import ExtenderConfig, ExtenderTls, ManagedResource
 from control.scheduler.cycle.cycle import Cycle
 from control.scheduler.cycle.extenders import ExtenderError, Extenders

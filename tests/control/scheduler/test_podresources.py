@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import pytest
 
+from control.component.slis import HealthSlis
 from control.scheduler.process.podresources import series, unit
-from control.scheduler.process.slis import HealthSlis
 from koordlet.api.core.podresources import pod_limits, pod_requests
 from koordlet.app.health import CheckResult
 from tests.control.scheduler.build import pod

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from control.scheduler.config.errors import ConfigurationError
+from control.component.errors import ConfigurationError
 from control.scheduler.process.kubernetesgates import split_gates
 from control.scheduler.process.options import SchedulerOptions, enabled
 from control.scheduler.process.process import read_settings

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from control.component.reading import Reader
 from control.scheduler.config.argchecks import check
 from control.scheduler.config.args import ARGS, QUOTA_UNLIMITED, WeightedResource, default_args
-from control.scheduler.config.reading import Reader
 
 
 def read(plugin: str, body: dict[str, Any]) -> Any:

@@ -7,7 +7,7 @@ import json
 import pytest
 import yaml
 
-from control.scheduler.config.errors import ConfigurationError
+from control.component.errors import ConfigurationError
 from control.scheduler.config.load import SchedulerSettings, load, shown
 from control.scheduler.config.plugins import DEFAULT_PLUGINS
 

@@ -10,8 +10,8 @@ from typing import Any
 import aiohttp
 import pytest
 
+from control.component.errors import ConfigurationError
 from control.delegated import self_signed
-from control.scheduler.config.errors import ConfigurationError
 from koordlet.api.names import KOORDINATOR_NAMESPACE
 from tests.ports import free_port
 

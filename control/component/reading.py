@@ -12,7 +12,7 @@ import msgspec
 import yaml
 from msgspec import inspect
 
-from control.scheduler.config.errors import ConfigurationError, invalid
+from control.component.errors import ConfigurationError, invalid
 from koordlet.api.encoding.quantity import Quantity, QuantityError
 from koordlet.api.encoding.times import Duration
 

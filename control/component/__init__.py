@@ -1,0 +1,1 @@
+"""Parts that the processes of the control plane share: strict configuration files, informers, pages, health metrics."""

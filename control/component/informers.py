@@ -1,0 +1,75 @@
+"""The caches of a process: one informer per kind, created at first use, all started together.
+
+A subclass or its caller names per kind how objects are decoded, trimmed, selected and indexed (`CachedKind`). Cached
+objects are shared and must not be modified.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from control.slim import slimmed
+from koordlet.kube import Client, Informer
+
+
+@dataclass(frozen=True)
+class CachedKind:
+    """How the objects of one kind are kept."""
+
+    trim: Callable[[Any], Any] = slimmed
+    decoded: type[Any] | None = None
+    """The type that objects are decoded as; None: the kind itself."""
+    field_selector: str | None = None
+    indexes: Mapping[str, Callable[[Any], Iterable[str]]] = field(default_factory=dict)
+
+
+class InformerSet:
+    """See the module text. A service for `Runner`."""
+
+    def __init__(self, client: Client, kinds: Mapping[type[Any], CachedKind]) -> None:
+        self.name = "informers"
+        self._client = client
+        self._kinds = kinds
+        self._started = False
+        self._informers: dict[type[Any], Informer[Any]] = {}
+
+    def __iter__(self) -> Iterator[tuple[type[Any], Informer[Any]]]:
+        return iter(self._informers.items())
+
+    def informer(self, kind: type[Any]) -> Informer[Any]:
+        """The informer of a kind. Raises RuntimeError for a new kind once they are started."""
+        informer = self._informers.get(kind)
+        if informer is None:
+            if self._started:
+                raise RuntimeError(f"informer for {kind.__name__} requested after the start")
+            kept = self._kinds.get(kind, CachedKind())
+            informer = self._informers[kind] = Informer(
+                self._client,
+                kept.decoded or kind,
+                resource=kind,
+                field_selector=kept.field_selector,
+                trim=kept.trim,
+                indexes=kept.indexes,
+            )
+        return informer
+
+    async def start(self) -> None:
+        self._started = True
+        for informer in self._informers.values():
+            await informer.start()
+
+    async def synced(self) -> None:
+        """Wait until every store is complete and every handler has processed it."""
+        await asyncio.gather(*(informer.synced.wait() for informer in self._informers.values()))
+
+    def late(self) -> list[str]:
+        """The stores that are not complete, with the reason."""
+        incomplete = [informer for informer in self._informers.values() if not informer.synced.is_set()]
+        return [f"{informer.name}: {informer.problem}" for informer in incomplete]
+
+    async def stop(self) -> None:
+        for informer in self._informers.values():
+            await informer.stop()

@@ -1,0 +1,1 @@
+"""What plugins are and what they work with: extension points, evictor, handle, profiles (spec 07 §3)."""

@@ -1,0 +1,9 @@
+"""All plugins of the descheduler, by name. A configuration may enable these, and no others."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from control.descheduler.framework.plugin import DeschedulerPlugin
+
+PLUGINS: Final[dict[str, type[DeschedulerPlugin]]] = {}

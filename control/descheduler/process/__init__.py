@@ -1,0 +1,1 @@
+"""The koord-descheduler process: options, composition, main loop, pages, metrics, manifests."""
