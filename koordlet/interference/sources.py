@@ -29,23 +29,35 @@ CONSEQUENCES_OF_RECLAIM = ("refault", "swapin", "other")
 SOFTIRQS = Owner("kernel", "network softirqs")
 
 
-def own_share(subject: Subject, culprit_times: Sequence[CulpritTime]) -> float | None:
-    """Fraction of the waiting that the subject caused itself; None without any waiting."""
-    total = sum(item.seconds for item in culprit_times)
-    if total <= 0:
-        return None
-    own = (item for item in culprit_times if item.owner.subject is not None and item.owner.subject.key == subject.key)
-    return sum(item.seconds for item in own) / total
+class WaitShares(NamedTuple):
+    """Who caused some waiting. Made once for a list of culprits that many subjects share."""
 
+    total: float
+    """Seconds."""
+    idle: float
+    """Seconds without a culprit: the disk was idle, or the culprit is unknown."""
+    by_subject: Mapping[str, float]
+    """Seconds by the key of the subject that caused them."""
 
-def split_shares(subject: Subject, culprit_times: Sequence[CulpritTime]) -> tuple[float, float]:
-    """(fraction that the subject caused itself, fraction caused by others); an idle disk is neither."""
-    total = sum(item.seconds for item in culprit_times)
-    if total <= 0:
-        return 0.0, 0.0
-    own = own_share(subject, culprit_times) or 0.0
-    idle = sum(item.seconds for item in culprit_times if item.owner.kind in ("idle", "unknown")) / total
-    return own, max(1.0 - own - idle, 0.0)
+    @classmethod
+    def of(cls, culprit_times: Sequence[CulpritTime]) -> WaitShares:
+        total, idle, by_subject = 0.0, 0.0, dict[str, float]()
+        for owner, seconds in ((item.owner, item.seconds) for item in culprit_times):
+            total += seconds
+            if owner.subject is not None:
+                by_subject[owner.subject.key] = by_subject.get(owner.subject.key, 0.0) + seconds
+            elif owner.kind in ("idle", "unknown"):
+                idle += seconds
+        return cls(total, idle, by_subject)
+
+    def own(self, subject: Subject) -> float | None:
+        """Fraction that the subject caused itself; None without any waiting."""
+        return self.by_subject.get(subject.key, 0.0) / self.total if self.total > 0 else None
+
+    def split(self, subject: Subject) -> tuple[float, float]:
+        """(fraction that the subject caused itself, fraction caused by others); an idle disk is neither."""
+        own = self.own(subject)
+        return (0.0, 0.0) if own is None else (own, max(1.0 - own - self.idle / self.total, 0.0))
 
 
 class MemorySplit(NamedTuple):
@@ -72,7 +84,7 @@ def split_memory(subject: Subject, stall: SubjectMemStall) -> MemorySplit:
     own = seconds.pop("own_limit", 0.0)
     throttled = seconds.pop("throttle", 0.0)
     shared = seconds.pop("direct", 0.0) + seconds.pop("ancestor", 0.0)
-    share = own_share(subject, stall.culprits)
+    share = WaitShares.of(stall.culprits).own(subject)
     # `culprits` covers all reclaim, including that at the own limit; the rest of the own share belongs to `shared`.
     own_of_shared = 0.0
     if share is not None and shared > 0:
@@ -150,7 +162,7 @@ class IoSource:
             stall = stalls.get(subject.key)
             if stall is None:
                 continue
-            own_part, others_part = split_shares(subject, stall.culprits)
+            own_part, others_part = WaitShares.of(stall.culprits).split(subject)
             others[row], own_requests[row] = stall.wait * others_part, stall.wait * own_part
             throttled[row], served[row] = stall.throttled, stall.device
             if stall.queue_p99 is not None:
@@ -202,13 +214,14 @@ class NetworkSource:
         deferred, size = self._deferred(), len(window.keys)
         behind = np.minimum(self._behind_ksoftirqd(), deferred.seconds)
         behind_others = behind.copy()
+        receivers_shares = WaitShares.of(deferred.receivers)
         for row in np.flatnonzero(behind).tolist():
-            behind_others[row] *= split_shares(window.subjects[row], deferred.receivers)[1]
+            behind_others[row] *= receivers_shares.split(window.subjects[row])[1]
         taken, p99 = np.zeros(size), np.full(size, np.nan)
         for row, subject in enumerate(window.subjects):
             stall = stalls.get(subject.key)
             if stall is not None:
-                taken[row] = stall.softirq * split_shares(subject, stall.culprits)[1]
+                taken[row] = stall.softirq * WaitShares.of(stall.culprits).split(subject)[1]
                 p99[row] = np.nan if stall.softirq_p99 is None else stall.softirq_p99
 
         def culprits(row: int) -> Sequence[CulpritTime]:
