@@ -6,6 +6,9 @@ similar events)". Per source and object at most 25 events are sent in a burst, t
 do not fit into the bounded queue are dropped, counted, and logged once the queue accepts events again. The limits are
 client-go's, so `kubectl describe` shows what users expect. Events of cluster-scoped objects are in the namespace
 `default`.
+
+With `series`, events have the form of client-go's events.k8s.io recorder (`koordlet.kube.eventseries`), as
+kube-scheduler's have: there the limits by object and the combination of messages do not exist.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from koordlet.app.logging import get_logger
 from koordlet.kube.client import Client
 from koordlet.kube.decode import KubeObject
 from koordlet.kube.errors import ApiError, Conflict, KubeError, NotFound
+from koordlet.kube.eventseries import END_AFTER_S, EventSeriesWriter
 from koordlet.kube.metrics import EventMetrics
 from koordlet.kube.ratelimit import TokenBucket
 
@@ -81,6 +85,7 @@ class _Report:
     about: ObjectReference
     type: str
     reason: str
+    action: str
     message: str
     at: float
     combined: bool
@@ -119,7 +124,14 @@ class EventRecorder:
     """A service for `Runner`. Events recorded before `start` are sent after it; `stop` sends the remaining events."""
 
     def __init__(
-        self, client: Client, component: str, host: str = "", *, queue: int = _MAX_QUEUED, senders: int = 1
+        self,
+        client: Client,
+        component: str,
+        host: str = "",
+        *,
+        queue: int = _MAX_QUEUED,
+        senders: int = 1,
+        series: bool = False,
     ) -> None:
         """`queue`: maximum number of waiting events; `senders`: sending tasks, each for a part of the objects."""
         self.name = "events"
@@ -135,6 +147,7 @@ class EventRecorder:
         self._sent: _Cache[_Sent] = _Cache(_Sent)
         self._spam: _Cache[TokenBucket] = _Cache(lambda: TokenBucket(_SPAM_QPS, _SPAM_BURST, clock=self._clock))
         self._metrics = EventMetrics.of(client.registry)
+        self._series = EventSeriesWriter(client, component, host) if series else None
 
     async def start(self) -> None:
         if not self._tasks:
@@ -142,6 +155,8 @@ class EventRecorder:
                 asyncio.create_task(self._run(sender), name=f"events:{number}")
                 for number, sender in enumerate(self._senders)
             ]
+            if self._series is not None:
+                self._tasks.append(asyncio.create_task(self._sweep(self._series), name="events:sweep"))
 
     async def stop(self) -> None:
         """Send waiting events for at most two seconds, then stop."""
@@ -159,14 +174,18 @@ class EventRecorder:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def event(self, about: KubeObject | ObjectReference, type: str, reason: str, message: str) -> None:
-        """Queue an event; returns at once. `type` is NORMAL or WARNING, `reason` a CamelCase word."""
+    def event(
+        self, about: KubeObject | ObjectReference, type: str, reason: str, message: str, action: str = ""
+    ) -> None:
+        """Queue an event; returns at once. `type` is NORMAL or WARNING, `reason` and `action` are CamelCase words."""
         ref = reference(about)
         of_object = (ref.kind, ref.namespace, ref.name, ref.uid)
-        if not self._spam.get(of_object).try_take():
-            self._metrics.events.labels("filtered").inc()
-            return
-        combined = self._is_similar((*of_object, type, reason), message)
+        combined = False
+        if self._series is None:
+            if not self._spam.get(of_object).try_take():
+                self._metrics.events.labels("filtered").inc()
+                return
+            combined = self._is_similar((*of_object, type, reason), message)
         if self._waiting >= self._limit:
             self._metrics.events.labels("dropped").inc()
             self._dropped += 1
@@ -176,14 +195,15 @@ class EventRecorder:
             self._dropped = 0
         self._waiting += 1
         sender = self._senders[hash(of_object) % len(self._senders)]
-        sender.reports.append(_Report(ref, type, reason, message[:_MAX_MESSAGE_CHARS], self._clock.now(), combined))
+        report = _Report(ref, type, reason, action or reason, message[:_MAX_MESSAGE_CHARS], self._clock.now(), combined)
+        sender.reports.append(report)
         sender.wake.set()
 
-    def normal(self, about: KubeObject | ObjectReference, reason: str, message: str) -> None:
-        self.event(about, NORMAL, reason, message)
+    def normal(self, about: KubeObject | ObjectReference, reason: str, message: str, action: str = "") -> None:
+        self.event(about, NORMAL, reason, message, action)
 
-    def warning(self, about: KubeObject | ObjectReference, reason: str, message: str) -> None:
-        self.event(about, WARNING, reason, message)
+    def warning(self, about: KubeObject | ObjectReference, reason: str, message: str, action: str = "") -> None:
+        self.event(about, WARNING, reason, message, action)
 
     def _is_similar(self, key: tuple[str, ...], message: str) -> bool:
         """Whether there were so many different messages of this kind recently that they are combined."""
@@ -216,7 +236,21 @@ class EventRecorder:
                 sender.reports.popleft()
                 self._waiting -= 1
 
+    async def _sweep(self, series: EventSeriesWriter) -> None:
+        while True:
+            await self._clock.sleep(END_AFTER_S)
+            try:
+                await series.sweep(self._clock.now())
+            except KubeError as error:
+                log.debug("Event series not written", err=error)
+
     async def _send(self, report: _Report) -> None:
+        if self._series is not None:
+            is_new = await self._series.write(
+                report.about, report.type, report.reason, report.action, report.message, report.at
+            )
+            self._metrics.events.labels("sent" if is_new else "merged").inc()
+            return
         ref = report.about
         source = self._source
         text = "" if report.combined else report.message

@@ -96,7 +96,8 @@ class UserReporter(Reporter):
         self._metrics.evaluated.observe(placement.evaluated)
         self._metrics.feasible.observe(placement.feasible)
         self._due.pop(pod.key, None)
-        self._events.normal(self._about(pod), "Scheduled", f"Successfully assigned {pod.key} to {placement.node}")
+        message = f"Successfully assigned {pod.key} to {placement.node}"
+        self._events.normal(self._about(pod), "Scheduled", message, "Binding")
 
     def failed(self, pod: PodInfo, status: PluginStatus, message: str, nominated: str | None) -> None:
         self._monitor.complete(pod)
@@ -104,7 +105,7 @@ class UserReporter(Reporter):
             self._auditor.attempt_failed(pod)
         if self.log_failures:
             log.info("Pod not scheduled", pod=pod.key, status=status.code_name, plugin=status.plugin, why=message)
-        self._events.warning(self._about(pod), "FailedScheduling", truncated(message))
+        self._events.warning(self._about(pod), "FailedScheduling", truncated(message), "Scheduling")
         reason = "Unschedulable" if status.rejected else "SchedulerError"
         self._due[pod.key] = (pod, FailedAttempt(reason, message, nominated))
         self._wake.set()

@@ -128,6 +128,6 @@ class BackgroundEvictor:
             self._failures.inc()
             log.warning("Cannot preempt pod", victim=victim.key, preemptor=by.key, err=error)
             return False
-        where = victim.pod.spec.node_name
-        self._events.event(victim.pod, "Normal", "Preempted", f"Preempted by pod {by.uid} on node {where}")
+        message = f"Preempted by pod {by.uid} on node {victim.pod.spec.node_name}"
+        self._events.normal(victim.pod, "Preempted", message, "Preempting")
         return True

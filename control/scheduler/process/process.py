@@ -144,7 +144,10 @@ class Scheduler:
         self.gate = self._gate(replace(config, qps=0))
         self._tls = self._context()
         self.slis = HealthSlis()
-        self.events = EventRecorder(self.event_client, COMPONENT, queue=MAX_QUEUED_EVENTS, senders=EVENT_SENDERS)
+        instance = f"{COMPONENT}-{socket.gethostname()}"
+        self.events = EventRecorder(
+            self.event_client, COMPONENT, instance, queue=MAX_QUEUED_EVENTS, senders=EVENT_SENDERS, series=True
+        )
         self.assembly = Assembly(self.settings, options, gates, self.client, self.events, self.registry)
         self.elector = self._elector()
         self.leading = False

@@ -22,7 +22,7 @@ from koordlet.api.core.cluster import (
     ServiceSpec,
     StorageClass,
 )
-from koordlet.api.core.events import Event, EventSource, Lease, LeaseSpec
+from koordlet.api.core.events import Event, EventSeries, EventSource, Lease, LeaseSpec
 from koordlet.api.core.node import (
     DaemonEndpoint,
     Node,
@@ -116,6 +116,7 @@ __all__ = [
     "Endpoints",
     "EnvVar",
     "Event",
+    "EventSeries",
     "EventSource",
     "Eviction",
     "Job",

@@ -14,8 +14,15 @@ class EventSource(Struct):
     host: str = ""
 
 
+class EventSeries(Struct):
+    """The repetitions of an event, by events.k8s.io clients."""
+
+    count: int = 0
+    last_observed_time: MicroTime | None = None
+
+
 class Event(Struct):
-    """core/v1 Event. `event_time` is set by events.k8s.io clients only."""
+    """core/v1 Event. Clients of events.k8s.io set `event_time`, `series` and `action`, others `count` and times."""
 
     kind: str = msgspec.field(default_factory=lambda: "Event")
     api_version: str = msgspec.field(default_factory=lambda: "v1")
@@ -29,6 +36,7 @@ class Event(Struct):
     count: int = 0
     type: str = ""
     event_time: MicroTime | None = None
+    series: EventSeries | None = None
     action: str = ""
     reporting_component: str = ""
     reporting_instance: str = ""

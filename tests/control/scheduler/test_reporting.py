@@ -54,7 +54,7 @@ class Api:
         if self.failures:
             raise self.failures.pop(0)
 
-    def warning(self, about: Any, reason: str, message: str) -> None:
+    def warning(self, about: Any, reason: str, message: str, action: str = "") -> None:
         self.events.append((reason, message))
 
 

@@ -113,10 +113,10 @@ class Recorder:
     def __init__(self) -> None:
         self.events: list[tuple[Any, str]] = []
 
-    def normal(self, about: Any, reason: str, message: str) -> None:
+    def normal(self, about: Any, reason: str, message: str, action: str = "") -> None:
         self.events.append((about, reason))
 
-    def warning(self, about: Any, reason: str, message: str) -> None:
+    def warning(self, about: Any, reason: str, message: str, action: str = "") -> None:
         self.events.append((about, reason))
 
 
