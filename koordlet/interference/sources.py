@@ -29,7 +29,7 @@ CONSEQUENCES_OF_RECLAIM = ("refault", "swapin", "other")
 SOFTIRQS = Owner("kernel", "network softirqs")
 
 
-class WaitShares(NamedTuple):
+class CulpritTotals(NamedTuple):
     """Who caused some waiting. Made once for a list of culprits that many subjects share."""
 
     total: float
@@ -40,7 +40,7 @@ class WaitShares(NamedTuple):
     """Seconds by the key of the subject that caused them."""
 
     @classmethod
-    def of(cls, culprit_times: Sequence[CulpritTime]) -> WaitShares:
+    def of(cls, culprit_times: Sequence[CulpritTime]) -> CulpritTotals:
         total, idle, by_subject = 0.0, 0.0, dict[str, float]()
         for owner, seconds in ((item.owner, item.seconds) for item in culprit_times):
             total += seconds
@@ -84,7 +84,7 @@ def split_memory(subject: Subject, stall: SubjectMemStall) -> MemorySplit:
     own = seconds.pop("own_limit", 0.0)
     throttled = seconds.pop("throttle", 0.0)
     shared = seconds.pop("direct", 0.0) + seconds.pop("ancestor", 0.0)
-    share = WaitShares.of(stall.culprits).own(subject)
+    share = CulpritTotals.of(stall.culprits).own(subject)
     # `culprits` covers all reclaim, including that at the own limit; the rest of the own share belongs to `shared`.
     own_of_shared = 0.0
     if share is not None and shared > 0:
@@ -162,7 +162,7 @@ class IoSource:
             stall = stalls.get(subject.key)
             if stall is None:
                 continue
-            own_part, others_part = WaitShares.of(stall.culprits).split(subject)
+            own_part, others_part = CulpritTotals.of(stall.culprits).split(subject)
             others[row], own_requests[row] = stall.wait * others_part, stall.wait * own_part
             throttled[row], served[row] = stall.throttled, stall.device
             if stall.queue_p99 is not None:
@@ -214,14 +214,14 @@ class NetworkSource:
         deferred, size = self._deferred(), len(window.keys)
         behind = np.minimum(self._behind_ksoftirqd(), deferred.seconds)
         behind_others = behind.copy()
-        receivers_shares = WaitShares.of(deferred.receivers)
+        receivers_shares = CulpritTotals.of(deferred.receivers)
         for row in np.flatnonzero(behind).tolist():
             behind_others[row] *= receivers_shares.split(window.subjects[row])[1]
         taken, p99 = np.zeros(size), np.full(size, np.nan)
         for row, subject in enumerate(window.subjects):
             stall = stalls.get(subject.key)
             if stall is not None:
-                taken[row] = stall.softirq * WaitShares.of(stall.culprits).split(subject)[1]
+                taken[row] = stall.softirq * CulpritTotals.of(stall.culprits).split(subject)[1]
                 p99[row] = np.nan if stall.softirq_p99 is None else stall.softirq_p99
 
         def culprits(row: int) -> Sequence[CulpritTime]:
