@@ -245,13 +245,15 @@ class Client:
         uid: str | None = None,
         resource_version: str | None = None,
         missing_ok: bool = False,
+        options: DeleteOptions | None = None,
         resource: ApiResource | type | None = None,
         repeatable: bool = False,
     ) -> bool:
         """Delete; with `missing_ok` returns False if the object does not exist. With `uid` only the object with this
-        UID is deleted. `repeatable`: retry after a lost answer; the second answer may be NotFound then."""
+        UID is deleted. `options` replaces the single options. `repeatable`: retry after a lost answer; the second
+        answer may be NotFound then."""
         r = resource_of(type, resource)
-        options = _delete_options(grace_seconds, propagation, uid, resource_version)
+        options = options or _delete_options(grace_seconds, propagation, uid, resource_version)
         try:
             await self.transport.request(
                 "DELETE", r.path(namespace, name), body=wire.encode(options), repeatable=repeatable
@@ -270,9 +272,11 @@ class Client:
         grace_seconds: int | None = None,
         uid: str | None = None,
         dry_run: bool = False,
+        options: DeleteOptions | None = None,
     ) -> None:
-        """Evict a pod (policy/v1). Raises TooManyRequests if a disruption budget does not allow it now."""
-        options = _delete_options(grace_seconds, None, uid, None)
+        """Evict a pod (policy/v1). `options` replaces `grace_seconds` and `uid`. Raises TooManyRequests if a
+        disruption budget does not allow it now."""
+        options = options or _delete_options(grace_seconds, None, uid, None)
         if dry_run:
             options.dry_run = ["All"]
         eviction = {

@@ -1,0 +1,1 @@
+"""Moves pods through PodMigrationJobs: arbitration, reservations, evictions (spec 07 §11)."""

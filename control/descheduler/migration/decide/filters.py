@@ -1,0 +1,151 @@
+"""The checks before a pod may move: whether it may move at all, and whether the limits have room (spec 07 §11.4). Pure.
+
+A failed check of the first chain ends a job. A failed check of the second one makes it wait. Both chains pass a pod
+with the overriding annotation `descheduler.alpha.kubernetes.io/evict`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from control.descheduler.migration.decide.args import MigrationControllerArgs
+from control.descheduler.migration.decide.evictability import Evictability, forced, never_evicted
+from control.descheduler.migration.decide.pods import controller_uid, is_serving
+from control.descheduler.migration.decide.view import (
+    ClusterView,
+    Counts,
+    WorkloadUnknown,
+    counts_for_plugins,
+    is_terminal,
+    others,
+    pod_of,
+)
+from control.descheduler.migration.decide.workloads import get_max
+from koordlet.api.core import Pod
+from koordlet.api.crs.migration import MODE_RESERVATION_FIRST, PodMigrationJob
+
+
+@dataclass(frozen=True, slots=True)
+class MigrationFilter:
+    """The chains with one configuration. Every method returns the reason of a refusal, or an empty text."""
+
+    args: MigrationControllerArgs
+    evictability: Evictability
+
+    @classmethod
+    def of(cls, args: MigrationControllerArgs, priority_threshold: int | None = None) -> MigrationFilter:
+        """See `Evictability.of`."""
+        return cls(args, Evictability.of(args, priority_threshold))
+
+    def refused_for_plugin(self, pod: Pod, view: ClusterView) -> str:
+        """All checks of a plugin's request, in the order of spec 07 §11.4."""
+        if any(not is_terminal(job) and _names(job, pod) for job in view.jobs()):
+            return "a PodMigrationJob of the pod exists"
+        reserves = self.args.default_job_mode == MODE_RESERVATION_FIRST
+        if reserves and pod.spec.scheduler_name not in self.args.scheduler_names:
+            return f"its scheduler {pod.spec.scheduler_name!r} does not support reservations"
+        return self.forbidden(pod, view) or self.over_limits(pod, view, counts_for_plugins)
+
+    def forbidden(self, pod: Pod, view: ClusterView) -> str:
+        """The checks that do not change with time."""
+        args = self.args
+        if forced(pod):
+            return ""
+        namespaces = None if args.skips("Namespaces") else args.namespaces
+        if namespaces is not None and not namespaces.allow(pod.metadata.namespace):
+            return f"namespace {pod.metadata.namespace} is excluded"
+        if never_evicted(pod):
+            return "its eviction cost forbids it"
+        problems = self.evictability.problems(pod)
+        return ", ".join(problems) or self._too_few_replicas(pod, view)
+
+    def over_limits(self, pod: Pod, view: ClusterView, counts: Counts) -> str:
+        """The checks that other migrations may fail."""
+        if forced(pod):
+            return ""
+        return (
+            self._global(pod, view, counts)
+            or self._node(pod, view, counts)
+            or self._namespace(pod, view, counts)
+            or self._workload(pod, view, counts)
+        )
+
+    def _global(self, pod: Pod, view: ClusterView, counts: Counts) -> str:
+        limit = self._limit("MaxMigratingGlobally", self.args.max_migrating_globally)
+        if limit and sum(1 for _ in others(view, pod, counts)) >= limit:
+            return f"maxMigratingGlobally is {limit}"
+        return ""
+
+    def _node(self, pod: Pod, view: ClusterView, counts: Counts) -> str:
+        limit, node = self._limit("MaxMigratingPerNode", self.args.max_migrating_per_node), pod.spec.node_name
+        if not limit or not node:
+            return ""
+        moving = {
+            (other.metadata.namespace, other.metadata.name)
+            for job in others(view, pod, counts)
+            if (other := pod_of(view, job)) is not None and other.spec.node_name == node
+        }
+        moving.discard((pod.metadata.namespace, pod.metadata.name))
+        return f"maxMigratingPerNode is {limit}" if len(moving) >= limit else ""
+
+    def _namespace(self, pod: Pod, view: ClusterView, counts: Counts) -> str:
+        limit = self._limit("MaxMigratingPerNamespace", self.args.max_migrating_per_namespace)
+        namespace = pod.metadata.namespace
+        if limit and sum(job.spec.pod_ref.namespace == namespace for job in others(view, pod, counts)) >= limit:
+            return f"maxMigratingPerNamespace is {limit}"
+        return ""
+
+    def _limit(self, gate: str, limit: int | None) -> int:
+        return 0 if limit is None or self.args.skips(gate) else max(limit, 0)
+
+    def _workload(self, pod: Pod, view: ClusterView, counts: Counts) -> str:
+        args = self.args
+        checks_migrating = not args.skips("MaxMigratingPerWorkload")
+        checks_unavailable = not args.skips("MaxUnavailablePerWorkload")
+        if not controller_uid(pod) or not (checks_migrating or checks_unavailable):
+            return ""
+        try:
+            workload = view.workload(pod)
+        except WorkloadUnknown as error:
+            return f"its workload is unknown: {error}"
+        migrating = self._siblings_moving(pod, view, counts, {other.metadata.uid for other in workload.pods})
+        most = get_max(workload.replicas, args.max_migrating_per_workload)
+        if checks_migrating and migrating and len(migrating) >= most:
+            return f"maxMigratingPerWorkload is {most}"
+        unavailable = {other.metadata.uid for other in workload.pods if not is_serving(other)} | migrating
+        most = get_max(workload.replicas, args.max_unavailable_per_workload)
+        if checks_unavailable and len(unavailable) >= most:
+            return f"maxUnavailablePerWorkload is {most}"
+        return ""
+
+    def _siblings_moving(self, pod: Pod, view: ClusterView, counts: Counts, members: set[str]) -> set[str]:
+        """UIDs of the other pods of the workload that have a job and still exist."""
+        owner = controller_uid(pod)
+        moving = set()
+        for job in others(view, pod, counts):
+            other = pod_of(view, job)
+            if other is not None and (controller_uid(other) == owner or other.metadata.uid in members):
+                moving.add(other.metadata.uid)
+        return moving - {pod.metadata.uid}
+
+    def _too_few_replicas(self, pod: Pod, view: ClusterView) -> str:
+        args = self.args
+        if not controller_uid(pod) or args.skip_check_expected_replicas or args.skips("ExpectedReplicas"):
+            return ""
+        try:
+            replicas = view.workload(pod).replicas
+        except WorkloadUnknown as error:
+            return f"its workload is unknown: {error}"
+        most = (
+            get_max(replicas, args.max_migrating_per_workload),
+            get_max(replicas, args.max_unavailable_per_workload),
+        )
+        if replicas == 1 or replicas in most:
+            return f"a migration may affect all {replicas} replicas of its workload"
+        return ""
+
+
+def _names(job: PodMigrationJob, pod: Pod) -> bool:
+    """Whether the job moves the pod or one of the same name."""
+    ref, meta = job.spec.pod_ref, pod.metadata
+    return ref.uid == meta.uid or (ref.namespace, ref.name) == (meta.namespace, meta.name)

@@ -1,0 +1,91 @@
+"""What the decisions read: pods, workloads and the jobs that count as migrating (spec 07 §11.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+from control.descheduler.migration.decide.workloads import Workload
+from koordlet.api.core import Pod
+from koordlet.api.crs.migration import PodMigrationJob
+from koordlet.api.names import ANNOTATION_PASSED_ARBITRATION, TRUE
+
+PENDING, RUNNING = "Pending", "Running"
+SUCCEEDED, FAILED, ABORTED = "Succeeded", "Failed", "Aborted"
+TERMINAL = frozenset((SUCCEEDED, FAILED, ABORTED))
+
+
+class WorkloadUnknown(Exception):
+    """The workload of a pod could not be determined now; the check that needs it refuses the pod."""
+
+
+class ClusterView(Protocol):
+    """The cluster at one moment. All methods are synchronous and cheap."""
+
+    def pod(self, namespace: str, name: str) -> Pod | None:
+        """The pod of that name."""
+        ...
+
+    def pods_of(self, owner_uid: str) -> Sequence[Pod]:
+        """The pods with this owner."""
+        ...
+
+    def order(self, pod: Pod) -> tuple[object, ...]:
+        """The sort key of spec 07 §5.1 without usage: pods with a smaller key are evicted earlier."""
+        ...
+
+    def jobs(self) -> Sequence[PodMigrationJob]:
+        """All jobs; ended ones may be missing."""
+        ...
+
+    def workload(self, pod: Pod) -> Workload:
+        """The workload of the pod's controller. Raises WorkloadUnknown."""
+        ...
+
+
+Counts = Callable[[PodMigrationJob], bool]
+"""Whether a job counts as migrating."""
+
+
+def is_terminal(job: PodMigrationJob) -> bool:
+    """Whether the job has ended."""
+    return job.status.phase in TERMINAL
+
+
+def is_waiting(job: PodMigrationJob) -> bool:
+    """Whether the job has not started."""
+    return job.status.phase in ("", PENDING)
+
+
+def is_marked(job: PodMigrationJob) -> bool:
+    """Whether the job has the annotation that arbitration writes."""
+    return job.metadata.annotations.get(ANNOTATION_PASSED_ARBITRATION) == TRUE
+
+
+def has_passed(job: PodMigrationJob) -> bool:
+    """Whether arbitration has passed the job: marked, or running already."""
+    return not is_terminal(job) and (job.status.phase == RUNNING or is_marked(job))
+
+
+def counts_for_plugins(job: PodMigrationJob) -> bool:
+    """The jobs that count when a plugin requests an eviction: all that have not ended."""
+    return not is_terminal(job)
+
+
+def is_for(job: PodMigrationJob, pod: Pod) -> bool:
+    """Whether the job moves this pod: by UID, by namespace and name while the job has no UID yet."""
+    ref = job.spec.pod_ref
+    if ref.uid:
+        return ref.uid == pod.metadata.uid
+    return (ref.namespace, ref.name) == (pod.metadata.namespace, pod.metadata.name)
+
+
+def others(view: ClusterView, pod: Pod, counts: Counts) -> Iterable[PodMigrationJob]:
+    """The jobs that count as migrating and move other pods."""
+    return (job for job in view.jobs() if counts(job) and not is_for(job, pod))
+
+
+def pod_of(view: ClusterView, job: PodMigrationJob) -> Pod | None:
+    """The pod with the name in the job, whatever its UID is."""
+    ref = job.spec.pod_ref
+    return view.pod(ref.namespace, ref.name)

@@ -1,0 +1,85 @@
+"""The newest known version of every job, and which jobs arbitration has passed (spec 07 §11.3).
+
+The informer is behind the process's own writes, so each written job is stored here too, and an older version from the
+informer is ignored. `passed` does not trust the annotation of a job that appears while this process leads: any client
+that may create jobs could set it. Jobs that existed before, from an earlier leader, are adopted with their annotation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from control.descheduler.migration.decide.view import RUNNING, has_passed, is_terminal, is_waiting
+from koordlet.api.crs.migration import PodMigrationJob
+
+
+class JobBook:
+    """See the module text. `changed` is called with the UID of every job that changed or was deleted."""
+
+    def __init__(self) -> None:
+        self.passed: set[str] = set()
+        """UIDs of the jobs that may run"""
+        self.changed: Callable[[str], object] = lambda uid: None
+        self._jobs: dict[str, PodMigrationJob] = {}
+        self._active: list[PodMigrationJob] | None = None
+        self._leading = False
+
+    def lead(self) -> None:
+        """This process becomes the leader: adopt the jobs that an earlier leader passed."""
+        self._leading = True
+        self.passed = {uid for uid, job in self._jobs.items() if has_passed(job)}
+
+    def get(self, uid: str) -> PodMigrationJob | None:
+        """The newest version of the job."""
+        return self._jobs.get(uid)
+
+    def active(self) -> Sequence[PodMigrationJob]:
+        """The jobs that have not ended."""
+        if self._active is None:
+            self._active = [job for job in self._jobs.values() if not is_terminal(job)]
+        return self._active
+
+    def all(self) -> list[PodMigrationJob]:
+        """Every job, also those that have ended."""
+        return list(self._jobs.values())
+
+    def waiting(self) -> list[PodMigrationJob]:
+        """The jobs that arbitration decides on: not started, not passed, not paused, not being deleted."""
+        return [
+            job
+            for job in self.active()
+            if is_waiting(job)
+            and job.metadata.uid not in self.passed
+            and not job.spec.paused
+            and job.metadata.deletion_timestamp is None
+        ]
+
+    def may_run(self, job: PodMigrationJob) -> bool:
+        """Whether the reconciler handles the job."""
+        return job.metadata.uid in self.passed or job.status.phase == RUNNING
+
+    def put(self, job: PodMigrationJob) -> None:
+        """A version from the informer or from the answer to a write; older versions are ignored."""
+        uid = job.metadata.uid
+        known = self._jobs.get(uid)
+        if known is not None and _version(job) < _version(known):
+            return
+        self._jobs[uid] = job
+        self._active = None
+        if is_terminal(job):
+            self.passed.discard(uid)
+        self.changed(uid)
+
+    def remove(self, job: PodMigrationJob) -> None:
+        """The job was deleted."""
+        uid = job.metadata.uid
+        self._jobs.pop(uid, None)
+        self._active = None
+        self.passed.discard(uid)
+        self.changed(uid)
+
+
+def _version(job: PodMigrationJob) -> int:
+    """Resource versions of one kind are comparable as integers; anything else counts as old."""
+    text = job.metadata.resource_version
+    return int(text) if text.isdecimal() else 0
