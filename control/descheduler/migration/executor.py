@@ -41,7 +41,7 @@ MAX_STEPS = 20
 K = TypeVar("K", Pod, Reservation)
 
 
-class Executor:
+class JobExecutor:
     """See the module text."""
 
     def __init__(

@@ -1,6 +1,6 @@
 """The part of the migration controller that all profiles of a process share: arbitrator, reconciler, scavenger.
 
-    plugins --create--> PodMigrationJob --> arbitrator (every 500 ms) --mark--> work queue --> Executor
+    plugins --create--> PodMigrationJob --> arbitrator (every 500 ms) --mark--> work queue --> JobExecutor
                                              scavenger (every minute) --delete--> old jobs and their Reservations
 
 It runs on the leader only. A job runs after arbitration has passed it; changes of the job, its pod and its Reservation
@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from control.component.errors import ConfigurationError
-from control.descheduler.framework.handle import Handle
+from control.descheduler.framework.handle import PluginHandle
 from control.descheduler.migration.caches import CachedView
 from control.descheduler.migration.decide import conditions as c
 from control.descheduler.migration.decide.arbitration import Outcome, arbitrate, arrange
@@ -26,7 +26,7 @@ from control.descheduler.migration.decide.objectlimiter import ObjectLimiter
 from control.descheduler.migration.decide.pods import controller_of, quoted_key
 from control.descheduler.migration.decide.view import pod_of
 from control.descheduler.migration.evictors import EvictionFailed, Evictors, trigger_of
-from control.descheduler.migration.executor import Executor, ReservationFailed
+from control.descheduler.migration.executor import JobExecutor, ReservationFailed
 from control.descheduler.migration.jobbook import JobBook
 from control.descheduler.migration.metrics import MigrationMetrics
 from control.descheduler.migration.scales import Scales
@@ -50,7 +50,7 @@ FORBIDDEN_TEXT = "is forbidden to migrate because it does not meet the requireme
 class Migration:
     """See the module text."""
 
-    def __init__(self, args: MigrationControllerArgs, handle: Handle) -> None:
+    def __init__(self, args: MigrationControllerArgs, handle: PluginHandle) -> None:
         self.args = args
         self.profile = handle.profile
         self.process_id = str(uuid.uuid4())
@@ -70,7 +70,7 @@ class Migration:
             qps=args.evictions_per_second,
             burst=args.evict_burst,
         )
-        self.executor = Executor(
+        self.executor = JobExecutor(
             handle.client,
             handle.objects,
             self.view,
@@ -265,7 +265,7 @@ class Migration:
         self._evicted.labels(result, trigger_of(job), pod.metadata.namespace, pod.spec.node_name).inc()
 
 
-def shared(args: MigrationControllerArgs, handle: Handle) -> Migration:
+def shared(args: MigrationControllerArgs, handle: PluginHandle) -> Migration:
     """The part of all profiles. Raises ConfigurationError if two profiles have different arguments."""
     migration = handle.share("migration", lambda: Migration(args, handle))
     if migration.args != args:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import uuid
 from typing import ClassVar
 
-from control.descheduler.framework.handle import Handle
-from control.descheduler.framework.plugin import EvictOptions, EvictPlugin, FilterPlugin
+from control.descheduler.framework.handle import PluginHandle
+from control.descheduler.framework.plugin import EvictionFilterPlugin, EvictOptions, EvictPlugin
 from control.descheduler.migration.decide.args import MigrationControllerArgs
 from control.descheduler.migration.migration import shared
 from control.descheduler.state.pods import PodRecord
@@ -19,16 +19,15 @@ from koordlet.kube import KubeError
 log = get_logger(__name__)
 
 
-class MigrationController(FilterPlugin, EvictPlugin):
+class MigrationController(EvictionFilterPlugin, EvictPlugin):
     """See the module text."""
 
     name: ClassVar[str] = "MigrationController"
     args_type = MigrationControllerArgs
 
-    def __init__(self, args: MigrationControllerArgs, handle: Handle) -> None:
+    def __init__(self, args: MigrationControllerArgs, handle: PluginHandle) -> None:
         self._args = args
         self._client, self._clock = handle.client, handle.clock
-        self._handle = handle
         self._migration = shared(args, handle)
 
     async def start(self) -> None:
@@ -40,21 +39,12 @@ class MigrationController(FilterPlugin, EvictPlugin):
     def filter(self, pod: PodRecord) -> str | None:
         return self._migration.rules().refused_for_plugin(pod.pod, self._migration.view) or None
 
-    def pre_eviction_filter(self, pod: PodRecord) -> str | None:
-        args = self._args
-        if not args.node_fit or args.skips("NodeFit"):
-            return None
-        return None if self._fits_elsewhere(pod) else "pod does not fit on any other node"
-
-    def _fits_elsewhere(self, pod: PodRecord) -> bool:
-        raise NotImplementedError
-
     async def evict(self, pod: PodRecord, options: EvictOptions) -> bool:
         args, migration = self._args, self._migration
         if args.dry_run:
             log.info("Dry run: would migrate a pod", pod=pod.key, node=pod.node, reason=options.reason)
             return True
-        refusal = self.filter(pod) or self.pre_eviction_filter(pod)
+        refusal = self.filter(pod)
         if refusal is None and migration.limiter.exceeded(pod.pod, self._clock.monotonic()):
             refusal = "the evictions of its workload or namespace are limited in time"
         if refusal is not None:

@@ -5,5 +5,6 @@ from __future__ import annotations
 from typing import Final
 
 from control.descheduler.framework.plugin import DeschedulerPlugin
+from control.descheduler.migration.plugin import MigrationController
 
-PLUGINS: Final[dict[str, type[DeschedulerPlugin]]] = {}
+PLUGINS: Final[dict[str, type[DeschedulerPlugin]]] = {kind.name: kind for kind in (MigrationController,)}

@@ -31,22 +31,22 @@ class Outcome(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ArbitrationVerdict:
     """The outcome, and the reason if the job does not start."""
 
     outcome: Outcome
     reason: str = ""
 
 
-PASSED = Verdict(Outcome.PASSED)
+PASSED = ArbitrationVerdict(Outcome.PASSED)
 
 
 def arbitrate(
     job: PodMigrationJob, view: ClusterView, rules: MigrationFilter, passed: frozenset[str] | set[str], now: float
-) -> Verdict:
+) -> ArbitrationVerdict:
     """The verdict on one waiting job. `passed`: UIDs of the jobs that passed already, in this round or before."""
     if has_expired(job, now):
-        return Verdict(Outcome.EXPIRED)
+        return ArbitrationVerdict(Outcome.EXPIRED)
     if not rules.args.arbitration_args.enabled:
         return PASSED
     pod = pod_of(view, job)
@@ -56,11 +56,11 @@ def arbitrate(
         try:
             view.workload(pod)
         except WorkloadUnknown as error:
-            return Verdict(Outcome.WAITING, f"its workload is unknown: {error}")
+            return ArbitrationVerdict(Outcome.WAITING, f"its workload is unknown: {error}")
     if reason := rules.forbidden(pod, view):
-        return Verdict(Outcome.FORBIDDEN, reason)
+        return ArbitrationVerdict(Outcome.FORBIDDEN, reason)
     if reason := rules.over_limits(pod, view, lambda each: counts_in_arbitration(each, passed)):
-        return Verdict(Outcome.WAITING, reason)
+        return ArbitrationVerdict(Outcome.WAITING, reason)
     return PASSED
 
 

@@ -162,6 +162,8 @@ def _errors(args: MigrationControllerArgs) -> Iterator[str]:
         yield _invalid("defaultJobTTL", str(args.default_job_ttl), "must be greater than or equal to 0")
     if not args.evictions_per_second > 0:
         yield _invalid("evictQPS", args.evict_qps, "must be a number greater than 0")
+    if args.node_fit and not args.skips("NodeFit"):
+        yield _invalid("nodeFit", args.node_fit, "is not supported yet")
     if args.evict_burst <= 0:
         yield _invalid("evictBurst", args.evict_burst, "must be greater than 0")
     if args.eviction_policy not in EVICTION_POLICIES:

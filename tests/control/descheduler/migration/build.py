@@ -9,7 +9,7 @@ from typing import Any
 from control.descheduler.migration.decide.pods import controller_uid
 from control.descheduler.migration.decide.view import WorkloadUnknown, is_terminal
 from control.descheduler.migration.decide.workloads import Workload
-from control.descheduler.state.pods import Placements
+from control.descheduler.state.pods import PlacementRules
 from koordlet.api.core import Pod
 from koordlet.api.crs.migration import PodMigrationJob
 from koordlet.api.crs.reservation import Reservation
@@ -131,7 +131,7 @@ class ListedView:
         self._pods = {(each.metadata.namespace, each.metadata.name): each for each in pods}
         self._jobs = list(jobs)
         self._replicas = dict(replicas or {})
-        self._placements = Placements()
+        self._placements = PlacementRules()
 
     def pod(self, namespace: str, name: str) -> Pod | None:
         return self._pods.get((namespace, name))

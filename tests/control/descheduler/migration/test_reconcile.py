@@ -48,7 +48,9 @@ def consumed() -> Reservation:
 def running(*conditions: dict[str, Any], options: dict[str, Any] | None = None, **more: Any) -> PodMigrationJob:
     last = conditions[-1]["type"] if conditions else ""
     status = {"conditions": list(conditions), "status": last}
-    return job(POD, name="m", phase="Running", status=status, reservationOptions=REF if options is None else options, **more)
+    return job(
+        POD, name="m", phase="Running", status=status, reservationOptions=REF if options is None else options, **more
+    )
 
 
 def step(

@@ -16,12 +16,12 @@ import msgspec
 from prometheus_client import CollectorRegistry
 
 from control.descheduler.framework.evictor import EvictionProxy, PluginEvictor
-from control.descheduler.framework.handle import Handle, ProcessParts
+from control.descheduler.framework.handle import PluginHandle, ProcessParts
 from control.descheduler.framework.limiter import EvictionLimiter, EvictionLimits
 from control.descheduler.migration.decide.args import MigrationControllerArgs
 from control.descheduler.migration.plugin import MigrationController
 from control.descheduler.state.cluster import ClusterState
-from control.standalone.patch.merge_patch import merge_patch
+from control.standalone.patch.merge_patch import apply
 from koordlet.api import registry
 from koordlet.api.core import Pod
 from koordlet.api.encoding import wire
@@ -132,7 +132,7 @@ class FakeTransport:
         if wanted is not None and wanted != found["metadata"]["resourceVersion"]:
             raise from_status(Status(code=409, reason="Conflict", message="the object has been modified"))
         body = {key: value for key, value in body.items() if (key == "status") == (sub == "status")}
-        new = merge_patch(copy.deepcopy(found), body)
+        new = apply(copy.deepcopy(found), body)
         return msgspec.json.encode(self._store.put(plural, new))
 
     def _evict(self, pod: Json, body: Json) -> bytes:
@@ -232,7 +232,7 @@ class World:
         )
         proxy = EvictionProxy("p", EvictionLimiter(EvictionLimits()), dry_run=False)
         events = EventRecorder(client, "p")
-        handle = Handle(parts, "p", "MigrationController", PluginEvictor(proxy, "MigrationController"), events)
+        handle = PluginHandle(parts, "p", "MigrationController", PluginEvictor(proxy, "MigrationController"), events)
         self.plugin = MigrationController(self.args, handle)
         self.migration = self.plugin._migration
         self.deliver()
@@ -275,9 +275,7 @@ class World:
         """Pods that the workload of `pod` lacks."""
         by = pod["metadata"]["ownerReferences"][0]["uid"]
         replicas = next(each["spec"]["replicas"] for each in self.sets() if each["metadata"]["uid"] == by)
-        serving = [
-            each for each in self.members(by) if "deletionTimestamp" not in each["metadata"] and _ready(each)
-        ]
+        serving = [each for each in self.members(by) if "deletionTimestamp" not in each["metadata"] and _ready(each)]
         return int(replicas) - len(serving)
 
     def sets(self) -> list[Json]:
