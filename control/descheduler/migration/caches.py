@@ -7,7 +7,7 @@ from typing import Any
 
 from control.component.informers import InformerSet
 from control.descheduler.migration.decide.pods import controller_of
-from control.descheduler.migration.decide.workloads import Workload
+from control.descheduler.migration.decide.workloads import ReplicatedWorkload
 from control.descheduler.migration.jobbook import JobBook
 from control.descheduler.migration.scales import Scales
 from control.descheduler.state.cluster import ClusterState
@@ -52,23 +52,23 @@ class CachedView:
     def jobs(self) -> Sequence[PodMigrationJob]:
         return self._book.active()
 
-    def workload(self, pod: Pod) -> Workload:
+    def workload(self, pod: Pod) -> ReplicatedWorkload:
         owner = controller_of(pod.metadata)
         if owner is None:
-            return Workload(0, ())
+            return ReplicatedWorkload(0, ())
         namespace = pod.metadata.namespace
         found = self._object(namespace, owner)
         if found is None:
             pods = self.pods_of(owner.uid)
             replicas = self._scales.replicas(namespace, owner)
-            return Workload(len(pods) if replicas is None else replicas, pods)
+            return ReplicatedWorkload(len(pods) if replicas is None else replicas, pods)
         if isinstance(found, ReplicaSet):
             parent = controller_of(found.metadata)
             deployment = self._object(namespace, parent) if parent is not None else None
             if deployment is not None:
                 pods = [each for uid in self._replica_sets(deployment) for each in self.pods_of(uid)]
-                return Workload(_replicas(deployment), pods)
-        return Workload(_replicas(found), self.pods_of(owner.uid))
+                return ReplicatedWorkload(_replicas(deployment), pods)
+        return ReplicatedWorkload(_replicas(found), self.pods_of(owner.uid))
 
     async def resolve(self, pod: Pod) -> None:
         """Fetch the replicas of a workload whose kind is not cached. Raises KubeError."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from control.descheduler.migration.decide.workloads import Workload
+from control.descheduler.migration.decide.workloads import ReplicatedWorkload
 from koordlet.api.core import Pod
 from koordlet.api.crs.migration import PodMigrationJob
 from koordlet.api.names import ANNOTATION_PASSED_ARBITRATION, TRUE
@@ -38,7 +38,7 @@ class ClusterView(Protocol):
         """All jobs; ended ones may be missing."""
         ...
 
-    def workload(self, pod: Pod) -> Workload:
+    def workload(self, pod: Pod) -> ReplicatedWorkload:
         """The workload of the pod's controller. Raises WorkloadUnknown."""
         ...
 

@@ -13,7 +13,7 @@ DERIVED_PAIR_FROM_REPLICAS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Workload:
+class ReplicatedWorkload:
     """A workload as the limits see it."""
 
     replicas: int

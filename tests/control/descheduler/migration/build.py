@@ -8,7 +8,7 @@ from typing import Any
 
 from control.descheduler.migration.decide.pods import controller_uid
 from control.descheduler.migration.decide.view import WorkloadUnknown, is_terminal
-from control.descheduler.migration.decide.workloads import Workload
+from control.descheduler.migration.decide.workloads import ReplicatedWorkload
 from control.descheduler.state.pods import PlacementRules
 from koordlet.api.core import Pod
 from koordlet.api.crs.migration import PodMigrationJob
@@ -150,9 +150,9 @@ class ListedView:
     def jobs(self) -> list[PodMigrationJob]:
         return [each for each in self._jobs if not is_terminal(each)]
 
-    def workload(self, pod: Pod) -> Workload:
+    def workload(self, pod: Pod) -> ReplicatedWorkload:
         pods = self.pods_of(controller_uid(pod))
         replicas = self._replicas.get(controller_uid(pod), len(pods))
         if replicas is None:
             raise WorkloadUnknown("no answer")
-        return Workload(replicas, pods)
+        return ReplicatedWorkload(replicas, pods)
