@@ -269,7 +269,7 @@ LazyReservationRestore: No effect.
 OmitNodeLabelsForReservation: No effect.
 SkipReservationFitsNode: No effect.
 DevicePluginAdaption: No effect.
-CleanExpiredReservationAllocated: No effect.
+CleanExpiredReservationAllocated: Removes reservation-allocated of pods whose Reservation failed or is gone.
 SkipFilterWithNominatedPods: No effect.
 CrossSchedulerNomination: No effect.
 """

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from prometheus_client import CollectorRegistry
 
+from control.scheduler.config.args import ReservationArgs
 from control.scheduler.config.load import SchedulerSettings
 from control.scheduler.cycle.batch import BatchMetrics, InlineBatch
 from control.scheduler.cycle.cycle import Cycle
@@ -36,6 +37,7 @@ from control.scheduler.process.metrics import BindingTimes, SchedulerMetrics, St
 from control.scheduler.process.options import SchedulerOptions, enabled
 from control.scheduler.process.profiles import build_frameworks, plugins_once, queue_profiles
 from control.scheduler.queue import Feed, SchedulingQueue
+from control.scheduler.reservationcontrol import ReservationController
 from control.scheduler.state.cache import Cache
 from control.scheduler.state.eventhandlers import ClusterEventHandlers
 from control.scheduler.state.objects import ClusterObjects
@@ -43,7 +45,8 @@ from control.scheduler.state.pods import PodInfo, Shapes
 from control.scheduler.state.selectors import PodCounters
 from control.scheduler.state.subjects import Subjects
 from control.scheduler.state.table import NodeTable
-from koordlet.api.core import Pod
+from koordlet.api.core import Node, Pod
+from koordlet.api.crs.reservation import Reservation
 from koordlet.app.gates import FeatureGates
 from koordlet.app.logging import get_logger
 from koordlet.app.periodic import Periodic
@@ -104,6 +107,7 @@ class Assembly:
             ),
         )
         self.plugins = plugins_once(self.frameworks)
+        self.reservations = self._reservation_controller(gates)
         configuration = settings.configuration
         self.extenders = Extenders(configuration.extenders, registry) if configuration.extenders else None
         self.queue = SchedulingQueue(
@@ -184,6 +188,20 @@ class Assembly:
         self.metrics.timeouts.labels(framework.name)  # creates the series, so that rate() sees the first timeout
         return cycle
 
+    def _reservation_controller(self, gates: FeatureGates) -> ReservationController | None:
+        """The controller of Reservations, if a profile enables their plugin."""
+        plugin = self.plugins.get("Reservation")
+        if plugin is None or not enabled(plugin.name, self.options.controller_plugins):
+            return None
+        return ReservationController(
+            self._client,
+            self.objects.informer(Reservation),
+            self.objects.informer(Pod),
+            self.objects.informer(Node),
+            plugin.args if isinstance(plugin.args, ReservationArgs) else ReservationArgs(),
+            clean_owners=gates.enabled("CleanExpiredReservationAllocated"),
+        )
+
     def _victims_deleted(self, pod: PodInfo, incomplete: bool) -> None:
         """All deletion calls for a preemptor have returned. It waits until a victim is gone, unless none may go any
         more, or an event came while PreEnqueue kept the pod out of the queue."""
@@ -205,6 +223,7 @@ class Assembly:
             shapes,
             ExplanationController(self._client, self.lookup.find),
             *controllers,
+            *([self.reservations] if self.reservations is not None else []),
         ]
         log.info("Scheduling begins", nodes=self.table.nodes_alive, pods=len(self.cache.pods), **self.queue.counts())
         try:

@@ -78,6 +78,7 @@ _SUPPORTED_GATES = frozenset(
         "ElasticQuotaIgnorePodOverhead",
         "ElasticQuotaIgnoreTerminatingPod",
         "ElasticQuotaImmediateIgnoreTerminatingPod",
+        "CleanExpiredReservationAllocated",
         "SupportParentQuotaSubmitPod",  # always the case here; koord-manager's gate decides about admission
     )
 )

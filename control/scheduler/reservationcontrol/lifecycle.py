@@ -1,0 +1,159 @@
+"""When a Reservation expires, what its status should be, and when it may be deleted (spec 06 §4.3, §4.8). Pure.
+
+Differences from Koordinator, as spec 06 §8 asks: a Reservation without a node expires, too, and a failed one is deleted
+for whatever reason it failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from control.quota.amounts import to_list
+from control.reservation.amounts import allocated, bounded
+from koordlet.api.crs.reservation import (
+    AVAILABLE,
+    CONDITION_READY,
+    FAILED,
+    SUCCEEDED,
+    Reservation,
+    ReservationCondition,
+    ReservationStatus,
+)
+from koordlet.api.encoding.wire import Time
+from koordlet.api.meta import ObjectReference
+
+EXPIRED: Final = "Expired"
+MIN_REQUEUE_S: Final = 3.0
+MAX_REQUEUE_S: Final = 15.0
+DEFAULT_TTL_S: Final = 24 * 3600.0
+TERMINAL: Final = (SUCCEEDED, FAILED)
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumingPod:
+    """A pod that consumes a Reservation. `requests`: its whole request."""
+
+    namespace: str
+    name: str
+    uid: str
+    requests: Mapping[str, int]
+
+
+def expiry(reservation: Reservation) -> float | None:
+    """Unix seconds at which it expires; None: never. A ttl of 0 means never, also if `expires` is set. Without ttl and
+    `expires` the default ttl of the CRD counts."""
+    spec, created = reservation.spec, reservation.metadata.creation_timestamp
+    if spec.ttl is not None and spec.ttl.seconds == 0:
+        return None
+    moments = [] if spec.expires is None else [spec.expires.unix]
+    ttl = spec.ttl.seconds if spec.ttl is not None else (DEFAULT_TTL_S if spec.expires is None else None)
+    if ttl is not None and created is not None:
+        moments.append(created.unix + ttl)
+    return min(moments, default=None)
+
+
+def requeue_after(reservation: Reservation, now: float) -> float | None:
+    """Seconds until a living Reservation must be considered again; None: only events can change it."""
+    moment = None if reservation.status.phase in TERMINAL else expiry(reservation)
+    return None if moment is None else min(max(moment - now, MIN_REQUEUE_S), MAX_REQUEUE_S)
+
+
+def next_status(
+    reservation: Reservation, owners: Sequence[ConsumingPod], now: float, *, node_exists: bool, may_expire: bool = True
+) -> ReservationStatus:
+    """The status that it should have; the present one if nothing changes. `node_exists`: whether the node of
+    `status.nodeName` does. `may_expire`: whether `now` is trusted."""
+    status = reservation.status
+    if status.phase in TERMINAL:
+        return status
+    moment = expiry(reservation)
+    if status.node_name and not node_exists:
+        return _failed(status, f"node {status.node_name} was deleted", now)
+    if may_expire and moment is not None and now >= moment:
+        return _failed(status, "", now)
+    if status.phase != AVAILABLE or not status.node_name:
+        return status
+    return _consumed(reservation, owners, now)
+
+
+def _failed(status: ReservationStatus, message: str, now: float) -> ReservationStatus:
+    return msgspec.structs.replace(
+        status, phase=FAILED, conditions=_not_ready(status.conditions, EXPIRED, message, now, renew=True)
+    )
+
+
+def _consumed(reservation: Reservation, owners: Sequence[ConsumingPod], now: float) -> ReservationStatus:
+    """With its present owners; of those that may be used once it is over with the first."""
+    status = reservation.status
+    offered = bounded(status.allocatable)
+    used = to_list(allocated((owner.requests for owner in owners), offered))
+    references = [
+        ObjectReference(namespace=owner.namespace, name=owner.name, uid=owner.uid)
+        for owner in sorted(owners, key=lambda owner: owner.uid)
+    ]
+    result = status
+    if references != status.current_owners or bounded(used) != bounded(status.allocated):
+        result = msgspec.structs.replace(status, allocated=used, current_owners=references)
+    if not owners or reservation.spec.allocate_once is False:
+        return result
+    conditions = _not_ready(status.conditions, SUCCEEDED, "", now, renew=False)
+    return msgspec.structs.replace(result, phase=SUCCEEDED, conditions=conditions)
+
+
+def _not_ready(
+    conditions: Sequence[ReservationCondition], reason: str, message: str, now: float, *, renew: bool
+) -> list[ReservationCondition]:
+    """The conditions with Ready=False. `renew`: the transition time of one that was True becomes now."""
+    at = Time.from_unix(now)
+    result = []
+    present = False
+    for one in conditions:
+        if one.type == CONDITION_READY:
+            present = True
+            transition = at if (renew and one.status == "True") or one.last_transition_time is None else None
+            one = msgspec.structs.replace(
+                one,
+                status="False",
+                reason=reason,
+                message=message,
+                last_probe_time=at,
+                last_transition_time=transition or one.last_transition_time,
+            )
+        result.append(one)
+    if not present:
+        result.append(
+            ReservationCondition(
+                type=CONDITION_READY,
+                status="False",
+                reason=reason,
+                message=message,
+                last_probe_time=at,
+                last_transition_time=at,
+            )
+        )
+    return result
+
+
+def collectable(reservation: Reservation, now: float, gc_s: float, *, node_exists: bool) -> bool:
+    """Whether a Reservation that is over may be deleted: long enough ago, or its node is gone."""
+    status = reservation.status
+    if status.phase not in TERMINAL:
+        return False
+    if status.node_name and not node_exists:
+        return True
+    return now - _over_since(reservation) > gc_s
+
+
+def _over_since(reservation: Reservation) -> float:
+    """Unix seconds: of a succeeded one the last probe, of a failed one the last transition of a condition."""
+    status, created = reservation.status, reservation.metadata.creation_timestamp
+    ready = [one for one in status.conditions if one.type == CONDITION_READY]
+    moments = [one.last_probe_time if status.phase == SUCCEEDED else one.last_transition_time for one in ready]
+    if not ready:
+        moments = [one.last_transition_time for one in status.conditions]
+    known = [moment.unix for moment in moments if moment is not None]
+    return max(known) if known else (created.unix if created is not None else float("inf"))
