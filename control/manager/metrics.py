@@ -15,7 +15,10 @@ from prometheus_client.registry import Collector
 from koordlet.app.metrics import MetricSet, UnsuffixedCounter
 from koordlet.kube.metrics import ClientMetrics, LeaderMetrics, QueueMetrics
 
-_QUEUE, _CLIENT, _LEASE = {"queue": "name"}, {"verb": "method"}, {"lease": "name"}
+_QUEUE = {"name": "queue", "controller": "queue"}
+_CALL, _DURATION = {"method": "verb", "code": "code"}, {"verb": "verb"}
+_LEASE = {"name": "lease"}
+"""Label of client-go -> label of the same value here."""
 
 SUCCEEDED, FAILED = "succeeded", "failed"
 
@@ -58,18 +61,22 @@ class ManagerMetrics(MetricSet):
 
 
 class ClientGoNames(Collector):
-    """See the module docstring; reads the metric sets of `registry` and registers itself there."""
+    """See the module docstring; reads the metric sets of `registry` and registers itself there. `host` is the API
+    server's address, a label of client-go's request counters."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry, host: str) -> None:
         queue, client, lease = QueueMetrics.of(registry), ClientMetrics.of(registry), LeaderMetrics.of(registry)
+        self._host = host
         self._families: tuple[tuple[Collector, str, Mapping[str, str]], ...] = (
             (queue.depth, "workqueue_depth", _QUEUE),
             (queue.adds, "workqueue_adds", _QUEUE),
             (queue.retries, "workqueue_retries", _QUEUE),
             (queue.latency, "workqueue_queue_duration_seconds", _QUEUE),
             (queue.work, "workqueue_work_duration_seconds", _QUEUE),
-            (client.requests, "rest_client_requests", _CLIENT),
-            (client.duration, "rest_client_request_duration_seconds", {}),
+            (queue.unfinished, "workqueue_unfinished_work_seconds", _QUEUE),
+            (queue.longest, "workqueue_longest_running_processor_seconds", _QUEUE),
+            (client.requests, "rest_client_requests", _CALL),
+            (client.duration, "rest_client_request_duration_seconds", _DURATION),
             (lease.is_leader, "leader_election_master_status", _LEASE),
         )
         registry.register(self)
@@ -80,12 +87,15 @@ class ClientGoNames(Collector):
                 yield Metric(name, metric.documentation, metric.type)
 
     def collect(self) -> Iterator[Metric]:
-        for collector, name, labels in self._families:
+        for collector, name, label_of in self._families:
+            constant = {"host": self._host} if name.startswith("rest_client_") else {}
             for metric in collector.collect():
                 renamed = Metric(name, metric.documentation, metric.type)
                 for sample in metric.samples:
-                    new_labels = {labels.get(key, key): value for key, value in sample.labels.items()}
+                    labels = {**constant, **{new: sample.labels[old] for new, old in label_of.items()}}
+                    if "le" in sample.labels:
+                        labels["le"] = sample.labels["le"]
                     renamed.samples.append(
-                        sample._replace(name=name + sample.name.removeprefix(metric.name), labels=new_labels)
+                        sample._replace(name=name + sample.name.removeprefix(metric.name), labels=labels)
                     )
                 yield renamed

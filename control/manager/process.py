@@ -14,6 +14,7 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
+from urllib.parse import urlsplit
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 
@@ -98,10 +99,10 @@ class Manager:
             self.server = self._webhooks()
         self.pages: dict[str, HttpServer] = {}
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
-            collector(registry=internal)
+            collector(registry=framework)
         ManagerMetrics.of(internal)
         WebhookMetrics.of(internal)
-        ClientGoNames(framework)
+        ClientGoNames(framework, urlsplit(client.config.server).netloc)
 
     async def run(self) -> int:
         """Start all components, serve until a signal or a failure, stop all components."""

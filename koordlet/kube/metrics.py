@@ -71,6 +71,18 @@ class QueueMetrics(MetricSet):
         self.work = Histogram(
             "koord_workqueue_work_duration_seconds", "Time to process an item.", label, registry=registry
         )
+        self.unfinished = Gauge(
+            "koord_workqueue_unfinished_work_seconds",
+            "Time that the items in progress have taken so far, added up.",
+            label,
+            registry=registry,
+        )
+        self.longest = Gauge(
+            "koord_workqueue_longest_running_processor_seconds",
+            "Time that the oldest item in progress has taken so far.",
+            label,
+            registry=registry,
+        )
 
 
 class EventMetrics(MetricSet):

@@ -64,6 +64,8 @@ class WorkQueue(Generic[K]):
         self._timer: asyncio.Task[None] | None = None
         self._closed = False
         self._metrics = QueueMetrics.of(registry)
+        self._metrics.unfinished.labels(name).set_function(lambda: sum(self._in_progress_seconds()))
+        self._metrics.longest.labels(name).set_function(lambda: max(self._in_progress_seconds(), default=0.0))
 
     def __len__(self) -> int:
         """Number of items ready to be returned by `get`."""
@@ -177,6 +179,10 @@ class WorkQueue(Generic[K]):
         if timer is not None:
             timer.cancel()
             await asyncio.gather(timer, return_exceptions=True)
+
+    def _in_progress_seconds(self) -> list[float]:
+        now = self._clock.monotonic()
+        return [now - started_at for started_at in self._working.values()]
 
     def _push(self, item: K) -> None:
         self._ready.append(item)

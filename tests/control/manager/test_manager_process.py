@@ -207,9 +207,12 @@ async def test_the_pages(cluster: Any, manager: Any, until: Any) -> None:
         await served(
             "/metrics",
             'controller_runtime_reconcile_total{controller="nodeslo",result="success"}',
-            'workqueue_depth{name="nodemetric"}',
-            'workqueue_adds_total{name="webhook-controller"}',
-            'rest_client_requests_total{code="200",method="GET"}',
+            'workqueue_depth{controller="nodemetric",name="nodemetric"}',
+            'workqueue_adds_total{controller="webhook-controller",name="webhook-controller"}',
+            'workqueue_unfinished_work_seconds{controller="nodeslo",name="nodeslo"} ',
+            'workqueue_longest_running_processor_seconds{controller="nodeslo",name="nodeslo"} ',
+            'rest_client_requests_total{code="200",host="127.0.0.1:',
+            "process_resident_memory_bytes",
             'leader_election_master_status{name="koordinator-system/koordinator-manager"} 1.0',
         )
         await served(
@@ -219,7 +222,6 @@ async def test_the_pages(cluster: Any, manager: Any, until: Any) -> None:
             'slo_controller_nodemetric_reconcile_count{reason="createNodeMetric",status="succeeded"} 1.0',
             'slo_controller_nodeslo_spec_parse_count{reason="getSystemConfigSpec",status="succeeded"}',
             'slo_controller_nodemetric_spec_parse_count{reason="getNodeMetricCollectPolicy",status="succeeded"}',
-            "process_resident_memory_bytes",
         )
         assert (await page("metrics", "/external-metrics")) == (200, "")
         everything = (await page("metrics", "/all-metrics"))[1]

@@ -200,3 +200,23 @@ def test_nothing_added_is_ever_lost_and_nothing_is_worked_on_twice_at_once(steps
         await queue.shutdown()
 
     asyncio.run(scenario())
+
+
+async def test_work_in_progress_is_a_metric(clock):
+    """Two items in progress for 3 and 5 seconds."""
+    registry = CollectorRegistry()
+    queue = WorkQueue("q", clock=clock, registry=registry)
+
+    def in_progress(name):
+        return registry.get_sample_value(f"koord_workqueue_{name}_seconds", {"queue": "q"})
+
+    assert (in_progress("unfinished_work"), in_progress("longest_running_processor")) == (0, 0)
+    queue.add("a")
+    queue.add("b")
+    await queue.get()
+    await clock.advance(2)
+    await queue.get()
+    await clock.advance(3)
+    assert (in_progress("unfinished_work"), in_progress("longest_running_processor")) == (8, 5)
+    queue.done("a")
+    assert (in_progress("unfinished_work"), in_progress("longest_running_processor")) == (3, 3)
