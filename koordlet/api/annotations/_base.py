@@ -130,20 +130,19 @@ class DefaultAnnotation(Generic[T]):
 def more_items(document: object, limit: int) -> bool:
     """Whether a decoded JSON document has more than `limit` members and elements; visits at most that many."""
     count = 0
-    open_values = [document]
-    while open_values:
-        value = open_values.pop()
-        if isinstance(value, dict):
-            members: list[object] = list(value.values())
-        elif isinstance(value, list):
-            members = value
-        else:
-            continue
-        count += len(members)
+    containers = [document] if isinstance(document, dict | list) else []
+    while containers:
+        value = containers.pop()
+        count += len(value)
         if count > limit:
             return True
-        open_values += members
+        members = value.values() if isinstance(value, dict) else value
+        containers += [member for member in members if member.__class__ in _CONTAINERS]
     return False
+
+
+_CONTAINERS: Final = frozenset((dict, list))
+"""The exact types that a JSON decoder makes."""
 
 
 def integer(values: Map, key: str, *, bits: int = 64, low: int | None = None, high: int | None = None) -> int | None:

@@ -35,6 +35,9 @@ _TEXT = re.compile(
 )
 _DECIMAL: dict[str, int] = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _BINARY: dict[str, int] = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
+_SHORT_CHARS = 32
+"""Most texts are shorter integers with or without one of `_SHORT_SUFFIXES`; they are parsed without the pattern."""
+_SHORT_SUFFIXES: dict[str, int] = {suffix: 10 ** (exponent + 9) for suffix, exponent in _DECIMAL.items() if suffix}
 _DECIMAL_SUFFIXES = tuple(_DECIMAL)
 _BINARY_SUFFIXES = ("", *_BINARY)
 
@@ -170,6 +173,12 @@ def _parsed(text: str) -> Quantity:
 
 
 def _parse(text: str) -> tuple[int, Format]:
+    if text.isascii() and len(text) <= _SHORT_CHARS:
+        if text.isdigit():
+            return int(text) * _NANO, DECIMAL_SI
+        factor = _SHORT_SUFFIXES.get(text[-1:])
+        if factor is not None and text[:-1].isdigit():
+            return int(text[:-1]) * factor, DECIMAL_SI
     match = _TEXT.fullmatch(text)
     if match is None or not (match["whole"] or match["part"]):
         raise QuantityError(

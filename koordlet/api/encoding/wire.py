@@ -139,7 +139,7 @@ def decode(data: bytes | str, type: type[T] | Any, *, where: str = "") -> T:
 def convert(value: object, type: type[T] | Any, *, where: str = "") -> T:
     """Convert plain Python objects (from JSON or YAML) leniently, like `decode`. Raises WireError."""
     try:
-        result: T = reader_for(cast(Any, type), dec_hook)(value, "")
+        result: T = reader_for(cast(Any, type), dec_hook)(value)
     except ReadError as error:
         raise WireError(error.reason, where=where, path=error.path) from error
     return result

@@ -88,11 +88,11 @@ def accept(
 
 def _checked(pod: Pod, allocation: CPUAllocation, holders: Mapping[int, str], online: CPUSet | None) -> CPUAllocation:
     cpus = allocation.cpus
-    if online is not None and not cpus <= online:
-        return _refuse(allocation, f"this node has no CPUs {cpus - online}")
     requested = pod_requests(pod).get("cpu", ZERO)
     if Quantity.of(len(cpus)) > requested:
         return _refuse(allocation, f"{len(cpus)} CPUs are more than the request of {requested}")
+    if online is not None and not cpus <= online:
+        return _refuse(allocation, f"this node has no CPUs {cpus - online}")
     shared = CPUSet(cpu for cpu in cpus if cpu in holders)
     if shared:
         return _refuse(allocation, f"pod {holders[min(shared)]} has the CPUs {shared}")

@@ -15,6 +15,7 @@ from koordlet.api.meta import ObjectMeta
 from koordlet.api.sloconfig import CgroupPath, HostApplicationSpec
 from koordlet.app.periodic import Periodic
 from koordlet.statesinformer.pods import kubelet as kubelet_module
+from koordlet.statesinformer.pods.decodeallowance import BYTES_PER_ANSWER, MAX_BYTES
 from koordlet.statesinformer.pods.earlytrigger import EarlyTrigger
 from koordlet.statesinformer.pods.informer import PodsInformer
 from koordlet.statesinformer.pods.kubelet import KubeletClient, KubeletError, kubelet_url
@@ -27,6 +28,7 @@ from koordlet.system.cpu.cpuset import CPUSet
 
 TOKEN = "s3cret"
 HASH = "f" * 64
+LARGE = 2 * BYTES_PER_ANSWER
 TLS = context_source("", Path("/nonexistent"))
 """Of a kubelet without certificate files: not verified."""
 
@@ -342,6 +344,34 @@ async def test_unchanged_pods_are_not_decoded_again(kubelet: Kubelet, client: Ku
     third = await client.pods()
     assert (third[0] is first[0], third[1] == first[1]) == (True, False)
     assert decoded < client.decoded_bytes < 2 * decoded
+
+
+async def test_a_pod_that_changes_all_the_time_is_decoded_at_a_limited_rate(kubelet: Kubelet, client: KubeletClient):
+    for number in range(MAX_BYTES // LARGE + 20):
+        churning = pod("a", "uid-a")
+        churning["metadata"]["annotations"] = {"number": str(number), "fill": "x" * LARGE}
+        quiet = pod("b", "uid-b")
+        quiet["metadata"]["annotations"] = {"number": str(number)}
+        kubelet.answer = {"items": [churning, quiet]}
+        before = client.decoded_bytes
+        first, second = await client.pods()
+        assert second.metadata.annotations["number"] == str(number)
+    assert client.decoded_bytes - before < LARGE, "the pod has no allowance left"
+    assert 0 < int(first.metadata.annotations["number"]) < number
+    assert client.postponed > 0
+    for _ in range(LARGE // BYTES_PER_ANSWER + 1):
+        first, _ = await client.pods()
+    assert first.metadata.annotations["number"] == str(number), "the last change arrives"
+
+
+async def test_a_new_pod_of_the_same_size_is_decoded_at_once(kubelet: Kubelet, client: KubeletClient):
+    for number in range(MAX_BYTES // LARGE + 20):
+        new = pod("a", f"uid-{number}")
+        new["metadata"]["annotations"] = {"fill": "x" * LARGE}
+        kubelet.answer = {"items": [new]}
+        (known,) = await client.pods()
+        assert known.metadata.uid == f"uid-{number}"
+    assert client.postponed == 0
 
 
 async def test_a_blocked_event_loop_is_not_a_time_out_of_the_kubelet(kubelet: Kubelet):
