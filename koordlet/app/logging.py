@@ -11,7 +11,8 @@ adds the traceback. A binary calls `setup` once; libraries only call `get_logger
 Fields may contain text from outside: names, annotations, answers of other processes. They are cut to
 `MAX_FIELD_CHARS`, and characters that a terminal would interpret are escaped. `once` keeps no text, only digests of its
 keys; it forgets the least recently used ones, and old ones, and it limits the lines per minute, so that no sender of
-ever new keys can fill memory or disk, or keep another warning from being logged.
+ever new keys can fill memory or disk, or keep another warning from being logged. The handler limits all other lines
+by the place that logs them (`koordlet.app.lograte`).
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from typing import Any, TextIO
 
 from koordlet.api.encoding.quoting import bounded
 from koordlet.app.flags import deprecated, flag
+from koordlet.app.lograte import LimitedStreamHandler
 
 _FIELDS = "koord_fields"
 _MESSAGE = "koord_message"
@@ -179,7 +181,7 @@ def begin(options: LoggingOptions) -> None:
 
 def setup(verbosity: int = 0, *, json: bool = False, stream: TextIO | None = None) -> logging.Handler:
     """Write the process's logs to `stream` (standard error): INFO and above, from verbosity 4 also DEBUG."""
-    handler = logging.StreamHandler(stream or sys.stderr)
+    handler = LimitedStreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter() if json else TextFormatter())
     root = logging.getLogger()
     root.handlers[:] = [handler]

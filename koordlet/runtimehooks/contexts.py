@@ -19,6 +19,7 @@ from koordlet.api.qos import qos_class
 from koordlet.qosmanager.engine.view import PodView
 from koordlet.runtimehooks.stages import HookError
 from koordlet.statesinformer.pods.cpuallocation import allocation_of
+from koordlet.statesinformer.pods.deviceallocation import devices_of_pod
 from koordlet.statesinformer.pods.model import PodMeta
 from koordlet.system.cgroup.naming import CgroupDriver, NamingError, parse_pod_name, pod_dir, qos_of_dir
 
@@ -74,6 +75,7 @@ def _pod(
         (),
         pod,
         cpu_allocation=allocation_of(pod),
+        device_allocation=devices_of_pod(pod),
     )
     return PodView.of(meta, None, None)
 

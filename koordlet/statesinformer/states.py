@@ -21,6 +21,7 @@ from koordlet.kube import Client, ObjectInformer
 from koordlet.statesinformer.callbacks import Callbacks, StateType
 from koordlet.statesinformer.nodemetric.status import ReportPolicy
 from koordlet.statesinformer.nodeslo.effective import AcceptedNodeSLO
+from koordlet.statesinformer.pods.deviceallocation import MinorsOf
 from koordlet.statesinformer.pods.informer import PodsInformer, SandboxDir, TaskIds
 from koordlet.statesinformer.pods.kubelet import KubeletClient, KubeletError, kubelet_url
 from koordlet.statesinformer.pods.local import discover
@@ -174,9 +175,10 @@ class KubeStates:
         task_ids: TaskIds | None = None,
         sandbox_dir: SandboxDir | None = None,
         online_cpus: CPUSet | None = None,
+        device_minors: MinorsOf = lambda kind: None,
     ) -> PodsInformer:
         """Poll pods from this kubelet. `task_ids` adds the threads of their containers, `sandbox_dir` the cgroups of
-        their sandboxes; None leaves them out. `online_cpus`: the CPUs of the node."""
+        their sandboxes; None leaves them out. `online_cpus`, `device_minors`: CPUs and devices of the node."""
         self._kubelet = kubelet
         self.pods = PodsInformer(
             kubelet,
@@ -185,6 +187,7 @@ class KubeStates:
             task_ids=task_ids,
             sandbox_dir=sandbox_dir,
             online_cpus=online_cpus,
+            device_minors=device_minors,
         )
         return self.pods
 

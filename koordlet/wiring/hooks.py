@@ -8,6 +8,7 @@ that no call arrives before it can be answered. Stop order is the reverse; the f
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 from koordlet.app.clock import boot_clock
@@ -30,6 +31,7 @@ from koordlet.statesinformer.states import KubeStates
 from koordlet.system.cgroup.naming import kubepods_dir
 from koordlet.system.devices.rdma import verbs_device
 from koordlet.wiring.context import WiringContext
+from koordlet.wiring.deviceminors import device_minors
 
 log = get_logger(__name__)
 
@@ -83,11 +85,12 @@ def runtime_hooks(
 
 def _injectors(context: WiringContext) -> list[HookPlugin]:
     plugins: list[HookPlugin] = []
+    minors = partial(device_minors, context)
     if context.gates.enabled("GPUEnvInject"):
         library = context.options.hami_core_library_directory_path
-        plugins.append(GPUEnvInject(library, monitor=context.gates.enabled("HamiCoreVGPUMonitor")))
+        plugins.append(GPUEnvInject(library, monitor=context.gates.enabled("HamiCoreVGPUMonitor"), minors=minors))
     if context.gates.enabled("RDMADeviceInject"):
-        plugins.append(RDMADeviceInject(lambda address: verbs_device(context.host.roots, address)))
+        plugins.append(RDMADeviceInject(lambda address: verbs_device(context.host.roots, address), minors=minors))
     return plugins
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from koordlet.app.clock import SYSTEM_CLOCK
@@ -23,6 +24,7 @@ from koordlet.statesinformer.states import KubeStates, LocalStates
 from koordlet.system.cgroup import tree
 from koordlet.system.cgroup.naming import CgroupDriver, detect_driver, find_driver
 from koordlet.wiring.context import WiringContext
+from koordlet.wiring.deviceminors import device_minors
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,7 @@ def cluster(context: WiringContext) -> Cluster:
         (lambda meta, driver: _task_ids(context, meta, driver)) if options.enable_pod_taskids else None,
         lambda meta, driver: _sandbox_dir(context, meta, driver),
         context.host.facts.online_cpus,
+        partial(device_minors, context),
     )
     states.node.add_handler(on_add=lambda node: context.set_node_name(node.metadata.name))
     context.runner.add_stop("kube client", client.close)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
+from typing import Any
 
 import pytest
 
 from koordlet.app.flags import read
-from koordlet.metriccache.facts import FACT_GPU, FACT_GPU_DRIVER, FACT_RDMA, FACT_XPU
+from koordlet.metriccache.facts import FACT_GPU, FACT_GPU_DRIVER, FACT_RDMA, FACT_XPU, GpuInfo
 from koordlet.metricsadvisor.conditions import CollectorConditions
 from koordlet.options import KoordletOptions
 from koordlet.statesinformer.devices.status import Inventory
 from koordlet.statesinformer.pods.model import Workloads
 from koordlet.wiring import context as wiring
 from koordlet.wiring.context import MIN_FACT_LIFETIME_S, WiringContext
+from koordlet.wiring.deviceminors import device_minors
 from koordlet.wiring.devices import collect, inventory
 from koordlet.wiring.podresources import accelerators
 
@@ -46,6 +48,30 @@ def test_what_a_gate_has_switched_off_is_not_there(
     told(wired, 1000.0)
     assert (inventory(wired).xpus, inventory(wired).rdma) == (xpus, rdma)
     assert inventory(wired).gpus == (("g",) if "Accelerators" in gates else ())
+
+
+MINORS = {
+    "no gate": ({}, [], [], (None, None)),
+    "accelerators": ({"Accelerators": True}, [4], [], ({4}, None)),
+    "none of a kind": ({"Accelerators": True, "RDMADevices": True}, [], [], (set(), set())),
+    "no figures": ({"Accelerators": True, "RDMADevices": True}, None, None, (None, None)),
+    "nics": ({"RDMADevices": True}, [4], [1], (None, {1})),
+}
+
+
+@pytest.mark.parametrize(("gates", "gpus", "nics", "expected"), MINORS.values(), ids=MINORS)
+def test_the_devices_of_the_node(
+    monkeypatch: pytest.MonkeyPatch, gates: dict[str, bool], gpus: Any, nics: Any, expected: Any
+) -> None:
+    monkeypatch.setattr(wiring, "boot_clock", lambda: 1000.0)
+    wired = context(**gates)
+    if gpus is not None:
+        wired.cache.facts.set(FACT_XPU, (), 1000.0)
+        wired.cache.facts.set(FACT_GPU, tuple(GpuInfo(minor, "u", 1) for minor in gpus), 1000.0)
+    if nics is not None:
+        wired.cache.facts.set(FACT_RDMA, tuple(SimpleNamespace(minor=minor) for minor in nics), 1000.0)
+    assert (device_minors(wired, "gpu"), device_minors(wired, "rdma")) == expected
+    assert device_minors(wired, "fpga") is None
 
 
 def test_nvml_is_not_opened_if_only_files_are_configured(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 import msgspec
 
 from koordlet.api import names
-from koordlet.api.annotations._base import PER_CONTAINER, SETTING, Annotation, DefaultAnnotation, Map, integer
+from koordlet.api.annotations._base import (
+    HOSTILE_PODS,
+    PER_CONTAINER,
+    SETTING,
+    Annotation,
+    DefaultAnnotation,
+    Map,
+    integer,
+)
 from koordlet.api.core import Pod
 from koordlet.api.encoding.base import Frozen
 from koordlet.api.encoding.fields import written
@@ -137,9 +146,8 @@ def oom_scores(annotations: Map, *, lowest: int = MIN_OOM_SCORE) -> PodOOMScores
     The per-container annotation takes precedence. Raises WireError when it is malformed; then nothing is applied, not
     even the pod-level value. A value outside [lowest, 1000] is ignored.
     """
-    spec = _OOM_SPEC.get(annotations) or {}
-    by_container = {name: score for name, score in spec.items() if lowest <= score <= MAX_OOM_SCORE}
-    refused = [name for name in spec if name not in by_container]
+    by_container, refused_names = _within(annotations.get(_OOM_SPEC.key), lowest)
+    refused = list(refused_names)
     try:
         for_others = integer(annotations, names.ANNOTATION_OOM_SCORE_ADJ, low=lowest, high=MAX_OOM_SCORE)
     except WireError:
@@ -148,6 +156,15 @@ def oom_scores(annotations: Map, *, lowest: int = MIN_OOM_SCORE) -> PodOOMScores
     if not by_container and for_others is None and not refused:
         return None
     return PodOOMScores(by_container, for_others, tuple(refused))
+
+
+@lru_cache(maxsize=HOSTILE_PODS)
+def _within(text: str | None, lowest: int) -> tuple[dict[str, int], tuple[str, ...]]:
+    """The scores of an annotation within the range, and the containers of the others. Cached, because the pods of a
+    node are read in every round."""
+    spec = {} if text is None else _OOM_SPEC.get({_OOM_SPEC.key: text}) or {}
+    by_container = {name: score for name, score in spec.items() if lowest <= score <= MAX_OOM_SCORE}
+    return by_container, tuple(name for name in spec if name not in by_container)
 
 
 class LLCSchemata(Frozen):

@@ -12,6 +12,7 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 
 from koordlet.api.annotations.device import ALLOCATED, PodDeviceAllocation
+from koordlet.api.crs.device import GPU
 from koordlet.api.names import (
     GPU_ISOLATION_HAMI_CORE,
     LABEL_GPU_ISOLATION_PROVIDER,
@@ -20,6 +21,7 @@ from koordlet.api.names import (
     RESOURCE_GPU_MEMORY_RATIO,
 )
 from koordlet.qosmanager.engine.view import NodeView
+from koordlet.runtimehooks.hooks.alloweddevices import allowed_devices
 from koordlet.runtimehooks.stages import (
     NO_CHANGE,
     WRITABLE,
@@ -30,6 +32,7 @@ from koordlet.runtimehooks.stages import (
     HookStage,
     MountDirectory,
 )
+from koordlet.statesinformer.pods.deviceallocation import MinorsOf
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 LOCK_DIR = "/tmp/vgpulock"
@@ -40,19 +43,21 @@ WHOLE_GPU_PERCENT = 100
 
 
 class GPUEnvInject:
-    """The hook. `library`: path of HAMi-core on the host and in containers; `monitor`: gate HamiCoreVGPUMonitor."""
+    """The hook. `library`: path of HAMi-core on the host and in containers; `monitor`: gate HamiCoreVGPUMonitor;
+    `minors`: the node's devices."""
 
     hook = "gpu env inject"
     gate = "GPUEnvInject"
     stages = (HookStage.PRE_CREATE_CONTAINER,)
 
-    def __init__(self, library: str, *, monitor: bool = False) -> None:
+    def __init__(self, library: str, *, monitor: bool = False, minors: MinorsOf = lambda kind: None) -> None:
         self._library = library
+        self._minors = minors
         self._monitor = monitor
 
     def answer(self, stage: HookStage, context: HookContext, view: NodeView) -> HookAnswer:
-        """See the module. Raises WireError and HookError."""
-        gpus = (ALLOCATED.get(context.annotations) or {}).get("gpu")
+        """See the module. Raises HookError."""
+        gpus = allowed_devices(context, view, GPU, self._minors)
         if not gpus:
             return NO_CHANGE
         visible = HookAnswer(env={VISIBLE: ",".join(str(gpu.minor) for gpu in gpus)})

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from koordlet.api.annotations.device import ALLOCATED, PodDeviceAllocation
+from koordlet.api.annotations.device import PodDeviceAllocation
+from koordlet.api.crs.device import RDMA
 from koordlet.qosmanager.engine.view import NodeView
+from koordlet.runtimehooks.hooks.alloweddevices import allowed_devices
 from koordlet.runtimehooks.stages import NO_CHANGE, ContainerDevice, HookAnswer, HookContext, HookError, HookStage
+from koordlet.statesinformer.pods.deviceallocation import MinorsOf
 from koordlet.system.devices.rdma import CONNECTION_MANAGER, DeviceNode, RDMAError
 
 Find = Callable[[str], DeviceNode]
@@ -18,18 +21,19 @@ Find = Callable[[str], DeviceNode]
 
 
 class RDMADeviceInject:
-    """The hook; `find` reads the host."""
+    """The hook; `find` reads the host, `minors` are the node's devices."""
 
     hook = "rdma device inject"
     gate = "RDMADeviceInject"
     stages = (HookStage.PRE_CREATE_CONTAINER,)
 
-    def __init__(self, find: Find) -> None:
+    def __init__(self, find: Find, *, minors: MinorsOf = lambda kind: None) -> None:
         self._find = find
+        self._minors = minors
 
     def answer(self, stage: HookStage, context: HookContext, view: NodeView) -> HookAnswer:
-        """See the module. Raises WireError and HookError."""
-        devices = (ALLOCATED.get(context.annotations) or {}).get("rdma")
+        """See the module. Raises HookError."""
+        devices = allowed_devices(context, view, RDMA, self._minors)
         if not devices:
             return NO_CHANGE
         try:

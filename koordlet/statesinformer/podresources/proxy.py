@@ -233,6 +233,8 @@ class PodResourcesProxy:
             meta = metas.get((resources.namespace, resources.name))
             if meta is None or meta.pod is None:
                 continue
+            if meta.device_allocation.refused or meta.device_allocation.error:
+                continue
             try:
                 added |= add(resources, devices_of(meta.pod, accelerators))
             except WireError as error:

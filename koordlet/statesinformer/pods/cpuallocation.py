@@ -71,9 +71,7 @@ def accept(
 
     def order(uid: str) -> tuple[bool, bool, str, str]:
         pod, allocation = allocations[uid]
-        created = pod.metadata.creation_timestamp
-        terminating = pod.metadata.deletion_timestamp is not None
-        return terminating, held.get(uid) != allocation.cpus, "" if created is None else str(created), uid
+        return precedence(pod, uid, keeps=held.get(uid) == allocation.cpus)
 
     accepted: dict[str, CPUAllocation] = {}
     holders: dict[int, str] = {}
@@ -84,6 +82,13 @@ def accept(
             holders.update(dict.fromkeys(allocation.cpus, pod.metadata.key))
         accepted[uid] = allocation
     return accepted
+
+
+def precedence(pod: Pod, uid: str, *, keeps: bool) -> tuple[bool, bool, str, str]:
+    """The order in which pods get what they claim: those that keep what they have, then older pods. Terminating pods
+    come last, because the scheduler may have allocated theirs again."""
+    created = pod.metadata.creation_timestamp
+    return pod.metadata.deletion_timestamp is not None, not keeps, "" if created is None else str(created), uid
 
 
 def _checked(pod: Pod, allocation: CPUAllocation, holders: Mapping[int, str], online: CPUSet | None) -> CPUAllocation:

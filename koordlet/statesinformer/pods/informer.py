@@ -16,6 +16,7 @@ from koordlet.api.priority import priority_class
 from koordlet.api.qos import qos_class
 from koordlet.app.logging import get_logger
 from koordlet.statesinformer.pods.cpuallocation import accept, allocation_of
+from koordlet.statesinformer.pods.deviceallocation import MinorsOf, accept_devices, devices_of_pod
 from koordlet.statesinformer.pods.kubelet import KubeletClient, KubeletError
 from koordlet.statesinformer.pods.model import ContainerMeta, PodMeta
 from koordlet.statesinformer.pods.taskids import TERMINATED_PHASES
@@ -52,6 +53,7 @@ def describe(pod: Pod, driver: CgroupDriver) -> PodMeta:
         containers=tuple(_container(status, driver, directory) for status in statuses if status.container_id),
         pod=pod,
         cpu_allocation=allocation_of(pod),
+        device_allocation=devices_of_pod(pod),
     )
 
 
@@ -75,10 +77,13 @@ class PodsInformer:
         task_ids: TaskIds | None = None,
         sandbox_dir: SandboxDir | None = None,
         online_cpus: CPUSet | None = None,
+        device_minors: MinorsOf = lambda kind: None,
     ) -> None:
         """`task_ids` reads the threads of a pod's containers, `sandbox_dir` the cgroup of its pause container; None
-        leaves them out. `online_cpus`: the CPUs of the node, None while unknown."""
+        leaves them out. `online_cpus`: the CPUs of the node, None while unknown. `device_minors`: its
+        devices."""
         self._online_cpus = online_cpus
+        self._device_minors = device_minors
         self._kubelet = kubelet
         self._driver = driver
         self._on_sync = on_sync
@@ -131,7 +136,7 @@ class PodsInformer:
                     self._logged_uids.add(uid)
                     log.warning("Pod left out", pod=pod.metadata.key, uid=uid, error=str(error))
         self._logged_uids.intersection_update(pod.metadata.uid for pod in pods)
-        self.pods = MappingProxyType(self._with_accepted_cpus(metas))
+        self.pods = MappingProxyType(self._with_accepted_devices(self._with_accepted_cpus(metas)))
         self.synced = True
         self.error = ""
         self._on_sync()
@@ -149,6 +154,21 @@ class PodsInformer:
             if problem:
                 name = f"{meta.namespace}/{meta.name}"
                 log.once(f"cpus:{uid}:{problem}", "CPU allocation ignored", pod=name, error=problem)
+        return result
+
+    def _with_accepted_devices(self, metas: Mapping[str, PodMeta]) -> dict[str, PodMeta]:
+        """The pods with the devices that they may have beside each other."""
+        held = {uid: meta.device_allocation for uid, meta in self.pods.items() if meta.device_allocation.shares}
+        allocations = {uid: (meta.pod, meta.device_allocation) for uid, meta in metas.items() if meta.pod is not None}
+        result = dict(metas)
+        for uid, allocation in accept_devices(allocations, held, self._device_minors).items():
+            meta = metas[uid]
+            if allocation is not meta.device_allocation:
+                result[uid] = replace(meta, device_allocation=allocation)
+            problem = allocation.error or allocation.refused
+            if problem:
+                name = f"{meta.namespace}/{meta.name}"
+                log.once(f"devices:{uid}:{problem}", "Device allocation ignored", pod=name, error=problem)
         return result
 
     def _with_sandbox(self, meta: PodMeta, driver: CgroupDriver) -> PodMeta:

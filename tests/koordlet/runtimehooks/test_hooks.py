@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koordlet.prometheus import Registries
+from koordlet.qosmanager.engine.view import PodView
 from koordlet.runtimehooks.contexts import pod_of
 from koordlet.runtimehooks.hooks.batchresource import BatchResource
 from koordlet.runtimehooks.hooks.gpu import GPUEnvInject
@@ -29,6 +31,7 @@ from koordlet.runtimehooks.stages import (
     MountDirectory,
     followed_pods,
 )
+from koordlet.statesinformer.pods.deviceallocation import devices_of_pod
 from koordlet.system.devices.rdma import DeviceNode
 from tests.koordlet.qosmanager.conftest import make_pod, make_view
 
@@ -289,6 +292,33 @@ BROKEN = {
 def test_incomplete_gpu_allocations_are_reported(devices: Any, message: str) -> None:
     with pytest.raises(HookError, match=message):
         hooks(GPUEnvInject(LIBRARY), policy=FailurePolicy.FAIL).answer(CREATE, with_devices(devices, HAMI), make_view())
+
+
+def holder(devices: Any) -> PodView:
+    """A listed pod with accepted devices."""
+    pod = make_pod("holder", annotations={ALLOCATED: json.dumps(devices)})
+    assert pod.meta.pod is not None
+    return replace(pod, meta=replace(pod.meta, device_allocation=devices_of_pod(pod.meta.pod)))
+
+
+def test_a_device_of_another_pod_is_refused() -> None:
+    plugin = GPUEnvInject(LIBRARY)
+    view = make_view(pods=(holder(gpus({})),))
+    with pytest.raises(HookError, match="pod default/holder has gpu 0"):
+        plugin.answer(CREATE, with_devices(gpus({})), view)
+    shared = make_view(pods=(holder(gpus(HALF)),))
+    assert plugin.answer(CREATE, with_devices(gpus(HALF)), shared).env == VISIBLE
+    with pytest.raises(HookError, match="pod default/holder has gpu 0"):
+        plugin.answer(CREATE, with_devices(gpus({"koordinator.sh/gpu-memory-ratio": "51"})), shared)
+
+
+def test_a_device_that_the_node_does_not_have_is_refused() -> None:
+    with pytest.raises(HookError, match="this node has no gpu 0"):
+        GPUEnvInject(LIBRARY, minors={"gpu": {1}}.get).answer(CREATE, with_devices(gpus({})), make_view())
+    with pytest.raises(HookError, match="this node has no rdma 3"):
+        RDMADeviceInject(lambda address: pytest.fail("opened"), minors={"rdma": {1}}.get).answer(
+            CREATE, with_devices({"rdma": [{"minor": 3}]}), make_view()
+        )
 
 
 def test_rdma_functions_virtual_before_physical() -> None:

@@ -408,3 +408,17 @@ async def test_pods_are_accepted_beside_each_other(kubelet: Kubelet, client: Kub
     await informer.sync()
     assert [meta.cpu_allocation.cpus for meta in informer.pods.values()] == [{0}, set()]
     assert "pod default/a has the CPUs 0" in informer.pods["uid-b"].cpu_allocation.refused
+
+
+async def test_devices_are_accepted_beside_each_other(kubelet: Kubelet, client: KubeletClient):
+    items = [pod("a", "uid-a"), pod("b", "uid-b")]
+    for item in items:
+        item["metadata"]["annotations"] = {"scheduling.koordinator.sh/device-allocated": '{"gpu":[{"minor":0}]}'}
+    informer = PodsInformer(client, lambda: CgroupDriver.CGROUPFS, device_minors={"gpu": {0}}.get)
+    kubelet.answer = {"items": items[1:]}
+    await informer.sync()
+    kubelet.answer = {"items": items}
+    await informer.sync()
+    first, second = informer.pods["uid-a"].device_allocation, informer.pods["uid-b"].device_allocation
+    assert (list(first.devices), list(second.devices)) == ([], ["gpu"]), "the pod that was first keeps its device"
+    assert "pod default/b has gpu 0" in first.refused

@@ -7,6 +7,7 @@ import json
 import stat
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from koordlet.api.podresources.api_pb2 import GetPodResourcesResponse, ListPodRe
 from koordlet.metriccache.facts import GpuInfo
 from koordlet.statesinformer.podresources.merge import Accelerators
 from koordlet.statesinformer.podresources.proxy import PodResourcesProxy, SharedRefresh, Upstream
+from koordlet.statesinformer.pods.deviceallocation import DeviceAllocation
 from koordlet.statesinformer.pods.kubelet import KubeletError
 from koordlet.statesinformer.pods.model import PodMeta
 
@@ -169,6 +171,14 @@ async def test_list_and_get_contain_the_schedulers_devices(node: Node) -> None:
     assert node.kubelet.asked == [("List", b""), ("Get", request)]
     assert node.rounds == 0, "pods that are known need no request"
     assert node.calls == [("List", "OK"), ("Get", "OK")]
+
+
+async def test_refused_devices_are_not_listed(node: Node) -> None:
+    node.pods["train"] = replace(node.pods["train"], device_allocation=DeviceAllocation(refused="not on this node"))
+    node.kubelet.answers["List"] = listed(TOLD)
+    async with node.consumer() as call:
+        message = ListPodResourcesResponse.FromString(await call("List"))
+    assert first_container(message.pod_resources[0]) == [("m.com/net", ["eth1"])]
 
 
 async def test_an_answer_without_additions_is_byte_identical(node: Node) -> None:
