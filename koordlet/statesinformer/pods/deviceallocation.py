@@ -47,7 +47,7 @@ _Share = tuple[_Unit, str, Quantity]
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceAllocation:
+class AllocatedDevices:
     """What a pod's annotation gives it."""
 
     devices: Mapping[str, tuple[PodDeviceAllocation, ...]] = field(default_factory=lambda: MappingProxyType({}))
@@ -60,10 +60,10 @@ class DeviceAllocation:
     """Why its devices are not accepted; empty otherwise."""
 
 
-NO_DEVICES: Final = DeviceAllocation()
+NO_DEVICES: Final = AllocatedDevices()
 
 
-def devices_of_pod(pod: Pod) -> DeviceAllocation:
+def devices_of_pod(pod: Pod) -> AllocatedDevices:
     """The allocation of a pod, without regard to node and other pods."""
     text = pod.metadata.annotations.get(names.ANNOTATION_DEVICE_ALLOCATED)
     if not text or is_terminated(pod):
@@ -73,12 +73,12 @@ def devices_of_pod(pod: Pod) -> DeviceAllocation:
     try:
         return _parsed(text)
     except WireError as error:
-        return DeviceAllocation(error=f"pod {pod.metadata.key}: {error}")
+        return AllocatedDevices(error=f"pod {pod.metadata.key}: {error}")
 
 
 def accept_devices(
-    allocations: Mapping[str, tuple[Pod, DeviceAllocation]], held: Mapping[str, DeviceAllocation], minors: MinorsOf
-) -> dict[str, DeviceAllocation]:
+    allocations: Mapping[str, tuple[Pod, AllocatedDevices]], held: Mapping[str, AllocatedDevices], minors: MinorsOf
+) -> dict[str, AllocatedDevices]:
     """The allocations of all pods of the node by UID, of which no two overlap. `held`: what each pod was accepted with
     before; it takes precedence, as for CPUs."""
 
@@ -86,7 +86,7 @@ def accept_devices(
         pod, allocation = allocations[uid]
         return precedence(pod, uid, keeps=uid in held and held[uid].shares == allocation.shares)
 
-    accepted: dict[str, DeviceAllocation] = {}
+    accepted: dict[str, AllocatedDevices] = {}
     taken: dict[tuple[_Unit, str], Quantity] = {}
     holders: dict[_Unit, str] = {}
     for uid in sorted(allocations, key=order):
@@ -102,7 +102,7 @@ def accept_devices(
 
 
 def _problem(
-    allocation: DeviceAllocation,
+    allocation: AllocatedDevices,
     taken: Mapping[tuple[_Unit, str], Quantity],
     holders: Mapping[_Unit, str],
     minors: MinorsOf,
@@ -123,13 +123,13 @@ def _problem(
     return ""
 
 
-def _refuse(allocation: DeviceAllocation, reason: str) -> DeviceAllocation:
+def _refuse(allocation: AllocatedDevices, reason: str) -> AllocatedDevices:
     return replace(
         allocation, devices=NO_DEVICES.devices, shares=(), refused=f"{names.ANNOTATION_DEVICE_ALLOCATED}: {reason}"
     )
 
 
-def _parse(text: str) -> DeviceAllocation:
+def _parse(text: str) -> AllocatedDevices:
     """Raises WireError."""
     allocated = ALLOCATED.get({names.ANNOTATION_DEVICE_ALLOCATED: text}) or {}
     shares: list[_Share] = []
@@ -143,7 +143,7 @@ def _parse(text: str) -> DeviceAllocation:
     units = [(unit, resource) for unit, resource, _ in shares]
     if len(set(units)) < len(units):
         raise _invalid("has a virtual function twice")
-    return DeviceAllocation(
+    return AllocatedDevices(
         MappingProxyType({kind: tuple(devices) for kind, devices in allocated.items()}), tuple(shares)
     )
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from koordlet.api.core import Pod
 from koordlet.statesinformer.pods.cpuallocation import NO_ALLOCATION, CPUAllocation
-from koordlet.statesinformer.pods.deviceallocation import NO_DEVICES, DeviceAllocation
+from koordlet.statesinformer.pods.deviceallocation import NO_DEVICES, AllocatedDevices
 
 
 class SubjectKind(StrEnum):
@@ -82,7 +82,7 @@ class PodMeta:
     """Cgroup of the pause container; empty while unknown."""
     cpu_allocation: CPUAllocation = NO_ALLOCATION
     """The CPUs that the scheduler allocated to it, as accepted."""
-    device_allocation: DeviceAllocation = NO_DEVICES
+    device_allocation: AllocatedDevices = NO_DEVICES
     """The devices that the scheduler allocated to it, as accepted."""
 
 

@@ -14,7 +14,7 @@ from koordlet.api.encoding.times import Time
 from koordlet.api.meta import ObjectMeta
 from koordlet.statesinformer.pods.deviceallocation import (
     MAX_DEVICES,
-    DeviceAllocation,
+    AllocatedDevices,
     accept_devices,
     devices_of_pod,
 )
@@ -87,7 +87,7 @@ def test_a_terminating_pod_holds_nothing_against_the_next_one() -> None:
 
 
 def test_a_finished_pod_has_no_devices() -> None:
-    assert devices_of_pod(pod("a", {"gpu": [gpu(0)]}, phase="Failed")) == DeviceAllocation()
+    assert devices_of_pod(pod("a", {"gpu": [gpu(0)]}, phase="Failed")) == AllocatedDevices()
 
 
 def test_devices_that_the_node_does_not_have_are_refused() -> None:

@@ -22,7 +22,7 @@ from koordlet.api.podresources.api_pb2 import GetPodResourcesResponse, ListPodRe
 from koordlet.metriccache.facts import GpuInfo
 from koordlet.statesinformer.podresources.merge import Accelerators
 from koordlet.statesinformer.podresources.proxy import PodResourcesProxy, SharedRefresh, Upstream
-from koordlet.statesinformer.pods.deviceallocation import DeviceAllocation
+from koordlet.statesinformer.pods.deviceallocation import AllocatedDevices
 from koordlet.statesinformer.pods.kubelet import KubeletError
 from koordlet.statesinformer.pods.model import PodMeta
 
@@ -174,7 +174,7 @@ async def test_list_and_get_contain_the_schedulers_devices(node: Node) -> None:
 
 
 async def test_refused_devices_are_not_listed(node: Node) -> None:
-    node.pods["train"] = replace(node.pods["train"], device_allocation=DeviceAllocation(refused="not on this node"))
+    node.pods["train"] = replace(node.pods["train"], device_allocation=AllocatedDevices(refused="not on this node"))
     node.kubelet.answers["List"] = listed(TOLD)
     async with node.consumer() as call:
         message = ListPodResourcesResponse.FromString(await call("List"))
