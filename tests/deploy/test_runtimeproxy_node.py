@@ -357,9 +357,9 @@ def cut(node: Node, programs: Path, step: int, *arguments: str) -> bool:
     assert done.returncode == -signal.SIGKILL, done.stderr
     node.path("/run/koord-runtimeproxy/runtimeproxy.sock").unlink(missing_ok=True)
     kept |= {int(inode) for inode in node.text("/synced").split()} if node.path("/synced").exists() else set()
-    for path in [path for name in ("/etc", "/var") for path in node.path(name).rglob("*")]:
-        if path.is_file() and path.stat().st_ino not in kept:
-            path.write_text("")
+    for path in [path for name in ("/etc", "/var") for path in node.path(name).rglob("*")]:  # type: ignore[assignment]
+        if path.is_file() and path.stat().st_ino not in kept:  # type: ignore[attr-defined]
+            path.write_text("")  # type: ignore[attr-defined]
     return True
 
 

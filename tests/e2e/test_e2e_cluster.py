@@ -44,10 +44,11 @@ def node(cluster: Cluster) -> str:
         if any(c["type"] == "Ready" and c["status"] == "True" for c in n["status"]["conditions"])
     ]
     assert ready, "no node is Ready"
-    return ready[0]
+    result: str = ready[0]
+    return result
 
 
-def test_nodes_are_ready_and_report_their_resources(cluster: Cluster):
+def test_nodes_are_ready_and_report_their_resources(cluster: Cluster) -> None:
     listed = cluster.run("get", "nodes", "-o", "wide").stdout
     assert "Ready" in listed
     capacity = cluster.get("node", node(cluster))["status"]["capacity"]
@@ -55,14 +56,14 @@ def test_nodes_are_ready_and_report_their_resources(cluster: Cluster):
     assert "Allocatable" in cluster.run("describe", "node", node(cluster)).stdout
 
 
-def test_all_thirteen_kinds_are_served(cluster: Cluster):
+def test_all_thirteen_kinds_are_served(cluster: Cluster) -> None:
     served = cluster.run("api-resources", "--no-headers").stdout
     for resource in CUSTOM:
         assert resource.plural in served
         assert resource.kind in cluster.run("explain", f"{resource.plural}.{resource.group}").stdout
 
 
-def test_the_nodes_topology_is_reported(cluster: Cluster, eventually: Eventually):
+def test_the_nodes_topology_is_reported(cluster: Cluster, eventually: Eventually) -> None:
     """The CPUs are those of sysfs; the stand-in kubelet aligns and pins nothing."""
     name = node(cluster)
     eventually(lambda: not cluster.run("get", "node-res-topo", name, ok=False).returncode)
@@ -86,7 +87,7 @@ SAMPLES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("kind", SAMPLES)
-def test_custom_resources_can_be_created_changed_and_deleted(cluster: Cluster, kind: str):
+def test_custom_resources_can_be_created_changed_and_deleted(cluster: Cluster, kind: str) -> None:
     resource = next(r for r in CUSTOM if r.kind == kind)
     name = f"{cluster.namespace}-{kind.lower()}"
     resource_name = f"{resource.plural}.{resource.group}"
@@ -113,7 +114,7 @@ BAD = {
 
 
 @pytest.mark.parametrize(("kind", "body", "path"), BAD.values(), ids=BAD)
-def test_schema_errors_name_the_field(cluster: Cluster, kind: str, body: dict[str, Any], path: str):
+def test_schema_errors_name_the_field(cluster: Cluster, kind: str, body: dict[str, Any], path: str) -> None:
     resource = next(r for r in CUSTOM if r.kind == kind)
     document = {"apiVersion": resource.api_version, "kind": kind, "metadata": {"name": "bad"}, **body}
     refused = cluster.run("create", "--validate=false", "-f", "-", text=json.dumps(document), ok=False)
@@ -122,7 +123,7 @@ def test_schema_errors_name_the_field(cluster: Cluster, kind: str, body: dict[st
     assert "invalid" in refused.stderr.lower()
 
 
-def test_a_pod_runs_logs_and_terminates_gracefully(cluster: Cluster, eventually: Eventually):
+def test_a_pod_runs_logs_and_terminates_gracefully(cluster: Cluster, eventually: Eventually) -> None:
     cluster.apply(pod(cluster, "hello", "echo hello from $HOSTNAME; exec sleep 600"))
     cluster.run("wait", "--for=condition=Ready", "pod/hello", "--timeout=150s")
     eventually(lambda: "hello from hello" in cluster.run("logs", "hello").stdout)  # Ready comes before its first output
@@ -141,7 +142,7 @@ def test_a_pod_runs_logs_and_terminates_gracefully(cluster: Cluster, eventually:
     watching.communicate()
 
 
-def test_a_job_like_pod_succeeds_and_a_failing_one_restarts(cluster: Cluster, eventually: Eventually):
+def test_a_job_like_pod_succeeds_and_a_failing_one_restarts(cluster: Cluster, eventually: Eventually) -> None:
     cluster.apply(
         pod(cluster, "once", "exit 0", restartPolicy="Never"),
         pod(cluster, "again", "exit 3", restartPolicy="OnFailure"),
@@ -156,7 +157,7 @@ def test_a_job_like_pod_succeeds_and_a_failing_one_restarts(cluster: Cluster, ev
     cluster.run("delete", "pod", "once", "again", "--wait", "--timeout=120s")
 
 
-def test_scale_conflicts_and_server_side_apply(cluster: Cluster):
+def test_scale_conflicts_and_server_side_apply(cluster: Cluster) -> None:
     cluster.run("create", "deployment", "web", f"--image={cluster.image}", "--replicas=2", "--", "sleep", "600")
     cluster.run("scale", "deployment/web", "--replicas=3")
     assert cluster.get("deployment", "web")["spec"]["replicas"] == 3
@@ -176,13 +177,13 @@ def test_scale_conflicts_and_server_side_apply(cluster: Cluster):
     cluster.run("delete", "deployment", "web", "--wait", "--timeout=120s")
 
 
-def test_auth_can_i_answers(cluster: Cluster):
+def test_auth_can_i_answers(cluster: Cluster) -> None:
     assert cluster.run("auth", "can-i", "create", "pods").stdout.strip() == "yes"
     nobody = cluster.run("auth", "can-i", "delete", "nodes", "--as=nobody", ok=False)
     assert nobody.stdout.strip() == "no"
 
 
-def test_the_official_client_watches(cluster: Cluster):
+def test_the_official_client_watches(cluster: Cluster) -> None:
     core = client.CoreV1Api(config.new_client_from_config(str(cluster.kubeconfig)))
     seen: list[tuple[str, str]] = []
     listed = core.list_namespaced_config_map(cluster.namespace).metadata.resource_version
@@ -206,7 +207,7 @@ def test_the_official_client_watches(cluster: Cluster):
     assert seen == [("ADDED", "1"), ("MODIFIED", "2"), ("DELETED", "2")]
 
 
-def test_koordlet_reports_every_node_that_has_a_nodemetric(cluster: Cluster, eventually: Eventually):
+def test_koordlet_reports_every_node_that_has_a_nodemetric(cluster: Cluster, eventually: Eventually) -> None:
     name = node(cluster)
 
     def fresh() -> dict[str, Any] | None:
@@ -224,7 +225,7 @@ SERVICE = "while :; do i=0; while [ $i -lt 3000 ]; do i=$((i + 1)); done; sleep 
 BURN = "while :; do :; done"
 
 
-def test_a_victim_gets_an_event_about_its_interference(cluster: Cluster, eventually: Eventually):
+def test_a_victim_gets_an_event_about_its_interference(cluster: Cluster, eventually: Eventually) -> None:
     """An Event on the pod, and an entry in NodeMetric. Other workloads may use the machine: no culprit is checked."""
     victim = pod(cluster, "victim", f"exec taskset -c 0 sh -c '{SERVICE}'")
     victim["metadata"]["labels"]["koordinator.sh/qosClass"] = "LS"
@@ -254,7 +255,9 @@ def test_a_victim_gets_an_event_about_its_interference(cluster: Cluster, eventua
         cluster.run("delete", *all_three, "--wait", "--timeout=120s")
 
 
-def test_a_profile_makes_pods_best_effort_and_invalid_pods_are_rejected(cluster: Cluster, eventually: Eventually):
+def test_a_profile_makes_pods_best_effort_and_invalid_pods_are_rejected(
+    cluster: Cluster, eventually: Eventually
+) -> None:
     """The effect of koord-manager's webhooks in kubectl. No pod runs: the node may have no overcommitted resources."""
     profile = {
         "apiVersion": "config.koordinator.sh/v1alpha1",

@@ -45,7 +45,7 @@ def folder() -> Iterator[Path]:
         yield Path(made) / "demo"
 
 
-def test_the_demo_succeeds_and_leaves_nothing_behind(folder: Path):
+def test_the_demo_succeeds_and_leaves_nothing_behind(folder: Path) -> None:
     mounted = mounts()
     before = cgroup_dirs()
     environment = {name: value for name, value in os.environ.items() if name != "KUBECONFIG"}

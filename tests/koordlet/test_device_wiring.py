@@ -88,7 +88,7 @@ def test_stale_facts_are_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
     assert inventory(wired) == Inventory(None, None, None)
     told(wired, now)
     now += MIN_FACT_LIFETIME_S
-    assert inventory(wired) == Inventory(("x",), ("g",), ("r",), "550")
+    assert inventory(wired) == Inventory(("x",), ("g",), ("r",), "550")  # type: ignore[arg-type]
     now += 1
     assert inventory(wired) == Inventory(None, None, None)
 

@@ -12,7 +12,7 @@ from koordlet.options import KoordletOptions
 PAGE = (Path(__file__).parents[2] / "docs/koordlet.md").read_text()
 
 
-def test_the_page_and_the_options_agree():
+def test_the_page_and_the_options_agree() -> None:
     documented = {
         cells[1].strip("`"): (cells[2], cells[3].strip("`"), cells[4])
         for line in PAGE[PAGE.index("\n## Flags\n") :].splitlines()
@@ -30,7 +30,7 @@ def test_the_page_and_the_options_agree():
     assert documented == offered
 
 
-def test_every_failure_is_in_a_table_of_the_page():
+def test_every_failure_is_in_a_table_of_the_page() -> None:
     section = PAGE[PAGE.index("\n## Failures\n") : PAGE.index("\n## Flags\n")]
     rows = [line.split(" | ") for line in section.splitlines() if line.startswith("| ")]
     assert len(rows) > 10 and {len(row) for row in rows} == {2}
@@ -48,7 +48,7 @@ KOORDINATORS = [
 """Spec 02 §1.5 and 03 §7: flags of Koordinator's koordlet that nothing here asks for."""
 
 
-def test_koordinators_flags_without_effect_are_taken_and_said():
+def test_koordinators_flags_without_effect_are_taken_and_said() -> None:
     options = read(KoordletOptions, [*KOORDINATORS, "--node-name=n", "--logtostderr=true"])
     assert options.node_name == "n"
     ignored = deprecated(options)
@@ -61,7 +61,7 @@ def test_koordinators_flags_without_effect_are_taken_and_said():
 @pytest.mark.parametrize(
     "flag", ["--tsdb-stripe-size=many", "--only-evict-by-api=perhaps", "--qos-extension-plugins=A"]
 )
-def test_what_cannot_be_read_is_refused_all_the_same(flag):
+def test_what_cannot_be_read_is_refused_all_the_same(flag: str) -> None:
     with pytest.raises(FlagError, match=flag.partition("=")[0]):
         read(KoordletOptions, [flag])
 
@@ -97,7 +97,7 @@ DEFAULTS = {
 """Spec 02 §1.5, but for paths that depend on agent_mode and the backoff's cap (docs/hooks.md)."""
 
 
-def test_koordinators_flags_have_koordinators_defaults():
+def test_koordinators_flags_have_koordinators_defaults() -> None:
     text = usage(KoordletOptions, prog="koordlet")
     offered = {
         name: (re.search(r" \(default ([^()]*)\)", meaning) or ["", ""])[1]
@@ -115,7 +115,7 @@ PLACES = {
 
 
 @pytest.mark.parametrize(("mode", "column"), [("", 0), ("dsMode", 0), ("hostMode", 1)])
-def test_where_things_are_depends_on_agent_mode(monkeypatch, mode, column):
+def test_where_things_are_depends_on_agent_mode(monkeypatch: pytest.MonkeyPatch, mode: str, column: int) -> None:
     monkeypatch.setenv("agent_mode", mode)
     roots = read(KoordletOptions, ["--node-name=n"]).roots()
     assert {name: str(getattr(roots, name)) for name in PLACES} == {name: row[column] for name, row in PLACES.items()}

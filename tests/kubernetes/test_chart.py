@@ -53,7 +53,7 @@ def test_helm_and_kustomize_render_the_same_objects(kubernetes: Kubernetes, fold
 
 
 def test_the_values_change_the_objects(kubernetes: Kubernetes, folder: Path) -> None:
-    affinity = {"preferredDuringSchedulingIgnoredDuringExecution": []}
+    affinity: dict[str, Any] = {"preferredDuringSchedulingIgnoredDuringExecution": []}
     values = {
         "imageRepositoryHost": "registry.test/team",
         "manager": {"replicas": 3, "nodeSelector": {"pool": "infra"}, "tolerations": [{"operator": "Exists"}]},

@@ -93,7 +93,7 @@ class Story(Seen):
     shown_at: float = 0.0
     last: dict[Key, Look] = field(default_factory=dict)
     running_after: set[str] = field(default_factory=set)
-    containers: set[str] = field(default_factory=set)
+    containers: set[str] = field(default_factory=set)  # type: ignore[assignment]
     ended: bool = False
     """One pod, by the runtime itself."""
 
@@ -145,7 +145,7 @@ def known_to_systemd(node: SystemdNode, runtime: str, pods: list[RunningPod]) ->
         assert node.group(scope).is_dir()
         words = dict(line.split("=", 1) for line in lines.splitlines())
         known[key] = (words["CPUQuotaPerSecUSec"], words["CPUWeight"], words["MemoryMax"])
-    return known
+    return known  # type: ignore[return-value]
 
 
 def live(node: SystemdNode, scene: Scene, shown: Shown, folder: Path, story: Story) -> list[RunningPod]:

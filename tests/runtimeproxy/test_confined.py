@@ -63,7 +63,7 @@ def registrations(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "hookserver.d"
     folder.mkdir()
     server = grpc.server(ThreadPoolExecutor(1))
-    api_pb2_grpc.add_RuntimeHookServiceServicer_to_server(Hooks(), server)
+    api_pb2_grpc.add_RuntimeHookServiceServicer_to_server(Hooks(), server)  # type: ignore[no-untyped-call]
     server.add_insecure_port(f"unix:{tmp_path / 'hooks.sock'}")
     server.start()
     registration = {"remote-endpoint": str(tmp_path / "hooks.sock"), "failure-policy": "Fail"}

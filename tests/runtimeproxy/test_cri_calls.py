@@ -358,7 +358,7 @@ async def test_a_container_is_rewritten(ready: Proxy) -> None:
     )
     request = container_request()
     for part in (request, request.config, request.config.linux, request.config.linux.resources, request.config.envs[1]):
-        part.MergeFromString(LATER)  # type: ignore[attr-defined]
+        part.MergeFromString(LATER)
     sent = await ready.create(request, "c-2")
     assert [(env.key, env.value) for env in sent.config.envs] == [("B", "1"), ("A", "3"), ("C", "c"), ("Z", "z")]
     assert dict(sent.config.annotations) == {"c": "2", "d": "3"}

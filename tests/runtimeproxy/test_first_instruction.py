@@ -149,7 +149,7 @@ class Story:
             kubelet.end(pod)
 
     def _show(self, pods: list[RunningPod]) -> None:
-        self.scene.fleet.shown = [self._bystander, *pods]
+        self.scene.fleet.shown = [self._bystander, *pods]  # type: ignore[attr-defined]
         self.scene.publish()
 
     def _wait_for_pool(self, cpus: int) -> None:

@@ -17,6 +17,7 @@ import grpc
 import pytest
 
 from control.standalone.kubelet.runtimes.criclient import CriClient, CriError
+from tests.present import present
 from tests.runtimeproxy.proxyprocess import ProxyProcess
 from tests.runtimes.daemons import Containerd, until
 from tests.runtimes.pods import container_config, sandbox_config
@@ -110,7 +111,8 @@ async def test_kill_under_two_hundred_creates(containerd: Containerd, proxies: P
             await asyncio.to_thread(proxy.kill)
             await asyncio.to_thread(proxy.start)
 
-        names, made = [], []
+        names: list[Any] = []
+        made = []
         while not creating.broken:  # else the machine stalled until all were created
             assert len(names) < 1000, "nothing is under way when the proxy dies"
             creating.enough.clear()
@@ -119,14 +121,14 @@ async def test_kill_under_two_hundred_creates(containerd: Containerd, proxies: P
             made += (await asyncio.gather(*map(creating.make, more), kill()))[:-1]
         listed = await creating.listed()
         assert sorted(container.metadata.name for container in listed) == sorted(names)
-        assert sorted(container.id for container in listed) == sorted(made)
+        assert sorted(container.id for container in listed) == sorted(made)  # type: ignore[type-var]
         assert set(creating.answered) <= set(made)
         wanted = before[0] | {sandbox, *made}, before[1] | {sandbox, *made}
         await asyncio.to_thread(until, lambda: objects() == wanted, "just these containers and snapshots")
         # the new proxy knows the objects of the old one
         assert proxy.metric('koord_runtime_proxy_recoveries_total{kind="sandbox"}') >= 1
-        await client.start_container(made[0])
-        await client.stop_container(made[0])
+        await client.start_container(present(made[0]))
+        await client.stop_container(present(made[0]))
         await client.stop_pod_sandbox(sandbox)
         await client.remove_pod_sandbox(sandbox)
         await asyncio.to_thread(until, lambda: objects() == before, "nothing is left over")

@@ -58,7 +58,7 @@ def measure(host: Host, dirs: Sequence[str], passes: int) -> list[Figure]:
         reader = BatchReader(CgroupFS(host, cache))
         for name, want in {**PARTS, "tick": TICK}.items():
             reader.read(dirs, want)  # opens the files and parses their layout
-            cost = best_us(lambda want=want: reader.read(dirs, want), passes, count)
+            cost = best_us(lambda want=want: reader.read(dirs, want), passes, count)  # type: ignore[misc]
             rows.append(Figure(f"{name}_pass", cost, "us/container"))
         tick = rows[-1].value
         paths = sorted(cache.paths())

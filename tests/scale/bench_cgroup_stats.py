@@ -53,7 +53,8 @@ def read_node(node: NodeFiles) -> object:
 
 
 def read_node_anew(roots: Roots) -> object:
-    return procfs.read_cpu_ticks(roots), procfs.read_meminfo(roots), procfs.read_numa_meminfo(roots)
+    ticks = procfs.parse_cpu_ticks((roots.proc / "stat").read_text())
+    return ticks, procfs.read_meminfo(roots), procfs.read_numa_meminfo(roots)
 
 
 def measure(host: Host, stats: CgroupStats, count: int, passes: int) -> list[Figure]:

@@ -101,8 +101,8 @@ def main() -> int:
         return 1
     pressure = [(of[:6], PRESSURES, [at % 97 / 100 for at in range(len(PRESSURES))]) for of, _, _ in rows[::2]]
     together, apart = CollectorRegistry(), CollectorRegistry()
-    together.register(Pressure(pressure, grouped=True))
-    apart.register(Pressure(pressure, grouped=False))
+    together.register(Pressure(pressure, grouped=True))  # type: ignore[arg-type]
+    apart.register(Pressure(pressure, grouped=False))  # type: ignore[arg-type]
     if sorted(page([together]).splitlines()) != sorted(page([apart]).splitlines()):
         print("the two pages of pressure differ")
         return 1

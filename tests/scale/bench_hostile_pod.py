@@ -43,7 +43,7 @@ READERS = (
 )  # fmt: skip
 
 
-def annotations(number: int) -> dict[str, str]:
+def hostile_annotations(number: int) -> dict[str, str]:
     """Texts at the limits of length and items, with amounts that are slow to parse; `number` makes them new. Short
     annotations that koordlet does not read fill the API server's limit."""
 
@@ -133,9 +133,9 @@ class Rounds(KubeletClient):
 
 async def measure(rounds: int) -> list[Figure]:
     plain = await Rounds().cost_ms({} for _ in range(rounds))
-    unchanged = await Rounds().cost_ms(annotations(0) for _ in range(rounds))
+    unchanged = await Rounds().cost_ms(hostile_annotations(0) for _ in range(rounds))
     kubelet = Rounds()
-    changed = await kubelet.cost_ms(annotations(number) for number in range(rounds))
+    changed = await kubelet.cost_ms(hostile_annotations(number) for number in range(rounds))
     return [
         Figure("hostile_pod_plain_round", plain, "ms"),
         Figure("hostile_pod_unchanged_round", unchanged - plain, "ms", BUDGET_MS),

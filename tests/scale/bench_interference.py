@@ -201,7 +201,7 @@ class Stage:
     def known(self, *containers: Any) -> None:
         """Wait until koordlet observes the pods."""
         for one in containers:
-            lab.until(lambda one=one: self.explained(one) is not None, "koordlet to see the pods", 30.0)
+            lab.until(lambda one=one: self.explained(one) is not None, "koordlet to see the pods", 30.0)  # type: ignore[misc]
 
     def explained(self, container: Any) -> PodInterferenceReport | None:
         body = self.koordlet.answer(f"/interference?pod=/{container.pod_uid}")
@@ -249,7 +249,10 @@ class Stage:
         try:
             self.known(probe)
             time.sleep(WARM[1])  # each collector provides evidence at its second reading
-            return lab.until(lambda: found.sources if (found := self.explained(probe)) else None, "evidence", 30.0)
+            result: dict[str, str] = lab.until(
+                lambda: found.sources if (found := self.explained(probe)) else None, "evidence", 30.0
+            )
+            return result
         finally:
             self.remove((probe, KubeQOS.BURSTABLE))
 

@@ -26,7 +26,7 @@ from koordlet.prediction.checkpoints import CheckpointDirectory
 from koordlet.prediction.models import PredictionModels
 from koordlet.prediction.service import NodeObjects, PredictionService, PredictionSettings
 from koordlet.prometheus import Registries
-from koordlet.statesinformer.nodemetric.status import Policy, build_status
+from koordlet.statesinformer.nodemetric.status import ReportPolicy, build_status
 from koordlet.statesinformer.pods.model import PodMeta, Workloads
 from tests.scale.figures import Figure, report
 
@@ -83,7 +83,7 @@ def main() -> int:
 
         def status() -> bytes:
             built = build_status(
-                cache, workloads, Policy(), now=now, update_time=Time.from_unix(0), forecast=service.forecast
+                cache, workloads, ReportPolicy(), now=now, update_time=Time.from_unix(0), forecast=service.forecast
             )
             return encode(built)
 

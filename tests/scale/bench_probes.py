@@ -61,7 +61,7 @@ class Yardstick:
     """An object of bpf/bench with all programs attached."""
 
     def __init__(self, name: str, *programs: str) -> None:
-        self._object = libbpf.Object(ROOT / "build/bpf" / f"{name}.bpf.o")
+        self._object = libbpf.BpfObject(ROOT / "build/bpf" / f"{name}.bpf.o")
         self._object.load()
         self._links = [self._object.attach(program) for program in programs]
 

@@ -246,7 +246,7 @@ async def passed(containerd: Containerd, process: ProxyProcess, calls: int, seco
         figures = []
         for method, (one, other) in times.items():
             figures += added(f"proxy_passed_{method}", one, other, 0.4, 1.0)
-        rates = await throughput([lambda client=client: client.ask("ListPodSandbox") for client in both], seconds)
+        rates = await throughput([lambda client=client: client.ask("ListPodSandbox") for client in both], seconds)  # type: ignore[misc]
         await direct.ask("StopPodSandbox", b"\x0a\x40" + pod_id.encode())
         await direct.ask("RemovePodSandbox", b"\x0a\x40" + pod_id.encode())
     return [
@@ -313,7 +313,7 @@ async def hooked(runtime: Path, process: ProxyProcess, pods: int, seconds: float
         for method in times[0]:
             figures += added(f"proxy_hooked_{method}", times[0][method], times[1][method], None, 2.0)
         took = process.metric(HOOK_SECONDS.format("sum")) / process.metric(HOOK_SECONDS.format("count")) * 1e3
-        rates = await throughput([lambda client=client: life(client, 0, warm) for client in both], seconds)
+        rates = await throughput([lambda client=client: life(client, 0, warm) for client in both], seconds)  # type: ignore[misc]
     rewritten = process.metric('koord_runtime_proxy_calls_total{method="CreateContainer",result="rewritten"}')
     if rewritten < pods:
         raise SystemExit(f"only {rewritten:.0f} of {pods} containers went by their hook")

@@ -207,7 +207,7 @@ def churn(bench: Bench, number: int, info: PodInfo) -> None:
         bench.cycle.cache.remove_pod(info.uid)
     if number % 100 == 99:
         name = f"node-{bench.random.randrange(bench.nodes)}"
-        bench.cluster.table.set_node(bench_node(int(name.removeprefix("node-")), number))
+        bench.cluster.table.set_node(bench_node(int(name.removeprefix("node-")), number))  # type: ignore[arg-type]
 
 
 def live_load(bench: Bench, number: int, info: PodInfo) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from tests.scale.bench_hostile_pod import MAX_ANNOTATION_BYTES, annotations, answer, measure
+from tests.scale.bench_hostile_pod import MAX_ANNOTATION_BYTES, answer, hostile_annotations, measure
 
 
 def test_the_benchmark_measures_every_figure() -> None:
@@ -11,6 +11,6 @@ def test_the_benchmark_measures_every_figure() -> None:
 
 
 def test_the_attackers_annotations_have_the_maximal_size() -> None:
-    texts = annotations(1)
+    texts = hostile_annotations(1)
     assert MAX_ANNOTATION_BYTES - 100 < sum(len(key) + len(text) for key, text in texts.items()) <= MAX_ANNOTATION_BYTES
     assert len(answer(texts)) > MAX_ANNOTATION_BYTES

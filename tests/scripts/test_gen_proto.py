@@ -3,7 +3,9 @@
 import os
 import runpy
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,8 +26,9 @@ ALL = [
 
 
 @pytest.fixture
-def generate():
-    return runpy.run_path(str(ROOT / "scripts" / "gen_proto.py"))["generate"]
+def generate() -> Callable[..., Any]:
+    result: Callable[..., Any] = runpy.run_path(str(ROOT / "scripts" / "gen_proto.py"))["generate"]
+    return result
 
 
 @pytest.fixture
@@ -36,26 +39,26 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_writes_next_to_the_proto(generate, tree):
+def test_writes_next_to_the_proto(generate: Callable[..., Any], tree: Path) -> None:
     assert generate(tree) == ALL
     assert all((tree / name).stat().st_size for name in ALL)
     assert "from koordlet.api.hooks import api_pb2" in (tree / OUTPUTS[2]).read_text()
 
 
-def test_leaves_fresh_output_alone(generate, tree):
+def test_leaves_fresh_output_alone(generate: Callable[..., Any], tree: Path) -> None:
     generate(tree)
     assert generate(tree) == []
     assert generate(tree, force=True) == ALL
 
 
-def test_regenerates_after_a_change(generate, tree):
+def test_regenerates_after_a_change(generate: Callable[..., Any], tree: Path) -> None:
     generate(tree)
     newer = (tree / OUTPUTS[0]).stat().st_mtime + 10
     os.utime(tree / PROTO, (newer, newer))
     assert generate(tree) == OUTPUTS
 
 
-def test_broken_proto_is_an_error(generate, tree):
+def test_broken_proto_is_an_error(generate: Callable[..., Any], tree: Path) -> None:
     (tree / PROTO).write_text("message {")
     with pytest.raises(RuntimeError, match=r"api\.proto"):
         generate(tree)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,12 @@ CPU, MEMORY = "kubernetes.io/batch-cpu", "kubernetes.io/batch-memory"
 KEEP = {"node.koordinator.sh/extended-resource-spec": "{}"}
 
 
-def pod(labels=None, annotations=None, requests=None, **spec):
+def pod(
+    labels: dict[str, str] | None = None,
+    annotations: dict[str, str] | None = None,
+    requests: dict[str, str] | None = None,
+    **spec: Any,
+) -> dict[str, Any]:
     container = {"name": "c", "resources": {"requests": requests or {}}}
     return {
         "metadata": {"name": "b", "labels": labels or {}, "annotations": annotations or {}},
@@ -35,7 +41,7 @@ CLASS = {"priority": 5000, "priorityClassName": "koord-batch"}
         (pod(BE, KEEP, {CPU: "500", MEMORY: "64Mi"}, priority=0), False),
     ],
 )
-def test_admitted(allocatable, ok):
+def test_admitted(allocatable: dict[str, Any], ok: bool) -> None:
     verdict = colocation.admitted(allocatable)
     assert verdict.ok is ok
     assert "b is " in verdict.text
@@ -57,7 +63,7 @@ def files_of(folder: Path, values: dict[str, str]) -> Path:
 
 
 @pytest.mark.parametrize("version", FILES)
-def test_placed(tmp_path: Path, version):
+def test_placed(tmp_path: Path, version: str) -> None:
     running = {**FILES[version], "cgroup.procs": "7"}
     idle = files_of(tmp_path / "kubepods/besteffort/idle", FILES[version])
     assert "it has no process" in colocation.placed(LIMITED, idle, idle).text
@@ -82,11 +88,11 @@ def test_placed(tmp_path: Path, version):
         ({CPU: "200", MEMORY: "64Mi"}, True),
     ],
 )
-def test_overcommitted(allocatable, ok):
+def test_overcommitted(allocatable: dict[str, str], ok: bool) -> None:
     assert colocation.offers_batch_resources({"status": {"allocatable": allocatable}}).ok is ok
 
 
-def test_the_strategy_keeps_existing_fields():
+def test_the_strategy_keeps_existing_fields() -> None:
     assert json.loads(colocation.strategy('{"enable": true}')) == {"enable": True, "cpuReclaimThresholdPercent": 300}
     assert json.loads(colocation.strategy("")) == {"cpuReclaimThresholdPercent": 300}
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -42,7 +43,7 @@ BATCH = CulpritReport(kind="container", namespace="demo", pod="batch-0", name="b
 SOFTIRQ = CulpritReport(kind="kernel", name="ksoftirqd", share=0.1, seconds=0.03)
 
 
-def verdict(**changes) -> VerdictReport:
+def verdict(**changes: Any) -> VerdictReport:
     fields = {
         "container": "serve",
         "resource": "cpu",
@@ -64,11 +65,11 @@ def verdict(**changes) -> VerdictReport:
     return VerdictReport(**{**fields, **changes})
 
 
-def own(**changes) -> VerdictReport:
+def own(**changes: Any) -> VerdictReport:
     return verdict(cause="self", culprits=[], parts={"quota": 0.6}, advice="Raise limits.cpu.", **changes)
 
 
-def pod(*verdicts: VerdictReport, changes=(), **fields) -> PodInterferenceReport:
+def pod(*verdicts: VerdictReport, changes: Sequence[StateChangeReport] = (), **fields: Any) -> PodInterferenceReport:
     container = ContainerInterferenceReport(
         name="serve",
         id="containerd://x",
@@ -104,7 +105,7 @@ def words(report: PodInterferenceReport) -> str:
         pytest.param(pod(containers=[]), "no running container", 0, id="no-container"),
     ],
 )  # fmt: skip
-def test_the_headline_summarises_the_page(said, sentence, status):
+def test_the_headline_summarises_the_page(said: PodInterferenceReport, sentence: str, status: int) -> None:
     assert headline(said).startswith(sentence) or sentence in headline(said)
     assert exit_status(said) == status
     assert headline(said) in words(said)
@@ -120,7 +121,9 @@ def test_the_headline_summarises_the_page(said, sentence, status):
         pytest.param(0.04, (), "No interference and no own trouble", False, id="hardly-any"),
     ],
 )
-def test_stolen_time_is_reported_without_culprits(part, verdicts, sentence, line):
+def test_stolen_time_is_reported_without_culprits(
+    part: float, verdicts: tuple[VerdictReport, ...], sentence: str, line: bool
+) -> None:
     report = pod(*verdicts)
     report.containers[0].hypervisor = part
     assert sentence in headline(report)
@@ -128,7 +131,7 @@ def test_stolen_time_is_reported_without_culprits(part, verdicts, sentence, line
     assert (" steal " in words(report)) is line
 
 
-def test_the_page_names_culprits_figures_and_advice():
+def test_the_page_names_culprits_figures_and_advice() -> None:
     text = words(pod(verdict(), changes=[StateChangeReport(at=NOW - 30, before="suspected", verdict=verdict())]))
     for expected in (
         "demo/batch-0/burn (BE)",
@@ -143,14 +146,14 @@ def test_the_page_names_culprits_figures_and_advice():
         assert expected in text
 
 
-def test_a_sparkline_is_as_high_as_its_values():
+def test_a_sparkline_is_as_high_as_its_values() -> None:
     assert sparkline([0.0, 0.5, 1.0]) == BLOCKS[0] + BLOCKS[4] + BLOCKS[7]
     assert sparkline([-1.0, 1.0]) == " " + BLOCKS[7]
     assert sparkline([]) == ""
 
 
 @given(st.lists(st.floats(-1.0, 1.0), max_size=400), st.integers(1, 80))
-def test_a_sparkline_fits_and_loses_no_peak(values, width):
+def test_a_sparkline_fits_and_loses_no_peak(values: list[float], width: int) -> None:
     line = sparkline(values, width=width)
     assert len(line) <= max(width, 1)
     if values and max(values) >= 0:
@@ -158,11 +161,11 @@ def test_a_sparkline_fits_and_loses_no_peak(values, width):
 
 
 @given(st.floats(-1.0, 2.0))
-def test_a_bar_keeps_its_width(share):
+def test_a_bar_keeps_its_width(share: float) -> None:
     assert len(bar(share, 10)) == 10
 
 
-def held_back(**changes) -> ThrottledPodReport:
+def held_back(**changes: Any) -> ThrottledPodReport:
     fields = {
         "namespace": "demo",
         "pod": "batch-0",
@@ -189,7 +192,7 @@ def held_back(**changes) -> ThrottledPodReport:
         ({"held_back_for": [held_back()]}, "demo/batch-0 is throttled for it in cpu: 40 % of 950m left"),
     ],
 )
-def test_throttling_is_shown_on_both_pods_pages(fields, shown) -> None:
+def test_throttling_is_shown_on_both_pods_pages(fields: dict[str, Any], shown: str) -> None:
     assert shown in "\n".join(line.plain for line in page(pod(verdict(), **fields), NOW))
 
 
@@ -217,7 +220,7 @@ def koordlet() -> Iterator[str]:
     server.server_close()
 
 
-def test_the_command_prints_the_page_and_the_json(koordlet):
+def test_the_command_prints_the_page_and_the_json(koordlet: str) -> None:
     ask = ["explain", "pod", "web", "-n", "demo", "--koordlet-url", koordlet]
     shown = CliRunner().invoke(cli, ask)
     assert shown.exit_code == 0
@@ -227,7 +230,7 @@ def test_the_command_prints_the_page_and_the_json(koordlet):
     assert answer["containers"][0]["verdicts"][0]["culprits"][0]["pod"] == "batch-0"
 
 
-def test_a_pod_of_another_node_gets_a_hint(koordlet):
+def test_a_pod_of_another_node_gets_a_hint(koordlet: str) -> None:
     result = CliRunner().invoke(cli, ["explain", "pod", "gone", "-n", "demo", "--koordlet-url", koordlet])
     assert isinstance(result.exception, CtlError)
     assert "does not know pod demo/gone" in str(result.exception)

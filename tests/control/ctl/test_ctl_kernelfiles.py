@@ -73,12 +73,12 @@ def samples(count: int) -> list[UsageSample]:
 
 def test_average_over_a_window() -> None:
     use = average(samples(11), 4.0, 8.0)
-    assert use == AverageUsage(pytest.approx(0.5), 1006.0)
+    assert use == AverageUsage(pytest.approx(0.5), 1006.0)  # type: ignore[arg-type]
 
 
 def test_average_of_a_pod_counts_only_samples_that_have_it() -> None:
     use = average(samples(11), 0.0, 10.0, "web")
-    assert use == AverageUsage(pytest.approx(0.2), 64.0)
+    assert use == AverageUsage(pytest.approx(0.2), 64.0)  # type: ignore[arg-type]
     assert average(samples(11), 0.0, 10.0, "other") is None
 
 

@@ -77,7 +77,8 @@ def load_of_node(world: World) -> Any:
 )
 def test_requested_amounts_agree_with_the_pods_whatever_happened(events: list[tuple[int, str, bool, int]]) -> None:
     """Pods appear, are bound, end and are deleted in any order; nodes and their sums follow."""
-    state, living = ClusterState(), {}
+    state = ClusterState()
+    living: dict[str, Any] = {}
     state.set_node(build.node("n1"))
     for number, node, deleted, cpu in events:
         name = f"p{number}"
@@ -174,7 +175,7 @@ def test_deletion_costs(text: str, cost: int) -> None:
 
 
 def test_trimming_keeps_what_plugins_read() -> None:
-    pod = wire.convert(
+    pod: Pod = wire.convert(
         {
             "metadata": {"name": "a", "namespace": "x", "uid": "1", "ownerReferences": [
                 {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "rs", "uid": "2", "controller": True}]},

@@ -40,7 +40,7 @@ def test_no_limit_is_ever_exceeded(
     node: int | None, namespace: int | None, total: int | None, pods: list[tuple[str, str]]
 ) -> None:
     limiter = EvictionLimiter(EvictionLimits(node, namespace, total))
-    evicted = []
+    evicted: list[tuple[str, str]] = []
     for pod in pods:
         counts = (
             sum(one[0] == pod[0] for one in evicted),

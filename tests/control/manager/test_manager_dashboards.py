@@ -52,7 +52,7 @@ async def _live(cluster: Any, until: Any) -> None:
     """A node with batch resources, one without, and an invalid key."""
     await until(lambda: cluster.spec("nodemetrics", "n1"))
     await cluster.admin.patch(NodeMetric, "n1", body=_node_metric(), subresource="status")
-    path = f"/api/v1/namespaces/koordinator-system/configmaps/{manifests.CONFIG}"
+    path = f"/api/v1/namespaces/koordinator-system/configmaps/{manifests.CONFIG}"  # type: ignore[attr-defined]
     await cluster.admin.raw("PATCH", path, body={"data": {"system-config": "{"}}, content_type=MERGE)
     await until(lambda: cluster.get("/api/v1/namespaces/default/serviceaccounts/default"))
 

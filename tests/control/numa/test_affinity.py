@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +17,7 @@ from tests.control.numa.rooms import GIB, room
 FULL, SPREAD = "FullPCPUs", "SpreadByPCPUs"
 
 
-def _cpu(zones: dict[int, dict[str, int]]) -> dict[int, int]:
+def _cpu(zones: Mapping[int, Mapping[str, int]]) -> dict[int, int]:
     return {zone: amounts["cpu"] for zone, amounts in zones.items()}
 
 

@@ -257,7 +257,7 @@ def test_the_minima_of_a_level_are_scaled_once(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("name", ["cpu", "memory", "hugepages-2Mi", "example.com/gpu"])
 @pytest.mark.parametrize("amount", [0, 1, 1500, 2**62, 2**63 - 1, 2**63, 2**64, 10**30])
 def test_amounts_are_the_same_after_they_were_written(name: str, amount: int) -> None:
-    written = wire.decode(wire.encode(to_list({name: amount})), dict[str, Quantity])
+    written = wire.decode(wire.encode(to_list({name: amount})), dict[str, Quantity])  # type: ignore[var-annotated]
     assert not differs({name: amount}, written)
 
 

@@ -118,9 +118,9 @@ class GangWorld:
         more = [kind for kinds in (at or {}).values() for kind in kinds]
         for point, kinds in (at or {}).items():
             points[point] = (*points[point], *(kind.name for kind in kinds))
-        registry = {kind.name: kind for kind in (Coscheduling, PrioritySort, Room, Server, *extra, *post, *more)}
+        registry = {kind.name: kind for kind in (Coscheduling, PrioritySort, Room, Server, *extra, *post, *more)}  # type: ignore[attr-defined]
         configured = {gang: CoschedulingArgs(**args)}
-        self.framework = framework = Framework(cluster.handle, points, registry, args=configured)
+        self.framework = framework = Framework(cluster.handle, points, registry, args=configured)  # type: ignore[arg-type]
         found = framework.plugins[gang]
         assert isinstance(found, Coscheduling)
         self.gangs: Coscheduling = found

@@ -89,7 +89,7 @@ def test_plugins_after_a_rejection_that_preemption_may_resolve_are_prepared() ->
     registry = {"Refuses": Refuses, "Prepares": Prepares, "DynamicResources": PLUGINS["DynamicResources"]}
     points = {"preFilter": ("Refuses", "Prepares"), "postFilter": ("DynamicResources", "Prepares")}
     with pytest.raises(FitError) as failure:
-        cycle_of(cluster, points, registry).place(cluster.info(pod()))
+        cycle_of(cluster, points, registry).place(cluster.info(pod()))  # type: ignore[arg-type]
     assert failure.value.plugins() == {"Refuses"}
     assert failure.value.text() == "0/1 nodes are available: full. no new claims to deallocate, tried"
     assert failure.value.text(bare=True) == "0/1 nodes are available: 1 full."
@@ -262,7 +262,7 @@ def test_a_plugins_exception_leaves_nothing_claimed() -> None:
     def broken(*args: object) -> PluginStatus:
         raise RuntimeError("broken")
 
-    guard.permit = broken  # type: ignore[method-assign]
+    guard.permit = broken  # type: ignore[assignment, method-assign]
     one = cluster.info(pod())
     with pytest.raises(RuntimeError, match="broken"):
         cycle.place(one)

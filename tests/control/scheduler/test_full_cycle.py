@@ -185,10 +185,10 @@ def test_cycles_with_everything_agree_with_the_plain_ones(data: st.DataObject) -
         world.storage.being_made = {
             claim: placement.node for placement, _, _, to_make in placed for claim in to_make
         }  # fmt: skip
-        one = data.draw(koordinator_pods())
-        found = agree(cycle, cluster, one, world, PlainCycle(EXTRA))
+        one = data.draw(koordinator_pods())  # type: ignore[assignment]
+        found = agree(cycle, cluster, one, world, PlainCycle(EXTRA))  # type: ignore[arg-type]
         if found is not None:
             node = next(n for n in listed if n.metadata.name == found.node)
-            _, matched, to_make = volumes.placed(one, node, world)
-            placed.append((found, on(one, found.node), matched, to_make))
+            _, matched, to_make = volumes.placed(one, node, world)  # type: ignore[arg-type]
+            placed.append((found, on(one, found.node), matched, to_make))  # type: ignore[arg-type]
             world.since = {**world.since, one.metadata.uid: clock.now()}

@@ -37,7 +37,7 @@ class Lender(Plugin):
             for row in range(self.table.size):
                 for other in [other for other in self.table.pods[row].values() if other.shape.labels.get("lent")]:
                     self.table.remove_pod(other)
-                    state.undo.append(lambda other=other, row=row: self.table.add_pod(other, self.table.names[row]))
+                    state.undo.append(lambda other=other, row=row: self.table.add_pod(other, self.table.names[row]))  # type: ignore[arg-type, misc]
         return SUCCESS
 
     def pre_filter(self, state: CycleState, pod: PodInfo) -> PreFilterResult:

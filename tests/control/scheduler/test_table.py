@@ -112,7 +112,7 @@ def test_members_of_gangs_that_are_alike_look_alike() -> None:
 
     def shape(gang: str, **more: str) -> Shape:
         notes = {"gang.scheduling.koordinator.sh/name": gang, "gang.scheduling.koordinator.sh/min-available": "2"}
-        return cluster.info(pod(annotations=notes if gang else {}, **more)).shape
+        return cluster.info(pod(annotations=notes if gang else {}, **more)).shape  # type: ignore[arg-type]
 
     a, b, other, plain, twin = shape("a"), shape("b"), shape("a", cpu="7"), shape(""), shape("a")
     assert a is twin

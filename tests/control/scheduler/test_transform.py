@@ -128,14 +128,14 @@ def test_node_reservations(reservation: Any, expected: dict[str, str]) -> None:
     one = node(
         "n",
         annotations={"node.koordinator.sh/reservation": json.dumps(reservation)},
-        **{"kubernetes.io__batch_cpu": "4k"},
+        **{"kubernetes.io__batch_cpu": "4k"},  # type: ignore[arg-type]
     )
     found = transform_node(one).status.allocatable
     assert {name: str(found[name]) for name in expected} == expected
 
 
 def test_devices_and_quotas() -> None:
-    device = wire.convert({"spec": {"devices": [{"resources": {"kubernetes.io/rdma": "100"}}]}}, Device)
+    device: Device = wire.convert({"spec": {"devices": [{"resources": {"kubernetes.io/rdma": "100"}}]}}, Device)
     assert [*transform_device(device).spec.devices[0].resources] == ["koordinator.sh/rdma"]
-    quota = wire.convert({"spec": {"min": {OLD_CPU: "1"}, "max": {OLD_CPU: "2"}}}, ElasticQuota)
+    quota: ElasticQuota = wire.convert({"spec": {"min": {OLD_CPU: "1"}, "max": {OLD_CPU: "2"}}}, ElasticQuota)
     assert ([*transform_quota(quota).spec.min], [*quota.spec.max]) == ([BATCH_CPU], [BATCH_CPU])

@@ -54,7 +54,7 @@ async def listener(context: ssl.SSLContext) -> AsyncIterator[Any]:
     async def answer(request: web.BaseRequest) -> web.Response:
         assert request.transport is not None
         caller = certificate_user(request.transport.get_extra_info("peercert") or {})
-        requests.append(Asked(request.path_qs, request.headers.get("Authorization"), caller and caller.name))
+        requests.append(Asked(request.path_qs, request.headers.get("Authorization"), caller and caller.name))  # type: ignore[arg-type]
         if request.path.endswith("/broken"):
             return web.Response(status=404, text="no such container")
         return web.Response(text=f"{request.method} {request.path_qs}\n")

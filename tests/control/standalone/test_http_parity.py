@@ -138,7 +138,8 @@ async def test_refused_requests(
     http: Any, method: str, path: str, body: Any, status: int, message: str, until: Any
 ) -> None:
     async def published() -> bool:
-        return (await http("GET", f"{CMS}/kube-root-ca.crt")).status == 200
+        result: bool = (await http("GET", f"{CMS}/kube-root-ca.crt")).status == 200
+        return result
 
     await until(published)
     headers = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io"} if "includeObject" in path else {}

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import jsonschema
@@ -17,9 +18,11 @@ from koordlet.api.encoding.schemas import PRESERVE, QUANTITY_PATTERN, SchemaErro
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def load_table():
+def load_table() -> ModuleType:
     spec = importlib.util.spec_from_file_location("crd_table", Path(__file__).with_name("crd_table.py"))
+    assert spec is not None
     module = importlib.util.module_from_spec(spec)
+    assert spec.loader is not None
     spec.loader.exec_module(module)
     return module
 
@@ -30,13 +33,13 @@ TYPES = {("NodeResourceTopology/" + r.version) if r.kind == "NodeResourceTopolog
          for r in registry.CUSTOM}  # fmt: skip
 
 
-def schema_of(name: str) -> dict:
+def schema_of(name: str) -> dict[str, Any]:
     kind, _, version = name.partition("/")
     versions = DOCUMENTS[kind]["spec"]["versions"]
     return next(v["schema"]["openAPIV3Schema"] for v in versions if not version or v["name"] == version)
 
 
-def kind_of(schema: dict) -> str:
+def kind_of(schema: dict[str, Any]) -> str:
     """The type of a schema in the notation of the table."""
     if schema.get(PRESERVE):
         assert schema["type"] == "object"
@@ -64,7 +67,7 @@ def kind_of(schema: dict) -> str:
     raise AssertionError(schema)
 
 
-def describe(schema: dict, *, required: bool) -> set[str]:
+def describe(schema: dict[str, Any], *, required: bool) -> set[str]:
     """Type and notes of a field, as the words of a table row."""
     words = {kind_of(schema)}
     if required:
@@ -81,7 +84,7 @@ def describe(schema: dict, *, required: bool) -> set[str]:
     return words
 
 
-def walk(schema: dict, path: str = "") -> dict[str, set[str]]:
+def walk(schema: dict[str, Any], path: str = "") -> dict[str, set[str]]:
     """Path -> words for every field below `schema`."""
     while "items" in schema or isinstance(schema.get("additionalProperties"), dict):
         schema = schema.get("items") or schema["additionalProperties"]
@@ -103,21 +106,21 @@ def wanted(name: str) -> dict[str, set[str]]:
     }
 
 
-def test_thirteen_kinds():
+def test_thirteen_kinds() -> None:
     assert len(DOCUMENTS) == 13
     assert set(TABLE.KINDS) == set(TYPES)
 
 
 @pytest.mark.parametrize("name", TABLE.KINDS)
-def test_fields(name):
+def test_fields(name: str) -> None:
     assert walk(schema_of(name)) == wanted(name)
 
 
 @pytest.mark.parametrize("name", TABLE.KINDS)
-def test_struct_and_schema_agree(name):
+def test_struct_and_schema_agree(name: str) -> None:
     """A document that uses every field of the schema goes through the struct and comes back whole."""
 
-    def sample(schema: dict):
+    def sample(schema: dict[str, Any]) -> Any:
         if schema.get(PRESERVE):
             return {"metadata": {"labels": {"a": "b"}}, "spec": {}}
         if schema.get("x-kubernetes-int-or-string"):
@@ -151,8 +154,8 @@ def test_struct_and_schema_agree(name):
 
 
 @pytest.mark.parametrize("name", TABLE.KINDS)
-def test_schema_is_structural(name):
-    def check(schema: dict, where: str) -> None:
+def test_schema_is_structural(name: str) -> None:
+    def check(schema: dict[str, Any], where: str) -> None:
         assert "$ref" not in schema, where
         assert schema.get("type") or schema.get("x-kubernetes-int-or-string"), where
         assert not ("properties" in schema and "additionalProperties" in schema), where
@@ -170,7 +173,7 @@ def test_schema_is_structural(name):
     check(schema_of(name), name)
 
 
-def test_reservation_owner_notes():
+def test_reservation_owner_notes() -> None:
     owners = schema_of("Reservation")["properties"]["spec"]["properties"]["owners"]
     assert owners["minItems"] == 1
     assert owners["items"]["minProperties"] == 1
@@ -178,7 +181,7 @@ def test_reservation_owner_notes():
     assert owners["items"]["properties"]["labelSelector"]["x-kubernetes-map-type"] == "atomic"
 
 
-def test_condition_notes():
+def test_condition_notes() -> None:
     condition = schema_of("Recommendation")["properties"]["status"]["properties"]["conditions"]["items"]["properties"]
     assert condition["type"]["maxLength"] == 316
     assert (condition["reason"]["minLength"], condition["reason"]["maxLength"]) == (1, 1024)
@@ -190,7 +193,7 @@ def test_condition_notes():
     ("value", "ok"),
     [("100m", True), ("1Gi", True), ("1e3", True), (".5", True), ("-2", True), ("1 Gi", False), ("Gi", False)],
 )
-def test_quantity_pattern(value, ok):
+def test_quantity_pattern(value: str, ok: bool) -> None:
     schema = schema_of("ElasticQuota")["properties"]["spec"]["properties"]["min"]
     assert jsonschema.Draft202012Validator(schema).is_valid({"cpu": value}) is ok
 
@@ -214,7 +217,7 @@ NAMES = {
 
 
 @pytest.mark.parametrize("kind", NAMES)
-def test_names_and_scope(kind):
+def test_names_and_scope(kind: str) -> None:
     document = DOCUMENTS[kind]
     name, scope, short, status = NAMES[kind]
     spec = document["spec"]
@@ -228,13 +231,13 @@ def test_names_and_scope(kind):
         assert version["served"] is True
 
 
-def test_versions():
+def test_versions() -> None:
     versions = {kind: [(v["name"], v["storage"]) for v in d["spec"]["versions"]] for kind, d in DOCUMENTS.items()}
     assert versions.pop("NodeResourceTopology") == [("v1alpha1", False), ("v1alpha2", True)]
     assert set(map(tuple, versions.values())) == {(("v1alpha1", True),)}
 
 
-def test_approvals():
+def test_approvals() -> None:
     approved = {
         kind: document["metadata"]["annotations"]["api-approved.kubernetes.io"]
         for kind, document in DOCUMENTS.items()
@@ -286,7 +289,7 @@ COLUMNS = {
 
 
 @pytest.mark.parametrize("kind", DOCUMENTS)
-def test_printer_columns(kind):
+def test_printer_columns(kind: str) -> None:
     got = [
         (column["name"], column["jsonPath"], column["type"])
         for version in DOCUMENTS[kind]["spec"]["versions"]
@@ -305,22 +308,22 @@ def alternatives(path: str) -> set[str]:
     return {field, field.replace("[]", ""), field.rpartition(".")[0]}
 
 
-def test_deployed_manifests_are_current():
+def test_deployed_manifests_are_current() -> None:
     assert crdgen.differences(ROOT / "deploy" / "crds") == []
 
 
-def test_kustomization_names_every_manifest():
+def test_kustomization_names_every_manifest() -> None:
     kustomization = yaml.safe_load((ROOT / "deploy" / "crds" / "kustomization.yaml").read_text())
     assert sorted(kustomization["resources"]) == sorted(crdgen.documents())
 
 
-def test_yaml_reads_back_as_the_documents(tmp_path):
+def test_yaml_reads_back_as_the_documents(tmp_path: Path) -> None:
     crdgen.write(tmp_path)
     for name, document in crdgen.documents().items():
         assert yaml.safe_load((tmp_path / name).read_text()) == document
 
 
-def test_check_reports_what_differs(tmp_path, capsys):
+def test_check_reports_what_differs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert crdgen.main(["--out", str(tmp_path)]) == 0
     assert crdgen.main(["--out", str(tmp_path), "--check"]) == 0
     (tmp_path / "slo.koordinator.sh_nodeslos.yaml").write_text("kind: Nothing\n")
@@ -334,7 +337,7 @@ def test_check_reports_what_differs(tmp_path, capsys):
     assert crdgen.differences(tmp_path) == []
 
 
-def test_a_field_without_a_schema_is_named():
+def test_a_field_without_a_schema_is_named() -> None:
     class Loose(Struct):
         data: dict[str, Any]
 

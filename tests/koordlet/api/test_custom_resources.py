@@ -1,6 +1,7 @@
 """Custom resources on the wire: bytes, fields that are always written, required fields, leniency."""
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,11 +14,13 @@ from koordlet.api.crs.device import DeviceInfo, DeviceTopology, VirtualFunction
 from koordlet.api.crs.explanation import NodeFailedDetail
 from koordlet.api.crs.migration import PodMigrationJobStatus, PreemptionOptions, ReservationOptions
 from koordlet.api.crs.networktopology import NetworkTopologyDetail, TopologyInfo
+from koordlet.api.crs.nodemetric import NodeMetricStatus
 from koordlet.api.crs.reservation import Reservation, ReservationSpec
 from koordlet.api.encoding import wire
 from koordlet.api.encoding.quantity import BINARY_SI, Quantity
 from koordlet.api.encoding.wire import Duration, Time
 from koordlet.api.meta import DeleteOptions, LabelSelector, Status
+from tests.present import present
 
 NODE_METRIC_STATUS = (
     b'{"updateTime":"2026-07-01T08:00:00Z","nodeMetric":{"nodeUsage":{"resources":{"cpu":"12340m",'
@@ -54,13 +57,13 @@ BYTES = {
 
 
 @pytest.mark.parametrize("case", BYTES)
-def test_bytes_survive(case):
+def test_bytes_survive(case: str) -> None:
     kind, data = BYTES[case]
     assert wire.encode(wire.decode(data, kind)) == data
     assert wire.encode(wire.json_decoder(kind).decode(data)) == data
 
 
-def test_constructed_objects():
+def test_constructed_objects() -> None:
     usage = slo.AggregatedUsage(
         usage={name: slo.ResourceMap() for name in reversed(slo.AGGREGATIONS)}, duration=Duration.of(seconds=90)
     )
@@ -124,7 +127,7 @@ ALWAYS = {
 
 
 @pytest.mark.parametrize("case", ALWAYS)
-def test_zeros_that_are_written(case):
+def test_zeros_that_are_written(case: str) -> None:
     thing, data = ALWAYS[case]
     assert wire.encode(thing) == data
     assert wire.decode(data, type(thing)) == thing
@@ -188,9 +191,9 @@ MISSING = {
 
 @pytest.mark.parametrize("case", MISSING)
 @pytest.mark.parametrize("fast", [False, True], ids=["lenient", "fast"])
-def test_missing_required_field_is_named(case, fast):
+def test_missing_required_field_is_named(case: str, fast: bool) -> None:
     kind, document, path = MISSING[case]
-    data = json.dumps({"metadata": {"name": "x"}, **document}).encode()
+    data = json.dumps({"metadata": {"name": "x"}, **document}).encode()  # type: ignore[dict-item]
     with pytest.raises(wire.WireError) as caught:
         if fast:
             wire.json_decoder(kind).decode(data, where="x")
@@ -213,31 +216,38 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_wrong_type_is_named(case):
+def test_wrong_type_is_named(case: str) -> None:
     kind, document, path = WRONG[case]
     with pytest.raises(wire.WireError) as caught:
         wire.decode(json.dumps(document).encode(), kind)
     assert caught.value.path == path
 
 
-def test_leniency_of_readers():
+def test_leniency_of_readers() -> None:
     """Notes of the schema never reject on decode; null is unset; keys match in any case."""
-    profile = wire.convert({"spec": {"qosClass": "FUTURE", "labels": None, "PROBABILITY": "30%"}},
-                           ClusterColocationProfile)  # fmt: skip
+    profile: ClusterColocationProfile = wire.convert(
+        {"spec": {"qosClass": "FUTURE", "labels": None, "PROBABILITY": "30%"}}, ClusterColocationProfile
+    )
     assert (profile.spec.qos_class, profile.spec.labels, profile.spec.probability) == ("FUTURE", {}, "30%")
-    strategy = wire.convert({"resourceUsedThresholdWithBE": {"cpuSuppressThresholdPercent": 101}}, slo.NodeSLOSpec)
+    strategy: slo.NodeSLOSpec = wire.convert(
+        {"resourceUsedThresholdWithBE": {"cpuSuppressThresholdPercent": 101}}, slo.NodeSLOSpec
+    )
+    assert strategy.resource_used_threshold_with_be is not None
     assert strategy.resource_used_threshold_with_be.cpu_suppress_threshold_percent == 101
 
 
-def test_topology_written_as_v1alpha2_reads_as_v1alpha1():
-    thing = wire.convert({"metadata": {"name": "n"}, "zones": [], "attributes": []}, topology.NodeResourceTopology)
+def test_topology_written_as_v1alpha2_reads_as_v1alpha1() -> None:
+    thing: topology.NodeResourceTopology = wire.convert(
+        {"metadata": {"name": "n"}, "zones": [], "attributes": []}, topology.NodeResourceTopology
+    )
     assert thing.topology_policies == []
 
 
-def test_untyped_objects_are_preserved():
+def test_untyped_objects_are_preserved() -> None:
     template = {"metadata": {"labels": {"a": "b"}}, "spec": {"template": {"spec": {"dnsPolicy": "Default"}}}}
-    job = wire.convert({"spec": {"podRef": REF, "reservationOptions": {"template": template}}},
-                       scheduling.PodMigrationJob)  # fmt: skip
+    job: scheduling.PodMigrationJob = wire.convert(
+        {"spec": {"podRef": REF, "reservationOptions": {"template": template}}}, scheduling.PodMigrationJob
+    )
     assert json.loads(wire.encode(job))["spec"]["reservationOptions"]["template"] == template
 
 
@@ -254,17 +264,19 @@ def test_untyped_objects_are_preserved():
     ],
     ids=str,
 )
-def test_extension_values(extensions, values):
+def test_extension_values(extensions: dict[str, Any] | None, values: dict[str, Any]) -> None:
     assert slo.extension_values(extensions) == values
 
 
-def test_condition_lookup():
-    status = wire.convert({"conditions": [{"type": "Eviction", "status": "True"}]}, PodMigrationJobStatus)
-    assert status.condition("Eviction").status == "True"
+def test_condition_lookup() -> None:
+    status: PodMigrationJobStatus = wire.convert(
+        {"conditions": [{"type": "Eviction", "status": "True"}]}, PodMigrationJobStatus
+    )
+    assert present(status.condition("Eviction")).status == "True"
     assert status.condition("Preemption") is None
 
 
-def test_status_is_the_error_of_the_api():
+def test_status_is_the_error_of_the_api() -> None:
     status = wire.json_decoder(Status).decode(
         b'{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"m","reason":"Conflict",'
         b'"details":{"name":"x","kind":"pods","causes":[{"field":"spec"}],"retryAfterSeconds":3},"code":409}'
@@ -307,7 +319,7 @@ METRICS = st.builds(
 
 
 @given(METRICS)
-def test_encode_then_decode_is_identity(status):
+def test_encode_then_decode_is_identity(status: NodeMetricStatus) -> None:
     data = wire.encode(status)
     assert wire.json_decoder(slo.NodeMetricStatus).decode(data) == status
     assert wire.decode(data, slo.NodeMetricStatus) == status

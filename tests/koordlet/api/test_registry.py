@@ -5,6 +5,7 @@ import pytest
 
 from koordlet.api import core, registry
 from koordlet.api.crs import scheduling, topology
+from koordlet.api.encoding.base import Struct
 from koordlet.api.meta import ObjectMeta
 
 PATHS = {
@@ -27,7 +28,7 @@ PATHS = {
 
 
 @pytest.mark.parametrize("case", PATHS)
-def test_path(case):
+def test_path(case: str) -> None:
     kind, arguments, path = PATHS[case]
     assert registry.resource_for(kind).path(*arguments) == path
 
@@ -41,32 +42,32 @@ def test_path(case):
     ],
     ids=["namespace on a node", "pod without namespace", "subresource of a collection"],
 )
-def test_impossible_path(kind, arguments, reason):
+def test_impossible_path(kind: type[Struct], arguments: tuple[str | None, ...], reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         registry.resource_for(kind).path(*arguments)
 
 
-def test_a_struct_that_is_not_a_kind():
+def test_a_struct_that_is_not_a_kind() -> None:
     with pytest.raises(KeyError, match="ObjectMeta"):
         registry.resource_for(ObjectMeta)
 
 
-def test_topology_has_two_versions_and_components_use_the_first():
+def test_topology_has_two_versions_and_components_use_the_first() -> None:
     assert registry.BY_KIND["NodeResourceTopology"].type is topology.NodeResourceTopology
     rows = [r for r in registry.CUSTOM if r.kind == "NodeResourceTopology"]
     assert [r.version for r in rows] == ["v1alpha1", "v1alpha2"]
 
 
 @pytest.mark.parametrize("resource", [*registry.BUILTIN, *registry.CUSTOM], ids=lambda r: f"{r.kind}-{r.version}")
-def test_a_row_agrees_with_its_struct(resource):
+def test_a_row_agrees_with_its_struct(resource: registry.ApiResource) -> None:
     required = {"spec", "zones", "value"} & {f.name for f in msgspec.structs.fields(resource.type) if f.required}
     thing = resource.type(**dict.fromkeys(required))
-    assert (thing.kind, thing.api_version) == (resource.kind, resource.api_version)
+    assert (thing.kind, thing.api_version) == (resource.kind, resource.api_version)  # type: ignore[attr-defined]
     assert registry.resource_for(resource.type) is resource
     assert registry.BY_GVK[resource.api_version, resource.kind] is resource
 
 
-def test_kinds_and_collections_are_unique():
+def test_kinds_and_collections_are_unique() -> None:
     rows = (*registry.BUILTIN, *registry.CUSTOM)
     assert len({(r.api_version, r.plural) for r in rows}) == len(rows)
     assert len(registry.BY_KIND) == len(rows) - 1

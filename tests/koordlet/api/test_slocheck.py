@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from koordlet.api.crs.slo import NodeSLOSpec
@@ -11,7 +13,7 @@ from koordlet.api.slocheck import lines, problems
 LS = {"lsClass": {"memoryQOS": {"enable": True, "wmarkRatio": 95}}}
 
 
-def found(spec):
+def found(spec: dict[str, Any]) -> dict[str, str]:
     return lines(problems(convert(spec, NodeSLOSpec)))
 
 
@@ -29,7 +31,7 @@ def found(spec):
         {"aNewerSection": {"x": 1}, "cpuBurstStrategy": {"aNewerField": 1}},
     ],
 )
-def test_valid_specs(spec) -> None:
+def test_valid_specs(spec: dict[str, Any]) -> None:
     assert found(spec) == {}
 
 
@@ -86,7 +88,7 @@ def test_valid_specs(spec) -> None:
     ],
     ids=lambda value: value if isinstance(value, str) and "." in value else "",
 )  # fmt: skip
-def test_invalid_specs(spec, field, reason) -> None:
+def test_invalid_specs(spec: dict[str, Any], field: str, reason: str) -> None:
     message = found(spec)
     assert list(message) == [field]
     assert reason in message[field]
@@ -107,7 +109,7 @@ def test_invalid_specs(spec, field, reason) -> None:
         ({"name": "x" * 2000}, "name", "2000 characters"),
     ],
 )
-def test_directories_of_host_applications_do_not_lead_elsewhere(app, field, reason) -> None:
+def test_directories_of_host_applications_do_not_lead_elsewhere(app: dict[str, Any], field: str, reason: str) -> None:
     ((path, text),) = found({"hostApplications": [app]}).items()
     assert path == f"hostApplications[0].{field}" and reason in text
 

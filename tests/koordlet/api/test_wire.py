@@ -125,7 +125,7 @@ def test_null_leaves_fields_unset() -> None:
 
 
 def test_custom_scalars() -> None:
-    doc = decode(
+    doc: Doc = decode(
         '{"amount":1.5,"total":2000,"since":"2024-03-05T09:00:00+01:00","window":"5m","port":"80%",'
         '"sizes":{"a":" 1Gi "}}',
         Doc,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from typing import Any
 
 import aiohttp
 import pytest
@@ -175,12 +176,12 @@ async def test_many_scrapers_share_pages() -> None:
     produced = []
 
     class Source:
-        def collect(self):
+        def collect(self) -> list[Any]:
             produced.append(1)
             return []
 
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(Source())  # type: ignore[arg-type]
+    registry.register(Source())
     produced.clear()
     registries = {"/metrics": registry}
     async with serving(ConnectionLimits(), registries=registries) as server, aiohttp.ClientSession() as session:

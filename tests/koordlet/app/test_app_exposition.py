@@ -2,10 +2,13 @@
 
 import gzip
 import math
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.strategies import DataObject, DrawFn, SearchStrategy
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, Summary, generate_latest
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -29,7 +32,7 @@ KINDS = {
 }
 
 
-def said(body):
+def said(body: bytes) -> tuple[list[str], list[tuple[str, dict[str, str], str]]]:
     """A page's lines, each sample as a parser reads it: NaN by its text."""
     text = body.decode()
     heads = [line for line in text.split("\n") if line.startswith("# ")]
@@ -42,17 +45,26 @@ def said(body):
 
 
 class One:
-    def __init__(self, metric):
+    def __init__(self, metric: MetricTable | GaugeMetricFamily | CounterMetricFamily) -> None:
         self.metric = metric
 
-    def collect(self):
-        yield self.metric
+    def collect(self) -> Iterator[MetricTable | GaugeMetricFamily]:
+        yield self.metric  # type: ignore[misc]
 
-    def describe(self):
+    def describe(self) -> list[Any]:
         return []
 
 
-def registries(kind, labels, rows, *, fixed=0, shared=0, grouped=0, bounds=()):
+def registries(
+    kind: str,
+    labels: list[str],
+    rows: list[tuple[Any, ...]],
+    *,
+    fixed: int = 0,
+    shared: int = 0,
+    grouped: int = 0,
+    bounds: tuple[str, ...] = (),
+) -> list[CollectorRegistry]:
     """The same family as a table and as prometheus_client's own. *fixed* labels have the values of the first row.
     Rows of *grouped* figures have NaN where there is none."""
     name = "koordlet_some_total" if kind == "counter" else "koordlet_some"
@@ -80,7 +92,7 @@ def registries(kind, labels, rows, *, fixed=0, shared=0, grouped=0, bounds=()):
 
 
 @st.composite
-def families(draw, figures):
+def families(draw: DrawFn, figures: list[SearchStrategy[Any]]) -> tuple[list[str], list[tuple[Any, ...]], int, int]:
     """Labels, rows, and how many of the labels are fixed and shared."""
     labels = draw(st.lists(st.sampled_from(NAMES), unique=True))
     values = st.lists(TEXT, min_size=len(labels), max_size=len(labels))
@@ -91,14 +103,16 @@ def families(draw, figures):
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "histogram"])
 @given(family=families([VALUES]))
-def test_families_of_single_values(kind, family):
+def test_families_of_single_values(
+    kind: str, family: tuple[list[str], list[tuple[list[str], float]], int, int]
+) -> None:
     labels, rows, fixed, shared = family
     table, plain = registries(kind, labels, rows, fixed=fixed, shared=shared)
     assert said(page([table])) == said(generate_latest(plain))
 
 
 @given(data=st.data())
-def test_rows_of_several_figures(data):
+def test_rows_of_several_figures(data: DataObject) -> None:
     labels, rows, fixed, shared = data.draw(families([]))
     apart = [f"apart{number}" for number in range(data.draw(st.integers(1, 2)))]
     tail = st.tuples(*[TEXT for _ in apart])
@@ -110,12 +124,12 @@ def test_rows_of_several_figures(data):
     kind = data.draw(st.sampled_from(["gauge", "counter"]))
     table, plain = registries(kind, [*labels, *apart], rows, fixed=fixed, shared=shared, grouped=len(apart))
     assert said(page([table])) == said(generate_latest(plain))
-    family = next(iter(table._collector_to_names)).metric
+    family = next(iter(table._collector_to_names)).metric  # type: ignore[attr-defined]
     assert said(generate_latest(One(family))) == said(generate_latest(plain))
 
 
 @given(bounds=st.sampled_from([("0.1", "1.0", "+Inf"), ("+Inf",), ("-1.0", "+Inf")]), data=st.data())
-def test_histograms(bounds, data):
+def test_histograms(bounds: tuple[str, ...], data: DataObject) -> None:
     counts = st.lists(st.integers(0, 2**60), min_size=len(bounds), max_size=len(bounds))
     labels, rows, fixed, shared = data.draw(families([counts, VALUES]))
     table, plain = registries("histogram", labels, rows, fixed=fixed, shared=shared, bounds=bounds)
@@ -123,7 +137,7 @@ def test_histograms(bounds, data):
 
 
 def test_labels_stand_in_the_familys_order() -> None:
-    table, _ = registries("histogram", ["node", "a"], [(["n", "%d\0"], [5], 2.5)], fixed=1, shared=1, bounds=["+Inf"])
+    table, _ = registries("histogram", ["node", "a"], [(["n", "%d\0"], [5], 2.5)], fixed=1, shared=1, bounds=["+Inf"])  # type: ignore[arg-type]
     assert page([table]).decode().splitlines()[2:] == [
         'koordlet_some_bucket{node="n",a="%d\0",le="+Inf"} 5',
         'koordlet_some_count{node="n",a="%d\0"} 5',
@@ -145,13 +159,13 @@ def test_families_that_share_labels_do_not_mix_them_up() -> None:
     ]
 
 
-def test_a_table_is_a_family_for_everybody_else_too():
-    table, plain = registries("histogram", ["node"], [(["n1"], [2, 3], 4.5)], fixed=1, bounds=["1.0", "+Inf"])
+def test_a_table_is_a_family_for_everybody_else_too() -> None:
+    table, plain = registries("histogram", ["node"], [(["n1"], [2, 3], 4.5)], fixed=1, bounds=["1.0", "+Inf"])  # type: ignore[arg-type]
     assert generate_latest(table) == generate_latest(plain)
     assert generate_latest(table) == generate_latest(plain), "asking twice adds nothing"
 
 
-def test_several_registries_and_metrics_that_are_no_tables():
+def test_several_registries_and_metrics_that_are_no_tables() -> None:
     first, second = CollectorRegistry(), CollectorRegistry()
     Counter("seen", "Things\nseen.", ["what", "by"], registry=first).labels('x "y"\n', "z").inc(math.pi)
     Histogram("took", "Seconds.", ["task"], registry=first).labels("t").observe(0.3)
@@ -185,12 +199,12 @@ async def test_a_page_in_slices_is_the_same_page() -> None:
 
 
 class Calls(MetricSet):
-    def __init__(self, registry):
+    def __init__(self, registry: CollectorRegistry) -> None:
         self.calls = Counter("calls", "Calls.", ["kind"], registry=registry)
         self.took = Histogram("took", "Time.", registry=registry)
 
 
-def test_creation_times_of_counters_are_not_exported():
+def test_creation_times_of_counters_are_not_exported() -> None:
     registry = CollectorRegistry()
     made = Calls.of(registry)
     made.calls.labels("a").inc()

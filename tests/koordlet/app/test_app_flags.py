@@ -1,6 +1,8 @@
 """Flags as Go users type them, configuration files, and what is refused."""
 
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,7 +30,7 @@ class WithWords:
     words: list[str] = positional("what to do")
 
 
-def test_defaults_are_typed():
+def test_defaults_are_typed() -> None:
     options = read(Options, [])
     assert (options.addr, options.qps, options.interval, options.node) == (":9316", 20, 1.0, None)
     assert options.gates == {} and options.gates is not read(Options, []).gates
@@ -54,7 +56,7 @@ def test_defaults_are_typed():
         (["--addr=:1", "--addr=:2"], "addr", ":2"),
     ],
 )
-def test_spellings(argv, field, value):
+def test_spellings(argv: list[str], field: str, value: Any) -> None:
     assert getattr(read(Options, argv), field) == value
 
 
@@ -77,17 +79,17 @@ def test_spellings(argv, field, value):
         (["run"], 'unexpected argument "run"'),
     ],
 )
-def test_refusals_name_the_flag(argv, message):
+def test_refusals_name_the_flag(argv: list[str], message: str) -> None:
     with pytest.raises(FlagError, match=message):
         read(Options, argv)
 
 
-def test_words_after_the_flags():
+def test_words_after_the_flags() -> None:
     assert read(WithWords, ["--verbose", "top", "--once"]).words == ["top", "--once"]
     assert read(WithWords, ["--", "--verbose"]).words == ["--verbose"]
 
 
-def test_configuration_file_is_below_the_command_line(tmp_path):
+def test_configuration_file_is_below_the_command_line(tmp_path: Path) -> None:
     path = tmp_path / "c.yaml"
     path.write_text("addr: ':7'\nkubeApiBurst: 5\nfeature-gates: {A: true}\ndisable-stages: [x, y]\nmode: 'off'\n")
     options = read(Options, [f"--config={path}", "--addr=:8"])
@@ -106,19 +108,19 @@ def test_configuration_file_is_below_the_command_line(tmp_path):
         ("collect-res-used-interval: 10ms", "at least 1s"),
     ],
 )
-def test_bad_configuration_file(tmp_path, content, message):
+def test_bad_configuration_file(tmp_path: Path, content: str, message: str) -> None:
     path = tmp_path / "c.yaml"
     path.write_text(content)
     with pytest.raises(FlagError, match=message):
         read(Options, ["--config", str(path)])
 
 
-def test_missing_configuration_file_is_named():
+def test_missing_configuration_file_is_named() -> None:
     with pytest.raises(FlagError, match=r"cannot read configuration file nowhere/c\.yaml"):
         read(Options, ["--config=nowhere/c.yaml"])
 
 
-def test_unknown_flag_exits_2(capsys):
+def test_unknown_flag_exits_2(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
         parse(Options, ["--adr"], prog="koordlet")
     assert stop.value.code == 2
@@ -126,26 +128,26 @@ def test_unknown_flag_exits_2(capsys):
 
 
 @pytest.mark.parametrize(("word", "expected"), [("--help", "--kube-api-burst int"), ("--version", "koordlet v")])
-def test_help_and_version_exit_0(capsys, word, expected):
+def test_help_and_version_exit_0(capsys: pytest.CaptureFixture[str], word: str, expected: str) -> None:
     with pytest.raises(SystemExit) as stop:
         parse(Options, [word], prog="koordlet")
     assert stop.value.code == 0
     assert expected in capsys.readouterr().out
 
 
-def test_usage_shows_kinds_and_defaults():
+def test_usage_shows_kinds_and_defaults() -> None:
     text = usage(Options, prog="koordlet")
     assert "--collect-res-used-interval duration\n        tick (default 1s)" in text
     assert "--enable-pprof\n" in text
 
 
-def test_a_rule_over_several_flags_is_a_flag_error():
+def test_a_rule_over_several_flags_is_a_flag_error() -> None:
     @dataclass
     class Pair:
         low: int = flag(1, "low")
         high: int = flag(2, "high")
 
-        def __post_init__(self):
+        def __post_init__(self) -> None:
             if self.low > self.high:
                 raise ValueError("--low must not exceed --high")
 

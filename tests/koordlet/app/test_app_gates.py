@@ -25,7 +25,7 @@ KNOWN = {
         ("Stable=true", {"CPUBurst", "Stable"}),
     ],
 )
-def test_values(value, on):
+def test_values(value: str, on: set[str]) -> None:
     gates = FeatureGates(KNOWN)
     gates.set(value)
     assert {name for name, enabled in gates.values().items() if enabled} == on
@@ -40,7 +40,7 @@ def test_values(value, on):
         ("Stable=false", "cannot set feature gate Stable to false"),
     ],
 )
-def test_refusals_apply_nothing(value, message):
+def test_refusals_apply_nothing(value: str, message: str) -> None:
     gates = FeatureGates(KNOWN)
     before = gates.values()
     with pytest.raises(GateError, match=message):
@@ -48,13 +48,13 @@ def test_refusals_apply_nothing(value, message):
     assert gates.values() == before
 
 
-def test_repeating_accumulates_and_takes_mappings():
+def test_repeating_accumulates_and_takes_mappings() -> None:
     gates = FeatureGates(KNOWN)
     gates.set("CPIC=true")
     gates.set({"CPUBurst": False})
     assert gates.enabled("CPIC") and not gates.enabled("CPUBurst")
 
 
-def test_asking_for_an_unknown_gate_is_an_error():
+def test_asking_for_an_unknown_gate_is_an_error() -> None:
     with pytest.raises(GateError, match="unknown"):
         FeatureGates(KNOWN).enabled("Nope")

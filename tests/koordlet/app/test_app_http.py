@@ -2,7 +2,10 @@
 
 import asyncio
 import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -18,10 +21,10 @@ from koordlet.app.http import HttpServer, ListenError, listen, server_tls, split
 
 
 @pytest.fixture
-async def serve():
+async def serve() -> AsyncIterator[Callable[..., Awaitable[HttpServer]]]:
     servers = []
 
-    async def begin(**options):
+    async def begin(**options: Any) -> HttpServer:
         server = HttpServer("127.0.0.1:0", **options)
         await server.start()
         servers.append(server)
@@ -32,12 +35,12 @@ async def serve():
         await server.stop()
 
 
-async def fetch(url, **options):
+async def fetch(url: str, **options: Any) -> tuple[int, str]:
     async with aiohttp.ClientSession() as session, session.get(url, **options) as answer:
         return answer.status, await answer.text()
 
 
-async def test_health_pages(serve):
+async def test_health_pages(serve: Callable[..., Awaitable[HttpServer]]) -> None:
     health = HealthChecks()
     problem: list[str] = ["not synced yet"]
     health.check("pods", lambda: problem[0] if problem else None)
@@ -59,11 +62,11 @@ async def test_health_pages(serve):
     assert "[-]pods failed: kubelet away" in (await fetch(server.url + "/readyz"))[1]
 
 
-async def test_failing_checks_give_their_reason(serve):
-    def broken():
+async def test_failing_checks_give_their_reason(serve: Callable[..., Awaitable[HttpServer]]) -> None:
+    def broken() -> None:
         raise OSError("disk gone")
 
-    async def hanging():
+    async def hanging() -> str:
         return "slow disk"
 
     health = HealthChecks()
@@ -76,14 +79,14 @@ async def test_failing_checks_give_their_reason(serve):
     assert status == 503 and '"reason": "slow disk"' in text
 
 
-async def test_names_of_checks_are_unique():
+async def test_names_of_checks_are_unique() -> None:
     health = HealthChecks()
     health.check("a", lambda: None)
     with pytest.raises(ValueError, match='"a" already exists'):
         health.check("a", lambda: None)
 
 
-async def test_metrics_on_several_paths(serve):
+async def test_metrics_on_several_paths(serve: Callable[..., Awaitable[HttpServer]]) -> None:
     internal, external = CollectorRegistry(), CollectorRegistry()
     Counter("inside", "h", registry=internal).inc()
     Counter("outside", "h", registry=external).inc()
@@ -98,33 +101,33 @@ async def test_metrics_on_several_paths(serve):
     assert "outside_total" in text and "inside_total" not in text
 
 
-async def test_a_registry_that_fails_fails_the_scrape(serve):
+async def test_a_registry_that_fails_fails_the_scrape(serve: Callable[..., Awaitable[HttpServer]]) -> None:
     class Broken:
-        def collect(self):
+        def collect(self) -> None:
             raise OSError("no kernel")
 
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(Broken())
+    registry.register(Broken())  # type: ignore[arg-type]
     server = await serve(registries={"/metrics": registry})
     status, text = await fetch(server.url + "/metrics")
     assert status == 500 and "no kernel" in text
 
 
-async def test_extra_routes(serve):
-    async def events(request):
+async def test_extra_routes(serve: Callable[..., Awaitable[HttpServer]]) -> None:
+    async def events(request: web.Request) -> web.Response:
         return web.Response(text="[]")
 
     server = await serve(routes=[web.get("/events", events)])
     assert await fetch(server.url + "/events") == (200, "[]")
 
 
-async def test_taken_address_is_named(serve):
+async def test_taken_address_is_named(serve: Callable[..., Awaitable[HttpServer]]) -> None:
     server = await serve()
     with pytest.raises(ListenError, match=f"cannot listen on 127.0.0.1:{server.port}"):
         await HttpServer(f"127.0.0.1:{server.port}").start()
 
 
-async def test_a_listener_of_before_is_used_and_closed():
+async def test_a_listener_of_before_is_used_and_closed() -> None:
     """Connections wait in its queue until the server starts."""
     listener = listen("127.0.0.1:0")
     server = HttpServer("127.0.0.1:0", listener=listener)
@@ -136,7 +139,7 @@ async def test_a_listener_of_before_is_used_and_closed():
     assert listener.fileno() == -1
 
 
-async def test_all_addresses_are_both_families():
+async def test_all_addresses_are_both_families() -> None:
     server = HttpServer(":0")
     await server.start()
     try:
@@ -146,7 +149,7 @@ async def test_all_addresses_are_both_families():
         await server.stop()
 
 
-async def test_tls(serve, tmp_path):
+async def test_tls(serve: Callable[..., Awaitable[HttpServer]], tmp_path: Path) -> None:
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
     now = datetime.now(UTC)
@@ -172,11 +175,11 @@ async def test_tls(serve, tmp_path):
     ("text", "pair"),
     [(":9316", (None, 9316)), ("127.0.0.1:0", ("127.0.0.1", 0)), ("[::1]:80", ("::1", 80))],
 )
-def test_addresses(text, pair):
+def test_addresses(text: str, pair: tuple[str | None, int]) -> None:
     assert split_address(text) == pair
 
 
 @pytest.mark.parametrize("text", ["", "9316", "a:b", "::1:80", "h:70000", "h:"])
-def test_bad_addresses(text):
+def test_bad_addresses(text: str) -> None:
     with pytest.raises(ValueError, match="invalid address"):
         split_address(text)

@@ -5,6 +5,8 @@ import json
 import logging
 import re
 import sys
+from collections.abc import Callable, Iterator
+from io import StringIO
 
 import pytest
 
@@ -13,12 +15,12 @@ from koordlet.app.logging import MAX_FIELD_CHARS, LoggingOptions, OnceKeys, begi
 
 
 @pytest.fixture
-def lines():
+def lines() -> Iterator[Callable[..., StringIO]]:
     """setup() on a stream of ours; the root logger is put back afterwards."""
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
 
-    def sent(verbosity=0, json=False):
+    def sent(verbosity: int = 0, json: bool = False) -> StringIO:
         stream = io.StringIO()
         setup(verbosity, json=json, stream=stream)
         return stream
@@ -28,7 +30,7 @@ def lines():
     logging.captureWarnings(False)
 
 
-def test_text_line_has_klog_form(lines):
+def test_text_line_has_klog_form(lines: Callable[..., StringIO]) -> None:
     out = lines()
     get_logger("t").info("Evicting pod", pod="default/web-0", used=3, dry=True)
     assert re.fullmatch(
@@ -38,14 +40,14 @@ def test_text_line_has_klog_form(lines):
     )
 
 
-def test_newlines_and_quotes_stay_on_one_line(lines):
+def test_newlines_and_quotes_stay_on_one_line(lines: Callable[..., StringIO]) -> None:
     out = lines()
     get_logger("t").warning("odd", text='a\n"b"')
     assert out.getvalue().count("\n") == 1
     assert r'text="a\n\"b\""' in out.getvalue()
 
 
-def test_json_line_keeps_its_own_keys(lines):
+def test_json_line_keeps_its_own_keys(lines: Callable[..., StringIO]) -> None:
     out = lines(json=True)
     get_logger("t").bind(node="n1").error("bad", msg="hidden?", err=ValueError("x"), path=io)
     line = json.loads(out.getvalue())
@@ -53,7 +55,7 @@ def test_json_line_keeps_its_own_keys(lines):
     assert line["node"] == "n1" and line["err"] == "ValueError: x"
 
 
-def test_exception_adds_a_traceback(lines):
+def test_exception_adds_a_traceback(lines: Callable[..., StringIO]) -> None:
     out = lines()
     try:
         raise KeyError("k")
@@ -62,7 +64,7 @@ def test_exception_adds_a_traceback(lines):
     assert "Traceback" in out.getvalue() and "KeyError" in out.getvalue()
 
 
-def test_verbosity(lines):
+def test_verbosity(lines: Callable[..., StringIO]) -> None:
     out = lines(3)
     get_logger("t").debug("detail")
     assert out.getvalue() == ""
@@ -71,14 +73,14 @@ def test_verbosity(lines):
     assert "detail" in out.getvalue()
 
 
-def test_once_logs_once_per_process(lines):
+def test_once_logs_once_per_process(lines: Callable[..., StringIO]) -> None:
     out = lines()
     for _ in range(3):
         get_logger("t.once").once("psi", "no PSI")
     assert out.getvalue().count("no PSI") == 1
 
 
-def test_describe_follows_causes():
+def test_describe_follows_causes() -> None:
     try:
         try:
             raise OSError("disk")
@@ -89,7 +91,7 @@ def test_describe_follows_causes():
 
 
 @pytest.mark.usefixtures("lines")
-def test_flags_without_effect_are_named(capsys):
+def test_flags_without_effect_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     begin(read(LoggingOptions, ["--log-dir=/var/log", "--v=4", "--logtostderr"]))
     output = capsys.readouterr().err
     assert output.count("\n") == 1 and output.endswith(
@@ -99,12 +101,12 @@ def test_flags_without_effect_are_named(capsys):
 
 
 @pytest.mark.usefixtures("lines")
-def test_flags_select_the_log_format(capsys):
+def test_flags_select_the_log_format(capsys: pytest.CaptureFixture[str]) -> None:
     begin(read(LoggingOptions, ["--logging-format=json", "--one-output"]))
     assert json.loads(capsys.readouterr().err)["flag"] == "--one-output"
 
 
-def test_once_keeps_neither_keys_nor_more_than_its_number_of_them():
+def test_once_keeps_neither_keys_nor_more_than_its_number_of_them() -> None:
     once = OnceKeys(keys=100, per_minute=10_000)
     assert all(once.is_new(f"{number}{'x' * 240_000}") for number in range(300))
     assert len(once) == 100
@@ -112,7 +114,7 @@ def test_once_keeps_neither_keys_nor_more_than_its_number_of_them():
     assert held < 100 * 100, "digests, not the texts"
 
 
-def test_once_forgets_the_least_recently_used_key_and_old_keys():
+def test_once_forgets_the_least_recently_used_key_and_old_keys() -> None:
     now = [0.0]
     once = OnceKeys(keys=2, expires=60.0, clock=lambda: now[0])
     assert once.is_new("a") and once.is_new("b")
@@ -123,7 +125,7 @@ def test_once_forgets_the_least_recently_used_key_and_old_keys():
     assert once.is_new("b"), "it is said again while the cause lasts"
 
 
-def test_a_flood_of_keys_does_not_hide_a_warning_for_longer_than_a_minute():
+def test_a_flood_of_keys_does_not_hide_a_warning_for_longer_than_a_minute() -> None:
     now = [0.0]
     once = OnceKeys(keys=4096, per_minute=5, clock=lambda: now[0])
     assert sum(once.is_new(f"flood {number}") for number in range(10_000)) == 5
@@ -133,7 +135,7 @@ def test_a_flood_of_keys_does_not_hide_a_warning_for_longer_than_a_minute():
 
 
 @pytest.mark.parametrize("as_json", [False, True])
-def test_foreign_text_is_cut_and_has_no_control_characters(lines, as_json):
+def test_foreign_text_is_cut_and_has_no_control_characters(lines: Callable[..., StringIO], as_json: bool) -> None:
     out = lines(json=as_json)
     hostile = "\x1b]52;c;AAAA\x07\x9b31m\u202e\x7f\r\n" + "x" * 240_000
     get_logger("t.hostile").warning("Annotation ignored", pod=hostile, error=ValueError(hostile))

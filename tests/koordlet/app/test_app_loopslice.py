@@ -41,7 +41,7 @@ def rests(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         await sleep(0)
         await sleep(0)
 
-    monkeypatch.setattr(loopslice.asyncio, "sleep", rest)
+    monkeypatch.setattr(loopslice.asyncio, "sleep", rest)  # type: ignore[attr-defined]
     return lengths
 
 

@@ -6,6 +6,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -14,16 +16,23 @@ from tests.fakeclock import FakeClock
 
 
 class Recorder:
-    def __init__(self, name, events, fail_start=None, fail_stop=None, hang=False):
+    def __init__(
+        self,
+        name: str,
+        events: list[Any],
+        fail_start: OSError | asyncio.CancelledError | None = None,
+        fail_stop: OSError | None = None,
+        hang: bool = False,
+    ) -> None:
         self.name, self.events = name, events
         self.fail_start, self.fail_stop, self.hang = fail_start, fail_stop, hang
 
-    async def start(self):
+    async def start(self) -> None:
         self.events.append(f"+{self.name}")
         if self.fail_start:
             raise self.fail_start
 
-    async def stop(self):
+    async def stop(self) -> None:
         self.events.append(f"-{self.name}")
         if self.fail_stop:
             raise self.fail_stop
@@ -31,7 +40,7 @@ class Recorder:
             await asyncio.Event().wait()
 
 
-async def until(condition):
+async def until(condition: Callable[..., Any]) -> None:
     """Give the loop turns until `condition` holds."""
     for _ in range(12_000):
         if condition():
@@ -40,10 +49,11 @@ async def until(condition):
     raise AssertionError("never happened")
 
 
-async def test_first_signal_stops_in_reverse_order():
-    events, runner = [], Runner()
+async def test_first_signal_stops_in_reverse_order() -> None:
+    events: list[Any] = []
+    runner = Runner()
     runner.add(Recorder("a", events))
-    runner.add_stop("restore", lambda: asyncio.sleep(0, events.append("-restore")))
+    runner.add_stop("restore", lambda: asyncio.sleep(0, events.append("-restore")))  # type: ignore[func-returns-value]
     runner.add(Recorder("b", events))
     task = asyncio.create_task(runner.run())
     await until(lambda: "+b" in events)
@@ -52,8 +62,9 @@ async def test_first_signal_stops_in_reverse_order():
     assert events == ["+a", "+b", "-b", "-restore", "-a"]
 
 
-async def test_a_service_that_cannot_start_stops_the_others(caplog):
-    events, runner = [], Runner()
+async def test_a_service_that_cannot_start_stops_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    events: list[Any] = []
+    runner = Runner()
     runner.add(Recorder("a", events))
     runner.add(Recorder("b", events, fail_start=OSError("port taken")))
     runner.add(Recorder("c", events))
@@ -63,10 +74,11 @@ async def test_a_service_that_cannot_start_stops_the_others(caplog):
 
 
 @pytest.mark.parametrize("how", ["raises", "ends", "cancelled"])
-async def test_a_critical_task_takes_the_process_down_in_order(how):
-    events, runner = [], Runner()
+async def test_a_critical_task_takes_the_process_down_in_order(how: str) -> None:
+    events: list[Any] = []
+    runner = Runner()
 
-    async def work():
+    async def work() -> None:
         if how == "raises":
             raise ValueError("broken")
         if how == "cancelled":
@@ -79,10 +91,12 @@ async def test_a_critical_task_takes_the_process_down_in_order(how):
 
 
 @pytest.mark.parametrize("error", [None, ValueError("broken")])
-async def test_an_uncritical_task_may_end_or_fail_and_failures_are_logged(error, caplog):
+async def test_an_uncritical_task_may_end_or_fail_and_failures_are_logged(
+    error: ValueError | None, caplog: pytest.LogCaptureFixture
+) -> None:
     runner, done = Runner(), asyncio.Event()
 
-    async def work():
+    async def work() -> None:
         done.set()
         if error:
             raise error
@@ -96,8 +110,9 @@ async def test_an_uncritical_task_may_end_or_fail_and_failures_are_logged(error,
     assert ("broken" in caplog.text) == (error is not None)
 
 
-async def test_failing_and_hanging_stops_do_not_prevent_others(caplog):
-    events, clock = [], FakeClock()
+async def test_failing_and_hanging_stops_do_not_prevent_others(caplog: pytest.LogCaptureFixture) -> None:
+    events: list[Any] = []
+    clock = FakeClock()
     runner = Runner(clock=clock)
     runner.add(Recorder("a", events))
     runner.add(Recorder("hangs", events, hang=True))
@@ -112,8 +127,9 @@ async def test_failing_and_hanging_stops_do_not_prevent_others(caplog):
     assert "did not stop in time" in caplog.text and "busy" in caplog.text
 
 
-async def test_a_service_whose_start_is_cancelled_by_others_is_no_success(caplog):
-    events, runner = [], Runner()
+async def test_a_service_whose_start_is_cancelled_by_others_is_no_success(caplog: pytest.LogCaptureFixture) -> None:
+    events: list[Any] = []
+    runner = Runner()
     runner.add(Recorder("a", events))
     runner.add(Recorder("b", events, fail_start=asyncio.CancelledError()))
     assert await runner.run() == 1
@@ -121,11 +137,12 @@ async def test_a_service_whose_start_is_cancelled_by_others_is_no_success(caplog
     assert "Cannot start" in caplog.text
 
 
-async def test_stop_while_starting():
-    events, runner = [], Runner()
+async def test_stop_while_starting() -> None:
+    events: list[Any] = []
+    runner = Runner()
 
     class Slow(Recorder):
-        async def start(self):
+        async def start(self) -> None:
             await super().start()
             await asyncio.Event().wait()
 
@@ -139,7 +156,7 @@ async def test_stop_while_starting():
     assert events == ["+a", "+slow", "-slow", "-a"]
 
 
-def test_second_signal_ends_at_once():
+def test_second_signal_ends_at_once() -> None:
     code = (
         "import asyncio\n"
         "from koordlet.app.runner import Runner, run\n"
@@ -162,8 +179,8 @@ def test_second_signal_ends_at_once():
     assert process.returncode == 1
 
 
-def test_run_uses_uvloop_where_installed():
-    async def kind():
+def test_run_uses_uvloop_where_installed() -> None:
+    async def kind() -> str:
         return type(asyncio.get_running_loop()).__module__
 
     assert run(kind()).startswith("uvloop")

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 PROGRAM = """
 import gc, json, os, ssl
@@ -60,7 +61,7 @@ assert asked
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
 
-def test_a_configured_file_of_certificates_is_read(tmp_path) -> None:
+def test_a_configured_file_of_certificates_is_read(tmp_path: Path) -> None:
     file = str(tmp_path / "ca.pem")
     inside, after, _ = said(SSL_CERT_FILE=file)
     assert inside[1] == after[1] == file

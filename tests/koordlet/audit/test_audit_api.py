@@ -66,7 +66,7 @@ async def api(tmp_path: Path) -> AsyncIterator[Api]:
     served.log.close()
 
 
-async def test_26_events_in_pages(api: Api):
+async def test_26_events_in_pages(api: Api) -> None:
     api.record(26)
     newest_first = [f"pod-{number}" for number in range(26)][::-1]
     names, token = await api.names("?size=10")
@@ -82,12 +82,12 @@ async def test_26_events_in_pages(api: Api):
     assert len(api.readers) == 0, "a log read to its end needs no reader"
 
 
-async def test_the_newest_events_are_there_without_waiting(api: Api):
+async def test_the_newest_events_are_there_without_waiting(api: Api) -> None:
     api.record(1)
     assert await api.names() == (["pod-0"], "")
 
 
-async def test_as_json(api: Api):
+async def test_as_json(api: Api) -> None:
     api.record(3)
     status, headers, text = await api.get("?size=2", Accept="application/json")
     answer = json.loads(text)
@@ -99,7 +99,7 @@ async def test_as_json(api: Api):
     assert [event["name"] for event in json.loads(text)["Events"]] == ["pod-0"]
 
 
-async def test_an_empty_log(api: Api):
+async def test_an_empty_log(api: Api) -> None:
     status, headers, text = await api.get()
     assert (status, text) == (200, "")
     assert "Next-Page-Token" not in headers
@@ -107,7 +107,7 @@ async def test_an_empty_log(api: Api):
     assert json.loads(text) == {"NextPageToken": "", "Events": []}
 
 
-async def test_malformed_lines_count_and_are_left_out(api: Api):
+async def test_malformed_lines_count_and_are_left_out(api: Api) -> None:
     api.record(2)
     api.log.append(b'{"torn\n')
     api.log.append(b"x" * 10_000 + b"\n")  # longer than a block
@@ -125,14 +125,14 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("query", "status", "text"), REFUSED.values(), ids=REFUSED)
-async def test_refusals_contain_only_the_reason(api: Api, query, status, text):
+async def test_refusals_contain_only_the_reason(api: Api, query: str, status: int, text: str) -> None:
     api.record(1)
     response = await api.get(query)
     assert (response[0], response[2]) == (status, text)
     assert len(api.readers) == 0
 
 
-async def test_an_expired_reader_is_refused_without_a_body_of_events(api: Api):
+async def test_an_expired_reader_is_refused_without_a_body_of_events(api: Api) -> None:
     api.record(3)
     _, token = await api.names("?size=1")
     api.clock.jump(1e6)  # wall time does not count
@@ -144,12 +144,12 @@ async def test_an_expired_reader_is_refused_without_a_body_of_events(api: Api):
     assert "Next-Page-Token" not in headers
 
 
-async def test_only_get(api: Api):
+async def test_only_get(api: Api) -> None:
     async with ClientSession() as session, session.post(f"{api.url}/events") as response:
         assert response.status == 405
 
 
-def test_the_newest_readers_stay(tmp_path):
+def test_the_newest_readers_stay(tmp_path: Path) -> None:
     (tmp_path / "audit.log").write_bytes(b'{"type":"node"}\n' * 3)
     readers = Readers(tmp_path, 4)
     tokens = [readers.open() for _ in range(9)]
@@ -163,7 +163,7 @@ def test_the_newest_readers_stay(tmp_path):
     assert len(readers) == 0
 
 
-async def test_every_use_keeps_a_reader_alive(tmp_path):
+async def test_every_use_keeps_a_reader_alive(tmp_path: Path) -> None:
     (tmp_path / "audit.log").write_bytes(b'{"type":"node"}\n' * 9)
     clock = FakeClock()
     readers = Readers(tmp_path, 4, clock=clock)
@@ -190,11 +190,11 @@ SIZES = {
 
 
 @pytest.mark.parametrize(("text", "expected"), SIZES.values(), ids=SIZES)
-def test_sizes(text, expected):
+def test_sizes(text: str | None, expected: int) -> None:
     assert page_size(text, 2048) == expected
 
 
-def test_the_default_never_exceeds_a_small_limit():
+def test_the_default_never_exceeds_a_small_limit() -> None:
     assert page_size(None, 100) == 100
     with pytest.raises(SizeError):
         page_size("101", 100)
@@ -216,5 +216,5 @@ ACCEPTS: dict[str, tuple[list[str], bool]] = {
 
 
 @pytest.mark.parametrize(("accept", "expected"), ACCEPTS.values(), ids=ACCEPTS)
-def test_accept_lists(accept, expected):
+def test_accept_lists(accept: list[str], expected: bool) -> None:
     assert wants_json(accept) is expected

@@ -32,7 +32,7 @@ SIZES = {"10 MB": (10, 12, 4), "16 MB": (16, 40, 7), "1 MB": (1, 12, 0), "3 MB":
 
 
 @pytest.mark.parametrize(("megabytes", "mib", "expected"), SIZES.values(), ids=SIZES)
-def test_rotated_files_stay_within_the_limit(tmp_path, megabytes, mib, expected):
+def test_rotated_files_stay_within_the_limit(tmp_path: Path, megabytes: int, mib: int, expected: int) -> None:
     log = AuditLogFile(tmp_path / "new" / "dir", megabytes, clock=FakeClock())
     write(log, mib << 10)
     log.close()
@@ -44,7 +44,7 @@ def test_rotated_files_stay_within_the_limit(tmp_path, megabytes, mib, expected)
     assert log.problem is None
 
 
-def test_size_is_counted_over_restarts(tmp_path):
+def test_size_is_counted_over_restarts(tmp_path: Path) -> None:
     for _ in range(4):
         log = AuditLogFile(tmp_path, 10)
         write(log, 700)
@@ -54,7 +54,7 @@ def test_size_is_counted_over_restarts(tmp_path):
     assert len(lines(tmp_path)) == 2800
 
 
-def test_a_partial_last_line_is_terminated(tmp_path):
+def test_a_partial_last_line_is_terminated(tmp_path: Path) -> None:
     (tmp_path / CURRENT).write_bytes(b'{"type":"node"}\n{"type":"po')
     log = AuditLogFile(tmp_path, 10)
     log.append(b'{"type":"pod"}\n')
@@ -62,7 +62,7 @@ def test_a_partial_last_line_is_terminated(tmp_path):
     assert lines(tmp_path) == [b'{"type":"node"}', b'{"type":"po', b'{"type":"pod"}']
 
 
-def test_nothing_is_written_before_a_flush_or_a_full_buffer(tmp_path):
+def test_nothing_is_written_before_a_flush_or_a_full_buffer(tmp_path: Path) -> None:
     log = AuditLogFile(tmp_path, 10)
     write(log, MAX_PENDING_BYTES // len(KIB))
     assert not (tmp_path / CURRENT).exists()
@@ -73,7 +73,7 @@ def test_nothing_is_written_before_a_flush_or_a_full_buffer(tmp_path):
     log.close()
 
 
-def test_a_full_disk_drops_the_newest_events_and_is_reported(tmp_path):
+def test_a_full_disk_drops_the_newest_events_and_is_reported(tmp_path: Path) -> None:
     full = os.open("/dev/full", os.O_WRONLY)
     answers = [False]
     log = AuditLogFile(tmp_path, 10, write=lambda fd, data: os.write(full if answers[0] else fd, data))
@@ -92,7 +92,7 @@ def test_a_full_disk_drops_the_newest_events_and_is_reported(tmp_path):
     os.close(full)
 
 
-def test_after_a_short_write_no_line_is_torn(tmp_path):
+def test_after_a_short_write_no_line_is_torn(tmp_path: Path) -> None:
     room = [1500]
 
     def short(fd: int, data: bytes) -> int:
@@ -112,7 +112,7 @@ def test_after_a_short_write_no_line_is_torn(tmp_path):
     assert (log.written, log.dropped, log.bytes) == (3, 0, 3 * len(KIB))
 
 
-def test_a_removed_directory_is_created_again(tmp_path):
+def test_a_removed_directory_is_created_again(tmp_path: Path) -> None:
     directory = tmp_path / "log"
     log = AuditLogFile(directory, 10)
     write(log, 1)
@@ -126,7 +126,7 @@ def test_a_removed_directory_is_created_again(tmp_path):
     log.close()
 
 
-def test_a_file_that_was_moved_away_is_not_written_any_more(tmp_path):
+def test_a_file_that_was_moved_away_is_not_written_any_more(tmp_path: Path) -> None:
     log = AuditLogFile(tmp_path, 10)
     write(log, 1)
     log.flush()
@@ -136,7 +136,7 @@ def test_a_file_that_was_moved_away_is_not_written_any_more(tmp_path):
     assert (tmp_path / "elsewhere").stat().st_size == (tmp_path / CURRENT).stat().st_size == len(KIB)
 
 
-def test_a_directory_that_cannot_be_made_costs_events_only(tmp_path):
+def test_a_directory_that_cannot_be_made_costs_events_only(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     log = AuditLogFile(tmp_path / "file" / "log", 10)
     auditor = LogAuditor(log)
@@ -146,7 +146,7 @@ def test_a_directory_that_cannot_be_made_costs_events_only(tmp_path):
     assert (log.written, log.dropped) == (0, 1)
 
 
-def test_a_line_that_never_fits_is_dropped(tmp_path):
+def test_a_line_that_never_fits_is_dropped(tmp_path: Path) -> None:
     log = AuditLogFile(tmp_path, 10)
     log.append(b"x" * (MAX_PENDING_BYTES + 1) + b"\n")
     write(log, 1)
@@ -154,12 +154,12 @@ def test_a_line_that_never_fits_is_dropped(tmp_path):
     assert (log.written, log.dropped) == (1, 1)
 
 
-def test_a_size_that_is_not_positive_is_refused(tmp_path):
+def test_a_size_that_is_not_positive_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="got 0 MB"):
         AuditLogFile(tmp_path, 0)
 
 
-def test_files_keep_their_order_when_the_clock_runs_back(tmp_path):
+def test_files_keep_their_order_when_the_clock_runs_back(tmp_path: Path) -> None:
     clock = FakeClock()
     log = AuditLogFile(tmp_path, 64, clock=clock)
     for number in range(24):
@@ -184,12 +184,12 @@ NAMES = {
 
 
 @pytest.mark.parametrize(("newest", "expected"), NAMES.values(), ids=NAMES)
-def test_names_ascend(newest, expected):
+def test_names_ascend(newest: str | None, expected: str) -> None:
     assert next_name(newest, NOW) == expected
 
 
 @given(st.lists(st.datetimes(datetime.datetime(1971, 1, 1), datetime.datetime(2100, 1, 1)), max_size=30))
-def test_names_ascend_for_any_clock(times):
+def test_names_ascend_for_any_clock(times: list[datetime.datetime]) -> None:
     names: list[str] = []
     for now in times:
         names.append(next_name(names[-1] if names else None, now))
@@ -198,7 +198,7 @@ def test_names_ascend_for_any_clock(times):
 
 
 @pytest.mark.parametrize(("verbose", "kept"), [(3, [0, 1, 3]), (0, [0, 1, 3, 4, 9]), (1, [0, 1])])
-def test_levels_up_to_the_setting_are_kept(tmp_path, verbose, kept):
+def test_levels_up_to_the_setting_are_kept(tmp_path: Path, verbose: int, kept: list[int]) -> None:
     log = AuditLogFile(tmp_path, 10)
     auditor = LogAuditor(log, verbose, clock=FakeClock())
     for level in (0, 1, 3, 4, 9):
@@ -208,7 +208,7 @@ def test_levels_up_to_the_setting_are_kept(tmp_path, verbose, kept):
     assert [int(re.findall(rb'"level":(\d)', line)[0]) for line in lines(tmp_path)] == kept
 
 
-def test_the_most_important_events_are_written_at_once(tmp_path):
+def test_the_most_important_events_are_written_at_once(tmp_path: Path) -> None:
     log = AuditLogFile(tmp_path, 10)
     LogAuditor(log).record(3, node(), "Later")
     assert lines(tmp_path) == []
@@ -217,6 +217,6 @@ def test_the_most_important_events_are_written_at_once(tmp_path):
     log.close()
 
 
-def test_without_the_gate_nothing_is_kept():
+def test_without_the_gate_nothing_is_kept() -> None:
     assert not NullAuditor().enabled(0)
     NullAuditor().record(0, node(), "Reason", details={"a": 1})

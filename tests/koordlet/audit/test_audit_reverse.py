@@ -25,19 +25,19 @@ def backward(data: bytes, block: int, limit: int = 1 << 20) -> list[bytes]:
 @example(b"\n\n", 1)
 @example(b"abcd\nefgh\n", 5)
 @example(b"x" * 50, 8)
-def test_reverse_iteration_is_the_lines_reversed(data, block):
+def test_reverse_iteration_is_the_lines_reversed(data: bytes, block: int) -> None:
     assert backward(data, block) == forward(data)[::-1]
 
 
 @given(st.lists(st.integers(0, 40), max_size=12), st.integers(1, 16), st.integers(1, 20))
-def test_a_line_over_the_limit_becomes_empty_and_costs_no_other(lengths, block, limit):
+def test_a_line_over_the_limit_becomes_empty_and_costs_no_other(lengths: list[int], block: int, limit: int) -> None:
     given_lines = [bytes([97 + index % 26]) * length for index, length in enumerate(lengths)]
     data = b"".join(line + b"\n" for line in given_lines)
     expected = [line if len(line) <= limit else b"" for line in given_lines]
     assert backward(data, block, limit) == expected[::-1]
 
 
-def test_reads_are_aligned_blocks():
+def test_reads_are_aligned_blocks() -> None:
     reads = []
 
     def read(count: int, offset: int) -> bytes:
@@ -57,13 +57,13 @@ def fill(directory: Path, *, clock: FakeClock, start: int, count: int) -> AuditL
     return log
 
 
-def test_files_follow_each_other_newest_first(tmp_path):
+def test_files_follow_each_other_newest_first(tmp_path: Path) -> None:
     fill(tmp_path, clock=FakeClock(), start=0, count=3000).close()
     numbers = [int(line[:6]) for line in ReverseLog(tmp_path)]
     assert numbers == list(range(3000))[::-1]
 
 
-def test_rotation_meanwhile_neither_repeats_nor_loses(tmp_path):
+def test_rotation_meanwhile_neither_repeats_nor_loses(tmp_path: Path) -> None:
     clock = FakeClock()
     log = fill(tmp_path, clock=clock, start=0, count=3000)
     reading = ReverseLog(tmp_path)
@@ -74,7 +74,7 @@ def test_rotation_meanwhile_neither_repeats_nor_loses(tmp_path):
     assert first + rest == list(range(3000))[::-1]
 
 
-def test_files_deleted_meanwhile_are_passed_over(tmp_path):
+def test_files_deleted_meanwhile_are_passed_over(tmp_path: Path) -> None:
     fill(tmp_path, clock=FakeClock(), start=0, count=3000).close()
     reading = ReverseLog(tmp_path)
     newest = int(next(reading)[:6])
@@ -85,7 +85,7 @@ def test_files_deleted_meanwhile_are_passed_over(tmp_path):
     assert 0 < len(rest) < 1100
 
 
-def test_an_empty_or_missing_log_has_no_lines(tmp_path):
+def test_an_empty_or_missing_log_has_no_lines(tmp_path: Path) -> None:
     assert list(ReverseLog(tmp_path)) == []
     (tmp_path / CURRENT).write_bytes(b"")
     assert list(ReverseLog(tmp_path)) == []

@@ -39,7 +39,7 @@ class Advisor:
 
 
 def service(advisor: Any, cpu_clock: Any = lambda: 0.0) -> Interference:
-    collectors: Any = StallCollectors(*(SimpleNamespace() for _ in range(3)), cpi=None)  # type: ignore[arg-type]
+    collectors: Any = StallCollectors(*(SimpleNamespace() for _ in range(3)), cpi=None)  # type: ignore[arg-type, misc]
     return Interference(
         advisor,
         Registries(),

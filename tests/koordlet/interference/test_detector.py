@@ -2,27 +2,44 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.strategies import DataObject
 
-from koordlet.api.sloconfig.interference import DEFAULT
+from koordlet.api.sloconfig.interference import DEFAULT, InterferenceStrategy
 from koordlet.interference.advice import ACTIONS
 from koordlet.interference.detector import Detector
 from koordlet.interference.model import AlarmState, Cause, WaitResource
+from koordlet.statesinformer.pods.model import Subject
+from tests.koordlet.interference.conftest import Make
+from tests.present import present
 
-DURATION = DEFAULT.min_duration_seconds
+DURATION = present(DEFAULT.min_duration_seconds)
+assert DEFAULT.leave_percent is not None
 LEAVE = DEFAULT.leave_percent / 100
+assert DEFAULT.cpu is not None
+assert DEFAULT.cpu.lost_percent is not None
+assert DEFAULT.cpu is not None
 LIMIT = DEFAULT.cpu.lost_percent / 100
 
 
-def strategy(**changes):
+def strategy(**changes: Any) -> InterferenceStrategy:
     return msgspec.structs.replace(DEFAULT, **changes)
 
 
-def run(make, losses, *, own=None, strategy=DEFAULT, subject=None):
+def run(
+    make: type[Make],
+    losses: list[float],
+    *,
+    own: list[float] | None = None,
+    strategy: InterferenceStrategy = DEFAULT,
+    subject: Subject | None = None,
+) -> list[tuple[AlarmState, AlarmState]]:
     """States (neighbour, self) of one container's CPU after each second."""
     node, detector = make.node(subject or make.container("web")), Detector()
     seen = []
@@ -30,29 +47,29 @@ def run(make, losses, *, own=None, strategy=DEFAULT, subject=None):
         evidence = node.evidence([loss], [own[second] if own else 0.0])
         detector.step(evidence, float(second), strategy)
         seen.append(tuple(AlarmState(int(state)) for state in detector.states()[0, 0]))
-    return seen
+    return seen  # type: ignore[return-value]
 
 
-def test_states_follow_the_documented_transitions(make):
+def test_states_follow_the_documented_transitions(make: type[Make]) -> None:
     high, low = LIMIT * 2, 0.0
     states = [state for state, _ in run(make, [low, high, high, high, high, high, low, low, low, low, low, low])]
     q, s, i, r = AlarmState.QUIET, AlarmState.SUSPECTED, AlarmState.INTERFERED, AlarmState.RECOVERING
     assert states == [q, s, s, s, s, i, r, r, r, r, q, q]
 
 
-def test_a_score_between_the_thresholds_changes_no_state(make):
+def test_a_score_between_the_thresholds_changes_no_state(make: type[Make]) -> None:
     between = LIMIT * (1 + LEAVE) / 2
     assert {state for state, _ in run(make, [between] * 30)} == {AlarmState.QUIET}
     states = [state for state, _ in run(make, [LIMIT * 2] * 6 + [between] * 30)]
     assert states[-1] is AlarmState.INTERFERED
 
 
-def test_a_short_burst_only_raises_a_suspicion(make):
+def test_a_short_burst_only_raises_a_suspicion(make: type[Make]) -> None:
     states = [state for state, _ in run(make, [0.0, 0.9, 0.9, 0.9, 0.0, 0.0])]
     assert not any(state.alarm for state in states)
 
 
-def test_an_exhausted_own_quota_is_self_inflicted(make):
+def test_an_exhausted_own_quota_is_self_inflicted(make: type[Make]) -> None:
     states = run(make, [0.0] * 10, own=[0.7] * 10)
     assert states[-1] == (AlarmState.QUIET, AlarmState.INTERFERED)
 
@@ -60,17 +77,20 @@ def test_an_exhausted_own_quota_is_self_inflicted(make):
 @pytest.mark.parametrize(
     ("qos", "alarmed"), [("LSE", True), ("LSR", True), ("LS", True), ("BE", False), ("SYSTEM", False)]
 )
-def test_only_the_strategys_qos_classes_can_be_victims(make, qos, alarmed):
+def test_only_the_strategys_qos_classes_can_be_victims(make: type[Make], qos: str, alarmed: bool) -> None:
     states = run(make, [0.9] * 10, subject=make.container("web", qos=qos))
     assert states[-1][0].alarm is alarmed
 
 
-def test_a_disabled_resource_is_not_judged(make):
-    off = strategy(cpu=msgspec.structs.replace(DEFAULT.cpu, enable=False))
+def test_a_disabled_resource_is_not_judged(make: type[Make]) -> None:
+    off = strategy(cpu=msgspec.structs.replace(DEFAULT.cpu, enable=False))  # type: ignore[type-var]
     assert run(make, [0.9] * 10, strategy=off)[-1] == (AlarmState.QUIET, AlarmState.QUIET)
 
 
-def test_a_multiple_of_the_usual_value_alarms_below_the_absolute_threshold(make):
+def test_a_multiple_of_the_usual_value_alarms_below_the_absolute_threshold(make: type[Make]) -> None:
+    assert DEFAULT.cpu is not None
+    assert DEFAULT.cpu.min_lost_percent is not None
+    assert DEFAULT.cpu is not None
     least = DEFAULT.cpu.min_lost_percent / 100
     learning = [0.01] * 120
     above = least * 1.5
@@ -82,17 +102,18 @@ def test_a_multiple_of_the_usual_value_alarms_below_the_absolute_threshold(make)
 
 
 @pytest.mark.parametrize("learned", [0, 120], ids=["nothing-learned", "learned"])
-def test_the_alarm_threshold_gives_a_score_of_one(make, learned):
+def test_the_alarm_threshold_gives_a_score_of_one(make: type[Make], learned: int) -> None:
     node, detector = make.node(make.container("web")), Detector()
     for second in range(learned + 1):
         detector.step(node.evidence([0.04]), float(second), DEFAULT)
     (level,) = detector.alarm_threshold(node.subjects, WaitResource.CPU, DEFAULT)
-    assert level == LIMIT if not learned else DEFAULT.cpu.min_lost_percent / 100 <= level < LIMIT
+    assert DEFAULT.cpu is not None
+    assert level == LIMIT if not learned else DEFAULT.cpu.min_lost_percent / 100 <= level < LIMIT  # type: ignore[operator]
     detector.step(node.evidence([level]), learned + 1.0, DEFAULT)
     assert detector.scores[0, 0, 0] == pytest.approx(1.0, abs=0.01)
 
 
-def test_usual_values_are_not_learned_during_an_alarm(make):
+def test_usual_values_are_not_learned_during_an_alarm(make: type[Make]) -> None:
     node, detector = make.node(make.container("web")), Detector()
     for second in range(120):
         detector.step(node.evidence([0.01]), float(second), DEFAULT)
@@ -103,7 +124,7 @@ def test_usual_values_are_not_learned_during_an_alarm(make):
     assert 0.01 / 1.26 <= before <= 0.01 * 1.26
 
 
-def test_a_verdict_names_culprits_and_shares(make):
+def test_a_verdict_names_culprits_and_shares(make: type[Make]) -> None:
     web, batch, other = make.container("web"), make.container("batch", qos="BE"), make.container("other")
     node, detector = make.node(web, batch, other), Detector()
     blames = {0: [make.because_of(batch, 0.4), make.because_of(other, 0.2), make.because_of(web, 0.2)]}
@@ -129,7 +150,7 @@ def test_a_verdict_names_culprits_and_shares(make):
         pytest.param("none", "move-victim", id="no-culprit"),
     ],
 )
-def test_the_recommended_action_fits_the_culprit(make, culprit, action):
+def test_the_recommended_action_fits_the_culprit(make: type[Make], culprit: str, action: str) -> None:
     web = make.container("web", pod="shop")
     blames = {
         "be": [make.because_of(make.container("batch", qos="BE"), 1.0)],
@@ -145,7 +166,7 @@ def test_the_recommended_action_fits_the_culprit(make, culprit, action):
     assert action in ACTIONS
 
 
-def test_culprits_are_kept_until_the_alarm_ends(make):
+def test_culprits_are_kept_until_the_alarm_ends(make: type[Make]) -> None:
     web, batch = make.container("web"), make.container("batch", qos="BE")
     node, detector = make.node(web, batch), Detector()
     for second in range(8):
@@ -156,7 +177,7 @@ def test_culprits_are_kept_until_the_alarm_ends(make):
     assert verdict.culprits[0].owner.name == "batch"
 
 
-def test_a_new_container_in_a_reused_row_starts_without_history(make):
+def test_a_new_container_in_a_reused_row_starts_without_history(make: type[Make]) -> None:
     old, new = make.container("old"), make.container("new")
     detector = Detector()
     for second in range(10):
@@ -166,7 +187,7 @@ def test_a_new_container_in_a_reused_row_starts_without_history(make):
     assert np.isnan(detector.usual()).all()
 
 
-def test_without_evidence_an_alarm_ends(make):
+def test_without_evidence_an_alarm_ends(make: type[Make]) -> None:
     node, detector = make.node(make.container("web")), Detector()
     for second in range(10):
         detector.step(node.evidence([0.5]), float(second), DEFAULT)
@@ -175,7 +196,7 @@ def test_without_evidence_an_alarm_ends(make):
     assert not outcome.verdicts
 
 
-def test_with_many_alarms_every_verdict_keeps_its_culprit(make):
+def test_with_many_alarms_every_verdict_keeps_its_culprit(make: type[Make]) -> None:
     batch = make.container("batch", qos="BE")
     node, detector = make.node(*(make.container(f"web{i}") for i in range(200))), Detector()
     blames = {row: [make.because_of(batch, 1.0)] for row in range(200)}
@@ -191,7 +212,9 @@ losses = st.lists(st.floats(0.0, 1.0), min_size=1, max_size=80)
 
 @settings(deadline=None, max_examples=40)
 @given(losses)
-def test_alarms_and_the_time_between_them_last_at_least_the_minimum_duration(make, values):
+def test_alarms_and_the_time_between_them_last_at_least_the_minimum_duration(
+    make: type[Make], values: list[float]
+) -> None:
     states = [state.alarm for state, _ in run(make, values)]
     flips = [second for second in range(1, len(states)) if states[second] != states[second - 1]]
     starts = [0, *flips]
@@ -200,28 +223,30 @@ def test_alarms_and_the_time_between_them_last_at_least_the_minimum_duration(mak
 
 @settings(deadline=None, max_examples=40)
 @given(losses)
-def test_the_same_evidence_gives_the_same_states(make, values):
+def test_the_same_evidence_gives_the_same_states(make: type[Make], values: list[float]) -> None:
     assert run(make, values) == run(make, values)
 
 
 @settings(deadline=None, max_examples=40)
-@given(st.lists(st.floats(0.0, DEFAULT.cpu.min_lost_percent / 100 * 0.99), min_size=1, max_size=200))
-def test_quiet_evidence_never_alarms(make, values):
+@given(st.lists(st.floats(0.0, present(DEFAULT.cpu).min_lost_percent / 100 * 0.99), min_size=1, max_size=200))  # type: ignore[operator]
+def test_quiet_evidence_never_alarms(make: type[Make], values: list[float]) -> None:
     assert {state for state, _ in run(make, values, own=values)} == {AlarmState.QUIET}
 
 
 @settings(deadline=None, max_examples=40)
 @given(st.lists(st.floats(0.001, 1.0), min_size=70, max_size=120), st.integers(-3, 3))
-def test_without_absolute_thresholds_only_the_ratio_to_the_usual_value_counts(make, values, power):
+def test_without_absolute_thresholds_only_the_ratio_to_the_usual_value_counts(
+    make: type[Make], values: list[float], power: int
+) -> None:
     """The relative rule only: symptoms scaled by a power of the bucket ratio give the same states."""
-    relative = strategy(cpu=msgspec.structs.replace(DEFAULT.cpu, lost_percent=0, min_lost_percent=0))
+    relative = strategy(cpu=msgspec.structs.replace(DEFAULT.cpu, lost_percent=0, min_lost_percent=0))  # type: ignore[type-var]
     scale = 1.25**power
     assert run(make, values, strategy=relative) == run(make, [v * scale for v in values], strategy=relative)
 
 
 @settings(deadline=None, max_examples=40)
 @given(st.lists(st.floats(0.0, 1e6), min_size=0, max_size=12), st.floats(0.0, 10.0))
-def test_shares_sum_to_at_most_one(make, seconds, own):
+def test_shares_sum_to_at_most_one(make: type[Make], seconds: list[float], own: float) -> None:
     web = make.container("web")
     blames = [make.because_of(make.container(f"n{i}", qos="BE"), value) for i, value in enumerate(seconds)]
     blames.append(make.because_of(web, own))
@@ -230,13 +255,15 @@ def test_shares_sum_to_at_most_one(make, seconds, own):
     (verdict,) = outcome.verdicts
     assert sum(culprit.share for culprit in verdict.culprits) <= 1.0 + 1e-9
     assert all(culprit.share >= 0 for culprit in verdict.culprits)
-    assert web.key not in {culprit.owner.subject.key for culprit in verdict.culprits}
+    assert web.key not in {present(culprit.owner.subject).key for culprit in verdict.culprits}
     assert 0.0 <= verdict.confidence <= 1.0
 
 
 @settings(deadline=None, max_examples=40)
 @given(st.lists(st.permutations(list(range(6))), min_size=1, max_size=8), st.data())
-def test_a_containers_verdict_does_not_depend_on_its_row(make, orders, data):
+def test_a_containers_verdict_does_not_depend_on_its_row(
+    make: type[Make], orders: list[list[int]], data: DataObject
+) -> None:
     """Containers appear, disappear and change rows; each has the states that it has alone."""
     names = [f"c{i}" for i in range(6)]
     loss = {name: data.draw(st.lists(st.floats(0, 1), min_size=len(orders), max_size=len(orders))) for name in names}

@@ -20,6 +20,7 @@ from koordlet.interference.strategy import StrategySource
 from koordlet.interference.views import InterferenceViews
 from koordlet.prometheus import Registries
 from koordlet.statesinformer.pods.model import ContainerMeta, PodMeta, Workloads
+from tests.present import present
 
 
 class Recorder:
@@ -89,7 +90,7 @@ class World:
 
 @pytest.fixture
 def world(make: Any) -> Iterator[World]:
-    return World(make)
+    return World(make)  # type: ignore[return-value]
 
 
 def test_an_alarm_sends_one_event_when_it_begins_and_one_when_it_ends(world: World) -> None:
@@ -161,7 +162,7 @@ def test_a_malformed_strategy_keeps_the_last_valid_one_in_force(world: World) ->
 def test_the_alarm_of_a_removed_container_ends(world: World) -> None:
     world.run(20, loss=0.5)
     world.node = world.make.node(world.batch)
-    world.collect = lambda now, window: world.node.evidence([0.0])  # type: ignore[method-assign]
+    world.collect = lambda now, window: world.node.evidence([0.0])  # type: ignore[assignment, method-assign]
     world.evaluator.step()
     assert world.recorder.reasons == [DETECTED, ENDED]
     assert not world.evaluator.active
@@ -169,7 +170,7 @@ def test_the_alarm_of_a_removed_container_ends(world: World) -> None:
 
 def test_the_short_forms_name_the_worst_culprit(world: World) -> None:
     world.run(20, loss=0.5, own=0.3)
-    (first, second) = world.views.pod_extension("uid-web")[EXTENSION_KEY]
+    (first, second) = present(world.views.pod_extension("uid-web"))[EXTENSION_KEY]
     assert (first["cause"], first["culprit"], first["share"]) == ("neighbour", "default/batch/batch", 1.0)
     assert second["cause"] == "self"
     summary = world.views.node_extension()[EXTENSION_KEY]
@@ -183,6 +184,7 @@ def test_the_page_has_series_verdicts_and_changes(world: World) -> None:
     world.run(10, loss=0.0)
     world.run(30, loss=0.5)
     page = world.views.pod_explained("default", "web")
+    assert page is not None
     (container,) = page.containers
     series = next(page_series for page_series in container.series if page_series.cause == "neighbour")
     assert series.values[0] == 0.0

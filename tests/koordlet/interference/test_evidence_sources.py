@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,16 +15,19 @@ from koordlet.api.sloconfig.interference import DEFAULT
 from koordlet.interference import sources
 from koordlet.interference.attribution import MIN_WANTED_CORES
 from koordlet.interference.detector import Detector
-from koordlet.interference.model import Evidence, WaitResource
+from koordlet.interference.model import Evidence, ResourceEvidence, WaitResource
 from koordlet.metricsadvisor.stalls.attribution import CulpritTime
 from koordlet.metricsadvisor.stalls.blockio import SubjectBlockIO
 from koordlet.metricsadvisor.stalls.memstall import SubjectMemStall
 from koordlet.metricsadvisor.stalls.netstall import DeferredSoftirqs, SubjectNetStall
 from koordlet.probes.memstall.snapshot import KINDS
 from koordlet.statesinformer.pods.cgroupindex import Owner
+from tests.koordlet.interference.conftest import Make
 
 
-def window_of(make, *, ran=(0.5, 0.5), memory_ratio=(np.nan, np.nan)):
+def window_of(
+    make: type[Make], *, ran: tuple[float, float] = (0.5, 0.5), memory_ratio: tuple[float, float] = (np.nan, np.nan)
+) -> Any:
     web, batch = make.container("web"), make.container("batch", qos="BE")
     return SimpleNamespace(
         subjects=(web, batch),
@@ -34,7 +39,7 @@ def window_of(make, *, ran=(0.5, 0.5), memory_ratio=(np.nan, np.nan)):
     )
 
 
-def stall(make, blames=(), **seconds):
+def stall(make: type[Make], blames: Sequence[tuple[str, float]] = (), **seconds: Any) -> SubjectMemStall:
     names = {"web": make.container("web"), "batch": make.container("batch", qos="BE")}
     return SubjectMemStall(
         seconds=seconds, p99=0.01, culprits=tuple(make.because_of(names[name], value) for name, value in blames)
@@ -69,23 +74,33 @@ def stall(make, blames=(), **seconds):
         pytest.param({"compaction": 0.1}, [], 0.1, 0.0, 0.0, id="compaction"),
     ],
 )
-def test_memory_stalls_are_split_by_cause(make, seconds, blames, others, limit, shared):
+def test_memory_stalls_are_split_by_cause(
+    make: type[Make],
+    seconds: dict[str, Any],
+    blames: list[tuple[str, float]],
+    others: float,
+    limit: float,
+    shared: float,
+) -> None:
     evidence = sources.split_memory(make.container("web"), stall(make, blames, **seconds))
     assert evidence == pytest.approx((others, limit, shared))
 
 
 @given(st.dictionaries(st.sampled_from(KINDS), st.floats(0.0, 10.0)), st.floats(0.0, 5.0), st.floats(0.0, 5.0))
-def test_the_split_of_memory_stalls_keeps_the_total(make, seconds, mine, theirs):
+def test_the_split_of_memory_stalls_keeps_the_total(
+    make: type[Make], seconds: dict[str, Any], mine: float, theirs: float
+) -> None:
     measured = stall(make, [("web", mine), ("batch", theirs)], **seconds)
     evidence = sources.split_memory(make.container("web"), measured)
     assert evidence.others + evidence.own == pytest.approx(measured.total)
     assert min(evidence) >= -1e-9
 
 
-def test_the_memory_probe_names_the_culprits(make):
+def test_the_memory_probe_names_the_culprits(make: type[Make]) -> None:
     window = window_of(make)
     stalls = {window.keys[0]: stall(make, [("batch", 0.5)], ancestor=0.5)}
     evidence = sources.MemorySource(lambda: stalls, lambda: "bpf").evidence(window)
+    assert evidence is not None
     assert evidence.others.tolist() == pytest.approx([0.5 / (0.5 + 0.5 + MIN_WANTED_CORES), 0.0])
     assert evidence.culprits(0)[0].owner.name == "batch"
     assert evidence.named
@@ -93,16 +108,26 @@ def test_the_memory_probe_names_the_culprits(make):
 
 
 @pytest.mark.parametrize(("full", "own"), [(0.99, True), (0.5, False), (np.nan, False)])
-def test_without_a_probe_memory_pressure_at_the_limit_is_self_inflicted(make, full, own):
+def test_without_a_probe_memory_pressure_at_the_limit_is_self_inflicted(
+    make: type[Make], full: float, own: bool
+) -> None:
     window = window_of(make, memory_ratio=(full, np.nan))
     evidence = sources.MemorySource(lambda: {window.keys[0]: stall(make, other=0.5)}, lambda: "pressure").evidence(
         window
     )
+    assert evidence is not None
     assert bool(evidence.own[0] > 0) is own
     assert bool(evidence.others[0] > 0) is not own
 
 
-def disk(make, *, wait=0.0, device=0.0, throttled=0.0, blames=()):
+def disk(
+    make: type[Make],
+    *,
+    wait: float = 0.0,
+    device: float = 0.0,
+    throttled: float = 0.0,
+    blames: Sequence[tuple[str, float]] = (),
+) -> SubjectBlockIO:
     names = {"web": make.container("web"), "batch": make.container("batch", qos="BE")}
     culprits = tuple(make.because_of(names[name], value) for name, value in blames)
     return SubjectBlockIO(
@@ -111,29 +136,40 @@ def disk(make, *, wait=0.0, device=0.0, throttled=0.0, blames=()):
     )  # fmt: skip
 
 
-def test_waiting_for_a_disk_behind_others_is_caused_by_them(make):
+def test_waiting_for_a_disk_behind_others_is_caused_by_them(make: type[Make]) -> None:
     window = window_of(make, ran=(0.1, 0.1))
     stalls = {window.keys[0]: disk(make, wait=0.6, device=0.1, blames=[("batch", 0.4), ("web", 0.2)])}
     evidence = sources.IoSource(lambda: stalls).evidence(window)
+    assert evidence is not None
     assert evidence.others[0] == pytest.approx(0.4 / (0.4 + 0.2 + 0.1 + 0.1 + MIN_WANTED_CORES))
     assert evidence.own[0] == 0.0
+    assert evidence.latency is not None
     assert evidence.latency[0] == 0.02
     assert sources.IoSource(lambda: None).evidence(window) is None
 
 
-def test_throttling_by_the_own_io_limit_is_self_inflicted(make):
+def test_throttling_by_the_own_io_limit_is_self_inflicted(make: type[Make]) -> None:
     window = window_of(make, ran=(0.1, 0.1))
     evidence = sources.IoSource(lambda: {window.keys[0]: disk(make, throttled=0.9, device=0.05)}).evidence(window)
+    assert evidence is not None
     assert evidence.own[0] == pytest.approx(0.9 / (0.9 + 0.05 + 0.1 + MIN_WANTED_CORES))
     assert evidence.others[0] == 0.0
 
 
-def softirqs(make, *, stolen=(), behind=0.0, thread=0.0, thread_for=(), ran=0.5):
+def softirqs(
+    make: type[Make],
+    *,
+    stolen: Sequence[tuple[str, float]] = (),
+    behind: float = 0.0,
+    thread: float = 0.0,
+    thread_for: Sequence[tuple[str, float]] = (),
+    ran: float = 0.5,
+) -> ResourceEvidence:
     """The network's evidence of web. Its tasks are interrupted for the receivers in `stolen`, and wait for the kernel's
     thread, which works for those in `thread_for`; seconds per second."""
     named = {"web": make.container("web"), "batch": make.container("batch", qos="BE")}
 
-    def blames(culprit_waits):
+    def blames(culprit_waits: Sequence[tuple[str, float]]) -> tuple[CulpritTime, ...]:
         kernel = Owner("kernel", "kthread")
         return tuple(
             CulpritTime(kernel, value, 1) if name == "kernel" else make.because_of(named[name], value)
@@ -144,7 +180,7 @@ def softirqs(make, *, stolen=(), behind=0.0, thread=0.0, thread_for=(), ran=0.5)
     stall = SubjectNetStall(0, sum(s for _, s in stolen), 0.001, 0, None, 0, blames(stolen))
     deferred, behind_ksoftirqd = DeferredSoftirqs(thread, blames(thread_for)), np.array([behind, 0.0])
     stalls = {window.keys[0]: stall} if stolen else {}
-    return sources.NetworkSource(lambda: stalls, lambda: deferred, lambda: behind_ksoftirqd).evidence(window)
+    return sources.NetworkSource(lambda: stalls, lambda: deferred, lambda: behind_ksoftirqd).evidence(window)  # type: ignore[return-value]
 
 
 @pytest.mark.parametrize(
@@ -164,13 +200,15 @@ def softirqs(make, *, stolen=(), behind=0.0, thread=0.0, thread_for=(), ran=0.5)
         pytest.param({}, 0.0, 0.5, id="nothing"),
     ],
 )  # fmt: skip
-def test_packets_of_others_cost_a_container_cpu_time(make, softirq_figures, lost, wanted):
+def test_packets_of_others_cost_a_container_cpu_time(
+    make: type[Make], softirq_figures: dict[str, Any], lost: float, wanted: float
+) -> None:
     evidence = softirqs(make, **softirq_figures)
     assert evidence.others[0] == pytest.approx(lost / (wanted + MIN_WANTED_CORES))
     assert evidence.own[0] == evidence.others[1] == 0.0
 
 
-def test_culprits_of_packets_are_their_receivers_or_the_kernel(make):
+def test_culprits_of_packets_are_their_receivers_or_the_kernel(make: type[Make]) -> None:
     evidence = softirqs(
         make,
         stolen=[("batch", 0.06), ("kernel", 0.02), ("web", 0.02)],
@@ -182,7 +220,7 @@ def test_culprits_of_packets_are_their_receivers_or_the_kernel(make):
 
 
 @pytest.mark.parametrize("seconds", [0.5, 3.0, 10.0])
-def test_seconds_of_a_culprit_are_per_second_for_any_window(make, seconds):
+def test_seconds_of_a_culprit_are_per_second_for_any_window(make: type[Make], seconds: float) -> None:
     """Collectors have windows of their own, independent of the evidence's length."""
     web, batch = make.container("web"), make.container("batch", qos="BE")
     window = window_of(make)
@@ -195,15 +233,16 @@ def test_seconds_of_a_culprit_are_per_second_for_any_window(make, seconds):
         ),
         WaitResource.NETWORK: softirqs(make, stolen=[("batch", 0.3)]),
     }
-    evidence = Evidence((web, batch), seconds, resources)
+    evidence = Evidence((web, batch), seconds, resources)  # type: ignore[arg-type]
     verdicts = Detector().step(evidence, 0.0, DEFAULT).verdicts
     culprit_seconds = {verdict.resource: verdict.culprits[0].seconds for verdict in verdicts}
     assert culprit_seconds == pytest.approx({WaitResource.MEMORY: 0.4, WaitResource.IO: 0.7, WaitResource.NETWORK: 0.3})
 
 
-def test_cache_evidence_is_cpi_with_guessed_culprits(make):
+def test_cache_evidence_is_cpi_with_guessed_culprits(make: type[Make]) -> None:
     window = window_of(make)
     evidence = sources.CacheSource(lambda: {window.keys[0]: 2.5}).evidence(window)
+    assert evidence is not None
     assert evidence.others[0] == 2.5
     assert np.isnan(evidence.others[1])
     assert not evidence.named

@@ -18,11 +18,14 @@ from koordlet.probes.culprits.matrix import CulpritMatrix
 from koordlet.probes.culprits.slots import SPECIAL_KEYS
 from koordlet.probes.memstall.snapshot import KINDS, NODE, MemStallSnapshot, sums_only
 from koordlet.statesinformer.pods.cgroupindex import Owner, owner_of
+from tests.koordlet.interference.conftest import Make
 
 WEB, BATCH, SSH, WEBS_LIMIT = 10, 20, 30, 110
 
 
-def reading(kinds: dict[str, int], reclaims: dict[tuple[int, int], tuple[int, int]], wakeups: dict[int, int]):
+def reading(
+    kinds: dict[str, int], reclaims: dict[tuple[int, int], tuple[int, int]], wakeups: dict[int, int]
+) -> MemStallSnapshot:
     """web's *kinds* -> ms; *reclaims*: (task, limit) -> (ms, count); *wakeups* of kswapd by key."""
     base: MemStallSnapshot = sums_only(dict.fromkeys({WEB, *wakeups}, 0))
     sums, row = base.sum_ns.copy(), base.row(WEB)
@@ -68,7 +71,15 @@ def reading(kinds: dict[str, int], reclaims: dict[tuple[int, int], tuple[int, in
         ),
     ],
 )  # fmt: skip
-def test_the_sentence_names_the_cause_of_memory_stalls(make, kinds, reclaims, wakeups, cause, words, action):
+def test_the_sentence_names_the_cause_of_memory_stalls(
+    make: type[Make],
+    kinds: dict[str, int],
+    reclaims: dict[tuple[int, int], tuple[int, int]],
+    wakeups: dict[int, int],
+    cause: Cause,
+    words: str,
+    action: str,
+) -> None:
     web, batch = make.container("web"), make.container("batch", qos="BE")
     owners = {
         WEB: owner_of(web),
@@ -80,8 +91,8 @@ def test_the_sentence_names_the_cause_of_memory_stalls(make, kinds, reclaims, wa
     frame = SimpleNamespace(
         subjects=(web,), keys=(web.key,), ran=np.array([0.1]), memory_usage_ratio=np.array([0.5]), pressure={}
     )
-    evidence = sources.MemorySource(lambda: window, lambda: "bpf").evidence(frame)
-    verdicts = Detector().step(Evidence((web,), 10.0, {WaitResource.MEMORY: evidence}), 0.0, DEFAULT).verdicts
+    evidence = sources.MemorySource(lambda: window, lambda: "bpf").evidence(frame)  # type: ignore[arg-type]
+    verdicts = Detector().step(Evidence((web,), 10.0, {WaitResource.MEMORY: evidence}), 0.0, DEFAULT).verdicts  # type: ignore[dict-item]
     verdict = max(verdicts, key=lambda memory_verdict: memory_verdict.lost)
     assert verdict.cause is cause
     assert sentence(verdict).endswith(words)

@@ -11,14 +11,18 @@ import copy
 import json
 import uuid
 from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from aiohttp import web
+from multidict import MultiDictProxy
 from prometheus_client import CollectorRegistry
 
 from koordlet.kube import Client, ClientConfig
 from tests.fakeclock import FakeClock
+from tests.present import present
 
 LIST, WATCH, OTHER = "list", "watch", "other"
 _LIST_PARAMS = {"limit", "continue", "labelSelector", "fieldSelector", "resourceVersion"}
@@ -41,30 +45,30 @@ class Fault:
 
 
 class _Watcher:
-    def __init__(self, collection, matches):
+    def __init__(self, collection: str, matches: Callable[..., Any]) -> None:
         self.collection, self.matches, self.deaf = collection, matches, False
-        self.queue: asyncio.Queue = asyncio.Queue()
+        self.queue: asyncio.Queue[Any] = asyncio.Queue()
 
 
 class FakeApi:
     """Objects by collection and key, a log of changes, and watches over the log."""
 
-    def __init__(self):
-        self.objects: dict[str, dict[str, dict]] = {}
+    def __init__(self) -> None:
+        self.objects: dict[str, dict[str, dict[str, Any]]] = {}
         self.version = 100
         self.oldest = 100
-        self.log: list[tuple[int, str, str, dict]] = []
+        self.log: list[tuple[int, str, str, dict[str, Any]]] = []
         self.faults: dict[str, deque[Fault]] = {LIST: deque(), WATCH: deque(), OTHER: deque()}
-        self.requests: list[tuple[str, str, dict]] = []
-        self.headers: list[dict] = []
-        self.tokens: dict[str, tuple[int, list]] = {}
+        self.requests: list[tuple[str, str, dict[str, Any]]] = []
+        self.headers: list[dict[str, Any]] = []
+        self.tokens: dict[str, tuple[int, list[Any]]] = {}
         self.expire_tokens = False
         self.require_token: str | None = None
         self._watchers: set[_Watcher] = set()
         self._runner: web.AppRunner | None = None
         self.url = ""
 
-    async def start(self):
+    async def start(self) -> None:
         app = web.Application(client_max_size=64 << 20)
         app.router.add_route("*", "/{path:.*}", self._handle)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
@@ -72,13 +76,14 @@ class FakeApi:
         await web.TCPSite(self._runner, "127.0.0.1", 0).start()
         self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
 
-    async def stop(self):
+    async def stop(self) -> None:
         self.end_watches("end")
+        assert self._runner is not None
         await self._runner.cleanup()
 
     # -- what tests do to the server
 
-    def put(self, collection, name, namespace="", **fields):
+    def put(self, collection: str, name: str, namespace: str = "", **fields: Any) -> dict[str, Any]:
         """Create or update an object like another client."""
         key = f"{namespace}/{name}" if namespace else name
         old = self.objects.get(collection, {}).get(key)
@@ -88,26 +93,26 @@ class FakeApi:
             meta["namespace"] = namespace
         return self._store(collection, key, {"metadata": meta, **fields}, new=old is None)
 
-    def remove(self, collection, name, namespace=""):
+    def remove(self, collection: str, name: str, namespace: str = "") -> None:
         key = f"{namespace}/{name}" if namespace else name
         gone = copy.deepcopy(self.objects[collection].pop(key))
         self.version += 1
         gone["metadata"]["resourceVersion"] = str(self.version)
         self._publish("DELETED", collection, gone)
 
-    def compact(self):
+    def compact(self) -> None:
         """Forget all history: versions before now are Gone."""
         self.oldest = self.version
         self.log.clear()
 
-    def bookmark(self):
+    def bookmark(self) -> None:
         self._tell_all(("BOOKMARK", {"metadata": {"resourceVersion": str(self.version)}}))
 
-    def end_watches(self, how="end"):
+    def end_watches(self, how: str = "end") -> None:
         """`end` cleanly, `drop` the connections, `mid-line` drop them within an event, `gone` 410 in the stream."""
         self._tell_all((how, None))
 
-    def deafen(self):
+    def deafen(self) -> None:
         """The watches that run now stop hearing of changes; they can still be ended."""
         for watcher in self._watchers:
             watcher.deaf = True
@@ -128,18 +133,18 @@ class FakeApi:
             method == "GET" and "limit" in query and "continue" not in query for method, _, query in self.requests
         )
 
-    def _tell_all(self, item):
+    def _tell_all(self, item: tuple[str, dict[str, dict[str, str]] | None]) -> None:
         for watcher in self._watchers:
             watcher.queue.put_nowait(item)
 
-    def _store(self, collection, key, obj, *, new):
+    def _store(self, collection: str, key: str, obj: dict[str, Any], *, new: bool) -> dict[str, Any]:
         self.version += 1
         obj["metadata"]["resourceVersion"] = str(self.version)
         self.objects.setdefault(collection, {})[key] = obj
         self._publish("ADDED" if new else "MODIFIED", collection, copy.deepcopy(obj))
         return obj
 
-    def _publish(self, kind, collection, obj):
+    def _publish(self, kind: str, collection: str, obj: dict[str, Any]) -> None:
         self.log.append((self.version, kind, collection, obj))
         for watcher in self._watchers:
             if not watcher.deaf and watcher.collection == collection and watcher.matches(obj):
@@ -147,7 +152,7 @@ class FakeApi:
 
     # -- HTTP
 
-    async def _handle(self, request: web.Request):
+    async def _handle(self, request: web.Request) -> web.Response | web.StreamResponse:
         collection, namespace, name, sub = _split(request.path)
         self.requests.append((request.method, request.path, dict(request.query)))
         self.headers.append(dict(request.headers))
@@ -158,7 +163,7 @@ class FakeApi:
             fault = self.faults[kind].popleft()
             await asyncio.sleep(fault.delay)
             if fault.hang_up:
-                request.transport.abort()
+                present(request.transport).abort()
                 return web.Response()
             if fault.status:
                 body = fault.body
@@ -177,12 +182,13 @@ class FakeApi:
         if method is None:
             return _error(405, "MethodNotAllowed", request.method)
         body = await request.read()
-        return method(request, collection, namespace, name, sub, body)
+        result: web.Response | web.StreamResponse = method(request, collection, namespace, name, sub, body)
+        return result
 
-    def _list(self, request, collection, namespace):
+    def _list(self, request: web.Request, collection: str, namespace: str | None) -> web.Response:
         if bad := set(request.query) - _LIST_PARAMS:
             return _error(400, "BadRequest", f"unknown parameters {sorted(bad)}")
-        matches = _matcher(namespace, request.query)
+        matches = _matcher(namespace, request.query)  # type: ignore[arg-type]
         if token := request.query.get("continue"):
             if token not in self.tokens or self.expire_tokens:
                 return _error(410, "Expired", "The provided continue parameter is too old")
@@ -196,10 +202,12 @@ class FakeApi:
         if rest:
             token = uuid.uuid4().hex
             self.tokens[token] = (version, copy.deepcopy(rest))
-            meta |= {"continue": token, "remainingItemCount": len(rest)}
+            meta |= {"continue": token, "remainingItemCount": len(rest)}  # type: ignore[dict-item]
         return web.json_response({"kind": "List", "apiVersion": "v1", "metadata": meta, "items": page or None})
 
-    async def _watch(self, request, collection, namespace, first=0):
+    async def _watch(
+        self, request: web.Request, collection: str, namespace: str | None, first: int = 0
+    ) -> web.StreamResponse | web.Response:
         query = request.query
         if bad := set(query) - _WATCH_PARAMS:
             return _error(400, "BadRequest", f"unknown parameters {sorted(bad)}")
@@ -208,7 +216,7 @@ class FakeApi:
         since = int(query["resourceVersion"])
         if since < self.oldest:
             return _error(410, "Expired", f"too old resource version: {since} ({self.oldest})")
-        watcher = _Watcher(collection, _matcher(namespace, query))
+        watcher = _Watcher(collection, _matcher(namespace, query))  # type: ignore[arg-type]
         for version, kind, where, obj in self.log:
             if version > since and where == collection and watcher.matches(obj):
                 watcher.queue.put_nowait((kind, obj))
@@ -225,7 +233,7 @@ class FakeApi:
                 if kind in ("drop", "mid-line"):
                     if kind == "mid-line":
                         await response.write(b'{"type":"MODIFIED","object":{"metad')
-                    request.transport.abort()
+                    present(request.transport).abort()
                     return response
                 if kind == "gone":
                     kind, obj = "ERROR", json.loads(_status(410, "Expired", "too old resource version"))
@@ -240,13 +248,23 @@ class FakeApi:
         finally:
             self._watchers.discard(watcher)
 
-    def _get(self, request, collection, namespace, name, sub, body):
+    def _get(
+        self, request: web.Request, collection: str, namespace: str | None, name: str, sub: Any, body: bytes
+    ) -> web.Response:
         obj = self.objects.get(collection, {}).get(f"{namespace}/{name}" if namespace else name)
         if obj is None:
             return _error(404, "NotFound", f'{collection.rsplit("/")[-1]} "{name}" not found')
         return web.json_response(obj)
 
-    def _post(self, request, collection, namespace, name, sub, body):
+    def _post(
+        self,
+        request: web.Request,
+        collection: str,
+        namespace: str | None,
+        name: str | None,
+        sub: str | None,
+        body: bytes,
+    ) -> web.Response:
         if request.content_type != "application/json":
             return _error(415, "UnsupportedMediaType", request.content_type)
         obj = json.loads(body)
@@ -266,7 +284,9 @@ class FakeApi:
             obj["metadata"]["namespace"] = namespace
         return web.json_response(self._store(collection, key, obj, new=True), status=201)
 
-    def _patch(self, request, collection, namespace, name, sub, body):
+    def _patch(
+        self, request: web.Request, collection: str, namespace: str | None, name: str, sub: str | None, body: bytes
+    ) -> web.Response:
         key = f"{namespace}/{name}" if namespace else name
         old = self.objects.get(collection, {}).get(key)
         patch = json.loads(body)
@@ -301,7 +321,9 @@ class FakeApi:
                 return _error(415, "UnsupportedMediaType", other)
         return web.json_response(self._store(collection, key, new, new=old is None))
 
-    def _delete(self, request, collection, namespace, name, sub, body):
+    def _delete(
+        self, request: web.Request, collection: str, namespace: str | None, name: str, sub: Any, body: bytes
+    ) -> web.Response:
         options = json.loads(body)
         if options.get("kind") != "DeleteOptions":
             return _error(400, "BadRequest", "DeleteOptions wanted")
@@ -315,7 +337,7 @@ class FakeApi:
         return _error(200, "", "")
 
 
-def _merge(target, patch):
+def _merge(target: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
     for key, value in patch.items():
         if value is None:
             target.pop(key, None)
@@ -326,13 +348,13 @@ def _merge(target, patch):
     return target
 
 
-def _matcher(namespace, query):
+def _matcher(namespace: str | None, query: MultiDictProxy[str]) -> Callable[[dict[str, Any]], bool]:
     fields = dict(part.split("=", 1) for part in query.get("fieldSelector", "").split(",") if part)
     labels = dict(part.split("=", 1) for part in query.get("labelSelector", "").split(",") if part)
     unknown = set(fields) - {"metadata.name", "spec.nodeName"}
     assert not unknown, f"field selectors {unknown} are not supported"
 
-    def matches(obj):
+    def matches(obj: dict[str, Any]) -> bool:
         meta = obj["metadata"]
         return (
             (not namespace or meta.get("namespace") == namespace)
@@ -344,7 +366,7 @@ def _matcher(namespace, query):
     return matches
 
 
-def _split(path):
+def _split(path: str) -> tuple[str, str | None, str | None, str | None]:
     """(collection, namespace, name, subresource) of /api/v1/… and /apis/group/version/…"""
     parts = path.strip("/").split("/")
     head = 2 if parts[0] == "api" else 3
@@ -355,7 +377,7 @@ def _split(path):
     return f"{prefix}/{rest[0]}", namespace, rest[1] if len(rest) > 1 else None, rest[2] if len(rest) > 2 else None
 
 
-def _status(code, reason, message, causes=()):
+def _status(code: int, reason: str, message: str, causes: Sequence[dict[str, str]] = ()) -> bytes:
     ok = code < 400
     return json.dumps({
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success" if ok else "Failure",
@@ -363,7 +385,7 @@ def _status(code, reason, message, causes=()):
     }).encode()  # fmt: skip
 
 
-def _error(code, reason, message, causes=()):
+def _error(code: int, reason: str, message: str, causes: Sequence[dict[str, str]] = ()) -> web.Response:
     return web.Response(status=code, body=_status(code, reason, message, causes), content_type="application/json")
 
 
@@ -371,7 +393,7 @@ CONFIG_MAPS, NODES, PODS = "api/v1/configmaps", "api/v1/nodes", "api/v1/pods"
 
 
 @pytest.fixture
-async def fake():
+async def fake() -> AsyncIterator[FakeApi]:
     """A running FakeApi."""
     server = FakeApi()
     await server.start()
@@ -380,29 +402,29 @@ async def fake():
 
 
 @pytest.fixture
-def new_fake():
+def new_fake() -> tuple[type[FakeApi], type[Fault]]:
     """The class itself and Fault, for tests that start servers on loops of their own."""
     return FakeApi, Fault
 
 
 @pytest.fixture
-def clock():
+def clock() -> FakeClock:
     """A clock on which back-off takes no time."""
     return FakeClock(auto=True)
 
 
 @pytest.fixture
-async def client(fake, clock):
+async def client(fake: FakeApi, clock: FakeClock) -> AsyncIterator[Client]:
     """A client of the fake server, without rate limit, with a registry of its own."""
     async with Client(ClientConfig(server=fake.url, qps=0), clock=clock, registry=CollectorRegistry()) as made:
         yield made
 
 
 @pytest.fixture
-def eventually():
+def eventually() -> Callable[..., Awaitable[None]]:
     """Wait for a condition on a real socket's schedule; fails with its description after a minute at least."""
 
-    async def wait(condition, what="condition"):
+    async def wait(condition: Callable[..., Any], what: str = "condition") -> None:
         for _ in range(12_000):
             if condition():
                 return

@@ -1,19 +1,24 @@
 """Errors of a wrong installation say what to do; an unsupported API server is a readiness problem until upgraded."""
 
 import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
 import pytest
 from aiohttp import web
 
 from koordlet.api.core import Node
 from koordlet.api.crs.slo import NodeMetric
+from koordlet.api.encoding.base import Struct
 from koordlet.kube import Client, ClientConfig, ConnectionFailed, Forbidden, NotFound, Unauthorized
 from koordlet.kube.advice import advice, with_advice
 from koordlet.kube.decode import resource_of
+from koordlet.kube.errors import KubeError
 from koordlet.kube.serverversion import ServerInfo, ServerVersionCheck, problem_of
+from tests.fakeclock import FakeClock
 
 
-def connection(cause):
+def connection(cause: ConnectionRefusedError | ssl.SSLCertVerificationError) -> ConnectionFailed:
     error = ConnectionFailed("GET https://server/api: failed")
     error.__cause__ = cause
     return error
@@ -34,13 +39,13 @@ ADVICE = {
 
 
 @pytest.mark.parametrize(("error", "kind", "text"), ADVICE.values(), ids=ADVICE)
-def test_errors_of_a_wrong_installation_say_what_to_do(error, kind, text):
+def test_errors_of_a_wrong_installation_say_what_to_do(error: KubeError, kind: type[Struct], text: str) -> None:
     resource = resource_of(kind, None)
     assert text in advice(error, resource)
     assert with_advice(error, resource).startswith(str(error))
 
 
-def test_an_object_that_does_not_exist_needs_no_advice():
+def test_an_object_that_does_not_exist_needs_no_advice() -> None:
     assert advice(NotFound(404)) == ""
     assert with_advice(NotFound(404)) == "404 Not Found"
 
@@ -59,7 +64,7 @@ VERSIONS = {
 
 
 @pytest.mark.parametrize(("major", "minor", "bad"), VERSIONS.values(), ids=VERSIONS)
-def test_versions_before_the_oldest_are_not_supported(major, minor, bad):
+def test_versions_before_the_oldest_are_not_supported(major: str, minor: str, bad: bool) -> None:
     problem = problem_of(ServerInfo(major=major, minor=minor, git_version=f"v{major}.{minor}.0"))
     assert (problem is not None) == bad
     if problem is not None:
@@ -69,11 +74,11 @@ def test_versions_before_the_oldest_are_not_supported(major, minor, bad):
 class VersionServer:
     """Answers /version with `answer`: a body, or an HTTP status."""
 
-    def __init__(self):
-        self.answer = {}
+    def __init__(self) -> None:
+        self.answer: dict[str, Any] = {}
         self.requests = 0
 
-    async def handle(self, request):
+    async def handle(self, request: web.Request) -> web.Response:
         self.requests += 1
         if isinstance(self.answer, int):
             return web.Response(status=self.answer)
@@ -81,21 +86,26 @@ class VersionServer:
 
 
 @pytest.fixture
-async def server():
+async def server() -> AsyncIterator[VersionServer]:
     answers = VersionServer()
     app = web.Application()
     app.router.add_get("/version", answers.handle)
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
-    answers.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    answers.url = f"http://127.0.0.1:{runner.addresses[0][1]}"  # type: ignore[attr-defined]
     yield answers
     await runner.cleanup()
 
 
-async def test_the_check_recovers_when_the_server_is_upgraded(server, clock, eventually, caplog):
+async def test_the_check_recovers_when_the_server_is_upgraded(
+    server: VersionServer,
+    clock: FakeClock,
+    eventually: Callable[..., Awaitable[None]],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     server.answer = {"major": "1", "minor": "19", "gitVersion": "v1.19.3"}
-    async with Client(ClientConfig(server=server.url, qps=0), clock=clock) as client:
+    async with Client(ClientConfig(server=server.url, qps=0), clock=clock) as client:  # type: ignore[attr-defined]
         check = ServerVersionCheck(client)
         await check.start()
         await eventually(lambda: "v1.19.3 is not supported" in (check.problem or ""))
@@ -106,9 +116,11 @@ async def test_the_check_recovers_when_the_server_is_upgraded(server, clock, eve
 
 
 @pytest.mark.parametrize("answer", [403, 404, ["no object"]])
-async def test_a_server_that_does_not_tell_its_version_is_not_judged(server, clock, eventually, answer):
-    server.answer = answer
-    async with Client(ClientConfig(server=server.url, qps=0), clock=clock) as client:
+async def test_a_server_that_does_not_tell_its_version_is_not_judged(
+    server: VersionServer, clock: FakeClock, eventually: Callable[..., Awaitable[None]], answer: int | list[str]
+) -> None:
+    server.answer = answer  # type: ignore[assignment]
+    async with Client(ClientConfig(server=server.url, qps=0), clock=clock) as client:  # type: ignore[attr-defined]
         check = ServerVersionCheck(client)
         await check.start()
         await eventually(lambda: server.requests >= 2)

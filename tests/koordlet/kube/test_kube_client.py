@@ -1,6 +1,7 @@
 """The typed client: verbs, paging, retries, errors, limits."""
 
 import asyncio
+from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -30,11 +31,12 @@ from koordlet.kube.ratelimit import ExponentialBackoff, TokenBucket
 from koordlet.kube.selectors import field_query, label_query
 from koordlet.kube.transport import Transport, api_group
 from tests.fakeclock import FakeClock
+from tests.koordlet.kube.conftest import FakeApi, Fault
 
 MAPS, NODES, PODS = "api/v1/configmaps", "api/v1/nodes", "api/v1/pods"
 
 
-async def test_get_and_list(fake, client):
+async def test_get_and_list(fake: FakeApi, client: Client) -> None:
     fake.put(MAPS, "a", "ns", data={"k": "v"}, metadata={"labels": {"x": "1"}})
     fake.put(MAPS, "b", "other")
     config_map = await client.get(ConfigMap, "a", "ns")
@@ -47,7 +49,7 @@ async def test_get_and_list(fake, client):
     assert await client.list(Node) == []
 
 
-async def test_expired_continue_token_starts_over_without_paging(fake, client):
+async def test_expired_continue_token_starts_over_without_paging(fake: FakeApi, client: Client) -> None:
     for i in range(4):
         fake.put(NODES, f"n{i}")
     fake.expire_tokens = True
@@ -55,13 +57,13 @@ async def test_expired_continue_token_starts_over_without_paging(fake, client):
     assert [q.get("limit") for _, _, q in fake.requests] == ["3", "3", None]
 
 
-async def test_a_malformed_item_is_named(fake, client):
+async def test_a_malformed_item_is_named(fake: FakeApi, client: Client) -> None:
     fake.put(MAPS, "a", "ns", data="text")
     with pytest.raises(wire.WireError, match=r"ConfigMap ns/a: .*data"):
         await client.list(ConfigMap)
 
 
-async def test_create_and_conflicts(fake, client):
+async def test_create_and_conflicts(fake: FakeApi, client: Client) -> None:
     made = await client.create(ConfigMap(metadata=ObjectMeta(name="a", namespace="ns"), data={"k": "v"}))
     assert made.metadata.uid and fake.objects[MAPS]["ns/a"]["kind"] == "ConfigMap"
     with pytest.raises(Conflict) as caught:
@@ -72,7 +74,7 @@ async def test_create_and_conflicts(fake, client):
     assert invalid.value.fields == ["metadata.name"]
 
 
-async def test_patches(fake, client):
+async def test_patches(fake: FakeApi, client: Client) -> None:
     fake.put(NODES, "n", spec={"podCIDR": "x"}, status={"phase": "a"})
     node = await client.patch(Node, "n", body={"metadata": {"labels": {"a/b": "1"}}})
     assert node.metadata.labels == {"a/b": "1"}
@@ -87,7 +89,7 @@ async def test_patches(fake, client):
     await client.patch(Node, "n", body={"spec": {}}, kind=PatchKind.STRATEGIC)
 
 
-async def test_apply(fake, client):
+async def test_apply(fake: FakeApi, client: Client) -> None:
     body = {"data": {"k": "v"}}
     made = await client.patch(ConfigMap, "a", "ns", body=body, kind=PatchKind.APPLY, field_manager="koordlet")
     assert made.data == {"k": "v"} and fake.objects[MAPS]["ns/a"]["metadata"]["namespace"] == "ns"
@@ -99,7 +101,7 @@ async def test_apply(fake, client):
         await client.patch(ConfigMap, "a", "ns", body=body, kind=PatchKind.APPLY)
 
 
-async def test_delete(fake, client):
+async def test_delete(fake: FakeApi, client: Client) -> None:
     fake.put(NODES, "n")
     with pytest.raises(Conflict):
         await client.delete(Node, "n", uid="another")
@@ -109,7 +111,9 @@ async def test_delete(fake, client):
     assert not await client.delete(Node, "n", missing_ok=True)
 
 
-async def test_eviction_hands_429_back(fake, client, new_fake):
+async def test_eviction_hands_429_back(
+    fake: FakeApi, client: Client, new_fake: tuple[type[FakeApi], type[Fault]]
+) -> None:
     _, fault = new_fake
     fake.put(PODS, "p", "ns")
     await client.evict("p", "ns", grace_seconds=30)
@@ -124,7 +128,9 @@ async def test_eviction_hands_429_back(fake, client, new_fake):
     ("status", "kind"),
     [(400, ApiError), (401, Unauthorized), (403, Forbidden), (404, NotFound), (410, Gone), (418, ApiError)],
 )
-async def test_errors_have_types_and_are_not_retried(fake, client, new_fake, status, kind):
+async def test_errors_have_types_and_are_not_retried(
+    fake: FakeApi, client: Client, new_fake: tuple[type[FakeApi], type[Fault]], status: int, kind: type[ApiError]
+) -> None:
     _, fault = new_fake
     fake.faults["other"].append(fault(status=status, reason="Why"))
     with pytest.raises(kind, match=rf"GET /api/v1/nodes/n: {status} as ordered") as caught:
@@ -132,25 +138,32 @@ async def test_errors_have_types_and_are_not_retried(fake, client, new_fake, sta
     assert (caught.value.status, caught.value.reason, len(fake.requests)) == (status, "Why", 1)
 
 
-async def test_html_from_a_proxy_is_still_an_error(fake, client, new_fake):
+async def test_html_from_a_proxy_is_still_an_error(
+    fake: FakeApi, client: Client, new_fake: tuple[type[FakeApi], type[Fault]]
+) -> None:
     _, fault = new_fake
     fake.faults["other"].extend(fault(status=502, body=b"<html>bad</html>") for _ in range(5))
     with pytest.raises(ServerError, match="502 Bad Gateway"):
         await client.get(Node, "n")
 
 
-async def test_idempotent_requests_are_retried(fake, clock, client, new_fake):
+async def test_idempotent_requests_are_retried(
+    fake: FakeApi, clock: FakeClock, client: Client, new_fake: tuple[type[FakeApi], type[Fault]]
+) -> None:
     _, fault = new_fake
     fake.put(NODES, "n")
     fake.faults["other"] += [fault(status=500), fault(status=429, headers={"Retry-After": "7"})]
     await client.get(Node, "n")
     assert len(fake.requests) == 3
     assert 7 <= clock.slept[-1] < 8
+    assert client.registry is not None
     assert client.registry.get_sample_value("koord_kube_retries_total", {"verb": "GET"}) == 2
 
 
 @pytest.mark.parametrize(("headers", "sent"), [({}, 1), ({"Retry-After": "1"}, 2)])
-async def test_a_write_is_retried_only_if_marked_repeatable(fake, client, new_fake, headers, sent):
+async def test_a_write_is_retried_only_if_marked_repeatable(
+    fake: FakeApi, client: Client, new_fake: tuple[type[FakeApi], type[Fault]], headers: dict[str, str], sent: int
+) -> None:
     _, fault = new_fake
     fake.put(NODES, "n")
     fake.faults["other"].append(fault(status=503, headers=headers))
@@ -161,14 +174,18 @@ async def test_a_write_is_retried_only_if_marked_repeatable(fake, client, new_fa
     assert len(fake.requests) == sent
 
 
-async def test_a_read_cut_off_is_repeated(fake, client, new_fake):
+async def test_a_read_cut_off_is_repeated(
+    fake: FakeApi, client: Client, new_fake: tuple[type[FakeApi], type[Fault]]
+) -> None:
     _, fault = new_fake
     fake.put(NODES, "n")
     fake.faults["other"] += [fault(hang_up=True), fault(hang_up=True)]
     assert (await client.get(Node, "n")).metadata.name == "n"
 
 
-async def test_a_write_cut_off_is_not_repeated(fake, client, new_fake):
+async def test_a_write_cut_off_is_not_repeated(
+    fake: FakeApi, client: Client, new_fake: tuple[type[FakeApi], type[Fault]]
+) -> None:
     _, fault = new_fake
     fake.faults["other"].append(fault(hang_up=True))
     with pytest.raises(ConnectionFailed, match="PATCH"):
@@ -176,14 +193,14 @@ async def test_a_write_cut_off_is_not_repeated(fake, client, new_fake):
     assert len(fake.requests) == 1
 
 
-async def test_no_server(client, fake, clock):
+async def test_no_server(client: Client, fake: FakeApi, clock: FakeClock) -> None:
     await fake.stop()
     with pytest.raises(ConnectionFailed, match="GET http://127"):
         await client.get(Node, "n")
     assert len(clock.slept) == 4
 
 
-async def test_retries_end(fake, client, new_fake):
+async def test_retries_end(fake: FakeApi, client: Client, new_fake: tuple[type[FakeApi], type[Fault]]) -> None:
     _, fault = new_fake
     fake.faults["other"] += [fault(status=503) for _ in range(9)]
     with pytest.raises(ServerError):
@@ -191,7 +208,9 @@ async def test_retries_end(fake, client, new_fake):
     assert len(fake.requests) == 5
 
 
-async def test_a_401_at_the_last_attempt_is_raised(fake, clock, new_fake, tmp_path):
+async def test_a_401_at_the_last_attempt_is_raised(
+    fake: FakeApi, clock: FakeClock, new_fake: tuple[type[FakeApi], type[Fault]], tmp_path: Path
+) -> None:
     _, fault = new_fake
     path = tmp_path / "token"
     path.write_text("t")
@@ -202,7 +221,7 @@ async def test_a_401_at_the_last_attempt_is_raised(fake, clock, new_fake, tmp_pa
             await client.get(Node, "n")
 
 
-async def test_rotated_token_costs_one_request(fake, tmp_path, clock):
+async def test_rotated_token_costs_one_request(fake: FakeApi, tmp_path: Path, clock: FakeClock) -> None:
     path = tmp_path / "token"
     path.write_text("old\n")
     fake.put(NODES, "n")
@@ -220,14 +239,16 @@ async def test_rotated_token_costs_one_request(fake, tmp_path, clock):
             await client.get(Node, "n")
 
 
-async def test_raw(fake, client):
+async def test_raw(fake: FakeApi, client: Client) -> None:
     fake.put(PODS, "p", "ns")
     assert b'"items"' in await client.raw("GET", "/api/v1/pods", params={"limit": "1"})
     with pytest.raises(ApiError):
         await client.raw("PUT", "/api/v1/namespaces/ns/pods/p", body={"a": 1})
 
 
-async def test_one_slow_answer_times_out(fake, client, new_fake):
+async def test_one_slow_answer_times_out(
+    fake: FakeApi, client: Client, new_fake: tuple[type[FakeApi], type[Fault]]
+) -> None:
     _, fault = new_fake
     fake.faults["other"].append(fault(delay=1.0))
     with pytest.raises(ConnectionFailed, match="timed out"):
@@ -244,18 +265,18 @@ async def test_one_slow_answer_times_out(fake, client, new_fake):
         ("/version", ""),
     ],
 )
-def test_api_group_of_a_path(path, group):
+def test_api_group_of_a_path(path: str, group: str) -> None:
     assert api_group(path) == group
 
 
-def test_each_api_group_has_its_own_rate_limit():
+def test_each_api_group_has_its_own_rate_limit() -> None:
     transport = Transport(ClientConfig(server="http://127.0.0.1:1", qps=1, burst=1), clock=FakeClock())
     nodes, more_nodes = "/api/v1/nodes/a", "/api/v1/nodes/b"
     assert [transport._bucket(path).reserve() for path in (nodes, more_nodes)] == [0, 1]
     assert transport._bucket("/apis/slo.koordinator.sh/v1alpha1/nodeslos/a").reserve() == 0
 
 
-async def test_token_bucket_is_fair_and_bounded():
+async def test_token_bucket_is_fair_and_bounded() -> None:
     clock = FakeClock()
     bucket = TokenBucket(2, 3, clock=clock)
     assert [bucket.reserve() for _ in range(5)] == [0, 0, 0, 0.5, 1.0]
@@ -269,7 +290,7 @@ async def test_token_bucket_is_fair_and_bounded():
     assert TokenBucket(0, 1, clock=clock).reserve() == 0
 
 
-def test_backoff_grows_to_its_bound():
+def test_backoff_grows_to_its_bound() -> None:
     backoff = ExponentialBackoff(0.8, 30, jitter=0)
     assert [backoff.next() for _ in range(8)] == [0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30, 30]
     backoff.reset()
@@ -284,11 +305,11 @@ def test_backoff_grows_to_its_bound():
     ("value", "seconds"),
     [(None, None), ("", None), ("7", 7.0), ("Thu, 01 Jan 1970 00:01:10 GMT", 10.0), ("soon", None), ("-1", None)],
 )
-def test_retry_after(value, seconds):
+def test_retry_after(value: str | None, seconds: float | None) -> None:
     assert parse_retry_after(value, 60.0) == seconds
 
 
-def test_retry_after_in_the_status():
+def test_retry_after_in_the_status() -> None:
     body = b'{"kind":"Status","reason":"TooManyRequests","message":"m","details":{"retryAfterSeconds":3}}'
     assert from_response(429, {}, body, now=0).retry_after == 3
 
@@ -315,17 +336,17 @@ def test_retry_after_in_the_status():
         ),
     ],
 )
-def test_label_selectors(selector, query):
+def test_label_selectors(selector: dict[str, str] | str | LabelSelector | None, query: str | None) -> None:
     assert label_query(selector) == query
 
 
-def test_field_selectors_escape():
+def test_field_selectors_escape() -> None:
     assert field_query({"status.phase!": "Failed", "metadata.name": "a,b=c"}) == (
         r"metadata.name=a\,b\=c,status.phase!=Failed"
     )
 
 
-async def test_trimmed_type_needs_its_resource(client, fake):
+async def test_trimmed_type_needs_its_resource(client: Client, fake: FakeApi) -> None:
     class Lite(Pod):
         pass
 

@@ -4,7 +4,10 @@ import base64
 import os
 import ssl
 import stat
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -23,7 +26,9 @@ from tests.fakeclock import FakeClock
 PEM = serialization.Encoding.PEM
 
 
-def certificate(name, *, issuer=None):
+def certificate(
+    name: str, *, issuer: tuple[x509.Name, ec.EllipticCurvePrivateKey] | None = None
+) -> tuple[bytes, bytes, tuple[x509.Name, ec.EllipticCurvePrivateKey]]:
     """(certificate PEM, key PEM, pair) of a CA or, with `issuer`, of something it signed."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
@@ -41,7 +46,13 @@ def certificate(name, *, issuer=None):
     return cert.public_bytes(PEM), secret, (subject, key)
 
 
-def kubeconfig(server="https://localhost:6443", cluster=(), user=(), context=(), **more):
+def kubeconfig(
+    server: str = "https://localhost:6443",
+    cluster: tuple[Any, ...] | dict[str, str] = (),
+    user: tuple[Any, ...] | dict[str, Any] = (),
+    context: tuple[Any, ...] | dict[str, str] = (),
+    **more: Any,
+) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "Config",
@@ -54,8 +65,8 @@ def kubeconfig(server="https://localhost:6443", cluster=(), user=(), context=(),
 
 
 @pytest.fixture
-def write(tmp_path):
-    def save(content, name="config"):
+def write(tmp_path: Path) -> Callable[..., Path]:
+    def save(content: dict[str, Any] | str, name: str = "config") -> Path:
         path = tmp_path / name
         path.write_text(content if isinstance(content, str) else yaml.safe_dump(content))
         return path
@@ -63,7 +74,7 @@ def write(tmp_path):
     return save
 
 
-async def test_the_search_order(write, tmp_path):
+async def test_the_search_order(write: Callable[..., Path], tmp_path: Path) -> None:
     flag, env = write(kubeconfig("http://flag"), "a"), write(kubeconfig("http://env"), "b")
     (tmp_path / ".kube").mkdir()
     write(kubeconfig("http://home"), ".kube/config")
@@ -87,7 +98,7 @@ async def test_the_search_order(write, tmp_path):
         ClientConfig.load(environ={"HOME": str(tmp_path / "nowhere")}, service_account=account)
 
 
-async def test_merged_files_the_first_definition_has_precedence(write):
+async def test_merged_files_the_first_definition_has_precedence(write: Callable[..., Path]) -> None:
     first = write({"current-context": "c", "users": [{"name": "u", "user": {"token": "first"}}]}, "one")
     two = write(kubeconfig("http://two", user={"token": "second"}, context={"namespace": "apps"}), "two")
     config = ClientConfig.load(environ={"KUBECONFIG": f"{first}{os.pathsep}{two}{os.pathsep}/missing"})
@@ -103,7 +114,7 @@ async def test_merged_files_the_first_definition_has_precedence(write):
         ({}, {}),
     ],
 )
-async def test_credentials(write, user, headers):
+async def test_credentials(write: Callable[..., Path], user: dict[str, str], headers: dict[str, str]) -> None:
     assert await ClientConfig.load(write(kubeconfig(user=user))).credentials.headers() == headers
 
 
@@ -127,24 +138,24 @@ async def test_credentials(write, user, headers):
         (kubeconfig(user={"exec": {}} | {"exec": {"args": []}}), "exec.command is missing"),
     ],
 )
-def test_errors_name_file_and_field(write, content, message):
+def test_errors_name_file_and_field(write: Callable[..., Path], content: str | dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         ClientConfig.load(write(content))
 
 
-def test_a_missing_file_is_named():
+def test_a_missing_file_is_named() -> None:
     with pytest.raises(ConfigError, match="kubeconfig /no/such does not exist"):
         ClientConfig.load("/no/such")
 
 
-def test_proxies(write):
+def test_proxies(write: Callable[..., Path]) -> None:
     assert ClientConfig.load(write(kubeconfig(cluster={"proxy-url": "http://p:1"})), environ={}).proxy == "http://p:1"
     path = write(kubeconfig())
     assert ClientConfig.load(path, environ={"HTTPS_PROXY": "http://p:2"}).proxy == "http://p:2"
     assert ClientConfig.load(path, environ={"https_proxy": "http://p:2", "no_proxy": "localhost"}).proxy is None
 
 
-async def test_client_certificate_over_tls(write, tmp_path):
+async def test_client_certificate_over_tls(write: Callable[..., Path], tmp_path: Path) -> None:
     ca_pem, _, ca = certificate("ca")
     server_pem, server_key, _ = certificate("api.test", issuer=ca)
     client_pem, client_key, _ = certificate("koordlet", issuer=ca)
@@ -155,7 +166,8 @@ async def test_client_certificate_over_tls(write, tmp_path):
     context.verify_mode = ssl.CERT_REQUIRED
     seen = []
 
-    async def answer(request):
+    async def answer(request: web.Request) -> web.Response:
+        assert request.transport is not None
         subject = request.transport.get_extra_info("peercert")["subject"]
         seen.append(dict(pair for part in subject for pair in part)["commonName"])
         return web.json_response({"metadata": {"name": "n"}})
@@ -167,7 +179,7 @@ async def test_client_certificate_over_tls(write, tmp_path):
     await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
     server = f"https://127.0.0.1:{runner.addresses[0][1]}"
     encode = lambda data: base64.b64encode(data).decode()  # noqa: E731
-    user = {"client-certificate-data": encode(client_pem), "client-key-data": encode(client_key)}
+    user = {"client-certificate-data": encode(client_pem), "client-key-data": encode(client_key)}  # type: ignore[no-untyped-call]
     cluster = {"certificate-authority": "ca.pem", "tls-server-name": "api.test"}
     clock = FakeClock(auto=True)
     async with Client(
@@ -182,7 +194,7 @@ async def test_client_certificate_over_tls(write, tmp_path):
     await runner.cleanup()
 
 
-async def test_exec_plugin_is_run_once_and_again_when_expired(write, tmp_path):
+async def test_exec_plugin_is_run_once_and_again_when_expired(write: Callable[..., Path], tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     script = write(
         f"#!/bin/sh\necho x >> {runs}\n"
@@ -202,7 +214,7 @@ async def test_exec_plugin_is_run_once_and_again_when_expired(write, tmp_path):
         await broken.headers()
 
 
-async def test_token_file_survives_a_rotation_in_progress(tmp_path):
+async def test_token_file_survives_a_rotation_in_progress(tmp_path: Path) -> None:
     clock, path = FakeClock(), tmp_path / "token"
     credentials = TokenFile(path, clock=clock)
     with pytest.raises(ConfigError, match="cannot read token file"):

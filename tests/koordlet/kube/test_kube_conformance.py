@@ -7,6 +7,9 @@ runs against that cluster (marker e2e); it works in a namespace of its own and r
 import asyncio
 import os
 import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -26,14 +29,18 @@ from koordlet.kube import (
     PatchKind,
     merge_diff,
 )
+from tests.koordlet.kube.conftest import FakeApi, Fault
+from tests.present import present
 
 SERVERS = ["fake", "standalone"]
 if os.environ.get("KUBECONFIG"):
-    SERVERS.append(pytest.param("cluster", marks=pytest.mark.e2e))
+    SERVERS.append(pytest.param("cluster", marks=pytest.mark.e2e))  # type: ignore[arg-type]
 
 
 @pytest.fixture(params=SERVERS)
-async def api(request, tmp_path, new_fake):
+async def api(
+    request: pytest.FixtureRequest, tmp_path: Path, new_fake: tuple[type[FakeApi], type[Fault]]
+) -> AsyncIterator[ClientConfig]:
     """A ClientConfig for the server under test."""
     if request.param == "fake":
         fake = new_fake[0]()
@@ -50,25 +57,25 @@ async def api(request, tmp_path, new_fake):
 
 
 @pytest.fixture
-async def kube(api):
+async def kube(api: ClientConfig) -> AsyncIterator[Client]:
     async with Client(api, registry=CollectorRegistry()) as client:
         yield client
 
 
 @pytest.fixture
-async def namespace(kube):
+async def namespace(kube: Client) -> AsyncIterator[str]:
     name = f"koord-test-{uuid.uuid4().hex[:8]}"
     await kube.create(Namespace(metadata=ObjectMeta(name=name)))
     yield name
     await kube.delete(Namespace, name)
 
 
-def config_map(name, namespace, **data):
+def config_map(name: str, namespace: str, **data: Any) -> ConfigMap:
     return ConfigMap(metadata=ObjectMeta(name=name, namespace=namespace), data=data)
 
 
 class TestConformance:
-    async def test_verbs(self, kube, namespace):
+    async def test_verbs(self, kube: Client, namespace: str) -> None:
         made = await kube.create(config_map("a", namespace, k="v", gone="x"))
         assert made.metadata.uid and made.metadata.resource_version
         with pytest.raises(Conflict) as caught:
@@ -93,7 +100,7 @@ class TestConformance:
             await kube.create(config_map("Not_A_Name", namespace))
         assert "metadata.name" in invalid.value.fields
 
-    async def test_patch_kinds(self, kube, namespace):
+    async def test_patch_kinds(self, kube: Client, namespace: str) -> None:
         for kind, body in (
             (PatchKind.APPLY, {"data": {"a": "1"}}),
             (PatchKind.STRATEGIC, {"data": {"b": "2"}}),
@@ -103,7 +110,7 @@ class TestConformance:
             patched = await kube.patch(ConfigMap, "p", namespace, body=body, kind=kind, field_manager=manager)
         assert patched.data == {"a": "3", "b": "2"}
 
-    async def test_list_in_pages(self, kube, namespace):
+    async def test_list_in_pages(self, kube: Client, namespace: str) -> None:
         for number in range(5):
             await kube.create(config_map(f"page-{number}", namespace))
         config_maps = await kube.list(ConfigMap, namespace, limit=2)
@@ -113,7 +120,9 @@ class TestConformance:
         named = await kube.list(ConfigMap, namespace, field_selector={"metadata.name": "page-3"})
         assert [m.metadata.name for m in named] == ["page-3"]
 
-    async def test_informer_follows(self, kube, namespace, eventually):
+    async def test_informer_follows(
+        self, kube: Client, namespace: str, eventually: Callable[..., Awaitable[None]]
+    ) -> None:
         await kube.create(config_map("before", namespace))
         informer, seen = Informer(kube, ConfigMap, namespace), []
         informer.add_handler(
@@ -130,10 +139,12 @@ class TestConformance:
         await eventually(lambda: ("delete", "before") in seen)
         mine = [(what, name) for what, name in seen if name in ("before", "after")]
         assert mine == [("add", "before"), ("add", "after"), ("update", "after"), ("delete", "before")]
-        assert len(informer.get(f"{namespace}/after").data["big"]) == 300_000
+        assert len(present(informer.get(f"{namespace}/after")).data["big"]) == 300_000
         await informer.stop()
 
-    async def test_informer_resumes_after_a_stop(self, kube, namespace, eventually):
+    async def test_informer_resumes_after_a_stop(
+        self, kube: Client, namespace: str, eventually: Callable[..., Awaitable[None]]
+    ) -> None:
         informer = ObjectInformer(kube, ConfigMap, "one", namespace)
         await informer.start()
         await informer.synced.wait()
@@ -143,14 +154,15 @@ class TestConformance:
         await informer.start()
         await eventually(lambda: informer.object is not None)
         assert len(informer.list()) == 1
+        assert kube.registry is not None
         lists = kube.registry.get_sample_value("koord_informer_relists_total", {"informer": "configmaps"})
         assert lists == 1
         await informer.stop()
 
-    async def test_leader_election(self, kube, namespace):
-        async def lead():
+    async def test_leader_election(self, kube: Client, namespace: str) -> None:
+        async def lead() -> str:
             lease = await kube.get(Lease, "leader", namespace)
-            return lease.spec.holder_identity
+            return lease.spec.holder_identity  # type: ignore[return-value]
 
         for identity in ("a", "b"):  # the second need not wait: the first released
             elector = LeaderElector(kube, namespace, "leader", identity, registry=CollectorRegistry())
@@ -158,14 +170,14 @@ class TestConformance:
                 assert await elector.run(lead) == identity
         assert (await kube.get(Lease, "leader", namespace)).spec.lease_transitions == 1
 
-    async def test_events(self, kube, namespace, eventually):
+    async def test_events(self, kube: Client, namespace: str, eventually: Callable[..., Awaitable[None]]) -> None:
         about = await kube.create(config_map("subject", namespace))
         recorder = EventRecorder(kube, "conformance", "here")
         await recorder.start()
         for _ in range(2):
             recorder.warning(about, "Tried", "it happened")
-        sent = lambda: kube.registry.get_sample_value("koord_events_total", {"outcome": "merged"})  # noqa: E731
-        await eventually(lambda: sent() == 1)
+        sent = lambda: present(kube.registry).get_sample_value("koord_events_total", {"outcome": "merged"})  # noqa: E731
+        await eventually(lambda: sent() == 1)  # type: ignore[no-untyped-call]
         (event,) = await kube.list(Event, namespace)
         assert (event.count, event.reason, event.involved_object.name) == (2, "Tried", "subject")
         await recorder.stop()

@@ -1,6 +1,7 @@
 """Events: sent in the background, merged, limited, never in the way."""
 
 import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
@@ -8,28 +9,34 @@ from koordlet.api.core import Node, Pod
 from koordlet.api.crs.slo import NodeMetric
 from koordlet.api.meta import ObjectMeta, ObjectReference
 from koordlet.kube import EventRecorder
+from koordlet.kube.client import Client
 from koordlet.kube.events import reference
+from tests.fakeclock import FakeClock
+from tests.koordlet.kube.conftest import FakeApi, Fault
 
 EVENTS = "api/v1/events"
 
 
 @pytest.fixture
-async def recorder(client):
+async def recorder(client: Client) -> AsyncIterator[EventRecorder]:
     made = EventRecorder(client, "koordlet", "node-1")
     await made.start()
     yield made
     await made.stop()
 
 
-def pod(name="web", namespace="ns"):
+def pod(name: str = "web", namespace: str = "ns") -> Pod:
     return Pod(metadata=ObjectMeta(name=name, namespace=namespace, uid="u1"))
 
 
-def outcome(client, name):
+def outcome(client: Client, name: str) -> float:
+    assert client.registry is not None
     return client.registry.get_sample_value("koord_events_total", {"outcome": name}) or 0
 
 
-async def test_an_event_looks_as_kubectl_describe_wants_it(fake, client, recorder, eventually):
+async def test_an_event_looks_as_kubectl_describe_wants_it(
+    fake: FakeApi, client: Client, recorder: EventRecorder, eventually: Callable[..., Awaitable[None]]
+) -> None:
     recorder.warning(pod(), "EvictPodByKoordlet", "memory above threshold")
     await eventually(lambda: fake.objects.get(EVENTS))
     (event,) = fake.objects[EVENTS].values()
@@ -43,14 +50,18 @@ async def test_an_event_looks_as_kubectl_describe_wants_it(fake, client, recorde
     assert event["reportingComponent"] == "koordlet"
 
 
-async def test_cluster_scoped_objects_report_in_default(fake, recorder, eventually):
+async def test_cluster_scoped_objects_report_in_default(
+    fake: FakeApi, recorder: EventRecorder, eventually: Callable[..., Awaitable[None]]
+) -> None:
     recorder.normal(Node(metadata=ObjectMeta(name="n1", uid="n1")), "Ready", "up")
     await eventually(lambda: fake.objects.get(EVENTS))
     (event,) = fake.objects[EVENTS].values()
     assert event["metadata"]["namespace"] == "default" and "namespace" not in event["involvedObject"]
 
 
-async def test_the_same_event_again_raises_the_count(fake, client, recorder, clock, eventually):
+async def test_the_same_event_again_raises_the_count(
+    fake: FakeApi, client: Client, recorder: EventRecorder, clock: FakeClock, eventually: Callable[..., Awaitable[None]]
+) -> None:
     for _ in range(4):
         recorder.normal(pod(), "Suppressed", "be cpu")
         await clock.sleep(30)
@@ -59,7 +70,9 @@ async def test_the_same_event_again_raises_the_count(fake, client, recorder, clo
     assert event["count"] == 4 and event["lastTimestamp"] > event["firstTimestamp"]
 
 
-async def test_an_expired_event_is_created_again(fake, client, recorder, clock, eventually):
+async def test_an_expired_event_is_created_again(
+    fake: FakeApi, client: Client, recorder: EventRecorder, clock: FakeClock, eventually: Callable[..., Awaitable[None]]
+) -> None:
     recorder.normal(pod(), "Suppressed", "be cpu")
     await eventually(lambda: fake.objects.get(EVENTS))
     fake.objects[EVENTS].clear()
@@ -69,7 +82,9 @@ async def test_an_expired_event_is_created_again(fake, client, recorder, clock, 
     assert [event["count"] for event in fake.objects[EVENTS].values()] == [1]
 
 
-async def test_many_messages_of_a_kind_become_one(fake, client, recorder, clock, eventually):
+async def test_many_messages_of_a_kind_become_one(
+    fake: FakeApi, client: Client, recorder: EventRecorder, clock: FakeClock, eventually: Callable[..., Awaitable[None]]
+) -> None:
     for number in range(15):
         recorder.normal(pod(), "Suppressed", f"be cpu {number}")
         await clock.sleep(1)
@@ -79,7 +94,9 @@ async def test_many_messages_of_a_kind_become_one(fake, client, recorder, clock,
     assert messages[-1] == "(combined from similar events): be cpu 14"
 
 
-async def test_spam_about_one_object_is_filtered_and_others_are_not(fake, client, recorder, clock, eventually):
+async def test_spam_about_one_object_is_filtered_and_others_are_not(
+    fake: FakeApi, client: Client, recorder: EventRecorder, clock: FakeClock, eventually: Callable[..., Awaitable[None]]
+) -> None:
     for number in range(40):
         recorder.normal(pod(), f"Reason{number}", "m")
     recorder.normal(pod("other"), "Reason", "m")
@@ -90,7 +107,13 @@ async def test_spam_about_one_object_is_filtered_and_others_are_not(fake, client
     await eventually(lambda: outcome(client, "sent") == 27)
 
 
-async def test_reporting_never_blocks_while_the_server_is_away(fake, client, new_fake, recorder, eventually):
+async def test_reporting_never_blocks_while_the_server_is_away(
+    fake: FakeApi,
+    client: Client,
+    new_fake: tuple[type[FakeApi], type[Fault]],
+    recorder: EventRecorder,
+    eventually: Callable[..., Awaitable[None]],
+) -> None:
     _, fault = new_fake
     fake.faults["other"] += [fault(hang_up=True), fault(hang_up=True)]
     recorder.normal(pod(), "A", "m")
@@ -100,7 +123,14 @@ async def test_reporting_never_blocks_while_the_server_is_away(fake, client, new
     assert outcome(client, "failed") == 2
 
 
-async def test_a_refused_event_makes_way_for_the_next(fake, client, new_fake, recorder, eventually, caplog):
+async def test_a_refused_event_makes_way_for_the_next(
+    fake: FakeApi,
+    client: Client,
+    new_fake: tuple[type[FakeApi], type[Fault]],
+    recorder: EventRecorder,
+    eventually: Callable[..., Awaitable[None]],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     _, fault = new_fake
     fake.faults["other"].append(fault(status=403))
     recorder.normal(pod(), "A", "m")
@@ -109,37 +139,42 @@ async def test_a_refused_event_makes_way_for_the_next(fake, client, new_fake, re
     assert "Event rejected" in caplog.text
 
 
-async def test_a_message_that_is_no_text_makes_way_for_the_next(client, recorder, eventually, caplog):
+async def test_a_message_that_is_no_text_makes_way_for_the_next(
+    client: Client,
+    recorder: EventRecorder,
+    eventually: Callable[..., Awaitable[None]],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     recorder.normal(pod(), "A", "process \udcff was killed")  # a name as the kernel gives it
     recorder.normal(pod(), "B", "m")
     await eventually(lambda: outcome(client, "sent") == 1)
     assert outcome(client, "failed") == 1 and "Event rejected" in caplog.text
 
 
-async def test_a_full_queue_drops_and_counts(client):
+async def test_a_full_queue_drops_and_counts(client: Client) -> None:
     recorder = EventRecorder(client, "koordlet")
     for number in range(1100):
         recorder.normal(pod(f"p{number}"), "A", "m")
     assert outcome(client, "dropped") == 100
 
 
-async def test_stop_sends_waiting_events(fake, client):
+async def test_stop_sends_waiting_events(fake: FakeApi, client: Client) -> None:
     recorder = EventRecorder(client, "koordlet")
     recorder.normal(pod(), "A", "m")
     await recorder.start()
-    client.clock._auto = False
+    client.clock._auto = False  # type: ignore[attr-defined]
     stopping = asyncio.create_task(recorder.stop())
     for _ in range(200):
         await asyncio.sleep(0.005)
-        await client.clock.advance(0.001)
+        await client.clock.advance(0.001)  # type: ignore[attr-defined]
         if fake.objects.get(EVENTS):
             break
-    await client.clock.advance(2)
+    await client.clock.advance(2)  # type: ignore[attr-defined]
     await stopping
     assert len(fake.objects[EVENTS]) == 1
 
 
-def test_references():
+def test_references() -> None:
     metric = NodeMetric(metadata=ObjectMeta(name="r"))
     assert (reference(metric).kind, reference(metric).api_version) == (
         "NodeMetric", "slo.koordinator.sh/v1alpha1",
@@ -148,7 +183,9 @@ def test_references():
     assert reference(ready) is ready
 
 
-async def test_events_that_do_not_fit_the_queue_are_counted_and_logged(fake, client, eventually, caplog):
+async def test_events_that_do_not_fit_the_queue_are_counted_and_logged(
+    fake: FakeApi, client: Client, eventually: Callable[..., Awaitable[None]], caplog: pytest.LogCaptureFixture
+) -> None:
     recorder = EventRecorder(client, "koord-scheduler", queue=20, senders=4)
     for number in range(50):
         recorder.normal(pod(f"p{number}"), "Scheduled", "assigned")
@@ -158,12 +195,14 @@ async def test_events_that_do_not_fit_the_queue_are_counted_and_logged(fake, cli
     assert not [record for record in caplog.records if "Events were dropped" in record.getMessage()]
     recorder.normal(pod("late"), "Scheduled", "assigned")
     (dropped,) = [record for record in caplog.records if "Events were dropped" in record.getMessage()]
-    assert dropped.koord_fields == {"dropped": 30, "limit": 20}
+    assert dropped.koord_fields == {"dropped": 30, "limit": 20}  # type: ignore[attr-defined]
     await eventually(lambda: outcome(client, "sent") == 21)
     await recorder.stop()
 
 
-async def test_several_senders_keep_the_order_of_one_object(fake, client, clock, eventually):
+async def test_several_senders_keep_the_order_of_one_object(
+    fake: FakeApi, client: Client, clock: FakeClock, eventually: Callable[..., Awaitable[None]]
+) -> None:
     recorder = EventRecorder(client, "koord-scheduler", senders=8)
     for number in range(5):
         for name in "abcdef":

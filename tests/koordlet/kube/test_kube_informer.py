@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -15,6 +17,8 @@ from koordlet.app import loopslice
 from koordlet.kube import Client, ClientConfig, Informer, InformerSettings, ObjectInformer
 from koordlet.kube.watch import OVERDUE_S
 from tests.fakeclock import FakeClock
+from tests.koordlet.kube.conftest import FakeApi, Fault
+from tests.present import present
 
 MAPS, NODES, PODS = "api/v1/configmaps", "api/v1/nodes", "api/v1/pods"
 
@@ -32,31 +36,31 @@ class PodLite(Struct):
 class Mirror:
     """A copy made from handler calls alone; insists that they make sense."""
 
-    def __init__(self):
-        self.objects = {}
-        self.calls = []
+    def __init__(self) -> None:
+        self.objects: dict[str, Any] = {}
+        self.calls: list[Any] = []
 
-    def add(self, new):
+    def add(self, new: Any) -> None:
         assert new.metadata.key not in self.objects
         self.objects[new.metadata.key] = new
         self.calls.append(("add", new.metadata.key))
 
-    def update(self, old, new):
+    def update(self, old: Any, new: Any) -> None:
         assert self.objects[new.metadata.key] is old and old.metadata.uid == new.metadata.uid
         self.objects[new.metadata.key] = new
         self.calls.append(("update", new.metadata.key))
 
-    def delete(self, gone):
+    def delete(self, gone: Any) -> None:
         self.objects.pop(gone.metadata.key)
         self.calls.append(("delete", gone.metadata.key))
 
 
 @pytest.fixture
-async def start(client):
+async def start(client: Client) -> AsyncIterator[Callable[..., Awaitable[tuple[Informer[Any], Mirror]]]]:
     informers = []
 
-    async def begin(type, *args, **options):
-        informer = Informer(client, type, *args, **options)
+    async def begin(type: type[Struct], *args: object, **options: Any) -> tuple[Informer[Any], Mirror]:
+        informer = Informer(client, type, *args, **options)  # type: ignore[arg-type, type-var]
         mirror = Mirror()
         informer.add_handler(mirror.add, mirror.update, mirror.delete)
         informers.append(informer)
@@ -68,27 +72,33 @@ async def start(client):
         await informer.stop()
 
 
-def versions(informer):
+def versions(informer: Informer[Any]) -> dict[str, tuple[str, str]]:
     return {o.metadata.key: (o.metadata.uid, o.metadata.resource_version) for o in informer.list()}
 
 
-def truth(fake, collection):
+def truth(fake: FakeApi, collection: str) -> dict[str, tuple[str, str]]:
     return {
         key: (o["metadata"]["uid"], o["metadata"]["resourceVersion"])
         for key, o in fake.objects.get(collection, {}).items()
     }
 
 
-def sample(client, name, **labels):
+def sample(client: Client, name: str, **labels: Any) -> float | None:
+    assert client.registry is not None
     return client.registry.get_sample_value(f"koord_informer_{name}", labels)
 
 
-async def test_lists_in_pages_then_follows(fake, client, start, eventually):
+async def test_lists_in_pages_then_follows(
+    fake: FakeApi,
+    client: Client,
+    start: Callable[..., Awaitable[tuple[Informer[Any], Mirror]]],
+    eventually: Callable[..., Awaitable[None]],
+) -> None:
     for i in range(7):
         fake.put(MAPS, f"m{i}", "ns", data={"i": str(i)})
     informer, mirror = await start(ConfigMap, settings=InformerSettings(page_size=3))
     await informer.synced.wait()
-    assert len(informer.list()) == 7 and informer.get("ns/m3").data == {"i": "3"}
+    assert len(informer.list()) == 7 and present(informer.get("ns/m3")).data == {"i": "3"}
     assert [q.get("limit") for m, p, q in fake.requests if "watch" not in q] == ["3", "3", "3"]
     await eventually(lambda: fake.watching)
     fake.put(MAPS, "m3", "ns", data={"i": "x"})
@@ -102,13 +112,15 @@ async def test_lists_in_pages_then_follows(fake, client, start, eventually):
     assert sample(client, "relists_total", informer="configmaps") == 1
 
 
-async def test_an_empty_list_syncs(start):
+async def test_an_empty_list_syncs(start: Callable[..., Awaitable[tuple[Informer[Any], Mirror]]]) -> None:
     informer, mirror = await start(Node)
     await informer.synced.wait()
     assert informer.list() == [] and mirror.calls == []
 
 
-async def test_an_expired_page_token_restarts_the_list(fake, start):
+async def test_an_expired_page_token_restarts_the_list(
+    fake: FakeApi, start: Callable[..., Awaitable[tuple[Informer[Any], Mirror]]]
+) -> None:
     for i in range(5):
         fake.put(MAPS, f"m{i}", "ns")
     fake.expire_tokens = True
@@ -119,7 +131,13 @@ async def test_an_expired_page_token_restarts_the_list(fake, start):
 
 
 @pytest.mark.parametrize("how", ["end", "drop", "mid-line"])
-async def test_resumes_where_it_was(fake, client, start, eventually, how):
+async def test_resumes_where_it_was(
+    fake: FakeApi,
+    client: Client,
+    start: Callable[..., Awaitable[tuple[Informer[Any], Mirror]]],
+    eventually: Callable[..., Awaitable[None]],
+    how: str,
+) -> None:
     fake.put(NODES, "a")
     informer, mirror = await start(Node)
     await eventually(lambda: fake.watching)
@@ -131,7 +149,11 @@ async def test_resumes_where_it_was(fake, client, start, eventually, how):
     assert sample(client, "relists_total", informer="nodes") == 1
 
 
-async def test_bookmarks_move_the_version(fake, start, eventually):
+async def test_bookmarks_move_the_version(
+    fake: FakeApi,
+    start: Callable[..., Awaitable[tuple[Informer[Any], Mirror]]],
+    eventually: Callable[..., Awaitable[None]],
+) -> None:
     fake.put(NODES, "a")
     informer, _ = await start(Node)
     await eventually(lambda: fake.watching)
@@ -145,7 +167,13 @@ async def test_bookmarks_move_the_version(fake, start, eventually):
 
 
 @pytest.mark.parametrize("how", ["in the stream", "as an answer"])
-async def test_410_lists_again_and_delivers_the_difference(fake, client, start, eventually, how):
+async def test_410_lists_again_and_delivers_the_difference(
+    fake: FakeApi,
+    client: Client,
+    start: Callable[..., Awaitable[tuple[Informer[Any], Mirror]]],
+    eventually: Callable[..., Awaitable[None]],
+    how: str,
+) -> None:
     for name in ("stays", "changes", "goes", "reborn"):
         fake.put(NODES, name)
     informer, mirror = await start(Node)
@@ -165,7 +193,12 @@ async def test_410_lists_again_and_delivers_the_difference(fake, client, start, 
     assert sample(client, "watch_errors_total", informer="nodes", reason="gone") == 1
 
 
-async def test_error_event_410_in_the_stream(fake, client, start, eventually):
+async def test_error_event_410_in_the_stream(
+    fake: FakeApi,
+    client: Client,
+    start: Callable[..., Awaitable[tuple[Informer[Any], Mirror]]],
+    eventually: Callable[..., Awaitable[None]],
+) -> None:
     fake.put(NODES, "a")
     informer, _ = await start(Node)
     await eventually(lambda: fake.watching)
@@ -175,7 +208,14 @@ async def test_error_event_410_in_the_stream(fake, client, start, eventually):
     await eventually(lambda: "b" in informer.store)
 
 
-async def test_endless_410_backs_off(fake, clock, client, start, eventually, new_fake):
+async def test_endless_410_backs_off(
+    fake: FakeApi,
+    clock: FakeClock,
+    client: Client,
+    start: Callable[..., Awaitable[tuple[Informer[Any], Mirror]]],
+    eventually: Callable[..., Awaitable[None]],
+    new_fake: tuple[type[FakeApi], type[Fault]],
+) -> None:
     _, fault = new_fake
     for _ in range(6):
         fake.faults["watch"].append(fault(in_stream=410))
@@ -185,7 +225,15 @@ async def test_endless_410_backs_off(fake, clock, client, start, eventually, new
 
 
 @pytest.mark.parametrize("status", [401, 403, 404, 429, 500, 503])
-async def test_rejected_requests_are_counted_and_retried(fake, client, start, eventually, new_fake, status, caplog):
+async def test_rejected_requests_are_counted_and_retried(
+    fake: FakeApi,
+    client: Client,
+    start: Callable[..., Awaitable[tuple[Informer[Any], Mirror]]],
+    eventually: Callable[..., Awaitable[None]],
+    new_fake: tuple[type[FakeApi], type[Fault]],
+    status: int,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     _, fault = new_fake
     for _ in range(5):
         fake.faults["list"].append(fault(status=status))
@@ -196,11 +244,18 @@ async def test_rejected_requests_are_counted_and_retried(fake, client, start, ev
     fake.end_watches("end")
     fake.put(NODES, "a")
     await eventually(lambda: "a" in informer.store)
-    assert sample(client, "watch_errors_total", informer="nodes", reason=str(status)) >= 1
+    assert sample(client, "watch_errors_total", informer="nodes", reason=str(status)) >= 1  # type: ignore[operator]
     assert "Informer lost the server" in caplog.text
 
 
-async def test_a_new_reason_is_logged_at_once_with_its_advice(fake, client, start, eventually, new_fake, caplog):
+async def test_a_new_reason_is_logged_at_once_with_its_advice(
+    fake: FakeApi,
+    client: Client,
+    start: Callable[..., Awaitable[tuple[Informer[Any], Mirror]]],
+    eventually: Callable[..., Awaitable[None]],
+    new_fake: tuple[type[FakeApi], type[Fault]],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     _, fault = new_fake
     for status in (401, 401, 401, 401, 401, 403, 403):  # 1, 2 and 4 are logged of a series; the first 403 is number 6
         fake.faults["list"].append(fault(status=status))
@@ -211,7 +266,12 @@ async def test_a_new_reason_is_logged_at_once_with_its_advice(fake, client, star
     assert "renew the token" in lines[0] and "failures=6" in lines[3] and "apply rbac.yaml" in lines[3]
 
 
-async def test_server_away_keeps_the_last_state(fake, client, start, eventually):
+async def test_server_away_keeps_the_last_state(
+    fake: FakeApi,
+    client: Client,
+    start: Callable[..., Awaitable[tuple[Informer[Any], Mirror]]],
+    eventually: Callable[..., Awaitable[None]],
+) -> None:
     fake.put(NODES, "a")
     informer, mirror = await start(Node)
     await informer.synced.wait()
@@ -221,11 +281,11 @@ async def test_server_away_keeps_the_last_state(fake, client, start, eventually)
 
 
 @pytest.fixture
-def pass_time_until(clock):
+def pass_time_until(clock: FakeClock) -> Callable[[Callable[..., Any]], Awaitable[None]]:
     """Let virtual time pass, a second for every five milliseconds, until a condition holds."""
     clock._auto = False
 
-    async def go(condition):
+    async def go(condition: Callable[..., Any]) -> None:
         for _ in range(1000):
             if condition():
                 return
@@ -236,7 +296,13 @@ def pass_time_until(clock):
     return go
 
 
-async def test_a_server_without_an_answer_is_considered_dead(fake, start, clock, new_fake, pass_time_until):
+async def test_a_server_without_an_answer_is_considered_dead(
+    fake: FakeApi,
+    start: Callable[..., Awaitable[tuple[Informer[Any], Mirror]]],
+    clock: FakeClock,
+    new_fake: tuple[type[FakeApi], type[Fault]],
+    pass_time_until: Callable[[Callable[..., Any]], Awaitable[None]],
+) -> None:
     _, fault = new_fake
     fake.faults["watch"].append(fault(delay=60))
     informer, _ = await start(Node)
@@ -245,7 +311,13 @@ async def test_a_server_without_an_answer_is_considered_dead(fake, start, clock,
     await pass_time_until(lambda: fake.watches == 2 and informer.problem is None)
 
 
-async def test_a_lost_server_stays_a_problem_until_a_watch_runs(fake, start, eventually, new_fake, client):
+async def test_a_lost_server_stays_a_problem_until_a_watch_runs(
+    fake: FakeApi,
+    start: Callable[..., Awaitable[tuple[Informer[Any], Mirror]]],
+    eventually: Callable[..., Awaitable[None]],
+    new_fake: tuple[type[FakeApi], type[Fault]],
+    client: Client,
+) -> None:
     _, fault = new_fake
     informer, _ = await start(Node)
     assert informer.problem == "not synced yet"
@@ -255,7 +327,7 @@ async def test_a_lost_server_stays_a_problem_until_a_watch_runs(fake, start, eve
     fake.end_watches("drop")
     await eventually(lambda: "503" in (informer.problem or ""))
 
-    def fourth_watch():
+    def fourth_watch() -> bool:
         problems.append(informer.problem)
         return fake.watches == 4
 
@@ -264,7 +336,13 @@ async def test_a_lost_server_stays_a_problem_until_a_watch_runs(fake, start, eve
     await eventually(lambda: informer.problem is None)
 
 
-async def test_a_server_that_lost_its_history_is_listed_again(fake, client, start, eventually, new_fake):
+async def test_a_server_that_lost_its_history_is_listed_again(
+    fake: FakeApi,
+    client: Client,
+    start: Callable[..., Awaitable[tuple[Informer[Any], Mirror]]],
+    eventually: Callable[..., Awaitable[None]],
+    new_fake: tuple[type[FakeApi], type[Fault]],
+) -> None:
     _, fault = new_fake
     fake.put(NODES, "old")
     fake.put(NODES, "reborn")
@@ -283,7 +361,12 @@ async def test_a_server_that_lost_its_history_is_listed_again(fake, client, star
     assert mirror.calls[2:] == [("delete", "old"), ("delete", "reborn"), ("add", "reborn")]
 
 
-async def test_invalid_utf8_affects_only_one_object(fake, start, eventually, new_fake):
+async def test_invalid_utf8_affects_only_one_object(
+    fake: FakeApi,
+    start: Callable[..., Awaitable[tuple[Informer[Any], Mirror]]],
+    eventually: Callable[..., Awaitable[None]],
+    new_fake: tuple[type[FakeApi], type[Fault]],
+) -> None:
     _, fault = new_fake
     good = b'{"metadata":{"name":"good","uid":"1","resourceVersion":"7"}}'
     bad = b'{"metadata":{"name":"bad\xff","uid":"2","resourceVersion":"8"}}'
@@ -295,21 +378,26 @@ async def test_invalid_utf8_affects_only_one_object(fake, start, eventually, new
 
 
 async def test_a_silent_watch_is_restarted_only_when_the_server_should_have_ended_it(
-    fake, client, clock, pass_time_until
-):
+    fake: FakeApi, client: Client, clock: FakeClock, pass_time_until: Callable[[Callable[..., Any]], Awaitable[None]]
+) -> None:
     """A kube-apiserver sends nothing at all for a resource without events."""
     informer = Informer(client, Node)
     await informer.start()
     await pass_time_until(lambda: fake.watching)
     opened_at = clock.monotonic()
     await pass_time_until(lambda: informer.problem is not None)
-    assert "the server should have ended the watch" in informer.problem
+    assert "the server should have ended the watch" in informer.problem  # type: ignore[operator]
     assert clock.monotonic() - opened_at >= 240 + OVERDUE_S - 1
     await pass_time_until(lambda: fake.watches == 2)
     await informer.stop()
 
 
-async def test_wall_clock_jumps_do_nothing(fake, clock, start, eventually):
+async def test_wall_clock_jumps_do_nothing(
+    fake: FakeApi,
+    clock: FakeClock,
+    start: Callable[..., Awaitable[tuple[Informer[Any], Mirror]]],
+    eventually: Callable[..., Awaitable[None]],
+) -> None:
     informer, _ = await start(Node)
     await eventually(lambda: fake.watching)
     clock.jump(-1e6)
@@ -321,15 +409,23 @@ async def test_wall_clock_jumps_do_nothing(fake, clock, start, eventually):
     assert fake.watches == 1
 
 
-async def test_objects_larger_than_any_buffer(fake, start, eventually):
+async def test_objects_larger_than_any_buffer(
+    fake: FakeApi,
+    start: Callable[..., Awaitable[tuple[Informer[Any], Mirror]]],
+    eventually: Callable[..., Awaitable[None]],
+) -> None:
     informer, _ = await start(ConfigMap)
     await eventually(lambda: fake.watching)
     fake.put(MAPS, "big", "ns", data={"blob": "x" * 5_000_000})
     await eventually(lambda: "ns/big" in informer.store)
-    assert len(informer.get("ns/big").data["blob"]) == 5_000_000
+    assert len(present(informer.get("ns/big")).data["blob"]) == 5_000_000
 
 
-async def test_indexes_follow(fake, start, eventually):
+async def test_indexes_follow(
+    fake: FakeApi,
+    start: Callable[..., Awaitable[tuple[Informer[Any], Mirror]]],
+    eventually: Callable[..., Awaitable[None]],
+) -> None:
     fake.put(PODS, "a", "ns", spec={"nodeName": "n1"})
     fake.put(PODS, "b", "ns", spec={"nodeName": "n2"})
     informer, _ = await start(Pod, indexes={"node": lambda pod: [pod.spec.node_name]})
@@ -344,7 +440,11 @@ async def test_indexes_follow(fake, start, eventually):
         informer.by_index("zone", "z")
 
 
-async def test_trimmed_types_and_selectors(fake, start, eventually):
+async def test_trimmed_types_and_selectors(
+    fake: FakeApi,
+    start: Callable[..., Awaitable[tuple[Informer[Any], Mirror]]],
+    eventually: Callable[..., Awaitable[None]],
+) -> None:
     fake.put(PODS, "a", "ns", spec={"nodeName": "n1", "containers": [{"name": "c"}]})
     fake.put(PODS, "b", "ns", spec={"nodeName": "n2"})
     informer, _ = await start(PodLite, resource=Pod, field_selector={"spec.nodeName": "n1"})
@@ -352,19 +452,29 @@ async def test_trimmed_types_and_selectors(fake, start, eventually):
     assert [type(pod) for pod in informer.list()] == [PodLite]
 
 
-async def test_trim_function(fake, start, eventually):
+async def test_trim_function(
+    fake: FakeApi,
+    start: Callable[..., Awaitable[tuple[Informer[Any], Mirror]]],
+    eventually: Callable[..., Awaitable[None]],
+) -> None:
     fake.put(MAPS, "a", "ns", data={"keep": "1", "drop": "2"})
 
-    def trim(obj):
+    def trim(obj: ConfigMap) -> ConfigMap:
         obj.data = {"keep": obj.data.get("keep", "")}
         return obj
 
     informer, _ = await start(ConfigMap, trim=trim)
     await informer.synced.wait()
-    assert informer.get("ns/a").data == {"keep": "1"}
+    assert present(informer.get("ns/a")).data == {"keep": "1"}
 
 
-async def test_malformed_objects_leave_the_last_good_one(fake, client, start, eventually, caplog):
+async def test_malformed_objects_leave_the_last_good_one(
+    fake: FakeApi,
+    client: Client,
+    start: Callable[..., Awaitable[tuple[Informer[Any], Mirror]]],
+    eventually: Callable[..., Awaitable[None]],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     fake.put(MAPS, "good", "ns", data={"a": "1"})
     fake.put(MAPS, "bad", "ns", data="not a map")
     informer, _ = await start(ConfigMap)
@@ -373,23 +483,29 @@ async def test_malformed_objects_leave_the_last_good_one(fake, client, start, ev
     fake.put(MAPS, "good", "ns", data=[1])
     fake.put(MAPS, "other", "ns")
     await eventually(lambda: "ns/other" in informer.store)
-    assert informer.get("ns/good").data == {"a": "1"}
+    assert present(informer.get("ns/good")).data == {"a": "1"}
     fake.compact()
     fake.end_watches("drop")
     fake.put(MAPS, "late", "ns")
     fake.compact()
     await eventually(lambda: "ns/late" in informer.store)
-    assert informer.get("ns/good").data == {"a": "1"}
-    assert sample(client, "decode_errors_total", informer="configmaps") >= 2
+    assert present(informer.get("ns/good")).data == {"a": "1"}
+    assert sample(client, "decode_errors_total", informer="configmaps") >= 2  # type: ignore[operator]
     assert "ns/good" in caplog.text and "data" in caplog.text
     assert set(informer.undecoded) == {"ns/good", "ns/bad"} and "data" in informer.undecoded["ns/good"]
     fake.put(MAPS, "good", "ns", data={"a": "2"})
-    await eventually(lambda: informer.get("ns/good").data == {"a": "2"})
+    await eventually(lambda: present(informer.get("ns/good")).data == {"a": "2"})
     fake.remove(MAPS, "bad", "ns")
     await eventually(lambda: informer.undecoded == {})
 
 
-async def test_a_stream_of_nonsense_lists_again(fake, client, start, eventually, new_fake):
+async def test_a_stream_of_nonsense_lists_again(
+    fake: FakeApi,
+    client: Client,
+    start: Callable[..., Awaitable[tuple[Informer[Any], Mirror]]],
+    eventually: Callable[..., Awaitable[None]],
+    new_fake: tuple[type[FakeApi], type[Fault]],
+) -> None:
     _, fault = new_fake
     fake.faults["watch"].append(fault(status=200, body=b"<html>proxy</html>\n"))
     fake.faults["watch"].append(fault(status=200, body=b'{"type":"ODD","object":{"metadata":{}}}\n'))
@@ -398,10 +514,16 @@ async def test_a_stream_of_nonsense_lists_again(fake, client, start, eventually,
     assert sample(client, "watch_errors_total", informer="nodes", reason="malformed") == 2
 
 
-async def test_handlers_that_raise_are_counted_and_the_others_run(fake, client, start, eventually, caplog):
+async def test_handlers_that_raise_are_counted_and_the_others_run(
+    fake: FakeApi,
+    client: Client,
+    start: Callable[..., Awaitable[tuple[Informer[Any], Mirror]]],
+    eventually: Callable[..., Awaitable[None]],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     informer, mirror = await start(Node)
 
-    def broken(obj):
+    def broken(obj: Node) -> None:
         raise ValueError("handler bug")
 
     informer._handlers.clear()
@@ -414,7 +536,9 @@ async def test_handlers_that_raise_are_counted_and_the_others_run(fake, client, 
     assert "handler bug" in caplog.text
 
 
-async def test_a_late_handler_is_called_for_existing_objects(fake, start):
+async def test_a_late_handler_is_called_for_existing_objects(
+    fake: FakeApi, start: Callable[..., Awaitable[tuple[Informer[Any], Mirror]]]
+) -> None:
     fake.put(NODES, "a")
     informer, _ = await start(Node)
     await informer.synced.wait()
@@ -423,20 +547,28 @@ async def test_a_late_handler_is_called_for_existing_objects(fake, start):
     assert late.calls == [("add", "a")]
 
 
-async def test_resync_calls_handlers_for_all_objects(fake, client, eventually):
-    client.clock._auto = False
+async def test_resync_calls_handlers_for_all_objects(
+    fake: FakeApi, client: Client, eventually: Callable[..., Awaitable[None]]
+) -> None:
+    client.clock._auto = False  # type: ignore[attr-defined]
     fake.put(NODES, "a")
     seen = []
     informer = Informer(client, Node, settings=InformerSettings(resync_period_s=60))
     informer.add_handler(on_update=lambda old, new: seen.append(old is new))
     await informer.start()
     await informer.synced.wait()
-    await client.clock.advance(121)
+    await client.clock.advance(121)  # type: ignore[attr-defined]
     await informer.stop()
     assert seen == [True, True]
 
 
-async def test_resync_skips_objects_deleted_meanwhile(fake, client, start, eventually, monkeypatch):
+async def test_resync_skips_objects_deleted_meanwhile(
+    fake: FakeApi,
+    client: Client,
+    start: Callable[..., Awaitable[tuple[Informer[Any], Mirror]]],
+    eventually: Callable[..., Awaitable[None]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(loopslice, "SLICE_S", 0.0)
     for number in range(250):
         fake.put(NODES, f"n{number:03}")
@@ -451,12 +583,13 @@ async def test_resync_skips_objects_deleted_meanwhile(fake, client, start, event
     assert len(seen) == 249 and "n249" not in seen
 
 
-async def test_one_object(fake, client, eventually):
+async def test_one_object(fake: FakeApi, client: Client, eventually: Callable[..., Awaitable[None]]) -> None:
     fake.put(NODES, "mine")
     fake.put(NODES, "other")
     informer = ObjectInformer(client, Node, "mine")
     await informer.start()
     await eventually(lambda: fake.watching)
+    assert informer.object is not None
     assert informer.object.metadata.name == "mine" and len(informer.list()) == 1
     fake.remove(NODES, "mine")
     await eventually(lambda: informer.object is None)
@@ -479,10 +612,12 @@ STEPS = st.lists(st.one_of(CHANGES, CHANGES, OUTAGES, FAULTS), min_size=5, max_s
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(steps=STEPS, page=st.integers(0, 4))
-def test_the_store_equals_the_server_after_any_history(new_fake, steps, page):
+def test_the_store_equals_the_server_after_any_history(
+    new_fake: tuple[type[FakeApi], type[Fault]], steps: list[tuple[str, Any, bool]], page: int
+) -> None:
     api_class, fault = new_fake
 
-    async def scenario():
+    async def scenario() -> None:
         fake = api_class()
         await fake.start()
         clock = FakeClock(auto=True)
@@ -512,7 +647,9 @@ def test_the_store_equals_the_server_after_any_history(new_fake, steps, page):
     asyncio.run(scenario())
 
 
-async def _apply(fake, informer, fault, step, number):
+async def _apply(
+    fake: FakeApi, informer: Informer[Any], fault: type[Fault], step: str, number: int | list[tuple[str, int, bool]]
+) -> None:
     name = f"n{number}" if isinstance(number, int) else ""
     known = name in fake.objects.get(NODES, {})
     kind, _, what = step.partition("-")
@@ -532,7 +669,7 @@ async def _apply(fake, informer, fault, step, number):
         fake.deafen()
     elif step == "outage":  # changes that no watch tells of any more: only a new list can
         fake.deafen()
-        for change, which, _ in number:
+        for change, which, _ in number:  # type: ignore[union-attr]
             await _apply(fake, informer, fault, change, which)
         fake.compact()
         fake.end_watches("drop")

@@ -1,30 +1,34 @@
 """Leader election on virtual time against the fake server."""
 
 import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from aiohttp import web
+from aiohttp.client_reqrep import ClientResponse
 from prometheus_client import CollectorRegistry
 
 from koordlet.kube import Client, ClientConfig, LeaderElector, LeadershipLost
 from tests.fakeclock import FakeClock
+from tests.koordlet.kube.conftest import FakeApi, Fault
 
 LEASES = "apis/coordination.k8s.io/v1/leases"
 
 
 @pytest.fixture
-def clock():
+def clock() -> FakeClock:
     return FakeClock()
 
 
 @pytest.fixture
-async def pass_time(client, clock):
+async def pass_time(client: Client, clock: FakeClock) -> Callable[..., Awaitable[None]]:
     """Let virtual time pass, but never while a request is on its way: those take real time."""
     busy, send = 0, client.transport._send
 
     @asynccontextmanager
-    async def counted(*args, **options):
+    async def counted(*args: Any, **options: Any) -> AsyncIterator[ClientResponse]:
         nonlocal busy
         busy += 1
         try:
@@ -33,15 +37,15 @@ async def pass_time(client, clock):
         finally:
             busy -= 1
 
-    client.transport._send = counted
+    client.transport._send = counted  # type: ignore[method-assign]
 
-    async def quiet():
+    async def quiet() -> None:
         await clock.settle()
         while busy:
             await asyncio.sleep(0.001)
             await clock.settle()
 
-    async def go(seconds, step=0.5):
+    async def go(seconds: float, step: float = 0.5) -> None:
         while seconds > 1e-9:
             await quiet()
             await clock.advance(min(step, seconds))
@@ -52,30 +56,30 @@ async def pass_time(client, clock):
 
 
 class Candidate:
-    def __init__(self, client, name, **options):
+    def __init__(self, client: Client, name: str, **options: Any) -> None:
         self.lost = self.led = 0
         self.elector = LeaderElector(
             client, "kube-system", "koord", name, on_lost=self._lost, registry=CollectorRegistry(), **options
         )
         self.task = asyncio.create_task(self.elector.run(self.lead))
 
-    def _lost(self):
+    def _lost(self) -> None:
         self.lost += 1
 
-    async def lead(self):
+    async def lead(self) -> None:
         self.led += 1
         await asyncio.Event().wait()
 
-    async def stop(self):
+    async def stop(self) -> None:
         self.task.cancel()
         await asyncio.gather(self.task, return_exceptions=True)
 
 
 @pytest.fixture
-async def candidate(client):
+async def candidate(client: Client) -> AsyncIterator[Callable[..., Candidate]]:
     made = []
 
-    def begin(name, **options):
+    def begin(name: str, **options: Any) -> Candidate:
         candidate = Candidate(options.pop("client", client), name, **options)
         made.append(candidate)
         return candidate
@@ -86,11 +90,14 @@ async def candidate(client):
     await asyncio.gather(*(candidate.task for candidate in made), return_exceptions=True)
 
 
-def spec(fake):
-    return fake.objects[LEASES]["kube-system/koord"]["spec"]
+def spec(fake: FakeApi) -> dict[str, Any]:
+    result: dict[str, Any] = fake.objects[LEASES]["kube-system/koord"]["spec"]
+    return result
 
 
-async def test_the_first_leads_and_renews(fake, candidate, pass_time, clock):
+async def test_the_first_leads_and_renews(
+    fake: FakeApi, candidate: Callable[..., Candidate], pass_time: Callable[..., Awaitable[None]], clock: FakeClock
+) -> None:
     a = candidate("a")
     await pass_time(1)
     b = candidate("b")
@@ -102,7 +109,9 @@ async def test_the_first_leads_and_renews(fake, candidate, pass_time, clock):
     assert (a.led, a.lost) == (1, 0)
 
 
-async def test_release_lets_the_next_in_at_once(fake, candidate, pass_time):
+async def test_release_lets_the_next_in_at_once(
+    fake: FakeApi, candidate: Callable[..., Candidate], pass_time: Callable[..., Awaitable[None]]
+) -> None:
     a = candidate("a")
     await pass_time(1)
     b = candidate("b")
@@ -114,7 +123,9 @@ async def test_release_lets_the_next_in_at_once(fake, candidate, pass_time):
     assert a.lost == 0
 
 
-async def test_a_dead_leader_is_replaced_after_the_lease_ran_out(fake, candidate, pass_time, clock):
+async def test_a_dead_leader_is_replaced_after_the_lease_ran_out(
+    fake: FakeApi, candidate: Callable[..., Candidate], pass_time: Callable[..., Awaitable[None]], clock: FakeClock
+) -> None:
     fake.put(
         LEASES, "koord", "kube-system",
         spec={"holderIdentity": "dead", "leaseDurationSeconds": 15, "renewTime": "2001-01-01T00:00:00.000000Z"},
@@ -126,7 +137,13 @@ async def test_a_dead_leader_is_replaced_after_the_lease_ran_out(fake, candidate
     assert b.elector.is_leader and spec(fake)["leaseTransitions"] == 1
 
 
-async def test_skewed_and_jumping_clocks_have_no_effect(fake, client, candidate, pass_time, clock):
+async def test_skewed_and_jumping_clocks_have_no_effect(
+    fake: FakeApi,
+    client: Client,
+    candidate: Callable[..., Candidate],
+    pass_time: Callable[..., Awaitable[None]],
+    clock: FakeClock,
+) -> None:
     clock.jump(-86400)
     a = candidate("a")
     await pass_time(2)
@@ -136,11 +153,17 @@ async def test_skewed_and_jumping_clocks_have_no_effect(fake, client, candidate,
     assert a.elector.is_leader and not b.elector.is_leader and a.lost == 0
 
 
-async def test_a_leader_cut_off_stops_before_another_may_begin(fake, client, candidate, pass_time, clock):
+async def test_a_leader_cut_off_stops_before_another_may_begin(
+    fake: FakeApi,
+    client: Client,
+    candidate: Callable[..., Candidate],
+    pass_time: Callable[..., Awaitable[None]],
+    clock: FakeClock,
+) -> None:
     a = candidate("a")
     await pass_time(3)
     led_until = None
-    fake._patch = lambda *args: web.Response(status=500)
+    fake._patch = lambda *args: web.Response(status=500)  # type: ignore[method-assign]
     for _ in range(60):
         await pass_time(0.5)
         if not a.elector.is_leader:
@@ -152,34 +175,43 @@ async def test_a_leader_cut_off_stops_before_another_may_begin(fake, client, can
     assert a.lost == 1
 
 
-async def test_the_deadline_counts_from_when_the_last_renewal_was_sent(fake, candidate, pass_time, clock):
+async def test_the_deadline_counts_from_when_the_last_renewal_was_sent(
+    fake: FakeApi, candidate: Callable[..., Candidate], pass_time: Callable[..., Awaitable[None]], clock: FakeClock
+) -> None:
     # With these times the deadline of a leader that counts from its next attempt ends after the lease has.
     a = candidate("a", lease_duration=15, renew_deadline=14, retry_period=8)
     await pass_time(0)
     assert a.elector.is_leader, "before another asks, or who of them is first would be chance"
     b = candidate("b", lease_duration=15, renew_deadline=14, retry_period=8)
     await pass_time(1)
-    fake._patch = lambda *args: web.Response(status=500)
+    fake._patch = lambda *args: web.Response(status=500)  # type: ignore[method-assign]
     for _ in range(40):
         await pass_time(0.5)
         assert a.elector.is_leader == (clock.monotonic() < 14)
     assert a.lost == 1 and not b.elector.is_leader
 
 
-async def test_a_lease_that_was_acquired_slowly_is_renewed_before_leading(fake, candidate, pass_time, clock):
+async def test_a_lease_that_was_acquired_slowly_is_renewed_before_leading(
+    fake: FakeApi, candidate: Callable[..., Candidate], pass_time: Callable[..., Awaitable[None]], clock: FakeClock
+) -> None:
     create = fake._post
 
-    def slow(*args):
+    def slow(*args: Any) -> web.Response:
         clock._mono += 12  # longer than the renew deadline of 10 s
         return create(*args)
 
-    fake._post = slow
+    fake._post = slow  # type: ignore[assignment, method-assign]
     a = candidate("a")
     await pass_time(5)
     assert a.elector.is_leader and (a.led, a.lost) == (1, 0)
 
 
-async def test_a_malformed_lease_is_read_again(fake, candidate, pass_time, caplog):
+async def test_a_malformed_lease_is_read_again(
+    fake: FakeApi,
+    candidate: Callable[..., Candidate],
+    pass_time: Callable[..., Awaitable[None]],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     fake.put(LEASES, "koord", "kube-system", spec={"holderIdentity": "x", "renewTime": "yesterday"})
     a = candidate("a")
     await pass_time(1)
@@ -189,7 +221,9 @@ async def test_a_malformed_lease_is_read_again(fake, candidate, pass_time, caplo
     assert a.elector.is_leader
 
 
-async def test_a_stolen_lease_is_noticed_at_the_next_renewal(fake, candidate, pass_time):
+async def test_a_stolen_lease_is_noticed_at_the_next_renewal(
+    fake: FakeApi, candidate: Callable[..., Candidate], pass_time: Callable[..., Awaitable[None]]
+) -> None:
     a = candidate("a")
     await pass_time(2)
     fake.put(LEASES, "koord", "kube-system", spec={"holderIdentity": "thief", "leaseDurationSeconds": 15})
@@ -200,13 +234,20 @@ async def test_a_stolen_lease_is_noticed_at_the_next_renewal(fake, candidate, pa
     assert spec(fake)["holderIdentity"] == "thief"
 
 
-async def test_two_at_once_and_only_one_wins(fake, candidate, pass_time):
+async def test_two_at_once_and_only_one_wins(
+    fake: FakeApi, candidate: Callable[..., Candidate], pass_time: Callable[..., Awaitable[None]]
+) -> None:
     candidates = [candidate(name) for name in "abcde"]
     await pass_time(6)
     assert sum(participant.elector.is_leader for participant in candidates) == 1
 
 
-async def test_never_two_leaders_while_servers_and_leaders_fail(fake, candidate, pass_time, new_fake):
+async def test_never_two_leaders_while_servers_and_leaders_fail(
+    fake: FakeApi,
+    candidate: Callable[..., Candidate],
+    pass_time: Callable[..., Awaitable[None]],
+    new_fake: tuple[type[FakeApi], type[Fault]],
+) -> None:
     _, fault = new_fake
     candidates = [candidate(name) for name in "abc"]
     for round_ in range(12):
@@ -216,20 +257,22 @@ async def test_never_two_leaders_while_servers_and_leaders_fail(fake, candidate,
     assert sum(participant.led for participant in candidates) >= 1
 
 
-async def test_the_result_of_the_work_and_a_release(fake, client, pass_time):
+async def test_the_result_of_the_work_and_a_release(
+    fake: FakeApi, client: Client, pass_time: Callable[..., Awaitable[None]]
+) -> None:
     elector = LeaderElector(client, "kube-system", "koord", "a", registry=CollectorRegistry())
 
-    async def lead():
+    async def lead() -> int:
         return 42
 
     assert await elector.run(lead) == 42
     assert spec(fake)["holderIdentity"] == ""
 
 
-async def test_work_that_raises_releases_too(fake, client):
+async def test_work_that_raises_releases_too(fake: FakeApi, client: Client) -> None:
     elector = LeaderElector(client, "kube-system", "koord", "a", registry=CollectorRegistry())
 
-    async def lead():
+    async def lead() -> None:
         raise ValueError("bug")
 
     with pytest.raises(ValueError, match="bug"):
@@ -240,12 +283,12 @@ async def test_work_that_raises_releases_too(fake, client):
 @pytest.mark.parametrize(
     "options", [{"lease_duration": 10, "renew_deadline": 10}, {"renew_deadline": 2, "retry_period": 2}]
 )
-async def test_bad_times(client, options):
+async def test_bad_times(client: Client, options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="lease_duration > renew_deadline"):
         LeaderElector(client, "ns", "n", "a", **options)
 
 
-async def test_no_identity():
+async def test_no_identity() -> None:
     async with Client(ClientConfig(server="http://x"), registry=CollectorRegistry()) as client:
         with pytest.raises(ValueError, match="identity"):
             LeaderElector(client, "ns", "n", "")

@@ -1,5 +1,8 @@
 """merge_diff: applying the difference gives the new object, and nothing smaller would."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +19,7 @@ VALUES = st.recursive(
 OBJECTS = st.dictionaries(st.sampled_from("abc"), VALUES, max_size=3)
 
 
-def apply(target, patch):
+def apply(target: Any, patch: Any) -> Any:
     """RFC 7386, word for word."""
     if not isinstance(patch, dict):
         return patch
@@ -29,7 +32,7 @@ def apply(target, patch):
     return target
 
 
-def typed(value):
+def typed(value: Any) -> dict[str, Any] | Sequence[Any]:
     """Values with their JSON types: in Python True == 1."""
     if isinstance(value, dict):
         return {key: typed(item) for key, item in value.items()}
@@ -37,17 +40,17 @@ def typed(value):
 
 
 @given(OBJECTS, OBJECTS)
-def test_applying_the_difference_gives_the_new(old, new):
+def test_applying_the_difference_gives_the_new(old: dict[str, Any], new: dict[str, Any]) -> None:
     assert typed(apply(old, merge_diff(old, new))) == typed(new)
 
 
 @given(OBJECTS)
-def test_equal_objects_differ_by_nothing(obj):
+def test_equal_objects_differ_by_nothing(obj: dict[str, Any]) -> None:
     assert merge_diff(obj, obj) == {}
 
 
 @given(OBJECTS, OBJECTS)
-def test_every_entry_is_needed(old, new):
+def test_every_entry_is_needed(old: dict[str, Any], new: dict[str, Any]) -> None:
     patch = merge_diff(old, new)
     for key in patch:
         rest = {k: v for k, v in patch.items() if k != key}
@@ -67,15 +70,15 @@ def test_every_entry_is_needed(old, new):
         (ConfigMap(data={"a": "1"}), ConfigMap(data={"a": "2"}), {"data": {"a": "2"}}),
     ],
 )
-def test_examples(old, new, patch):
+def test_examples(old: dict[str, Any] | ConfigMap, new: dict[str, Any] | ConfigMap, patch: dict[str, Any]) -> None:
     assert merge_diff(old, new) == patch
 
 
 @pytest.mark.parametrize(("old", "new"), [({"a": 1}, {"a": None}), ({}, {"a": {"b": None}})])
-def test_null_cannot_be_expressed(old, new):
+def test_null_cannot_be_expressed(old: dict[str, int], new: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="null"):
         merge_diff(old, new)
 
 
-def test_pointer_escapes():
+def test_pointer_escapes() -> None:
     assert pointer("metadata", "labels", "a/b~c", 0) == "/metadata/labels/a~1b~0c/0"

@@ -1,6 +1,8 @@
 """The promises of the work queue, on virtual time."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,25 +14,25 @@ from tests.fakeclock import FakeClock
 
 
 @pytest.fixture
-def clock():
+def clock() -> FakeClock:
     return FakeClock()
 
 
 @pytest.fixture
-async def queue(clock):
-    made = WorkQueue("q", clock=clock, registry=CollectorRegistry())
+async def queue(clock: FakeClock) -> AsyncIterator[WorkQueue[Any]]:
+    made: WorkQueue[Any] = WorkQueue("q", clock=clock, registry=CollectorRegistry())
     yield made
     await made.shutdown()
 
 
-async def test_an_item_waits_once_and_in_order(queue):
+async def test_an_item_waits_once_and_in_order(queue: WorkQueue[Any]) -> None:
     for item in ("a", "b", "a"):
         queue.add(item)
     assert len(queue) == 2
     assert [await queue.get(), await queue.get()] == ["a", "b"]
 
 
-async def test_an_item_in_work_is_not_given_out_twice(queue, clock):
+async def test_an_item_in_work_is_not_given_out_twice(queue: WorkQueue[Any], clock: FakeClock) -> None:
     queue.add("a")
     item = await queue.get()
     queue.add("a")
@@ -41,7 +43,7 @@ async def test_an_item_in_work_is_not_given_out_twice(queue, clock):
     assert await waiting == "a"
 
 
-async def test_delayed_items_come_in_time_and_the_earlier_time_counts(queue, clock):
+async def test_delayed_items_come_in_time_and_the_earlier_time_counts(queue: WorkQueue[Any], clock: FakeClock) -> None:
     queue.add_after("late", 10)
     queue.add_after("soon", 5)
     queue.add_after("soon", 20)
@@ -56,7 +58,7 @@ async def test_delayed_items_come_in_time_and_the_earlier_time_counts(queue, clo
     assert len(queue) == 0
 
 
-async def test_adding_at_once_voids_the_delay(queue, clock):
+async def test_adding_at_once_voids_the_delay(queue: WorkQueue[Any], clock: FakeClock) -> None:
     queue.add_after("a", 5)
     queue.add("a")
     queue.done(await queue.get())
@@ -64,8 +66,8 @@ async def test_adding_at_once_voids_the_delay(queue, clock):
     assert len(queue) == 0
 
 
-async def test_failures_back_off_per_item(clock):
-    queue = WorkQueue("q", qps=0, clock=clock, registry=CollectorRegistry())
+async def test_failures_back_off_per_item(clock: FakeClock) -> None:
+    queue: WorkQueue[Any] = WorkQueue("q", qps=0, clock=clock, registry=CollectorRegistry())
     waits = []
     for _ in range(6):
         before = clock.monotonic()
@@ -80,8 +82,8 @@ async def test_failures_back_off_per_item(clock):
     await queue.shutdown()
 
 
-async def test_overall_budget_holds_many_failures(clock):
-    queue = WorkQueue("q", qps=10, burst=2, clock=clock, registry=CollectorRegistry())
+async def test_overall_budget_holds_many_failures(clock: FakeClock) -> None:
+    queue: WorkQueue[Any] = WorkQueue("q", qps=10, burst=2, clock=clock, registry=CollectorRegistry())
     for item in range(6):
         queue.add_rate_limited(item)
     await clock.advance(0.01)
@@ -91,11 +93,14 @@ async def test_overall_budget_holds_many_failures(clock):
     await queue.shutdown()
 
 
-async def test_work_retries_what_raises_and_repeats_what_asks(clock, caplog):
+async def test_work_retries_what_raises_and_repeats_what_asks(
+    clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
     registry = CollectorRegistry()
-    queue, seen = WorkQueue("q", clock=clock, registry=registry), []
+    queue: WorkQueue[Any] = WorkQueue("q", clock=clock, registry=registry)
+    seen = []
 
-    async def reconcile(item):
+    async def reconcile(item: str) -> float | None:
         seen.append((item, round(clock.monotonic(), 3)))
         if len(seen) == 1:
             raise OSError("conflict")
@@ -111,8 +116,8 @@ async def test_work_retries_what_raises_and_repeats_what_asks(clock, caplog):
     await worker
 
 
-async def test_shutdown_gives_out_what_is_ready_then_ends(clock):
-    queue = WorkQueue("q", clock=clock, registry=CollectorRegistry())
+async def test_shutdown_gives_out_what_is_ready_then_ends(clock: FakeClock) -> None:
+    queue: WorkQueue[Any] = WorkQueue("q", clock=clock, registry=CollectorRegistry())
     queue.add("a")
     queue.add_after("b", 1)
     await queue.shutdown()
@@ -122,7 +127,7 @@ async def test_shutdown_gives_out_what_is_ready_then_ends(clock):
         await queue.get()
 
 
-async def test_a_cancelled_getter_loses_nothing(queue, clock):
+async def test_a_cancelled_getter_loses_nothing(queue: WorkQueue[Any], clock: FakeClock) -> None:
     first, second = asyncio.create_task(queue.get()), asyncio.create_task(queue.get())
     await clock.settle()
     queue.add("a")
@@ -130,10 +135,12 @@ async def test_a_cancelled_getter_loses_nothing(queue, clock):
     assert await second == "a"
 
 
-async def test_work_that_meets_another_tasks_cancellation_is_retried_by_the_same_worker(queue, clock):
+async def test_work_that_meets_another_tasks_cancellation_is_retried_by_the_same_worker(
+    queue: WorkQueue[Any], clock: FakeClock
+) -> None:
     seen = []
 
-    async def reconcile(item):
+    async def reconcile(item: str) -> None:
         seen.append(item)
         if len(seen) == 1:
             shared = asyncio.create_task(asyncio.sleep(60))
@@ -149,7 +156,7 @@ async def test_work_that_meets_another_tasks_cancellation_is_retried_by_the_same
     assert worker.cancelled()
 
 
-async def test_rescheduled_items_do_not_accumulate(queue, clock):
+async def test_rescheduled_items_do_not_accumulate(queue: WorkQueue[Any], clock: FakeClock) -> None:
     for _ in range(1000):
         for item in ("a", "b"):
             queue.add_after(item, 3600)
@@ -163,10 +170,10 @@ async def test_rescheduled_items_do_not_accumulate(queue, clock):
 
 
 @given(st.lists(st.tuples(st.sampled_from(["add", "after", "limited", "get", "done", "time"]), st.integers(0, 3))))
-def test_nothing_added_is_ever_lost_and_nothing_is_worked_on_twice_at_once(steps):
-    async def scenario():
+def test_nothing_added_is_ever_lost_and_nothing_is_worked_on_twice_at_once(steps: list[tuple[str, int]]) -> None:
+    async def scenario() -> None:
         clock = FakeClock()
-        queue = WorkQueue("q", qps=0, clock=clock, registry=CollectorRegistry())
+        queue: WorkQueue[Any] = WorkQueue("q", qps=0, clock=clock, registry=CollectorRegistry())
         owed, working = set(), set()
         for step, item in steps:
             if step in ("add", "after", "limited"):
@@ -202,12 +209,12 @@ def test_nothing_added_is_ever_lost_and_nothing_is_worked_on_twice_at_once(steps
     asyncio.run(scenario())
 
 
-async def test_work_in_progress_is_a_metric(clock):
+async def test_work_in_progress_is_a_metric(clock: FakeClock) -> None:
     """Two items in progress for 3 and 5 seconds."""
     registry = CollectorRegistry()
-    queue = WorkQueue("q", clock=clock, registry=registry)
+    queue: WorkQueue[Any] = WorkQueue("q", clock=clock, registry=registry)
 
-    def in_progress(name):
+    def in_progress(name: Any) -> Any:
         return registry.get_sample_value(f"koord_workqueue_{name}_seconds", {"queue": "q"})
 
     assert (in_progress("unfinished_work"), in_progress("longest_running_processor")) == (0, 0)

@@ -26,17 +26,17 @@ EXAMPLES = [
 
 
 @pytest.mark.parametrize(("values", "kind", "expected"), [e[1:] for e in EXAMPLES], ids=[e[0] for e in EXAMPLES])
-def test_worked_examples(values, kind, expected):
+def test_worked_examples(values: range | list[int], kind: Aggregation, expected: float) -> None:
     assert aggregate(np.array(list(values), dtype=float), kind) == expected
 
 
 @pytest.mark.parametrize("kind", [k for k in Aggregation if k is not Aggregation.COUNT])
-def test_no_samples_is_an_error(kind):
+def test_no_samples_is_an_error(kind: Aggregation) -> None:
     with pytest.raises(AggregationError):
         aggregate(np.array([]), kind)
 
 
-def test_wire_values_keep_their_historical_case():
+def test_wire_values_keep_their_historical_case() -> None:
     assert [str(kind) for kind in Aggregation] == ["avg", "p50", "P90", "P95", "p99", "last", "count"]
 
 
@@ -44,7 +44,7 @@ CELLS = st.one_of(st.just(math.nan), st.floats(-1e6, 1e6))
 
 
 @given(st.integers(1, 12).flatmap(lambda n: st.lists(st.lists(CELLS, min_size=n, max_size=n), min_size=1, max_size=5)))
-def test_reducing_all_rows_equals_reducing_each_row(rows):
+def test_reducing_all_rows_equals_reducing_each_row(rows: list[list[float]]) -> None:
     reduced = aggregate_rows(np.array(rows), list(Aggregation))
     for index, row in enumerate(rows):
         points = [value for value in row if not math.isnan(value)]
@@ -62,7 +62,7 @@ POINTS = st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=400)
 
 
 @given(POINTS)
-def test_reductions_follow_numpy(points):
+def test_reductions_follow_numpy(points: list[float]) -> None:
     """NumPy's mean; NumPy's percentile where the rank is an integer, otherwise the next lower point."""
     values = np.array(points)
     assert aggregate(values, Aggregation.AVG) == pytest.approx(np.mean(values), abs=1e-6)

@@ -28,14 +28,14 @@ class Scrapes:
         return {(victim, owner.name if owner else ""): value for victim, owner, value in self._counters.update(waiting)}
 
 
-def test_a_removed_part_stays_counted():
+def test_a_removed_part_stays_counted() -> None:
     sums = MonotonicSums()
     assert sums.update({"web": np.array([5.0, 1.0])})["web"].tolist() == [5, 1]
     assert sums.update({"web": np.array([2.0, 1.0])})["web"].tolist() == [5, 1], "a sub-group was removed"
     assert sums.update({"web": np.array([3.0, 2.0])})["web"].tolist() == [6, 2]
 
 
-def test_a_removed_subject_restarts_its_counter():
+def test_a_removed_subject_restarts_its_counter() -> None:
     sums = MonotonicSums()
     sums.update({"web": np.array(5.0)})
     assert sums.update({}) == {}
@@ -58,26 +58,26 @@ def test_a_table_has_the_same_counters_as_its_rows(scrapes: list[dict[str, list[
         assert numbers.update(keys, now[:, 1]).tolist() == [int(one_by_one[key][1]) for key in keys]
 
 
-def test_the_longest_get_series_and_keep_them():
+def test_the_longest_get_series_and_keep_them() -> None:
     scrape = Scrapes(2)
     assert scrape(a=5, b=4, c=3) == {"a": 5, "b": 4, "": 3}
     assert scrape(a=5, b=4, c=30, d=1) == {"a": 5, "b": 4, "": 31}
 
 
-def test_a_freed_series_takes_nothing_from_the_others():
+def test_a_freed_series_takes_nothing_from_the_others() -> None:
     scrape = Scrapes(1)
     assert scrape(a=5, b=3) == {"a": 5, "": 3}
     assert scrape(b=4) == {"b": 1, "": 3}, "what it added without a series is counted once"
 
 
-def test_a_culprit_that_loses_a_group_does_not_run_back():
+def test_a_culprit_that_loses_a_group_does_not_run_back() -> None:
     scrape = Scrapes(1)
     assert scrape(a=5) == {"a": 5}
     assert scrape(a=2) == {"a": 5}
     assert scrape(a=3) == {"a": 6}
 
 
-def test_victims_are_separate_while_others_appear_and_disappear():
+def test_victims_are_separate_while_others_appear_and_disappear() -> None:
     scrape = Scrapes(1)
     scrape.of({"web": {"b": 2}, "job": {"b": 7, "c": 1}})
     assert scrape.of({"new": {"a": 1}, "job": {"b": 9, "c": 2}, "web": {"a": 1, "b": 3}}) == {
@@ -119,7 +119,7 @@ def test_all_series_of_a_victim_sum_up_to_what_it_waited(scrapes: list[dict[str,
 
 
 @given(st.lists(st.dictionaries(st.sampled_from(["web", "job"]), culprits), max_size=12))
-def test_no_series_ever_runs_back_while_it_lasts(scrapes: list[dict[str, dict[str, float]]]):
+def test_no_series_ever_runs_back_while_it_lasts(scrapes: list[dict[str, dict[str, float]]]) -> None:
     scrape = Scrapes(2)
     last: dict[tuple[str, str], float] = {}
     before: set[str] = set()

@@ -34,7 +34,9 @@ class Counted:
     """Stands in for `CgroupCounters`: what each directory answers, and what is open."""
 
     def __init__(self, answers: dict[str, Any]) -> None:
-        self.answers, self.opened, self.open = answers, [], []
+        self.answers = answers
+        self.opened: list[Any] = []
+        self.open: list[Any] = []
 
     def __call__(self, directory: str, cpus: Any, events: Any) -> Any:
         self.opened.append((directory, cpus))

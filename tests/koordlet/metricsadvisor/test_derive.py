@@ -2,6 +2,7 @@
 
 import math
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -45,7 +46,7 @@ def table(subjects: tuple[Subject, ...], ids: list[int] | None = None, **columns
     )
 
 
-def readings(at: float, subjects: tuple[Subject, ...] = (), ids: list[int] | None = None, **columns) -> Readings:
+def readings(at: float, subjects: tuple[Subject, ...] = (), ids: list[int] | None = None, **columns: Any) -> Readings:
     node = {
         name: columns.pop(name) for name in ("ticks", "memory", "numa", "pods_numa", "best_effort") if name in columns
     }
@@ -72,7 +73,7 @@ def memory_columns(rows: int, used: float = 0.0) -> dict[str, list[float]]:
     return columns
 
 
-def test_100_ticks_in_a_second_are_one_core():
+def test_100_ticks_in_a_second_are_one_core() -> None:
     old = readings(10.0, ticks=CpuTicks(1000, {0: 1000}))
     new = readings(11.0, ticks=CpuTicks(1100, {0: 1100}), memory=meminfo(1048576, 524288))
     use = node_use(old, new, {0: 0})
@@ -81,7 +82,7 @@ def test_100_ticks_in_a_second_are_one_core():
 
 
 @pytest.mark.parametrize(("before", "after", "cores"), [(7, 57, 0.5), (7, 7, 0.0), (7, 3, 0.0)])
-def test_stolen_ticks_are_cores_that_others_had(before, after, cores):
+def test_stolen_ticks_are_cores_that_others_had(before: int, after: int, cores: float) -> None:
     """The kernel's counter may run back by a little."""
     old = readings(10.0, ticks=CpuTicks(1000, {}, before))
     use = node_use(old, readings(11.0, ticks=CpuTicks(1100, {}, after), memory=meminfo(2, 1)), {})
@@ -99,12 +100,14 @@ NO_NODE = {
 
 
 @pytest.mark.parametrize(("before", "after", "memory", "seconds"), NO_NODE.values(), ids=NO_NODE)
-def test_no_node_figure_without_two_good_readings(before, after, memory, seconds):
+def test_no_node_figure_without_two_good_readings(
+    before: CpuTicks, after: CpuTicks | None, memory: MemInfo | None, seconds: float
+) -> None:
     old, new = readings(10.0, ticks=before), readings(10.0 + seconds, ticks=after, memory=memory)
     assert node_use(old, new, {}) is None
 
 
-def test_numa_cpu_follows_the_cpus_and_leaves_out_new_ones():
+def test_numa_cpu_follows_the_cpus_and_leaves_out_new_ones() -> None:
     numa = {n: NumaMemInfo(n, 0, 0, used, {}) for n, used in ((0, 100), (1, 200))}
     old = readings(0.0, ticks=CpuTicks(0, {0: 0, 1: 0, 2: 500}), numa=numa)
     new = readings(1.0, ticks=CpuTicks(150, {0: 100, 1: 50, 2: 400, 3: 70}), memory=meminfo(2, 1), numa=numa)
@@ -120,21 +123,23 @@ SYSTEM = {
 
 
 @pytest.mark.parametrize(("node", "pods", "apps", "expected"), SYSTEM.values(), ids=SYSTEM)
-def test_system_use_is_the_remainder(node, pods, apps, expected):
+def test_system_use_is_the_remainder(
+    node: tuple[float, int], pods: tuple[float, int], apps: tuple[float, int], expected: tuple[float, int]
+) -> None:
     got = system_use(NodeUse(*node, 0, 0), ResourceUse(*pods), ResourceUse(*apps))
     assert (got.cores, got.memory) == pytest.approx(expected)
 
 
-def test_system_numa_worked_example():
+def test_system_numa_worked_example() -> None:
     node = NodeUse(4.0, 3072, 0, 0, {0: ResourceUse(1.0, 1024), 1: ResourceUse(3.0, 2048)})
     got = system_numa_use(node, ResourceUse(0.8, 0), {0: 512, 1: 4096})
     assert {k: (round(u.cores, 9), u.memory) for k, u in got.items()} == {0: (0.2, 512), 1: (0.6, 0)}
     assert system_numa_use(node, ResourceUse(0.8, 0), {1: 0}).keys() == {1}
 
 
-def test_a_second_of_cpu_a_second_is_one_core_and_memory_is_without_cache():
+def test_a_second_of_cpu_a_second_is_one_core_and_memory_is_without_cache() -> None:
     old = readings(5.0, (MAIN,), cpu_usage_ns=[0.0])
-    new = readings(6.0, (MAIN,), cpu_usage_ns=[1e9], **memory_columns(1, 104857600) | {"memory_inactive_file": [7.0]})
+    new = readings(6.0, (MAIN,), cpu_usage_ns=[1e9], **memory_columns(1, 104857600) | {"memory_inactive_file": [7.0]})  # type: ignore[arg-type]
     use = workload_use(new, Pairing(old, new))
     assert (use.cores[0], use.memory[0], use.memory_with_page_cache[0]) == (1.0, 104857600, 104857607)
 
@@ -148,10 +153,10 @@ THROTTLED = {
 
 
 @pytest.mark.parametrize(("before", "after", "expected"), THROTTLED.values(), ids=THROTTLED)
-def test_throttled_ratio(before, after, expected):
+def test_throttled_ratio(before: tuple[float, float], after: tuple[float, float], expected: float) -> None:
     def at(second: float, pair: tuple[float, float]) -> Readings:
         columns = {"nr_periods": [pair[0]], "nr_throttled": [pair[1]], "cpu_usage_ns": [second]}
-        return readings(second, (MAIN,), **columns, **memory_columns(1))
+        return readings(second, (MAIN,), **columns, **memory_columns(1))  # type: ignore[arg-type]
 
     old, new = at(1.0, before), at(2.0, after)
     assert workload_use(new, Pairing(old, new)).throttled[0] == pytest.approx(expected, nan_ok=True)
@@ -165,7 +170,9 @@ GONE = {
 
 
 @pytest.mark.parametrize(("before", "old_ids", "after", "new_ids"), GONE.values(), ids=GONE)
-def test_no_rate_without_two_readings_of_the_same_cgroup(before, old_ids, after, new_ids):
+def test_no_rate_without_two_readings_of_the_same_cgroup(
+    before: list[Subject], old_ids: list[int], after: list[Subject], new_ids: list[int]
+) -> None:
     old = readings(1.0, tuple(before), old_ids, cpu_usage_ns=[1e9] * len(before), **memory_columns(len(before)))
     new = readings(2.0, tuple(after), new_ids, cpu_usage_ns=[3e9], **memory_columns(1))
     use = workload_use(new, Pairing(old, new))
@@ -176,7 +183,9 @@ COUNTERS = st.lists(st.floats(0, 1e15), min_size=1, max_size=6)
 
 
 @given(COUNTERS, COUNTERS, st.permutations(range(6)), st.floats(0, 10))
-def test_rates_are_never_negative_infinite_or_of_another_cgroup(before, after, order, seconds):
+def test_rates_are_never_negative_infinite_or_of_another_cgroup(
+    before: list[float], after: list[float], order: list[int], seconds: float
+) -> None:
     def subject(n: int) -> Subject:
         return Subject(SubjectKind.CONTAINER, f"c{n}", f"d{n}", f"c{n}")
 
@@ -201,11 +210,11 @@ LIMITS = {
 
 
 @pytest.mark.parametrize(("limits", "expected"), LIMITS.values(), ids=LIMITS)
-def test_best_effort_real_limit(limits, expected):
+def test_best_effort_real_limit(limits: BestEffortLimits, expected: int) -> None:
     assert real_limit(limits) == expected
 
 
-def test_best_effort_emits_no_usage_at_first_sight():
+def test_best_effort_emits_no_usage_at_first_sight() -> None:
     assert best_effort_use(None, [], None).usage is None
     assert best_effort_use(4.0001, [], None).usage == 4000
 
@@ -213,7 +222,7 @@ def test_best_effort_emits_no_usage_at_first_sight():
 def be_pod(label: str, *amounts: str | None, sidecar: str = "", setup: str = "") -> PodMeta:
     """Containers with these batch-cpu requests (None: without any), beside a sidecar and an init container."""
 
-    def container(amount: str | None, **fields) -> Container:
+    def container(amount: str | None, **fields: Any) -> Container:
         resources = {} if not amount else {RESOURCE_BATCH_CPU: Quantity(amount)}
         return Container(name="c", resources=ResourceRequirements(requests=resources), **fields)
 
@@ -233,25 +242,25 @@ REQUESTS = {
 
 
 @pytest.mark.parametrize(("pods", "expected"), REQUESTS.values(), ids=REQUESTS)
-def test_best_effort_request(pods, expected):
+def test_best_effort_request(pods: list[PodMeta], expected: int) -> None:
     assert batch_request(pods) == expected
 
 
-def test_best_effort_usage_of_the_worked_example():
-    old = readings(1.0, (BE_DIR,), cpu_usage_ns=[12_000_000_000_000], **memory_columns(1, 0.0))
-    new = readings(2.0, (BE_DIR,), cpu_usage_ns=[12_004_000_000_000], **memory_columns(1, 0.0))
+def test_best_effort_usage_of_the_worked_example() -> None:
+    old = readings(1.0, (BE_DIR,), cpu_usage_ns=[12_000_000_000_000], **memory_columns(1, 0.0))  # type: ignore[arg-type]
+    new = readings(2.0, (BE_DIR,), cpu_usage_ns=[12_004_000_000_000], **memory_columns(1, 0.0))  # type: ignore[arg-type]
     picture = derive(old, new, {})
     assert picture.best_effort is not None
     assert picture.best_effort.usage == 4000
 
 
-def tick(at: float, seconds: float, **node) -> Readings:
+def tick(at: float, seconds: float, **node: Any) -> Readings:
     subjects = (BE_DIR, POD, MAIN, BATCH, APP)
     usage = [seconds * rate * 1e9 for rate in (0.25, 0.5, 0.5, 0.25, 0.125)]
-    return readings(at, subjects, cpu_usage_ns=usage, **memory_columns(5, 1024.0), **node)
+    return readings(at, subjects, cpu_usage_ns=usage, **memory_columns(5, 1024.0), **node)  # type: ignore[arg-type]
 
 
-def test_the_figures_of_a_tick_add_up():
+def test_the_figures_of_a_tick_add_up() -> None:
     limits = BestEffortLimits(2, -1, 0)
     old = tick(0.0, 0.0, ticks=CpuTicks(0, {0: 0}))
     new = tick(
@@ -280,7 +289,7 @@ def pressure(at: float, total: float, ids: list[int] | None = None, full: float 
     return PressureReading(at, Workloads(1, MappingProxyType({}), (MAIN,)), table((MAIN,), ids, **columns))
 
 
-def test_stall_share_comes_from_the_total():
+def test_stall_share_comes_from_the_total() -> None:
     assert stall_shares(pressure(0.0, 0.0), pressure(10.0, 2.5e6)) == {("cpu", "some"): {MAIN.key: 0.25}}
 
 
@@ -294,11 +303,11 @@ def test_stall_share_comes_from_the_total():
     ],
     ids=["first", "ran back", "made again", "no time"],
 )
-def test_no_stall_share_without_two_readings(old, new):
+def test_no_stall_share_without_two_readings(old: PressureReading | None, new: PressureReading) -> None:
     assert stall_shares(old, new) == {}
 
 
-def test_pressure_series_carry_koordinators_labels():
+def test_pressure_series_carry_koordinators_labels() -> None:
     batch = pressure_batch(pressure(1.0, 9.0))
     key = (MAIN.pod_uid, MAIN.key)
     assert batch.samples == {

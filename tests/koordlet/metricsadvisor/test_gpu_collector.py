@@ -30,6 +30,7 @@ from koordlet.statesinformer.nodemetric.status import ReportPolicy, build_status
 from koordlet.statesinformer.pods.model import ContainerMeta, PodMeta, Subject, SubjectKind, Workloads, subjects_of
 from koordlet.system.roots import Roots
 from tests.nvidia import GIB, Gpu, Machine, build, load
+from tests.present import present
 
 FIRST, SECOND = "0000:1a:00.0", "0000:c1:00.0"
 PATIENCE = 120.0
@@ -74,7 +75,7 @@ def test_the_container_of_a_process(path: str, expected: str | None) -> None:
 def test_a_name_of_two_containers_identifies_neither() -> None:
     subjects = [*subjects_of(pod("a", "main")), *subjects_of(pod("b", "main"))]
     assert ContainerPaths(subjects).of("../podb/main") is None
-    assert ContainerPaths(subjects).of("kubepods/burstable/podb/main").pod_uid == "b"
+    assert present(ContainerPaths(subjects).of("kubepods/burstable/podb/main")).pod_uid == "b"
 
 
 # --- sums
@@ -229,7 +230,7 @@ async def test_series(node: Node) -> None:
 async def test_facts_and_conditions(node: Node) -> None:
     await node.round()
     facts = node.cache.facts
-    assert [(gpu.minor, gpu.uuid, gpu.place.node_id) for gpu in facts.get(FACT_GPU)] == [
+    assert [(gpu.minor, gpu.uuid, gpu.place.node_id) for gpu in facts.get(FACT_GPU)] == [  # type: ignore[union-attr]
         (0, "GPU-first", 0),
         (1, "GPU-second", 1),
     ]
@@ -374,7 +375,7 @@ async def test_a_fault_is_kept_when_gpus_are_not_watched_any_more(node: Node) ->
     await node.until(lambda: not node.conditions.states["gpu_health"].up, "the end of the watch")
     at = node.now
     await node.round()
-    assert set(node.cache.facts.get(FACT_GPU_FAULTS, newer_than=at + 0.5)) == {"GPU-first"}
+    assert set(node.cache.facts.get(FACT_GPU_FAULTS, newer_than=at + 0.5)) == {"GPU-first"}  # type: ignore[arg-type]
     assert {key: value for key, value in node.metrics().items() if key[0] == "koordlet_gpu_healthy"} == {
         ("koordlet_gpu_healthy", "0", "Xid48"): 0
     }
@@ -412,7 +413,7 @@ async def test_a_device_that_fails_is_counted_and_the_other_goes_on(node: Node) 
     node.machine.tell()
     await node.round()
     assert node.last("node_gpu_memory_usage") == {("1", "GPU-second"): 0}
-    assert len(node.cache.facts.get(FACT_GPU)) == 2
+    assert len(node.cache.facts.get(FACT_GPU)) == 2  # type: ignore[arg-type]
     page = generate_latest(node.registries.internal).decode()
     assert 'koordlet_collector_failures_total{cause="device",collector="gpu",node="own-node"} 1.0' in page
 
@@ -463,9 +464,9 @@ async def test_a_fault_is_reported_although_nvml(machine: Machine, node: Node, h
     assert not node.conditions.states["gpu"].up
     assert node.metrics() == {gpu: 0, events: 1}
     facts = node.cache.facts
-    assert [gpu_info.uuid for gpu_info in facts.get(FACT_GPU, newer_than=at)] == ["GPU-first", "GPU-second"]
+    assert [gpu_info.uuid for gpu_info in facts.get(FACT_GPU, newer_than=at)] == ["GPU-first", "GPU-second"]  # type: ignore[union-attr]
     assert facts.get(FACT_GPU_DRIVER, newer_than=at) == "535.129.03"
-    assert set(facts.get(FACT_GPU_FAULTS, newer_than=at)) == {"GPU-first"}
+    assert set(facts.get(FACT_GPU_FAULTS, newer_than=at)) == {"GPU-first"}  # type: ignore[arg-type]
     at = node.now + 0.5
     await node.round()
     assert facts.get(FACT_GPU, newer_than=at) is None, "once"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
@@ -31,7 +32,7 @@ KEYS = np.array(list(OWNERS))
 
 def page(wakeup: list[int], preempted: list[int]) -> Registries:
     """Of this many waits of each kind by key, all in bucket 8 (131 to 262 us) and 2 s long."""
-    waited = {}
+    waited: dict[str, Any] = {}
     for name, counts in (("wakeup", wakeup), ("preempt", preempted)):
         hist = np.zeros((len(KEYS), BUCKETS), dtype=np.int64)
         hist[:, 8] = counts

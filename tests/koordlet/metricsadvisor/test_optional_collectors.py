@@ -38,6 +38,7 @@ from koordlet.system.cpu.cputopology import CpuInfo, CpuTopology
 from koordlet.system.host import Host
 from koordlet.system.proc.procfs import NumaMemInfo
 from koordlet.system.roots import Roots
+from tests.present import present
 
 POD = Subject(SubjectKind.POD, "uid-1", "kubepods/pod1", "web", pod_uid="uid-1")
 MAIN = replace(POD, kind=SubjectKind.CONTAINER, key="containerd://1", cgroup_dir="kubepods/pod1/1")
@@ -216,11 +217,12 @@ def test_the_facts_of_this_machine() -> None:
     cache = MetricCache()
     NodeInfoCollector(Roots.host(), cache, Registries(), huge_pages=True).read()
     info, cpuinfo = cache.facts.get(FACT_BASIC), Path("/proc/cpuinfo").read_text()
+    assert info is not None
     assert info.cpu_model in cpuinfo
     assert info.vendor_id in cpuinfo
     pages = Path("/proc/sys/vm/nr_hugepages").read_text()
     default = int(next(x for x in Path("/proc/meminfo").read_text().splitlines() if "Hugepagesize" in x).split()[1])
-    assert sum(node.huge_pages[default] for node in cache.facts.get(FACT_NUMA).values()) == int(pages)
+    assert sum(node.huge_pages[default] for node in present(cache.facts.get(FACT_NUMA)).values()) == int(pages)
 
 
 # --- disks and mounts (§5.9)
@@ -246,7 +248,7 @@ def test_storage_is_read_again_only_after_a_change(tmp_path: Path) -> None:
     (init / "mountinfo").write_text("20 1 254:0 / / rw - ext4 /dev/vda rw\n")
     (machine.roots.proc / "partitions").write_text("major minor  #blocks  name\n")
     collector.read()
-    assert machine.cache.facts.get(FACT_STORAGE).mount_source == {"/": "/dev/vda"}
+    assert present(machine.cache.facts.get(FACT_STORAGE)).mount_source == {"/": "/dev/vda"}
     second = collector.latest
     machine.now += 60
     collector.read()

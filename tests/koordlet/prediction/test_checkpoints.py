@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -36,19 +38,21 @@ PACKED = {
 
 
 @pytest.mark.parametrize(("weights", "shares", "total"), PACKED.values(), ids=PACKED)
-def test_weights_are_written_relative_to_the_largest(weights, shares, total):
+def test_weights_are_written_relative_to_the_largest(
+    weights: dict[int, float], shares: dict[str, int], total: float
+) -> None:
     packed = pack(with_weights(weights), 0)
     assert packed.bucket_weights == shares
     assert packed.total_weight == pytest.approx(total)
 
 
-def test_weights_are_read_as_fractions_of_the_total():
+def test_weights_are_read_as_fractions_of_the_total() -> None:
     histograms = with_weights({})
     unpack(HistogramCheckpoint(bucket_weights={"0": 1, "1": 2}, total_weight=6.0), histograms, 0)
     assert histograms.weights[0, :3].tolist() == [2.0, 4.0, 0.0]
 
 
-def test_a_file_has_exactly_koordinators_format(tmp_path):
+def test_a_file_has_exactly_koordinators_format(tmp_path: Path) -> None:
     models = PredictionModels()
     models.train(["__node-sys__"], np.array([0.5]), np.array([float(1 << 30)]), NOW, 0)
     CheckpointDirectory(tmp_path).write(models, "__node-sys__", NOW + 600)
@@ -72,7 +76,7 @@ BAD = {
 
 
 @pytest.mark.parametrize(("body", "message"), BAD.values(), ids=BAD)
-def test_an_invalid_histogram_is_rejected(body, message):
+def test_an_invalid_histogram_is_rejected(body: dict[str, Any] | None, message: str) -> None:
     histograms = with_weights({})
     stored = None if body is None else decode(json.dumps(body), HistogramCheckpoint)
     with pytest.raises(CheckpointError, match=message):
@@ -80,7 +84,7 @@ def test_an_invalid_histogram_is_rejected(body, message):
     assert not histograms.weights.any()
 
 
-def test_weights_with_sum_zero_give_an_empty_histogram():
+def test_weights_with_sum_zero_give_an_empty_histogram() -> None:
     histograms = with_weights({})
     unpack(HistogramCheckpoint(bucket_weights={"1": 0}, total_weight=5.0), histograms, 0)
     assert histograms.total[0] == 0
@@ -90,11 +94,13 @@ def test_weights_with_sum_zero_give_an_empty_histogram():
     st.lists(st.tuples(st.floats(0, 2000), st.floats(0.01, 10), st.floats(0, 200 * HALF)), max_size=30),
     st.lists(st.floats(0.01, 1), min_size=1, max_size=5),
 )
-def test_a_round_trip_keeps_weights_within_a_ten_thousandth(samples, shares):
+def test_a_round_trip_keeps_weights_within_a_ten_thousandth(
+    samples: list[tuple[float, float, float]], shares: list[float]
+) -> None:
     histograms, copy = Histograms(CPU_BUCKETS, HALF, rows=1), Histograms(CPU_BUCKETS, HALF, rows=1)
     for value, weight, ahead in sorted(samples, key=lambda sample: sample[2]):
         histograms.add(ROW, np.array([value]), NOW + ahead, weight)
-    stored = decode(encode(pack(histograms, 0)), HistogramCheckpoint)
+    stored: HistogramCheckpoint = decode(encode(pack(histograms, 0)), HistogramCheckpoint)
     unpack(stored, copy, 0)
     largest = histograms.weights.max()
     # The total is divided among rounded weights, so each bucket may add half a ten-thousandth to every other.
@@ -124,7 +130,7 @@ def restored(directory: CheckpointDirectory, *expected: str) -> tuple[Prediction
     return models, {key.rpartition("/")[2]: value for key, value in result.problems.items()}
 
 
-def test_restored_models_have_the_same_peaks(tmp_path):
+def test_restored_models_have_the_same_peaks(tmp_path: Path) -> None:
     directory = CheckpointDirectory(tmp_path / "made" / "as needed")
     before = filled(directory)
     after, notes = restored(directory, "uid", "__node__")
@@ -134,7 +140,7 @@ def test_restored_models_have_the_same_peaks(tmp_path):
     assert after.stamps["uid"].checkpointed == -np.inf
 
 
-def test_unusable_files_are_removed(tmp_path):
+def test_unusable_files_are_removed(tmp_path: Path) -> None:
     directory = CheckpointDirectory(tmp_path)
     filled(directory)
     (tmp_path / "uid.tmp").write_text("half")
@@ -148,7 +154,7 @@ def test_unusable_files_are_removed(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a directory", "a link", "uid"]
 
 
-def test_the_valid_histogram_of_a_damaged_file_is_used(tmp_path):
+def test_the_valid_histogram_of_a_damaged_file_is_used(tmp_path: Path) -> None:
     directory = CheckpointDirectory(tmp_path)
     before = filled(directory)
     file = tmp_path / "uid"
@@ -161,21 +167,21 @@ def test_the_valid_histogram_of_a_damaged_file_is_used(tmp_path):
     assert notes == {"uid: CPU": "totalWeight is -1.0"}
 
 
-def test_the_file_name_is_the_key(tmp_path):
+def test_the_file_name_is_the_key(tmp_path: Path) -> None:
     filled(CheckpointDirectory(tmp_path))
     (tmp_path / "uid").rename(tmp_path / "other")
     models, _ = restored(CheckpointDirectory(tmp_path), "other")
     assert list(models.stamps) == ["other"]
 
 
-def test_a_missing_directory_is_an_empty_start(tmp_path):
+def test_a_missing_directory_is_an_empty_start(tmp_path: Path) -> None:
     models, notes = restored(CheckpointDirectory(tmp_path / "none"), "uid")
     assert not models.stamps
     assert not notes
 
 
 @pytest.mark.parametrize("key", ["../uid", "a/b", "..", "", "x.tmp"])
-def test_a_key_that_is_no_file_name_is_rejected(tmp_path, key):
+def test_a_key_that_is_no_file_name_is_rejected(tmp_path: Path, key: str) -> None:
     models = PredictionModels()
     models.train([key], np.array([1.0]), np.array([1.0]), NOW, 0)
     with pytest.raises(CheckpointError, match="name of a file"):
@@ -183,7 +189,7 @@ def test_a_key_that_is_no_file_name_is_rejected(tmp_path, key):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_full_disk_leaves_the_old_file(tmp_path, monkeypatch):
+def test_a_full_disk_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     directory = CheckpointDirectory(tmp_path)
     models = filled(directory)
     before = (tmp_path / "uid").read_bytes()
@@ -199,12 +205,12 @@ def test_a_full_disk_leaves_the_old_file(tmp_path, monkeypatch):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["__node__", "uid"]
 
 
-def test_koordinators_own_file_is_read():
+def test_koordinators_own_file_is_read() -> None:
     text = (
         '{"UID":"u","CPU":{"referenceTimestamp":null,"bucketWeights":{"12":10000,"13":37},"totalWeight":812.5},'
         '"Memory":null,"LastUpdated":"2026-07-01T00:10:00Z"}'
     )
-    stored = decode(text, ModelCheckpoint)
+    stored: ModelCheckpoint = decode(text, ModelCheckpoint)
     assert stored.cpu is not None
     assert stored.cpu.bucket_weights == {"12": 10000, "13": 37}
     assert stored.memory is None

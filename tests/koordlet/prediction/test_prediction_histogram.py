@@ -30,7 +30,7 @@ def percentile(histogram: Histograms, share: float) -> float:
     return float(histogram.percentiles(ROW, [share])[0, 0])
 
 
-def test_bucket_counts_and_bounds():
+def test_bucket_counts_and_bounds() -> None:
     assert (len(CPU_BUCKETS), len(MEMORY_BUCKETS)) == (158, 205)
     assert CPU_BUCKETS.starts[-1] >= 1024
     small = Buckets.exponential(maximum=500, first=40, ratio=1.5)
@@ -43,25 +43,25 @@ MEMORY = {0: 5242880, 128 << 20: 135477939, 256 << 20: 286623669, 1 << 30: 10975
 
 
 @pytest.mark.parametrize(("cores", "milli"), CPU.items())
-def test_cpu_peaks_are_exact(cores, milli):
+def test_cpu_peaks_are_exact(cores: float, milli: int) -> None:
     models = PredictionModels()
     models.train(["uid"], np.array([cores]), np.array([0.0]), NOW, 0)
     assert models.peaks(["uid"])["uid"].cpu == milli
 
 
 @pytest.mark.parametrize(("used", "expected"), MEMORY.items())
-def test_memory_peaks_are_exact(used, expected):
+def test_memory_peaks_are_exact(used: int, expected: int) -> None:
     models = PredictionModels()
     models.train(["uid"], np.array([0.0]), np.array([float(used)]), NOW, 0)
     assert models.peaks(["uid"])["uid"].memory == expected
 
 
-def test_percentiles_of_samples_at_one_instant():
+def test_percentiles_of_samples_at_one_instant() -> None:
     histogram = one(CPU_BUCKETS, *[(0.5, 1, NOW)] * 60, *[(2.0, 1, NOW)] * 3, half_life=HALF)
     assert [int(percentile(histogram, share) * 1000) for share in (0.95, 0.98)] == [539, 2001]
 
 
-def test_weights_halve_per_half_life():
+def test_weights_halve_per_half_life() -> None:
     old, new = [(2.0, 1, NOW - HALF)] * 60, [(0.5, 1, NOW)] * 60
     histogram = one(CPU_BUCKETS, *old, *new, half_life=HALF)
     assert [int(percentile(histogram, share) * 1000) for share in (0.66, 0.67)] == [539, 2001]
@@ -72,23 +72,23 @@ DECAYING = {0.02: 2, 0.03: 3, 0.10: 3, 0.11: 4, 0.34: 4, 0.35: 5}
 
 
 @pytest.mark.parametrize(("share", "expected"), LINEAR.items())
-def test_percentiles_of_a_linear_histogram(share, expected):
+def test_percentiles_of_a_linear_histogram(share: float, expected: int) -> None:
     samples = [(float(v), float(v), NOW) for v in (1, 2, 3, 4)]
     assert percentile(one(Buckets.linear(count=10, width=1.0), *samples), share) == expected
 
 
 @pytest.mark.parametrize(("share", "expected"), DECAYING.items())
-def test_percentiles_with_samples_one_half_life_apart(share, expected):
+def test_percentiles_with_samples_one_half_life_apart(share: float, expected: int) -> None:
     samples = [(float(v), float(v), NOW + v * HALF) for v in (1, 2, 3, 4)]
     assert percentile(one(Buckets.linear(count=10, width=1.0), *samples, half_life=HALF), share) == expected
 
 
-def test_an_empty_histogram_has_no_percentiles():
+def test_an_empty_histogram_has_no_percentiles() -> None:
     assert percentile(one(CPU_BUCKETS), 0.95) == 0
     assert one(CPU_BUCKETS).only_zeros(ROW).tolist() == [True]
 
 
-def test_histograms_of_other_shapes_cannot_be_merged():
+def test_histograms_of_other_shapes_cannot_be_merged() -> None:
     with pytest.raises(ValueError, match="half-lives"):
         one(CPU_BUCKETS).merge(0, one(CPU_BUCKETS, half_life=HALF), 0)
     with pytest.raises(ValueError, match="buckets"):
@@ -134,7 +134,9 @@ SHARES = st.lists(st.floats(0, 1), min_size=1, max_size=6)
 
 
 @given(SAMPLES, SHARES)
-def test_percentiles_equal_those_of_a_simple_implementation(samples, shares):
+def test_percentiles_equal_those_of_a_simple_implementation(
+    samples: list[tuple[float, float, float]], shares: list[float]
+) -> None:
     samples = sorted(samples, key=lambda sample: sample[2])
     plain = Plain(CPU_BUCKETS.starts.tolist(), HALF)
     for value, weight, ahead in samples:
@@ -148,7 +150,7 @@ def test_percentiles_equal_those_of_a_simple_implementation(samples, shares):
 
 
 @given(st.lists(st.floats(0, 1000), min_size=1, max_size=200), st.sampled_from([0.5, 0.6, 0.9, 0.95, 0.98, 1.0]))
-def test_percentiles_are_in_the_bucket_of_numpys_quantile(values, share):
+def test_percentiles_are_in_the_bucket_of_numpys_quantile(values: list[float], share: float) -> None:
     """Without decay and weights."""
     histogram = one(CPU_BUCKETS, *[(value, 1.0, NOW) for value in values])
     exact = np.quantile(values, share, method="inverted_cdf")
@@ -157,14 +159,14 @@ def test_percentiles_are_in_the_bucket_of_numpys_quantile(values, share):
 
 
 @given(SAMPLES, SHARES)
-def test_percentiles_grow_with_the_share(samples, shares):
+def test_percentiles_grow_with_the_share(samples: list[tuple[float, float, float]], shares: list[float]) -> None:
     histogram = one(CPU_BUCKETS, *[(v, w, NOW + t) for v, w, t in samples])
     percentiles = histogram.percentiles(ROW, sorted(shares))[0]
     assert (np.diff(percentiles) >= 0).all()
 
 
 @given(st.lists(st.tuples(st.floats(0, 2000), st.floats(0.01, 10)), min_size=1), st.floats(0, 99), st.floats(0, 5))
-def test_decay_alone_changes_no_percentile(samples, age, later):
+def test_decay_alone_changes_no_percentile(samples: list[tuple[float, float]], age: float, later: float) -> None:
     """All weights decay alike; a sample of weight 0 moves the reference time, also beyond 100 half-lives."""
     histogram = one(CPU_BUCKETS, (0.0, 0.0, NOW), *[(v, w, NOW + age * HALF) for v, w in samples], half_life=HALF)
     before = histogram.percentiles(ROW, [0.5, 0.95])
@@ -173,7 +175,9 @@ def test_decay_alone_changes_no_percentile(samples, age, later):
 
 
 @given(SAMPLES, SAMPLES)
-def test_a_merged_histogram_has_the_samples_of_both(left, right):
+def test_a_merged_histogram_has_the_samples_of_both(
+    left: list[tuple[float, float, float]], right: list[tuple[float, float, float]]
+) -> None:
     """For any reference times: relative weights are the same, up to a common power of two."""
     ordered = [sorted(part, key=lambda sample: sample[2]) for part in (left, right, left + right)]
     first, second, whole = (one(CPU_BUCKETS, *[(v, w, NOW + t) for v, w, t in part]) for part in ordered)
@@ -183,7 +187,7 @@ def test_a_merged_histogram_has_the_samples_of_both(left, right):
 
 
 @given(st.lists(st.tuples(st.floats(0, 100), st.floats(0.01, 10)), min_size=1, max_size=20), st.floats(0, 100))
-def test_subtraction_reverses_addition(kept, taken):
+def test_subtraction_reverses_addition(kept: list[tuple[float, float]], taken: float) -> None:
     histogram = one(CPU_BUCKETS, *[(value, weight, NOW) for value, weight in kept])
     before, total = histogram.weights.copy(), histogram.total.copy()
     histogram.add(ROW, np.array([taken]), NOW, 3.0)
@@ -193,7 +197,7 @@ def test_subtraction_reverses_addition(kept, taken):
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.floats(0, 100)), max_size=30))
-def test_rows_are_independent(samples):
+def test_rows_are_independent(samples: list[tuple[int, float]]) -> None:
     together = Histograms(CPU_BUCKETS, HALF, rows=6)
     alone = [Histograms(CPU_BUCKETS, HALF, rows=1) for _ in range(6)]
     for number, (row, value) in enumerate(samples):
@@ -202,7 +206,7 @@ def test_rows_are_independent(samples):
     assert np.array_equal(together.weights, np.vstack([histogram.weights for histogram in alone]))
 
 
-def test_moments_are_those_of_the_samples():
+def test_moments_are_those_of_the_samples() -> None:
     values = np.random.default_rng(3).gamma(4.0, 0.5, 500)
     histogram = one(CPU_BUCKETS, *[(value, 1.0, NOW) for value in values])
     mean, deviation = histogram.moments(ROW)
@@ -210,7 +214,7 @@ def test_moments_are_those_of_the_samples():
     assert deviation[0] == pytest.approx(values.std(), rel=0.03)
 
 
-def test_peak_methods():
+def test_peak_methods() -> None:
     models = PredictionModels(sigmas=3.0)
     for value in (1.0, 1.0, 1.0, 3.0):
         models.train(["uid"], np.array([value]), np.array([value * 2**30]), NOW, 0)
@@ -220,7 +224,7 @@ def test_peak_methods():
     assert models.peaks(["unknown"]) == {}
 
 
-def test_rows_of_removed_models_are_reused():
+def test_rows_of_removed_models_are_reused() -> None:
     models = PredictionModels()
     for number in range(100):
         models.train([f"uid-{number}"], np.array([1.0]), np.array([1.0]), NOW, 0)

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import Callable
+from typing import Any
 
+import pytest
+from numpy import float64
+
+from koordlet.api.core import Node
 from koordlet.api.crs.nodemetric import USAGE_WITH_PAGE_CACHE
 from koordlet.prediction.models import CLASS_KEYS, NODE, SYSTEM, class_key
 from koordlet.prediction.predictors import MINIMUM
 from koordlet.prediction.training import collect_samples
 from koordlet.prediction.validation import VALIDATION_SECONDS, Validation
 from koordlet.statesinformer.nodemetric.forecast import Amount
+from koordlet.statesinformer.pods.model import PodMeta
+from tests.koordlet.prediction.conftest import World
 
 GI = 1 << 30
 TWO_PODS = {
@@ -19,15 +26,15 @@ TWO_PODS = {
 }  # fmt: skip
 
 
-def learned(world, **samples):
+def learned(world: World, **samples: Any) -> dict[str, tuple[float64, float64]]:
     world.measure(**samples)
-    samples_of = collect_samples(world.cache, world.pods, world.memory_policy, 0, 1e9)
+    samples_of = collect_samples(world.cache, world.pods, world.memory_policy, 0, 1e9)  # type: ignore[arg-type]
     if samples_of is None:
-        return None
+        return None  # type: ignore[return-value]
     return dict(zip(samples_of.keys, zip(samples_of.cores, samples_of.memory, strict=True), strict=True))
 
 
-def test_the_first_step_with_two_pods_creates_nine_models(world, make_pod):
+def test_the_first_step_with_two_pods_creates_nine_models(world: World, make_pod: Callable[..., PodMeta]) -> None:
     world.pods = {"a": make_pod("a"), "b": make_pod("b", priority="koord-batch")}
     service = world.service()
     world.minute(service, **TWO_PODS)
@@ -36,7 +43,7 @@ def test_the_first_step_with_two_pods_creates_nine_models(world, make_pod):
     assert service.models.peaks([class_key("koord-mid")])[class_key("koord-mid")] == Amount(25, 5 << 20)
 
 
-def test_samples_of_pods_classes_node_and_system(world, make_pod):
+def test_samples_of_pods_classes_node_and_system(world: World, make_pod: Callable[..., PodMeta]) -> None:
     world.pods = {"a": make_pod("a"), "b": make_pod("b", priority="koord-batch"), "quiet": make_pod("quiet")}
     samples = learned(world, **TWO_PODS)
     assert samples == {
@@ -52,20 +59,20 @@ def test_samples_of_pods_classes_node_and_system(world, make_pod):
     }
 
 
-def test_a_pod_without_memory_samples_is_skipped(world, make_pod):
+def test_a_pod_without_memory_samples_is_skipped(world: World, make_pod: Callable[..., PodMeta]) -> None:
     world.pods = {"a": make_pod("a")}
     samples = learned(world, node_cpu_usage=1, node_memory_usage=GI, pod_cpu_usage__a=1)
     assert "a" not in samples
     assert samples[class_key("koord-prod")] == (0, 0)
 
 
-def test_without_figures_of_the_node_the_system_gets_no_sample(world, make_pod):
+def test_without_figures_of_the_node_the_system_gets_no_sample(world: World, make_pod: Callable[..., PodMeta]) -> None:
     """A system trained with 0 would make room that is not there."""
     world.pods = {"a": make_pod("a")}
     assert learned(world, pod_cpu_usage__a=1, pod_memory_usage__a=GI).keys() == {"a", *CLASS_KEYS}
 
 
-def test_without_figures_at_all_nothing_is_learned(world, make_pod):
+def test_without_figures_at_all_nothing_is_learned(world: World, make_pod: Callable[..., PodMeta]) -> None:
     world.pods = {"a": make_pod("a")}
     service = world.service()
     world.minute(service)
@@ -73,13 +80,15 @@ def test_without_figures_at_all_nothing_is_learned(world, make_pod):
     assert not service.models.stamps
 
 
-def test_more_use_by_pods_than_by_the_node_is_no_negative_system(world, make_pod):
+def test_more_use_by_pods_than_by_the_node_is_no_negative_system(
+    world: World, make_pod: Callable[..., PodMeta]
+) -> None:
     world.pods = {"a": make_pod("a")}
     samples = learned(world, node_cpu_usage=1, node_memory_usage=GI, pod_cpu_usage__a=2, pod_memory_usage__a=2 * GI)
     assert samples[SYSTEM] == (0, 0)
 
 
-def test_p90_of_the_interval(world):
+def test_p90_of_the_interval(world: World) -> None:
     service = world.service()
     service.train()
     for second in range(1, 61):
@@ -91,13 +100,13 @@ def test_p90_of_the_interval(world):
     assert service.models.peaks([NODE])[NODE].cpu == expected.peaks([NODE])[NODE].cpu
 
 
-def test_memory_follows_the_policy_of_node_metric(world):
+def test_memory_follows_the_policy_of_node_metric(world: World) -> None:
     world.memory_policy = USAGE_WITH_PAGE_CACHE
     assert learned(world, node_cpu_usage=1, node_memory_usage=GI)[NODE] == (1, GI), "the policy's collector is off"
     assert learned(world, node_memory_usage_with_page_cache=2 * GI)[NODE] == (1, 2 * GI)
 
 
-def test_no_training_while_pods_are_not_known(world, make_pod):
+def test_no_training_while_pods_are_not_known(world: World, make_pod: Callable[..., PodMeta]) -> None:
     world.pods = None
     service = world.service(settle=5.0)
     world.minute(service, **TWO_PODS)
@@ -109,7 +118,9 @@ def test_no_training_while_pods_are_not_known(world, make_pod):
     assert service.trained
 
 
-def test_a_forecast_combines_both_predictors(world, make_pod, make_node):
+def test_a_forecast_combines_both_predictors(
+    world: World, make_pod: Callable[..., PodMeta], make_node: Callable[..., Node]
+) -> None:
     world.pods = {"a": make_pod("a", "2", "2Gi"), "b": make_pod("b", "1", "4Gi", priority="koord-batch")}
     world.node = make_node("4", "8Gi")
     service = world.service(cold_start=3600.0)
@@ -126,7 +137,9 @@ def test_a_forecast_combines_both_predictors(world, make_pod, make_node):
     assert service.predictions[MINIMUM].peak == forecast.peak
 
 
-def test_a_pod_within_node_metrics_cold_start_counts_with_its_request(world, make_pod, make_node):
+def test_a_pod_within_node_metrics_cold_start_counts_with_its_request(
+    world: World, make_pod: Callable[..., PodMeta], make_node: Callable[..., Node]
+) -> None:
     world.pods = {"a": make_pod("a", "8", "9Gi", creationTimestamp="2026-06-30T23:00:00Z")}
     world.node = make_node("16", "32Gi")
     service = world.service(cold_start=1800.0)
@@ -135,6 +148,7 @@ def test_a_pod_within_node_metrics_cold_start_counts_with_its_request(world, mak
     assert service.forecast(pods, None).reclaimable != Amount()
     young = service.forecast(pods, 7200)
     assert young.reclaimable == Amount()
+    assert young.peak is not None
     assert young.peak.cpu >= 8000
 
 
@@ -146,7 +160,9 @@ PROBLEMS = {
 
 
 @pytest.mark.parametrize(("spoil", "train", "problem"), PROBLEMS.values(), ids=PROBLEMS)
-def test_a_missing_input_gives_no_forecast_and_the_reason(world, make_pod, spoil, train, problem):
+def test_a_missing_input_gives_no_forecast_and_the_reason(
+    world: World, make_pod: Callable[..., PodMeta], spoil: Callable[..., Any], train: bool, problem: str
+) -> None:
     world.pods = {"a": make_pod("a")}
     service = world.service()
     if train:
@@ -159,7 +175,7 @@ def test_a_missing_input_gives_no_forecast_and_the_reason(world, make_pod, spoil
     assert not service.predictions, "gauges show no outdated values"
 
 
-def test_models_expire_with_their_files(world, make_pod):
+def test_models_expire_with_their_files(world: World, make_pod: Callable[..., PodMeta]) -> None:
     world.pods = {"a": make_pod("a"), "b": make_pod("b")}
     service = world.service(expiration=300.0)
     world.minute(service, **TWO_PODS)
@@ -173,7 +189,7 @@ def test_models_expire_with_their_files(world, make_pod):
     assert sorted(path.name for path in world.directory.iterdir()) == [NODE, "a"]
 
 
-def test_a_step_of_the_wall_clock_expires_nothing(world, make_pod):
+def test_a_step_of_the_wall_clock_expires_nothing(world: World, make_pod: Callable[..., PodMeta]) -> None:
     world.pods = {"a": make_pod("a"), "b": make_pod("b")}
     service = world.service()
     world.minute(service, **TWO_PODS)
@@ -182,7 +198,9 @@ def test_a_step_of_the_wall_clock_expires_nothing(world, make_pod):
     assert len(service.models.stamps) == 9
 
 
-async def test_a_step_writes_a_limited_number_of_checkpoints_oldest_first(world, make_pod):
+async def test_a_step_writes_a_limited_number_of_checkpoints_oldest_first(
+    world: World, make_pod: Callable[..., PodMeta]
+) -> None:
     world.pods = {"a": make_pod("a"), "b": make_pod("b")}
     service = world.service(checkpoints_per_step=5, checkpoint_interval=600.0)
     await service.checkpoint()
@@ -201,7 +219,9 @@ async def test_a_step_writes_a_limited_number_of_checkpoints_oldest_first(world,
     assert len(renewed) == 5
 
 
-async def test_a_restart_with_checkpoints_gives_the_same_forecast(world, make_pod, make_node):
+async def test_a_restart_with_checkpoints_gives_the_same_forecast(
+    world: World, make_pod: Callable[..., PodMeta], make_node: Callable[..., Node]
+) -> None:
     world.pods = {"a": make_pod("a", "2", "2Gi"), "b": make_pod("b", "1", "4Gi")}
     world.node = make_node("4", "8Gi")
     service = world.service()
@@ -219,7 +239,9 @@ async def test_a_restart_with_checkpoints_gives_the_same_forecast(world, make_po
     assert len(again.models.stamps) == 9, "nothing expires before the first training"
 
 
-async def test_checkpoints_of_gone_pods_and_damaged_ones_take_one_line_each(world, make_pod, caplog):
+async def test_checkpoints_of_gone_pods_and_damaged_ones_take_one_line_each(
+    world: World, make_pod: Callable[..., PodMeta], caplog: pytest.LogCaptureFixture
+) -> None:
     world.pods = {"a": make_pod("a")}
     service = world.service()
     world.minute(service, **TWO_PODS)
@@ -235,7 +257,9 @@ async def test_checkpoints_of_gone_pods_and_damaged_ones_take_one_line_each(worl
     assert unused.startswith("Prediction checkpoints not used count=105 first=") and "damaged-0" in unused
 
 
-async def test_at_the_end_only_models_trained_since_their_checkpoint_are_written(world, make_pod):
+async def test_at_the_end_only_models_trained_since_their_checkpoint_are_written(
+    world: World, make_pod: Callable[..., PodMeta]
+) -> None:
     world.pods = {"a": make_pod("a")}
     service = world.service()
     world.minute(service, **TWO_PODS)
@@ -246,7 +270,9 @@ async def test_at_the_end_only_models_trained_since_their_checkpoint_are_written
     assert not (world.directory / "a").exists()
 
 
-async def test_a_full_disk_is_reported_and_training_continues(world, make_pod, monkeypatch):
+async def test_a_full_disk_is_reported_and_training_continues(
+    world: World, make_pod: Callable[..., PodMeta], monkeypatch: pytest.MonkeyPatch
+) -> None:
     world.pods = {"a": make_pod("a")}
     service = world.service()
     world.minute(service, **TWO_PODS)
@@ -263,7 +289,9 @@ async def test_a_full_disk_is_reported_and_training_continues(world, make_pod, m
     assert len(list(world.directory.iterdir())) == 8, "retried in the next step"
 
 
-def test_an_unreadable_directory_affects_only_the_checkpoints(world, make_pod, monkeypatch):
+def test_an_unreadable_directory_affects_only_the_checkpoints(
+    world: World, make_pod: Callable[..., PodMeta], monkeypatch: pytest.MonkeyPatch
+) -> None:
     world.pods = {"a": make_pod("a")}
     world.directory.mkdir()
 
@@ -276,7 +304,7 @@ def test_an_unreadable_directory_affects_only_the_checkpoints(world, make_pod, m
     assert service.trained
 
 
-def test_predictions_are_compared_with_the_observed_peak(world):
+def test_predictions_are_compared_with_the_observed_peak(world: World) -> None:
     models, validation = world.service().models, Validation()
     used = Amount(1000, GI)
     validation.observe(models, used, 0)

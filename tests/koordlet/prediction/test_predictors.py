@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.strategies import DataObject
 
+from koordlet.api.core import Node
 from koordlet.api.encoding.wire import Time
 from koordlet.prediction.models import SYSTEM, class_key
 from koordlet.prediction.predictors import (
@@ -24,6 +28,7 @@ from koordlet.prediction.predictors import (
     predict,
 )
 from koordlet.statesinformer.nodemetric.forecast import Amount, Forecast
+from koordlet.statesinformer.pods.model import PodMeta
 
 MI, GI = 1 << 20, 1 << 30
 HOUR = 3600.0
@@ -64,12 +69,12 @@ EXAMPLES = {
 
 
 @pytest.mark.parametrize(("node", "expected"), EXAMPLES.values(), ids=EXAMPLES)
-def test_the_overcommittable_amount_follows_the_worked_example(node, expected):
+def test_the_overcommittable_amount_follows_the_worked_example(node: Amount, expected: dict[str, Amount]) -> None:
     predictions = predict(PODS, PEAKS, set(), node, margin=10, cold_start=HOUR)
     assert {name: prediction.reclaimable for name, prediction in predictions.items()} == expected
 
 
-def test_the_peak_of_pods_follows_the_worked_example():
+def test_the_peak_of_pods_follows_the_worked_example() -> None:
     pods = [
         PodDemand("normal", "koord-prod", Amount(2000, 2 * GI), OLD),
         PodDemand("young", "koord-prod", Amount(1000, GI), 60),
@@ -83,36 +88,36 @@ def test_the_peak_of_pods_follows_the_worked_example():
     assert [pod.uid for pod in counted] == ["normal", "young"], "unpredictable pods are in no sum of requests"
 
 
-def test_an_idle_node_has_no_overcommittable_amount():
+def test_an_idle_node_has_no_overcommittable_amount() -> None:
     first = Amount(25, 5 * MI)
     peaks = {SYSTEM: first, PROD: first, NONE: first}
     prediction = by_priority([], class_peaks(peaks, set()), Amount(3000, 3 * GI), margin=10)
     assert prediction == Prediction(Amount(), Amount(82, 17301504))
 
 
-def test_unused_classes_are_left_out():
+def test_unused_classes_are_left_out() -> None:
     peaks = {SYSTEM: Amount(300, GI), PROD: Amount(1000, GI), NONE: Amount(25, 5 * MI)}
     assert class_peaks(peaks, {NONE, SYSTEM}) == {SYSTEM: Amount(300, GI), PROD: Amount(1000, GI)}
 
 
 @pytest.mark.parametrize("missing", [SYSTEM, PROD, NONE])
-def test_a_class_that_was_not_trained_is_an_error(missing):
+def test_a_class_that_was_not_trained_is_an_error(missing: str) -> None:
     peaks = {key: amount for key, amount in PEAKS.items() if key != missing}
     with pytest.raises(PredictionError, match=missing):
         predict(PODS, peaks, set(), Amount(3000, 3 * GI), margin=10, cold_start=HOUR)
 
 
-def test_a_pod_listed_twice_is_an_error():
+def test_a_pod_listed_twice_is_an_error() -> None:
     with pytest.raises(PredictionError, match="pod1 is listed twice"):
         by_pod([PODS[0], PODS[0]], PEAKS, Amount(), margin=10, cold_start=HOUR)
 
 
-def test_the_combination_is_conservative():
+def test_the_combination_is_conservative() -> None:
     first, other = Prediction(Amount(1, 20), Amount(3, 40)), Prediction(Amount(2, 10), Amount(4, 30))
     assert combine(first, other) == Prediction(Amount(1, 10), Amount(4, 40))
 
 
-def test_raw_allocatable_comes_before_allocatable(make_node):
+def test_raw_allocatable_comes_before_allocatable(make_node: Callable[..., Node]) -> None:
     raw = {"node.koordinator.sh/raw-allocatable": '{"cpu":"2","memory":"1Gi"}'}
     assert allocatable(make_node("3", "3Gi")) == Amount(3000, 3 * GI)
     assert allocatable(make_node("3", "3Gi", **raw)) == Amount(2000, GI)
@@ -123,13 +128,15 @@ def test_raw_allocatable_comes_before_allocatable(make_node):
         allocatable(node)
 
 
-def test_the_demand_of_a_pod(make_pod):
+def test_the_demand_of_a_pod(make_pod: Callable[..., PodMeta]) -> None:
     created = Time.parse("2026-07-01T00:00:00Z")
     meta = make_pod("uid", "1500m", "1Gi", creationTimestamp=str(created))
+    assert meta.pod is not None
     assert pod_demand("uid", "koord-prod", meta.pod, created.unix + 60) == PodDemand(
         "uid", "koord-prod", Amount(1500, GI), 60.0
     )
     deleted = make_pod("uid", deletionTimestamp=str(created))
+    assert deleted.pod is not None
     assert pod_demand("uid", "", deleted.pod, 0).ending
     assert pod_demand("uid", "", deleted.pod, 0).age == float("inf"), "a static pod has no creation time"
 
@@ -149,7 +156,9 @@ DEMANDS = st.lists(
 
 
 @given(DEMANDS, st.data(), AMOUNTS, st.integers(0, 100))
-def test_the_overcommittable_amount_is_bounded_by_requests_and_node(pods, data, node, percent):
+def test_the_overcommittable_amount_is_bounded_by_requests_and_node(
+    pods: list[PodDemand], data: DataObject, node: Amount, percent: int
+) -> None:
     peaks = {pod.uid: data.draw(AMOUNTS) for pod in pods if data.draw(st.booleans())}
     peaks.update({key: data.draw(AMOUNTS) for key in (SYSTEM, PROD, NONE)})
     minimum = predict(pods, peaks, set(), node, margin=percent, cold_start=HOUR)[MINIMUM]
@@ -169,11 +178,11 @@ MOVES = {
 
 
 @pytest.mark.parametrize(("now", "expected"), MOVES.values(), ids=MOVES)
-def test_a_forecast_moved_by_more_than_five_percent(now, expected):
+def test_a_forecast_moved_by_more_than_five_percent(now: Forecast, expected: bool) -> None:
     assert now.changed(Forecast(Amount(2000, GI), Amount(2000, GI)), 5) is expected
 
 
-def test_a_small_absolute_change_is_not_a_move():
+def test_a_small_absolute_change_is_not_a_move() -> None:
     nothing = Forecast(Amount(), Amount())
     assert not Forecast(Amount(50, 32 * MI), Amount()).changed(nothing, 5)
     assert Forecast(Amount(51, 0), Amount()).changed(nothing, 5)

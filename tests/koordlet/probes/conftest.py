@@ -60,7 +60,8 @@ class Group:
 
     @property
     def path(self) -> Path:
-        return self.cgroup.path("cpu")
+        result: Path = self.cgroup.path("cpu")
+        return result
 
     @property
     def id(self) -> int:

@@ -332,7 +332,7 @@ def test_written_back_pages_are_their_writers(
     with ExitStack() as undo:
         subprocess.run(["mkfs.ext4", "-q", "-F", disk.path], check=True)
         subprocess.run(["mount", disk.path, place], check=True)
-        undo.callback(subprocess.run, ["umount", place], check=True)
+        undo.callback(subprocess.run, ["umount", place], check=True)  # type: ignore[arg-type]
         before = probe.read()
         code = "import sys; f = open(sys.argv[1], 'wb'); f.write(b'x' * (4 << 20)); f.close(); print(flush=True)"
         writer = spawn([sys.executable, "-S", "-E", "-c", code, str(place / "file")], mine.cgroup)

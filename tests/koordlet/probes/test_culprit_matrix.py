@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from koordlet.probes import layouts
 from koordlet.probes.columns import sum_by
@@ -22,7 +25,7 @@ KEYS = np.array([700, 500, 600, 0, -1])
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, (1 << 57) - 1)), max_size=40))
-def test_sums_are_exact(rows):
+def test_sums_are_exact(rows: list[tuple[int, int]]) -> None:
     group = np.array([g for g, _ in rows], dtype=np.int64)
     values = np.array([v for _, v in rows], dtype=np.uint64)
     expected = [sum(v for g, v in rows if g == number) for number in range(6)]
@@ -35,7 +38,9 @@ entry = st.tuples(st.integers(0, 4), st.integers(0, 4), st.integers(0, 100), st.
 tables = st.dictionaries(st.integers(0, SIZE - 1), entry, max_size=SIZE)
 
 
-def sparse(table, keys=KEYS, seconds=1.0):
+def sparse(
+    table: dict[int, tuple[int, int, int, int]], keys: NDArray[Any] = KEYS, seconds: float = 1.0
+) -> MatrixReading:
     """`table`: position -> (victim's slot, culprit's slot, ns, count). A reading of the used entries only."""
     positions = sorted(table)
     columns = [np.array([table[position][i] for position in positions], dtype=np.int64) for i in range(4)]
@@ -44,33 +49,38 @@ def sparse(table, keys=KEYS, seconds=1.0):
     return MatrixReading("bpf", int(seconds * 1e9), position, key, columns[2], columns[3], keys)
 
 
-def dense(table, keys=KEYS):
+def dense(table: dict[int, tuple[int, int, int, int]], keys: NDArray[Any] = KEYS) -> MatrixReading:
     """As `sparse`, with the free entries."""
     used = sparse(table, keys)
     columns = [np.zeros(SIZE, dtype=kind) for kind in (np.uint32, np.int64, np.int64)]
     for column, values in zip(columns, (used.key, used.ns, used.count), strict=True):
-        column[used.position] = values
-    return replace(used, position=np.arange(SIZE, dtype=np.int32), key=columns[0], ns=columns[1], count=columns[2])
+        column[used.position] = values  # type: ignore[assignment]
+    return replace(used, position=np.arange(SIZE, dtype=np.int32), key=columns[0], ns=columns[1], count=columns[2])  # type: ignore[arg-type]
 
 
-def plain_difference(old, new, old_keys, new_keys):
-    sums = defaultdict(lambda: [0, 0])
+def plain_difference(
+    old: dict[int, tuple[int, int, int, int]],
+    new: dict[int, tuple[int, int, int, int]],
+    old_keys: NDArray[Any],
+    new_keys: NDArray[Any],
+) -> dict[tuple[int, int], tuple[int, int]]:
+    sums: defaultdict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0])
     for position, (victim, culprit, ns, count) in new.items():
         before = old.get(position)
-        same = before is not None and before[:2] == (victim, culprit)
-        same = same and all(old_keys[slot] == new_keys[slot] for slot in (victim, culprit))
-        if same and before[2] == ns:  # no time was added
-            continue
-        if same and before[2] <= ns and before[3] <= count:
-            ns, count = ns - before[2], count - before[3]
+        if before is not None and before[:2] == (victim, culprit):
+            same = all(old_keys[slot] == new_keys[slot] for slot in (victim, culprit))
+            if same and before[2] == ns:  # no time was added
+                continue
+            if same and before[2] <= ns and before[3] <= count:
+                ns, count = ns - before[2], count - before[3]
         if ns and new_keys[victim] and new_keys[culprit]:
             pair = sums[int(new_keys[victim]), int(new_keys[culprit])]
             pair[0] += ns
             pair[1] += count
-    return {pair: tuple(added) for pair, added in sums.items()}
+    return {pair: (ns, count) for pair, (ns, count) in sums.items()}
 
 
-def as_dict(matrix):
+def as_dict(matrix: CulpritMatrix) -> dict[tuple[int, int], tuple[int, int]]:
     """(victim, culprit) -> (ns, count); checks that the pairs are sorted and distinct."""
     columns = (matrix.victim, matrix.culprit, matrix.ns, matrix.count)
     rows = list(zip(*(column.tolist() for column in columns), strict=True))
@@ -86,12 +96,19 @@ def as_dict(matrix):
     names=st.lists(st.sampled_from([500, 600, 700, 800, 0]), min_size=4, max_size=4),
     piece=st.sampled_from([1, 3, 5, 64]),
 )
-def test_differences_are_taken_position_by_position(then, now, old, new, names, piece):
+def test_differences_are_taken_position_by_position(
+    then: Callable[..., Any],
+    now: Callable[..., Any],
+    old: dict[int, tuple[int, int, int, int]],
+    new: dict[int, tuple[int, int, int, int]],
+    names: list[int],
+    piece: int,
+) -> None:
     keys = np.array([*names, -1])
     assert as_dict(now(new, keys).minus(then(old), piece=piece)) == plain_difference(old, new, KEYS, keys)
 
 
-def test_the_entries_of_two_cpus_for_a_pair_are_summed():
+def test_the_entries_of_two_cpus_for_a_pair_are_summed() -> None:
     old = {0: (0, 1, 10, 1), 9: (0, 1, 5, 1)}
     new = {0: (0, 1, 30, 2), 3: (2, 4, 7, 1), 9: (0, 1, 6, 2)}
     assert as_dict(sparse(new).minus(sparse(old))) == {(700, 500): (21, 2), (600, -1): (7, 1)}
@@ -100,13 +117,15 @@ def test_the_entries_of_two_cpus_for_a_pair_are_summed():
 @pytest.mark.parametrize("reading", [sparse, dense])
 @pytest.mark.parametrize("others", [0, 400], ids=["dense sums", "sorted sums"])
 @given(table=tables)
-def test_all_entries_are_merged_by_pair(reading, table, others):
+def test_all_entries_are_merged_by_pair(
+    reading: Callable[..., Any], table: dict[int, tuple[int, int, int, int]], others: int
+) -> None:
     """`others`: slots of cgroups without any entry; with many of them the possible pairs are many."""
     keys = np.append(KEYS, np.arange(1000, 1000 + others))
-    expected = defaultdict(lambda: [0, 0])
+    expected: defaultdict[str, Any] = defaultdict(lambda: [0, 0])
     for victim, culprit, ns, count in table.values():
         if KEYS[victim] and KEYS[culprit]:
-            pair = expected[int(KEYS[victim]), int(KEYS[culprit])]
+            pair = expected[int(KEYS[victim]), int(KEYS[culprit])]  # type: ignore[index]
             pair[0] += ns
             pair[1] += count
     assert as_dict(reading(table).matrix(keys)) == {pair: tuple(both) for pair, both in expected.items()}
@@ -117,32 +136,34 @@ pairs = st.dictionaries(
 )
 
 
-def matrix_of(entries):
+def matrix_of(entries: dict[tuple[int, int], tuple[int, int]]) -> CulpritMatrix:
     ordered = sorted(entries)
     columns = np.array([[*pair, *entries[pair]] for pair in ordered], dtype=np.int64).reshape(-1, 4).T
     return CulpritMatrix(*columns)
 
 
 @given(pairs, pairs)
-def test_minus_is_what_was_added(old, more):
+def test_minus_is_what_was_added(
+    old: dict[tuple[int, int], tuple[int, int]], more: dict[tuple[int, int], tuple[int, int]]
+) -> None:
     zero = (0, 0)
     both = {
         pair: tuple(a + b for a, b in zip(old.get(pair, zero), more.get(pair, zero), strict=True))
         for pair in old | more
     }
     expected = {pair: more.get(pair, zero) for pair in both}
-    assert as_dict(matrix_of(both).minus(matrix_of(old))) == expected
+    assert as_dict(matrix_of(both).minus(matrix_of(old))) == expected  # type: ignore[arg-type]
 
 
-def test_figures_that_ran_back_count_from_zero():
+def test_figures_that_ran_back_count_from_zero() -> None:
     old, new = matrix_of({(1, 2): (50, 5), (1, 3): (7, 1)}), matrix_of({(1, 2): (40, 6), (1, 3): (9, 2)})
     assert as_dict(new.minus(old)) == {(1, 2): (40, 6), (1, 3): (2, 1)}
 
 
-def test_the_top_culprits_are_by_victim_and_longest_first():
+def test_the_top_culprits_are_by_victim_and_longest_first() -> None:
     matrix = matrix_of({(1, 2): (5, 1), (1, 3): (50, 1), (1, -1): (7, 1), (2, 1): (99, 1), (-4, 1): (1, 1)})
 
-    def rows(top):
+    def rows(top: CulpritMatrix) -> list[tuple[int, int, int]]:
         return list(zip(top.victim.tolist(), top.culprit.tolist(), top.ns.tolist(), strict=True))
 
     assert rows(matrix.top()) == [(-4, 1, 1), (1, 3, 50), (1, -1, 7), (1, 2, 5), (2, 1, 99)]
@@ -153,7 +174,7 @@ def test_the_top_culprits_are_by_victim_and_longest_first():
 class Table:
     """A mapped table of `SIZE` entries on two CPUs."""
 
-    def __init__(self, monkeypatch, table):
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, table: dict[int, tuple[int, int, int, int]]) -> None:
         self.entries = np.zeros(SIZE, dtype=layouts.CULPRIT_ENTRY)
         for position, (victim, culprit, ns, count) in table.items():
             self.entries[position] = (victim + 1) << 16 | culprit + 1, count, ns
@@ -162,25 +183,25 @@ class Table:
 
 
 @pytest.mark.parametrize("used", [0, 3, 9, SIZE])
-def test_a_reading_has_the_entries_of_the_table(monkeypatch, used):
+def test_a_reading_has_the_entries_of_the_table(monkeypatch: pytest.MonkeyPatch, used: int) -> None:
     table = {position: (position % 3, position % 5, 10 + position, 1) for position in range(used)}
     reading = Table(monkeypatch, table).reader.read("bpf", lambda: KEYS)
     assert as_dict(reading.matrix()) == as_dict(sparse(table).matrix())
     assert len(reading.position) == (SIZE if 2 * used > SIZE else used)
 
 
-def test_the_slot_keys_are_read_after_the_entries(monkeypatch):
+def test_the_slot_keys_are_read_after_the_entries(monkeypatch: pytest.MonkeyPatch) -> None:
     """So every slot in an entry has a key."""
     table = Table(monkeypatch, {})
 
-    def claim():
+    def claim() -> NDArray[Any]:
         table.entries[0] = 1 << 16 | 2, 1, 5
         return KEYS
 
     assert not len(table.reader.read("bpf", claim).matrix().ns)
 
 
-def test_entries_of_freed_slots_are_cleared(monkeypatch):
+def test_entries_of_freed_slots_are_cleared(monkeypatch: pytest.MonkeyPatch) -> None:
     table = Table(monkeypatch, {0: (0, 1, 5, 1), 3: (2, 1, 7, 2), 9: (0, 2, 1, 1)})
     assert table.reader.fullest_cpu() == 2
     table.reader.forget(np.array([0]))
@@ -193,7 +214,7 @@ many_keys = st.lists(st.integers(-6, 40) | st.integers(-3, 3).map(lambda n: n * 
 
 @pytest.mark.parametrize("times", [1, SORT_BELOW], ids=["few", "many"])
 @given(many_keys)
-def test_unique_inverse_equals_sorting(times, keys):
+def test_unique_inverse_equals_sorting(times: int, keys: list[int]) -> None:
     repeated = np.tile(np.array(keys, dtype=np.int64), times)
     distinct, index = unique_inverse(repeated)
     assert distinct.tolist() == sorted(set(keys))
@@ -201,7 +222,7 @@ def test_unique_inverse_equals_sorting(times, keys):
 
 
 @given(many_keys, many_keys)
-def test_keys_are_found_in_the_lookup(keys, queried):
+def test_keys_are_found_in_the_lookup(keys: list[int], queried: list[int]) -> None:
     known = [key for key in dict.fromkeys(keys) if key]
     lookup = KeyLookup(np.array(known, dtype=np.int64), np.arange(len(known)))
     expected = [known.index(key) if key in known else -1 for key in queried]

@@ -22,7 +22,7 @@ def snapshot(totals: dict[int, int], limits: dict[tuple[int, int], tuple[int, in
     columns = [np.array(column, dtype=np.int64) for column in zip(*pairs, strict=True)] or [np.zeros(0, np.int64)] * 2
     return replace(
         sums_only(totals),
-        limits=CulpritMatrix(
+        limits=CulpritMatrix(  # type: ignore[misc]
             *columns,
             ns=np.array([limits[pair][0] for pair in pairs], dtype=np.int64),
             count=np.array([limits[pair][1] for pair in pairs], dtype=np.int64),
@@ -36,13 +36,18 @@ limits = st.dictionaries(st.tuples(keys, st.integers(0, 4)), st.tuples(st.intege
 
 
 @given(totals, limits, totals, limits)
-def test_a_window_is_the_difference_by_key(old_totals, old_limits, more_totals, more_limits) -> None:
+def test_a_window_is_the_difference_by_key(
+    old_totals: dict[int, int],
+    old_limits: dict[tuple[int, int], tuple[int, int]],
+    more_totals: dict[int, int],
+    more_limits: dict[tuple[int, int], tuple[int, int]],
+) -> None:
     new_totals = {key: old_totals.get(key, 0) + more for key, more in more_totals.items()}
     new_limits = {
         pair: tuple(a + b for a, b in zip(old_limits.get(pair, (0, 0)), more, strict=True))
         for pair, more in more_limits.items()
     }
-    window = diff(snapshot(old_totals, old_limits), snapshot(new_totals, new_limits))
+    window = diff(snapshot(old_totals, old_limits), snapshot(new_totals, new_limits))  # type: ignore[arg-type]
     assert dict(zip(window.keys.tolist(), window.sum_ns.sum(axis=1).tolist(), strict=True)) == more_totals
     pairs = zip(window.limits.victim.tolist(), window.limits.culprit.tolist(), strict=True)
     counted = zip(window.limits.ns.tolist(), window.limits.count.tolist(), strict=True)

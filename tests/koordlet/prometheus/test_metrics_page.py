@@ -12,7 +12,7 @@ from koordlet.prometheus.registries import Registries
 PAGE = Path(__file__).parents[3] / "docs/metrics.md"
 
 
-def told(*prefixes):
+def told(*prefixes: str) -> dict[str, list[str]]:
     """Type, labels, unit and meaning by name."""
     return {
         cells[1].strip("`"): cells[2:6]
@@ -22,7 +22,7 @@ def told(*prefixes):
     }
 
 
-def test_the_page_and_the_catalogue_agree():
+def test_the_page_and_the_catalogue_agree() -> None:
     rows = {name: cells[:3] for name, cells in told("koordlet_").items()}
     own = Registries()._provider_failures
     rows.pop(f"{own._name}_total")
@@ -30,12 +30,12 @@ def test_the_page_and_the_catalogue_agree():
     assert rows == expected
 
 
-def unit(name):
+def unit(name: str) -> str:
     plain = name.removesuffix("_total")
     return next((word for word in ("seconds", "bytes") if plain.endswith(f"_{word}")), "–")
 
 
-def test_the_page_lists_the_process_metrics():
+def test_the_page_lists_the_process_metrics() -> None:
     registry = CollectorRegistry()
     for collector in (ProcessCollector, PlatformCollector, GCCollector):
         collector(registry=registry)
@@ -46,7 +46,7 @@ def test_the_page_lists_the_process_metrics():
     assert {name: cells[:3] for name, cells in told("process_", "python_").items()} == expected
 
 
-def test_the_page_lists_metrics_of_tasks_and_api_access():
+def test_the_page_lists_metrics_of_tasks_and_api_access() -> None:
     sets = [
         metric_set.of(CollectorRegistry()) for metric_set in (TaskMetrics, ClientMetrics, InformerMetrics, EventMetrics)
     ]

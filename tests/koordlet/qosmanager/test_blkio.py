@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
+from koordlet.qosmanager.engine.strategy import QoSDecision
+from koordlet.qosmanager.engine.view import PodView
 from koordlet.qosmanager.strategies.blkio import BlkIO
 from koordlet.resourceexecutor.blockio import BFQ_WEIGHT, MODEL, QOS, WEIGHT
 from koordlet.system.devices.storage import LocalStorage
 from tests.koordlet.qosmanager.conftest import make_pod, make_view
+from tests.present import present
 
 BE = "kubepods/besteffort"
 READ_IOPS, READ_BPS = "blkio.throttle.read_iops_device", "blkio.throttle.read_bps_device"
@@ -28,42 +32,50 @@ STORAGE = LocalStorage(
 CLAIMS = {("default", "data"): "pv-1"}.get
 
 
-def block(name="/dev/vda", kind="device", **config):
+def block(name: str = "/dev/vda", kind: str = "device", **config: Any) -> dict[str, Any]:
     return {"name": name, "type": kind, "ioCfg": config}
 
 
-def be(*blocks, enable=True):
+def be(*blocks: dict[str, Any], enable: bool = True) -> dict[str, Any]:
     return {"beClass": {"blkioQOS": {"enable": enable, "blocks": list(blocks)}}}
 
 
-def root(*blocks):
+def root(*blocks: dict[str, Any]) -> dict[str, Any]:
     return {"cgroupRoot": {"blkioQOS": {"enable": True, "blocks": list(blocks)}}}
 
 
-def pod(*blocks, text=None, qos="BE", **fields):
+def pod(*blocks: dict[str, Any], text: str | None = None, qos: str = "BE", **fields: Any) -> PodView:
     annotation = json.dumps({"blocks": list(blocks)}) if text is None else text
     return make_pod("p", qos=qos, kube="BestEffort", annotations={"koordinator.sh/blkioQOS": annotation}, **fields)
 
 
-def decide(qos, *pods, has=(WEIGHT, QOS), storage=STORAGE, **fields):
+def decide(
+    qos: dict[str, Any],
+    *pods: PodView,
+    has: tuple[str, ...] = (WEIGHT, QOS),
+    storage: LocalStorage | None = STORAGE,
+    **fields: Any,
+) -> QoSDecision | None:
     strategy = BlkIO(lambda: storage, lambda file, directory: file in has, claims=lambda *key: CLAIMS(key), **fields)
     return strategy.decide(make_view(slo={"resourceQOSStrategy": qos}, pods=pods))
 
 
-def values(decision):
+def values(decision: QoSDecision) -> dict[tuple[str, str], dict[str, str]]:
     by_directory: dict[tuple[str, str], dict[str, str]] = {}
     for update in decision.updates:
         key = (update.setting.cgroup_dir or "/", update.setting.device)
-        by_directory.setdefault(key, {})[update.setting.resource] = update.value
+        by_directory.setdefault(key, {})[update.setting.resource] = update.value  # type: ignore[assignment]
     return by_directory
 
 
 def test_all_fields_of_best_effort_are_set() -> None:
     decision = decide(be(block(readIOPS=1, readBPS=2, writeIOPS=3, writeBPS=4, ioWeightPercent=5)))
-    assert [(update.setting.resource, update.value) for update in decision.updates] == [
+    assert [(update.setting.resource, update.value) for update in present(decision).updates] == [
         (READ_IOPS, "1"), (READ_BPS, "2"), (WRITE_IOPS, "3"), (WRITE_BPS, "4"), (WEIGHT, "5"),
     ]  # fmt: skip
-    assert {(update.setting.cgroup_dir, update.setting.device) for update in decision.updates} == {(BE, "253:0")}
+    assert {(update.setting.cgroup_dir, update.setting.device) for update in present(decision).updates} == {
+        (BE, "253:0")
+    }
 
 
 @pytest.mark.parametrize(
@@ -75,13 +87,13 @@ def test_all_fields_of_best_effort_are_set() -> None:
         ("pool", "volumegroup", "253:16"),
     ],
 )
-def test_blocks_of_a_class_resolve_to_disks(name, kind, number) -> None:
-    assert values(decide(be(block(name, kind, readBPS=7)))) == {(BE, number): {READ_BPS: "7"}}
+def test_blocks_of_a_class_resolve_to_disks(name: str, kind: str, number: str) -> None:
+    assert values(present(decide(be(block(name, kind, readBPS=7))))) == {(BE, number): {READ_BPS: "7"}}
 
 
 def test_unset_fields_are_not_declared_and_0_means_no_limit() -> None:
-    assert values(decide(be(block()))) == {}
-    assert values(decide(be(block(readIOPS=0)))) == {(BE, "253:0"): {READ_IOPS: "0"}}
+    assert values(present(decide(be(block())))) == {}
+    assert values(present(decide(be(block(readIOPS=0))))) == {(BE, "253:0"): {READ_IOPS: "0"}}
 
 
 @pytest.mark.parametrize(
@@ -93,9 +105,10 @@ def test_unset_fields_are_not_declared_and_0_means_no_limit() -> None:
         ("/dev/vda", "tape", "unknown type"),
     ],
 )
-def test_an_unresolvable_block_leaves_its_class_without_settings(name, kind, why) -> None:
+def test_an_unresolvable_block_leaves_its_class_without_settings(name: str, kind: str, why: str) -> None:
     decision = decide(be(block(), block(name, kind)), pod(block("/dev/vdb", readBPS=7)))
-    assert {directory for directory, _ in values(decision)} == {"kubepods/besteffort/poduid-p"}
+    assert {directory for directory, _ in values(present(decision))} == {"kubepods/besteffort/poduid-p"}
+    assert decision is not None
     assert why in decision.note
 
 
@@ -106,8 +119,10 @@ def test_an_unresolvable_block_leaves_its_class_without_settings(name, kind, why
         ({"name": "scratch", "csi": {"driver": "d"}}, "253:0"),
     ],
 )
-def test_volumes_of_a_pod_resolve_to_disks(volume, number) -> None:
-    settings = values(decide({}, pod(block(volume["name"], "podvolume", writeBPS=9), spec={"volumes": [volume]})))
+def test_volumes_of_a_pod_resolve_to_disks(volume: dict[str, Any], number: str) -> None:
+    settings = values(
+        present(decide({}, pod(block(volume["name"], "podvolume", writeBPS=9), spec={"volumes": [volume]})))
+    )
     assert settings == {("kubepods/besteffort/poduid-p", number): {WRITE_BPS: "9"}}
 
 
@@ -120,8 +135,9 @@ def test_volumes_of_a_pod_resolve_to_disks(volume, number) -> None:
         ({"name": "v", "csi": {"driver": "d"}}, "no single disk"),
     ],
 )
-def test_unresolvable_volumes_give_no_settings_and_a_note(volume, why) -> None:
+def test_unresolvable_volumes_give_no_settings_and_a_note(volume: dict[str, Any], why: str) -> None:
     decision = decide({}, pod(block("v", "podvolume"), spec={"volumes": [volume]}))
+    assert decision is not None
     assert decision.updates == ()
     assert why in decision.note
 
@@ -136,14 +152,15 @@ def test_unresolvable_volumes_give_no_settings_and_a_note(volume, why) -> None:
         pytest.param(make_pod("p", qos="BE"), id="no annotation"),
     ],
 )
-def test_pods_without_settings(pod_without_settings) -> None:
-    assert decide({}, pod_without_settings).updates == ()
+def test_pods_without_settings(pod_without_settings: PodView) -> None:
+    assert present(decide({}, pod_without_settings)).updates == ()
 
 
 def test_disabled_classes_and_services_get_no_settings() -> None:
-    assert decide(be(block(), enable=False)).updates == ()
+    assert present(decide(be(block(), enable=False))).updates == ()
     services = {f"{name}Class": be(block())["beClass"] for name in ("lsr", "ls")}
     decision = decide(services)
+    assert decision is not None
     assert decision.updates == ()
     assert decision.note == "LSR: block I/O is for BE and the root only; LS: block I/O is for BE and the root only"
 
@@ -165,29 +182,32 @@ def test_disabled_classes_and_services_get_no_settings() -> None:
         ),
     ],
 )  # fmt: skip
-def test_the_root_gets_the_cost_model(config, qos, model) -> None:
-    assert values(decide(root(block(**config)))) == {("/", "253:0"): {QOS: qos, MODEL: model}}
+def test_the_root_gets_the_cost_model(config: dict[str, Any], qos: str, model: str) -> None:
+    assert values(present(decide(root(block(**config))))) == {("/", "253:0"): {QOS: qos, MODEL: model}}
 
 
 def test_an_incomplete_model_or_a_kernel_without_one_is_noted() -> None:
     holes = decide(root(block(enableUserModel=True, modelReadBPS=1)))
+    assert holes is not None
     assert "lacks modelReadSeqIOPS, modelReadRandIOPS, modelWriteBPS" in holes.note
     decision = decide(root(block()), has=())
+    assert decision is not None
     assert decision.updates == ()
     assert "no I/O cost controller" in decision.note
 
 
 @pytest.mark.parametrize(("has", "file"), [((WEIGHT, BFQ_WEIGHT), WEIGHT), ((BFQ_WEIGHT,), BFQ_WEIGHT), ((), None)])
-def test_weights_use_the_kernels_file(has, file) -> None:
+def test_weights_use_the_kernels_file(has: tuple[str, ...], file: str | None) -> None:
     decision = decide(be(block(ioWeightPercent=50)), has=has)
-    weights = {k: v for k, v in values(decision).get((BE, "253:0"), {}).items() if "throttle" not in k}
+    weights = {k: v for k, v in values(present(decision)).get((BE, "253:0"), {}).items() if "throttle" not in k}
     assert weights == ({} if file is None else {file: "50"})
+    assert decision is not None
     assert ("no weights" in decision.note) == (file is None)
 
 
 def test_without_inheritance_containers_get_limits_and_the_pods_own_win() -> None:
     mine, other = pod(block(readBPS=5)), make_pod("q", qos="BE", kube="BestEffort", containers=2)
-    settings = values(decide(be(block(readBPS=9), block("/dev/vdb", readBPS=8)), mine, other, flat=True))
+    settings = values(present(decide(be(block(readBPS=9), block("/dev/vdb", readBPS=8)), mine, other, flat=True)))
     read = {(directory.removeprefix(BE), device): row[READ_BPS] for (directory, device), row in settings.items()}
     assert read == {
         ("", "253:0"): "9", ("", "253:16"): "8",

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from koordlet.api.sloconfig.node import CPUBurstConfig, CPUBurstStrategy
-from koordlet.qosmanager.engine.view import ContainerView, PodView, SeriesAverage
+from koordlet.qosmanager.engine.view import ContainerView, NodeView, PodView, SeriesAverage
 from koordlet.qosmanager.strategies.cpuburst import (
     CPUBurst,
     Limiter,
@@ -23,13 +24,16 @@ from koordlet.qosmanager.strategies.cpuburst import (
 from koordlet.resourceexecutor import Setting
 from koordlet.system.cpu.cpuset import CPUSet
 from tests.koordlet.qosmanager.conftest import flat, make_pod, make_view
+from tests.present import present
 
 AUTO = CPUBurstConfig(policy="auto", cpu_burst_percent=1000, cfs_quota_burst_percent=300)
 POD_DIR = "kubepods/burstable/poduid-web"
 IDLE = {"node_cpu_usage": SeriesAverage(1.0, 1.0, 5)}
 
 
-def web(limits=("2",), *, throttled=None, cpu=None, qos="LS", **fields):
+def web(
+    limits: tuple[str, ...] = ("2",), *, throttled: float | None = None, cpu: Any = None, qos: str = "LS", **fields: Any
+) -> PodView:
     specs = [
         {"name": f"c{number}", **({"resources": {"limits": {"cpu": limit}}} if limit else {})}
         for number, limit in enumerate(limits)
@@ -39,7 +43,14 @@ def web(limits=("2",), *, throttled=None, cpu=None, qos="LS", **fields):
     return PodView.of(made.meta, 1_000, None, containers)
 
 
-def burst_view(pod, *, series=IDLE, held=(), burst=None, **fields):
+def burst_view(
+    pod: PodView,
+    *,
+    series: dict[str, SeriesAverage] = IDLE,
+    held: tuple[Any, ...] | dict[Setting, int] = (),
+    burst: dict[str, str] | None = None,
+    **fields: Any,
+) -> NodeView:
     strategy = {"policy": "auto", **(burst or {})}
     return make_view(
         pods=(pod,), slo={"cpuBurstStrategy": strategy}, held=dict(held),
@@ -47,10 +58,11 @@ def burst_view(pod, *, series=IDLE, held=(), burst=None, **fields):
     )  # fmt: skip
 
 
-def decided(view, **options):
+def decided(view: NodeView, **options: Any) -> dict[tuple[str, str], int]:
     strategy = CPUBurst(interval=1.0, random=Random(1), **options)
     return {
-        (update.setting.resource, update.setting.cgroup_dir): update.value for update in strategy.decide(view).updates
+        (update.setting.resource, update.setting.cgroup_dir): update.value  # type: ignore[misc]
+        for update in present(strategy.decide(view)).updates
     }
 
 
@@ -76,7 +88,7 @@ def test_a_throttled_containers_quota_grows_to_its_ceiling() -> None:
         (SharedCpuLoad.OVERLOAD, 0.0, True, 320_000),
     ],
 )
-def test_next_quota_from_400000(state, throttled, allowed, expected) -> None:
+def test_next_quota_from_400000(state: SharedCpuLoad, throttled: float | None, allowed: bool, expected: int) -> None:
     assert next_quota(400_000, 200_000, AUTO, state, throttled, allowed) == expected
 
 
@@ -90,7 +102,9 @@ def test_a_shrinking_quota_ends_at_the_limit_and_other_policies_reset_it() -> No
     st.integers(1_000, 10**7), st.integers(1_000, 10**6), st.integers(0, 1000), st.sampled_from(list(SharedCpuLoad)),
     st.one_of(st.none(), st.floats(0, 1)), st.booleans(),
 )  # fmt: skip
-def test_a_quota_is_never_below_the_limit_nor_above_the_ceiling(current, base, percent, state, throttled, ok) -> None:
+def test_a_quota_is_never_below_the_limit_nor_above_the_ceiling(
+    current: int, base: int, percent: int, state: SharedCpuLoad, throttled: float | None, ok: bool
+) -> None:
     config = CPUBurstConfig(policy="auto", cfs_quota_burst_percent=percent)
     quota = next_quota(current, base, config, state, throttled, ok)
     assert base <= quota <= max(base, base * percent // 100)
@@ -101,7 +115,7 @@ def test_a_quota_is_never_below_the_limit_nor_above_the_ceiling(current, base, p
     [(5000, 5000, 150, 4500), (5000, 50, 200, -950), (500, 50, 200, -500), (5000, 500, 40, 1100),
      (5000, 4500, 40, 5000), (5000, 700, 60, 700), (5000, 700, 99, 700)],
 )  # fmt: skip
-def test_tokens_after_ten_seconds_of_use(capacity, amount, percent, expected) -> None:
+def test_tokens_after_ten_seconds_of_use(capacity: int, amount: int, percent: int, expected: int) -> None:
     tokens = Tokens(capacity, amount, 0.0)
     assert tokens.spend(10.0, percent) is (expected > 0)
     assert tokens.amount == expected
@@ -117,7 +131,9 @@ def test_fractions_of_a_second_are_not_lost() -> None:
 @pytest.mark.parametrize(
     ("period", "percent", "allowed"), [(-1, 300, True), (None, 300, True), (100, 99, False), (0, 300, False)]
 )
-def test_the_period_and_percentage_decide_which_container_is_limited(period, percent, allowed) -> None:
+def test_the_period_and_percentage_decide_which_container_is_limited(
+    period: int | None, percent: int, allowed: bool
+) -> None:
     config = CPUBurstConfig(cfs_quota_burst_period_seconds=period, cfs_quota_burst_percent=percent)
     assert Limiter(Random(1)).allows("c", config, 0.0, 100) is allowed
 
@@ -141,7 +157,7 @@ def test_tokens_of_a_removed_container_are_dropped() -> None:
         (None, SharedCpuLoad.UNKNOWN),
     ],
 )
-def test_shared_cpu_load_of_eight_cores_at_half(node, expected) -> None:
+def test_shared_cpu_load_of_eight_cores_at_half(node: float | None, expected: SharedCpuLoad) -> None:
     series = {} if node is None else {"node_cpu_usage": SeriesAverage(node, node, 5)}
     assert node_state(burst_view(web(), series=series), 50, 5.0) is expected
 
@@ -187,7 +203,7 @@ def test_a_pod_with_an_unlimited_container_has_no_quota_to_grow() -> None:
     ],
     ids=["LSR", "LSE", "BE", "finished", "annotation"],
 )
-def test_pods_without_burst(pod) -> None:
+def test_pods_without_burst(pod: PodView) -> None:
     assert decided(burst_view(pod)) == {}
 
 

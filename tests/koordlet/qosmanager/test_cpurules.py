@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from koordlet.api import names
@@ -20,7 +22,7 @@ ANNOTATIONS = {
 }
 
 
-def topology(**changes):
+def topology(**changes: Any) -> NodeResourceTopology:
     annotations = {**ANNOTATIONS, **changes}
     return convert({"metadata": {"name": "n", "annotations": annotations}, "zones": []}, NodeResourceTopology)
 
@@ -38,7 +40,7 @@ def test_pools_by_numa_node() -> None:
     ("annotation", "withheld"),
     [('{"cpuset":"60-61"}', "60-61,63"), ('{"cpuset":"60-61","cpusetExclusive":false}', "63"), ("null", "63")],
 )
-def test_cpus_of_the_system_are_exclusive_by_default(annotation, withheld) -> None:
+def test_cpus_of_the_system_are_exclusive_by_default(annotation: str, withheld: str) -> None:
     rules = cpu_rules(topology(**{names.ANNOTATION_SYSTEM_QOS_RESOURCE: annotation}))
     assert str(rules.withheld) == withheld
     assert rules.system == CPUSet.parse("" if annotation == "null" else "60-61")
@@ -60,7 +62,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("changes", BROKEN.values(), ids=BROKEN)
-def test_one_malformed_annotation_rejects_all_of_them(changes) -> None:
+def test_one_malformed_annotation_rejects_all_of_them(changes: dict[str, Any]) -> None:
     with pytest.raises(WireError, match="annotation"):
         cpu_rules(topology(**changes))
     rules = NodeRules()

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from koordlet.api import names
-from koordlet.qosmanager.engine.view import HostAppView
+from koordlet.qosmanager.engine.strategy import QoSDecision
+from koordlet.qosmanager.engine.view import HostAppView, NodeView
 from koordlet.qosmanager.rules.cpu import CPURules
 from koordlet.qosmanager.strategies.cpupick import pick
 from koordlet.qosmanager.strategies.cpusuppress import CPUSuppress, budget, choose, next_quota, unsuppressed
 from koordlet.resourceexecutor import Setting
 from koordlet.system.cpu.cpuset import CPUSet
 from tests.koordlet.qosmanager.conftest import flat, make_node, make_pod, make_view, topology
+from tests.present import present
 
 BE_DIR = "kubepods/besteffort"
 SIBLINGS_ACROSS = {cpu: (cpu % 4, cpu % 4 // 2, cpu % 4 // 2) for cpu in range(8)}
 TWO_SOCKETS_A_NODE = {cpu: (cpu // 2, cpu // 4, cpu // 8) for cpu in range(16)}
 
 
-def on(**threshold):
+def on(**threshold: Any) -> dict[str, Any]:
     return {"resourceUsedThresholdWithBE": {"enable": True, **threshold}}
 
 
@@ -34,7 +38,9 @@ def on(**threshold):
     ],
     ids=["a core, then the next bucket", "two sockets per node", "too few", "none requested"],
 )
-def test_pick_takes_whole_cores_round_robin(rows, count, expected) -> None:
+def test_pick_takes_whole_cores_round_robin(
+    rows: dict[int, tuple[int, int, int]], count: int, expected: list[int]
+) -> None:
     assert pick(count, rows, topology(rows)) == expected
 
 
@@ -43,7 +49,7 @@ def test_pick_starts_with_the_largest_bucket() -> None:
 
 
 @given(st.sets(st.integers(0, 15)), st.integers(0, 18), st.sampled_from([2, 4, 8, 16]))
-def test_pick_takes_the_exact_count_or_nothing(candidates, count, per_socket) -> None:
+def test_pick_takes_the_exact_count_or_nothing(candidates: set[int], count: int, per_socket: int) -> None:
     taken = pick(count, candidates, flat(16, per_socket))
     assert len(taken) == len(set(taken)) == (count if 0 < count <= len(candidates) else 0)
     assert set(taken) <= candidates
@@ -69,7 +75,7 @@ def test_the_budget_follows_the_worked_example() -> None:
     ],
     ids=["LS", "BE below BestEffort", "BE elsewhere"],
 )
-def test_host_applications_count_by_class_and_cgroup(apps, expected) -> None:
+def test_host_applications_count_by_class_and_cgroup(apps: tuple[HostAppView], expected: int) -> None:
     pods = (make_pod("be", qos="BE", kube="BestEffort", cpu=500),)
     assert budget(make_view(node=make_node("20"), cpu=2_000, pods=pods, host_apps=apps), 70, None) == expected
 
@@ -82,7 +88,7 @@ def test_the_nodes_reservation_is_the_minimum_of_the_system() -> None:
 
 
 @pytest.mark.parametrize("missing", [{"cpu": None}, {"node": None}, {"pods": (make_pod(),)}, {"pods": ()}])
-def test_no_budget_without_figures(missing) -> None:
+def test_no_budget_without_figures(missing: dict[str, Any]) -> None:
     view = make_view(**{"cpu": 1_000, "pods": (make_pod(cpu=1),), **missing})
     assert budget(view, 65, None) is None
 
@@ -98,7 +104,7 @@ def test_choose_follows_the_worked_example() -> None:
     [(-5_000, "0-7", 2), (1, "0-1", 2), (7_500, "0-1", 3), (3_000, "0-7", 3), (8_000, "0-6", 8)],
     ids=["at least two", "rounded up to two", "grows by a tenth", "shrinks at once", "all"],
 )
-def test_the_number_of_cpus_is_bounded(milli, old, size) -> None:
+def test_the_number_of_cpus_is_bounded(milli: int, old: str, size: int) -> None:
     assert len(choose(make_view(), milli, CPUSet.parse(old))) == size
 
 
@@ -130,11 +136,11 @@ def test_no_choice_without_available_cpus() -> None:
         (1, 80_000, 2_000),
     ],
 )
-def test_the_quota_grows_slowly_and_shrinks_at_once(milli, current, expected) -> None:
+def test_the_quota_grows_slowly_and_shrinks_at_once(milli: int, current: int, expected: int) -> None:
     assert next_quota(make_view(node=make_node("80")), milli, current) == expected
 
 
-def be_node(**fields):
+def be_node(**fields: Any) -> NodeView:
     pods = (
         make_pod("be", qos="BE", kube="BestEffort", cpu=1_000, containers=2),
         make_pod("web", qos="LS", cpu=2_000),
@@ -142,14 +148,15 @@ def be_node(**fields):
     return make_view(**{"pods": pods, "cpu": 3_100, "held": {Setting("cpuset.cpus", BE_DIR): "0-7"}, **fields})
 
 
-def values(decision):
-    return {(update.setting.resource, update.setting.cgroup_dir): update.value for update in decision.updates}
+def values(decision: QoSDecision) -> dict[tuple[str, str], Any]:
+    return {(update.setting.resource, update.setting.cgroup_dir): update.value for update in decision.updates}  # type: ignore[misc]
 
 
 def test_the_chosen_cpus_apply_to_every_best_effort_cgroup() -> None:
     """8 cores, 65 %: 5200 - 2000 - 100 = 3100 -> 4 CPUs, for directory, pod and both containers."""
     decision = CPUSuppress().decide(be_node(slo=on()))
     pod = f"{BE_DIR}/poduid-be"
+    assert decision is not None
     assert values(decision) == {("cpuset.cpus", path): "0-3" for path in (BE_DIR, pod, f"{pod}/be-c0", f"{pod}/be-c1")}
     assert decision.figures == {
         "be_suppress_cpu_cores": {("cpuset",): 4.0},
@@ -159,6 +166,7 @@ def test_the_chosen_cpus_apply_to_every_best_effort_cgroup() -> None:
 
 def test_with_a_static_kubelet_only_containers_are_restricted() -> None:
     decision = CPUSuppress().decide(be_node(slo=on(), kubelet_static=True))
+    assert decision is not None
     assert set(values(decision).values()) == {"0-7", "0-3"}
     assert values(decision)["cpuset.cpus", BE_DIR] == "0-7"
 
@@ -166,6 +174,7 @@ def test_with_a_static_kubelet_only_containers_are_restricted() -> None:
 def test_the_quota_policy_restores_the_cpus() -> None:
     held = {Setting("cpu.cfs_quota_us", BE_DIR): -1}
     decision = CPUSuppress().decide(be_node(slo=on(cpuSuppressPolicy="cfsQuota"), held=held))
+    assert decision is not None
     assert values(decision) == {("cpu.cfs_quota_us", BE_DIR): 310_000}
     assert decision.figures == {
         "be_suppress_cpu_cores": {("cfsQuota",): 3.1},
@@ -176,17 +185,17 @@ def test_the_quota_policy_restores_the_cpus() -> None:
 def test_while_it_interferes_best_effort_gets_part_of_its_quota() -> None:
     held = {Setting("cpu.cfs_quota_us", BE_DIR): -1}
     view = be_node(slo=on(cpuSuppressPolicy="cfsQuota"), held=held)
-    assert values(CPUSuppress(target=lambda: 40).decide(view)) == {("cpu.cfs_quota_us", BE_DIR): 124_000}
+    assert values(present(CPUSuppress(target=lambda: 40).decide(view))) == {("cpu.cfs_quota_us", BE_DIR): 124_000}
 
 
 def test_disabled_it_declares_nothing_so_that_everything_is_restored() -> None:
-    assert CPUSuppress().decide(be_node()).updates == ()
+    assert present(CPUSuppress().decide(be_node())).updates == ()
 
 
 def test_disabled_best_effort_still_avoids_exclusive_cpus() -> None:
     lse = make_pod("lse", qos="LSE", kube="Guaranteed", cpuset="0", cpu=1)
     view = be_node(pods=(lse, make_pod("be", qos="BE", kube="BestEffort", cpu=1)))
-    assert set(values(CPUSuppress().decide(view)).values()) == {"1-7"}
+    assert set(values(present(CPUSuppress().decide(view))).values()) == {"1-7"}
 
 
 def test_the_cpu_manager_of_best_effort_places_pods_with_an_allocation_itself() -> None:
@@ -194,7 +203,7 @@ def test_the_cpu_manager_of_best_effort_places_pods_with_an_allocation_itself() 
     lse = make_pod("lse", qos="LSE", kube="Guaranteed", cpuset="0", cpu=1)
     allocated = make_pod("a", qos="BE", kube="BestEffort", annotations={names.ANNOTATION_RESOURCE_STATUS: status})
     plain = make_pod("be", qos="BE", kube="BestEffort")
-    settings = values(CPUSuppress(be_cpu_manager=True).decide(be_node(pods=(lse, allocated, plain))))
+    settings = values(present(CPUSuppress(be_cpu_manager=True).decide(be_node(pods=(lse, allocated, plain)))))
     assert ("cpuset.cpus", allocated.meta.cgroup_dir) in settings
     assert ("cpuset.cpus", plain.containers[0].meta.cgroup_dir) in settings
     assert ("cpuset.cpus", allocated.containers[0].meta.cgroup_dir) not in settings
@@ -202,21 +211,21 @@ def test_the_cpu_manager_of_best_effort_places_pods_with_an_allocation_itself() 
 
 def test_growth_starts_from_the_effective_cpus_of_a_v2_cgroup() -> None:
     held = {Setting("cpuset.cpus", BE_DIR): "", Setting("cpuset.cpus.effective", BE_DIR): "0-7"}
-    assert values(CPUSuppress().decide(be_node(slo=on(), held=held)))["cpuset.cpus", BE_DIR] == "0-3"
+    assert values(present(CPUSuppress().decide(be_node(slo=on(), held=held))))["cpuset.cpus", BE_DIR] == "0-3"
 
 
 def test_a_reservation_of_an_amount_counts_with_its_resolved_cpus() -> None:
     rules = CPURules(withheld=CPUSet.parse("0-3"))
-    settings = values(CPUSuppress().decide(be_node(slo=on(), cpu_rules=rules)))
+    settings = values(present(CPUSuppress().decide(be_node(slo=on(), cpu_rules=rules))))
     assert settings["cpuset.cpus", BE_DIR] == "4-7"
 
 
 @pytest.mark.parametrize("missing", [{"cpu": None}, {"topology": None}, {"qos_dirs": {}}])
-def test_no_decision_while_figures_are_missing(missing) -> None:
+def test_no_decision_while_figures_are_missing(missing: dict[str, Any]) -> None:
     assert CPUSuppress().decide(be_node(slo=on(), **missing)) is None
 
 
 @pytest.mark.parametrize("text", ["{", '{"cpuset":"a"}', '{"cpuset":5}'])
-def test_a_malformed_annotation_counts_as_absent(text) -> None:
+def test_a_malformed_annotation_counts_as_absent(text: str) -> None:
     odd = make_pod("odd", qos="LSE", annotations={"scheduling.koordinator.sh/resource-status": text})
     assert odd.cpuset == CPUSet()

@@ -2,24 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from koordlet.api.core.node import Node
 from koordlet.api.sloconfig.threshold import ResourceThresholdStrategy
 from koordlet.qosmanager.engine.eviction import EvictionProgress, EvictionTask
-from koordlet.qosmanager.engine.view import SeriesAverage
+from koordlet.qosmanager.engine.view import NodeView, PodView, SeriesAverage
 from koordlet.qosmanager.rules import requested, used
 from koordlet.qosmanager.strategies import cpuevict, memoryevict
 from koordlet.qosmanager.strategies.cpuevict import CPUEvict, busy, shortage
 from koordlet.qosmanager.strategies.memoryevict import MemoryEvict
 from tests.koordlet.qosmanager.conftest import make_node, make_pod, make_view
+from tests.present import present
 
 GIB, MIB = 1 << 30, 1 << 20
 ENABLED = {"koordinator.sh/eviction-enabled": "true"}
 
 
-def batch(name, *, milli=0, priority=5500, memory=None, cpu=None, qos="BE", **metadata):
+def batch(
+    name: str,
+    *,
+    milli: int = 0,
+    priority: int = 5500,
+    memory: int | None = None,
+    cpu: int | None = None,
+    qos: str = "BE",
+    **metadata: Any,
+) -> PodView:
     requests = {"kubernetes.io/batch-cpu": str(milli), "kubernetes.io/batch-memory": "0"}
     containers = [{"name": "c0", "resources": {"requests": requests}}]
     return make_pod(
@@ -28,16 +42,16 @@ def batch(name, *, milli=0, priority=5500, memory=None, cpu=None, qos="BE", **me
     )  # fmt: skip
 
 
-def mid(name, *, milli, memory=None, **metadata):
+def mid(name: str, *, milli: int, memory: int | None = None, **metadata: Any) -> PodView:
     containers = [{"name": "c0", "resources": {"requests": {"kubernetes.io/mid-cpu": str(milli)}}}]
     return make_pod(name, qos="LS", memory=memory, cpu=1, spec={"priority": 7500, "containers": containers}, **metadata)
 
 
-def names(task):
+def names(task: EvictionTask) -> list[str]:
     return [pod.meta.name for pod in task.victims]
 
 
-def evicted(progress):
+def evicted(progress: EvictionProgress) -> list[str]:
     gone = []
     for pod, _ in progress.victims():
         gone.append(pod.meta.name)
@@ -45,11 +59,11 @@ def evicted(progress):
     return gone
 
 
-def threshold(**fields):
+def threshold(**fields: Any) -> ResourceThresholdStrategy:
     return ResourceThresholdStrategy(enable=True, **fields)
 
 
-def averages(**series):
+def averages(**series: Any) -> Callable[..., Any]:
     return lambda kind, labels, seconds: series.get("_".join((kind, *labels[1:])).replace("-", "_"))
 
 
@@ -60,7 +74,7 @@ def test_a_victim_counts_for_every_task_that_it_helps() -> None:
     memory = {pod.meta.uid: {"memory": pod.memory} for pod in (first, second, third)}
     requests = {first.meta.uid: {"b": 1000}, second.meta.uid: {"b": 500}, third.meta.uid: {"m": 2000}}
     progress = EvictionProgress([
-        EvictionTask("BEMemoryEvict", "podUsed", {"memory": 2 * GIB}, (first, second), memory),
+        EvictionTask("BEMemoryEvict", "podUsed", {"memory": 2 * GIB}, (first, second), memory),  # type: ignore[arg-type]
         EvictionTask(
             "CPUAllocatableEvict", "podResourceRequest", {"b": 1200, "m": 1500}, (first, second, third), requests
         ),
@@ -76,7 +90,8 @@ def test_a_pod_evicted_earlier_counts_and_is_not_evicted_again() -> None:
     first, second = batch("one", memory=2 * GIB), batch("two", memory=2 * GIB)
     memory = {pod.meta.uid: {"memory": pod.memory} for pod in (first, second)}
     progress = EvictionProgress(
-        [EvictionTask("f", "podUsed", {"memory": 3 * GIB}, (first, second), memory)], gone={first.meta.uid}
+        [EvictionTask("f", "podUsed", {"memory": 3 * GIB}, (first, second), memory)],  # type: ignore[arg-type]
+        gone={first.meta.uid},
     )
     assert evicted(progress) == ["two"]
 
@@ -84,7 +99,7 @@ def test_a_pod_evicted_earlier_counts_and_is_not_evicted_again() -> None:
 def test_a_failed_eviction_counts_for_nothing() -> None:
     pods = tuple(batch(name, memory=GIB) for name in ("one", "two", "three"))
     memory = {pod.meta.uid: {"memory": pod.memory} for pod in pods}
-    progress = EvictionProgress([EvictionTask("f", "podUsed", {"memory": 2 * GIB}, pods, memory)])
+    progress = EvictionProgress([EvictionTask("f", "podUsed", {"memory": 2 * GIB}, pods, memory)])  # type: ignore[arg-type]
     tried = []
     for pod, _ in progress.victims():
         tried.append(pod.meta.name)
@@ -101,7 +116,7 @@ def test_a_pod_that_does_not_help_is_not_evicted() -> None:
 
 
 @given(st.lists(st.integers(0, 10), min_size=1, max_size=8), st.lists(st.integers(1, 30), min_size=1, max_size=3))
-def test_no_pod_is_evicted_twice_or_without_need(amounts, wanted) -> None:
+def test_no_pod_is_evicted_twice_or_without_need(amounts: list[int], wanted: list[int]) -> None:
     pods = tuple(make_pod(f"p{number}") for number in range(len(amounts)))
     gives = {pod.meta.uid: {"cpu": amount} for pod, amount in zip(pods, amounts, strict=True)}
     gone = evicted(
@@ -118,7 +133,7 @@ def test_no_pod_is_evicted_twice_or_without_need(amounts, wanted) -> None:
     ("usage", "limit", "threshold", "expected"),
     [(1, 0, 90, False), (0, 999, 90, True), (900, 1000, 90, True), (899, 1000, 90, False)],
 )
-def test_best_effort_is_busy_at_its_limit(usage, limit, threshold, expected) -> None:
+def test_best_effort_is_busy_at_its_limit(usage: int, limit: int, threshold: int, expected: bool) -> None:
     assert busy(usage, limit, threshold) is expected
 
 
@@ -126,12 +141,12 @@ def test_best_effort_is_busy_at_its_limit(usage, limit, threshold, expected) -> 
     ("request_", "limit", "expected"),
     [(50_000, 10_000, 10_000), (50_000, 14_000, 6_000), (50_000, 16_000, 0), (0, 10_000, 0), (50_000, 25_000, 0)],
 )
-def test_shortage_of_best_effort_cpu(request_, limit, expected) -> None:
+def test_shortage_of_best_effort_cpu(request_: int, limit: int, expected: int) -> None:
     assert shortage(request_, limit, 30, 40) == pytest.approx(expected, abs=1)
 
 
-def be_view(avg=10_000, last=14_000, usage=1.0, count=60):
-    def series(mean, now):
+def be_view(avg: int = 10_000, last: int = 14_000, usage: float = 1.0, count: int = 60) -> NodeView:
+    def series(mean: float, now: float) -> SeriesAverage:
         return SeriesAverage(mean, now, count)
 
     return make_view(
@@ -152,8 +167,10 @@ def be_view(avg=10_000, last=14_000, usage=1.0, count=60):
     )
 
 
-def cpu_tasks(view, features=cpuevict.FEATURES, started=0.0):
-    return CPUEvict(features, interval=1.0, started=started).decide(view).evictions
+def cpu_tasks(
+    view: NodeView, features: tuple[str, str, str] = cpuevict.FEATURES, started: float = 0.0
+) -> tuple[EvictionTask, ...]:
+    return present(CPUEvict(features, interval=1.0, started=started).decide(view)).evictions
 
 
 def test_best_effort_cpu_eviction_follows_the_worked_example() -> None:
@@ -164,17 +181,17 @@ def test_best_effort_cpu_eviction_follows_the_worked_example() -> None:
 
 
 @pytest.mark.parametrize("fields", [{"usage": 0.5}, {"count": 19}, {"last": 20_000}, {"avg": 20_000}])
-def test_no_best_effort_cpu_eviction(fields) -> None:
+def test_no_best_effort_cpu_eviction(fields: dict[str, Any]) -> None:
     assert cpu_tasks(be_view(**fields)) == ()
 
 
 def test_cooling_starts_with_the_process_and_with_each_eviction() -> None:
     strategy = CPUEvict(cpuevict.FEATURES, interval=1.0, started=990.0)
-    assert strategy.decide(be_view()).evictions == ()
+    assert present(strategy.decide(be_view())).evictions == ()
     strategy = CPUEvict(cpuevict.FEATURES, interval=1.0, started=0.0)
-    assert strategy.decide(be_view()).evictions
+    assert present(strategy.decide(be_view())).evictions
     strategy.evicted(999.0)
-    assert strategy.decide(be_view()).evictions == ()
+    assert present(strategy.decide(be_view())).evictions == ()
 
 
 def test_cpu_usage_eviction_follows_the_worked_example() -> None:
@@ -190,7 +207,7 @@ def test_cpu_usage_eviction_follows_the_worked_example() -> None:
 @pytest.mark.parametrize(
     ("upper", "lower", "expected"), [(80, None, 20_400_000_000), (82, 74, 25_200_000_000), (96, 90, 0), (80, 80, 0)]
 )
-def test_memory_usage_above_the_threshold_is_released(upper, lower, expected) -> None:
+def test_memory_usage_above_the_threshold_is_released(upper: int, lower: int | None, expected: int) -> None:
     """120 G, 115 G used: 95 %."""
     view = make_view(node=make_node(memory="120G"), memory=115_000_000_000)
     strategy = threshold(memory_evict_threshold_percent=upper, memory_evict_lower_percent=lower)
@@ -236,13 +253,15 @@ def test_victims_of_usage_eviction_are_ordered_by_priority_and_use() -> None:
     assert names(task) == ["first", "lower", "label", "big", "small"]
 
 
-def allocatable_tasks(node, pods, resource="cpu", upper=80, lower=70, highest=7999):
+def allocatable_tasks(
+    node: Node, pods: tuple[PodView, ...], resource: str = "cpu", upper: int = 80, lower: int = 70, highest: int = 7999
+) -> list[EvictionTask]:
     view = make_view(node=node, pods=pods)
     return list(requested.tasks(view, "F", resource, threshold=upper, lower=lower, priority_threshold=highest))
 
 
 def test_allocatable_eviction_follows_the_worked_example() -> None:
-    node = make_node(**{"kubernetes.io/batch-cpu": "100000"})
+    node = make_node(**{"kubernetes.io/batch-cpu": "100000"})  # type: ignore[arg-type]
     pods = (batch("a", milli=60_000, cpu=1, labels=ENABLED), batch("b", milli=25_000, cpu=1, labels=ENABLED))
     (task,) = allocatable_tasks(node, pods)
     assert (dict(task.release), names(task)) == ({"kubernetes.io/batch-cpu": 15_000}, ["a", "b"])
@@ -266,7 +285,7 @@ def test_requests_without_overcommit_are_released_entirely() -> None:
 
 
 def test_memory_allocatable_eviction_is_in_bytes() -> None:
-    node = make_node(**{"kubernetes.io/batch-memory": "100Gi"})
+    node = make_node(**{"kubernetes.io/batch-memory": "100Gi"})  # type: ignore[arg-type]
     pod = make_pod("a", qos="BE", kube="BestEffort", memory=1, labels=ENABLED, spec={
         "priority": 5500,
         "containers": [{"name": "c0", "resources": {"requests": {"kubernetes.io/batch-memory": "85Gi"}}}],
@@ -280,7 +299,7 @@ def test_only_enabled_features_evict() -> None:
         node=make_node(memory="120G"), memory=115_000_000_000, pods=(batch("a", memory=1, labels=ENABLED),),
         slo={"resourceUsedThresholdWithBE": {"enable": True, "evictEnabledPriorityThreshold": 5999}},
     )  # fmt: skip
-    features_of = {features: [task.feature for task in MemoryEvict(features).decide(view).evictions]
+    features_of = {features: [task.feature for task in present(MemoryEvict(features).decide(view)).evictions]
              for features in ((), ("BEMemoryEvict",), memoryevict.FEATURES)}  # fmt: skip
     assert features_of == {
         (): [],
@@ -288,4 +307,4 @@ def test_only_enabled_features_evict() -> None:
         memoryevict.FEATURES: ["BEMemoryEvict", "MemoryEvict"],
     }
     off = make_view(node=make_node(memory="120G"), memory=115_000_000_000, pods=(batch("a", memory=1),))
-    assert MemoryEvict(memoryevict.FEATURES).decide(off).evictions == ()
+    assert present(MemoryEvict(memoryevict.FEATURES).decide(off)).evictions == ()

@@ -135,6 +135,7 @@ async def test_culprits_at_the_floor_are_evicted_one_by_one_within_their_budget(
     for _ in range(8):
         decided = stage.round(both, pods=(WEB, *pods))
         node.now = stage.now
+        assert decided is not None
         if decided.evictions and await node.evictor.work(decided.evictions):
             stage.acts.evicted(stage.now)
             gone.append(stage.now - 1000)

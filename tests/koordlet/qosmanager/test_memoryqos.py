@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from koordlet.api.sloconfig.resourceqos import MemoryQOS
+from koordlet.qosmanager.engine.view import PodView
 from koordlet.qosmanager.strategies.memoryqos import MemoryAmounts, MemoryQOSReconcile, high, page_cache, protection
 from koordlet.system.cgroup.validators import INT64_MAX
 from tests.koordlet.qosmanager.conftest import make_node, make_pod, make_view
+from tests.present import present
 
 GIB = 1 << 30
 DIRS = {"Guaranteed": "kubepods", "Burstable": "kubepods/burstable", "BestEffort": "kubepods/besteffort"}
@@ -17,16 +21,19 @@ ALL_ON = {name: {"memoryQOS": {"enable": True}} for name in ("lsrClass", "lsClas
 STATIC = ("memory.wmark_ratio", "memory.wmark_scale_factor", "memory.wmark_min_adj")
 
 
-def pod_of(qos="LS", kube="Burstable", request="1Gi", limit="2Gi", name="p", **fields):
+def pod_of(
+    qos: str = "LS", kube: str = "Burstable", request: str = "1Gi", limit: str = "2Gi", name: str = "p", **fields: Any
+) -> PodView:
     key = "kubernetes.io/batch-memory" if qos == "BE" else "memory"
     resources = {"requests": {key: request} if request else {}, "limits": {key: limit} if limit else {}}
     return make_pod(name, qos=qos, kube=kube, spec={"containers": [{"name": "c0", "resources": resources}]}, **fields)
 
 
-def decided(*pods, classes=None):
+def decided(*pods: PodView, classes: dict[str, Any] | None = None) -> dict[str, dict[str, int]]:
     view = make_view(pods=pods, qos_dirs=DIRS, node=make_node(memory="4Gi"), slo={"resourceQOSStrategy": classes or {}})
-    by_directory = {}
-    for update in MemoryQOSReconcile().decide(view).updates:
+    by_directory: dict[str, Any] = {}
+    for update in present(MemoryQOSReconcile().decide(view)).updates:
+        assert update.setting.cgroup_dir is not None
         by_directory.setdefault(update.setting.cgroup_dir, {})[update.setting.resource] = update.value
     return by_directory
 
@@ -40,17 +47,19 @@ def decided(*pods, classes=None):
         (GIB, 2 * GIB, 0, INT64_MAX),
     ],
 )
-def test_memory_high_follows_the_worked_examples(request_, limit, percent, expected) -> None:
+def test_memory_high_follows_the_worked_examples(request_: int, limit: int, percent: int, expected: int) -> None:
     assert high(MemoryAmounts(request_, limit), MemoryQOS(throttling_percent=percent), 4 * GIB, 0) == expected
 
 
 @given(st.integers(0, 1 << 40), st.integers(0, 1 << 40), st.integers(1, 100), st.integers(0, 100), st.integers(0, 100))
-def test_high_is_never_below_min_and_low_never_below_min_unless_off(request_, more, percent, least, low) -> None:
+def test_high_is_never_below_min_and_low_never_below_min_unless_off(
+    request_: int, more: int, percent: int, least: int, low: int
+) -> None:
     config = MemoryQOS(throttling_percent=percent, min_limit_percent=least, low_limit_percent=low)
     amounts = MemoryAmounts(request_, request_ + more)
     values = protection(amounts, config)
     top = high(amounts, config, 1 << 40, values["memory.min"])
-    assert top == 0 or top >= values["memory.min"]
+    assert top == 0 or top >= present(present(present(values["memory.min"])))  # type: ignore[operator]
     assert values["memory.low"] == 0 or values["memory.low"] >= values["memory.min"]
 
 
@@ -66,7 +75,7 @@ def test_high_is_never_below_min_and_low_never_below_min_unless_off(request_, mo
         ("", "BestEffort", (95, 20, 50)),
     ],
 )
-def test_each_class_gets_its_defaults_when_enabled(qos, kube, expected) -> None:
+def test_each_class_gets_its_defaults_when_enabled(qos: str, kube: str, expected: tuple[int, int, int]) -> None:
     pod = pod_of(qos, kube)
     settings = decided(pod, classes=ALL_ON)
     for directory in (pod.meta.cgroup_dir, pod.meta.containers[0].cgroup_dir):
@@ -79,7 +88,7 @@ def test_each_class_gets_its_defaults_when_enabled(qos, kube, expected) -> None:
 
 
 @pytest.mark.parametrize("annotation", [None, '{"policy":"none"}', '{"policy":"default"}', "{", "{}"])
-def test_disabled_pods_keep_the_kubelets_values(annotation) -> None:
+def test_disabled_pods_keep_the_kubelets_values(annotation: str | None) -> None:
     annotations = {} if annotation is None else {"koordinator.sh/memoryQOS": annotation}
     assert decided(pod_of(annotations=annotations)) == {}
 
@@ -141,5 +150,5 @@ def test_a_best_effort_pod_with_one_container_that_asks_for_nothing() -> None:
         (MemoryQOS(page_cache_limit_size=GIB, page_cache_enable=False), GIB, {"size": GIB, "enable": 0, "sync": 0}),
     ],
 )  # fmt: skip
-def test_page_cache(config, limit, expected) -> None:
+def test_page_cache(config: MemoryQOS, limit: int, expected: dict[str, int]) -> None:
     assert page_cache(config, limit) == {f"memory.pagecache_limit.{name}": value for name, value in expected.items()}

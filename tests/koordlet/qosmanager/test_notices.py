@@ -35,7 +35,7 @@ class Recorder:
     ],
     ids=["audit-only", "event", "warning"],
 )
-def test_a_notice_is_published(fields, events) -> None:
+def test_a_notice_is_published(fields: dict[str, Any], events: list[tuple[str, str, str, str, str, str]]) -> None:
     events_sent, audited, registries = Recorder(), Recorder(), Registries()
     registries.node = "n"
     publish = NoticePublisher(events_sent, audited, registries)  # type: ignore[arg-type]
@@ -62,7 +62,7 @@ def test_a_notice_is_published(fields, events) -> None:
     ],
     ids=["vendor", "v2", "v1"],
 )  # fmt: skip
-def test_the_meaning_of_a_field_depends_on_the_kernels_files(files, expected) -> None:
+def test_the_meaning_of_a_field_depends_on_the_kernels_files(files: set[str], expected: dict[str, str]) -> None:
     by_field = {
         setting.field: setting for setting in equivalents(lambda resource, directory: resource in files, "kubepods")
     }

@@ -39,7 +39,7 @@ HOT = GroupState(stalled=10.0, at=100.0, active=True, share=0.0)
     ],
     ids=["defaults", "services", "best-effort", "never-negative", "no-limit", "off"],
 )
-def test_watermarks_of_a_limit(arguments, expected) -> None:
+def test_watermarks_of_a_limit(arguments: tuple[int, int, int, int], expected: tuple[int, int, float] | None) -> None:
     marks = watermarks(*arguments)
     assert (None if marks is None else (marks.high, marks.low, pytest.approx(marks.bound))) == expected
 
@@ -79,7 +79,9 @@ def test_watermarks_of_a_limit(arguments, expected) -> None:
         "near-the-bound",
     ],
 )
-def test_one_step(state, used, stalled, now, amount, reason) -> None:
+def test_one_step(
+    state: GroupState | None, used: int, stalled: float | None, now: float, amount: int, reason: str
+) -> None:
     after, reclaim = step(state, used * MIB, stalled, now, MARKS)
     assert (round(reclaim / MIB), after.reason) == (amount, reason)
 
@@ -97,7 +99,9 @@ histories = st.lists(st.tuples(st.integers(0, 1100), st.floats(0, 0.05), st.floa
 
 
 @given(histories, st.integers(1, 100), st.integers(1, 1000), st.integers(-25, 50))
-def test_steps_stay_above_the_low_mark_and_within_the_stall_bound(story, ratio, scale, adjust) -> None:
+def test_steps_stay_above_the_low_mark_and_within_the_stall_bound(
+    story: list[tuple[int, float, float]], ratio: int, scale: int, adjust: int
+) -> None:
     given_marks = watermarks(LIMIT, ratio, scale, adjust)
     assert given_marks is not None
     known: GroupState | None = None

@@ -57,19 +57,20 @@ class Scripted:
         answer = self.answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
-        return answer
+        result: QoSDecision | None = answer
+        return result
 
 
-def manager_of(*strategies: Scripted, interval: float = 1.0):
+def manager_of(*strategies: Scripted, interval: float = 1.0) -> tuple[QoSManager, Executor, Registries, dict[str, Any]]:
     executor, registries = Executor(), Registries()
     registries.node = "n"
     clock = {"now": 0.0, "view": make_view()}
 
     def node_view() -> Any:
-        return clock["view"] and replace(clock["view"], now=clock["now"])
+        return clock["view"] and replace(clock["view"], now=clock["now"])  # type: ignore[type-var]
 
     evictor = Evictor()
-    made = QoSManager([(strategy, interval) for strategy in strategies], node_view, executor, evictor, registries)  # type: ignore[arg-type]
+    made = QoSManager([(strategy, interval) for strategy in strategies], node_view, executor, evictor, registries)  # type: ignore[arg-type, misc]
     clock["evictor"] = evictor
     return made, executor, registries, clock
 

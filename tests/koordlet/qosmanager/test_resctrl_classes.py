@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from koordlet.qosmanager.engine.strategy import QoSDecision
+from koordlet.qosmanager.engine.view import PodView
 from koordlet.qosmanager.strategies.resctrl import ResctrlClasses
 from koordlet.resourceexecutor import Setting
 from koordlet.system.resctrl import AMD, INTEL, ResctrlFacts
@@ -13,20 +17,20 @@ ENABLED = {f"{name}Class": {"resctrlQOS": {"enable": True}} for name in ("lsr", 
 DOMAINS = (0, 1)
 
 
-def facts(vendor=INTEL, **fields):
+def facts(vendor: str = INTEL, **fields: Any) -> ResctrlFacts:
     return ResctrlFacts(vendor, **{"caches": DOMAINS, "bandwidths": DOMAINS, "cbm": 0x7FF, **fields})
 
 
-def decided(qos, *pods, mounted=None):
+def decided(qos: dict[str, Any], *pods: PodView, mounted: ResctrlFacts | None = None) -> QoSDecision:
     view = make_view(slo={"resourceQOSStrategy": qos}, pods=pods)
-    return ResctrlClasses(lambda: mounted).decide(view)
+    return ResctrlClasses(lambda: mounted).decide(view)  # type: ignore[return-value]
 
 
-def values(decision):
-    return {(u.setting.resource.removeprefix("resctrl."), u.setting.device): u.value for u in decision.updates}
+def values(decision: QoSDecision) -> dict[tuple[str, str], str]:
+    return {(u.setting.resource.removeprefix("resctrl."), u.setting.device): u.value for u in decision.updates}  # type: ignore[misc]
 
 
-def everywhere(l3, mb):
+def everywhere(l3: str, mb: int) -> dict[str, str]:
     return {"L3": ";".join(f"{d}={l3}" for d in DOMAINS), "MB": ";".join(f"{d}={mb}" for d in DOMAINS)}
 
 
@@ -56,7 +60,7 @@ def everywhere(l3, mb):
         ),
     ],
 )  # fmt: skip
-def test_schemata_of_a_class(vendor, qos, expected) -> None:
+def test_schemata_of_a_class(vendor: str, qos: dict[str, Any], expected: dict[str, tuple[str, int]]) -> None:
     settings = values(decided(qos, mounted=facts(vendor)))
     wanted = {("mount", ""): "on"}
     for group, (l3, mb) in expected.items():
@@ -74,7 +78,7 @@ def test_threads_are_assigned_to_the_group_of_their_class() -> None:
         make_pod("h", kube="BestEffort"),
         make_pod("i", kube="Burstable"),
     ]
-    directories = {u.setting.device: u.value.split() for u in decided(ENABLED, *pods, mounted=facts()).updates
+    directories = {u.setting.device: u.value.split() for u in decided(ENABLED, *pods, mounted=facts()).updates  # type: ignore[union-attr]
              if u.setting.resource == "resctrl.tasks"}  # fmt: skip
     names = {
         group: {directory.rpartition("/pod")[2].removeprefix("uid-") for directory in dirs}
@@ -109,7 +113,7 @@ def test_bandwidth_without_cache_allocation() -> None:
         pytest.param({"catRangeEndPercent": 101}, id="beyond the end"),
     ],
 )
-def test_an_invalid_range_is_noted_and_affects_nothing_else(resctrl) -> None:
+def test_an_invalid_range_is_noted_and_affects_nothing_else(resctrl: dict[str, int]) -> None:
     decision = decided({"beClass": {"resctrlQOS": {"enable": True, **resctrl}}}, mounted=facts())
     settings = values(decision)
     assert ("L3", "BE") not in settings

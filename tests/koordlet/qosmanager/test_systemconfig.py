@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from koordlet.qosmanager.strategies.systemconfig import SystemConfigStrategy, min_free_kbytes
 from koordlet.resourceexecutor import Setting
 from tests.koordlet.qosmanager.conftest import make_node, make_view
+from tests.present import present
 
 
-def decided(memory="120Gi", **strategy):
+def decided(memory: str = "120Gi", **strategy: Any) -> dict[Setting, int]:
     view = make_view(node=make_node(memory=memory), slo={"systemStrategy": strategy})
-    return {update.setting: update.value for update in SystemConfigStrategy().decide(view).updates}
+    return {update.setting: update.value for update in present(SystemConfigStrategy().decide(view)).updates}  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(("gibibytes", "factor", "expected"), [(120, 100, 1_258_291), (8, 1, 838)])
-def test_min_free_kbytes_of_a_capacity(gibibytes, factor, expected) -> None:
+def test_min_free_kbytes_of_a_capacity(gibibytes: int, factor: int, expected: int) -> None:
     assert min_free_kbytes(gibibytes << 30, factor) == expected
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -23,7 +24,13 @@ PACE = ThrottlePace(step=20, floor=10, interval=3.0, release=30.0)
 INTERFERES, RECOVERING, QUIET = CulpritStatus.INTERFERES, CulpritStatus.RECOVERING, CulpritStatus.QUIET
 
 
-def history(statuses, pace=PACE, state=None, start=0.0, base=1000):
+def history(
+    statuses: list[CulpritStatus],
+    pace: ThrottlePace = PACE,
+    state: ThrottleState | None = None,
+    start: float = 0.0,
+    base: int = 1000,
+) -> list[ThrottleState | None]:
     """The state after each second."""
     states = []
     for second, status in enumerate(statuses):
@@ -32,7 +39,7 @@ def history(statuses, pace=PACE, state=None, start=0.0, base=1000):
     return states
 
 
-def levels(states):
+def levels(states: Sequence[ThrottleState | None]) -> list[int]:
     return [FULL if state is None else state.level for state in states]
 
 
@@ -41,7 +48,7 @@ def test_the_level_falls_each_interval_to_the_floor() -> None:
 
 
 @pytest.mark.parametrize("statuses", [[QUIET] * 5, [RECOVERING] * 5], ids=["quiet", "recovering"])
-def test_throttling_begins_only_with_interference(statuses) -> None:
+def test_throttling_begins_only_with_interference(statuses: list[CulpritStatus]) -> None:
     assert history(statuses) == [None] * 5
 
 
@@ -104,7 +111,9 @@ paces = st.builds(
 rounds = st.lists(st.tuples(st.sampled_from(list(CulpritStatus)), st.floats(0.1, 20.0)), max_size=60)
 
 
-def walk(pace, steps, base=1000) -> list[tuple[float, CulpritStatus, ThrottleState | None]]:
+def walk(
+    pace: ThrottlePace, steps: list[tuple[CulpritStatus, float]], base: int = 1000
+) -> list[tuple[float, CulpritStatus, ThrottleState | None]]:
     now, state, walked = 100.0, None, []
     for status, dt in steps:
         now += dt
@@ -114,7 +123,9 @@ def walk(pace, steps, base=1000) -> list[tuple[float, CulpritStatus, ThrottleSta
 
 
 @given(paces, rounds, st.integers(0, 10**12))
-def test_the_level_stays_between_the_floor_and_100_percent(pace, steps, base) -> None:
+def test_the_level_stays_between_the_floor_and_100_percent(
+    pace: ThrottlePace, steps: list[tuple[CulpritStatus, float]], base: int
+) -> None:
     for _, _, held in walk(pace, steps, base):
         if held is not None:
             assert pace.floor <= held.level < FULL
@@ -122,7 +133,7 @@ def test_the_level_stays_between_the_floor_and_100_percent(pace, steps, base) ->
 
 
 @given(paces, rounds)
-def test_steps_are_bounded_and_follow_the_status(pace, steps) -> None:
+def test_steps_are_bounded_and_follow_the_status(pace: ThrottlePace, steps: list[tuple[CulpritStatus, float]]) -> None:
     before, at = FULL, None
     for now, status, held in walk(pace, steps):
         level = FULL if held is None else held.level
@@ -134,7 +145,9 @@ def test_steps_are_bounded_and_follow_the_status(pace, steps) -> None:
 
 
 @given(paces, rounds)
-def test_a_quiet_culprit_is_fully_released_in_bounded_time(pace, steps) -> None:
+def test_a_quiet_culprit_is_fully_released_in_bounded_time(
+    pace: ThrottlePace, steps: list[tuple[CulpritStatus, float]]
+) -> None:
     held = next((state for *_, state in reversed(walk(pace, steps))), None)
     now, before = 1e6, FULL if held is None else held.level
     for _ in range(-(-100 // pace.step) + 1):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +12,8 @@ from hypothesis import strategies as st
 
 from koordlet.api.sloconfig.interference import EXTENSION_KEY, effective
 from koordlet.interference.model import AlarmState, Cause, Culprit, Verdict, WaitResource
-from koordlet.qosmanager.engine.view import InterferenceView
+from koordlet.qosmanager.engine.strategy import QoSDecision
+from koordlet.qosmanager.engine.view import InterferenceView, PodView
 from koordlet.qosmanager.throttling.iolever import IoLever
 from koordlet.qosmanager.throttling.levers import NetworkLever
 from koordlet.qosmanager.throttling.strategy import ThrottleCulprits
@@ -21,6 +23,7 @@ from koordlet.statesinformer.pods.cgroupindex import Owner, owner_of
 from koordlet.statesinformer.pods.model import subjects_of
 from koordlet.wiring.ownerrules import RULES
 from tests.koordlet.qosmanager.conftest import make_pod, make_view
+from tests.present import present
 
 MIB = 1 << 20
 CPU_ON = {"cpu": {"enable": True}}
@@ -32,7 +35,9 @@ CALM = make_pod("calm", qos="BE", kube="BestEffort", cpu=50, memory=10 * MIB)
 PROD = make_pod("prod", qos="LS", cpu=1500, memory=800 * MIB)
 
 
-def verdict(*culprits: Any, resource=WaitResource.CPU, victim=WEB, **overrides: Any) -> Verdict:
+def verdict(
+    *culprits: Any, resource: WaitResource = WaitResource.CPU, victim: PodView = WEB, **overrides: Any
+) -> Verdict:
     """`culprits`: (pod or owner, share)."""
     subject = subjects_of(victim.meta)[1]
     owners = [
@@ -51,21 +56,28 @@ def verdict(*culprits: Any, resource=WaitResource.CPU, victim=WEB, **overrides: 
 class Stage:
     """One strategy and its clock."""
 
-    def __init__(self, actions: Any = None, *, supports=lambda resource, directory: True, **strategy: Any) -> None:
+    def __init__(
+        self, actions: Any = None, *, supports: Callable[..., Any] = lambda resource, directory: True, **strategy: Any
+    ) -> None:
         extension = {EXTENSION_KEY: {"actions": CPU_ON if actions is None else actions, **strategy}}
         self.strategy = effective(extension)
         self.acts = ThrottleCulprits(supports)
         self.now = 1000.0
 
-    def round(self, *verdicts: Verdict, pods=(WEB, BURN, CALM, PROD), seconds: float = 1.0, **view: Any):
+    def round(
+        self, *verdicts: Verdict, pods: tuple[PodView, ...] = (WEB, BURN, CALM, PROD), seconds: float = 1.0, **view: Any
+    ) -> QoSDecision | None:
         self.now += seconds
         interference = view.pop("interference", InterferenceView(verdicts, self.strategy, self.now))
         return self.acts.decide(make_view(pods=pods, now=self.now, interference=interference, **view))
 
-    def settings(self, decision) -> dict[tuple[str, str], Any]:
+    def settings(self, decision: QoSDecision) -> dict[tuple[str, str], Any]:
         names = {"/".join(p.meta.cgroup_dir.split("/")[-1:]): p.meta.name for p in (WEB, BURN, CALM, PROD)}
         return {
-            (names.get(u.setting.cgroup_dir.rpartition("/")[2], u.setting.cgroup_dir), u.setting.resource): u.value
+            (  # type: ignore[misc]
+                names.get(present(u.setting.cgroup_dir).rpartition("/")[2], u.setting.cgroup_dir),
+                u.setting.resource,
+            ): u.value
             for u in decision.updates
         }
 
@@ -73,12 +85,14 @@ class Stage:
 def test_nothing_is_throttled_by_default() -> None:
     stage = Stage({})
     decided = stage.round(verdict((BURN, 0.9)))
+    assert decided is not None
     assert (decided.updates, decided.notices, decided.note) == ((), (), "off")
 
 
 def test_the_first_step_throttles_the_culprit_to_80_percent_and_notifies_both_pods() -> None:
     stage = Stage()
     decided = stage.round(verdict((BURN, 0.9), (CALM, 0.05)))
+    assert decided is not None
     assert stage.settings(decided) == {("burn", QUOTA): 80_000}
     tightened, victim = decided.notices
     assert tightened.pod.name == "burn" and tightened.warning
@@ -94,7 +108,7 @@ def test_the_first_step_throttles_the_culprit_to_80_percent_and_notifies_both_po
 
 def test_every_step_is_audited_and_events_are_sent_once_a_minute() -> None:
     stage = Stage({"cpu": {"enable": True, "stepPercent": 1}})
-    notices = [n for _ in range(130) for n in stage.round(verdict((BURN, 0.9))).notices]
+    notices = [n for _ in range(130) for n in present(stage.round(verdict((BURN, 0.9)))).notices]
     assert len([n for n in notices if n.pod.name == "burn"]) == 44
     assert len([n for n in notices if n.pod.name == "burn" and n.event]) == 3
     assert len({n.event for n in notices if n.pod.name == "burn" and n.event}) == 1, "the same text each time"
@@ -103,7 +117,10 @@ def test_every_step_is_audited_and_events_are_sent_once_a_minute() -> None:
 
 def test_with_events_disabled_the_audit_log_is_complete() -> None:
     stage = Stage(event=False)
-    notices = [*stage.round(verdict((BURN, 0.9), (PROD, 0.95))).notices, *stage.round(pods=(WEB,)).notices]
+    notices = [
+        *present(stage.round(verdict((BURN, 0.9), (PROD, 0.95)))).notices,
+        *present(stage.round(pods=(WEB,))).notices,
+    ]
     assert [n.reason for n in notices] == ["InterferenceNotActedOn", "InterferenceTightened", "InterferenceFreed"]
     assert not any(n.event for n in notices)
 
@@ -112,14 +129,15 @@ def test_a_culprit_is_throttled_to_the_floor_and_released_in_steps() -> None:
     """Down to the floor, unchanged while the alarm ends, released in steps, and no setting remains."""
     stage, seen = Stage({"cpu": {"enable": True, "floorPercent": 50, "releaseSeconds": 10}}), []
     for _ in range(20):
-        seen.append(stage.settings(stage.round(verdict((BURN, 0.9))))["burn", QUOTA])
+        seen.append(stage.settings(present(stage.round(verdict((BURN, 0.9)))))["burn", QUOTA])
     assert sorted(set(seen), reverse=True) == [80_000, 60_000, 50_000] and seen[-1] == 50_000
     for _ in range(30):
         decided = stage.round(verdict((BURN, 0.9), state=AlarmState.RECOVERING))
+        assert decided is not None
         assert stage.settings(decided) == {("burn", QUOTA): 50_000}
-    seen = [stage.settings(stage.round()).get(("burn", QUOTA), -1) for _ in range(40)]
+    seen = [stage.settings(present(stage.round())).get(("burn", QUOTA), -1) for _ in range(40)]
     assert [value for at, value in enumerate(seen) if at == 0 or seen[at - 1] != value] == [50_000, 70_000, 90_000, -1]
-    assert stage.acts.throttled == () and stage.round().notices == ()
+    assert stage.acts.throttled == () and present(stage.round()).notices == ()
 
 
 @pytest.mark.parametrize(
@@ -134,16 +152,17 @@ def test_a_culprit_is_throttled_to_the_floor_and_released_in_steps() -> None:
     ],
     ids=["low-confidence", "self-inflicted", "no-lever", "suspected", "best-effort-victim", "culprit-gone"],
 )
-def test_verdicts_that_do_not_throttle(overrides, pods) -> None:
-    assert Stage().round(verdict((BURN, 0.9), **overrides), pods=pods).updates == ()
+def test_verdicts_that_do_not_throttle(overrides: dict[str, Any], pods: tuple[PodView, ...]) -> None:
+    assert present(Stage().round(verdict((BURN, 0.9), **overrides), pods=pods)).updates == ()
 
 
 def test_several_small_culprits_count_together() -> None:
     """Five with a tenth each: each below the minimum share, together above it."""
     many = [make_pod(f"b{n}", qos="BE", kube="BestEffort", cpu=200) for n in range(10)]
     decided = Stage().round(verdict(*((pod, 0.1) for pod in many[:5])), pods=(WEB, *many))
+    assert decided is not None
     assert len(decided.updates) == 5
-    assert Stage().round(verdict((BURN, 0.1)), pods=(WEB, BURN)).updates == (), "below the minimum share"
+    assert present(Stage().round(verdict((BURN, 0.1)), pods=(WEB, BURN))).updates == (), "below the minimum share"
 
 
 @pytest.mark.parametrize(
@@ -160,19 +179,24 @@ def test_several_small_culprits_count_together() -> None:
     ],
     ids=lambda pod: pod.meta.name,
 )
-def test_culprits_of_other_classes_get_one_notice_and_no_settings(pod) -> None:
+def test_culprits_of_other_classes_get_one_notice_and_no_settings(pod: PodView) -> None:
     stage = Stage()
     first, second = (stage.round(verdict((pod, 0.9)), pods=(WEB, pod)) for _ in range(2))
+    assert first is not None
+    assert second is not None
     assert first.updates == second.updates == first.evictions == ()
     (notice,) = first.notices
     assert (notice.pod.name, notice.reason) == (pod.meta.name, "InterferenceNotActedOn")
+    assert second is not None
     assert second.notices == ()
 
 
 def test_policy_report_only_publishes_a_notice() -> None:
     stage = Stage({"cpu": {"enable": True, "policy": "report"}})
     first, second = stage.round(verdict((BURN, 0.9))), stage.round(verdict((BURN, 0.9)))
-    assert [n.reason for n in first.notices] == ["InterferenceWouldAct"] and second.notices == ()
+    assert second is not None
+    assert [n.reason for n in present(first).notices] == ["InterferenceWouldAct"] and second.notices == ()
+    assert first is not None
     assert first.updates == () == stage.acts.throttled
 
 
@@ -181,22 +205,23 @@ def test_a_quota_never_exceeds_the_pods_limits_and_containers_follow() -> None:
     limits = {"resources": {"limits": {"kubernetes.io/batch-cpu": "2000"}}}
     pod = make_pod("lim", qos="BE", kube="BestEffort", cpu=900, spec={"containers": [{"name": "c0", **limits}]})
     stage = Stage()
-    values = [u.value for u in stage.round(verdict((pod, 0.9)), pods=(WEB, pod)).updates]
+    values = [u.value for u in present(stage.round(verdict((pod, 0.9)), pods=(WEB, pod))).updates]
     assert values == [72_000, 72_000]
     small = make_pod("small", qos="BE", kube="BestEffort", cpu=900, spec={
         "containers": [{"name": "c0", "resources": {"limits": {"kubernetes.io/batch-cpu": "100"}}}]})  # fmt: skip
-    assert [u.value for u in Stage().round(verdict((small, 0.9)), pods=(WEB, small)).updates] == [10_000]
+    assert [u.value for u in present(Stage().round(verdict((small, 0.9)), pods=(WEB, small))).updates] == [10_000]
 
 
 def test_where_best_effort_has_a_quota_the_whole_is_throttled() -> None:
     slo = {"resourceUsedThresholdWithBE": {"enable": True, "cpuSuppressPolicy": "cfsQuota"}}
     stage = Stage()
     decided = stage.round(verdict((BURN, 0.9)), slo=slo)
+    assert decided is not None
     assert decided.updates == () and stage.acts.target == 80
     stage.round(verdict((BURN, 0.9)))
     assert stage.acts.target == 100
     stage.acts = ThrottleCulprits(lambda resource, directory: True, suppress=False)
-    assert stage.settings(stage.round(verdict((BURN, 0.9)), slo=slo)) == {("burn", QUOTA): 80_000}, (
+    assert stage.settings(present(stage.round(verdict((BURN, 0.9)), slo=slo))) == {("burn", QUOTA): 80_000}, (
         "CPU suppress is off"
     )
 
@@ -211,10 +236,11 @@ def test_where_best_effort_has_a_quota_the_whole_is_throttled() -> None:
         ("limit", True, {("burn", LIMIT): 320 * MIB}, ""),
     ],
 )
-def test_memory_policies(policy, kernel, expected, problem) -> None:
+def test_memory_policies(policy: str, kernel: bool, expected: dict[tuple[str, str], int], problem: str) -> None:
     actions = {"memory": {"enable": True, "policy": policy}}
     stage = Stage(actions, supports=lambda resource, directory: kernel)
     decided = stage.round(verdict((BURN, 0.9), resource=WaitResource.MEMORY))
+    assert decided is not None
     assert stage.settings(decided) == expected
     assert problem in stage.acts.throttled[0].problem and bool(problem) == bool(stage.acts.throttled[0].problem)
 
@@ -225,6 +251,7 @@ def test_a_large_culprit_reaches_its_goal_in_bounded_writes() -> None:
     for _ in range(6):
         big = replace(BURN, memory=now)
         decided = stage.round(verdict((big, 0.9), resource=WaitResource.MEMORY), pods=(WEB, big))
+        assert decided is not None
         now = stage.settings(decided)["burn", HIGH]
         seen.append(now // MIB)
     assert seen == [1872, 1744, 1616, 1600, 1600, 1600]
@@ -246,34 +273,37 @@ LIMITS = tuple(f"blkio.throttle.{way}_bps_device" for way in ("read", "write"))
     ],
     ids=["weight-first", "bfq", "then-a-limit", "no-weights", "limits-not-inherited"],
 )  # fmt: skip
-def test_block_io_settings(kernel, flat, rounds, expected) -> None:
+def test_block_io_settings(kernel: str, flat: bool, rounds: int, expected: list[tuple[str, str, str]]) -> None:
     stage = Stage({"io": {"enable": True, "intervalSeconds": 1}})
     lever = IoLever(lambda: ("8:0",), lambda resource, directory: resource == kernel, flat=flat)
     stage.acts = ThrottleCulprits(lambda resource, directory: True, {"io": lever})
     for _ in range(rounds):
         decided = stage.round(verdict((BURN, 0.9), resource=WaitResource.IO), io_now=lambda container: 10.0 * MIB)
     containers = {BURN.meta.cgroup_dir: "burn", BURN.meta.containers[0].cgroup_dir: "burn/c0"}
-    assert {u.setting.device for u in decided.updates} == {"8:0"}
-    assert [(containers[u.setting.cgroup_dir], u.setting.resource, u.value) for u in decided.updates] == expected
+    assert {u.setting.device for u in present(decided).updates} == {"8:0"}
+    assert [
+        (containers[present(u.setting.cgroup_dir)], u.setting.resource, u.value) for u in present(decided).updates
+    ] == expected
 
 
 def test_block_io_without_figures_or_disks_is_not_throttled() -> None:
     stage = Stage({"io": {"enable": True}})
     case = verdict((BURN, 0.9), resource=WaitResource.IO)
-    assert stage.round(case).updates == () == stage.acts.throttled, "no lever"
+    assert present(stage.round(case)).updates == () == stage.acts.throttled, "no lever"
     no_disks = IoLever(tuple, lambda *_: True, flat=False)
     stage.acts = ThrottleCulprits(lambda resource, directory: True, {"io": no_disks})
-    assert stage.round(case).updates == () == stage.acts.throttled, "not measured"
-    assert stage.round(case, io_now=lambda container: 0.0).updates == ()
-    assert "no disk" in stage.acts.throttled[0].problem and stage.acts.throttled[0].state.base == MIB
+    assert present(stage.round(case)).updates == () == stage.acts.throttled, "not measured"
+    assert present(stage.round(case, io_now=lambda container: 0.0)).updates == ()
+    assert "no disk" in stage.acts.throttled[0].problem and stage.acts.throttled[0].state.base == MIB  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("why", ["", "nothing is shaped"])
-def test_network_levels_are_for_netqos(why) -> None:
+def test_network_levels_are_for_netqos(why: str) -> None:
     stage = Stage({"network": {"enable": True, "intervalSeconds": 1}})
     stage.acts = ThrottleCulprits(lambda resource, directory: True, {"network": NetworkLever(lambda view: why)})
     for level in (80, 60, 40):
         decided = stage.round(verdict((BURN, 0.9), resource=WaitResource.NETWORK))
+        assert decided is not None
         assert (decided.updates, stage.acts.levels("network"), stage.acts.levels("cpu")) == (
             (),
             {"uid-burn": level},
@@ -284,7 +314,7 @@ def test_network_levels_are_for_netqos(why) -> None:
 
 @pytest.mark.parametrize("resource", [QUOTA, HIGH, LIMIT, "blkio.cost.weight", *LIMITS])
 @pytest.mark.parametrize("other", ["batchresource", "memoryqos", "blkio", "cpuburst", "cpunormalization"])
-def test_a_throttle_outranks_other_owners_of_the_setting(resource, other) -> None:
+def test_a_throttle_outranks_other_owners_of_the_setting(resource: str, other: str) -> None:
     setting = Setting(resource, "kubepods/besteffort/pod1")
     claims = {
         owner: {setting: DesiredSetting(setting, value)} for owner, value in ((other, 9), ("interferenceactions", 5))
@@ -294,12 +324,12 @@ def test_a_throttle_outranks_other_owners_of_the_setting(resource, other) -> Non
 
 def test_eviction_needs_its_time_at_the_floor_and_restarts_it() -> None:
     stage = Stage({"cpu": {"enable": True, "floorPercent": 80, "evictAfterSeconds": 5}})
-    due = [bool(stage.round(verdict((BURN, 0.9))).evictions) for _ in range(7)]
+    due = [bool(present(stage.round(verdict((BURN, 0.9)))).evictions) for _ in range(7)]
     assert due == [False] * 5 + [True] * 2
-    (task,) = stage.round(verdict((BURN, 0.9))).evictions
+    (task,) = present(stage.round(verdict((BURN, 0.9)))).evictions
     assert [pod.meta.name for pod in task.victims] == ["burn"] and task.feature == "InterferenceActions"
     stage.acts.evicted(stage.now)
-    assert not stage.round(verdict((BURN, 0.9))).evictions
+    assert not present(stage.round(verdict((BURN, 0.9)))).evictions
 
 
 def test_a_pod_that_forbids_eviction_is_only_throttled() -> None:
@@ -308,30 +338,33 @@ def test_a_pod_that_forbids_eviction_is_only_throttled() -> None:
     stage = Stage({"cpu": {"enable": True, "floorPercent": 80, "evictAfterSeconds": 1}})
     for _ in range(5):
         decided = stage.round(verdict((pod, 0.9)), pods=(WEB, pod))
+    assert decided is not None
     assert decided.updates and not decided.evictions
 
 
 @pytest.mark.parametrize(
     ("disks", "evicts"), [(("8:0",), True), ((), False)], ids=["throttled", "could-not-be-throttled"]
 )
-def test_only_a_pod_that_was_really_throttled_is_evicted(disks, evicts) -> None:
+def test_only_a_pod_that_was_really_throttled_is_evicted(disks: tuple[str, ...], evicts: bool) -> None:
     """Eviction is for culprits on which the lever had no effect, not for those without a lever."""
     stage = Stage({"io": {"enable": True, "floorPercent": 80, "evictAfterSeconds": 1}})
     stage.acts = ThrottleCulprits(lambda *_: True, {"io": IoLever(lambda: disks, lambda *_: False, flat=False)})
     case = verdict((BURN, 0.9), resource=WaitResource.IO)
     decided = [stage.round(case, io_now=lambda container: 9.0 * MIB) for _ in range(5)]
-    assert bool(decided[-1].evictions) is bool(decided[-1].updates) is evicts
+    assert bool(present(decided[-1]).evictions) is bool(present(decided[-1]).updates) is evicts
 
 
 def test_stale_verdicts_change_nothing() -> None:
     stage = Stage()
-    assert stage.round(interference=InterferenceView((), stage.strategy, None)).updates == (), "one empty declaration"
+    assert present(stage.round(interference=InterferenceView((), stage.strategy, None))).updates == (), (
+        "one empty declaration"
+    )
     stage.round(verdict((BURN, 0.9)))
     assert stage.round(interference=InterferenceView((), stage.strategy, stage.now - 60), seconds=30) is None
 
 
 @pytest.mark.parametrize("how", ["resource", "detection", "no-detection", "gone"])
-def test_a_culprit_is_freed_at_once_when_disabled_or_gone(how) -> None:
+def test_a_culprit_is_freed_at_once_when_disabled_or_gone(how: str) -> None:
     stage = Stage()
     stage.round(verdict((BURN, 0.9)))
     pods, overrides = (WEB, BURN), {}
@@ -342,10 +375,11 @@ def test_a_culprit_is_freed_at_once_when_disabled_or_gone(how) -> None:
     elif how == "no-detection":
         overrides = {"interference": None}
     else:
-        pods = (WEB,)
-    decided = stage.round(verdict((BURN, 0.9)), pods=pods, **overrides)
+        pods = (WEB,)  # type: ignore[assignment]
+    decided = stage.round(verdict((BURN, 0.9)), pods=pods, **overrides)  # type: ignore[arg-type]
+    assert decided is not None
     assert decided.updates == () and stage.acts.throttled == () and stage.acts.target == 100
-    assert [n.reason for n in decided.notices] == ["InterferenceFreed"]
+    assert [n.reason for n in present(decided).notices] == ["InterferenceFreed"]
 
 
 def replace_enable(strategy: Any) -> Any:
@@ -356,7 +390,7 @@ def replace_enable(strategy: Any) -> Any:
 
 def test_an_unmeasured_culprit_is_not_throttled_yet() -> None:
     pod = make_pod("new", qos="BE", kube="BestEffort")
-    assert Stage().round(verdict((pod, 0.9)), pods=(WEB, pod)).updates == ()
+    assert present(Stage().round(verdict((pod, 0.9)), pods=(WEB, pod))).updates == ()
 
 
 QOS = ["", "LSE", "LSR", "LS", "BE", "SYSTEM"]
@@ -379,7 +413,11 @@ ALL_ON = {"cpu": {"enable": True, "evictAfterSeconds": 1}, "memory": {"enable": 
 
 
 @given(some_pods, st.lists(some_verdicts, min_size=1, max_size=6), st.booleans())
-def test_only_best_effort_pods_are_ever_throttled(given_pods, story, kernel) -> None:
+def test_only_best_effort_pods_are_ever_throttled(
+    given_pods: list[tuple[str, str, int | None, str, int | None]],
+    story: list[list[tuple[list[tuple[Any, ...]], WaitResource, AlarmState, Cause, float]]],
+    kernel: bool,
+) -> None:
     pods = [
         replace(
             make_pod(f"p{n}", qos=qos, kube=kube, phase=phase, spec={} if value is None else {"priority": value}),
@@ -400,11 +438,14 @@ def test_only_best_effort_pods_are_ever_throttled(given_pods, story, kernel) -> 
             for culprits, resource, state, cause, confidence in drawn
         ]  # fmt: skip
         decided = stage.round(*verdicts, pods=(WEB, *pods), seconds=4.0)
+        assert decided is not None
         for update in decided.updates:
             directory = update.setting.cgroup_dir
+            assert directory is not None
             assert directory in allowed or directory.rpartition("/")[0] in allowed
             assert update.setting.resource in (QUOTA, HIGH, LIMIT)
-        assert {p.meta.cgroup_dir for task in decided.evictions for p in task.victims} <= allowed
+        assert {p.meta.cgroup_dir for task in present(decided).evictions for p in task.victims} <= allowed
     for _ in range(60):
         decided = stage.round(pods=(WEB, *pods), seconds=240.0)
+    assert decided is not None
     assert decided.updates == () and stage.acts.throttled == ()

@@ -59,7 +59,7 @@ def test_the_view_has_the_figures_of_pods_and_containers() -> None:
         Subject(SubjectKind.POD, meta.uid, meta.cgroup_dir, "web"),
         Subject(SubjectKind.CONTAINER, meta.containers[0].id, meta.containers[0].cgroup_dir, "c0"),
     )
-    workloads = Workloads(1, {meta.uid: meta}, subjects)
+    workloads = Workloads(1, {meta.uid: meta}, subjects)  # type: ignore[arg-type]
     use = SimpleNamespace(
         cores=np.array([0.5, 0.4]),
         memory=np.array([100.0, 90.0]),
@@ -84,7 +84,9 @@ def test_the_view_has_the_figures_of_pods_and_containers() -> None:
     [(True, "0-3", "0-3"), (True, "", "0-7"), (False, "0-3", None)],
     ids=["own", "effective", "suppress-off"],
 )
-def test_best_efforts_cpu_settings_are_read_while_cpu_suppress_is_enabled(enabled, cpus, expected) -> None:
+def test_best_efforts_cpu_settings_are_read_while_cpu_suppress_is_enabled(
+    enabled: bool, cpus: str, expected: str | None
+) -> None:
     directory = "kubepods/besteffort"
     held = {
         Setting("cpuset.cpus", directory): cpus,
@@ -107,7 +109,7 @@ def test_the_outline_is_the_view_without_figures() -> None:
     rules = NodeRules()
     rules.cpu, rules.normalization = CPURules(kubelet_static=True), 1.5
     metas = {pod.meta.uid: pod.meta for pod in (make_pod("a", qos="LSE", cpuset="1-2"), make_pod("b", qos="BE"))}
-    states = states_of(Workloads(1, metas, ()))
+    states = states_of(Workloads(1, metas, ()))  # type: ignore[arg-type]
     builder = builder_of(states, rules, normalized=True)
     view = builder.full(RoundInputs(3.0, None, None))
     outline = builder.outline(None, 3.0)
@@ -117,7 +119,7 @@ def test_the_outline_is_the_view_without_figures() -> None:
     assert replace(outline, **without) == replace(view, **without)
     assert (again := builder.outline(None, 4.0)) is not None
     assert again.pods is outline.pods, "built once per list of the kubelet"
-    states.workloads = Workloads(1, {}, ())
+    states.workloads = Workloads(1, {}, ())  # type: ignore[arg-type]
     assert (later := builder.outline(None, 5.0)) is not None
     assert later.pods == ()
     states.node.object = None

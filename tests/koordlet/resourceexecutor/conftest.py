@@ -15,6 +15,7 @@ from koordlet.resourceexecutor.ledger import Ledger
 from koordlet.resourceexecutor.settings import DesiredSetting, Setting, Value
 from koordlet.system.cpu.cpuset import CPUSet
 from koordlet.system.write import TargetBusy, TargetGone, WriteRefused
+from tests.present import present
 
 QUOTA, CPUS, SHARES, IDLE = "cpu.cfs_quota_us", "cpuset.cpus", "cpu.shares", "cpu.idle"
 MEMORY = "memory.limit_in_bytes"
@@ -70,7 +71,7 @@ class ModelKernel:
         return [
             other
             for other in self.values
-            if other.resource == setting.resource and other.cgroup_dir.rpartition("/")[0] == setting.cgroup_dir
+            if other.resource == setting.resource and present(other.cgroup_dir).rpartition("/")[0] == setting.cgroup_dir
         ]
 
     def write(self, setting: Setting, value: Value) -> None:
@@ -93,6 +94,7 @@ class ModelKernel:
     def _nested(self, setting: Setting, value: Value) -> bool:
         if setting.resource == QUOTA:
             return self._schedulable({**self.values, setting: value})
+        assert setting.cgroup_dir is not None
         parent = setting.cgroup_dir.rpartition("/")[0]
         above = self.values.get(Setting(setting.resource, parent)) if parent else None
         own = CPUSet.parse(str(value))
@@ -107,8 +109,9 @@ class ModelKernel:
         """Whether no quota exceeds that of the nearest ancestor with a quota."""
         bounds: dict[str, float] = {}
         for directory, quota in sorted((s.cgroup_dir, held) for s, held in values.items() if s.resource == QUOTA):
+            assert directory is not None
             bound = bounds.get(directory.rpartition("/")[0], INFINITE)
-            if quota != -1 and quota > bound:
+            if quota != -1 and quota > bound:  # type: ignore[operator]
                 return False
             bounds[directory] = bound if quota == -1 else float(quota)
         return True

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -10,7 +12,8 @@ from koordlet.prometheus import Registries
 from koordlet.resourceexecutor import Action, Setting, actions
 from koordlet.resourceexecutor.actions import ActionOutcome, Actor
 from koordlet.system.errors import InvalidValue
-from koordlet.system.write import TargetBusy, TargetGone, WriteDenied, WriteRefused, WriteUnsupported
+from koordlet.system.write import TargetBusy, TargetGone, WriteDenied, WriteError, WriteRefused, WriteUnsupported
+from tests.koordlet.resourceexecutor.conftest import Recorder
 
 RECLAIM, POD = "memory.reclaim", "kubepods/besteffort/pod1"
 
@@ -19,28 +22,32 @@ class Files:
     """Accepts or refuses writes; `exists`: whether the group still exists."""
 
     def __init__(self, error: Exception | None = None, *, exists: bool = True) -> None:
-        self.error, self.exists, self.written = error, exists, []
+        self.error = error
+        self.exists = exists
+        self.written: list[Any] = []
 
-    def check(self, setting, value):
+    def check(self, setting: Setting, value: int | str) -> int:
         if not isinstance(value, int):
             raise InvalidValue(setting.resource, value, "not a number")
         return value
 
-    def write(self, setting, value) -> None:
+    def write(self, setting: Setting, value: int) -> None:
         if self.error is not None:
             raise self.error
         self.written.append((setting, value))
 
-    def gone(self, setting) -> bool:
+    def gone(self, setting: Setting) -> bool:
         return not self.exists
 
 
 @pytest.fixture
-def act(auditor):
+def act(auditor: Recorder) -> Callable[..., tuple[dict[Setting, ActionOutcome], Registries]]:
     registries = Registries()
     registries.node = "n"
 
-    def run(files, *directories, value=1 << 20):
+    def run(
+        files: Files, *directories: str, value: int | str = 1 << 20
+    ) -> tuple[dict[Setting, ActionOutcome], Registries]:
         actions = [Action(Setting(RECLAIM, directory), value, "Why") for directory in directories or (POD,)]
         return Actor(files, auditor, registries).act("owner", actions), registries  # type: ignore[arg-type]
 
@@ -61,7 +68,14 @@ def act(auditor):
     ],
     ids=["done", "partly", "busy", "invalid", "read-only", "unsupported", "group-ended", "no-such-file"],
 )
-def test_outcomes(act, auditor, error, exists, outcome, audited) -> None:
+def test_outcomes(
+    act: Callable[..., tuple[dict[Setting, ActionOutcome], Registries]],
+    auditor: Recorder,
+    error: WriteError | None,
+    exists: bool,
+    outcome: ActionOutcome,
+    audited: bool,
+) -> None:
     files = Files(error, exists=exists)
     outcomes, registries = act(files)
     assert outcomes == {Setting(RECLAIM, POD): outcome}
@@ -74,15 +88,17 @@ def test_outcomes(act, auditor, error, exists, outcome, audited) -> None:
     assert registries.internal.get_sample_value("koordlet_resource_actions_total", labels) == 1
 
 
-def test_an_invalid_value_is_not_written(act) -> None:
+def test_an_invalid_value_is_not_written(act: Callable[..., tuple[dict[Setting, ActionOutcome], Registries]]) -> None:
     files = Files()
     assert act(files, value="much")[0] == {Setting(RECLAIM, POD): ActionOutcome.FAILED}
     assert files.written == []
 
 
-def test_a_round_is_bounded_and_the_rest_is_postponed(act, monkeypatch) -> None:
+def test_a_round_is_bounded_and_the_rest_is_postponed(
+    act: Callable[..., tuple[dict[Setting, ActionOutcome], Registries]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock = iter([0.0, 0.001, 0.019, 0.03, 0.05])
-    monkeypatch.setattr(actions.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(actions.time, "perf_counter", lambda: next(clock))  # type: ignore[attr-defined]
     files = Files()
     outcomes, _ = act(files, "a", "b", "c", "d")
     assert list(outcomes.values()) == [ActionOutcome.DONE, ActionOutcome.DONE, ActionOutcome.LATER, ActionOutcome.LATER]

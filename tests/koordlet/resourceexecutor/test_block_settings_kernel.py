@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,8 +21,10 @@ from koordlet.system.cgroup.readers import CgroupFS
 from koordlet.system.devices.storage import LocalStorage
 from koordlet.system.errors import InvalidValue
 from koordlet.system.host import Host
+from tests.conftest import ChildCgroup
 from tests.koordlet.qosmanager.conftest import make_view
 from tests.koordlet.resourceexecutor.conftest import Recorder, ledger_at
+from tests.present import present
 
 pytestmark = pytest.mark.kernel
 
@@ -61,7 +64,7 @@ def store(kernel_fs: CgroupFS) -> BlockStore:
 def make(store: BlockStore, kernel_fs: CgroupFS, kernel_host: Host, tmp_path: Path) -> Callable[[], Executor]:
     def executor() -> Executor:
         files = KernelFiles(kernel_fs, kernel_host.roots, [store])
-        return Executor(files, ledger_at(tmp_path / "ledger.json"), Recorder(), Registries())  # type: ignore[arg-type]
+        return Executor(files, ledger_at(tmp_path / "ledger.json"), Recorder(), Registries())
 
     return executor
 
@@ -87,7 +90,14 @@ def text_of(group: object, version: int) -> dict[str, str]:
     return {name: (path / name).read_text().strip() for name in names}
 
 
-def test_limits_are_written_and_removed_when_restored(store, disk, number, cgroup_child, make, kernel_host):
+def test_limits_are_written_and_removed_when_restored(
+    store: BlockStore,
+    disk: Path,
+    number: str,
+    cgroup_child: Callable[..., ChildCgroup],
+    make: Callable[[], Executor],
+    kernel_host: Host,
+) -> None:
     group, version = cgroup_child(), kernel_host.facts.cgroup_version
     before = text_of(group, version)
     executor = make()
@@ -104,13 +114,21 @@ def test_limits_are_written_and_removed_when_restored(store, disk, number, cgrou
     assert text_of(group, version) == before
 
 
-def test_a_limited_group_reads_at_most_its_limit(store, disk, number, cgroup_child, spawn, make):
+def test_a_limited_group_reads_at_most_its_limit(
+    store: BlockStore,
+    disk: Path,
+    number: str,
+    cgroup_child: Callable[..., ChildCgroup],
+    spawn: Callable[..., subprocess.Popen[str]],
+    make: Callable[[], Executor],
+) -> None:
     group = cgroup_child()
     executor = make()
     executor.declare("blkio", settings_of(store, disk, number, group.dir, readBPS=MIB))
     assert executor.apply().problems == {}
     started = time.monotonic()
     reader = spawn([sys.executable, "-S", "-E", "-c", READER, str(disk), str(3 * MIB)], group)
+    assert reader.stdout is not None
     assert reader.stdout.readline() == "done\n"
     assert time.monotonic() - started >= 2.0, "three MiB at one MiB a second, a burst allowed"
     executor.declare("blkio", settings_of(store, disk, number, group.dir, readBPS=500 * MIB))
@@ -118,7 +136,9 @@ def test_a_limited_group_reads_at_most_its_limit(store, disk, number, cgroup_chi
     assert store.read(Setting("blkio.throttle.read_bps_device", group.dir, number)) == str(500 * MIB)
 
 
-def test_settings_of_other_devices_are_not_changed(store, disk, number, cgroup_child, make):
+def test_settings_of_other_devices_are_not_changed(
+    store: BlockStore, disk: Path, number: str, cgroup_child: Callable[..., ChildCgroup], make: Callable[[], Executor]
+) -> None:
     group, other = cgroup_child(), "7:250"
     setting = Setting("blkio.throttle.read_bps_device", group.dir, number)
     store.write(setting, str(7 * MIB))
@@ -132,7 +152,14 @@ def test_settings_of_other_devices_are_not_changed(store, disk, number, cgroup_c
     assert store.read(setting) == "0"
 
 
-def test_weights_on_kernels_that_support_them(store, disk, number, cgroup_child, make, kernel_host):
+def test_weights_on_kernels_that_support_them(
+    store: BlockStore,
+    disk: Path,
+    number: str,
+    cgroup_child: Callable[..., ChildCgroup],
+    make: Callable[[], Executor],
+    kernel_host: Host,
+) -> None:
     """By bfq on v1, which weighs only devices that it schedules; by io.cost on v2, which weighs only devices with an
     enabled model."""
     group, version = cgroup_child(), kernel_host.facts.cgroup_version
@@ -157,16 +184,19 @@ def test_weights_on_kernels_that_support_them(store, disk, number, cgroup_child,
             scheduler.write_text("none")
 
 
-def test_the_cost_model_of_the_root(store, disk, number, make, kernel_host):
+def test_the_cost_model_of_the_root(
+    store: BlockStore, disk: Path, number: str, make: Callable[[], Executor], kernel_host: Host
+) -> None:
     """On v2. A stock v1 kernel has none: this is reported and affects no other setting."""
     blocks = [{"name": str(disk), "type": "device", "ioCfg": {"readLatency": 5000}}]
     slo = {"resourceQOSStrategy": {"cgroupRoot": {"blkioQOS": {"enable": True, "blocks": blocks}}}}
     decision = strategy_for(store, disk, number).decide(make_view(slo=slo))
     if kernel_host.facts.cgroup_version == 1:
-        assert decision.updates == ()
-        assert "no I/O cost controller" in decision.note
+        assert present(decision).updates == ()
+        assert "no I/O cost controller" in present(decision).note
         return
     executor = make()
+    assert decision is not None
     executor.declare("blkio", decision.updates)
     assert executor.apply().problems == {}
     line = next(row for row in Path("/sys/fs/cgroup/io.cost.qos").read_text().splitlines() if row.startswith(number))
@@ -188,6 +218,6 @@ def test_the_cost_model_of_the_root(store, disk, number, make, kernel_host):
         (Setting(QOS, "", "7:0"), "enable=1 ctrl=user rpct=a rlat=1 wpct=1 wlat=1"),
     ],
 )
-def test_invalid_settings_are_refused_without_a_write(store, setting, value) -> None:
+def test_invalid_settings_are_refused_without_a_write(store: BlockStore, setting: Any, value: Any) -> None:
     with pytest.raises(InvalidValue):
         store.check(setting, value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from koordlet.prometheus import Registries
 from koordlet.resourceexecutor.cookies import CHECK_PERIOD_S, COOKIE, OUTCOME_TTL_S, Cookies, group_value
-from koordlet.resourceexecutor.executor import Executor
+from koordlet.resourceexecutor.executor import Executor, PassResult
 from koordlet.resourceexecutor.kernelfiles import KernelFiles
 from koordlet.resourceexecutor.ledger import Ledger
 from koordlet.resourceexecutor.order import SettingChange, ordered
@@ -47,7 +48,7 @@ class Machine:
             Recorder(),
             Registries(),
             expected=["coresched"],
-            clock=lambda: self.now,  # type: ignore[arg-type]
+            clock=lambda: self.now,
         )
 
     def run(self, directory: str, *pids: int) -> None:
@@ -61,13 +62,13 @@ class Machine:
         for members in self.directories.values():
             members[:] = [pid for pid in members if pid not in pids]
 
-    def desire(self, **groups: str):
+    def desire(self, **groups: str) -> PassResult:
         """A round with desired groups by directory."""
         updates = [DesiredSetting(Setting(COOKIE, name), group_value(group), "", "") for name, group in groups.items()]
         self.executor.declare("coresched", updates)
         return self.executor.apply()
 
-    def later(self, seconds: float = CHECK_PERIOD_S):
+    def later(self, seconds: float = CHECK_PERIOD_S) -> PassResult:
         self.now += seconds
         return self.executor.apply()
 
@@ -81,7 +82,7 @@ class Machine:
 
 
 @pytest.fixture
-def machine(monkeypatch) -> Machine:
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     kernel = CoreKernel()
     monkeypatch.setattr(coresched, "_libc", kernel)
     made = Machine(kernel)
@@ -91,7 +92,7 @@ def machine(monkeypatch) -> Machine:
     return made
 
 
-def test_members_share_a_cookie_and_groups_do_not(machine) -> None:
+def test_members_share_a_cookie_and_groups_do_not(machine: Machine) -> None:
     assert machine.desire(a="-expeller", b="-expeller", c="").problems == {}
     assert machine.of("a") == machine.of("b")
     assert len(machine.of("a") | machine.of("c")) == 2
@@ -102,21 +103,21 @@ def test_members_share_a_cookie_and_groups_do_not(machine) -> None:
     assert dict(machine.cookies.outcomes()) == {("-expeller", "succeeded"): 2, ("", "succeeded"): 1}
 
 
-def test_a_correct_cookie_is_not_changed(machine) -> None:
+def test_a_correct_cookie_is_not_changed(machine: Machine) -> None:
     machine.desire(a="g", b="g")
     before = [call for call in machine.kernel.calls if call[1] != 0]
     machine.later()
     assert [call for call in machine.kernel.calls if call[1] != 0] == before
 
 
-def test_koordlets_own_cookie_stays_0(machine) -> None:
+def test_koordlets_own_cookie_stays_0(machine: Machine) -> None:
     machine.desire(a="g", b="g", c="h")
     changing = {call[0] for call in machine.kernel.calls if call[1] in (2, 3)}
     assert threading.get_ident() not in changing
     assert coresched.get_cookie(0) == 0
 
 
-def test_later_processes_get_the_cookie_and_children_inherit_it(machine) -> None:
+def test_later_processes_get_the_cookie_and_children_inherit_it(machine: Machine) -> None:
     machine.desire(a="g")
     machine.kernel.fork(11, 13)
     machine.directories["a"].append(13)
@@ -126,7 +127,7 @@ def test_later_processes_get_the_cookie_and_children_inherit_it(machine) -> None
     assert len(machine.of("a")) == 1
 
 
-def test_a_cookie_lives_as_long_as_its_members(machine) -> None:
+def test_a_cookie_lives_as_long_as_its_members(machine: Machine) -> None:
     machine.desire(a="g", b="g")
     cookie = machine.of("b")
     machine.end(11, 12)
@@ -140,14 +141,14 @@ def test_a_cookie_lives_as_long_as_its_members(machine) -> None:
     assert machine.of("a") == machine.of("b") != cookie, "no process carried it any more"
 
 
-def test_a_pod_that_changes_its_group(machine) -> None:
+def test_a_pod_that_changes_its_group(machine: Machine) -> None:
     machine.desire(a="g", b="g")
     shared = machine.of("a")
     machine.desire(a="own", b="g")
     assert machine.of("b") == shared != machine.of("a")
 
 
-def test_cookies_are_restored_when_no_longer_desired(machine) -> None:
+def test_cookies_are_restored_when_no_longer_desired(machine: Machine) -> None:
     machine.desire(a="g", b="g", c="h")
     machine.desire(b="g")
     assert machine.of("a") == machine.of("c") == {0} != machine.of("b")
@@ -157,7 +158,7 @@ def test_cookies_are_restored_when_no_longer_desired(machine) -> None:
     assert list(machine.cookies.groups()) == []
 
 
-def test_a_new_koordlet_reads_the_groups_from_the_processes(machine) -> None:
+def test_a_new_koordlet_reads_the_groups_from_the_processes(machine: Machine) -> None:
     machine.desire(a="g", b="g", c="h")
     before = (machine.of("a"), machine.of("b"), machine.of("c"))
     machine.koordlet()
@@ -167,14 +168,14 @@ def test_a_new_koordlet_reads_the_groups_from_the_processes(machine) -> None:
     assert machine.of("d") == machine.of("a")
 
 
-def test_a_new_koordlet_without_the_settings_restores_them(machine) -> None:
+def test_a_new_koordlet_without_the_settings_restores_them(machine: Machine) -> None:
     machine.desire(a="g", c="h")
     machine.koordlet()
     machine.desire()
     assert machine.of("a") == machine.of("c") == {0}
 
 
-def test_labels_that_changed_while_koordlet_was_stopped_split_a_shared_cookie(machine) -> None:
+def test_labels_that_changed_while_koordlet_was_stopped_split_a_shared_cookie(machine: Machine) -> None:
     machine.desire(a="g", b="g", c="h")
     machine.koordlet()
     machine.desire(a="new", b="g", c="h")
@@ -182,13 +183,13 @@ def test_labels_that_changed_while_koordlet_was_stopped_split_a_shared_cookie(ma
     assert len({*machine.of("a"), *machine.of("b"), *machine.of("c")}) == 3
 
 
-def test_conflicting_cookies_of_a_group_become_one(machine) -> None:
+def test_conflicting_cookies_of_a_group_become_one(machine: Machine) -> None:
     machine.kernel.tasks.update({11: 71, 21: 72})
     machine.desire(a="g", b="g")
     assert machine.of("a") == machine.of("b") == {71}
 
 
-def test_an_empty_directory_waits_and_a_removed_one_is_ignored(machine) -> None:
+def test_an_empty_directory_waits_and_a_removed_one_is_ignored(machine: Machine) -> None:
     machine.directories["empty"] = []
     result = machine.desire(empty="g", gone="g", a="g")
     assert {setting.cgroup_dir for setting in result.waiting} == {"empty", "gone"}
@@ -198,7 +199,7 @@ def test_an_empty_directory_waits_and_a_removed_one_is_ignored(machine) -> None:
     assert machine.of("empty") == machine.of("a")
 
 
-def test_a_process_that_refuses_is_a_problem_and_does_not_affect_the_others(machine) -> None:
+def test_a_process_that_refuses_is_a_problem_and_does_not_affect_the_others(machine: Machine) -> None:
     machine.kernel.protected = {12}
     result = machine.desire(a="g", b="g")
     assert "12" in result.problems[Setting(COOKIE, "a")]
@@ -211,13 +212,13 @@ def test_a_process_that_refuses_is_a_problem_and_does_not_affect_the_others(mach
     assert dict(machine.cookies.outcomes()) == {}
 
 
-def test_processes_of_another_pid_namespace_are_not_koordlet_itself(machine) -> None:
+def test_processes_of_another_pid_namespace_are_not_koordlet_itself(machine: Machine) -> None:
     machine.directories["elsewhere"] = [0]
     assert machine.desire(elsewhere="g").waiting == [Setting(COOKIE, "elsewhere")]
     assert all(pid != 0 for _, _, pid, _ in machine.kernel.calls)
 
 
-def test_without_the_feature_the_kernel_is_not_called(machine) -> None:
+def test_without_the_feature_the_kernel_is_not_called(machine: Machine) -> None:
     machine.available = Feature(False, "kernel without CONFIG_SCHED_CORE")
     machine.koordlet()
     assert machine.desire(a="g").written == []
@@ -226,14 +227,14 @@ def test_without_the_feature_the_kernel_is_not_called(machine) -> None:
         machine.cookies.check(Setting(COOKIE, "a"), group_value("g"))
 
 
-def test_removed_smt_siblings_are_a_problem_not_a_crash(machine) -> None:
+def test_removed_smt_siblings_are_a_problem_not_a_crash(machine: Machine) -> None:
     machine.desire(a="g")
     machine.kernel.smt = False
     assert machine.later().waiting == [Setting(COOKIE, "a")]
 
 
 @pytest.mark.parametrize("value", [1, "", "g"])
-def test_invalid_groups_are_refused(machine, value) -> None:
+def test_invalid_groups_are_refused(machine: Machine, value: int | str) -> None:
     with pytest.raises(InvalidValue):
         machine.cookies.check(Setting(COOKIE, "a"), value)
 
@@ -252,7 +253,7 @@ events = st.lists(
 
 @settings(max_examples=150, deadline=None)
 @given(events)
-def test_groups_stay_separate_members_share_cookies_and_all_are_restored(history) -> None:
+def test_groups_stay_separate_members_share_cookies_and_all_are_restored(history: list[tuple[str, Any]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         kernel = CoreKernel()
         patch.setattr(coresched, "_libc", kernel)
@@ -289,7 +290,7 @@ def test_groups_stay_separate_members_share_cookies_and_all_are_restored(history
 
 
 @pytest.mark.parametrize(("core", "identity"), [(0, 1), (1, 0)])
-def test_of_two_exclusive_sysctls_the_one_to_disable_is_written_first(core, identity) -> None:
+def test_of_two_exclusive_sysctls_the_one_to_disable_is_written_first(core: int, identity: int) -> None:
     changes = [
         SettingChange(Setting("sched_group_identity_enabled"), 1 - identity, identity),
         SettingChange(Setting("sched_core"), 1 - core, core),

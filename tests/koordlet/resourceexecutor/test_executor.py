@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -42,7 +43,7 @@ class Clock:
         return self.now
 
 
-def test_values_grow_from_parents_and_shrink_from_children(make, kernel) -> None:
+def test_values_grow_from_parents_and_shrink_from_children(make: Callable[..., Executor], kernel: ModelKernel) -> None:
     executor = make()
     executor.declare("burst", desired({Setting(QUOTA, CONTAINER): 200_000, Setting(QUOTA, POD): 400_000}))
     assert executor.apply().problems == {}
@@ -56,7 +57,7 @@ def test_values_grow_from_parents_and_shrink_from_children(make, kernel) -> None
     assert kernel.log == [(Setting(QUOTA, POD), 600_000), (Setting(QUOTA, CONTAINER), 300_000)]
 
 
-def test_a_cpu_set_moves_over_the_union(make, kernel) -> None:
+def test_a_cpu_set_moves_over_the_union(make: Callable[..., Executor], kernel: ModelKernel) -> None:
     executor = make()
     tree = ("kubepods/besteffort", POD, CONTAINER)
     executor.declare("suppress", desired({Setting(CPUS, path): "0-1" for path in tree}))
@@ -68,7 +69,9 @@ def test_a_cpu_set_moves_over_the_union(make, kernel) -> None:
     assert [setting.cgroup_dir for setting, _ in kernel.log] == [*tree, *reversed(tree)]
 
 
-def test_groups_without_a_setting_follow_a_cpu_set(make, kernel, tmp_path) -> None:
+def test_groups_without_a_setting_follow_a_cpu_set(
+    make: Callable[..., Executor], kernel: ModelKernel, tmp_path: Path
+) -> None:
     """A pod's sandbox is in no manifest, and on v1 its parents must have at least its CPUs."""
     kernel.mkdir(f"{POD}/sandbox", f"{POD}/sandbox/below")
     before = dict(kernel.values)
@@ -91,7 +94,7 @@ def test_cpu_sets_are_reset_after_those_of_their_parents() -> None:
     assert [change.setting.cgroup_dir for change in ordered(changes)] == [POD, CONTAINER]
 
 
-def test_an_unchanged_pass_reads_nothing_until_it_is_forced(make, kernel) -> None:
+def test_an_unchanged_pass_reads_nothing_until_it_is_forced(make: Callable[..., Executor], kernel: ModelKernel) -> None:
     clock = Clock()
     executor = make(clock=clock)
     executor.declare("hook", desired({Setting(SHARES, POD): 2}))
@@ -106,7 +109,9 @@ def test_an_unchanged_pass_reads_nothing_until_it_is_forced(make, kernel) -> Non
     assert (change.current, change.value) == (512, 2)
 
 
-def test_settings_that_are_no_longer_desired_are_restored(make, kernel, auditor) -> None:
+def test_settings_that_are_no_longer_desired_are_restored(
+    make: Callable[..., Executor], kernel: ModelKernel, auditor: Recorder
+) -> None:
     executor = make()
     before = dict(kernel.values)
     executor.declare("suppress", desired({Setting(CPUS, path): "0" for path in (POD, CONTAINER)}))
@@ -121,7 +126,7 @@ def test_settings_that_are_no_longer_desired_are_restored(make, kernel, auditor)
     assert executor.originals == {}
 
 
-def test_a_newer_value_of_the_kubelet_is_restored(make, kernel) -> None:
+def test_a_newer_value_of_the_kubelet_is_restored(make: Callable[..., Executor], kernel: ModelKernel) -> None:
     clock = Clock()
     executor = make(clock=clock)
     executor.declare("hook", desired({Setting(SHARES, POD): 2}))
@@ -135,7 +140,9 @@ def test_a_newer_value_of_the_kubelet_is_restored(make, kernel) -> None:
     assert kernel.values[Setting(SHARES, POD)] == 2048
 
 
-def test_a_neutral_value_is_restored_even_if_a_hook_had_set_the_file(make, kernel) -> None:
+def test_a_neutral_value_is_restored_even_if_a_hook_had_set_the_file(
+    make: Callable[..., Executor], kernel: ModelKernel
+) -> None:
     kernel.values[Setting(SHARES, CONTAINER)] = 2
     executor = make()
     executor.declare("hook", [DesiredSetting(Setting(SHARES, CONTAINER), 2, neutral=1024)])
@@ -145,10 +152,12 @@ def test_a_neutral_value_is_restored_even_if_a_hook_had_set_the_file(make, kerne
     assert kernel.values[Setting(SHARES, CONTAINER)] == 1024
 
 
-def test_a_cpu_set_that_followed_its_parents_follows_it_again(make, kernel) -> None:
+def test_a_cpu_set_that_followed_its_parents_follows_it_again(
+    make: Callable[..., Executor], kernel: ModelKernel
+) -> None:
     setting = Setting(CPUS, "v2")
     kernel.values[setting] = ""
-    kernel._nested = lambda *_: True  # v2 accepts any set, the empty one too
+    kernel._nested = lambda *_: True  # type: ignore[method-assign]  # v2 accepts any set, the empty one too
     executor = make()
     executor.declare("suppress", [DesiredSetting(setting, "0", neutral="0-7")])
     executor.apply()
@@ -157,7 +166,9 @@ def test_a_cpu_set_that_followed_its_parents_follows_it_again(make, kernel) -> N
     assert kernel.values[setting] == ""
 
 
-def test_a_group_that_was_idle_gets_its_weight_back(make, kernel, tmp_path) -> None:
+def test_a_group_that_was_idle_gets_its_weight_back(
+    make: Callable[..., Executor], kernel: ModelKernel, tmp_path: Path
+) -> None:
     """The kernel drops the weight of a group that becomes idle."""
     weight, idle = Setting(SHARES, POD), Setting(IDLE, POD)
     kernel.values[weight] = 2
@@ -178,7 +189,7 @@ def test_a_group_that_was_idle_gets_its_weight_back(make, kernel, tmp_path) -> N
     assert killed.originals == {}
 
 
-def test_a_late_cgroup_gets_its_setting_when_it_appears(make, kernel) -> None:
+def test_a_late_cgroup_gets_its_setting_when_it_appears(make: Callable[..., Executor], kernel: ModelKernel) -> None:
     executor = make()
     late = Setting(SHARES, f"{POD}/c2")
     executor.declare("hook", desired({late: 2}))
@@ -187,7 +198,7 @@ def test_a_late_cgroup_gets_its_setting_when_it_appears(make, kernel) -> None:
     assert [change.setting for change in executor.apply().written] == [late]
 
 
-def test_nothing_is_restored_for_a_removed_cgroup(make, kernel) -> None:
+def test_nothing_is_restored_for_a_removed_cgroup(make: Callable[..., Executor], kernel: ModelKernel) -> None:
     executor = make()
     executor.declare("hook", desired({Setting(SHARES, CONTAINER): 2}))
     executor.apply()
@@ -197,7 +208,9 @@ def test_nothing_is_restored_for_a_removed_cgroup(make, kernel) -> None:
     assert executor.originals == {}
 
 
-def test_a_refusal_affects_only_its_own_setting_and_is_retried(make, kernel) -> None:
+def test_a_refusal_affects_only_its_own_setting_and_is_retried(
+    make: Callable[..., Executor], kernel: ModelKernel
+) -> None:
     clock = Clock()
     executor = make(clock=clock)
     bad = Setting(SHARES, POD)
@@ -219,7 +232,9 @@ def test_a_refusal_affects_only_its_own_setting_and_is_retried(make, kernel) -> 
      (WriteUnsupported, errno.EOPNOTSUPP), (TargetGone, errno.ENOENT), (WriteError, errno.EIO)],
     ids=lambda value: errno.errorcode[value] if isinstance(value, int) else "",
 )  # fmt: skip
-def test_every_write_error_is_shown_counted_and_retried_later(make, kernel, kind, code) -> None:
+def test_every_write_error_is_shown_counted_and_retried_later(
+    make: Callable[..., Executor], kernel: ModelKernel, kind: type[WriteError], code: int
+) -> None:
     """ENOENT for a file whose group exists is a refusal as well."""
     clock = Clock()
     executor = make(clock=clock)
@@ -241,7 +256,7 @@ def test_every_write_error_is_shown_counted_and_retried_later(make, kernel, kind
     assert kernel.values[bad] == kernel.values[good] == 1024
 
 
-def test_a_failed_restore_is_shown_until_it_succeeds(make, kernel) -> None:
+def test_a_failed_restore_is_shown_until_it_succeeds(make: Callable[..., Executor], kernel: ModelKernel) -> None:
     executor = make()
     setting = Setting(SHARES, POD)
     executor.declare("hook", desired({setting: 2}))
@@ -255,7 +270,9 @@ def test_a_failed_restore_is_shown_until_it_succeeds(make, kernel) -> None:
     assert kernel.values[setting] == 1024 and executor.originals == {}
 
 
-def test_the_owner_of_higher_rank_wins_and_the_other_is_reported(make, kernel) -> None:
+def test_the_owner_of_higher_rank_wins_and_the_other_is_reported(
+    make: Callable[..., Executor], kernel: ModelKernel
+) -> None:
     executor = make(rules=(OwnerRule((QUOTA,), ("suppress", "burst"), "what protects others goes first"),))
     setting = Setting(QUOTA, POD)
     executor.declare("burst", desired({setting: 300_000}))
@@ -268,7 +285,9 @@ def test_the_owner_of_higher_rank_wins_and_the_other_is_reported(make, kernel) -
     assert kernel.values[setting] == 300_000
 
 
-def test_after_a_kill_the_next_executor_restores_from_the_ledger(make, kernel, tmp_path) -> None:
+def test_after_a_kill_the_next_executor_restores_from_the_ledger(
+    make: Callable[..., Executor], kernel: ModelKernel, tmp_path: Path
+) -> None:
     before = dict(kernel.values)
     first = make(ledger_at(tmp_path / "ledger.json"))
     first.declare("suppress", desired({Setting(CPUS, POD): "0", Setting(CPUS, CONTAINER): "0"}))
@@ -286,7 +305,9 @@ def test_after_a_kill_the_next_executor_restores_from_the_ledger(make, kernel, t
     assert kernel.values == before
 
 
-def test_settings_that_leftovers_blocked_are_set_in_the_same_pass(make, kernel, tmp_path) -> None:
+def test_settings_that_leftovers_blocked_are_set_in_the_same_pass(
+    make: Callable[..., Executor], kernel: ModelKernel, tmp_path: Path
+) -> None:
     """Not only at the next retry: the pass after the last owner's declaration writes all settings."""
     first = make(ledger_at(tmp_path / "ledger.json"))
     first.declare("suppress", desired({Setting(QUOTA, POD): 50_000}))
@@ -299,7 +320,7 @@ def test_settings_that_leftovers_blocked_are_set_in_the_same_pass(make, kernel, 
     assert (kernel.values[Setting(QUOTA, POD)], kernel.values[Setting(QUOTA, CONTAINER)]) == (-1, 80_000)
 
 
-def test_the_ledger_of_another_boot_is_ignored(tmp_path) -> None:
+def test_the_ledger_of_another_boot_is_ignored(tmp_path: Path) -> None:
     path = tmp_path / "ledger.json"
     Ledger(path, "old", {Setting(SHARES, POD): 1024}).save()
     assert Ledger.load(path, "new")[0].originals == {}
@@ -341,7 +362,9 @@ def test_a_ledger_is_loaded_as_it_was_saved(operations: list[Any], lines: int) -
                 ledger = Ledger.load(path, "boot")[0]
 
 
-def test_a_removed_ledger_file_is_complete_again_after_a_pass(make, kernel, tmp_path) -> None:
+def test_a_removed_ledger_file_is_complete_again_after_a_pass(
+    make: Callable[..., Executor], kernel: ModelKernel, tmp_path: Path
+) -> None:
     ledger = ledger_at(tmp_path / "ledger.json")
     ledger.originals[Setting(SHARES, "a")] = 1
     ledger.save()
@@ -359,7 +382,7 @@ def test_a_file_that_lost_its_content_in_a_power_failure_is_an_empty_ledger(cont
     assert Ledger.load(tmp_path / "ledger.json", "boot") == (Ledger(tmp_path / "ledger.json", "boot"), "")
 
 
-def test_an_unreadable_ledger_is_renamed_and_reported(tmp_path) -> None:
+def test_an_unreadable_ledger_is_renamed_and_reported(tmp_path: Path) -> None:
     path = tmp_path / "ledger.json"
     path.write_text('{"format": 1, "rows": [')
     ledger, problem = Ledger.load(path, "boot")
@@ -367,7 +390,9 @@ def test_an_unreadable_ledger_is_renamed_and_reported(tmp_path) -> None:
     assert (tmp_path / "ledger.unreadable").exists()
 
 
-def test_settings_that_cannot_be_recorded_are_not_written(make, kernel, tmp_path) -> None:
+def test_settings_that_cannot_be_recorded_are_not_written(
+    make: Callable[..., Executor], kernel: ModelKernel, tmp_path: Path
+) -> None:
     (tmp_path / "file").touch()
     ledger = Ledger(tmp_path / "file" / "ledger.json", "boot")  # its directory cannot be created
     with pytest.raises(LedgerError):
@@ -382,18 +407,20 @@ def test_settings_that_cannot_be_recorded_are_not_written(make, kernel, tmp_path
     assert kernel.values[Setting(SHARES, POD)] == 2
 
 
-def test_an_invalid_value_is_refused_at_once_and_the_others_stay(make, kernel) -> None:
+def test_an_invalid_value_is_refused_at_once_and_the_others_stay(
+    make: Callable[..., Executor], kernel: ModelKernel
+) -> None:
     executor = make()
-    kernel.check = lambda setting, value: _only_shares(setting, value)
+    kernel.check = lambda setting, value: _only_shares(setting, value)  # type: ignore[method-assign]
     executor.declare("hook", desired({Setting(CPUS, POD): "x", Setting(SHARES, POD): 2}))
     executor.apply()
     assert list(executor.desired) == [Setting(SHARES, POD)]
 
 
-def test_only_changed_declarations_are_checked(make, kernel) -> None:
+def test_only_changed_declarations_are_checked(make: Callable[..., Executor], kernel: ModelKernel) -> None:
     executor, check = make(), kernel.check
     checked: list[Setting] = []
-    kernel.check = lambda setting, value: checked.append(setting) or check(setting, value)
+    kernel.check = lambda setting, value: checked.append(setting) or check(setting, value)  # type: ignore[func-returns-value, method-assign]
     cpus, shares, quota = Setting(CPUS, POD), Setting(SHARES, POD), Setting(QUOTA, POD)
     executor.declare("hook", desired({cpus: "0,1", shares: 2}))
     checked.clear()
@@ -448,7 +475,7 @@ def test_the_kernel_accepts_every_step_and_the_end_is_the_desired_state(states: 
 
 
 @given(nested(), nested(), st.sets(st.sampled_from(TREE)))
-def test_any_part_can_be_restored(first, second, kept) -> None:
+def test_any_part_can_be_restored(first: dict[Setting, Any], second: dict[Setting, Any], kept: set[str]) -> None:
     """Independent of earlier declarations, settings that are no longer declared have their original value if their
     parents allow it."""
     kernel, executor = _fresh()

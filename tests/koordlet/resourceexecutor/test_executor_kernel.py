@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from koordlet.prometheus import Registries
@@ -12,6 +16,7 @@ from koordlet.system.cgroup.codecs import UNLIMITED, WEIGHT
 from koordlet.system.cgroup.readers import CgroupFS
 from koordlet.system.errors import InvalidValue, ResourceUnsupported
 from koordlet.system.host import Host
+from tests.conftest import ChildCgroup
 from tests.koordlet.resourceexecutor.conftest import Recorder, desired, ledger_at
 
 pytestmark = pytest.mark.kernel
@@ -23,17 +28,17 @@ def files(kernel_fs: CgroupFS, kernel_host: Host) -> KernelFiles:
 
 
 @pytest.fixture
-def pod(cgroup_child):
+def pod(cgroup_child: Callable[..., ChildCgroup]) -> Any:
     """A group with a child."""
     group = cgroup_child()
     return group, group.child("container")
 
 
-def executor_over(files: KernelFiles, path) -> Executor:
-    return Executor(files, ledger_at(path), Recorder(), Registries())  # type: ignore[arg-type]
+def executor_over(files: KernelFiles, path: Any) -> Executor:
+    return Executor(files, ledger_at(path), Recorder(), Registries())
 
 
-def test_shares_quota_and_limits_are_set_and_restored(files, pod, tmp_path) -> None:
+def test_shares_quota_and_limits_are_set_and_restored(files: KernelFiles, pod: Any, tmp_path: Path) -> None:
     dirs = [group.dir for group in pod]
     values = {
         **{Setting("cpu.shares", path): 512 for path in dirs},
@@ -43,7 +48,7 @@ def test_shares_quota_and_limits_are_set_and_restored(files, pod, tmp_path) -> N
     }
     before = {setting: files.read(setting) for setting in values}
     executor = executor_over(files, tmp_path / "ledger.json")
-    executor.declare("test", desired(values))
+    executor.declare("test", desired(values))  # type: ignore[arg-type]
     assert executor.apply().problems == {}
     assert {s: files.read(s) for s in values if s.resource.startswith("cpu.cfs")} == {
         s: v for s, v in values.items() if s.resource.startswith("cpu.cfs")
@@ -57,7 +62,7 @@ def test_shares_quota_and_limits_are_set_and_restored(files, pod, tmp_path) -> N
     assert {setting: files.read(setting) for setting in values} == before
 
 
-def test_a_cpu_set_moves_through_the_tree(files, pod, kernel_host, tmp_path) -> None:
+def test_a_cpu_set_moves_through_the_tree(files: KernelFiles, pod: Any, kernel_host: Host, tmp_path: Path) -> None:
     first, *_, last = sorted(kernel_host.facts.online_cpus)
     settings = [Setting("cpuset.cpus", group.dir) for group in pod]
     before = [files.read(setting) for setting in settings]
@@ -70,7 +75,7 @@ def test_a_cpu_set_moves_through_the_tree(files, pod, kernel_host, tmp_path) -> 
     assert [files.read(setting) for setting in settings] == before
 
 
-def test_a_group_that_was_idle_gets_its_weight_back(files, pod, tmp_path) -> None:
+def test_a_group_that_was_idle_gets_its_weight_back(files: KernelFiles, pod: Any, tmp_path: Path) -> None:
     weight, idle = Setting("cpu.shares", pod[1].dir), Setting("cpu.idle", pod[1].dir)
     files.write(weight, 128)
     before = files.read(weight)
@@ -82,7 +87,9 @@ def test_a_group_that_was_idle_gets_its_weight_back(files, pod, tmp_path) -> Non
     assert (files.read(idle), files.read(weight)) == (0, before)
 
 
-def test_cpus_that_do_not_exist_are_refused_and_all_others_are_written(files, pod, kernel_host, tmp_path) -> None:
+def test_cpus_that_do_not_exist_are_refused_and_all_others_are_written(
+    files: KernelFiles, pod: Any, kernel_host: Host, tmp_path: Path
+) -> None:
     """An annotation may contain any CPU; the kernel refuses, and the group keeps its CPUs."""
     nowhere, shares = Setting("cpuset.cpus", pod[1].dir), Setting("cpu.shares", pod[1].dir)
     before = files.read(nowhere)
@@ -97,7 +104,7 @@ def test_cpus_that_do_not_exist_are_refused_and_all_others_are_written(files, po
     assert files.read(nowhere) == before and executor.originals == {}
 
 
-def test_a_cgroup_that_is_removed_and_created_again(files, pod, tmp_path) -> None:
+def test_a_cgroup_that_is_removed_and_created_again(files: KernelFiles, pod: Any, tmp_path: Path) -> None:
     container = pod[1]
     setting = Setting("cpu.shares", container.dir)
     executor = executor_over(files, tmp_path / "ledger.json")
@@ -119,12 +126,13 @@ def test_a_restored_weight_is_the_original_one(weight: int) -> None:
     assert WEIGHT.encode(exactly(WEIGHT, str(weight)), "") == str(weight)
 
 
-def test_a_cpu_set_that_was_empty_is_empty_again(files, pod) -> None:
+def test_a_cpu_set_that_was_empty_is_empty_again(files: KernelFiles, pod: Any) -> None:
     """Writing no bytes has no effect."""
     setting = Setting("cpuset.cpus", pod[1].dir)
     held = files.read(setting)
     files.write(setting, "")
     assert files.read(setting) == ""
+    assert held is not None
     files.write(setting, held)
     assert files.read(setting) == held
 
@@ -141,12 +149,16 @@ def test_a_cpu_set_that_was_empty_is_empty_again(files, pod) -> None:
     ],
     ids=lambda value: getattr(value, "label", str(value)),
 )
-def test_invalid_settings_are_reported_before_any_write(files, setting, value, error) -> None:
+def test_invalid_settings_are_reported_before_any_write(
+    files: KernelFiles, setting: Any, value: Any, error: Any
+) -> None:
     with pytest.raises(error):
         files.check(setting, value)
 
 
-def test_a_scheduler_feature_is_a_word_in_a_list(files, tmp_path, monkeypatch) -> None:
+def test_a_scheduler_feature_is_a_word_in_a_list(
+    files: KernelFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """On a copy, because the real file affects the whole machine."""
     path = tmp_path / "sched_features"
     path.write_text("GENTLE NO_HRTICK CORE\n")

@@ -25,6 +25,7 @@ from koordlet.resourceexecutor.settings import Setting, Value
 from koordlet.system.cpu.cpuset import CPUSet
 from koordlet.system.write import TargetBusy, WriteRefused
 from tests.koordlet.resourceexecutor.conftest import CPUS, IDLE, MEMORY, QUOTA, SHARES, ModelKernel, Recorder, desired
+from tests.present import present
 
 TREE = ("q", "q/a", "q/b", "q/a/x", "q/a/y", "q/b/z")
 OWNERS = {"suppress": (CPUS, QUOTA), "hooks": (SHARES, IDLE, MEMORY)}
@@ -97,8 +98,8 @@ class Node(RuleBasedStateMachine):
         ledger, problem = Ledger.load(self.folder / "ledger.json", "boot")
         assert problem == ""
         made: Any = Executor(
-            self.kernel, ledger, Recorder(), Registries(), expected=tuple(OWNERS), clock=lambda: self.now,
-        )  # type: ignore[arg-type]  # fmt: skip
+            self.kernel, ledger, Recorder(), Registries(), expected=tuple(OWNERS), clock=lambda: self.now,  # type: ignore[arg-type]
+        )  # fmt: skip
         self.executor, self.declared, self.clean = made, {}, False
 
     @rule(data=st.data())
@@ -195,13 +196,13 @@ class Node(RuleBasedStateMachine):
     def _excused(self, setting: Setting, value: Value) -> bool:
         """An idle group has no weight, and a memory limit cannot be below the memory in use."""
         if setting.resource == MEMORY:
-            return value != -1 and self.kernel.used.get(setting.cgroup_dir, 0) > int(value)
+            return value != -1 and self.kernel.used.get(present(setting.cgroup_dir), 0) > int(value)
         return setting.resource == SHARES and self.kernel.values[Setting(IDLE, setting.cgroup_dir)] == 1
 
     def _cpus_above(self, setting: Setting) -> Value | None:
         """A group without a setting has the CPUs of its nearest ancestor with a desired CPU set."""
         path = setting.cgroup_dir
-        while setting.resource == CPUS and (path := parent_of(path)):
+        while setting.resource == CPUS and (path := parent_of(present(path))):
             if (cpus := self.declared["suppress"].get(Setting(CPUS, path))) is not None:
                 return cpus
         return None

@@ -47,7 +47,7 @@ def test_all_processes_get_the_score(store: OOMScoreStore, processes: list[subpr
 
 def test_without_processes_there_is_no_score(tmp_path: Path) -> None:
     for pids in (None, (), (2**22 + 1,), (0,)):
-        empty = OOMScoreStore(lambda directory, pids=pids: pids, Roots.host())
+        empty = OOMScoreStore(lambda directory, pids=pids: pids, Roots.host())  # type: ignore[misc]
         assert (empty.read(SETTING), empty.gone(SETTING)) == (None, True)
     store = OOMScoreStore(lambda directory: (7,), Roots.under(tmp_path))
     (tmp_path / "proc/7").mkdir(parents=True)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,13 +15,14 @@ from hypothesis import strategies as st
 
 from koordlet.prometheus import Registries
 from koordlet.resourceexecutor import resctrlgroups
-from koordlet.resourceexecutor.executor import Executor
+from koordlet.resourceexecutor.executor import Executor, PassResult
 from koordlet.resourceexecutor.kernelfiles import KernelFiles
 from koordlet.resourceexecutor.resctrlgroups import CHECK_PERIOD_S, GROUP, L3, MB, MOUNT, TASKS, ResctrlStore
 from koordlet.resourceexecutor.settings import DesiredSetting, Setting
 from koordlet.system.errors import InvalidValue
 from koordlet.system.resctrl import ResctrlFacts, check_mask, legal_mask, read_facts
 from koordlet.system.write import WriteRefused
+from tests.koordlet.conftest import MountedResctrl
 from tests.koordlet.resourceexecutor.conftest import Recorder, ledger_at
 
 kernel = pytest.mark.kernel
@@ -46,10 +48,10 @@ class Bench:
         files = KernelFiles(None, None, [self.store])  # type: ignore[arg-type]
         self.executor = Executor(
             files, ledger_at(self.ledger), Recorder(), Registries(), expected=expected, clock=lambda: self.now,
-        )  # type: ignore[arg-type]  # fmt: skip
+        )  # fmt: skip
         return self.executor
 
-    def desire(self, *updates: DesiredSetting, owner: str = "resctrl"):
+    def desire(self, *updates: DesiredSetting, owner: str = "resctrl") -> PassResult:
         self.executor.declare(owner, updates)
         return self.executor.apply()
 
@@ -67,7 +69,7 @@ def group(name: str, l3: str = "0=f;1=f", mb: str = "", tasks: str = "") -> list
 
 
 @pytest.fixture
-def bench(mounted_resctrl, tmp_path) -> Bench:
+def bench(mounted_resctrl: MountedResctrl, tmp_path: Path) -> Bench:
     return Bench(mounted_resctrl.root, tmp_path / "ledger.json")
 
 
@@ -83,7 +85,9 @@ def sleepers(count: int) -> Iterator[list[subprocess.Popen[bytes]]]:
 
 
 @kernel
-def test_a_group_is_complete_after_one_pass_and_removed_by_restoring(mounted_resctrl, bench) -> None:
+def test_a_group_is_complete_after_one_pass_and_removed_by_restoring(
+    mounted_resctrl: MountedResctrl, bench: Bench
+) -> None:
     before = {path.name for path in bench.root.iterdir()}
     root_schemata = (bench.root / "schemata").read_text()
     assert bench.desire(*group("BE", "0=f;1=f", "0=90;1=90")).problems == {}
@@ -97,14 +101,14 @@ def test_a_group_is_complete_after_one_pass_and_removed_by_restoring(mounted_res
 
 
 @kernel
-def test_an_equal_schemata_is_not_written(bench) -> None:
+def test_an_equal_schemata_is_not_written(bench: Bench) -> None:
     bench.desire(*group("BE", "0=f;1=f", "0=90;1=90"))
     bench.now += 1000
     assert bench.desire(*group("BE", "0=f;1=f", "0=90;1=90")).written == []
 
 
 @kernel
-def test_groups_of_a_killed_koordlet_are_removed_once_all_owners_have_declared(bench) -> None:
+def test_groups_of_a_killed_koordlet_are_removed_once_all_owners_have_declared(bench: Bench) -> None:
     bench.desire(*group("BE"), *group("LS"))
     bench.fresh(expected=("resctrl", "resctrlpods"))
     assert bench.desire(*group("LS")).written == []
@@ -116,7 +120,7 @@ def test_groups_of_a_killed_koordlet_are_removed_once_all_owners_have_declared(b
 
 
 @kernel
-def test_a_group_that_was_there_before_gets_its_schemata_back_and_stays(bench) -> None:
+def test_a_group_that_was_there_before_gets_its_schemata_back_and_stays(bench: Bench) -> None:
     (bench.root / "BE").mkdir()
     before = (bench.root / "BE/schemata").read_text()
     with sleepers(1) as (process,):
@@ -129,7 +133,7 @@ def test_a_group_that_was_there_before_gets_its_schemata_back_and_stays(bench) -
 
 
 @kernel
-def test_threads_follow_their_class_and_new_ones_are_moved(bench) -> None:
+def test_threads_follow_their_class_and_new_ones_are_moved(bench: Bench) -> None:
     with sleepers(3) as processes:
         first, second, late = (process.pid for process in processes)
         bench.threads |= {"pods/a": {first}, "pods/b": {second}}
@@ -146,7 +150,7 @@ def test_threads_follow_their_class_and_new_ones_are_moved(bench) -> None:
 
 
 @kernel
-def test_many_threads_are_moved_in_steps(bench, monkeypatch) -> None:
+def test_many_threads_are_moved_in_steps(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resctrlgroups, "MOVES_PER_PASS", 2)
     with sleepers(5) as processes:
         all_threads = {process.pid for process in processes}
@@ -162,7 +166,7 @@ def test_many_threads_are_moved_in_steps(bench, monkeypatch) -> None:
 
 
 @kernel
-def test_a_thread_that_has_ended_is_no_error(bench) -> None:
+def test_a_thread_that_has_ended_is_no_error(bench: Bench) -> None:
     with sleepers(2) as (ended, alive):
         ended.kill()
         ended.wait()
@@ -173,7 +177,7 @@ def test_a_thread_that_has_ended_is_no_error(bench) -> None:
 
 
 @kernel
-def test_no_thread_is_missed_while_a_process_creates_them(bench) -> None:
+def test_no_thread_is_missed_while_a_process_creates_them(bench: Bench) -> None:
     """Threads of a real process that starts more of them during the check: later checks move those."""
     program = (
         "import threading,time,sys\n"
@@ -203,7 +207,9 @@ def test_no_thread_is_missed_while_a_process_creates_them(bench) -> None:
 
 
 @kernel
-def test_groups_beyond_the_hardwares_number_are_problems_and_do_not_affect_others(mounted_resctrl, bench) -> None:
+def test_groups_beyond_the_hardwares_number_are_problems_and_do_not_affect_others(
+    mounted_resctrl: MountedResctrl, bench: Bench
+) -> None:
     names = ["BE", "LS", "LSR", "koordlet-1", "koordlet-2"]
     result = bench.desire(*(update for name in names for update in group(name)))
     made = {name for name in names if (bench.root / name).is_dir()}
@@ -234,13 +240,13 @@ def test_groups_beyond_the_hardwares_number_are_problems_and_do_not_affect_other
         (Setting(MOUNT), "yes"),
     ],
 )
-def test_values_that_the_kernel_refuses_are_not_written(bench, setting, value) -> None:
+def test_values_that_the_kernel_refuses_are_not_written(bench: Bench, setting: Any, value: Any) -> None:
     with pytest.raises(InvalidValue):
         bench.store.check(setting, value)
 
 
 @kernel
-def test_a_problem_contains_the_kernels_message(mounted_resctrl, bench) -> None:
+def test_a_problem_contains_the_kernels_message(mounted_resctrl: MountedResctrl, bench: Bench) -> None:
     bench.desire(*group("BE"))
     with pytest.raises(WriteRefused, match="MB value 2049 out of range"):
         bench.store.write(Setting(MB, device="BE"), "0=2049;1=2049")
@@ -261,7 +267,9 @@ def test_a_problem_contains_the_kernels_message(mounted_resctrl, bench) -> None:
         pytest.param({"min_cbm_bits": 2, "sparse_masks": 1}, "d", False, id="first run too narrow"),
     ],
 )
-def test_masks_are_checked_against_the_hardwares_rules(mount_resctrl, tmp_path, facts, mask, accepted) -> None:
+def test_masks_are_checked_against_the_hardwares_rules(
+    mount_resctrl: Callable[..., MountedResctrl], tmp_path: Path, facts: Any, mask: Any, accepted: Any
+) -> None:
     bench = Bench(mount_resctrl(**facts).root, tmp_path / "ledger.json")
     value = f"0={mask};1={mask}"
     with contextlib.nullcontext() if accepted else pytest.raises(InvalidValue):
@@ -272,14 +280,14 @@ def test_masks_are_checked_against_the_hardwares_rules(mount_resctrl, tmp_path, 
 
 
 @kernel
-def test_bandwidth_is_in_the_vendors_units(mounted_resctrl, bench) -> None:
+def test_bandwidth_is_in_the_vendors_units(mounted_resctrl: MountedResctrl, bench: Bench) -> None:
     values = {"intel": {0: 100, 1: 60}, "amd": {0: 2048, 1: 104}}[mounted_resctrl.vendor]
     text = ";".join(f"{domain}={value}" for domain, value in values.items())
     assert bench.desire(*group("BE", mb=text)).problems == {}
     assert mounted_resctrl.schemata("BE")["MB"] == values
 
 
-def test_resctrl_is_mounted_if_needed_and_only_then_unmounted(tmp_path) -> None:
+def test_resctrl_is_mounted_if_needed_and_only_then_unmounted(tmp_path: Path) -> None:
     root = tmp_path / "resctrl"
     root.mkdir()
     bench = Bench(root, tmp_path / "ledger.json")
@@ -292,7 +300,7 @@ def test_resctrl_is_mounted_if_needed_and_only_then_unmounted(tmp_path) -> None:
     assert bench.mounts == ["mount", "unmount"]
 
 
-def test_an_existing_mount_stays(tmp_path) -> None:
+def test_an_existing_mount_stays(tmp_path: Path) -> None:
     root = tmp_path / "resctrl"
     root.mkdir()
     (root / "schemata").write_text("L3:0=7ff\n")
@@ -306,7 +314,7 @@ bits = st.integers(1, 32)
 
 
 @given(bits, st.integers(1, 4), st.integers(0, 99), st.integers(1, 100), st.booleans())
-def test_masks_are_always_legal(ways, min_bits, start, end, sparse) -> None:
+def test_masks_are_always_legal(ways: int, min_bits: int, start: int, end: int, sparse: bool) -> None:
     if start >= end:
         return
     facts = ResctrlFacts("x", (0,), (0,), cbm=(1 << ways) - 1, min_bits=min(min_bits, ways), sparse=sparse)
@@ -317,7 +325,7 @@ def test_masks_are_always_legal(ways, min_bits, start, end, sparse) -> None:
 
 
 @kernel
-def test_facts_of_a_mounted_one(mount_resctrl) -> None:
+def test_facts_of_a_mounted_one(mount_resctrl: Callable[..., MountedResctrl]) -> None:
     tree = mount_resctrl(min_cbm_bits=2, sparse_masks=1)
     (tree.root / "BE").mkdir()
     assert read_facts(tree.root, "v") == ResctrlFacts("v", (0, 1), (0, 1), tree.cbm_mask, 2, True, ("BE",))

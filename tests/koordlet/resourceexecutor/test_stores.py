@@ -92,7 +92,7 @@ def test_every_set_of_desired_settings_is_reached_and_fully_restored(
 
     def fresh() -> Executor:
         files = KernelFiles(None, None, [store])  # type: ignore[arg-type]
-        return Executor(files, ledger, Recorder(), Registries(), clock=lambda: now[0])  # type: ignore[arg-type]
+        return Executor(files, ledger, Recorder(), Registries(), clock=lambda: now[0])
 
     executor = fresh()
     for values in rounds:

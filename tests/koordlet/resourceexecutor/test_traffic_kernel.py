@@ -147,7 +147,7 @@ class Bench:
     def executor(self) -> Executor:
         """As after kill -9 if an executor existed before."""
         files = KernelFiles(None, None, self.stores)  # type: ignore[arg-type]
-        return Executor(files, ledger_at(self.ledger), Recorder(), Registries())  # type: ignore[arg-type]
+        return Executor(files, ledger_at(self.ledger), Recorder(), Registries())
 
 
 @pytest.fixture
@@ -173,6 +173,7 @@ def pods() -> tuple[Any, ...]:
         qos = "LS" if name == "ls" else "BE"
         annotations = {"koordinator.sh/networkQOS": '{"egressLimit":"4M"}'} if name == "own" else {}
         pod = make_pod(name, qos=qos, annotations=annotations)
+        assert pod.meta.pod is not None
         pod.meta.pod.status.pod_ip = address
         made.append(pod)
     return tuple(made)

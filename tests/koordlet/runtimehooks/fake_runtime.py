@@ -156,7 +156,7 @@ class Plugin:
     async def registered(self, reading: asyncio.Future[None]) -> None:
         """The first request on the runtime's own connection, which must be the registration."""
         waiting = asyncio.ensure_future(self.connections[2].message())
-        await asyncio.wait({waiting, reading}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({waiting, reading}, return_when=asyncio.FIRST_COMPLETED)  # type: ignore[type-var]
         if not waiting.done():
             waiting.cancel()
             raise Refusal("failed to register plugin, connection closed")

@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from koordlet.api.core import Container
 from koordlet.api.encoding.wire import convert
+from koordlet.qosmanager.engine.view import PodView
 from koordlet.runtimehooks.hooks.batchresource import MEMORY, QUOTA, SHARES, BatchResource, values
 from tests.koordlet.qosmanager.conftest import make_pod, make_view
+from tests.present import present
 
 GIB = 1 << 30
 
 
-def container(name="c0", request=None, limit=None, memory=None):
-    def amounts(cpu):
+def container(
+    name: str = "c0", request: int | None = None, limit: int | None = None, memory: int | None = None
+) -> dict[str, Any]:
+    def amounts(cpu: int | None) -> dict[str, str]:
         pairs = {"kubernetes.io/batch-cpu": cpu, "kubernetes.io/batch-memory": memory}
         return {key: str(value) for key, value in pairs.items() if value is not None}
 
     return {"name": name, "resources": {"requests": amounts(request), "limits": amounts(limit)}}
 
 
-def batch(*containers, qos="BE", **fields):
+def batch(*containers: dict[str, Any], qos: str = "BE", **fields: Any) -> PodView:
     spec = {"containers": list(containers)}
     return make_pod("job", qos=qos, kube="BestEffort", containers=len(containers), spec=spec, **fields)
 
@@ -30,10 +36,11 @@ def batch(*containers, qos="BE", **fields):
 EXAMPLE = (container("c0", 500, 1000, GIB), container("c1", 500, 500, GIB))
 
 
-def decided(*pods, threshold=None, **fields):
+def decided(*pods: PodView, threshold: dict[str, Any] | None = None, **fields: Any) -> dict[str, dict[str, int]]:
     slo = {"resourceUsedThresholdWithBE": threshold} if threshold else {}
-    settings = {}
-    for update in BatchResource().decide(make_view(pods=pods, slo=slo, **fields)).updates:
+    settings: dict[str, Any] = {}
+    for update in present(BatchResource().decide(make_view(pods=pods, slo=slo, **fields))).updates:
+        assert update.setting.cgroup_dir is not None
         settings.setdefault(update.setting.cgroup_dir, {})[update.setting.resource] = update.value
     return settings
 
@@ -88,7 +95,7 @@ def test_a_container_without_a_limit_makes_the_pod_unlimited() -> None:
     ],
     ids=["asks for nothing", "LS", "unlabelled", "finished"],
 )
-def test_which_pods_are_not_changed(pod) -> None:
+def test_which_pods_are_not_changed(pod: PodView) -> None:
     assert decided(pod) == {}
 
 
@@ -100,8 +107,10 @@ amounts = st.one_of(st.none(), st.integers(0, 100_000))
 
 
 @given(st.lists(st.tuples(amounts, amounts, amounts), min_size=1, max_size=5))
-def test_a_pods_limits_are_never_below_those_of_a_container(rows) -> None:
-    made = [convert(container(f"c{n}", *row), Container) for n, row in enumerate(rows)]
+def test_a_pods_limits_are_never_below_those_of_a_container(
+    rows: list[tuple[int | None, int | None, int | None]],
+) -> None:
+    made = [convert(container(f"c{n}", *row), Container) for n, row in enumerate(rows)]  # type: ignore[var-annotated]
     whole, parts = values(made), [values([container]) for container in made]
     for file in (QUOTA, MEMORY):
         assert whole[file] == -1 or all(-1 < part[file] <= whole[file] for part in parts)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from koordlet.prometheus import Registries
+from koordlet.qosmanager.engine.view import NodeView, PodView
 from koordlet.resourceexecutor import Setting
 from koordlet.resourceexecutor.cookies import Cookies
 from koordlet.runtimehooks.hooks.coresched import CoreSched, attach_cookies, class_rules, group_of
 from koordlet.system.kernel import Feature
 from tests.koordlet.qosmanager.conftest import make_pod, make_view
+from tests.present import present
 
 COOKIE, IDLE = "core_sched_cookie", "cpu.idle"
 DIRS = {"Guaranteed": "kubepods", "Burstable": "kubepods/burstable", "BestEffort": "kubepods/besteffort"}
@@ -21,24 +25,26 @@ EXAMPLE = {
 }
 
 
-def slo(classes=None, policy="coreSched"):
+def slo(classes: dict[str, Any] | None = None, policy: str | None = "coreSched") -> dict[str, Any]:
     strategy = dict(EXAMPLE if classes is None else classes)
     if policy is not None:
         strategy["policies"] = {"cpuPolicy": policy}
     return {"resourceQOSStrategy": strategy}
 
 
-def view_of(*pods, classes=None, policy="coreSched", **fields):
+def view_of(
+    *pods: PodView, classes: dict[str, Any] | None = None, policy: str | None = "coreSched", **fields: Any
+) -> NodeView:
     return make_view(pods=pods, qos_dirs=DIRS, slo=slo(classes, policy), **fields)
 
 
-def decided(*pods, available=True, **fields):
+def decided(*pods: PodView, available: bool = True, **fields: Any) -> dict[Any, Any]:
     decision = CoreSched(Feature(available, "" if available else "no SMT")).decide(view_of(*pods, **fields))
-    return {(update.setting.cgroup_dir, update.setting.resource): update.value for update in decision.updates}
+    return {(update.setting.cgroup_dir, update.setting.resource): update.value for update in present(decision).updates}
 
 
-def group(pod, classes=None):
-    return group_of(pod, class_rules(view_of(classes=classes).slo.resource_qos_strategy))
+def group(pod: PodView, classes: dict[str, Any] | None = None) -> str | None:
+    return group_of(pod, class_rules(present(view_of(classes=classes).slo.resource_qos_strategy)))
 
 
 @pytest.mark.parametrize(
@@ -61,7 +67,7 @@ def group(pod, classes=None):
         ("LS", "Burstable", {GROUP: "web", POLICY: "odd"}, "default/web-expeller"),
     ],
 )
-def test_the_group_of_a_pod(qos, kube, labels, expected) -> None:
+def test_the_group_of_a_pod(qos: str, kube: str, labels: dict[str, str], expected: str | None) -> None:
     assert group(make_pod(qos=qos, kube=kube, labels=labels)) == expected
 
 
@@ -74,7 +80,7 @@ def test_the_group_of_a_pod(qos, kube, labels, expected) -> None:
         ("BE", "BestEffort", None),
     ],
 )
-def test_only_ls_is_enabled(qos, kube, expected) -> None:
+def test_only_ls_is_enabled(qos: str, kube: str, expected: str | None) -> None:
     assert group(make_pod(qos=qos, kube=kube), {"lsClass": {"cpuQOS": {"enable": True}}}) == expected
 
 
@@ -107,21 +113,21 @@ def test_an_init_container_has_its_pods_cookie_while_it_runs() -> None:
         ),
     ],
 )
-def test_which_directories_are_idle(classes, idle) -> None:
+def test_which_directories_are_idle(classes: dict[str, Any], idle: set[str]) -> None:
     assert {where for where, file in decided(classes=classes) if file == IDLE} == idle
 
 
 @pytest.mark.parametrize(
     "off", [{"classes": {}}, {"policy": "groupIdentity"}, {"policy": ""}, {"policy": None}], ids=str
 )
-def test_a_disabled_policy_has_no_desired_settings(off) -> None:
+def test_a_disabled_policy_has_no_desired_settings(off: dict[str, Any]) -> None:
     assert decided(make_pod(qos="LS"), **off) == {}
 
 
 def test_without_kernel_support_the_reason_is_reported_and_idle_groups_are_set() -> None:
     pods = (make_pod("web", qos="LS"), make_pod("job", qos="BE", kube="BestEffort"))
     assert decided(*pods, available=False, held={Setting("sched_core"): 0}) == {("kubepods/besteffort", IDLE): 1}
-    assert "no SMT" in CoreSched(Feature(False, "no SMT")).decide(view_of(*pods)).note
+    assert "no SMT" in present(CoreSched(Feature(False, "no SMT")).decide(view_of(*pods))).note
 
 
 def test_vendor_sysctls_are_set() -> None:
@@ -135,7 +141,7 @@ def test_finished_pods_are_not_changed() -> None:
     assert COOKIE not in {file for _, file in decided(make_pod(qos="LS", phase="Failed"))}
 
 
-def test_cookies_are_exported_as_metrics(monkeypatch) -> None:
+def test_cookies_are_exported_as_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
     pod = make_pod("web", qos="LS")
     place = pod.meta.containers[0].cgroup_dir
     cookies = Cookies(lambda directory: (), Feature(True))

@@ -75,7 +75,7 @@ def view_of(pods: list[PodView], node: tuple[float, bool, int, bool, bool], held
     shared = {n: CPUSet(range(4 * n, 4 * n + 4)) - own for n in range(2)}
     best_effort = {n: CPUSet(range(4 * n, 4 * n + 4)) - exclusive for n in range(2)}
     rules = CPURules(shared, best_effort, kubelet_static=static)
-    slo = {**SLO, "resourceUsedThresholdWithBE": {**SLO["resourceUsedThresholdWithBE"], "enable": suppress}}
+    slo = {**SLO, "resourceUsedThresholdWithBE": {**SLO["resourceUsedThresholdWithBE"], "enable": suppress}}  # type: ignore[dict-item]
     return make_view(
         now=now, pods=tuple(pods), qos_dirs=DIRS, slo=slo, node=make_node("8"), cpu=used, topology=flat(8, 4),
         cpu_rules=rules, kubelet_static=static, normalization=ratio if pinned else 1.0, current=held.values.get,
@@ -84,7 +84,9 @@ def view_of(pods: list[PodView], node: tuple[float, bool, int, bool, bool], held
 
 @settings(max_examples=60, deadline=None)
 @given(pods, st.lists(nodes, min_size=1, max_size=4), st.booleans())
-def test_combined_strategies_desire_only_what_the_kernel_accepts(pods, history, manager) -> None:
+def test_combined_strategies_desire_only_what_the_kernel_accepts(
+    pods: list[PodView], history: list[tuple[float, bool, int, bool, bool]], manager: bool
+) -> None:
     kernel = BurstKernel()
     kernel.mkdir("kubepods", "kubepods/burstable", "kubepods/besteffort")
     for pod in pods:

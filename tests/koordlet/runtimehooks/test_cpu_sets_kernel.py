@@ -91,7 +91,7 @@ def node(kernel_fs: CgroupFS, kernel_host: Host, cgroup_child: Callable[..., Any
         meta = replace(pod.meta, cgroup_dir=group.dir, containers=(container,))
         pods.append(replace(pod, meta=meta, containers=(replace(pod.containers[0], meta=container),)))
     files = KernelFiles(kernel_fs, kernel_host.roots)
-    executor = Executor(files, Ledger(None, "boot"), Recorder(), Registries(), rules=RULES)  # type: ignore[arg-type]
+    executor = Executor(files, Ledger(None, "boot"), Recorder(), Registries(), rules=RULES)
     best_effort = parents["BestEffort"].dir
     return Node(tuple(pods), pids, best_effort, executor, kernel_host, CPUSuppress(), CPUSetAllocator())
 

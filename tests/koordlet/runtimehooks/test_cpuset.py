@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.strategies import DrawFn
 
 from koordlet.api import names
-from koordlet.qosmanager.engine.view import HostAppView
+from koordlet.qosmanager.engine.view import HostAppView, PodView
 from koordlet.qosmanager.rules.cpu import CPURules
 from koordlet.resourceexecutor import Setting
 from koordlet.runtimehooks.hooks.cpuset import TOPOLOGY_WAIT_S, CPUSetAllocator, cpus_for, without_quota
 from koordlet.runtimehooks.stages import NO_CHANGE, HookAnswer, HookContainer, HookContext, HookError, HookStage
 from koordlet.system.cpu.cpuset import CPUSet
 from tests.koordlet.qosmanager.conftest import flat, make_pod, make_view
+from tests.present import present
 
 CPUS, QUOTA = "cpuset.cpus", "cpu.cfs_quota_us"
 RULES = CPURules(
@@ -27,12 +30,12 @@ STATIC = replace(RULES, kubelet_static=True)
 ALL = "1-5,8-23,32-47"
 
 
-def on_node(node, cpu="2", resource="cpu", cpuset=""):
+def on_node(node: int, cpu: str = "2", resource: str = "cpu", cpuset: str = "") -> str:
     cpuset_part = f'"cpuset":"{cpuset}",' if cpuset else ""
     return f'{{{cpuset_part}"numaNodeResources":[{{"node":{node},"resources":{{"{resource}":"{cpu}"}}}}]}}'
 
 
-def allocated(status, **fields):
+def allocated(status: str, **fields: Any) -> PodView:
     return make_pod(annotations={names.ANNOTATION_RESOURCE_STATUS: status}, **fields)
 
 
@@ -69,13 +72,13 @@ TABLE = {
 
 
 @pytest.mark.parametrize(("pod", "rules", "cpus"), TABLE.values(), ids=TABLE)
-def test_which_cpus(pod, rules, cpus) -> None:
+def test_which_cpus(pod: PodView, rules: CPURules | None, cpus: str | None) -> None:
     allowed = cpus_for(pod, rules)
     assert (None if allowed is None else str(allowed)) == cpus
 
 
 @pytest.mark.parametrize(("node", "cpus"), [(0, "0-23"), (1, "24-47")])
-def test_row_2_best_effort_on_a_node_with_the_cpu_manager_of_best_effort(node, cpus) -> None:
+def test_row_2_best_effort_on_a_node_with_the_cpu_manager_of_best_effort(node: int, cpus: str) -> None:
     pod = allocated(on_node(node, "500", BATCH), qos="BE", kube="BestEffort")
     assert str(cpus_for(pod, RULES, be_cpu_manager=True)) == cpus
 
@@ -87,21 +90,23 @@ def test_row_2_best_effort_on_a_node_with_the_cpu_manager_of_best_effort(node, c
         ("LS", "0-1", False), ("BE", "0-1", False), ("SYSTEM", "0-1", False), ("LSR", "", False),
     ],
 )  # fmt: skip
-def test_which_pinned_pods_have_no_quota(qos, cpuset, expected) -> None:
+def test_which_pinned_pods_have_no_quota(qos: str, cpuset: str, expected: bool) -> None:
     assert without_quota(make_pod(qos=qos, cpuset=cpuset)) is expected
 
 
-def decided(*pods, rules=RULES, allocator=None, **fields):
+def decided(
+    *pods: PodView, rules: CPURules = RULES, allocator: CPUSetAllocator | None = None, **fields: Any
+) -> dict[tuple[str, str], Any]:
     view = make_view(pods=pods, cpu_rules=rules, topology=fields.pop("topology", flat(64)), **fields)
     decision = (allocator or CPUSetAllocator()).decide(view)
-    return {(update.setting.cgroup_dir, update.setting.resource): update.value for update in decision.updates}
+    return {(update.setting.cgroup_dir, update.setting.resource): update.value for update in present(decision).updates}  # type: ignore[misc]
 
 
-def container_of(pod, number=0):
+def container_of(pod: PodView, number: int = 0) -> str:
     return pod.meta.containers[number].cgroup_dir
 
 
-def with_limits(cpu, **fields):
+def with_limits(cpu: str, **fields: Any) -> PodView:
     spec = {"containers": [{"name": f"c{n}", "resources": {"limits": {"cpu": cpu}}} for n in range(2)]}
     return make_pod(containers=2, spec=spec, **fields)
 
@@ -120,7 +125,7 @@ def test_an_init_container_is_set_while_it_runs() -> None:
     spec = {"initContainers": [{"name": "setup", "resources": {"limits": {"cpu": "1"}}}]}
     pinned = make_pod("own", qos="LSR", kube="Guaranteed", cpuset="6", init="setup", spec=spec)
     decision = CPUSetAllocator().decide(make_view(pods=(pinned,), cpu_rules=RULES, topology=flat(64)))
-    of_init = [u for u in decision.updates if u.setting.cgroup_dir == f"{pinned.meta.cgroup_dir}/own-setup"]
+    of_init = [u for u in present(decision).updates if u.setting.cgroup_dir == f"{pinned.meta.cgroup_dir}/own-setup"]
     assert {u.setting.resource: u.value for u in of_init} == {CPUS: "6", QUOTA: -1}
     assert {u.neutral for u in of_init if u.setting.resource == QUOTA} == {100_000}
 
@@ -128,7 +133,9 @@ def test_an_init_container_is_set_while_it_runs() -> None:
 def test_a_pinned_pod_has_no_quota_and_the_kubelets_quota_is_restored() -> None:
     pod = with_limits("500m", qos="LSR", kube="Guaranteed", cpuset="6")
     decision = CPUSetAllocator().decide(make_view(pods=(pod,), cpu_rules=RULES, topology=flat(64)))
-    quotas = {u.setting.cgroup_dir: (u.value, u.neutral) for u in decision.updates if u.setting.resource == QUOTA}
+    quotas = {
+        u.setting.cgroup_dir: (u.value, u.neutral) for u in present(decision).updates if u.setting.resource == QUOTA
+    }
     assert quotas == {
         pod.meta.cgroup_dir: (-1, 100_000), container_of(pod, 0): (-1, 50_000), container_of(pod, 1): (-1, 50_000)
     }  # fmt: skip
@@ -146,12 +153,12 @@ def test_a_pinned_pod_has_no_quota_and_the_kubelets_quota_is_restored() -> None:
     ],
     ids=["best effort", "finished", "its only CPU does not exist", "in a VM"],
 )
-def test_which_pods_are_not_changed(pod) -> None:
+def test_which_pods_are_not_changed(pod: PodView) -> None:
     assert decided(pod) == {}
 
 
 @pytest.mark.parametrize("status", ["{", '{"cpuset":"1-"}', '{"cpuset":"6,64"}'])
-def test_an_allocation_that_cannot_be_does_not_free_a_pod_from_its_class(status) -> None:
+def test_an_allocation_that_cannot_be_does_not_free_a_pod_from_its_class(status: str) -> None:
     pod = allocated(status, qos="LS")
     assert decided(pod) == {(container_of(pod), CPUS): ALL}
 
@@ -175,7 +182,9 @@ def test_after_a_start_it_waits_for_the_topology_and_then_sets_pinned_pods() -> 
     assert allocator.decide(view) is None
     assert allocator.decide(replace(view, now=view.now + TOPOLOGY_WAIT_S / 2)) is None
     late = allocator.decide(replace(view, now=view.now + TOPOLOGY_WAIT_S))
-    assert {u.setting for u in late.updates if u.setting.resource == CPUS} == {Setting(CPUS, container_of(pinned))}
+    assert {u.setting for u in present(late).updates if u.setting.resource == CPUS} == {
+        Setting(CPUS, container_of(pinned))
+    }
 
 
 def test_host_applications_of_class_ls_share_the_pools() -> None:
@@ -183,7 +192,9 @@ def test_host_applications_of_class_ls_share_the_pools() -> None:
     assert decided(host_apps=apps) == {("apps/LS", CPUS): ALL}
 
 
-def asked(pod, stage=HookStage.PRE_CREATE_CONTAINER, rules=RULES, **how):
+def asked(
+    pod: PodView, stage: HookStage = HookStage.PRE_CREATE_CONTAINER, rules: CPURules | None = RULES, **how: Any
+) -> HookAnswer:
     context = HookContext(pod, HookContainer("c0"))
     return CPUSetAllocator(**how).answer(stage, context, make_view(cpu_rules=rules, topology=flat(64)))
 
@@ -200,12 +211,12 @@ def asked(pod, stage=HookStage.PRE_CREATE_CONTAINER, rules=RULES, **how):
     ],
     ids=["pinned", "LS is not pinned", "service", "best effort is cleared", "CPUs of the kubelet", "too early"],
 )
-def test_response_for_a_new_container(pod, rules, answer) -> None:
+def test_response_for_a_new_container(pod: PodView, rules: CPURules | None, answer: HookAnswer) -> None:
     assert asked(pod, rules=rules) == answer
 
 
 @pytest.mark.parametrize("status", ["{", '{"cpuset":"64"}'], ids=["malformed", "a CPU that does not exist"])
-def test_the_hook_reports_invalid_allocations(status) -> None:
+def test_the_hook_reports_invalid_allocations(status: str) -> None:
     with pytest.raises(HookError, match=r"resource-status|no CPUs 64"):
         asked(allocated(status, qos="LSR", kube="Guaranteed"))
 
@@ -225,7 +236,7 @@ rules_of = st.builds(
 
 
 @st.composite
-def any_pods(draw):
+def any_pods(draw: DrawFn) -> list[PodView]:
     pods = []
     for number in range(draw(st.integers(1, 5))):
         status = draw(st.sampled_from(["", '{"cpuset":"0-1"}', on_node(0), on_node(1, "500", BATCH), on_node(1, "0")]))
@@ -237,7 +248,7 @@ def any_pods(draw):
 
 
 @given(any_pods(), rules_of, st.booleans())
-def test_every_container_has_cpus_and_stays_in_its_pool(pods, rules, manager) -> None:
+def test_every_container_has_cpus_and_stays_in_its_pool(pods: list[PodView], rules: CPURules, manager: bool) -> None:
     settings = decided(*pods, rules=rules, allocator=CPUSetAllocator(be_cpu_manager=manager), topology=flat(16))
     for pod in pods:
         values = {settings.get((container_of(pod, number), CPUS)) for number in range(2)}

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from koordlet.qosmanager.engine.view import HostAppView
+from koordlet.qosmanager.engine.view import HostAppView, PodView
 from koordlet.resourceexecutor import Setting
 from koordlet.runtimehooks.hooks.groupidentity import GroupIdentity
 from koordlet.runtimehooks.stages import running_containers
 from tests.koordlet.qosmanager.conftest import make_pod, make_view
+from tests.present import present
 
 DIRS = {"Guaranteed": "kubepods", "Burstable": "kubepods/burstable", "BestEffort": "kubepods/besteffort"}
 ALL_ON = {name: {"cpuQOS": {"enable": True}} for name in ("lsrClass", "lsClass", "beClass")}
@@ -25,23 +28,30 @@ PODS = {
 }
 
 
-def decided(*pods, classes=None, kernel=("cpu.bvt_warp_ns", "cpu.idle"), policy=None, held=None, **fields):
+def decided(
+    *pods: PodView,
+    classes: dict[str, Any] | None = None,
+    kernel: tuple[str, ...] = ("cpu.bvt_warp_ns", "cpu.idle"),
+    policy: str | None = None,
+    held: dict[Setting, int] | None = None,
+    **fields: Any,
+) -> dict[Any, int]:
     strategy = dict(ALL_ON if classes is None else classes)
     if policy is not None:
         strategy["policies"] = {"cpuPolicy": policy}
     view = make_view(pods=pods, qos_dirs=DIRS, slo={"resourceQOSStrategy": strategy}, held=held or {}, **fields)
     decision = GroupIdentity(lambda resource, directory: resource in kernel).decide(view)
-    return {(update.setting.cgroup_dir, update.setting.resource): update.value for update in decision.updates}
+    return {(update.setting.cgroup_dir, update.setting.resource): update.value for update in present(decision).updates}  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(("qos", "kube", "value"), [(*name, value) for name, value in PODS.items()])
-def test_identities_of_pods(qos, kube, value) -> None:
+def test_identities_of_pods(qos: str, kube: str, value: int) -> None:
     pod = make_pod(qos=qos, kube=kube)
     assert decided(pod)[pod.meta.cgroup_dir, "cpu.bvt_warp_ns"] == value
 
 
 @pytest.mark.parametrize(("qos", "kube", "value"), [(*name, value) for name, value in PODS.items()])
-def test_running_containers_have_the_identity_of_their_pod(qos, kube, value) -> None:
+def test_running_containers_have_the_identity_of_their_pod(qos: str, kube: str, value: int) -> None:
     pod = make_pod(qos=qos, kube=kube, containers=2)
     directories = [directory for _, directory in running_containers(pod)]
     assert len(directories) == 2
@@ -68,7 +78,7 @@ def test_identities_of_class_directories() -> None:
 @pytest.mark.parametrize(
     "off", [{"classes": {}}, {"policy": "coreSched"}], ids=["no class enabled", "policy coreSched"]
 )
-def test_a_disabled_policy_has_no_desired_settings(off) -> None:
+def test_a_disabled_policy_has_no_desired_settings(off: dict[str, Any]) -> None:
     assert decided(make_pod(qos="BE", kube="BestEffort"), **off) == {}
 
 
@@ -91,7 +101,7 @@ def test_identity_of_a_single_class() -> None:
         ("LSR", '{"enable":false}', 2),
     ],
 )
-def test_an_annotation_overrides_the_identity_of_an_ls_pod(qos, annotation, value) -> None:
+def test_an_annotation_overrides_the_identity_of_an_ls_pod(qos: str, annotation: str, value: int | None) -> None:
     pod = make_pod(qos=qos, annotations={"koordinator.sh/cpuQOS": annotation})
     assert decided(pod).get((pod.meta.cgroup_dir, "cpu.bvt_warp_ns")) == value
 

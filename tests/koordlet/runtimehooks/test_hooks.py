@@ -34,6 +34,7 @@ from koordlet.runtimehooks.stages import (
 from koordlet.statesinformer.pods.deviceallocation import devices_of_pod
 from koordlet.system.devices.rdma import DeviceNode
 from tests.koordlet.qosmanager.conftest import make_pod, make_view
+from tests.present import present
 
 SANDBOX, CREATE, UPDATE = (
     HookStage.PRE_RUN_POD_SANDBOX,
@@ -183,7 +184,7 @@ def test_strategy_and_hook_agree() -> None:
     """The strategy and the hook have the same rule for a pod that both know."""
     containers = [{"name": name, "resources": amounts} for name, amounts in TWO["containers"].items()]
     pod = make_pod("job", qos="BE", kube="BestEffort", containers=2, spec={"containers": containers})
-    decided = {u.setting.resource: u.value for u in BatchResource().decide(make_view(pods=(pod,))).updates
+    decided = {u.setting.resource: u.value for u in present(BatchResource().decide(make_view(pods=(pod,)))).updates
                if u.setting.cgroup_dir == pod.meta.cgroup_dir}  # fmt: skip
     assert decided == {
         "cpu.shares": POD.cpu_shares,

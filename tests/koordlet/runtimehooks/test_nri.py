@@ -111,8 +111,10 @@ async def test_a_pod_is_set_up_when_its_call_returns(tmp_path: Path, connect: Ca
 
         async def report(event: int, method: str) -> bytes:
             if older:
-                return await plugin.call("StateChange", pb.StateChangeEvent(event=event, pod=pod()))
-            return await plugin.call(method, pb.PodRequest(pod=pod()))
+                result: bytes = await plugin.call("StateChange", pb.StateChangeEvent(event=event, pod=pod()))  # type: ignore[arg-type]
+            else:
+                result = await plugin.call(method, pb.PodRequest(pod=pod()))
+            return result
 
         assert await report(pb.RUN_POD_SANDBOX, "RunPodSandbox") == b""
         assert (node.rounds, [announced.meta.uid for announced in node.announced.current()]) == (1, ["1"])
@@ -228,7 +230,7 @@ async def test_a_lost_connection_is_opened_again(tmp_path: Path, connect: Callab
     async with fake.Runtime(tmp_path / "nri.sock") as runtime:
         plugin = await connect(Node())
         for number in (1, 2, 3):
-            await until(lambda number=number: len(runtime.plugins) == number)
+            await until(lambda number=number: len(runtime.plugins) == number)  # type: ignore[misc]
             runtime.plugins[-1].hang_up()
         await until(lambda: len(runtime.plugins) == 4)
         await until(lambda: plugin.problem == "")
@@ -312,7 +314,7 @@ def test_any_message_comes_through_a_runtimes_buffer(body: bytes, stream: int) -
 
     async def through() -> tuple[int, int, bytes]:
         reader, connection = asyncio.StreamReader(), fake.Connection()
-        await Trunk(reader, _FrameWriter(connection), _refuse)._send(2, stream, 1, body)
+        await Trunk(reader, _FrameWriter(connection), _refuse)._send(2, stream, 1, body)  # type: ignore[arg-type]
         return await connection.message()
 
     assert asyncio.run(through()) == (stream, 1, body)

@@ -10,14 +10,15 @@ import pytest
 from koordlet.resourceexecutor import Setting
 from koordlet.runtimehooks.hooks.oomscore import FAMILY, OOMScoreAdj
 from tests.koordlet.qosmanager.conftest import make_pod, make_view
+from tests.present import present
 
 BY_CONTAINER, FOR_ALL = "koordinator.sh/oom-score-adj-spec", "koordinator.sh/oom-score-adj"
 
 
 def decided(annotations: dict[str, str], **fields: Any) -> dict[str, int | str]:
     pod = make_pod("p", kube="Burstable", containers=2, annotations=annotations, **fields)
-    updates = OOMScoreAdj().decide(make_view(pods=(pod,))).updates
-    return {update.setting.cgroup_dir.rpartition("/")[2]: update.value for update in updates}
+    updates = present(OOMScoreAdj().decide(make_view(pods=(pod,)))).updates
+    return {present(update.setting.cgroup_dir).rpartition("/")[2]: update.value for update in updates}
 
 
 CASES: dict[str, tuple[dict[str, str], dict[str, int]]] = {
@@ -53,6 +54,7 @@ def test_the_metric_has_the_scores_that_are_held() -> None:
     container = pod.meta.containers[0]
     held = {Setting("oom_score_adj", container.cgroup_dir): 9}
     decision = OOMScoreAdj().decide(make_view(pods=(pod,), held=held))
+    assert decision is not None
     assert decision.figures == {FAMILY: {("p", "default", "uid-p", "c0"): 9}}
 
 

@@ -3,42 +3,45 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
-from koordlet.qosmanager.engine.view import NodeView
+from koordlet.qosmanager.engine.view import NodeView, PodView
 from koordlet.runtimehooks.hooks.resctrlpods import ORPHAN_GRACE_S, ResctrlPods
 from koordlet.runtimehooks.stages import HookContext, HookStage, ResctrlAnswer
 from koordlet.system.resctrl import AMD, INTEL, ResctrlFacts
 from tests.koordlet.qosmanager.conftest import make_pod, make_view
+from tests.present import present
 
 KEY = "node.koordinator.sh/resctrl"
 
 
-def facts(vendor=INTEL, groups=()):
+def facts(vendor: str = INTEL, groups: tuple[str, ...] = ()) -> ResctrlFacts:
     return ResctrlFacts(vendor, caches=(0, 1), bandwidths=(0, 1), cbm=0x7FF, groups=groups)
 
 
-def pod(resctrl, name="p", **fields):
+def pod(resctrl: dict[str, Any] | str, name: str = "p", **fields: Any) -> PodView:
     text = resctrl if isinstance(resctrl, str) else json.dumps(resctrl)
     return make_pod(name, annotations={KEY: text}, **fields)
 
 
-def values(strategy: ResctrlPods, view: NodeView):
+def values(strategy: ResctrlPods, view: NodeView) -> dict[tuple[str, str], str]:
     decision = strategy.decide(view)
     assert decision is not None
-    return {(u.setting.resource.removeprefix("resctrl."), u.setting.device): u.value for u in decision.updates}
+    return {(u.setting.resource.removeprefix("resctrl."), u.setting.device): u.value for u in decision.updates}  # type: ignore[misc]
 
 
-def llc(*bounds, per_cache=()):
+def llc(*bounds: int, per_cache: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
     return {"schemata": {"range": list(bounds)}, "schemataPerCache": list(per_cache)}
 
 
-def at(cache, *bounds):
+def at(cache: int, *bounds: int) -> dict[str, Any]:
     return {"cacheID": cache, "range": list(bounds)}
 
 
-def mb(percent, per_cache=()):
+def mb(percent: int, per_cache: Sequence[dict[str, int]] = ()) -> dict[str, Any]:
     return {"schemata": {"percent": percent}, "schemataPerCache": list(per_cache)}
 
 
@@ -63,7 +66,7 @@ def mb(percent, per_cache=()):
         pytest.param(INTEL, {}, None, None, id="nothing"),
     ],
 )  # fmt: skip
-def test_lines(vendor, annotation, l3, bandwidth) -> None:
+def test_lines(vendor: str, annotation: dict[str, Any], l3: str | None, bandwidth: str | None) -> None:
     resctrl_pod = pod(annotation)
     settings = values(ResctrlPods(lambda: facts(vendor)), make_view(pods=(resctrl_pod,)))
     name = f"koordlet-{resctrl_pod.meta.uid}"
@@ -76,7 +79,7 @@ def test_lines(vendor, annotation, l3, bandwidth) -> None:
 
 def test_only_running_pods_with_a_valid_annotation_have_a_group() -> None:
     pods = (make_pod("plain"), pod("{", "broken"), pod({}, "ended", phase="Failed"))
-    assert ResctrlPods(lambda: facts()).decide(make_view(pods=pods)).updates == ()
+    assert present(ResctrlPods(lambda: facts()).decide(make_view(pods=pods))).updates == ()
 
 
 def test_a_changed_annotation_is_written_and_the_group_of_a_removed_pod_restored() -> None:

@@ -55,7 +55,7 @@ async def call_hook(path: Path, stage: HookStage, name: str = "p") -> Any:
     )
     request = request_type(pod_meta={"name": name, "namespace": "ns", "uid": "1"})
     if sandbox:
-        request.cgroup_parent = "/kubepods/pod1"
+        request.cgroup_parent = "/kubepods/pod1"  # type: ignore[union-attr]
     async with grpc.aio.insecure_channel(f"unix:{path}", options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
         call = channel.unary_unary(f"/{SERVICE}/{stage}Hook", request_type.SerializeToString, response_type.FromString)
         return await call(request, timeout=60.0)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from koordlet.prometheus import Registries
+from koordlet.qosmanager.engine.strategy import QoSDecision
+from koordlet.qosmanager.engine.view import PodView
 from koordlet.resourceexecutor import Executor, Setting
 from koordlet.resourceexecutor.kernelfiles import KernelFiles
 from koordlet.resourceexecutor.ledger import Ledger
@@ -16,7 +20,9 @@ from tests.koordlet.qosmanager.conftest import make_pod, make_view
 from tests.koordlet.resourceexecutor.conftest import Recorder
 
 
-def slo(ls=None, be=None, total="800M", policy="terway-qos"):
+def slo(
+    ls: dict[str, int] | None = None, be: dict[str, str] | None = None, total: str = "800M", policy: str = "terway-qos"
+) -> dict[str, Any]:
     qos = {
         f"{name}Class": {"networkQOS": {"enable": True, **class_qos}}
         for name, class_qos in (("ls", ls), ("be", be))
@@ -28,12 +34,12 @@ def slo(ls=None, be=None, total="800M", policy="terway-qos"):
     }
 
 
-def decide(policy, *pods, strategy=None):
-    return (strategy or TerwayQoS()).decide(make_view(slo=policy, pods=pods))
+def decide(policy: dict[str, Any], *pods: PodView, strategy: TerwayQoS | None = None) -> QoSDecision:
+    return (strategy or TerwayQoS()).decide(make_view(slo=policy, pods=pods))  # type: ignore[return-value]
 
 
-def values(decision):
-    return {update.setting.resource: update.value for update in decision.updates}
+def values(decision: QoSDecision) -> dict[str, str]:
+    return {update.setting.resource: update.value for update in decision.updates}  # type: ignore[misc]
 
 
 def test_the_node() -> None:
@@ -60,7 +66,7 @@ def test_the_node() -> None:
         ("BE", "BestEffort", 2), ("", "Guaranteed", 1), ("", "Burstable", 1), ("", "BestEffort", 2),
     ],
 )  # fmt: skip
-def test_a_pod(qos, kube, prio) -> None:
+def test_a_pod(qos: str, kube: str, prio: int) -> None:
     limits = {"koordinator.sh/networkQOS": '{"ingressLimit":"8M","egressLimit":"16M"}'}
     pod = make_pod("p", qos=qos, kube=kube, annotations=limits)
     assert json.loads(values(decide(slo(), pod))["terway.pods"]) == {
@@ -80,11 +86,11 @@ def test_an_invalid_bandwidth_keeps_the_old_file() -> None:
     assert "8G is not within" in decision.note
 
 
-def test_files_exist_only_while_the_policy_is_terway(tmp_path) -> None:
+def test_files_exist_only_while_the_policy_is_terway(tmp_path: Path) -> None:
     directory = tmp_path / "terway/qos"
     directory.mkdir(parents=True, mode=0o755)
     (directory / "pod.json").write_text("an earlier boot's")
-    files = KernelFiles(None, None, [TerwayStore(directory)])
+    files = KernelFiles(None, None, [TerwayStore(directory)])  # type: ignore[arg-type]
     executor = Executor(files, Ledger(None, "boot"), Recorder(), Registries())
     strategy = TerwayQoS()
     for policy, names in (("tc", set()), ("terway-qos", {"global_bps_config", "pod.json"}), ("tc", set())):
@@ -93,7 +99,7 @@ def test_files_exist_only_while_the_policy_is_terway(tmp_path) -> None:
         assert {path.name for path in directory.iterdir()} == names
 
 
-def test_the_directory_is_created_readable(tmp_path) -> None:
+def test_the_directory_is_created_readable(tmp_path: Path) -> None:
     """Koordinator creates it without any permissions."""
     directory = tmp_path / "terway/qos"
     TerwayStore(directory).write(Setting("terway.pods"), "{}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,11 +16,11 @@ from koordlet.statesinformer.nodeslo.condition import CONDITION_TYPE, INVALID_RE
 from koordlet.statesinformer.nodeslo.effective import AcceptedNodeSLO, effective
 
 
-def spec(**sections):
+def spec(**sections: Any) -> NodeSLOSpec:
     return convert(sections, NodeSLOSpec)
 
 
-def threshold(**fields):
+def threshold(**fields: Any) -> dict[str, Any]:
     return {"resourceUsedThresholdWithBE": {"enable": True, **fields}}
 
 
@@ -29,15 +31,20 @@ def test_the_last_valid_section_stays_and_other_sections_take_effect() -> None:
         spec(**threshold(cpuSuppressThresholdPercent=150), cpuBurstStrategy={"policy": "auto"},
              hostApplications=[{"name": "a"}])
     )  # fmt: skip
+    assert in_force.resource_used_threshold_with_be is not None
     assert in_force.resource_used_threshold_with_be.cpu_suppress_threshold_percent == 50
+    assert in_force.cpu_burst_strategy is not None
     assert in_force.cpu_burst_strategy.policy == "auto"
     assert [app.name for app in in_force.host_applications] == ["a"]
     assert list(accepted.problems) == ["resourceUsedThresholdWithBE"]
     again = accepted.update(spec(**threshold(cpuSuppressThresholdPercent=151), hostApplications=[{"name": ""}]))
+    assert again.resource_used_threshold_with_be is not None
     assert again.resource_used_threshold_with_be.cpu_suppress_threshold_percent == 50
     assert [app.name for app in again.host_applications] == ["a"]
+    assert again.cpu_burst_strategy is not None
     assert again.cpu_burst_strategy.policy == "none", "left out of a good section is the default"
     good = accepted.update(spec(**threshold(cpuSuppressThresholdPercent=80)))
+    assert good.resource_used_threshold_with_be is not None
     assert good.resource_used_threshold_with_be.cpu_suppress_threshold_percent == 80
     assert accepted.problems == {}
 
@@ -69,7 +76,7 @@ sections = st.fixed_dictionaries(
 
 
 @given(st.lists(sections, max_size=8))
-def test_only_valid_sections_are_ever_in_force(story) -> None:
+def test_only_valid_sections_are_ever_in_force(story: list[dict[str, Any]]) -> None:
     accepted = AcceptedNodeSLO()
     for given_sections in story:
         given_spec = spec(**given_sections)
@@ -84,7 +91,7 @@ def test_only_valid_sections_are_ever_in_force(story) -> None:
         assert slocheck.problems(in_force) == {}, "what is merged can be acted on as well"
 
 
-def node(*conditions):
+def node(*conditions: dict[str, str]) -> Node:
     return convert({"metadata": {"name": "n"}, "status": {"conditions": list(conditions)}}, Node)
 
 
@@ -107,7 +114,9 @@ BAD = {"type": CONDITION_TYPE, "status": "True", "reason": INVALID_REASON, "last
     ],
     ids=["good", "new", "said", "another-field", "mended", "mended-and-said", "others-stay"],
 )
-def test_the_condition_is_written_when_it_differs(problems, shown, expected) -> None:
+def test_the_condition_is_written_when_it_differs(
+    problems: dict[str, str], shown: tuple[dict[str, str], ...], expected: tuple[str, Time] | None
+) -> None:
     written = condition(problems, node(*shown), NOW)
     assert (None if written is None else (written.status, written.last_transition_time)) == expected
     if written is not None and problems:

@@ -1,6 +1,7 @@
 """Callbacks on changed state: one slot a type, serial within it, types side by side."""
 
 import asyncio
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -22,13 +23,13 @@ async def settle() -> None:
 
 
 @pytest.fixture
-async def callbacks():
+async def callbacks() -> AsyncIterator[Callbacks]:
     made = Callbacks({SLO: lambda: "slo", PODS: lambda: True}, pods=dict, host_applications=lambda: APPS)
     yield made
     await made.stop()
 
 
-async def test_a_burst_of_triggers_is_one_run(callbacks: Callbacks):
+async def test_a_burst_of_triggers_is_one_run(callbacks: Callbacks) -> None:
     seen: list[tuple[StateType, object, CallbackTarget]] = []
     callbacks.register(SLO, "a", "", lambda *arguments: seen.append(arguments))
     for _ in range(5):
@@ -38,11 +39,11 @@ async def test_a_burst_of_triggers_is_one_run(callbacks: Callbacks):
     assert seen == [(SLO, "slo", CallbackTarget({}, tuple(APPS)))]
 
 
-async def test_a_trigger_during_a_run_is_another_run_with_the_newest_state(callbacks: Callbacks):
+async def test_a_trigger_during_a_run_is_another_run_with_the_newest_state(callbacks: Callbacks) -> None:
     state, seen, go = ["old"], [], asyncio.Event()
     callbacks.add_source(SLO, lambda: state[0])
 
-    async def slow(_, value: object, __) -> None:
+    async def slow(_: StateType, value: object, __: CallbackTarget) -> None:
         seen.append(value)
         await go.wait()
 
@@ -57,7 +58,7 @@ async def test_a_trigger_during_a_run_is_another_run_with_the_newest_state(callb
     assert seen == ["old", "new"]
 
 
-async def test_one_type_is_serial_in_order_and_does_not_hold_up_another(callbacks: Callbacks):
+async def test_one_type_is_serial_in_order_and_does_not_hold_up_another(callbacks: Callbacks) -> None:
     order, go = [], asyncio.Event()
 
     async def first(*_: object) -> None:
@@ -78,7 +79,7 @@ async def test_one_type_is_serial_in_order_and_does_not_hold_up_another(callback
     assert order[2:] == ["first ends", "second"]
 
 
-async def test_a_callback_that_raises_does_not_affect_others(callbacks: Callbacks):
+async def test_a_callback_that_raises_does_not_affect_others(callbacks: Callbacks) -> None:
     seen = []
 
     def bad(*_: object) -> None:
@@ -100,7 +101,7 @@ async def test_a_callback_that_raises_does_not_affect_others(callbacks: Callback
     assert callbacks.failures == {("NodeSLOSpec", "bad"): 2, ("NodeSLOSpec", "cancelled"): 2}
 
 
-async def test_callbacks_are_not_called_without_an_object(callbacks: Callbacks):
+async def test_callbacks_are_not_called_without_an_object(callbacks: Callbacks) -> None:
     seen = []
     callbacks.add_source(SLO, lambda: None)
     for type in (SLO, StateType.NODE_TOPOLOGY):
@@ -111,7 +112,7 @@ async def test_callbacks_are_not_called_without_an_object(callbacks: Callbacks):
     assert seen == []
 
 
-def test_callback_names_are_unique_per_type():
+def test_callback_names_are_unique_per_type() -> None:
     callbacks = Callbacks({}, pods=dict, host_applications=lambda: ())
     callbacks.register(SLO, "a", "", lambda *_: None)
     callbacks.register(PODS, "a", "", lambda *_: None)
@@ -125,7 +126,7 @@ def test_callback_names_are_unique_per_type():
 
 
 @pytest.fixture
-async def states():
+async def states() -> AsyncIterator[KubeStates]:
     client = Client(ClientConfig("http://127.0.0.1:1"))
     yield KubeStates(client, "n1", tree_driver=lambda: None)
     await client.close()
@@ -148,27 +149,27 @@ def slo(version: str, *apps: str) -> NodeSLO:
     return NodeSLO(metadata=ObjectMeta(name="n1", resource_version=version), spec=spec)
 
 
-async def test_node_metadata(states: KubeStates):
+async def test_node_metadata(states: KubeStates) -> None:
     (handler,) = states.node._handlers
-    handler.on_add(node(a="1"))
+    handler.on_add(node(a="1"))  # type: ignore[misc]
     assert triggered(states) == {StateType.NODE_METADATA}
-    handler.on_update(node(a="1"), node(a="1"))
+    handler.on_update(node(a="1"), node(a="1"))  # type: ignore[misc]
     assert triggered(states) == set()
-    handler.on_update(node(a="1"), node(a="2"))
+    handler.on_update(node(a="1"), node(a="2"))  # type: ignore[misc]
     assert triggered(states) == {StateType.NODE_METADATA}
 
 
-async def test_node_slo(states: KubeStates):
+async def test_node_slo(states: KubeStates) -> None:
     (handler,) = states.node_slo._handlers
-    handler.on_add(slo("1", "a"))
+    handler.on_add(slo("1", "a"))  # type: ignore[misc]
     assert triggered(states) == {SLO}
-    handler.on_update(slo("1", "a"), slo("2", "a"))
+    handler.on_update(slo("1", "a"), slo("2", "a"))  # type: ignore[misc]
     assert triggered(states) == set()
-    handler.on_update(slo("2", "a"), slo("3", "a", "b"))
+    handler.on_update(slo("2", "a"), slo("3", "a", "b"))  # type: ignore[misc]
     assert triggered(states) == {SLO}
 
 
-async def test_callbacks_are_called_after_each_answer_of_the_kubelet(states: KubeStates):
+async def test_callbacks_are_called_after_each_answer_of_the_kubelet(states: KubeStates) -> None:
     pods = states.connect(None)  # type: ignore[arg-type]  # nothing is asked here
     for _ in range(2):
         pods.replace([])

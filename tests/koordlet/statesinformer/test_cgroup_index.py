@@ -15,7 +15,7 @@ class Tree:
     def __init__(self, **extra: int) -> None:
         self.dirs, self.walks = dict(TREE) | extra, 0
 
-    def walk(self):
+    def walk(self) -> list[tuple[str, int]]:
         self.walks += 1
         return list(self.dirs.items())
 
@@ -30,7 +30,7 @@ def index(tree: Tree, now: float = 0.0) -> CgroupIndex:
     return made
 
 
-def test_ids_resolve_to_the_closest_subject():
+def test_ids_resolve_to_the_closest_subject() -> None:
     cgroups = index(Tree())
     kinds = {i: (cgroups.owner(i).kind, cgroups.owner(i).name) for i in TREE.values()}
     assert kinds == {
@@ -47,7 +47,7 @@ def test_ids_resolve_to_the_closest_subject():
     assert cgroups.owner(5).pod_uid == "1f0c9a7e"
 
 
-def test_a_removed_cgroup_keeps_its_name_until_its_id_is_reused():
+def test_a_removed_cgroup_keeps_its_name_until_its_id_is_reused() -> None:
     tree = Tree()
     cgroups = index(tree)
     del tree.dirs["system.slice/ssh.service"]
@@ -59,11 +59,11 @@ def test_a_removed_cgroup_keeps_its_name_until_its_id_is_reused():
     assert cgroups.owner(9).name == "cron.service"
 
 
-def test_an_id_without_a_known_cgroup_has_a_name():
+def test_an_id_without_a_known_cgroup_has_a_name() -> None:
     assert index(Tree()).owner(4711).label == "cgroup 4711"
 
 
-def test_an_unknown_id_causes_one_delayed_walk():
+def test_an_unknown_id_causes_one_delayed_walk() -> None:
     tree = Tree()
     cgroups = index(tree, now=0.0)
     for tick in range(1, 51):  # 0.1 s apart

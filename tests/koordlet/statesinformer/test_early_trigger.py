@@ -2,7 +2,9 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,14 +19,14 @@ POD, CONTAINER = PodEvent(PodEventKind.POD_ADDED, "uid"), PodEvent(PodEventKind.
 GONE = PodEvent(PodEventKind.POD_DELETED, "uid")
 
 
-async def until(done) -> None:
+async def until(done: Callable[..., Any]) -> None:
     end = time.monotonic() + 60
     while not done():
         assert time.monotonic() < end
         await asyncio.sleep(0.005)
 
 
-async def test_a_burst_of_ten_then_five_per_second():
+async def test_a_burst_of_ten_then_five_per_second() -> None:
     clock, calls = FakeClock(), []
     prompt = EarlyTrigger(lambda: calls.append(clock.monotonic()), clock=clock)
     for _ in range(100):
@@ -37,7 +39,7 @@ async def test_a_burst_of_ten_then_five_per_second():
     assert len(calls) == pytest.approx(60, abs=1)
 
 
-async def test_an_early_run_restarts_the_period():
+async def test_an_early_run_restarts_the_period() -> None:
     clock, runs = FakeClock(), []
     task = Periodic("pods", 10.0, lambda: runs.append(clock.monotonic()), clock=clock)
     prompt = EarlyTrigger(task.trigger, clock=clock)
@@ -51,7 +53,7 @@ async def test_an_early_run_restarts_the_period():
     await task.stop()
 
 
-async def test_new_containers_are_queried_after_a_delay():
+async def test_new_containers_are_queried_after_a_delay() -> None:
     calls = []
     prompt = EarlyTrigger(lambda: calls.append(time.monotonic()), delay_s=0.05)
     began = time.monotonic()
@@ -64,7 +66,7 @@ async def test_new_containers_are_queried_after_a_delay():
     await prompt.close()
 
 
-async def test_nothing_is_triggered_after_close():
+async def test_nothing_is_triggered_after_close() -> None:
     calls = []
     prompt = EarlyTrigger(lambda: calls.append(1), delay_s=0.01)
     prompt.later()
@@ -74,7 +76,7 @@ async def test_nothing_is_triggered_after_close():
     assert calls == []
 
 
-async def test_the_last_of_many_events_is_not_missed():
+async def test_the_last_of_many_events_is_not_missed() -> None:
     clock, calls = FakeClock(), []
     prompt = EarlyTrigger(lambda: calls.append(1), delay_s=0.01, clock=clock)
     for _ in range(50):
@@ -86,22 +88,22 @@ async def test_the_last_of_many_events_is_not_missed():
 
 
 @pytest.mark.parametrize("event", [POD, CONTAINER, GONE], ids=lambda event: event.kind.value)
-def test_the_tree_is_read_again_after_any_event(event):
+def test_the_tree_is_read_again_after_any_event(event: PodEvent) -> None:
     calls = []
     EarlyTrigger(lambda: calls.append(1)).on_any(event)
     assert calls == [1]
 
 
-def test_deletions_do_not_trigger_a_query_of_the_kubelet():
+def test_deletions_do_not_trigger_a_query_of_the_kubelet() -> None:
     calls = []
     EarlyTrigger(lambda: calls.append(1)).on_added(GONE)
     assert calls == []
 
 
-async def test_the_index_finds_a_new_cgroup_at_its_next_refresh(tmp_path: Path):
+async def test_the_index_finds_a_new_cgroup_at_its_next_refresh(tmp_path: Path) -> None:
     """Without events it would take an unknown id and two seconds since the last walk."""
 
-    def walk():
+    def walk() -> list[tuple[str, int]]:
         return [(str(path.relative_to(tmp_path)), path.stat().st_ino) for path in sorted(tmp_path.rglob("*/"))]
 
     index, workloads = CgroupIndex(walk), Workloads()

@@ -3,6 +3,7 @@
 from koordlet.api.crs.slo import NodeSLO, NodeSLOSpec
 from koordlet.api.encoding.wire import decode
 from koordlet.statesinformer.nodeslo.effective import effective
+from tests.present import present
 
 EXAMPLE = b"""{"spec": {
   "resourceUsedThresholdWithBE": {"enable": true, "cpuSuppressThresholdPercent": 80},
@@ -12,9 +13,10 @@ EXAMPLE = b"""{"spec": {
   "hostApplications": [{"name": "nginx", "qos": "LS"}]}}"""
 
 
-def test_worked_example():
+def test_worked_example() -> None:
     got = effective(decode(EXAMPLE, NodeSLO).spec)
     threshold = got.resource_used_threshold_with_be
+    assert threshold is not None
     assert (
         threshold.enable,
         threshold.cpu_suppress_threshold_percent,
@@ -23,14 +25,22 @@ def test_worked_example():
         threshold.cpu_evict_policy,
     ) == (True, 80, "cpuset", 70, "evictByRealLimit")
     classes = got.resource_qos_strategy
+    assert classes is not None
+    assert classes.be_class is not None
+    assert classes is not None
     be = classes.be_class.resctrl_qos
+    assert be is not None
     assert (be.enable, be.cat_range_start_percent, be.cat_range_end_percent, be.mba_percent) == (True, 0, 20, 100)
     for neutral in (classes.lsr_class, classes.ls_class):
+        assert neutral is not None
+        assert neutral.cpu_qos is not None
+        assert neutral.resctrl_qos is not None
+        assert neutral is not None
         assert (neutral.resctrl_qos.cat_range_end_percent, neutral.cpu_qos.group_identity) == (100, 0)
     assert got.extensions == {"Object": {"mine": {"on": True}}}
     assert [app.name for app in got.host_applications] == ["nginx"]
 
 
-def test_without_an_object_the_defaults_are_in_force():
+def test_without_an_object_the_defaults_are_in_force() -> None:
     assert effective(None) == effective(NodeSLOSpec())
-    assert effective(None).resource_used_threshold_with_be.enable is False
+    assert present(effective(None).resource_used_threshold_with_be).enable is False

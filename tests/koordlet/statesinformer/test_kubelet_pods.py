@@ -3,8 +3,9 @@
 import asyncio
 import ssl
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -20,7 +21,7 @@ from koordlet.statesinformer.pods.earlytrigger import EarlyTrigger
 from koordlet.statesinformer.pods.informer import PodsInformer
 from koordlet.statesinformer.pods.kubelet import KubeletClient, KubeletError, kubelet_url
 from koordlet.statesinformer.pods.kubelettls import context_source
-from koordlet.statesinformer.pods.model import SubjectKind
+from koordlet.statesinformer.pods.model import PodMeta, SubjectKind
 from koordlet.statesinformer.pods.pleg import Pleg
 from koordlet.statesinformer.states import kube_subjects
 from koordlet.system.cgroup.naming import CgroupDriver, KubeQOS, pod_dir
@@ -33,7 +34,7 @@ TLS = context_source("", Path("/nonexistent"))
 """Of a kubelet without certificate files: not verified."""
 
 
-def pod(name: str, uid: str, *, qos: str = "", container_id: str = f"containerd://{HASH}") -> dict:
+def pod(name: str, uid: str, *, qos: str = "", container_id: str = f"containerd://{HASH}") -> dict[str, Any]:
     return {
         "metadata": {"name": name, "namespace": "default", "uid": uid, "labels": {"koordinator.sh/qosClass": qos}},
         "spec": {
@@ -95,14 +96,14 @@ async def client(kubelet: Kubelet) -> AsyncIterator[KubeletClient]:
     await made.close()
 
 
-def bearer(token: str):
+def bearer(token: str) -> Callable[[], Awaitable[dict[str, str]]]:
     async def headers() -> dict[str, str]:
         return {"Authorization": f"Bearer {token}"}
 
     return headers
 
 
-async def test_pods_get_qos_cgroups_and_their_containers(client: KubeletClient):
+async def test_pods_get_qos_cgroups_and_their_containers(client: KubeletClient) -> None:
     informer = PodsInformer(client, lambda: CgroupDriver.SYSTEMD)
     await informer.sync()
     a, b = informer.pods["uid-a"], informer.pods["uid-b"]
@@ -116,13 +117,15 @@ async def test_pods_get_qos_cgroups_and_their_containers(client: KubeletClient):
     assert (informer.synced, informer.error) == (True, "")
 
 
-async def test_a_terminated_pod_has_no_sandbox_to_look_for(kubelet: Kubelet, client: KubeletClient):
+async def test_a_terminated_pod_has_no_sandbox_to_look_for(kubelet: Kubelet, client: KubeletClient) -> None:
     finished = pod("b", "uid-b")
     finished["status"]["phase"] = "Succeeded"
     kubelet.answer = {"items": [pod("a", "uid-a"), finished]}
     queried: list[str] = []
     informer = PodsInformer(
-        client, lambda: CgroupDriver.SYSTEMD, sandbox_dir=lambda meta, _: queried.append(meta.uid) or "sandbox"
+        client,
+        lambda: CgroupDriver.SYSTEMD,
+        sandbox_dir=lambda meta, _: queried.append(meta.uid) or "sandbox",  # type: ignore[func-returns-value]
     )
     for _ in range(2):
         await informer.sync()
@@ -141,7 +144,7 @@ class Slow:
         return await self.asked[-1]
 
 
-async def test_of_concurrent_requests_the_answer_to_the_last_is_kept():
+async def test_of_concurrent_requests_the_answer_to_the_last_is_kept() -> None:
     kubelet = Slow()
     informer = PodsInformer(kubelet, lambda: CgroupDriver.SYSTEMD)  # type: ignore[arg-type]
     rounds = [asyncio.create_task(informer.sync()) for _ in range(3)]
@@ -153,7 +156,9 @@ async def test_of_concurrent_requests_the_answer_to_the_last_is_kept():
         assert set(informer.pods) == known
 
 
-async def test_a_new_pod_directory_causes_an_immediate_query_of_the_kubelet(kubelet, client, tmp_path: Path):
+async def test_a_new_pod_directory_causes_an_immediate_query_of_the_kubelet(
+    kubelet: Kubelet, client: KubeletClient, tmp_path: Path
+) -> None:
     """Between two rounds an hour apart."""
     kubelet.answer = {"items": [pod("a", "uid-a")]}
     informer = PodsInformer(client, lambda: CgroupDriver.SYSTEMD)
@@ -175,7 +180,7 @@ async def test_a_new_pod_directory_causes_an_immediate_query_of_the_kubelet(kube
     await prompt.close()
 
 
-async def until(done) -> None:
+async def until(done: Callable[..., Any]) -> None:
     end = time.monotonic() + 60
     while not done():
         assert time.monotonic() < end
@@ -195,7 +200,9 @@ BAD = {
 
 
 @pytest.mark.parametrize(("answer", "status", "message"), BAD.values(), ids=BAD)
-async def test_a_failing_kubelet_keeps_the_known_pods(kubelet, client, answer, status, message):
+async def test_a_failing_kubelet_keeps_the_known_pods(
+    kubelet: Kubelet, client: KubeletClient, answer: dict[str, Any] | str, status: int, message: str | None
+) -> None:
     informer = PodsInformer(client, lambda: CgroupDriver.CGROUPFS)
     await informer.sync()
     kubelet.answer, kubelet.status = answer, status
@@ -208,21 +215,21 @@ async def test_a_failing_kubelet_keeps_the_known_pods(kubelet, client, answer, s
     assert informer.error
 
 
-async def test_a_pod_without_valid_cgroups_is_left_out(kubelet: Kubelet, client: KubeletClient):
+async def test_a_pod_without_valid_cgroups_is_left_out(kubelet: Kubelet, client: KubeletClient) -> None:
     kubelet.answer = {"items": [pod("a", "uid-a"), pod("odd", "uid-o", container_id="lxd://1"), pod("no-uid", "")]}
     informer = PodsInformer(client, lambda: CgroupDriver.CGROUPFS)
     await informer.sync()
     assert informer.pods.keys() == {"uid-a"}
 
 
-async def test_a_malformed_pod_costs_only_itself(kubelet: Kubelet, client: KubeletClient):
+async def test_a_malformed_pod_costs_only_itself(kubelet: Kubelet, client: KubeletClient) -> None:
     odd = pod("odd", "uid-odd")
     odd["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "lots"
     kubelet.answer = {"items": [pod("a", "uid-a"), odd, {"metadata": 7}, pod("b", "uid-b")]}
     assert [listed.metadata.name for listed in await client.pods()] == ["a", "b"]
 
 
-async def test_a_long_list_is_read_to_its_end(kubelet: Kubelet, client: KubeletClient):
+async def test_a_long_list_is_read_to_its_end(kubelet: Kubelet, client: KubeletClient) -> None:
     """Megabytes come in many pieces."""
     long = [pod(f"pod-{number}", f"uid-{number}") for number in range(250)]
     for index in long:
@@ -231,28 +238,30 @@ async def test_a_long_list_is_read_to_its_end(kubelet: Kubelet, client: KubeletC
     assert len(await client.pods()) == 250
 
 
-async def test_an_endless_answer_is_refused(kubelet: Kubelet, client: KubeletClient, monkeypatch: pytest.MonkeyPatch):
+async def test_an_endless_answer_is_refused(
+    kubelet: Kubelet, client: KubeletClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(kubelet_module, "MAX_ANSWER_BYTES", 1000)
     kubelet.answer = {"items": [pod(f"pod-{number}", f"uid-{number}") for number in range(10)]}
     with pytest.raises(KubeletError, match="longer than 1000 bytes"):
         await client.pods()
 
 
-async def test_refused_without_the_right_token(kubelet: Kubelet):
+async def test_refused_without_the_right_token(kubelet: Kubelet) -> None:
     stranger = KubeletClient(lambda: kubelet.url, bearer("wrong"), tls=TLS)
     with pytest.raises(KubeletError, match="HTTP 401"):
         await stranger.pods()
     await stranger.close()
 
 
-async def test_connecting_without_a_listener():
+async def test_connecting_without_a_listener() -> None:
     away = KubeletClient(lambda: "https://127.0.0.1:1", bearer(TOKEN), tls=TLS)
     with pytest.raises(KubeletError, match=r"127\.0\.0\.1:1"):
         await away.pods()
     await away.close()
 
 
-async def test_requests_are_observed_by_code(kubelet: Kubelet):
+async def test_requests_are_observed_by_code(kubelet: Kubelet) -> None:
     registry = CollectorRegistry()
     seconds = Histogram("seconds", "Requests.", ["verb", "path", "code"], registry=registry)
     client = KubeletClient(lambda: kubelet.url, bearer(TOKEN), tls=TLS, duration=seconds)
@@ -266,7 +275,7 @@ async def test_requests_are_observed_by_code(kubelet: Kubelet):
         assert registry.get_sample_value("seconds_count", labels) == 1
 
 
-async def test_configz(kubelet: Kubelet, client: KubeletClient):
+async def test_configz(kubelet: Kubelet, client: KubeletClient) -> None:
     kubelet.answer = {"kubeletconfig": {"cgroupDriver": "systemd", "logging": {"format": "text"}}}
     assert (await client.config())["cgroupDriver"] == "systemd"
     kubelet.answer = {"other": {}}
@@ -290,19 +299,19 @@ ENDPOINTS = {
 
 
 @pytest.mark.parametrize(("of", "kind", "insecure", "expected"), ENDPOINTS.values(), ids=ENDPOINTS)
-def test_the_kubelets_url(of, kind, insecure, expected):
+def test_the_kubelets_url(of: Node, kind: str, insecure: bool, expected: str) -> None:
     assert kubelet_url(of, kind, insecure=insecure, read_only_port=10255) == expected
 
 
 @pytest.mark.parametrize(
     ("of", "message"), [(node(), "no address"), (node(INTERNAL, port=None), "Port is not set")], ids=["address", "port"]
 )
-def test_a_node_without_a_kubelet_address(of, message):
+def test_a_node_without_a_kubelet_address(of: Node, message: str) -> None:
     with pytest.raises(KubeletError, match=f"n1.*{message}"):
         kubelet_url(of, "InternalIP", insecure=False, read_only_port=10255)
 
 
-def test_host_applications_and_qos_directories_are_subjects():
+def test_host_applications_and_qos_directories_are_subjects() -> None:
     path = CgroupPath(base="KubepodsBesteffort", relative_path="x")
     apps = [
         HostApplicationSpec(name="nginx", qos="LS"),
@@ -318,10 +327,10 @@ def test_host_applications_and_qos_directories_are_subjects():
     ]
 
 
-async def test_the_sandbox_is_read_once_for_the_same_containers(kubelet: Kubelet, client: KubeletClient):
+async def test_the_sandbox_is_read_once_for_the_same_containers(kubelet: Kubelet, client: KubeletClient) -> None:
     requests, answers = [], ["", "sandbox-1", "sandbox-2"]
 
-    def sandbox(meta, driver):
+    def sandbox(meta: PodMeta, driver: CgroupDriver) -> str:
         requests.append(meta.uid)
         return answers.pop(0)
 
@@ -335,7 +344,7 @@ async def test_the_sandbox_is_read_once_for_the_same_containers(kubelet: Kubelet
     assert len(requests) == 3
 
 
-async def test_unchanged_pods_are_not_decoded_again(kubelet: Kubelet, client: KubeletClient):
+async def test_unchanged_pods_are_not_decoded_again(kubelet: Kubelet, client: KubeletClient) -> None:
     first = await client.pods()
     decoded = client.decoded_bytes
     second = await client.pods()
@@ -346,7 +355,9 @@ async def test_unchanged_pods_are_not_decoded_again(kubelet: Kubelet, client: Ku
     assert decoded < client.decoded_bytes < 2 * decoded
 
 
-async def test_a_pod_that_changes_all_the_time_is_decoded_at_a_limited_rate(kubelet: Kubelet, client: KubeletClient):
+async def test_a_pod_that_changes_all_the_time_is_decoded_at_a_limited_rate(
+    kubelet: Kubelet, client: KubeletClient
+) -> None:
     for number in range(MAX_BYTES // LARGE + 20):
         churning = pod("a", "uid-a")
         churning["metadata"]["annotations"] = {"number": str(number), "fill": "x" * LARGE}
@@ -364,7 +375,7 @@ async def test_a_pod_that_changes_all_the_time_is_decoded_at_a_limited_rate(kube
     assert first.metadata.annotations["number"] == str(number), "the last change arrives"
 
 
-async def test_a_new_pod_of_the_same_size_is_decoded_at_once(kubelet: Kubelet, client: KubeletClient):
+async def test_a_new_pod_of_the_same_size_is_decoded_at_once(kubelet: Kubelet, client: KubeletClient) -> None:
     for number in range(MAX_BYTES // LARGE + 20):
         new = pod("a", f"uid-{number}")
         new["metadata"]["annotations"] = {"fill": "x" * LARGE}
@@ -374,7 +385,7 @@ async def test_a_new_pod_of_the_same_size_is_decoded_at_once(kubelet: Kubelet, c
     assert client.postponed == 0
 
 
-async def test_a_blocked_event_loop_is_not_a_time_out_of_the_kubelet(kubelet: Kubelet):
+async def test_a_blocked_event_loop_is_not_a_time_out_of_the_kubelet(kubelet: Kubelet) -> None:
     delays: list[float] = []
     client = KubeletClient(lambda: kubelet.url, bearer(TOKEN), tls=TLS, timeout=0.5, on_own_delay=delays.append)
     try:
@@ -389,7 +400,7 @@ async def test_a_blocked_event_loop_is_not_a_time_out_of_the_kubelet(kubelet: Ku
         await client.close()
 
 
-async def test_a_kubelet_that_does_not_answer_is_timed_out(kubelet: Kubelet):
+async def test_a_kubelet_that_does_not_answer_is_timed_out(kubelet: Kubelet) -> None:
     kubelet.silent = True
     client = KubeletClient(lambda: kubelet.url, bearer(TOKEN), tls=TLS, timeout=0.05)
     try:
@@ -399,7 +410,7 @@ async def test_a_kubelet_that_does_not_answer_is_timed_out(kubelet: Kubelet):
         await client.close()
 
 
-async def test_pods_are_accepted_beside_each_other(kubelet: Kubelet, client: KubeletClient):
+async def test_pods_are_accepted_beside_each_other(kubelet: Kubelet, client: KubeletClient) -> None:
     items = [pod("a", "uid-a", qos="LSR"), pod("b", "uid-b", qos="LSR")]
     for item in items:
         item["metadata"]["annotations"] = {"scheduling.koordinator.sh/resource-status": '{"cpuset":"0"}'}
@@ -410,7 +421,7 @@ async def test_pods_are_accepted_beside_each_other(kubelet: Kubelet, client: Kub
     assert "pod default/a has the CPUs 0" in informer.pods["uid-b"].cpu_allocation.refused
 
 
-async def test_devices_are_accepted_beside_each_other(kubelet: Kubelet, client: KubeletClient):
+async def test_devices_are_accepted_beside_each_other(kubelet: Kubelet, client: KubeletClient) -> None:
     items = [pod("a", "uid-a"), pod("b", "uid-b")]
     for item in items:
         item["metadata"]["annotations"] = {"scheduling.koordinator.sh/device-allocated": '{"gpu":[{"minor":0}]}'}

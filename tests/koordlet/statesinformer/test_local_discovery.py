@@ -23,12 +23,12 @@ CASES = {
 
 
 @pytest.mark.parametrize(("path", "kind", "key", "qos"), CASES.values(), ids=CASES)
-def test_each_kind_of_cgroup_becomes_a_subject(path, kind, key, qos):
+def test_each_kind_of_cgroup_becomes_a_subject(path: str, kind: SubjectKind, key: str, qos: str) -> None:
     subjects = discover([path], 1).subjects
     assert [(s.kind, s.key, s.qos, s.cgroup_dir) for s in subjects] == [(kind, key, qos, path)]
 
 
-def test_containers_belong_to_their_pods():
+def test_containers_belong_to_their_pods() -> None:
     workloads = discover(
         ["", "kubepods", "kubepods/besteffort", CGROUPFS, f"{CGROUPFS}/{ID}", f"{CGROUPFS}/{ID}/own"], 7
     )
@@ -40,7 +40,7 @@ def test_containers_belong_to_their_pods():
     ]
 
 
-def test_a_host_with_thousands_of_groups_stays_bounded():
+def test_a_host_with_thousands_of_groups_stays_bounded() -> None:
     assert len(discover([f"system.slice/run-{n}.service" for n in range(5000)], 1).subjects) == MAX_GROUPS
 
 

@@ -34,7 +34,7 @@ class World:
         )  # fmt: skip
         client: Any = SimpleNamespace(patch=self._patch)
         self.reporter = NodeMetricReporter(
-            client, self.states, self.cache, self.registries, clock=lambda: self.now, wall=lambda: 0.0,
+            client, self.states, self.cache, self.registries, clock=lambda: self.now, wall=lambda: 0.0,  # type: ignore[arg-type]
             forecast=lambda pods, cold_start: self.foreseen, **how,
         )  # fmt: skip
 
@@ -50,7 +50,7 @@ class World:
         return {name: float(value) for name, _, value in lines}
 
 
-async def test_a_round_writes_status_only_if_the_object_exists():
+async def test_a_round_writes_status_only_if_the_object_exists() -> None:
     world = World()
     await world.reporter.report()
     assert world.written[0]["prodPeakMetric"] == {
@@ -70,7 +70,7 @@ EARLY = {
 
 
 @pytest.mark.parametrize(("later", "reclaimable", "reason"), EARLY.values(), ids=EARLY)
-async def test_early_reports(later, reclaimable, reason):
+async def test_early_reports(later: float, reclaimable: Amount, reason: str | None) -> None:
     world = World()
     await world.reporter.check()
     assert not world.written, "the first report comes in its own time"
@@ -85,7 +85,7 @@ async def test_early_reports(later, reclaimable, reason):
     assert len(world.written) == (2 if reason else 1), "what was reported is what the next check compares with"
 
 
-async def test_the_threshold_is_node_metrics():
+async def test_the_threshold_is_node_metrics() -> None:
     world = World()
     world.states.policy = ReportPolicy(diff_percent=50)
     await world.reporter.report()
@@ -94,7 +94,7 @@ async def test_the_threshold_is_node_metrics():
     assert len(world.written) == 1
 
 
-async def test_checks_send_no_requests_while_the_server_is_unreachable():
+async def test_checks_send_no_requests_while_the_server_is_unreachable() -> None:
     world = World()
     await world.reporter.report()
     world.answer = KubeError("away")
@@ -105,14 +105,14 @@ async def test_checks_send_no_requests_while_the_server_is_unreachable():
     assert world.gauges()['koordlet_node_metric_reports_total{node="node",status="failed"}'] == 1
 
 
-async def test_a_deleted_object_is_not_a_failure():
+async def test_a_deleted_object_is_not_a_failure() -> None:
     world = World()
     world.answer = NotFound(404)
     await world.reporter.report()
     assert world.gauges()['koordlet_node_metric_reports_total{node="node",status="skipped"}'] == 1
 
 
-async def test_gauges_of_the_prediction():
+async def test_gauges_of_the_prediction() -> None:
     world = World()
     assert not world.gauges(), "nothing was predicted yet, which is no failure"
     await world.reporter.report()
@@ -125,7 +125,7 @@ async def test_gauges_of_the_prediction():
 
 
 @pytest.mark.parametrize("mirror", [False, True])
-async def test_reported_usage_is_exported_only_with_its_gate(mirror):
+async def test_reported_usage_is_exported_only_with_its_gate(mirror: bool) -> None:
     world = World(mirror=mirror)
     batch = Batch(world.now)
     batch.add("node_cpu_usage", 1.5)

@@ -15,6 +15,7 @@ from koordlet.statesinformer.nodemetric.forecast import Amount, Forecast
 from koordlet.statesinformer.nodemetric.status import Extensions, ReportPolicy, build_status, retain, status_patch
 from koordlet.statesinformer.nodemetric.usage import amounts
 from koordlet.statesinformer.pods.model import ContainerMeta, PodMeta, Subject, SubjectKind, Workloads
+from tests.present import present
 
 NOW = 10_000.0
 UPDATED = Time.parse("2026-07-01T00:00:00Z")
@@ -43,11 +44,12 @@ def status(
     policy: ReportPolicy | None = None,
     subjects: tuple[Subject, ...] = (),
     **more: Any,
-):
+) -> dict[str, Any]:
     built = build_status(
         cache, workloads(*pods, subjects=subjects), policy or ReportPolicy(), now=NOW, update_time=UPDATED, **more
     )
-    return to_builtins(built)
+    result: dict[str, Any] = to_builtins(built)
+    return result
 
 
 AMOUNTS = {
@@ -59,11 +61,11 @@ AMOUNTS = {
 
 
 @pytest.mark.parametrize(("cores", "used", "expected"), AMOUNTS.values(), ids=AMOUNTS)
-def test_amounts_on_the_wire(cores, used, expected):
+def test_amounts_on_the_wire(cores: float, used: float, expected: dict[str, str]) -> None:
     assert to_builtins(amounts(cores, used)) == {"resources": expected}
 
 
-def test_everything_a_short_history_can_fill():
+def test_everything_a_short_history_can_fill() -> None:
     cache = MetricCache()
     for tick in range(11):
         record(
@@ -76,7 +78,7 @@ def test_everything_a_short_history_can_fill():
         )  # fmt: skip
     app = Subject(SubjectKind.HOST_APP, "nginx", "host/nginx", "nginx", qos="LS", priority_class="koord-prod")
     got = status(cache, pod("b"), pod("a", namespace="batch", qos="BE", priority="koord-batch"), subjects=(app,))
-    empty = {key: {} for key in ("avg", "p50", "p90", "p95", "p99")}
+    empty = {key: {} for key in ("avg", "p50", "p90", "p95", "p99")}  # type: ignore[var-annotated]
     cold = [{"usage": empty, "duration": duration} for duration in ("5m0s", "10m0s", "30m0s")]
     assert got == {
         "updateTime": "2026-07-01T00:00:00Z",
@@ -111,7 +113,7 @@ def test_everything_a_short_history_can_fill():
     }  # fmt: skip
 
 
-def test_percentiles_of_300_seconds():
+def test_percentiles_of_300_seconds() -> None:
     cache = MetricCache()
     for second in range(1, 301):
         record(cache, NOW - 300 + second, node_cpu_usage=second, node_memory_usage=second * 1024)
@@ -121,7 +123,7 @@ def test_percentiles_of_300_seconds():
 
 
 @pytest.mark.parametrize(("covered", "filled"), [(149, False), (150, True)])
-def test_an_entry_is_empty_until_half_its_window_is_covered(covered, filled):
+def test_an_entry_is_empty_until_half_its_window_is_covered(covered: int, filled: bool) -> None:
     cache = MetricCache()
     for at in (NOW - covered, NOW):
         record(cache, at, node_cpu_usage=1, node_memory_usage=1024)
@@ -129,7 +131,7 @@ def test_an_entry_is_empty_until_half_its_window_is_covered(covered, filled):
     assert [bool(entry["usage"]["p99"]) for entry in entries] == [filled, False, False]
 
 
-def test_samples_outside_the_window_do_not_count():
+def test_samples_outside_the_window_do_not_count() -> None:
     cache = MetricCache()
     record(cache, NOW - 301, node_cpu_usage=100, node_memory_usage=1, pod_cpu_usage__a=100, pod_memory_usage__a=1)
     record(cache, NOW, node_cpu_usage=1, node_memory_usage=1024)
@@ -138,13 +140,13 @@ def test_samples_outside_the_window_do_not_count():
     assert "podsMetric" not in got
 
 
-def test_a_pod_without_memory_samples_is_left_out():
+def test_a_pod_without_memory_samples_is_left_out() -> None:
     cache = MetricCache()
     record(cache, NOW, pod_cpu_usage__a=1)
     assert "podsMetric" not in status(cache, pod("a"))
 
 
-def test_memory_policy_picks_the_series_and_falls_back_when_its_collector_is_off():
+def test_memory_policy_picks_the_series_and_falls_back_when_its_collector_is_off() -> None:
     policy = ReportPolicy(memory="usageWithPageCache")
     cache = MetricCache()
     record(cache, NOW, node_cpu_usage=1, node_memory_usage=1024)
@@ -162,7 +164,7 @@ HOT = {
 
 
 @pytest.mark.parametrize(("started", "written", "expected"), HOT.values(), ids=HOT)
-def test_memory_with_hot_pages_needs_its_collector(started, written, expected):
+def test_memory_with_hot_pages_needs_its_collector(started: float | None, written: float, expected: str) -> None:
     """At node, pod and host application alike."""
     cache = MetricCache()
     if started is not None:
@@ -185,7 +187,7 @@ GPUS = {"plain": (100, 30, 80, (80, 30, 30)), "ratio": (200, 50, 0, (0, 50, 25))
 
 
 @pytest.mark.parametrize(("total", "used", "busy", "expected"), GPUS.values(), ids=GPUS)
-def test_gpus(total, used, busy, expected):
+def test_gpus(total: int, used: int, busy: int, expected: tuple[int, int, int]) -> None:
     cache = MetricCache()
     cache.facts.set(FACT_GPU, (GpuInfo(0, "uuid-0", total), GpuInfo(1, "uuid-1", total)), NOW)
     for at in (NOW - 200, NOW):
@@ -208,7 +210,7 @@ def test_gpus(total, used, busy, expected):
     assert "devices" not in node["systemUsage"]
 
 
-def test_gpu_figures_must_be_recent():
+def test_gpu_figures_must_be_recent() -> None:
     cache = MetricCache()
     cache.facts.set(FACT_GPU, (GpuInfo(0, "uuid-0", 100),), NOW - 301)
     batch = Batch(NOW)
@@ -220,12 +222,12 @@ def test_gpu_figures_must_be_recent():
     assert "devices" not in status(cache)["nodeMetric"]["nodeUsage"]
 
 
-def test_predictions_and_extensions():
+def test_predictions_and_extensions() -> None:
     cache = MetricCache()
     record(cache, NOW, pod_cpu_usage__a=1, pod_memory_usage__a=1 << 30)
     queries = []
 
-    def forecast(pods, cold_start):
+    def forecast(pods: list[PodMeta], cold_start: int) -> Forecast:
         queries.append(([pod.uid for pod in pods], cold_start))
         return Forecast(Amount(1450, 1261646644), Amount(2050, 2496449740))
 
@@ -240,7 +242,7 @@ def test_predictions_and_extensions():
     assert got["extensions"] == {"calm": True}
 
 
-def test_containers_are_reported_if_a_pod_runs_more_than_one():
+def test_containers_are_reported_if_a_pod_runs_more_than_one() -> None:
     cache = MetricCache()
     record(
         cache, NOW,
@@ -262,24 +264,26 @@ def test_containers_are_reported_if_a_pod_runs_more_than_one():
     assert "extensions" not in got[1], "the pod says it all"
 
 
-def test_a_failed_prediction_is_present_but_empty_and_without_peak():
+def test_a_failed_prediction_is_present_but_empty_and_without_peak() -> None:
     got = status(MetricCache(), forecast=lambda *_: Forecast.none("no node"))
     assert got["prodReclaimableMetric"] == {"resource": {}}
     assert "prodPeakMetric" not in got
 
 
-def test_each_series_of_the_node_is_read_once(monkeypatch):
+def test_each_series_of_the_node_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     cache = MetricCache()
     record(cache, NOW, node_cpu_usage=1, node_memory_usage=1, sys_cpu_usage=1, sys_memory_usage=1)
     read, query = [], MetricCache.query
     monkeypatch.setattr(
-        MetricCache, "query", lambda self, kind, *a, **k: (read.append(kind), query(self, kind, *a, **k))[1]
+        MetricCache,
+        "query",
+        lambda self, kind, *a, **k: (read.append(kind), query(self, kind, *a, **k))[1],  # type: ignore[func-returns-value]
     )
     status(cache)
     assert sorted(read) == ["node_cpu_usage", "node_memory_usage", "sys_cpu_usage", "sys_memory_usage"]
 
 
-def test_the_cache_keeps_longer_windows_once_they_are_requested():
+def test_the_cache_keeps_longer_windows_once_they_are_requested() -> None:
     """Two hours of one sample in ten seconds: half an hour is all that was kept before, more afterwards."""
     policy = ReportPolicy(durations=(Duration("2h"),))
     filled = {}
@@ -294,7 +298,7 @@ def test_the_cache_keeps_longer_windows_once_they_are_requested():
     assert filled == {False: False, True: True}
 
 
-def test_a_window_that_exceeds_the_memory_limit_is_logged():
+def test_a_window_that_exceeds_the_memory_limit_is_logged() -> None:
     cache = MetricCache(max_seconds=3600)
     record(cache, NOW, node_cpu_usage=1)
     assert retain(cache, ReportPolicy(durations=(Duration("5m"), Duration("2h")))) == 3600
@@ -316,38 +320,40 @@ POLICIES = {
 
 
 @pytest.mark.parametrize(("spec", "expected"), POLICIES.values(), ids=POLICIES)
-def test_policy_defaults_and_floors(spec, expected):
+def test_policy_defaults_and_floors(spec: CollectPolicy | None, expected: tuple[int, int, int]) -> None:
     got = ReportPolicy.of(spec)
     assert (got.aggregate_seconds, got.report_seconds, len(got.durations)) == expected
 
 
-def test_policy_of_predictions():
+def test_policy_of_predictions() -> None:
     assert (ReportPolicy.of(None).diff_percent, ReportPolicy.of(None).cold_start_seconds) == (5, None)
     policy = ReportPolicy.of(None, PredictPolicy(resource_diff_threshold_percent=0, cold_start_period_seconds=60))
     assert (policy.diff_percent, policy.cold_start_seconds) == (0, 60)
 
 
-def test_the_patch_sets_absent_fields_to_null():
+def test_the_patch_sets_absent_fields_to_null() -> None:
     patch = status_patch(build_status(MetricCache(), workloads(), ReportPolicy(), now=NOW, update_time=UPDATED))[
         "status"
     ]
-    assert patch["podsMetric"] is None
-    assert patch["hostApplicationMetric"] is None, "an empty list is dropped on the wire (spec 01 §2), NodeSLO or not"
-    assert patch["prodPeakMetric"] is None
-    assert patch["nodeMetric"]["numaUsages"] is None
-    assert patch["nodeMetric"]["nodeUsage"] == {"resources": None, "devices": None}
+    assert patch["podsMetric"] is None  # type: ignore[index]
+    assert patch["hostApplicationMetric"] is None, "an empty list is dropped on the wire (spec 01 §2), NodeSLO or not"  # type: ignore[index]
+    assert patch["prodPeakMetric"] is None  # type: ignore[index]
+    assert patch["nodeMetric"]["numaUsages"] is None  # type: ignore[index]
+    assert patch["nodeMetric"]["nodeUsage"] == {"resources": None, "devices": None}  # type: ignore[index]
 
 
 @pytest.mark.parametrize("milli", [1, 57, 290, 699, 700, 900, 1100, 12_345, 255_999])
-def test_float32_storage_costs_no_milli(milli):
+def test_float32_storage_costs_no_milli(milli: int) -> None:
     cache = MetricCache()
     for tick in range(60):
         record(cache, NOW - 60 + tick, node_cpu_usage=milli / 1000, node_memory_usage=1)
-    usage = build_status(cache, workloads(), ReportPolicy(), now=NOW, update_time=UPDATED).node_metric.node_usage
+    usage = present(
+        build_status(cache, workloads(), ReportPolicy(), now=NOW, update_time=UPDATED).node_metric
+    ).node_usage
     assert usage.resources["cpu"].milli_value() == milli
 
 
-def test_float32_storage_stays_within_a_millionth():
+def test_float32_storage_stays_within_a_millionth() -> None:
     cache = MetricCache()
     values = np.random.default_rng(7).uniform(0, 64 << 30, 60)
     for tick, value in enumerate(values):

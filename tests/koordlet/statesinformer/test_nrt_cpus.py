@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.strategies import DrawFn
 
 from koordlet.api.annotations.topology import CPUInfo
 from koordlet.api.cpus import format_cpus, parse_cpus
@@ -38,16 +39,16 @@ TAKEN = {
 
 
 @pytest.mark.parametrize(("available", "count", "expected"), TAKEN.values(), ids=TAKEN)
-def test_take(available, count, expected):
+def test_take(available: str, count: int, expected: str) -> None:
     assert format_cpus(take_by_topology(TWO_SOCKETS, parse_cpus(available), count)) == expected
 
 
-def test_more_cpus_than_available():
+def test_more_cpus_than_available() -> None:
     with pytest.raises(NotEnoughCPUs, match="13 CPUs are requested, 12 are available"):
         take_by_topology(TWO_SOCKETS, frozenset(range(12)), 13)
 
 
-def test_a_whole_numa_node_before_cores_of_two():
+def test_a_whole_numa_node_before_cores_of_two() -> None:
     cpus = machine(sockets=1, nodes=2, cores=4, threads=2)
     assert format_cpus(take_by_topology(cpus, frozenset(range(16)), 8)) == "0-3,8-11"
     broken = frozenset(range(16)) - {0}  # node 0 is not whole any more
@@ -55,14 +56,14 @@ def test_a_whole_numa_node_before_cores_of_two():
 
 
 @st.composite
-def questions(draw):
+def questions(draw: DrawFn) -> tuple[list[CPUInfo], frozenset[int], int]:
     cpus = machine(draw(st.integers(1, 3)), draw(st.integers(1, 3)), draw(st.integers(1, 4)), draw(st.integers(1, 2)))
     available = frozenset(draw(st.sets(st.sampled_from([cpu.id for cpu in cpus]))))
     return cpus, available, draw(st.integers(0, len(available)))
 
 
 @given(questions())
-def test_a_subset_of_the_right_size(question):
+def test_a_subset_of_the_right_size(question: tuple[list[CPUInfo], frozenset[int], int]) -> None:
     cpus, available, count = question
     taken = take_by_topology(cpus, available, count)
     assert taken <= available
@@ -70,7 +71,7 @@ def test_a_subset_of_the_right_size(question):
 
 
 @given(questions())
-def test_packed(question):
+def test_packed(question: tuple[list[CPUInfo], frozenset[int], int]) -> None:
     """What is taken from a machine breaks at most one free core, after the single CPUs near it."""
     cpus, available, count = question
     taken = take_by_topology(cpus, available, count)
@@ -85,7 +86,7 @@ def test_packed(question):
 
 
 @given(questions())
-def test_whole_sockets_are_taken_first(question):
+def test_whole_sockets_are_taken_first(question: tuple[list[CPUInfo], frozenset[int], int]) -> None:
     cpus, available, count = question
     sockets = {cpu.socket: {other.id for other in cpus if other.socket == cpu.socket} for cpu in cpus}
     free = [ids for ids in sockets.values() if ids <= available]
@@ -94,7 +95,7 @@ def test_whole_sockets_are_taken_first(question):
     assert sum(ids <= taken for ids in free) >= min(len(free), count // size)
 
 
-def test_cores_are_numbered_consecutively():
+def test_cores_are_numbered_consecutively() -> None:
     """The kernel's core ids repeat across sockets."""
     cpus = tuple(Cpu(id=i, core=i // 2 % 2, socket=i // 4, node=i // 4, l1=None, l2=None, l3=None) for i in range(8))
     infos = cpu_infos(CpuTopology(tuple(reversed(cpus)), smt=True, turbo=False))

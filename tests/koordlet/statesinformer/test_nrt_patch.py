@@ -2,6 +2,8 @@
 
 import copy
 import json
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -29,7 +31,7 @@ def zone(number: int, *resources: ResourceInfo) -> Zone:
     return Zone(name=f"node-{number}", type="Node", resources=list(ours))
 
 
-def status(zones=2, policy="None", label="", **annotations) -> TopologyStatus:
+def status(zones: int = 2, policy: str = "None", label: str = "", **annotations: Any) -> TopologyStatus:
     texts = {key: json.dumps({"a": 1, "b": 2}) for key in KEYS} | annotations
     return TopologyStatus(texts, label, policy, tuple(zone(i) for i in range(zones)), SharePools([], []))
 
@@ -40,7 +42,7 @@ def stored(like: TopologyStatus | None = None) -> NodeResourceTopology:
     return topology
 
 
-def test_the_object_belongs_to_the_node():
+def test_the_object_belongs_to_the_node() -> None:
     made = new_object(NODE, status(label="true"))
     (owner,) = made.metadata.owner_references
     assert (owner.kind, owner.name, owner.uid, owner.controller, owner.block_owner_deletion) == (
@@ -49,14 +51,14 @@ def test_the_object_belongs_to_the_node():
     assert made.metadata.labels == {names.LABEL_MANAGED_BY: "Koordinator", names.LABEL_ENABLE_NUMA_RESERVATION: "true"}
 
 
-def test_nothing_to_write():
+def test_nothing_to_write() -> None:
     assert patch_for(stored(), status()) == {}
 
 
 KEY = KEYS[0]
 
 
-def _annotate(topology, text):
+def _annotate(topology: NodeResourceTopology, text: str) -> None:
     topology.metadata.annotations[KEY] = text
 
 
@@ -74,7 +76,7 @@ SAME = {
 
 
 @pytest.mark.parametrize("change", SAME.values(), ids=SAME)
-def test_differences_that_cause_no_write(change):
+def test_differences_that_cause_no_write(change: Callable[..., Any]) -> None:
     topology = stored()
     change(topology)
     assert patch_for(topology, status()) == {}
@@ -105,7 +107,7 @@ DIFFERENT = {
 
 
 @pytest.mark.parametrize(("change", "parts"), DIFFERENT.values(), ids=DIFFERENT)
-def test_differences_that_are_written(change, parts):
+def test_differences_that_are_written(change: Callable[..., Any], parts: set[str]) -> None:
     topology = stored()
     change(topology)
     patch = patch_for(topology, status())
@@ -115,12 +117,12 @@ def test_differences_that_are_written(change, parts):
         assert patch["metadata"]["annotations"] == {KEY: status().annotations[KEY]}
 
 
-def test_an_absent_label_is_removed():
+def test_an_absent_label_is_removed() -> None:
     patch = patch_for(stored(status(label="true")), status())
     assert patch["metadata"]["labels"] == {names.LABEL_ENABLE_NUMA_RESERVATION: None}
 
 
-def test_other_resources_of_a_zone_are_kept():
+def test_other_resources_of_a_zone_are_kept() -> None:
     topology = stored()
     topology.zones[0].resources = [resource(GPU, "100", "50"), resource("cpu", "1")]
     topology.zones[0].costs = [CostInfo(name="node-1", value=20)]

@@ -100,22 +100,23 @@ async def world(client: Client) -> AsyncIterator[World]:
     await world.reporter.stored.stop()
 
 
-def annotations(topology: NodeResourceTopology) -> dict[str, Any]:
+def annotations(topology: NodeResourceTopology) -> dict[str, Any]:  # type: ignore[no-redef]
     return {key: json.loads(text) for key, text in topology.metadata.annotations.items()}
 
 
 def ls_pools(topology: NodeResourceTopology) -> list[str]:
-    return [pool.get("cpuset", "") for pool in annotations(topology)[names.ANNOTATION_CPU_SHARED_POOLS]]
+    return [pool.get("cpuset", "") for pool in annotations(topology)[names.ANNOTATION_CPU_SHARED_POOLS]]  # type: ignore[operator]
 
 
 def be_pools(topology: NodeResourceTopology) -> list[str]:
-    return [pool.get("cpuset", "") for pool in annotations(topology)[names.ANNOTATION_BE_CPU_SHARED_POOLS]]
+    return [pool.get("cpuset", "") for pool in annotations(topology)[names.ANNOTATION_BE_CPU_SHARED_POOLS]]  # type: ignore[operator]
 
 
 async def test_the_object_is_created_once_and_not_written_without_changes(world: World) -> None:
     await world.reporter.report()
     made = await world.stored()
     (owner,) = made.metadata.owner_references
+    assert world.node is not None
     assert (owner.kind, owner.uid) == ("Node", world.node.metadata.uid)
     assert made.topology_policies == ["None"]
     await world.seen(made.metadata.resource_version)
@@ -195,6 +196,7 @@ async def test_fields_of_other_writers_are_kept(world: World) -> None:
     await world.seen(theirs.metadata.resource_version)
     await world.reporter.report()
     assert (await world.stored()).metadata.resource_version == theirs.metadata.resource_version, "rewritten for nothing"
+    assert world.node is not None
     world.node.metadata.labels[names.LABEL_ENABLE_NUMA_RESERVATION] = "true"
     world.node.status.capacity, world.node.status.allocatable = _amounts("8"), _amounts("7")
     await world.reporter.report()
@@ -232,12 +234,12 @@ UNKNOWN = {
 
 
 @pytest.mark.parametrize(("change", "problem"), UNKNOWN.values(), ids=UNKNOWN)
-async def test_an_unknown_input_skips_only_the_round(world: World, change, problem) -> None:
+async def test_an_unknown_input_skips_only_the_round(world: World, change: dict[str, Any], problem: str) -> None:
     whole = {name: getattr(world, name) for name in change}
     for name, value in change.items():
         setattr(world, name, value)
     await world.reporter.report()
-    assert problem in world.reporter.problem
+    assert problem in world.reporter.problem  # type: ignore[operator]
     assert world.reporter.local is None
     assert world.outcomes() == {"skipped": 1}
     for name, value in whole.items():
@@ -254,7 +256,7 @@ async def test_unused_fields_of_the_kubelet_configuration_are_not_decoded(world:
     """Its type changed in 1.28; any shape will do."""
     world.kubelet = {"cpuManagerPolicy": "static", "reservedSystemCPUs": "0", "logging": {"flushFrequency": ["?"]}}
     await world.reporter.report()
-    policy = annotations(await world.stored())[names.ANNOTATION_CPU_MANAGER_POLICY]
+    policy = annotations(await world.stored())[names.ANNOTATION_CPU_MANAGER_POLICY]  # type: ignore[operator]
     assert policy == {"policy": "static", "reservedCPUs": "0"}
 
 

@@ -2,6 +2,9 @@
 
 import json
 import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -21,11 +24,12 @@ from koordlet.statesinformer.nrt.kubelet import (
     topology_policy,
 )
 from koordlet.statesinformer.nrt.pools import PinnedPod, pool_cpus, split
-from koordlet.statesinformer.nrt.status import MachineInfo, TopologyError, compute
+from koordlet.statesinformer.nrt.status import MachineInfo, TopologyError, TopologyStatus, compute
 from koordlet.statesinformer.pods.cpuallocation import allocation_of
 from koordlet.statesinformer.pods.model import PodMeta
 from koordlet.system.cpu.cputopology import Cpu, CpuTopology
 from koordlet.system.proc.procfs import NumaMemInfo
+from tests.present import present
 
 MEMORY = 263432804 * 1024
 BASIC = CPUBasicInfo(cpu_model="XYZ CPU @ 2GHz", turbo_enabled=True, cat_l3_cbm_mask="fffff", vendor_id="GenuineIntel")
@@ -52,12 +56,12 @@ TWELVE = MachineInfo(
 """Cores (0,6), (2,8), (4,10) on socket 0, the odd ones on socket 1."""
 
 
-def node(annotations: dict[str, object] | None = None, labels: dict[str, str] | None = None, **status) -> Node:
+def node(annotations: dict[str, object] | None = None, labels: dict[str, str] | None = None, **status: Any) -> Node:
     texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in (annotations or {}).items()}
     amounts = {member: {k: Quantity(v) for k, v in quantities.items()} for member, quantities in status.items()}
     return Node(
         metadata=ObjectMeta(name="n", uid="node-uid", annotations=texts, labels=labels or {}),
-        status=NodeStatus(**amounts),
+        status=NodeStatus(**amounts),  # type: ignore[arg-type]
     )
 
 
@@ -76,15 +80,21 @@ PINNED = [pod("x1", "4", "LSR"), pod("x2", "3", "LSE"), pod("x3", "5", "LSR")]
 STATIC = KubeletConfig(cpu_manager_policy="static", kube_reserved={"cpu": "2000m"})
 
 
-def say(machine_: MachineInfo, node_: Node, pods=(), kubelet=None, state=None):
+def say(
+    machine_: MachineInfo,
+    node_: Node,
+    pods: Sequence[PodMeta] = (),
+    kubelet: KubeletConfig | None = None,
+    state: dict[str, dict[str, str]] | None = None,
+) -> TopologyStatus:
     return compute(machine_, node_, tuple(pods), kubelet=kubelet, kubelet_state=state or {})
 
 
-def annotation(status, key: str):
+def annotation(status: TopologyStatus, key: str) -> Any:
     return json.loads(status.annotations[key])
 
 
-def pools(status, key: str = names.ANNOTATION_CPU_SHARED_POOLS) -> list[tuple[int, int, str]]:
+def pools(status: TopologyStatus, key: str = names.ANNOTATION_CPU_SHARED_POOLS) -> list[tuple[int, int, str]]:
     return [(p["socket"], p["node"], p.get("cpuset", "")) for p in annotation(status, key)]
 
 
@@ -106,17 +116,18 @@ RESERVATIONS = {
 }
 
 
-def kept(given):
+def kept(given: dict[str, Any] | None) -> dict[str, Any]:
     """The parts of the reservation that are copied as they are."""
     return {key: value for key, value in (given or {}).items() if key != "reservedCPUs"}
 
 
 @pytest.mark.parametrize(("given", "expected"), RESERVATIONS.values(), ids=RESERVATIONS)
-def test_reservation(given, expected):
+def test_reservation(given: dict[str, Any] | str | None, expected: str | None) -> None:
     status = say(TWELVE, node({} if given is None else {names.ANNOTATION_NODE_RESERVATION: given}))
     written = annotation(status, names.ANNOTATION_NODE_RESERVATION)
+    assert written is not None
     assert written.pop("reservedCPUs", None) == expected
-    assert written == ({} if names.ANNOTATION_NODE_RESERVATION in status.problems else kept(given))
+    assert written == ({} if names.ANNOTATION_NODE_RESERVATION in status.problems else kept(given))  # type: ignore[arg-type]
     assert parse_cpus(expected or "").isdisjoint(pool_cpus(status.pools.ls) | pool_cpus(status.pools.be))
 
 
@@ -134,7 +145,7 @@ SYSTEM = {
 
 
 @pytest.mark.parametrize(("annotations", "written", "left", "error"), SYSTEM.values(), ids=SYSTEM)
-def test_system_qos(annotations, written, left, error):
+def test_system_qos(annotations: dict[str, Any], written: dict[str, Any] | None, left: str, error: str | None) -> None:
     if error:
         with pytest.raises(TopologyError, match=error):
             say(machine(1), node(annotations))
@@ -147,7 +158,7 @@ def test_system_qos(annotations, written, left, error):
 # --- the kubelet
 
 
-def test_static_policy_reserves_cpus():
+def test_static_policy_reserves_cpus() -> None:
     policy = annotation(say(machine(), node(), kubelet=STATIC), names.ANNOTATION_CPU_MANAGER_POLICY)
     assert policy == {"policy": "static", "reservedCPUs": "0-1"}
 
@@ -164,10 +175,10 @@ RESERVED = {
 
 
 @pytest.mark.parametrize(("fields", "expected", "problem"), RESERVED.values(), ids=RESERVED)
-def test_reserved_by_the_kubelet(fields, expected, problem):
+def test_reserved_by_the_kubelet(fields: dict[str, Any], expected: str | None, problem: str | None) -> None:
     """An error is told and leaves the set empty."""
     status = say(machine(), node(), kubelet=KubeletConfig(cpu_manager_policy="static", **fields))
-    assert annotation(status, names.ANNOTATION_CPU_MANAGER_POLICY).get("reservedCPUs") == expected
+    assert present(annotation(status, names.ANNOTATION_CPU_MANAGER_POLICY)).get("reservedCPUs") == expected
     if problem is None:
         assert not status.problems
     else:
@@ -175,7 +186,7 @@ def test_reserved_by_the_kubelet(fields, expected, problem):
     assert pools(status) == [(0, 0, "0-3"), (1, 1, "4-7")], "the kubelet's CPUs stay in the pools"
 
 
-def test_options_are_reported_and_empty_if_the_kubelet_is_not_queried():
+def test_options_are_reported_and_empty_if_the_kubelet_is_not_queried() -> None:
     config = kubelet_config({"cpuManagerPolicy": "none", "cpuManagerPolicyOptions": {"full-pcpus-only": "true"}})
     policy = annotation(say(machine(), node(), kubelet=config), names.ANNOTATION_CPU_MANAGER_POLICY)
     assert policy == {"policy": "none", "options": {"full-pcpus-only": "true"}}
@@ -199,7 +210,7 @@ POLICIES = {
 @pytest.mark.parametrize(
     ("policy_and_scope", "expected"), POLICIES.items(), ids=lambda value: "-".join(value) or "empty"
 )
-def test_topology_policy(policy_and_scope, expected):
+def test_topology_policy(policy_and_scope: tuple[str, str], expected: str) -> None:
     config = KubeletConfig(topology_manager_policy=policy_and_scope[0], topology_manager_scope=policy_and_scope[1])
     assert topology_policy(config) == expected
     assert topology_policy(None) == "None"
@@ -217,7 +228,7 @@ FILES = {
 
 
 @pytest.mark.parametrize(("text", "expected"), FILES.values(), ids=FILES)
-def test_cpu_manager_state(tmp_path, text, expected):
+def test_cpu_manager_state(tmp_path: Path, text: str | None, expected: dict[str, dict[str, str]] | str) -> None:
     if text is not None:
         (tmp_path / "cpu_manager_state").write_text(text)
     if isinstance(expected, str):
@@ -227,13 +238,13 @@ def test_cpu_manager_state(tmp_path, text, expected):
         assert read_cpu_manager_state(tmp_path) == expected
 
 
-def test_a_state_file_that_cannot_be_read(tmp_path):
+def test_a_state_file_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "cpu_manager_state").mkdir()
     with pytest.raises(KubeletStateError, match="directory"):
         read_cpu_manager_state(tmp_path)
 
 
-def test_pods_pinned_by_the_kubelet():
+def test_pods_pinned_by_the_kubelet() -> None:
     pods = [pod("a"), pod("b", qos="LS"), pod("c", qos="BE"), pod("d", "7", "LSR"), pod("e", qos="LSE")]
     state = {
         "b": {"m": "0"}, "c": {"m": "0"}, "d": {"m": "0"},  # LS, BE, managed by koordlet
@@ -247,7 +258,7 @@ def test_pods_pinned_by_the_kubelet():
     assert pools(status) == [(0, 0, "0-3")], "4-6 are the kubelet's, 7 is koordlet's"
 
 
-def test_the_checkpoint_is_ignored_without_the_static_policy():
+def test_the_checkpoint_is_ignored_without_the_static_policy() -> None:
     status = say(machine(), node(), [pod("a")], KubeletConfig(cpu_manager_policy="none"), {"a": {"m": "0"}})
     assert status.annotations[names.ANNOTATION_POD_CPU_ALLOCS] == "null"
     assert pools(status) == [(0, 0, "0-3"), (1, 1, "4-7")]
@@ -256,7 +267,7 @@ def test_the_checkpoint_is_ignored_without_the_static_policy():
 # --- pools
 
 
-def test_pinned_pods_leave_the_pools():
+def test_pinned_pods_leave_the_pools() -> None:
     """8 CPUs: pods on 4, 3 and 5, the one on 3 is LSE."""
     status = say(machine(), node(), PINNED, STATIC)
     assert pools(status) == [(0, 0, "0-2"), (1, 1, "6-7")]
@@ -269,11 +280,11 @@ RESERVED_NODE = {
 }
 
 
-def test_reservation_and_system_qos_leave_the_pools():
-    assert pools(say(machine(), node(RESERVED_NODE), PINNED, STATIC)) == [(0, 0, "0"), (1, 1, "6")]
+def test_reservation_and_system_qos_leave_the_pools() -> None:
+    assert pools(say(machine(), node(RESERVED_NODE), PINNED, STATIC)) == [(0, 0, "0"), (1, 1, "6")]  # type: ignore[arg-type]
 
 
-def test_cpus_pinned_by_the_kubelet_leave_the_pools():
+def test_cpus_pinned_by_the_kubelet_leave_the_pools() -> None:
     pods = [*PINNED, pod("xxx-y4", name="pod4")]
     status = say(machine(), node(), pods, STATIC, {"xxx-y4": {"demo": "1"}})
     assert pools(status)[0] == (0, 0, "0,2")
@@ -282,7 +293,7 @@ def test_cpus_pinned_by_the_kubelet_leave_the_pools():
     )
 
 
-def test_an_empty_pool_is_kept():
+def test_an_empty_pool_is_kept() -> None:
     status = say(machine(), node({names.ANNOTATION_NODE_RESERVATION: {"reservedCPUs": "0-3"}}))
     assert pools(status) == [(0, 0, ""), (1, 1, "4-7")]
     full = say(machine(), node(), [pod("x", "0-3", "LSE")])
@@ -293,7 +304,7 @@ BAD_PODS = {"no JSON": "{", "no CPU list": '{"cpuset":"x-y"}', "wrong type": '{"
 
 
 @pytest.mark.parametrize("text", BAD_PODS.values(), ids=BAD_PODS)
-def test_a_malformed_pod_costs_only_itself(text):
+def test_a_malformed_pod_costs_only_itself(text: str) -> None:
     status = say(machine(), node(), [pod("bad", status=text), *PINNED])
     assert pools(status) == [(0, 0, "0-2"), (1, 1, "6-7")]
     assert status.problems == {}, "the pods informer reports it"
@@ -303,7 +314,9 @@ def test_a_malformed_pod_costs_only_itself(text):
     st.lists(st.tuples(st.sampled_from(["LSE", "LSR", ""]), st.frozensets(st.integers(0, 7)))),
     st.frozensets(st.integers(0, 7)), st.frozensets(st.integers(0, 7)),
 )  # fmt: skip
-def test_pools_are_disjoint_from_pinned_and_reserved_cpus(given_pods, kubelets, withheld):
+def test_pools_are_disjoint_from_pinned_and_reserved_cpus(
+    given_pods: list[tuple[str, frozenset[int]]], kubelets: frozenset[int], withheld: frozenset[int]
+) -> None:
     cpus = [CPUInfo(id=i, core=i // 2, socket=i // 4, node=i // 2) for i in range(8)]
     usable = frozenset(range(8)) - kubelets
     pinned = [PinnedPod(str(i), qos, taken) for i, (qos, taken) in enumerate(given_pods)]
@@ -322,17 +335,17 @@ def test_pools_are_disjoint_from_pinned_and_reserved_cpus(given_pods, kubelets, 
 # --- machine and zones
 
 
-def test_the_machine():
+def test_the_machine() -> None:
     status = say(machine(), node())
     assert annotation(status, names.ANNOTATION_CPU_BASIC_INFO) == {
         "cpuModel": "XYZ CPU @ 2GHz", "turboEnabled": True, "catL3CbmMask": "fffff", "vendorID": "GenuineIntel",
     }  # fmt: skip
-    detail = annotation(status, names.ANNOTATION_CPU_TOPOLOGY)["detail"]
+    detail = present(annotation(status, names.ANNOTATION_CPU_TOPOLOGY))["detail"]
     assert detail[0] == {"id": 0, "core": 0, "socket": 0, "node": 0}
     assert [field["id"] for field in detail] == list(range(8))
 
 
-def amounts(status, resource: str, member: str) -> list[int]:
+def amounts(status: TopologyStatus, resource: str, member: str) -> list[int]:
     return [
         getattr(zone_resource, member).milli_value()
         for zone in status.zones
@@ -341,7 +354,7 @@ def amounts(status, resource: str, member: str) -> list[int]:
     ]
 
 
-def test_zones():
+def test_zones() -> None:
     status = say(machine(), node())
     assert [(zone.name, zone.type) for zone in status.zones] == [("node-0", "Node"), ("node-1", "Node")]
     names_ = [resource.name for resource in status.zones[0].resources]
@@ -352,7 +365,7 @@ def test_zones():
         assert amounts(status, "hugepages-2Mi", member) == [0, 0]
 
 
-def test_reported_huge_pages_are_subtracted_from_memory():
+def test_reported_huge_pages_are_subtracted_from_memory() -> None:
     huge = {1 << 20: 2, 2048: 10}
     status = say(machine(huge=huge), node())
     assert amounts(status, "hugepages-1Gi", "capacity") == [2 * 2**30 * 1000] * 2
@@ -360,7 +373,7 @@ def test_reported_huge_pages_are_subtracted_from_memory():
     assert amounts(status, "memory", "capacity") == [(MEMORY - 2 * 2**30 - 10 * 2**21) * 1000] * 2
 
 
-def test_zones_are_in_the_order_of_numbers():
+def test_zones_are_in_the_order_of_numbers() -> None:
     assert [zone.name for zone in say(machine(nodes=12), node()).zones] == [f"node-{i}" for i in range(12)]
 
 
@@ -376,24 +389,24 @@ NUMA_RESERVATIONS = {  # milli-units: capacity, allocatable of each zone
 
 
 @pytest.mark.parametrize("case", NUMA_RESERVATIONS.values(), ids=NUMA_RESERVATIONS)
-def test_numa_reservation_keeps_capacity_apart(case):
+def test_numa_reservation_keeps_capacity_apart(case: tuple[int | str, ...]) -> None:
     nodes, per_node, resource, capacity, allocatable, whole, left = case
     node_amounts = {"capacity": {resource: capacity}, "allocatable": {resource: allocatable}}
-    status = say(machine(nodes, per_node), node(labels=ENABLED, **node_amounts))
+    status = say(machine(nodes, per_node), node(labels=ENABLED, **node_amounts))  # type: ignore[arg-type]
     assert status.numa_reservation == "true"
-    assert amounts(status, resource, "capacity") == [whole] * nodes
-    assert amounts(status, resource, "allocatable") == amounts(status, resource, "available") == [left] * nodes
-    off = say(machine(nodes, per_node), node(labels={names.LABEL_ENABLE_NUMA_RESERVATION: "false"}, **node_amounts))
-    assert amounts(off, resource, "allocatable") == [whole] * nodes
+    assert amounts(status, resource, "capacity") == [whole] * nodes  # type: ignore[arg-type, operator]
+    assert amounts(status, resource, "allocatable") == amounts(status, resource, "available") == [left] * nodes  # type: ignore[arg-type, operator]
+    off = say(machine(nodes, per_node), node(labels={names.LABEL_ENABLE_NUMA_RESERVATION: "false"}, **node_amounts))  # type: ignore[arg-type]
+    assert amounts(off, resource, "allocatable") == [whole] * nodes  # type: ignore[arg-type, operator]
     assert off.numa_reservation == "false"
 
 
-def test_numa_nodes_that_do_not_match():
+def test_numa_nodes_that_do_not_match() -> None:
     odd = MachineInfo(machine(2).cpus, BASIC, machine(1).numa)
     with pytest.raises(TopologyError, match=r"with CPUs: \[0, 1\], NUMA nodes with memory: \[0\]"):
         say(odd, node())
 
 
-def test_malformed_cpus_of_class_system_do_not_skip_the_round():
+def test_malformed_cpus_of_class_system_do_not_skip_the_round() -> None:
     status = say(machine(1), node({names.ANNOTATION_SYSTEM_QOS_RESOURCE: {"cpuset": "a"}}))
     assert "cpuset: 'a'" in status.problems[names.ANNOTATION_SYSTEM_QOS_RESOURCE]

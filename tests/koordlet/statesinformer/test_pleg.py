@@ -8,6 +8,7 @@ import random
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -53,7 +54,8 @@ class Watched:
     """A running Pleg and what it told."""
 
     def __init__(self, pleg: Pleg) -> None:
-        self.pleg, self.told = pleg, []
+        self.pleg = pleg
+        self.told: list[Any] = []
         pleg.add_handler(self.told.append)
 
     async def until(self, done: Callable[[], object], what: str = "events") -> None:
@@ -73,7 +75,7 @@ class Watched:
 async def watch(root: Path) -> AsyncIterator[Callable[..., object]]:
     made: list[Pleg] = []
 
-    async def start(**how: object) -> Watched:
+    async def start(**how: Any) -> Watched:
         made.append(Pleg(root, **how))
         watched = Watched(made[-1])
         await made[-1].start()
@@ -94,9 +96,11 @@ NAMES = [(driver, qos) for driver in DRIVERS for qos in KubeQOS]
 
 
 @pytest.mark.parametrize(("driver", "qos"), NAMES, ids=[f"{d.value}-{q.value}" for d, q in NAMES])
-async def test_events_of_added_and_deleted_pods_and_containers(root, watch, driver, qos):
+async def test_events_of_added_and_deleted_pods_and_containers(
+    root: Path, watch: Callable[..., object], driver: CgroupDriver, qos: KubeQOS
+) -> None:
     make_kubepods(root, driver)
-    watched = await watch()
+    watched = await watch()  # type: ignore[misc]
     assert (watched.pleg.watched, watched.pleg.unwatched) == (4, 0)
     pod = root / pod_dir(driver, qos, UID)
     container = pod / container_name(driver, "containerd://abc")
@@ -114,17 +118,17 @@ async def test_events_of_added_and_deleted_pods_and_containers(root, watch, driv
     assert dict(watched.pleg.counts) == dict.fromkeys(PodEventKind, 1)
 
 
-async def test_entries_created_before_the_watch_are_found(root, watch):
-    watched = await watch()
+async def test_entries_created_before_the_watch_are_found(root: Path, watch: Callable[..., object]) -> None:
+    watched = await watch()  # type: ignore[misc]
     container = root / pod_dir(CgroupDriver.CGROUPFS, KubeQOS.BURSTABLE, UID) / "abc"
     container.mkdir(parents=True)  # kubepods, QoS class, pod and container before the loop turns once
     await watched.tells((ADDED, UID), (CONTAINER, UID, "abc"))
 
 
-async def test_existing_pods_are_reported_and_watched_at_start(root, watch):
+async def test_existing_pods_are_reported_and_watched_at_start(root: Path, watch: Callable[..., object]) -> None:
     pod = root / pod_dir(CgroupDriver.SYSTEMD, KubeQOS.BESTEFFORT, UID)
     (pod / "cri-containerd-abc.scope").mkdir(parents=True)
-    watched = await watch()
+    watched = await watch()  # type: ignore[misc]
     await watched.tells((ADDED, UID), (CONTAINER, UID, "abc"))
     (pod / "cri-containerd-def.scope").mkdir()
     await watched.tells((CONTAINER, UID, "def"))
@@ -132,9 +136,9 @@ async def test_existing_pods_are_reported_and_watched_at_start(root, watch):
     await watched.tells((CONTAINER_GONE, UID, "abc"))
 
 
-async def test_a_recreated_kubepods_is_watched_again(root, watch):
+async def test_a_recreated_kubepods_is_watched_again(root: Path, watch: Callable[..., object]) -> None:
     make_kubepods(root, CgroupDriver.CGROUPFS)
-    watched = await watch()
+    watched = await watch()  # type: ignore[misc]
     remove_tree(root / "kubepods")
     await watched.until(lambda: watched.pleg.watched == 1)
     (root / pod_dir(CgroupDriver.CGROUPFS, KubeQOS.BURSTABLE, UID)).mkdir(parents=True)
@@ -144,9 +148,9 @@ async def test_a_recreated_kubepods_is_watched_again(root, watch):
 OTHERS = ["12345", "kubepods", "kubepods-pod12345", "kubepods-pod.slice", "burst", "pod12345.slice"]
 
 
-async def test_other_directory_names_are_ignored(root, watch):
+async def test_other_directory_names_are_ignored(root: Path, watch: Callable[..., object]) -> None:
     make_kubepods(root, CgroupDriver.SYSTEMD)
-    watched = await watch()
+    watched = await watch()  # type: ignore[misc]
     for name in OTHERS:
         (root / "kubepods.slice" / name).mkdir()
     (root / "system.slice").mkdir()
@@ -156,9 +160,9 @@ async def test_other_directory_names_are_ignored(root, watch):
     assert watched.pleg.watched == 5
 
 
-async def test_a_recreated_pod_directory_is_watched_again(root, watch):
+async def test_a_recreated_pod_directory_is_watched_again(root: Path, watch: Callable[..., object]) -> None:
     make_kubepods(root, CgroupDriver.CGROUPFS)
-    watched = await watch()
+    watched = await watch()  # type: ignore[misc]
     pod = root / pod_dir(CgroupDriver.CGROUPFS, KubeQOS.GUARANTEED, UID)
     pod.mkdir()
     await watched.tells((ADDED, UID))
@@ -169,8 +173,8 @@ async def test_a_recreated_pod_directory_is_watched_again(root, watch):
     await watched.tells((CONTAINER, UID, "abc"))
 
 
-async def test_a_failing_handler_does_not_affect_others(root, watch):
-    watched = await watch()
+async def test_a_failing_handler_does_not_affect_others(root: Path, watch: Callable[..., object]) -> None:
+    watched = await watch()  # type: ignore[misc]
 
     def bad(_: PodEvent) -> None:
         raise RuntimeError("no")
@@ -199,9 +203,11 @@ def here(root: Path) -> dict[str, frozenset[str]]:
 
 
 @pytest.mark.parametrize("driver", DRIVERS, ids=lambda operation: operation.value)
-async def test_the_final_state_is_right_after_many_concurrent_changes(root, watch, driver):
+async def test_the_final_state_is_right_after_many_concurrent_changes(
+    root: Path, watch: Callable[..., object], driver: CgroupDriver
+) -> None:
     """200 pods come, and go, and come again while the loop turns now and then."""
-    watched = await watch()
+    watched = await watch()  # type: ignore[misc]
     make_kubepods(root, driver)
     dice = random.Random(7)
     pods = [root / pod_dir(driver, dice.choice(list(KubeQOS)), f"uid-{number}") for number in range(200)]
@@ -258,13 +264,13 @@ class Deaf(Inotify):
         return events
 
 
-async def test_after_an_overflow_all_directories_are_read_again(root, watch):
+async def test_after_an_overflow_all_directories_are_read_again(root: Path, watch: Callable[..., object]) -> None:
     make_kubepods(root, CgroupDriver.CGROUPFS)
     kept, gone, recreated = (root / pod_dir(CgroupDriver.CGROUPFS, KubeQOS.BURSTABLE, uid) for uid in ("k", "g", "a"))
     for pod in (kept, gone, recreated):
         (pod / "c1").mkdir(parents=True)
     instance = Deaf()
-    watched = await watch(open_inotify=lambda: instance)
+    watched = await watch(open_inotify=lambda: instance)  # type: ignore[misc]
     watched.told.clear()
     instance.deaf = True
     for path in (gone / "c1", gone, recreated / "c1", recreated):
@@ -297,10 +303,12 @@ class Full(Inotify):
 
 
 @pytest.mark.parametrize("limit", [0, 2, 5])
-async def test_without_enough_watches_directories_are_polled(root, watch, monkeypatch, limit):
+async def test_without_enough_watches_directories_are_polled(
+    root: Path, watch: Callable[..., object], monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
     monkeypatch.setattr(pleg_module, "POLL_PERIOD_S", 0.02)
     monkeypatch.setattr(Full, "limit", limit)
-    watched = await watch(open_inotify=Full)
+    watched = await watch(open_inotify=Full)  # type: ignore[misc]
     pod = root / pod_dir(CgroupDriver.SYSTEMD, KubeQOS.BURSTABLE, UID)
     (pod / "cri-containerd-abc.scope").mkdir(parents=True)
     await watched.until(lambda: watched.pleg.containers == {UID: {"cri-containerd-abc.scope"}})
@@ -310,13 +318,15 @@ async def test_without_enough_watches_directories_are_polled(root, watch, monkey
     await watched.until(lambda: not watched.pleg.containers)
 
 
-async def test_without_inotify_directories_are_polled(root, watch, monkeypatch):
+async def test_without_inotify_directories_are_polled(
+    root: Path, watch: Callable[..., object], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(pleg_module, "POLL_PERIOD_S", 0.02)
 
     def refused() -> Inotify:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    watched = await watch(open_inotify=refused)
+    watched = await watch(open_inotify=refused)  # type: ignore[misc]
     pod = root / pod_dir(CgroupDriver.CGROUPFS, KubeQOS.GUARANTEED, UID)
     pod.mkdir(parents=True)
     await watched.tells((ADDED, UID))
@@ -325,7 +335,7 @@ async def test_without_inotify_directories_are_polled(root, watch, monkeypatch):
     assert (watched.pleg.watched, watched.pleg.unwatched) == (0, 2)
 
 
-async def test_the_root_directory_may_be_created_later(tmp_path, monkeypatch):
+async def test_the_root_directory_may_be_created_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pleg_module, "POLL_PERIOD_S", 0.02)
     pleg = Pleg(tmp_path / "later")
     watched = Watched(pleg)

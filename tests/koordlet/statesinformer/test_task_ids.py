@@ -1,5 +1,8 @@
 """Threads of a pod's containers, and which directory is its sandbox."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 from koordlet.api.core import Pod
@@ -39,26 +42,26 @@ def tree(pattern: str, *others: str) -> dict[str, tuple[int, ...]]:
     return running | dict.fromkeys(others, THREADS["pause"])
 
 
-def read_in(threads: dict[str, tuple[int, ...]]):
+def read_in(threads: dict[str, tuple[int, ...]]) -> Callable[..., Any]:
     """None where the file is not there."""
     return lambda directory: threads.get(directory.rpartition("/")[2])
 
 
 @pytest.mark.parametrize(("driver", "runtime", "pattern", "sandbox"), CASES.values(), ids=CASES)
-def test_containers_of_the_spec_and_the_sandbox(driver, runtime, pattern, sandbox):
+def test_containers_of_the_spec_and_the_sandbox(driver: CgroupDriver, runtime: str, pattern: str, sandbox: str) -> None:
     threads = tree(pattern, sandbox, *(["crio-left.scope"] if runtime == "cri-o" else []))
     ids = task_ids(describe(pod(runtime), driver), driver, lambda _: list(threads), read_in(threads))
     assert ids == {f"{runtime}://m": (10, 11), f"{runtime}://x": (20,), f"{runtime}://pause": (1,)}
 
 
 @pytest.mark.parametrize("others", [[], ["pause", "odd"]], ids=["none", "two"])
-def test_a_sandbox_that_is_not_the_only_candidate_is_left_out(others):
+def test_a_sandbox_that_is_not_the_only_candidate_is_left_out(others: list[str]) -> None:
     threads = tree("{}", *others)
     ids = task_ids(describe(pod("containerd"), CGROUPFS), CGROUPFS, lambda _: list(threads), read_in(threads))
     assert ids.keys() == {"containerd://m", "containerd://x"}
 
 
-def test_a_container_that_has_ended_is_left_out():
+def test_a_container_that_has_ended_is_left_out() -> None:
     def gone(directory: str) -> tuple[int, ...] | None:
         if directory.endswith("/m"):
             raise CgroupGone(directory)
@@ -69,11 +72,11 @@ def test_a_container_that_has_ended_is_left_out():
 
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
-def test_a_terminated_pod_has_none(phase):
+def test_a_terminated_pod_has_none(phase: str) -> None:
     assert task_ids(describe(pod("containerd", phase), CGROUPFS), CGROUPFS, lambda _: ["pause"], lambda _: (1,)) == {}
 
 
-async def test_the_informer_keeps_them():
-    informer = PodsInformer(None, lambda: CGROUPFS, task_ids=lambda meta, driver: {"containerd://m": (7,)})
+async def test_the_informer_keeps_them() -> None:
+    informer = PodsInformer(None, lambda: CGROUPFS, task_ids=lambda meta, driver: {"containerd://m": (7,)})  # type: ignore[arg-type]
     informer.replace([pod("containerd")])
     assert informer.pods["u1"].task_ids == {"containerd://m": (7,)}

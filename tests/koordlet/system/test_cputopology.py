@@ -1,14 +1,19 @@
 import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from koordlet.system.cpu.cpuset import CPUSet
-from koordlet.system.cpu.cputopology import parse_cpuinfo, read_topology
+from koordlet.system.cpu.cputopology import CpuTopology, parse_cpuinfo, read_topology
 from koordlet.system.errors import MalformedFile
 from koordlet.system.roots import Roots
 
 
-def machine(roots, cpus, nodes, online, *, cache_ids=True):
+def machine(
+    roots: Roots, cpus: dict[int, tuple[int, int, int]], nodes: dict[int, str], online: str, *, cache_ids: bool = True
+) -> Path:
     """`cpus`: id -> (socket, core, l3)."""
     base = roots.sys / "devices/system/cpu"
     base.mkdir(parents=True)
@@ -35,8 +40,8 @@ def machine(roots, cpus, nodes, online, *, cache_ids=True):
     return base
 
 
-def grouped(topology, key):
-    groups = {}
+def grouped(topology: CpuTopology, key: Callable[..., Any]) -> dict[Any, set[int]]:
+    groups: dict[str, Any] = {}
     for cpu in topology.cpus:
         groups.setdefault(key(cpu), set()).add(cpu.id)
     return groups
@@ -46,7 +51,7 @@ TWO_SOCKETS = {0: (0, 0, 10), 1: (0, 1, 10), 2: (1, 0, 11), 3: (1, 1, 11),
                4: (0, 0, 10), 5: (0, 1, 10), 6: (1, 0, 11), 7: (1, 1, 11)}  # fmt: skip
 
 
-def test_core_ids_repeat_on_two_sockets_and_node_ids_have_gaps(tmp_path):
+def test_core_ids_repeat_on_two_sockets_and_node_ids_have_gaps(tmp_path: Path) -> None:
     roots = Roots.under(tmp_path)
     base = machine(roots, TWO_SOCKETS, {0: "0-1,4-5", 2: "2-3,6-7", 5: ""}, "0-6")
     (base / "smt").mkdir()
@@ -66,7 +71,7 @@ def test_core_ids_repeat_on_two_sockets_and_node_ids_have_gaps(tmp_path):
     assert {cpu.l1 for cpu in topology.cpus} == set(range(7)), "instruction caches do not count"
 
 
-def test_caches_without_ids_are_identified_by_the_cpus_that_share_them(tmp_path):
+def test_caches_without_ids_are_identified_by_the_cpus_that_share_them(tmp_path: Path) -> None:
     roots = Roots.under(tmp_path)
     machine(roots, TWO_SOCKETS, {}, "0-7", cache_ids=False)
     topology = read_topology(roots)
@@ -76,7 +81,7 @@ def test_caches_without_ids_are_identified_by_the_cpus_that_share_them(tmp_path)
     assert not topology.turbo
 
 
-def test_cpus_without_topology_are_cores_of_one_socket(tmp_path):
+def test_cpus_without_topology_are_cores_of_one_socket(tmp_path: Path) -> None:
     roots = Roots.under(tmp_path)
     for cpu in (0, 1):
         (roots.sys / f"devices/system/cpu/cpu{cpu}").mkdir(parents=True)
@@ -85,14 +90,14 @@ def test_cpus_without_topology_are_cores_of_one_socket(tmp_path):
     assert not topology.smt
 
 
-def test_a_malformed_list_is_named(tmp_path):
+def test_a_malformed_list_is_named(tmp_path: Path) -> None:
     roots = Roots.under(tmp_path)
     machine(roots, {}, {}, "0..3")
     with pytest.raises(MalformedFile, match="cpu/online"):
         read_topology(roots)
 
 
-def test_cpuinfo_is_parsed():
+def test_cpuinfo_is_parsed() -> None:
     info = parse_cpuinfo(
         "processor: 0\nvendor_id\t: AuthenticAMD\nmodel name : EPYC: 2\nflags: a b\n\nvendor_id : Odd\n"
     )
@@ -101,7 +106,7 @@ def test_cpuinfo_is_parsed():
     assert parse_cpuinfo("Model Name: ARM\nFeatures: fp\n").flags == {"fp"}
 
 
-def test_this_machine_is_read():
+def test_this_machine_is_read() -> None:
     topology = read_topology(Roots.host())
     assert len(topology.online) == len(topology.cpus) >= 1
     assert topology.online >= CPUSet(os.sched_getaffinity(0))

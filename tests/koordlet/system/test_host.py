@@ -3,15 +3,18 @@
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from koordlet.system import kernel
 from koordlet.system.host import Host, probe
 from koordlet.system.roots import Roots
+from tests.koordlet.system.conftest import Tree
 
 
-def test_an_empty_host_has_a_reason_for_each_missing_feature(tmp_path):
+def test_an_empty_host_has_a_reason_for_each_missing_feature(tmp_path: Path) -> None:
     facts = probe(Roots.under(tmp_path))
     assert facts.cgroup_version == 1
     assert not facts.cgroupfs
@@ -23,7 +26,7 @@ def test_an_empty_host_has_a_reason_for_each_missing_feature(tmp_path):
     assert facts.kernel_release == os.uname().release
 
 
-def test_the_features_of_a_host_are_found(tree):
+def test_the_features_of_a_host_are_found(tree: Tree) -> None:
     tree.file("proc/pressure/cpu", "some ...")
     tree.file("sys/kernel/btf/vmlinux", "")
     tree.file("proc/sys/kernel/osrelease", "5.10.134-16.al8.x86_64\n")
@@ -44,14 +47,14 @@ def test_the_features_of_a_host_are_found(tree):
     assert facts.has("cgroup2") == (tree.version == 2)
 
 
-def test_malformed_files_do_not_fail_the_probe(tree):
+def test_malformed_files_do_not_fail_the_probe(tree: Tree) -> None:
     tree.file("proc/self/mountinfo", "nonsense\n")
     tree.file("sys/devices/system/cpu/online", "nonsense\n")
     facts = probe(tree.roots)
     assert facts.online_cpus
 
 
-def test_facts_are_probed_once(tree):
+def test_facts_are_probed_once(tree: Tree) -> None:
     host = Host(tree.roots)
     before = host.facts
     tree.file("proc/sys/kernel/osrelease", "9.9.9\n")
@@ -63,11 +66,11 @@ def test_facts_are_probed_once(tree):
     ("text", "version"),
     [("6.1.0-21-amd64", (6, 1, 0)), ("6.18", (6, 18, 0)), ("5.10.134.al8", (5, 10, 134)), ("odd", (0, 0, 0))],
 )
-def test_a_kernel_release_is_parsed(text, version):
+def test_a_kernel_release_is_parsed(text: str, version: tuple[int, int, int]) -> None:
     assert kernel.parse_release(text) == version
 
 
-def test_the_boot_id_is_read_without_its_newline(make_tree):
+def test_the_boot_id_is_read_without_its_newline(make_tree: Callable[[int], Tree]) -> None:
     tree = make_tree(2)
     path = tree.roots.proc_sys / "kernel/random/boot_id"
     path.parent.mkdir(parents=True)
@@ -78,12 +81,12 @@ def test_the_boot_id_is_read_without_its_newline(make_tree):
 @pytest.mark.parametrize(
     ("mode", "cgroup"), [("hostMode", "/sys/fs/cgroup"), ("dsMode", "/host-cgroup"), ("", "/host-cgroup")]
 )
-def test_the_agent_mode_selects_the_roots(mode, cgroup):
+def test_the_agent_mode_selects_the_roots(mode: str, cgroup: str) -> None:
     assert str(Roots.from_env({"agent_mode": mode}).cgroup) == cgroup
 
 
 @pytest.mark.kernel
-def test_this_machine_has_the_expected_features(kernel_host):
+def test_this_machine_has_the_expected_features(kernel_host: Host) -> None:
     facts = kernel_host.facts
     assert facts.cgroupfs
     assert {"cpu", "memory"} <= facts.controllers
@@ -96,7 +99,7 @@ def test_this_machine_has_the_expected_features(kernel_host):
 
 
 @pytest.mark.kernel
-def test_a_process_without_root_rights_is_probed(tmp_path):
+def test_a_process_without_root_rights_is_probed(tmp_path: Path) -> None:
     code = (
         "import os, sys; os.setgid(65534); os.setuid(65534);"
         "from koordlet.system.host import probe; from koordlet.system.roots import Roots;"

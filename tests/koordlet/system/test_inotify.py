@@ -3,6 +3,7 @@
 import errno
 import os
 import struct
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -28,23 +29,23 @@ RECORDS = {
 
 
 @pytest.mark.parametrize(("data", "expected"), RECORDS.values(), ids=RECORDS)
-def test_each_kind_of_record_is_parsed(data, expected):
+def test_each_kind_of_record_is_parsed(data: bytes, expected: DirEvent) -> None:
     assert parse(data) == [expected]
 
 
 @given(st.lists(st.tuples(st.integers(1, 1 << 30), st.text("abcé.-_", min_size=1, max_size=40))))
-def test_records_of_any_length_follow_each_other(given_records):
+def test_records_of_any_length_follow_each_other(given_records: list[tuple[int, str]]) -> None:
     data = b"".join(record(watch, 0x100 | ISDIR, name) for watch, name in given_records)
     assert [(event.watch, event.name) for event in parse(data)] == given_records
 
 
 @pytest.mark.parametrize("cut", [5, 17])
-def test_a_truncated_record_is_an_error(cut):
+def test_a_truncated_record_is_an_error(cut: int) -> None:
     with pytest.raises(ValueError, match="truncated at byte"):
         parse(record(1, 0x100, "pod1")[:cut])
 
 
-def test_created_and_removed_entries_are_reported(tmp_path):
+def test_created_and_removed_entries_are_reported(tmp_path: Path) -> None:
     inotify = Inotify()
     watch = inotify.add(tmp_path)
     assert inotify.read() == []
@@ -65,14 +66,14 @@ def test_created_and_removed_entries_are_reported(tmp_path):
     inotify.close()
 
 
-def test_a_directory_has_one_watch(tmp_path):
+def test_a_directory_has_one_watch(tmp_path: Path) -> None:
     inotify = Inotify()
     assert inotify.add(tmp_path) == inotify.add(str(tmp_path))
     inotify.close()
 
 
 @pytest.mark.parametrize(("name", "number"), [("missing", errno.ENOENT), ("file", errno.ENOTDIR)])
-def test_a_path_that_cannot_be_watched_is_an_error(tmp_path, name, number):
+def test_a_path_that_cannot_be_watched_is_an_error(tmp_path: Path, name: str, number: int) -> None:
     (tmp_path / "file").write_text("")
     inotify = Inotify()
     with pytest.raises(OSError, match=name) as caught:
@@ -81,7 +82,7 @@ def test_a_path_that_cannot_be_watched_is_an_error(tmp_path, name, number):
     inotify.close()
 
 
-def test_the_descriptor_is_not_inherited():
+def test_the_descriptor_is_not_inherited() -> None:
     inotify = Inotify()
     assert not os.get_inheritable(inotify.fd)
     inotify.close()

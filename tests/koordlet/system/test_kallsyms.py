@@ -1,6 +1,7 @@
 """/proc/kallsyms with visible and with hidden addresses."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,7 @@ ffffffff81003000 t do_swap_page\t[module]
     ],
     ids=["shown", "hidden", "empty"],
 )
-def test_a_function_ends_where_the_next_symbol_begins(tmp_path: Path, text: str, expected: dict) -> None:
+def test_a_function_ends_where_the_next_symbol_begins(tmp_path: Path, text: str, expected: dict[str, Any]) -> None:
     (tmp_path / "kallsyms").write_text(text)
     assert function_ranges(tmp_path, ["do_swap_page", "not_there"]) == expected
 

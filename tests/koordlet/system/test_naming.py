@@ -1,3 +1,9 @@
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import Popen
+from typing import Any
+from uuid import UUID
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,7 +30,7 @@ UID_ = UID.replace("-", "_")
         (CGROUPFS, BE, f"kubepods/besteffort/pod{UID}"),
     ],
 )
-def test_a_pod_directory_is_formatted_and_parsed(driver, qos, path):
+def test_a_pod_directory_is_formatted_and_parsed(driver: CgroupDriver, qos: KubeQOS, path: str) -> None:
     assert naming.pod_dir(driver, qos, UID) == path
     assert naming.parse_pod_name(driver, path.rpartition("/")[2]).replace("_", "-") == UID
     assert naming.qos_of_dir(path) is qos
@@ -39,7 +45,7 @@ def test_a_pod_directory_is_formatted_and_parsed(driver, qos, path):
         ("cri-o", "crio-abc.scope"),
     ],
 )
-def test_container_names_of_each_runtime(runtime, systemd):
+def test_container_names_of_each_runtime(runtime: str, systemd: str) -> None:
     assert naming.container_name(SYSTEMD, f"{runtime}://abc") == systemd
     assert naming.container_name(CGROUPFS, f"{runtime}://abc") == "abc"
     assert container_dir(CGROUPFS, B, UID, f"{runtime}://abc") == f"kubepods/burstable/pod{UID}/abc"
@@ -50,18 +56,18 @@ def test_container_names_of_each_runtime(runtime, systemd):
 
 
 @pytest.mark.parametrize("text", ["abc", "://abc", "docker://", "rkt://abc", ""])
-def test_malformed_container_ids_are_errors(text):
+def test_malformed_container_ids_are_errors(text: str) -> None:
     with pytest.raises(NamingError):
         naming.container_name(SYSTEMD, text)
 
 
-def test_a_crio_sandbox_has_no_scope():
+def test_a_crio_sandbox_has_no_scope() -> None:
     assert naming.parse_container_name(SYSTEMD, "crio-abc") == ContainerId("cri-o", "abc")
 
 
 @pytest.mark.parametrize(("driver", "name"), [(SYSTEMD, "podabc"), (SYSTEMD, "kubepods.slice"), (CGROUPFS, "abc"),
                                               (CGROUPFS, "pod")])  # fmt: skip
-def test_other_names_are_not_pods(driver, name):
+def test_other_names_are_not_pods(driver: CgroupDriver, name: str) -> None:
     with pytest.raises(NamingError, match=name):
         naming.parse_pod_name(driver, name)
 
@@ -73,17 +79,17 @@ def test_other_names_are_not_pods(driver, name):
         pytest.param(["a"], [], None, id="no-statuses-yet"),
     ],
 )
-def test_the_sandbox_is_the_directory_without_a_status(names, ids, sandbox):
+def test_the_sandbox_is_the_directory_without_a_status(names: list[str], ids: list[str], sandbox: str | None) -> None:
     assert (naming.sandbox_id(CGROUPFS, names, ids) or None) == (sandbox and ContainerId.parse(sandbox))
 
 
-def test_leftover_scopes_of_crio_are_ignored():
+def test_leftover_scopes_of_crio_are_ignored() -> None:
     names = ["crio-app.scope", "crio-old.scope", "crio-pause", "init.scope"]
     assert str(naming.sandbox_id(SYSTEMD, names, ["cri-o://app"])) == "cri-o://pause"
 
 
 @pytest.mark.parametrize("names", [["a", "b", "c"], ["a"]], ids=["two-left", "none-left"])
-def test_an_ambiguous_sandbox_is_an_error(names):
+def test_an_ambiguous_sandbox_is_an_error(names: list[str]) -> None:
     with pytest.raises(NamingError, match="expected one sandbox"):
         naming.sandbox_id(CGROUPFS, names, ["docker://a"])
 
@@ -102,7 +108,7 @@ def test_an_ambiguous_sandbox_is_an_error(names):
         ({"qos": "BE", "base": "Odd", "parent_dir": "x"}, "x"),
     ],
 )
-def test_directories_of_host_applications(arguments, path):
+def test_directories_of_host_applications(arguments: dict[str, Any], path: str) -> None:
     assert naming.host_application_dir(CGROUPFS, "nginx", **arguments) == path
 
 
@@ -110,13 +116,13 @@ def test_directories_of_host_applications(arguments, path):
     ("dirs", "driver"),
     [(["kubepods.slice", "kubepods"], SYSTEMD), (["kubepods"], CGROUPFS), ([], None)],
 )
-def test_the_driver_is_detected_from_the_tree(tmp_path, dirs, driver):
+def test_the_driver_is_detected_from_the_tree(tmp_path: Path, dirs: list[str], driver: CgroupDriver | None) -> None:
     for name in dirs:
         (tmp_path / name).mkdir()
     assert naming.detect_driver(tmp_path) is driver
 
 
-def kubelet(tmp_path, *arguments, config=None):
+def kubelet(tmp_path: Path, *arguments: str, config: str | None = None) -> CgroupDriver:
     roots = Roots.under(tmp_path)
     process = roots.proc / "42"
     (process / "root/var/lib/kubelet").mkdir(parents=True)
@@ -142,7 +148,9 @@ YAML = "kind: KubeletConfiguration\ncgroupDriver: systemd # why\n"
         pytest.param([], None, CGROUPFS, id="no-configuration"),
     ],
 )
-def test_the_driver_is_read_from_the_kubelets_configuration(tmp_path, arguments, config, driver):
+def test_the_driver_is_read_from_the_kubelets_configuration(
+    tmp_path: Path, arguments: list[str], config: str | None, driver: CgroupDriver
+) -> None:
     assert kubelet(tmp_path, *arguments, config=config) is driver
 
 
@@ -154,18 +162,20 @@ def test_the_driver_is_read_from_the_kubelets_configuration(tmp_path, arguments,
         (["--config=config.yaml"], "cgroupDriver: odd\n", "unknown cgroup driver 'odd'"),
     ],
 )
-def test_unusable_kubelet_settings_are_errors(tmp_path, arguments, config, message):
+def test_unusable_kubelet_settings_are_errors(
+    tmp_path: Path, arguments: list[str], config: str | None, message: str
+) -> None:
     with pytest.raises(NamingError, match=message):
         kubelet(tmp_path, *arguments, config=config)
 
 
-def test_a_missing_kubelet_is_an_error(tmp_path):
+def test_a_missing_kubelet_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(NamingError, match="kubelet process 1"):
         naming.driver_of_kubelet(Roots.under(tmp_path), 1)
     assert naming.listening_pid(Roots.under(tmp_path / "none"), 1) is None
 
 
-def test_the_tree_takes_precedence_over_the_kubelet(tmp_path):
+def test_the_tree_takes_precedence_over_the_kubelet(tmp_path: Path) -> None:
     roots = Roots.under(tmp_path)
     (tmp_path / "cpu").mkdir()
     with pytest.raises(NamingError, match="port 10250"):
@@ -184,18 +194,19 @@ def test_the_tree_takes_precedence_over_the_kubelet(tmp_path):
 
 
 @pytest.mark.kernel
-def test_the_listening_process_is_found(spawn):
+def test_the_listening_process_is_found(spawn: Callable[..., Popen[str]]) -> None:
     code = (
         "import socket,time; s=socket.socket(); s.bind(('127.0.0.1',0)); s.listen();"
         "print(s.getsockname()[1],flush=True); time.sleep(600)"
     )
     process = spawn(["python3", "-S", "-c", code])
+    assert process.stdout is not None
     port = int(process.stdout.readline())
     assert naming.listening_pid(Roots.host(), port) == process.pid
 
 
 @given(st.uuids(), st.sampled_from(KubeQOS), st.sampled_from(CgroupDriver))
-def test_every_pod_directory_is_parsed_back(uid, qos, driver):
+def test_every_pod_directory_is_parsed_back(uid: UUID, qos: KubeQOS, driver: CgroupDriver) -> None:
     path = naming.pod_dir(driver, qos, str(uid))
     assert naming.parse_pod_name(driver, path.rpartition("/")[2]).replace("_", "-") == str(uid)
     assert naming.qos_of_dir(path) is qos

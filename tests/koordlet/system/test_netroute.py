@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from koordlet.system.errors import MalformedFile
@@ -11,7 +13,9 @@ from koordlet.system.roots import Roots
 HEAD = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n"
 
 
-def row(interface, destination="00000000", flags="0003", metric=0, mask="00000000"):
+def row(
+    interface: str, destination: str = "00000000", flags: str = "0003", metric: int = 0, mask: str = "00000000"
+) -> str:
     return f"{interface}\t{destination}\t0102A8C0\t{flags}\t0\t0\t{metric}\t{mask}\t0\t0\t0\n"
 
 
@@ -25,14 +29,14 @@ def row(interface, destination="00000000", flags="0003", metric=0, mask="0000000
         pytest.param([row("eth0", metric=100), row("down0", flags="0002")], "eth0", id="one route is up"),
     ],
 )
-def test_the_default_route_has_the_lowest_metric(tmp_path, rows, expected) -> None:
+def test_the_default_route_has_the_lowest_metric(tmp_path: Path, rows: list[str], expected: str | None) -> None:
     roots = Roots.under(tmp_path)
     (roots.proc / "net").mkdir(parents=True)
     (roots.proc / "net/route").write_text(HEAD + "".join(rows))
     assert default_interface(roots) == expected
 
 
-def test_a_missing_file_is_none_and_a_malformed_one_is_named(tmp_path) -> None:
+def test_a_missing_file_is_none_and_a_malformed_one_is_named(tmp_path: Path) -> None:
     roots = Roots.under(tmp_path)
     assert default_interface(roots) is None
     (roots.proc / "net").mkdir(parents=True)

@@ -9,6 +9,7 @@ from koordlet.system.errors import MalformedFile
 from koordlet.system.proc import procfs
 from koordlet.system.proc.nodefiles import NODE_LIST_READINGS, NodeFiles
 from koordlet.system.roots import Roots
+from tests.present import present
 
 
 def add_node(roots: Roots, node: int, free: int) -> Path:
@@ -29,9 +30,10 @@ def test_files_of_this_machine_agree_with_procfs() -> None:
         files = NodeFiles(roots, cache)
         for _ in range(2):
             before, now, after = ticks(), files.cpu_ticks(), ticks()
+            assert now is not None
             assert before.total <= now.total <= after.total
             assert now.by_cpu.keys() == before.by_cpu.keys()
-            assert files.memory().total == procfs.read_meminfo(roots).total
+            assert present(files.memory()).total == present(procfs.read_meminfo(roots)).total
             assert files.numa_memory().keys() == procfs.read_numa_meminfo(roots).keys()
         opened = cache.opens
         files.cpu_ticks(), files.memory(), files.numa_memory()

@@ -42,7 +42,9 @@ C, S = OwnerKind.CONTAINER, OwnerKind.SERVICE
         ("kubepods/besteffort", OwnerKind.KUBE_QOS, "kubepods/besteffort", "", ""),
     ],
 )
-def test_the_owner_follows_from_the_path(path, kind, name, runtime, container_id):
+def test_the_owner_follows_from_the_path(
+    path: str, kind: OwnerKind, name: str, runtime: str, container_id: str
+) -> None:
     owner = classify(path)
     assert (owner.kind, owner.name, owner.runtime, owner.container_id) == (kind, name, runtime, container_id)
     assert classify(f"/{path}/") == owner
@@ -56,12 +58,12 @@ def test_the_owner_follows_from_the_path(path, kind, name, runtime, container_id
         ("user.slice/user-0.slice/user@0.service", "user@0.service", 0),
     ],
 )
-def test_user_sessions_have_a_user(path, name, user):
+def test_user_sessions_have_a_user(path: str, name: str, user: int) -> None:
     owner = classify(path)
     assert (owner.kind, owner.name, owner.user) == (OwnerKind.USER_SESSION, name, user)
 
 
-def test_units_of_a_user_keep_the_user():
+def test_units_of_a_user_keep_the_user() -> None:
     owner = classify("user.slice/user-7.slice/user@7.service/app.slice/x.service")
     assert (owner.kind, owner.name, owner.user) == (S, "x.service", 7)
 
@@ -69,7 +71,7 @@ def test_units_of_a_user_keep_the_user():
 @pytest.mark.parametrize("qos", KubeQOS)
 @pytest.mark.parametrize("driver", CgroupDriver)
 @pytest.mark.parametrize("prefix", ["", "kubelet.slice/", "docker-in-docker/"])
-def test_pods_and_containers_have_the_pods_uid(qos, driver, prefix):
+def test_pods_and_containers_have_the_pods_uid(qos: KubeQOS, driver: CgroupDriver, prefix: str) -> None:
     pod = classify(prefix + pod_dir(driver, qos, UID))
     assert (pod.kind, pod.pod_uid, pod.qos) == (OwnerKind.POD, UID, qos)
     container = classify(prefix + container_dir(driver, qos, UID, f"containerd://{ID}"))
@@ -77,15 +79,15 @@ def test_pods_and_containers_have_the_pods_uid(qos, driver, prefix):
     assert container.runtime == ("containerd" if driver is CgroupDriver.SYSTEMD else "")
 
 
-def test_groups_inside_a_container_are_not_containers():
+def test_groups_inside_a_container_are_not_containers() -> None:
     owner = classify(f"kubepods/pod{UID}/{ID}/app.slice")
     assert (owner.kind, owner.pod_uid, owner.container_id) == (OwnerKind.OTHER, UID, ID)
 
 
-def test_other_directories_below_kubepods_are_other():
+def test_other_directories_below_kubepods_are_other() -> None:
     assert classify("kubepods/podman-thing.d/x").kind is OwnerKind.OTHER
 
 
 @given(st.text(st.characters(codec="utf-8"), max_size=60))
-def test_every_path_has_an_owner(path):
+def test_every_path_has_an_owner(path: str) -> None:
     assert classify(path).name

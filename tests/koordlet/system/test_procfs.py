@@ -1,4 +1,5 @@
 import os
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -7,11 +8,12 @@ from hypothesis import strategies as st
 from koordlet.system.errors import MalformedFile
 from koordlet.system.proc import procfs
 from koordlet.system.roots import Roots
+from tests.present import present
 
 HOST = Roots.host()
 
 
-def test_ticks_are_as_in_the_specified_example():
+def test_ticks_are_as_in_the_specified_example() -> None:
     ticks = procfs.parse_cpu_ticks(
         "cpu  514003 37519 593580 1706155242 5134 45033 38832 0 0 0\n"
         "cpu0 9755 845 15540 26635869 3021 2312 9724 0 0 0\nintr 5 6\n"
@@ -20,7 +22,7 @@ def test_ticks_are_as_in_the_specified_example():
 
 
 @pytest.mark.parametrize(("line", "stolen"), [("1 2 3 4 5 6 7 250 9 10", 250), ("1 2 3 4 5 6 7", 0)])
-def test_ticks_stolen_by_the_hypervisor_are_read(line, stolen):
+def test_ticks_stolen_by_the_hypervisor_are_read(line: str, stolen: int) -> None:
     ticks = procfs.parse_cpu_ticks(f"cpu  {line}\ncpu0 {line}\n")
     assert (ticks.total, ticks.stolen) == (19, stolen)
 
@@ -28,12 +30,12 @@ def test_ticks_stolen_by_the_hypervisor_are_read(line, stolen):
 @pytest.mark.parametrize(
     "text", ["", "cpu0 1 2 3 4 5 6 7\n", "cpu 1 2 3\n", "cpu 1 2 3 4 5 6 x\n", "cpux 1 2 3 4 5 6 7\n"]
 )
-def test_a_malformed_stat_is_named(text):
+def test_a_malformed_stat_is_named(text: str) -> None:
     with pytest.raises(MalformedFile, match="proc/stat"):
         procfs.parse_cpu_ticks(text, "proc/stat")
 
 
-def test_meminfo_is_in_bytes():
+def test_meminfo_is_in_bytes() -> None:
     info = procfs.parse_meminfo(
         "MemTotal: 1048576 kB\nMemFree: 1 kB\nMemAvailable: 524288 kB\nHugePages_Total:       3\n"
     )
@@ -43,7 +45,7 @@ def test_meminfo_is_in_bytes():
 
 
 @pytest.mark.parametrize("text", ["MemTotal: 1 kB\nMemFree: 1 kB\n", "MemTotal 1 kB\n", "MemTotal: x kB\n"])
-def test_a_malformed_meminfo_is_named(text):
+def test_a_malformed_meminfo_is_named(text: str) -> None:
     with pytest.raises(MalformedFile, match="meminfo"):
         procfs.parse_meminfo(text)
 
@@ -61,17 +63,17 @@ NUMA = "Node {n} MemTotal: {0} kB\nNode {n} MemFree: {1} kB\nNode {n} Active(fil
         (3, (10, 10, 10, 0, 0), 0),
     ],
 )
-def test_memory_use_of_a_numa_node(node, numbers, used):
+def test_memory_use_of_a_numa_node(node: int, numbers: tuple[int, int, int, int, int], used: int) -> None:
     info = procfs.parse_numa_meminfo(NUMA.format(*numbers, n=node), node)
     assert info.used == used
 
 
-def test_meminfo_of_another_node_is_an_error():
+def test_meminfo_of_another_node_is_an_error() -> None:
     with pytest.raises(MalformedFile, match="Node 1"):
         procfs.parse_numa_meminfo("Node 0 MemTotal: 1 kB\n", 1)
 
 
-def test_numa_nodes_may_have_gaps_and_huge_pages(tmp_path):
+def test_numa_nodes_may_have_gaps_and_huge_pages(tmp_path: Path) -> None:
     roots = Roots.under(tmp_path)
     base = roots.sys / "bus/node/devices"
     for node in (0, 2, 4):
@@ -84,7 +86,7 @@ def test_numa_nodes_may_have_gaps_and_huge_pages(tmp_path):
     assert {node: info.huge_pages for node, info in nodes.items()} == {0: {2048: 0}, 2: {2048: 2}}
 
 
-def test_the_cgroups_of_a_process_are_parsed():
+def test_the_cgroups_of_a_process_are_parsed() -> None:
     text = "12:cpu,cpuacct:/kubepods/pod1\n1:name=systemd:/a:b\n0::/x (deleted)\n"
     assert procfs.parse_cgroups(text) == {
         "cpu": "kubepods/pod1", "cpuacct": "kubepods/pod1", "name=systemd": "a:b", "": "x",
@@ -93,25 +95,25 @@ def test_the_cgroups_of_a_process_are_parsed():
         procfs.parse_cgroups("cpu:/x\n")
 
 
-def test_this_process_is_read():
+def test_this_process_is_read() -> None:
     pid = os.getpid()
     assert procfs.read_cgroups(HOST, pid)
-    assert procfs.read_schedstat(HOST, pid).run_ns > 0
-    assert -1000 <= procfs.read_oom_score_adj(HOST, pid) <= 1000
+    assert present(procfs.read_schedstat(HOST, pid)).run_ns > 0
+    assert -1000 <= present(procfs.read_oom_score_adj(HOST, pid)) <= 1000
 
 
-def test_an_ended_process_is_none():
+def test_an_ended_process_is_none() -> None:
     ended = 2**22 + 1
     for read in (procfs.read_cgroups, procfs.read_schedstat, procfs.read_oom_score_adj):
         assert read(HOST, ended) is None
 
 
-def test_this_node_is_read():
-    assert procfs.read_meminfo(HOST).total > procfs.read_meminfo(HOST).used > 0
-    assert procfs.read_vmstat(HOST)["nr_free_pages"] > 0
+def test_this_node_is_read() -> None:
+    assert present(procfs.read_meminfo(HOST)).total > present(procfs.read_meminfo(HOST)).used > 0
+    assert present(procfs.read_vmstat(HOST))["nr_free_pages"] > 0
 
 
-def test_absent_files_are_none(tmp_path):
+def test_absent_files_are_none(tmp_path: Path) -> None:
     roots = Roots.under(tmp_path)
     for read in (procfs.read_meminfo, procfs.read_vmstat):
         assert read(roots) is None
@@ -119,5 +121,5 @@ def test_absent_files_are_none(tmp_path):
 
 
 @given(st.dictionaries(st.text("abc_", min_size=1), st.integers(0, 2**64)))
-def test_vmstat_is_parsed(pairs):
+def test_vmstat_is_parsed(pairs: dict[str, int]) -> None:
     assert procfs.parse_vmstat("".join(f"{key} {value}\n" for key, value in pairs.items())) == pairs

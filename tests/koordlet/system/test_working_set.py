@@ -25,17 +25,17 @@ KERNELS = {
 
 
 @pytest.mark.parametrize(("version", "text", "expected"), KERNELS.values(), ids=KERNELS)
-def test_memory_stat_of_each_kind_of_kernel(version, text, expected):
+def test_memory_stat_of_each_kind_of_kernel(version: int, text: str, expected: WorkingSet) -> None:
     assert parse_working_set(text, version, 4096) == expected
 
 
 @pytest.mark.parametrize("text", ["", stat("").replace("inactive_file 16", "inactive_file x"), stat("total_")])
-def test_memory_stat_without_the_lru_lines_is_malformed(text):
+def test_memory_stat_without_the_lru_lines_is_malformed(text: str) -> None:
     with pytest.raises(MalformedFile, match=r"memory\.stat"):
         parse_working_set(text, 2, 4096)
 
 
-def test_the_working_set_of_the_node():
+def test_the_working_set_of_the_node() -> None:
     values = {"Inactive(file)": 500, "Mapped": 70, "Shmem": 20}
     memory = MemInfo(1000, 300, 600, values)
     assert node_working_set(memory, {"workingset_refault_file": 2}, 10) == WorkingSet(700, 500, 50, 20)

@@ -96,5 +96,5 @@ def _scores(table: dict[str, dict[str, int]]) -> dict[str, dict[str, int]]:
 
 
 def _condition(status: dict[str, Any]) -> dict[str, Any]:
-    condition = next((one for one in status.get("conditions", ()) if one["type"] == "PodScheduled"), {})
+    condition = next((one for one in status.get("conditions", ()) if one["type"] == "PodScheduled"), {})  # type: ignore[var-annotated]
     return {key: value for key, value in condition.items() if key != "lastTransitionTime"}

@@ -35,10 +35,10 @@ from control.scheduler.queue import SchedulingQueue
 from control.scheduler.state.cache import Cache
 from control.scheduler.state.columns import RowArray
 from control.scheduler.state.eventhandlers import ClusterEventHandlers
-from control.scheduler.state.nodeimages import ImagePool
-from control.scheduler.state.objects import DECODED, trim_pod
+from control.scheduler.state.nodeimages import ImageNode, ImagePool
+from control.scheduler.state.objects import trim_pod
 from control.scheduler.state.pods import PodInfo, Shapes
-from control.scheduler.state.resizing import with_effective_requests
+from control.scheduler.state.resizing import ResizablePod, with_effective_requests
 from control.scheduler.state.selectors import PodCounters
 from control.scheduler.state.subjects import Subjects
 from control.scheduler.state.table import NodeTable
@@ -195,12 +195,15 @@ class OurScheduler:
         kind = next((kind for kind in self.objects.kinds if kind.__name__ == body["kind"]), None)
         if kind is None:
             return
-        one = wire.convert(body, DECODED.get(kind, kind))
+        decoded: Any
         if kind is Pod:
-            one = trim_pod(transform_pod(with_effective_requests(one), self._gates))
+            pod = with_effective_requests(wire.convert(body, ResizablePod))
+            decoded = trim_pod(transform_pod(pod, self._gates))
         elif kind is Node:
-            one = self._images.trim(transform_node(one))
-        self.objects.informer(kind).set(one)
+            decoded = self._images.trim(transform_node(wire.convert(body, ImageNode)))
+        else:
+            decoded = wire.convert(body, kind)
+        self.objects.informer(kind).set(decoded)
 
     def gated(self, key: str) -> bool:
         """Whether PreEnqueue keeps the pod out of the queue."""

@@ -112,7 +112,7 @@ def _node(rng: Random, name: str) -> Body:
 def _service(rng: Random, number: int) -> Body:
     spec = {"selector": {"app": rng.choice(APPS)}, "clusterIP": "None", "ports": [{"port": 80}]}
     if rng.random() < 0.3:
-        spec["selector"]["tier"] = rng.choice(("front", "back"))
+        spec["selector"]["tier"] = rng.choice(("front", "back"))  # type: ignore[index]
     return {"apiVersion": "v1", "kind": "Service", "metadata": _meta(rng, f"s{number}"), "spec": spec}
 
 

@@ -204,7 +204,7 @@ def test_pods_have_koordlets_settings_from_their_first_instruction(
     docker = Cli(dockerd, proxy.socket)
     with koordlet(tmp_path / "k.sock") as recorder:
         proxy.register(tmp_path / "k.sock", "Fail")
-        batch = Shim(docker, dockerd.cgroup_parent("be"), "be-0", "BE", **{EXTENDED: BATCH})
+        batch = Shim(docker, dockerd.cgroup_parent("be"), "be-0", "BE", **{EXTENDED: BATCH})  # type: ignore[arg-type]
         app, side = batch.create("app", "--cpu-shares=2"), batch.create("side", "--cpu-shares=2")
         seen = batch.first_look(app)
         assert (seen[SHARES], seen[QUOTA], seen[MEMORY]) == ("512", "50000", str(64 * MIB))
@@ -214,7 +214,7 @@ def test_pods_have_koordlets_settings_from_their_first_instruction(
         docker.said("update", "--cpu-shares=100", name_of("app", "be-0"))
         assert (batch.now(app, SHARES), batch.now(app, QUOTA)) == ("512", "50000")
 
-        pinned = Shim(docker, dockerd.cgroup_parent("lsr"), "lsr-0", "LSR", **{STATUS: {"cpuset": LAST}})
+        pinned = Shim(docker, dockerd.cgroup_parent("lsr"), "lsr-0", "LSR", **{STATUS: {"cpuset": LAST}})  # type: ignore[arg-type]
         own = pinned.create("app", "--cpu-shares=1024", "--cpu-period=100000", "--cpu-quota=200000", "--memory=64m")
         seen = pinned.first_look(own)
         assert seen == {SHARES: "1024", QUOTA: "-1", CPUS: LAST, MEMORY: str(64 * MIB)}

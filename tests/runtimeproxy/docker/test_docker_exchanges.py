@@ -595,10 +595,10 @@ async def test_an_update_is_merged_sent_to_the_hook_and_stored(world: World) -> 
     await pod_and_container(world)
     world.hooks.answers[UPDATE] = lambda request: ContainerResourceHookResponse(
         container_resources=LinuxContainerResources(
-            cpu_period=100000, cpu_quota=-1, cpu_shares=request.container_resources.cpu_shares * 2,
+            cpu_period=100000, cpu_quota=-1, cpu_shares=request.container_resources.cpu_shares * 2,  # type: ignore[union-attr]
             memory_limit_in_bytes=1 << 28, cpuset_cpus="0-1", memory_swap_limit_in_bytes=-1, oom_score_adj=5,
         )
-    )  # type: ignore[union-attr]  # fmt: skip
+    )  # fmt: skip
     body = {"CpuShares": 300, "CpuQuota": -1, "RestartPolicy": {"Name": ""}, "PidsLimit": None}
     sent = await world.call(f"POST /containers/{CONTAINER_ID}/update", body, status=200, answer={"Warnings": None})
     request = world.hooks.asked[0][1]

@@ -116,7 +116,7 @@ class Pair:
     async def answer(self, data: bytes) -> None:
         """As dockerd."""
         assert self.backend is not None
-        self.backend.data_received(data)  # type: ignore[attr-defined]
+        self.backend.data_received(data)
         await settle()
 
 
@@ -425,7 +425,7 @@ def gone(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
     """Whether the kernel reports the ended peer as closed."""
 
     def say(closed: bool) -> None:
-        monkeypatch.setattr(links.DockerSide, "peer_gone", lambda side: closed)
+        monkeypatch.setattr(links.DockerSide, "peer_gone", lambda side: closed)  # type: ignore[attr-defined]
 
     return say
 
@@ -490,7 +490,7 @@ async def test_dockerds_end_is_the_clients(gone: Callable[[bool], None]) -> None
     await pair.say(CREATE)
     await pair.answer(OK[:20])
     assert pair.backend is not None
-    pair.backend.eof_received()  # type: ignore[attr-defined]
+    pair.backend.eof_received()
     assert bytes(pair.client.written) == OK[:20]  # incomplete, as received
     assert pair.client.closed and pair.around.losses == 1 and not pair.around.answers
 
@@ -501,7 +501,7 @@ async def test_dockerds_half_close_leaves_the_clients_half(gone: Callable[[bool]
     await pair.say(GET)
     await pair.answer(b"HTTP/1.1 101 UPGRADED\r\n\r\nlast words")
     assert pair.backend is not None
-    pair.backend.eof_received()  # type: ignore[attr-defined]
+    pair.backend.eof_received()
     assert pair.client.ended and not pair.client.closed
     await pair.say(b"still talking")
     assert bytes(pair.server.written).endswith(b"still talking")

@@ -163,8 +163,8 @@ async def test_missing_details_delay_no_call(world: World, trouble: str) -> None
         await asyncio.Event().wait()
 
     if trouble == "silence":
-        world.context._hooks._limit = 0.01
-        world.context.recovery.pod = silence  # type: ignore[assignment,method-assign]
+        world.context._hooks._limit = 0.01  # type: ignore[attr-defined]
+        world.context.recovery.pod = silence  # type: ignore[method-assign]
     else:
         world.docker.entries = dict.fromkeys((SANDBOX_ID, CONTAINER_ID), "oh") if trouble == "error" else {}
     await world.call(START)
@@ -280,7 +280,7 @@ async def test_hooks_run_for_a_container_created_beside_the_proxy(world: World, 
             CONTAINER_ID if name == given_name else name, container.name, container.config, container.host_config
         )
 
-    world.docker.inspect = by_name  # type: ignore[method-assign]
+    world.docker.inspect = by_name  # type: ignore[assignment, method-assign]
     await world.call(f"POST /containers/{given_name}/start")
     await world.call(UPDATE, {}, status=200)
     await world.context.finish()

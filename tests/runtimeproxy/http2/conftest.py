@@ -94,7 +94,7 @@ class Spliced:
         return [value for word, value in self.log if word == kind]
 
 
-class Anything(grpc.GenericRpcHandler):
+class Anything(grpc.GenericRpcHandler):  # type: ignore[misc]
     """Serves every method as a stream of raw messages both ways; the end of the name selects the behaviour."""
 
     def __init__(self) -> None:

@@ -30,12 +30,12 @@ def clusters(draw: st.DrawFn) -> tuple[list[Pod], list[PodMigrationJob], dict[st
         subject = draw(st.sampled_from([*pods, "gone"]))
         phase = draw(st.sampled_from(["", "", "", "Pending", "Running", "Succeeded", "Failed"]))
         uid = draw(st.sampled_from([True, True, False]))
-        jobs.append(job(subject, name=f"m{number}", phase=phase, age=draw(st.integers(0, 5)), uid=uid, ttl="0s"))
+        jobs.append(job(subject, name=f"m{number}", phase=phase, age=draw(st.integers(0, 5)), uid=uid, ttl="0s"))  # type: ignore[arg-type]
     waiting = [each.metadata.uid for each in jobs if each.status.phase in ("", "Pending")]
     passed = set(draw(st.lists(st.sampled_from(waiting), max_size=2))) if waiting else set()
     replicas = {f"uid-{by}": draw(st.integers(0, 30)) for by in KINDS if by}
     limits = {name: draw(LIMITS) for name in ("globally", "node", "namespace")}
-    limits |= {name: draw(AMOUNTS) for name in ("workload", "unavailable")}
+    limits |= {name: draw(AMOUNTS) for name in ("workload", "unavailable")}  # type: ignore[misc]
     return pods, jobs, replicas, passed, limits
 
 

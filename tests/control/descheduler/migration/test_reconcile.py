@@ -108,12 +108,12 @@ def test_the_object_limiter_delays_until_the_eviction() -> None:
 
 def test_evict_directly() -> None:
     direct = {"mode": "EvictDirectly"}
-    first = running(**direct)
+    first = running(**direct)  # type: ignore[arg-type]
     assert step(first).action == d.EvictPod(POD)
-    assert step(running(EVICTING, **direct)) is d.WAIT
-    complete = step(running(EVICTING, **direct), subject=None)
+    assert step(running(EVICTING, **direct)) is d.WAIT  # type: ignore[arg-type]
+    complete = step(running(EVICTING, **direct), subject=None)  # type: ignore[arg-type]
     assert complete.status is not None and c.is_true(complete.status, "Eviction")
-    done = step(running(GONE, **direct), subject=None)
+    done = step(running(GONE, **direct), subject=None)  # type: ignore[arg-type]
     assert done.status is not None and done.notes == ()
     shown = (done.status.phase, done.status.status, done.status.reason, done.status.message)
     assert shown == ("Succeeded", "Complete", "", 'Pod "default/a" has been evicted')

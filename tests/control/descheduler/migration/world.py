@@ -106,7 +106,7 @@ class FakeTransport:
             return request["body"] or b"{}"
         objects = self._store.objects[plural]
         key = f"{namespace}/{name}" if namespace else name
-        body = msgspec.json.decode(request["body"]) if request.get("body") else None
+        body: Any = msgspec.json.decode(request["body"]) if request.get("body") else None
         if method == "POST" and not name:
             name = body["metadata"]["name"]
             key = f"{namespace}/{name}" if namespace else name

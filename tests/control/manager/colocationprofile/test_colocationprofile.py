@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,6 +16,7 @@ from control.standalone.patch import merge_patch
 from koordlet.api.core import Pod
 from koordlet.api.crs.config import ClusterColocationProfile
 from koordlet.api.encoding.wire import convert
+from tests.control.manager.conftest import WebhookCluster
 from tests.fakeclock import FakeClock
 
 PODS = "/api/v1/namespaces/default/pods"
@@ -22,11 +25,11 @@ QOS = "koordinator.sh/qosClass"
 MANAGED = {"config.koordinator.sh/controller-managed": "true"}
 
 
-def profile(own_labels=None, **spec):
+def profile(own_labels: dict[str, str] | None = None, **spec: Any) -> ClusterColocationProfile:
     return convert({"metadata": {"name": "p", "labels": own_labels or {}}, "spec": spec}, ClusterColocationProfile)
 
 
-def pod(labels=None, phase="Pending", node="", **meta):
+def pod(labels: dict[str, str] | None = None, phase: str = "Pending", node: str = "", **meta: Any) -> Pod:
     return convert(
         {
             "metadata": {"name": "x", "labels": labels or {}, **meta},
@@ -37,7 +40,7 @@ def pod(labels=None, phase="Pending", node="", **meta):
     )
 
 
-def label(**labels):
+def label(**labels: Any) -> dict[str, dict[str, str]]:
     return {"matchLabels": labels}
 
 
@@ -45,7 +48,7 @@ def label(**labels):
     ("labels", "by_default", "expected"),
     [({}, False, False), ({}, True, True), (MANAGED, False, True), (dict.fromkeys(MANAGED, "false"), False, False)],
 )
-def test_managed_profiles(labels, by_default, expected):
+def test_managed_profiles(labels: dict[str, str], by_default: bool, expected: bool) -> None:
     assert managed(profile(labels), by_default=by_default) is expected
 
 
@@ -66,7 +69,9 @@ WANTED = {
 
 
 @pytest.mark.parametrize(("subject", "given_", "namespace", "expected"), WANTED.values(), ids=WANTED)
-def test_selected_pods(subject, given_, namespace, expected):
+def test_selected_pods(
+    subject: ClusterColocationProfile, given_: Pod, namespace: dict[str, str] | None, expected: bool
+) -> None:
     assert selects(subject, given_, namespace) is expected
 
 
@@ -92,14 +97,14 @@ CHANGES = {
 
 
 @pytest.mark.parametrize(("spec", "expected"), CHANGES.values(), ids=CHANGES)
-def test_profile_patch(spec, expected):
+def test_profile_patch(spec: dict[str, Any], expected: dict[str, Any]) -> None:
     before = copy.deepcopy(RAW)
     assert profile_patch(profile(**spec), RAW) == expected
     assert before == RAW
 
 
 @given(st.lists(st.sampled_from(["-s", "-t", ""]), max_size=3))
-def test_suffixes_are_added_once_however_often_a_profile_is_applied(suffixes):
+def test_suffixes_are_added_once_however_often_a_profile_is_applied(suffixes: list[str]) -> None:
     current = copy.deepcopy(RAW)
     for suffix in suffixes:
         mine = profile(labelSuffixes={"a": suffix})
@@ -108,7 +113,7 @@ def test_suffixes_are_added_once_however_often_a_profile_is_applied(suffixes):
         assert current["metadata"]["labels"]["a"].endswith(suffix)
 
 
-async def test_applied_profiles_are_cached_for_a_limited_time():
+async def test_applied_profiles_are_cached_for_a_limited_time() -> None:
     clock = FakeClock()
     applied = AppliedProfiles(clock, keep_s=300, purge_every_s=600)
     applied.add(("p/1", "uid"))
@@ -119,7 +124,9 @@ async def test_applied_profiles_are_cached_for_a_limited_time():
     assert len(applied) == 1, "purged later"
 
 
-async def test_pending_pods_are_changed_and_others_are_not(webhook_cluster):
+async def test_pending_pods_are_changed_and_others_are_not(
+    webhook_cluster: Callable[..., Awaitable[WebhookCluster]],
+) -> None:
     cluster = await webhook_cluster(
         {"ColocationProfileController": True}, "--colocation-profile-reconcile-interval=200ms"
     )
@@ -145,8 +152,9 @@ async def test_pending_pods_are_changed_and_others_are_not(webhook_cluster):
         },
     )
 
-    async def changed():
-        return (await cluster.get(f"{PODS}/waits"))["metadata"]["labels"].get("seen")
+    async def changed() -> str | None:
+        result: str | None = (await cluster.get(f"{PODS}/waits"))["metadata"]["labels"].get("seen")
+        return result
 
     await cluster.until(changed)
     waits = await cluster.get(f"{PODS}/waits")
@@ -160,8 +168,9 @@ async def test_pending_pods_are_changed_and_others_are_not(webhook_cluster):
         {"apiVersion": "v1", "kind": "Pod", "metadata": late, "spec": {"containers": [{"name": "c", "image": "i"}]}},
     )
 
-    async def late_too():
-        return (await cluster.get(f"{PODS}/late"))["metadata"]["labels"].get("seen")
+    async def late_too() -> str:
+        result: str = (await cluster.get(f"{PODS}/late"))["metadata"]["labels"].get("seen")
+        return result
 
     await cluster.until(late_too)
     for name in ("bound", "other"):

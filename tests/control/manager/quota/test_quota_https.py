@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import aiohttp
 
@@ -11,13 +13,16 @@ from control.manager.quota import shared
 from koordlet.api.core import Pod
 from koordlet.api.crs.quota import ElasticQuota, ElasticQuotaProfile
 from koordlet.kube import ApiError
+from tests.control.manager.conftest import WebhookCluster
 
 QUOTAS = "/apis/scheduling.sigs.k8s.io/v1alpha1/namespaces/default/elasticquotas"
 PODS = "/api/v1/namespaces/default/pods"
 KEY = "quota.scheduling.koordinator.sh/"
 
 
-def quota(name, labels=None, annotations=None, **spec):
+def quota(
+    name: str, labels: dict[str, str] | None = None, annotations: dict[str, str] | None = None, **spec: Any
+) -> dict[str, Any]:
     return {
         "apiVersion": "scheduling.sigs.k8s.io/v1alpha1",
         "kind": "ElasticQuota",
@@ -30,7 +35,7 @@ def quota(name, labels=None, annotations=None, **spec):
     }
 
 
-def pod(name, quota_name):
+def pod(name: str, quota_name: str) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -39,7 +44,7 @@ def pod(name, quota_name):
     }
 
 
-async def test_the_life_of_a_tree(webhook_cluster):
+async def test_the_life_of_a_tree(webhook_cluster: Callable[..., Awaitable[WebhookCluster]]) -> None:
     cluster = await webhook_cluster()
     top = quota("top", {"is-parent": "true", "tree-id": "t"}, min={"cpu": "10"}, max={"cpu": "20"})
     made = await cluster.create(QUOTAS, top)
@@ -85,6 +90,7 @@ async def test_the_life_of_a_tree(webhook_cluster):
 
     # The debug page shows the tree.
     server = cluster.manager.server
+    assert server is not None
     async with (
         aiohttp.ClientSession() as session,
         session.get(f"https://127.0.0.1:{server.port}/elasticQuota", ssl=False) as answer,
@@ -94,19 +100,19 @@ async def test_the_life_of_a_tree(webhook_cluster):
     assert "child" in shown["quotaHierarchyInfo"]["top"]
 
 
-def asking_for(name, cpu, **labels):
+def asking_for(name: str, cpu: str, **labels: Any) -> dict[str, Any]:
     made = pod(name, "team")
     made["metadata"]["labels"] |= labels
     made["spec"]["containers"][0]["resources"] = {"requests": {"cpu": cpu}}
     return made
 
 
-async def test_pods_are_counted_against_their_quota(webhook_cluster):
+async def test_pods_are_counted_against_their_quota(webhook_cluster: Callable[..., Awaitable[WebhookCluster]]) -> None:
     cluster = await webhook_cluster({"EnableQuotaAdmission": True}, "--quota-update-conflict-fresh-get")
     await cluster.create(QUOTAS, quota("team", max={"cpu": "10"}))
     await cluster.until(lambda: cluster.cached(ElasticQuota, "default/team"))
 
-    async def create(name, cpu):
+    async def create(name: str, cpu: str) -> str | None:
         try:
             await cluster.create(PODS, asking_for(name, cpu))
         except ApiError as error:
@@ -134,7 +140,7 @@ async def test_pods_are_counted_against_their_quota(webhook_cluster):
     assert "quota no-such: 0 ElasticQuotas of this name, there must be one" in str(error)
 
 
-async def test_pods_of_a_tree_stay_on_its_nodes(webhook_cluster):
+async def test_pods_of_a_tree_stay_on_its_nodes(webhook_cluster: Callable[..., Awaitable[WebhookCluster]]) -> None:
     cluster = await webhook_cluster({"MultiQuotaTree": True})
     profile = {
         "apiVersion": "quota.koordinator.sh/v1alpha1",
@@ -151,7 +157,9 @@ async def test_pods_of_a_tree_stay_on_its_nodes(webhook_cluster):
     assert "affinity" not in (await cluster.create(PODS, pod("b", "other")))["spec"]
 
 
-async def test_a_parent_admitted_by_another_replica_is_read(webhook_cluster):
+async def test_a_parent_admitted_by_another_replica_is_read(
+    webhook_cluster: Callable[..., Awaitable[WebhookCluster]],
+) -> None:
     """As long as the watch says nothing, the parent is looked up."""
     cluster = await webhook_cluster()
     nine = {"min": {"cpu": "9"}, "max": {"cpu": "9"}}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
@@ -12,13 +14,14 @@ from koordlet.api.crs.quota import ElasticQuota, ElasticQuotaProfile
 from koordlet.api.encoding.quantity import Quantity
 from koordlet.api.encoding.wire import convert
 from koordlet.kube import NotFound
+from tests.control.manager.conftest import WebhookCluster
 
 KEY = "quota.scheduling.koordinator.sh/"
 PROFILES = "/apis/quota.koordinator.sh/v1alpha1/namespaces/default/elasticquotaprofiles"
 QUOTA = "/apis/scheduling.sigs.k8s.io/v1alpha1/namespaces/default/elasticquotas/root"
 
 
-def node(name, ready=True, unschedulable=False):
+def node(name: str, ready: bool = True, unschedulable: bool = False) -> Node:
     amounts = {"cpu": "10", "memory": "1000", "storage": "1000"}
     conditions = [{"type": "Ready", "status": "True" if ready else "False"}]
     return convert(
@@ -31,13 +34,19 @@ def node(name, ready=True, unschedulable=False):
     )
 
 
-def profile(namespace="", name="profile1", ratio=None, labels=None, **annotations):
+def profile(
+    namespace: str = "",
+    name: str = "profile1",
+    ratio: str | None = None,
+    labels: dict[str, str] | None = None,
+    **annotations: Any,
+) -> ElasticQuotaProfile:
     meta = {"name": name, "namespace": namespace, "labels": labels or {}, "annotations": annotations}
     spec = {"quotaName": "root", "nodeSelector": {"matchLabels": {"zone": "a"}}, "quotaLabels": {"mine": "1"}}
     return convert({"metadata": meta, "spec": {**spec, "resourceRatio": ratio}}, ElasticQuotaProfile)
 
 
-def plain(amounts):
+def plain(amounts: dict[str, Quantity]) -> dict[str, float]:
     return {name: float(amount) for name, amount in amounts.items()}
 
 
@@ -52,7 +61,9 @@ EXAMPLES = {
 
 
 @pytest.mark.parametrize(("ratio", "keys", "lower", "everything", "idle"), EXAMPLES.values(), ids=EXAMPLES)
-def test_the_quota_of_two_nodes(ratio, keys, lower, everything, idle):
+def test_the_quota_of_two_nodes(
+    ratio: str | None, keys: list[str], lower: dict[str, int], everything: tuple[int, int], idle: tuple[int, int]
+) -> None:
     desired = desired_quota(profile(ratio=ratio), [node("n1"), node("n2", ready=False)], keys)
     assert plain(desired.spec.min) == lower
     assert desired.spec.max == dict.fromkeys(keys, Quantity("4611686018427387"))
@@ -64,26 +75,26 @@ def test_the_quota_of_two_nodes(ratio, keys, lower, everything, idle):
     }  # fmt: skip
 
 
-def test_unschedulable_nodes_are_counted_separately():
+def test_unschedulable_nodes_are_counted_separately() -> None:
     nodes = [node("a"), node("b", unschedulable=True), node("c", ready=False)]
     desired = desired_quota(profile(), nodes, ["cpu"])
     assert json.loads(desired.annotations[KEY + "unschedulable-resource"])["cpu"] == "20"
 
 
-def test_tree_ids():
+def test_tree_ids() -> None:
     assert tree_id(profile()) == "2862972692226656278"
     assert tree_id(profile("default")) == "3288849408605801223"
     assert tree_id(profile(labels={KEY + "tree-id": "mine"})) == "mine"
 
 
-def test_resource_keys():
+def test_resource_keys() -> None:
     assert resource_keys({}) == (["cpu", "memory"], None)
     assert resource_keys({KEY + "resource-keys": '["cpu"]'}) == (["cpu"], None)
     keys, problem = resource_keys({KEY + "resource-keys": "cpu"})
-    assert keys == ["cpu", "memory"] and KEY + "resource-keys" in problem
+    assert keys == ["cpu", "memory"] and KEY + "resource-keys" in problem  # type: ignore[operator]
 
 
-def test_other_fields_of_the_quota_are_kept():
+def test_other_fields_of_the_quota_are_kept() -> None:
     desired = desired_quota(profile(), [node("a")], ["cpu"])
     same = ElasticQuota(spec=desired.spec)
     same.metadata.labels = {**desired.labels, "other": "1"}
@@ -93,7 +104,7 @@ def test_other_fields_of_the_quota_are_kept():
     assert desired.differs_from(same)
 
 
-async def test_a_quota_follows_its_nodes(webhook_cluster):
+async def test_a_quota_follows_its_nodes(webhook_cluster: Callable[..., Awaitable[WebhookCluster]]) -> None:
     cluster = await webhook_cluster()
     for name in ("n1", "n2"):
         meta = {"name": name, "labels": {"zone": "a"}}
@@ -112,7 +123,7 @@ async def test_a_quota_follows_its_nodes(webhook_cluster):
         },
     )
 
-    async def quota(cpu):
+    async def quota(cpu: str) -> dict[str, Any] | None:
         try:
             elastic_quota = await cluster.get(QUOTA)
         except NotFound:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,12 +21,20 @@ from koordlet.api.crs.quota import ElasticQuota
 from koordlet.api.encoding.quantity import Quantity
 from koordlet.api.encoding.wire import convert
 from tests.fakeclock import FakeClock
+from tests.present import present
 
 KEY = "quota.scheduling.koordinator.sh/"
 ROOT, DEFAULT = "koordinator-root-quota", "koordinator-default-quota"
 
 
-def quota(name, labels=None, notes=None, namespace="default", used=None, **spec):
+def quota(
+    name: str,
+    labels: dict[str, str] | None = None,
+    notes: dict[str, str] | None = None,
+    namespace: str = "default",
+    used: dict[str, str] | None = None,
+    **spec: Any,
+) -> ElasticQuota:
     return convert(
         {
             "metadata": {
@@ -40,11 +50,19 @@ def quota(name, labels=None, notes=None, namespace="default", used=None, **spec)
     )
 
 
-def amounts(**given_):
+def amounts(**given_: Any) -> dict[str, Quantity]:
     return {name: Quantity(str(amount)) for name, amount in given_.items()}
 
 
-def info(name, parent=ROOT, *, min=None, max=None, guaranteed=None, **more):
+def info(
+    name: str,
+    parent: str = ROOT,
+    *,
+    min: dict[str, int] | None = None,
+    max: dict[str, int] | None = None,
+    guaranteed: dict[str, int] | None = None,
+    **more: Any,
+) -> QuotaInfo:
     return QuotaInfo(
         name,
         parent,
@@ -55,7 +73,9 @@ def info(name, parent=ROOT, *, min=None, max=None, guaranteed=None, **more):
     )
 
 
-def judge(given_, *others, old=None, pods=False, **rules):
+def judge(
+    given_: QuotaInfo, *others: QuotaInfo, old: QuotaInfo | None = None, pods: bool = False, **rules: Any
+) -> str | None:
     return tree_error(Tree(others), given_, old, TreeRules(**rules), lambda: pods)
 
 
@@ -104,7 +124,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("given_", "others", "expected"), REFUSED.values(), ids=REFUSED)
-def test_refused_quotas(given_, others, expected):
+def test_refused_quotas(given_: QuotaInfo, others: list[QuotaInfo], expected: str) -> None:
     assert judge(given_, *others) == expected
 
 
@@ -121,16 +141,16 @@ ADMITTED = {
 
 
 @pytest.mark.parametrize(("given_", "others"), ADMITTED.values(), ids=ADMITTED)
-def test_admitted_quotas(given_, others):
+def test_admitted_quotas(given_: QuotaInfo, others: list[QuotaInfo]) -> None:
     assert judge(given_, *others) is None
 
 
-def test_a_gate_lets_a_child_lack_keys():
+def test_a_gate_lets_a_child_lack_keys() -> None:
     assert judge(info("c", "top", max={"cpu": 1}), TOP, keys_may_differ=True) is None
     assert judge(info("c", "top", max={"gpu": 1}), TOP, keys_may_differ=True) is not None
 
 
-def test_immutable_fields():
+def test_immutable_fields() -> None:
     leaf, parent = info("top", max=BIG), TOP
     child = info("c", "top", max=BIG)
     assert judge(leaf, parent, child, old=parent) == f"labels.{KEY}is-parent: Forbidden: quota top has children (c)"
@@ -144,7 +164,7 @@ def test_immutable_fields():
 @pytest.mark.parametrize(
     ("own_min", "refused"), [(5, False), (6, False), (7, False), (8, True)], ids=["within", "equal", "fits", "too much"]
 )
-def test_guarantees(own_min, refused):
+def test_guarantees(own_min: Any, refused: Any) -> None:
     top = info("top", is_parent=True, is_tree_root=True, tree="t", min={"cpu": 10}, max=BIG, guaranteed={"cpu": 10})
     sibling = info("s", "top", tree="t", max=BIG, guaranteed={"cpu": 3})
     own = info("c", "top", tree="t", min={"cpu": own_min}, max=BIG, guaranteed={"cpu": 6})
@@ -181,20 +201,20 @@ SELF = {
 
 
 @pytest.mark.parametrize(("given_", "expected"), SELF.values(), ids=SELF)
-def test_a_quota_by_itself(given_, expected):
+def test_a_quota_by_itself(given_: Any, expected: Any) -> None:
     assert self_error(given_) == expected
 
 
 @pytest.mark.parametrize("key", ["shared-weight", "namespaces", "max-strict-check-resource-keys"])
-def test_a_malformed_annotation_is_named(key):
+def test_a_malformed_annotation_is_named(key: Any) -> None:
     assert key in (self_error(quota("q", notes={key: "{["})) or "")
 
 
-def raw(given_):
+def raw(given_: Any) -> dict[str, Any]:
     return {"metadata": {"name": given_.metadata.name, "x": 1}, "spec": {"y": 2}}
 
 
-def test_defaults_of_a_new_quota():
+def test_defaults_of_a_new_quota() -> None:
     given_ = quota("q", max={"cpu": "10", "memory": "20"})
     made = raw(given_)
     assert mutate_quota(made, given_, Tree()) == amounts(cpu=10, memory=20)
@@ -209,7 +229,7 @@ def test_defaults_of_a_new_quota():
     }
 
 
-def test_a_shared_weight_gets_the_keys_of_max():
+def test_a_shared_weight_gets_the_keys_of_max() -> None:
     given_ = quota("q", {"parent": ROOT}, {"shared-weight": '{"cpu":"5","gpu":"1"}'}, max={"cpu": "10", "memory": "20"})
     made = raw(given_)
     assert mutate_quota(made, given_, Tree()) is None
@@ -220,7 +240,7 @@ def test_a_shared_weight_gets_the_keys_of_max():
     assert made == raw(same)
 
 
-def test_the_tree_id_defaults_to_the_parents():
+def test_the_tree_id_defaults_to_the_parents() -> None:
     tree = Tree([info("top", tree="t"), info("other")])
     for parent, expected in (("top", {KEY + "tree-id": "t"}), ("other", {})):
         given_ = quota("q", {"parent": parent}, {"shared-weight": "{}"})
@@ -236,7 +256,7 @@ def test_the_tree_id_defaults_to_the_parents():
     assert untouched == {}
 
 
-async def test_expected_writes_count_until_they_are_delivered_or_expire():
+async def test_expected_writes_count_until_they_are_delivered_or_expire() -> None:
     clock = FakeClock()
     topology = QuotaTopology(clock)
     made = quota("q", max={"cpu": "1"})
@@ -260,17 +280,17 @@ async def test_expected_writes_count_until_they_are_delivered_or_expire():
     assert topology.tree.get("q") is None
 
 
-def test_status_changes_do_not_rebuild_the_tree():
+def test_status_changes_do_not_rebuild_the_tree() -> None:
     topology = QuotaTopology()
     topology.put(quota("q", max={"cpu": "1"}))
     before = topology.tree
     topology.put(quota("q", max={"cpu": "1"}, notes={"runtime": '{"cpu":"1"}'}, used={"cpu": "1"}))
     assert topology.tree is before
     topology.put(quota("q", max={"cpu": "2"}))
-    assert topology.tree.get("q").max == amounts(cpu=2)
+    assert present(topology.tree.get("q")).max == amounts(cpu=2)
 
 
-def test_unknown_parents_have_children():
+def test_unknown_parents_have_children() -> None:
     topology = QuotaTopology()
     topology.put(quota("c", {"parent": "no"}))
     topology.put(quota("c", {"parent": "other"}))
@@ -278,7 +298,7 @@ def test_unknown_parents_have_children():
     assert topology.tree.children("no") == []
 
 
-def test_the_debug_page():
+def test_the_debug_page() -> None:
     tree = Tree([info("top", is_parent=True, max={"cpu": 2}), info("c", "top", allow_lent=False)])
     assert page(tree) == {
         "quotaInfoMap": {
@@ -305,7 +325,7 @@ RESOLVED = {
 
 
 @pytest.mark.parametrize(("labels", "namespace", "bound", "disabled", "expected"), RESOLVED.values(), ids=RESOLVED)
-def test_quota_of_a_pod(labels, namespace, bound, disabled, expected):
+def test_quota_of_a_pod(labels: Any, namespace: Any, bound: Any, disabled: Any, expected: Any) -> None:
     quota = quota_of_pod(
         labels.get(KEY + "name", ""),
         namespace,
@@ -316,7 +336,7 @@ def test_quota_of_a_pod(labels, namespace, bound, disabled, expected):
     assert quota == expected
 
 
-def test_parent_quotas_accept_no_pods():
+def test_parent_quotas_accept_no_pods() -> None:
     tree = Tree([TOP, info("leaf", "top")])
     assert submission_errors(tree, "top") == [
         f"labels.{KEY}name: Forbidden: quota top is a parent quota, pods must be submitted to one of its children"
@@ -325,8 +345,8 @@ def test_parent_quotas_accept_no_pods():
         assert submission_errors(tree, name) == []
 
 
-def test_preemptible_must_not_change():
-    new, old = (convert({"metadata": {"labels": {KEY + "preemptible": v}}}, Pod) for v in ("false", "true"))
+def test_preemptible_must_not_change() -> None:
+    new, old = (convert({"metadata": {"labels": {KEY + "preemptible": v}}}, Pod) for v in ("false", "true"))  # type: ignore[var-annotated]
     assert change_errors(new, old) == [f'labels.{KEY}preemptible: Invalid value: "false": field is immutable']
     assert change_errors(new, new) == []
 
@@ -337,7 +357,7 @@ lists = st.dictionaries(st.sampled_from("abc"), st.integers(0, 20).map(Quantity.
 
 
 @given(lists, lists)
-def test_laws_of_lists(a, b):
+def test_laws_of_lists(a: Any, b: Any) -> None:
     assert excess(a, total([a, b])) == []
     assert excess(a, largest(a, b)) == excess(b, largest(a, b)) == []
     assert (excess(a, b) == []) == all(amount <= b.get(name, Quantity.of(0)) for name, amount in a.items())
@@ -356,7 +376,7 @@ proposals = st.builds(
 
 @settings(max_examples=200)
 @given(st.lists(proposals, max_size=25))
-def test_admitted_quotas_form_a_tree(given_):
+def test_admitted_quotas_form_a_tree(given_: Any) -> None:
     """Whatever is proposed in whatever order: what the rules let in is a tree whose sums fit at every level."""
     topology = QuotaTopology()
     for each in given_:
@@ -372,7 +392,7 @@ def test_admitted_quotas_form_a_tree(given_):
                 while node is not None and node.parent != ROOT:
                     assert node.name not in seen, "no circles"
                     seen.add(node.name)
-                    node = tree.get(node.parent)
+                    node = tree.get(node.parent)  # type: ignore[assignment]
             if quota_.is_parent:
                 assert not excess(total(child.min for child in tree.children(quota_.name)), quota_.min)
             else:

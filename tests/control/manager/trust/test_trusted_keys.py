@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -34,13 +35,18 @@ EXTENDED = names.ANNOTATION_EXTENDED_RESOURCE_SPEC
 BATCH = {"kubernetes.io/batch-cpu": "500"}
 
 
-def pod(labels=None, annotations=None, requests=None, **spec):
+def pod(
+    labels: dict[str, str] | None = None,
+    annotations: dict[str, str] | None = None,
+    requests: dict[str, str] | None = None,
+    **spec: Any,
+) -> Pod:
     container = {"name": "c", "resources": {"requests": requests or {}}}
     metadata = {"name": "p", "labels": labels or {}, "annotations": annotations or {}}
     return convert({"metadata": metadata, "spec": {"containers": [container], **spec}}, Pod)
 
 
-def refused(new, user, old=None, users=USERS):
+def refused(new: Pod, user: RequestUser, old: Pod | None = None, users: TrustedUsers = USERS) -> list[str]:
     return [change.key.key for change in rule.refused_changes(new, old, user, users)]
 
 
@@ -65,7 +71,9 @@ ATTACKS = {
 
 
 @pytest.mark.parametrize(("labels", "annotations"), ATTACKS.values(), ids=ATTACKS)
-def test_a_tenant_may_not_set_what_gives_more_than_the_pod_requests(labels, annotations):
+def test_a_tenant_may_not_set_what_gives_more_than_the_pod_requests(
+    labels: dict[str, str], annotations: dict[str, str]
+) -> None:
     attacked = next(iter({key: text for key, text in (labels | annotations).items() if text != "BE"}))
     made = pod(labels, annotations)
     for user in (TENANT_USER, CONTROLLER):
@@ -93,12 +101,14 @@ ALLOWED = {
 
 
 @pytest.mark.parametrize(("labels", "annotations", "requests"), ALLOWED.values(), ids=ALLOWED)
-def test_what_templates_of_tenants_set_is_allowed(labels, annotations, requests):
+def test_what_templates_of_tenants_set_is_allowed(
+    labels: dict[str, str], annotations: dict[str, str], requests: dict[str, str]
+) -> None:
     made = pod(labels, annotations, requests)
     assert refused(made, TENANT_USER) == refused(made, CONTROLLER) == []
 
 
-def test_removing_a_trusted_key_is_a_change():
+def test_removing_a_trusted_key_is_a_change() -> None:
     bound = pod(annotations={STATUS: '{"cpuset":"0-3"}'})
     assert refused(pod(), TENANT_USER, bound) == [STATUS]
     batch = pod({QOS: "BE"}, {EXTENDED: json.dumps({"containers": {"c": {"requests": BATCH}}})}, BATCH)
@@ -106,7 +116,7 @@ def test_removing_a_trusted_key_is_a_change():
     assert refused(pod(), TENANT_USER, pod(annotations={names.ANNOTATION_OOM_SCORE_ADJ: "-5"})) == []
 
 
-def test_the_scheduler_sets_results_of_scheduling_and_no_classes():
+def test_the_scheduler_sets_results_of_scheduling_and_no_classes() -> None:
     results = {key.key: "1" for key in TRUSTED if key.kind == "annotation" and "scheduler" in key.setters}
     assert STATUS in results and len(results) >= 5
     assert refused(pod(annotations=results), SCHEDULER, pod()) == []
@@ -115,7 +125,7 @@ def test_the_scheduler_sets_results_of_scheduling_and_no_classes():
     assert refused(pod(annotations=results), other, pod()) == sorted(results, key=list(results).index)
 
 
-def test_a_node_reports_its_own_static_pods():
+def test_a_node_reports_its_own_static_pods() -> None:
     static = {"kubernetes.io/config.mirror": "1", names.ANNOTATION_EVICTION_POLICY: "x"}
     node = RequestUser(username="system:node:n1", groups=["system:nodes"])
     assert refused(pod(annotations=static, nodeName="n1"), node) == []
@@ -124,7 +134,7 @@ def test_a_node_reports_its_own_static_pods():
     assert refused(pod(annotations={names.ANNOTATION_EVICTION_POLICY: "x"}, nodeName="n1"), node) != []
 
 
-def test_flags_add_users_and_groups():
+def test_flags_add_users_and_groups() -> None:
     users = TrustedUsers.read(["alice", ""], ["sre", ""], "other")
     made = pod({QOS: "SYSTEM"})
     assert refused(made, TENANT_USER, users=users) == []
@@ -135,7 +145,7 @@ def test_flags_add_users_and_groups():
     assert refused(pod(annotations={STATUS: "1"}), SCHEDULER, users=users) == [STATUS], "of another namespace"
 
 
-def test_errors_name_the_key_and_who_may_set_it():
+def test_errors_name_the_key_and_who_may_set_it() -> None:
     changes = rule.refused_changes(pod({QOS: "SYSTEM"}, {STATUS: "x" * 1000}), None, TENANT_USER, USERS)
     status, qos = rule.errors(changes, TENANT_USER, USERS)
     assert status == (
@@ -148,7 +158,7 @@ def test_errors_name_the_key_and_who_may_set_it():
     assert all(len(text) < 600 for text in rule.errors(changes, long, USERS))
 
 
-def profile(**spec):
+def profile(**spec: Any) -> ClusterColocationProfile:
     return convert({"metadata": {"name": "p"}, "spec": spec}, ClusterColocationProfile)
 
 
@@ -164,7 +174,9 @@ GRANTS = {
 
 
 @pytest.mark.parametrize(("spec", "labels", "annotations"), GRANTS.values(), ids=GRANTS)
-def test_a_profile_grants_the_values_that_it_sets(spec, labels, annotations):
+def test_a_profile_grants_the_values_that_it_sets(
+    spec: dict[str, Any], labels: dict[str, str], annotations: dict[str, str]
+) -> None:
     made = pod(labels, annotations)
     changes = rule.refused_changes(made, None, TENANT_USER, USERS)
     assert changes
@@ -173,12 +185,12 @@ def test_a_profile_grants_the_values_that_it_sets(spec, labels, annotations):
     assert rule.without_granted(changes, made, [profile(labels={QOS: "BE"})]) == changes, "it grants another value"
 
 
-def test_the_accounts_are_those_of_the_manifests():
+def test_the_accounts_are_those_of_the_manifests() -> None:
     assert ACCOUNTS == {"manager": manifests.ACCOUNT, "scheduler": scheduler_manifests.ACCOUNT}
 
 
-def test_every_key_is_in_one_table():
-    keys = [key.key for key in (*TRUSTED, *TENANT)]
+def test_every_key_is_in_one_table() -> None:
+    keys = [key.key for key in (*TRUSTED, *TENANT)]  # type: ignore[attr-defined]
     assert len(keys) == len(set(keys))
 
 
@@ -190,13 +202,13 @@ NOT_ACTED_ON = {
 ROOT_CODE = ("koordlet/api/annotations/pod.py", "koordlet/runtimehooks", "koordlet/qosmanager")
 
 
-def test_every_key_that_koordlet_reads_is_in_a_table():
+def test_every_key_that_koordlet_reads_is_in_a_table() -> None:
     files = [
         file for name in ROOT_CODE for file in ([ROOT / name] if name.endswith("py") else (ROOT / name).rglob("*.py"))
     ]
     used = {name for file in files for name in re.findall(r"\b(?:LABEL|ANNOTATION)_[A-Z_]+\b", file.read_text())}
     keys = {getattr(names, name) for name in used if hasattr(names, name)}
-    listed = {key.key for key in (*TRUSTED, *TENANT)}
+    listed = {key.key for key in (*TRUSTED, *TENANT)}  # type: ignore[attr-defined]
     assert len(keys) > 15
     assert keys - listed - NOT_ACTED_ON.keys() == set()
 
@@ -206,10 +218,12 @@ TEXT = st.text(max_size=40) | st.sampled_from(["LSE", "none", "-1", '{"c":-1}', 
 
 
 @given(st.dictionaries(KEYS, TEXT, max_size=4), st.dictionaries(KEYS, TEXT, max_size=4))
-def test_unchanged_keys_are_never_refused_and_an_admin_is_never_refused(before, after):
+def test_unchanged_keys_are_never_refused_and_an_admin_is_never_refused(
+    before: dict[str, str], after: dict[str, str]
+) -> None:
     kinds = {key.key: key.kind for key in TRUSTED}
 
-    def made(values):
+    def made(values: dict[str, str]) -> Pod:
         return pod(*({k: v for k, v in values.items() if kinds[k] == kind} for kind in ("label", "annotation")))
 
     found = refused(made(after), TENANT_USER, made(before))

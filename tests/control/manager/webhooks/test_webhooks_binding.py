@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from control.manager.webhooks.binding import BindingScope, before_pod, with_pod
@@ -18,7 +20,7 @@ FLAGS = {
 }
 
 
-def pod(labels=None, annotations=None):
+def pod(labels: dict[str, str] | None = None, annotations: dict[str, str] | None = None) -> Pod:
     return convert({"metadata": {"labels": labels or {}, "annotations": annotations or {}}}, Pod)
 
 
@@ -46,7 +48,9 @@ ROWS = {
 
 
 @pytest.mark.parametrize(("flags", "enabled", "user", "namespace", "subject", "expected"), ROWS.values(), ids=ROWS)
-def test_rows(flags, enabled, user, namespace, subject, expected):
+def test_rows(
+    flags: dict[str, Any], enabled: bool, user: str, namespace: str, subject: Pod | None, expected: tuple[bool, str]
+) -> None:
     scope = BindingScope.read(**{**FLAGS, **flags})
     decision = before_pod(scope, enabled=enabled, user=user, namespace=namespace)
     if decision is None:

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
+from control.manager.webhookserver.admission import WebhookRequest
 from koordlet.api.core import Namespace, Node, Pod
 from koordlet.api.crs.config import ClusterColocationProfile
+from tests.control.manager.conftest import WebhookCluster
+from tests.present import present
 
 PODS = "/api/v1/namespaces/default/pods"
 NODES = "/api/v1/nodes"
@@ -19,7 +24,9 @@ QOS = "koordinator.sh/qosClass"
 ENABLED = {"koordinator.sh/enable-colocation": "true"}
 
 
-def pod(name, labels=None, requests=None, **spec):
+def pod(
+    name: str, labels: dict[str, str] | None = None, requests: dict[str, str] | None = None, **spec: Any
+) -> dict[str, Any]:
     resources = {"requests": requests, "limits": requests} if requests else {}
     return {
         "apiVersion": "v1",
@@ -29,7 +36,7 @@ def pod(name, labels=None, requests=None, **spec):
     }
 
 
-def profile(name, **spec):
+def profile(name: str, **spec: Any) -> dict[str, Any]:
     return {
         "apiVersion": "config.koordinator.sh/v1alpha1",
         "kind": "ClusterColocationProfile",
@@ -38,16 +45,18 @@ def profile(name, **spec):
     }
 
 
-def measured(cluster, family, **labels):
-    return cluster.manager.context.internal.get_sample_value(f"koord_manager_webhook_{family}", labels)
+def measured(cluster: WebhookCluster, family: str, **labels: Any) -> float:
+    return cluster.manager.context.internal.get_sample_value(f"koord_manager_webhook_{family}", labels)  # type: ignore[return-value]
 
 
-async def add_profile(cluster, name, **spec):
+async def add_profile(cluster: WebhookCluster, name: str, **spec: Any) -> None:
     await cluster.create(PROFILES, profile(name, **spec))
     await cluster.until(lambda: cluster.cached(ClusterColocationProfile, name))
 
 
-async def test_pods_become_best_effort_with_batch_resources(webhook_cluster):
+async def test_pods_become_best_effort_with_batch_resources(
+    webhook_cluster: Callable[..., Awaitable[WebhookCluster]],
+) -> None:
     cluster = await webhook_cluster()
     await add_profile(
         cluster,
@@ -62,7 +71,7 @@ async def test_pods_become_best_effort_with_batch_resources(webhook_cluster):
     )
     await cluster.merge("/api/v1/namespaces/default", {"metadata": {"labels": ENABLED}})
     namespaces = cluster.manager.context.caches.informer(Namespace)
-    await cluster.until(lambda: namespaces.get("default").metadata.labels.items() >= ENABLED.items())
+    await cluster.until(lambda: present(namespaces.get("default")).metadata.labels.items() >= ENABLED.items())
 
     plain = await cluster.create(PODS, pod("plain", requests={"cpu": "1"}))
     assert QOS not in plain["metadata"].get("labels", {})
@@ -90,7 +99,7 @@ async def test_pods_become_best_effort_with_batch_resources(webhook_cluster):
     assert 'ClusterColocationProfile wrong: spec.priorityClassName: PriorityClass "no-such" not found' in str(error)
 
 
-async def test_pods_that_do_not_fit_are_refused(webhook_cluster):
+async def test_pods_that_do_not_fit_are_refused(webhook_cluster: Callable[..., Awaitable[WebhookCluster]]) -> None:
     cluster = await webhook_cluster()
     error = await cluster.refused(cluster.create(PODS, pod("a", {QOS: "BE"}, priorityClassName="koord-prod")))
     assert error.status == 400
@@ -121,7 +130,9 @@ async def test_pods_that_do_not_fit_are_refused(webhook_cluster):
     }
 
 
-async def test_enhanced_rules_and_devices_behind_their_gates(webhook_cluster):
+async def test_enhanced_rules_and_devices_behind_their_gates(
+    webhook_cluster: Callable[..., Awaitable[WebhookCluster]],
+) -> None:
     gates = {"EnablePodEnhancedValidator": True, "ValidatePodDeviceResource": True}
     cluster = await webhook_cluster(gates, "--pod-enhanced-validator-reconcile-interval=0s")
     await cluster.create(PODS, pod("before"))
@@ -142,15 +153,15 @@ async def test_enhanced_rules_and_devices_behind_their_gates(webhook_cluster):
     assert "requests[koordinator.sh/gpu-memory-ratio]: Forbidden: 51 is not a multiple" in str(error)
 
 
-async def test_bindings_by_others_are_refused(webhook_cluster):
+async def test_bindings_by_others_are_refused(webhook_cluster: Callable[..., Awaitable[WebhookCluster]]) -> None:
     flags = ("--binding-admission-user-name=koord-scheduler", "--binding-admission-namespaces=*")
     cluster = await webhook_cluster({"BindingAdmissionWebhook": True}, *flags)
     await cluster.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}})
     for name, labels in (("a", {}), ("b", {"koordinator.sh/binding-admission-bypass": ""})):
         await cluster.create(PODS, pod(name, labels))
-        await cluster.until(lambda name=name: cluster.cached(Pod, f"default/{name}"))
+        await cluster.until(lambda name=name: cluster.cached(Pod, f"default/{name}"))  # type: ignore[misc]
 
-    def bind(name):
+    def bind(name: str) -> Awaitable[Any]:
         target = {"apiVersion": "v1", "kind": "Node", "name": "n"}
         binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": target}
         return cluster.create(f"{PODS}/{name}/binding", binding)
@@ -163,7 +174,7 @@ async def test_bindings_by_others_are_refused(webhook_cluster):
     assert (await cluster.get(f"{PODS}/b"))["spec"]["nodeName"] == "n"
 
 
-async def test_nodes_and_configuration(webhook_cluster):
+async def test_nodes_and_configuration(webhook_cluster: Callable[..., Awaitable[WebhookCluster]]) -> None:
     gates = {"NodeMutatingWebhook": True, "NodeValidatingWebhook": True, "ConfigMapValidatingWebhook": True}
     cluster = await webhook_cluster(gates)
     ratio = {"node.koordinator.sh/resource-amplification-ratio": '{"cpu":1.5}'}
@@ -186,7 +197,7 @@ async def test_nodes_and_configuration(webhook_cluster):
 
     path = "/api/v1/namespaces/koordinator-system/configmaps/slo-controller-config"
 
-    def strategies(*selectors, **more):
+    def strategies(*selectors: dict[str, str], **more: Any) -> Awaitable[Any]:
         entries = [
             {"name": f"s{i}", "nodeSelector": {"matchLabels": labels}, **more} for i, labels in enumerate(selectors)
         ]
@@ -200,20 +211,22 @@ async def test_nodes_and_configuration(webhook_cluster):
     assert '"reason":"NodeStrategiesOverlap"' in str(error)
     await cluster.merge(f"{NODES}/n", {"metadata": {"labels": {"zone": "b"}}})
     nodes = cluster.manager.context.caches.informer(Node)
-    await cluster.until(lambda: nodes.get("n").metadata.labels.get("zone") == "b")
+    await cluster.until(lambda: present(nodes.get("n")).metadata.labels.get("zone") == "b")
     error = await cluster.refused(strategies({"pool": "a"}, {"zone": "b"}))
     assert '"reason":"ExistNodeConfict"' in str(error) and '"exampleNodes":["n"]' in str(error)
 
     await strategies({"pool": "a"}, {"zone": "c"})
     informer = cluster.manager.context.config.informer
-    await cluster.until(lambda: "cpu-burst-config" in informer.object.data)
+    await cluster.until(lambda: "cpu-burst-config" in present(informer.object).data)
     error = await cluster.refused(cluster.merge(f"{NODES}/n", {"metadata": {"labels": {"zone": "c"}}}))
     assert error.status == 400 and '"reason":"ExistNodeConfict"' in str(error)
     await cluster.merge(f"{NODES}/n", {"metadata": {"labels": {"zone": "d"}}})
 
 
 @pytest.mark.parametrize("strict", [False, True])
-async def test_an_incomplete_pair_is_refused_only_with_strict_parity(webhook_cluster, strict):
+async def test_an_incomplete_pair_is_refused_only_with_strict_parity(
+    webhook_cluster: Callable[..., Awaitable[WebhookCluster]], strict: bool
+) -> None:
     cluster = await webhook_cluster({"ConfigMapValidatingWebhook": True}, f"--strict-parity={str(strict).lower()}")
     path = "/api/v1/namespaces/koordinator-system/configmaps/slo-controller-config"
     half = json.dumps({"clusterStrategy": {"memoryEvictThresholdPercent": 75}})
@@ -224,7 +237,7 @@ async def test_an_incomplete_pair_is_refused_only_with_strict_parity(webhook_clu
         await change
 
 
-async def test_profiles_are_applied_to_reservations(webhook_cluster):
+async def test_profiles_are_applied_to_reservations(webhook_cluster: Callable[..., Awaitable[WebhookCluster]]) -> None:
     cluster = await webhook_cluster({"ReservationMutatingWebhook": True})
     await add_profile(cluster, "p", selector={"matchLabels": ENABLED}, priorityClassName="koord-mid", qosClass="LS")
     reservation = {
@@ -242,7 +255,7 @@ async def test_profiles_are_applied_to_reservations(webhook_cluster):
     assert (spec["priority"], spec["containers"][0]["resources"]["requests"]) == (7000, {"cpu": "1"})
 
 
-async def test_failure_policies_and_timeouts(webhook_cluster):
+async def test_failure_policies_and_timeouts(webhook_cluster: Callable[..., Awaitable[WebhookCluster]]) -> None:
     """With the manager's server gone, what fails closed is refused and what fails open passes."""
     fail = {"WEBHOOK_CONFIGURATION_FAILURE_POLICY_PODS": "Fail"}
     cluster = await webhook_cluster({"NodeMutatingWebhook": True}, environ=fail)
@@ -261,7 +274,7 @@ async def test_failure_policies_and_timeouts(webhook_cluster):
     assert node["status"]["allocatable"] == {"cpu": "4"}
 
 
-async def test_concurrent_requests(webhook_cluster):
+async def test_concurrent_requests(webhook_cluster: Callable[..., Awaitable[WebhookCluster]]) -> None:
     cluster = await webhook_cluster()
     await add_profile(cluster, "p", qosClass="BE", priorityClassName="koord-batch")
     made = await asyncio.gather(*(cluster.create(PODS, pod(f"p{i}", None, {"cpu": "1"})) for i in range(40)))
@@ -270,14 +283,16 @@ async def test_concurrent_requests(webhook_cluster):
     )
 
 
-async def test_an_invalid_profile_matches_nothing_and_gets_an_event(webhook_cluster):
+async def test_an_invalid_profile_matches_nothing_and_gets_an_event(
+    webhook_cluster: Callable[..., Awaitable[WebhookCluster]],
+) -> None:
     cluster = await webhook_cluster()
     await add_profile(cluster, "bad", selector={"matchExpressions": [{"key": "a", "operator": "Near"}]}, qosClass="BE")
     for name in ("a", "b"):
         made = await cluster.create(PODS, pod(name))
         assert QOS not in made["metadata"].get("labels", {})
 
-    async def events():
+    async def events() -> list[dict[str, Any]]:
         events = (await cluster.get("/api/v1/namespaces/default/events"))["items"]
         return [each for each in events if each["involvedObject"].get("name") == "bad"]
 
@@ -286,17 +301,18 @@ async def test_an_invalid_profile_matches_nothing_and_gets_an_event(webhook_clus
     assert "'Near' is not a valid label selector operator; the profile is ignored" in event["message"]
 
 
-async def test_a_handler_that_times_out(webhook_cluster):
+async def test_a_handler_that_times_out(webhook_cluster: Callable[..., Awaitable[WebhookCluster]]) -> None:
     """The time-out that is registered ends the wait; then the failure policy decides."""
     environ = {"WEBHOOK_CONFIGURATION_FAILURE_POLICY_PODS": "Fail", "WEBHOOK_CONFIGURATION_TIMEOUT_SECONDS": "1"}
     cluster = await webhook_cluster({"NodeMutatingWebhook": True}, environ=environ)
     await cluster.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}})
 
-    async def never(request):
+    async def never(request: WebhookRequest) -> None:
         await asyncio.Event().wait()
 
+    assert cluster.manager.server is not None
     for handler in cluster.manager.server.handlers.values():
-        handler.handle = never
+        handler.handle = never  # type: ignore[assignment, method-assign]
     error = await cluster.refused(cluster.create(PODS, pod("a")))
     assert error.status == 500
     # Both sides count the same second: who gives up first is chance.

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import copy
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.strategies import DrawFn
 
 from control.manager.webhooks.devices import normalise_gpus
 from control.manager.webhooks.errors import MutationError
@@ -27,15 +29,17 @@ from koordlet.api.meta import LabelSelector
 
 SPEC_KEY = "node.koordinator.sh/extended-resource-spec"
 CPU, MEMORY = "kubernetes.io/batch-cpu", "kubernetes.io/batch-memory"
-CLASSES = {"koord-batch": convert({"metadata": {"name": "koord-batch"}, "value": 5000}, PriorityClass)}
+CLASSES: dict[str, Any] = {"koord-batch": convert({"metadata": {"name": "koord-batch"}, "value": 5000}, PriorityClass)}
 OFF: frozenset[str] = frozenset()
 
 
-def profile(name="p", notes=None, **spec):
+def profile(name: str = "p", notes: dict[str, str] | None = None, **spec: Any) -> ClusterColocationProfile:
     return convert({"metadata": {"name": name, "annotations": notes or {}}, "spec": spec}, ClusterColocationProfile)
 
 
-def known(*profiles, labels=None, gates=OFF, **more):
+def known(
+    *profiles: ClusterColocationProfile, labels: dict[str, str] | None = None, gates: frozenset[str] = OFF, **more: Any
+) -> MutationInputs:
     return MutationInputs(
         gates=gates.__contains__,
         rand=lambda: 99,
@@ -45,16 +49,23 @@ def known(*profiles, labels=None, gates=OFF, **more):
     )
 
 
-def pod(*containers, labels=None, annotations=None, **spec):
+def pod(
+    *containers: dict[str, Any],
+    labels: dict[str, str] | None = None,
+    annotations: dict[str, str] | None = None,
+    **spec: Any,
+) -> dict[str, Any]:
     meta = {"name": "p", "namespace": "default"}
     if labels:
-        meta["labels"] = labels
+        meta["labels"] = labels  # type: ignore[assignment]
     if annotations:
-        meta["annotations"] = annotations
+        meta["annotations"] = annotations  # type: ignore[assignment]
     return {"kind": "Pod", "apiVersion": "v1", "metadata": meta, "spec": {"containers": list(containers), **spec}}
 
 
-def container(name="main", requests=None, limits=None, **more):
+def container(
+    name: str = "main", requests: dict[str, Any] | None = None, limits: dict[str, str] | None = None, **more: Any
+) -> dict[str, Any]:
     resources = {k: v for k, v in (("limits", limits), ("requests", requests)) if v is not None}
     return {"name": name, "resources": resources, **more}
 
@@ -62,7 +73,7 @@ def container(name="main", requests=None, limits=None, **more):
 BE = {"koordinator.sh/qosClass": "BE"}
 
 
-def test_the_end_to_end_example():
+def test_the_end_to_end_example() -> None:
     selector = {"matchLabels": {"koordinator.sh/enable-colocation": "true"}}
     mine = profile(
         selector=selector,
@@ -125,13 +136,19 @@ TRANSLATIONS = {
 @pytest.mark.parametrize(
     ("labels", "requests", "limits", "new_requests", "new_limits"), TRANSLATIONS.values(), ids=TRANSLATIONS
 )
-def test_resources_move_to_the_class(labels, requests, limits, new_requests, new_limits):
+def test_resources_move_to_the_class(
+    labels: dict[str, str],
+    requests: dict[str, Any] | None,
+    limits: dict[str, str] | None,
+    new_requests: dict[str, str],
+    new_limits: dict[str, str] | None,
+) -> None:
     subject = pod(container(requests=requests, limits=limits), labels=labels)
     translate_pod(subject)
     assert subject["spec"]["containers"] == [container(requests=new_requests, limits=new_limits)]
 
 
-def test_init_containers_and_overhead_move_too():
+def test_init_containers_and_overhead_move_too() -> None:
     subject = pod(
         container(),
         labels=BE,
@@ -154,12 +171,12 @@ SKIPPED = {
 
 
 @pytest.mark.parametrize(("knowledge", "expected"), SKIPPED.values(), ids=SKIPPED)
-def test_when_resources_are_translated(knowledge, expected):
+def test_when_resources_are_translated(knowledge: MutationInputs, expected: dict[str, str]) -> None:
     after = mutate_pod(pod(container(requests={"cpu": "1"}), labels=BE), "default", knowledge)
     assert after["spec"]["containers"][0]["resources"]["requests"] == expected
 
 
-def test_later_profiles_overwrite_earlier_ones_and_make_no_new_matches():
+def test_later_profiles_overwrite_earlier_ones_and_make_no_new_matches() -> None:
     first = profile("a", labels={"x": "1", "match": "me"})
     second = profile("b", labels={"x": "2"})
     third = profile("c", selector={"matchLabels": {"match": "me"}}, labels={"x": "3"})
@@ -167,7 +184,7 @@ def test_later_profiles_overwrite_earlier_ones_and_make_no_new_matches():
     assert after["metadata"]["labels"] == {"x": "2", "match": "me"}
 
 
-def test_a_patch_that_breaks_the_pod_is_an_error_that_names_the_profile():
+def test_a_patch_that_breaks_the_pod_is_an_error_that_names_the_profile() -> None:
     with pytest.raises(MutationError, match=r"Profile p: the patch produces an invalid pod: .*containers"):
         mutate_pod(pod(container()), "default", known(profile(patch={"spec": {"containers": "none"}})))
 
@@ -185,13 +202,13 @@ ANNOTATIONS = {
 
 
 @pytest.mark.parametrize(("old", "requests", "new"), ANNOTATIONS.values(), ids=ANNOTATIONS)
-def test_the_annotation_for_the_node(old, requests, new):
+def test_the_annotation_for_the_node(old: str | None, requests: dict[str, str], new: str | None) -> None:
     subject = pod(container(requests=requests), annotations={SPEC_KEY: old} if old else None)
     keep_extended_resources(subject)
     assert subject["metadata"].get("annotations", {}).get(SPEC_KEY) == new
 
 
-def test_a_malformed_annotation_is_an_error_that_names_it():
+def test_a_malformed_annotation_is_an_error_that_names_it() -> None:
     with pytest.raises(MutationError, match=SPEC_KEY):
         keep_extended_resources(pod(container(), annotations={SPEC_KEY: "{"}))
 
@@ -210,7 +227,9 @@ DEVICES = {
 
 @pytest.mark.parametrize(("given_", "change"), DEVICES.values(), ids=DEVICES)
 @pytest.mark.parametrize("limits_missing", [False, True])
-def test_gpu_requests_are_normalised(given_, change, limits_missing):
+def test_gpu_requests_are_normalised(
+    given_: dict[str, str], change: dict[str, str | None], limits_missing: bool
+) -> None:
     before = {GPU + k: v for k, v in given_.items()}
     expected = {k: v for k, v in {**before, **{GPU + k: v for k, v in change.items()}}.items() if v is not None}
     subject = pod(container(requests=dict(before), limits=None if limits_missing else dict(before)))
@@ -224,12 +243,12 @@ def test_gpu_requests_are_normalised(given_, change, limits_missing):
     assert again == subject
 
 
-def test_normalisation_of_gpus_can_be_disabled():
+def test_normalisation_of_gpus_can_be_disabled() -> None:
     subject = pod(container(requests={GPU + "gpu": "100"}))
     assert mutate_pod(subject, "default", known(gates=frozenset({"DisableDeviceResourceSpec"}))) == subject
 
 
-def quota_profile(name, tree, **selector):
+def quota_profile(name: str, tree: str, **selector: Any) -> ElasticQuotaProfile:
     return convert(
         {
             "metadata": {"name": name, "labels": {"quota.scheduling.koordinator.sh/tree-id": tree}},
@@ -240,16 +259,19 @@ def quota_profile(name, tree, **selector):
 
 
 class Trees:
-    def tree_of(self, quota, namespace):
+    def tree_of(self, quota: str, namespace: str) -> str:
         return {"team": "t1", "default": "t2"}.get(quota) or ("t3" if namespace == "bound" else "")
 
 
-def terms(subject):
+def terms(subject: dict[str, Any]) -> list[dict[str, Any]] | None:
     affinity = subject["spec"].get("affinity", {}).get("nodeAffinity", {})
-    return affinity.get("requiredDuringSchedulingIgnoredDuringExecution", {}).get("nodeSelectorTerms")
+    result: list[dict[str, Any]] | None = affinity.get("requiredDuringSchedulingIgnoredDuringExecution", {}).get(
+        "nodeSelectorTerms"
+    )
+    return result
 
 
-def IN(key, *values):
+def IN(key: str, *values: str) -> dict[str, Any]:
     return {"key": key, "operator": "In", "values": list(values)}
 
 
@@ -270,14 +292,16 @@ TREES = {
 
 
 @pytest.mark.parametrize(("labels", "namespace", "expected"), TREES.values(), ids=TREES)
-def test_pods_of_a_tree_stay_on_its_nodes(labels, namespace, expected):
+def test_pods_of_a_tree_stay_on_its_nodes(
+    labels: dict[str, str], namespace: str, expected: list[list[dict[str, Any]]] | None
+) -> None:
     knowledge = known(gates=frozenset({"MultiQuotaTree"}), trees=Trees(), quota_profiles=PROFILES)
     after = mutate_pod(pod(container(), labels=labels), namespace, knowledge)
     requirements = terms(after)
     assert (requirements and [term["matchExpressions"] for term in requirements]) == expected
 
 
-def test_every_existing_term_is_restricted_to_the_tree():
+def test_every_existing_term_is_restricted_to_the_tree() -> None:
     selector = tree_selector(PROFILES, "t3")
     assert selector is not None
     held = {"nodeSelectorTerms": [{"matchExpressions": [IN("a", "1")]}, {"matchFields": [IN("metadata.name", "n")]}]}
@@ -290,13 +314,13 @@ def test_every_existing_term_is_restricted_to_the_tree():
     ]
 
 
-def test_an_empty_tree_selector_adds_nothing():
+def test_an_empty_tree_selector_adds_nothing() -> None:
     subject = pod(container())
     require_nodes(subject, LabelSelector())
     assert subject == pod(container())
 
 
-def test_profiles_change_a_reservation_and_its_template():
+def test_profiles_change_a_reservation_and_its_template() -> None:
     mine = profile(
         selector={"matchLabels": {"a": "1"}},
         namespaceSelector={"matchLabels": {"never": "asked"}},
@@ -331,7 +355,7 @@ def test_profiles_change_a_reservation_and_its_template():
     }
 
 
-def test_profiles_of_a_reservation_without_template():
+def test_profiles_of_a_reservation_without_template() -> None:
     matched = Matched((profile(labels={"b": "2"}, schedulerName="s", priorityClassName="koord-batch"),))
     before = {"metadata": {"name": "r"}, "spec": {"owners": []}}
     after = mutate_reservation(before, MutationInputs(OFF.__contains__, lambda: 0, matched, CLASSES))
@@ -345,11 +369,11 @@ amounts = st.dictionaries(
     st.sampled_from(["0", "1", "100", "150", "200", "1500m", "2Gi"]),
     max_size=4,
 )
-unknown = st.dictionaries(st.sampled_from(["x-field", "y-field"]), st.sampled_from([None, 1, "s", {"deep": [1]}, []]))
+unknown = st.dictionaries(st.sampled_from(["x-field", "y-field"]), st.sampled_from([None, 1, "s", {"deep": [1]}, []]))  # type: ignore[var-annotated]
 
 
 @st.composite
-def pods(draw):
+def pods(draw: DrawFn) -> dict[str, Any]:
     made = [
         {"name": f"c{i}", "resources": {"requests": draw(amounts), "limits": draw(amounts)}, **draw(unknown)}
         for i in range(draw(st.integers(1, 3)))
@@ -357,7 +381,7 @@ def pods(draw):
     labels = draw(
         st.dictionaries(st.sampled_from(["a", "b", "koordinator.sh/qosClass"]), st.sampled_from(["1", "BE", "LS"]))
     )
-    subject = pod(*made, labels=labels, **draw(unknown))
+    subject = pod(*made, labels=labels, **draw(unknown))  # type: ignore[arg-type]
     return {**subject, **draw(unknown)}
 
 
@@ -380,7 +404,7 @@ profiles = st.lists(
 
 
 @given(pods(), profiles)
-def test_laws_of_mutation(subject, given_):
+def test_laws_of_mutation(subject: dict[str, Any], given_: list[ClusterColocationProfile]) -> None:
     original = copy.deepcopy(subject)
     knowledge = known(*given_, labels=subject["metadata"].get("labels"))
     once = mutate_pod(subject, "default", knowledge)
@@ -391,11 +415,11 @@ def test_laws_of_mutation(subject, given_):
     assert twice == once, "mutating twice is mutating once"
     for where in (lambda p: p, lambda p: p["spec"], lambda p: p["spec"]["containers"][0]):
         for field in ("x-field", "y-field"):
-            assert where(once).get(field, "absent") == where(subject).get(field, "absent"), "unknown fields survive"
+            assert where(once).get(field, "absent") == where(subject).get(field, "absent"), "unknown fields survive"  # type: ignore[no-untyped-call]
 
 
 @given(pods())
-def test_translation_preserves_amounts(subject):
+def test_translation_preserves_amounts(subject: dict[str, Any]) -> None:
     subject["metadata"]["labels"] = dict(BE)
     before = copy.deepcopy(subject)
     translate_pod(subject)

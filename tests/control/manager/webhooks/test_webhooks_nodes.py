@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -16,7 +17,7 @@ RATIO = "node.koordinator.sh/resource-amplification-ratio"
 RAW = "node.koordinator.sh/raw-allocatable"
 
 
-def node(ratio=None, raw=None, **allocatable):
+def node(ratio: str | None = None, raw: str | None = None, **allocatable: Any) -> dict[str, Any]:
     annotations = {key: value for key, value in ((RATIO, ratio), (RAW, raw)) if value is not None}
     return {
         "metadata": {"name": "n", "annotations": annotations},
@@ -53,25 +54,25 @@ EXAMPLES = {
 
 
 @pytest.mark.parametrize(("new", "old", "expected"), EXAMPLES.values(), ids=EXAMPLES)
-def test_amplification(new, old, expected):
+def test_amplification(new: dict[str, Any], old: dict[str, Any], expected: dict[str, Any]) -> None:
     before = copy.deepcopy(new)
     assert amplified(new, old) == expected
     assert new == before
 
 
-def test_terabytes_of_memory_are_exact():
+def test_terabytes_of_memory_are_exact() -> None:
     result = amplified(node('{"memory":2}', memory="9895604649985"), node())
     assert result["status"]["allocatable"]["memory"] == str(2 * 9895604649985)
 
 
 @pytest.mark.parametrize("bad", [node("{", cpu="1"), node('{"cpu":"2"}', cpu="1"), node('{"cpu":2}', "[]", cpu="1")])
-def test_a_malformed_annotation_is_an_error(bad):
+def test_a_malformed_annotation_is_an_error(bad: dict[str, Any]) -> None:
     with pytest.raises(WireError, match="annotation node"):
         amplified(bad, node(cpu="1"))
 
 
 @given(st.integers(1, 10**6), st.integers(1, 10**6), st.floats(1.01, 8))
-def test_the_life_of_a_node(first, second, ratio):
+def test_the_life_of_a_node(first: int, second: int, ratio: float) -> None:
     """The kubelet and the manager write in turn; what is stored is always the kubelet's last word, amplified."""
     text = json.dumps({"cpu": ratio})
     stored = node(text, cpu=f"{first}m")
@@ -105,7 +106,7 @@ CONFLICTS = {
 
 
 @pytest.mark.parametrize(("labels", "old", "refused"), CONFLICTS.values(), ids=CONFLICTS)
-def test_labels_that_match_two_strategies(labels, old, refused):
+def test_labels_that_match_two_strategies(labels: dict[str, str], old: dict[str, str] | None, refused: bool) -> None:
     conflict = label_conflict(CONFIG, "n1", labels, old)
     assert (conflict is not None) is refused
     if conflict is not None:
@@ -115,5 +116,5 @@ def test_labels_that_match_two_strategies(labels, old, refused):
         )
 
 
-def test_without_configuration_there_is_no_conflict():
+def test_without_configuration_there_is_no_conflict() -> None:
     assert label_conflict(None, "n1", {"pool": "a", "zone": "b"}, None) is None

@@ -3,31 +3,32 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from control.manager.webhooks.errors import MutationError
-from control.manager.webhooks.profiles import apply_profile, match, percent, skipped
+from control.manager.webhooks.profiles import Matched, apply_profile, match, percent, skipped
 from koordlet.api.core import PriorityClass
 from koordlet.api.crs.config import ClusterColocationProfile
 from koordlet.api.encoding.wire import convert
 
 
-def profile(name="p", **spec):
+def profile(name: str = "p", **spec: Any) -> ClusterColocationProfile:
     return convert({"metadata": {"name": name}, "spec": spec}, ClusterColocationProfile)
 
 
-def names(matched):
+def names(matched: Matched) -> list[str]:
     return [each.metadata.name for each in matched.profiles]
 
 
-def label(**labels):
+def label(**labels: Any) -> dict[str, dict[str, str]]:
     return {"matchLabels": labels}
 
 
-BATCH = {"koord-batch": convert({"metadata": {"name": "koord-batch"}, "value": 5000}, PriorityClass)}
+BATCH: dict[str, Any] = {"koord-batch": convert({"metadata": {"name": "koord-batch"}, "value": 5000}, PriorityClass)}
 
 MATCHES = {
     "no selectors match everything": ({}, {}, {}, True),
@@ -45,13 +46,15 @@ MATCHES = {
 
 
 @pytest.mark.parametrize(("spec", "pod", "namespace", "expected"), MATCHES.values(), ids=MATCHES)
-def test_both_selectors_must_match(spec, pod, namespace, expected):
+def test_both_selectors_must_match(
+    spec: dict[str, Any], pod: dict[str, str], namespace: dict[str, str], expected: bool
+) -> None:
     matched = match([profile(**spec)], pod, namespace)
     assert (names(matched) == ["p"]) is expected
     assert matched.problems == ()
 
 
-def test_an_invalid_selector_matches_nothing_and_is_reported():
+def test_an_invalid_selector_matches_nothing_and_is_reported() -> None:
     bad = profile("bad", selector={"matchExpressions": [{"key": "a", "operator": "Near", "values": []}]})
     matched = match([bad, profile("good")], {"a": "1"}, {})
     assert names(matched) == ["good"]
@@ -59,7 +62,7 @@ def test_an_invalid_selector_matches_nothing_and_is_reported():
     assert profile_ is bad and "Near" in reason
 
 
-def test_an_unknown_namespace_matches_only_profiles_without_namespace_selector():
+def test_an_unknown_namespace_matches_only_profiles_without_namespace_selector() -> None:
     selective = profile("with-selector", namespaceSelector=label(n="1"))
     matched = match([selective, profile("does-not"), profile("empty", namespaceSelector={})], {}, None)
     assert names(matched) == ["does-not", "empty"]
@@ -68,21 +71,21 @@ def test_an_unknown_namespace_matches_only_profiles_without_namespace_selector()
     ]
 
 
-def test_reservations_have_no_namespace():
+def test_reservations_have_no_namespace() -> None:
     assert names(match([profile(namespaceSelector=label(n="1"))], {}, None, namespaced=False)) == ["p"]
 
 
-def test_profiles_are_sorted_by_the_bytes_of_their_names():
+def test_profiles_are_sorted_by_the_bytes_of_their_names() -> None:
     assert names(match([profile(n) for n in ("b", "a-1", "a1", "a.1")], {}, {})) == ["a-1", "a.1", "a1", "b"]
 
 
 @pytest.mark.parametrize(("given_", "share"), [(None, 100), (0, 0), (37, 37), ("50%", 50), ("+50%", 50), ("0%", 0)])
-def test_probability_is_a_number_or_percent(given_, share):
+def test_probability_is_a_number_or_percent(given_: int | str | None, share: int) -> None:
     assert percent(profile(probability=given_)) == share
 
 
 @pytest.mark.parametrize("text", ["half", "50", "5.5%", "%", "-%", "+-5%", "٥%"])
-def test_the_error_of_an_invalid_probability_names_the_profile(text):
+def test_the_error_of_an_invalid_probability_names_the_profile(text: str) -> None:
     with pytest.raises(MutationError, match=r"ClusterColocationProfile p: spec\.probability"):
         percent(profile(probability=text))
 
@@ -92,16 +95,16 @@ def test_the_error_of_an_invalid_probability_names_the_profile(text):
     [(50, 70, False, True), (50, 30, False, False), (50, 70, True, True), (50, 30, True, False),
      (50, 50, False, True), (50, 50, True, False), (0, 0, False, True), (100, 99, False, False)],
 )  # fmt: skip
-def test_probability(share, drawn, strict, expected):
+def test_probability(share: int, drawn: int, strict: bool, expected: bool) -> None:
     assert skipped(share, lambda: drawn, strict_parity=strict) is expected
 
 
 @given(st.integers(0, 100))
-def test_a_profile_of_p_percent_applies_to_p_of_100_numbers(share):
-    assert sum(not skipped(share, lambda n=n: n) for n in range(100)) == share
+def test_a_profile_of_p_percent_applies_to_p_of_100_numbers(share: int) -> None:
+    assert sum(not skipped(share, lambda n=n: n) for n in range(100)) == share  # type: ignore[misc]
 
 
-def pod(labels=None, annotations=None, **spec):
+def pod(labels: dict[str, str] | None = None, annotations: dict[str, str] | None = None, **spec: Any) -> dict[str, Any]:
     return {"metadata": {"labels": labels or {}, "annotations": annotations or {}}, "spec": spec}
 
 
@@ -150,25 +153,25 @@ APPLICATIONS = {
 
 
 @pytest.mark.parametrize(("spec", "before", "after"), APPLICATIONS.values(), ids=APPLICATIONS)
-def test_changes_of_a_profile(spec, before, after):
+def test_changes_of_a_profile(spec: dict[str, Any], before: dict[str, Any], after: dict[str, Any]) -> None:
     before = copy.deepcopy(before)
     result = apply_profile(before, profile(**spec), BATCH, pod_spec=before["spec"])
     assert result == after
 
 
-def test_a_missing_priority_class_is_an_error_that_names_it():
+def test_a_missing_priority_class_is_an_error_that_names_it() -> None:
     obj = pod()
     with pytest.raises(MutationError, match=r'Profile p: spec\.priorityClassName: PriorityClass "no" not found'):
         apply_profile(obj, profile(priorityClassName="no"), BATCH, pod_spec=obj["spec"])
 
 
-def test_an_invalid_patch_is_an_error_that_names_the_profile():
+def test_an_invalid_patch_is_an_error_that_names_the_profile() -> None:
     obj = pod(containers=[{"name": "a"}])
     with pytest.raises(MutationError, match=r"Profile p: spec\.patch: .*declared merge key: name"):
         apply_profile(obj, profile(patch={"spec": {"containers": [{"image": "x"}]}}), BATCH, pod_spec=obj["spec"])
 
 
-def test_a_patch_is_not_shared_between_pods():
+def test_a_patch_is_not_shared_between_pods() -> None:
     mine = profile(patch={"spec": {"nodeSelector": {"a": "1"}, "tolerations": [{"key": "k"}]}})
     first, second = pod(), pod()
     first = apply_profile(first, mine, {}, pod_spec=first["spec"])
@@ -199,7 +202,7 @@ values = st.text("xyz-", max_size=3)
         },
     ),
 )
-def test_a_second_application_changes_nothing(labels, spec):
+def test_a_second_application_changes_nothing(labels: dict[str, str], spec: dict[str, Any]) -> None:
     mine = profile(**spec)
     start = pod(labels, containers=[{"name": "d", "unknownField": {"x": 1}}])
     once = apply_profile(start, mine, BATCH, pod_spec=start["spec"])

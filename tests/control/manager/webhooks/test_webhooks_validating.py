@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,13 @@ QOS, SUB, CLASS = "koordinator.sh/qosClass", "koordinator.sh/priority", "koordin
 PRIORITY = {"none": None, "prod": 9500, "mid": 7500, "batch": 5500, "free": 3500}
 
 
-def pod(labels=None, priority=None, requests=None, annotations=None, **spec):
+def pod(
+    labels: dict[str, str] | None = None,
+    priority: int | None = None,
+    requests: dict[str, str] | None = None,
+    annotations: dict[str, str] | None = None,
+    **spec: Any,
+) -> Pod:
     return convert(
         {
             "metadata": {"name": "p", "labels": labels or {}, "annotations": annotations or {}},
@@ -31,11 +38,11 @@ def pod(labels=None, priority=None, requests=None, annotations=None, **spec):
     )
 
 
-def errors(subject, old=None, *, may_change=False):
+def errors(subject: Pod, old: Pod | None = None, *, may_change: bool = False) -> list[str]:
     return class_errors(subject, old, priority_label_may_change=may_change)
 
 
-def test_field_errors_have_the_format_of_apimachinery():
+def test_field_errors_have_the_format_of_apimachinery() -> None:
     assert invalid("a.b", "x", "no") == 'a.b: Invalid value: "x": no'
     assert invalid("a.b", 3, "no") == "a.b: Invalid value: 3: no"
     assert required("a", "why") == "a: Required value: why"
@@ -49,7 +56,7 @@ COMBINATIONS = list(itertools.product(["", "LS", "LSE", "LSR", "BE", "SYSTEM"], 
 
 
 @pytest.mark.parametrize(("qos", "priority"), COMBINATIONS, ids=[f"{q or 'none'}-{p}" for q, p in COMBINATIONS])
-def test_combinations_of_qos_and_priority(qos, priority):
+def test_combinations_of_qos_and_priority(qos: str, priority: str) -> None:
     messages = errors(pod({QOS: qos} if qos else {}, PRIORITY[priority], {"cpu": "2"}))
     if (qos, priority) in REFUSED:
         shown = f"koord-{priority}" if priority != "none" else "none"
@@ -95,7 +102,7 @@ RESOURCES = {
 
 
 @pytest.mark.parametrize(("subject", "expected"), RESOURCES.values(), ids=RESOURCES)
-def test_resources_of_classes(subject, expected):
+def test_resources_of_classes(subject: Pod, expected: list[str]) -> None:
     assert errors(subject) == expected
 
 
@@ -114,15 +121,17 @@ CHANGES = {
 
 
 @pytest.mark.parametrize(("labels", "priority", "old", "old_priority", "expected"), CHANGES.values(), ids=CHANGES)
-def test_immutable_fields(labels, priority, old, old_priority, expected):
+def test_immutable_fields(
+    labels: dict[str, str], priority: int, old: dict[str, str], old_priority: int, expected: list[str]
+) -> None:
     assert errors(pod(labels, priority), pod(old, old_priority)) == expected
 
 
-def test_a_gate_lets_the_sub_priority_change():
+def test_a_gate_lets_the_sub_priority_change() -> None:
     assert errors(pod({SUB: "2"}), pod({SUB: "1"}), may_change=True) == []
 
 
-def test_all_errors_of_the_step_are_returned():
+def test_all_errors_of_the_step_are_returned() -> None:
     messages = errors(pod({QOS: "LSR"}, 5500, {"cpu": "100m"}), pod({QOS: "BE"}, 9500))
     assert [text.split(": ")[1] for text in messages] == [
         "Invalid value",
@@ -132,7 +141,7 @@ def test_all_errors_of_the_step_are_returned():
     ]
 
 
-def test_the_mark_of_reserve_pods_is_forbidden():
+def test_the_mark_of_reserve_pods_is_forbidden() -> None:
     assert forbidden_annotations(pod()) == []
     (text,) = forbidden_annotations(pod(annotations={"scheduling.koordinator.sh/reserve-pod": "true"}))
     assert text.startswith("annotations.scheduling.koordinator.sh/reserve-pod: Forbidden: ")
@@ -159,7 +168,7 @@ DEVICES = {
 
 
 @pytest.mark.parametrize(("wanted", "refused"), DEVICES.values(), ids=DEVICES)
-def test_gpu_requests(wanted, refused):
+def test_gpu_requests(wanted: dict[str, int], refused: list[str]) -> None:
     requests = {name if "/" in name else f"koordinator.sh/{name}": str(n) for name, n in wanted.items()}
     messages = device_errors(pod(requests=requests))
     assert [text.split("]: ")[0] for text in messages] == [PATH + name for name in refused]
@@ -172,7 +181,7 @@ RULES = (
 )
 
 
-def test_enhanced_rules():
+def test_enhanced_rules() -> None:
     rules = enhanced.parse({"enable": " True ", "rules": RULES})
     assert enhanced.check(rules, {"team": "", "cost": "1", "app": ""}, "default") == []
     assert enhanced.check(rules, {"app": "a"}, "default") == [
@@ -185,11 +194,11 @@ def test_enhanced_rules():
 
 
 @pytest.mark.parametrize("data", [None, {}, {"rules": RULES}, {"enable": "yes", "rules": RULES}, {"enable": "true"}])
-def test_enhanced_rules_that_are_off(data):
+def test_enhanced_rules_that_are_off(data: dict[str, str] | None) -> None:
     assert enhanced.check(enhanced.parse(data), {}, "default") == []
 
 
-def test_malformed_rules_keep_the_last_valid_ones():
+def test_malformed_rules_keep_the_last_valid_ones() -> None:
     config = enhanced.EnhancedConfig()
     assert config.update({"enable": "true", "rules": RULES}) is None
     good = config.rules

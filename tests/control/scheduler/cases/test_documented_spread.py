@@ -148,7 +148,7 @@ def test_node_taints(policy: dict[str, str], tolerant: bool, fits: str) -> None:
     taint = {"key": "dedicated", "value": "gpu", "effect": "NoSchedule"}
     nodes = [*zoned(FOUR), *zoned({"zoneC": ("node5",)}, taints=[taint])]
     tolerations = [{"key": "dedicated", "operator": "Exists"}] if tolerant else []
-    wanted = mypod(rule(**policy), tolerations=tolerations)
+    wanted = mypod(rule(**policy), tolerations=tolerations)  # type: ignore[arg-type]
     assert Board(nodes, there("node1 node2 node3")).decide(wanted).fits == fits
 
 
@@ -163,7 +163,7 @@ def test_node_taints(policy: dict[str, str], tolerant: bool, fits: str) -> None:
 )
 def test_least_number_of_domains(pods: str, least: int | None, fits: str) -> None:
     more = {} if least is None else {"minDomains": least}
-    assert Board(zoned(FOUR), there(pods)).decide(mypod(rule(**more))).fits == fits
+    assert Board(zoned(FOUR), there(pods)).decide(mypod(rule(**more))).fits == fits  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ def test_revisions(keys: list[str], fits: str) -> None:
     assert Board(nodes, pods).decide(wanted).fits == fits
 
 
-SERVICE = wire.convert({"metadata": {"name": "s", "namespace": "default"}, "spec": {"selector": FOO}}, Service)
+SERVICE: Service = wire.convert({"metadata": {"name": "s", "namespace": "default"}, "spec": {"selector": FOO}}, Service)
 
 
 def by_default(*rules: TopologySpreadConstraint) -> dict[str, Any]:

@@ -28,7 +28,7 @@ NODES = {
     "node-5": "b4",
     "node-4": "b4",
 }
-SPINES = wire.convert(
+SPINES: ClusterNetworkTopology = wire.convert(
     {
         "metadata": {"name": "default"},
         "spec": {

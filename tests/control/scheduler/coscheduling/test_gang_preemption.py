@@ -50,7 +50,7 @@ class World(GangWorld):
 
     def terminating(self) -> None:
         """The victims are marked and deleted, and take their time to go."""
-        status = wire.convert(
+        status: PodStatus = wire.convert(
             {"conditions": [{"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}]},
             PodStatus,
         )

@@ -178,4 +178,5 @@ def score(pod: Pod, node: PlainNode, args: Any, now: float) -> int:
         if whole(name, node.node.status.allocatable.get(name)) and (not weights or weights.get(name))
     ]
     total = sum(each[name] * weights.get(name, 0) for name in NAMES) + dominant * min(counted, default=0)
-    return total // (sum(weights.values()) + dominant)
+    result: int = total // (sum(weights.values()) + dominant)
+    return result

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from koordlet.api.core import Pod
 from koordlet.api.core.workloads import PodDisruptionBudget
@@ -51,7 +52,8 @@ def victims(
     if not lower or not fits(node, stay):
         return None
     allowed = [budget.status.disruptions_allowed for budget in budgets]
-    breaking, others = [], []
+    breaking: list[Any] = []
+    others: list[Any] = []
     for one in sorted(lower, key=_importance):
         broken = False
         for number, budget in enumerate(budgets):

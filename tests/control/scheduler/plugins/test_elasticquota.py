@@ -247,7 +247,7 @@ def test_preemption_frees_the_quota_with_the_least_important_pods_of_the_quota()
     [
         [member("b", "4", on="n0")],
         [member("a", "4", on="n0", priority=9)],
-        [member("a", "4", on="n0", **{names.LABEL_QUOTA_PREEMPTIBLE: "false"})],
+        [member("a", "4", on="n0", **{names.LABEL_QUOTA_PREEMPTIBLE: "false"})],  # type: ignore[arg-type]
         [member("a", "2", on="n0"), member("a", "3", on="n1")],
     ],
     ids=["another quota", "equal priority", "non-preemptible", "not enough on one node"],
@@ -580,7 +580,7 @@ def test_a_written_status_wakes_no_pod_and_rebuilds_no_tree() -> None:
 
 
 def test_pages_and_series_show_every_figure() -> None:
-    world = QuotaWorld(quota_object("p", min="4", **{names.LABEL_QUOTA_IS_PARENT: "true"}), quota_object("a", "p"))
+    world = QuotaWorld(quota_object("p", min="4", **{names.LABEL_QUOTA_IS_PARENT: "true"}), quota_object("a", "p"))  # type: ignore[arg-type]
     info = world.add(member("a", "3", "x", on="n0"))
     page = world.plugin.quota_page("a", includePods="true")
     assert {key: page[key] for key in ("name", "parentName", "used", "runtime", "request", "min", "tree")} == {

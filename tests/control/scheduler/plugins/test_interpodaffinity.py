@@ -300,10 +300,10 @@ def pods(draw: st.DrawFn, on: str = "") -> Pod:
     few = {"max_size": 2}
     return with_terms(
         draw(labels),
-        near=draw(st.lists(terms, **few)),
-        far=draw(st.lists(terms, **few)),
-        like=draw(st.lists(weighted, **few)),
-        dislike=draw(st.lists(weighted, **few)),
+        near=draw(st.lists(terms, **few)),  # type: ignore[arg-type]
+        far=draw(st.lists(terms, **few)),  # type: ignore[arg-type]
+        like=draw(st.lists(weighted, **few)),  # type: ignore[arg-type]
+        dislike=draw(st.lists(weighted, **few)),  # type: ignore[arg-type]
         on=on,
         namespace=draw(st.sampled_from(["default", "default", "other"])),
     )

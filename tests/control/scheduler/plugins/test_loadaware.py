@@ -99,7 +99,7 @@ def both(cpu: str | None, memory: str | None, **more: Any) -> Pod:
                 cpu=None,
                 memory=None,
                 labels=BATCH,
-                **{"kubernetes.io__batch_cpu": "4000", "kubernetes.io__batch_memory": "8Gi"},
+                **{"kubernetes.io__batch_cpu": "4000", "kubernetes.io__batch_memory": "8Gi"},  # type: ignore[arg-type]
             ),
             {},
             (3400, 6012954214),
@@ -196,7 +196,7 @@ def test_sums_of_the_worked_example(priority: str, prod_usage: int, prod_delta: 
         cpu=None,
         memory=None,
         status={"conditions": [condition("PodScheduled", 300)]},
-        **{"kubernetes.io__batch_cpu": "1000"},
+        **{"kubernetes.io__batch_cpu": "1000"},  # type: ignore[arg-type]
     )
     for one in (a, b, c):
         world.plugin.pod_seen(one)
@@ -242,7 +242,7 @@ CPU_OVER = "node(s) cpu usage exceed threshold"
         pytest.param(
             {},
             metric("n", "53", "1Gi"),
-            pod(cpu=None, memory=None, labels=MID, **{"kubernetes.io__mid_cpu": "12000"}),
+            pod(cpu=None, memory=None, labels=MID, **{"kubernetes.io__mid_cpu": "12000"}),  # type: ignore[arg-type]
             CPU_OVER,
             id="mid pod",
         ),

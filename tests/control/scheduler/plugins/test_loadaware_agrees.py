@@ -67,7 +67,7 @@ def pods(draw: st.DrawFn) -> Any:
         memory=memory and f"{memory}Gi",
         limits={} if limit is None else {"cpu": limit, "memory": "4Gi"},
         labels={"koordinator.sh/priority-class": kind} if kind else {},
-        **more,
+        **more,  # type: ignore[arg-type]
     )
 
 

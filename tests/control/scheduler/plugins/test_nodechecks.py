@@ -233,7 +233,7 @@ def test_names_narrow_the_nodes_and_must_not_contradict() -> None:
 
 
 def test_added_affinity_is_checked_first_and_scores_too() -> None:
-    added = wire.convert(
+    added: Affinity = wire.convert(
         {
             "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [is_("pool", "In", "koord")]},
             "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 5, "preference": is_("zone", "In", "x")}],

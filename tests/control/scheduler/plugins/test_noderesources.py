@@ -81,14 +81,14 @@ def test_too_many_pods_comes_first_and_counts_without_requests() -> None:
 )
 def test_ignored_resources(args: dict[str, Any], passes: bool) -> None:
     cluster = Cluster(node("a"))
-    verdict = filtered(fit(cluster, **args), cluster, pod(**{GPU.replace("/", "__"): "1"}))["a"]
+    verdict = filtered(fit(cluster, **args), cluster, pod(**{GPU.replace("/", "__"): "1"}))["a"]  # type: ignore[arg-type]
     assert (verdict is None) == passes
 
 
 def test_kubernetes_own_resources_are_never_ignored() -> None:
     cluster = Cluster(node("a"))
     plugin = fit(cluster, ignored_resources=["kubernetes.io/batch-cpu"], ignored_resource_groups=["kubernetes.io"])
-    wanted = pod(**{"kubernetes.io__batch_cpu": "1"})
+    wanted = pod(**{"kubernetes.io__batch_cpu": "1"})  # type: ignore[arg-type]
     assert filtered(plugin, cluster, wanted) == {"a": (U, ("Insufficient kubernetes.io/batch-cpu",))}
 
 
@@ -124,7 +124,7 @@ CURVE = [(0, 0), (50, 10), (100, 2)]
     ],
 )
 def test_score(given_strategy: ScoringStrategy | None, used: tuple[str, str], expected: int) -> None:
-    cluster = Cluster(node("a", cpu="32", memory="256Gi", **{"nvidia.com__gpu": "8"}))
+    cluster = Cluster(node("a", cpu="32", memory="256Gi", **{"nvidia.com__gpu": "8"}))  # type: ignore[arg-type]
     cluster.put(pod(cpu=used[0], memory=used[1], on="a"))
     args = {} if given_strategy is None else {"scoring_strategy": given_strategy}
     assert scored(fit(cluster, **args), cluster, pod(cpu="500m", memory="512Mi")) == {"a": expected}
@@ -189,7 +189,7 @@ count = st.sampled_from([None, "0", "1", "3"])
 @st.composite
 def pods(draw: st.DrawFn, on: str = "") -> Pod:
     extra = {"nvidia.com__gpu": draw(count), "kubernetes.io__batch_cpu": draw(count)}
-    return pod(cpu=draw(amount), memory=draw(size), on=on, **{k: v for k, v in extra.items() if v is not None})
+    return pod(cpu=draw(amount), memory=draw(size), on=on, **{k: v for k, v in extra.items() if v is not None})  # type: ignore[arg-type]
 
 
 @st.composite
@@ -203,7 +203,7 @@ def worlds(draw: st.DrawFn) -> World:
                 cpu=draw(st.sampled_from(["0", "1", "4", "16"])),
                 memory=draw(st.sampled_from(["0", "1Gi", "8Gi"])),
                 pods=draw(st.integers(0, 4)),
-                **{k: v for k, v in extra.items() if v is not None},
+                **{k: v for k, v in extra.items() if v is not None},  # type: ignore[arg-type]
             )
         )
     placed = [draw(pods(on=f"n{draw(st.integers(0, len(nodes) - 1))}")) for _ in range(draw(st.integers(0, 8)))]

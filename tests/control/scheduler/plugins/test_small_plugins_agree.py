@@ -42,7 +42,7 @@ RESOURCES = ("cpu", "memory", "ephemeral-storage", GPU, BATCH)
 def nodes(draw: st.DrawFn, name: str) -> Node:
     extra = {key.replace("/", "__").replace("-", "_"): draw(AMOUNTS) for key in RESOURCES[2:]}
     more = {key: amount for key, amount in extra.items() if amount is not None}
-    return node(name, draw(st.sampled_from(("0", "4", "16"))), draw(st.sampled_from(("0", "8Gi"))), **more)
+    return node(name, draw(st.sampled_from(("0", "4", "16"))), draw(st.sampled_from(("0", "8Gi"))), **more)  # type: ignore[arg-type]
 
 
 @st.composite
@@ -51,7 +51,7 @@ def pods(draw: st.DrawFn, on: str = "") -> Pod:
     more = {key: amount for key, amount in extra.items() if amount is not None}
     overhead = {"cpu": draw(st.sampled_from(("250m", "1")))} if draw(st.integers(0, 4)) == 4 else {}
     memory = draw(AMOUNTS)
-    return pod(cpu=draw(AMOUNTS), memory=memory and f"{memory}Gi", on=on, spec={"overhead": overhead}, **more)
+    return pod(cpu=draw(AMOUNTS), memory=memory and f"{memory}Gi", on=on, spec={"overhead": overhead}, **more)  # type: ignore[arg-type]
 
 
 @st.composite

@@ -31,6 +31,7 @@ from koordlet.api.encoding import wire
 from koordlet.api.meta import ObjectReference
 from tests.control.scheduler.build import Cluster, node, pod
 from tests.control.scheduler.toys import TOYS, cycle_of
+from tests.present import present
 
 NAMES = ("VolumeRestrictions", "NodeVolumeLimits", "VolumeBinding", "VolumeZone")
 POINTS = dict.fromkeys(("preFilter", "filter"), NAMES) | {
@@ -65,12 +66,12 @@ class Patches:
 
     async def patch(self, kind: type, name: str, namespace: str | None = None, *, body: Any) -> Any:
         self.sent.append((kind.__name__, name, body))
-        old = next(one for one in self._objects.all if isinstance(one, kind) and one.metadata.name == name)
-        new = msgspec.structs.replace(old, metadata=msgspec.structs.replace(old.metadata, resource_version="2"))
-        new.metadata.annotations = {**old.metadata.annotations, **body["metadata"]["annotations"]}
+        old = next(one for one in self._objects.all if isinstance(one, kind) and one.metadata.name == name)  # type: ignore[attr-defined]
+        new = msgspec.structs.replace(old, metadata=msgspec.structs.replace(old.metadata, resource_version="2"))  # type: ignore[attr-defined]
+        new.metadata.annotations = {**old.metadata.annotations, **body["metadata"]["annotations"]}  # type: ignore[attr-defined]
         ref = body.get("spec", {}).get("claimRef")
         if ref is not None:
-            new.spec = msgspec.structs.replace(old.spec, claim_ref=wire.convert(ref, ObjectReference))
+            new.spec = msgspec.structs.replace(old.spec, claim_ref=wire.convert(ref, ObjectReference))  # type: ignore[attr-defined]
         self._objects.all[self._objects.all.index(old)] = new
         for claim in [one for one in self._objects.all if isinstance(one, PersistentVolumeClaim)]:
             if self.binds and claim.metadata.name in (name, (ref or {}).get("name")):
@@ -288,7 +289,7 @@ def test_a_claim_stays_with_the_node_that_was_selected_for_it() -> None:
 
 def test_storage_capacity_is_heeded_where_the_driver_tells_it() -> None:
     cluster = hosts()
-    driver = wire.convert({"metadata": {"name": "disk.csi"}, "spec": {"storageCapacity": True}}, CSIDriver)
+    driver: CSIDriver = wire.convert({"metadata": {"name": "disk.csi"}, "spec": {"storageCapacity": True}}, CSIDriver)
 
     def left(zone: str, amount: str) -> CSIStorageCapacity:
         body = {
@@ -388,7 +389,7 @@ def test_pods_with_one_claim_take_one_volume() -> None:
     first = cycle.place(cluster.info(using("data", "data")))
     second = cycle.place(cluster.info(using("data")))
     assert second.node == first.node
-    assumed = cycle.framework.plugins["VolumeBinding"]._storage.assumed
+    assumed = cycle.framework.plugins["VolumeBinding"]._storage.assumed  # type: ignore[attr-defined]
     assert list(assumed.volumes.values()) == ["default/data"]
     cycle.release(first)
     assert list(assumed.volumes.values()) == ["default/data"]
@@ -483,7 +484,7 @@ def test_disks_that_pods_name_are_used_by_one_on_a_node(there: Pod, wanted: Pod,
 def test_a_node_takes_no_more_volumes_than_its_driver_allows() -> None:
     cluster = Cluster(node("a"))
     drivers = [{"name": "disk.csi", "nodeID": "a", "allocatable": {"count": 2}}]
-    limit = wire.convert({"metadata": {"name": "a"}, "spec": {"drivers": drivers}}, CSINode)
+    limit: CSINode = wire.convert({"metadata": {"name": "a"}, "spec": {"drivers": drivers}}, CSINode)
     claims = [bind(claim(f"c{i}"), f"pv{i}") for i in range(3)]
     cycle, objects = ready(cluster, limit, *claims, *(volume(f"pv{i}") for i in range(3)))
     cycle.place(cluster.info(using("c0")))
@@ -550,7 +551,9 @@ def test_nodes_that_are_alike_answer_alike(
     """Each node is asked for itself, and the answers are those of its kind."""
     cluster = Cluster(*(node(f"n{i}", labels={ZONE: zone} if zone else {}) for i, zone in enumerate(zones)))
     topologies = [] if allowed is None else [{"matchLabelExpressions": [{"key": ZONE, "values": allowed}]}]
-    driver = wire.convert({"metadata": {"name": "disk.csi"}, "spec": {"storageCapacity": left is not None}}, CSIDriver)
+    driver: CSIDriver = wire.convert(
+        {"metadata": {"name": "disk.csi"}, "spec": {"storageCapacity": left is not None}}, CSIDriver
+    )
     objects: list[msgspec.Struct] = [
         driver, storage_class(), storage_class("late-made", provisioner="disk.csi", allowedTopologies=topologies),
     ]  # fmt: skip
@@ -564,7 +567,7 @@ def test_nodes_that_are_alike_answer_alike(
         one = volume(f"pv{number}", size=size, host=where)
         if where.startswith("z"):
             assert one.spec.node_affinity is not None
-            (term,) = one.spec.node_affinity.required.node_selector_terms
+            (term,) = present(one.spec.node_affinity.required).node_selector_terms
             term.match_expressions[0].key = ZONE
         objects.append(one)
     for number, (size, kind) in enumerate(claims):
@@ -579,7 +582,7 @@ def test_nodes_that_are_alike_answer_alike(
     apart = [plugin.filter(state, info, np.array([row])).item(0) for row in range(cluster.table.size)]
     assert together == apart
     plans = [
-        matching.plan(plugin._storage, state.data["VolumeBinding"], cluster.table.node(row))
+        matching.plan(plugin._storage, state.data["VolumeBinding"], cluster.table.node(row))  # type: ignore[attr-defined]
         for row in range(cluster.table.size)
     ]
     assert [isinstance(found, str) for found in plans] == [bool(answer) for answer in together]

@@ -47,7 +47,7 @@ def worlds(draw: st.DrawFn) -> tuple[World, Pod]:
     ]  # fmt: skip
     unbound = [one.metadata.key for one in storage.claims if not one.spec.volume_name]
     free = [one.metadata.name for one in storage.volumes if one.spec.claim_ref is None]
-    if unbound and free and draw(st.booleans()):
+    if unbound and free and draw(st.booleans()):  # type: ignore[arg-type]
         storage.promised = {draw(st.sampled_from(free)): draw(st.sampled_from(unbound))}
     elif unbound and draw(st.integers(0, 3)) == 0:
         storage.being_made = {draw(st.sampled_from(unbound)): draw(st.sampled_from(("n0", "n1")))}

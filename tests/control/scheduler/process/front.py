@@ -106,7 +106,7 @@ class Front:
     async def _headers(self, request: web.Request) -> dict[str, str]:
         kept = {name: request.headers[name] for name in ("Accept", "Content-Type", "User-Agent", "Authorization")
                 if name in request.headers}  # fmt: skip
-        return kept if "Authorization" in kept else kept | await self.config.credentials.headers()
+        return kept if "Authorization" in kept else kept | await self.config.credentials.headers()  # type: ignore[operator]
 
     async def _forward(self, request: web.Request, body: bytes) -> web.Response:
         async with self._session.request(

@@ -184,7 +184,8 @@ async def test_a_lost_lease_ends_the_process_with_status_1(world: Any, scheduler
         """A renewal that is under way may win over us: then it is taken again."""
         await world.admin.patch(Lease, "koord-scheduler", "koordinator-system", body=taken)
         await asyncio.sleep(0.1)
-        return running.task.done()
+        result: bool = running.task.done()
+        return result
 
     await until(stolen)
     assert await running.task == 1

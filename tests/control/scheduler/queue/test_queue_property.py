@@ -10,6 +10,7 @@ from control.scheduler.framework.plugin import ClusterEvent, EventInterest
 from control.scheduler.framework.status import SUCCESS, PluginStatus, unschedulable
 from control.scheduler.state.pods import PodInfo
 from tests.control.scheduler.queue.scene import Scene
+from tests.present import present
 
 PLUGINS = ("A", "B", "Silent")
 EVENTS = (ClusterEvent("Node", "Add"), ClusterEvent("Node", "Label"), ClusterEvent("AssignedPod", "Delete"))
@@ -142,8 +143,8 @@ class Queue(RuleBasedStateMachine):
         assert counts["unschedulable"] == places.count("unschedulable")
         assert counts["gated"] == places.count("gated")
         assert {
-            uid for uid in self.known if queue.record(uid).place.value == "out"
-        } == self.out.keys() & self.known.keys()  # type: ignore[union-attr]
+            uid for uid in self.known if present(queue.record(uid)).place.value == "out"
+        } == self.out.keys() & self.known.keys()
         if not self.out:
             assert queue.inflight_events == 0
 

@@ -1,5 +1,8 @@
 """Admission without webhooks: the fields it sets and the pods it rejects."""
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 
 from control.standalone.admission import AdmissionChain, pods
@@ -7,6 +10,7 @@ from control.standalone.errors import StatusError
 from control.standalone.kinds import Kinds
 from control.standalone.policyinterfaces import AdmissionAttributes, ApiUser
 from control.standalone.store import ObjectStore
+from tests.present import present
 
 KINDS = Kinds()
 USER = ApiUser("alice", ("system:masters",))
@@ -14,7 +18,7 @@ CLASSES = "scheduling.k8s.io/priorityclasses"
 
 
 @pytest.fixture
-def store():
+def store() -> Iterator[ObjectStore]:
     made = ObjectStore(None)
     put(made, "/namespaces", "ns")
     put(made, "/serviceaccounts", "default", "ns")
@@ -22,27 +26,29 @@ def store():
     made.close()
 
 
-def put(store, key, name, ns=None, **fields):
+def put(store: ObjectStore, key: str, name: str, ns: str | None = None, **fields: Any) -> None:
     metadata = {"name": name, **({"namespace": ns} if ns else {}), **fields.pop("metadata", {})}
     store.put(key, ns, name, {"metadata": metadata, **fields}, expect=None)
     store.commit()
 
 
-def request(obj=None, key="/pods", ns="ns", **more):
+def request(obj: dict[str, Any] | None = None, key: str = "/pods", ns: str = "ns", **more: Any) -> AdmissionAttributes:
     obj = obj if obj is not None else {"metadata": {"name": "p"}, "spec": {}}
-    return AdmissionAttributes("CREATE", KINDS.get(key), "v1", ns, "p", obj, None, USER, **more)
+    return AdmissionAttributes("CREATE", present(KINDS.get(key)), "v1", ns, "p", obj, None, USER, **more)
 
 
-async def admit(store, **spec):
+async def admit(store: ObjectStore, **spec: Any) -> dict[str, Any]:
     made = request({"metadata": {"name": "p"}, "spec": spec})
     chain = AdmissionChain(store)
     await chain.mutate(made)
     await chain.validate(made)
     await chain.close()
-    return made.obj["spec"]
+    assert made.obj is not None
+    result: dict[str, Any] = made.obj["spec"]
+    return result
 
 
-async def test_a_plain_pod(store):
+async def test_a_plain_pod(store: ObjectStore) -> None:
     spec = await admit(store)
     assert (spec["serviceAccountName"], spec["serviceAccount"]) == ("default", "default")
     assert (spec["priority"], spec["preemptionPolicy"]) == (0, "PreemptLowerPriority")
@@ -53,14 +59,14 @@ async def test_a_plain_pod(store):
     }
 
 
-async def test_tolerations_of_the_pod_win(store):
+async def test_tolerations_of_the_pod_win(store: ObjectStore) -> None:
     mine = {"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 5}
     spec = await admit(store, tolerations=[mine])
     assert [t["tolerationSeconds"] for t in spec["tolerations"]] == [5, 300]
     assert (await admit(store, tolerations=[{"operator": "Exists"}]))["tolerations"] == [{"operator": "Exists"}]
 
 
-async def test_priority_comes_from_the_class(store):
+async def test_priority_comes_from_the_class(store: ObjectStore) -> None:
     put(store, CLASSES, "koord-batch", value=5000, preemptionPolicy="Never")
     spec = await admit(store, priorityClassName="koord-batch")
     assert (spec["priority"], spec["preemptionPolicy"]) == (5000, "Never")
@@ -79,32 +85,33 @@ async def test_priority_comes_from_the_class(store):
         ({"serviceAccountName": "x"}, 'error looking up service account ns/x: serviceaccount "x" not found'),
     ],
 )
-async def test_pods_are_rejected_with_a_reason(store, spec, message):
+async def test_pods_are_rejected_with_a_reason(store: ObjectStore, spec: dict[str, Any], message: str) -> None:
     with pytest.raises(StatusError, match=message) as caught:
         await admit(store, **spec)
     assert (caught.value.code, caught.value.reason) == (403, "Forbidden")
 
 
-async def test_admission_waits_for_the_default_account(store, monkeypatch):
+async def test_admission_waits_for_the_default_account(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
     put(store, "/namespaces", "new")
     sleeps = []
 
-    async def sleep(seconds):
+    async def sleep(seconds: float) -> None:
         sleeps.append(seconds)
         if len(sleeps) == 3:
             put(store, "/serviceaccounts", "default", "new", imagePullSecrets=[{"name": "s"}])
 
-    monkeypatch.setattr(pods.asyncio, "sleep", sleep)
+    monkeypatch.setattr(pods.asyncio, "sleep", sleep)  # type: ignore[attr-defined]
     made = request(ns="new")
     await AdmissionChain(store).mutate(made)
     assert len(sleeps) == 3
-    assert made.obj["spec"]["imagePullSecrets"] == [{"name": "s"}]
+    assert made.obj is not None
+    assert present(made.obj["spec"])["imagePullSecrets"] == [{"name": "s"}]
 
 
 MIRROR = {"kubernetes.io/config.mirror": "x"}
 
 
-async def test_a_mirror_pod_gets_no_service_account_but_all_other_checks(store):
+async def test_a_mirror_pod_gets_no_service_account_but_all_other_checks(store: ObjectStore) -> None:
     mirror = {"metadata": {"name": "p", "annotations": MIRROR}, "spec": {}}
     await AdmissionChain(store).mutate(request(mirror))
     assert "serviceAccountName" not in mirror["spec"]
@@ -120,20 +127,22 @@ async def test_a_mirror_pod_gets_no_service_account_but_all_other_checks(store):
         ({"volumes": [{"name": "s", "secret": {"secretName": "s"}}]}, "a mirror pod may not reference secrets"),
     ],
 )
-async def test_the_mirror_annotation_does_not_skip_checks(store, spec, message):
+async def test_the_mirror_annotation_does_not_skip_checks(
+    store: ObjectStore, spec: dict[str, Any], message: str
+) -> None:
     mirror = {"metadata": {"name": "p", "annotations": MIRROR}, "spec": spec}
     with pytest.raises(StatusError, match=message) as caught:
         await AdmissionChain(store).mutate(request(mirror))
     assert caught.value.code == 403
 
 
-async def test_other_kinds_are_not_changed(store):
+async def test_other_kinds_are_not_changed(store: ObjectStore) -> None:
     config = {"metadata": {"name": "c"}}
     await AdmissionChain(store).mutate(request(config, "/configmaps"))
     assert config == {"metadata": {"name": "c"}}
 
 
-async def test_namespaces_must_exist_and_not_be_terminating(store):
+async def test_namespaces_must_exist_and_not_be_terminating(store: ObjectStore) -> None:
     chain = AdmissionChain(store)
     with pytest.raises(StatusError) as caught:
         await chain.mutate(request(ns="nowhere"))

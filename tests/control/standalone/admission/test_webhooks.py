@@ -8,6 +8,8 @@ import datetime
 import ipaddress
 import json
 import ssl
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -23,6 +25,7 @@ from control.standalone.errors import StatusError
 from control.standalone.kinds import Kinds, ResourceKind
 from control.standalone.policyinterfaces import AdmissionAttributes, ApiUser
 from control.standalone.store import ObjectStore
+from tests.present import present
 
 KINDS = Kinds()
 USER = ApiUser("alice", ("devs",))
@@ -31,7 +34,7 @@ SERVICE = {"namespace": "ns", "name": "hook", "path": "/svc", "port": 443}
 
 
 @pytest.fixture(scope="module")
-def pki(tmp_path_factory):
+def pki(tmp_path_factory: pytest.TempPathFactory) -> tuple[ssl.SSLContext, str]:
     """(server context, CA bundle in base64) for 127.0.0.1 and hook.ns.svc."""
     folder = tmp_path_factory.mktemp("pki")
     key = ec.generate_private_key(ec.SECP256R1())
@@ -63,13 +66,16 @@ def pki(tmp_path_factory):
 class Hook:
     """A webhook server: `answers` has the response per path; requests are recorded."""
 
-    def __init__(self):
-        self.answers, self.seen, self.port, self.bundle = {}, [], 0, ""
+    def __init__(self) -> None:
+        self.answers: dict[str, Any] = {}
+        self.seen: list[Any] = []
+        self.port = 0
+        self.bundle = ""
 
-    def url(self, path):
+    def url(self, path: str) -> dict[str, str]:
         return {"url": f"https://127.0.0.1:{self.port}{path}", "caBundle": self.bundle}
 
-    async def handle(self, request):
+    async def handle(self, request: web.Request) -> web.Response:
         review = await request.json()
         self.seen.append((request.path, review["request"]))
         answer = self.answers[request.path]
@@ -78,13 +84,13 @@ class Hook:
             await response.wait()
             response = {"allowed": True}
         if isinstance(response, web.StreamResponse):
-            return response
+            return response  # type: ignore[return-value]
         body = {"uid": review["request"]["uid"], **response}
         return web.json_response({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": body})
 
 
 @pytest.fixture
-async def hook(pki):
+async def hook(pki: tuple[ssl.SSLContext, str]) -> AsyncIterator[Hook]:
     made = Hook()
     app = web.Application()
     app.router.add_post("/{tail:.*}", made.handle)
@@ -98,36 +104,38 @@ async def hook(pki):
 
 
 @pytest.fixture
-def store():
+def store() -> Iterator[ObjectStore]:
     made = ObjectStore(None)
     put(made, "/namespaces", "ns", metadata={"labels": {"team": "a"}})
     yield made
     made.close()
 
 
-def put(store, key, name, ns=None, **fields):
+def put(store: ObjectStore, key: str, name: str, ns: str | None = None, **fields: Any) -> None:
     metadata = {"name": name, **({"namespace": ns} if ns else {}), **fields.pop("metadata", {})}
     store.put(key, ns, name, {"metadata": metadata, **fields}, expect=None)
     store.commit()
 
 
-def webhook(config, name="hook.example.org", **more):
+def webhook(config: dict[str, Any], name: str = "hook.example.org", **more: Any) -> dict[str, Any]:
     rules = [{"operations": ["*"], "apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*"]}]
     return {"name": name, "clientConfig": config, "rules": rules, "sideEffects": "None",
             "admissionReviewVersions": ["v1"], **more}  # fmt: skip
 
 
-def configure(store, *webhooks, kind="mutating", name="conf"):
+def configure(store: ObjectStore, *webhooks: dict[str, Any], kind: str = "mutating", name: str = "conf") -> None:
     put(store, f"{GROUP}/{kind}webhookconfigurations", name, webhooks=list(webhooks))
 
 
-def request(key="/configmaps", operation="CREATE", labels=None, **more):
+def request(
+    key: str = "/configmaps", operation: str = "CREATE", labels: dict[str, str] | None = None, **more: Any
+) -> AdmissionAttributes:
     obj = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c", "labels": labels or {}}, "data": {}}
     old = more.pop("old", None)
-    return AdmissionAttributes(operation, KINDS.get(key), "v1", "ns", "c", obj, old, USER, **more)
+    return AdmissionAttributes(operation, present(KINDS.get(key)), "v1", "ns", "c", obj, old, USER, **more)  # type: ignore[arg-type]
 
 
-async def run(store, made=None, **hosts):
+async def run(store: ObjectStore, made: AdmissionAttributes | None = None, **hosts: Any) -> AdmissionAttributes:
     made = made or request()
     chain = AdmissionChain(store, webhook_hosts=hosts.get("hosts"))
     try:
@@ -138,18 +146,19 @@ async def run(store, made=None, **hosts):
     return made
 
 
-def patch(*ops):
+def patch(*ops: dict[str, str]) -> dict[str, Any]:
     return {"allowed": True, "patchType": "JSONPatch", "patch": base64.b64encode(json.dumps(ops).encode()).decode()}
 
 
-def adding(key):
+def adding(key: str) -> dict[str, Any]:
     return patch({"op": "add", "path": f"/data/{key}", "value": "1"})
 
 
-async def test_a_webhook_gets_the_request_and_may_change_the_object(store, hook):
+async def test_a_webhook_gets_the_request_and_may_change_the_object(store: ObjectStore, hook: Hook) -> None:
     hook.answers["/m"] = {**adding("a"), "warnings": ["careful"]}
     configure(store, webhook(hook.url("/m")))
     made = await run(store)
+    assert made.obj is not None
     assert made.obj["data"] == {"a": "1"}
     assert made.warnings == ["careful"]
     (_, seen) = hook.seen[0]
@@ -167,7 +176,7 @@ async def test_a_webhook_gets_the_request_and_may_change_the_object(store, hook)
     assert seen["object"]["data"] == {}
 
 
-async def test_mutating_webhooks_see_earlier_changes_and_are_reinvoked(store, hook):
+async def test_mutating_webhooks_see_earlier_changes_and_are_reinvoked(store: ObjectStore, hook: Hook) -> None:
     hook.answers["/first"] = lambda r: patch(
         {"op": "add", "path": "/data/count", "value": str(len(r["object"]["data"]))}
     )
@@ -179,10 +188,11 @@ async def test_mutating_webhooks_see_earlier_changes_and_are_reinvoked(store, ho
     )
     made = await run(store)
     assert [path for path, _ in hook.seen] == ["/first", "/second", "/first"]
+    assert made.obj is not None
     assert made.obj["data"] == {"count": "2", "b": "1"}
 
 
-async def test_a_service_is_found_through_its_endpoints(store, hook):
+async def test_a_service_is_found_through_its_endpoints(store: ObjectStore, hook: Hook) -> None:
     hook.answers["/svc"] = adding("a")
     config = {"service": SERVICE, "caBundle": hook.bundle}
     configure(store, webhook(config))
@@ -194,13 +204,14 @@ async def test_a_service_is_found_through_its_endpoints(store, hook):
         "ns",
         subsets=[{"addresses": [{"ip": "127.0.0.1"}], "ports": [{"port": hook.port}]}],
     )
-    assert (await run(store)).obj["data"] == {"a": "1"}
+    assert present((await run(store)).obj)["data"] == {"a": "1"}
 
 
-async def test_a_service_may_be_mapped_to_a_host(store, hook):
+async def test_a_service_may_be_mapped_to_a_host(store: ObjectStore, hook: Hook) -> None:
     hook.answers["/svc"] = adding("a")
     configure(store, webhook({"service": SERVICE, "caBundle": hook.bundle}))
     made = await run(store, hosts={"ns/hook": f"127.0.0.1:{hook.port}"})
+    assert made.obj is not None
     assert made.obj["data"] == {"a": "1"}
 
 
@@ -215,7 +226,9 @@ DENIALS = [
 
 @pytest.mark.parametrize("kind", ["mutating", "validating"])
 @pytest.mark.parametrize(("status", "code", "reason", "message"), DENIALS)
-async def test_rejections_keep_the_webhooks_status(store, hook, kind, status, code, reason, message):
+async def test_rejections_keep_the_webhooks_status(
+    store: ObjectStore, hook: Hook, kind: str, status: dict[str, Any], code: int, reason: str, message: str
+) -> None:
     hook.answers["/x"] = {"allowed": False, "status": status}
     configure(store, webhook(hook.url("/x")), kind=kind)
     with pytest.raises(StatusError) as caught:
@@ -235,7 +248,9 @@ FAILURES = {
 
 
 @pytest.mark.parametrize(("answer", "message"), FAILURES.values(), ids=FAILURES.keys())
-async def test_the_failure_policy_applies_to_invalid_responses(store, hook, answer, message):
+async def test_the_failure_policy_applies_to_invalid_responses(
+    store: ObjectStore, hook: Hook, answer: Callable[..., Any] | dict[str, Any], message: str
+) -> None:
     hook.answers["/x"] = answer
     configure(store, webhook(hook.url("/x"), failurePolicy="Fail"))
     with pytest.raises(StatusError, match=message) as caught:
@@ -243,19 +258,19 @@ async def test_the_failure_policy_applies_to_invalid_responses(store, hook, answ
     assert caught.value.code == 500
     assert caught.value.message.startswith('Internal error occurred: failed calling webhook "hook.example.org": ')
     store.remove(f"{GROUP}/mutatingwebhookconfigurations", None, "conf",
-                 expect=store.entry(f"{GROUP}/mutatingwebhookconfigurations", None, "conf").rv)  # fmt: skip
+                 expect=present(store.entry(f"{GROUP}/mutatingwebhookconfigurations", None, "conf")).rv)  # fmt: skip
     configure(store, webhook(hook.url("/x"), failurePolicy="Ignore"))
-    assert (await run(store)).obj["data"] == {}
+    assert present((await run(store)).obj)["data"] == {}
 
 
-async def test_certificates_are_verified(store, hook):
+async def test_certificates_are_verified(store: ObjectStore, hook: Hook) -> None:
     configure(store, webhook({"url": hook.url("/x")["url"]}, failurePolicy="Fail"))
     with pytest.raises(StatusError, match="certificate verify failed"):
         await run(store)
     assert hook.seen == []
 
 
-async def test_a_webhook_that_times_out_fails(store, hook):
+async def test_a_webhook_that_times_out_fails(store: ObjectStore, hook: Hook) -> None:
     hook.answers["/x"] = asyncio.Event()
     configure(store, webhook(hook.url("/x"), timeoutSeconds=0.2), kind="validating")
     with pytest.raises(StatusError, match="context deadline exceeded"):
@@ -263,13 +278,13 @@ async def test_a_webhook_that_times_out_fails(store, hook):
     hook.answers["/x"].set()
 
 
-async def test_a_webhook_that_does_not_listen_fails(store, hook):
+async def test_a_webhook_that_does_not_listen_fails(store: ObjectStore, hook: Hook) -> None:
     configure(store, webhook({"url": "https://127.0.0.1:1/x", "caBundle": hook.bundle}), kind="validating")
     with pytest.raises(StatusError, match=r'Post "https://127.0.0.1:1/x\?timeout=10s"'):
         await run(store)
 
 
-async def test_dry_run_needs_a_webhook_without_side_effects(store, hook):
+async def test_dry_run_needs_a_webhook_without_side_effects(store: ObjectStore, hook: Hook) -> None:
     hook.answers["/x"] = {"allowed": True}
     configure(store, webhook(hook.url("/x"), sideEffects="Some"), kind="validating")
     with pytest.raises(StatusError, match="does not support dry run") as caught:
@@ -277,7 +292,7 @@ async def test_dry_run_needs_a_webhook_without_side_effects(store, hook):
     assert caught.value.code == 400
 
 
-async def test_webhook_configurations_are_never_sent_to_webhooks(store, hook):
+async def test_webhook_configurations_are_never_sent_to_webhooks(store: ObjectStore, hook: Hook) -> None:
     configure(store, webhook(hook.url("/x")), kind="validating")
     made = request(f"{GROUP}/validatingwebhookconfigurations")
     await run(store, made)
@@ -288,7 +303,7 @@ TWO = ResourceKind("example.org", ("v2", "v1"), "Thing", "things", "thing", cust
 NAMESPACE = {"metadata": {"name": "ns", "labels": {"team": "a"}}}
 
 
-def rules(**changes):
+def rules(**changes: Any) -> dict[str, Any]:
     base = {"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["configmaps"]}
     return {"rules": [{**base, **changes}]}
 
@@ -316,14 +331,14 @@ MATCHES = {
 
 
 @pytest.mark.parametrize(("hook_rules", "about", "want"), MATCHES.values(), ids=MATCHES.keys())
-def test_matching(hook_rules, about, want):
+def test_matching(hook_rules: dict[str, Any], about: dict[str, Any], want: bool) -> None:
     assert (match(hook_rules, request(**about), NAMESPACE) is not None) is want
 
 
-def test_equivalent_versions_match_and_are_converted():
+def test_equivalent_versions_match_and_are_converted() -> None:
     made = AdmissionAttributes("CREATE", TWO, "v2", "ns", "t", {"metadata": {}}, None, USER)
     old_rules = rules(apiGroups=["example.org"], apiVersions=["v1"], resources=["things"])
-    assert match({**old_rules, "matchPolicy": "Equivalent"}, made, NAMESPACE).version == "v1"
+    assert present(match({**old_rules, "matchPolicy": "Equivalent"}, made, NAMESPACE)).version == "v1"
     assert match({**old_rules, "matchPolicy": "Exact"}, made, NAMESPACE) is None
 
 
@@ -337,13 +352,13 @@ def test_equivalent_versions_match_and_are_converted():
         ({"service": {**SERVICE, "name": "idle", "port": 8443}}, 'no service port 8443 found for service "idle"'),
     ],
 )
-def test_an_unresolved_webhook_names_the_reason(store, config, message):
+def test_an_unresolved_webhook_names_the_reason(store: ObjectStore, config: dict[str, Any], message: str) -> None:
     put(store, "/services", "idle", "ns", spec={"ports": [{"port": 443}]})
     with pytest.raises(UnresolvedWebhook, match=message):
         WebhookEndpoints(store).resolve(config)
 
 
-def test_a_service_is_resolved_by_endpoint_slices(store):
+def test_a_service_is_resolved_by_endpoint_slices(store: ObjectStore) -> None:
     put(store, "/services", "hook", "ns", spec={"ports": [{"port": 443, "name": "https"}]})
     put(store, "discovery.k8s.io/endpointslices", "hook-x", "ns", metadata={"labels": {"kubernetes.io/service-name": "hook"}},
         ports=[{"name": "https", "port": 9443}],

@@ -2,10 +2,14 @@
 
 import base64
 import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -28,6 +32,7 @@ from control.standalone.errors import StatusError
 from control.standalone.kinds import Kinds
 from control.standalone.policyinterfaces import AdmissionAttributes, ApiUser, AuthzAttributes
 from control.standalone.store import ObjectStore
+from tests.present import present
 
 KEY = ec.generate_private_key(ec.SECP256R1())
 ALICE = ApiUser("alice", ("devs", "system:authenticated"))
@@ -35,20 +40,20 @@ KINDS = Kinds()
 RB = "rbac.authorization.k8s.io"
 
 
-def pem(key):
+def pem(key: ec.EllipticCurvePrivateKey | RSAPrivateKey) -> bytes:
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
 
 
 @pytest.fixture
-def store():
+def store() -> Iterator[ObjectStore]:
     made = ObjectStore(None)
     yield made
     made.close()
 
 
-def put(store, key, name, ns=None, uid="u1", **fields):
+def put(store: ObjectStore, key: str, name: str, ns: str | None = None, uid: str = "u1", **fields: Any) -> None:
     metadata = {"name": name, "uid": uid, **fields.pop("metadata", {})}
     if ns:
         metadata["namespace"] = ns
@@ -57,23 +62,24 @@ def put(store, key, name, ns=None, uid="u1", **fields):
 
 
 class Tokens:
-    def __init__(self, store):
+    def __init__(self, store: ObjectStore) -> None:
         self.now = 1000.0
         self.store = store
         self.tokens = ServiceAccountTokens(Signer(KEY), store.get, now=lambda: self.now)
         put(store, "/serviceaccounts", "robot", "ns", uid="sa-uid")
 
-    def issue(self, **spec):
+    def issue(self, **spec: Any) -> str:
         account = self.store.get("/serviceaccounts", "ns", "robot")
-        return self.tokens.request(account, {"spec": spec})["status"]["token"]
+        result: str = self.tokens.request(account, {"spec": spec})["status"]["token"]  # type: ignore[arg-type]
+        return result
 
 
 @pytest.fixture
-def tokens(store):
+def tokens(store: ObjectStore) -> Tokens:
     return Tokens(store)
 
 
-def test_a_token_names_its_account_until_it_expires(tokens):
+def test_a_token_names_its_account_until_it_expires(tokens: Tokens) -> None:
     token = tokens.issue(expirationSeconds=600)
     user = tokens.tokens.verify(token).user
     assert user.name == "system:serviceaccount:ns:robot"
@@ -84,9 +90,9 @@ def test_a_token_names_its_account_until_it_expires(tokens):
         tokens.tokens.verify(token)
 
 
-def test_a_token_is_invalid_after_its_account_is_deleted(tokens, store):
+def test_a_token_is_invalid_after_its_account_is_deleted(tokens: Tokens, store: ObjectStore) -> None:
     token = tokens.issue()
-    store.remove("/serviceaccounts", "ns", "robot", expect=store.entry("/serviceaccounts", "ns", "robot").rv)
+    store.remove("/serviceaccounts", "ns", "robot", expect=present(store.entry("/serviceaccounts", "ns", "robot")).rv)
     store.commit()
     with pytest.raises(JwtError, match="is gone"):
         tokens.tokens.verify(token)
@@ -95,14 +101,14 @@ def test_a_token_is_invalid_after_its_account_is_deleted(tokens, store):
         tokens.tokens.verify(token)
 
 
-def test_a_bound_token_is_invalid_after_its_pod_is_deleted(tokens, store):
+def test_a_bound_token_is_invalid_after_its_pod_is_deleted(tokens: Tokens, store: ObjectStore) -> None:
     put(store, "/nodes", "n", uid="node-uid")
     put(store, "/pods", "p", "ns", uid="pod-uid", spec={"nodeName": "n"})
     token = tokens.issue(boundObjectRef={"kind": "Pod", "name": "p", "uid": "pod-uid"})
     extra = tokens.tokens.verify(token).user.extra
     assert extra["authentication.kubernetes.io/pod-name"] == ("p",)
     assert extra["authentication.kubernetes.io/node-name"] == ("n",)
-    store.remove("/pods", "ns", "p", expect=store.entry("/pods", "ns", "p").rv)
+    store.remove("/pods", "ns", "p", expect=present(store.entry("/pods", "ns", "p")).rv)
     store.commit()
     with pytest.raises(JwtError, match="pod this token is bound to"):
         tokens.tokens.verify(token)
@@ -117,21 +123,23 @@ def test_a_bound_token_is_invalid_after_its_pod_is_deleted(tokens, store):
         ({"boundObjectRef": {"kind": "Pod", "name": "p", "uid": "other"}}, 409, "does not match the UID"),
     ],
 )
-def test_invalid_token_requests_are_rejected(tokens, store, spec, code, message):
+def test_invalid_token_requests_are_rejected(
+    tokens: Tokens, store: ObjectStore, spec: dict[str, Any], code: int, message: str
+) -> None:
     put(store, "/pods", "p", "ns")
     with pytest.raises(StatusError, match=message) as caught:
         tokens.issue(**spec)
     assert caught.value.code == code
 
 
-def test_audiences(tokens):
+def test_audiences(tokens: Tokens) -> None:
     token = tokens.issue(audiences=["vault"])
     with pytest.raises(JwtError, match="audiences"):
         tokens.tokens.verify(token)
     assert tokens.tokens.verify(token, ["vault", "other"]).audiences == ("vault",)
 
 
-def test_forged_tokens_are_rejected(tokens):
+def test_forged_tokens_are_rejected(tokens: Tokens) -> None:
     token = tokens.issue()
     head, claims, signature = token.split(".")
     data = json.loads(base64.urlsafe_b64decode(claims + "=="))
@@ -152,14 +160,14 @@ def test_forged_tokens_are_rejected(tokens):
             tokens.tokens.verify(bad)
 
 
-def test_only_a_p256_key_is_accepted():
+def test_only_a_p256_key_is_accepted() -> None:
     assert Signer.from_pem(pem(KEY)).key_id == Signer(KEY).key_id
     for bad in (b"junk", pem(rsa.generate_private_key(65537, 2048)), pem(ec.generate_private_key(ec.SECP384R1()))):
         with pytest.raises(JwtError):
             Signer.from_pem(bad)
 
 
-def test_the_token_file():
+def test_the_token_file() -> None:
     text = '# comment\ntoken1,ann,u1,"devs, ops"\ntoken2,bob,u2\n\n'
     assert parse(text) == [
         ("token1", ApiUser("ann", ("devs", "ops"), "u1")),
@@ -169,20 +177,21 @@ def test_the_token_file():
         parse("t,u,i\nsecret,only\n", "f")
 
 
-def test_an_invalid_token_file_error_names_the_line(tmp_path):
+def test_an_invalid_token_file_error_names_the_line(tmp_path: Path) -> None:
     with pytest.raises(TokenFileError, match="missing"):
         StaticTokens.read(tmp_path / "missing")
     (tmp_path / "f").write_text("t,u,i\n")
     assert StaticTokens.read(tmp_path / "f").find("t") == ApiUser("u", (), "i")
 
 
-async def test_authentication(tokens):
+async def test_authentication(tokens: Tokens) -> None:
     static = StaticTokens([("good", ApiUser("ann", ("devs",)))])
     authenticate = Authentication(static, tokens.tokens).authenticate
     assert await authenticate({"Authorization": "Bearer good"}, None) == ApiUser(
         "ann", ("devs", "system:authenticated")
     )
     robot = await authenticate({"Authorization": f"bearer {tokens.issue()}"}, None)
+    assert robot is not None
     assert robot.name == "system:serviceaccount:ns:robot"
     assert await authenticate({}, None) is None
     cert = {"subject": ((("organizationName", "system:nodes"),), (("commonName", "system:node:n"),))}
@@ -195,7 +204,7 @@ async def test_authentication(tokens):
         await Authentication(static, tokens.tokens, anonymous=False).authenticate({}, None)
 
 
-def rule(verbs, groups="", resources="pods", **more):
+def rule(verbs: str, groups: str = "", resources: str = "pods", **more: Any) -> dict[str, list[str]]:
     return {
         "verbs": verbs.split(),
         "apiGroups": groups.split(",") if groups else [""],
@@ -204,7 +213,15 @@ def rule(verbs, groups="", resources="pods", **more):
     }
 
 
-def ask(verb="get", resource="pods", sub="", group="", ns="ns", name="", path=""):
+def ask(
+    verb: str = "get",
+    resource: str = "pods",
+    sub: str = "",
+    group: str = "",
+    ns: str = "ns",
+    name: str = "",
+    path: str = "",
+) -> AuthzAttributes:
     return AuthzAttributes(ALICE, verb, group, "v1", resource, sub, ns, name, path)
 
 
@@ -230,7 +247,7 @@ RULES = [
 
 
 @pytest.mark.parametrize(("given_rule", "question", "want"), RULES)
-def test_rules(given_rule, question, want):
+def test_rules(given_rule: dict[str, list[str]], question: AuthzAttributes, want: bool) -> None:
     assert allows(given_rule, question) is want
 
 
@@ -246,7 +263,7 @@ QUESTIONS = [ask(v, r, s, g, "ns", n) for v in ("get", "list") for r in ("pods",
 
 @settings(deadline=None)
 @given(st.lists(ANY_RULE, max_size=3), st.lists(ANY_RULE, max_size=3))
-def test_covered_rules_allow_nothing_new(owned, wanted):
+def test_covered_rules_allow_nothing_new(owned: list[dict[str, list[str]]], wanted: list[dict[str, list[str]]]) -> None:
     if not uncovered(owned, wanted):
         for question in QUESTIONS:
             if any(allows(each, question) for each in wanted):
@@ -255,15 +272,15 @@ def test_covered_rules_allow_nothing_new(owned, wanted):
 
 @settings(deadline=None)
 @given(st.lists(ANY_RULE, max_size=3))
-def test_rules_cover_themselves(rules):
+def test_rules_cover_themselves(rules: list[dict[str, list[str]]]) -> None:
     assert uncovered(rules, rules) == []
 
 
-def role(store, name, rules, ns=None, **more):
+def role(store: ObjectStore, name: str, rules: list[dict[str, list[str]]], ns: str | None = None, **more: Any) -> None:
     put(store, f"{RB}/roles" if ns else f"{RB}/clusterroles", name, ns, rules=rules, **more)
 
 
-def bind(store, name, subject, ref, ns=None):
+def bind(store: ObjectStore, name: str, subject: str, ref: str, ns: str | None = None) -> None:
     kind, _, subject_name = subject.partition(":")
     key = f"{RB}/rolebindings" if ns else f"{RB}/clusterrolebindings"
     ref_kind, _, ref_name = ref.partition(":")
@@ -272,7 +289,7 @@ def bind(store, name, subject, ref, ns=None):
         roleRef={"kind": ref_kind, "name": ref_name})  # fmt: skip
 
 
-def test_bindings_grant_until_they_are_deleted(store):
+def test_bindings_grant_until_they_are_deleted(store: ObjectStore) -> None:
     rbac = RBAC(store)
     assert rbac.authorize(ask()) == (False, "")
     role(store, "reader", [rule("get")], "ns")
@@ -281,12 +298,12 @@ def test_bindings_grant_until_they_are_deleted(store):
     assert allowed
     assert why == 'RBAC: allowed by RoleBinding "b/ns" of Role "reader" to user "alice"'
     assert not rbac.authorize(ask(ns="other"))[0]
-    store.remove(f"{RB}/rolebindings", "ns", "b", expect=store.entry(f"{RB}/rolebindings", "ns", "b").rv)
+    store.remove(f"{RB}/rolebindings", "ns", "b", expect=present(store.entry(f"{RB}/rolebindings", "ns", "b")).rv)
     store.commit()
     assert not rbac.authorize(ask())[0]
 
 
-def test_a_role_binding_to_a_cluster_role_grants_only_in_its_namespace(store):
+def test_a_role_binding_to_a_cluster_role_grants_only_in_its_namespace(store: ObjectStore) -> None:
     role(store, "reader", [rule("get"), {"verbs": ["get"], "nonResourceURLs": ["/x"]}])
     bind(store, "b", "Group:devs", "ClusterRole:reader", "ns")
     rbac = RBAC(store)
@@ -298,7 +315,7 @@ def test_a_role_binding_to_a_cluster_role_grants_only_in_its_namespace(store):
     assert rbac.authorize(ask(resource="", ns="", path="/x"))[0]
 
 
-def test_service_accounts_and_masters(store):
+def test_service_accounts_and_masters(store: ObjectStore) -> None:
     role(store, "reader", [rule("get")])
     bind(store, "b", "ServiceAccount:ns/robot", "ClusterRole:reader")
     rbac = RBAC(store)
@@ -309,7 +326,7 @@ def test_service_accounts_and_masters(store):
     assert rbac.authorize(AuthzAttributes(root, "delete", path="/anything"))[0]
 
 
-def test_aggregated_roles_have_the_rules_of_the_selected_roles(store):
+def test_aggregated_roles_have_the_rules_of_the_selected_roles(store: ObjectStore) -> None:
     for key, obj in bootstrap.objects():
         put(
             store,
@@ -336,16 +353,24 @@ def test_aggregated_roles_have_the_rules_of_the_selected_roles(store):
     assert rbac.authorize(AuthzAttributes(ApiUser("x", ("system:unauthenticated",)), "get", path="/healthz"))[0]
 
 
-async def review(store, tokens, kind, spec=None, user=ALICE, ns=""):
+async def review(
+    store: ObjectStore,
+    tokens: Tokens,
+    kind: str,
+    spec: dict[str, Any] | None = None,
+    user: ApiUser = ALICE,
+    ns: str = "",
+) -> dict[str, Any]:
     static = StaticTokens([("good", ApiUser("ann", ("devs",)))])
     reviews = AccessReviews(RBAC(store), static, tokens.tokens)
     resource_kind = next(k for k in KINDS if k.kind == kind)
     answer = await reviews.review(resource_kind, ns, {"spec": spec or {}}, user)
     assert answer["kind"] == kind
-    return answer["status"]
+    result: dict[str, Any] = answer["status"]
+    return result
 
 
-async def test_access_reviews(store, tokens):
+async def test_access_reviews(store: ObjectStore, tokens: Tokens) -> None:
     role(store, "reader", [rule("get"), {"verbs": ["get"], "nonResourceURLs": ["/x"]}], uid="r")
     bind(store, "b", "User:alice", "ClusterRole:reader")
     pods = {"resourceAttributes": {"verb": "get", "resource": "pods", "namespace": "ns"}}
@@ -373,13 +398,15 @@ async def test_access_reviews(store, tokens):
         ("LocalSubjectAccessReview", {"user": "a", "resourceAttributes": {"namespace": "other"}}),
     ],
 )
-async def test_invalid_reviews_are_rejected(store, tokens, kind, spec):
+async def test_invalid_reviews_are_rejected(
+    store: ObjectStore, tokens: Tokens, kind: str, spec: dict[str, Any]
+) -> None:
     with pytest.raises(StatusError) as caught:
         await review(store, tokens, kind, spec, ns="ns")
     assert caught.value.code == 422
 
 
-async def test_token_reviews(store, tokens):
+async def test_token_reviews(store: ObjectStore, tokens: Tokens) -> None:
     good = await review(store, tokens, "TokenReview", {"token": "good"})
     assert good["authenticated"] is True
     assert good["user"] == {"username": "ann", "groups": ["devs", "system:authenticated"]}
@@ -391,12 +418,20 @@ async def test_token_reviews(store, tokens):
     assert bad["error"].startswith("invalid bearer token")
 
 
-def write(store, plural, obj, user=ALICE, old=None, ns="ns"):
+def write(
+    store: ObjectStore,
+    plural: str,
+    obj: dict[str, Any],
+    user: ApiUser = ALICE,
+    old: dict[str, Any] | None = None,
+    ns: str = "ns",
+) -> None:
     kind = KINDS.get(f"{RB}/{plural}")
+    assert kind is not None
     escalation.check(RBAC(store), AdmissionAttributes("CREATE", kind, "v1", ns, "x", obj, old, user))
 
 
-def test_a_user_cannot_grant_rights_it_does_not_have(store):
+def test_a_user_cannot_grant_rights_it_does_not_have(store: ObjectStore) -> None:
     role(store, "mine", [rule("get list"), rule("create", RB, "roles rolebindings")], "ns")
     bind(store, "b", "User:alice", "Role:mine", "ns")
     write(store, "roles", {"rules": [rule("get")]})
@@ -416,7 +451,7 @@ def test_a_user_cannot_grant_rights_it_does_not_have(store):
         write(store, "clusterroles", {"aggregationRule": {"clusterRoleSelectors": [{}]}}, ns="")
 
 
-def test_escalate_bind_and_system_masters_may_grant_any_rights(store):
+def test_escalate_bind_and_system_masters_may_grant_any_rights(store: ObjectStore) -> None:
     strong = {"rules": [rule("*", "*", "*")]}
     role(
         store, "mine", [rule("escalate", RB, "roles"), rule("bind", RB, "clusterroles", resourceNames=["strong"])], "ns"
@@ -430,6 +465,6 @@ def test_escalate_bind_and_system_masters_may_grant_any_rights(store):
         write(store, "clusterroles", strong, ns="")
 
 
-def test_unchanged_rules_are_not_checked(store):
+def test_unchanged_rules_are_not_checked(store: ObjectStore) -> None:
     strong = {"rules": [rule("*", "*", "*")]}
     write(store, "roles", {**strong, "metadata": {"labels": {}}}, old=strong)

@@ -1,12 +1,16 @@
 """The base class of all controllers: start, stop, restart, and the expected failures."""
 
 import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
 import pytest
 
 from control.standalone import errors
 from control.standalone.controllers import build
 from control.standalone.controllers.base import EmbeddedController, itself
+from control.standalone.registry import ObjectRegistry
+from tests.control.standalone.controllers.conftest import Cluster
 
 CM = "/configmaps"
 
@@ -14,21 +18,24 @@ CM = "/configmaps"
 class Recorder(EmbeddedController):
     name = "recorder"
 
-    def __init__(self, registry, failures=()):
+    def __init__(self, registry: ObjectRegistry, failures: Sequence[errors.StatusError | RuntimeError] = ()) -> None:
         super().__init__(registry)
-        self.seen, self.failures = [], list(failures)
+        self.seen: list[Any] = []
+        self.failures = list(failures)
 
-    def watches(self):
+    def watches(self) -> dict[str, Callable[..., Any]]:
         return {CM: itself}
 
-    async def reconcile(self, key):
+    async def reconcile(self, key: tuple[str, str]) -> None:
         self.seen.append(key)
         if self.failures:
             raise self.failures.pop(0)
         return None
 
 
-async def test_every_existing_object_is_reconciled_at_every_start(cluster, running):
+async def test_every_existing_object_is_reconciled_at_every_start(
+    cluster: Cluster, running: Callable[..., Awaitable[None]]
+) -> None:
     await cluster.create(CM, "a")
     recorder = Recorder(cluster.registry)
     await running(recorder, lambda: recorder.seen == [("default", "a")])
@@ -37,7 +44,7 @@ async def test_every_existing_object_is_reconciled_at_every_start(cluster, runni
     await running(recorder, lambda: sorted(recorder.seen) == [("default", "a"), ("default", "b")])
 
 
-async def test_changes_and_deletions_are_reconciled(cluster, running):
+async def test_changes_and_deletions_are_reconciled(cluster: Cluster, running: Callable[..., Awaitable[None]]) -> None:
     recorder = Recorder(cluster.registry)
     await recorder.start()
     await cluster.create(CM, "a")
@@ -50,20 +57,24 @@ FAILURES = [errors.conflict("", "configmaps", "a"), errors.internal("disk"), Run
 
 
 @pytest.mark.parametrize("failure", FAILURES, ids=["conflict", "status", "bug"])
-async def test_a_failure_is_retried(cluster, running, failure):
+async def test_a_failure_is_retried(
+    cluster: Cluster, running: Callable[..., Awaitable[None]], failure: errors.StatusError | RuntimeError
+) -> None:
     await cluster.create(CM, "a")
     recorder = Recorder(cluster.registry, [failure])
     await running(recorder, lambda: len(recorder.seen) == 2)
 
 
-async def test_a_terminating_namespace_is_not_retried(cluster, running):
+async def test_a_terminating_namespace_is_not_retried(
+    cluster: Cluster, running: Callable[..., Awaitable[None]]
+) -> None:
     going = errors.forbidden("", "pods", "p", "terminating")
     going.details = {"causes": [{"reason": "NamespaceTerminating"}]}
     recorder = Recorder(cluster.registry, [going])
     assert await recorder._attempt(("default", "a")) is None
 
 
-async def test_all_controllers_start_and_stop_leaving_nothing_behind(cluster):
+async def test_all_controllers_start_and_stop_leaving_nothing_behind(cluster: Cluster) -> None:
     before = asyncio.all_tasks()
     controllers = build(cluster.registry, "PEM")
     for _ in range(2):

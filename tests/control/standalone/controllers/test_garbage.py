@@ -1,6 +1,8 @@
 """The running garbage collector and namespace controllers, with a registry in memory."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -9,25 +11,31 @@ from hypothesis import strategies as st
 from control.standalone.controllers.garbage import Address, GarbageCollector, Graph
 from control.standalone.controllers.namespaces import ROOT_CA, NamespaceDefaults, NamespaceDeletion
 from control.standalone.deletion import DeletionOptions
+from tests.control.standalone.controllers.conftest import Cluster
+from tests.present import present
 
 CM, RS, SECRET = "/configmaps", "apps/replicasets", "/secrets"
 
 
-def reference(owner, **more):
+def reference(owner: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {"apiVersion": owner["apiVersion"], "kind": owner["kind"], "name": owner["metadata"]["name"],
             "uid": owner["metadata"]["uid"], **more}  # fmt: skip
 
 
-async def child(cluster, name, *owners, block=False, key=CM):
+async def child(
+    cluster: Cluster, name: str, *owners: dict[str, Any], block: bool = False, key: str = CM
+) -> dict[str, Any]:
     references = [reference(owner, blockOwnerDeletion=block) for owner in owners]
     return await cluster.create(key, name, metadata={"ownerReferences": references})
 
 
-async def delete(cluster, key, name, policy="Background"):
+async def delete(cluster: Cluster, key: str, name: str, policy: str = "Background") -> None:
     await cluster.registry.delete(key, "default", name, options=DeletionOptions(propagation_policy=policy))
 
 
-async def test_dependents_of_dependents_are_deleted_with_the_owner(cluster, running):
+async def test_dependents_of_dependents_are_deleted_with_the_owner(
+    cluster: Cluster, running: Callable[..., Awaitable[None]]
+) -> None:
     owner = await cluster.create(CM, "owner")
     middle = await child(cluster, "middle", owner)
     await child(cluster, "leaf", middle, key=SECRET)
@@ -37,19 +45,23 @@ async def test_dependents_of_dependents_are_deleted_with_the_owner(cluster, runn
     assert cluster.names(CM) == ["bystander"]
 
 
-async def test_one_owner_left_keeps_the_dependent(cluster, running):
+async def test_one_owner_left_keeps_the_dependent(cluster: Cluster, running: Callable[..., Awaitable[None]]) -> None:
     first, second = await cluster.create(CM, "one"), await cluster.create(CM, "two")
     await child(cluster, "child", first, second, key=SECRET)
     await delete(cluster, CM, "one")
 
-    def settled():
-        return len(cluster.find(SECRET, "child")["metadata"]["ownerReferences"]) == 1
+    def settled() -> bool:
+        return len(present(cluster.find(SECRET, "child"))["metadata"]["ownerReferences"]) == 1
 
     await running(GarbageCollector(cluster.registry), settled)
-    assert cluster.find(SECRET, "child")["metadata"]["ownerReferences"] == [reference(second, blockOwnerDeletion=False)]
+    assert present(cluster.find(SECRET, "child"))["metadata"]["ownerReferences"] == [
+        reference(second, blockOwnerDeletion=False)
+    ]
 
 
-async def test_a_new_object_of_the_same_name_is_not_the_owner(cluster, running):
+async def test_a_new_object_of_the_same_name_is_not_the_owner(
+    cluster: Cluster, running: Callable[..., Awaitable[None]]
+) -> None:
     owner = await cluster.create(CM, "owner")
     await child(cluster, "child", owner, key=SECRET)
     await delete(cluster, CM, "owner")
@@ -57,7 +69,9 @@ async def test_a_new_object_of_the_same_name_is_not_the_owner(cluster, running):
     await running(GarbageCollector(cluster.registry), lambda: not cluster.names(SECRET))
 
 
-async def test_foreground_deletion_waits_for_blocking_dependents(cluster, running):
+async def test_foreground_deletion_waits_for_blocking_dependents(
+    cluster: Cluster, running: Callable[..., Awaitable[None]]
+) -> None:
     owner = await cluster.create(CM, "owner")
     owners = [reference(owner, blockOwnerDeletion=True)]
     await cluster.create(SECRET, "held", metadata={"ownerReferences": owners, "finalizers": ["example.org/hold"]})
@@ -65,10 +79,10 @@ async def test_foreground_deletion_waits_for_blocking_dependents(cluster, runnin
     await delete(cluster, CM, "owner", "Foreground")
     collector = GarbageCollector(cluster.registry)
     await running(collector, lambda: cluster.names(SECRET) == ["held"])
-    assert cluster.find(CM, "owner")["metadata"]["finalizers"] == ["foregroundDeletion"]
-    assert cluster.find(SECRET, "held")["metadata"]["deletionTimestamp"]
+    assert present(cluster.find(CM, "owner"))["metadata"]["finalizers"] == ["foregroundDeletion"]
+    assert present(cluster.find(SECRET, "held"))["metadata"]["deletionTimestamp"]
 
-    def release(obj):
+    def release(obj: dict[str, Any]) -> dict[str, Any]:
         del obj["metadata"]["finalizers"]
         return obj
 
@@ -76,15 +90,17 @@ async def test_foreground_deletion_waits_for_blocking_dependents(cluster, runnin
     await running(collector, lambda: cluster.find(CM, "owner") is None)
 
 
-async def test_orphans_lose_the_reference_and_stay(cluster, running):
+async def test_orphans_lose_the_reference_and_stay(cluster: Cluster, running: Callable[..., Awaitable[None]]) -> None:
     owner = await cluster.create(CM, "owner")
     await child(cluster, "child", owner, key=SECRET)
     await delete(cluster, CM, "owner", "Orphan")
     await running(GarbageCollector(cluster.registry), lambda: cluster.find(CM, "owner") is None)
-    assert "ownerReferences" not in cluster.find(SECRET, "child")["metadata"]
+    assert "ownerReferences" not in present(cluster.find(SECRET, "child"))["metadata"]
 
 
-async def test_an_owner_of_an_unknown_kind_is_not_treated_as_deleted(cluster, running):
+async def test_an_owner_of_an_unknown_kind_is_not_treated_as_deleted(
+    cluster: Cluster, running: Callable[..., Awaitable[None]]
+) -> None:
     ghost = {"apiVersion": "example.org/v1", "kind": "Ghost", "metadata": {"name": "g", "uid": "u"}}
     await child(cluster, "kept", ghost, key=SECRET)
     owner = await cluster.create(CM, "owner")
@@ -93,13 +109,13 @@ async def test_an_owner_of_an_unknown_kind_is_not_treated_as_deleted(cluster, ru
     await running(GarbageCollector(cluster.registry), lambda: cluster.names(SECRET) == ["kept"])
 
 
-async def test_an_owner_deleted_before_its_watch_starts_is_noticed(cluster):
+async def test_an_owner_deleted_before_its_watch_starts_is_noticed(cluster: Cluster) -> None:
     owner = await cluster.create(CM, "owner")
     await child(cluster, "child", owner, key=SECRET)
     collector = GarbageCollector(cluster.registry)
     turns = 0
 
-    def gone():
+    def gone() -> bool:
         nonlocal turns
         turns += 1
         if turns == 2:
@@ -115,7 +131,7 @@ async def test_an_owner_deleted_before_its_watch_starts_is_noticed(cluster):
         await collector.stop()
 
 
-async def test_owners_deleted_while_running(cluster, running):
+async def test_owners_deleted_while_running(cluster: Cluster, running: Callable[..., Awaitable[None]]) -> None:
     owner = await cluster.create(CM, "owner")
     await child(cluster, "child", owner, key=SECRET)
     collector = GarbageCollector(cluster.registry)
@@ -123,7 +139,7 @@ async def test_owners_deleted_while_running(cluster, running):
     await running(collector, lambda: collector._following.keys() == following)
     deleted = False
 
-    def gone():
+    def gone() -> bool:
         nonlocal deleted
         if not deleted and collector._following.keys() == following:
             deleted = True
@@ -135,7 +151,7 @@ async def test_owners_deleted_while_running(cluster, running):
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 4), st.sets(st.integers(0, 4), max_size=3)), max_size=30))
-def test_the_graph_equals_its_edges(steps):
+def test_the_graph_equals_its_edges(steps: list[tuple[int, set[int]]]) -> None:
     graph, edges = Graph(), {}
     for node, owners in steps:
         if owners:
@@ -149,26 +165,28 @@ def test_the_graph_equals_its_edges(steps):
     assert set(graph.dependents) == {owner for of in edges.values() for owner in of}
 
 
-async def test_deleting_a_namespace_deletes_its_content(cluster, running):
+async def test_deleting_a_namespace_deletes_its_content(
+    cluster: Cluster, running: Callable[..., Awaitable[None]]
+) -> None:
     await cluster.create("/namespaces", "ns")
     await cluster.create("/serviceaccounts", "default", "ns")
     await cluster.create(CM, "c", "ns")
     await cluster.pod("p", "ns")
     await cluster.create(CM, "other")
     await cluster.registry.delete("/namespaces", None, "ns")
-    assert cluster.find("/namespaces", "ns")["status"]["phase"] == "Terminating"
+    assert present(cluster.find("/namespaces", "ns"))["status"]["phase"] == "Terminating"
     await running(NamespaceDeletion(cluster.registry), lambda: cluster.find("/namespaces", "ns") is None)
     assert cluster.registry.list(CM, "ns") == []
     assert cluster.names(CM) == ["other"]
 
 
-async def test_a_terminating_namespace_reports_what_remains(cluster):
+async def test_a_terminating_namespace_reports_what_remains(cluster: Cluster) -> None:
     await cluster.create("/namespaces", "ns")
     await cluster.create(CM, "c", "ns", metadata={"finalizers": ["example.org/hold"]})
     await cluster.registry.delete("/namespaces", None, "ns")
     again = await NamespaceDeletion(cluster.registry).reconcile(("", "ns"))
     assert again is not None
-    conditions = cluster.find("/namespaces", "ns")["status"]["conditions"]
+    conditions = present(cluster.find("/namespaces", "ns"))["status"]["conditions"]
     rows = {each["type"]: (each["status"], each["message"]) for each in conditions}
     assert rows["NamespaceContentRemaining"] == (
         "True",
@@ -178,21 +196,23 @@ async def test_a_terminating_namespace_reports_what_remains(cluster):
     assert rows["NamespaceFinalizersRemaining"] == ("True", message)
 
 
-async def test_a_namespace_gets_and_keeps_its_default_objects(cluster):
+async def test_a_namespace_gets_and_keeps_its_default_objects(cluster: Cluster) -> None:
     await cluster.create("/namespaces", "ns")
     controller = NamespaceDefaults(cluster.registry, "PEM")
     await controller.reconcile(("", "ns"))
     assert cluster.names("/serviceaccounts", "ns") == ["default"]
-    assert cluster.find(CM, ROOT_CA, "ns")["data"] == {"ca.crt": "PEM"}
+    assert present(cluster.find(CM, ROOT_CA, "ns"))["data"] == {"ca.crt": "PEM"}
     await cluster.registry.modify(CM, "ns", ROOT_CA, lambda o: {**o, "data": {}})
     await cluster.registry.delete("/serviceaccounts", "ns", "default")
     await controller.reconcile(("", "ns"))
     assert cluster.names("/serviceaccounts", "ns") == ["default"]
-    assert cluster.find(CM, ROOT_CA, "ns")["data"] == {"ca.crt": "PEM"}
+    assert present(cluster.find(CM, ROOT_CA, "ns"))["data"] == {"ca.crt": "PEM"}
 
 
 @pytest.mark.parametrize("name", ["default", "kube-system"])
-async def test_the_default_objects_controller_reacts_to_changes(cluster, running, name):
+async def test_the_default_objects_controller_reacts_to_changes(
+    cluster: Cluster, running: Callable[..., Awaitable[None]], name: str
+) -> None:
     if name != "default":
         await cluster.create("/namespaces", name)
     await running(NamespaceDefaults(cluster.registry, "PEM"), lambda: cluster.find(CM, ROOT_CA, name) is not None)

@@ -2,33 +2,46 @@
 
 import copy
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
 
 from control.standalone.patch import conflict_error, fieldset
-from control.standalone.patch.apply import LAST_APPLIED, ApplyError, server_side_apply
+from control.standalone.patch.apply import LAST_APPLIED, ApplyConflict, ApplyError, server_side_apply
 from control.standalone.patch.managed_fields import ManagedFieldsError, update_on_write
 from control.standalone.schema.builtin import Builtins
 from control.standalone.schema.walk import Schema
+from tests.present import present
 
 BUILTINS = Builtins()
-DEPLOYMENT = BUILTINS.schema("apps", "v1", "Deployment")
+DEPLOYMENT = present(BUILTINS.schema("apps", "v1", "Deployment"))
 CONFIG_MAP = BUILTINS.schema("", "v1", "ConfigMap")
 T1, T2, T3 = "2026-01-01T00:00:01Z", "2026-01-01T00:00:02Z", "2026-01-01T00:00:03Z"
 
 
-def apply(live, applied, manager="me", *, force=False, schema=CONFIG_MAP, sub="", version="v1", now=T1):
+def apply(
+    live: dict[str, Any] | None,
+    applied: dict[str, Any],
+    manager: str = "me",
+    *,
+    force: bool = False,
+    schema: Schema = CONFIG_MAP,  # type: ignore[assignment]
+    sub: str = "",
+    version: str = "v1",
+    now: str = T1,
+) -> tuple[dict[str, Any], list[ApplyConflict]]:
     return server_side_apply(live, applied, manager, force, schema, sub, version, now)
 
 
-def config_map(data=None, **metadata):
+def config_map(data: dict[str, str] | None = None, **metadata: Any) -> dict[str, Any]:
     obj = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c", **metadata}}
     return obj if data is None else {**obj, "data": data}
 
 
-def owners(obj):
+def owners(obj: dict[str, Any]) -> dict[tuple[str, str], set[str]]:
     """manager -> set of field paths as text."""
     return {
         (e["manager"], e["operation"]): {fieldset.format_path(p) for p in fieldset.parse(e["fieldsV1"])}
@@ -36,7 +49,7 @@ def owners(obj):
     }
 
 
-def test_creating_owns_what_was_applied():
+def test_creating_owns_what_was_applied() -> None:
     obj, conflicts = apply(None, config_map({"a": "1"}, labels={"x": "y"}))
     assert not conflicts
     assert obj["data"] == {"a": "1"}
@@ -52,7 +65,7 @@ def test_creating_owns_what_was_applied():
     }
 
 
-def test_keyed_lists_are_owned_by_item():
+def test_keyed_lists_are_owned_by_item() -> None:
     container = {"name": "web", "image": "i:1", "ports": [{"containerPort": 80}]}
     applied = {
         "apiVersion": "apps/v1",
@@ -72,8 +85,8 @@ def test_keyed_lists_are_owned_by_item():
     }
 
 
-def test_two_managers_may_each_own_a_container():
-    def deployment(*containers, **spec):
+def test_two_managers_may_each_own_a_container() -> None:
+    def deployment(*containers: dict[str, str], **spec: Any) -> dict[str, Any]:
         return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"},
                 "spec": {**spec, "template": {"spec": {"containers": list(containers)}}}}  # fmt: skip
 
@@ -85,7 +98,7 @@ def test_two_managers_may_each_own_a_container():
     assert [c["name"] for c in gone["spec"]["template"]["spec"]["containers"]] == ["b"]
 
 
-def test_removing_an_item_removes_its_unowned_fields():
+def test_removing_an_item_removes_its_unowned_fields() -> None:
     applied = {"spec": {"template": {"spec": {"containers": [{"name": "a", "image": "i"}]}}, "replicas": 1}}
     live, _ = apply(None, applied, schema=DEPLOYMENT)
     live["spec"]["template"]["spec"]["containers"][0]["imagePullPolicy"] = "Always"  # a default without an owner
@@ -93,7 +106,7 @@ def test_removing_an_item_removes_its_unowned_fields():
     assert obj["spec"] == {"replicas": 1}
 
 
-def test_a_conflict_names_manager_and_field_and_changes_nothing():
+def test_a_conflict_names_manager_and_field_and_changes_nothing() -> None:
     live = update_on_write(None, config_map({"a": "1", "b": "1"}), "editor", "Update", CONFIG_MAP, "", T1)
     obj, conflicts = apply(live, config_map({"a": "2"}), now=T2)
     assert obj == live
@@ -109,7 +122,7 @@ def test_a_conflict_names_manager_and_field_and_changes_nothing():
     )
 
 
-def test_a_conflict_with_an_applier_and_a_subresource():
+def test_a_conflict_with_an_applier_and_a_subresource() -> None:
     live, _ = apply(None, config_map({"a": "1"}), "first")
     _, conflicts = apply(live, config_map({"a": "2"}), "second")
     assert str(conflicts[0]) == 'conflict with "first": .data.a'
@@ -119,7 +132,7 @@ def test_a_conflict_with_an_applier_and_a_subresource():
     assert str(conflicts[0]) == 'conflict with "hpa" with subresource "scale" using apps/v1: .spec.replicas'
 
 
-def test_force_takes_the_field_over():
+def test_force_takes_the_field_over() -> None:
     live, _ = apply(None, config_map({"a": "1", "b": "1"}), "first")
     obj, conflicts = apply(live, config_map({"a": "2"}), "second", force=True)
     assert not conflicts
@@ -127,7 +140,7 @@ def test_force_takes_the_field_over():
     assert owners(obj) == {("first", "Apply"): {".data.b"}, ("second", "Apply"): {".data.a"}}
 
 
-def test_the_same_value_is_shared_and_outlives_one_owner():
+def test_the_same_value_is_shared_and_outlives_one_owner() -> None:
     live, _ = apply(None, config_map({"a": "1"}), "first")
     live, conflicts = apply(live, config_map({"a": "1"}), "second")
     assert not conflicts
@@ -140,13 +153,13 @@ def test_the_same_value_is_shared_and_outlives_one_owner():
     assert "managedFields" not in last["metadata"]
 
 
-def test_an_update_takes_ownership_from_appliers():
+def test_an_update_takes_ownership_from_appliers() -> None:
     live, _ = apply(None, config_map({"a": "1", "b": "1"}))
     live = update_on_write(live, {**live, "data": {"a": "2"}}, "editor", "Update", CONFIG_MAP, "", T2)
     assert owners(live) == {("editor", "Update"): {".data.a"}}
 
 
-def test_before_first_apply_owns_the_existing_fields():
+def test_before_first_apply_owns_the_existing_fields() -> None:
     obj, conflicts = apply(config_map({"a": "1"}), config_map({"b": "1"}), now=T2)
     assert not conflicts
     assert owners(obj)[("before-first-apply", "Update")] == {".data", ".data.a"}
@@ -154,7 +167,7 @@ def test_before_first_apply_owns_the_existing_fields():
     assert conflicts[0].manager.name == "before-first-apply"
 
 
-def test_applying_the_same_again_keeps_the_time():
+def test_applying_the_same_again_keeps_the_time() -> None:
     live, _ = apply(None, config_map({"a": "1"}), now=T1)
     again, _ = apply(live, config_map({"a": "1"}), now=T2)
     assert again == live
@@ -162,12 +175,12 @@ def test_applying_the_same_again_keeps_the_time():
     assert other["metadata"]["managedFields"][0]["time"] == T3
 
 
-def test_nulls_are_not_applied():
+def test_nulls_are_not_applied() -> None:
     obj, _ = apply(None, config_map({"a": "1"}, creationTimestamp=None, labels=None))
     assert owners(obj) == {("me", "Apply"): {".data.a"}}
 
 
-def test_status_is_applied_separately():
+def test_status_is_applied_separately() -> None:
     live = {"apiVersion": "apps/v1", "metadata": {"name": "d"}, "spec": {"replicas": 1}}
     body = {"metadata": {"name": "d", "labels": {"no": "no"}}, "spec": {"replicas": 9}, "status": {"replicas": 1}}
     obj, _ = apply(live, body, schema=DEPLOYMENT, sub="status", version="apps/v1")
@@ -178,7 +191,7 @@ def test_status_is_applied_separately():
     assert mine[0]["fieldsV1"] == {"f:status": {"f:replicas": {}}}
 
 
-def test_atomic_parts_are_replaced():
+def test_atomic_parts_are_replaced() -> None:
     live, _ = apply(None, {"spec": {"selector": {"matchLabels": {"a": "1"}}}}, schema=DEPLOYMENT)
     obj, _ = apply(live, {"spec": {"selector": {"matchLabels": {"b": "1"}}}}, schema=DEPLOYMENT)
     assert obj["spec"]["selector"] == {"matchLabels": {"b": "1"}}
@@ -203,18 +216,18 @@ BAD = {
 
 
 @pytest.mark.parametrize(("applied", "how", "message"), BAD.values(), ids=BAD.keys())
-def test_invalid_applied_objects_are_rejected(applied, how, message):
+def test_invalid_applied_objects_are_rejected(applied: dict[str, Any], how: dict[str, Any], message: str) -> None:
     with pytest.raises(ApplyError, match=message):
         apply(None, applied, **how)
 
 
-def client_side(data):
+def client_side(data: dict[str, str]) -> dict[str, Any]:
     obj = config_map(data)
     obj["metadata"]["annotations"] = {LAST_APPLIED: json.dumps(config_map(data))}
     return update_on_write(None, obj, "kubectl-client-side-apply", "Update", CONFIG_MAP, "", T1)
 
 
-def test_kubectl_moves_from_client_side_to_server_side():
+def test_kubectl_moves_from_client_side_to_server_side() -> None:
     live = client_side({"a": "1", "b": "1"})
     obj, conflicts = apply(live, config_map({"a": "2"}), "kubectl", now=T2)
     assert not conflicts
@@ -225,12 +238,12 @@ def test_kubectl_moves_from_client_side_to_server_side():
     assert again == obj
 
 
-def test_another_manager_still_conflicts_with_client_side_apply():
+def test_another_manager_still_conflicts_with_client_side_apply() -> None:
     _, conflicts = apply(client_side({"a": "1"}), config_map({"a": "2"}), "flux")
     assert [str(c) for c in conflicts] == ['conflict with "kubectl-client-side-apply" using v1: .data.a']
 
 
-def test_a_client_may_rewrite_managed_fields():
+def test_a_client_may_rewrite_managed_fields() -> None:
     live = client_side({"a": "1"})
     moved = copy.deepcopy(live)
     entry = moved["metadata"]["managedFields"][0]
@@ -253,13 +266,13 @@ def test_a_client_may_rewrite_managed_fields():
         ({"operation": "Apply", "fieldsV1": {"f:spec": 1}}, "'.spec': expected an object"),
     ],
 )
-def test_invalid_managed_fields_are_rejected(entry, message):
+def test_invalid_managed_fields_are_rejected(entry: str | dict[str, Any], message: str) -> None:
     new = config_map({}, managedFields=[entry])
     with pytest.raises(ManagedFieldsError, match=message):
         update_on_write(config_map(), new, "x", "Update", CONFIG_MAP, "", T1)
 
 
-def test_old_update_managers_are_merged():
+def test_old_update_managers_are_merged() -> None:
     live = config_map({})
     for n in range(20):
         new = {**live, "data": {**live["data"], f"k{n}": "1"}}
@@ -293,7 +306,7 @@ SCHEMA = Schema(
 VALUES = st.sampled_from(["1", "2"])
 
 
-def objects(keys: str):
+def objects(keys: str) -> SearchStrategy[Any]:
     """Objects whose map keys, set members and item ids come from `keys`."""
     letters = st.sampled_from(keys)
     item = st.fixed_dictionaries({"id": letters}, optional={"x": VALUES, "y": VALUES})
@@ -307,7 +320,7 @@ def objects(keys: str):
     )
 
 
-def full_objects():
+def full_objects() -> SearchStrategy[Any]:
     more = st.fixed_dictionaries(
         {},
         optional={
@@ -318,13 +331,15 @@ def full_objects():
     return st.builds(lambda a, b: {**a, **b}, objects("abcd"), more)
 
 
-def put(live, obj, manager, force=False, now=T1):
+def put(
+    live: dict[str, Any] | None, obj: dict[str, Any], manager: str, force: bool = False, now: str = T1
+) -> tuple[dict[str, Any], list[Any]]:
     return server_side_apply(live, copy.deepcopy(obj), manager, force, SCHEMA, "", "v1", now)
 
 
 @settings(max_examples=150, deadline=None)
 @given(full_objects(), full_objects(), full_objects())
-def test_applying_twice_is_a_no_op(first, other, second):
+def test_applying_twice_is_a_no_op(first: dict[str, Any], other: dict[str, Any], second: dict[str, Any]) -> None:
     live, _ = put(None, first, "one")
     live, _ = put(live, other, "two", force=True)
     once, _ = put(live, second, "one", force=True, now=T2)
@@ -335,7 +350,7 @@ def test_applying_twice_is_a_no_op(first, other, second):
 
 @settings(max_examples=150, deadline=None)
 @given(objects("ab"), objects("cd"), objects("ab"))
-def test_disjoint_managers_never_conflict(first, second, later):
+def test_disjoint_managers_never_conflict(first: dict[str, Any], second: dict[str, Any], later: dict[str, Any]) -> None:
     live, _ = put(None, {k: v for k, v in first.items() if v}, "one")
     live, conflicts = put(live, {k: v for k, v in second.items() if v}, "two")
     assert not conflicts
@@ -345,7 +360,7 @@ def test_disjoint_managers_never_conflict(first, second, later):
 
 @settings(max_examples=150, deadline=None)
 @given(objects("ab"), objects("cd"))
-def test_removing_a_managers_fields_keeps_the_others(first, second):
+def test_removing_a_managers_fields_keeps_the_others(first: dict[str, Any], second: dict[str, Any]) -> None:
     first, second = ({k: v for k, v in each.items() if v} for each in (first, second))
     live, _ = put(None, first, "one")
     live, _ = put(live, second, "two")
@@ -358,7 +373,7 @@ def test_removing_a_managers_fields_keeps_the_others(first, second):
 
 @settings(max_examples=150, deadline=None)
 @given(full_objects(), full_objects())
-def test_the_result_has_the_applied_fields(before, wanted):
+def test_the_result_has_the_applied_fields(before: dict[str, Any], wanted: dict[str, Any]) -> None:
     live, _ = put(None, before, "one")
     obj, _ = put(live, wanted, "two", force=True)
     for name in ("map", "struct"):
@@ -369,5 +384,5 @@ def test_the_result_has_the_applied_fields(before, wanted):
 
 @settings(deadline=None)
 @given(st.sets(st.lists(st.sampled_from(["f:a", "f:b", 'k:{"n":"x"}', 'v:"1"']), min_size=1, max_size=4).map(tuple)))
-def test_fields_v1_round_trips(paths):
+def test_fields_v1_round_trips(paths: set[tuple[str, ...]]) -> None:
     assert fieldset.parse(fieldset.to_fields_v1(paths)) == paths

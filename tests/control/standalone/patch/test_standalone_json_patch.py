@@ -1,6 +1,7 @@
 """RFC 6902: every operation, pointer escapes, and failures that leave the document unchanged."""
 
 import copy
+from typing import Any
 
 import pytest
 
@@ -28,7 +29,7 @@ CASES = {
 
 
 @pytest.mark.parametrize(("doc", "ops", "want"), CASES.values(), ids=CASES.keys())
-def test_operations(doc, ops, want):
+def test_operations(doc: dict[str, Any], ops: list[dict[str, Any]], want: dict[str, Any] | None) -> None:
     before = copy.deepcopy(doc)
     assert json_patch.apply(doc, ops) == (doc if want is None else want)
     assert doc == before
@@ -55,36 +56,36 @@ BAD = {
 
 
 @pytest.mark.parametrize(("doc", "ops", "message", "invalid"), BAD.values(), ids=BAD.keys())
-def test_failures(doc, ops, message, invalid):
+def test_failures(doc: dict[str, Any], ops: list[Any] | dict[str, str], message: str, invalid: bool) -> None:
     before = copy.deepcopy(doc)
     with pytest.raises(JsonPatchError, match=message) as caught:
-        json_patch.apply(doc, ops)
+        json_patch.apply(doc, ops)  # type: ignore[arg-type]
     assert caught.value.invalid is invalid
     assert doc == before
 
 
-def test_a_later_failure_undoes_earlier_operations():
+def test_a_later_failure_undoes_earlier_operations() -> None:
     doc = {"a": [1]}
     with pytest.raises(JsonPatchError):
         json_patch.apply(doc, [{"op": "add", "path": "/a/-", "value": 2}, {"op": "remove", "path": "/b"}])
     assert doc == {"a": [1]}
 
 
-def test_the_result_shares_nothing_with_the_patch():
-    value = {"x": []}
+def test_the_result_shares_nothing_with_the_patch() -> None:
+    value: dict[str, Any] = {"x": []}
     result = json_patch.apply({}, [{"op": "add", "path": "/a", "value": value}])
     value["x"].append(1)
     assert result == {"a": {"x": []}}
 
 
-def test_copies_that_multiply_the_document_are_rejected():
+def test_copies_that_multiply_the_document_are_rejected() -> None:
     doubling = [{"op": "copy", "from": "", "path": f"/c{i}"} for i in range(40)]
     with pytest.raises(JsonPatchError, match="accumulated size increase of copy") as caught:
         json_patch.apply({"a": "x" * 100}, doubling)
     assert caught.value.invalid
 
 
-def test_copies_within_the_limit_are_applied():
+def test_copies_within_the_limit_are_applied() -> None:
     ops = [{"op": "copy", "from": "/a", "path": f"/c{i}"} for i in range(20)]
     result = json_patch.apply({"a": "x" * 100_000}, ops)
     assert len(result) == 21

@@ -1,6 +1,7 @@
 """Strategic merge patch with the real schemas of Pod and Deployment."""
 
 import copy
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ POD = Builtins().schema("", "v1", "Pod")
 DEPLOYMENT = Builtins().schema("apps", "v1", "Deployment")
 
 
-def pod(**spec):
+def pod(**spec: Any) -> dict[str, Any]:
     return {"metadata": {"name": "p"}, "spec": spec}
 
 
@@ -108,13 +109,13 @@ CASES = {
 
 
 @pytest.mark.parametrize(("doc", "patch", "want"), CASES.values(), ids=CASES.keys())
-def test_pod(doc, patch, want):
+def test_pod(doc: dict[str, Any], patch: dict[str, Any], want: dict[str, Any]) -> None:
     before = copy.deepcopy(doc), copy.deepcopy(patch)
     assert strategic.apply(doc, patch, POD) == want
     assert (doc, patch) == before
 
 
-def test_changing_a_deployments_strategy_removes_the_old_strategys_settings():
+def test_changing_a_deployments_strategy_removes_the_old_strategys_settings() -> None:
     doc = {"spec": {"strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1}}}}
     patch = {"spec": {"strategy": {"$retainKeys": ["type"], "type": "Recreate"}}}
     assert strategic.apply(doc, patch, DEPLOYMENT) == {"spec": {"strategy": {"type": "Recreate"}}}
@@ -130,7 +131,7 @@ BAD = {
 
 
 @pytest.mark.parametrize(("patch", "message"), BAD.values(), ids=BAD.keys())
-def test_malformed_patches_are_rejected(patch, message):
+def test_malformed_patches_are_rejected(patch: dict[str, Any], message: str) -> None:
     with pytest.raises(StrategicPatchError, match=message):
         strategic.apply(pod(containers=[A]), patch, POD)
 
@@ -141,18 +142,18 @@ class CountedName(str):
     __slots__ = ()
     comparisons = 0
 
-    def __eq__(self, other):
+    def __eq__(self, other: object) -> bool:
         CountedName.comparisons += 1
         return str.__eq__(self, other)
 
     __hash__ = str.__hash__
 
 
-def names(count):
+def names(count: int) -> list[CountedName]:
     return [CountedName(f"n{number}") for number in range(count)]
 
 
-def containers(count):
+def containers(count: int) -> dict[str, Any]:
     return pod(containers=[{"name": name, "image": "x"} for name in names(count)])
 
 
@@ -176,7 +177,7 @@ LONG_LISTS = {
 
 
 @pytest.mark.parametrize(("doc", "patch", "items"), LONG_LISTS.values(), ids=LONG_LISTS.keys())
-def test_comparisons_are_proportional_to_the_list(doc, patch, items):
+def test_comparisons_are_proportional_to_the_list(doc: dict[str, Any], patch: dict[str, Any], items: int) -> None:
     CountedName.comparisons = 0
     result = strategic.apply(doc, patch, POD)
     assert CountedName.comparisons < 20 * ITEMS
@@ -198,14 +199,14 @@ UNHASHABLE_RESULTS = {
 
 
 @pytest.mark.parametrize("case", UNHASHABLE)
-def test_lists_and_objects_instead_of_names_are_compared_by_value(case):
+def test_lists_and_objects_instead_of_names_are_compared_by_value(case: str) -> None:
     doc = {"metadata": {"finalizers": ["a", "b"]}, "spec": {"containers": [A]}}
-    result = strategic.apply(doc, UNHASHABLE[case], POD)
+    result = strategic.apply(doc, UNHASHABLE[case], POD)  # type: ignore[arg-type]
     section, field, expected = UNHASHABLE_RESULTS.get(case, ("spec", "containers", [A]))
     assert result[section][field] == expected
 
 
-def test_the_path_of_an_error_shows_the_beginning_of_a_long_name():
+def test_the_path_of_an_error_shows_the_beginning_of_a_long_name() -> None:
     patch = pod(containers=[{"name": "x" * 10_000, "ports": ["not an object"]}])
     with pytest.raises(StrategicPatchError, match="expected objects") as error:
         strategic.apply(pod(), patch, POD)

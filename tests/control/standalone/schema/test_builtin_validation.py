@@ -3,27 +3,30 @@
 # ruff: noqa: E501 - tables of messages, one case per line
 
 import copy
+from typing import Any
 
 import pytest
 
 from control.standalone.errors import StatusError
-from control.standalone.kinds import BUILTIN, Kinds
+from control.standalone.kinds import BUILTIN, Kinds, ResourceKind
 from control.standalone.schema import KindSchemas
+from tests.present import present
 
 SCHEMAS = KindSchemas()
 KINDS = Kinds()
 BATCH_CPU = "kubernetes.io/batch-cpu"
 
 
-def run(key, obj, old=None, subresource=""):
+def run(key: str, obj: dict[str, Any], old: dict[str, Any] | None = None, subresource: str = "") -> list[str]:
     """Decode, default and validate like the registry; returns the errors."""
     kind = KINDS.get(key)
+    assert kind is not None
     SCHEMAS.unknown_fields(kind, kind.versions[0], obj)
     SCHEMAS.default(kind, kind.versions[0], obj)
-    return [str(e) for e in SCHEMAS.validate(kind, kind.versions[0], obj, old, subresource)]
+    return [str(e) for e in SCHEMAS.validate(present(kind), present(kind).versions[0], obj, old, subresource)]
 
 
-def pod(container=None, **spec):
+def pod(container: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
     containers = [{"name": "c", "image": "i", **(container or {})}]
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": containers, **spec}}
 
@@ -37,7 +40,7 @@ LABEL = (
 QUANTITY = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
 
 
-def resources(requests=None, limits=None):
+def resources(requests: dict[str, Any] | None = None, limits: dict[str, str] | None = None) -> dict[str, Any]:
     return pod({"resources": {"requests": requests or {}, "limits": limits or {}}})
 
 
@@ -83,11 +86,11 @@ PODS = {
 
 
 @pytest.mark.parametrize(("obj", "want"), PODS.values(), ids=PODS.keys())
-def test_pods(obj, want):
+def test_pods(obj: dict[str, Any], want: list[str]) -> None:
     assert run("/pods", copy.deepcopy(obj)) == want
 
 
-def test_pod_defaults():
+def test_pod_defaults() -> None:
     obj = pod({"image": "web:1.2", "ports": [{"containerPort": 80}], "resources": {"limits": {"cpu": 1, "memory": "1024Mi"}},
                "livenessProbe": {"httpGet": {"port": 80}}}, volumes=[{"name": "v"}])  # fmt: skip
     assert run("/pods", obj) == []
@@ -110,14 +113,14 @@ def test_pod_defaults():
     ("image", "want"),
     [("a", "Always"), ("a:latest", "Always"), ("h:5000/a", "Always"), ("h:5000/a:1", "IfNotPresent"), ("a@sha256:1", "IfNotPresent")],
 )  # fmt: skip
-def test_pull_policy_follows_the_tag(image, want):
+def test_pull_policy_follows_the_tag(image: str, want: str) -> None:
     obj = pod({"image": image})
     run("/pods", obj)
     assert obj["spec"]["containers"][0]["imagePullPolicy"] == want
 
 
 @pytest.mark.parametrize("kind", BUILTIN, ids=lambda kind: kind.key)
-def test_defaulting_twice_is_defaulting_once(kind):
+def test_defaulting_twice_is_defaulting_once(kind: ResourceKind) -> None:
     template = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
     obj = {"metadata": {"name": "x"}, "spec": {"template": template, "ports": [{"port": 1}]}}
     SCHEMAS.unknown_fields(kind, kind.versions[0], obj)
@@ -127,7 +130,7 @@ def test_defaulting_twice_is_defaulting_once(kind):
     assert obj == once
 
 
-def changed(**spec):
+def changed(**spec: Any) -> list[str]:
     obj = pod()
     run("/pods", obj)
     new = copy.deepcopy(obj)
@@ -135,7 +138,7 @@ def changed(**spec):
     return run("/pods", new, obj)
 
 
-def test_the_mutable_fields_of_a_pod():
+def test_the_mutable_fields_of_a_pod() -> None:
     message = "spec: Forbidden: pod updates may not change fields other than `spec.containers[*].image`"
     assert changed(containers=[{"name": "c", "image": "other:2", "imagePullPolicy": "Always"}]) == []
     assert changed(activeDeadlineSeconds=5) == []
@@ -148,7 +151,7 @@ def test_the_mutable_fields_of_a_pod():
     assert "only deletion is allowed" in complaint
 
 
-def test_the_node_selection_of_a_gated_pod_may_change():
+def test_the_node_selection_of_a_gated_pod_may_change() -> None:
     obj = pod(schedulingGates=[{"name": "g"}])
     run("/pods", obj)
     new = copy.deepcopy(obj)
@@ -157,14 +160,14 @@ def test_the_node_selection_of_a_gated_pod_may_change():
     assert run("/pods", new, obj) == []
 
 
-def test_subresource_writes_are_not_validated_as_the_whole_object():
+def test_subresource_writes_are_not_validated_as_the_whole_object() -> None:
     obj = pod()
     run("/pods", obj)
     assert run("/pods", {**obj, "spec": {**obj["spec"], "nodeName": "n"}}, obj, "binding") == []
     assert run("/pods", {"spec": {}}, obj, "status") == []
 
 
-def workload(**spec):
+def workload(**spec: Any) -> dict[str, Any]:
     template = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
     return {"kind": "Deployment", "spec": {"selector": {"matchLabels": {"a": "b"}}, "template": template, **spec}}
 
@@ -200,11 +203,11 @@ OTHERS = {
 
 
 @pytest.mark.parametrize(("key", "obj", "want"), OTHERS.values(), ids=OTHERS.keys())
-def test_other_kinds(key, obj, want):
+def test_other_kinds(key: str, obj: dict[str, Any], want: list[str]) -> None:
     assert run(key, copy.deepcopy(obj)) == want
 
 
-def test_selectors_and_secret_types_do_not_change():
+def test_selectors_and_secret_types_do_not_change() -> None:
     assert run("apps/deployments", workload(), workload(selector={"matchLabels": {"x": "y"}})) == [
         'spec.selector: Invalid value: {"matchLabels":{"a":"b"}}: field is immutable'
     ]
@@ -221,17 +224,17 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize(("obj", "message"), MALFORMED.values(), ids=MALFORMED.keys())
-def test_wrong_types_are_rejected_with_gos_messages(obj, message):
+def test_wrong_types_are_rejected_with_gos_messages(obj: dict[str, Any], message: str) -> None:
     with pytest.raises(StatusError, match=message) as caught:
-        SCHEMAS.unknown_fields(KINDS.get("/pods"), "v1", copy.deepcopy(obj))
+        SCHEMAS.unknown_fields(present(KINDS.get("/pods")), "v1", copy.deepcopy(obj))
     assert caught.value.code == 400
     assert caught.value.message.startswith('Pod in version "v1" cannot be handled as a Pod: ')
 
 
-def test_nulls_are_removed_and_unknown_fields_reported():
+def test_nulls_are_removed_and_unknown_fields_reported() -> None:
     obj = pod(nodeName=None, nonsense=1)
     obj["metadata"]["creationTimestamp"] = None
-    assert SCHEMAS.unknown_fields(KINDS.get("/pods"), "v1", obj) == ["spec.nonsense"]
+    assert SCHEMAS.unknown_fields(present(KINDS.get("/pods")), "v1", obj) == ["spec.nonsense"]
     assert obj["spec"].keys() == {"containers"}
     assert obj["metadata"] == {"name": "p"}
 
@@ -249,7 +252,7 @@ TOLERATION = {"key": "a", "operator": "Exists", "effect": "NoExecute"}
         ([], False),
     ],
 )
-def test_an_existing_toleration_may_only_get_other_seconds(new, allowed):
+def test_an_existing_toleration_may_only_get_other_seconds(new: list[dict[str, Any]], allowed: bool) -> None:
     old = pod(tolerations=[TOLERATION])
     run("/pods", old)
     updated = copy.deepcopy(old)

@@ -3,6 +3,7 @@
 # ruff: noqa: E501 - tables of messages, one case per line
 
 import copy
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -14,11 +15,11 @@ from control.standalone.schema.formats import conforms
 from control.standalone.schema.walk import Schema, SchemaNodeError
 
 
-def schema(**properties):
+def schema(**properties: Any) -> Schema:
     return Schema({"type": "object", "properties": {"spec": {"type": "object", "properties": properties}}})
 
 
-def complaints(value, **raw):
+def complaints(value: Any, **raw: Any) -> list[str]:
     return [str(e) for e in structural.validate({"spec": {"x": value}}, schema(x=raw))]
 
 
@@ -58,7 +59,7 @@ WORDING = {
 
 
 @pytest.mark.parametrize(("value", "raw", "want"), WORDING.values(), ids=WORDING.keys())
-def test_wording(value, raw, want):
+def test_wording(value: Any, raw: dict[str, Any], want: str) -> None:
     assert complaints(value, **raw) == [want]
 
 
@@ -76,11 +77,11 @@ FINE = {
 
 
 @pytest.mark.parametrize(("value", "raw"), FINE.values(), ids=FINE.keys())
-def test_valid_values_are_accepted(value, raw):
+def test_valid_values_are_accepted(value: Any, raw: dict[str, Any]) -> None:
     assert complaints(value, **raw) == []
 
 
-def test_the_number_of_errors_is_bounded():
+def test_the_number_of_errors_is_bounded() -> None:
     many = structural.validate({"spec": {"x": ["a"] * 1000}}, schema(x={"type": "array", "items": {"type": "integer"}}))
     assert len(many) == structural.MAX_ERRORS
 
@@ -113,11 +114,11 @@ FORMATS = [
 
 
 @pytest.mark.parametrize(("name", "text", "want"), FORMATS)
-def test_formats(name, text, want):
+def test_formats(name: str, text: str, want: bool) -> None:
     assert conforms(text, name) is want
 
 
-def test_unknown_fields_are_pruned_and_named():
+def test_unknown_fields_are_pruned_and_named() -> None:
     s = schema(
         known={"type": "string"},
         free={"type": "object", "x-kubernetes-preserve-unknown-fields": True,
@@ -135,12 +136,12 @@ def test_unknown_fields_are_pruned_and_named():
     gone = structural.prune(obj, s)
     assert sorted(gone) == ["extra", "spec.embedded.gone", "spec.free.strict.gone", "spec.gone", "spec.list[1].gone",
                             "spec.map.k.gone"]  # fmt: skip
-    assert obj["spec"]["free"] == {"kept": 1, "strict": {}}
-    assert obj["spec"]["list"] == [{"a": "1"}, {}]
+    assert obj["spec"]["free"] == {"kept": 1, "strict": {}}  # type: ignore[index]
+    assert obj["spec"]["list"] == [{"a": "1"}, {}]  # type: ignore[index]
     assert structural.prune(obj, s) == []
 
 
-def test_defaults_fill_what_is_absent():
+def test_defaults_fill_what_is_absent() -> None:
     s = schema(
         a={"type": "string", "default": "x"},
         b={"type": "object", "default": {}, "properties": {"c": {"type": "integer", "default": 3}}},
@@ -153,9 +154,10 @@ def test_defaults_fill_what_is_absent():
     assert obj["spec"] == {"a": "x", "b": {"c": 3}, "f": [{"g": 5}, {"g": 1}], "n": None}
 
 
-def test_defaults_are_not_shared():
+def test_defaults_are_not_shared() -> None:
     s = schema(b={"type": "array", "default": [], "items": {"type": "string"}})
-    first, second = {"spec": {}}, {"spec": {}}
+    first: dict[str, Any] = {"spec": {}}
+    second: dict[str, Any] = {"spec": {}}
     structural.fill_defaults(first, s)
     structural.fill_defaults(second, s)
     first["spec"]["b"].append("x")
@@ -175,7 +177,7 @@ LAW = schema(
 
 @settings(deadline=None)
 @given(st.dictionaries(st.sampled_from(["spec", "a"]), st.dictionaries(st.sampled_from("abcd"), JSON)))
-def test_pruning_and_defaulting_are_idempotent(obj):
+def test_pruning_and_defaulting_are_idempotent(obj: dict[str, Any]) -> None:
     structural.prune(obj, LAW)
     structural.fill_defaults(obj, LAW)
     before = copy.deepcopy(obj)
@@ -186,12 +188,12 @@ def test_pruning_and_defaulting_are_idempotent(obj):
     assert obj == before
 
 
-def test_a_missing_definition_is_named():
+def test_a_missing_definition_is_named() -> None:
     with pytest.raises(SchemaNodeError, match="'Nowhere'"):
         Schema({"properties": {"x": {"$ref": "#/definitions/Nowhere"}}}).field("x")
 
 
-def crd(schema=None, **spec):
+def crd(schema: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
     version = {
         "name": "v1",
         "served": True,
@@ -205,7 +207,7 @@ def crd(schema=None, **spec):
     }  # fmt: skip
 
 
-def prop(**raw):
+def prop(**raw: Any) -> dict[str, Any]:
     return crd({"type": "object", "properties": {"x": raw}})
 
 
@@ -241,11 +243,11 @@ CRDS = {
 
 
 @pytest.mark.parametrize(("obj", "want"), CRDS.values(), ids=CRDS.keys())
-def test_crds(obj, want):
+def test_crds(obj: dict[str, Any], want: list[str]) -> None:
     assert [str(e) for e in check_crd(obj)] == want
 
 
-def test_a_crd_is_named_after_what_it_defines():
+def test_a_crd_is_named_after_what_it_defines() -> None:
     obj = crd()
     obj["metadata"]["name"] = "other"
     assert [str(e) for e in check_crd(obj)] == [

@@ -6,8 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from koordlet.api.annotations import device, node, topology
-from koordlet.api.annotations._base import Annotation
+from koordlet.api.annotations import Annotation, device, node, topology
 from koordlet.api.encoding.quantity import Quantity
 from koordlet.api.encoding.wire import Duration, Time, WireError
 

@@ -6,8 +6,7 @@ import json
 
 import pytest
 
-from koordlet.api.annotations import gang, quota, reservation, scheduling
-from koordlet.api.annotations._base import Annotation
+from koordlet.api.annotations import Annotation, gang, quota, reservation, scheduling
 from koordlet.api.encoding.quantity import Quantity
 from koordlet.api.encoding.wire import Duration, WireError
 

@@ -1,6 +1,7 @@
 """Realistic objects are decoded into the trimmed core kinds."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -81,16 +82,16 @@ POD = {
 
 
 @pytest.fixture
-def no_fallback(monkeypatch):
+def no_fallback(monkeypatch: pytest.MonkeyPatch) -> None:
     """The lenient reader goes through dicts; the hot path must not need it."""
 
-    def refuse(*args, **kwargs):
+    def refuse(*args: object, **kwargs: Any) -> None:
         raise AssertionError("fell back to the lenient reader")
 
     monkeypatch.setattr(wire, "decode", refuse)
 
 
-def test_pod(no_fallback):
+def test_pod(no_fallback: None) -> None:
     pod = wire.json_decoder(Pod).decode(json.dumps(POD).encode())
     main = pod.spec.containers[0]
     assert pod.metadata.key == "prod/web-0"
@@ -109,21 +110,21 @@ def test_pod(no_fallback):
     assert pod.status.pod_ips[0].ip == pod.status.pod_ip == "10.1.0.2"
 
 
-def test_decoded_objects_are_encoded_unchanged():
+def test_decoded_objects_are_encoded_unchanged() -> None:
     """Encoding drops what we do not read, and nothing else."""
     dropped = wire.encode(wire.decode(json.dumps(POD).encode(), Pod))
     again = json.loads(dropped)
     assert "managedFields" not in again["metadata"]
     assert "livenessProbe" not in again["spec"]["containers"][0]
-    assert again["spec"]["topologySpreadConstraints"] == POD["spec"]["topologySpreadConstraints"]
-    assert again["spec"]["affinity"] == POD["spec"]["affinity"]
-    assert again["metadata"]["ownerReferences"] == POD["metadata"]["ownerReferences"]
+    assert again["spec"]["topologySpreadConstraints"] == POD["spec"]["topologySpreadConstraints"]  # type: ignore[index]
+    assert again["spec"]["affinity"] == POD["spec"]["affinity"]  # type: ignore[index]
+    assert again["metadata"]["ownerReferences"] == POD["metadata"]["ownerReferences"]  # type: ignore[index]
     assert again["status"]["containerStatuses"][0]["lastState"] == {
         "terminated": {"exitCode": 137, "reason": "OOMKilled", "containerID": "containerd://x"}
     }
 
 
-def test_node(no_fallback):
+def test_node(no_fallback: None) -> None:
     node = wire.json_decoder(Node).decode(
         json.dumps({
             "metadata": {"name": "n1"},
@@ -144,7 +145,7 @@ def test_node(no_fallback):
     assert str(node.status.allocatable["kubernetes.io/batch-cpu"]) == "1500"
 
 
-def test_a_node_without_conditions_is_not_ready():
+def test_a_node_without_conditions_is_not_ready() -> None:
     assert not is_ready(Node())
 
 
@@ -162,7 +163,7 @@ def test_a_node_without_conditions_is_not_ready():
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip
-def test_malformed_pods_name_the_field(damage, path):
+def test_malformed_pods_name_the_field(damage: dict[str, Any], path: str) -> None:
     with pytest.raises(wire.WireError) as caught:
         wire.json_decoder(Pod).decode(json.dumps(damage).encode(), where="pod prod/web-0")
     assert caught.value.path == path
@@ -170,7 +171,7 @@ def test_malformed_pods_name_the_field(damage, path):
 
 
 @pytest.mark.parametrize("resource", [*registry.BUILTIN, *registry.CUSTOM], ids=lambda r: f"{r.kind}-{r.version}")
-def test_unknown_fields_are_ignored(resource):
+def test_unknown_fields_are_ignored(resource: registry.ApiResource) -> None:
     decoder = wire.json_decoder(resource.type)
     required = {
         "Reservation": {"spec": {"template": {}, "owners": []}},
@@ -182,12 +183,14 @@ def test_unknown_fields_are_ignored(resource):
         "PriorityClass": {"value": 1},
     }.get(resource.kind, {})
     thing = decoder.decode(
-        json.dumps({**required, "metadata": {"name": "x", "later": [1]}, "of-tomorrow": {"a": None}}).encode()
+        json.dumps({**required, "metadata": {"name": "x", "later": [1]}, "of-tomorrow": {"a": None}}).encode()  # type: ignore[dict-item]
     )
     assert (thing.kind, thing.api_version, thing.metadata.name) == (resource.kind, resource.api_version, "x")
     assert json.loads(wire.encode(thing))["kind"] == resource.kind
 
 
-def test_secrets_stay_out_of_logs():
-    secret = wire.convert({"metadata": {"name": "s", "namespace": "n"}, "data": {"password": "aHVudGVy"}}, Secret)
+def test_secrets_stay_out_of_logs() -> None:
+    secret: Secret = wire.convert(
+        {"metadata": {"name": "s", "namespace": "n"}, "data": {"password": "aHVudGVy"}}, Secret
+    )
     assert repr(secret) == str(secret) == "Secret(n/s)"

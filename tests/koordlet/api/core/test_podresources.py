@@ -1,5 +1,8 @@
 """Requests, limits and QoS of pods as Kubernetes defines them."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,19 +12,21 @@ from koordlet.api.encoding import wire
 from koordlet.api.encoding.quantity import Quantity
 
 
-def container(requests=None, limits=None, **more):
+def container(
+    requests: dict[str, str] | None = None, limits: dict[str, str] | None = None, **more: Any
+) -> dict[str, Any]:
     return {"name": "c", "resources": {"requests": requests or {}, "limits": limits or {}}, **more}
 
 
-def pod(*containers, init=(), **spec) -> Pod:
+def pod(*containers: dict[str, Any], init: Sequence[dict[str, Any]] = (), **spec: Any) -> Pod:
     return wire.convert({"spec": {"containers": list(containers), "initContainers": list(init), **spec}}, Pod)
 
 
-def sidecar(requests=None, limits=None):
+def sidecar(requests: dict[str, str] | None = None, limits: dict[str, str] | None = None) -> dict[str, Any]:
     return container(requests, limits, restartPolicy="Always")
 
 
-def text(amounts) -> dict[str, str]:
+def text(amounts: dict[str, Quantity]) -> dict[str, str]:
     return {name: str(amount) for name, amount in amounts.items()}
 
 
@@ -51,7 +56,7 @@ REQUESTS = {
 
 
 @pytest.mark.parametrize("case", REQUESTS)
-def test_requests(case):
+def test_requests(case: str) -> None:
     subject, expected = REQUESTS[case]
     assert text(pod_requests(subject)) == expected
 
@@ -66,12 +71,12 @@ LIMITS = {
 
 
 @pytest.mark.parametrize("case", LIMITS)
-def test_limits(case):
+def test_limits(case: str) -> None:
     subject, expected = LIMITS[case]
     assert text(pod_limits(subject)) == expected
 
 
-def test_the_pod_is_not_modified():
+def test_the_pod_is_not_modified() -> None:
     subject = pod(container({"cpu": "1"}), init=[sidecar({"cpu": "1"})], overhead={"cpu": "1"})
     before = wire.encode(subject)
     pod_requests(subject)
@@ -83,7 +88,7 @@ CONTAINER = st.builds(lambda cpu, sidecar: (cpu, sidecar), AMOUNT, st.booleans()
 
 
 @given(st.lists(AMOUNT, min_size=1, max_size=4), st.lists(CONTAINER, max_size=5), AMOUNT)
-def test_requests_cover_every_phase(main, inits, overhead):
+def test_requests_cover_every_phase(main: list[int], inits: list[tuple[int, bool]], overhead: int) -> None:
     """The total is the highest of what runs at once in any phase, plus overhead."""
     subject = pod(
         *(container({"cpu": str(cpu)}) for cpu in main),
@@ -119,13 +124,13 @@ QOS = {
 
 
 @pytest.mark.parametrize("case", QOS)
-def test_qos_class(case):
+def test_qos_class(case: str) -> None:
     subject, expected = QOS[case]
     assert computed_qos_class(subject) == expected
     assert pod_qos_class(subject) == expected
 
 
-def test_status_decides_first():
+def test_status_decides_first() -> None:
     subject = pod(container())
     subject.status.qos_class = "Guaranteed"
     assert pod_qos_class(subject) == "Guaranteed"
@@ -135,7 +140,7 @@ def test_status_decides_first():
     ("phase", "ended"),
     [("", False), ("Pending", False), ("Running", False), ("Unknown", False), ("Succeeded", True), ("Failed", True)],
 )
-def test_is_terminated(phase, ended):
+def test_is_terminated(phase: str, ended: bool) -> None:
     subject = pod(container())
     subject.status.phase = phase
     assert is_terminated(subject) is ended

@@ -1,5 +1,7 @@
 """Label selectors, node selector terms, taints and tolerations."""
 
+from typing import Any
+
 import pytest
 
 from koordlet.api.core import NodeSelectorTerm, Taint, Toleration
@@ -9,7 +11,7 @@ from koordlet.api.meta import LabelSelector, SelectorError
 LABELS = {"app": "web", "tier": "front", "cores": "8", "empty": ""}
 
 
-def expression(key, operator, *values):
+def expression(key: str, operator: str, *values: str) -> dict[str, Any]:
     return {"key": key, "operator": operator, "values": list(values)}
 
 
@@ -34,7 +36,7 @@ def expression(key, operator, *values):
     ],
     ids=str,
 )
-def test_label_selector(selector, matches):
+def test_label_selector(selector: dict[str, Any], matches: bool) -> None:
     assert wire.convert(selector, LabelSelector).matches(LABELS) is matches
 
 
@@ -53,33 +55,33 @@ def test_label_selector(selector, matches):
     ],
     ids=lambda e: f"{e['operator']}-{e['values']}",
 )
-def test_malformed_label_selector(bad):
+def test_malformed_label_selector(bad: dict[str, Any]) -> None:
     """Reported even when the labels alone would already say no."""
-    selector = wire.convert({"matchLabels": {"app": "other"}, "matchExpressions": [bad]}, LabelSelector)
+    selector: LabelSelector = wire.convert({"matchLabels": {"app": "other"}, "matchExpressions": [bad]}, LabelSelector)
     with pytest.raises(SelectorError, match=r"matchExpressions\[app\]"):
         selector.matches(LABELS)
 
 
 @pytest.mark.parametrize("key", ["", "bad key!", "k" * 64, "/app", "UPPER.example/app", "a/b/c", "p" * 254 + "/app"])
-def test_invalid_label_keys(key):
+def test_invalid_label_keys(key: str) -> None:
     """Raise an error instead of matching all objects."""
     for bad in ({"matchExpressions": [expression(key, "DoesNotExist")]}, {"matchLabels": {key: "web"}}):
         with pytest.raises(SelectorError, match="is not a valid label key"):
             wire.convert(bad, LabelSelector).matches(LABELS)
 
 
-def test_invalid_value_in_match_labels():
+def test_invalid_value_in_match_labels() -> None:
     for value in ("bad value!", "v" * 64, "web-"):
         with pytest.raises(SelectorError, match="is not a valid label value"):
             wire.convert({"matchLabels": {"app": value}}, LabelSelector).matches(LABELS)
 
 
-def test_valid_label_keys_and_values():
+def test_valid_label_keys_and_values() -> None:
     labels = {"example.com/app.kubernetes_io-x": "v" * 63, "k" * 63: "A_b.C-9"}
     assert wire.convert({"matchLabels": labels}, LabelSelector).matches(labels)
 
 
-def test_empty_selector():
+def test_empty_selector() -> None:
     assert LabelSelector().matches(LABELS) and LabelSelector().matches({})
     assert LabelSelector().is_empty()
 
@@ -104,7 +106,7 @@ def test_empty_selector():
     ],
     ids=str,
 )  # fmt: skip
-def test_node_selector_term(term, matches):
+def test_node_selector_term(term: dict[str, Any], matches: bool) -> None:
     assert wire.convert(term, NodeSelectorTerm).matches(LABELS, {"metadata.name": "n1"}) is matches
 
 
@@ -127,5 +129,5 @@ TAINT = Taint(key="k", value="v", effect="NoSchedule")
     ],
     ids=str,
 )
-def test_toleration(toleration, tolerates):
+def test_toleration(toleration: dict[str, str], tolerates: bool) -> None:
     assert wire.convert(toleration, Toleration).tolerates(TAINT) is tolerates

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import grpc
 import pytest
-from google.protobuf.descriptor import Descriptor
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from grpc import ServicerContext
 
 from koordlet.api.hooks import SERVICE, api_pb2, api_pb2_grpc
 
@@ -53,7 +54,7 @@ SCALARS = {3: "int64", 4: "uint64", 9: "string", 13: "uint32"}
 
 
 def fields_of(message: Descriptor) -> dict[str, tuple[int, str]]:
-    def kind(field) -> str:
+    def kind(field: FieldDescriptor) -> str:
         if field.message_type is None:
             return SCALARS[field.type]
         if field.message_type.GetOptions().map_entry:
@@ -66,16 +67,16 @@ def fields_of(message: Descriptor) -> dict[str, tuple[int, str]]:
 
 
 @pytest.mark.parametrize("name", FIELDS)
-def test_numbers_and_types(name):
+def test_numbers_and_types(name: str) -> None:
     assert fields_of(api_pb2.DESCRIPTOR.message_types_by_name[name]) == FIELDS[name]
 
 
-def test_nothing_beyond_the_table():
+def test_nothing_beyond_the_table() -> None:
     assert set(api_pb2.DESCRIPTOR.message_types_by_name) == set(FIELDS)
     assert api_pb2.DESCRIPTOR.package == "runtime.v1alpha1"
 
 
-def test_service():
+def test_service() -> None:
     service = api_pb2.DESCRIPTOR.services_by_name["RuntimeHookService"]
     assert service.full_name == SERVICE
     assert {m.name: (m.input_type.name, m.output_type.name) for m in service.methods} == {
@@ -84,7 +85,7 @@ def test_service():
     assert not any(m.client_streaming or m.server_streaming for m in service.methods)
 
 
-def test_bytes_on_the_wire():
+def test_bytes_on_the_wire() -> None:
     """A hand-made message: field 2, length-delimited; then field 10 of the nested resources, varint -1."""
     request = api_pb2.PodSandboxHookRequest(
         runtime_handler="runc", overhead=api_pb2.LinuxContainerResources(memory_swap_limit_in_bytes=-1)
@@ -93,7 +94,9 @@ def test_bytes_on_the_wire():
 
 
 class Echo(api_pb2_grpc.RuntimeHookServiceServicer):
-    def PreCreateContainerHook(self, request, context):
+    def PreCreateContainerHook(
+        self, request: api_pb2.ContainerResourceHookRequest, context: ServicerContext
+    ) -> api_pb2.ContainerResourceHookResponse:
         response = api_pb2.ContainerResourceHookResponse(
             container_annotations=request.container_annotations,
             container_resources=request.container_resources,
@@ -107,17 +110,17 @@ class Echo(api_pb2_grpc.RuntimeHookServiceServicer):
 @pytest.fixture
 def stub(tmp_path: Path) -> Iterator[api_pb2_grpc.RuntimeHookServiceStub]:
     server = grpc.server(futures.ThreadPoolExecutor(max_workers=1))
-    api_pb2_grpc.add_RuntimeHookServiceServicer_to_server(Echo(), server)
+    api_pb2_grpc.add_RuntimeHookServiceServicer_to_server(Echo(), server)  # type: ignore[no-untyped-call]
     server.add_insecure_port(f"unix:{tmp_path}/h.sock")
     server.start()
     try:
         with grpc.insecure_channel(f"unix:{tmp_path}/h.sock") as channel:
-            yield api_pb2_grpc.RuntimeHookServiceStub(channel)
+            yield api_pb2_grpc.RuntimeHookServiceStub(channel)  # type: ignore[no-untyped-call]
     finally:
         server.stop(grace=None).wait()
 
 
-def test_round_trip(stub):
+def test_round_trip(stub: api_pb2_grpc.RuntimeHookServiceStub) -> None:
     response = stub.PreCreateContainerHook(
         api_pb2.ContainerResourceHookRequest(
             pod_meta=api_pb2.PodSandboxMetadata(name="web-0", namespace="prod", uid="u1"),
@@ -134,7 +137,7 @@ def test_round_trip(stub):
     assert response.pod_cgroup_parent == "/kubepods/podu1"
 
 
-def test_a_hook_that_is_not_served_is_unimplemented(stub):
+def test_a_hook_that_is_not_served_is_unimplemented(stub: api_pb2_grpc.RuntimeHookServiceStub) -> None:
     with pytest.raises(grpc.RpcError) as caught:
         stub.PreRunPodSandboxHook(api_pb2.PodSandboxHookRequest(), timeout=30)
     assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED

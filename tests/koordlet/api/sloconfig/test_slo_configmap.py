@@ -195,7 +195,7 @@ BAD = LabelSelector(match_expressions=[LabelSelectorRequirement(key="k", operato
     ids=["match", "second", "first wins", "empty matches all", "absent matches none", "invalid is skipped", "none"],
 )
 def test_node_selection(selectors: list[LabelSelector | None], labels: dict[str, str], expected: int | None) -> None:
-    merged = MergedStrategies(
+    merged = MergedStrategies(  # type: ignore[misc]
         None, tuple(NodeStrategy("", selector, index) for index, selector in enumerate(selectors))
     )
     assert merged.for_node(labels) == expected

@@ -98,7 +98,7 @@ def test_an_incomplete_object_is_merged_over_the_defaults() -> None:
 
 def test_disabled_blocks_get_neutral_values() -> None:
     """Spec 01 §6.7, the QoS example."""
-    strategy = decode(
+    strategy: ResourceQOSStrategy = decode(
         '{"beClass":{"cpuQOS":{"enable":true},"memoryQOS":{"wmarkRatio":90,"pageCacheEnable":true}}}',
         ResourceQOSStrategy,
     )
@@ -111,7 +111,7 @@ def test_disabled_blocks_get_neutral_values() -> None:
 
 
 def test_system_class_is_not_neutralised() -> None:
-    strategy = decode('{"systemClass":{"memoryQOS":{"wmarkRatio":90}}}', ResourceQOSStrategy)
+    strategy: ResourceQOSStrategy = decode('{"systemClass":{"memoryQOS":{"wmarkRatio":90}}}', ResourceQOSStrategy)
     qos = defaults.effective_qos(strategy)
     assert qos.system_class and qos.system_class.memory_qos and qos.system_class.memory_qos.wmark_ratio == 90
 

@@ -132,7 +132,7 @@ def test_refuses_invalid_interference_policies_at_every_level(policy: dict[str, 
     cluster = {"extensions": {"interference": policy, "mine": 1}}
     for document, where in (
         (cluster, ""),
-        ({"nodeConfigs": [entry({"a": "1"}, **cluster)]}, "nodeConfigs[0]."),
+        ({"nodeConfigs": [entry({"a": "1"}, **cluster)]}, "nodeConfigs[0]."),  # type: ignore[arg-type]
     ):
         reason, message = refused(validate({"colocation-config": json.dumps(document)}))
         assert reason == "ConfigParamInvalid"
@@ -235,7 +235,7 @@ def test_the_reference_example_is_refused_for_its_empty_selector() -> None:
     assert list(refused(validate(data))[1]) == ["nodeStrategies[b].nodeSelector"]
 
 
-PART = {"clusterStrategy": {}}
+PART: dict[str, Any] = {"clusterStrategy": {}}
 FULL = entry({"a": "1"}, "n", **network(ls={"ingressRequest": 60}))
 
 

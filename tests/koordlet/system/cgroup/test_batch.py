@@ -1,29 +1,34 @@
 """A pass over many groups agrees with a second reading, whatever is missing or malformed."""
 
 import shutil
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.strategies import DataObject
 
 from koordlet.system.cgroup.batch import MAX_ERRORS, BatchReader, Want, _NumaPicker, _Picker
 from koordlet.system.cgroup.files import parse_numa_stat
 from koordlet.system.errors import MalformedFile
 from tests.koordlet.cgroupfigures import cpu_stat, memory_stat
+from tests.koordlet.system.conftest import Tree
+from tests.present import present
 
 PODS = [f"kubepods/pod{number}" for number in range(4)]
 ALL = Want.CPU_USAGE | Want.CPU_STAT | Want.MEMORY_STAT | Want.MEMORY_USAGE | Want.PRESSURE | Want.NUMA
 
 
 @pytest.fixture
-def pods(tree):
+def pods(tree: Tree) -> Tree:
     for number, pod in enumerate(PODS):
         tree.fill(pod, cpu_ns=1000 * (number + 1))
     return tree
 
 
-def test_columns_equal_a_second_reading(pods):
+def test_columns_equal_a_second_reading(pods: Tree) -> None:
     fs = pods.fs()
     table = BatchReader(fs).read(PODS, ALL)
     assert table.dirs == tuple(PODS)
@@ -38,21 +43,25 @@ def test_columns_equal_a_second_reading(pods):
         assert table.columns["memory_usage"][row] == fs.memory_usage(pod)
         for figure, value in memory_stat(fs, pod).items():
             assert table.columns[f"memory_{figure}"][row] == value
+        assert io is not None
+        assert io.full is not None
+        assert io is not None
         assert table.columns["io_full_avg60"][row] == io.full.avg60
+        assert cpu is not None
         assert table.columns["cpu_some_total"][row] == cpu.some.total
         numa = fs.memory_numa(pod)
-        assert table.numa_nodes == tuple(numa)
-        assert list(table.numa_usage[row]) == [node.usage for node in numa.values()]
-        assert list(table.numa_total[row]) == [node.total for node in numa.values()]
+        assert table.numa_nodes == tuple(numa)  # type: ignore[arg-type]
+        assert list(table.numa_usage[row]) == [node.usage for node in present(numa).values()]
+        assert list(table.numa_total[row]) == [node.total for node in present(numa).values()]
 
 
-def test_a_pass_over_no_directories_has_empty_columns(tree):
+def test_a_pass_over_no_directories_has_empty_columns(tree: Tree) -> None:
     table = BatchReader(tree.fs()).read([], ALL)
     assert {column.shape for column in table.columns.values()} == {(0,)}
     assert table.numa_usage.shape == (0, 0)
 
 
-def test_rows_of_removed_groups_are_nan_and_flagged(pods):
+def test_rows_of_removed_groups_are_nan_and_flagged(pods: Tree) -> None:
     reader = BatchReader(pods.fs())
     reader.read(PODS, ALL)
     for subsystem in ("cpu", "cpuacct", "memory"):
@@ -64,7 +73,7 @@ def test_rows_of_removed_groups_are_nan_and_flagged(pods):
     assert not np.isnan(table.columns["cpu_usage_ns"][[0, 2, 3]]).any()
 
 
-def test_a_recreated_group_has_another_id(pods, tmp_path):
+def test_a_recreated_group_has_another_id(pods: Tree, tmp_path: Path) -> None:
     reader = BatchReader(pods.fs())
     before = reader.read(PODS, Want.CPU_USAGE | Want.MEMORY_STAT)
     for subsystem in {"cpu", "cpuacct", "memory"} if pods.version == 1 else {""}:
@@ -77,7 +86,7 @@ def test_a_recreated_group_has_another_id(pods, tmp_path):
     assert not reader.read(PODS, Want.CPU_USAGE).recreated.any()
 
 
-def test_malformed_content_is_nan_in_its_columns_only(pods):
+def test_malformed_content_is_nan_in_its_columns_only(pods: Tree) -> None:
     name = "cpuacct.usage" if pods.version == 1 else "cpu.stat"
     path = pods.put("cpuacct", name, "usage_usec x\n", PODS[3])
     pods.put("memory", "memory.numa_stat", "nonsense\n", PODS[3])
@@ -90,7 +99,7 @@ def test_malformed_content_is_nan_in_its_columns_only(pods):
     assert all(isinstance(error, MalformedFile) for error in table.errors)
 
 
-def test_the_number_of_errors_is_bounded(tree):
+def test_the_number_of_errors_is_bounded(tree: Tree) -> None:
     dirs = [f"a{number}" for number in range(MAX_ERRORS + 5)]
     for cgroup_dir in dirs:
         tree.fill(cgroup_dir)
@@ -98,7 +107,7 @@ def test_the_number_of_errors_is_bounded(tree):
     assert len(BatchReader(tree.fs()).read(dirs, Want.MEMORY_STAT).errors) == MAX_ERRORS
 
 
-def test_v2_without_the_cpu_controller_has_usage_but_no_periods(make_tree):
+def test_v2_without_the_cpu_controller_has_usage_but_no_periods(make_tree: Callable[[int], Tree]) -> None:
     tree = make_tree(2)
     tree.put("", "cpu.stat", "usage_usec 7\nuser_usec 3\nsystem_usec 4\n", "a")
     table = BatchReader(tree.fs()).read(["a"], Want.CPU_USAGE | Want.CPU_STAT)
@@ -107,7 +116,7 @@ def test_v2_without_the_cpu_controller_has_usage_but_no_periods(make_tree):
     assert table.errors == ()
 
 
-def test_a_missing_full_line_is_nan(tree):
+def test_a_missing_full_line_is_nan(tree: Tree) -> None:
     tree.fill("a")
     tree.put("cpuacct", "cpu.pressure", "some avg10=1.00 avg60=0.00 avg300=0.00 total=3\n", "a")
     table = BatchReader(tree.fs()).read(["a"], Want.PRESSURE)
@@ -115,7 +124,7 @@ def test_a_missing_full_line_is_nan(tree):
     assert np.isnan(table.columns["cpu_full_avg10"][0])
 
 
-def test_directories_that_are_no_longer_requested_are_forgotten(tree):
+def test_directories_that_are_no_longer_requested_are_forgotten(tree: Tree) -> None:
     reader = BatchReader(tree.fs())
     for number in range(400):
         tree.put(
@@ -138,7 +147,7 @@ V2_LINES += ["active_file", "unevictable", "slab_reclaimable", "workingset_refau
 
 
 @given(st.sampled_from([1, 2]), NODES, st.data())
-def test_both_numa_parsers_agree(version, nodes, data):
+def test_both_numa_parsers_agree(version: int, nodes: list[int], data: DataObject) -> None:
     amounts = st.lists(st.integers(0, 2**40), min_size=len(nodes), max_size=len(nodes))
     names = V2_LINES if version == 2 else V1_LINES
     text = ""
@@ -155,12 +164,12 @@ KEY = st.text("abcdefgh_", min_size=1, max_size=8)
 PAIRS = st.dictionaries(KEY, st.integers(0, 2**63), min_size=2)
 
 
-def render(pairs):
+def render(pairs: dict[str, int]) -> bytes:
     return "".join(f"{key} {value}\n" for key, value in pairs.items()).encode()
 
 
 @given(PAIRS, st.data())
-def test_values_by_position_equal_values_by_key(pairs, data):
+def test_values_by_position_equal_values_by_key(pairs: dict[str, int], data: DataObject) -> None:
     keys = data.draw(st.lists(st.sampled_from(sorted(pairs)), min_size=1, unique=True))
     picker = _Picker(keys)
     shuffled = dict(data.draw(st.permutations(sorted(pairs.items()))))
@@ -169,7 +178,7 @@ def test_values_by_position_equal_values_by_key(pairs, data):
 
 
 @given(PAIRS)
-def test_a_missing_key_is_an_error(pairs):
+def test_a_missing_key_is_an_error(pairs: dict[str, int]) -> None:
     first, second = list(pairs)[:2]
     picker = _Picker([first, second])
     picker(render(pairs))

@@ -6,11 +6,11 @@ import pytest
 from koordlet.system.cgroup.cache import READ_SIZE, ReadCache, raise_fd_limit
 
 
-def descriptors():
+def descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-def test_an_open_descriptor_shows_the_current_content(tmp_path):
+def test_an_open_descriptor_shows_the_current_content(tmp_path: Path) -> None:
     path = tmp_path / "cpu.stat"
     path.write_text("1\n")
     with ReadCache() as cache:
@@ -21,7 +21,7 @@ def test_an_open_descriptor_shows_the_current_content(tmp_path):
 
 
 @pytest.mark.parametrize("size", [0, 1, 3071, 3072, 4096, READ_SIZE, READ_SIZE + 1, 5 * READ_SIZE + 17])
-def test_content_of_any_size_is_read_completely(tmp_path, size):
+def test_content_of_any_size_is_read_completely(tmp_path: Path, size: int) -> None:
     path = tmp_path / "cgroup.procs"
     path.write_bytes(bytes(index % 251 for index in range(size)))
     with ReadCache() as cache:
@@ -29,7 +29,7 @@ def test_content_of_any_size_is_read_completely(tmp_path, size):
         assert cache.read(str(path)) == path.read_bytes()
 
 
-def test_an_absent_file_is_none_until_it_exists(tmp_path):
+def test_an_absent_file_is_none_until_it_exists(tmp_path: Path) -> None:
     path = tmp_path / "late"
     with ReadCache() as cache:
         assert cache.read(str(path)) is None
@@ -38,7 +38,7 @@ def test_an_absent_file_is_none_until_it_exists(tmp_path):
         assert cache.read(str(path)) == b"x"
 
 
-def test_a_replaced_file_is_opened_again_and_reported(tmp_path):
+def test_a_replaced_file_is_opened_again_and_reported(tmp_path: Path) -> None:
     path, other = tmp_path / "a", tmp_path / "b"
     path.write_text("old")
     with ReadCache(verify=True) as cache:
@@ -56,7 +56,7 @@ def test_a_replaced_file_is_opened_again_and_reported(tmp_path):
         assert cache.stats.open_fds == 0
 
 
-def test_descriptors_are_bounded(tmp_path):
+def test_descriptors_are_bounded(tmp_path: Path) -> None:
     paths = []
     for index in range(5):
         paths.append(tmp_path / str(index))
@@ -70,7 +70,7 @@ def test_descriptors_are_bounded(tmp_path):
     assert descriptors() == before
 
 
-def test_idle_descriptors_are_closed(tmp_path):
+def test_idle_descriptors_are_closed(tmp_path: Path) -> None:
     used, idle = tmp_path / "used", tmp_path / "idle"
     for path in (used, idle):
         path.write_text("x")
@@ -86,7 +86,7 @@ def test_idle_descriptors_are_closed(tmp_path):
         assert cache.stats.open_fds == 1
 
 
-def test_forget_closes_the_files_of_one_directory(tmp_path):
+def test_forget_closes_the_files_of_one_directory(tmp_path: Path) -> None:
     for name in ("pod1", "pod10"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "f").write_text(name)
@@ -97,12 +97,12 @@ def test_forget_closes_the_files_of_one_directory(tmp_path):
         assert cache.stats.open_fds == 1
 
 
-def test_errors_other_than_absence_are_raised(tmp_path):
+def test_errors_other_than_absence_are_raised(tmp_path: Path) -> None:
     with ReadCache() as cache, pytest.raises(IsADirectoryError):
         cache.read(str(tmp_path))
 
 
-def test_the_descriptor_limit_is_raised_to_the_hard_limit():
+def test_the_descriptor_limit_is_raised_to_the_hard_limit() -> None:
     allowed = raise_fd_limit()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     assert soft == hard

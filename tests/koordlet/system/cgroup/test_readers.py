@@ -1,12 +1,15 @@
 """Readers of one group: valid, missing and malformed content, the same results from v1 and v2 trees."""
 
 import shutil
+from collections.abc import Callable
 
 import pytest
 
 from koordlet.system.cgroup.files import NumaMemory
 from koordlet.system.cpu.cpuset import CPUSet
 from koordlet.system.errors import CgroupGone, MalformedFile, ResourceUnsupported
+from tests.koordlet.system.conftest import Tree
+from tests.present import present
 
 POD = "kubepods/burstable/pod1"
 READERS = {
@@ -21,12 +24,12 @@ READERS = {
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_both_versions_have_the_same_value(tree, name):
+def test_both_versions_have_the_same_value(tree: Tree, name: str) -> None:
     tree.fill()
     assert getattr(tree.fs(), name)(POD) == READERS[name]
 
 
-def test_memory_by_numa_node_is_in_bytes_without_page_cache(tree):
+def test_memory_by_numa_node_is_in_bytes_without_page_cache(tree: Tree) -> None:
     tree.fill()
     page = 4096 if tree.version == 2 else tree.fs().page_size
     expected = {
@@ -36,7 +39,7 @@ def test_memory_by_numa_node_is_in_bytes_without_page_cache(tree):
     assert tree.fs().memory_numa(POD) == expected[tree.version]
 
 
-def test_v1_memory_by_numa_node_includes_descendants(make_tree):
+def test_v1_memory_by_numa_node_includes_descendants(make_tree: Callable[[int], Tree]) -> None:
     tree = make_tree(1)
     tree.fill()
     tree.put(
@@ -49,7 +52,7 @@ def test_v1_memory_by_numa_node_includes_descendants(make_tree):
     assert fs.memory_numa(POD) == {0: NumaMemory(9 * fs.page_size, 5 * fs.page_size)}
 
 
-def test_v2_memory_by_numa_node_counts_locked_pages_once(make_tree):
+def test_v2_memory_by_numa_node_counts_locked_pages_once(make_tree: Callable[[int], Tree]) -> None:
     tree = make_tree(2)
     tree.fill()
     tree.put(
@@ -64,15 +67,18 @@ VALUES = {"cpu.shares": (1024, 998), "memory.limit_in_bytes": (-1, -1)}
 
 
 @pytest.mark.parametrize(("resource", "values"), VALUES.items(), ids=VALUES)
-def test_values_are_in_v1_units(tree, resource, values):
+def test_values_are_in_v1_units(tree: Tree, resource: str, values: tuple[int, int]) -> None:
     tree.fill()
     assert tree.fs().value(resource, POD) == values[tree.version - 1]
 
 
-def test_pressure_of_each_resource_is_read(tree):
+def test_pressure_of_each_resource_is_read(tree: Tree) -> None:
     tree.fill()
     fs = tree.fs()
-    assert (fs.pressure("cpu", POD).some.avg10, fs.pressure("io", POD).full.total) == (1.5, 500)
+    assert (present(fs.pressure("cpu", POD)).some.avg10, present(present(fs.pressure("io", POD)).full).total) == (
+        1.5,
+        500,
+    )
     path = tree.dir("cpuacct") / "cpu.pressure"
     path.write_text("some 1\n")
     with pytest.raises(MalformedFile, match=str(path)):
@@ -92,7 +98,9 @@ def test_pressure_of_each_resource_is_read(tree):
         ("procs", ("cpu", "cgroup.procs"), ("", "cgroup.procs")),
     ],
 )
-def test_a_missing_file_is_none_and_a_malformed_one_is_named(tree, reader, v1, v2):
+def test_a_missing_file_is_none_and_a_malformed_one_is_named(
+    tree: Tree, reader: str, v1: tuple[str, str], v2: tuple[str, str]
+) -> None:
     tree.fill()
     subsystem, file = v1 if tree.version == 1 else v2
     path = tree.dir(subsystem) / file
@@ -103,7 +111,7 @@ def test_a_missing_file_is_none_and_a_malformed_one_is_named(tree, reader, v1, v
     assert getattr(tree.fs(), reader)(POD) is None
 
 
-def test_a_removed_cgroup_is_an_error(tree):
+def test_a_removed_cgroup_is_an_error(tree: Tree) -> None:
     tree.fill()
     fs = tree.fs()
     assert fs.exists(POD)
@@ -115,14 +123,14 @@ def test_a_removed_cgroup_is_an_error(tree):
     assert not fs.exists(POD)
 
 
-def test_a_v1_hierarchy_without_the_group_is_none(make_tree):
+def test_a_v1_hierarchy_without_the_group_is_none(make_tree: Callable[[int], Tree]) -> None:
     tree = make_tree(1)
     tree.fill()
     shutil.rmtree(tree.dir("memory"))
     assert tree.fs().memory_usage(POD) is None
 
 
-def test_pressure_of_a_hybrid_host_comes_from_the_unified_tree(make_tree):
+def test_pressure_of_a_hybrid_host_comes_from_the_unified_tree(make_tree: Callable[[int], Tree]) -> None:
     tree = make_tree(1)
     tree.fill()
     for name in ("cpu", "memory", "io"):
@@ -132,10 +140,10 @@ def test_pressure_of_a_hybrid_host_comes_from_the_unified_tree(make_tree):
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text)
     (tree.roots.cgroup / "unified/cgroup.controllers").write_text("")
-    assert tree.fs().pressure("cpu", POD).some.avg10 == 9.0
+    assert present(tree.fs().pressure("cpu", POD)).some.avg10 == 9.0
 
 
-def test_each_support_rule_looks_in_its_place(tree):
+def test_each_support_rule_looks_in_its_place(tree: Tree) -> None:
     tree.fill()
     fs = tree.fs()
     assert fs.support("cpu.shares", "no/such/dir")
@@ -150,24 +158,24 @@ def test_each_support_rule_looks_in_its_place(tree):
     assert tree.fs().support("cpu.idle", POD)
 
 
-def test_support_without_kubepods_looks_in_the_directory(tree):
+def test_support_without_kubepods_looks_in_the_directory(tree: Tree) -> None:
     tree.put("cpu", "cpu.idle", "0\n", "system.slice")
     fs = tree.fs(kube_root="")
     assert fs.support("cpu.idle", "system.slice")
     assert not fs.support("cpu.idle", "user.slice")
 
 
-def test_net_cls_is_a_directory_below_the_root_on_v2(make_tree):
+def test_net_cls_is_a_directory_below_the_root_on_v2(make_tree: Callable[[int], Tree]) -> None:
     tree = make_tree(2)
     assert tree.fs().path("net_cls.classid", "a") == f"{tree.roots.cgroup}/net_cls/a/net_cls.classid"
 
 
-def test_an_unregistered_resource_is_an_error(make_tree):
+def test_an_unregistered_resource_is_an_error(make_tree: Callable[[int], Tree]) -> None:
     with pytest.raises(ResourceUnsupported, match="not registered for cgroup v2"):
         make_tree(2).fs().idle_pages(POD)
 
 
-def test_forgotten_directories_are_closed_in_every_hierarchy(tree):
+def test_forgotten_directories_are_closed_in_every_hierarchy(tree: Tree) -> None:
     tree.fill(POD)
     tree.fill(f"{POD}/abc")
     tree.fill("kubepods/burstable/pod12")

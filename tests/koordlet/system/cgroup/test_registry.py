@@ -4,6 +4,7 @@ import pytest
 
 from koordlet.system.cgroup.registry import NODE_FILES, RESOURCES, Support, lookup
 from koordlet.system.errors import InvalidValue, ResourceUnsupported
+from tests.present import present
 
 A, K, D, R = Support.ALWAYS, Support.KUBE_ROOT, Support.DIRECTORY, Support.HIERARCHY_ROOT
 SAME = "same"
@@ -65,26 +66,35 @@ STOCK_KERNEL_FILES = {"memory.reclaim", "io.max", "io.weight", "io.stat", "io.co
 
 
 @pytest.mark.parametrize(("name", "subsystem", "v1", "v2_file", "v2", "values"), ROWS, ids=IDS)
-def test_a_row_is_as_specified(name, subsystem, v1, v2_file, v2, values):
+def test_a_row_is_as_specified(
+    name: str,
+    subsystem: str | None,
+    v1: Support | None,
+    v2_file: str | None,
+    v2: Support | None,
+    values: tuple[str, str, str, str] | None,
+) -> None:
     entry = RESOURCES[name]
     if subsystem is None:
         assert entry.v1 is None
     else:
-        assert (entry.v1.subsystem, entry.v1.file, entry.v1.support) == (subsystem, name, v1)
+        assert (present(entry.v1).subsystem, present(entry.v1).file, present(entry.v1).support) == (subsystem, name, v1)
     if v2_file is None:
         assert entry.v2 is None
     else:
-        assert (entry.v2.file, entry.v2.support) == (name if v2_file == SAME else v2_file, v2)
+        assert (present(entry.v2).file, present(entry.v2).support) == (name if v2_file == SAME else v2_file, v2)
     if values:
-        validator = (entry.v1 or entry.v2).validator
+        validator = (present(entry.v1 or entry.v2)).validator
         for good in values[:2]:
+            assert validator is not None
             validator.check(name, good)
         for bad in values[2:]:
             with pytest.raises(InvalidValue, match=name):
+                assert validator is not None
                 validator.check(name, bad)
 
 
-def test_nothing_else_is_registered():
+def test_nothing_else_is_registered() -> None:
     assert set(RESOURCES) - set(IDS) == STOCK_KERNEL_FILES
 
 
@@ -92,25 +102,27 @@ def test_nothing_else_is_registered():
     ("name", "good", "bad"),
     [("cpu.shares", ["1", "10000"], ["0", "10001"]), ("cpu.cfs_burst_us", ["0", "9223372036854775807"], ["-1"])],
 )
-def test_v2_has_ranges_of_its_own(name, good, bad):
-    validator = RESOURCES[name].v2.validator
+def test_v2_has_ranges_of_its_own(name: str, good: list[str], bad: list[str]) -> None:
+    validator = present(RESOURCES[name].v2).validator
     for text in good:
+        assert validator is not None
         validator.check(name, text)
     for text in bad:
         with pytest.raises(InvalidValue):
+            assert validator is not None
             validator.check(name, text)
 
 
 @pytest.mark.parametrize(("name", "version"), [("memory.idle_page_stats", 2), ("cpuset.cpus.effective", 1), ("x", 1)])
-def test_an_unregistered_resource_is_unsupported(name, version):
+def test_an_unregistered_resource_is_unsupported(name: str, version: int) -> None:
     with pytest.raises(ResourceUnsupported, match=f"resource is unsupported: {name}"):
         lookup(name, version)
 
 
 @pytest.mark.parametrize("text", ["", " 1", "1 ", "1_0", "0x1", "1.5", "99999999999999999999"])
-def test_a_range_accepts_plain_decimal_numbers_only(text):
+def test_a_range_accepts_plain_decimal_numbers_only(text: str) -> None:
     with pytest.raises(InvalidValue):
-        RESOURCES["memory.min"].v1.validator.check("memory.min", text)
+        present(present(RESOURCES["memory.min"].v1).validator).check("memory.min", text)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +135,7 @@ def test_a_range_accepts_plain_decimal_numbers_only(text):
         ("sched_core", "1", "2"),
     ],
 )
-def test_node_files_have_ranges(name, good, bad):
-    NODE_FILES[name].validator.check(name, good)
+def test_node_files_have_ranges(name: str, good: str, bad: str) -> None:
+    present(NODE_FILES[name].validator).check(name, good)
     with pytest.raises(InvalidValue, match=name):
-        NODE_FILES[name].validator.check(name, bad)
+        present(NODE_FILES[name].validator).check(name, bad)
