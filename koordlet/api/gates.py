@@ -266,8 +266,8 @@ DisableDynamicResourceAllocationInformer: No effect.
 ResizePod: No effect.
 SupportParentQuotaSubmitPod: Accepted; pods of parent quotas are always counted, and koord-manager admits them.
 LazyReservationRestore: No effect.
-OmitNodeLabelsForReservation: No effect.
-SkipReservationFitsNode: No effect.
+OmitNodeLabelsForReservation: A reservation affinity selects by the labels of reservations, not of their nodes.
+SkipReservationFitsNode: With one matching reservation on a node, only the reservation must have room.
 DevicePluginAdaption: No effect.
 CleanExpiredReservationAllocated: Removes reservation-allocated of pods whose Reservation failed or is gone.
 SkipFilterWithNominatedPods: No effect.

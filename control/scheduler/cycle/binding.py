@@ -16,7 +16,7 @@ from control.scheduler.cycle.cycle import Cycle
 from control.scheduler.cycle.extenders import Extenders
 from control.scheduler.cycle.placement import Placement
 from control.scheduler.framework.status import SUCCESS, Code, PluginStatus, error
-from control.scheduler.state.pods import PodInfo
+from control.scheduler.state.pods import POD, PodInfo
 from koordlet.api.core import Pod
 from koordlet.app.logging import get_logger
 
@@ -124,7 +124,7 @@ class Binder:
         if not status.ok:
             return status
         placement.phase = "Bind"
-        extender = self._extenders.binder(pod) if self._extenders is not None else None
+        extender = self._extenders.binder(pod) if self._extenders is not None and pod.subject == POD else None
         if extender is not None:
             return await extender.bind(pod, placement.node)
         for plugin in framework.bind:

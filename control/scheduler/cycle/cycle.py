@@ -127,7 +127,7 @@ class Cycle:
         rows, narrowed_by = self._pre_filter(state, pod)
         if state.plan and self._batch is not None:
             return self._place_job(self._batch, state, pod)
-        cached = self._equivalence.of(pod)
+        cached = self._equivalence.of(pod, state.variant)
         cached.filter(self._calls, state, pod)
         feasible = self._feasibility.rows(self._calls, state, pod, cached, rows)
         if not len(feasible):

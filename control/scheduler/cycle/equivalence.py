@@ -8,6 +8,7 @@ cached.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Hashable
 from typing import Final
 
 import numpy as np
@@ -203,10 +204,13 @@ class EquivalenceCache:
 
     def __init__(self, table: NodeTable) -> None:
         self._table = table
-        self._by_shape: OrderedDict[int, EquivalenceClass] = OrderedDict()
+        self._by_shape: OrderedDict[Hashable, EquivalenceClass] = OrderedDict()
 
-    def of(self, pod: PodInfo) -> EquivalenceClass:
-        number = pod.shape.equivalence_id
+    def of(self, pod: PodInfo, variant: Hashable = None) -> EquivalenceClass:
+        """`variant`: see `CycleState.variant`."""
+        number: Hashable = pod.shape.equivalence_id
+        if variant is not None:
+            number = (number, variant)
         cached = self._by_shape.get(number)
         if cached is None:
             cached = self._by_shape[number] = EquivalenceClass(self._table)

@@ -9,14 +9,16 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final
 
+from control.reservation.failures import reservation_failure
 from control.scheduler.audit.auditor import WorkloadAuditor
 from control.scheduler.cycle.loop import Reporter
 from control.scheduler.cycle.monitor import AttemptMonitor
 from control.scheduler.cycle.placement import Placement
 from control.scheduler.framework.status import PluginStatus
 from control.scheduler.process.metrics import SchedulerMetrics
-from control.scheduler.state.pods import PodInfo
+from control.scheduler.state.pods import POD, PodInfo
 from control.scheduler.state.subjects import FailedAttempt, Subjects
+from koordlet.api.names import ANNOTATION_RESERVATION_AFFINITY
 from koordlet.app.clock import Clock
 from koordlet.app.logging import get_logger
 from koordlet.kube import ApiError, ConnectionFailed, EventRecorder, KubeError, NotFound
@@ -96,7 +98,8 @@ class UserReporter(Reporter):
         self._metrics.evaluated.observe(placement.evaluated)
         self._metrics.feasible.observe(placement.feasible)
         self._due.pop(pod.key, None)
-        message = f"Successfully assigned {pod.key} to {placement.node}"
+        shown = pod.key if pod.subject == POD else pod.name
+        message = f"Successfully assigned {shown} to {placement.node}"
         self._events.normal(self._about(pod), "Scheduled", message, "Binding")
 
     def failed(self, pod: PodInfo, status: PluginStatus, message: str, nominated: str | None) -> None:
@@ -106,6 +109,10 @@ class UserReporter(Reporter):
         if self.log_failures:
             log.info("Pod not scheduled", pod=pod.key, status=status.code_name, plugin=status.plugin, why=message)
         self._events.warning(self._about(pod), "FailedScheduling", truncated(message), "Scheduling")
+        if ANNOTATION_RESERVATION_AFFINITY in pod.shape.annotations:
+            text = reservation_failure(message)
+            if text:
+                self._events.warning(self._about(pod), "FailedScheduling-Reservation", truncated(text), "Scheduling")
         reason = "Unschedulable" if status.rejected else "SchedulerError"
         self._due[pod.key] = (pod, FailedAttempt(reason, message, nominated))
         self._wake.set()

@@ -16,7 +16,7 @@ the API server. No method may modify a `Pod` or `Node` object in place.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -26,6 +26,7 @@ import numpy as np
 from control.scheduler.framework.runtime import PluginRuntime
 from control.scheduler.framework.status import SUCCESS, Code, PluginStatus
 from control.scheduler.state.columns import IntArray, Reasons16, RowArray, Rows
+from control.scheduler.state.credit import RowCredit
 from control.scheduler.state.pods import PodInfo
 from control.scheduler.state.table import selected
 from koordlet.api.core import Pod
@@ -102,6 +103,11 @@ class CycleState:
     """A plugin has decided about preemption for the whole job, so preemption for this pod alone is pointless."""
     plan: Sequence[tuple[PodInfo, int]] = ()
     """Every member of the pod's job with the row that FindOneNode planned for it (spec 05 §12.1)."""
+    credit: RowCredit | None = None
+    """Room that the pod may use although the table counts it as used. Set before PreFilter."""
+    variant: Hashable = None
+    """Differs for pods of one shape whose results per row differ, e.g. because their names match different
+    reservations. Results are cached per shape and variant. Set before PreFilter."""
     undo: list[Callable[[], None]] = field(default_factory=list)
     """Reverts changes made for this cycle, e.g. `Trial.undo` of a restored reservation; see `run_undo`."""
     extenders: ExtenderResult | None = None

@@ -13,6 +13,7 @@ from typing import Final
 
 from control.scheduler.config.args import WeightedResource
 from control.scheduler.state.columns import IntArray, Rows
+from control.scheduler.state.credit import RowCredit, nonzero_key
 from control.scheduler.state.pods import Shape
 from control.scheduler.state.table import CPU, MEMORY, NodeTable
 
@@ -45,16 +46,28 @@ def measured(
     return counted
 
 
-def columns(table: NodeTable, resource: ScoredResource, rows: Rows) -> tuple[IntArray, IntArray]:
+def columns(
+    table: NodeTable, resource: ScoredResource, rows: Rows, credit: RowCredit | None
+) -> tuple[IntArray, IntArray]:
     """(allocatable, used with the pod), one column each."""
     used = table.nonzero if resource.nonzero else table.requested
-    return table.allocatable[resource.column, rows], used[resource.column, rows] + resource.amount
+    with_pod = used[resource.column, rows] + resource.amount
+    if credit is not None:
+        with_pod -= credit.column(_key(resource), rows)
+    return table.allocatable[resource.column, rows], with_pod
 
 
-def amounts(table: NodeTable, resource: ScoredResource, row: int) -> tuple[int, int]:
+def amounts(table: NodeTable, resource: ScoredResource, row: int, credit: RowCredit | None) -> tuple[int, int]:
     """`columns` for a single row."""
     used = table.nonzero if resource.nonzero else table.requested
-    return table.allocatable.item(resource.column, row), used.item(resource.column, row) + resource.amount
+    with_pod = used.item(resource.column, row) + resource.amount
+    if credit is not None:
+        with_pod -= credit.at(row).get(_key(resource), 0)
+    return table.allocatable.item(resource.column, row), with_pod
+
+
+def _key(resource: ScoredResource) -> int:
+    return nonzero_key(resource.column) if resource.nonzero else resource.column
 
 
 def is_extended(name: str) -> bool:

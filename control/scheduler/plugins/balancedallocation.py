@@ -15,6 +15,7 @@ from control.scheduler.framework.status import SKIP, SUCCESS, PluginStatus
 from control.scheduler.plugins import allocation, results
 from control.scheduler.plugins.allocation import ScoredResource
 from control.scheduler.state.columns import IntArray, Rows
+from control.scheduler.state.credit import RowCredit
 from control.scheduler.state.pods import PodInfo, Shape
 
 
@@ -36,20 +37,20 @@ class NodeResourcesBalancedAllocation(Plugin):
         resources = self._measured(pod.shape)
         some = results.scalar_rows(rows)
         if some is not None:
-            return results.scores([self._score_row(resources, row) for row in some])
+            return results.scores([self._score_row(resources, row, state.credit) for row in some])
         if not resources:
             return np.full(len(self.table.allocatable[0, rows]), MAX_SCORE, np.int64)
-        pairs = [allocation.columns(self.table, one, rows) for one in resources]
+        pairs = [allocation.columns(self.table, one, rows, state.credit) for one in resources]
         present = [alloc > 0 for alloc, _ in pairs]
         used = [np.minimum(used / np.maximum(alloc, 1), 1.0) for alloc, used in pairs]
         deviation = _deviation(used, present)
         scores: IntArray = ((1 - deviation) * MAX_SCORE).astype(np.int64)
         return scores
 
-    def _score_row(self, resources: list[ScoredResource], row: int) -> int:
+    def _score_row(self, resources: list[ScoredResource], row: int, credit: RowCredit | None) -> int:
         shares = []
         for one in resources:
-            alloc, used = allocation.amounts(self.table, one, row)
+            alloc, used = allocation.amounts(self.table, one, row, credit)
             if alloc > 0:
                 shares.append(min(used / alloc, 1.0))
         return int((1 - deviation(shares)) * MAX_SCORE)

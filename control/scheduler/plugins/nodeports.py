@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -15,6 +15,7 @@ from control.scheduler.framework.plugin import CycleState, EventInterest, Plugin
 from control.scheduler.framework.status import Code
 from control.scheduler.plugins import results
 from control.scheduler.state.columns import Reasons16, Rows
+from control.scheduler.state.credit import RowCredit
 from control.scheduler.state.pods import PodInfo, Shape
 from koordlet.api.core import Pod
 
@@ -55,12 +56,13 @@ class NodePorts(Plugin):
     def filter(self, state: CycleState, pod: PodInfo, rows: Rows) -> Reasons16:
         some = results.scalar_rows(rows)
         wanted = [(port, self._used.get((port.protocol, port.number), {})) for port in ports_of(pod.shape)]
+        credit = state.credit
         if some is not None:
-            taken = (any(_clashes(port.address, by_row.get(row)) for port, by_row in wanted) for row in some)
+            taken = (any(_clashes(port, by_row.get(row), credit, row) for port, by_row in wanted) for row in some)
             return results.reasons([self._taken if clash else 0 for clash in taken])
         column = np.zeros(self.table.size, np.int16)
         for port, by_row in wanted:
-            column[[row for row, addresses in by_row.items() if _clashes(port.address, addresses)]] = self._taken
+            column[[row for row, used in by_row.items() if _clashes(port, used, credit, row)]] = self._taken
         chosen: Reasons16 = column[rows]
         return chosen
 
@@ -101,10 +103,17 @@ def host_ports(pod: Pod) -> tuple[HostPort, ...]:
     )
 
 
-def _clashes(address: str, used: dict[str, int] | None) -> bool:
+def _clashes(port: HostPort, used: Mapping[str, int] | None, credit: RowCredit | None, row: int) -> bool:
     if not used:
         return False
-    return address == _ANY or _ANY in used or address in used
+    kept = {} if credit is None else credit.ports(row)
+    if kept:  # a port that reservations keep for the pod is free, unless an owner uses it already
+        used = {
+            address: number
+            for address, number in used.items()
+            if number > kept.get((address, port.protocol, port.number), 0)
+        }
+    return bool(used) and (port.address == _ANY or _ANY in used or port.address in used)
 
 
 def _pod_hint(pod: PodInfo, old: Any, new: Any) -> bool:

@@ -20,6 +20,7 @@ from control.scheduler.framework.status import Code
 from control.scheduler.plugins import allocation, results
 from control.scheduler.plugins.allocation import ScoredResource
 from control.scheduler.state.columns import IntArray, Reasons16, Rows
+from control.scheduler.state.credit import NO_ROOM, RowCredit
 from control.scheduler.state.pods import PodInfo, Shape
 from control.scheduler.state.table import PODS
 from koordlet.api.core.podresources import pod_requests
@@ -78,25 +79,32 @@ class NodeResourcesFit(Plugin):
         compiled = self._compiled(pod.shape)
         some = results.scalar_rows(rows)
         if some is not None:
-            return results.reasons([self._lacks_row(compiled, row) for row in some])
-        table = self.table
+            return results.reasons([self._lacks_row(compiled, row, state.credit) for row in some])
+        table, credit = self.table, state.credit
         allocatable, requested = table.allocatable, table.requested
-        short = np.where(requested[PODS, rows] >= allocatable[PODS, rows], 2, 0)
+        pods = requested[PODS, rows]
+        if credit is not None:
+            pods = pods - credit.column(PODS, rows)
+        short = np.where(pods >= allocatable[PODS, rows], 2, 0)
         bit = 4
         for column, amount in compiled.needs:
             alloc = allocatable[column, rows]
-            short += (alloc - requested[column, rows] < amount) * bit
+            free = alloc - requested[column, rows]
+            if credit is not None:
+                free += credit.column(column, rows)
+            short += (free < amount) * bit
             short |= alloc < amount
             bit <<= 1
         return self._numbered(compiled, short)
 
-    def _lacks_row(self, compiled: _Compiled, row: int) -> int:
+    def _lacks_row(self, compiled: _Compiled, row: int, credit: RowCredit | None) -> int:
         allocatable, requested = self.table.allocatable, self.table.requested
-        short = 2 if requested.item(PODS, row) >= allocatable.item(PODS, row) else 0
+        extra = NO_ROOM if credit is None else credit.at(row)
+        short = 2 if requested.item(PODS, row) - extra.get(PODS, 0) >= allocatable.item(PODS, row) else 0
         bit = 4
         for column, amount in compiled.needs:
             alloc = allocatable.item(column, row)
-            if alloc - requested.item(column, row) < amount:
+            if alloc - requested.item(column, row) + extra.get(column, 0) < amount:
                 short |= bit
                 if alloc < amount:
                     short |= _UNRESOLVABLE
@@ -133,11 +141,11 @@ class NodeResourcesFit(Plugin):
         compiled = self._compiled(pod.shape)
         some = results.scalar_rows(rows)
         if some is not None:
-            return results.scores([self._score_row(compiled, row) for row in some])
+            return results.scores([self._score_row(compiled, row, state.credit) for row in some])
         total: IntArray | int = 0
         weights: IntArray | int = 0
         for one in compiled.scored:
-            alloc, used = allocation.columns(self.table, one, rows)
+            alloc, used = allocation.columns(self.table, one, rows, state.credit)
             present = alloc > 0
             if self._curve is None:
                 rated = np.where(present, self._rates(np.maximum(alloc, 1), used), 0)
@@ -157,10 +165,10 @@ class NodeResourcesFit(Plugin):
         mean: IntArray = (2 * total + divisor) // (2 * divisor) if self._curve is not None else total // divisor
         return mean
 
-    def _score_row(self, compiled: _Compiled, row: int) -> int:
+    def _score_row(self, compiled: _Compiled, row: int, credit: RowCredit | None) -> int:
         total = weights = 0
         for one in compiled.scored:
-            alloc, used = allocation.amounts(self.table, one, row)
+            alloc, used = allocation.amounts(self.table, one, row, credit)
             if alloc <= 0:
                 continue
             rated = self._rate(alloc, used)

@@ -15,6 +15,7 @@ from control.scheduler.config.args import NodeResourcesFitPlusArgs
 from control.scheduler.framework.handle import Handle
 from control.scheduler.framework.plugin import MAX_SCORE, CycleState, Plugin, Reads
 from control.scheduler.state.columns import IntArray, Rows, count
+from control.scheduler.state.credit import nonzero_key
 from control.scheduler.state.pods import PodInfo, Shape
 
 MOST_ALLOCATED: Final = "MostAllocated"
@@ -55,6 +56,9 @@ class NodeResourcesFitPlus(Plugin):
             capacity = table.allocatable[one.column, rows]
             used = (table.requested[one.column] if one.nonzero < 0 else table.nonzero[one.nonzero])[rows]
             used_with_pod = used + one.request
+            if state.credit is not None:
+                key = one.column if one.nonzero < 0 else nonzero_key(one.nonzero)
+                used_with_pod -= state.credit.column(key, rows)
             if one.most:
                 part = np.minimum(used_with_pod, capacity)
             else:

@@ -24,13 +24,13 @@ from control.scheduler.plugins.noderesourcesfitplus import NodeResourcesFitPlus
 from control.scheduler.plugins.nodeunschedulable import NodeUnschedulable
 from control.scheduler.plugins.podtopologyspread import PodTopologySpread
 from control.scheduler.plugins.prioritysort import PrioritySort
+from control.scheduler.plugins.reservation import ReservationPlugin
 from control.scheduler.plugins.scarceresourceavoidance import ScarceResourceAvoidance
 from control.scheduler.plugins.schedulinggates import SchedulingGates
 from control.scheduler.plugins.schedulinghint import SchedulingHintPlugin
 from control.scheduler.plugins.tainttoleration import TaintToleration
 from control.scheduler.plugins.unsupported import (
     UnsupportedCPUSets,
-    UnsupportedReservations,
     UnsupportedResourceClaims,
 )
 from control.scheduler.plugins.volumes import NodeVolumeLimits, VolumeBinding, VolumeRestrictions, VolumeZone
@@ -59,7 +59,7 @@ PLUGINS: Final[Mapping[str, type[Plugin]]] = {
         PodTopologySpread,
         PrioritySort,
         UnsupportedCPUSets,
-        UnsupportedReservations,
+        ReservationPlugin,
         ScarceResourceAvoidance,
         SchedulingGates,
         SchedulingHintPlugin,

@@ -1,6 +1,6 @@
 """Placeholders for plugins that this build lacks: they reject the pods that would need them.
 
-Without them such pods would be bound as if they had no resource claims, no reservation affinity, and shared CPUs.
+Without them such pods would be bound as if they had no resource claims and shared CPUs.
 """
 
 from __future__ import annotations
@@ -19,14 +19,12 @@ from control.scheduler.framework.plugin import (
 from control.scheduler.framework.status import unresolvable, unschedulable
 from control.scheduler.plugins.results import SKIP_FILTER
 from control.scheduler.state.pods import PodInfo
-from koordlet.api.names import ANNOTATION_RESERVATION_AFFINITY
 from koordlet.api.priority import PROD, priority_class
 from koordlet.api.qos import LSE, LSR, raw_qos_class
 
 CLAIMS_UNSUPPORTED: Final = "pod has resource claims, which this scheduler does not allocate"
 CPU_SET_UNSUPPORTED: Final = "pod needs CPUs of its own (class LSE or LSR), which this scheduler does not allocate"
 NO_CLAIMS: Final = "no new claims to deallocate"
-AFFINITY_UNSUPPORTED: Final = "pod has a reservation affinity, which this scheduler does not support"
 
 
 class UnsupportedResourceClaims(Plugin):
@@ -53,16 +51,3 @@ class UnsupportedCPUSets(Plugin):
     def pre_filter(self, state: CycleState, pod: PodInfo) -> PreFilterResult:
         bound = raw_qos_class(pod.pod) in (LSE, LSR) and priority_class(pod.pod) == PROD
         return PreFilterResult(unresolvable(CPU_SET_UNSUPPORTED)) if bound else SKIP_FILTER
-
-
-class UnsupportedReservations(Plugin):
-    """Rejects pods with a reservation affinity."""
-
-    name: ClassVar[str] = "Reservation"
-
-    def interests(self) -> Sequence[EventInterest]:
-        return (EventInterest("UnscheduledPod", frozenset(("Update",))),)
-
-    def pre_filter(self, state: CycleState, pod: PodInfo) -> PreFilterResult:
-        affinity = pod.pod.metadata.annotations.get(ANNOTATION_RESERVATION_AFFINITY)
-        return PreFilterResult(unresolvable(AFFINITY_UNSUPPORTED)) if affinity else SKIP_FILTER

@@ -39,8 +39,8 @@ RULES: list[Object] = [
     # the status of quotas, built-in quotas, pods of overused quotas
     rule("scheduling.sigs.k8s.io", ["elasticquotas"], [*_READ, "create", "patch"]),
     rule("", ["pods/eviction"], ["create"]),
-    # the status of Reservations, and their garbage collection
-    rule("scheduling.koordinator.sh", ["reservations"], [*_READ, "delete"]),
+    # reservations: their bindings, conditions, ends, and garbage collection
+    rule("scheduling.koordinator.sh", ["reservations"], [*_READ, "get", "delete"]),
     rule("scheduling.koordinator.sh", ["reservations/status"], ["patch"]),
     # authentication and authorization of callers of the secure port
     rule("authentication.k8s.io", ["tokenreviews"], ["create"]),

@@ -66,6 +66,8 @@ MAX_LEASE_OVERDUE_S = 20.0
 _SUPPORTED_GATES = frozenset(
     (
         "DynamicSchedulerCheck",
+        "OmitNodeLabelsForReservation",
+        "SkipReservationFitsNode",
         "PriorityTransformer",
         "PreemptionPolicyTransformer",
         "ReplaceResourcesTransformer",

@@ -115,6 +115,8 @@ class ClusterEventHandlers:
             self._before = PodInfo(known.pod, known.shape, subject)
         if new.spec.node_name:
             self._cache.set_pod(new, subject)
+        elif known is not None and not known.assumed:  # never a pod: its node is final
+            self._cache.remove_pod(new.metadata.uid)
 
     def _pod_uncounted(self, pod: Pod) -> None:
         self._before = self._cache.remove_pod(pod.metadata.uid)  # also an assumed pod, whose binding will fail
@@ -154,6 +156,8 @@ class ClusterEventHandlers:
             record = queue.record(uid)
             known = record.pod if record is not None else None
             queue.update(known, self._info(known, old, new, subject))
+            if old.spec.node_name and self._before is not None:
+                self._move(POD_DELETE, self._before, None)
             nominated = old.status.nominated_node_name
             if nominated and nominated != new.status.nominated_node_name:
                 self._nomination_lost(old, subject)

@@ -48,6 +48,9 @@ class Subjects:
     def add(self, kind: str, subject: ScheduledKind) -> None:
         self._by_kind[kind] = subject
 
+    def get(self, kind: str) -> ScheduledKind | None:
+        return self._by_kind.get(kind)
+
     def of(self, info: PodInfo) -> ScheduledKind:
         return self._by_kind[info.subject]
 

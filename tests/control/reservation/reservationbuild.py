@@ -14,6 +14,7 @@ def reservation(
     *,
     cpu: str | int = 8,
     memory: str | None = None,
+    extra: dict[str, str] | None = None,
     owners: Any = None,
     node: str = "",
     phase: str = "",
@@ -27,7 +28,7 @@ def reservation(
     **spec: Any,
 ) -> Reservation:
     """`node` makes it Available there. `owners`: default every pod. `spec`: further fields with their JSON names."""
-    requests = {"cpu": str(cpu), **({"memory": memory} if memory else {})}
+    requests = {"cpu": str(cpu), **({"memory": memory} if memory else {}), **(extra or {})}
     pod_template = template or {
         "spec": {"schedulerName": scheduler, "containers": [{"name": "c", "resources": {"requests": requests}}]}
     }
@@ -61,6 +62,7 @@ def pod(
     *,
     cpu: str | int = 4,
     memory: str | None = None,
+    extra: dict[str, str] | None = None,
     labels: dict[str, str] | None = None,
     annotations: dict[str, str] | None = None,
     namespace: str = "default",
@@ -68,7 +70,7 @@ def pod(
     node: str = "",
 ) -> Pod:
     """A pod of koord-scheduler."""
-    requests = {"cpu": str(cpu), **({"memory": memory} if memory else {})}
+    requests = {"cpu": str(cpu), **({"memory": memory} if memory else {}), **(extra or {})}
     document = {
         "metadata": {
             "name": name,

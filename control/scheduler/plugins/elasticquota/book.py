@@ -33,7 +33,7 @@ from control.quota.forest import ForestRules, QuotaForest
 from control.quota.info import QuotaInfo
 from control.scheduler.framework.handle import Handle
 from control.scheduler.plugins.elasticquota.hooks import QuotaHooks
-from control.scheduler.state.pods import PodInfo, Shape
+from control.scheduler.state.pods import POD, PodInfo, Shape
 from koordlet.api import names
 from koordlet.api.annotations.scheduling import quota_preemptible
 from koordlet.api.core import Pod
@@ -248,7 +248,8 @@ class QuotaBook:
     # Pods that the table counts
 
     def pod_added(self, row: int, pod: PodInfo) -> None:
-        self._call(RESERVE_POD, self._reserve, pod)
+        if pod.subject == POD:  # the owners of a reservation count, not the room itself
+            self._call(RESERVE_POD, self._reserve, pod)
 
     def _reserve(self, pod: PodInfo) -> None:
         self.infos[pod.uid] = pod
@@ -257,7 +258,8 @@ class QuotaBook:
         self.forest.assign(pod.uid, True)
 
     def pod_removed(self, row: int, pod: PodInfo) -> None:
-        self._call(UNRESERVE_POD, self._unreserve, pod)
+        if pod.subject == POD:
+            self._call(UNRESERVE_POD, self._unreserve, pod)
 
     def _unreserve(self, pod: PodInfo) -> None:
         del self.infos[pod.uid]
@@ -282,6 +284,8 @@ class QuotaBook:
 
     def quota_of(self, pod: PodInfo) -> QuotaFigures | None:
         """The quota of a pod; None: it has none."""
+        if pod.subject != POD:
+            return None
         return self.forest.route(pod.shape.labels.get(names.LABEL_QUOTA_NAME, ""), pod.namespace)
 
     def assigned(self, quota: QuotaFigures) -> Iterable[tuple[QuotaPod, PodInfo]]:

@@ -53,8 +53,9 @@ class HeldInformer:
         self.handlers: list[tuple[Callable[..., Any], ...]] = []
         self.objects: dict[str, Any] = {}
 
-    def add_handler(self, *handlers: Callable[..., Any]) -> None:
-        self.handlers.append(handlers)
+    def add_handler(self, *handlers: Callable[..., Any], **named: Callable[..., Any]) -> None:
+        """Handlers for added, updated and deleted objects, in this order or by name."""
+        self.handlers.append(handlers or tuple(named[name] for name in ("on_add", "on_update", "on_delete")))
 
     def list(self) -> list[Any]:
         return [*self.objects.values()]

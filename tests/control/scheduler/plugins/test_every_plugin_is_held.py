@@ -31,6 +31,7 @@ TWINS: dict[str, tuple[str, str, str]] = {
     "NodeVolumeLimits": ("volumes", "limits", "plugins/test_volumes_agree.py"),
     "PodTopologySpread": ("spread", "spread", "plugins/test_podtopologyspread.py"),
     "PrioritySort": ("queueing", "in_order", "plugins/test_small_plugins_agree.py"),
+    "Reservation": ("reservations", "taken", "plugins/test_reservation_agrees.py"),
     "ScarceResourceAvoidance": ("scarce", "scarce_score", "plugins/test_small_plugins_agree.py"),
     "SchedulingGates": ("queueing", "gated", "plugins/test_small_plugins_agree.py"),
     "SchedulingHint": ("hints", "preferred", "plugins/test_small_plugins_agree.py"),
@@ -46,7 +47,6 @@ DECIDE_NOTHING = {
     "DefaultPreBind": "sends what other plugins changed in the pod",
     "DynamicResources": "rejects every pod with resource claims",
     "NodeNUMAResource": "rejects every pod that needs a CPU set",
-    "Reservation": "rejects every pod with a reservation affinity",
 }
 """Plugin -> what it does instead."""
 
@@ -55,6 +55,7 @@ NOT_IN_A_CYCLE = {
     "DefaultPreemption": "comes after a cycle that failed; its test runs whole cycles",
     "ElasticQuota": "decides about pods, not nodes; its test runs whole cycles",
     "PrioritySort": "decides in the queue",
+    "Reservation": "its test runs whole cycles, with reservations that come and go",
     "SchedulingGates": "decides in front of the queue",
 }
 """Plugin -> why the whole cycles of test_full_cycle do without it."""
@@ -70,7 +71,7 @@ def test_a_property_asks_plugin_and_twin(plugin: str) -> None:
     module, name, test = TWINS[plugin]
     assert callable(getattr(importlib.import_module(f"tests.control.scheduler.plain.{module}"), name))
     text = (HERE / test).read_text()
-    assert "@given" in text
+    assert "@given" in text or "(RuleBasedStateMachine)" in text
     assert plugin in text
     assert re.search(rf"plain(\.{module}| import .*\b{module}\b)", text)
 

@@ -10,8 +10,7 @@ from koordlet.api.core import Pod
 from tests.control.scheduler.build import Cluster, node, pod
 from tests.control.scheduler.toys import cycle_of
 
-POINTS = {"preFilter": ("DynamicResources", "Reservation", "NodeNUMAResource"), "filter": ("NodeResourcesFit",)}
-AFFINITY = {"scheduling.koordinator.sh/reservation-affinity": '{"name": "r"}'}
+POINTS = {"preFilter": ("DynamicResources", "NodeNUMAResource"), "filter": ("NodeResourcesFit",)}
 QOS = "koordinator.sh/qosClass"
 CLAIMS = {"resourceClaims": [{"name": "gpu", "resourceClaimName": "gpu"}]}
 
@@ -20,7 +19,6 @@ CLAIMS = {"resourceClaims": [{"name": "gpu", "resourceClaimName": "gpu"}]}
     ("one", "reason"),
     [
         (pod(spec=CLAIMS), "pod has resource claims, which this scheduler does not allocate"),
-        (pod(annotations=AFFINITY), "pod has a reservation affinity, which this scheduler does not support"),
         (
             pod(labels={QOS: "LSR"}),
             "pod needs CPUs of its own (class LSE or LSR), which this scheduler does not allocate",
@@ -30,7 +28,7 @@ CLAIMS = {"resourceClaims": [{"name": "gpu", "resourceClaimName": "gpu"}]}
             "pod needs CPUs of its own (class LSE or LSR), which this scheduler does not allocate",
         ),
     ],
-    ids=["resource claims", "reservation affinity", "LSR", "LSE"],
+    ids=["resource claims", "LSR", "LSE"],
 )
 def test_a_pod_that_needs_a_missing_plugin_is_rejected(one: Pod, reason: str) -> None:
     cluster = Cluster(node("a"))

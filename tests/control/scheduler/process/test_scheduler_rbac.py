@@ -13,6 +13,7 @@ from control.scheduler.explain import controller as explanations
 from control.scheduler.process import manifests
 from koordlet.api.core import Node, PersistentVolume, PersistentVolumeClaim
 from koordlet.api.crs.quota import ElasticQuota
+from tests.control.scheduler.process.test_reservations_process import document, phase
 from tests.ports import free_port
 from tests.rights import Right, asked, granted
 
@@ -72,6 +73,8 @@ async def everything(world: Any, until: Any) -> None:
     await until(lambda: world.bound("a"))
     await gang(world, until)
     await overused_quota(world, until)
+    await world.apply(document("r1", cpu="10m"))
+    await until(lambda: phase(world, "r1", "Available"))
     await expired_reservation(world)
     # a failure that is told, and told again when something happened that did not help
     await world.pod("late", cpu="1")

@@ -1,0 +1,51 @@
+"""Removes the annotation `reservation-allocated` of pods whose binding failed (spec 06 §4.7)."""
+
+from __future__ import annotations
+
+import asyncio
+
+from control.scheduler.framework.handle import Handle
+from control.scheduler.state.pods import PodInfo
+from koordlet.api.annotations.reservation import ALLOCATED, without_allocated
+from koordlet.api.core import Pod
+from koordlet.api.encoding.wire import WireError
+from koordlet.app.logging import get_logger
+from koordlet.kube import KubeError, NotFound, PatchKind
+
+log = get_logger(__name__)
+
+
+class AllocatedWriter:
+    """Patches in background tasks. A pod that keeps the annotation harms nothing: the next binding replaces it."""
+
+    def __init__(self, handle: Handle) -> None:
+        self._client = handle.client
+        self._pods = None if handle.objects is None else handle.objects.informer(Pod)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def remove(self, pod: PodInfo, uid: str, node: str) -> None:
+        """Remove the annotation, unless it names another reservation than `uid` or the pod is on `node`."""
+        if self._client is not None:
+            task = asyncio.create_task(self._remove(pod, uid, node), name=f"unallocate:{pod.key}")
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def stop(self) -> None:
+        tasks = [*self._tasks]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _remove(self, pod: PodInfo, uid: str, node: str) -> None:
+        live = None if self._pods is None else self._pods.get(pod.key)
+        if self._client is None or live is None or live.metadata.uid != pod.uid or live.spec.node_name == node:
+            return
+        try:
+            if without_allocated(live.metadata.annotations, uid) is None:
+                return
+            body = {"metadata": {"uid": pod.uid, "annotations": {ALLOCATED.key: None}}}
+            await self._client.patch(Pod, pod.name, pod.namespace, body=body, kind=PatchKind.MERGE)
+        except NotFound:
+            return
+        except (KubeError, WireError) as failure:
+            log.warning("Failed to remove the reservation of a pod that was not bound", pod=pod.key, err=failure)

@@ -1,0 +1,109 @@
+"""Finds the reservations whose owners match a pod without comparing the pod with every reservation.
+
+Reservations with equal owners form a group, which is compared once. Groups are found by one label, controller or name
+that a pod must have; the others are compared with every pod.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from control.reservation.matching import owned_by
+from control.scheduler.state.pods import PodInfo
+from koordlet.api.core import Pod
+from koordlet.api.crs.reservation import ReservationOwner
+from koordlet.api.encoding import wire
+
+if TYPE_CHECKING:
+    from control.scheduler.plugins.reservation.book import ReservedRoom
+
+Key = tuple[str, str, str]
+"""(what is compared, name, value)"""
+ANY_POD: Final[Key] = ("", "", "")
+
+
+class OwnerGroup:
+    """Reservations with equal owners, by uid."""
+
+    __slots__ = ("keys", "members", "number", "owners", "text")
+
+    def __init__(self, number: int, text: bytes, owners: tuple[ReservationOwner, ...]) -> None:
+        self.number = number
+        self.text = text
+        self.owners = owners
+        self.keys = frozenset(key_of(owner) for owner in owners)
+        self.members: dict[str, ReservedRoom] = {}
+
+
+class OwnerIndex:
+    """The groups of all reservations that are not malformed."""
+
+    def __init__(self) -> None:
+        self._by_text: dict[bytes, OwnerGroup] = {}
+        self._by_key: dict[Key, dict[int, OwnerGroup]] = {}
+        self._next = 1
+
+    def __len__(self) -> int:
+        return len(self._by_text)
+
+    def join(self, member: ReservedRoom, owners: tuple[ReservationOwner, ...]) -> OwnerGroup:
+        """Put a reservation into the group of its owners."""
+        text = wire.encode(owners)
+        group = self._by_text.get(text)
+        if group is None:
+            group = self._by_text[text] = OwnerGroup(self._next, text, owners)
+            self._next += 1
+            for key in group.keys:
+                self._by_key.setdefault(key, {})[group.number] = group
+        group.members[member.uid] = member
+        return group
+
+    def leave(self, member: ReservedRoom, group: OwnerGroup) -> None:
+        group.members.pop(member.uid, None)
+        if not group.members:
+            del self._by_text[group.text]
+            for key in group.keys:
+                numbered = self._by_key[key]
+                del numbered[group.number]
+                if not numbered:
+                    del self._by_key[key]
+
+    def matching(self, pod: PodInfo) -> tuple[OwnerGroup, ...]:
+        """The groups whose owners match the pod, by number."""
+        if not self._by_key:
+            return ()
+        found: dict[int, OwnerGroup] = {}
+        for key in _keys(pod.pod):
+            for number, group in self._by_key.get(key, {}).items():
+                if number not in found and owned_by(group.owners, pod.pod):
+                    found[number] = group
+        return tuple(found[number] for number in sorted(found)) if found else ()
+
+
+def key_of(owner: ReservationOwner) -> Key:
+    """One property that every pod of the owner has."""
+    wanted, controller, selector = owner.object, owner.controller, owner.label_selector
+    if wanted is not None and wanted.uid:
+        return ("uid", "", wanted.uid)
+    if wanted is not None and wanted.name:
+        return ("name", "", wanted.name)
+    if controller is not None and controller.uid:
+        return ("controller", "uid", controller.uid)
+    if controller is not None and controller.name:
+        return ("controller", "name", controller.name)
+    if selector is not None and selector.match_labels:
+        return ("label", *min(selector.match_labels.items()))
+    return ANY_POD
+
+
+def _keys(pod: Pod) -> Iterator[Key]:
+    meta = pod.metadata
+    yield ANY_POD
+    yield ("uid", "", meta.uid)
+    yield ("name", "", meta.name)
+    for reference in meta.owner_references:
+        yield ("controller", "uid", reference.uid)
+        yield ("controller", "name", reference.name)
+    for name, value in meta.labels.items():
+        yield ("label", name, value)

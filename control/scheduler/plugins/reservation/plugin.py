@@ -1,0 +1,363 @@
+"""The plugin: reservations are scheduled like pods, and their owners take room of them (spec 06 §4).
+
+`book` counts what is used, `match` decides which reservations are for a pod, `fitting` what fits and which is taken.
+Until a reservation exists, each method returns after one comparison.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Final
+
+import numpy as np
+
+from control.reservation.matching import NO_CONDITIONS, PodConditions, conditions, owned_by
+from control.reservation.model import RESERVATION, parse
+from control.reservation.reservepod import reserve_pod
+from control.scheduler.config.args import ReservationArgs
+from control.scheduler.cycle.failures import FitError
+from control.scheduler.framework.handle import Handle
+from control.scheduler.framework.plugin import (
+    MAX_SCORE,
+    CycleState,
+    EventInterest,
+    Plugin,
+    PostFilterResult,
+    PreFilterResult,
+    Reads,
+    default_normalize,
+)
+from control.scheduler.framework.status import (
+    SKIP,
+    SUCCESS,
+    Code,
+    PluginStatus,
+    error,
+    unresolvable,
+    unschedulable,
+)
+from control.scheduler.plugins import results
+from control.scheduler.plugins.reservation import pages
+from control.scheduler.plugins.reservation.annotating import AllocatedWriter
+from control.scheduler.plugins.reservation.book import ReservationBook, ReservedRoom
+from control.scheduler.plugins.reservation.failing import PREFIX, reasons
+from control.scheduler.plugins.reservation.fitting import Fitting
+from control.scheduler.plugins.reservation.match import MatchingRows, PodMatch
+from control.scheduler.plugins.reservation.metrics import ReservationGauges
+from control.scheduler.plugins.reservation.subject import ReservationSubject
+from control.scheduler.state.columns import IntArray, Reasons16, RowArray, Rows
+from control.scheduler.state.pods import POD, PodInfo
+from control.scheduler.state.table import selected
+from koordlet.api import names
+from koordlet.api.annotations.reservation import ALLOCATED, ReservationAllocated
+from koordlet.api.core import Pod
+from koordlet.api.crs.reservation import Reservation
+from koordlet.api.encoding.wire import WireError
+
+NO_MATCH: Final = "node(s) no reservations match reservation affinity"
+NO_ROOM: Final = "node(s) no reservation(s) to meet the requirements"
+OTHER_NODE: Final = "node(s) didn't match the nodeName specified by reservation"
+OTHER_POLICY: Final = "node(s) reservation allocate policy conflict"
+FIRST_BY_ORDER: Final = 1000
+"""The score, before scaling, of the node with the smallest order."""
+_SCORE_BITS: Final = 7
+_MAX_ORDER: Final = 1 << 54
+"""Larger orders count as this one: a raw score holds the order above the bits of the score."""
+
+
+class ReservationPlugin(Plugin):
+    """See the module text."""
+
+    name: ClassVar[str] = "Reservation"
+    reads: ClassVar[Reads] = Reads.PODS
+
+    def __init__(self, args: ReservationArgs | None, handle: Handle) -> None:
+        super().__init__(args or ReservationArgs(), handle)
+        self.args: ReservationArgs
+        self.subject = self._shared_subject(handle)
+        self.book: ReservationBook = self.subject.book
+        self._fitting = Fitting(self.book, self.args)
+        self._rows = MatchingRows(self.book, handle.table)
+        gates = handle.gates
+        self._node_labels = gates is None or not gates.enabled("OmitNodeLabelsForReservation")
+        self._one_without_node_fit = gates is not None and gates.enabled("SkipReservationFitsNode")
+        self._annotations = AllocatedWriter(handle)
+        self._memo = results.memo_key(self.name, handle)
+        rejects = self.reasons.number
+        self._no_match = rejects(Code.UNRESOLVABLE, NO_MATCH)
+        self._other_node = rejects(Code.UNRESOLVABLE, OTHER_NODE)
+        self._other_policy = rejects(Code.UNRESOLVABLE, OTHER_POLICY)
+
+    def _shared_subject(self, handle: Handle) -> ReservationSubject:
+        """The book of the first profile; all profiles schedule over the same table."""
+        known = handle.subjects.get(RESERVATION)
+        if isinstance(known, ReservationSubject):
+            return known
+        book = ReservationBook(handle.table)
+        informer = None if handle.objects is None else handle.objects.informer(Reservation)
+        subject = ReservationSubject(book, handle.client, informer, handle.clock)
+        handle.subjects.add(RESERVATION, subject)
+        handle.follow(Reservation, reserve_pod, RESERVATION)
+        if informer is not None:  # after the handlers that count reserve pods
+            informer.add_handler(subject.seen, lambda _, new: subject.seen(new), subject.gone)
+        if handle.client is not None:
+            ReservationGauges.once(handle.client.registry, book)
+        return subject
+
+    # Queue
+
+    def interests(self) -> Sequence[EventInterest]:
+        return (
+            EventInterest("AssignedPod", frozenset(("Delete", "ScaleDown"))),
+            EventInterest("Reservation", hint=self._may_help),
+            EventInterest("UnscheduledPod", frozenset(("Update", "Label", "ScaleDown"))),
+            EventInterest("Node", frozenset(("Add", "Allocatable", "Label"))),
+        )
+
+    def _may_help(self, pod: PodInfo, old: Any, new: Any) -> bool:
+        if new is not None and new is self.subject.unchanged:
+            return False
+        if pod.subject != POD:
+            return True
+        return any(one is not None and owned_by(parse(one).owners, pod.pod) for one in (old, new))
+
+    # PreFilter
+
+    def before_pre_filter(self, state: CycleState, pod: PodInfo) -> PluginStatus:
+        wanted = self._conditions(pod)
+        if isinstance(wanted, str):
+            return error(wanted)
+        if not self.book.by_row and wanted is NO_CONDITIONS:
+            return SUCCESS
+        if pod.subject == POD:
+            match = self._match(state, pod)
+            state.variant = match.variant
+            if len(match.rows):
+                state.credit = match
+                if _looks_at_pods(pod):
+                    rooms = [room for row in match.rows.tolist() for room in match.on(row)]
+                    state.undo.append(self.book.lift(rooms))
+        return SUCCESS
+
+    def pre_filter(self, state: CycleState, pod: PodInfo) -> PreFilterResult:
+        if pod.subject != POD:
+            wanted_node = pod.shape.annotations.get(names.ANNOTATION_RESERVATION_NODE)
+            return results.PASS_ALL if wanted_node or self.book.by_row else results.SKIP_FILTER
+        match = self._known_match(state, pod)
+        if match is None:
+            return results.SKIP_FILTER
+        if match.required:
+            if not len(match.rows):
+                return PreFilterResult(unresolvable(NO_MATCH))
+            return PreFilterResult(rows=match.rows)
+        return results.PASS_ALL if len(match.rows) and not match.wanted.ignores else results.SKIP_FILTER
+
+    def _conditions(self, pod: PodInfo) -> PodConditions | str:
+        """What pods of this shape demand, or which annotation is malformed."""
+        wanted: PodConditions | str | None = pod.shape.memo.get(self.name)
+        if wanted is None:
+            try:
+                wanted = NO_CONDITIONS if pod.subject != POD else conditions(pod.shape.pod)
+            except WireError as failure:
+                wanted = str(failure)
+            pod.shape.memo[self.name] = wanted
+        return wanted
+
+    def _match(self, state: CycleState, pod: PodInfo) -> PodMatch:
+        """The match of the pod, computed once per cycle."""
+        match = self._known_match(state, pod)
+        if match is None:
+            wanted = self._conditions(pod)
+            wanted = NO_CONDITIONS if isinstance(wanted, str) else wanted
+            groups = () if wanted.ignores else self.book.index.matching(pod)
+            match = PodMatch(self.book, pod, wanted, groups, node_labels=self._node_labels)
+            if groups or wanted.ignores:
+                self._rows.fill(match)
+            state.data[self.name] = match
+        return match
+
+    def _known_match(self, state: CycleState, pod: PodInfo) -> PodMatch | None:
+        match: PodMatch | None = state.data.get(self.name)
+        return match if match is not None and match.pod is pod else None
+
+    # Filter
+
+    def filter(self, state: CycleState, pod: PodInfo, rows: Rows) -> Reasons16:
+        if pod.subject != POD:
+            return self._filter_reserve_pod(pod, rows)
+        match = self._match(state, pod)
+        some = results.scalar_rows(rows)
+        if some is not None:
+            return results.reasons([self._reject(match, row) for row in some])
+        chosen = selected(rows, self.table.size)
+        numbers = np.full(len(chosen), self._no_match if match.required else 0, np.int16)
+        for at in np.flatnonzero(np.isin(chosen, match.rows)).tolist():
+            numbers[at] = self._reject(match, int(chosen[at]))
+        return numbers
+
+    def _reject(self, match: PodMatch, row: int) -> int:
+        """0, or the reason why neither a reservation of the row nor the node itself fits (spec 06 §4.5)."""
+        if match.wanted.ignores:
+            return 0  # NodeResourcesFit decides
+        rooms = match.on(row)
+        if not rooms:
+            return self._no_match if match.required else 0
+        on_node = not (self._one_without_node_fit and len(rooms) == 1)
+        texts: list[str] = []
+        by_node: set[str] = set()
+        for room in rooms:
+            if not self._fitting.usable(match, room):
+                continue
+            fit = self._fitting.with_room(match, row, room, rooms, on_node=on_node)
+            if fit.ok:
+                return 0
+            by_node.update(fit.by_node)
+            texts += [short.text(figures=bool(match.wanted.name)) for short in fit.in_room]
+        if match.required:
+            texts += [_by_node(name) for name in sorted(by_node)]
+            return self.reasons.number(Code.UNSCHEDULABLE, *(texts or [NO_ROOM]))
+        short = sorted(by_node) or self._fitting.short_on_node(match, row, rooms)
+        return self.reasons.number(Code.UNSCHEDULABLE, *map(_by_node, short)) if short else 0
+
+    def _filter_reserve_pod(self, pod: PodInfo, rows: Rows) -> Reasons16:
+        table = self.table
+        chosen = selected(rows, table.size)
+        numbers = np.zeros(len(chosen), np.int16)
+        node = pod.shape.annotations.get(names.ANNOTATION_RESERVATION_NODE)
+        if node:
+            numbers[chosen != table.rows.get(node, -1)] = self._other_node
+        own = self.book.rooms.get(pod.uid)
+        default = own is not None and own.model is not None and own.model.policy == ""
+        for at, row in enumerate(chosen.tolist()):
+            if not numbers[at] and row in self.book.by_row:
+                others = (room.model for room in self.book.on(row) if room.uid != pod.uid)
+                if any(model is not None and (model.policy == "") != default for model in others):
+                    numbers[at] = self._other_policy
+        return numbers
+
+    # PostFilter
+
+    def post_filter(self, state: CycleState, pod: PodInfo, failure: FitError) -> PostFilterResult:
+        match = self._known_match(state, pod)
+        if match is None or pod.subject != POD:
+            return PostFilterResult(unschedulable())
+        return PostFilterResult(unschedulable(*reasons(match, failure)))
+
+    # Score
+
+    def pre_score(self, state: CycleState, pod: PodInfo, rows: RowArray) -> PluginStatus:
+        match = self._known_match(state, pod)
+        return SKIP if match is None or not len(match.rows) or match.wanted.ignores else SUCCESS
+
+    def score(self, state: CycleState, pod: PodInfo, rows: Rows) -> IntArray:
+        """[len(rows)]: the score of the reservation that the pod would take, below its order."""
+        match = self._match(state, pod)
+        some = results.scalar_rows(rows)
+        if some is not None:
+            return results.scores([self._rate(match, row) for row in some])
+        chosen = selected(rows, self.table.size)
+        scores = np.zeros(len(chosen), np.int64)
+        for at in np.flatnonzero(np.isin(chosen, match.rows)).tolist():
+            scores[at] = self._rate(match, int(chosen[at]))
+        return scores
+
+    def _rate(self, match: PodMatch, row: int) -> int:
+        best = self._fitting.best(match, row)
+        if best is None or best[0].model is None:
+            return 0
+        order = min(max(best[0].model.order, -_MAX_ORDER), _MAX_ORDER)
+        return (order << _SCORE_BITS) + best[1]
+
+    def normalize(self, state: CycleState, pod: PodInfo, rows: RowArray, scores: IntArray) -> IntArray:
+        orders = scores >> _SCORE_BITS
+        plain: IntArray = scores & ((1 << _SCORE_BITS) - 1)
+        ordered = orders != 0
+        if ordered.any():
+            plain[ordered & (orders == orders[ordered].min())] = FIRST_BY_ORDER
+        return np.minimum(default_normalize(plain), MAX_SCORE)
+
+    # After the choice
+
+    def nominate(self, state: CycleState, pod: PodInfo, row: int) -> PluginStatus:
+        if pod.subject != POD:
+            return SUCCESS
+        match = self._known_match(state, pod)
+        if match is None or (not len(match.rows) and not match.required):
+            return SUCCESS
+        best = self._fitting.best(match, row)
+        if best is not None:
+            state.data[_taken(pod)] = best[0]
+        elif match.required:
+            return unschedulable(NO_MATCH)
+        return SUCCESS
+
+    def reserve(self, state: CycleState, pod: PodInfo, row: int) -> PluginStatus:
+        room: ReservedRoom | None = state.data.get(_taken(pod))
+        if room is not None:
+            if not room.offered:
+                return unschedulable(f"{PREFIX}is not available any more")
+            self.book.owners.assign(pod, room.uid)
+        return SUCCESS
+
+    def unreserve(self, state: CycleState, pod: PodInfo, row: int) -> None:
+        self.book.owners.release(pod)
+        written: ReservedRoom | None = state.data.pop(_written(pod), None)
+        if written is not None:
+            self._annotations.remove(pod, written.uid, self.table.names[row])
+
+    async def pre_bind(self, state: CycleState, pod: PodInfo, row: int, changed: Pod) -> PluginStatus:
+        if pod.subject != POD:
+            return SUCCESS
+        room: ReservedRoom | None = state.data.get(_taken(pod))
+        model = None if room is None else room.model
+        if room is None or model is None or model.terminal:
+            match = self._known_match(state, pod)
+            if match is not None and match.required:
+                return unschedulable(NO_MATCH)
+            self.book.owners.release(pod)
+            changed.metadata.annotations.pop(ALLOCATED.key, None)  # of an earlier attempt, or its author's
+            return SUCCESS
+        changed.metadata.annotations = ALLOCATED.put(
+            changed.metadata.annotations, ReservationAllocated(name=model.name, uid=model.uid)
+        )
+        state.data[_written(pod)] = room
+        return SUCCESS
+
+    async def apply_patch(self, state: CycleState, pod: PodInfo, original: Pod, changed: Pod) -> PluginStatus:
+        if pod.subject != RESERVATION:
+            return SKIP
+        return await self.subject.patch(pod, original, changed)
+
+    async def bind(self, state: CycleState, pod: PodInfo, node: str) -> PluginStatus:
+        if pod.subject != RESERVATION:
+            return SKIP
+        return await self.subject.bind(pod, node)
+
+    # Process
+
+    async def stop(self) -> None:
+        await self._annotations.stop()
+
+    def routes(self) -> Mapping[str, Callable[..., Any]]:
+        return {"nodeReservations/{node}": lambda node: pages.on_node(self.book, self.table, node)}
+
+
+def _taken(pod: PodInfo) -> str:
+    return f"Reservation/taken/{pod.uid}"
+
+
+def _written(pod: PodInfo) -> str:
+    return f"Reservation/written/{pod.uid}"
+
+
+def _by_node(resource: str) -> str:
+    return "Too many pods" if resource == "pods" else f"Insufficient {resource} by node"
+
+
+def _looks_at_pods(pod: PodInfo) -> bool:
+    """Whether other pods on nodes matter to the pod: then the reserve pods of its own reservations must not."""
+    spec = pod.shape.pod.spec
+    affinity = spec.affinity
+    return bool(spec.topology_spread_constraints) or (
+        affinity is not None and (affinity.pod_affinity is not None or affinity.pod_anti_affinity is not None)
+    )

@@ -1,0 +1,116 @@
+"""Reservations with the embedded API server: a scheduler in a process of its own, killed and started again."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from koordlet.api.core import Event, Pod
+from koordlet.api.crs.reservation import Reservation
+from koordlet.api.names import ANNOTATION_RESERVATION_AFFINITY, ANNOTATION_RESERVATION_ALLOCATED
+from tests.control.scheduler.process.lives import begin
+
+PAGE = "plugins/Reservation/nodeReservations/n1"
+
+
+def document(name: str, cpu: str = "3", **spec: Any) -> dict[str, Any]:
+    container = {"name": "c", "image": "x", "resources": {"requests": {"cpu": cpu}}}
+    return {
+        "apiVersion": "scheduling.koordinator.sh/v1alpha1",
+        "kind": "Reservation",
+        "metadata": {"name": name},
+        "spec": {
+            "owners": [{"labelSelector": {"matchLabels": {"app": "web"}}}],
+            "template": {"spec": {"schedulerName": "koord-scheduler", "containers": [container]}},
+            **spec,
+        },
+    }
+
+
+async def test_the_life_of_a_reservation(world: Any, until: Any) -> None:
+    await world.node("n1", cpu="4")
+    await world.apply(document("room", allocateOnce=False, allocatePolicy="Restricted"))
+    life = await begin(world.tmp, world.server.kubeconfig_path)
+    try:
+        await until(lambda: phase(world, "room", "Available"))
+        found = await world.admin.get(Reservation, "room")
+        assert found.status.node_name == "n1"
+        assert {name: str(amount) for name, amount in found.status.allocatable.items()} == {"cpu": "3"}
+        assert [(one.type, one.status, one.reason) for one in found.status.conditions] == [
+            ("Scheduled", "True", "Scheduled"),
+            ("Ready", "True", "Available"),
+        ]
+        await until(lambda: told(world, "room", "Scheduled", "Successfully assigned room to n1"))
+
+        # its room is for its owners only
+        await world.pod("other", cpu="2")
+        await until(lambda: world.condition("other"))
+        assert "Insufficient cpu" in await world.condition("other")
+        needs = {ANNOTATION_RESERVATION_AFFINITY: '{"name": "room"}'}
+        await world.pod("owner", cpu="2", labels={"app": "web"}, annotations=needs)
+        await until(lambda: world.bound("owner"))
+        pod = await world.admin.get(Pod, "owner", "default")
+        assert json.loads(pod.metadata.annotations[ANNOTATION_RESERVATION_ALLOCATED]) == {
+            "name": "room",
+            "uid": found.metadata.uid,
+        }
+        await world.pod("second", cpu="2", labels={"app": "web"}, annotations=needs)
+        await until(lambda: world.condition("second"))
+        text = (await until(lambda: world.events("second")))["FailedScheduling"]
+        assert "Reservation(s) Insufficient cpu, requested: 2000, used: 2000, capacity: 3000" in text
+        events = await until(lambda: reservation_event(world, "second"))
+        assert events.startswith("0/1 reservations are available: 1 Reservation(s) exactly matches")
+
+        # a killed scheduler leaves nothing behind that the next one needs
+        before = await until(lambda: life.page(PAGE))
+        await life.kill()
+        life = await begin(world.tmp, world.server.kubeconfig_path)
+        assert await until(lambda: life.page(PAGE)) == before
+        placement = await until(lambda: life.page("explain/default/second"))
+        assert "requested: 2000, used: 2000, capacity: 3000" in json.dumps(placement)
+
+        # the end of the owner makes room for the second one
+        await world.delete_pod("owner")
+        await until(lambda: world.bound("second"))
+        await world.apply(document("huge", cpu="64"))
+        await until(lambda: unscheduled(world, "huge"))
+        await world.admin.delete(Reservation, "room")
+        await until(lambda: world.bound("other"))
+    finally:
+        assert await life.end() == 0
+
+
+async def phase(world: Any, name: str, wanted: str) -> bool:
+    return bool((await world.admin.get(Reservation, name)).status.phase == wanted)
+
+
+async def unscheduled(world: Any, name: str) -> bool:
+    status = (await world.admin.get(Reservation, name)).status
+    reasons = [(one.type, one.status, one.reason) for one in status.conditions]
+    return reasons == [("Scheduled", "False", "Unschedulable")] and status.phase == "Pending"
+
+
+async def told(world: Any, name: str, reason: str, text: str) -> bool:
+    events = await world.admin.list(Event)
+    return any(
+        (one.involved_object.kind, one.involved_object.name, one.reason, one.message)
+        == ("Reservation", name, reason, text)
+        for one in events
+    )
+
+
+async def reservation_event(world: Any, name: str) -> str:
+    return str((await world.events(name)).get("FailedScheduling-Reservation", ""))
+
+
+@pytest.mark.parametrize("phase_after", ["Failed"])
+async def test_a_reservation_that_ended_is_not_bound(world: Any, scheduler: Any, until: Any, phase_after: str) -> None:
+    await world.node("n1", cpu="4")
+    await world.apply(document("ended"))
+    await world.admin.patch(Reservation, "ended", body={"status": {"phase": phase_after}}, subresource="status")
+    await scheduler()
+    await world.apply(document("next"))
+    await until(lambda: phase(world, "next", "Available"))
+    assert (await world.admin.get(Reservation, "ended")).status.node_name == ""
