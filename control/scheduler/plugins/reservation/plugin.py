@@ -43,7 +43,6 @@ from control.scheduler.plugins.reservation.book import ReservationBook, Reserved
 from control.scheduler.plugins.reservation.failing import PREFIX, reasons
 from control.scheduler.plugins.reservation.fitting import Fitting
 from control.scheduler.plugins.reservation.match import MatchingRows, PodMatch
-from control.scheduler.plugins.reservation.metrics import ReservationGauges
 from control.scheduler.plugins.reservation.subject import ReservationSubject
 from control.scheduler.state.columns import IntArray, Reasons16, RowArray, Rows
 from control.scheduler.state.pods import POD, PodInfo
@@ -100,8 +99,6 @@ class ReservationPlugin(Plugin):
         handle.follow(Reservation, reserve_pod, RESERVATION)
         if informer is not None:  # after the handlers that count reserve pods
             informer.add_handler(subject.seen, lambda _, new: subject.seen(new), subject.gone)
-        if handle.client is not None:
-            ReservationGauges.once(handle.client.registry, book)
         return subject
 
     # Queue
