@@ -44,7 +44,7 @@ NOT_ACTIVE: Final = "reservation is not active"
 CHANGED: Final = "the requests of the reservation changed while it was scheduled"
 
 
-class Gone(Exception):
+class NothingToWrite(Exception):
     """The status need not be written any more."""
 
 
@@ -92,12 +92,12 @@ class ReservationSubject:
 
         def status(live: Reservation) -> dict[str, Any]:
             if live.status.phase in (FAILED, SUCCEEDED) or live.metadata.deletion_timestamp is not None:
-                raise Gone(NOT_ACTIVE)
+                raise NothingToWrite(NOT_ACTIVE)
             if live.status.node_name:
-                raise Gone(f"reservation is already on node {live.status.node_name}")
+                raise NothingToWrite(f"reservation is already on node {live.status.node_name}")
             amounts = template_requests(live)
             if {name: min(amount, MAX_AMOUNT) for name, amount in info.requests.items()} != amounts:
-                raise Gone(CHANGED)
+                raise NothingToWrite(CHANGED)
             now = self._now()
             conditions = [
                 _condition(CONDITION_SCHEDULED, "True", "Scheduled", "", now, now),
@@ -114,22 +114,22 @@ class ReservationSubject:
             await self._write(info, status)
         except NotFound:
             return error("reservation is gone")
-        except (Gone, WireError, KubeError) as failure:
+        except (NothingToWrite, WireError, KubeError) as failure:
             return error(str(failure))
         return SUCCESS
 
     async def report(self, info: PodInfo, failed: FailedAttempt) -> None:
         def status(live: Reservation) -> dict[str, Any]:
             if live.status.phase in (FAILED, SUCCEEDED) or live.status.node_name:
-                raise Gone(NOT_ACTIVE)
+                raise NothingToWrite(NOT_ACTIVE)
             conditions = _with_failure(live.status.conditions, failed.message, self._now())
             if conditions is None:
-                raise Gone("the condition says so already")
+                raise NothingToWrite("the condition says so already")
             return {"phase": live.status.phase or PENDING, "conditions": wire.to_builtins(conditions)}
 
         try:
             await self._write(info, status)
-        except Gone:
+        except NothingToWrite:
             return
 
     async def patch(self, info: PodInfo, original: Pod, changed: Pod) -> PluginStatus:
@@ -152,14 +152,14 @@ class ReservationSubject:
         return SUCCESS
 
     async def _write(self, info: PodInfo, status: Callable[[Reservation], dict[str, Any]]) -> None:
-        """Patch the status that `status` computes from the live object. Raises Gone, KubeError."""
+        """Patch the status that `status` computes from the live object. Raises NothingToWrite, KubeError."""
         if self._client is None:
-            raise Gone("no API server to write the status at")
+            raise NothingToWrite("no API server to write the status at")
         delay = FIRST_DELAY_S
         for attempt in range(1, MAX_ATTEMPTS + 1):
             live = await self._client.get(Reservation, info.name)
             if live.metadata.uid != info.uid:
-                raise Gone("another reservation has this name")
+                raise NothingToWrite("another reservation has this name")
             body = {
                 "metadata": {"uid": info.uid, "resourceVersion": live.metadata.resource_version},
                 "status": status(live),
