@@ -6,7 +6,7 @@ must fit in memory beside the table.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -25,24 +25,24 @@ from koordlet.kube import Client
 LIVING_PODS: Final = "status.phase!=Succeeded,status.phase!=Failed"
 
 
+def kept_kinds(gates: FeatureGates) -> dict[type[Any], CachedKind]:
+    """The kinds of which not everything is kept."""
+    images = ImagePool()
+    return {
+        Pod: CachedKind(
+            lambda pod: trim_pod(transform_pod(with_effective_requests(pod), gates)), ResizablePod, LIVING_PODS
+        ),
+        Node: CachedKind(lambda node: slimmed(images.trim(transform_node(node))), ImageNode),
+        Device: CachedKind(lambda device: slimmed(transform_device(device))),
+        ElasticQuota: CachedKind(lambda quota: slimmed(transform_quota(quota))),
+    }
+
+
 class ClusterObjects(InformerSet):
     """The `Objects` of a running scheduler. A service for `Runner`."""
 
     def __init__(self, client: Client, gates: FeatureGates) -> None:
-        images = ImagePool()
-        super().__init__(
-            client,
-            {
-                Pod: CachedKind(
-                    lambda pod: trim_pod(transform_pod(with_effective_requests(pod), gates)),
-                    ResizablePod,
-                    LIVING_PODS,
-                ),
-                Node: CachedKind(lambda node: slimmed(images.trim(transform_node(node))), ImageNode),
-                Device: CachedKind(lambda device: slimmed(transform_device(device))),
-                ElasticQuota: CachedKind(lambda quota: slimmed(transform_quota(quota))),
-            },
-        )
+        super().__init__(client, kept_kinds(gates))
 
 
 def trim_pod(pod: Pod) -> Pod:

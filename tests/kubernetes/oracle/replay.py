@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 from prometheus_client import CollectorRegistry
 
+from control.component.informers import CachedKind
 from control.scheduler.config.load import SchedulerSettings, load
 from control.scheduler.cycle.cycle import Cycle
 from control.scheduler.cycle.failures import FitError
@@ -35,15 +36,12 @@ from control.scheduler.queue import SchedulingQueue
 from control.scheduler.state.cache import Cache
 from control.scheduler.state.columns import RowArray
 from control.scheduler.state.eventhandlers import ClusterEventHandlers
-from control.scheduler.state.nodeimages import ImageNode, ImagePool
-from control.scheduler.state.objects import trim_pod
+from control.scheduler.state.objects import kept_kinds
 from control.scheduler.state.pods import PodInfo, Shapes
-from control.scheduler.state.resizing import ResizablePod, with_effective_requests
 from control.scheduler.state.selectors import PodCounters
 from control.scheduler.state.subjects import Subjects
 from control.scheduler.state.table import NodeTable
-from control.scheduler.state.transform import transform_node, transform_pod
-from koordlet.api.core import Node, Pod
+from koordlet.api.core import Pod
 from koordlet.api.encoding import wire
 from koordlet.api.gates import SCHEDULER
 from koordlet.app.clock import SYSTEM_CLOCK
@@ -77,10 +75,10 @@ class _Events:
     def __init__(self) -> None:
         self.last = ("", "", "")
 
-    def warning(self, about: Any, reason: str, message: str) -> None:
+    def warning(self, about: Any, reason: str, message: str, action: str) -> None:
         self.last = ("Warning", reason, message)
 
-    def normal(self, about: Any, reason: str, message: str) -> None:
+    def normal(self, about: Any, reason: str, message: str, action: str) -> None:
         self.last = ("Normal", reason, message)
 
 
@@ -159,7 +157,7 @@ class OurScheduler:
         waiting = WaitingPods(SYSTEM_CLOCK)
         handlers = ClusterEventHandlers(self.objects, cache)  # type: ignore[arg-type]
         gates = FeatureGates(SCHEDULER)
-        self._gates, self._images = gates, ImagePool()
+        self._kinds = kept_kinds(gates)
         handle = Handle(
             table, shapes, PodCounters(table), profile=PROFILE, gates=gates, objects=self.objects, waiting=waiting
         )
@@ -195,15 +193,8 @@ class OurScheduler:
         kind = next((kind for kind in self.objects.kinds if kind.__name__ == body["kind"]), None)
         if kind is None:
             return
-        decoded: Any
-        if kind is Pod:
-            pod = with_effective_requests(wire.convert(body, ResizablePod))
-            decoded = trim_pod(transform_pod(pod, self._gates))
-        elif kind is Node:
-            decoded = self._images.trim(transform_node(wire.convert(body, ImageNode)))
-        else:
-            decoded = wire.convert(body, kind)
-        self.objects.informer(kind).set(decoded)
+        kept = self._kinds.get(kind, CachedKind())
+        self.objects.informer(kind).set(kept.trim(wire.convert(body, kept.decoded or kind)))
 
     def gated(self, key: str) -> bool:
         """Whether PreEnqueue keeps the pod out of the queue."""
