@@ -2,8 +2,8 @@
 
 The kubelet periodically writes a node's real allocatable. The webhook stores it in annotation `raw-allocatable` and
 replaces it by the amplified amounts. A malformed annotation must not block the kubelet: the object is then admitted
-unchanged, and the caller reports the reason. If the kubelet's new value equals the amplified value, the change is not
-detected.
+unchanged, and the caller reports the reason. If the kubelet changed allocatable while no webhook answered, its next
+report corrects `raw-allocatable`. If its new value equals the amplified value, the change is not detected.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from koordlet.api.sloconfig.webhook import Rejection, node_conflict
 _AMPLIFIED = (names.RESOURCE_CPU, names.RESOURCE_MEMORY)
 
 
-def amplified(node: Json, old: Json | None) -> Json:
-    """The node of a status update with amplified allocatable; the arguments are not modified.
+def amplified(node: Json, old: Json | None, *, reported: bool = False) -> Json:
+    """The node of a status update with amplified allocatable; the arguments are not modified. `reported`: by the
+    kubelet of the node, whose reports contain the amounts that it has.
 
     Raises WireError for a malformed ratio annotation, and for a malformed raw-allocatable annotation that cannot be
     replaced because cpu and memory are unchanged: they may be amplified already.
@@ -49,6 +50,8 @@ def amplified(node: Json, old: Json | None) -> Json:
             raise
         raw = None
     new_raw = next_raw_allocatable(old_allocatable, view.status.allocatable, raw)
+    if new_raw is None and reported and raw and _is_stale(raw, view.status.allocatable, ratios):
+        new_raw = next_raw_allocatable({}, view.status.allocatable, None)
     result = copy.deepcopy(node)
     if new_raw is not None:
         raw = new_raw
@@ -60,6 +63,12 @@ def amplified(node: Json, old: Json | None) -> Json:
         if amount is not None and amount != view.status.allocatable.get(name):
             allocatable[name] = str(amount)
     return result
+
+
+def _is_stale(raw: ResourceList, incoming: ResourceList, ratios: Mapping[str, float]) -> bool:
+    """Whether the amounts are neither those of `raw` nor amplified ones: they were stored without this webhook."""
+    larger = amplified_allocatable(raw, raw, ratios)
+    return any(incoming.get(name) not in (raw.get(name), larger.get(name)) for name in _AMPLIFIED)
 
 
 def label_conflict(

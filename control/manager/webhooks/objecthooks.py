@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from control.manager.context import ManagerContext
@@ -27,6 +29,10 @@ from koordlet.app.logging import get_logger
 log = get_logger(__name__)
 
 
+_NODE_USER: Final = "system:node:"
+"""Prefix of the user name of a kubelet."""
+
+
 class MutateNodeStatus(WebhookHandler):
     """`/mutate-node-status`: amplifies allocatable. It never refuses, so that it cannot block kubelets."""
 
@@ -44,7 +50,8 @@ class MutateNodeStatus(WebhookHandler):
         old: Json | None = msgspec.json.decode(bytes(request.old_object)) if request.has_old_object else None
         with self._metrics.plugin(MUTATE, "node", request.operation, "NodeResourceAmplificationPlugin"):
             try:
-                after = amplified(node, old)
+                reported = request.user_info.username == f"{_NODE_USER}{request.name}"
+                after = amplified(node, old, reported=reported)
             except WireError as error:
                 log.error("Cannot amplify a node, admitting it unchanged", node=request.name, err=error)
                 return AllowResponse(warnings=(f"resources are not amplified: {error}",))

@@ -60,6 +60,25 @@ def test_amplification(new: dict[str, Any], old: dict[str, Any], expected: dict[
     assert new == before
 
 
+STALE = {
+    "stored without the webhook": (
+        node('{"cpu":2}', '{"cpu":"1"}', cpu="3"),
+        node('{"cpu":2}', '{"cpu":"3"}', cpu="6"),
+    ),
+    "the same amounts": (node('{"cpu":2}', '{"cpu":"1"}', cpu="1"), node('{"cpu":2}', '{"cpu":"1"}', cpu="2")),
+    "amplified already": (node('{"cpu":2}', '{"cpu":"1"}', cpu="2"), node('{"cpu":2}', '{"cpu":"1"}', cpu="2")),
+}
+
+
+@pytest.mark.parametrize(("stored", "expected"), STALE.values(), ids=STALE)
+def test_the_kubelet_corrects_what_was_stored_without_the_webhook(stored: dict[str, Any], expected: dict[str, Any]) -> None:
+    """Others that write the same amounts again cannot know them."""
+    assert amplified(stored, stored, reported=True) == expected
+    others = copy.deepcopy(stored)
+    others["status"]["allocatable"]["cpu"] = "2"
+    assert amplified(stored, stored) == others
+
+
 def test_terabytes_of_memory_are_exact() -> None:
     result = amplified(node('{"memory":2}', memory="9895604649985"), node())
     assert result["status"]["allocatable"]["memory"] == str(2 * 9895604649985)
