@@ -29,6 +29,7 @@ from control.ctl.views.overcommit import fetch_node, overcommit_of
 from control.ctl.views.overcommit import page as node_page
 from control.ctl.views.placement import fetch_placement, placement_page
 from control.ctl.views.quotas import fetch_quotas, quota_table
+from control.ctl.views.reservations import details, fetch_reservations, reservation_table
 from control.ctl.views.schedulerclient import DEFAULT_SCHEDULER_URL
 from control.ctl.views.toptable import SORTS, node_lines, select, table
 from koordlet.api.encoding.wire import encode
@@ -285,9 +286,7 @@ def node_command(name: str, output: str, kubeconfig: str | None, state_dir: Path
 
     Shows what koord-manager wrote, when and why. Exit status 1 when there is no such Node.
     """
-    admin = Layout(state_dir).admin_kubeconfig
-    path = kubeconfig or (str(admin) if admin.exists() else None)
-    overcommit = overcommit_of(asyncio.run(fetch_node(path, name)))
+    overcommit = overcommit_of(asyncio.run(fetch_node(_kubeconfig(kubeconfig, state_dir), name)))
     if output == "json":
         click.echo(encode(overcommit))
         return
@@ -314,6 +313,36 @@ def quota_command(name: str, output: str, scheduler_url: str | None, state_dir: 
         return
     console = SafeConsole(highlight=False)
     SafeConsole(file=console.file, width=1000, color_system="auto", highlight=False).print(quota_table(quotas))
+
+
+@cli.command("reservation")
+@click.argument("name", default="")
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", help="Output format.")
+@click.option("--kubeconfig", help="kubeconfig to use.  [default: that of `up`, KUBECONFIG]")
+@state_dir_option
+def reservation_command(name: str, output: str, kubeconfig: str | None, state_dir: Path) -> None:
+    """Show Reservations: node, phase, what each offers, what its owner pods use, what remains, and when it expires.
+
+    With NAME, also its conditions and its owner pods. Exit status 1 when there is no such Reservation.
+    """
+    reservations = asyncio.run(fetch_reservations(_kubeconfig(kubeconfig, state_dir), name))
+    if output == "json":
+        click.echo(encode(reservations))
+        return
+    console, now = SafeConsole(highlight=False), SYSTEM_CLOCK.now()
+    if not reservations:
+        console.print("There are no Reservations.")
+        return
+    uncut = SafeConsole(file=console.file, width=1000, color_system="auto", highlight=False)
+    uncut.print(reservation_table(reservations, now))
+    for line in details(reservations[0], now) if name else ():
+        console.print(line, markup=False, soft_wrap=True)
+
+
+def _kubeconfig(path: str | None, state_dir: Path) -> str | None:
+    """The chosen kubeconfig, else that of the node brought up here; None: as kubectl chooses it."""
+    admin = Layout(state_dir).admin_kubeconfig
+    return path or (str(admin) if admin.exists() else None)
 
 
 def _koordlet_url(state_dir: Path) -> str:

@@ -27,6 +27,11 @@ def _quota(field: str) -> str:
     return f'max by (name, resource) (scheduler_elastic_quota_status{{field="{field}"}})'
 
 
+def _reservation(type: str) -> str:
+    """A figure of every Reservation."""
+    return f'max by (name, resource, unit) (scheduler_reservation_resource{{type="{type}"}})'
+
+
 SCHEDULER_DASHBOARD = Dashboard(
     uid="koord-scheduler",
     title="koordlet / Scheduler",
@@ -159,6 +164,43 @@ SCHEDULER_DASHBOARD = Dashboard(
                     "Use of max",
                     "Part of the upper bound of each quota that its pods use.",
                     [Query(f"{_quota('used')} / ({_quota('max')} > 0)", "{{name}} {{resource}}")],
+                    unit="percentunit", width=8,
+                ),
+            ],
+        ),
+        Row(
+            "Reservations",
+            [
+                Panel(
+                    "Phases",
+                    "Reservations by phase; available ones hold room on a node.",
+                    [
+                        Query(
+                            "sum by (phase) (max by (name, phase) (scheduler_reservation_status_phase))", "{{phase}}"
+                        )
+                    ],
+                    width=8,
+                ),
+                Panel(
+                    "Unused",
+                    "What Reservations offer and no owner pod uses; cores, Gi of memory.",
+                    [
+                        Query(
+                            f"sum by (resource, unit) ({_reservation('allocatable')} - {_reservation('allocated')})",
+                            "{{resource}} {{unit}}",
+                        )
+                    ],
+                    width=8,
+                ),
+                Panel(
+                    "Utilization",
+                    "Part of each Reservation that its owner pods use; the ten emptiest.",
+                    [
+                        Query(
+                            'bottomk(10, max by (name, resource) (scheduler_reservation_resource{type="utilization"}))',
+                            "{{name}} {{resource}}",
+                        )
+                    ],
                     unit="percentunit", width=8,
                 ),
             ],

@@ -74,6 +74,8 @@ def exported() -> dict[str, set[str] | None]:
     registry.register(OvercommitCollector({}, SYSTEM_CLOCK))
     labels_of["koord_manager_config_key_bad"] = {"key"}
     labels_of["scheduler_elastic_quota_status"] = {"name", "resource", "tree", "is_parent", "parent", "field"}
+    labels_of["scheduler_reservation_status_phase"] = {"name", "phase"}
+    labels_of["scheduler_reservation_resource"] = {"type", "name", "resource", "unit"}
     labels_of["scheduler_pending_pods"] = {"queue"}
     labels_of["scheduler_unschedulable_pods"] = {"plugin", "profile"}
     labels_of["scheduler_cache_size"] = {"type"}

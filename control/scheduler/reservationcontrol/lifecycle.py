@@ -14,6 +14,7 @@ import msgspec
 
 from control.quota.amounts import to_list
 from control.reservation.amounts import allocated, bounded
+from control.reservation.expiry import expiry
 from koordlet.api.crs.reservation import (
     AVAILABLE,
     CONDITION_READY,
@@ -29,7 +30,6 @@ from koordlet.api.meta import ObjectReference
 EXPIRED: Final = "Expired"
 MIN_REQUEUE_S: Final = 3.0
 MAX_REQUEUE_S: Final = 15.0
-DEFAULT_TTL_S: Final = 24 * 3600.0
 TERMINAL: Final = (SUCCEEDED, FAILED)
 
 
@@ -41,19 +41,6 @@ class ConsumingPod:
     name: str
     uid: str
     requests: Mapping[str, int]
-
-
-def expiry(reservation: Reservation) -> float | None:
-    """Unix seconds at which it expires; None: never. A ttl of 0 means never, also if `expires` is set. Without ttl and
-    `expires` the default ttl of the CRD counts."""
-    spec, created = reservation.spec, reservation.metadata.creation_timestamp
-    if spec.ttl is not None and spec.ttl.seconds == 0:
-        return None
-    moments = [] if spec.expires is None else [spec.expires.unix]
-    ttl = spec.ttl.seconds if spec.ttl is not None else (DEFAULT_TTL_S if spec.expires is None else None)
-    if ttl is not None and created is not None:
-        moments.append(created.unix + ttl)
-    return min(moments, default=None)
 
 
 def requeue_after(reservation: Reservation, now: float) -> float | None:

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from control.reservation.amounts import bounded
+from control.reservation.expiry import expiry
 from control.scheduler.reservationcontrol.clockjumps import HOLD_S, ClockJumps
 from control.scheduler.reservationcontrol.lifecycle import (
     TERMINAL,
     ConsumingPod,
     collectable,
-    expiry,
     next_status,
     requeue_after,
 )
