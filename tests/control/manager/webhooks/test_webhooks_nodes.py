@@ -71,7 +71,9 @@ STALE = {
 
 
 @pytest.mark.parametrize(("stored", "expected"), STALE.values(), ids=STALE)
-def test_the_kubelet_corrects_what_was_stored_without_the_webhook(stored: dict[str, Any], expected: dict[str, Any]) -> None:
+def test_the_kubelet_corrects_what_was_stored_without_the_webhook(
+    stored: dict[str, Any], expected: dict[str, Any]
+) -> None:
     """Others that write the same amounts again cannot know them."""
     assert amplified(stored, stored, reported=True) == expected
     others = copy.deepcopy(stored)
