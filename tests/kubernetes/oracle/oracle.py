@@ -58,6 +58,8 @@ class Oracle:
         self._plane = plane
         self._log = log
         self._starts = 0
+        self._displaced = False
+        """Whether an attempt of the current world has evicted pods; they terminate until its end."""
 
     async def prepare(self) -> None:
         """Wait for kube-scheduler's stores, and create the namespaces."""
@@ -105,6 +107,7 @@ class Oracle:
         for pod in world.bound:
             await self._seen("Update event for scheduled pod", _key(pod))
         found: list[Difference] = []
+        self._displaced = False
         for pod in world.pending:
             one = await self._attempt(world.seed, pod, ours, tally)
             if one is None:
@@ -134,7 +137,13 @@ class Oracle:
         tally.counts["scheduled" if attempt.node else "unschedulable"] += 1
         tally.counts["preemptions"] += bool(attempt.preempts_on)
         tally.counts["scored"] += bool(attempt.totals)
-        found = differences(seed, observed, result, pod_level="resources" in pod["spec"])
+        if self._displaced and attempt.preempts_on and _spreads(pod):
+            # kube-scheduler subtracts terminating pods from counts of topology spreading that do not contain them.
+            tally.counts["spread of terminating pods"] += 1
+            found = []
+        else:
+            found = differences(seed, observed, result, pod_level="resources" in pod["spec"])
+        self._displaced = self._displaced or bool(observed.victims)
         await self._follow(attempt, observed, ours)
         return found
 
@@ -254,3 +263,9 @@ def tally_of(log: SchedulerLog) -> int:
 def _key(pod: Any) -> str:
     meta = pod["metadata"]
     return f"{meta['namespace']}/{meta['name']}"
+
+
+def _spreads(pod: Any) -> bool:
+    """Whether the pod has a constraint of topology spreading that a node must fulfil."""
+    constraints = pod["spec"].get("topologySpreadConstraints", ())
+    return any(constraint["whenUnsatisfiable"] == "DoNotSchedule" for constraint in constraints)
