@@ -15,7 +15,10 @@ import msgspec
 from koordlet.api.encoding import wire
 from koordlet.api.encoding.base import Struct
 from koordlet.api.meta import ObjectMeta, OwnerReference
-from koordlet.kube import Client, NotFound
+from koordlet.app.logging import get_logger
+from koordlet.kube import Client, Forbidden, NotFound
+
+log = get_logger(__name__)
 
 MAX_AGE_S = 30.0
 """Age from which on a number is fetched again."""
@@ -82,6 +85,9 @@ class Scales:
         try:
             body = await self._client.raw("GET", f"{base}/namespaces/{namespace}/{plural}/{owner.name}/scale")
         except NotFound:
+            return None
+        except Forbidden as error:
+            log.warning("Counting the pods of a workload, its scale is not readable", kind=owner.kind, err=error)
             return None
         scale: _Scale = wire.decode(body, _Scale, where=f"scale of {owner.kind} {namespace}/{owner.name}")
         return scale.spec.replicas if scale.metadata.uid == owner.uid else None
