@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from control.ctl.errors import CtlError
+from control.ctl.movecommands import kubeconfig_path, migrations_command
 from control.ctl.node.containers import RUNTIMES
 from control.ctl.node.down import down as take_down
 from control.ctl.node.parts import Layout
@@ -286,7 +287,7 @@ def node_command(name: str, output: str, kubeconfig: str | None, state_dir: Path
 
     Shows what koord-manager wrote, when and why. Exit status 1 when there is no such Node.
     """
-    overcommit = overcommit_of(asyncio.run(fetch_node(_kubeconfig(kubeconfig, state_dir), name)))
+    overcommit = overcommit_of(asyncio.run(fetch_node(kubeconfig_path(kubeconfig, state_dir), name)))
     if output == "json":
         click.echo(encode(overcommit))
         return
@@ -325,7 +326,7 @@ def reservation_command(name: str, output: str, kubeconfig: str | None, state_di
 
     With NAME, also its conditions and its owner pods. Exit status 1 when there is no such Reservation.
     """
-    reservations = asyncio.run(fetch_reservations(_kubeconfig(kubeconfig, state_dir), name))
+    reservations = asyncio.run(fetch_reservations(kubeconfig_path(kubeconfig, state_dir), name))
     if output == "json":
         click.echo(encode(reservations))
         return
@@ -339,10 +340,7 @@ def reservation_command(name: str, output: str, kubeconfig: str | None, state_di
         console.print(line, markup=False, soft_wrap=True)
 
 
-def _kubeconfig(path: str | None, state_dir: Path) -> str | None:
-    """The chosen kubeconfig, else that of the node brought up here; None: as kubectl chooses it."""
-    admin = Layout(state_dir).admin_kubeconfig
-    return path or (str(admin) if admin.exists() else None)
+cli.add_command(migrations_command)
 
 
 def _koordlet_url(state_dir: Path) -> str:
