@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import yaml
@@ -39,7 +39,10 @@ from koordlet.kube import Client, ClientConfig, EventRecorder, PatchKind
 from tests.ports import free_port
 
 
-async def _until(check: Callable[[], Awaitable[Any]], seconds: float = 120.0) -> Any:
+T = TypeVar("T")
+
+
+async def _until(check: Callable[[], Awaitable[T | None]], seconds: float = 120.0) -> T:
     async with asyncio.timeout(seconds):
         while True:
             found = await check()
