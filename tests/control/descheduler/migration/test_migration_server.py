@@ -38,7 +38,6 @@ from koordlet.app.gates import FeatureGates
 from koordlet.kube import Client, ClientConfig, EventRecorder, PatchKind
 from tests.ports import free_port
 
-
 T = TypeVar("T")
 
 
