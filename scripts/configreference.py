@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from control.descheduler.process.options import DeschedulerOptions
 from control.manager.options import ManagerOptions
 from control.scheduler.process.options import SchedulerOptions
 from devicedaemon.options import DeviceDaemonOptions
@@ -72,6 +73,7 @@ PROGRAMS: dict[str, type] = {
     "koordlet": KoordletOptions,
     "koord-manager": ManagerOptions,
     "koord-scheduler": SchedulerOptions,
+    "koord-descheduler": DeschedulerOptions,
     "koord-runtime-proxy": ProxyOptions,
     "koord-device-daemon": DeviceDaemonOptions,
 }

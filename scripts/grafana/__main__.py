@@ -9,6 +9,7 @@ import json
 import sys
 from pathlib import Path
 
+from scripts.grafana.descheduler import DESCHEDULER_DASHBOARD
 from scripts.grafana.frame import Dashboard, dashboard_json
 from scripts.grafana.health import HEALTH_DASHBOARD
 from scripts.grafana.interference import INTERFERENCE_DASHBOARD
@@ -20,6 +21,7 @@ from scripts.grafana.scheduler import SCHEDULER_DASHBOARD
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = (
     NODE_DASHBOARD, POD_DASHBOARD, INTERFERENCE_DASHBOARD, HEALTH_DASHBOARD, MANAGER_DASHBOARD, SCHEDULER_DASHBOARD,
+    DESCHEDULER_DASHBOARD,
 )  # fmt: skip
 MARK = "<!-- generated from scripts/grafana: the panels -->"
 

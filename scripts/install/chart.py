@@ -23,7 +23,7 @@ from koordlet.version import VERSION
 from scripts.install.chartsettings import CONDITIONS, KEEP, KEPT, SETTINGS, Optional, Setting
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("crds", "manager", "scheduler", "koordlet", "device-daemon", "monitoring")
+FOLDERS = ("crds", "manager", "scheduler", "descheduler", "koordlet", "device-daemon", "monitoring")
 Object = dict[str, Any]
 
 

@@ -38,6 +38,7 @@ class Optional(Setting):
 
 CONDITIONS = {
     "crds": ".Values.crds.managed",
+    "descheduler": ".Values.descheduler.enabled",
     "device-daemon": ".Values.deviceDaemon.enabled",
     "monitoring": ".Values.monitoring.enabled",
 }
@@ -69,6 +70,7 @@ def _deployment(name: str, container: str, values: str) -> Iterator[Setting]:
 def _settings() -> Iterator[Setting]:
     yield from _deployment("koord-manager", "manager", ".Values.manager")
     yield from _deployment("koord-scheduler", "scheduler", ".Values.scheduler")
+    yield from _deployment("koord-descheduler", "descheduler", ".Values.descheduler")
     yield from _workload("DaemonSet", "koordlet", "koordlet", ".Values.koordlet")
     yield from _workload("DaemonSet", "koord-device-daemon", "koord-device-daemon", ".Values.deviceDaemon")
     yield Optional("DaemonSet", "koordlet", (*POD, "affinity"), '(include "koordlet.affinity" . | fromJson)')
@@ -76,6 +78,7 @@ def _settings() -> Iterator[Setting]:
     for kind, name, container, value in (
         ("Deployment", "koord-manager", "manager", ".Values.featureGates"),
         ("Deployment", "koord-scheduler", "scheduler", ".Values.scheduler.featureGates"),
+        ("Deployment", "koord-descheduler", "descheduler", ".Values.descheduler.featureGates"),
         ("DaemonSet", "koordlet", "koordlet", ".Values.koordlet.features"),
     ):
         yield Setting(kind, name, (*POD, "containers", container, "args", gates), value, gates)

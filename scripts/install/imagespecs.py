@@ -33,7 +33,7 @@ CONTROL_PLANE = ImageSpec(
     packages=_PYTHON,
     distributions=_SERVER,
     product=("koordlet", "control"),
-    commands=("koord-manager", "koord-scheduler"),
+    commands=("koord-manager", "koord-scheduler", "koord-descheduler"),
 )
 NODE = ImageSpec(
     target="node",

@@ -21,6 +21,7 @@ ENDPOINTS = {
     "koordlet": ("metrics", "/metrics"),
     "koord-manager": ("metrics", "/all-metrics"),
     "koord-scheduler": ("secure", "/metrics"),
+    "koord-descheduler": ("secure", "/metrics"),
 }
 """Label koord-app, which becomes the job -> port name and path."""
 SECURE = {

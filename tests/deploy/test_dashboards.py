@@ -14,6 +14,7 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry
 
+from control.descheduler.framework.metrics import DeschedulerMetrics
 from control.manager.controller import ControllerMetrics
 from control.manager.metrics import ManagerMetrics
 from control.manager.noderesource.metrics import NodeResourceMetrics, OvercommitCollector
@@ -30,7 +31,7 @@ RULES = sorted((ROOT / "deploy/prometheus").glob("*.rules.yaml"))
 MANAGER_METRICS = (ManagerMetrics, ControllerMetrics, NodeResourceMetrics, ServerMetrics, WebhookMetrics)
 PROCESS_METRICS = {"process_cpu_seconds_total", "process_resident_memory_bytes", "process_open_fds", "up"}
 NAME = re.compile(
-    r"\b((?:koord|koordlet|koordinator|process|scheduler|slo_controller|controller_runtime)_[a-z0-9_]+|up)\b"
+    r"\b((?:koord|koordlet|koordinator|process|scheduler|descheduler|slo_controller|controller_runtime)_[a-z0-9_]+|up)\b"
     r"(?:\{([^}]*)\})?"
 )
 LABEL = re.compile(r"([a-z_]+)\s*(?:=~|!~|!=|=)")
@@ -69,7 +70,8 @@ def exported() -> dict[str, set[str] | None]:
         for suffix in suffixes:
             labels_of[family.full_name + suffix] = {*family.all_labels, *(("le",) if suffix == "_bucket" else ())}
     registry = CollectorRegistry()
-    for metrics in (TaskMetrics, InformerMetrics, ClientMetrics, SchedulerMetrics, *MANAGER_METRICS):
+    shared = (TaskMetrics, InformerMetrics, ClientMetrics)
+    for metrics in (*shared, SchedulerMetrics, DeschedulerMetrics, *MANAGER_METRICS):
         metrics(registry)
     registry.register(OvercommitCollector({}, SYSTEM_CLOCK))
     labels_of["koord_manager_config_key_bad"] = {"key"}
@@ -91,7 +93,8 @@ def exported() -> dict[str, set[str] | None]:
 
 def test_there_are_dashboards() -> None:
     assert [path.stem for path in DASHBOARDS] == [
-        "koord-manager", "koord-scheduler", "koordlet-health", "koordlet-interference", "koordlet-node", "koordlet-pod",
+        "koord-descheduler", "koord-manager", "koord-scheduler",
+        "koordlet-health", "koordlet-interference", "koordlet-node", "koordlet-pod",
     ]  # fmt: skip
 
 
@@ -124,7 +127,8 @@ def test_grafana_can_import_it(path: Path) -> None:
     assert page["schemaVersion"] >= 36
     assert {"title", "tags", "templating", "time", "refresh", "annotations", "links", "panels"} <= page.keys()
     names = [variable["name"] for variable in page["templating"]["list"]]
-    assert names[:2] == ["datasource", "profile" if path.stem == "koord-scheduler" else "node"]
+    first = {"koord-scheduler": "profile", "koord-descheduler": "strategy"}.get(path.stem, "node")
+    assert names[:2] == ["datasource", first]
     used = set(re.findall(r"\$\{?([a-z]\w*)", json.dumps(page)))
     assert used <= {*names, "__rate_interval", "__all"} - {""}
     for variable in page["templating"]["list"][1:]:

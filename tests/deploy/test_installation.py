@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
 KUBECTL = Path(sys.executable).with_name("kubectl")
 SELECTED = ("Deployment", "DaemonSet")
-FOLDERS = ("manager", "scheduler", "koordlet", "device-daemon", "monitoring")
+FOLDERS = ("manager", "scheduler", "descheduler", "koordlet", "device-daemon", "monitoring")
 
 
 def objects(*folders: str) -> Iterator[dict[str, Any]]:
@@ -45,7 +45,8 @@ def test_images_have_a_version_and_are_of_no_registry() -> None:
         assert container["imagePullPolicy"] == "IfNotPresent"
     control_plane, node = manifestfiles.CONTROL_PLANE_IMAGE, manifestfiles.NODE_IMAGE
     assert images == {
-        "koord-manager": control_plane, "koord-scheduler": control_plane, "koordlet": node, "koord-device-daemon": node,
+        "koord-manager": control_plane, "koord-scheduler": control_plane, "koord-descheduler": control_plane,
+        "koordlet": node, "koord-device-daemon": node,
     }  # fmt: skip
     listed = yaml.safe_load((DEPLOY / "base/kustomization.yaml").read_text())["images"]
     assert {f"{image['name']}:{image['newTag']}" for image in listed} == {control_plane, node}
@@ -62,7 +63,7 @@ def test_every_object_has_the_recommended_labels_and_no_selector_uses_them() -> 
 
 
 def test_the_control_plane_is_restricted_and_protected() -> None:
-    for name in ("manager", "scheduler"):
+    for name in ("manager", "scheduler", "descheduler"):
         of_kind = {obj["kind"]: obj for obj in objects(name)}
         pod = of_kind["Deployment"]["spec"]["template"]["spec"]
         (container,) = pod["containers"]

@@ -28,10 +28,11 @@ from control.descheduler.config.model import (
     DeschedulerPluginSet,
     DeschedulerProfileConfig,
 )
+from control.descheduler.config.selectors import selector_errors
 from control.descheduler.framework.limiter import EvictionLimits
 from control.descheduler.framework.plugin import SETS, DeschedulerPlugin, PluginArgs
 from koordlet.api.encoding import wire
-from koordlet.api.meta import LabelSelector, SelectorError
+from koordlet.api.meta import LabelSelector
 
 DEFAULT_SETS: Final[dict[str, tuple[str, ...]]] = {
     "evict": ("MigrationController",),
@@ -118,16 +119,6 @@ def shown(settings: DeschedulerSettings) -> dict[str, Any]:
             for name, args in sorted(one.args.items())
         ]
     return document
-
-
-def selector_errors(selector: LabelSelector | None, path: str) -> list[str]:
-    """The errors of a label selector; none without one."""
-    try:
-        if selector is not None:
-            selector.matches({})
-    except SelectorError as error:
-        return [f"{path}: Invalid value: {error}"]
-    return []
 
 
 def _check(configuration: DeschedulerConfiguration, errors: list[str]) -> None:

@@ -85,11 +85,17 @@ class EvictionProxy:
         elif not await self._evict.evict(pod, options):
             return False
         self._limiter.done(pod.node, pod.namespace)
-        if self._observe is not None:
-            self._observe(
-                PlannedEviction(pod.key, pod.node, self._profile, options.plugin, options.reason, self._dry_run)
-            )
+        self._observed(pod, options, dry_run=self._dry_run)
         return True
+
+    def pretend(self, pod: PodRecord, options: EvictOptions) -> None:
+        """Report an eviction that a plugin's own dry run would make; limits are not charged."""
+        log.info("Dry run: would evict pod", pod=pod.key, node=pod.node, plugin=options.plugin, reason=options.reason)
+        self._observed(pod, options, dry_run=True)
+
+    def _observed(self, pod: PodRecord, options: EvictOptions, *, dry_run: bool) -> None:
+        if self._observe is not None:
+            self._observe(PlannedEviction(pod.key, pod.node, self._profile, options.plugin, options.reason, dry_run))
 
     def node_limit_exceeded(self, node: str) -> bool:
         return self._limiter.node_limit_exceeded(node)
@@ -115,6 +121,10 @@ class PluginEvictor:
         if isinstance(options, str):
             options = EvictOptions(reason=options)
         return await self._proxy.evict(pod, replace(options, plugin=options.plugin or self._plugin))
+
+    def pretend(self, pod: PodRecord, reason: str) -> None:
+        """See `EvictionProxy.pretend`."""
+        self._proxy.pretend(pod, EvictOptions(self._plugin, reason))
 
     @property
     def total_evicted(self) -> int:

@@ -37,6 +37,8 @@ class ProcessParts:
     """The global dry run: nothing may be written, except Events and the lease."""
     interval_s: float
     """`deschedulingInterval`; 0: one pass only."""
+    preview: bool = False
+    """One pass shows what would move (`--dry-run`): plugins do not wait for conditions to last."""
     shared: dict[str, Any] = field(default_factory=dict)
     """Parts of plugins that all profiles share, see `PluginHandle.share`."""
 

@@ -6,5 +6,9 @@ from typing import Final
 
 from control.descheduler.framework.plugin import DeschedulerPlugin
 from control.descheduler.migration.plugin import MigrationController
+from control.descheduler.plugins.defaultevictor.plugin import DefaultEvictor
+from control.descheduler.plugins.lownodeload.plugin import LowNodeLoad
 
-PLUGINS: Final[dict[str, type[DeschedulerPlugin]]] = {kind.name: kind for kind in (MigrationController,)}
+PLUGINS: Final[dict[str, type[DeschedulerPlugin]]] = {
+    kind.name: kind for kind in (DefaultEvictor, LowNodeLoad, MigrationController)
+}

@@ -12,7 +12,7 @@ replaced. `state.current(record)` tells whether a pod still is what a plugin dec
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from control.component.amounts import amounts
 from control.descheduler.state.loads import ReportedLoad
@@ -79,6 +79,8 @@ class ClusterState:
         """By `namespace/name`."""
         self.placements = PlacementRules()
         self._by_uid: dict[str, PodRecord] = {}
+        self._by_owner: dict[str, dict[str, PodRecord]] = {}
+        """uid of an owner -> uid of the pod -> pod."""
 
     # Reading
 
@@ -100,11 +102,9 @@ class ClusterState:
         """The newest record of the same pod; None if it is gone or its name belongs to another pod now."""
         return self._by_uid.get(pod.uid)
 
-    def owned_by(self, uid: str) -> Iterator[PodRecord]:
-        """The pods with an owner reference to `uid`. Slow: for few calls; a plugin that needs many keeps an index."""
-        return (
-            pod for pod in self.pods.values() if any(owner.uid == uid for owner in pod.pod.metadata.owner_references)
-        )
+    def owned_by(self, uid: str) -> Collection[PodRecord]:
+        """The pods with an owner reference to `uid`."""
+        return self._by_owner.get(uid, {}).values()
 
     # Events; amounts are updated by differences, so that an event costs the same for any number of pods
 
@@ -142,6 +142,8 @@ class ClusterState:
             self._discount(old)
         self._by_uid[record.uid] = record
         self.pods[record.key] = record
+        for owner in record.pod.metadata.owner_references:
+            self._by_owner.setdefault(owner.uid, {})[record.uid] = record
         if record.node:
             node = self._record(record.node)
             node.pods[record.uid] = record
@@ -171,6 +173,11 @@ class ClusterState:
         return record
 
     def _discount(self, pod: PodRecord) -> None:
+        for owner in pod.pod.metadata.owner_references:
+            owned = self._by_owner.get(owner.uid, {})
+            owned.pop(pod.uid, None)
+            if not owned:
+                self._by_owner.pop(owner.uid, None)
         node = self.nodes.get(pod.node)
         if node is not None and node.pods.pop(pod.uid, None) is not None and not pod.terminated:
             _add(node.requested, pod.requests.items(), -1)

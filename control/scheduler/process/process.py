@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import ipaddress
 import logging
-import os
 import socket
 import ssl
-import uuid
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,9 +20,11 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 
+from control.component.election import lease_elector
 from control.component.errors import ConfigurationError
 from control.component.pages import boolean, configz, debug_flags, integer
 from control.component.slis import HealthSlis
+from control.component.startup import StartupStep, caches_synced
 from control.delegated import DelegatedAuth, server_context
 from control.scheduler.config.load import SchedulerSettings, load, shown
 from control.scheduler.plugins.registry import PLUGINS
@@ -43,25 +43,19 @@ from koordlet.app.clock import SYSTEM_CLOCK, Clock
 from koordlet.app.flags import unused
 from koordlet.app.gates import FeatureGates
 from koordlet.app.health import HealthChecks
-from koordlet.app.heap import freeze_heap
 from koordlet.app.http import HttpServer
 from koordlet.app.logging import DEBUG_VERBOSITY, get_logger
-from koordlet.app.periodic import Periodic
 from koordlet.app.runner import Runner
 from koordlet.app.version import user_agent
-from koordlet.kube import Client, ClientConfig, EventRecorder, LeaderElector
+from koordlet.kube import Client, ClientConfig, EventRecorder
 from koordlet.kube.serverversion import ServerVersionCheck
 
 log = get_logger(__name__)
 
 COMPONENT = "koord-scheduler"
-INCOMPLETE_LOG_PERIOD_S = 10.0
-"""How often incomplete stores are logged."""
 MAX_QUEUED_EVENTS = 10_000
 """Kubernetes Events that wait to be sent, about 1 KB each. Every placement creates one."""
 EVENT_SENDERS = 8
-MAX_LEASE_OVERDUE_S = 20.0
-"""How long the renewal of the lease may be overdue before /healthz fails."""
 
 _SUPPORTED_GATES = frozenset(
     (
@@ -152,7 +146,9 @@ class Scheduler:
             self.event_client, COMPONENT, instance, queue=MAX_QUEUED_EVENTS, senders=EVENT_SENDERS, series=True
         )
         self.assembly = Assembly(self.settings, options, gates, self.client, self.events, self.registry)
-        self.elector = self._elector()
+        self.elector = lease_elector(
+            self.lease_client, self.settings.configuration.leader_election, self.registry, self.health
+        )
         self.leading = False
         self.server: HttpServer | None = None
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
@@ -177,7 +173,7 @@ class Scheduler:
         runner.add(self.events)
         if not self.settings.configuration.delay_cache_until_active:
             runner.add(objects)
-            runner.add(_Step("caches-synced", self._synced))
+            runner.add(StartupStep("caches-synced", self._synced))
         runner.spawn("scheduling", self._lead)
         log.info("Starting koord-scheduler", profiles=",".join(self.assembly.frameworks))
         for gate in self._gates_without_effect:
@@ -206,22 +202,7 @@ class Scheduler:
             self.leading = False
 
     async def _synced(self) -> None:
-        """Wait until every store is complete; log incomplete stores periodically."""
-        objects = self.assembly.objects
-        late = Periodic(
-            "caches-late",
-            INCOMPLETE_LOG_PERIOD_S,
-            lambda: log.warning("Waiting for caches", incomplete="; ".join(objects.late())),
-            immediate=False,
-            clock=self.client.clock,
-            registry=self.registry,
-        )
-        await late.start()
-        try:
-            await objects.synced()
-        finally:
-            await late.stop()
-        freeze_heap()
+        await caches_synced(self.assembly.objects, self.client.clock, self.registry)
 
     def _barrier(self) -> SyncBarrier:
         options, pods, counted = self.options, self.assembly.objects.informer(Pod), self.assembly.cache.pods
@@ -240,33 +221,6 @@ class Scheduler:
             counted=version,
             timeout=options.sync_hard_timeout,
         )
-
-    def _elector(self) -> LeaderElector | None:
-        lease = self.settings.configuration.leader_election
-        if not lease.leader_elect:
-            return None
-        identity = f"{os.environ.get('POD_NAME') or socket.gethostname()}_{uuid.uuid4()}"
-        try:
-            elector = LeaderElector(
-                self.lease_client,
-                lease.resource_namespace,
-                lease.resource_name,
-                identity,
-                lease_duration=lease.lease_duration.seconds,
-                renew_deadline=lease.renew_deadline.seconds,
-                retry_period=lease.retry_period.seconds,
-                registry=self.registry,
-            )
-        except ValueError as error:
-            raise ConfigurationError([f"leaderElection: {error}"]) from error
-        limit = lease.lease_duration.seconds + MAX_LEASE_OVERDUE_S
-
-        def overdue() -> str | None:
-            seconds = elector.unrenewed
-            return f"failed election to renew leadership on lease {lease.resource_name}" if seconds > limit else None
-
-        self.health.check("leaderElection", overdue, live=True)
-        return elector
 
     def _pages(
         self,
@@ -349,20 +303,6 @@ class Scheduler:
 
     def _log_failures(self, on: bool) -> None:
         self.assembly.reporter.log_failures = on
-
-
-class _Step:
-    """A service that only runs a step at the start."""
-
-    def __init__(self, name: str, step: Callable[[], Awaitable[None]]) -> None:
-        self.name = name
-        self._step = step
-
-    async def start(self) -> None:
-        await self._step()
-
-    async def stop(self) -> None:
-        return None
 
 
 def _set_verbosity(verbosity: int) -> None:

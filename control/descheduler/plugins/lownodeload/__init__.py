@@ -1,0 +1,1 @@
+"""LowNodeLoad: moves pods from nodes with high measured usage to nodes with low usage (spec 07 §6)."""

@@ -1,0 +1,130 @@
+"""The Kubernetes objects of the koord-descheduler deployment (spec 07 §1.4). Data; the only I/O is writing deploy/.
+
+python -m control.descheduler.process.manifests --out deploy/descheduler           write them
+python -m control.descheduler.process.manifests --out deploy/descheduler --check   exit 1 if they differ
+"""
+
+from __future__ import annotations
+
+import sys
+
+import yaml
+
+from control import manifestfiles
+from control.descheduler.config.model import COMPONENT
+from control.descheduler.config.shipped import configuration
+from control.manifestfiles import Object, rule
+from koordlet.api.names import KOORDINATOR_NAMESPACE
+
+ACCOUNT = COMPONENT
+CONFIG = "descheduler-config"
+CONFIG_KEY = "koord-descheduler-config"
+SECURE_PORT = 10258
+
+_MODULE = "control.descheduler.process.manifests"
+_READ = ["list", "watch"]
+
+RULES: list[Object] = [
+    # inputs of decisions
+    rule("", ["nodes", "pods"], _READ),
+    rule("slo.koordinator.sh", ["nodemetrics"], _READ),
+    # inputs of DefaultEvictor, if its arguments name them
+    rule("policy", ["poddisruptionbudgets"], _READ),
+    rule("scheduling.k8s.io", ["priorityclasses"], _READ),
+    # results of decisions
+    rule("", ["pods/eviction"], ["create"]),
+    # authentication and authorization of callers of the secure port
+    rule("authentication.k8s.io", ["tokenreviews"], ["create"]),
+    rule("authorization.k8s.io", ["subjectaccessreviews"], ["create"]),
+    # reports to users
+    rule("", ["events"], ["create", "patch"]),
+]
+"""The ClusterRole. A test compares it with the requests of a descheduler that exercises every feature."""
+
+NAMESPACE_RULES: list[Object] = [
+    rule("coordination.k8s.io", ["leases"], ["create"]),
+    rule("coordination.k8s.io", ["leases"], ["get", "patch"], [COMPONENT]),
+]
+"""The Role in the descheduler's own namespace."""
+
+
+def _meta(name: str, labels: dict[str, str] | None = None) -> Object:
+    meta: Object = {"name": name, "namespace": KOORDINATOR_NAMESPACE}
+    return {**meta, "labels": labels} if labels else meta
+
+
+def rbac() -> list[Object]:
+    """ServiceAccount, roles and bindings."""
+    return manifestfiles.rbac(ACCOUNT, RULES, NAMESPACE_RULES)
+
+
+def config() -> list[Object]:
+    """The ConfigMap with the configuration file."""
+    text = yaml.safe_dump(configuration(), sort_keys=False, width=120)
+    return [{"apiVersion": "v1", "kind": "ConfigMap", "metadata": _meta(CONFIG), "data": {CONFIG_KEY: text}}]
+
+
+def deployment() -> list[Object]:
+    """Two replicas, one of which is the leader."""
+    labels = {"koord-app": ACCOUNT}
+    probe = {"path": "/healthz", "port": SECURE_PORT, "scheme": "HTTPS"}
+    container: Object = {
+        "name": "descheduler",
+        "image": manifestfiles.CONTROL_PLANE_IMAGE,
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["koord-descheduler"],
+        "args": [
+            f"--secure-port={SECURE_PORT}",
+            "--v=2",
+            "--feature-gates=",
+            f"--config=/config/{CONFIG_KEY}",
+        ],
+        "env": [{"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}],
+        "ports": [{"name": "secure", "containerPort": SECURE_PORT, "protocol": "TCP"}],
+        "readinessProbe": {"httpGet": probe},
+        "livenessProbe": {"httpGet": probe, "initialDelaySeconds": 30},
+        "resources": {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"cpu": "1", "memory": "1Gi"}},
+        "securityContext": manifestfiles.RESTRICTED,
+        "volumeMounts": [{"name": "config", "mountPath": "/config", "readOnly": True}],
+    }
+    spec = {
+        "replicas": 2,
+        "selector": {"matchLabels": labels},
+        "template": {
+            "metadata": {"labels": labels},
+            "spec": {
+                "serviceAccountName": ACCOUNT,
+                "priorityClassName": "system-cluster-critical",
+                **manifestfiles.placement(labels),
+                "containers": [container],
+                "volumes": [{"name": "config", "configMap": {"name": CONFIG}}],
+            },
+        },
+    }
+    return [{"apiVersion": "apps/v1", "kind": "Deployment", "metadata": _meta(ACCOUNT, labels), "spec": spec}]
+
+
+def protection() -> list[Object]:
+    """Disruption budget and network policy."""
+    return manifestfiles.protection(ACCOUNT, (SECURE_PORT,))
+
+
+FILES = {
+    "rbac.yaml": rbac,
+    "descheduler-config.yaml": config,
+    "deployment.yaml": deployment,
+    "protection.yaml": protection,
+}
+
+
+def texts() -> dict[str, str]:
+    """File name -> content."""
+    return manifestfiles.texts(FILES, _MODULE, ACCOUNT)
+
+
+def main(argv: list[str]) -> int:
+    return manifestfiles.main(argv, texts(), _MODULE)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,298 @@
+"""The process: pages, then caches, then leader election, then passes (spec 07 §1).
+
+No pass runs before every store is complete. When the lease is lost, the process exits with status 1. A signal ends the
+pass in progress between two API calls; evictions that were requested stay.
+"""
+
+from __future__ import annotations
+
+import logging
+import ssl
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TextIO
+
+import yaml
+from aiohttp import web
+from aiohttp.typedefs import Middleware
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
+
+from control.component.election import lease_elector
+from control.component.errors import ConfigurationError
+from control.component.pages import configz, debug_flags, integer
+from control.component.slis import HealthSlis
+from control.component.startup import StartupStep, caches_synced
+from control.delegated import DelegatedAuth, server_context
+from control.descheduler.config.addresses import hosts_and_ports, is_local
+from control.descheduler.config.load import DeschedulerSettings, load, shown
+from control.descheduler.config.model import COMPONENT
+from control.descheduler.framework.evictor import EvictionProxy, PlannedEviction
+from control.descheduler.framework.handle import ProcessParts
+from control.descheduler.framework.limiter import EvictionLimiter
+from control.descheduler.framework.metrics import DeschedulerMetrics
+from control.descheduler.framework.profile import DeschedulerProfile
+from control.descheduler.plugins.registry import PLUGINS
+from control.descheduler.process.loop import DeschedulingLoop
+from control.descheduler.process.options import DeschedulerOptions
+from control.descheduler.process.preview import printed
+from control.descheduler.state.cluster import ClusterState
+from control.descheduler.state.objects import descheduler_objects, follow
+from koordlet.api.encoding.times import Duration
+from koordlet.api.gates import DESCHEDULER
+from koordlet.app import pprof
+from koordlet.app.clock import SYSTEM_CLOCK, Clock
+from koordlet.app.flags import unused
+from koordlet.app.gates import FeatureGates
+from koordlet.app.health import HealthChecks
+from koordlet.app.http import HttpServer
+from koordlet.app.logging import DEBUG_VERBOSITY, get_logger
+from koordlet.app.periodic import Periodic
+from koordlet.app.runner import Runner
+from koordlet.app.version import user_agent
+from koordlet.kube import Client, ClientConfig, EventRecorder
+from koordlet.kube.serverversion import ServerVersionCheck
+
+log = get_logger(__name__)
+
+PLACEMENTS_PERIOD_S = 300.0
+"""How often placement rules that no pod has any more are dropped."""
+
+
+def read_settings(options: DeschedulerOptions) -> DeschedulerSettings:
+    """The configuration file with the flags applied. Raises ConfigurationError."""
+    text = ""
+    if options.config:
+        try:
+            text = Path(options.config).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigurationError([f"cannot read {options.config}: {error}"]) from error
+    settings = load(text, PLUGINS)
+    one = settings.configuration
+    if not options.config:
+        host = f"[{options.address}]" if ":" in options.address else options.address
+        one.healthz_bind_address = one.metrics_bind_address = f"{host}:{options.port}"
+    lease = one.leader_election
+    if options.leader_elect:
+        lease.leader_elect = options.leader_elect == "true"
+    for name in ("lease_duration", "renew_deadline", "retry_period"):
+        value = getattr(options, f"leader_elect_{name}")
+        if value:
+            try:
+                setattr(lease, name, Duration(value))
+            except ValueError as error:
+                raise ConfigurationError([f"--leader-elect-{name.replace('_', '-')}: {error}"]) from error
+    for name in ("resource_name", "resource_namespace"):
+        setattr(lease, name, getattr(options, f"leader_elect_{name}") or getattr(lease, name))
+    one.client_connection.kubeconfig = options.kubeconfig or one.client_connection.kubeconfig
+    return settings
+
+
+def write_configuration(settings: DeschedulerSettings, path: str) -> None:
+    """The effective configuration as YAML (`--write-config-to`)."""
+    Path(path).write_text(yaml.safe_dump(shown(settings), sort_keys=False), encoding="utf-8")
+
+
+class Descheduler:
+    """`run()` serves until a signal and returns the exit status."""
+
+    def __init__(
+        self, options: DeschedulerOptions, *, config: ClientConfig | None = None, clock: Clock = SYSTEM_CLOCK
+    ) -> None:
+        """Raises ConfigurationError, GateError, ConfigError for unusable settings."""
+        self.options = options
+        self.settings = read_settings(options)
+        gates = FeatureGates(DESCHEDULER)
+        gates.set(options.feature_gates)
+        self.registry = CollectorRegistry()
+        self.runner = Runner(clock=clock)
+        self.health = HealthChecks()
+        one = self.settings.configuration
+        connection = one.client_connection
+        config = config or ClientConfig.load(connection.kubeconfig or None)
+        config = replace(
+            config,
+            user_agent=user_agent(COMPONENT),
+            qps=connection.qps,
+            burst=connection.burst,
+            server=options.master or config.server,
+        )
+        self.client = Client(config, clock=clock, registry=self.registry)
+        # A separate rate limit: evictions must not delay the lease.
+        self.lease_client = Client(replace(config, qps=0), clock=clock, registry=self.registry)
+        self.state = ClusterState()
+        self.objects = descheduler_objects(self.client)
+        follow(self.objects, self.state)
+        self.planned: list[PlannedEviction] = []
+        """What a dry run would evict."""
+        self.metrics = DeschedulerMetrics.of(self.registry)
+        self.limiter = EvictionLimiter(self.settings.limits)
+        self.parts = ProcessParts(
+            self.state,
+            self.objects,
+            self.client,
+            clock,
+            gates,
+            self.registry,
+            one.dry_run or options.dry_run,
+            one.descheduling_interval.seconds,
+            preview=options.dry_run,
+        )
+        self.profiles = [self._profile(index) for index in range(len(self.settings.profiles))]
+        self.loop = DeschedulingLoop(
+            self.profiles,
+            self.state,
+            self.limiter,
+            clock,
+            self.metrics,
+            interval_s=self.parts.interval_s,
+            node_selector=one.node_selector,
+        )
+        self.slis = HealthSlis()
+        self.elector = None
+        if not options.dry_run:
+            self.elector = lease_elector(self.lease_client, one.leader_election, self.registry, self.health)
+        self._tls = self._context()
+        self.leading = False
+        self.pages: list[HttpServer] = []
+        for collector in (ProcessCollector, PlatformCollector, GCCollector):
+            collector(registry=self.registry)
+
+    def _profile(self, index: int) -> DeschedulerProfile:
+        settings = self.settings.profiles[index]
+        proxy = EvictionProxy(settings.name, self.limiter, dry_run=self.parts.dry_run, observe=self._observe)
+        events = EventRecorder(self.client, settings.name)
+        return DeschedulerProfile(settings, PLUGINS, self.parts, proxy, events)
+
+    def _observe(self, eviction: PlannedEviction) -> None:
+        if eviction.dry_run:
+            self.metrics.planned.labels(eviction.plugin, eviction.profile).inc()
+            if self.options.dry_run:
+                self.planned.append(eviction)
+
+    async def run(self) -> int:
+        """Start everything, run passes until a signal or a failure, stop everything."""
+        runner = self.runner
+        for client in (self.client, self.lease_client):
+            runner.add_stop("api-client", client.close)
+        self._serve()
+        version = ServerVersionCheck(self.client)
+        self.health.check(version.name, lambda: version.problem)
+        runner.add(version)
+        for profile in self.profiles:
+            runner.add(profile.events)
+        runner.add(self.objects)
+        runner.add(StartupStep("caches-synced", self._synced))
+        runner.add(
+            Periodic(
+                "placement-rules",
+                PLACEMENTS_PERIOD_S,
+                self.state.drop_unused_placements,
+                immediate=False,
+                clock=self.parts.clock,
+                registry=self.registry,
+            )
+        )
+        runner.spawn("descheduling", self._lead)
+        log.info("Starting koord-descheduler", profiles=",".join(profile.name for profile in self.profiles))
+        for name in unused(self.options):
+            log.warning("Flag has no effect in this build", flag=f"--{name}")
+        return await runner.run()
+
+    async def preview(self, out: TextIO = sys.stdout) -> int:
+        """`--dry-run`: one pass, printed. Returns the exit status: 1 if the pass was not complete."""
+        try:
+            await self.objects.start()
+            await self._synced()
+            complete = await self.loop.once()
+        finally:
+            await self.objects.stop()
+            for client in (self.client, self.lease_client):
+                await client.close()
+        out.write(printed(self.planned))
+        return 0 if complete else 1
+
+    async def _synced(self) -> None:
+        await caches_synced(self.objects, self.parts.clock, self.registry)
+
+    async def _lead(self) -> None:
+        if self.elector is None:
+            await self._deschedule()
+        else:
+            await self.elector.run(self._deschedule)
+
+    async def _deschedule(self) -> None:
+        try:
+            for profile in self.profiles:
+                await profile.start()
+            self.leading = True
+            await self.loop.run()
+        finally:
+            self.leading = False
+            for profile in reversed(self.profiles):
+                await profile.stop()
+
+    # Pages
+
+    def _serve(self) -> None:
+        one = self.settings.configuration
+        addresses = dict.fromkeys((one.healthz_bind_address, one.metrics_bind_address))
+        for address in addresses:
+            host, port = hosts_and_ports(address)
+            if port:
+                # Pages accept PUT /debug/flags and show the configuration: without authorization only locally.
+                self.pages.append(self._pages(address, self._routes() if is_local(host) else []))
+        if self.options.secure_port:
+            host = f"[{self.options.bind_address}]" if ":" in self.options.bind_address else self.options.bind_address
+            gate = DelegatedAuth(
+                self.lease_client,
+                public=self.options.authorization_always_allow_paths,
+                token_seconds=self.options.authentication_token_webhook_cache_ttl,
+                allowed_seconds=self.options.authorization_webhook_cache_authorized_ttl,
+                denied_seconds=self.options.authorization_webhook_cache_unauthorized_ttl,
+            )
+            routes = [*self._routes(), *(pprof.routes() if one.enable_profiling else [])]
+            self.pages.append(self._pages(f"{host}:{self.options.secure_port}", routes, self._tls, (gate.middleware,)))
+        for server in self.pages:
+            self.runner.add(server)
+
+    def _pages(
+        self,
+        address: str,
+        routes: Sequence[web.RouteDef],
+        tls: ssl.SSLContext | None = None,
+        middlewares: Sequence[Middleware] = (),
+    ) -> HttpServer:
+        return HttpServer(
+            address,
+            registries={"/metrics": self.registry, "/metrics/slis": self.slis.registry},
+            health=self.health,
+            routes=routes,
+            tls=tls,
+            middlewares=middlewares,
+            observed=self.slis.observe,
+        )
+
+    def _routes(self) -> list[web.RouteDef]:
+        routes = [*configz(shown(self.settings))]
+        if self.settings.configuration.enable_profiling:
+            routes += debug_flags({"v": integer("klog verbosity", _set_verbosity)})
+        return routes
+
+    def _context(self) -> ssl.SSLContext | None:
+        """TLS settings of the secure port. Raises ConfigurationError for unusable files."""
+        options = self.options
+        if not options.secure_port:
+            return None
+        files = (options.tls_cert_file, options.tls_private_key_file, options.client_ca_file)
+        cert, key, client_ca = (Path(name) if name else None for name in files)
+        try:
+            return server_context(cert, key, client_ca, options.tls_min_version)
+        except OSError as error:  # includes SSLError
+            names = ", ".join(filter(None, files))
+            raise ConfigurationError([f"TLS of the secure port ({names}): {error}"]) from error
+
+
+def _set_verbosity(verbosity: int) -> None:
+    logging.getLogger().setLevel(logging.DEBUG if verbosity >= DEBUG_VERBOSITY else logging.INFO)

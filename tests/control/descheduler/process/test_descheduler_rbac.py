@@ -1,0 +1,57 @@
+"""The descheduler under its own roles: every request is allowed, and every granted right is used."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from control.descheduler.process import manifests
+from tests.control.descheduler.process.conftest import balancing
+from tests.control.descheduler.process.test_descheduler_process import budget, hot_and_idle, len_of
+from tests.ports import free_port
+from tests.rights import Right, asked, granted
+
+USER = f"system:serviceaccount:koordinator-system:{manifests.ACCOUNT}"
+GRANTED = granted((*manifests.RULES, *manifests.NAMESPACE_RULES))
+
+
+def unused(audit: Path) -> set[Right]:
+    return GRANTED - {right for right, _, _ in asked(audit, USER)}
+
+
+def without_watches(audit: Path) -> set[Right]:
+    """A watch is in the audit log when it ends."""
+    return {right for right in unused(audit) if right[2] != "watch"}
+
+
+async def test_every_call_is_allowed_and_every_right_is_used(world: Any, descheduler: Any, until: Any) -> None:
+    classes = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
+    await world.apply({**classes, "metadata": {"name": "protected"}, "value": 100000})
+    await budget(world, 0)
+    await hot_and_idle(world, "web-0", "web-1")
+    document = balancing()
+    args = {"priorityThreshold": {"name": "protected"}, "ignorePodsWithoutPDB": True}
+    document["profiles"][0]["pluginConfig"].append({"name": "DefaultEvictor", "args": args})
+    port = free_port()
+    running = await descheduler(document, "--bind-address=127.0.0.1", f"--secure-port={port}")
+    await until(lambda: len_of(world, 1), 20)
+    (gone,) = {"web-0", "web-1"} - await world.pods()
+    await until(lambda: world.events(gone), 20)
+    profile, node = running.process.profiles[0], running.process.state.nodes["hot"].node
+    for _ in range(2):  # the second one increases the count of the first one
+        profile.events.normal(node, "Descheduled", "repeated")
+    async with aiohttp.ClientSession() as session:
+        for headers, expected in (({"Authorization": "Bearer x"}, 401), ({}, 403)):
+            url = f"https://127.0.0.1:{port}/metrics"
+            async with session.get(url, headers=headers, ssl=False) as answer:
+                assert answer.status == expected
+    try:
+        await until(lambda: not without_watches(world.audit), 20)
+    except TimeoutError:
+        raise AssertionError(f"granted and never used: {without_watches(world.audit)}") from None
+    await running.stop()
+    await until(lambda: not unused(world.audit))
+    assert {(right, uri) for right, code, uri in asked(world.audit, USER) if code in (401, 403)} == set()
+    assert {right for right, _, _ in asked(world.audit, USER)} <= GRANTED
