@@ -1,5 +1,5 @@
-"""The pod labels and annotations that root code acts on, with their trusted users. Data; the webhook rule and the table
-in docs/security.md are made from it.
+"""The pod labels and annotations that root code acts on, or that let a pod use resources of others, with their trusted
+users. Data; the webhook rule and the table in docs/security.md are made from it.
 
 Root code is koordlet, koord-runtime-proxy and the device plugins of vendors. Tenants write pods, so a key is in one of
 the two tables: `TRUSTED` for keys that would give a tenant something that its requests and its classes do not, and
@@ -95,6 +95,10 @@ _COMMON_CLASSES: Final = TenantRule(
     "every value but `LSE` and `SYSTEM`", lambda text, _: qos.parse_qos(text or "") not in (qos.LSE, qos.SYSTEM)
 )
 _COOKIES: Final = TenantRule("every value but `none`", lambda text, _: text != pod_annotations.CORE_SCHED_NONE)
+_NOT_IGNORING: Final = TenantRule("every value but `true`", lambda text, _: text != names.TRUE)
+_NOT_RESERVING: Final = TenantRule(
+    "every value but `Reservation`", lambda text, _: text != names.OPERATING_MODE_RESERVATION
+)
 _SCORES: Final = TenantRule("0 to 1000", _scores)
 _CONTAINER_SCORES: Final = TenantRule("0 to 1000 for each container", _scores_by_container)
 _DERIVED: Final = TenantRule("the batch resources of the pod's containers", _extended_resources)
@@ -136,6 +140,18 @@ TRUSTED: Final[tuple[TrustedKey, ...]] = (
         _COMMON_CLASSES,
     ),
     _label(names.LABEL_CORE_SCHED_POLICY, "none: no core-scheduling cookie", _MANAGER, _COOKIES),
+    _label(
+        names.LABEL_RESERVATION_IGNORED,
+        "true: the pod may be placed on reserved resources without consuming the Reservation",
+        _MANAGER,
+        _NOT_IGNORING,
+    ),
+    _label(
+        names.LABEL_OPERATING_MODE,
+        "Reservation: other pods are placed on the resources that this pod uses",
+        _MANAGER,
+        _NOT_RESERVING,
+    ),
     _label(names.LABEL_SKIP_HOOK_SERVER, "containers start without koordlet's hooks", _MANAGER),
     _annotation(names.ANNOTATION_OOM_SCORE_ADJ, "oom_score_adj of the containers", _MANAGER, _SCORES),
     _annotation(names.ANNOTATION_OOM_SCORE_ADJ_SPEC, "oom_score_adj of the containers", _MANAGER, _CONTAINER_SCORES),

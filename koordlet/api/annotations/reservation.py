@@ -113,5 +113,5 @@ def is_reservation_pod(labels: Map) -> bool:
 
 
 def ignores_reservations(labels: Map) -> bool:
-    """Whether the pod must not use reservations."""
+    """Whether the pod may use the room of any reservation without consuming it."""
     return labels.get(names.LABEL_RESERVATION_IGNORED) == names.TRUE

@@ -60,6 +60,8 @@ ATTACKS = {
     "class LSE": ({QOS: "LSE"}, {}),
     "no cookie": ({names.LABEL_CORE_SCHED_POLICY: "none"}, {}),
     "no hooks": ({names.LABEL_SKIP_HOOK_SERVER: "true"}, {}),
+    "resources of Reservations": ({names.LABEL_RESERVATION_IGNORED: "true"}, {}),
+    "pods on its own resources": ({names.LABEL_OPERATING_MODE: "Reservation"}, {}),
     "no eviction": ({}, {names.ANNOTATION_EVICTION_POLICY: "x"}),
     "CPU identity": ({}, {names.ANNOTATION_CPU_QOS: '{"groupIdentity":2}'}),
     "a resctrl group": ({}, {names.ANNOTATION_RESCTRL: "{}"}),
