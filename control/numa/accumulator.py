@@ -182,8 +182,8 @@ class _Search:
     def _whole_cores(self, group: Callable[[Core], int], free: int) -> dict[int, list[Core]]:
         """The completely free cores by NUMA node or socket, each list in the order in which cores are taken."""
         groups: dict[int, list[Core]] = {}
-        for core in self.layout.cores:
-            if self.layout.is_whole(core, free):
+        for core in self.layout.full_cores:
+            if core.cpus & free == core.cpus:
                 groups.setdefault(group(core), []).append(core)
         if self.refs:
             for cores in groups.values():

@@ -8,7 +8,6 @@ from functools import cache
 from itertools import combinations
 from typing import Final
 
-from control.numa.accumulator import usable
 from control.numa.affinity import NodeRoom, NumaRequest, room_for
 from control.numa.holdings import SHARED, SINGLE
 from control.numa.masks import mask_of, numbers_of
@@ -55,11 +54,10 @@ def node_hints(
     A resource that a zone publishes and no set of zones can serve has an empty list."""
     published = [name for name in request.amounts if node.publishes(name)]
     rooms = {name: [room_for(node, request, zone, name) for zone in node.zones] for name in published}
-    possible = "cpu" in rooms or request.cpus <= usable(node.layout, node.free, request.required_policy).bit_count()
     sets: dict[str, list[int]] = {name: [] for name in published}
-    for chosen in subsets(len(node.zones)) if possible else ():
+    for chosen in subsets(len(node.zones)):
         members = list(numbers_of(chosen))
-        # A trial allocation succeeds exactly when the rooms suffice, see `affinity`.
+        # Exactly then a trial allocation succeeds, see `affinity`.
         if all(sum(room[at] for at in members) >= request.amounts[name] for name, room in rooms.items()):
             for name, room in rooms.items():
                 if all(room[at] > 0 for at in members):
@@ -69,6 +67,43 @@ def node_hints(
         smallest = min((one.bit_count() for one in served), default=0)
         hints[name] = [ZoneHint(one, policy == RESTRICTED or one.bit_count() == smallest, score(one)) for one in served]
     return hints
+
+
+def choose(
+    node: NodeRoom, request: NumaRequest, policy: str, score: Callable[[int], int], violates: Callable[[int], bool]
+) -> Merged:
+    """`merge` of the hints of one node alone. Usually a few zones agree for all resources: larger sets, for which the
+    work doubles with each zone, are then not looked at."""
+    published = [name for name in request.amounts if node.publishes(name)]
+    rooms = [[room_for(node, request, zone, name) for zone in node.zones] for name in published]
+    amounts = [request.amounts[name] for name in published]
+    everything = (1 << len(node.zones)) - 1
+    for size, sets in _by_size(len(node.zones)) if published else ():
+        agreed: list[int] = []
+        hinted = False
+        for chosen, members in sets:
+            if all(sum([room[at] for at in members]) >= amount for room, amount in zip(rooms, amounts, strict=True)):
+                common = all(room[at] > 0 for room in rooms for at in members)
+                hinted = hinted or common or any(all(room[at] > 0 for at in members) for room in rooms)
+                if common and not violates(chosen):
+                    agreed.append(chosen)
+        if agreed:
+            best = max((len(published) * score(one), -one) for one in agreed)
+            zones = -best[1]
+            return Merged(None if policy == SINGLE_NUMA_NODE and zones == everything else zones, best[0])
+        if (size == 1 and policy == SINGLE_NUMA_NODE) or (hinted and policy == BEST_EFFORT):
+            break
+    hints = node_hints(node, request, policy, score)
+    return merge([hints], [zone.id for zone in node.zones], policy, violates)
+
+
+@cache
+def _by_size(count: int) -> tuple[tuple[int, tuple[tuple[int, tuple[int, ...]], ...]], ...]:
+    """(size, sets with their positions) in ascending order."""
+    return tuple(
+        (size, tuple((mask_of(chosen), chosen) for chosen in combinations(range(count), size)))
+        for size in range(1, count + 1)
+    )
 
 
 def merge(

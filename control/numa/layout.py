@@ -79,18 +79,32 @@ class CoreLayout:
         """CPU -> core."""
         return {cpu: core for core in self.cores for cpu in numbers_of(core.cpus)}
 
+    @cached_property
+    def full_cores(self) -> tuple[Core, ...]:
+        """The cores that have `cpus_per_core` CPUs."""
+        return tuple(core for core in self.cores if core.cpus.bit_count() == self.cpus_per_core)
+
+    @cached_property
+    def _core_masks(self) -> tuple[int, ...]:
+        return tuple(core.cpus for core in self.cores)
+
+    @cached_property
+    def _full_masks(self) -> tuple[int, ...]:
+        return tuple(core.cpus for core in self.full_cores)
+
     def whole_cores(self, available: int) -> int:
         """Mask of the CPUs of those cores that are completely available."""
-        return union(core.cpus for core in self.cores if self.is_whole(core, available))
-
-    def is_whole(self, core: Core, available: int) -> bool:
-        return core.cpus & available == core.cpus and core.cpus.bit_count() == self.cpus_per_core
+        whole = 0
+        for cpus in self._full_masks:
+            if cpus & available == cpus:
+                whole |= cpus
+        return whole
 
     def first_of_cores(self, available: int) -> int:
         """Mask of the lowest available CPU of each core."""
         mask = 0
-        for core in self.cores:
-            free = core.cpus & available
+        for cpus in self._core_masks:
+            free = cpus & available
             mask |= free & -free
         return mask
 

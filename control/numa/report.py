@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final, TypeVar
 
 from control.numa.layout import CoreLayout, LayoutError, layout_of
@@ -36,6 +37,8 @@ MAX_ZONES: Final = 8
 MAX_ZONE_ID: Final = 1 << 10
 MAX_RESOURCES: Final = 32
 """Resources of a zone."""
+MAX_LAYOUTS: Final = 256
+"""Layouts that are remembered by their text."""
 MAX_AMOUNT: Final = 1 << 53
 """Amounts are cut to this, so that sums fit into 64 bits."""
 _ZONE_NAME: Final = re.compile(r"node-(0|[1-9][0-9]{0,5})", re.ASCII)
@@ -80,7 +83,7 @@ class _Reader:
 
     def report(self) -> NumaReport:
         manager = self._part(lambda: KUBELET_CPU_MANAGER.get(self._annotations))
-        layout = self._part(self._layout) or CoreLayout()
+        layout = self._part(lambda: _layout(self._annotations.get(names.ANNOTATION_CPU_TOPOLOGY))) or CoreLayout()
         reserved = self._reserved(manager.reserved_cpus if manager is not None else "")
         reserved &= layout.cpus
         return NumaReport(
@@ -100,14 +103,6 @@ class _Reader:
         except (WireError, ValueError) as error:
             self._errors.append(str(error))
             return None
-
-    def _layout(self) -> CoreLayout:
-        try:
-            return layout_of(
-                (one.id, one.core, one.socket, one.node) for one in CPU_TOPOLOGY.get(self._annotations).detail
-            )
-        except LayoutError as error:
-            raise WireError(str(error), where=f"annotation {names.ANNOTATION_CPU_TOPOLOGY}") from error
 
     def _reserved(self, kubelet_reserved: str) -> int:
         reserved = self._cpus(names.ANNOTATION_CPU_MANAGER_POLICY, kubelet_reserved)
@@ -148,6 +143,16 @@ class _Reader:
                 total["cpu"] = max(0, total["cpu"] - 1000 * (layout.nodes.get(number, 0) & reserved).bit_count())
             zones[number] = NumaZone(number, total)
         return tuple(zone for _, zone in sorted(zones.items()))
+
+
+@lru_cache(maxsize=MAX_LAYOUTS)
+def _layout(text: str | None) -> CoreLayout:
+    """Nodes of one model share their layout. Raises WireError."""
+    topology = CPU_TOPOLOGY.get({} if text is None else {names.ANNOTATION_CPU_TOPOLOGY: text})
+    try:
+        return layout_of((one.id, one.core, one.socket, one.node) for one in topology.detail)
+    except LayoutError as error:
+        raise WireError(str(error), where=f"annotation {names.ANNOTATION_CPU_TOPOLOGY}") from error
 
 
 def _amount(resource: str, quantity: Quantity) -> int:

@@ -12,6 +12,9 @@ reserved; the following API call is omitted. Scenarios:
   churn      one shape; every tenth placement is followed by a removal, every hundredth by a node's change
   volumes    pods with a claim each whose volume is created on the pod's node (late binding)
   quotas     pods of 1,000 quotas in four levels, half of whose leaves have to borrow
+  cores      LSR pods with whole cores, on nodes with 128 CPUs and 4 NUMA nodes
+  singlezone pods that want all resources from one NUMA node of such nodes
+  coresplain pods of one shape without CPUs of their own, on such nodes
   gangs      1,000 gangs of 4 that arrive interleaved: queue, cycles, Permit, and bindings that take no time
   gangs64    gangs of 64, with the same total of members
   api        pods of one shape through the embedded API server, with the default limit of 50 requests per second and
@@ -54,6 +57,7 @@ from tests.control.scheduler.loadreports import metric
 from tests.scale.figures import Figure, calibration, report
 from tests.scale.schedulerapi import place as place_by_api
 from tests.scale.schedulergangs import place as place_gangs
+from tests.scale.schedulernuma import add_topologies, full_cores, single_zone
 from tests.scale.schedulerprofile import Bench, open_bench
 
 SEED = 1
@@ -233,7 +237,13 @@ def bench_node(number: int, version: int = 0) -> object:
     )
 
 
-BUDGETS = {"quotas": 5000.0, "one": 5000.0, "mixed": 2000.0, "spread": 1000.0, "anti": 1000.0}
+BUDGETS = {
+    "quotas": 5000.0, "one": 5000.0, "mixed": 2000.0, "spread": 1000.0, "anti": 1000.0, "cores": 2000.0,
+    "singlezone": 1500.0,
+}  # fmt: skip
+NUMA = ("cores", "singlezone", "coresplain")
+EXTRA = {"quotas": ("ElasticQuota",), **dict.fromkeys(NUMA, ("NodeNUMAResource",))}
+"""Plugins that only some scenarios have."""
 
 
 def scenarios(count: int) -> dict[str, tuple[list[Pod], Between | None]]:
@@ -246,12 +256,17 @@ def scenarios(count: int) -> dict[str, tuple[list[Pod], Between | None]]:
         "churn": (one_shape(count), churn),
         "volumes": (with_claims(count // 5), None),
         "quotas": (of_quotas(count), None),
+        "cores": (full_cores(count), None),
+        "singlezone": (single_zone(count), None),
+        "coresplain": (one_shape(count), None),
     }
 
 
 def run(name: str, nodes: int, count: int, *, profile: bool) -> Iterator[Figure]:
     pods, between = scenarios(count)[name]
-    bench = open_bench(nodes, random.Random(SEED), *(("ElasticQuota",) if name == "quotas" else ()))
+    bench = open_bench(nodes, random.Random(SEED), *EXTRA.get(name, ()))
+    if name in NUMA:
+        add_topologies(bench)
     if name == "volumes":
         bench.reports.put(*storage(len(pods)))
     if name == "quotas":

@@ -18,6 +18,7 @@ from control.scheduler.plugins.interpodaffinity import InterPodAffinity
 from control.scheduler.plugins.loadaware import LoadAwareScheduling
 from control.scheduler.plugins.nodeaffinity import NodeAffinityPlugin
 from control.scheduler.plugins.nodename import NodeName
+from control.scheduler.plugins.nodenumaresource import NodeNUMAResource
 from control.scheduler.plugins.nodeports import NodePorts
 from control.scheduler.plugins.noderesourcesfit import NodeResourcesFit
 from control.scheduler.plugins.noderesourcesfitplus import NodeResourcesFitPlus
@@ -30,7 +31,6 @@ from control.scheduler.plugins.schedulinggates import SchedulingGates
 from control.scheduler.plugins.schedulinghint import SchedulingHintPlugin
 from control.scheduler.plugins.tainttoleration import TaintToleration
 from control.scheduler.plugins.unsupported import (
-    UnsupportedCPUSets,
     UnsupportedResourceClaims,
 )
 from control.scheduler.plugins.volumes import NodeVolumeLimits, VolumeBinding, VolumeRestrictions, VolumeZone
@@ -50,6 +50,7 @@ PLUGINS: Final[Mapping[str, type[Plugin]]] = {
         LoadAwareScheduling,
         NodeAffinityPlugin,
         NodeName,
+        NodeNUMAResource,
         NodePorts,
         NodeResourcesBalancedAllocation,
         NodeResourcesFit,
@@ -58,7 +59,6 @@ PLUGINS: Final[Mapping[str, type[Plugin]]] = {
         NodeVolumeLimits,
         PodTopologySpread,
         PrioritySort,
-        UnsupportedCPUSets,
         ReservationPlugin,
         ScarceResourceAvoidance,
         SchedulingGates,

@@ -30,6 +30,7 @@ RULES: list[Object] = [
     rule("storage.k8s.io", ["storageclasses", "csinodes", "csidrivers", "csistoragecapacities"], _READ),
     rule("slo.koordinator.sh", ["nodemetrics"], _READ),
     rule("scheduling.koordinator.sh", ["clusternetworktopologies"], _READ),
+    rule("topology.node.k8s.io", ["noderesourcetopologies"], _READ),
     # results of decisions: bindings, annotations, conditions, victims of preemption, volumes, the state of gangs
     rule("", ["pods"], [*_READ, "patch", "delete"]),
     rule("", ["pods/binding"], ["create"]),

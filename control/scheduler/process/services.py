@@ -108,6 +108,8 @@ class Services:
                 result = handler(**arguments)
             except LookupError as error:
                 return web.json_response({"message": str(error.args[0] if error.args else error)}, status=404)
+            except RuntimeError as error:
+                return web.json_response({"message": str(error)}, status=500)
             return web.Response(body=wire.encode(result), content_type="application/json")
 
         return respond

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from control.numa.accumulator import AllocationFailed, CPUSearchRules, satisfies, usable
 from control.numa.affinity import NodeRoom, NumaRequest, allocate, room_for
-from control.numa.hints import node_hints, subsets
+from control.numa.hints import choose, merge, node_hints, subsets
 from control.numa.masks import cpu_list, numbers_of
 from tests.control.numa.rooms import GIB, room
 
@@ -134,3 +134,18 @@ def test_hints_are_the_sets_of_zones_on_which_a_trial_allocation_succeeds(
             if all(room_for(node, request, zone, name) > 0 for zone in zones):
                 served.append(chosen)
         assert [hint.zones for hint in hints[name]] == served
+
+
+@given(
+    requests(),
+    st.sampled_from(("BestEffort", "Restricted", "SingleNUMANode")),
+    st.frozensets(st.sampled_from(subsets(3)), max_size=3),
+    st.lists(st.integers(0, 3), min_size=8, max_size=8),
+)
+def test_the_short_way_chooses_as_all_hints_do(
+    case: tuple[NodeRoom, NumaRequest, list[int]], policy: str, banned: frozenset[int], scores: list[int]
+) -> None:
+    node, request, _ = case
+    hints = node_hints(node, request, policy, scores.__getitem__)
+    merged = merge([hints], [zone.id for zone in node.zones], policy, banned.__contains__)
+    assert choose(node, request, policy, scores.__getitem__, banned.__contains__) == merged

@@ -22,6 +22,7 @@ TWINS: dict[str, tuple[str, str, str]] = {
     "InterferenceAware": ("interference", "interference", "plugins/test_small_plugins_agree.py"),
     "LoadAwareScheduling": ("loadaware", "verdict", "plugins/test_loadaware_agrees.py"),
     "NodeAffinity": ("nodechecks", "node_affinity", "plugins/test_nodechecks.py"),
+    "NodeNUMAResource": ("numa", "decide", "plugins/test_numa_agrees.py"),
     "NodeName": ("nodechecks", "node_name", "plugins/test_nodechecks.py"),
     "NodePorts": ("ports", "node_ports", "plugins/test_nodeports.py"),
     "NodeResourcesBalancedAllocation": ("resources", "balanced_score", "plugins/test_noderesources.py"),
@@ -46,7 +47,6 @@ DECIDE_NOTHING = {
     "DefaultBinder": "sends the binding to the node that was chosen",
     "DefaultPreBind": "sends what other plugins changed in the pod",
     "DynamicResources": "rejects every pod with resource claims",
-    "NodeNUMAResource": "rejects every pod that needs a CPU set",
 }
 """Plugin -> what it does instead."""
 
@@ -54,6 +54,7 @@ NOT_IN_A_CYCLE = {
     "Coscheduling": "decides about pods, not nodes; tests/control/scheduler/coscheduling has whole rounds",
     "DefaultPreemption": "comes after a cycle that failed; its test runs whole cycles",
     "ElasticQuota": "decides about pods, not nodes; its test runs whole cycles",
+    "NodeNUMAResource": "its test runs whole histories of placements over nodes with topologies",
     "PrioritySort": "decides in the queue",
     "Reservation": "its test runs whole cycles, with reservations that come and go",
     "SchedulingGates": "decides in front of the queue",

@@ -10,8 +10,7 @@ from koordlet.api.core import Pod
 from tests.control.scheduler.build import Cluster, node, pod
 from tests.control.scheduler.toys import cycle_of
 
-POINTS = {"preFilter": ("DynamicResources", "NodeNUMAResource"), "filter": ("NodeResourcesFit",)}
-QOS = "koordinator.sh/qosClass"
+POINTS = {"preFilter": ("DynamicResources",), "filter": ("NodeResourcesFit",)}
 CLAIMS = {"resourceClaims": [{"name": "gpu", "resourceClaimName": "gpu"}]}
 
 
@@ -19,16 +18,8 @@ CLAIMS = {"resourceClaims": [{"name": "gpu", "resourceClaimName": "gpu"}]}
     ("one", "reason"),
     [
         (pod(spec=CLAIMS), "pod has resource claims, which this scheduler does not allocate"),
-        (
-            pod(labels={QOS: "LSR"}),
-            "pod needs CPUs of its own (class LSE or LSR), which this scheduler does not allocate",
-        ),
-        (
-            pod(labels={QOS: "LSE"}),
-            "pod needs CPUs of its own (class LSE or LSR), which this scheduler does not allocate",
-        ),
     ],
-    ids=["resource claims", "LSR", "LSE"],
+    ids=["resource claims"],
 )
 def test_a_pod_that_needs_a_missing_plugin_is_rejected(one: Pod, reason: str) -> None:
     cluster = Cluster(node("a"))
@@ -38,11 +29,6 @@ def test_a_pod_that_needs_a_missing_plugin_is_rejected(one: Pod, reason: str) ->
     assert failure.value.text() == f"0/1 nodes are available: {reason}."
 
 
-@pytest.mark.parametrize(
-    "one",
-    [pod(), pod(labels={QOS: "LS"}), pod(labels={QOS: "LSR", "koordinator.sh/priority-class": "koord-batch"})],
-    ids=["plain", "LS", "LSR of priority class batch"],
-)
-def test_other_pods_are_scheduled(one: Pod) -> None:
+def test_other_pods_are_scheduled() -> None:
     cluster = Cluster(node("a"))
-    assert cycle_of(cluster, POINTS, PLUGINS).place(cluster.info(one)).node == "a"
+    assert cycle_of(cluster, POINTS, PLUGINS).place(cluster.info(pod())).node == "a"

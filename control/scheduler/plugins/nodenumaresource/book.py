@@ -1,0 +1,293 @@
+"""The topology of every node and what pods hold there, kept in columns and for single nodes (spec 06 §2.2, §2.3).
+
+One book per table, shared by all profiles. Holdings follow the pods that the table counts, trials included. A row whose
+node, topology or pods changed is only marked; `sync` computes it before it is read.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, ClassVar, Final
+from weakref import WeakKeyDictionary, proxy
+
+from control.numa.affinity import NodeRoom, ZoneRoom
+from control.numa.holdings import IDLE, SHARED, SINGLE, Holding, NodeHoldings
+from control.numa.report import NumaReport, read_report
+from control.scheduler.framework.handle import Handle
+from control.scheduler.plugins.nodenumaresource.annotation import RefusedAllocation, holding_of
+from control.scheduler.plugins.nodenumaresource.columns import BIND_CODES, NUMA_CODES, UNPUBLISHED, NumaColumns
+from control.scheduler.plugins.nodenumaresource.ratios import INVALID, UNIT, amplify, ratios_of
+from control.scheduler.state.allocations import Allocations
+from control.scheduler.state.pods import PodInfo
+from control.scheduler.state.table import NodeTable
+from koordlet.api import names
+from koordlet.api.annotations.node import cpu_bind_policy, numa_topology_policy
+from koordlet.api.crs.topology import NodeResourceTopology
+from koordlet.api.encoding.wire import WireError
+from koordlet.app.logging import get_logger
+
+log = get_logger(__name__)
+
+MAX_REFS: Final = 1
+"""How many pods may share a CPU."""
+STATUS_CODES: Final = {IDLE: 0, SINGLE: 1, SHARED: 2}
+EMPTY: Final = NumaReport()
+TOPOLOGY, RATIO, ALLOCATION = "topology", "ratio", "allocation"
+KINDS: Final = (TOPOLOGY, RATIO, ALLOCATION)
+"""Kinds of malformed input."""
+
+
+class _Claim:
+    """What a bound or assumed pod of a row claims."""
+
+    __slots__ = ("holding", "order")
+
+    def __init__(self, pod: PodInfo, holding: Holding, *, own: bool) -> None:
+        self.holding = holding
+        self.order = (not own, pod.created, pod.uid)
+        """Of two pods with the same CPU the first counts: what this process allocated, then the older pod."""
+
+
+class NumaBook:
+    """See the module text. A `PodListener` through `allocations`."""
+
+    _of: ClassVar[WeakKeyDictionary[NodeTable, NumaBook]] = WeakKeyDictionary()
+    """Values must not hold their keys, so a book has only a proxy of its table."""
+
+    @classmethod
+    def of(cls, handle: Handle) -> NumaBook:
+        """The book of the handle's table."""
+        book = cls._of.get(handle.table)
+        if book is None:
+            book = cls._of[handle.table] = cls(handle)
+        book.profiles.add(handle.profile)
+        return book
+
+    def __init__(self, handle: Handle) -> None:
+        self._table: NodeTable = proxy(handle.table)
+        self.columns = NumaColumns(handle.table)
+        self.profiles: set[str] = set()
+        """Only pods of these schedulers got CPUs from this scheduler."""
+        self.malformed: Counter[str] = Counter()
+        """Kind of input -> how often it was malformed or refused."""
+        self.reports: dict[str, NumaReport] = {}
+        """By node. They may be older than the node."""
+        self.holdings: dict[int, NodeHoldings] = {}
+        self._claims: dict[int, dict[str, _Claim]] = {}
+        self._own: set[str] = set()
+        """uids of pods whose allocation this process made."""
+        self._ratios: dict[int, Mapping[str, int]] = {}
+        """By row: ratios by which zone amounts are multiplied."""
+        self.id_lists: list[tuple[int, ...]] = [()]
+        self._id_numbers: dict[tuple[int, ...], int] = {(): 0}
+        self.demanding = 0
+        """Number of nodes with a CPU bind policy, a NUMA topology policy or a ratio: they concern every pod."""
+        self._demands: set[int] = set()
+        self.choices: dict[int, dict[Any, Any]] = {}
+        """By row: what `decision` remembers; cleared when the row changes."""
+        self._rooms: dict[int, NodeRoom] = {}
+        """By row, as of the last `sync`."""
+        self._status: dict[int, list[str]] = {}
+        self._changed: set[int] = set()
+        self._node_position = 0
+        self.allocations: Allocations[Holding] = Allocations(self._read, self._apply)
+        handle.table.listen(self.allocations)
+        if handle.objects is not None:
+            handle.objects.informer(NodeResourceTopology).add_handler(
+                self.topology_seen, lambda _, new: self.topology_seen(new), self.topology_gone
+            )
+
+    # Input
+
+    def topology_seen(self, topology: NodeResourceTopology) -> None:
+        name = topology.metadata.name
+        report = self.reports[name] = read_report(topology)
+        for error in report.errors:
+            self._refuse(TOPOLOGY, f"NodeResourceTopology {name}", error)
+        self._touch(name)
+
+    def topology_gone(self, topology: NodeResourceTopology) -> None:
+        if self.reports.pop(topology.metadata.name, None) is not None:
+            self._touch(topology.metadata.name)
+
+    def _touch(self, node: str) -> None:
+        row = self._table.rows.get(node)
+        if row is not None:
+            self._changed.add(row)
+            self._table.touch(row)
+
+    def assign(self, pod: PodInfo, holding: Holding) -> None:
+        """The pod, which is counted, gets `holding`."""
+        self._own.add(pod.uid)
+        self.allocations.assign(pod, holding)
+
+    def _read(self, pod: PodInfo) -> Holding | None:
+        annotations = pod.pod.metadata.annotations
+        if names.ANNOTATION_RESOURCE_STATUS not in annotations:
+            return None
+        try:
+            if pod.shape.scheduler not in self.profiles:
+                raise RefusedAllocation("the pod is not scheduled by this scheduler")
+            return holding_of(annotations, pod.requests)
+        except RefusedAllocation as error:
+            self._refuse(ALLOCATION, f"pod {pod.key}", f"{names.ANNOTATION_RESOURCE_STATUS}: {error}")
+            return None
+
+    def _apply(self, row: int, pod: PodInfo, holding: Holding, sign: int) -> None:
+        claims = self._claims.setdefault(row, {})
+        accepted = self.holdings.setdefault(row, NodeHoldings())
+        self._changed.add(row)
+        complete = len(accepted.pods) == len(claims)
+        if sign > 0:
+            claims[pod.uid] = _Claim(pod, holding, own=pod.uid in self._own)
+            if not holding.cpus & accepted.cpus and complete:
+                accepted.add(pod.uid, holding)
+                return
+        else:
+            del claims[pod.uid]
+            if complete:
+                accepted.remove(pod.uid)
+                if not claims:
+                    del self._claims[row], self.holdings[row]
+                    if not self._claims:
+                        self._own.clear()
+                return
+        self.holdings[row] = self._resolved(claims)
+        if sign > 0 and pod.uid not in self.holdings[row].pods:
+            text = f"{names.ANNOTATION_RESOURCE_STATUS}: another pod of the node holds some of its CPUs"
+            self._refuse(ALLOCATION, f"pod {pod.key}", text)
+
+    def _resolved(self, claims: Mapping[str, _Claim]) -> NodeHoldings:
+        holdings = NodeHoldings()
+        for uid, claim in sorted(claims.items(), key=lambda one: one[1].order):
+            if not claim.holding.cpus & holdings.cpus:
+                holdings.add(uid, claim.holding)
+        return holdings
+
+    def _refuse(self, kind: str, what: str, reason: str) -> None:
+        self.malformed[kind] += 1
+        log.once(f"{kind}:{what}", "Ignoring a malformed or refused part", object=what, reason=reason)
+
+    # Rows
+
+    def sync(self) -> None:
+        """Compute the rows that changed."""
+        table, log_ = self._table, self._table.node_log
+        if self._node_position != log_.end:
+            rows = log_.since(self._node_position)
+            self._node_position = log_.end
+            self._changed.update(range(table.size) if rows is None else rows)
+        if self._changed:
+            changed, self._changed = self._changed, set()
+            for row in changed:
+                self._compute(row)
+
+    def report(self, row: int) -> NumaReport:
+        return self.reports.get(self._table.names[row], EMPTY)
+
+    def policies(self, row: int) -> tuple[str, str, str]:
+        """(CPU bind policy, NUMA topology policy, NUMA allocation strategy or "") of a node."""
+        node = self._table.nodes[row]
+        labels: Mapping[str, str] = {} if node is None else node.metadata.labels
+        report = self.report(row)
+        policy = numa_topology_policy(labels, report.policy)
+        return (
+            cpu_bind_policy(labels, report.kubelet_policy, report.kubelet_options),
+            policy if policy in NUMA_CODES else "",
+            labels.get(names.LABEL_NUMA_ALLOCATE_STRATEGY, ""),
+        )
+
+    def room(self, row: int) -> NodeRoom:
+        """What is free on a node. Call `sync` before."""
+        return self._rooms[row]
+
+    def _room(self, row: int) -> NodeRoom:
+        report = self.report(row)
+        holdings = self.holdings.get(row) or NodeHoldings()
+        layout, ratios = report.layout, self._ratios.get(row, {})
+        free = layout.cpus & ~report.reserved & ~holdings.full(MAX_REFS)
+        cpu_ratio = ratios.get("cpu", 0)
+        zones = []
+        for zone in report.zones:
+            cpus = layout.nodes.get(zone.id, 0)
+            used = holdings.zones.get(zone.id, {})
+            bound = 1000 * (holdings.cpus & cpus).bit_count()
+            extra = 1000 * (holdings.undivided & cpus).bit_count() + amplify(bound, cpu_ratio) - bound
+            total = zone.total if report.amplified else {n: amplify(a, ratios.get(n, 0)) for n, a in zone.total.items()}
+            available = {n: a - used.get(n, 0) - (extra if n == "cpu" else 0) for n, a in total.items()}
+            zones.append(ZoneRoom(zone.id, available, total, free & cpus))
+        return NodeRoom(layout, free, zones, holdings.held())
+
+    def ratios(self, row: int) -> dict[str, float]:
+        """The amplification ratios of a node."""
+        return {name: ratio / UNIT for name, ratio in self._ratios.get(row, {}).items()}
+
+    def pod(self, row: int, uid: str) -> PodInfo:
+        return self._table.pods[row][uid]
+
+    def zone_status(self, row: int) -> list[str]:
+        """By position of the zone. Call `sync` before."""
+        return self._status[row]
+
+    def _zone_status(self, row: int) -> list[str]:
+        report, holdings = self.report(row), self.holdings.get(row)
+        status = {} if holdings is None else holdings.status(report.layout)
+        return [status.get(zone.id, IDLE) for zone in report.zones]
+
+    def _compute(self, row: int) -> None:
+        columns = self.columns
+        self.choices.pop(row, None)
+        columns.ratio.data[row] = self._read_ratios(row)
+        bind, numa, _ = self.policies(row)
+        columns.bind_policy.data[row] = BIND_CODES.get(bind, 0)
+        columns.numa_policy.data[row] = NUMA_CODES.get(numa, 0)
+        if bind in BIND_CODES or numa or columns.ratio.data[row]:
+            self._demands.add(row)
+        else:
+            self._demands.discard(row)
+        self.demanding = len(self._demands)
+        room = self._rooms[row] = self._room(row)
+        layout = room.layout
+        whole, first = layout.whole_cores(room.free), layout.first_of_cores(room.free)
+        columns.cpus_per_core.data[row] = layout.cpus_per_core
+        columns.cpus.data[:, row] = room.free.bit_count(), whole.bit_count(), first.bit_count()
+        holdings = self.holdings.get(row)
+        columns.bound.data[row] = 0 if holdings is None else holdings.cpus.bit_count()
+        columns.zones.data[row] = len(room.zones)
+        columns.zone_ids.data[row] = self._ids_number(tuple(zone.id for zone in room.zones))
+        columns.zone_total.data[:, :, row] = UNPUBLISHED
+        status = self._status[row] = self._zone_status(row)
+        for at, (zone, code) in enumerate(zip(room.zones, status, strict=True)):
+            columns.zone_status.data[at, row] = STATUS_CODES[code]
+            cpus = zone.cpus
+            columns.zone_cpus.data[at, :, row] = (
+                cpus.bit_count(),
+                (whole & cpus).bit_count(),
+                (first & cpus).bit_count(),
+            )
+            for name, total in zone.total.items():
+                index = columns.resource(name)
+                columns.zone_total.data[at, index, row] = total
+                columns.zone_available.data[at, index, row] = max(0, zone.available[name])
+
+    def _read_ratios(self, row: int) -> int:
+        """The cpu ratio of a row, and its ratios for zones."""
+        node = self._table.nodes[row]
+        self._ratios.pop(row, None)
+        if node is None or names.ANNOTATION_RESOURCE_AMPLIFICATION_RATIO not in node.metadata.annotations:
+            return 0
+        try:
+            ratios = ratios_of(node.metadata.annotations)
+        except WireError as error:
+            self._refuse(RATIO, f"node {node.metadata.name}", str(error))
+            return INVALID
+        self._ratios[row] = ratios
+        return ratios.get("cpu", 0)
+
+    def _ids_number(self, ids: tuple[int, ...]) -> int:
+        number = self._id_numbers.get(ids)
+        if number is None:
+            number = self._id_numbers[ids] = len(self.id_lists)
+            self.id_lists.append(ids)
+        return number

@@ -1,0 +1,380 @@
+"""NodeNUMAResource: reasons, scores, annotations, restarts and hostile input (spec 06 §2)."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from prometheus_client import CollectorRegistry
+
+from control.scheduler.config.args import NodeNUMAResourceArgs, ScoringStrategy, WeightedResource
+from control.scheduler.cycle.evaluation import prepare
+from control.scheduler.cycle.failures import FitError
+from control.scheduler.cycle.placement import CycleFailed
+from control.scheduler.framework.plugin import CycleState
+from control.scheduler.plugins.nodenumaresource.metrics import NumaCounters
+from control.scheduler.plugins.nodenumaresource.ratios import UNIT, amplify
+from koordlet.api import names
+from koordlet.api.core import Pod
+from tests.control.scheduler.build import node, pod
+from tests.control.scheduler.plugins.numaworld import NumaWorld, lsr, status_of, topology, world
+
+FULL = {"requiredCPUBindPolicy": "FullPCPUs"}
+SPREAD = {"requiredCPUBindPolicy": "SpreadByPCPUs"}
+SINGLE = {"numaTopologyPolicy": "SingleNUMANode"}
+STATUS, SPEC = names.ANNOTATION_RESOURCE_STATUS, names.ANNOTATION_RESOURCE_SPEC
+BIND, NUMA = names.LABEL_CPU_BIND_POLICY, names.LABEL_NUMA_TOPOLOGY_POLICY
+RATIO = names.ANNOTATION_RESOURCE_AMPLIFICATION_RATIO
+MOST = NodeNUMAResourceArgs(
+    scoring_strategy=ScoringStrategy(
+        type="MostAllocated", resources=[WeightedResource(name=name, weight=1) for name in ("cpu", "memory")]
+    )
+)
+
+
+def rejection(given: NumaWorld, one: Pod) -> str:
+    with pytest.raises(FitError) as failure:
+        given.place(one)
+    return (
+        failure.value.text()
+        .removeprefix(f"0/{len(given.nodes)} nodes are available: ")
+        .partition(". preemption")[0]
+        .rstrip(".")
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "one", "reason"),
+    [
+        ({"labels": {NUMA: "Restricted"}}, lsr("2", numa=SINGLE), "node(s) NUMA Topology policy not match"),
+        ({}, lsr("1500m"), "the requested CPUs must be integer"),
+        ({"labels": {BIND: "FullPCPUsOnly"}}, pod(cpu="1500m"), "the requested CPUs must be integer"),
+        ({"cpu": "32", "annotations": {RATIO: '{"cpu":2.00}'}}, lsr("17"), "Insufficient amplified cpu"),
+        ({"annotations": {RATIO: '{"cpu":"x"}'}}, lsr("2"), "node(s) invalid CPU amplification ratio"),
+        ({"annotations": {names.ANNOTATION_CPU_TOPOLOGY: "{"}}, lsr("2"), "node(s) invalid CPU Topology"),
+        (
+            {"labels": {BIND: "SpreadByPCPUs"}},
+            lsr("2", spec=FULL),
+            "node(s) cpu bind policy conflicts with pod's required cpu bind policy",
+        ),
+        ({}, lsr("3", spec=FULL), "node(s) requested cpus not multiple cpus per core"),
+        ({"labels": {BIND: "FullPCPUsOnly"}}, lsr("3"), "node(s) requested cpus not multiple cpus per core"),
+        ({}, lsr("10", spec=SPREAD), "not enough cpus available to satisfy request"),
+        ({"reserved": "0"}, lsr("16", spec=FULL), "not enough cpus available to satisfy request"),
+        ({"reserved": "0"}, lsr("16"), "not enough cpus available to satisfy request"),
+        ({"zones": False}, lsr("2", numa=SINGLE), "node(s) missing NUMA resources"),
+        (
+            {"zones": False},
+            lsr("2", numa={"numaTopologyPolicy": "BestEffort"}),
+            "node(s) Insufficient NUMA Node resources",
+        ),
+    ],
+)
+def test_reasons(given: dict[str, Any], one: Pod, reason: str) -> None:
+    if names.ANNOTATION_CPU_TOPOLOGY in given.get("annotations", {}):
+        made = NumaWorld((node("n0", cpu="16"), topology("n0", (2, 1, 4, 2), **given)))
+    else:
+        made = world(**given)
+    text = rejection(made, one)
+    assert text.removeprefix("1 ") == reason
+
+
+def test_resources_in_different_zones_are_named_with_their_bits() -> None:
+    made = world((2, 1, 4, 2), memory="4Gi")
+    made.run(lsr("7", numa=SINGLE, memory="1Gi"))  # zone 0: one CPU left
+    made.run(pod(cpu="1", memory="3Gi", annotations={names.ANNOTATION_NUMA_TOPOLOGY_SPEC: json.dumps(SINGLE)}))
+    text = rejection(made, lsr("6", numa=SINGLE, memory="4Gi"))
+    assert text.startswith("1 Unaligned NUMA Hint cause cpu prefer [11] among [11],memory prefer [11] among [11]")
+
+
+@pytest.mark.parametrize(
+    ("annotation", "where"),
+    [
+        ({SPEC: "{"}, SPEC),
+        ({SPEC: '{"requiredCPUBindPolicy": "Full"}'}, "requiredCPUBindPolicy: 'Full' is not one of"),
+        ({SPEC: '{"preferredCPUExclusivePolicy": "All"}'}, "preferredCPUExclusivePolicy: 'All'"),
+        ({names.ANNOTATION_NUMA_TOPOLOGY_SPEC: '{"numaTopologyPolicy": "x"}'}, "numaTopologyPolicy: 'x'"),
+        ({names.ANNOTATION_NUMA_TOPOLOGY_SPEC: "[]"}, names.ANNOTATION_NUMA_TOPOLOGY_SPEC),
+    ],
+)
+def test_a_malformed_annotation_is_an_error_for_its_pod_only(annotation: dict[str, str], where: str) -> None:
+    made = world()
+    with pytest.raises(CycleFailed, match="(?s)" + where.replace("[", r"\[")):
+        made.place(lsr("2", annotations=annotation))
+    assert made.run(lsr("2")) == {"cpuset": "0-1"}
+
+
+@pytest.mark.parametrize(
+    ("qos", "priority", "bound"),
+    [("LSE", 9000, True), ("LSR", 9999, True), ("LS", 9000, False), ("", 9000, False), ("LSR", 5500, False)],
+)
+def test_classes_that_get_cpus(qos: str, priority: int, bound: bool) -> None:
+    one = lsr("2", labels={names.LABEL_QOS_CLASS: qos}, priority=priority)
+    assert ("cpuset" in world().run(one)) is bound
+
+
+@pytest.mark.parametrize(
+    ("spec", "labels", "written"),
+    [
+        ({}, {}, {"preferredCPUBindPolicy": "FullPCPUs"}),
+        ({"preferredCPUBindPolicy": "Default"}, {}, {"preferredCPUBindPolicy": "FullPCPUs"}),
+        ({"requiredCPUBindPolicy": "Default"}, {}, {"requiredCPUBindPolicy": "FullPCPUs"}),
+        ({}, {BIND: "SpreadByPCPUs"}, {"requiredCPUBindPolicy": "SpreadByPCPUs"}),
+        (SPREAD, {}, SPREAD),
+    ],
+)
+def test_the_spec_is_completed(spec: dict[str, str], labels: dict[str, str], written: dict[str, str]) -> None:
+    made = world(labels=labels)
+    bound = made.bind(made.place(lsr("2", spec=spec)))
+    assert json.loads(bound.metadata.annotations[SPEC]) == written
+
+
+def test_constrained_burst_binds_nothing_and_keeps_its_spec() -> None:
+    made = world()
+    spec = {"requiredCPUBindPolicy": "ConstrainedBurst"}
+    bound = made.bind(made.place(lsr("2", spec=spec)))
+    assert STATUS not in bound.metadata.annotations
+    assert json.loads(bound.metadata.annotations[SPEC]) == spec
+
+
+def test_the_status_of_a_pod_with_zones() -> None:
+    assert world(memory="32Gi").run(lsr("4", memory="8Gi", numa=SINGLE)) == {
+        "cpuset": "0-3",
+        "numaNodeResources": [{"node": 0, "resources": {"cpu": "4", "memory": "8Gi"}}],
+    }
+
+
+def test_reserved_cpus_are_never_given() -> None:
+    made = world((1, 1, 4, 2), reserved="0-3")
+    assert made.run(lsr("4", spec=FULL)) == {"cpuset": "4-7"}
+
+
+# Restart, hostile and late input
+
+
+def test_a_restart_gives_the_same_page() -> None:
+    made = world(count=2)
+    for one in (lsr("4"), lsr("2", spec=SPREAD), lsr("2", numa=SINGLE), pod(cpu="1")):
+        made.run(one)
+    before = [made.page(f"n{at}") for at in range(2)]
+    made.start()
+    assert [made.page(f"n{at}") for at in range(2)] == before
+
+
+@pytest.mark.parametrize(
+    ("status", "more"),
+    [
+        ('{"cpuset": "0-3"}', {"cpu": "2"}),
+        ('{"cpuset": "0-3"', {}),
+        ('{"cpuset": "3-0"}', {}),
+        ('{"cpuset": "0", "numaNodeResources": [{"node": 0, "resources": {"cpu": "9"}}]}', {}),
+        ('{"numaNodeResources": [{"node": -1, "resources": {"cpu": "1"}}]}', {}),
+        ('{"numaNodeResources": [{"node": 0}, {"node": 0}]}', {}),
+        ('{"numaNodeResources": [{"node": 0, "resources": {"memory": "-1"}}]}', {}),
+    ],
+    ids=["too many", "malformed", "no list", "amount", "node", "repeated", "negative"],
+)
+def test_a_forged_status_of_a_bound_pod_does_not_count(status: str, more: dict[str, Any]) -> None:
+    made = world()
+    made.add(lsr(**{"cpu": "4", "annotations": {STATUS: status}, "on": "n0", **more}))
+    assert made.page("n0")["availableCPUs"] == "0-15"
+    assert made.plugin.book.malformed == {"allocation": 1}
+
+
+def test_a_status_of_a_pod_of_another_scheduler_does_not_count() -> None:
+    made = world()
+    one = lsr("4", annotations={STATUS: '{"cpuset": "0-3"}'}, on="n0")
+    one.spec.scheduler_name = "default-scheduler"
+    made.add(one)
+    assert made.page("n0")["availableCPUs"] == "0-15"
+
+
+def test_the_status_of_a_pending_pod_counts_nowhere() -> None:
+    made = world()
+    assert made.run(lsr("2", annotations={STATUS: '{"cpuset": "8-9"}'})) == {"cpuset": "0-1"}
+    plain = made.bind(made.place(pod(cpu="2", annotations={STATUS: '{"cpuset": "8-9"}'})))
+    assert STATUS not in plain.metadata.annotations
+    assert made.page("n0")["availableCPUs"] == "2-15"
+
+
+@pytest.mark.parametrize("forged_first", [True, False])
+def test_of_two_pods_with_a_cpu_the_older_one_counts(forged_first: bool) -> None:
+    made = world()
+
+    def one(name: str, second: int, cpuset: str) -> Pod:
+        created = f"2026-01-01T00:00:0{second}Z"
+        metadata = {"creationTimestamp": created}
+        return lsr("4", name=name, on="n0", annotations={STATUS: json.dumps({"cpuset": cpuset})}, metadata=metadata)
+
+    genuine, forged = one("genuine", 1, "0-3"), one("forged", 2, "2-5")
+    for each in (forged, genuine) if forged_first else (genuine, forged):
+        made.add(each)
+    assert made.page("n0")["availableCPUs"] == "4-15"
+    made.remove(genuine.metadata.uid)
+    assert made.page("n0")["availableCPUs"] == "0-1,6-15"
+
+
+def test_what_this_process_allocated_comes_before_an_older_pod() -> None:
+    made = world()
+    bound = made.bind(made.place(lsr("4")))
+    assert status_of(bound) == {"cpuset": "0-3"}
+    made.add(lsr("4", on="n0", annotations={STATUS: '{"cpuset": "2-5"}'}))
+    assert made.page("n0")["availableCPUs"] == "4-15"
+
+
+def test_a_topology_may_come_after_the_pods_and_before_the_node() -> None:
+    made = NumaWorld((node("n0", cpu="16"), None))
+    made.add(lsr("4", on="n0", annotations={STATUS: '{"cpuset": "0-3"}'}))
+    made.report(topology("later", (1, 1, 4, 2)))
+    assert rejection(made, lsr("2")) == "1 node(s) invalid CPU Topology"
+    made.report(topology("n0", (2, 1, 4, 2)))
+    assert made.run(lsr("2")) == {"cpuset": "8-9"}
+    made.cluster.table.set_node(node("later", cpu="8"))
+    assert made.page("later")["availableCPUs"] == "0-7"
+
+
+def test_a_node_that_lost_cpus_keeps_its_pods() -> None:
+    made = world((2, 1, 4, 2))
+    made.run(lsr("16"))
+    made.report(topology("n0", (1, 1, 4, 2)))
+    page = made.page("n0")
+    assert page["availableCPUs"] == ""
+    assert page["allocatedCPUs"]["15"] == {"cpuID": 15, "refCount": 1, "exclusivePolicy": ""}
+    made.remove(next(iter(made.pods)))
+    assert made.page("n0")["availableCPUs"] == "0-7"
+    made.report(topology("n0", (2, 1, 4, 2)))
+    assert made.page("n0")["availableCPUs"] == "0-15"
+
+
+def test_malformed_input_is_counted_and_the_rest_is_used() -> None:
+    made = world()
+    made.report(topology("n0", (2, 1, 4, 2), annotations={names.ANNOTATION_POD_CPU_ALLOCS: "{"}))
+    made.cluster.table.set_node(node("n0", cpu="16", memory="64Gi", annotations={RATIO: '{"cpu": -1}'}))
+    assert rejection(made, lsr("2")) == "1 node(s) invalid CPU amplification ratio"
+    made.cluster.table.set_node(node("n0", cpu="16", memory="64Gi"))
+    assert made.run(lsr("2")) == {"cpuset": "0-1"}
+    registry = CollectorRegistry()
+    NumaCounters.once(registry, made.plugin.book.malformed)
+    values = {
+        kind: registry.get_sample_value("scheduler_numa_malformed_input_total", {"kind": kind})
+        for kind in ("topology", "ratio", "allocation")
+    }
+    assert values == {"topology": 1, "ratio": 1, "allocation": 0}
+
+
+# Preemption, unreserve and pages
+
+
+def test_preemption_frees_cpus() -> None:
+    made = world((1, 1, 4, 2), cpu="16")  # cpu is no bottleneck, CPUs are
+    for priority in (9001, 9002):
+        made.run(lsr("4", priority=priority))
+    with pytest.raises(FitError) as failure:
+        made.place(lsr("4", priority=9999, spec=FULL))
+    assert failure.value.nominated == "n0"
+    assert made.page("n0")["availableCPUs"] == ""
+
+
+def test_an_unreserved_pod_holds_nothing() -> None:
+    made = world()
+    placement = made.place(lsr("4"))
+    assert made.page("n0")["availableCPUs"] == "4-15"
+    made.cycle.release(placement)
+    assert made.page("n0")["availableCPUs"] == "0-15"
+
+
+def test_profiles_share_what_pods_hold() -> None:
+    made = world()
+    made.place(lsr("4"))
+    made.cluster.use(profile="other")
+    other = type(made.plugin)(None, made.cluster.handle)
+    assert other.node_page("n0")["availableCPUs"] == "4-15"
+
+
+def test_the_page_of_an_unknown_node_or_without_topology_is_an_error() -> None:
+    made = NumaWorld((node("n0"), None))
+    with pytest.raises(RuntimeError, match=r"^cannot find node n1$"):
+        made.page("n1")
+    with pytest.raises(RuntimeError, match=r"^node n0 has no valid CPU topology$"):
+        made.page("n0")
+
+
+# Amplified CPUs and scores
+
+
+@pytest.mark.parametrize(
+    ("existing", "one"),
+    [(lsr("32"), pod(cpu="32")), (pod(cpu="32"), lsr("32"))],
+    ids=["bound, then shared", "shared, then bound"],
+)
+def test_bound_cpus_count_amplified(existing: Pod, one: Pod) -> None:
+    made = world((1, 1, 16, 2), cpu="64", annotations={RATIO: '{"cpu":2.00}'})
+    made.run(existing)
+    assert rejection(made, one) == "1 Insufficient amplified cpu"
+
+
+def test_amplified_zones() -> None:
+    """16 CPUs at ratio 1.5 are 24; 4 bound ones take 6 of them."""
+    made = world((1, 1, 8, 2), cpu="24", annotations={RATIO: '{"cpu":1.50}'})
+    made.run(lsr("4"))
+    page = made.page("n0")
+    assert page["remainingNUMANodeResources"]["0"]["cpu"] == "18000m"
+    assert page["allocatedNUMANodeResources"]["0"]["cpu"] == "6000m"
+    assert page["amplificationRatios"] == {"cpu": 1.5}
+
+
+@pytest.mark.parametrize(
+    ("amount", "ratio", "result"),
+    [(1000, 1.1, 1100), (1001, 1.5, 1502), (7, 1.0, 7), (7, 0.5, 7), (3, 2.0, 6)],
+)
+def test_amplification_rounds_up_and_is_exact(amount: int, ratio: float, result: int) -> None:
+    assert amplify(amount, round(ratio * UNIT)) == result
+
+
+def score(made: NumaWorld, one: Pod) -> int:
+    info, state = made.cluster.info(one), CycleState()
+    assert prepare(made.cycle.framework, state, info).status.ok
+    return int(made.plugin.score(state, info, np.array([0], np.intp))[0])
+
+
+def amplified_world() -> NumaWorld:
+    name, shape = "n0", (2, 1, 16, 2)
+    amplified = node(name, cpu="128", memory="60Gi", annotations={RATIO: '{"cpu":2.00}'})
+    return NumaWorld((amplified, topology(name, shape)), args=MOST)
+
+
+def test_scores_of_amplified_cpus() -> None:
+    assert score(amplified_world(), pod(cpu="8", memory="16Gi")) == 16
+    assert score(amplified_world(), lsr("8", memory="16Gi")) == 19
+    made = amplified_world()
+    made.run(lsr("20", memory="4Gi"))
+    assert score(made, pod(cpu="8", memory="16Gi")) == 35
+
+
+def test_the_score_of_the_chosen_zone() -> None:
+    made = NumaWorld(
+        (node("n0", cpu="104", memory="256Gi", labels={NUMA: "SingleNUMANode"}),
+         topology("n0", (2, 1, 26, 2), memory="128Gi")),
+        args=MOST,
+    )  # fmt: skip
+    assert score(made, lsr("21", memory="40Gi")) == 35
+
+
+def test_the_zone_with_the_higher_score_is_chosen() -> None:
+    """Two zones of 52 CPUs: the lower one of two empty zones, then the emptier one."""
+    made = world((2, 1, 26, 2), memory="128Gi", cpu="104")
+    assert made.run(lsr("4", memory="8Gi", numa=SINGLE))["cpuset"] == "0-3"
+    assert made.run(lsr("4", memory="8Gi", numa=SINGLE))["cpuset"] == "52-55"
+
+
+def test_plain_pods_skip_the_filter_while_no_node_demands_anything() -> None:
+    made = world()
+    state = CycleState()
+    prepare(made.cycle.framework, state, made.cluster.info(pod(cpu="1")))
+    assert "NodeNUMAResource" in state.skip_filter
+    made.cluster.table.set_node(node("n0", cpu="16", labels={BIND: "FullPCPUsOnly"}))
+    state = CycleState()
+    prepare(made.cycle.framework, state, made.cluster.info(pod(cpu="1")))
+    assert "NodeNUMAResource" not in state.skip_filter
