@@ -24,6 +24,7 @@ from control.ctl.node.status import show as show_status
 from control.ctl.node.up import up as bring_up
 from control.ctl.progress import TerminalProgress
 from control.ctl.terminal import SafeConsole
+from control.ctl.views.cpumap import cpu_page, fetch_cpus
 from control.ctl.views.interference import exit_status, page
 from control.ctl.views.koordletclient import DEFAULT_URL, fetch_explanation, fetch_top
 from control.ctl.views.overcommit import fetch_node, overcommit_of
@@ -280,12 +281,14 @@ def print_explanation(explanation: PodInterferenceReport, console: Console) -> N
 @click.argument("name")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="Output format.")
 @click.option("--kubeconfig", help="kubeconfig to use.  [default: that of `up`, KUBECONFIG]")
+@click.option("--scheduler-url", envvar="KOORD_SCHEDULER_URL", help="URL of the scheduler.  [default: that of `up`]")
 @state_dir_option
-def node_command(name: str, output: str, kubeconfig: str | None, state_dir: Path) -> None:
+def node_command(name: str, output: str, kubeconfig: str | None, scheduler_url: str | None, state_dir: Path) -> None:
     """Show how a node's capacity is used: prod, reserved, overcommitted to batch and mid pods, and the formulas with
-    numbers.
+    numbers. Show its cores by NUMA node, and which pods hold them.
 
-    Shows what koord-manager wrote, when and why. Exit status 1 when there is no such Node.
+    The first part is what koord-manager wrote, the second what the scheduler knows. Exit status 1 when there is no
+    such Node.
     """
     overcommit = overcommit_of(asyncio.run(fetch_node(kubeconfig_path(kubeconfig, state_dir), name)))
     if output == "json":
@@ -294,6 +297,10 @@ def node_command(name: str, output: str, kubeconfig: str | None, state_dir: Path
     console = SafeConsole(highlight=False)
     for line in node_page(overcommit, SYSTEM_CLOCK.now()):
         console.print(line, soft_wrap=True)
+    url = scheduler_url or _settings(state_dir, lambda settings: settings.scheduler_url, DEFAULT_SCHEDULER_URL)
+    cpus = asyncio.run(fetch_cpus(url, name))
+    for text_line in [f"No map of CPUs: {cpus}"] if isinstance(cpus, str) else cpu_page(cpus):
+        console.print(text_line, soft_wrap=True)
 
 
 @cli.command("quota")

@@ -19,7 +19,7 @@ from control.scheduler.plugins.nodenumaresource.annotation import RefusedAllocat
 from control.scheduler.plugins.nodenumaresource.columns import BIND_CODES, NUMA_CODES, UNPUBLISHED, NumaColumns
 from control.scheduler.plugins.nodenumaresource.ratios import INVALID, UNIT, amplify, ratios_of
 from control.scheduler.state.allocations import Allocations
-from control.scheduler.state.pods import PodInfo
+from control.scheduler.state.pods import POD, PodInfo
 from control.scheduler.state.table import NodeTable
 from koordlet.api import names
 from koordlet.api.annotations.node import cpu_bind_policy, numa_topology_policy
@@ -124,7 +124,7 @@ class NumaBook:
 
     def _read(self, pod: PodInfo) -> Holding | None:
         annotations = pod.pod.metadata.annotations
-        if names.ANNOTATION_RESOURCE_STATUS not in annotations:
+        if names.ANNOTATION_RESOURCE_STATUS not in annotations or pod.subject != POD:
             return None
         try:
             if pod.shape.scheduler not in self.profiles:

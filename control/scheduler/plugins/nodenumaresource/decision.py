@@ -1,7 +1,7 @@
 """What a pod gets on one node: the whole rule for a single node (spec 06 §2.4, §2.6, §2.7).
 
-Reserve asks it for the chosen node. Filter and Score ask it for the few nodes that changed since the last pod, for which
-it is faster than columns.
+Reserve asks it for the chosen node. Filter and Score ask it for the few nodes that changed since the last pod: for
+these it is faster than columns.
 """
 
 from __future__ import annotations

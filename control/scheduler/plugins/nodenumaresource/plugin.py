@@ -24,7 +24,7 @@ from control.scheduler.plugins.nodenumaresource.metrics import NumaCounters
 from control.scheduler.plugins.nodenumaresource.needs import NumaNeed, need_of
 from control.scheduler.plugins.nodenumaresource.scoring import NumaScore
 from control.scheduler.state.columns import IntArray, Reasons16, Rows
-from control.scheduler.state.pods import PodInfo
+from control.scheduler.state.pods import POD, PodInfo
 from control.scheduler.state.table import selected
 from koordlet.api import names
 from koordlet.api.annotations.node import NUMA_LEAST_ALLOCATED, NUMA_MOST_ALLOCATED
@@ -65,6 +65,8 @@ class NodeNUMAResource(Plugin):
     # Cycle
 
     def pre_filter(self, state: CycleState, pod: PodInfo) -> PreFilterResult:
+        if pod.subject != POD:
+            return results.SKIP_FILTER
         try:
             need = self._need(pod)
         except WireError as failure:
@@ -99,6 +101,8 @@ class NodeNUMAResource(Plugin):
         return self._score.scores(need, selected(rows, self.table.size), self._decisions)
 
     def reserve(self, state: CycleState, pod: PodInfo, row: int) -> PluginStatus:
+        if pod.subject != POD:  # a reservation holds amounts; its owners get CPUs when they are bound
+            return SUCCESS
         self.book.sync()
         try:
             decision = self._decisions.decide(self._need(pod), row)

@@ -133,7 +133,7 @@ class NumaWorld:
 
     def prepared(self, placement: Placement) -> Pod:
         """The pod as PreBind leaves it, without a node."""
-        copied = wire.convert(wire.to_builtins(placement.pod.pod), Pod)
+        copied: Pod = wire.convert(wire.to_builtins(placement.pod.pod), Pod)
         status = asyncio.run(self.plugin.pre_bind(placement.state, placement.pod, placement.row, copied))
         assert status.ok
         return copied

@@ -16,6 +16,7 @@ from control.scheduler.cycle.placement import CycleFailed
 from control.scheduler.framework.plugin import CycleState
 from control.scheduler.plugins.nodenumaresource.metrics import NumaCounters
 from control.scheduler.plugins.nodenumaresource.ratios import UNIT, amplify
+from control.scheduler.state.pods import PodInfo
 from koordlet.api import names
 from koordlet.api.core import Pod
 from tests.control.scheduler.build import node, pod
@@ -378,3 +379,14 @@ def test_plain_pods_skip_the_filter_while_no_node_demands_anything() -> None:
     state = CycleState()
     prepare(made.cycle.framework, state, made.cluster.info(pod(cpu="1")))
     assert "NodeNUMAResource" not in state.skip_filter
+
+
+def test_a_reservation_holds_no_cpus() -> None:
+    made = world()
+    reserved = PodInfo(lsr("4"), made.cluster.shapes.shape(lsr("4")), "Reservation")
+    placement = made.cycle.place(reserved)
+    assert STATUS not in made.prepared(placement).metadata.annotations
+    assert made.page("n0")["availableCPUs"] == "0-15"
+    bound = lsr("4", annotations={STATUS: '{"cpuset": "0-3"}'}, on="n0")
+    made.cycle.cache.set_pod(bound, "Reservation")
+    assert made.page("n0")["availableCPUs"] == "0-15"
