@@ -60,6 +60,10 @@ bench-manager: setup-test  ## koord-manager with 5,000 nodes and 100,000 pods, a
 bench-scheduler: setup-test  ## pods placed a second on 1,000, 5,000 and 10,000 nodes; memory with 100,000 pods
 	@$(PY) tests/scale/bench_scheduler.py
 
+.PHONY: bench-descheduler
+bench-descheduler: setup-test  ## a pass over 5,000 nodes and 100,000 pods; load of 1,000 nodes before and after
+	@$(PY) tests/scale/bench_descheduler.py
+
 .PHONY: bench-kubernetes
 bench-kubernetes: setup-test  ## koord-scheduler beside kube-scheduler on a real API server
 	@scripts/setup.sh kubernetes

@@ -6,9 +6,20 @@ from typing import Final
 
 from control.descheduler.framework.plugin import DeschedulerPlugin
 from control.descheduler.migration.plugin import MigrationController
+from control.descheduler.plugins.custompriority.plugin import CustomPriority
 from control.descheduler.plugins.defaultevictor.plugin import DefaultEvictor
+from control.descheduler.plugins.fragmentationaware import FragmentationAware
 from control.descheduler.plugins.lownodeload.plugin import LowNodeLoad
+from control.descheduler.plugins.scaledownbinpack import ScaleDownBinPack
 
 PLUGINS: Final[dict[str, type[DeschedulerPlugin]]] = {
-    kind.name: kind for kind in (DefaultEvictor, LowNodeLoad, MigrationController)
+    kind.name: kind
+    for kind in (
+        CustomPriority,
+        DefaultEvictor,
+        FragmentationAware,
+        LowNodeLoad,
+        MigrationController,
+        ScaleDownBinPack,
+    )
 }

@@ -31,8 +31,9 @@ RULES: list[Object] = [
     # inputs of DefaultEvictor, if its arguments name them
     rule("policy", ["poddisruptionbudgets"], _READ),
     rule("scheduling.k8s.io", ["priorityclasses"], _READ),
-    # results of decisions
+    # results of decisions: evictions, deletion costs (ScaleDownBinPack), cordons (CustomPriority)
     rule("", ["pods/eviction"], ["create"]),
+    rule("", ["pods", "nodes"], ["patch"]),
     # authentication and authorization of callers of the secure port
     rule("authentication.k8s.io", ["tokenreviews"], ["create"]),
     rule("authorization.k8s.io", ["subjectaccessreviews"], ["create"]),

@@ -8,6 +8,7 @@ from typing import Any
 import aiohttp
 
 from control.descheduler.process import manifests
+from koordlet.api.core import Node
 from tests.control.descheduler.process.conftest import balancing
 from tests.control.descheduler.process.test_descheduler_process import budget, hot_and_idle, len_of
 from tests.ports import free_port
@@ -27,21 +28,32 @@ def without_watches(audit: Path) -> set[Right]:
 
 
 async def test_every_call_is_allowed_and_every_right_is_used(world: Any, descheduler: Any, until: Any) -> None:
-    classes = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
-    await world.apply({**classes, "metadata": {"name": "protected"}, "value": 100000})
+    kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
+    await world.apply({**kind, "metadata": {"name": "protected"}, "value": 100000})
     await budget(world, 0)
     await hot_and_idle(world, "web-0", "web-1")
     document = balancing()
     args = {"priorityThreshold": {"name": "protected"}, "ignorePodsWithoutPDB": True}
-    document["profiles"][0]["pluginConfig"].append({"name": "DefaultEvictor", "args": args})
+    (profile,) = document["profiles"]
+    classes = [{"name": name, "nodeSelector": {"matchLabels": {"pool": name}}} for name in ("gold", "iron")]
+    profile["pluginConfig"] += [
+        {"name": "DefaultEvictor", "args": args},
+        {"name": "CustomPriority", "args": {"mode": "DrainNode", "autoCordon": True, "evictionOrder": classes}},
+    ]
+    profile["plugins"]["balance"]["enabled"] += [{"name": "CustomPriority"}, {"name": "ScaleDownBinPack"}]
+    for name in ("gold", "iron"):
+        await world.node(name, pool=name)
+    await world.replica("drained", "gold")
     port = free_port()
     running = await descheduler(document, "--bind-address=127.0.0.1", f"--secure-port={port}")
     await until(lambda: len_of(world, 1), 20)
     (gone,) = {"web-0", "web-1"} - await world.pods()
+    assert "drained" not in await world.pods()
+    assert (await world.admin.get(Node, "gold")).spec.unschedulable
     await until(lambda: world.events(gone), 20)
-    profile, node = running.process.profiles[0], running.process.state.nodes["hot"].node
+    events, node = running.process.profiles[0].events, running.process.state.nodes["hot"].node
     for _ in range(2):  # the second one increases the count of the first one
-        profile.events.normal(node, "Descheduled", "repeated")
+        events.normal(node, "Descheduled", "repeated")
     async with aiohttp.ClientSession() as session:
         for headers, expected in (({"Authorization": "Bearer x"}, 401), ({}, 403)):
             url = f"https://127.0.0.1:{port}/metrics"

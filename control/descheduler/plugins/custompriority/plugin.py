@@ -1,0 +1,134 @@
+"""The plugin: which pods leave which nodes, one by one or whole nodes at a time (spec 07 §7.1 to §7.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from control.descheduler.config.selection import considered
+from control.descheduler.framework.handle import PluginHandle
+from control.descheduler.framework.plugin import BalancePlugin
+from control.descheduler.plugins.custompriority.args import DRAIN_NODE, CustomPriorityArgs, EvictionClass
+from control.descheduler.plugins.custompriority.targets import TargetNodes
+from control.descheduler.state.cluster import NodeRecord
+from control.descheduler.state.pods import PodRecord
+from koordlet.api.core import Node
+from koordlet.app.logging import get_logger
+from koordlet.app.loopslice import yield_to_loop
+from koordlet.kube import KubeError
+
+log = get_logger(__name__)
+
+MAX_MISSES: Final = 5
+"""A node is left after this many pods in a row that fit no target."""
+ClassMembers = tuple[EvictionClass, list[NodeRecord]]
+
+
+class CustomPriority(BalancePlugin):
+    """See the package's text."""
+
+    name = "CustomPriority"
+    args_type = CustomPriorityArgs
+
+    def __init__(self, args: CustomPriorityArgs, handle: PluginHandle) -> None:
+        self._args = args
+        self._handle = handle
+
+    async def balance(self, nodes: Sequence[NodeRecord]) -> None:
+        args = self._args
+        if args.paused:
+            return
+        selector = args.node_selector
+        classes = self._classes([node for node in nodes if selector is None or selector.matches(node.labels)])
+        for index, (source, members) in enumerate(classes[:-1]):
+            later = [(node, one) for one, targets in classes[index + 1 :] for node in targets]
+            targets = TargetNodes(later, node_fit=args.node_fit)
+            for node in members:
+                if _kept(node, source):
+                    continue
+                await yield_to_loop()
+                if args.mode == DRAIN_NODE:
+                    await self._drain(node, source, targets)
+                else:
+                    await self._relieve(node, source, targets)
+
+    def _classes(self, nodes: Sequence[NodeRecord]) -> list[ClassMembers]:
+        """The classes that have nodes, in the order of eviction. A node belongs to the first class that selects it."""
+        members: list[ClassMembers] = [(one, []) for one in self._args.eviction_order]
+        for node in nodes:
+            for one, chosen in members:
+                if one.node_selector is not None and one.node_selector.matches(node.labels):
+                    chosen.append(node)
+                    break
+        return [(one, chosen) for one, chosen in members if chosen]
+
+    def _pods(self, node: NodeRecord) -> list[PodRecord]:
+        """The pods that may go, smallest first. Requests are those of the regular containers."""
+        args = self._args
+        pods = [
+            pod
+            for pod in node.living_pods()
+            if considered(pod, args.evictable_namespaces, args.pod_selectors)
+            and self._handle.evictor.filter(pod) is None
+        ]
+        return sorted(pods, key=lambda pod: (*_container_requests(pod), pod.namespace, pod.name))
+
+    async def _relieve(self, node: NodeRecord, source: EvictionClass, targets: TargetNodes) -> None:
+        """BestEffort: evict what fits elsewhere."""
+        chosen: list[PodRecord] = []
+        misses = 0
+        for pod in self._pods(node):
+            if self._args.node_fit and not targets.fits_any(pod):
+                misses += 1
+                if misses == MAX_MISSES:
+                    break
+                continue
+            misses = 0
+            chosen.append(pod)
+        for pod in chosen:
+            await self._evict(pod, f"evicting from {source.name} priority resource to lower priority resource")
+
+    async def _drain(self, node: NodeRecord, source: EvictionClass, targets: TargetNodes) -> None:
+        """DrainNode: evict all pods if all of them find room, else none."""
+        pods = self._pods(node)
+        remaining = targets.remaining.copy()
+        if not all(targets.place(pod, remaining) for pod in pods):
+            return
+        cordon = self._args.auto_cordon and not self._args.dry_run and not self._handle.dry_run
+        cordoned = cordon and not node.unschedulable and await self._cordon(node.name, True)
+        targets.remaining = remaining
+        for pod in pods:
+            if not await self._evict(pod, f"drain node {node.name} (sourcePriority={source.name})"):
+                if cordoned:
+                    await self._cordon(node.name, False)
+                return
+
+    async def _evict(self, pod: PodRecord, reason: str) -> bool:
+        if self._args.dry_run:
+            self._handle.evictor.pretend(pod, reason)
+            return True
+        return await self._handle.evictor.evict(pod, reason)
+
+    async def _cordon(self, node: str, unschedulable: bool) -> bool:
+        """Set or reset `spec.unschedulable`; a failure is only logged."""
+        try:
+            await self._handle.client.patch(Node, node, body={"spec": {"unschedulable": unschedulable or None}})
+        except KubeError as error:
+            log.warning("Cannot change whether the node is schedulable", node=node, cordon=unschedulable, err=error)
+            return False
+        return True
+
+
+def _kept(node: NodeRecord, source: EvictionClass) -> bool:
+    """Whether the node keeps its pods: it is below the class's threshold in every listed resource."""
+    return bool(source.keep_threshold) and all(
+        node.requested.get(name, 0) < percent * 0.01 * node.allocatable.get(name, 0)
+        for name, percent in source.keep_threshold.items()
+    )
+
+
+def _container_requests(pod: PodRecord) -> tuple[int, int]:
+    """(milli-cores, bytes) of the regular containers."""
+    containers = [container.resources.requests for container in pod.pod.spec.containers]
+    cpu = sum(one["cpu"].milli_value() for one in containers if "cpu" in one)
+    return cpu, sum(one["memory"].value() for one in containers if "memory" in one)
