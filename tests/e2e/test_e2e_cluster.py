@@ -255,6 +255,41 @@ def test_a_victim_gets_an_event_about_its_interference(cluster: Cluster, eventua
         cluster.run("delete", *all_three, "--wait", "--timeout=120s")
 
 
+def test_a_pod_gets_cpus_of_its_own(cluster: Cluster, eventually: Eventually) -> None:
+    """The scheduler chooses a CPU, the kernel confines the container to it, and the next pod gets it again."""
+
+    def pinned(name: str) -> dict[str, Any]:
+        look = "while :; do grep Cpus_allowed_list /proc/self/status; sleep 1; done"
+        one = pod(cluster, name, look, priorityClassName="koord-prod", schedulerName="koord-scheduler")
+        one["metadata"]["labels"]["koordinator.sh/qosClass"] = "LSR"
+        del one["spec"]["nodeName"]
+        amounts = {"cpu": "1", "memory": "64Mi"}
+        one["spec"]["containers"][0]["resources"] = {"requests": amounts, "limits": amounts}
+        return one
+
+    eventually(lambda: not cluster.run("get", "node-res-topo", node(cluster), ok=False).returncode)
+    cpusets = []
+    for name in ("pinned", "pinned-again"):
+        cluster.apply(pinned(name))
+        cluster.run("wait", "--for=condition=Ready", f"pod/{name}", "--timeout=150s")
+        annotations = cluster.get("pod", name)["metadata"]["annotations"]
+        cpuset = json.loads(annotations["scheduling.koordinator.sh/resource-status"])["cpuset"]
+        assert cpuset.isdecimal(), "one CPU"
+        assert json.loads(annotations["scheduling.koordinator.sh/resource-spec"]) == {
+            "preferredCPUBindPolicy": "FullPCPUs"
+        }
+        eventually(lambda name=name, cpuset=cpuset: _allowed(cluster, name) == cpuset)
+        cluster.run("delete", "pod", name, "--wait", "--timeout=120s")
+        cpusets.append(cpuset)
+    assert cpusets[0] == cpusets[1], "the CPU was released"
+
+
+def _allowed(cluster: Cluster, name: str) -> str:
+    """The CPUs that the container's last line of output names."""
+    lines = cluster.run("logs", name).stdout.splitlines()
+    return lines[-1].partition(":")[2].strip() if lines else ""
+
+
 def test_a_profile_makes_pods_best_effort_and_invalid_pods_are_rejected(
     cluster: Cluster, eventually: Eventually
 ) -> None:

@@ -54,6 +54,10 @@ def placement_page(placement: PodPlacement) -> Iterator[Text | Table]:
     if placement.refused:
         yield Text("\nNodes that do not fit, by plugin:")
         yield _refusals(placement.refused)
+        for group in placement.refused:
+            if group.details:
+                yield Text(f"\n{group.plugin} on {group.nodes[0]}:")
+                yield from (Text(f"  {line}") for line in group.details)
 
 
 def _attempts(placement: PodPlacement) -> str:

@@ -50,17 +50,18 @@ def _evaluate(framework: Framework, pod: PodInfo, own_node: str, report: PodPlac
             report.scored = []
     finally:
         state.run_undo()
-    report.refused = _refused(failure, framework.handle.table.names)
+    report.refused = _refused(framework, pod, failure)
     if not report.feasible:
         report.message = failure.text()
 
 
-def _refused(failure: FitError, names: list[str]) -> list[RejectedNodes]:
+def _refused(framework: Framework, pod: PodInfo, failure: FitError) -> list[RejectedNodes]:
+    table, plugins = framework.handle.table, framework.plugins
     groups: dict[tuple[str, str, bool], list[str]] = defaultdict(list)
     for row, status in failure.statuses():
         if not status.ok:
             might_help = status.code is not Code.UNRESOLVABLE
-            groups[status.plugin, status.message, might_help].append(names[row])
+            groups[status.plugin, status.message, might_help].append(table.names[row])
     refused = [
         RejectedNodes(
             plugin=plugin,
@@ -68,6 +69,7 @@ def _refused(failure: FitError, names: list[str]) -> list[RejectedNodes]:
             preemption_might_help=might_help,
             count=len(nodes),
             nodes=sorted(nodes)[:MAX_NODES_SHOWN],
+            details=[*plugins[plugin].rejection_details(pod, table.rows[min(nodes)])] if plugin in plugins else [],
         )
         for (plugin, reason, might_help), nodes in groups.items()
     ]

@@ -227,6 +227,10 @@ class Plugin:
     def filter_row(self, state: CycleState, pod: PodInfo, row: int) -> int:
         raise NotImplementedError
 
+    def rejection_details(self, pod: PodInfo, row: int) -> Sequence[str]:
+        """What an explanation adds to the reason for which `filter` rejected the row, one statement per line."""
+        return ()
+
     def added(self, state: CycleState, pod: PodInfo, other: PodInfo, row: int) -> PluginStatus:
         """A dry run added `other` to `row`: update the data that PreFilter put into `state` (AddPod)."""
         return SUCCESS

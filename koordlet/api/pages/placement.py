@@ -17,6 +17,8 @@ class RejectedNodes(Struct):
     count: int
     nodes: list[str] = msgspec.field(default_factory=list)
     """the first few, ascending"""
+    details: list[str] = msgspec.field(default_factory=list)
+    """of the first node, from the plugin"""
 
 
 class ScoredNode(Struct):

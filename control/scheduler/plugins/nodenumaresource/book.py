@@ -7,7 +7,7 @@ node, topology or pods changed is only marked; `sync` computes it before it is r
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Final
 from weakref import WeakKeyDictionary, proxy
 
@@ -69,6 +69,8 @@ class NumaBook:
         self.columns = NumaColumns(handle.table)
         self.profiles: set[str] = set()
         """Only pods of these schedulers got CPUs from this scheduler."""
+        self.deciders: dict[str, Callable[[PodInfo], Holding | None]] = {}
+        """By profile: what a pod without a node would get on the row that it is counted on in a trial."""
         self.malformed: Counter[str] = Counter()
         """Kind of input -> how often it was malformed or refused."""
         self.reports: dict[str, NumaReport] = {}
@@ -123,6 +125,9 @@ class NumaBook:
         self.allocations.assign(pod, holding)
 
     def _read(self, pod: PodInfo) -> Holding | None:
+        if not pod.pod.spec.node_name:  # a trial; the annotation would be its owner's
+            decide = self.deciders.get(pod.shape.scheduler)
+            return None if decide is None or pod.subject != POD else decide(pod)
         annotations = pod.pod.metadata.annotations
         if names.ANNOTATION_RESOURCE_STATUS not in annotations or pod.subject != POD:
             return None

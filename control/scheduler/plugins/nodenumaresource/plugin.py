@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 from control.numa.accumulator import AllocationFailed
+from control.numa.holdings import Holding
 from control.scheduler.config.args import NodeNUMAResourceArgs
 from control.scheduler.framework.handle import Handle
 from control.scheduler.framework.plugin import CycleState, EventInterest, Plugin, PreFilterResult, Reads
@@ -19,6 +20,7 @@ from control.scheduler.plugins.nodenumaresource import pages
 from control.scheduler.plugins.nodenumaresource.annotation import completed_spec, status_text
 from control.scheduler.plugins.nodenumaresource.book import NumaBook
 from control.scheduler.plugins.nodenumaresource.decision import NumaDecision, RowDecisions
+from control.scheduler.plugins.nodenumaresource.explaining import details
 from control.scheduler.plugins.nodenumaresource.filtering import NOT_INTEGER, NumaFilter
 from control.scheduler.plugins.nodenumaresource.metrics import NumaCounters
 from control.scheduler.plugins.nodenumaresource.needs import NumaNeed, need_of
@@ -51,6 +53,7 @@ class NodeNUMAResource(Plugin):
         strategy = NUMA_MOST_ALLOCATED if most else NUMA_LEAST_ALLOCATED
         self._decisions = RowDecisions(self.book, strategy, self._score.of_set)
         self._filter = NumaFilter(self.book, self.table, self.reasons, self._decisions)
+        self.book.deciders[handle.profile] = self._on_trial
         if handle.client is not None:
             NumaCounters.once(handle.client.registry, self.book.malformed)
 
@@ -87,6 +90,10 @@ class NodeNUMAResource(Plugin):
             if None not in numbers:
                 return results.reasons([number for number in numbers if number is not None])
         return self._filter.check(need, selected(rows, self.table.size))
+
+    def rejection_details(self, pod: PodInfo, row: int) -> Sequence[str]:
+        self.book.sync()
+        return [*details(self.book, self._decisions, self._need(pod), row)]
 
     def score(self, state: CycleState, pod: PodInfo, rows: Rows) -> IntArray:
         self.book.sync()
@@ -132,6 +139,15 @@ class NodeNUMAResource(Plugin):
                     annotations[names.ANNOTATION_RESOURCE_SPEC] = RESOURCE_SPEC.text(complete)
         changed.metadata.annotations = annotations
         return SUCCESS
+
+    def _on_trial(self, pod: PodInfo) -> Holding | None:
+        """For nominated pods, and for gangs that are planned pod by pod."""
+        self.book.sync()
+        try:
+            holding = self._decisions.decide(self._need(pod), pod.row).holding
+        except (AllocationFailed, WireError):
+            return None
+        return holding if holding.cpus or holding.zones else None
 
     def _need(self, pod: PodInfo) -> NumaNeed:
         """Raises WireError."""

@@ -103,8 +103,12 @@ def lsr(cpu: str, *, spec: Mapping[str, str] | None = None, numa: Mapping[str, s
 class NumaWorld:
     """Nodes with topologies, and the pods that the API server has."""
 
-    def __init__(self, *nodes: tuple[Node, NodeResourceTopology | None], args: NodeNUMAResourceArgs | None = None):
+    def __init__(
+        self, *nodes: tuple[Node, NodeResourceTopology | None], args: NodeNUMAResourceArgs | None = None
+    ) -> None:
         self.nodes = nodes
+        self.evicted: list[str] = []
+        """Names of pods."""
         self.args = args
         self.pods: dict[str, Pod] = {}
         """By uid: bound pods."""
@@ -114,7 +118,7 @@ class NumaWorld:
         """A new process: all that it knows comes from the API server."""
         self.objects = HeldObjects()
         self.cluster = Cluster(*(one for one, _ in self.nodes))
-        self.cluster.use(objects=self.objects)
+        self.cluster.use(objects=self.objects, evictor=self)
         self.cycle: Cycle = cycle_of(self.cluster, POINTS, REGISTRY, args={"NodeNUMAResource": self.args})
         plugin = self.cycle.framework.plugins["NodeNUMAResource"]
         assert isinstance(plugin, NodeNUMAResource)
@@ -124,6 +128,17 @@ class NumaWorld:
         for _, reported in self.nodes:
             if reported is not None:
                 self.report(reported)
+
+    # VictimEvictor
+
+    def evict(self, victims: Sequence[PodInfo], *, by: PodInfo, message: str) -> None:
+        self.evicted += [victim.name for victim in victims]
+
+    def clear_nominations(self, pods: Sequence[PodInfo]) -> None:
+        assert not pods
+
+    def evicting_for(self, uid: str) -> bool:
+        return False
 
     def report(self, reported: NodeResourceTopology) -> None:
         self.objects.informer(NodeResourceTopology).put(reported)

@@ -8,11 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
+from rich.text import Text
 
+from control.ctl.views.placement import placement_page
 from control.scheduler.config.args import NodeNUMAResourceArgs, ScoringStrategy, WeightedResource
 from control.scheduler.cycle.evaluation import prepare
 from control.scheduler.cycle.failures import FitError
 from control.scheduler.cycle.placement import CycleFailed
+from control.scheduler.explain.podreport import explain
 from control.scheduler.framework.plugin import CycleState
 from control.scheduler.plugins.nodenumaresource.metrics import NumaCounters
 from control.scheduler.plugins.nodenumaresource.ratios import UNIT, amplify
@@ -275,7 +278,32 @@ def test_preemption_frees_cpus() -> None:
     with pytest.raises(FitError) as failure:
         made.place(lsr("4", priority=9999, spec=FULL))
     assert failure.value.nominated == "n0"
+    assert len(made.evicted) == 1
     assert made.page("n0")["availableCPUs"] == ""
+
+
+def test_preemption_takes_a_pod_of_the_numa_node_that_then_fits() -> None:
+    """Zone 0: a pod of 8 CPUs; zone 1: two of 4. Any of them would do for the node, the least important one goes."""
+    made = world((2, 1, 4, 2), memory="4Gi", cpu="64")
+    for name, cpu, priority in (("a", "8", 9002), ("b", "4", 9001), ("c", "4", 9003)):
+        made.run(lsr(cpu, name=name, memory="1Gi", priority=priority, numa=SINGLE))
+    for cpu, victims in (("4", ["b"]), ("6", ["a"])):
+        made.evicted.clear()
+        with pytest.raises(FitError) as failure:
+            made.place(lsr(cpu, memory="1Gi", priority=9999, numa=SINGLE))
+        assert failure.value.nominated == "n0"
+        assert made.evicted == victims
+
+
+def test_a_pod_on_trial_holds_what_it_would_get() -> None:
+    """Room for nominated pods, and gangs that are planned pod by pod."""
+    made = world((2, 1, 4, 2))
+    forged = made.cluster.info(lsr("12", annotations={STATUS: '{"cpuset": "0"}'}))
+    with made.cluster.table.what_if() as trial:
+        trial.add(forged, 0)
+        assert made.page("n0")["availableCPUs"] == "12-15"
+        assert rejection(made, lsr("6")) == "1 not enough cpus available to satisfy request"
+    assert made.run(lsr("6")) == {"cpuset": "0-5"}
 
 
 def test_an_unreserved_pod_holds_nothing() -> None:
@@ -390,3 +418,24 @@ def test_a_reservation_holds_no_cpus() -> None:
     bound = lsr("4", annotations={STATUS: '{"cpuset": "0-3"}'}, on="n0")
     made.cycle.cache.set_pod(bound, "Reservation")
     assert made.page("n0")["availableCPUs"] == "0-15"
+
+
+# Explanations
+
+
+def test_an_explanation_names_policies_and_numa_nodes() -> None:
+    made = world((2, 1, 4, 2), memory="4Gi", labels={NUMA: "SingleNUMANode"})
+    made.run(lsr("6", memory="1Gi"))
+    made.run(lsr("4", memory="3Gi"))
+    report = explain(made.cycle.framework, made.cluster.info(lsr("6", memory="2Gi", spec=FULL)), "unschedulable")
+    (refused,) = report.refused
+    assert (refused.plugin, refused.nodes) == ("NodeNUMAResource", ["n0"])
+    assert refused.details == [
+        "NUMA topology policy: SingleNUMANode of the node, none of the pod",
+        "CPU bind policy: FullPCPUs, required by the pod",
+        "CPUs of its own: 6; 6 of the 6 free ones can be used",
+        "NUMA node 0 (single): too little cpu 2 of 6",
+        "NUMA node 1 (single): too little cpu 4 of 6, memory 1024Mi of 2048Mi",
+    ]
+    shown = "\n".join(line.plain for line in placement_page(report) if isinstance(line, Text))
+    assert "NodeNUMAResource on n0:\n  NUMA topology policy: SingleNUMANode of the node" in shown
