@@ -271,5 +271,5 @@ SkipReservationFitsNode: With one matching reservation on a node, only the reser
 DevicePluginAdaption: No effect.
 CleanExpiredReservationAllocated: Removes reservation-allocated of pods whose Reservation failed or is gone.
 SkipFilterWithNominatedPods: No effect.
-CrossSchedulerNomination: No effect.
+CrossSchedulerNomination: Leaves room for pods of higher priority that other schedulers nominated.
 """

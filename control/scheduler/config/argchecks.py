@@ -181,11 +181,11 @@ def _volume_binding(args: a.VolumeBindingArgs, path: str) -> Errors:
         yield from _shape(f"{path}.shape", args.shape)
 
 
-def _candidates(args: a.DefaultPreemptionArgs | a.ReservationArgs, path: str) -> Errors:
+def _candidates(args: a.DefaultPreemptionArgs | a.ReservationArgs, path: str, *, preempts: bool = True) -> Errors:
     share, number = args.min_candidate_nodes_percentage, args.min_candidate_nodes_absolute
     yield from _within(f"{path}.minCandidateNodesPercentage", share, 0, 100)
     yield from _within(f"{path}.minCandidateNodesAbsolute", number, 0, None)
-    if share == 0 and number == 0:
+    if preempts and share == 0 and number == 0:
         text = "cannot be zero at the same time as minCandidateNodesAbsolute"
         yield invalid(f"{path}.minCandidateNodesPercentage", share, text)
 
@@ -239,7 +239,7 @@ def _coscheduling(args: a.CoschedulingArgs, path: str) -> Errors:
 
 
 def _reservation(args: a.ReservationArgs, path: str) -> Errors:
-    yield from _candidates(args, path)
+    yield from _candidates(args, path, preempts=args.enable_preemption)
     for name, value in (
         ("controllerWorkers", args.controller_workers),
         ("gcDurationSeconds", args.gc_duration_seconds),

@@ -258,6 +258,11 @@ class ElasticQuotaArgs(Args, frozen=True):
     quota_snapshot_update_interval: Duration = Duration("120s")
     hook_plugins: list[HookPluginConf] = msgspec.field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        for name in ("default_quota_group_max", "system_quota_group_max"):
+            if not getattr(self, name):
+                force_setattr(self, name, _unlimited())
+
 
 def _least_of_cpu_and_memory() -> ScoringStrategy:
     return ScoringStrategy("LeastAllocated", weights(cpu=1, memory=1))

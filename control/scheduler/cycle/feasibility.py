@@ -1,6 +1,7 @@
 """The feasible nodes of a pod, with room for pods that are nominated there (spec 05 §5.5), and the failure if none is.
 
-A node with nominated pods of the same or a higher priority must fit the pod with and without them.
+A node with nominated pods of the same or a higher priority must fit the pod with and without them; of pods that other
+schedulers nominated only those with a higher priority count.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ class Feasibility:
     def __init__(self, framework: Framework, queue: PluginQueue) -> None:
         self._framework = framework
         self._queue = queue
+        self._foreign = framework.handle.foreign
         self._table = framework.handle.table
 
     def rows(
@@ -129,7 +131,7 @@ class Feasibility:
     def _nominated_rows(self, state: CycleState, pod: PodInfo) -> dict[int, list[PodInfo]]:
         """Row -> the pods nominated to it that this pod must leave room for."""
         by_row: dict[int, list[PodInfo]] = {}
-        for node in self._queue.nominated_nodes():
+        for node in {*self._queue.nominated_nodes(), *self._foreign.nodes()}:
             row, others = self._table.row(node), self._nominated_on(state, pod, node)
             if row is not None and others:
                 by_row[row] = others
@@ -137,7 +139,7 @@ class Feasibility:
 
     def _nominated_on(self, state: CycleState, pod: PodInfo, node: str) -> list[PodInfo]:
         """The pods nominated to a node that this pod must leave room for."""
-        return [
+        own = [
             other
             for other in self._queue.nominated_on(node)
             if other.priority >= pod.priority
@@ -145,3 +147,4 @@ class Feasibility:
             and other.row < 0
             and other.uid not in state.same_job
         ]
+        return [*own, *self._foreign.on(node, pod.priority)]

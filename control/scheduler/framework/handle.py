@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from control.scheduler.framework.waitingpods import WaitingPods
+from control.scheduler.state.foreignnominations import ForeignNominations
 from control.scheduler.state.pods import PodInfo, Shapes
 from control.scheduler.state.selectors import PodCounters
 from control.scheduler.state.subjects import Subjects
@@ -66,6 +67,8 @@ class Handle:
     subjects: Subjects = field(default_factory=Subjects)
     follow: Callable[[type[Any], Callable[[Any], Pod], str], object] = _follow_nothing
     """(kind, as_pod, subject): handle the objects of a kind like pods, see `ClusterEventHandlers.follow`."""
+    foreign: ForeignNominations = field(default_factory=ForeignNominations)
+    """Pods that other schedulers nominated; empty without feature gate CrossSchedulerNomination."""
     waiting: PodsAtPermit = field(default_factory=lambda: WaitingPods(SYSTEM_CLOCK))
     observe_preemption: Callable[[int], object] = _ignore_preemption
     """Called with 0 for each preemption attempt, and with the number of victims of each successful one."""

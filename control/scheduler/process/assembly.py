@@ -40,6 +40,7 @@ from control.scheduler.queue import Feed, SchedulingQueue
 from control.scheduler.reservationcontrol import ReservationController
 from control.scheduler.state.cache import Cache
 from control.scheduler.state.eventhandlers import ClusterEventHandlers
+from control.scheduler.state.foreignnominations import ForeignNominations
 from control.scheduler.state.objects import ClusterObjects
 from control.scheduler.state.pods import PodInfo, Shapes
 from control.scheduler.state.selectors import PodCounters
@@ -83,6 +84,7 @@ class Assembly:
         self.counters = PodCounters(self.table)
         self.cache = Cache(self.table, self.shapes)
         self.waiting = WaitingPods(self._clock)
+        self.foreign = ForeignNominations()
         self.objects = ClusterObjects(client, gates)
         pods = self.objects.informer(Pod)
         self.subjects = Subjects(PodSubject(client, self._clock, pods.get))
@@ -102,6 +104,7 @@ class Assembly:
                 objects=self.objects,
                 subjects=self.subjects,
                 follow=handlers.follow,
+                foreign=self.foreign,
                 waiting=self.waiting,
                 observe_preemption=self.metrics.observe_preemption,
             ),
@@ -169,6 +172,10 @@ class Assembly:
         # Events: the auditor before the queue, so that it knows a pod before its first attempt
         if self.auditor is not None:
             pods.add_handler(self.auditor.pod_added, self.auditor.pod_updated, self.auditor.pod_deleted)
+        if gates.enabled("CrossSchedulerNomination"):
+            pods.add_handler(
+                *self.foreign.handlers(self.frameworks.keys(), self.shapes.info, handlers.foreign_nomination_lost)
+            )
         handlers.route(self.queue, self.frameworks, lambda uid: self.waiting.reject(uid, "", "removed"))
         self._add_gauges()
 

@@ -74,6 +74,7 @@ _SUPPORTED_GATES = frozenset(
         "ElasticQuotaIgnorePodOverhead",
         "ElasticQuotaIgnoreTerminatingPod",
         "ElasticQuotaImmediateIgnoreTerminatingPod",
+        "CrossSchedulerNomination",
         "CleanExpiredReservationAllocated",
         "SupportParentQuotaSubmitPod",  # always the case here; koord-manager's gate decides about admission
     )

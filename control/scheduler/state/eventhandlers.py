@@ -205,6 +205,10 @@ class ClusterEventHandlers:
         lost = self._cache.shapes.info(replace(pod, spec=spec), subject)
         self._move(POD_DELETE, lost, None, lambda other: other.priority <= lost.priority)
 
+    def foreign_nomination_lost(self, pod: PodInfo) -> None:
+        """The same for a pod that another scheduler nominated."""
+        self._nomination_lost(pod.pod, pod.subject)
+
     # Last handlers: the queue, nodes
 
     def _node_added(self, node: Node) -> None:

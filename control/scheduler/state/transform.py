@@ -51,7 +51,8 @@ def transform_pod(pod: Pod, gates: FeatureGates) -> Pod:
     if names.LABEL_SCHEDULER_NAME in meta.labels:
         original, key = spec.scheduler_name, names.ANNOTATION_ORIGINAL_SCHEDULER_NAME
         spec.scheduler_name = effective_scheduler(meta.labels, original)
-        meta.annotations = {**meta.annotations, key: original}
+        if spec.scheduler_name != original:
+            meta.annotations = {**meta.annotations, key: original}
     return pod
 
 

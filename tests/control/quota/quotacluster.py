@@ -214,6 +214,7 @@ class QuotaCluster:
                 await self.cluster.admin.raw("POST", path, body=pod_body(name, quota), params=params)
             except (ConnectionFailed, ServerError):  # too slow: whether the pod exists shows the next attempt
                 self.timeouts += 1
+                assert all(process.returncode is None for process in self.processes), self.log("manager")
                 continue
             except Conflict:
                 return True
@@ -277,6 +278,8 @@ class QuotaCluster:
             f"--kubeconfig={await self.cluster.kubeconfig()}",
             *("--metrics-addr=127.0.0.1:0", f"--health-probe-addr=127.0.0.1:{probes}", "--enable-pprof=false"),
             *("--webhook-bind-address=127.0.0.1", "--controllers=quotaprofile"),
+            # The API server is loaded on purpose: it may answer late, and a manager that lost its lease ends.
+            *("--leader-elect-lease-duration=600s", "--leader-elect-renew-deadline=590s"),
             *("--feature-gates=EnableQuotaAdmission=true", "--rest-config-qps=2000", "--rest-config-burst=2000"),
             environ=self.cluster.environ(
                 WEBHOOK_CONFIGURATION_FAILURE_POLICY_PODS="Fail", WEBHOOK_CONFIGURATION_TIMEOUT_SECONDS="30"

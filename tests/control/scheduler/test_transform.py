@@ -110,6 +110,8 @@ def test_the_schedulers_name_by_label() -> None:
     key = "internal.scheduling.koordinator.sh/original-scheduler-name"
     assert one.metadata.annotations[key] == "koord-scheduler"
     assert key not in transform_pod(pod(), gates()).metadata.annotations
+    same = {"scheduling.koordinator.sh/scheduler-name": "koord-scheduler"}
+    assert key not in transform_pod(pod(labels=same), gates()).metadata.annotations, "nothing changed"
 
 
 @pytest.mark.parametrize(

@@ -45,8 +45,8 @@ async def create_built_in(client: Client, informer: Informer[ElasticQuota], args
 def built_in(args: ElasticQuotaArgs) -> list[ElasticQuota]:
     space = args.quota_group_namespace
     limits = {
-        names.DEFAULT_QUOTA: args.default_quota_group_max or ElasticQuotaArgs().default_quota_group_max,
-        names.SYSTEM_QUOTA: args.system_quota_group_max or ElasticQuotaArgs().system_quota_group_max,
+        names.DEFAULT_QUOTA: args.default_quota_group_max,
+        names.SYSTEM_QUOTA: args.system_quota_group_max,
     }
     quotas = [
         ElasticQuota(metadata=ObjectMeta(name=name, namespace=space), spec=ElasticQuotaSpec(max=dict(limit)))

@@ -25,8 +25,8 @@ def of(load: NodeLoad | None, tracked: Tracked) -> dict[str, Any]:
     added = [(pod.key, part) for pod, part in pods if part is not None]
     return page | {
         "prodUsage": _amounts(load.prod_usage, tracked),
-        "nodeDelta": _amounts(load.node_delta, tracked),
-        "prodDelta": _amounts(load.prod_delta, tracked),
+        "nodeDelta": _amounts(load.node_delta, tracked, zero=False),
+        "prodDelta": _amounts(load.prod_delta, tracked, zero=False),
         "nodeEstimated": _amounts(load.estimated, tracked),
         "nodeDeltaPods": sorted(key for key, part in added if part.node_delta is not None),
         "prodDeltaPods": sorted(key for key, part in added if part.prod_delta is not None),
@@ -34,10 +34,12 @@ def of(load: NodeLoad | None, tracked: Tracked) -> dict[str, Any]:
     }
 
 
-def _amounts(vector: Sequence[int], tracked: Tracked) -> dict[str, str]:
+def _amounts(vector: Sequence[int], tracked: Tracked, *, zero: bool = True) -> dict[str, str]:
+    """`zero`: whether resources with the amount 0 are listed."""
     return {
         name: str(Quantity.milli(amount) if name == "cpu" else Quantity.of(amount, _format(name)))
         for name, amount in zip(tracked.names, vector, strict=True)
+        if amount or zero
     }
 
 

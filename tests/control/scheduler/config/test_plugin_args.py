@@ -271,6 +271,20 @@ WEIGHT = "resource weight of cpu not in valid range [1, 100]"
                 " minCandidateNodesAbsolute"
             ],
         ),
+        (
+            "Reservation",
+            {"enablePreemption": True, "minCandidateNodesPercentage": 101, "minCandidateNodesAbsolute": 0},
+            [".minCandidateNodesPercentage: Invalid value: 101: not in valid range [0, 100]"],
+        ),
+        ("Reservation", {"minCandidateNodesPercentage": 0, "minCandidateNodesAbsolute": 0}, []),
+        (
+            "Reservation",
+            {"enablePreemption": True, "minCandidateNodesPercentage": 0, "minCandidateNodesAbsolute": 0},
+            [
+                ".minCandidateNodesPercentage: Invalid value: 0: cannot be zero at the same time as"
+                " minCandidateNodesAbsolute"
+            ],
+        ),
     ],
 )
 def test_limits(plugin: str, body: dict[str, Any], expected: list[str]) -> None:
