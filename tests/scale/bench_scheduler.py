@@ -15,6 +15,8 @@ reserved; the following API call is omitted. Scenarios:
   cores      LSR pods with whole cores, on nodes with 128 CPUs and 4 NUMA nodes
   singlezone pods that want all resources from one NUMA node of such nodes
   coresplain pods of one shape without CPUs of their own, on such nodes
+  reservations  pods of 10 apps, half of which must use a reservation; there is a reservation per pod, for one pod
+  unreserved    `one` with the plugin Reservation and no reservations
   gangs      1,000 gangs of 4 that arrive interleaved: queue, cycles, Permit, and bindings that take no time
   gangs64    gangs of 64, with the same total of members
   api        pods of one shape through the embedded API server, with the default limit of 50 requests per second and
@@ -59,6 +61,7 @@ from tests.scale.schedulerapi import place as place_by_api
 from tests.scale.schedulergangs import place as place_gangs
 from tests.scale.schedulernuma import add_topologies, full_cores, single_zone
 from tests.scale.schedulerprofile import Bench, open_bench
+from tests.scale.schedulerreservations import owners, reserve
 
 SEED = 1
 LEAVES = 1000
@@ -238,11 +241,16 @@ def bench_node(number: int, version: int = 0) -> object:
 
 
 BUDGETS = {
-    "quotas": 5000.0, "one": 5000.0, "mixed": 2000.0, "spread": 1000.0, "anti": 1000.0, "cores": 2000.0,
-    "singlezone": 1500.0,
+    "reservations": 3000.0, "quotas": 5000.0, "one": 5000.0, "mixed": 2000.0, "spread": 1000.0, "anti": 1000.0,
+    "cores": 2000.0, "singlezone": 1500.0,
 }  # fmt: skip
 NUMA = ("cores", "singlezone", "coresplain")
-EXTRA = {"quotas": ("ElasticQuota",), **dict.fromkeys(NUMA, ("NodeNUMAResource",))}
+EXTRA = {
+    "quotas": ("ElasticQuota",),
+    "reservations": ("Reservation",),
+    "unreserved": ("Reservation",),
+    **dict.fromkeys(NUMA, ("NodeNUMAResource",)),
+}
 """Plugins that only some scenarios have."""
 
 
@@ -259,6 +267,8 @@ def scenarios(count: int) -> dict[str, tuple[list[Pod], Between | None]]:
         "cores": (full_cores(count), None),
         "singlezone": (single_zone(count), None),
         "coresplain": (one_shape(count), None),
+        "reservations": (owners(count), None),
+        "unreserved": (one_shape(count), None),
     }
 
 
@@ -267,6 +277,8 @@ def run(name: str, nodes: int, count: int, *, profile: bool) -> Iterator[Figure]
     bench = open_bench(nodes, random.Random(SEED), *EXTRA.get(name, ()))
     if name in NUMA:
         add_topologies(bench)
+    if name == "reservations":
+        reserve(bench, len(pods))
     if name == "volumes":
         bench.reports.put(*storage(len(pods)))
     if name == "quotas":

@@ -26,6 +26,7 @@ DEFAULTS = {
     "NodeResourcesBalancedAllocation": 1,
     "ImageLocality": 1,
     "LoadAwareScheduling": 1,
+    "Reservation": 5000,
 }
 
 

@@ -47,7 +47,8 @@ class Scoring:
         cached.score(calls, state, pod, feasible)
         total: IntArray = cached.base[feasible] + _node_total(calls, state, pod, cached, feasible)
         for scorer in (*calls.normalized_scorers[Reads.PODS], *calls.row_scorers):
-            _add(state, pod, scorer, feasible, cached.raw[scorer.plugin.name][feasible], total)
+            if scorer.plugin.name not in state.skip_score:
+                _add(state, pod, scorer, feasible, cached.raw[scorer.plugin.name][feasible], total)
         for scorer in calls.cluster_scorers:
             if scorer.plugin.name not in state.skip_score:
                 _add(state, pod, scorer, feasible, scorer.plugin.score(state, pod, feasible), total)

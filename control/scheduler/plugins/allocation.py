@@ -7,7 +7,7 @@ request it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -29,6 +29,8 @@ class ScoredResource:
     amount: int
     nonzero: bool
     weight: int
+    key: int
+    """In a credit."""
 
 
 def measured(
@@ -42,7 +44,9 @@ def measured(
         if resource.name in _NEVER or (amount == 0 and resource.name not in _ALWAYS):
             continue
         column = table.resource(resource.name)
-        counted.append(ScoredResource(column, amount, nonzero and column in (CPU, MEMORY), resource.weight or 1))
+        with_defaults = nonzero and column in (CPU, MEMORY)
+        key = nonzero_key(column) if with_defaults else column
+        counted.append(ScoredResource(column, amount, with_defaults, resource.weight or 1, key))
     return counted
 
 
@@ -53,21 +57,15 @@ def columns(
     used = table.nonzero if resource.nonzero else table.requested
     with_pod = used[resource.column, rows] + resource.amount
     if credit is not None:
-        with_pod -= credit.column(_key(resource), rows)
+        with_pod -= credit.column(resource.key, rows)
     return table.allocatable[resource.column, rows], with_pod
 
 
-def amounts(table: NodeTable, resource: ScoredResource, row: int, credit: RowCredit | None) -> tuple[int, int]:
-    """`columns` for a single row."""
+def amounts(table: NodeTable, resource: ScoredResource, row: int, room: Mapping[int, int]) -> tuple[int, int]:
+    """`columns` for a single row, with its credit."""
     used = table.nonzero if resource.nonzero else table.requested
     with_pod = used.item(resource.column, row) + resource.amount
-    if credit is not None:
-        with_pod -= credit.at(row).get(_key(resource), 0)
-    return table.allocatable.item(resource.column, row), with_pod
-
-
-def _key(resource: ScoredResource) -> int:
-    return nonzero_key(resource.column) if resource.nonzero else resource.column
+    return table.allocatable.item(resource.column, row), with_pod - room.get(resource.key, 0) if room else with_pod
 
 
 def is_extended(name: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from control.scheduler.framework.status import SKIP, SUCCESS, PluginStatus
 from control.scheduler.plugins import allocation, results
 from control.scheduler.plugins.allocation import ScoredResource
 from control.scheduler.state.columns import IntArray, Rows
-from control.scheduler.state.credit import RowCredit
+from control.scheduler.state.credit import no_room
 from control.scheduler.state.pods import PodInfo, Shape
 
 
@@ -37,7 +38,8 @@ class NodeResourcesBalancedAllocation(Plugin):
         resources = self._measured(pod.shape)
         some = results.scalar_rows(rows)
         if some is not None:
-            return results.scores([self._score_row(resources, row, state.credit) for row in some])
+            credit_at = no_room if state.credit is None else state.credit.at
+            return results.scores([self._score_row(resources, row, credit_at(row)) for row in some])
         if not resources:
             return np.full(len(self.table.allocatable[0, rows]), MAX_SCORE, np.int64)
         pairs = [allocation.columns(self.table, one, rows, state.credit) for one in resources]
@@ -47,10 +49,10 @@ class NodeResourcesBalancedAllocation(Plugin):
         scores: IntArray = ((1 - deviation) * MAX_SCORE).astype(np.int64)
         return scores
 
-    def _score_row(self, resources: list[ScoredResource], row: int, credit: RowCredit | None) -> int:
+    def _score_row(self, resources: list[ScoredResource], row: int, room: Mapping[int, int]) -> int:
         shares = []
         for one in resources:
-            alloc, used = allocation.amounts(self.table, one, row, credit)
+            alloc, used = allocation.amounts(self.table, one, row, room)
             if alloc > 0:
                 shares.append(min(used / alloc, 1.0))
         return int((1 - deviation(shares)) * MAX_SCORE)

@@ -6,7 +6,7 @@ RequestedToCapacityRatio (spec 05 §4). Few rows are computed with integers, man
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -20,7 +20,7 @@ from control.scheduler.framework.status import Code
 from control.scheduler.plugins import allocation, results
 from control.scheduler.plugins.allocation import ScoredResource
 from control.scheduler.state.columns import IntArray, Reasons16, Rows
-from control.scheduler.state.credit import NO_ROOM, RowCredit
+from control.scheduler.state.credit import NO_ROOM, RowCredit, no_room
 from control.scheduler.state.pods import PodInfo, Shape
 from control.scheduler.state.table import PODS
 from koordlet.api.core.podresources import pod_requests
@@ -141,7 +141,8 @@ class NodeResourcesFit(Plugin):
         compiled = self._compiled(pod.shape)
         some = results.scalar_rows(rows)
         if some is not None:
-            return results.scores([self._score_row(compiled, row, state.credit) for row in some])
+            credit_at = no_room if state.credit is None else state.credit.at
+            return results.scores([self._score_row(compiled, row, credit_at(row)) for row in some])
         total: IntArray | int = 0
         weights: IntArray | int = 0
         for one in compiled.scored:
@@ -165,10 +166,10 @@ class NodeResourcesFit(Plugin):
         mean: IntArray = (2 * total + divisor) // (2 * divisor) if self._curve is not None else total // divisor
         return mean
 
-    def _score_row(self, compiled: _Compiled, row: int, credit: RowCredit | None) -> int:
+    def _score_row(self, compiled: _Compiled, row: int, room: Mapping[int, int]) -> int:
         total = weights = 0
         for one in compiled.scored:
-            alloc, used = allocation.amounts(self.table, one, row, credit)
+            alloc, used = allocation.amounts(self.table, one, row, room)
             if alloc <= 0:
                 continue
             rated = self._rate(alloc, used)

@@ -12,6 +12,13 @@ from typing import Final, Protocol
 from control.scheduler.state.columns import IntArray, Rows
 
 NO_ROOM: Final[Mapping[int, int]] = {}
+
+
+def no_room(row: int) -> Mapping[int, int]:
+    """`RowCredit.at` of pods without a credit."""
+    return NO_ROOM
+
+
 Port = tuple[str, str, int]
 """(address, protocol, number)"""
 

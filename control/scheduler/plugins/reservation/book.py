@@ -96,7 +96,7 @@ class ReservationBook:
         """Row -> by uid, those that are on the row."""
         self.index = OwnerIndex()
         self.log = RowLog()
-        """Rows on which other reservations are offered, or the same ones with other properties."""
+        """Rows on which a reservation or its figures changed; each group has such a log of its own."""
         self.version = 0
         """Grows with every change of a figure."""
         self.owners: Allocations[str] = Allocations(_allocated_uid, self._use)
@@ -125,6 +125,7 @@ class ReservationBook:
         room.model = model
         owners = () if model.problem else model.owners
         if room.group is None or room.group.owners != owners:
+            self._note(room, room.listed)
             if room.group is not None:
                 self.index.leave(room, room.group)
             room.group = self.index.join(room, owners) if owners else None
@@ -137,10 +138,10 @@ class ReservationBook:
         if room is None:
             return
         room.model = None
+        self._arrange(room)
         if room.group is not None:
             self.index.leave(room, room.group)
             room.group = None
-        self._arrange(room)
         self._forget(room)
 
     # Pods that the table counts
@@ -194,7 +195,6 @@ class ReservationBook:
     def _use(self, row: int, pod: PodInfo, uid: str, sign: int) -> None:
         """A pod begins or ceases to use the reservation."""
         room = self._room(uid)
-        offered = room.offered
         if sign > 0:
             room.owners[pod.uid] = pod
         else:
@@ -204,8 +204,8 @@ class ReservationBook:
             for name, amount in allocated((pod.requests,), model.restricted).items():
                 room.used[name] = room.used.get(name, 0) + sign * amount
             self._count(room)
-        if offered != room.offered:
-            self.log.note(room.row)
+        if room.listed >= 0:
+            self._note(room, room.listed)
         if sign < 0:
             self._forget(room)
 
@@ -216,7 +216,7 @@ class ReservationBook:
         if room.placed:
             room.listed = room.row
             self.by_row.setdefault(room.row, {})[room.uid] = room
-            self._changed(room.row)
+            self._changed(room, room.row)
         if model is None:
             room.used = {}
         else:
@@ -231,11 +231,17 @@ class ReservationBook:
             del rooms[room.uid]
             if not rooms:
                 del self.by_row[row]
-            self._changed(row)
+            self._changed(room, row)
 
-    def _changed(self, row: int) -> None:
-        self.log.note(row)
+    def _changed(self, room: ReservedRoom, row: int) -> None:
+        self._note(room, row)
         self.table.touch(row)
+
+    def _note(self, room: ReservedRoom, row: int) -> None:
+        if row >= 0:
+            self.log.note(row)
+            if room.group is not None:
+                room.group.log.note(row)
 
     def _count(self, room: ReservedRoom) -> None:
         """What is left, for owners and for the node."""

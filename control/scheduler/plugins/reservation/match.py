@@ -45,10 +45,20 @@ class PodMatch:
         self._book = book
         self._node_labels = node_labels and wanted.affinity is not None
         self._numbers = frozenset(group.number for group in groups)
-        self._seen: dict[int, tuple[int, list[ReservedRoom]]] = {}
-        """Row -> (version of the book, result of `on`)"""
-        self._columns: dict[int, tuple[int, IntArray]] = {}
-        """key -> (version of the book, dense column)"""
+        self._version = -1
+        """The version of the book for which the next two are right."""
+        self._rooms: dict[int, list[ReservedRoom]] = {}
+        """Row -> result of `on`."""
+        self._credits: dict[int, Mapping[int, int]] = {}
+        """Row -> result of `at`."""
+        self.known: KnownRows | None = None
+
+    def mask(self, rows: RowArray) -> Mask:
+        """[len(rows)]: whether the row has matching reservations."""
+        if self.known is None:
+            return np.zeros(len(rows), np.bool_)
+        chosen: Mask = self.known.mask[rows]
+        return chosen
 
     @property
     def required(self) -> bool:
@@ -79,25 +89,35 @@ class PodMatch:
 
     def at(self, row: int) -> Mapping[int, int]:
         """See `RowCredit`."""
-        rooms = [room.room for room in self.on(row) if not room.lifted]
-        if len(rooms) <= 1:
-            return rooms[0] if rooms else NO_ROOM
-        total: dict[int, int] = {}
-        for room in rooms:
-            for key, amount in room.items():
-                total[key] = total.get(key, 0) + amount
-        return total
+        if self._version != self._book.version:
+            self._renew()
+        credit = self._credits.get(row)
+        if credit is None:
+            credit = self._credits[row] = self._credit([room for room in self.on(row) if not room.lifted])
+        return credit
 
     def on(self, row: int) -> list[ReservedRoom]:
         """The matching reservations on a row."""
-        rooms = self._book.by_row.get(row)
-        if not rooms:
-            return []
-        version, seen = self._seen.get(row, (-1, []))
-        if version != self._book.version:
-            seen = self._matching(rooms)
-            self._seen[row] = (self._book.version, seen)
-        return seen
+        if self._version != self._book.version:
+            self._renew()
+        rooms = self._rooms.get(row)
+        if rooms is None:
+            rooms = self._rooms[row] = self._matching(self._book.by_row.get(row, {}))
+        return rooms
+
+    def _renew(self) -> None:
+        self._version = self._book.version
+        self._rooms.clear()
+        self._credits.clear()
+
+    def _credit(self, rooms: Sequence[ReservedRoom]) -> Mapping[int, int]:
+        if len(rooms) <= 1:
+            return rooms[0].room if rooms else NO_ROOM
+        total: dict[int, int] = {}
+        for room in rooms:
+            for key, amount in room.room.items():
+                total[key] = total.get(key, 0) + amount
+        return total
 
     def _matching(self, rooms: Mapping[str, ReservedRoom]) -> list[ReservedRoom]:
         if self.wanted.ignores:
@@ -106,14 +126,20 @@ class PodMatch:
 
     def column(self, key: int, rows: Rows) -> IntArray:
         """See `RowCredit`."""
-        version, dense = self._columns.get(key, (-1, None))
-        if dense is None or version != self._book.version:
-            dense = np.zeros(self._book.table.size, np.int64)
-            for row in self.rows.tolist():
-                dense[row] = self.at(row).get(key, 0)
-            self._columns[key] = (self._book.version, dense)
+        known = self.known
+        if known is None or self._book.version != known.version:  # in a trial
+            dense = self._dense(key)
+        else:
+            column = known.columns.get(key)
+            dense = known.columns[key] = self._dense(key) if column is None else column
         chosen: IntArray = dense[rows]
         return chosen
+
+    def _dense(self, key: int) -> IntArray:
+        dense = np.zeros(self._book.table.size, np.int64)
+        for row in self.rows.tolist():
+            dense[row] = self.at(row).get(key, 0)
+        return dense
 
     def ports(self, row: int) -> Mapping[Port, int]:
         """See `RowCredit`."""
@@ -125,54 +151,82 @@ class PodMatch:
         return total
 
 
-class _KnownRows:
-    """The matching rows for one shape and set of groups, current up to positions of two logs."""
+class KnownRows:
+    """The matching rows for one shape and set of groups, current up to positions of logs."""
 
-    __slots__ = ("mask", "node_position", "position", "rows")
+    __slots__ = ("columns", "mask", "node_position", "positions", "rows", "version")
 
     def __init__(self) -> None:
-        self.position = self.node_position = -1
+        self.positions: list[int] = []
+        """In the logs of the groups, in their order."""
+        self.node_position = -1
+        self.version = -1
+        """The version of the book for which `columns` are right."""
         self.mask: Mask = np.empty(0, np.bool_)
+        """[row]"""
         self.rows: RowArray = NO_ROWS
+        self.columns: dict[int, IntArray] = {}
+        """key -> the credit of every row, for the keys that were asked for."""
 
 
 class MatchingRows:
-    """`PodMatch.rows` of the shapes used last."""
+    """The `KnownRows` of the shapes used last."""
 
     MAX_KNOWN: Final = 256
 
     def __init__(self, book: ReservationBook, table: NodeTable) -> None:
         self._book = book
         self._table = table
-        self._known: OrderedDict[Hashable, _KnownRows] = OrderedDict()
+        self._known: OrderedDict[Hashable, KnownRows] = OrderedDict()
 
     def fill(self, match: PodMatch) -> None:
-        """Set `match.rows`."""
+        """Set `match.known` and `match.rows`."""
         key = (match.pod.shape.id, match.variant)
         known = self._known.get(key)
         if known is None:
-            known = self._known[key] = _KnownRows()
+            known = self._known[key] = KnownRows()
             if len(self._known) > self.MAX_KNOWN:
                 self._known.popitem(last=False)
         else:
             self._known.move_to_end(key)
         self._update(known, match)
-        match.rows = known.rows
+        match.known, match.rows = known, known.rows
 
-    def _update(self, known: _KnownRows, match: PodMatch) -> None:
+    def _update(self, known: KnownRows, match: PodMatch) -> None:
         book, table = self._book, self._table
-        changed = book.log.since(known.position) if known.position >= 0 else None
-        nodes = table.node_log.since(known.node_position) if known.position >= 0 else None
-        known.position, known.node_position = book.log.end, table.node_log.end
-        if changed is None or nodes is None:
+        rows = self._changed(known, match)
+        known.version = book.version
+        if rows is None:
             known.mask = np.zeros(table.size, np.bool_)
+            known.columns.clear()
             rows = {room.row for room in match.owner_matched()}
-        elif changed or nodes:
-            rows = {*changed, *(row for row in nodes if row in book.by_row)}
-        else:
+        elif not rows:
             return
         if len(known.mask) < table.size:
             known.mask = np.concatenate((known.mask, np.zeros(table.size - len(known.mask), np.bool_)))
+            known.columns.clear()
+        before = known.mask[list(rows)].tolist()
         for row in rows:
             known.mask[row] = bool(match.on(row))
-        known.rows = np.flatnonzero(known.mask)
+            room = match.at(row)
+            for key, column in known.columns.items():
+                column[row] = room.get(key, 0)
+        if before != known.mask[list(rows)].tolist() or not len(known.rows):
+            known.rows = np.flatnonzero(known.mask)
+
+    def _changed(self, known: KnownRows, match: PodMatch) -> set[int] | None:
+        """The rows to compute again; None: all."""
+        table, book = self._table, self._book
+        logs = [book.log] if match.wanted.ignores else [group.log for group in match.groups]
+        since, known.positions = known.positions, [log.end for log in logs]
+        nodes = table.node_log.since(known.node_position) if known.node_position >= 0 else None
+        known.node_position = table.node_log.end
+        if nodes is None or len(since) != len(logs):
+            return None
+        rows = {row for row in nodes if row in book.by_row}
+        for log, position in zip(logs, since, strict=True):
+            noted = log.since(position)
+            if noted is None:
+                return None
+            rows.update(noted)
+        return rows

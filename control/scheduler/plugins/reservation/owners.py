@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from control.reservation.matching import owned_by
 from control.scheduler.state.pods import PodInfo
+from control.scheduler.state.table import RowLog
 from koordlet.api.core import Pod
 from koordlet.api.crs.reservation import ReservationOwner
 from koordlet.api.encoding import wire
@@ -24,9 +25,9 @@ ANY_POD: Final[Key] = ("", "", "")
 
 
 class OwnerGroup:
-    """Reservations with equal owners, by uid."""
+    """Reservations with equal owners, by uid. `log`: the rows on which one of them changed."""
 
-    __slots__ = ("keys", "members", "number", "owners", "text")
+    __slots__ = ("keys", "log", "members", "number", "owners", "text")
 
     def __init__(self, number: int, text: bytes, owners: tuple[ReservationOwner, ...]) -> None:
         self.number = number
@@ -34,6 +35,7 @@ class OwnerGroup:
         self.owners = owners
         self.keys = frozenset(key_of(owner) for owner in owners)
         self.members: dict[str, ReservedRoom] = {}
+        self.log = RowLog()
 
 
 class OwnerIndex:

@@ -188,7 +188,7 @@ class ReservationPlugin(Plugin):
             return results.reasons([self._reject(match, row) for row in some])
         chosen = selected(rows, self.table.size)
         numbers = np.full(len(chosen), self._no_match if match.required else 0, np.int16)
-        for at in np.flatnonzero(np.isin(chosen, match.rows)).tolist():
+        for at in np.flatnonzero(match.mask(chosen)).tolist():
             numbers[at] = self._reject(match, int(chosen[at]))
         return numbers
 
@@ -254,12 +254,12 @@ class ReservationPlugin(Plugin):
             return results.scores([self._rate(match, row) for row in some])
         chosen = selected(rows, self.table.size)
         scores = np.zeros(len(chosen), np.int64)
-        for at in np.flatnonzero(np.isin(chosen, match.rows)).tolist():
+        for at in np.flatnonzero(match.mask(chosen)).tolist():
             scores[at] = self._rate(match, int(chosen[at]))
         return scores
 
     def _rate(self, match: PodMatch, row: int) -> int:
-        best = self._fitting.best(match, row)
+        best = self._fitting.best(match, row) if match.on(row) else None
         if best is None or best[0].model is None:
             return 0
         order = min(max(best[0].model.order, -_MAX_ORDER), _MAX_ORDER)
