@@ -59,6 +59,13 @@ class VictimPolicy:
         )
 
 
+class ReservationVictims(VictimPolicy):
+    """Pods of lower priority that no label protects: the victims of preemption by the plugin Reservation."""
+
+    def eligible(self, victim: PodInfo, preemptor: PodInfo) -> bool:
+        return super().eligible(victim, preemptor) and is_preemptible(victim.shape.labels)
+
+
 class JobVictims(VictimPolicy):
     """Pods of lower priority that no label protects: the victims of a gang (spec 05 §11)."""
 

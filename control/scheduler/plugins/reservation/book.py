@@ -19,7 +19,7 @@ from control.scheduler.state.allocations import Allocations
 from control.scheduler.state.credit import NO_ROOM, Port, nonzero_key
 from control.scheduler.state.pods import PodInfo
 from control.scheduler.state.table import CPU, MEMORY, PODS, NodeTable, RowLog, Trial
-from koordlet.api.annotations.reservation import ALLOCATED
+from koordlet.api.annotations.reservation import ALLOCATED, is_reservation_pod
 from koordlet.api.encoding.wire import WireError
 from koordlet.app.logging import get_logger
 
@@ -147,13 +147,13 @@ class ReservationBook:
     # Pods that the table counts
 
     def pod_added(self, row: int, pod: PodInfo) -> None:
-        if pod.subject == RESERVATION:
+        if holds_room(pod):
             room = self._room(pod.uid)
             room.info, room.row = pod, row
             self._arrange(room)
 
     def pod_removed(self, row: int, pod: PodInfo) -> None:
-        if pod.subject == RESERVATION:
+        if holds_room(pod):
             room = self.rooms.get(pod.uid)
             if room is not None and not room.lifted:
                 self.table.adjust(pod, ())
@@ -277,6 +277,11 @@ class ReservationBook:
     def _forget(self, room: ReservedRoom) -> None:
         if room.model is None and room.info is None and not room.owners:
             self.rooms.pop(room.uid, None)
+
+
+def holds_room(pod: PodInfo) -> bool:
+    """Whether it is the pod of a Reservation, or a pod in operating mode."""
+    return pod.subject == RESERVATION or is_reservation_pod(pod.shape.labels)
 
 
 def _allocated_uid(pod: PodInfo) -> str | None:

@@ -27,6 +27,7 @@ from control.scheduler.framework.plugin import (
     Reads,
     default_normalize,
 )
+from control.scheduler.framework.runtime import PluginRuntime
 from control.scheduler.framework.status import (
     SKIP,
     SUCCESS,
@@ -36,10 +37,12 @@ from control.scheduler.framework.status import (
     unresolvable,
     unschedulable,
 )
+from control.scheduler.framework.victimpolicy import ReservationVictims
 from control.scheduler.plugins import results
+from control.scheduler.plugins.defaultpreemption.preemption import Preemption
 from control.scheduler.plugins.reservation import pages
 from control.scheduler.plugins.reservation.annotating import AllocatedWriter
-from control.scheduler.plugins.reservation.book import ReservationBook, ReservedRoom
+from control.scheduler.plugins.reservation.book import ReservationBook, ReservedRoom, holds_room
 from control.scheduler.plugins.reservation.failing import PREFIX, reasons
 from control.scheduler.plugins.reservation.fitting import Fitting
 from control.scheduler.plugins.reservation.match import MatchingRows, PodMatch
@@ -81,6 +84,7 @@ class ReservationPlugin(Plugin):
         self._node_labels = gates is None or not gates.enabled("OmitNodeLabelsForReservation")
         self._one_without_node_fit = gates is not None and gates.enabled("SkipReservationFitsNode")
         self._annotations = AllocatedWriter(handle)
+        self._preemption = self._preempting(handle) if self.args.enable_preemption else None
         self._memo = results.memo_key(self.name, handle)
         rejects = self.reasons.number
         self._no_match = rejects(Code.UNRESOLVABLE, NO_MATCH)
@@ -99,7 +103,25 @@ class ReservationPlugin(Plugin):
         handle.follow(Reservation, reserve_pod, RESERVATION)
         if informer is not None:  # after the handlers that count reserve pods
             informer.add_handler(subject.seen, lambda _, new: subject.seen(new), subject.gone)
+        if handle.objects is not None:
+            pods = handle.objects.informer(Pod)
+            pods.add_handler(subject.pod_seen, subject.pod_changed, subject.pod_gone)
         return subject
+
+    def _preempting(self, handle: Handle) -> Preemption:
+        """Room that a victim used in a reservation returns to that reservation, because the book counts trials."""
+        return Preemption(
+            handle,
+            self.name,
+            ReservationVictims(),
+            percentage=self.args.min_candidate_nodes_percentage,
+            absolute=self.args.min_candidate_nodes_absolute,
+        )
+
+    def connect(self, runtime: PluginRuntime) -> None:
+        super().connect(runtime)
+        if self._preemption is not None:
+            self._preemption.connect(runtime)
 
     # Queue
 
@@ -126,7 +148,7 @@ class ReservationPlugin(Plugin):
             return error(wanted)
         if not self.book.by_row and wanted is NO_CONDITIONS:
             return SUCCESS
-        if pod.subject == POD:
+        if not holds_room(pod):
             match = self._match(state, pod)
             state.variant = match.variant
             if len(match.rows):
@@ -137,7 +159,7 @@ class ReservationPlugin(Plugin):
         return SUCCESS
 
     def pre_filter(self, state: CycleState, pod: PodInfo) -> PreFilterResult:
-        if pod.subject != POD:
+        if holds_room(pod):
             wanted_node = pod.shape.annotations.get(names.ANNOTATION_RESERVATION_NODE)
             return results.PASS_ALL if wanted_node or self.book.by_row else results.SKIP_FILTER
         match = self._known_match(state, pod)
@@ -154,7 +176,7 @@ class ReservationPlugin(Plugin):
         wanted: PodConditions | str | None = pod.shape.memo.get(self.name)
         if wanted is None:
             try:
-                wanted = NO_CONDITIONS if pod.subject != POD else conditions(pod.shape.pod)
+                wanted = NO_CONDITIONS if holds_room(pod) else conditions(pod.shape.pod)
             except WireError as failure:
                 wanted = str(failure)
             pod.shape.memo[self.name] = wanted
@@ -180,7 +202,7 @@ class ReservationPlugin(Plugin):
     # Filter
 
     def filter(self, state: CycleState, pod: PodInfo, rows: Rows) -> Reasons16:
-        if pod.subject != POD:
+        if holds_room(pod):
             return self._filter_reserve_pod(pod, rows)
         match = self._match(state, pod)
         some = results.scalar_rows(rows)
@@ -223,7 +245,7 @@ class ReservationPlugin(Plugin):
         node = pod.shape.annotations.get(names.ANNOTATION_RESERVATION_NODE)
         if node:
             numbers[chosen != table.rows.get(node, -1)] = self._other_node
-        own = self.book.rooms.get(pod.uid)
+        own = self.book.rooms.get(pod.uid)  # a pending pod in operating mode, which is Aligned, has no entry
         default = own is not None and own.model is not None and own.model.policy == ""
         for at, row in enumerate(chosen.tolist()):
             if not numbers[at] and row in self.book.by_row:
@@ -236,9 +258,13 @@ class ReservationPlugin(Plugin):
 
     def post_filter(self, state: CycleState, pod: PodInfo, failure: FitError) -> PostFilterResult:
         match = self._known_match(state, pod)
-        if match is None or pod.subject != POD:
-            return PostFilterResult(unschedulable())
-        return PostFilterResult(unschedulable(*reasons(match, failure)))
+        counts = [] if match is None else reasons(match, failure)
+        if self._preemption is None:
+            return PostFilterResult(unschedulable(*counts))
+        result = self._preemption.post_filter(state, pod, failure)
+        if result.status.code is not Code.UNSCHEDULABLE:
+            return result
+        return PostFilterResult(unschedulable(*counts, *result.status.reasons), result.nominated)
 
     # Score
 
@@ -276,8 +302,6 @@ class ReservationPlugin(Plugin):
     # After the choice
 
     def nominate(self, state: CycleState, pod: PodInfo, row: int) -> PluginStatus:
-        if pod.subject != POD:
-            return SUCCESS
         match = self._known_match(state, pod)
         if match is None or (not len(match.rows) and not match.required):
             return SUCCESS

@@ -12,12 +12,13 @@ from typing import Any, Final
 
 from control.quota.amounts import to_list
 from control.reservation.amounts import MAX_AMOUNT
-from control.reservation.model import parse, template_requests
+from control.reservation.model import parse, parse_pod, template_requests
 from control.reservation.reservepod import reserve_pod
 from control.scheduler.framework.status import SUCCESS, PluginStatus, error
 from control.scheduler.plugins.reservation.book import ReservationBook
 from control.scheduler.state.pods import PodInfo
 from control.scheduler.state.subjects import FailedAttempt
+from koordlet.api.annotations.reservation import is_reservation_pod
 from koordlet.api.core import Pod
 from koordlet.api.core.podresources import is_terminated
 from koordlet.api.crs.reservation import (
@@ -84,6 +85,27 @@ class ReservationSubject:
     def gone(self, reservation: Reservation) -> None:
         """A Reservation was deleted."""
         self.book.remove(reservation.metadata.uid)
+
+    def pod_seen(self, pod: Pod) -> None:
+        """A pod was added or updated: in operating mode it is a reservation itself."""
+        if not is_reservation_pod(pod.metadata.labels):
+            return
+        model = None if is_terminated(pod) else parse_pod(pod)
+        if model is None:
+            self.book.remove(pod.metadata.uid)
+        else:
+            self.book.put(model)
+
+    def pod_changed(self, old: Pod, new: Pod) -> None:
+        """A pod was updated, perhaps its labels."""
+        if is_reservation_pod(old.metadata.labels) and not is_reservation_pod(new.metadata.labels):
+            self.pod_gone(old)
+        self.pod_seen(new)
+
+    def pod_gone(self, pod: Pod) -> None:
+        """A pod was deleted."""
+        if is_reservation_pod(pod.metadata.labels):
+            self.book.remove(pod.metadata.uid)
 
     # Writing
 

@@ -367,3 +367,99 @@ def test_a_resized_reservation_offers_its_new_amount() -> None:
     world.put(reservation(**of, node="n0", allocatable={"cpu": "12"}))
     assert world.requested() == 12_000
     assert world.schedule(web("s", cpu=8, annotations=needs())) == "n0"
+
+
+# Preemption
+
+
+class Evictions:
+    """Deletes victims from the world at once."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def evict(self, victims: Any, *, by: Any, message: str) -> None:
+        self.names += [victim.name for victim in victims]
+
+    def clear_nominations(self, pods: Any) -> None:
+        return
+
+    def evicting_for(self, uid: str) -> bool:
+        return False
+
+
+def preempting(*cpus: int) -> tuple[ReservationWorld, Evictions]:
+    points = {**POINTS, "postFilter": ("Reservation",)}
+    evictions = Evictions()
+    args = ReservationArgs(enable_preemption=True)
+    return ReservationWorld(*cpus, args=args, points=points, evictor=evictions), evictions
+
+
+def important(one: Any) -> Any:
+    one.spec.priority = 1000
+    return one
+
+
+def test_an_owner_preempts_another_owner_of_a_restricted_reservation() -> None:
+    world, evictions = preempting(16)
+    world.schedule(reservation(cpu=8, owners=WEB, allocateOnce=False, allocatePolicy="Restricted"))
+    world.schedule(web("low", cpu=6))
+    world.schedule(pod("stranger", cpu=8))
+    wanted = important(web("high", cpu=8, annotations=needs()))
+    assert "Insufficient cpu" in world.schedule(wanted)
+    assert evictions.names == ["low"]  # room of the stranger would not be room of the reservation
+    world.delete(world.pod("low"))
+    assert world.retry(wanted) == "n0"
+    assert world.owner_of("high") == "r1"
+
+
+def test_a_reservation_preempts_pods_and_is_never_a_victim() -> None:
+    world, evictions = preempting(8)
+    world.schedule(reservation("old", cpu=2, owners=WEB))
+    world.schedule(pod("low", cpu=3))
+    world.schedule(pod("kept", cpu=3, labels={names.LABEL_DISABLE_PREEMPTIBLE: "true"}))
+    assert "Insufficient cpu" in world.schedule(reservation("new", cpu=3, owners=WEB))
+    assert evictions.names == ["low"]
+    text = world.schedule(important(pod("high", cpu=8)))
+    assert text.endswith("preemption: 0/1 nodes are available: 1 Insufficient cpu.")
+
+
+# Pods in operating mode
+
+
+def holder(phase: str = "Running", ready: str = "True", owners: str = '[{"object": {"name": "p"}}]') -> Any:
+    one = pod(
+        "holder",
+        cpu=6,
+        node="n0",
+        labels={names.LABEL_OPERATING_MODE: "Reservation"},
+        annotations={names.ANNOTATION_RESERVATION_OWNERS: owners},
+    )
+    one.status = msgspec.convert(
+        {"phase": phase, "conditions": [{"type": "Ready", "status": ready}]}, type(one.status), strict=False
+    )
+    return one
+
+
+def test_a_running_pod_in_operating_mode_is_a_reservation() -> None:
+    world = ReservationWorld(8)
+    world.put(holder(ready="False"))
+    assert "Insufficient cpu" in world.schedule(pod(cpu=6))
+    world.put(holder())
+    assert world.page()[0]["kind"] == "Pod"
+    assert world.retry(world.pod("p")) == "n0"
+    assert world.owner_of("p") == "holder"
+    assert world.requested() == 6_000
+    world.restart((Pod, Node, Reservation))
+    assert world.requested() == 6_000
+    world.put(holder(phase="Succeeded"))
+    assert world.requested() == 6_000
+    world.delete(world.pod("p"))
+    assert world.requested() == 0
+
+
+def test_malformed_owners_of_a_pod_in_operating_mode() -> None:
+    world = ReservationWorld(8)
+    world.put(holder(owners="{"))
+    assert names.ANNOTATION_RESERVATION_OWNERS in world.page()[0]["problem"]
+    assert "Insufficient cpu" in world.schedule(pod(cpu=6))
