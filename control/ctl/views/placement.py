@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from control.ctl.views.schedulerclient import fetch_page
-from koordlet.api.pages.placement import PodPlacement, RejectedNodes, ScoredNode
+from koordlet.api.pages.placement import ConsideredReservation, PodPlacement, RejectedNodes, ScoredNode
 
 STATES = {
     "placed": "runs on",
@@ -51,6 +51,9 @@ def placement_page(placement: PodPlacement) -> Iterator[Text | Table]:
         now = ", if it were placed now" if placement.node else ""
         yield Text(f"\nOf {placement.nodes} nodes {fit}{now}; weighted scores by plugin:")
         yield _scores(placement.scored, placement.node)
+    if placement.reservations:
+        yield Text("\nReservations whose owners match:")
+        yield _reservations(placement.reservations)
     if placement.refused:
         yield Text("\nNodes that do not fit, by plugin:")
         yield _refusals(placement.refused)
@@ -74,6 +77,15 @@ def _scores(scored: list[ScoredNode], own: str) -> Table:
     for node in scored:
         cells = [str(node.scores.get(name, 0)) for name in plugins]
         table.add_row("→" if node.node == own else "", node.node, str(node.total), *cells)
+    return table
+
+
+def _reservations(considered: list[ConsideredReservation]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("RESERVATION", "NODE", "POLICY", "LEFT", "RESULT"):
+        table.add_column(name, overflow="fold")
+    for one in considered:
+        table.add_row(one.name, one.node, one.policy, one.left, one.result)
     return table
 
 

@@ -14,6 +14,7 @@ from control.scheduler.cycle.failures import FitError
 from control.scheduler.framework.plugin import CycleState
 from control.scheduler.framework.profile import Framework
 from control.scheduler.framework.status import Code
+from control.scheduler.plugins.reservation import ReservationPlugin
 from control.scheduler.state.pods import PodInfo
 from koordlet.api.pages.placement import PodPlacement, RejectedNodes
 
@@ -48,6 +49,9 @@ def _evaluate(framework: Framework, pod: PodInfo, own_node: str, report: PodPlac
             report.scored = rank_nodes(framework, state, pod, feasible, limit=MAX_NODES_SHOWN, always=own_node)
         else:
             report.scored = []
+        reserving = framework.plugins.get(ReservationPlugin.name)
+        if isinstance(reserving, ReservationPlugin):
+            report.reservations = reserving.considered(state, pod, MAX_NODES_SHOWN)
     finally:
         state.run_undo()
     report.refused = _refused(framework, pod, failure)

@@ -29,6 +29,18 @@ class ScoredNode(Struct):
     scores: dict[str, int] = msgspec.field(default_factory=dict)
 
 
+class ConsideredReservation(Struct):
+    """A reservation whose owners match the pod."""
+
+    name: str
+    node: str
+    policy: str
+    left: str
+    """what the next owner may take, e.g. `cpu:2,memory:4Gi`"""
+    result: str
+    """`fits`, or why the pod cannot use it"""
+
+
 class PodPlacement(Struct):
     """The placement of a pod in the current cluster; a scheduled pod is evaluated as if it were pending."""
 
@@ -48,5 +60,7 @@ class PodPlacement(Struct):
     feasible: int = 0
     refused: list[RejectedNodes] = msgspec.field(default_factory=list)
     """most nodes first"""
+    reservations: list[ConsideredReservation] = msgspec.field(default_factory=list)
+    """the first few, those that fit first"""
     scored: list[ScoredNode] = msgspec.field(default_factory=list)
     """the nodes with the highest scores in descending order, and the pod's own node"""

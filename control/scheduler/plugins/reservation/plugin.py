@@ -43,6 +43,7 @@ from control.scheduler.plugins.defaultpreemption.preemption import Preemption
 from control.scheduler.plugins.reservation import pages
 from control.scheduler.plugins.reservation.annotating import AllocatedWriter
 from control.scheduler.plugins.reservation.book import ReservationBook, ReservedRoom, holds_room
+from control.scheduler.plugins.reservation.explaining import considered
 from control.scheduler.plugins.reservation.failing import PREFIX, reasons
 from control.scheduler.plugins.reservation.fitting import Fitting
 from control.scheduler.plugins.reservation.match import MatchingRows, PodMatch
@@ -55,6 +56,7 @@ from koordlet.api.annotations.reservation import ALLOCATED, ReservationAllocated
 from koordlet.api.core import Pod
 from koordlet.api.crs.reservation import Reservation
 from koordlet.api.encoding.wire import WireError
+from koordlet.api.pages.placement import ConsideredReservation
 
 NO_MATCH: Final = "node(s) no reservations match reservation affinity"
 NO_ROOM: Final = "node(s) no reservation(s) to meet the requirements"
@@ -355,6 +357,11 @@ class ReservationPlugin(Plugin):
         return await self.subject.bind(pod, node)
 
     # Process
+
+    def considered(self, state: CycleState, pod: PodInfo, limit: int) -> list[ConsideredReservation]:
+        """The reservations that a pod could use, after `state` was prepared for it."""
+        match = self._known_match(state, pod)
+        return [] if match is None else considered(match, self._fitting, self.table, limit)
 
     async def stop(self) -> None:
         await self._annotations.stop()

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from control.scheduler.config.args import ReservationArgs
+from control.scheduler.explain.podreport import explain
 from koordlet.api import names
 from koordlet.api.core import Node, Pod
 from koordlet.api.crs.reservation import Reservation
@@ -463,3 +464,31 @@ def test_malformed_owners_of_a_pod_in_operating_mode() -> None:
     world.put(holder(owners="{"))
     assert names.ANNOTATION_RESERVATION_OWNERS in world.page()[0]["problem"]
     assert "Insufficient cpu" in world.schedule(pod(cpu=6))
+
+
+# Explanation
+
+
+def test_the_explanation_names_reservations_and_figures() -> None:
+    world = ReservationWorld(16, 16)
+    of: dict[str, Any] = {"cpu": 4, "owners": WEB, "allocatePolicy": "Restricted"}
+    world.put(reservation("small", node="n0", allocateOnce=False, **of))
+    world.put(reservation("closed", node="n0", unschedulable=True, **of))
+    world.put(reservation("spent", node="n1", **of))
+    world.put(reservation("wide", node="n1", allocateOnce=False, **{**of, "cpu": 8, "memory": "1Gi"}))
+    world.put(web("first", cpu=3, node="n0", annotations=allocated("small")))
+    world.put(web("second", cpu=3, node="n1", annotations=allocated("spent")))
+    world.put(web("third", cpu=2))
+    info = world.waiting(world.pod("third"))
+    assert info is not None
+    report = explain(world.cycle.framework, info, "active")
+    assert [(one.name, one.node, one.left, one.result) for one in report.reservations] == [
+        ("wide", "n1", "cpu:8,memory:1Gi", "fits"),
+        ("closed", "n0", "cpu:4", "is unschedulable"),
+        ("small", "n0", "cpu:1", "Insufficient cpu, requested: 2000, used: 3000, capacity: 4000"),
+        ("spent", "n1", "cpu:1", "is not offered: it is for one pod, which has used it"),
+    ]
+
+
+def allocated(name: str) -> dict[str, str]:
+    return {names.ANNOTATION_RESERVATION_ALLOCATED: json.dumps({"name": name, "uid": f"uid-{name}"})}
