@@ -12,7 +12,7 @@ from control.ctl.errors import CtlError
 from control.ctl.main import print_placement
 from control.ctl.views.placement import fetch_placement
 from koordlet.api.encoding.wire import encode
-from koordlet.api.pages.placement import PodPlacement, RejectedNodes, ScoredNode
+from koordlet.api.pages.placement import ConsideredReservation, PodPlacement, RejectedNodes, ScoredNode
 from koordlet.app.http import HttpServer
 
 
@@ -59,6 +59,22 @@ def test_a_placed_pod() -> None:
         "   NODE  TOTAL  Fit  Spread",
         "   b       150  100      50",
         "→  a        90   90       0",
+    ]
+
+
+def test_reservations() -> None:
+    found = [
+        ConsideredReservation(name="wide", node="b", policy="Default", left="cpu:8", result="fits"),
+        ConsideredReservation(name="old", node="a", policy="Restricted", left="cpu:1", result="is unschedulable"),
+    ]
+    placement = PodPlacement(pod="default/web", state="active", reservations=found)
+    assert printed(placement).splitlines() == [
+        "default/web is in the scheduling queue",
+        "",
+        "Reservations whose owners match:",
+        "RESERVATION  NODE  POLICY      LEFT   RESULT",
+        "wide         b     Default     cpu:8  fits",
+        "old          a     Restricted  cpu:1  is unschedulable",
     ]
 
 

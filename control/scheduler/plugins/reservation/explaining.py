@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from control.quota.amounts import shown
 from control.scheduler.plugins.reservation.book import ReservedRoom
-from control.scheduler.plugins.reservation.fitting import Fitting
+from control.scheduler.plugins.reservation.fitting import Fitting, by_node
 from control.scheduler.plugins.reservation.match import PodMatch
 from control.scheduler.state.table import NodeTable
 from koordlet.api.pages.placement import ConsideredReservation
@@ -40,7 +40,5 @@ def _result(match: PodMatch, fitting: Fitting, room: ReservedRoom) -> str:
         return "reserves nothing that the pod requests"
     fit = fitting.with_room(match, room.row, room, rooms)
     reasons = [short.text(figures=True).removeprefix("Reservation(s) ") for short in fit.in_room]
-    reasons += [
-        "Too many pods on the node" if name == "pods" else f"Insufficient {name} by node" for name in fit.by_node
-    ]
+    reasons += map(by_node, fit.by_node)
     return ", ".join(reasons) or FITS

@@ -30,6 +30,11 @@ class Fit:
         return not self.by_node and not self.in_room
 
 
+def by_node(resource: str) -> str:
+    """The reason for a resource of which the node has too little."""
+    return "Too many pods" if resource == "pods" else f"Insufficient {resource} by node"
+
+
 class Fitting:
     """The rules of one profile."""
 

@@ -45,7 +45,7 @@ from control.scheduler.plugins.reservation.annotating import AllocatedWriter
 from control.scheduler.plugins.reservation.book import ReservationBook, ReservedRoom, holds_room
 from control.scheduler.plugins.reservation.explaining import considered
 from control.scheduler.plugins.reservation.failing import PREFIX, reasons
-from control.scheduler.plugins.reservation.fitting import Fitting
+from control.scheduler.plugins.reservation.fitting import Fitting, by_node
 from control.scheduler.plugins.reservation.match import MatchingRows, PodMatch
 from control.scheduler.plugins.reservation.subject import ReservationSubject
 from control.scheduler.state.columns import IntArray, Reasons16, RowArray, Rows
@@ -225,20 +225,20 @@ class ReservationPlugin(Plugin):
             return self._no_match if match.required else 0
         on_node = not (self._one_without_node_fit and len(rooms) == 1)
         texts: list[str] = []
-        by_node: set[str] = set()
+        short_names: set[str] = set()
         for room in rooms:
             if not self._fitting.usable(match, room):
                 continue
             fit = self._fitting.with_room(match, row, room, rooms, on_node=on_node)
             if fit.ok:
                 return 0
-            by_node.update(fit.by_node)
+            short_names.update(fit.by_node)
             texts += [short.text(figures=bool(match.wanted.name)) for short in fit.in_room]
         if match.required:
-            texts += [_by_node(name) for name in sorted(by_node)]
+            texts += map(by_node, sorted(short_names))
             return self.reasons.number(Code.UNSCHEDULABLE, *(texts or [NO_ROOM]))
-        short = sorted(by_node) or self._fitting.short_on_node(match, row, rooms)
-        return self.reasons.number(Code.UNSCHEDULABLE, *map(_by_node, short)) if short else 0
+        short = sorted(short_names) or self._fitting.short_on_node(match, row, rooms)
+        return self.reasons.number(Code.UNSCHEDULABLE, *map(by_node, short)) if short else 0
 
     def _filter_reserve_pod(self, pod: PodInfo, rows: Rows) -> Reasons16:
         table = self.table
@@ -376,10 +376,6 @@ def _taken(pod: PodInfo) -> str:
 
 def _written(pod: PodInfo) -> str:
     return f"Reservation/written/{pod.uid}"
-
-
-def _by_node(resource: str) -> str:
-    return "Too many pods" if resource == "pods" else f"Insufficient {resource} by node"
 
 
 def _looks_at_pods(pod: PodInfo) -> bool:
