@@ -1,5 +1,5 @@
 """The migration controller against the embedded API server: its ReplicaSets, budgets and garbage collection, and
-koord-scheduler for the pods. The nodes' kubelets and the binding of Reservations are written by the test."""
+koord-scheduler for pods and Reservations. The nodes' kubelets are part of the test."""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ from koordlet.api.core import Event, Node, Pod
 from koordlet.api.crs.migration import PodMigrationJob
 from koordlet.api.crs.reservation import Reservation
 from koordlet.api.encoding import crdgen, wire
-from koordlet.api.encoding.wire import Duration
 from koordlet.api.gates import DESCHEDULER
 from koordlet.api.names import KOORDINATOR_NAMESPACE
 from koordlet.app.clock import SYSTEM_CLOCK
@@ -130,17 +129,6 @@ class Cluster:
     async def reasons(self, name: str) -> set[str]:
         return {event.reason for event in await self.admin.list(Event) if event.involved_object.name == name}
 
-    async def bind_reservation(self, name: str, node: str) -> None:
-        """What koord-scheduler writes when it has placed a Reservation."""
-        conditions = [{"type": "Scheduled", "status": "True", "reason": "Scheduled"}]
-        status = {"phase": "Available", "nodeName": node, "conditions": conditions}
-        await self.admin.update_status(Reservation, name, status=status)
-
-    async def consume_reservation(self, name: str, pod: Pod) -> None:
-        meta = pod.metadata
-        owner = {"namespace": meta.namespace, "name": meta.name, "uid": meta.uid}
-        await self.admin.update_status(Reservation, name, status={"phase": "Succeeded", "currentOwners": [owner]})
-
 
 def _conditions(pod: Pod) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = wire.to_builtins(pod.status.conditions)
@@ -226,49 +214,40 @@ async def test_evict_directly(cluster: Cluster, controller: Callable[..., Awaita
 
 
 async def test_reservation_first(cluster: Cluster, controller: Callable[..., Awaitable[Controller]]) -> None:
-    """No eviction before the Reservation is available; its replacement completes the job."""
+    """koord-scheduler binds the Reservation to another node; the replacement consumes it there."""
     pods = await cluster.workload("db", 4)
     old = pods[0]
     await controller()
     await cluster.create_job("move", old.metadata.name, ttl="10m")
-
-    async def reserved() -> Reservation | None:
-        return next(iter(await cluster.admin.list(Reservation)), None)
-
-    reservation = await _until(reserved)
-    job = await cluster.job("move")
-    assert reservation.metadata.name == job.metadata.uid
-    assert reservation.metadata.owner_references[0].uid == job.metadata.uid
+    done = await _until(lambda: cluster.phase("move", "Succeeded", "Failed"))
+    assert done.status.phase == "Succeeded", done.status
+    other = "n2" if old.spec.node_name == "n1" else "n1"
+    assert done.status.node_name == other
+    reservation = await cluster.admin.get(Reservation, done.metadata.uid)
+    assert reservation.metadata.owner_references[0].uid == done.metadata.uid
     owner = reservation.spec.owners[0].controller
     assert owner is not None and owner.name == "db"
-    await _until(lambda: _created(cluster))
-    assert (await cluster.admin.get(Pod, old.metadata.name, "default")).metadata.deletion_timestamp is None
-    other = "n2" if old.spec.node_name == "n1" else "n1"
-    await cluster.bind_reservation(reservation.metadata.name, other)
-    await _until(lambda: _gone(cluster, old))
-    replaced = await _until(lambda: cluster.running("db", 4))
-    new = next(pod for pod in replaced if pod.metadata.uid not in {each.metadata.uid for each in pods})
-    await cluster.consume_reservation(reservation.metadata.name, new)
-    done = await _until(lambda: cluster.phase("move", "Succeeded", "Failed"))
-    assert (done.status.phase, done.status.node_name) == ("Succeeded", other), done.status
-    assert done.status.pod_ref is not None and done.status.pod_ref.uid == new.metadata.uid
+    assert reservation.status.phase == "Succeeded"
+    assert done.status.pod_ref is not None
+    new = await cluster.admin.get(Pod, done.status.pod_ref.name, "default")
+    assert new.metadata.uid not in {pod.metadata.uid for pod in pods}
+    assert new.spec.node_name == other
+    reached = {each.type for each in done.status.conditions if each.status == "True"}
+    assert reached >= {"ReservationCreated", "ReservationScheduled", "Eviction", "ReservationBound", "BoundPodReady"}
+    assert len(await _until(lambda: cluster.running("db", 4))) == 4
 
 
-async def test_without_reservation_nothing_is_evicted(
+async def test_without_room_nothing_is_evicted(
     cluster: Cluster, controller: Callable[..., Awaitable[Controller]]
 ) -> None:
+    """The other node is cordoned: the Reservation finds no node, and the job ends with its time."""
     pods = await cluster.workload("api", 4)
-    await controller(default_job_ttl=Duration("2s"))
-    await cluster.create_job("late", pods[0].metadata.name, ttl="2s")
-    done = await _until(lambda: cluster.phase("late", "Failed"))
-    assert done.status.reason == "Timeout"
+    subject = pods[0]
+    other = "n2" if subject.spec.node_name == "n1" else "n1"
+    await cluster.admin.patch(Node, other, body={"spec": {"unschedulable": True}})
+    await controller()
+    await cluster.create_job("late", subject.metadata.name, ttl="8s")
+    done = await _until(lambda: cluster.phase("late", "Succeeded", "Failed"))
+    assert (done.status.phase, done.status.reason) == ("Failed", "Timeout"), done.status
     assert await cluster.admin.list(Reservation) == []
     assert {pod.metadata.uid for pod in await cluster.running("api", 4)} == {pod.metadata.uid for pod in pods}
-
-
-async def _created(cluster: Cluster) -> bool:
-    return (await cluster.job("move")).status.status == "ReservationCreated"
-
-
-async def _gone(cluster: Cluster, old: Pod) -> bool:
-    return old.metadata.uid not in {pod.metadata.uid for pod in await cluster.admin.list(Pod, "default")}
