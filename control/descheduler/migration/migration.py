@@ -88,6 +88,7 @@ class Migration:
         """UIDs of ignored jobs of other processes, to log each once"""
         self._tasks: list[asyncio.Task[None]] = []
         self._registry = handle.registry
+        self._dry_run = handle.dry_run
         self._arbitrator = Periodic(
             "migration-arbitrator",
             args.arbitration_args.interval.seconds,
@@ -124,8 +125,8 @@ class Migration:
     # Running
 
     async def start(self) -> None:
-        """This process leads. Several profiles may call it; only the first call counts."""
-        if self._tasks:
+        """This process leads. Several profiles may call it; only the first call counts. A dry run moves nothing."""
+        if self._tasks or self._dry_run:
             return
         self.book.lead()
         queue = self._queue = WorkQueue("migration", clock=self._clock, registry=self._registry)

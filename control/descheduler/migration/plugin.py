@@ -5,6 +5,8 @@ from __future__ import annotations
 import uuid
 from typing import ClassVar
 
+from control.component.labeltext import parse_label_selector
+from control.descheduler.framework.fit import fits_any
 from control.descheduler.framework.handle import PluginHandle
 from control.descheduler.framework.plugin import EvictionFilterPlugin, EvictOptions, EvictPlugin
 from control.descheduler.migration.decide.args import MigrationControllerArgs
@@ -28,6 +30,8 @@ class MigrationController(EvictionFilterPlugin, EvictPlugin):
     def __init__(self, args: MigrationControllerArgs, handle: PluginHandle) -> None:
         self._args = args
         self._client, self._clock = handle.client, handle.clock
+        self._state = handle.state
+        self._nodes = parse_label_selector(args.node_selector)
         self._migration = shared(args, handle)
 
     async def start(self) -> None:
@@ -39,12 +43,19 @@ class MigrationController(EvictionFilterPlugin, EvictPlugin):
     def filter(self, pod: PodRecord) -> str | None:
         return self._migration.rules().refused_for_plugin(pod.pod, self._migration.view) or None
 
+    def pre_eviction_filter(self, pod: PodRecord) -> str | None:
+        args = self._args
+        if not args.node_fit or args.skips("NodeFit"):
+            return None
+        nodes = self._state.ready_nodes(self._nodes)
+        return None if fits_any(pod, nodes) else "it fits no other node"
+
     async def evict(self, pod: PodRecord, options: EvictOptions) -> bool:
         args, migration = self._args, self._migration
         if args.dry_run:
             log.info("Dry run: would migrate a pod", pod=pod.key, node=pod.node, reason=options.reason)
             return True
-        refusal = self.filter(pod)
+        refusal = self.filter(pod) or self.pre_eviction_filter(pod)
         if refusal is None and migration.limiter.exceeded(pod.pod, self._clock.monotonic()):
             refusal = "the evictions of its workload or namespace are limited in time"
         if refusal is not None:

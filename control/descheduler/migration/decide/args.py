@@ -12,8 +12,9 @@ from typing import Any, Final
 
 import msgspec
 
+from control.component.labeltext import parse_label_selector
+from control.descheduler.config.selection import NamespaceRule, namespace_errors
 from control.descheduler.framework.plugin import PluginArgs
-from control.descheduler.migration.decide.selectortext import parse_selector
 from koordlet.api.crs.migration import MODE_EVICT_DIRECTLY, MODE_RESERVATION_FIRST
 from koordlet.api.encoding.wire import Duration
 from koordlet.api.meta import DeleteOptions, LabelSelector, SelectorError
@@ -51,17 +52,6 @@ _NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?", re.ASCII)
 
 class MigrationArgsPart(msgspec.Struct, frozen=True, rename="camel"):
     """Base of the objects in the arguments."""
-
-
-class Namespaces(MigrationArgsPart, frozen=True):
-    """Namespaces whose pods may move; at most one list may have entries."""
-
-    include: list[str] = msgspec.field(default_factory=list)
-    exclude: list[str] = msgspec.field(default_factory=list)
-
-    def allow(self, namespace: str) -> bool:
-        """Whether pods of the namespace may move."""
-        return namespace in self.include if self.include else namespace not in self.exclude
 
 
 class PriorityThreshold(MigrationArgsPart, frozen=True):
@@ -102,7 +92,7 @@ class MigrationControllerArgs(PluginArgs):
     ignore_pvc_pods: bool = False
     priority_threshold: PriorityThreshold | None = None
     label_selector: LabelSelector | None = None
-    namespaces: Namespaces | None = None
+    namespaces: NamespaceRule | None = None
     node_fit: bool = False
     node_selector: str = ""
     skip_eviction_gates: list[str] = msgspec.field(default_factory=list)
@@ -162,8 +152,6 @@ def _errors(args: MigrationControllerArgs) -> Iterator[str]:
         yield _invalid("defaultJobTTL", str(args.default_job_ttl), "must be greater than or equal to 0")
     if not args.evictions_per_second > 0:
         yield _invalid("evictQPS", args.evict_qps, "must be a number greater than 0")
-    if args.node_fit and not args.skips("NodeFit"):
-        yield _invalid("nodeFit", args.node_fit, "is not supported yet")
     if args.evict_burst <= 0:
         yield _invalid("evictBurst", args.evict_burst, "must be greater than 0")
     if args.eviction_policy not in EVICTION_POLICIES:
@@ -189,15 +177,14 @@ def _limiters(args: MigrationControllerArgs) -> Iterator[str]:
 
 
 def _selections(args: MigrationControllerArgs) -> Iterator[str]:
-    if args.namespaces is not None and args.namespaces.include and args.namespaces.exclude:
-        yield _invalid("namespaces", "include, exclude", "only one of include and exclude may have entries")
+    yield from namespace_errors(args.namespaces, "namespaces")
     if args.label_selector is not None:
         try:
             args.label_selector.matches({})
         except SelectorError as error:
             yield _invalid("labelSelector", "", str(error))
     try:
-        parse_selector(args.node_selector)
+        parse_label_selector(args.node_selector)
     except SelectorError as error:
         yield _invalid("nodeSelector", args.node_selector, str(error))
     threshold = args.priority_threshold

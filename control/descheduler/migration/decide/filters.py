@@ -52,7 +52,7 @@ class MigrationFilter:
         if forced(pod):
             return ""
         namespaces = None if args.skips("Namespaces") else args.namespaces
-        if namespaces is not None and not namespaces.allow(pod.metadata.namespace):
+        if namespaces is not None and not namespaces.allows(pod.metadata.namespace):
             return f"namespace {pod.metadata.namespace} is excluded"
         if never_evicted(pod):
             return "its eviction cost forbids it"

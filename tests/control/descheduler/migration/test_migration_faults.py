@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 from control.descheduler.framework.plugin import EvictOptions
 from control.descheduler.migration.decide.args import MigrationControllerArgs, ObjectLimit
+from koordlet.api.core import Node
+from koordlet.api.encoding import wire
 from koordlet.api.encoding.wire import Duration
 from tests.control.descheduler.migration.world import JOBS, PODS, RESERVATIONS, Killed, World, no_faults
 
@@ -215,3 +217,14 @@ async def _take(world: World, step: str, number: int) -> None:
             await world.clock.advance(5.0 * (number % 7))
         case "restart":
             world.restart()
+
+
+async def test_node_fit_keeps_pods_that_fit_nowhere_else() -> None:
+    for fits in (True, False):
+        world = World(arguments(node_fit=True, node_selector="pool=a"))
+        world.workload("web", 6, ["n1"])
+        world.deliver()
+        for name in ("n1", "n2"):
+            labels = {"pool": "a" if fits or name == "n1" else "b"}
+            world.state.set_node(wire.convert({"metadata": {"name": name, "labels": labels}}, Node))
+        assert await request_all(world) == (2 if fits else 0)

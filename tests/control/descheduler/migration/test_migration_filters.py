@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from control.descheduler.migration.decide.args import MigrationControllerArgs, Namespaces
+from control.descheduler.config.selection import NamespaceRule
+from control.descheduler.migration.decide.args import MigrationControllerArgs
 from control.descheduler.migration.decide.filters import MigrationFilter
 from control.descheduler.migration.decide.view import counts_for_plugins
 from koordlet.api.crs.migration import PodMigrationJob
@@ -63,12 +64,12 @@ def test_reservations_need_a_scheduler_that_supports_them() -> None:
     ("facts", "settings", "refused"),
     [
         ({}, {}, False),
-        ({"namespace": "kube-system"}, {"namespaces": Namespaces(exclude=["kube-system"])}, True),
-        ({"namespace": "web"}, {"namespaces": Namespaces(include=["web"])}, False),
-        ({"namespace": "api"}, {"namespaces": Namespaces(include=["web"])}, True),
+        ({"namespace": "kube-system"}, {"namespaces": NamespaceRule(exclude=["kube-system"])}, True),
+        ({"namespace": "web"}, {"namespaces": NamespaceRule(include=["web"])}, False),
+        ({"namespace": "api"}, {"namespaces": NamespaceRule(include=["web"])}, True),
         (
             {"namespace": "api"},
-            {"namespaces": Namespaces(include=["web"]), "skip_eviction_gates": ["Namespaces"]},
+            {"namespaces": NamespaceRule(include=["web"]), "skip_eviction_gates": ["Namespaces"]},
             False,
         ),
         ({"annotations": NEVER}, {}, True),
