@@ -9,6 +9,7 @@ from control.descheduler.migration.plugin import MigrationController
 from control.descheduler.plugins.custompriority.plugin import CustomPriority
 from control.descheduler.plugins.defaultevictor.plugin import DefaultEvictor
 from control.descheduler.plugins.fragmentationaware import FragmentationAware
+from control.descheduler.plugins.interferenceaware.plugin import InterferenceMoves
 from control.descheduler.plugins.lownodeload.plugin import LowNodeLoad
 from control.descheduler.plugins.scaledownbinpack import ScaleDownBinPack
 
@@ -18,6 +19,7 @@ PLUGINS: Final[dict[str, type[DeschedulerPlugin]]] = {
         CustomPriority,
         DefaultEvictor,
         FragmentationAware,
+        InterferenceMoves,
         LowNodeLoad,
         MigrationController,
         ScaleDownBinPack,

@@ -24,6 +24,19 @@ SECURE_PORT = 10258
 _MODULE = "control.descheduler.process.manifests"
 _READ = ["list", "watch"]
 
+MIGRATION_RULES: list[Object] = [
+    # limits per workload
+    rule("apps", ["deployments", "replicasets", "statefulsets"], _READ),
+    rule("", ["replicationcontrollers"], _READ),
+    # jobs, and the capacity that they reserve
+    rule("scheduling.koordinator.sh", ["podmigrationjobs"], ["list", "watch", "create", "patch", "delete"]),
+    rule("scheduling.koordinator.sh", ["podmigrationjobs/status"], ["patch"]),
+    rule("scheduling.koordinator.sh", ["reservations"], ["get", "list", "watch", "create", "patch", "delete"]),
+    # the present pod, and the policies SoftEviction and Delete
+    rule("", ["pods"], ["get", "patch", "delete"]),
+]
+"""The rights of the plugin MigrationController."""
+
 RULES: list[Object] = [
     # inputs of decisions
     rule("", ["nodes", "pods"], _READ),
@@ -39,6 +52,7 @@ RULES: list[Object] = [
     rule("authorization.k8s.io", ["subjectaccessreviews"], ["create"]),
     # reports to users
     rule("", ["events"], ["create", "patch"]),
+    *MIGRATION_RULES,
 ]
 """The ClusterRole. A test compares it with the requests of a descheduler that exercises every feature."""
 

@@ -11,6 +11,7 @@ from sys import intern
 import msgspec
 
 from control.component.amounts import MAX_AMOUNT, amounts
+from control.descheduler.state.delays import Delay, delays_of
 from koordlet.api.crs.nodemetric import NodeMetric
 from koordlet.api.meta import ObjectMeta
 
@@ -27,6 +28,8 @@ class ReportedLoad(msgspec.Struct):
     """System usage plus the usage of all listed pods."""
     pods: dict[str, dict[str, int]]
     """Usage of each pod, by `namespace/name`."""
+    delays: list[Delay] = msgspec.field(default_factory=list)
+    """The services that co-located pods delay."""
 
     def fresh(self, now: float, max_age_s: float) -> bool:
         """Whether it is complete and younger than `max_age_s`."""
@@ -49,6 +52,7 @@ def load_of(metric: NodeMetric) -> ReportedLoad:
         status.node_metric is not None,
         usage,
         pods,
+        delays_of(metric),
     )
 
 
