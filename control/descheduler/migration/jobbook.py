@@ -1,15 +1,15 @@
 """The newest known version of every job, and which jobs arbitration has passed (spec 07 §11.3).
 
 The informer is behind the process's own writes, so each written job is stored here too, and an older version from the
-informer is ignored. `passed` does not trust the annotation of a job that appears while this process leads: any client
-that may create jobs could set it. Jobs that existed before, from an earlier leader, are adopted with their annotation.
+informer is ignored. `passed` does not trust the annotation of a job, which any client that may create jobs could set.
+After a change of the leader, jobs that run already are adopted, and all others are arbitrated again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from control.descheduler.migration.decide.view import RUNNING, has_passed, is_terminal, is_waiting
+from control.descheduler.migration.decide.view import RUNNING, is_terminal, is_waiting
 from koordlet.api.crs.migration import PodMigrationJob
 
 
@@ -22,12 +22,10 @@ class JobBook:
         self.changed: Callable[[str], object] = lambda uid: None
         self._jobs: dict[str, PodMigrationJob] = {}
         self._active: list[PodMigrationJob] | None = None
-        self._leading = False
 
     def lead(self) -> None:
-        """This process becomes the leader: adopt the jobs that an earlier leader passed."""
-        self._leading = True
-        self.passed = {uid for uid, job in self._jobs.items() if has_passed(job)}
+        """This process becomes the leader: adopt the jobs that an earlier leader started."""
+        self.passed = {uid for uid, job in self._jobs.items() if job.status.phase == RUNNING}
 
     def get(self, uid: str) -> PodMigrationJob | None:
         """The newest version of the job."""

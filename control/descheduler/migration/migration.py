@@ -24,7 +24,7 @@ from control.descheduler.migration.decide.filters import MigrationFilter
 from control.descheduler.migration.decide.lifetime import has_expired, is_scrap
 from control.descheduler.migration.decide.objectlimiter import ObjectLimiter
 from control.descheduler.migration.decide.pods import controller_of, quoted_key
-from control.descheduler.migration.decide.view import pod_of
+from control.descheduler.migration.decide.view import is_marked, pod_of
 from control.descheduler.migration.evictors import EvictionFailed, Evictors, trigger_of
 from control.descheduler.migration.executor import JobExecutor, ReservationFailed
 from control.descheduler.migration.jobbook import JobBook
@@ -233,7 +233,7 @@ class Migration:
     def _is_foreign(self, job: PodMigrationJob) -> bool:
         """Whether an earlier leader's plugin made the job from figures that are old now, and never started it."""
         creator = job.metadata.annotations.get(ANNOTATION_JOB_CREATED_BY)
-        if creator is None or creator == self.process_id:
+        if creator is None or creator == self.process_id or is_marked(job):
             return False
         if job.metadata.uid not in self._foreign:
             self._foreign.add(job.metadata.uid)

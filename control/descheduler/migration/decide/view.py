@@ -58,13 +58,8 @@ def is_waiting(job: PodMigrationJob) -> bool:
 
 
 def is_marked(job: PodMigrationJob) -> bool:
-    """Whether the job has the annotation that arbitration writes."""
+    """Whether the job has the annotation that arbitration writes; any client that may write jobs can set it."""
     return job.metadata.annotations.get(ANNOTATION_PASSED_ARBITRATION) == TRUE
-
-
-def has_passed(job: PodMigrationJob) -> bool:
-    """Whether arbitration has passed the job: marked, or running already."""
-    return not is_terminal(job) and (job.status.phase == RUNNING or is_marked(job))
 
 
 def counts_for_plugins(job: PodMigrationJob) -> bool:

@@ -112,9 +112,11 @@ async def test_a_job_with_a_forged_mark_is_arbitrated() -> None:
     ref = {"namespace": "default", "name": other["metadata"]["name"]}
     mark = {"descheduler.koordinator.sh/passed-arbitration": "true"}
     world.store.put(JOBS, {"metadata": {"name": "forged", "annotations": mark}, "spec": {"podRef": ref}, "status": {}})
-    await settle(world, rounds=5)
-    assert world.violations == []
-    assert world.store.objects[JOBS]["forged"]["status"].get("phase", "") == ""
+    for _ in range(2):
+        await settle(world, rounds=5)
+        assert world.violations == []
+        assert world.store.objects[JOBS]["forged"]["status"].get("phase", "") == ""
+        world.restart()
 
 
 def _pod_of(job: dict[str, Any]) -> str:
