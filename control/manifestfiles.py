@@ -29,6 +29,8 @@ Files = Mapping[str, Callable[[], list[Object]]]
 CONTROL_PLANE_IMAGE = f"localhost/koordinator-py/control-plane:{VERSION}"
 NODE_IMAGE = f"localhost/koordinator-py/node:{VERSION}"
 """`make images` builds them; `localhost` is no registry, so a node that lacks an image does not take a stranger's."""
+VIEWER = "koordinator-view"
+"""The account whose tokens koordctl sends to pods, and the roles of its users."""
 RESTRICTED: Object = {
     "allowPrivilegeEscalation": False,
     "readOnlyRootFilesystem": True,

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.text import Text
 
+from control.ctl.cluster.choice import Where, cluster_options, has_kubeconfig, sources
 from control.ctl.errors import CtlError
 from control.ctl.movecommands import kubeconfig_path, migrations_command
 from control.ctl.node.containers import RUNTIMES
@@ -22,34 +20,20 @@ from control.ctl.node.state import load as load_state
 from control.ctl.node.status import collect_status as gather_status
 from control.ctl.node.status import show as show_status
 from control.ctl.node.up import up as bring_up
+from control.ctl.pagecommands import STATE_DIR, UNCUT, explain, quota, state_dir_option, top
 from control.ctl.progress import TerminalProgress
 from control.ctl.terminal import SafeConsole
+from control.ctl.views.clusterstatus import component_table, fetch_components
 from control.ctl.views.cpumap import cpu_page, fetch_cpus
-from control.ctl.views.interference import exit_status, page
-from control.ctl.views.koordletclient import DEFAULT_URL, fetch_explanation, fetch_top
+from control.ctl.views.koordletclient import DEFAULT_URL
+from control.ctl.views.output import FORMATS, formatted
 from control.ctl.views.overcommit import fetch_node, overcommit_of
 from control.ctl.views.overcommit import page as node_page
-from control.ctl.views.placement import fetch_placement, placement_page
-from control.ctl.views.quotas import fetch_quotas, quota_table
 from control.ctl.views.reservations import details, fetch_reservations, reservation_table
-from control.ctl.views.schedulerclient import DEFAULT_SCHEDULER_URL
-from control.ctl.views.toptable import SORTS, node_lines, select, table
-from koordlet.api.encoding.wire import encode
-from koordlet.api.pages.interference import PodInterferenceReport
-from koordlet.api.pages.placement import PodPlacement
-from koordlet.api.pages.top import Top
+from koordlet.api.pages.nodecpus import NodeCPUPage
 from koordlet.app.clock import SYSTEM_CLOCK
 from koordlet.app.version import version_line
 
-STATE_DIR = Path("/var/lib/koord")
-
-state_dir_option = click.option(
-    "--state-dir",
-    type=click.Path(path_type=Path, file_okay=False, resolve_path=True),
-    default=STATE_DIR,
-    show_default=True,
-    help="Directory of the node's state and logs.",
-)
 _PORT = click.IntRange(0, 65535)
 
 
@@ -136,196 +120,78 @@ def down(state_dir: Path, purge: bool) -> None:
 @cli.command()
 @state_dir_option
 @click.option("--koordlet-url", envvar="KOORDLET_URL", help=f"URL of koordlet.  [default: that of `up`, {DEFAULT_URL}]")
-@click.option("--kubeconfig", help="kubeconfig to use.  [default: that of `up`, KUBECONFIG]")
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", help="Output format.")
-def status(state_dir: Path, koordlet_url: str | None, kubeconfig: str | None, output: str) -> None:
-    """Show parts, probes, missing kernel features, Node and NodeMetric.
+@cluster_options
+@click.option("-o", "--output", type=click.Choice(["table", *FORMATS]), default="table", help="Output format.")
+def status(state_dir: Path, koordlet_url: str | None, kubeconfig: str | None, context: str | None, output: str) -> None:
+    """Show parts, probes, missing kernel features, Node and NodeMetric; of an installed cluster, its components.
 
-    Exit status 1 when a started part has ended, or koordlet does not respond.
+    Exit status 1 when a started part has ended, koordlet does not respond, or a component of the cluster is not ready.
     """
     state = load_state(state_dir)
+    where = Where(state_dir, koordlet_url, kubeconfig=kubeconfig, context=context)
+    if state.settings is None and where.is_cluster(node_here=False, kubeconfig_here=has_kubeconfig()):
+        _cluster_status(kubeconfig, context, output)
+        return
     url = koordlet_url or (state.settings.koordlet_url if state.settings is not None else DEFAULT_URL)
     report = asyncio.run(gather_status(state_dir, state, koordlet_url=url, kubeconfig=kubeconfig))
-    show_status(report, SafeConsole(highlight=False), as_json=output == "json")
+    if output == "yaml":
+        click.echo(formatted(report, output))
+    else:
+        show_status(report, SafeConsole(highlight=False), as_json=output == "json")
     ended = any(part.log and not part.running for part in report.parts)
     if ended or not report.koordlet.reachable:
         raise SystemExit(1)
 
 
-@cli.command()
-@click.option("--once", is_flag=True, help="Print one table and exit.")
-@click.option("--json", "as_json", is_flag=True, help="Print the data as JSON and exit; same as -o json.")
-@click.option("-o", "--output", type=click.Choice(["json", "wide"]), help="json, or a table with additional columns.")
-@click.option("--sort", type=click.Choice(SORTS), default="cpu", show_default=True, help="Order of rows.")
-@click.option("-n", "--namespace", help="Only this namespace.")
-@click.option("-A", "--all-namespaces", is_flag=True, help="All namespaces, and cgroups outside Kubernetes (default).")
-@click.option(
-    "--interval", type=click.FloatRange(min=0.2), default=2.0, show_default=True, help="Seconds between updates."
-)
-@click.option("--koordlet-url", envvar="KOORDLET_URL", help=f"URL of koordlet.  [default: that of `up`, {DEFAULT_URL}]")
-@state_dir_option
-def top(
-    once: bool,
-    as_json: bool,
-    output: str | None,
-    sort: str,
-    namespace: str | None,
-    all_namespaces: bool,
-    interval: float,
-    koordlet_url: str | None,
-    state_dir: Path,
-) -> None:
-    """Show CPU, memory, pressure, schedule latency and the worst culprit per container.
-
-    Needs a running koordlet, with or without Kubernetes. If the output is not a terminal, one table is printed.
-    """
-    if all_namespaces and namespace is not None:
-        raise click.UsageError("-A and -n exclude each other")
-    url = koordlet_url or _koordlet_url(state_dir)
-    if as_json or output == "json":
-        top_page = asyncio.run(fetch_top(url))
-        top_page.rows = select(top_page.rows, sort=sort, namespace=namespace)
-        click.echo(encode(top_page))
-    elif once or not sys.stdout.isatty():
-        top_page = asyncio.run(fetch_top(url))
-        print_top(top_page, SafeConsole(highlight=False), sort=sort, namespace=namespace, wide=output == "wide")
+def _cluster_status(kubeconfig: str | None, context: str | None, output: str) -> None:
+    components = asyncio.run(fetch_components(kubeconfig, context))
+    if output == "table":
+        SafeConsole(width=UNCUT, color_system="auto", highlight=False).print(component_table(components))
     else:
-        from control.ctl.views.topapp import TopApp  # importing textual takes 0.3 s
-
-        TopApp(
-            lambda: fetch_top(url), url, interval=interval, sort=sort, namespace=namespace, wide=output == "wide"
-        ).run()
-
-
-@cli.group()
-def explain() -> None:
-    """Explain a pod's placement and interference."""
-
-
-@explain.command("pod")
-@click.argument("name")
-@click.option("-n", "--namespace", default="default", show_default=True, help="The pod's namespace.")
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="Output format.")
-@click.option(
-    "--exit-code", is_flag=True, help="Exit with 3 while other pods interfere with it, 4 while it has own trouble."
-)
-@click.option("--koordlet-url", envvar="KOORDLET_URL", help=f"URL of koordlet.  [default: that of `up`, {DEFAULT_URL}]")
-@click.option("--scheduler-url", envvar="KOORD_SCHEDULER_URL", help="URL of the scheduler.  [default: that of `up`]")
-@click.option(
-    "--only", type=click.Choice(["placement", "interference"]), help="Print one part only; -o json prints one part."
-)
-@state_dir_option
-def explain_pod(
-    name: str,
-    namespace: str,
-    output: str,
-    exit_code: bool,
-    koordlet_url: str | None,
-    scheduler_url: str | None,
-    only: str | None,
-    state_dir: Path,
-) -> None:
-    """Show why a pod is on its node or pending, and what interferes with it: since when, how much, and which culprits.
-
-    Placement comes from the scheduler, per plugin and on the present cluster; interference comes from the node's
-    koordlet, for the last 15 minutes. Exit status 1 when neither knows the pod.
-    """
-    console = SafeConsole(highlight=False)
-    placement: PodPlacement | None = None
-    placement_error: CtlError | None = None
-    if only == "placement" or (only is None and output == "text"):
-        try:
-            url = scheduler_url or _settings(state_dir, lambda s: s.scheduler_url, DEFAULT_SCHEDULER_URL)
-            placement = asyncio.run(fetch_placement(url, namespace, name))
-        except CtlError as error:
-            placement_error = error
-        if placement is None and only == "placement":
-            unknown = CtlError(f"the scheduler does not know pod {namespace}/{name}", "Check its .spec.schedulerName.")
-            raise placement_error or unknown
-    if placement is not None and output == "json":
-        click.echo(encode(placement))
-        return
-    if placement is not None:
-        print_placement(placement, console)
-        if only == "placement" or not placement.node:
-            return
-        console.print()
-    try:
-        explanation = asyncio.run(fetch_explanation(koordlet_url or _koordlet_url(state_dir), namespace, name))
-    except CtlError as error:
-        if placement is None:
-            raise
-        console.print(f"No interference data: {error.message}", style="yellow", soft_wrap=True)
-        return
-    if output == "json":
-        click.echo(encode(explanation))
-    else:
-        print_explanation(explanation, console)
-    if exit_code:
-        raise SystemExit(exit_status(explanation))
-
-
-def print_placement(placement: PodPlacement, console: Console) -> None:
-    """Print the scheduler's part of the page."""
-    for line in placement_page(placement):
-        console.print(line, soft_wrap=isinstance(line, Text))
-
-
-def print_explanation(explanation: PodInterferenceReport, console: Console) -> None:
-    """Print koordlet's part of the page, not cut at the terminal's width."""
-    for line in page(explanation, SYSTEM_CLOCK.now()):
-        console.print(line, soft_wrap=True)
+        click.echo(formatted(components, output))
+    if not all(component.ready for component in components):
+        raise SystemExit(1)
 
 
 @cli.command("node")
 @click.argument("name")
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="Output format.")
-@click.option("--kubeconfig", help="kubeconfig to use.  [default: that of `up`, KUBECONFIG]")
+@click.option("-o", "--output", type=click.Choice(["text", *FORMATS]), default="text", help="Output format.")
 @click.option("--scheduler-url", envvar="KOORD_SCHEDULER_URL", help="URL of the scheduler.  [default: that of `up`]")
+@cluster_options
 @state_dir_option
-def node_command(name: str, output: str, kubeconfig: str | None, scheduler_url: str | None, state_dir: Path) -> None:
+def node_command(
+    name: str, output: str, scheduler_url: str | None, kubeconfig: str | None, context: str | None, state_dir: Path
+) -> None:
     """Show how a node's capacity is used: prod, reserved, overcommitted to batch and mid pods, and the formulas with
     numbers. Show its cores by NUMA node, and which pods hold them.
 
     The first part is what koord-manager wrote, the second what the scheduler knows. Exit status 1 when there is no
     such Node.
     """
-    overcommit = overcommit_of(asyncio.run(fetch_node(kubeconfig_path(kubeconfig, state_dir), name)))
-    if output == "json":
-        click.echo(encode(overcommit))
+    path = kubeconfig if context is not None else kubeconfig_path(kubeconfig, state_dir)
+    overcommit = overcommit_of(asyncio.run(fetch_node(path, name, context)))
+    if output != "text":
+        click.echo(formatted(overcommit, output))
         return
     console = SafeConsole(highlight=False)
     for line in node_page(overcommit, SYSTEM_CLOCK.now()):
         console.print(line, soft_wrap=True)
-    url = scheduler_url or _settings(state_dir, lambda settings: settings.scheduler_url, DEFAULT_SCHEDULER_URL)
-    cpus = asyncio.run(fetch_cpus(url, name))
+    cpus = asyncio.run(_cpus(Where(state_dir, None, scheduler_url, kubeconfig, context), name))
     for text_line in [f"No map of CPUs: {cpus}"] if isinstance(cpus, str) else cpu_page(cpus):
         console.print(text_line, soft_wrap=True)
 
 
-@cli.command("quota")
-@click.argument("name", default="")
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", help="Output format.")
-@click.option("--scheduler-url", envvar="KOORD_SCHEDULER_URL", help="URL of the scheduler.  [default: that of `up`]")
-@state_dir_option
-def quota_command(name: str, output: str, scheduler_url: str | None, state_dir: Path) -> None:
-    """Show the tree of ElasticQuotas: min, max, request, used, and what each may use now (runtime).
-
-    With NAME, only this quota and those below it. A quota that uses all that it may use, and asks for more, is
-    highlighted. The figures are the scheduler's. Exit status 1 when there is no such quota.
-    """
-    url = scheduler_url or _settings(state_dir, lambda settings: settings.scheduler_url, DEFAULT_SCHEDULER_URL)
-    quotas = asyncio.run(fetch_quotas(url, name))
-    if output == "json":
-        click.echo(encode(quotas))
-        return
-    console = SafeConsole(highlight=False)
-    SafeConsole(file=console.file, width=1000, color_system="auto", highlight=False).print(quota_table(quotas))
+async def _cpus(where: Where, node: str) -> NodeCPUPage | str:
+    try:
+        async with sources(where) as pages, pages.scheduler() as scheduler:
+            return await fetch_cpus(scheduler.url, node, scheduler.session)
+    except CtlError as error:
+        return error.message
 
 
 @cli.command("reservation")
 @click.argument("name", default="")
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", help="Output format.")
+@click.option("-o", "--output", type=click.Choice(["table", *FORMATS]), default="table", help="Output format.")
 @click.option("--kubeconfig", help="kubeconfig to use.  [default: that of `up`, KUBECONFIG]")
 @state_dir_option
 def reservation_command(name: str, output: str, kubeconfig: str | None, state_dir: Path) -> None:
@@ -334,45 +200,21 @@ def reservation_command(name: str, output: str, kubeconfig: str | None, state_di
     With NAME, also its conditions and its owner pods. Exit status 1 when there is no such Reservation.
     """
     reservations = asyncio.run(fetch_reservations(kubeconfig_path(kubeconfig, state_dir), name))
-    if output == "json":
-        click.echo(encode(reservations))
+    if output != "table":
+        click.echo(formatted(reservations, output))
         return
     console, now = SafeConsole(highlight=False), SYSTEM_CLOCK.now()
     if not reservations:
         console.print("There are no Reservations.")
         return
-    uncut = SafeConsole(file=console.file, width=1000, color_system="auto", highlight=False)
+    uncut = SafeConsole(file=console.file, width=UNCUT, color_system="auto", highlight=False)
     uncut.print(reservation_table(reservations, now))
     for line in details(reservations[0], now) if name else ():
         console.print(line, markup=False, soft_wrap=True)
 
 
-cli.add_command(migrations_command)
-
-
-def _koordlet_url(state_dir: Path) -> str:
-    return _settings(state_dir, lambda settings: settings.koordlet_url, DEFAULT_URL)
-
-
-def _settings(state_dir: Path, value_of: Callable[[NodeSettings], str], default: str) -> str:
-    """A value of the node brought up here, else `default`, also when the state is not readable."""
-    try:
-        settings = load_state(state_dir).settings
-    except CtlError:
-        return default
-    return default if settings is None else value_of(settings)
-
-
-def print_top(
-    top_page: Top, console: Console, *, sort: str = "cpu", namespace: str | None = None, wide: bool = False
-) -> None:
-    """Print head and table, not cut at the terminal's width, so that culprits are complete."""
-    for line in node_lines(top_page):
-        console.print(line, markup=False, soft_wrap=True)
-    console.print()
-    rows = select(top_page.rows, sort=sort, namespace=namespace)
-    uncut = SafeConsole(file=console.file, width=1000, color_system="auto", highlight=False)
-    uncut.print(table(rows, wide=wide))
+for command in (top, explain, quota, migrations_command):
+    cli.add_command(command)
 
 
 def program() -> str:

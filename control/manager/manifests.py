@@ -16,7 +16,7 @@ from control import manifestfiles
 from control.manager.context import COMPONENT
 from control.manager.options import FAILURE_POLICIES, WebhookEnv
 from control.manager.webhookserver.registrations import CONFIG, CONFIG_TYPE, SERVICE_PORT
-from control.manifestfiles import Object, rule
+from control.manifestfiles import VIEWER, Object, rule
 from koordlet.api.names import KOORDINATOR_NAMESPACE
 from koordlet.api.priority import BANDS
 
@@ -66,6 +66,22 @@ RULES: list[Object] = [
     ),
 ]  # fmt: skip
 """The ClusterRole."""
+
+PAGES = ("/top", "/interference", "/enforcement", "/apis/v1/explain/*", "/apis/v1/plugins/*")
+PAGE_RULES: list[Object] = [{"nonResourceURLs": list(PAGES), "verbs": ["get"]}]
+"""The ClusterRole of the account: the pages that koordctl reads, and nothing of the API."""
+VIEW_RULES: list[Object] = [
+    rule("", ["nodes", "pods"], ["get", "list"]),
+    rule("slo.koordinator.sh", ["nodemetrics"], ["get", "list"]),
+]
+"""The ClusterRole that is bound to users of `kubectl koord`."""
+VIEW_NAMESPACE_RULES: list[Object] = [
+    rule("", ["pods"], ["get", "list"]),
+    rule("", ["pods/portforward"], ["get", "create"]),
+    rule("", ["serviceaccounts/token"], ["create"], [VIEWER]),
+    rule("coordination.k8s.io", ["leases"], ["get"]),
+]
+"""The Role in Koordinator's namespace for the same users."""
 
 NAMESPACE_RULES: list[Object] = [
     rule("", ["configmaps"], ["get", "list", "watch"]),
@@ -210,10 +226,33 @@ def protection() -> list[Object]:
     return manifestfiles.protection(ACCOUNT, (DEFAULTS.port, 8080, 8000))
 
 
+def view() -> list[Object]:
+    """What `kubectl koord` needs: roles for users, and the account whose short token pods are sent."""
+    name, namespace = VIEWER, KOORDINATOR_NAMESPACE
+    role_ref = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name}
+    subjects = [{"kind": "ServiceAccount", "name": name, "namespace": namespace}]
+    version = "rbac.authorization.k8s.io/v1"
+    own = {"name": name, "namespace": namespace}
+    return [
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": own, "automountServiceAccountToken": False},
+        {"apiVersion": version, "kind": "ClusterRole", "metadata": {"name": f"{name}-pages"}, "rules": PAGE_RULES},
+        {
+            "apiVersion": version,
+            "kind": "ClusterRoleBinding",
+            "metadata": {"name": f"{name}-pages"},
+            "roleRef": {**role_ref, "name": f"{name}-pages"},
+            "subjects": subjects,
+        },
+        {"apiVersion": version, "kind": "ClusterRole", "metadata": {"name": name}, "rules": VIEW_RULES},
+        {"apiVersion": version, "kind": "Role", "metadata": own, "rules": VIEW_NAMESPACE_RULES},
+    ]
+
+
 FILES = {
     "namespace.yaml": namespace,
     "priorityclasses.yaml": priority_classes,
     "rbac.yaml": rbac,
+    "view.yaml": view,
     "config.yaml": config,
     "webhooks.yaml": webhooks,
     "service.yaml": service,

@@ -13,11 +13,11 @@ from control.ctl.demo import colocation, judge, overcommit, workload
 from control.ctl.demo.judge import DemoResult
 from control.ctl.demo.kernelfiles import Sampler, average, find_group, find_pod
 from control.ctl.errors import CtlError
-from control.ctl.main import print_explanation, print_placement, print_top
 from control.ctl.node.containers import AUTO
 from control.ctl.node.parts import Layout
 from control.ctl.node.state import NodeSettings
 from control.ctl.node.up import up
+from control.ctl.pagecommands import print_explanation, print_placement, print_top
 from control.ctl.progress import TerminalProgress
 from control.ctl.views.koordletclient import KoordletUnreachable, fetch_explanation, fetch_top
 from control.ctl.views.overcommit import overcommit_of

@@ -7,6 +7,7 @@ from string import ascii_lowercase, ascii_uppercase
 from typing import Final
 from urllib.parse import quote
 
+import aiohttp
 from rich.text import Text
 
 from control.ctl.errors import CtlError
@@ -21,10 +22,11 @@ MORE, FREE, RESERVED = "*", ".", "#"
 CORES_PER_LINE: Final = 16
 
 
-async def fetch_cpus(url: str, node: str) -> NodeCPUPage | str:
+async def fetch_cpus(url: str, node: str, session: aiohttp.ClientSession | None = None) -> NodeCPUPage | str:
     """The page, or why there is none."""
     try:
-        page = await fetch_page(url, f"/apis/v1/plugins/NodeNUMAResource/nodes/{quote(node, safe='')}", NodeCPUPage)
+        path = f"/apis/v1/plugins/NodeNUMAResource/nodes/{quote(node, safe='')}"
+        page = await fetch_page(url, path, NodeCPUPage, session)
     except CtlError as error:
         return error.message
     return "the scheduler has no plugin NodeNUMAResource" if page is None else page

@@ -51,10 +51,11 @@ class NodeOvercommit(msgspec.Struct, rename="camel", omit_defaults=True):
     """None: no manager has written to this node"""
 
 
-async def fetch_node(kubeconfig: str | None, name: str) -> Node:
+async def fetch_node(kubeconfig: str | None, name: str, context: str | None = None) -> Node:
     """Raises CtlError."""
     try:
-        async with Client(ClientConfig.load(kubeconfig, user_agent="koordctl", timeout=REQUEST_TIMEOUT_S)) as client:
+        config = ClientConfig.load(kubeconfig, context=context, user_agent="koordctl", timeout=REQUEST_TIMEOUT_S)
+        async with Client(config) as client:
             return await client.get(Node, name)
     except NotFound as error:
         raise CtlError(f"there is no Node {name}", "`kubectl get nodes` lists the nodes") from error

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from urllib.parse import quote
 
+import aiohttp
 from rich.table import Table
 from rich.text import Text
 
@@ -26,10 +27,12 @@ STATES = {
 }
 
 
-async def fetch_placement(url: str, namespace: str, pod: str) -> PodPlacement | None:
+async def fetch_placement(
+    url: str, namespace: str, pod: str, session: aiohttp.ClientSession | None = None
+) -> PodPlacement | None:
     """None when this scheduler does not know the pod. Raises CtlError when the scheduler does not respond."""
     path = f"/apis/v1/explain/{quote(namespace, safe='')}/{quote(pod, safe='')}"
-    return await fetch_page(url, path, PodPlacement)
+    return await fetch_page(url, path, PodPlacement, session)
 
 
 def placement_page(placement: PodPlacement) -> Iterator[Text | Table]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+import aiohttp
 from rich.table import Table
 
 from control.ctl.errors import CtlError
@@ -17,9 +18,9 @@ ABSENT = "-"
 Quotas = Mapping[str, QuotaPage]
 
 
-async def fetch_quotas(url: str, name: str = "") -> dict[str, QuotaPage]:
+async def fetch_quotas(url: str, name: str = "", session: aiohttp.ClientSession | None = None) -> dict[str, QuotaPage]:
     """All quotas; with `name` only those below it, with it. Raises CtlError."""
-    quotas = await fetch_page(url, "/apis/v1/plugins/ElasticQuota/quotas", dict[str, QuotaPage])
+    quotas = await fetch_page(url, "/apis/v1/plugins/ElasticQuota/quotas", dict[str, QuotaPage], session)
     if quotas is None:
         raise CtlError("the scheduler has no quotas", "Enable the plugin ElasticQuota in its configuration.")
     if not name:

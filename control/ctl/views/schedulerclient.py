@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import TypeVar
 
 import aiohttp
@@ -16,12 +17,16 @@ TIMEOUT = aiohttp.ClientTimeout(total=4.0)
 T = TypeVar("T")
 
 
-async def fetch_page(url: str, path: str, kind: type[T]) -> T | None:
+def _session(session: aiohttp.ClientSession | None) -> AbstractAsyncContextManager[aiohttp.ClientSession]:
+    return aiohttp.ClientSession() if session is None else nullcontext(session)
+
+
+async def fetch_page(url: str, path: str, kind: type[T], session: aiohttp.ClientSession | None = None) -> T | None:
     """None when the scheduler has no such page (404). Raises CtlError when it does not respond."""
     address = url.rstrip("/") + path
     hint = "Start one with `koordctl up`, or give --scheduler-url as http://HOST:PORT of the replica that leads."
     try:
-        async with aiohttp.ClientSession(timeout=TIMEOUT) as session, session.get(address) as response:
+        async with _session(session) as client, client.get(address, timeout=TIMEOUT) as response:
             status, body = response.status, await response.read()
     except aiohttp.InvalidURL as error:
         raise CtlError(f"{url!r} is not a URL", hint) from error

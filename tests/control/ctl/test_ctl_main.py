@@ -16,6 +16,7 @@ from control.ctl import main
 from control.ctl.node import state
 from control.ctl.node.state import NodeSettings
 from control.ctl.node.status import collect_status, render
+from control.ctl.pagecommands import STATE_DIR
 from control.ctl.views.koordletclient import KoordletUnreachable, fetch_ready, fetch_top
 from control.processid import ProcessId
 from koordlet.api.encoding.wire import encode
@@ -176,7 +177,7 @@ async def test_the_once_table_and_json(
 
 
 def test_suggested_commands_contain_non_default_options(tmp_path: Path) -> None:
-    plain = main.next_commands(main.STATE_DIR, NodeSettings("n"))
+    plain = main.next_commands(STATE_DIR, NodeSettings("n"))
     assert "  koordctl top" in plain and "  koordctl down" in plain
     special = main.next_commands(tmp_path, NodeSettings("n", koordlet_port=1))
     assert "  koordctl top --koordlet-url=http://127.0.0.1:1" in special

@@ -127,7 +127,7 @@ async def test_the_node_is_fetched(tmp_path: Path) -> None:
 
 
 def test_the_command_prints_json(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    async def found(_: str | None, name: str) -> Node:
+    async def found(_: str | None, name: str, context: str | None) -> Node:
         assert name == "n1"
         return make(measured(), batch_cpu="25000")
 

@@ -9,7 +9,7 @@ from aiohttp import web
 from rich.console import Console
 
 from control.ctl.errors import CtlError
-from control.ctl.main import print_placement
+from control.ctl.pagecommands import print_placement
 from control.ctl.views.placement import fetch_placement
 from koordlet.api.encoding.wire import encode
 from koordlet.api.pages.placement import ConsideredReservation, PodPlacement, RejectedNodes, ScoredNode

@@ -13,7 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from control.ctl.errors import CtlError
-from control.ctl.main import cli, main, print_top
+from control.ctl.main import cli, main
+from control.ctl.pagecommands import print_top
 from control.ctl.progress import TerminalProgress
 from control.ctl.terminal import SafeConsole, printable
 from control.ctl.views.httperrors import describe
