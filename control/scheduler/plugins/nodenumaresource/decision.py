@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from control.numa.accumulator import AllocationFailed
 from control.numa.affinity import NodeRoom, NumaRequest, ZoneRoom, allocate, room_for
@@ -16,6 +17,9 @@ from control.numa.holdings import Holding
 from control.numa.masks import numbers_of
 from control.scheduler.plugins.nodenumaresource.book import NumaBook
 from control.scheduler.plugins.nodenumaresource.needs import NumaNeed
+
+MAX_CHOICES: Final = 8
+"""Needs that are remembered per row."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,8 @@ class RowDecisions:
     def choice(self, need: NumaNeed, row: int) -> ZoneChoice:
         """Remembered until the row changes."""
         choices = self._book.choices.setdefault(row, {})
+        if len(choices) > MAX_CHOICES:
+            choices.clear()
         choice: ZoneChoice | None = choices.get(need)
         if choice is None:
             choice = choices[need] = self._choose(need, row)

@@ -12,12 +12,13 @@ from control.numa.masks import numbers_of
 from control.scheduler.config.args import ScoringStrategy, WeightedResource
 from control.scheduler.plugins.allocation import is_extended
 from control.scheduler.plugins.nodenumaresource.book import NumaBook
-from control.scheduler.plugins.nodenumaresource.columns import BEST, ONE_ZONE, RESTRICT, UNPUBLISHED
+from control.scheduler.plugins.nodenumaresource.columns import BEST, ONE_ZONE, UNPUBLISHED
 from control.scheduler.plugins.nodenumaresource.decision import RowDecisions
 from control.scheduler.plugins.nodenumaresource.filtering import RowBinding, amplified, amplified_use, zone_sets
 from control.scheduler.plugins.nodenumaresource.needs import NumaNeed
 from control.scheduler.plugins.nodenumaresource.ratios import amplify
-from control.scheduler.state.columns import IntArray, RowArray
+from control.scheduler.plugins.nodenumaresource.zonesets import ZoneSets
+from control.scheduler.state.columns import IntArray, Mask, RowArray
 from control.scheduler.state.table import CPU, NodeTable
 
 MAX: Final = 100
@@ -88,11 +89,11 @@ class NumaScore:
         ratio = self._book.columns.ratio.data[rows]
         scores = self._of_nodes(need, rows, binding, ratio)
         numa = binding.numa
-        strict = np.flatnonzero((numa == RESTRICT) | (numa == ONE_ZONE))
-        if len(strict):
-            scores[strict] = self._of_zones(need, rows, binding, strict, scores[strict])
-        for at in np.flatnonzero(numa == BEST).tolist():
-            scores[at] = self._of_choice(need, int(rows[at]), decisions, int(scores[at]))
+        zoned = np.flatnonzero(numa != 0)
+        if len(zoned):
+            scores[zoned], unsettled = self._of_zones(need, rows, binding, zoned, scores[zoned])
+            for at in zoned[unsettled].tolist():
+                scores[at] = self._of_choice(need, int(rows[at]), decisions, int(scores[at]))
         scores[binding.bind & (self._book.columns.cpus_per_core.data[rows] == 0)] = 0
         return scores
 
@@ -151,31 +152,50 @@ class NumaScore:
 
         return rated(self._node, amounts, len(rows))
 
-    def _of_zones(self, need: NumaNeed, rows: RowArray, binding: RowBinding, at: RowArray, whole: IntArray) -> IntArray:
-        """For the rows at the positions `at`, which Filter accepts. `whole`: the scores of the nodes."""
+    def _of_zones(
+        self, need: NumaNeed, rows: RowArray, binding: RowBinding, at: RowArray, whole: IntArray
+    ) -> tuple[IntArray, Mask]:
+        """([row] scores, [row] whether the choice is no matter of columns) for the rows at the positions `at`, which
+        Filter accepts. `whole`: the scores of the nodes."""
         sets = zone_sets(self._book, need, rows, binding, at)
-        numa, indifferent, everything = binding.numa[at], sets.indifferent, sets.everything()
-        best = np.full(len(at), -1, np.int64)
-        chosen_set = np.zeros(len(at), np.int64)
-        size = np.zeros(len(at), np.int64)
-        for chosen in sets.sets(single=bool((numa == ONE_ZONE).all())):
-            allowed = ~indifferent & ((numa == RESTRICT) | (chosen.bit_count() == 1))
-            allowed &= (size == 0) | (size == chosen.bit_count())
-            allowed &= sets.agreed(chosen) if allowed.any() else False
-            if not allowed.any():
-                continue
-            score = self._of_columns(self._zones, need, sets.rows, binding, at, chosen)
-            better = allowed & (score > best)
-            best[better], chosen_set[better] = score[better], chosen
-            size[allowed] = chosen.bit_count()
+        chosen_set = self._chosen_sets(need, sets, binding, at)
+        numa, everything = binding.numa[at], sets.everything()
+        unsettled = (chosen_set == 0) & (numa == BEST)
         whole_node = (chosen_set == 0) | ((numa == ONE_ZONE) & (chosen_set == everything))
         scores = whole.copy()
         for chosen in np.unique(chosen_set[~whole_node]).tolist():
-            here = chosen_set == chosen
-            scores[here & ~whole_node] = self._of_columns(
-                self._node, need, sets.rows, binding, at, chosen, amplify_own=True
-            )[here & ~whole_node]
-        return scores
+            here = (chosen_set == chosen) & ~whole_node
+            set_scores = self._of_columns(self._node, need, sets.rows, binding, at, chosen, amplify_own=True)
+            scores[here] = set_scores[here]
+        return scores, unsettled
+
+    def _chosen_sets(self, need: NumaNeed, sets: ZoneSets, binding: RowBinding, at: RowArray) -> IntArray:
+        """[row]: the set of zones that the pod would get; 0 if none serves all its resources.
+
+        The smallest sets on which all resources agree count, of these the one with the highest score. BestEffort
+        takes them only if no resource has a smaller hint."""
+        numa, indifferent = binding.numa[at], sets.indifferent
+        single, best_effort = numa == ONE_ZONE, numa == BEST
+        best = np.full(len(at), -1, np.int64)
+        chosen_set = np.where(indifferent & ~single, sets.everything(), 0)
+        size, hinted = np.zeros(len(at), np.int64), np.zeros(len(at), np.int64)
+        for chosen in sets.sets(single=bool(single.all())):
+            count = chosen.bit_count()
+            allowed = ~indifferent & (~single | (count == 1)) & ((size == 0) | (size == count))
+            if not allowed.any():
+                continue
+            if best_effort.any():
+                served = sets.served(chosen)
+                for resource in range(len(sets.resources)):
+                    hinted = np.where((hinted == 0) & sets.hint(chosen, resource, served), count, hinted)
+                allowed &= ~best_effort | (hinted == 0) | (hinted == count)
+            allowed &= sets.agreed(chosen)
+            if allowed.any():
+                score = self._of_columns(self._zones, need, sets.rows, binding, at, chosen)
+                better = allowed & (score > best)
+                best[better], chosen_set[better] = score[better], chosen
+                size[allowed] = count
+        return chosen_set
 
     def _of_columns(
         self,
