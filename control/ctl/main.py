@@ -11,6 +11,7 @@ import click
 
 from control.ctl.cluster.choice import Where, cluster_options, has_kubeconfig, sources
 from control.ctl.errors import CtlError
+from control.ctl.migratecommands import migrate
 from control.ctl.movecommands import kubeconfig_path, migrations_command
 from control.ctl.node.containers import RUNTIMES
 from control.ctl.node.down import down as take_down
@@ -213,7 +214,7 @@ def reservation_command(name: str, output: str, kubeconfig: str | None, state_di
         console.print(line, markup=False, soft_wrap=True)
 
 
-for command in (top, explain, quota, migrations_command):
+for command in (top, explain, quota, migrations_command, migrate):
     cli.add_command(command)
 
 

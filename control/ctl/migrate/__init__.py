@@ -1,0 +1,1 @@
+"""Compares an installation of Koordinator with this system, for `koordctl migrate check`."""
