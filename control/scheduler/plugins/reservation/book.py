@@ -94,6 +94,8 @@ class ReservationBook:
         """By uid."""
         self.by_row: dict[int, dict[str, ReservedRoom]] = {}
         """Row -> by uid, those that are on the row."""
+        self.held: dict[int, dict[str, ReservedRoom]] = {}
+        """The same with those that are being bound."""
         self.index = OwnerIndex()
         self.log = RowLog()
         """Rows on which a reservation or its figures changed; each group has such a log of its own."""
@@ -150,6 +152,7 @@ class ReservationBook:
         if holds_room(pod):
             room = self._room(pod.uid)
             room.info, room.row = pod, row
+            self.held.setdefault(row, {})[pod.uid] = room
             self._arrange(room)
 
     def pod_removed(self, row: int, pod: PodInfo) -> None:
@@ -158,6 +161,9 @@ class ReservationBook:
             if room is not None and not room.lifted:
                 self.table.adjust(pod, ())
                 room.info = None
+                del self.held[row][pod.uid]
+                if not self.held[row]:
+                    del self.held[row]
                 self._arrange(room)
                 self._forget(room)
 

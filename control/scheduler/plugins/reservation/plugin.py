@@ -148,7 +148,7 @@ class ReservationPlugin(Plugin):
         wanted = self._conditions(pod)
         if isinstance(wanted, str):
             return error(wanted)
-        if not self.book.by_row and wanted is NO_CONDITIONS:
+        if wanted is NO_CONDITIONS and not self.book.index:
             return SUCCESS
         if not holds_room(pod):
             match = self._match(state, pod)
@@ -163,7 +163,7 @@ class ReservationPlugin(Plugin):
     def pre_filter(self, state: CycleState, pod: PodInfo) -> PreFilterResult:
         if holds_room(pod):
             wanted_node = pod.shape.annotations.get(names.ANNOTATION_RESERVATION_NODE)
-            return results.PASS_ALL if wanted_node or self.book.by_row else results.SKIP_FILTER
+            return results.PASS_ALL if wanted_node or self.book.held else results.SKIP_FILTER
         match = self._known_match(state, pod)
         if match is None:
             return results.SKIP_FILTER
@@ -250,8 +250,8 @@ class ReservationPlugin(Plugin):
         own = self.book.rooms.get(pod.uid)  # a pending pod in operating mode, which is Aligned, has no entry
         default = own is not None and own.model is not None and own.model.policy == ""
         for at, row in enumerate(chosen.tolist()):
-            if not numbers[at] and row in self.book.by_row:
-                others = (room.model for room in self.book.on(row) if room.uid != pod.uid)
+            if not numbers[at] and row in self.book.held:
+                others = (room.model for room in self.book.held[row].values() if room.uid != pod.uid)
                 if any(model is not None and (model.policy == "") != default for model in others):
                     numbers[at] = self._other_policy
         return numbers
@@ -267,6 +267,14 @@ class ReservationPlugin(Plugin):
         if result.status.code is not Code.UNSCHEDULABLE:
             return result
         return PostFilterResult(unschedulable(*counts, *result.status.reasons), result.nominated)
+
+    def after_post_filter(
+        self, state: CycleState, pod: PodInfo, failure: FitError, result: PostFilterResult | None
+    ) -> None:
+        """A reservation of the pod that is not offered now may be offered later, whatever rejects the pod now."""
+        match = self._known_match(state, pod)
+        if match is not None and match.groups:
+            failure.narrowed_by |= {self.name}
 
     # Score
 

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from control.scheduler.config.args import ReservationArgs
+from control.scheduler.cycle.failures import FitError
 from control.scheduler.explain.podreport import explain
 from koordlet.api import names
 from koordlet.api.core import Node, Pod
@@ -330,6 +331,16 @@ def test_policies_do_not_share_a_node() -> None:
     assert world.schedule(reservation("d2", cpu=4)) == "n0"
 
 
+def test_policies_do_not_share_a_node_while_they_are_bound() -> None:
+    world = ReservationWorld(32)
+    world.put(reservation("d", cpu=4))
+    world.put(reservation("a", cpu=4, allocatePolicy="Aligned"))
+    world.place(world.reservation("d"))
+    with pytest.raises(FitError) as failure:
+        world.place(world.reservation("a"))
+    assert "policy conflict" in failure.value.text()
+
+
 @pytest.mark.parametrize("ignored", [[], ["example.com"]])
 def test_ignored_resources_are_not_compared(ignored: list[str]) -> None:
     """No node has the resource, because another plugin counts it; NodeResourcesFit is off here."""
@@ -368,6 +379,30 @@ def test_a_resized_reservation_offers_its_new_amount() -> None:
     world.put(reservation(**of, node="n0", allocatable={"cpu": "12"}))
     assert world.requested() == 12_000
     assert world.schedule(web("s", cpu=8, annotations=needs())) == "n0"
+
+
+def test_a_pod_is_woken_when_its_reservation_is_offered_again() -> None:
+    """Until then NodeResourcesFit rejects it, and no plugin but Reservation knows what it waits for."""
+    world = ReservationWorld(8)
+    closed: dict[str, Any] = {"cpu": 8, "owners": WEB, "node": "n0"}
+    world.put(reservation(unschedulable=True, **closed))
+    late = web(cpu=4)
+    world.put(late)
+    info = world.waiting(late)
+    assert info is not None
+    with pytest.raises(FitError) as failure:
+        world.cycle.place(info)
+    assert failure.value.plugins() == {"NodeResourcesFit", "Reservation"}
+    plugin = world.plugin
+    assert not plugin._may_help(info, None, reservation("r2", owners=[{"object": {"name": "q"}}]))
+    opened = reservation(**closed)
+    old = world.reservation("r1")
+    world.put(opened)
+    assert plugin._may_help(info, old, opened)
+    counted = msgspec.structs.replace(opened, status=msgspec.structs.replace(opened.status, allocated={}))
+    world.put(counted)
+    assert not plugin._may_help(info, opened, counted)
+    assert world.retry(late) == "n0"
 
 
 # Preemption

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
-
 from koordlet.api.core import Event, Pod
 from koordlet.api.crs.reservation import Reservation
-from koordlet.api.names import ANNOTATION_RESERVATION_AFFINITY, ANNOTATION_RESERVATION_ALLOCATED
+from koordlet.api.names import (
+    ANNOTATION_RESERVATION_AFFINITY,
+    ANNOTATION_RESERVATION_ALLOCATED,
+    ANNOTATION_RESERVATION_RESTRICTED_OPTIONS,
+)
 from tests.control.scheduler.process.lives import begin
 
 PAGE = "plugins/Reservation/nodeReservations/n1"
@@ -22,6 +24,7 @@ def document(name: str, cpu: str = "3", **spec: Any) -> dict[str, Any]:
         "kind": "Reservation",
         "metadata": {"name": name},
         "spec": {
+            "allocatePolicy": "Restricted",
             "owners": [{"labelSelector": {"matchLabels": {"app": "web"}}}],
             "template": {"spec": {"schedulerName": "koord-scheduler", "containers": [container]}},
             **spec,
@@ -31,7 +34,7 @@ def document(name: str, cpu: str = "3", **spec: Any) -> dict[str, Any]:
 
 async def test_the_life_of_a_reservation(world: Any, until: Any) -> None:
     await world.node("n1", cpu="4")
-    await world.apply(document("room", allocateOnce=False, allocatePolicy="Restricted"))
+    await world.apply(document("room", allocateOnce=False))
     life = await begin(world.tmp, world.server.kubeconfig_path)
     try:
         await until(lambda: phase(world, "room", "Available"))
@@ -105,12 +108,35 @@ async def reservation_event(world: Any, name: str) -> str:
     return str((await world.events(name)).get("FailedScheduling-Reservation", ""))
 
 
-@pytest.mark.parametrize("phase_after", ["Failed"])
-async def test_a_reservation_that_ended_is_not_bound(world: Any, scheduler: Any, until: Any, phase_after: str) -> None:
+async def test_bad_reservations_harm_only_themselves(world: Any, scheduler: Any, until: Any) -> None:
     await world.node("n1", cpu="4")
     await world.apply(document("ended"))
-    await world.admin.patch(Reservation, "ended", body={"status": {"phase": phase_after}}, subresource="status")
-    await scheduler()
-    await world.apply(document("next"))
-    await until(lambda: phase(world, "next", "Available"))
+    await world.admin.patch(Reservation, "ended", body={"status": {"phase": "Failed"}}, subresource="status")
+    bad = {
+        "huge": document("huge", cpu="1e30"),
+        "negative": document("negative", cpu="-5"),
+        "gang": document("gang", cpu="64"),
+        "nothing": document("nothing", cpu="0", owners=[{"object": {"name": "no-such-pod"}}]),
+        "malformed": document("malformed", cpu="100m"),
+        "selector": document(
+            "selector", cpu="100m", owners=[{"labelSelector": {"matchExpressions": [{"key": "a", "operator": "Near"}]}}]
+        ),
+    }
+    bad["malformed"]["metadata"]["annotations"] = {ANNOTATION_RESERVATION_RESTRICTED_OPTIONS: "{"}
+    gang = {"gang.scheduling.koordinator.sh/name": "g", "gang.scheduling.koordinator.sh/min-available": "2"}
+    bad["gang"]["spec"]["template"]["metadata"] = {"annotations": gang, "namespace": "default"}
+    for one in bad.values():
+        await world.apply(one)
+    running = await scheduler()
+    await until(lambda: unscheduled(world, "huge"))
+    await until(lambda: phase(world, "malformed", "Available"))
+    await until(lambda: phase(world, "selector", "Available"))
+    await world.apply(document("good", cpu="1"))
+    await until(lambda: phase(world, "good", "Available"))
+    await world.pod("owner", cpu="1", labels={"app": "web"}, annotations={ANNOTATION_RESERVATION_AFFINITY: "{}"})
+    await until(lambda: world.bound("owner"))
+    items = json.loads((await running.page(f"/apis/v1/{PAGE}"))[1])["items"]
+    problems = {item["name"]: item.get("problem", "") for item in items}
+    assert ANNOTATION_RESERVATION_RESTRICTED_OPTIONS in problems["malformed"]
+    assert "spec.owners[0].labelSelector" in problems["selector"]
     assert (await world.admin.get(Reservation, "ended")).status.node_name == ""
