@@ -107,9 +107,11 @@ LABEL_SKIP_HOOK_SERVER: Final = "runtimeproxy.koordinator.sh/skip-hookserver"
 
 # --- pod: scheduling (§5.2) ----------------------------------------------------------------------------
 ANNOTATION_RESOURCE_SPEC: Final = "scheduling.koordinator.sh/resource-spec"
+"""Read by scheduler: JSON with requiredCPUBindPolicy, preferredCPUBindPolicy and preferredCPUExclusivePolicy."""
 ANNOTATION_RESOURCE_STATUS: Final = "scheduling.koordinator.sh/resource-status"
-"""Read by koordlet, manager: JSON with CPUs and NUMA resources of the pod, a result of scheduling."""
+"""Read by koordlet, manager, scheduler: JSON with CPUs and NUMA resources of the pod, a result of scheduling."""
 ANNOTATION_NUMA_TOPOLOGY_SPEC: Final = "scheduling.koordinator.sh/numa-topology-spec"
+"""Read by scheduler: JSON with numaTopologyPolicy and singleNUMANodeExclusive."""
 ANNOTATION_DEVICE_ALLOCATED: Final = "scheduling.koordinator.sh/device-allocated"
 """Read by koordlet: JSON with the devices of the pod by type, a result of scheduling (spec 01 §5.9)."""
 ANNOTATION_DEVICE_ALLOCATE_HINT: Final = "scheduling.koordinator.sh/device-allocate-hint"

@@ -31,6 +31,8 @@ log = get_logger(__name__)
 
 MAX_REFS: Final = 1
 """How many pods may share a CPU."""
+MIN_PRUNED: Final = 1024
+"""uids that are kept at least before those of deleted pods are dropped."""
 STATUS_CODES: Final = {IDLE: 0, SINGLE: 1, SHARED: 2}
 EMPTY: Final = NumaReport()
 TOPOLOGY, RATIO, ALLOCATION = "topology", "ratio", "allocation"
@@ -81,8 +83,8 @@ class NumaBook:
         """uids of pods whose allocation this process made."""
         self._ratios: dict[int, Mapping[str, int]] = {}
         """By row: ratios by which zone amounts are multiplied."""
-        self.id_lists: list[tuple[int, ...]] = [()]
-        self._id_numbers: dict[tuple[int, ...], int] = {(): 0}
+        self.zone_ids: dict[int, tuple[int, ...]] = {}
+        """By row."""
         self.demanding = 0
         """Number of nodes with a CPU bind policy, a NUMA topology policy or a ratio: they concern every pod."""
         self._demands: set[int] = set()
@@ -121,6 +123,8 @@ class NumaBook:
 
     def assign(self, pod: PodInfo, holding: Holding) -> None:
         """The pod, which is counted, gets `holding`."""
+        if len(self._own) > 2 * len(self.allocations) + MIN_PRUNED:
+            self._own = {uid for uid in self._own if self.allocations.of(uid) is not None}
         self._own.add(pod.uid)
         self.allocations.assign(pod, holding)
 
@@ -155,8 +159,6 @@ class NumaBook:
                 accepted.remove(pod.uid)
                 if not claims:
                     del self._claims[row], self.holdings[row]
-                    if not self._claims:
-                        self._own.clear()
                 return
         self.holdings[row] = self._resolved(claims)
         if sign > 0 and pod.uid not in self.holdings[row].pods:
@@ -260,7 +262,7 @@ class NumaBook:
         holdings = self.holdings.get(row)
         columns.bound.data[row] = 0 if holdings is None else holdings.cpus.bit_count()
         columns.zones.data[row] = len(room.zones)
-        columns.zone_ids.data[row] = self._ids_number(tuple(zone.id for zone in room.zones))
+        self.zone_ids[row] = tuple(zone.id for zone in room.zones)
         columns.zone_total.data[:, :, row] = UNPUBLISHED
         status = self._status[row] = self._zone_status(row)
         for at, (zone, code) in enumerate(zip(room.zones, status, strict=True)):
@@ -289,10 +291,3 @@ class NumaBook:
             return INVALID
         self._ratios[row] = ratios
         return ratios.get("cpu", 0)
-
-    def _ids_number(self, ids: tuple[int, ...]) -> int:
-        number = self._id_numbers.get(ids)
-        if number is None:
-            number = self._id_numbers[ids] = len(self.id_lists)
-            self.id_lists.append(ids)
-        return number

@@ -38,8 +38,6 @@ class NumaColumns:
         """CPUs that pods hold."""
         self.zones = table.column(np.int64)
         """Number of zones."""
-        self.zone_ids = table.column(np.int64)
-        """Number of the list of zone ids, see `NumaBook.id_lists`."""
         self.zone_status = table.matrix(MAX_ZONES, dtype=np.int8)
         """[zone, row]: 0 idle, 1 single, 2 shared."""
         self.zone_cpus = table.matrix(MAX_ZONES, 3, dtype=np.int64)

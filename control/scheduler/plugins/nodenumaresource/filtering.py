@@ -211,7 +211,9 @@ class NumaFilter:
             np.array([sets.hint(chosen, resource, mask) for chosen, mask in served.items()])
             for resource in range(len(sets.resources))
         ]
-        ids = self._book.columns.zone_ids.data[sets.rows]
+        id_lists = [self._book.zone_ids[row] for row in sets.rows.tolist()]
+        id_numbers: dict[tuple[int, ...], int] = {}
+        ids = np.array([id_numbers.setdefault(one, len(id_numbers)) for one in id_lists], np.int64)
         parts = [*(part.astype(np.uint8) for part in bits), np.array(sets.published, np.uint8)]
         packed = np.packbits(np.concatenate(parts), axis=0).T
         signature = np.concatenate(
@@ -226,8 +228,7 @@ class NumaFilter:
                 for resource, name in enumerate(sets.resources)
                 if sets.published[resource][row]
             }
-            zone_ids = self._book.id_lists[int(ids[row])]
-            numbers.append(self._text(hints, zone_ids, _POLICY_NAMES[int(binding.numa[at][row])]))
+            numbers.append(self._text(hints, id_lists[row], _POLICY_NAMES[int(binding.numa[at][row])]))
         chosen_numbers: Reasons16 = np.array(numbers, np.int16)[inverse.reshape(-1)]
         return chosen_numbers
 

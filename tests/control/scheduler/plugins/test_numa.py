@@ -17,6 +17,7 @@ from control.scheduler.cycle.failures import FitError
 from control.scheduler.cycle.placement import CycleFailed
 from control.scheduler.explain.podreport import explain
 from control.scheduler.framework.plugin import CycleState
+from control.scheduler.plugins.nodenumaresource.book import MIN_PRUNED
 from control.scheduler.plugins.nodenumaresource.metrics import NumaCounters
 from control.scheduler.plugins.nodenumaresource.ratios import UNIT, amplify
 from control.scheduler.state.pods import PodInfo
@@ -439,3 +440,10 @@ def test_an_explanation_names_policies_and_numa_nodes() -> None:
     ]
     shown = "\n".join(line.plain for line in placement_page(report) if isinstance(line, Text))
     assert "NodeNUMAResource on n0:\n  NUMA topology policy: SingleNUMANode of the node" in shown
+
+
+def test_uids_of_deleted_pods_are_dropped() -> None:
+    made = world()
+    for _ in range(MIN_PRUNED + 50):
+        made.cycle.release(made.place(lsr("2")))
+    assert len(made.plugin.book._own) <= MIN_PRUNED + 1
