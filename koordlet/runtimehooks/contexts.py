@@ -101,9 +101,9 @@ def cgroup_dir(cgroup_parent: str) -> str:
         return directory
     try:
         uid = parse_pod_name(CgroupDriver.SYSTEMD, directory)
+        return pod_dir(CgroupDriver.SYSTEMD, qos_of_dir(directory), uid)
     except NamingError:
         return directory
-    return pod_dir(CgroupDriver.SYSTEMD, qos_of_dir(directory), uid)
 
 
 def container_id(runtime: str, digest: str, annotations: Mapping[str, str]) -> str:

@@ -35,10 +35,12 @@ _RESOLVE = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS
 
 def open_beneath(root: str, path: str, flags: int) -> int:
     """A descriptor of `path`, relative to `root`. `root` itself may be reached through links. Raises OSError: ELOOP for
-    a link, EXDEV for a path that leads out of the root, EINVAL for a path that is empty or has a NUL."""
+    a link, EXDEV for a path that leads upwards, EINVAL for a path that is empty or has a NUL."""
     relative = path.lstrip("/")
     if not relative or "\0" in relative:
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), path)
+    if ".." in relative.split("/"):  # RESOLVE_BENEATH allows it within the root, where other pods' directories are
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), path)
     directory = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         if _number is not None:
@@ -50,6 +52,12 @@ def open_beneath(root: str, path: str, flags: int) -> int:
         return walk_beneath(directory, relative, flags)
     finally:
         os.close(directory)
+
+
+def read_text_beneath(root: str, path: str) -> str:
+    """The text of a kernel file. Raises OSError as `open_beneath`."""
+    with open(open_beneath(root, path, os.O_RDONLY), encoding="ascii") as file:
+        return file.read()
 
 
 def _openat2(number: int, directory: int, path: str, flags: int) -> int:

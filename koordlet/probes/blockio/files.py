@@ -50,7 +50,7 @@ class BlockFiles(FileSource):
         for path in tree.walk(self._root):
             try:
                 key = tree.inode(self._named / path)
-                disks = read_disk_use(self._root / path, unified=self._unified)
+                disks = read_disk_use(self._root, path, unified=self._unified)
             except (CgroupGone, OSError):  # removed, without the controller, or not in the other hierarchy
                 continue
             use.update(((key, device), disk) for device, disk in disks.items() if disk.any)

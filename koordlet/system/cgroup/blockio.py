@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from koordlet.system.beneath import read_text_beneath
 from koordlet.system.cgroup import tree
 from koordlet.system.devices.blockdev import device_number
 
@@ -64,8 +65,11 @@ def any_disk_use_file(root: Path, *, unified: bool) -> bool:
     return any((root / path / name).exists() for path in tree.walk(root))
 
 
-def read_disk_use(directory: Path, *, unified: bool) -> dict[int, DiskUse]:
-    """Device number -> use of one cgroup. Raises OSError when the cgroup or its files are missing."""
-    if unified:
-        return parse_io_stat((directory / V2).read_text())
-    return parse_blkio((directory / V1_BYTES).read_text(), (directory / V1_OPERATIONS).read_text())
+def read_disk_use(root: Path, directory: str, *, unified: bool) -> dict[int, DiskUse]:
+    """Device number -> use of one cgroup, without following links. Raises OSError when the cgroup or its files are
+    missing."""
+
+    def text(name: str) -> str:
+        return read_text_beneath(str(root), f"{directory}/{name}")
+
+    return parse_io_stat(text(V2)) if unified else parse_blkio(text(V1_BYTES), text(V1_OPERATIONS))

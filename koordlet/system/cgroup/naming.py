@@ -28,6 +28,8 @@ class CgroupDriver(enum.Enum):
 
 
 DEFAULT_DRIVER = CgroupDriver.SYSTEMD
+MAX_NAME_CHARS = 200
+"""Of a pod UID or container id; the kernel's limit is 255 for the directory's name around it."""
 
 
 class KubeQOS(enum.Enum):
@@ -47,8 +49,10 @@ class ContainerId:
     def parse(cls, text: str) -> ContainerId:
         runtime, separator, digest = text.partition("://")
         if not separator or not digest or runtime not in _SCOPE_PREFIX:
-            raise NamingError(f"container id {text!r}: expected one of {sorted(_SCOPE_PREFIX)} then ://<hash>")
-        return cls(runtime, digest)
+            raise NamingError(
+                f"container id {text[:MAX_NAME_CHARS]!r}: expected one of {sorted(_SCOPE_PREFIX)} then ://<hash>"
+            )
+        return cls(runtime, _component(digest, "container id"))
 
     def __str__(self) -> str:
         return f"{self.runtime}://{self.hash}"
@@ -87,10 +91,20 @@ def qos_dir(driver: CgroupDriver, qos: KubeQOS) -> str:
 
 
 def pod_dir(driver: CgroupDriver, qos: KubeQOS, uid: str) -> str:
+    """Raises NamingError for a UID that cannot be part of a directory's name."""
+    _component(uid, "pod UID")
     if driver is CgroupDriver.CGROUPFS:
         return _join(qos_dir(driver, qos), f"pod{uid}")
     level = "" if qos is KubeQOS.GUARANTEED else f"-{qos.value.lower()}"
     return _join(qos_dir(driver, qos), f"kubepods{level}-pod{uid.replace('-', '_')}.slice")
+
+
+def _component(text: str, kind: str) -> str:
+    """The text, if it can be the name of one directory. Pod UIDs and container ids come from the status of pods, so a
+    name with a slash or `..` would lead to the cgroup of another pod."""
+    if "/" in text or "\0" in text or text in (".", "..") or len(text) > MAX_NAME_CHARS:
+        raise NamingError(f"{kind} {text[:MAX_NAME_CHARS]!r} cannot be the name of a directory")
+    return text
 
 
 def container_name(driver: CgroupDriver, container_id: str | ContainerId) -> str:

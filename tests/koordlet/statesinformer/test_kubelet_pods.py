@@ -433,3 +433,11 @@ async def test_devices_are_accepted_beside_each_other(kubelet: Kubelet, client: 
     first, second = informer.pods["uid-a"].device_allocation, informer.pods["uid-b"].device_allocation
     assert (list(first.devices), list(second.devices)) == ([], ["gpu"]), "the pod that was first keeps its device"
     assert "pod default/b has gpu 0" in first.refused
+
+
+async def test_a_container_id_that_leads_to_another_pod_leaves_the_pod_out(kubelet: Kubelet, client: KubeletClient):
+    liar = pod("a", "uid-a", container_id="containerd://../../burstable/poduid-b/c")
+    kubelet.answer = {"items": [liar, pod("b", "uid-b")]}
+    informer = PodsInformer(client, lambda: CgroupDriver.CGROUPFS)
+    await informer.sync()
+    assert list(informer.pods) == ["uid-b"]

@@ -12,6 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koordlet.system import beneath, write
+from koordlet.system.host import Host
+from koordlet.system.roots import Roots
 
 Open = Callable[[str, str, int], int]
 
@@ -32,6 +34,8 @@ def root(tmp_path: Path) -> Path:
     root = tmp_path / "root"
     (root / "pod/c").mkdir(parents=True)
     (root / "pod/c/cpu.shares").write_text("2")
+    (root / "other").mkdir()
+    (root / "other/cpu.shares").write_text("3")
     (tmp_path / "outside").write_text("host")
     (root / "link").symlink_to(tmp_path)
     (root / "pod/c/cpuset.cpus").symlink_to(tmp_path / "outside")
@@ -52,6 +56,7 @@ def test_a_file_below_the_root_is_opened(root: Path, way: Open) -> None:
 REFUSED = {
     "upwards": ("../outside", (errno.EXDEV,)),
     "upwards from below": ("pod/../../outside", (errno.EXDEV,)),
+    "to another pod": ("pod/../other/cpu.shares", (errno.EXDEV,)),
     "a linked directory": ("link/outside", (errno.ELOOP, errno.ENOTDIR)),
     "a link within the root": ("inner/c/cpu.shares", (errno.ELOOP, errno.ENOTDIR)),
     "a linked file": ("pod/c/cpuset.cpus", (errno.ELOOP,)),
@@ -71,6 +76,27 @@ def test_what_leads_elsewhere_is_refused(root: Path, way: Open, path: str, codes
 def test_paths_that_are_none(root: Path, path: str) -> None:
     with pytest.raises(OSError, match="Invalid argument"):
         beneath.open_beneath(str(root), path, os.O_RDONLY)
+
+
+def test_a_text_is_read_below_the_root_only(root: Path) -> None:
+    assert beneath.read_text_beneath(str(root), "pod/c/cpu.shares") == "2"
+    with pytest.raises(OSError, match=r"pod/c/cpuset\.cpus"):
+        beneath.read_text_beneath(str(root), "pod/c/cpuset.cpus")
+
+
+@pytest.mark.kernel
+def test_nobody_makes_links_in_a_cgroup_file_system() -> None:
+    """Why reads in bulk need no openat2."""
+    mounts = Host(Roots.host()).facts.cgroup_mounts
+    root = mounts.unified or mounts.hierarchy("cpu")
+    assert root is not None
+    group = root / f"koord-test-{os.getpid()}"
+    group.mkdir()
+    try:
+        with pytest.raises(PermissionError):
+            (group / "cpuset.cpus.link").symlink_to("/etc/hostname")
+    finally:
+        group.rmdir()
 
 
 def test_this_kernel_has_openat2(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

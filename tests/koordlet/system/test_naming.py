@@ -210,3 +210,11 @@ def test_every_pod_directory_is_parsed_back(uid: UUID, qos: KubeQOS, driver: Cgr
     path = naming.pod_dir(driver, qos, str(uid))
     assert naming.parse_pod_name(driver, path.rpartition("/")[2]).replace("_", "-") == str(uid)
     assert naming.qos_of_dir(path) is qos
+
+
+@pytest.mark.parametrize("name", ["../../burstable/podvictim", "a/b", "..", ".", "a\0b", "a" * 300])
+def test_names_that_lead_to_other_directories_are_refused(name: str) -> None:
+    with pytest.raises(NamingError):
+        ContainerId.parse(f"containerd://{name}")
+    with pytest.raises(NamingError):
+        naming.pod_dir(CGROUPFS, KubeQOS.BURSTABLE, name)
