@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from control.ctl.manifests.capabilities import CAPABILITIES
 from control.manager.trust.keys import TENANT, TRUSTED
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -34,7 +35,19 @@ def _tenant_keys() -> str:
     return table(("key", "kind", "reason"), [(f"`{key.key}`", key.kind, key.reason) for key in TENANT])
 
 
-TABLES: dict[str, Callable[[], str]] = {"trusted keys": _trusted_keys, "tenant keys": _tenant_keys}
+def _capabilities() -> str:
+    rows = [
+        (f"`{each.name}`", each.reason, " ".join(f"`{module}`" for module in each.modules), each.without)
+        for each in CAPABILITIES
+    ]
+    return table(("capability", "for", "used by", "without it"), rows)
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "trusted keys": _trusted_keys,
+    "tenant keys": _tenant_keys,
+    "capabilities": _capabilities,
+}
 
 
 def page(text: str) -> str:

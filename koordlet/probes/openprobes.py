@@ -162,8 +162,8 @@ def _environment(
     place = ProbeEnvironment(host, possible_cpus(host.roots), None)
     mount_point = host.roots.sys_fs / "bpf"
     pins = pin_dir or mount_point / "koordlet"
-    if not host.facts.has("cap_sys_admin"):
-        return replace(place, refusal=host.facts.reasons()["cap_sys_admin"]), []
+    if not host.facts.has("cap_bpf"):
+        return replace(place, refusal=host.facts.reasons()["cap_bpf"]), []
     try:
         bpffs.ensure(pins, mount_point, may_mount)
     except bpffs.BpffsUnavailable as error:

@@ -125,6 +125,7 @@ def probe(roots: Roots) -> HostFacts:
     features = {
         "root": Feature.when(os.geteuid() == 0, f"running as uid {os.geteuid()}, kernel settings need root"),
         "cap_sys_admin": kernel.capability(roots, kernel.CAP_SYS_ADMIN, "CAP_SYS_ADMIN"),
+        "cap_bpf": kernel.bpf_capabilities(roots),
         "cgroup": Feature.when(cgroups.version == 2 or bool(cgroups.v1), f"{roots.cgroup}: no cgroup hierarchy found"),
         "cgroup2": Feature.when(cgroups.unified is not None, f"{roots.cgroup}: no cgroup2 mount at or below it"),
         "psi": kernel.psi(roots),

@@ -16,6 +16,8 @@ from koordlet.system.roots import Roots
 _CAP_EFFECTIVE = re.compile(r"^CapEff:\s*([0-9a-fA-F]+)$", re.MULTILINE)
 _RELEASE = re.compile(r"^(\d+)\.(\d+)(?:\.(\d+))?")
 CAP_SYS_ADMIN = 21
+CAP_PERFMON, CAP_BPF = 38, 39
+"""Since Linux 5.8."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,23 @@ def psi(roots: Roots) -> Feature:
 
 def capability(roots: Roots, number: int, name: str) -> Feature:
     """Whether this process has an effective capability (root in a container often lacks them)."""
-    match = _CAP_EFFECTIVE.search(read_text(roots.proc / "self/status") or "")
-    if match is None:
+    effective = _effective(roots)
+    if effective is None:
         return Feature(False, f"{roots.proc / 'self/status'} shows no CapEff")
-    return Feature.when(bool(int(match[1], 16) >> number & 1), f"{name} is not effective in this process")
+    return Feature.when(bool(effective >> number & 1), f"{name} is not effective in this process")
+
+
+def bpf_capabilities(roots: Roots) -> Feature:
+    """Whether this process may load tracing programs: with CAP_BPF and CAP_PERFMON, on older kernels and in general
+    with CAP_SYS_ADMIN."""
+    effective = _effective(roots) or 0
+    allowed = effective >> CAP_SYS_ADMIN & 1 or (effective >> CAP_BPF & 1 and effective >> CAP_PERFMON & 1)
+    return Feature.when(
+        bool(allowed), "neither CAP_BPF and CAP_PERFMON nor CAP_SYS_ADMIN are effective in this process"
+    )
+
+
+def _effective(roots: Roots) -> int | None:
+    """The effective capabilities as a mask, None if they cannot be read."""
+    match = _CAP_EFFECTIVE.search(read_text(roots.proc / "self/status") or "")
+    return None if match is None else int(match[1], 16)
