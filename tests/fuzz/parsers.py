@@ -24,6 +24,9 @@ from koordlet.api.encoding.times import Duration
 from koordlet.api.encoding.wire import WireError
 from koordlet.api.meta import ObjectMeta
 from koordlet.api.priority import PriorityError, sub_priority
+from koordlet.statesinformer.pods.deviceallocation import devices_of_pod
+from koordlet.system.cgroup.naming import ContainerId, NamingError
+from koordlet.system.cpu.cpuset import CPUSet, CPUSetError
 
 TENANT = RequestUser(username="tenant")
 USERS = TrustedUsers()
@@ -44,6 +47,10 @@ def _annotation(read: Callable[[Mapping[str, str]], object], key: str, *corpus: 
     return Parser(lambda text: read({key: text}), (WireError,), ("{}", "[]", "null", *corpus), repeated)
 
 
+def _devices(text: str) -> object:
+    return devices_of_pod(Pod(metadata=ObjectMeta(annotations={names.ANNOTATION_DEVICE_ALLOCATED: text})))
+
+
 def _trusted(text: str) -> object:
     values = {names.ANNOTATION_OOM_SCORE_ADJ_SPEC: text, names.ANNOTATION_EXTENDED_RESOURCE_SPEC: text}
     return refused_changes(Pod(metadata=ObjectMeta(annotations=values)), None, TENANT, USERS)
@@ -61,6 +68,14 @@ def _json_patch(text: str) -> object:
 
 PARSERS: dict[str, Parser] = {
     "cpu list": Parser(parse_cpus, (CPUListError,), ("0-3", "0,2-4", ""), ("0,", "0-1,", "-", "9", " ")),
+    "koordlet's CPU list": Parser(
+        CPUSet.parse, (CPUSetError,), ("0-3", "0,2-4", "0-1,1000-2000"), ("0,", "0-1,", "0-9999,", "-", "9", "\uff11,")
+    ),
+    "allocated devices": Parser(
+        _devices, (), ('{"gpu":[{"minor":0}]}', '{"rdma":[{"minor":0,"extension":{"vfs":[{"busID":"a"}]}}]}'),
+        ('{"minor":0},', "[", '{"gpu":', "9"),
+    ),
+    "container id": Parser(ContainerId.parse, (NamingError,), ("containerd://a", "docker://../b"), ("/", "a", ":")),
     "quantity": Parser(Quantity, (QuantityError,), ("1", "1.5Gi", "1e3", "-1m"), ("9", "0", ".", "e", "-")),
     "duration": Parser(Duration, (ValueError,), ("1h2m", "1.5s"), ("1h", "9", ".", "-")),
     "sub-priority": Parser(

@@ -1,12 +1,14 @@
-"""The time of parsing tenant input grows with its length, and not faster.
+"""The time of parsing tenant input grows with its length, and not faster; so does the memory.
 
 An input that is FACTOR times longer may cost FACTOR times as much, with room for noise; a quadratic parser costs FACTOR
-times more than that. CPU time of this thread is compared, so that other processes have little influence.
+times more than that. CPU time of this thread is compared, so that other processes have little influence. Memory is what
+Python allocates.
 """
 
 from __future__ import annotations
 
 import time
+import tracemalloc
 
 import pytest
 
@@ -19,6 +21,8 @@ ALLOWED = 3.0
 CHEAP_S = 0.005
 """A long input below it is cheap however it grows; ratios of such times are noise."""
 ATTEMPTS = 4
+BYTES_PER_CHARACTER, FIXED_BYTES = 200, 1 << 20
+"""Memory of a parser: an object per character, and caches and tables that do not depend on the input."""
 
 CASES = [(name, part) for name, parser in PARSERS.items() for part in parser.repeated]
 
@@ -47,6 +51,30 @@ def test_time_grows_with_the_length_of_the_input(name: str, part: str) -> None:
         if ratio <= ALLOWED:
             return
     pytest.fail(f"{FACTOR} times the input cost {ratio * FACTOR:.0f} times the time")
+
+
+def peak_bytes(parser: Parser, text: str) -> int:
+    """The most memory that was allocated at one time."""
+    tracemalloc.start()
+    try:
+        parser.parse(text)
+    except parser.errors:
+        pass
+    finally:
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    return peak
+
+
+@pytest.mark.parametrize(("name", "part"), CASES, ids=[f"{name} {part!r}" for name, part in CASES])
+def test_memory_grows_with_the_length_of_the_input(name: str, part: str) -> None:
+    text = part * SHORT
+    assert peak_bytes(PARSERS[name], text) <= BYTES_PER_CHARACTER * len(text) + FIXED_BYTES
+
+
+def test_a_parser_that_multiplies_its_input_is_noticed() -> None:
+    parser = Parser(lambda text: [text + str(index) for index in range(1000)], (), ("a",), ("a",))
+    assert peak_bytes(parser, "a" * SHORT) > BYTES_PER_CHARACTER * SHORT + FIXED_BYTES
 
 
 def test_a_quadratic_parser_is_noticed() -> None:
