@@ -63,6 +63,7 @@ bench-scheduler: setup-test  ## pods placed a second on 1,000, 5,000 and 10,000 
 .PHONY: bench-descheduler
 bench-descheduler: setup-test  ## a pass over 5,000 nodes and 100,000 pods; load of 1,000 nodes before and after
 	@$(PY) tests/scale/bench_descheduler.py
+
 .PHONY: test-hostile
 test-hostile: setup-test  ## every attacker of docs/security.md against a whole node while a service runs; SECONDS_EACH=60
 	@$(PY) -m tests.hostile --seconds $(or $(SECONDS_EACH),60)

@@ -12,7 +12,7 @@ import itertools
 import json
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,7 +29,7 @@ from tests.hostile.node import (
     Api,
     AttackedNode,
 )
-from tests.scale.bench_hostile_pod import annotations
+from tests.scale.bench_hostile_pod import hostile_annotations
 
 POD = f"/api/v1/namespaces/{TENANT}/pods/{ATTACKER}"
 NOBODY = 65534
@@ -102,14 +102,14 @@ class AttackTally:
             self.refused += 1
 
 
-Attack = Callable[[AttackedNode, AttackTally], Awaitable[None]]
+Attack = Callable[[AttackedNode, AttackTally], Coroutine[Any, Any, None]]
 
 
 async def annotation_churn(node: AttackedNode, tally: AttackTally) -> None:
     """Annotations of maximal size that change all the time, with the keys that tenants may set."""
     keys = (names.ANNOTATION_NETWORK_QOS, names.ANNOTATION_BLKIO_QOS)
     for number in itertools.count():
-        texts = {key: text for key, text in annotations(number).items() if key in keys or "/" not in key}
+        texts = {key: text for key, text in hostile_annotations(number).items() if key in keys or "/" not in key}
         answer = await node.tenant.call("PATCH", POD, {"metadata": {"annotations": texts}}, MERGE)
         tally.count(answer.status)
         gone: dict[str, None] = dict.fromkeys(texts)

@@ -435,7 +435,9 @@ async def test_devices_are_accepted_beside_each_other(kubelet: Kubelet, client: 
     assert "pod default/b has gpu 0" in first.refused
 
 
-async def test_a_container_id_that_leads_to_another_pod_leaves_the_pod_out(kubelet: Kubelet, client: KubeletClient):
+async def test_a_container_id_that_leads_to_another_pod_leaves_the_pod_out(
+    kubelet: Kubelet, client: KubeletClient
+) -> None:
     liar = pod("a", "uid-a", container_id="containerd://../../burstable/poduid-b/c")
     kubelet.answer = {"items": [liar, pod("b", "uid-b")]}
     informer = PodsInformer(client, lambda: CgroupDriver.CGROUPFS)
