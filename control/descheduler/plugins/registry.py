@@ -12,16 +12,16 @@ from control.descheduler.plugins.fragmentationaware import FragmentationAware
 from control.descheduler.plugins.interferenceaware.plugin import InterferenceMoves
 from control.descheduler.plugins.lownodeload.plugin import LowNodeLoad
 from control.descheduler.plugins.scaledownbinpack import ScaleDownBinPack
+from control.descheduler.plugins.upstream.table import UPSTREAM
 
-PLUGINS: Final[dict[str, type[DeschedulerPlugin]]] = {
-    kind.name: kind
-    for kind in (
-        CustomPriority,
-        DefaultEvictor,
-        FragmentationAware,
-        InterferenceMoves,
-        LowNodeLoad,
-        MigrationController,
-        ScaleDownBinPack,
-    )
-}
+KINDS: Final[tuple[type[DeschedulerPlugin], ...]] = (
+    CustomPriority,
+    DefaultEvictor,
+    FragmentationAware,
+    InterferenceMoves,
+    LowNodeLoad,
+    MigrationController,
+    ScaleDownBinPack,
+    *UPSTREAM,
+)
+PLUGINS: Final[dict[str, type[DeschedulerPlugin]]] = {kind.name: kind for kind in KINDS}
