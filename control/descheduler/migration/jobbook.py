@@ -22,6 +22,8 @@ class JobBook:
         self.changed: Callable[[str], object] = lambda uid: None
         self._jobs: dict[str, PodMigrationJob] = {}
         self._active: list[PodMigrationJob] | None = None
+        self.version = 0
+        """grows with every change"""
 
     def lead(self) -> None:
         """This process becomes the leader: adopt the jobs that an earlier leader started."""
@@ -64,6 +66,7 @@ class JobBook:
             return
         self._jobs[uid] = job
         self._active = None
+        self.version += 1
         if is_terminal(job):
             self.passed.discard(uid)
         self.changed(uid)
@@ -73,6 +76,7 @@ class JobBook:
         uid = job.metadata.uid
         self._jobs.pop(uid, None)
         self._active = None
+        self.version += 1
         self.passed.discard(uid)
         self.changed(uid)
 

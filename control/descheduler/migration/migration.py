@@ -18,10 +18,11 @@ from control.component.errors import ConfigurationError
 from control.descheduler.framework.handle import PluginHandle
 from control.descheduler.migration.caches import CachedView
 from control.descheduler.migration.decide import conditions as c
-from control.descheduler.migration.decide.arbitration import Outcome, arbitrate, arrange
+from control.descheduler.migration.decide.arbitration import Outcome, arbitrate, arrange, counts_in_arbitration
 from control.descheduler.migration.decide.args import MigrationControllerArgs
 from control.descheduler.migration.decide.filters import MigrationFilter
 from control.descheduler.migration.decide.lifetime import has_expired, is_scrap
+from control.descheduler.migration.decide.moving import MovingPods
 from control.descheduler.migration.decide.objectlimiter import ObjectLimiter
 from control.descheduler.migration.decide.pods import controller_of, quoted_key
 from control.descheduler.migration.decide.view import is_marked, pod_of
@@ -35,6 +36,7 @@ from koordlet.api.crs.migration import PodMigrationJob
 from koordlet.api.crs.reservation import Reservation
 from koordlet.api.names import ANNOTATION_JOB_CREATED_BY, ANNOTATION_PASSED_ARBITRATION, TRUE
 from koordlet.app.logging import get_logger
+from koordlet.app.loopslice import yield_to_loop
 from koordlet.app.periodic import Periodic
 from koordlet.kube import ApiError, Conflict, KubeError, NotFound, WorkQueue
 from koordlet.kube.ratelimit import ExponentialBackoff
@@ -42,6 +44,7 @@ from koordlet.kube.ratelimit import ExponentialBackoff
 log = get_logger(__name__)
 
 SCAVENGE_PERIOD_S = 60.0
+MOVING_MAX_AGE_S = 1.0
 RETRY_MIN_S, RETRY_MAX_S = 1.0, 30.0
 PHASES = ("Pending", "Running", "Succeeded", "Failed", "Aborted")
 FORBIDDEN_TEXT = "is forbidden to migrate because it does not meet the requirements"
@@ -62,6 +65,7 @@ class Migration:
         self._evicted = handle.metrics.evicted
         self._metrics = MigrationMetrics.of(handle.registry)
         self._classes = handle.objects.informer(PriorityClass) if _names_class(args) else None
+        self._moving: tuple[int, float, MovingPods] | None = None
         self._rules: tuple[int | None, MigrationFilter] | None = None
         evictors = Evictors(
             handle.client,
@@ -106,6 +110,14 @@ class Migration:
             self._reservation_changed, lambda old, new: self._reservation_changed(new), self._reservation_changed
         )
         handle.objects.informer(Pod).add_handler(None, lambda old, new: self._pod_changed(new), self._pod_changed)
+
+    def moving(self) -> MovingPods:
+        """The jobs that have not ended, for requests of plugins; rebuilt after a change, and after a second because
+        their pods change, too."""
+        now = self._clock.monotonic()
+        if self._moving is None or self._moving[0] != self.book.version or now - self._moving[1] > MOVING_MAX_AGE_S:
+            self._moving = self.book.version, now, MovingPods(self.view, self.book.active())
+        return self._moving[2]
 
     def rules(self) -> MigrationFilter:
         """The filter chains with the present value of the configured PriorityClass."""
@@ -184,21 +196,25 @@ class Migration:
         now = self._clock.now()
         waiting = [job for job in self.book.waiting() if has_expired(job, now) or not self._is_foreign(job)]
         self._show(len(waiting))
-        for job in arrange(waiting, self.view, self.book.passed):
+        passed = self.book.passed
+        moving = MovingPods(self.view, (job for job in self.book.active() if counts_in_arbitration(job, passed)))
+        for job in arrange(waiting, self.view, passed):
+            await yield_to_loop()
             try:
-                await self._decide(job)
+                await self._decide(job, moving)
             except (Conflict, NotFound):
                 continue  # changed or deleted meanwhile; the next round decides
             except KubeError as error:
                 log.info("Cannot record the arbitration of a job", job=job.metadata.name, err=error)
 
-    async def _decide(self, job: PodMigrationJob) -> None:
+    async def _decide(self, job: PodMigrationJob, moving: MovingPods) -> None:
         pod = pod_of(self.view, job)
         if pod is not None and controller_of(pod.metadata) is not None:
             await self.view.resolve(pod)
-        verdict = arbitrate(job, self.view, self.rules(), self.book.passed, self._clock.now())
+        verdict = arbitrate(job, self.view, self.rules(), moving, self._clock.now())
         match verdict.outcome:
             case Outcome.PASSED:
+                moving.add(job)
                 await self._pass(job)
             case Outcome.FORBIDDEN:
                 ref = job.spec.pod_ref

@@ -41,7 +41,8 @@ class MigrationController(EvictionFilterPlugin, EvictPlugin):
         await self._migration.stop()
 
     def filter(self, pod: PodRecord) -> str | None:
-        return self._migration.rules().refused_for_plugin(pod.pod, self._migration.view) or None
+        migration = self._migration
+        return migration.rules().refused_for_plugin(pod.pod, migration.view, migration.moving()) or None
 
     def pre_eviction_filter(self, pod: PodRecord) -> str | None:
         args = self._args

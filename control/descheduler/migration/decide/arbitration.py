@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from control.descheduler.migration.decide.filters import MigrationFilter
 from control.descheduler.migration.decide.lifetime import has_expired
+from control.descheduler.migration.decide.moving import MovingPods
 from control.descheduler.migration.decide.pods import controller_of
 from control.descheduler.migration.decide.view import (
     RUNNING,
@@ -42,9 +43,9 @@ PASSED = ArbitrationVerdict(Outcome.PASSED)
 
 
 def arbitrate(
-    job: PodMigrationJob, view: ClusterView, rules: MigrationFilter, passed: frozenset[str] | set[str], now: float
+    job: PodMigrationJob, view: ClusterView, rules: MigrationFilter, moving: MovingPods, now: float
 ) -> ArbitrationVerdict:
-    """The verdict on one waiting job. `passed`: UIDs of the jobs that passed already, in this round or before."""
+    """The verdict on one waiting job. `moving`: the jobs that passed already, in this round or before."""
     if has_expired(job, now):
         return ArbitrationVerdict(Outcome.EXPIRED)
     if not rules.args.arbitration_args.enabled:
@@ -59,7 +60,7 @@ def arbitrate(
             return ArbitrationVerdict(Outcome.WAITING, f"its workload is unknown: {error}")
     if reason := rules.forbidden(pod, view):
         return ArbitrationVerdict(Outcome.FORBIDDEN, reason)
-    if reason := rules.over_limits(pod, view, lambda each: counts_in_arbitration(each, passed)):
+    if reason := rules.over_limits(pod, view, moving):
         return ArbitrationVerdict(Outcome.WAITING, reason)
     return PASSED
 

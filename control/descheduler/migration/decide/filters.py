@@ -10,19 +10,12 @@ from dataclasses import dataclass
 
 from control.descheduler.migration.decide.args import MigrationControllerArgs
 from control.descheduler.migration.decide.evictability import Evictability, forced, never_evicted
+from control.descheduler.migration.decide.moving import MovingPods
 from control.descheduler.migration.decide.pods import controller_uid, is_serving
-from control.descheduler.migration.decide.view import (
-    ClusterView,
-    Counts,
-    WorkloadUnknown,
-    counts_for_plugins,
-    is_terminal,
-    others,
-    pod_of,
-)
+from control.descheduler.migration.decide.view import ClusterView, WorkloadUnknown
 from control.descheduler.migration.decide.workloads import get_max
 from koordlet.api.core import Pod
-from koordlet.api.crs.migration import MODE_RESERVATION_FIRST, PodMigrationJob
+from koordlet.api.crs.migration import MODE_RESERVATION_FIRST
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +30,14 @@ class MigrationFilter:
         """See `Evictability.of`."""
         return cls(args, Evictability.of(args, priority_threshold))
 
-    def refused_for_plugin(self, pod: Pod, view: ClusterView) -> str:
-        """All checks of a plugin's request, in the order of spec 07 §11.4."""
-        if any(not is_terminal(job) and _names(job, pod) for job in view.jobs()):
+    def refused_for_plugin(self, pod: Pod, view: ClusterView, moving: MovingPods) -> str:
+        """All checks of a plugin's request, in the order of spec 07 §11.4. `moving`: all jobs that have not ended."""
+        if moving.names(pod):
             return "a PodMigrationJob of the pod exists"
         reserves = self.args.default_job_mode == MODE_RESERVATION_FIRST
         if reserves and pod.spec.scheduler_name not in self.args.scheduler_names:
             return f"its scheduler {pod.spec.scheduler_name!r} does not support reservations"
-        return self.forbidden(pod, view) or self.over_limits(pod, view, counts_for_plugins)
+        return self.forbidden(pod, view) or self.over_limits(pod, view, moving)
 
     def forbidden(self, pod: Pod, view: ClusterView) -> str:
         """The checks that do not change with time."""
@@ -59,46 +52,35 @@ class MigrationFilter:
         problems = self.evictability.problems(pod)
         return ", ".join(problems) or self._too_few_replicas(pod, view)
 
-    def over_limits(self, pod: Pod, view: ClusterView, counts: Counts) -> str:
+    def over_limits(self, pod: Pod, view: ClusterView, moving: MovingPods) -> str:
         """The checks that other migrations may fail."""
         if forced(pod):
             return ""
         return (
-            self._global(pod, view, counts)
-            or self._node(pod, view, counts)
-            or self._namespace(pod, view, counts)
-            or self._workload(pod, view, counts)
+            self._global(pod, moving)
+            or self._node(pod, moving)
+            or self._namespace(pod, moving)
+            or self._workload(pod, view, moving)
         )
 
-    def _global(self, pod: Pod, view: ClusterView, counts: Counts) -> str:
+    def _global(self, pod: Pod, moving: MovingPods) -> str:
         limit = self._limit("MaxMigratingGlobally", self.args.max_migrating_globally)
-        if limit and sum(1 for _ in others(view, pod, counts)) >= limit:
-            return f"maxMigratingGlobally is {limit}"
+        return f"maxMigratingGlobally is {limit}" if limit and moving.others(pod) >= limit else ""
+
+    def _node(self, pod: Pod, moving: MovingPods) -> str:
+        limit = self._limit("MaxMigratingPerNode", self.args.max_migrating_per_node)
+        if limit and pod.spec.node_name and moving.others_on_node(pod) >= limit:
+            return f"maxMigratingPerNode is {limit}"
         return ""
 
-    def _node(self, pod: Pod, view: ClusterView, counts: Counts) -> str:
-        limit, node = self._limit("MaxMigratingPerNode", self.args.max_migrating_per_node), pod.spec.node_name
-        if not limit or not node:
-            return ""
-        moving = {
-            (other.metadata.namespace, other.metadata.name)
-            for job in others(view, pod, counts)
-            if (other := pod_of(view, job)) is not None and other.spec.node_name == node
-        }
-        moving.discard((pod.metadata.namespace, pod.metadata.name))
-        return f"maxMigratingPerNode is {limit}" if len(moving) >= limit else ""
-
-    def _namespace(self, pod: Pod, view: ClusterView, counts: Counts) -> str:
+    def _namespace(self, pod: Pod, moving: MovingPods) -> str:
         limit = self._limit("MaxMigratingPerNamespace", self.args.max_migrating_per_namespace)
-        namespace = pod.metadata.namespace
-        if limit and sum(job.spec.pod_ref.namespace == namespace for job in others(view, pod, counts)) >= limit:
-            return f"maxMigratingPerNamespace is {limit}"
-        return ""
+        return f"maxMigratingPerNamespace is {limit}" if limit and moving.others_in_namespace(pod) >= limit else ""
 
     def _limit(self, gate: str, limit: int | None) -> int:
         return 0 if limit is None or self.args.skips(gate) else max(limit, 0)
 
-    def _workload(self, pod: Pod, view: ClusterView, counts: Counts) -> str:
+    def _workload(self, pod: Pod, view: ClusterView, moving: MovingPods) -> str:
         args = self.args
         checks_migrating = not args.skips("MaxMigratingPerWorkload")
         checks_unavailable = not args.skips("MaxUnavailablePerWorkload")
@@ -108,7 +90,7 @@ class MigrationFilter:
             workload = view.workload(pod)
         except WorkloadUnknown as error:
             return f"its workload is unknown: {error}"
-        migrating = self._siblings_moving(pod, view, counts, {other.metadata.uid for other in workload.pods})
+        migrating = moving.siblings(pod, workload.pods)
         most = get_max(workload.replicas, args.max_migrating_per_workload)
         if checks_migrating and migrating and len(migrating) >= most:
             return f"maxMigratingPerWorkload is {most}"
@@ -117,16 +99,6 @@ class MigrationFilter:
         if checks_unavailable and len(unavailable) >= most:
             return f"maxUnavailablePerWorkload is {most}"
         return ""
-
-    def _siblings_moving(self, pod: Pod, view: ClusterView, counts: Counts, members: set[str]) -> set[str]:
-        """UIDs of the other pods of the workload that have a job and still exist."""
-        owner = controller_uid(pod)
-        moving = set()
-        for job in others(view, pod, counts):
-            other = pod_of(view, job)
-            if other is not None and (controller_uid(other) == owner or other.metadata.uid in members):
-                moving.add(other.metadata.uid)
-        return moving - {pod.metadata.uid}
 
     def _too_few_replicas(self, pod: Pod, view: ClusterView) -> str:
         args = self.args
@@ -143,9 +115,3 @@ class MigrationFilter:
         if replicas == 1 or replicas in most:
             return f"a migration may affect all {replicas} replicas of its workload"
         return ""
-
-
-def _names(job: PodMigrationJob, pod: Pod) -> bool:
-    """Whether the job moves the pod or one of the same name."""
-    ref, meta = job.spec.pod_ref, pod.metadata
-    return ref.uid == meta.uid or (ref.namespace, ref.name) == (meta.namespace, meta.name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from control.descheduler.migration.decide.workloads import ReplicatedWorkload
@@ -43,10 +43,6 @@ class ClusterView(Protocol):
         ...
 
 
-Counts = Callable[[PodMigrationJob], bool]
-"""Whether a job counts as migrating."""
-
-
 def is_terminal(job: PodMigrationJob) -> bool:
     """Whether the job has ended."""
     return job.status.phase in TERMINAL
@@ -60,24 +56,6 @@ def is_waiting(job: PodMigrationJob) -> bool:
 def is_marked(job: PodMigrationJob) -> bool:
     """Whether the job has the annotation that arbitration writes; any client that may write jobs can set it."""
     return job.metadata.annotations.get(ANNOTATION_PASSED_ARBITRATION) == TRUE
-
-
-def counts_for_plugins(job: PodMigrationJob) -> bool:
-    """The jobs that count when a plugin requests an eviction: all that have not ended."""
-    return not is_terminal(job)
-
-
-def is_for(job: PodMigrationJob, pod: Pod) -> bool:
-    """Whether the job moves this pod: by UID, by namespace and name while the job has no UID yet."""
-    ref = job.spec.pod_ref
-    if ref.uid:
-        return ref.uid == pod.metadata.uid
-    return (ref.namespace, ref.name) == (pod.metadata.namespace, pod.metadata.name)
-
-
-def others(view: ClusterView, pod: Pod, counts: Counts) -> Iterable[PodMigrationJob]:
-    """The jobs that count as migrating and move other pods."""
-    return (job for job in view.jobs() if counts(job) and not is_for(job, pod))
 
 
 def pod_of(view: ClusterView, job: PodMigrationJob) -> Pod | None:

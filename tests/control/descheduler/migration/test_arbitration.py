@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from control.descheduler.migration.decide.arbitration import Outcome, arbitrate, arrange
+from control.descheduler.migration.decide.arbitration import Outcome, arbitrate, arrange, counts_in_arbitration
 from control.descheduler.migration.decide.args import ArbitrationArgs, MigrationControllerArgs
 from control.descheduler.migration.decide.filters import MigrationFilter
+from control.descheduler.migration.decide.moving import MovingPods
 from koordlet.api.core import Pod
 from koordlet.api.crs.migration import PodMigrationJob
 from tests.control.descheduler.migration.build import NOW, ListedView, job, pod
@@ -16,6 +17,10 @@ NONE_PASSED: frozenset[str] = frozenset()
 
 def rules(**settings: Any) -> MigrationFilter:
     return MigrationFilter.of(MigrationControllerArgs(**settings))
+
+
+def moving_of(view: ListedView, passed: frozenset[str] = NONE_PASSED) -> MovingPods:
+    return MovingPods(view, (each for each in view.jobs() if counts_in_arbitration(each, passed)))
 
 
 def ordered(pods: list[Pod], jobs: list[PodMigrationJob], running: list[PodMigrationJob] | None = None) -> list[str]:
@@ -63,14 +68,14 @@ def test_verdicts() -> None:
         (job(candidate, age=10_000, ttl="0s"), Outcome.PASSED),
     ]
     for each, outcome in cases:
-        assert arbitrate(each, view, rules(), NONE_PASSED, NOW).outcome is outcome
+        assert arbitrate(each, view, rules(), moving_of(view), NOW).outcome is outcome
 
 
 def test_without_arbitration_every_job_passes_until_its_time_is_over() -> None:
     bare = pod("bare", by="")
     view, off = ListedView([bare]), rules(arbitration_args=ArbitrationArgs(enabled=False))
-    assert arbitrate(job(bare), view, off, NONE_PASSED, NOW).outcome is Outcome.PASSED
-    assert arbitrate(job(bare, age=300), view, off, NONE_PASSED, NOW).outcome is Outcome.EXPIRED
+    assert arbitrate(job(bare), view, off, moving_of(view), NOW).outcome is Outcome.PASSED
+    assert arbitrate(job(bare, age=300), view, off, moving_of(view), NOW).outcome is Outcome.EXPIRED
 
 
 def test_only_running_and_passed_jobs_count() -> None:
@@ -81,7 +86,7 @@ def test_only_running_and_passed_jobs_count() -> None:
 
     def outcome(other: PodMigrationJob, passed: frozenset[str]) -> Outcome:
         view = ListedView(pods, [subject, other], {"uid-rs": 10})
-        return arbitrate(subject, view, one, passed, NOW).outcome
+        return arbitrate(subject, view, one, moving_of(view, passed), NOW).outcome
 
     assert outcome(waiting, NONE_PASSED) is Outcome.PASSED
     assert outcome(waiting, frozenset({waiting.metadata.uid})) is Outcome.WAITING
@@ -91,4 +96,4 @@ def test_only_running_and_passed_jobs_count() -> None:
 def test_a_job_waits_while_its_workload_is_unknown() -> None:
     candidate = pod("a")
     view = ListedView([candidate], [], {"uid-rs": None})
-    assert arbitrate(job(candidate), view, rules(), NONE_PASSED, NOW).outcome is Outcome.WAITING
+    assert arbitrate(job(candidate), view, rules(), moving_of(view), NOW).outcome is Outcome.WAITING

@@ -8,9 +8,10 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from control.descheduler.migration.decide.arbitration import Outcome, arbitrate, arrange
+from control.descheduler.migration.decide.arbitration import Outcome, arbitrate, arrange, counts_in_arbitration
 from control.descheduler.migration.decide.args import MigrationControllerArgs
 from control.descheduler.migration.decide.filters import MigrationFilter
+from control.descheduler.migration.decide.moving import MovingPods
 from koordlet.api.core import Pod
 from koordlet.api.crs.migration import PodMigrationJob
 from tests.control.descheduler.migration.build import NOW, ListedView, job, pod
@@ -91,12 +92,13 @@ def test_order_and_verdicts_are_those_of_the_plain_arbitrator(
     view, rules = ListedView(pods, jobs, replicas), rules_for(limits)
     waiting = [each for each in jobs if each.status.phase in ("", "Pending") and each.metadata.uid not in passed]
     order = arrange(waiting, view, passed)
+    moving = MovingPods(view, (each for each in jobs if counts_in_arbitration(each, passed)))
     result = {}
     for each in order:
-        verdict = arbitrate(each, view, rules, passed, NOW)
+        verdict = arbitrate(each, view, rules, moving, NOW)
         result[each.metadata.name] = NAMES[verdict.outcome]
         if verdict.outcome is Outcome.PASSED:
-            passed.add(each.metadata.uid)
+            moving.add(each)
         elif verdict.outcome is Outcome.FORBIDDEN:
             each.status.phase = "Failed"
     assert ([each.metadata.name for each in order], result) == expected

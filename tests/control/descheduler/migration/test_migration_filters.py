@@ -9,7 +9,7 @@ import pytest
 from control.descheduler.config.selection import NamespaceRule
 from control.descheduler.migration.decide.args import MigrationControllerArgs
 from control.descheduler.migration.decide.filters import MigrationFilter
-from control.descheduler.migration.decide.view import counts_for_plugins
+from control.descheduler.migration.decide.moving import MovingPods
 from koordlet.api.crs.migration import PodMigrationJob
 from tests.control.descheduler.migration.build import ListedView, job, pod
 
@@ -22,9 +22,11 @@ def rules(**settings: Any) -> MigrationFilter:
     return MigrationFilter.of(MigrationControllerArgs(**settings))
 
 
-def limited(
-    view: ListedView, subject: str = "a", counts: Any = counts_for_plugins, namespace: str = "default", **settings: Any
-) -> bool:
+def moving_of(view: ListedView) -> MovingPods:
+    return MovingPods(view, view.jobs())
+
+
+def limited(view: ListedView, subject: str = "a", namespace: str = "default", **settings: Any) -> bool:
     """Whether a limit refuses the pod; limits that are not stated are off."""
     off: dict[str, Any] = {
         "max_migrating_per_node": None,
@@ -32,7 +34,7 @@ def limited(
     }
     candidate = view.pod(namespace, subject)
     assert candidate is not None
-    return bool(rules(**{**off, **settings}).over_limits(candidate, view, counts))
+    return bool(rules(**{**off, **settings}).over_limits(candidate, view, moving_of(view)))
 
 
 def test_a_job_for_the_pod_or_its_name_refuses_another() -> None:
@@ -49,15 +51,15 @@ def test_a_job_for_the_pod_or_its_name_refuses_another() -> None:
         (job(pod("b")), False),
     ):
         view = ListedView([candidate], [existing], {RS: 100})
-        assert bool(rules().refused_for_plugin(candidate, view)) is refused, existing
+        assert bool(rules().refused_for_plugin(candidate, view, moving_of(view))) is refused, existing
 
 
 def test_reservations_need_a_scheduler_that_supports_them() -> None:
     candidate = pod("a", spec={"schedulerName": "default-scheduler"})
     view = ListedView([candidate], [], {RS: 100})
-    assert "default-scheduler" in rules().refused_for_plugin(candidate, view)
-    assert rules(default_job_mode="EvictDirectly").refused_for_plugin(candidate, view) == ""
-    assert rules(scheduler_names=["default-scheduler"]).refused_for_plugin(candidate, view) == ""
+    assert "default-scheduler" in rules().refused_for_plugin(candidate, view, moving_of(view))
+    assert rules(default_job_mode="EvictDirectly").refused_for_plugin(candidate, view, moving_of(view)) == ""
+    assert rules(scheduler_names=["default-scheduler"]).refused_for_plugin(candidate, view, moving_of(view)) == ""
 
 
 @pytest.mark.parametrize(
@@ -105,7 +107,7 @@ def test_an_unknown_workload_refuses_the_pod() -> None:
     candidate = pod("a")
     view = ListedView([candidate], [], {RS: None})
     assert "no answer" in rules().forbidden(candidate, view)
-    assert "no answer" in rules().over_limits(candidate, view, counts_for_plugins)
+    assert "no answer" in rules().over_limits(candidate, view, moving_of(view))
 
 
 @pytest.mark.parametrize("limit", [None, 0, 1, 2])
