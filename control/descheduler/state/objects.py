@@ -6,7 +6,7 @@ requests its informer in its constructor: `handle.objects.informer(PodMigrationJ
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import msgspec
 
@@ -14,12 +14,14 @@ from control.component.informers import CachedKind, InformerSet
 from control.descheduler.state.cluster import ClusterState
 from control.descheduler.state.loads import ReportedLoad, load_of
 from control.slim import slimmed
-from koordlet.api.core import Container, Node, Pod
-from koordlet.api.core.pod import ContainerStatus, PodStatus
+from koordlet.api.core import Container, Deployment, Node, Pod, ReplicaSet, StatefulSet
+from koordlet.api.core.pod import ContainerStatus, PodStatus, PodTemplateSpec
 from koordlet.api.crs.nodemetric import NodeMetric
 from koordlet.api.meta import ObjectMeta
 from koordlet.api.resources import without_deprecated
 from koordlet.kube import Client
+
+Workload = TypeVar("Workload", Deployment, ReplicaSet, StatefulSet)
 
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
@@ -32,6 +34,7 @@ def descheduler_objects(client: Client) -> InformerSet:
             Pod: CachedKind(trim_pod),
             Node: CachedKind(trim_node),
             NodeMetric: CachedKind(load_of),
+            **dict.fromkeys((Deployment, ReplicaSet, StatefulSet), CachedKind(trim_workload)),
         },
     )
 
@@ -83,6 +86,16 @@ def trim_pod(pod: Pod) -> Pod:
     trimmed = Pod(metadata=pod.metadata, spec=spec, status=kept)
     slimmed(trimmed)
     return trimmed
+
+
+def trim_workload(workload: Workload) -> Workload:
+    """A workload with metadata and number of replicas only: templates would be most of the memory."""
+    workload.spec.template = PodTemplateSpec()
+    workload.spec.selector = None
+    workload.metadata.labels = {}
+    workload.metadata.annotations = {}
+    slimmed(workload)
+    return workload
 
 
 def _trim_meta(meta: ObjectMeta) -> None:
