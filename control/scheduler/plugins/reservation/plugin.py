@@ -40,7 +40,7 @@ from control.scheduler.framework.status import (
 from control.scheduler.framework.victimpolicy import ReservationVictims
 from control.scheduler.plugins import results
 from control.scheduler.plugins.defaultpreemption.preemption import Preemption
-from control.scheduler.plugins.reservation import pages
+from control.scheduler.plugins.reservation import pages, preallocation
 from control.scheduler.plugins.reservation.annotating import AllocatedWriter
 from control.scheduler.plugins.reservation.book import ReservationBook, ReservedRoom, holds_room
 from control.scheduler.plugins.reservation.explaining import considered
@@ -162,6 +162,12 @@ class ReservationPlugin(Plugin):
 
     def pre_filter(self, state: CycleState, pod: PodInfo) -> PreFilterResult:
         if holds_room(pod):
+            room = self.book.rooms.get(pod.uid)
+            if room is not None and room.model is not None:
+                cluster_mode = self.args.pre_allocation_config.enable_cluster_mode
+                refused = preallocation.refusal(room.model, cluster_mode=cluster_mode)
+                if refused:
+                    return PreFilterResult(unresolvable(refused))
             wanted_node = pod.shape.annotations.get(names.ANNOTATION_RESERVATION_NODE)
             return results.PASS_ALL if wanted_node or self.book.held else results.SKIP_FILTER
         match = self._known_match(state, pod)

@@ -460,6 +460,28 @@ def test_a_reservation_preempts_pods_and_is_never_a_victim() -> None:
     assert text.endswith("preemption: 0/1 nodes are available: 1 Insufficient cpu.")
 
 
+# Pre-allocation
+
+REQUIRED = {names.LABEL_PRE_ALLOCATION_REQUIRED: "true"}
+
+
+@pytest.mark.parametrize(
+    ("of", "result"),
+    [
+        ({}, "unsupported with current attributes"),
+        ({"allocatePolicy": "Restricted"}, "n0"),
+        ({"allocatePolicy": "Restricted", "labels": REQUIRED}, "which this scheduler does not support"),
+        ({"allocatePolicy": "Restricted", "preAllocationPolicy": {"mode": "Cluster"}}, "cluster mode"),
+    ],
+)
+def test_running_pods_are_not_taken_over(of: dict[str, Any], result: str) -> None:
+    world = ReservationWorld(8)
+    assert result in world.schedule(reservation(cpu=4, preAllocation=True, **of))
+    assert "Insufficient cpu" in world.schedule(
+        reservation("r2", cpu=9, preAllocation=True, allocatePolicy="Restricted")
+    )
+
+
 # Pods in operating mode
 
 
