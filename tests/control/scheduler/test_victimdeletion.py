@@ -37,7 +37,7 @@ def evictor_of(client: Deletions) -> tuple[BackgroundEvictor, list[tuple[str, bo
     def finished(by: PodInfo, incomplete: bool) -> None:
         ended.append((by.name, incomplete))
 
-    events = SimpleNamespace(event=lambda *_: None)
+    events = SimpleNamespace(normal=lambda *_: None)
     failures = Counter("failures", "", registry=CollectorRegistry())
     return BackgroundEvictor(client, events, FakeClock(), failures, finished), ended  # type: ignore[arg-type]
 

@@ -219,7 +219,7 @@ async def test_the_effective_configuration_can_be_written(tmp_path: Path) -> Non
     found = yaml.safe_load(written.read_text())
     (profile,) = found["profiles"]
     enabled = [one["name"] for one in profile["plugins"]["postFilter"]["enabled"]]
-    assert enabled == ["Coscheduling", "ElasticQuota", "DefaultPreemption"]
+    assert enabled == ["Reservation", "Coscheduling", "ElasticQuota", "DefaultPreemption"]
     assert found["podMaxBackoffSeconds"] == 10
 
 
