@@ -13,7 +13,7 @@ import os
 import random
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -97,11 +97,48 @@ def pod_body(name: str, quota: str) -> dict[str, Any]:
 
 
 class Expected(PlainQuotas):
-    """The plain twin over what the API server has. Results are kept, because they do not change."""
+    """The plain twin over what the API server has. Every pod names a known quota, all quotas lead to the root. Results
+    are kept, because they do not change."""
 
-    def __post_init__(self) -> None:
-        for method in ("own", "used", "request", "runtime", "children", "attached"):
+    sums: Mapping[tuple[str, bool], int]
+    """(quota, whether only pods with a node count) -> request of its own pods."""
+    below: Mapping[str, list[PlainQuota]]
+
+    def __init__(
+        self, total: Mapping[str, int], quotas: Mapping[str, PlainQuota], pods: Sequence[PlainQuotaPod]
+    ) -> None:
+        super().__init__(total, quotas, pods)
+        sums: Counter[tuple[str, bool]] = Counter()
+        for pod in self.pods:
+            sums[pod.quota, False] += pod.request["cpu"]
+            sums[pod.quota, True] += pod.request["cpu"] * pod.assigned
+        object.__setattr__(self, "sums", sums)
+        below: dict[str, list[PlainQuota]] = {}
+        for quota in self.quotas.values():
+            below.setdefault(quota.parent, []).append(quota)
+        object.__setattr__(self, "below", below)
+        for method in ("used", "request", "runtime", "level_of", "attached"):
             object.__setattr__(self, method, functools.cache(getattr(self, method)))
+
+    def own(self, name: str, resource: str, *, assigned: bool) -> int:
+        return self.sums[name, assigned]
+
+    def children(self, name: str) -> list[PlainQuota]:
+        return self.below.get(name, [])
+
+    def used(self, name: str, resource: str) -> int:
+        return self.own(name, resource, assigned=True) + sum(
+            self.used(child.name, resource) for child in self.children(name)
+        )
+
+    def runtime(self, name: str, resource: str) -> int:
+        if name == ROOT:
+            return self.total[resource]
+        return self.level_of(self.quotas[name].parent, resource)[name]
+
+    def level_of(self, parent: str, resource: str) -> dict[str, int]:
+        total = max(self.runtime(parent, resource) - self.own(parent, resource, assigned=True), 0)
+        return self.level(self.children(parent), resource, total)
 
     def path(self, quota: str) -> list[str]:
         path = []
