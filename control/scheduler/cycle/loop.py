@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping
+from time import perf_counter
 
 from msgspec.structs import replace
 
@@ -70,13 +71,16 @@ class Loop:
         current: CurrentPod | None = None,
         extenders: Extenders | None = None,
         timings: Mapping[str, BindTimings] | None = None,
+        taken: Callable[[float], object] | None = None,
     ) -> None:
-        """`cycles` and `timings` by profile (scheduler name)."""
+        """`cycles` and `timings` by profile (scheduler name). `taken(seconds)` receives how long it took to remove a
+        pod from the queue that a plugin wanted to be next."""
         self.cycles = cycles
         self.cache = cache
         self.queue = queue
         self._clock = clock
         self._reporter = reporter or Reporter()
+        self._taken = taken or (lambda seconds: None)
         self._current = current
         self._extenders = extenders
         self._failures = 0
@@ -123,7 +127,9 @@ class Loop:
 
     def _join(self, other: PodInfo, pod: PodInfo) -> None:
         """`other` is scheduled together with `pod`, whose turn it is."""
+        begun = perf_counter()
         self.queue.take(other)
+        self._taken(perf_counter() - begun)
         other.attempts, other.first_attempt = pod.attempts, pod.first_attempt
 
     async def _schedule_extended(self, extenders: Extenders, pod: PodInfo) -> None:

@@ -166,6 +166,7 @@ class Assembly:
             current=self.subjects.current,
             extenders=self.extenders,
             timings={name: BindingTimes(self.metrics, name) for name in self.frameworks},
+            taken=lambda seconds: self.metrics.next_pod.observe((), seconds),
         )
         self.lookup = PodLookup(self.frameworks, self.queue, self.cache, pods.get)
 

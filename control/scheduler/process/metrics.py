@@ -109,6 +109,11 @@ class SchedulerMetrics(MetricSet):
             exponential(0.0001, 2, 12),
             "event",
         )
+        self.next_pod = quick(
+            "next_pod_delete_from_queue_latency",
+            "Duration of removing a pod from the queue that a plugin wants to be scheduled next.",
+            exponential(1e-5, 2, 24),
+        )
         self.evaluations = PluginEvaluations(registry)
         self.eviction_failures = counter("preemption_failures_total", "Victims that could not be deleted.")
         self.patch_failures = counter("pod_status_patch_failures_total", "Failed writes of pod conditions.")

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 
+from prometheus_client import CollectorRegistry
+
 from control.scheduler.cycle.loop import Loop, Reporter
 from control.scheduler.cycle.monitor import AttemptMonitor
+from control.scheduler.framework.plugin import Plugin
 from control.scheduler.framework.status import PluginStatus
 from control.scheduler.plugins.noderesourcesfit import NodeResourcesFit
 from control.scheduler.plugins.prioritysort import PrioritySort
+from control.scheduler.process.metrics import SchedulerMetrics
 from control.scheduler.state.pods import PodInfo
 from tests.control.scheduler.build import Cluster, node, pod
 from tests.control.scheduler.toys import Guard, cycle_over, framework_of, queue_of
@@ -79,3 +83,41 @@ async def test_the_release_of_a_rejected_pod_wakes_a_pod_that_lacked_its_room() 
     assert record.rejected_by == {"Guard"}  # and its own release did not wake it
     assert queue.counts() == {"active": 1, "backoff": 0, "unschedulable": 1, "gated": 0}
     assert queue.pop() is second
+
+
+class Follower(Plugin):
+    """Wants one pod to be next."""
+
+    name = "Follower"
+    wanted: PodInfo | None = None
+
+    def next_pod(self) -> PodInfo | None:
+        wanted, self.wanted = self.wanted, None
+        return wanted
+
+
+async def test_a_pod_that_a_plugin_wants_next_leaves_the_queue_at_once() -> None:
+    cluster = Cluster(node("n1"))
+    points = {**POINTS, "preEnqueue": ("Follower",)}
+    framework = framework_of(cluster, points, {**PLUGINS, "Follower": Follower})
+    queue = queue_of(framework)
+    cycle = cycle_over(cluster, framework, queue=queue)
+    registry = CollectorRegistry()
+    metrics = SchedulerMetrics(registry)
+    loop = Loop(
+        {"koord-scheduler": cycle},
+        cycle.cache,
+        queue,
+        taken=lambda seconds: metrics.next_pod.observe((), seconds),
+    )
+    first, between, wanted = (cluster.info(pod(name)) for name in ("first", "between", "wanted"))
+    for one in (first, between, wanted):
+        queue.add(one)
+    follower = framework.plugins["Follower"]
+    assert isinstance(follower, Follower)
+    follower.wanted = wanted
+    loop.work(queue.pop_run(1))
+    assert [one.assumed for one in (first, between, wanted)] == [True, False, True]
+    assert registry.get_sample_value("scheduler_next_pod_delete_from_queue_latency_count") == 1
+    async with asyncio.timeout(60):
+        await loop.binders["koord-scheduler"].idle()
