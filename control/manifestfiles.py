@@ -50,6 +50,13 @@ def rule(group: str, resources: list[str], verbs: list[str], names: list[str] | 
     return {**result, "resourceNames": names} if names else result
 
 
+REVIEW_RULES: tuple[Object, ...] = (
+    rule("authentication.k8s.io", ["tokenreviews"], ["create"]),
+    rule("authorization.k8s.io", ["subjectaccessreviews"], ["create"]),
+)
+"""For components that authorize the callers of their pages (`koordlet.kube.delegated`)."""
+
+
 def rbac(account: str, rules: list[Object], own_rules: list[Object] | None = None) -> list[Object]:
     """A ServiceAccount in Koordinator's namespace with a ClusterRole of its name, and a Role there for `own_rules`."""
     own = {"name": account, "namespace": KOORDINATOR_NAMESPACE}

@@ -12,6 +12,7 @@ from typing import Any
 
 from koordlet.app.flags import Duration, FlagError, flag
 from koordlet.app.http import split_address
+from koordlet.app.pageoptions import PageOptions, is_loopback
 from koordlet.ignoredflags import IgnoredFlags
 from koordlet.system.roots import Roots
 
@@ -32,7 +33,7 @@ PROBE_MODES = ("auto", "core", "bcc", "off")
 
 
 @dataclass
-class KoordletOptions(IgnoredFlags):
+class KoordletOptions(PageOptions, IgnoredFlags):
     """All flags of koordlet."""
 
     addr: str = flag(":9316", "address of metrics, health and /top")
@@ -252,6 +253,27 @@ class KoordletOptions(IgnoredFlags):
                 split_address(address)
             except ValueError as error:
                 raise FlagError(f"--{name}: {error}") from error
+        self.check_pages()
+        if self.standalone:
+            self._check_standalone_pages()
         self.node_name = self.node_name or environment_node_name
         if not self.node_name and not self.standalone:
             raise FlagError("the name of this Node is unknown: set NODE_NAME or --node-name, or use --standalone")
+
+    def _check_standalone_pages(self) -> None:
+        """Without an API server no caller can be authorized: pages are for this host unless a flag opens them."""
+        if self.page_authorization == "delegated":
+            raise FlagError("--page-authorization=delegated needs an API server; remove --standalone")
+        if self.page_authorization == "auto":
+            self.addr, self.pprof_addr = _own_host("addr", self.addr), _own_host("pprof-addr", self.pprof_addr)
+
+
+def _own_host(name: str, addr: str) -> str:
+    """An address that only this host reaches, for `:port`. Raises FlagError for an address of another interface."""
+    host, port = split_address(addr)
+    if host is not None and not is_loopback(addr):
+        raise FlagError(
+            f"--{name}={addr}: with --standalone no caller is authorized; add --page-authorization=none to serve the "
+            "pages to every caller, or use 127.0.0.1"
+        )
+    return addr if host is not None else f"127.0.0.1:{port}"

@@ -64,6 +64,8 @@ RULES: list[Object] = [
         "admissionregistration.k8s.io", ["validatingwebhookconfigurations"], ["get", "list", "watch", "patch"],
         [DEFAULTS.validating_name],
     ),
+    # callers of the metrics pages
+    *manifestfiles.REVIEW_RULES,
 ]  # fmt: skip
 """The ClusterRole."""
 

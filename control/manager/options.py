@@ -15,6 +15,7 @@ from koordlet.api.names import KOORDINATOR_NAMESPACE
 from koordlet.app.flags import Duration, FlagError, flag
 from koordlet.app.http import split_address
 from koordlet.app.logging import LoggingOptions, get_logger
+from koordlet.app.pageoptions import PageOptions
 
 log = get_logger(__name__)
 
@@ -30,7 +31,7 @@ NODERESOURCE_PLUGINS = (
 
 
 @dataclass
-class ManagerOptions(LoggingOptions):
+class ManagerOptions(PageOptions, LoggingOptions):
     """The command line."""
 
     kubeconfig: str = flag("", "kubeconfig file; else KUBECONFIG, in-cluster, ~/.kube/config")
@@ -46,7 +47,7 @@ class ManagerOptions(LoggingOptions):
     leader_elect_retry_period: Duration = flag("2s", "pause between attempts to take or renew the lease", minimum=0.05)
     namespace: str = flag("", "watch only this namespace; empty: all")
     webhook_bind_address: str = flag("0.0.0.0", "address of the webhook server")
-    enable_pprof: bool = flag(False, "serve profiles, to every caller of --pprof-addr")
+    enable_pprof: bool = flag(False, "serve profiles")
     pprof_addr: str = flag("127.0.0.1:8090", "address of /debug/pprof/")
     sync_period: str = flag("", "interval between full resyncs of all objects; empty or 0: never")
     rest_config_qps: int = flag(30, "requests per second to the API server; applied if > 0")
@@ -110,6 +111,7 @@ class ManagerOptions(LoggingOptions):
     binding_admission_bypass_annotations: str = flag("", "annotations of pods not checked")
 
     def __post_init__(self) -> None:
+        self.check_pages()
         for name, address in (
             ("metrics-addr", self.metrics_addr),
             ("health-probe-addr", self.health_probe_addr),

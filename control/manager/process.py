@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from urllib.parse import urlsplit
 
+from aiohttp.typedefs import Middleware
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 
 from control.manager.caches import Caches
@@ -33,6 +35,7 @@ from control.manager.webhookserver.rotation import Rotation
 from control.manager.webhookserver.server import WebhookServer
 from koordlet.api import gates as api_gates
 from koordlet.app.clock import SYSTEM_CLOCK, Clock
+from koordlet.app.connections import ConnectionLimits
 from koordlet.app.flags import FlagError
 from koordlet.app.gates import FeatureGates
 from koordlet.app.health import HealthChecks
@@ -44,6 +47,7 @@ from koordlet.app.pprof import ProfileServer
 from koordlet.app.runner import Runner
 from koordlet.app.version import user_agent
 from koordlet.kube import Client, ClientConfig, EventRecorder
+from koordlet.kube.securepages import SecurePages
 from koordlet.kube.serverversion import ServerVersionCheck
 from koordlet.version import VERSION
 
@@ -98,6 +102,9 @@ class Manager:
         if gates.enabled("WebhookFramework"):
             self.server = self._webhooks()
         self.pages: dict[str, HttpServer] = {}
+        self.secure_pages: SecurePages | None = None
+        if options.authorizes_any(options.metrics_addr, options.pprof_addr if options.enable_pprof else ""):
+            self.secure_pages = SecurePages(options, config, registry=framework, clock=clock)
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=framework)
         ManagerMetrics.of(internal)
@@ -108,6 +115,9 @@ class Manager:
         """Start all components, serve until a signal or a failure, stop all components."""
         context, runner = self.context, self.runner
         runner.add_stop("api-client", context.client.close)
+        if self.secure_pages is not None:
+            runner.add_stop("page-reviews", self.secure_pages.close)
+            runner.add(self.secure_pages.reload)
         self._serve_pages()
         version = ServerVersionCheck(context.client)
         self.health.check(version.name, lambda: version.problem)
@@ -151,19 +161,30 @@ class Manager:
             "/external-metrics": (context.external,),
             "/all-metrics": (context.internal, context.external, context.framework),
         }
-        if options.metrics_addr == options.health_probe_addr and not options.metrics_addr.endswith(":0"):
-            self.pages["metrics"] = self.pages["probes"] = HttpServer(
-                options.metrics_addr, registries=pages, health=self.health, sliced=True
-            )
-        else:
-            self.pages["metrics"] = HttpServer(options.metrics_addr, registries=pages, sliced=True)
-            self.pages["probes"] = HttpServer(options.health_probe_addr, health=self.health)
+        tls, middlewares = self._authorization(options.metrics_addr)
+        shared = options.metrics_addr == options.health_probe_addr and not options.metrics_addr.endswith(":0")
+        self.pages["metrics"] = self.pages["probes"] = HttpServer(
+            options.metrics_addr,
+            registries=pages,
+            health=self.health if shared else None,
+            sliced=True,
+            tls=tls,
+            middlewares=middlewares,
+            limits=ConnectionLimits(),
+        )
+        if not shared:
+            self.pages["probes"] = HttpServer(options.health_probe_addr, health=self.health, limits=ConnectionLimits())
         for server in dict.fromkeys(self.pages.values()):
             self.runner.add(server)
         if options.enable_pprof:
-            profiles = ProfileServer(options.pprof_addr)
+            tls, middlewares = self._authorization(options.pprof_addr)
+            profiles = ProfileServer(options.pprof_addr, tls=tls, middlewares=middlewares)
             self.pages["pprof"] = profiles.server
             self.runner.add(profiles)
+
+    def _authorization(self, addr: str) -> tuple[ssl.SSLContext | None, tuple[Middleware, ...]]:
+        """TLS and authorization of the pages at an address."""
+        return SecurePages.of(self.secure_pages if self.context.options.authorizes(addr) else None)
 
     def _serve_webhooks(self, server: WebhookServer) -> None:
         context = self.context

@@ -23,7 +23,7 @@ from aiohttp.typedefs import Middleware
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
-from koordlet.app.connections import ConnectionGuard, ConnectionLimits
+from koordlet.app.connections import ConnectionGuard, ConnectionLimits, TlsListener
 from koordlet.app.exposition import packed_page, page, sliced_page
 from koordlet.app.health import CheckResult, HealthChecks
 from koordlet.app.logging import describe, get_logger
@@ -129,7 +129,7 @@ class HttpServer:
         self._tls = tls
         self._listener = listener
         self._guard = None if limits is None else ConnectionGuard(limits)
-        self._server: asyncio.Server | None = None
+        self._server: asyncio.Server | TlsListener | None = None
         self._runner: web.AppRunner | None = None
         self._port = self._wanted_port
         self._observed = observed
@@ -173,9 +173,13 @@ class HttpServer:
         else:
             serve = runner.server
             assert serve is not None  # set by `setup`
-            self._server = await asyncio.get_running_loop().create_server(
-                lambda: guard.protocol(serve()), sock=self._listener, ssl=self._tls
-            )
+            if self._tls is None:
+                self._server = await asyncio.get_running_loop().create_server(
+                    lambda: guard.protocol(serve()), sock=self._listener
+                )
+            else:
+                self._server = TlsListener(guard, self._listener, self._tls, serve)
+                self._server.start()
         self._runner = runner
         self._port = self._listener.getsockname()[1]
         log.info("Serving", addr=self.addr, url=self.url)
@@ -187,6 +191,8 @@ class HttpServer:
             server.close()
         if runner is not None:
             await runner.cleanup()
+        if self._guard is not None:
+            self._guard.close()
 
     async def _live(self, request: web.Request) -> web.Response:
         return self._probed(request, "healthz", await self.health.live(_excluded(request)))

@@ -11,10 +11,14 @@ import cProfile
 import gc
 import io
 import pstats
+import ssl
 from collections import Counter
+from collections.abc import Sequence
 
 from aiohttp import web
+from aiohttp.typedefs import Middleware
 
+from koordlet.app.connections import ConnectionLimits
 from koordlet.app.http import HttpServer, ListenError
 from koordlet.app.logging import get_logger
 
@@ -28,9 +32,12 @@ _INDEX = "goroutine\nheap\nprofile?seconds=10\n"
 class ProfileServer:
     """A service for `Runner`. If its address is in use, the process runs without it."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(
+        self, address: str, *, tls: ssl.SSLContext | None = None, middlewares: Sequence[Middleware] = ()
+    ) -> None:
         self.name = "pprof"
-        self.server = HttpServer(address, routes=routes())
+        limits = ConnectionLimits(handling_s=2 * _MAX_PROFILE_S)
+        self.server = HttpServer(address, routes=routes(), tls=tls, middlewares=middlewares, limits=limits)
 
     async def start(self) -> None:
         try:

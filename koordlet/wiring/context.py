@@ -19,6 +19,7 @@ from koordlet.app.periodic import Periodic
 from koordlet.app.runner import Runner
 from koordlet.audit import Auditor, LogAuditor, NullAuditor
 from koordlet.audit.logfile import AuditLogFile
+from koordlet.kube.securepages import SecurePages
 from koordlet.metriccache import MetricCache
 from koordlet.options import KoordletOptions
 from koordlet.prometheus import Registries
@@ -70,6 +71,8 @@ class WiringContext:
         """HTTP pages in addition to metrics and health."""
         self.listener: socket.socket | None = None
         """Listens at `--addr` since before anything on the node is changed."""
+        self.secure_pages: SecurePages | None = None
+        """Authorizes callers of the pages; None: plain HTTP."""
         self.boot_id = boot_id(self.host.roots)
         for feature, reason in self.host.facts.reasons().items():
             log.info("The host lacks a feature", feature=feature, reason=reason)

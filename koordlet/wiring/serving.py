@@ -14,6 +14,7 @@ from koordlet.app.logging import get_logger
 from koordlet.audit import node
 from koordlet.audit.api import SWEEP_PERIOD_S, Readers, events_handler, no_events
 from koordlet.audit.logfile import FLUSH_PERIOD_S
+from koordlet.kube.securepages import SecurePages
 from koordlet.metriccache.snapshot import SnapshotError, load, save
 from koordlet.metricsadvisor.views import Views
 from koordlet.prometheus.registries import Rows
@@ -64,9 +65,14 @@ def serve(context: WiringContext, views: Views) -> None:
         return web.Response(body=encode_plain(page), content_type="application/json")
 
     both = (context.registries.internal, context.registries.external)
+    options, secure = context.options, context.secure_pages
+    if secure is not None:
+        context.runner.add_stop("page reviews", secure.close)
+        context.runner.add(secure.reload)
+    tls, middlewares = SecurePages.of(secure if options.authorizes(options.addr) else None)
     context.runner.add(
         HttpServer(
-            context.options.addr,
+            options.addr,
             registries={
                 "/internal-metrics": context.registries.internal,
                 "/external-metrics": context.registries.external,
@@ -74,14 +80,17 @@ def serve(context: WiringContext, views: Views) -> None:
             },
             health=context.health,
             routes=[web.get("/top", top), *context.routes],
+            tls=tls,
+            middlewares=middlewares,
             listener=context.listener,
             limits=ConnectionLimits(),
         )
     )
-    if context.options.enable_pprof:
+    if options.enable_pprof:
         from koordlet.app.pprof import ProfileServer
 
-        context.runner.add(ProfileServer(context.options.pprof_addr))
+        tls, middlewares = SecurePages.of(secure if options.authorizes(options.pprof_addr) else None)
+        context.runner.add(ProfileServer(options.pprof_addr, tls=tls, middlewares=middlewares))
 
 
 def snapshots(context: WiringContext) -> None:

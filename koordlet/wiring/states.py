@@ -11,6 +11,7 @@ from pathlib import Path
 from koordlet.app.clock import SYSTEM_CLOCK
 from koordlet.kube import Client, ClientConfig, EventRecorder
 from koordlet.kube.credentials import TokenFile
+from koordlet.kube.securepages import SecurePages
 from koordlet.kube.serverversion import ServerVersionCheck
 from koordlet.metricsadvisor.usage.allgroups import AllGroups
 from koordlet.statesinformer.nodeslo.condition import UPDATE_PERIOD_S, NodeSLOCondition
@@ -61,6 +62,8 @@ def cluster(context: WiringContext) -> Cluster:
         qps=options.kube_api_qps,
         burst=options.kube_api_burst,
     )
+    if options.authorizes_any(options.addr, options.pprof_addr if options.enable_pprof else ""):
+        context.secure_pages = SecurePages(options, config, registry=context.registries.internal)
     client = Client(config, registry=context.registries.internal)
     states = KubeStates(
         client,

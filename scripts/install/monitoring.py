@@ -1,4 +1,5 @@
-"""Writes deploy/monitoring: PodMonitors of the components, and the rules of deploy/prometheus as PrometheusRules.
+"""Writes deploy/monitoring: who may read metrics and pages, PodMonitors of the components, and the rules of
+deploy/prometheus as PrometheusRules.
 
 python -m scripts.install.monitoring            write them
 python -m scripts.install.monitoring --check    exit 1 if they differ
@@ -17,6 +18,7 @@ from koordlet.api.names import KOORDINATOR_NAMESPACE
 
 ROOT = Path(__file__).resolve().parents[2]
 MODULE = "scripts.install.monitoring"
+_RBAC = "rbac.authorization.k8s.io"
 ENDPOINTS = {
     "koordlet": ("metrics", "/metrics"),
     "koord-manager": ("metrics", "/all-metrics"),
@@ -24,13 +26,42 @@ ENDPOINTS = {
     "koord-descheduler": ("secure", "/metrics"),
 }
 """Label koord-app, which becomes the job -> port name and path."""
+METRICS_READER = "koordinator-metrics-reader"
+PAGES_READER = "koordinator-pages-reader"
+METRICS_PATHS = ["/metrics", "/metrics/slis", "/internal-metrics", "/external-metrics", "/all-metrics"]
+PAGES_PATHS = ["/top", "/interference", "/enforcement", "/events"]
 SECURE = {
     "scheme": "https",
     "tlsConfig": {"insecureSkipVerify": True},
-    "authorization": {"credentials": {"name": "koord-scheduler-metrics", "key": "token"}},
+    "authorization": {"credentials": {"name": METRICS_READER, "key": "token"}},
 }
-"""Of the port `secure`: a self-signed certificate, and the token of an account that may get /metrics, in a Secret that
-the cluster's administrator creates."""
+"""The certificates are self-signed. Their owner cannot be verified, so the token is of an account that may only read
+metrics."""
+
+
+def access() -> list[Object]:
+    """A role, an account and its token for Prometheus; a role for users of koordlet's pages, bound to nobody."""
+    own = {"name": METRICS_READER, "namespace": KOORDINATOR_NAMESPACE}
+    account = {"kind": "ServiceAccount", **own}
+    token = {**own, "annotations": {"kubernetes.io/service-account.name": METRICS_READER}}
+    return [
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": own},
+        {"apiVersion": "v1", "kind": "Secret", "metadata": token, "type": "kubernetes.io/service-account-token"},
+        _role(METRICS_READER, METRICS_PATHS),
+        {
+            "apiVersion": f"{_RBAC}/v1",
+            "kind": "ClusterRoleBinding",
+            "metadata": {"name": METRICS_READER},
+            "roleRef": {"apiGroup": _RBAC, "kind": "ClusterRole", "name": METRICS_READER},
+            "subjects": [account],
+        },
+        _role(PAGES_READER, PAGES_PATHS),
+    ]
+
+
+def _role(name: str, paths: list[str]) -> Object:
+    rules = [{"nonResourceURLs": paths, "verbs": ["get"]}]
+    return {"apiVersion": f"{_RBAC}/v1", "kind": "ClusterRole", "metadata": {"name": name}, "rules": rules}
 
 
 def pod_monitors() -> list[Object]:
@@ -42,7 +73,7 @@ def pod_monitors() -> list[Object]:
             {
                 "jobLabel": "koord-app",
                 "selector": {"matchLabels": {"koord-app": app}},
-                "podMetricsEndpoints": [{"port": port, "path": path, **(SECURE if port == "secure" else {})}],
+                "podMetricsEndpoints": [{"port": port, "path": path, **SECURE}],
             },
         )
         for app, (port, path) in ENDPOINTS.items()
@@ -63,7 +94,7 @@ def _object(kind: str, name: str, spec: Object) -> Object:
     return {"apiVersion": "monitoring.coreos.com/v1", "kind": kind, "metadata": meta, "spec": spec}
 
 
-FILES = {"podmonitors.yaml": pod_monitors, "rules.yaml": rules}
+FILES = {"access.yaml": access, "podmonitors.yaml": pod_monitors, "rules.yaml": rules}
 
 
 def main(argv: list[str]) -> int:

@@ -45,6 +45,8 @@ def rules(node: str = "") -> list[Object]:
         # events about pods, and evictions within disruption budgets
         rule("", ["events"], ["create", "patch"]),
         rule("", ["pods/eviction"], ["create"]),
+        # callers of the pages; those of `koordctl up` are only on its machine
+        *(() if node else manifestfiles.REVIEW_RULES),
     ]
 
 
@@ -76,7 +78,7 @@ def daemonset() -> list[Object]:
     `privileged`: needed for /proc/sys, mounts visible on the node, BPF, HTB classes on the node's interface and other
     processes' /proc entries; with a list of capabilities, /proc/sys would remain read-only.
     """
-    probe = {"port": PORT, "host": "127.0.0.1"}
+    probe = {"port": PORT, "host": "127.0.0.1", "scheme": "HTTPS"}
     container: Object = {
         "name": ACCOUNT,
         "image": manifestfiles.NODE_IMAGE,

@@ -1,8 +1,16 @@
-"""HTTP client for koordlet's pages."""
+"""HTTP client for koordlet's pages.
+
+Pages of an HTTPS URL need a token, from the environment variable KOORDLET_TOKEN, which is never sent over plain HTTP.
+KOORDLET_CA_FILE verifies the server; KOORDLET_INSECURE_TLS=true skips that, for the self-signed certificate of a
+koordlet behind `kubectl port-forward`.
+"""
 
 from __future__ import annotations
 
 import json
+import os
+import ssl
+from collections.abc import Mapping
 from urllib.parse import quote
 
 import aiohttp
@@ -28,21 +36,46 @@ class KoordletUnreachable(CtlError):
 
 async def _get(url: str, path: str, session: aiohttp.ClientSession | None) -> tuple[int, bytes]:
     address = url.rstrip("/") + path
-    headers = {"Accept": "application/json"}
+    headers, tls = credentials(address, os.environ)
+    headers["Accept"] = "application/json"
     try:
         if session is not None:
-            async with session.get(address, headers=headers, timeout=TIMEOUT) as response:
-                return response.status, await response.read()
+            async with session.get(address, headers=headers, timeout=TIMEOUT, ssl=tls) as response:
+                return _allowed(url, response.status), await response.read()
         async with (
             aiohttp.ClientSession(timeout=TIMEOUT) as own,
-            own.get(address, headers=headers) as response,
+            own.get(address, headers=headers, ssl=tls) as response,
         ):
-            return response.status, await response.read()
+            return _allowed(url, response.status), await response.read()
     except aiohttp.InvalidURL as error:
         raise KoordletUnreachable(f"{url!r} is not a URL", "Give --koordlet-url as http://HOST:PORT.") from error
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         reason = describe(error, url)
         raise KoordletUnreachable(f"koordlet at {url} does not respond: {reason}", HINT) from error
+
+
+def credentials(address: str, environ: Mapping[str, str]) -> tuple[dict[str, str], ssl.SSLContext | bool]:
+    """Headers and TLS settings for a URL. Raises KoordletUnreachable for an unusable KOORDLET_CA_FILE."""
+    if not address.lower().startswith("https:"):
+        return {}, True
+    token, ca_file = environ.get("KOORDLET_TOKEN", "").strip(), environ.get("KOORDLET_CA_FILE")
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    if environ.get("KOORDLET_INSECURE_TLS", "").lower() == "true":
+        return headers, False
+    try:
+        return headers, ssl.create_default_context(cafile=ca_file) if ca_file else True
+    except OSError as error:  # includes SSLError
+        raise KoordletUnreachable(f"KOORDLET_CA_FILE={ca_file}: {error}", "Name a PEM file.") from error
+
+
+def _allowed(url: str, status: int) -> int:
+    """The status. Raises KoordletUnreachable if koordlet refuses the caller."""
+    if status in (401, 403):
+        raise KoordletUnreachable(
+            f"koordlet at {url} refuses the request with HTTP {status}",
+            "Set KOORDLET_TOKEN to a token of an account with the ClusterRole koordinator-pages-reader.",
+        )
+    return status
 
 
 async def fetch_top(url: str, session: aiohttp.ClientSession | None = None) -> Top:

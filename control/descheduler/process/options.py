@@ -8,9 +8,10 @@ from __future__ import annotations
 import ipaddress
 from dataclasses import dataclass
 
-from control.delegated import PUBLIC, TLS_VERSIONS
 from koordlet.app.flags import Duration, FlagError, flag
 from koordlet.app.logging import LoggingOptions
+from koordlet.app.servertls import TLS_VERSIONS
+from koordlet.kube.delegated import PUBLIC
 
 _UNUSED = "accepted, without effect"
 

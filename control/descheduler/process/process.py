@@ -19,12 +19,12 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 
+from control.component.certificate import reloaded, secure_certificate
 from control.component.election import lease_elector
 from control.component.errors import ConfigurationError
 from control.component.pages import configz, debug_flags, integer
 from control.component.slis import HealthSlis
 from control.component.startup import StartupStep, caches_synced
-from control.delegated import DelegatedAuth, server_context
 from control.descheduler.config.addresses import hosts_and_ports, is_local
 from control.descheduler.config.load import DeschedulerSettings, load, shown
 from control.descheduler.config.model import COMPONENT
@@ -43,6 +43,7 @@ from koordlet.api.encoding.times import Duration
 from koordlet.api.gates import DESCHEDULER
 from koordlet.app import pprof
 from koordlet.app.clock import SYSTEM_CLOCK, Clock
+from koordlet.app.connections import ConnectionLimits
 from koordlet.app.flags import unused
 from koordlet.app.gates import FeatureGates
 from koordlet.app.health import HealthChecks
@@ -52,6 +53,7 @@ from koordlet.app.periodic import Periodic
 from koordlet.app.runner import Runner
 from koordlet.app.version import user_agent
 from koordlet.kube import Client, ClientConfig, EventRecorder
+from koordlet.kube.delegated import DelegatedAuth
 from koordlet.kube.serverversion import ServerVersionCheck
 
 log = get_logger(__name__)
@@ -153,7 +155,7 @@ class Descheduler:
         self.elector = None
         if not options.dry_run:
             self.elector = lease_elector(self.lease_client, one.leader_election, self.registry, self.health)
-        self._tls = self._context()
+        self._certificate = secure_certificate(options)
         self.leading = False
         self.pages: list[HttpServer] = []
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
@@ -243,7 +245,8 @@ class Descheduler:
             if port:
                 # Pages accept PUT /debug/flags and show the configuration: without authorization only locally.
                 self.pages.append(self._pages(address, self._routes() if is_local(host) else []))
-        if self.options.secure_port:
+        certificate = self._certificate
+        if certificate is not None:
             host = f"[{self.options.bind_address}]" if ":" in self.options.bind_address else self.options.bind_address
             gate = DelegatedAuth(
                 self.lease_client,
@@ -253,7 +256,9 @@ class Descheduler:
                 denied_seconds=self.options.authorization_webhook_cache_unauthorized_ttl,
             )
             routes = [*self._routes(), *(pprof.routes() if one.enable_profiling else [])]
-            self.pages.append(self._pages(f"{host}:{self.options.secure_port}", routes, self._tls, (gate.middleware,)))
+            address, tls = f"{host}:{self.options.secure_port}", certificate.context
+            self.pages.append(self._pages(address, routes, tls, (gate.middleware,)))
+            self.runner.add(reloaded(certificate, self.parts.clock, self.registry))
         for server in self.pages:
             self.runner.add(server)
 
@@ -272,6 +277,7 @@ class Descheduler:
             tls=tls,
             middlewares=middlewares,
             observed=self.slis.observe,
+            limits=ConnectionLimits(),
         )
 
     def _routes(self) -> list[web.RouteDef]:
@@ -279,19 +285,6 @@ class Descheduler:
         if self.settings.configuration.enable_profiling:
             routes += debug_flags({"v": integer("klog verbosity", _set_verbosity)})
         return routes
-
-    def _context(self) -> ssl.SSLContext | None:
-        """TLS settings of the secure port. Raises ConfigurationError for unusable files."""
-        options = self.options
-        if not options.secure_port:
-            return None
-        files = (options.tls_cert_file, options.tls_private_key_file, options.client_ca_file)
-        cert, key, client_ca = (Path(name) if name else None for name in files)
-        try:
-            return server_context(cert, key, client_ca, options.tls_min_version)
-        except OSError as error:  # includes SSLError
-            names = ", ".join(filter(None, files))
-            raise ConfigurationError([f"TLS of the secure port ({names}): {error}"]) from error
 
 
 def _set_verbosity(verbosity: int) -> None:

@@ -44,8 +44,7 @@ RULES: list[Object] = [
     rule("scheduling.koordinator.sh", ["reservations"], [*_READ, "get", "delete"]),
     rule("scheduling.koordinator.sh", ["reservations/status"], ["patch"]),
     # authentication and authorization of callers of the secure port
-    rule("authentication.k8s.io", ["tokenreviews"], ["create"]),
-    rule("authorization.k8s.io", ["subjectaccessreviews"], ["create"]),
+    *manifestfiles.REVIEW_RULES,
     # reports to users
     rule("", ["events"], ["create", "patch"]),
     rule("scheduling.koordinator.sh", ["scheduleexplanations"], [*_READ, "delete"]),

@@ -11,9 +11,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from control.delegated import PUBLIC, TLS_VERSIONS
 from koordlet.app.flags import Duration, FlagError, flag
 from koordlet.app.logging import LoggingOptions
+from koordlet.app.servertls import TLS_VERSIONS
+from koordlet.kube.delegated import PUBLIC
 
 _AUDIT_LABELS = ("priority", "event_type", "outcome", "le")
 _UNUSED = "accepted, without effect"

@@ -20,12 +20,12 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 
+from control.component.certificate import reloaded, secure_certificate
 from control.component.election import lease_elector
 from control.component.errors import ConfigurationError
 from control.component.pages import boolean, configz, debug_flags, integer
 from control.component.slis import HealthSlis
 from control.component.startup import StartupStep, caches_synced
-from control.delegated import DelegatedAuth, server_context
 from control.scheduler.config.load import SchedulerSettings, load, shown
 from control.scheduler.plugins.registry import PLUGINS
 from control.scheduler.process import podresources
@@ -40,14 +40,17 @@ from koordlet.api.encoding.times import Duration
 from koordlet.api.gates import SCHEDULER
 from koordlet.app import pprof
 from koordlet.app.clock import SYSTEM_CLOCK, Clock
+from koordlet.app.connections import ConnectionLimits
 from koordlet.app.flags import unused
 from koordlet.app.gates import FeatureGates
 from koordlet.app.health import HealthChecks
 from koordlet.app.http import HttpServer
 from koordlet.app.logging import DEBUG_VERBOSITY, get_logger
 from koordlet.app.runner import Runner
+from koordlet.app.servertls import ServerCertificate
 from koordlet.app.version import user_agent
 from koordlet.kube import Client, ClientConfig, EventRecorder
+from koordlet.kube.delegated import DelegatedAuth
 from koordlet.kube.serverversion import ServerVersionCheck
 
 log = get_logger(__name__)
@@ -140,7 +143,7 @@ class Scheduler:
         self.lease_client = Client(replace(config, qps=0), clock=clock, registry=self.registry)
         self.event_client = Client(config, clock=clock, registry=self.registry)
         self.gate = self._gate(replace(config, qps=0))
-        self._tls = self._context()
+        self._certificate = secure_certificate(options)
         self.slis = HealthSlis()
         instance = f"{COMPONENT}-{socket.gethostname()}"
         self.events = EventRecorder(
@@ -166,8 +169,8 @@ class Scheduler:
             routes = self._routes() if ipaddress.ip_address(address or "0.0.0.0").is_loopback else []
             self.server = self._pages(address, self.options.port, routes)
             runner.add(self.server)
-        if self.options.secure_port:
-            runner.add(self._secure_pages())
+        if self._certificate is not None:
+            runner.add(self._secure_pages(self._certificate))
         version = ServerVersionCheck(self.client)
         self.health.check(version.name, lambda: version.problem)
         runner.add(version)
@@ -240,13 +243,16 @@ class Scheduler:
             tls=tls,
             middlewares=middlewares,
             observed=self.slis.observe,
+            limits=ConnectionLimits(),
         )
 
-    def _secure_pages(self) -> HttpServer:
+    def _secure_pages(self, certificate: ServerCertificate) -> HttpServer:
         """All pages over TLS, for authorized callers, and profiles."""
+        self.runner.add(reloaded(certificate, self.client.clock, self.registry))
         options, profiles = self.options, pprof.routes() if self._profiling else []
         routes = [*self._routes(), *profiles]
-        return self._pages(options.bind_address, options.secure_port, routes, self._tls, (self.gate.middleware,))
+        middlewares = (self.gate.middleware,)
+        return self._pages(options.bind_address, options.secure_port, routes, certificate.context, middlewares)
 
     @property
     def _profiling(self) -> bool:
@@ -266,19 +272,6 @@ class Scheduler:
             allowed_seconds=options.authorization_webhook_cache_authorized_ttl,
             denied_seconds=options.authorization_webhook_cache_unauthorized_ttl,
         )
-
-    def _context(self) -> ssl.SSLContext | None:
-        """TLS settings of the secure port. Raises ConfigurationError for unusable files."""
-        options = self.options
-        if not options.secure_port:
-            return None
-        files = (options.tls_cert_file, options.tls_private_key_file, options.client_ca_file)
-        cert, key, client_ca = (Path(name) if name else None for name in files)
-        try:
-            return server_context(cert, key, client_ca, options.tls_min_version)
-        except OSError as error:  # includes SSLError
-            names = ", ".join(filter(None, files))
-            raise ConfigurationError([f"TLS of the secure port ({names}): {error}"]) from error
 
     def _routes(self) -> list[web.RouteDef]:
         assembly = self.assembly

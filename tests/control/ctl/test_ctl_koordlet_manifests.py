@@ -30,11 +30,12 @@ def test_koordlet_has_no_right_that_amounts_to_commands_in_containers() -> None:
 
 
 def test_the_policy_covers_every_object_that_has_the_name_of_a_node() -> None:
-    """Events, evictions and creations by other names are not objects of a node."""
+    """Events, evictions, reviews of callers and creations by other names are not objects of a node."""
     policy, binding = koordletpolicy.policy()
     assert binding["spec"]["policyName"] == policy["metadata"]["name"]
     rules = policy["spec"]["matchConstraints"]["resourceRules"]
     covered = {(group, resource) for rule in rules for group in rule["apiGroups"] for resource in rule["resources"]}
     reads = {"get", "list", "watch"}
     written = {(group, resource) for group, resource, verb in granted(koordlet.rules()) if verb not in reads}
-    assert written - covered == {("", "events"), ("", "pods/eviction")}
+    reviews = {("authentication.k8s.io", "tokenreviews"), ("authorization.k8s.io", "subjectaccessreviews")}
+    assert written - covered == {("", "events"), ("", "pods/eviction")} | reviews

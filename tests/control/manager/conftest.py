@@ -84,13 +84,22 @@ class Cluster:
     audit: Path
     webhook_port: int
 
+    async def token(self, account: str) -> str:
+        """Of a ServiceAccount in Koordinator's namespace."""
+        path = f"/api/v1/namespaces/{KOORDINATOR_NAMESPACE}/serviceaccounts/{account}/token"
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 3600}}
+        token: str = json.loads(await self.admin.raw("POST", path, body=body))["status"]["token"]
+        return token
+
     async def account(self) -> ClientConfig:
         """Credentials of the manager's ServiceAccount."""
-        path = f"/api/v1/namespaces/{KOORDINATOR_NAMESPACE}/serviceaccounts/{manifests.ACCOUNT}/token"
-        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 3600}}
-        answer = json.loads(await self.admin.raw("POST", path, body=body))
+        credentials = Fixed.bearer(await self.token(manifests.ACCOUNT))
         admin = ClientConfig.load(self.server.kubeconfig_path)
-        return replace(admin, credentials=Fixed.bearer(answer["status"]["token"]), namespace=KOORDINATOR_NAMESPACE)
+        return replace(admin, credentials=credentials, namespace=KOORDINATOR_NAMESPACE)
+
+    async def install(self, *objects: dict[str, Any]) -> None:
+        for obj in objects:
+            await apply(self.admin, obj)
 
     async def kubeconfig(self) -> Path:
         """The same as a file, for processes."""

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import numpy as np
 import yaml
 
@@ -45,8 +46,13 @@ async def test_every_call_is_allowed_and_every_permission_is_used(cluster: Any, 
     running = await manager(
         f"--feature-gates={GATES}", "--colocation-profile-reconcile-by-default=true",
         "--colocation-profile-reconcile-interval=200ms", "--recommender-sample-interval=200ms",
-        "--recommender-eviction-minimum-age=0s",
+        "--recommender-eviction-minimum-age=0s", "--page-authorization=delegated",
     )  # fmt: skip
+    async with aiohttp.ClientSession() as session:  # a caller without rights: a review of the token and one of the path
+        headers = {"Authorization": f"Bearer {await cluster.token('default')}"}
+        url = f"{running.manager.pages['metrics'].url}/all-metrics"
+        async with session.get(url, headers=headers, ssl=False) as response:
+            assert response.status == 403
     await until(lambda: cluster.spec("nodeslos", "n1"))
     await exercise(cluster, until, running.manager.context.caches)
 

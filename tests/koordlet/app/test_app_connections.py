@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -12,8 +13,9 @@ import pytest
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
-from koordlet.app.connections import LOOPBACK, ConnectionGuard, ConnectionLimits, GuardedConnection, _address
+from koordlet.app.connections import LOOPBACK, ConnectionGuard, ConnectionLimits, GuardedConnection, client_address
 from koordlet.app.http import PAGE_BURST, HttpServer, PageBudget
+from koordlet.app.servertls import server_context
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 PATIENCE_S = 30.0
@@ -115,6 +117,9 @@ class Transport(asyncio.Transport):
         super().__init__({"peername": (host, 1)})
         self.aborted = False
 
+    def is_closing(self) -> bool:
+        return False
+
     def abort(self) -> None:
         self.aborted = True
 
@@ -161,7 +166,7 @@ async def test_a_client_with_most_places_makes_room_for_one_with_fewer() -> None
     ],
 )  # fmt: skip
 def test_who_counts_as_one_client(host: str, address: str) -> None:
-    assert _address((host, 1, 0, 0)) == address
+    assert client_address((host, 1, 0, 0)) == address
 
 
 def test_pages_are_produced_at_a_limited_rate() -> None:
@@ -189,3 +194,66 @@ async def test_many_scrapers_share_pages() -> None:
             async with session.get(f"{server.url}/metrics") as response:
                 assert response.status == 200
     assert PAGE_BURST <= len(produced) < 100
+
+
+def insecure() -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
+
+
+async def secure_status(server: HttpServer) -> int:
+    connector = aiohttp.TCPConnector(ssl=insecure())
+    async with aiohttp.ClientSession(connector=connector) as session, session.get(f"{server.url}/healthz") as response:
+        return response.status
+
+
+async def test_a_connection_that_begins_no_handshake_is_counted_and_makes_room() -> None:
+    tls = server_context()
+    async with serving(ConnectionLimits(loopback=3), tls=tls) as server, connected(server, 3) as silent:
+        await until_counted(server, 3)
+        assert await secure_status(server) == 200
+        assert await ended(silent[0]) == b"", "the one that was silent longest made room"
+
+
+async def test_a_handshake_that_takes_too_long_is_ended() -> None:
+    async with serving(ConnectionLimits(request_s=0.2), tls=server_context()) as server, connected(server, 2) as silent:
+        silent[1][1].write(b"\x16\x03\x01")
+        for streams in silent:
+            await ended(streams)
+        assert len(guard_of(server)) == 0
+
+
+async def test_what_is_no_handshake_is_ended_and_released() -> None:
+    async with serving(ConnectionLimits(), tls=server_context()) as server, connected(server, 1) as (stranger,):
+        stranger[1].write(b"GET /healthz HTTP/1.1\r\n\r\n")
+        await ended(stranger)
+        await until_counted(server, 0)
+
+
+async def test_a_request_that_comes_with_the_end_of_the_handshake_is_answered() -> None:
+    """The client's last message of the handshake and its request are one segment."""
+    async with serving(ConnectionLimits(), tls=server_context()) as server, connected(server, 1) as ((reader, writer),):
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        client = insecure().wrap_bio(incoming, outgoing)
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                try:
+                    client.do_handshake()
+                    break
+                except ssl.SSLWantReadError:
+                    writer.write(outgoing.read())
+                    incoming.write(await reader.read(1 << 16))
+            client.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            writer.write(outgoing.read())
+            received = b""
+            while b"200 OK" not in received:
+                incoming.write(await reader.read(1 << 16))
+                with contextlib.suppress(ssl.SSLWantReadError):
+                    received += client.read()
+
+
+async def until_counted(server: HttpServer, count: int) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while len(guard_of(server)) != count:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)

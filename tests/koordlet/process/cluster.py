@@ -131,3 +131,19 @@ def _certificate(directory: Path) -> tuple[Path, Path]:
     private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     (directory / "tls.key").write_bytes(private)
     return directory / "tls.crt", directory / "tls.key"
+
+
+def https_status(port: int, path: str, bearer: str = "") -> int:
+    """Of a GET of a page of this machine; 0 while the port does not answer."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    headers = {"Authorization": f"Bearer {bearer}"} if bearer else {}
+    request = urllib.request.Request(f"https://127.0.0.1:{port}{path}", headers=headers)
+    try:
+        with urllib.request.urlopen(request, timeout=60, context=context) as response:
+            code: int = response.status
+            return code
+    except urllib.error.HTTPError as error:
+        return error.code
+    except OSError:
+        return 0

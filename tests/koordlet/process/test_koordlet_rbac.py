@@ -24,7 +24,7 @@ from koordlet.api.encoding.quantity import Quantity
 from koordlet.system.cgroup.naming import KubeQOS
 from koordlet.system.roots import Roots
 from tests.koordlet.cgroupdirs import container_dir
-from tests.koordlet.process.cluster import DEVICE, METRIC, NODE, TOPOLOGY, Api, Kubelet
+from tests.koordlet.process.cluster import DEVICE, METRIC, NODE, TOPOLOGY, Api, Kubelet, https_status
 from tests.rights import Right, asked, granted
 
 pytestmark = [pytest.mark.kernel, pytest.mark.e2e]
@@ -199,7 +199,8 @@ def test_every_call_is_allowed_and_every_right_is_used(
         koordlet = koordlets(
             view, f"--kubeconfig={kubeconfig(api, view.scratch)}", f"--feature-gates={GATES}", "--probes=off",
             "--cgroup-stats=files", "--kubelet-sync-interval=1s", "--node-topology-sync-interval=100ms",
-            "--memory-evict-cool-time-seconds=0", f"--xpu-device-infos-dir={tmp_path / 'infos'}", standalone=False,
+            "--memory-evict-cool-time-seconds=0", "--page-authorization=delegated",
+            f"--xpu-device-infos-dir={tmp_path / 'infos'}", standalone=False,
         )  # fmt: skip
         refuse_and_accept(api, tools)
 
@@ -207,10 +208,12 @@ def test_every_call_is_allowed_and_every_right_is_used(
             used = {right for right, _, _ in asked(audit, USER)} | kubelet.used
             return {right for right in GRANTED - used if right[2] != without}
 
+        caller = token(api)
         numbers = iter(range(1 << 30))
 
         def everything() -> bool:
             meddle(api, next(numbers))
+            https_status(koordlet.port, "/metrics", caller)  # a review of the token, and one of the path
             return not unused(without="watch")  # a watch is in the audit log when it ends
 
         def described() -> Any:

@@ -11,8 +11,8 @@ import aiohttp
 import pytest
 
 from control.component.errors import ConfigurationError
-from control.delegated import self_signed
 from koordlet.api.names import KOORDINATOR_NAMESPACE
+from koordlet.app.servertls import self_signed
 from tests.ports import free_port
 
 

@@ -1,34 +1,26 @@
 """Delegated authentication and authorization for HTTPS pages, as on the secure port of Kubernetes components.
 
 A caller is authenticated by client certificate or TokenReview and authorized for the path by SubjectAccessReview.
-Results are cached for some seconds. A server without certificate files uses a self-signed certificate. This module is
-independent of any binary and its flags.
+Results are cached for some seconds. Reviews that are not cached are limited by the caller's address: invented tokens
+and paths must not become load of the API server. This module is independent of any binary and its flags.
 """
 
 from __future__ import annotations
 
 import hashlib
-import ipaddress
 import json
-import os
-import socket
-import ssl
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
 from aiohttp import web
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from koordlet.app.clock import Clock
+from koordlet.app.connections import client_address
 from koordlet.app.logging import get_logger
-from koordlet.kube import Client, KubeError
+from koordlet.kube.client import Client
+from koordlet.kube.errors import KubeError
 
 log = get_logger(__name__)
 
@@ -36,11 +28,9 @@ ANONYMOUS: Final = "system:anonymous"
 MASTERS: Final = "system:masters"
 PUBLIC: Final = ("/healthz", "/readyz", "/livez")
 """Paths that need no authorization, as by default in kube-scheduler."""
-TLS_VERSIONS: Final = {
-    "": ssl.TLSVersion.TLSv1_2,
-    "VersionTLS12": ssl.TLSVersion.TLSv1_2,
-    "VersionTLS13": ssl.TLSVersion.TLSv1_3,
-}
+REVIEWS_PER_SECOND: Final = 5.0
+REVIEW_BURST: Final = 50.0
+"""Reviews for callers of one address that are not cached. A Prometheus needs two in ten seconds."""
 _CACHE_ENTRIES: Final = 4096
 _VERBS: Final = {"GET": "get", "HEAD": "head", "POST": "post", "PUT": "put", "PATCH": "patch", "DELETE": "delete"}
 _V = TypeVar("_V")
@@ -79,22 +69,27 @@ class DelegatedAuth:
         self._decision_seconds = {True: allowed_seconds, False: denied_seconds}
         self._users: _TTLCache[AuthenticatedUser | None] = _TTLCache(client.clock)
         self._decisions: _TTLCache[bool] = _TTLCache(client.clock)
+        self._budget = ReviewBudget(client.clock)
 
     @web.middleware
     async def middleware(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
-        """401 for an invalid token, 403 without permission, 503 while the API server cannot be called."""
+        """401 for an invalid token, 403 without permission, 429 after too many new tokens or paths, 503 while the API
+        server cannot be called."""
         try:
             user = await self._caller(request)
             if user is None:
                 return web.Response(status=401, text="Unauthorized\n", headers={"WWW-Authenticate": "Bearer"})
             verb = _VERBS.get(request.method, request.method.lower())
-            if not await self._is_allowed(user, verb, request.path):
+            if not await self._is_allowed(user, verb, request):
                 text = f'forbidden: User "{user.name}" cannot {verb} path "{request.path}"\n'
                 return web.Response(status=403, text=text)
+        except TooManyReviews:
+            text = "too many requests with new tokens or paths from this address\n"
+            return web.Response(status=429, text=text, headers={"Retry-After": "1"})
         except KubeError as error:
-            log.warning("Cannot authorize a request", path=request.path, err=error)
+            log.once("cannot-authorize", "Cannot authorize a request", path=request.path, err=error)
             return web.Response(status=503, text="cannot call the API server to authorize the request\n")
         return await handler(request)
 
@@ -106,20 +101,21 @@ class DelegatedAuth:
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not token.strip():
             return ANONYMOUS_USER
-        return await self._of_token(token.strip())
+        return await self._of_token(token.strip(), request)
 
-    async def _of_token(self, token: str) -> AuthenticatedUser | None:
+    async def _of_token(self, token: str, request: web.Request) -> AuthenticatedUser | None:
         key = hashlib.sha256(token.encode()).hexdigest()
         cached = self._users.get(key)
         if cached is not None:
             return cached[0]
         body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token}}
-        status = await self._post("/apis/authentication.k8s.io/v1/tokenreviews", body)
+        status = await self._post("/apis/authentication.k8s.io/v1/tokenreviews", body, request)
         user = _user(status.get("user") or {}) if status.get("authenticated") else None
         self._users.put(key, user, self._token_seconds)
         return user
 
-    async def _is_allowed(self, user: AuthenticatedUser, verb: str, path: str) -> bool:
+    async def _is_allowed(self, user: AuthenticatedUser, verb: str, request: web.Request) -> bool:
+        path = request.path
         if MASTERS in user.groups or any(_matches(pattern, path) for pattern in self._public):
             return True
         key = json.dumps((user.name, user.groups, user.uid, user.extra, verb, path))
@@ -134,14 +130,41 @@ class DelegatedAuth:
             "nonResourceAttributes": {"path": path, "verb": verb},
         }
         body = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}
-        status = await self._post("/apis/authorization.k8s.io/v1/subjectaccessreviews", body)
+        status = await self._post("/apis/authorization.k8s.io/v1/subjectaccessreviews", body, request)
         allowed = bool(status.get("allowed"))
         self._decisions.put(key, allowed, self._decision_seconds[allowed])
         return allowed
 
-    async def _post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    async def _post(self, path: str, body: Mapping[str, Any], request: web.Request) -> dict[str, Any]:
+        """Raises TooManyReviews, KubeError."""
+        transport = request.transport
+        self._budget.take(client_address(transport.get_extra_info("peername") if transport is not None else None))
         review = json.loads(await self._client.raw("POST", path, body=body))
         return dict(review.get("status") or {})
+
+
+class TooManyReviews(Exception):
+    """An address has used up its reviews."""
+
+
+class ReviewBudget:
+    """A token bucket for each address; at most _CACHE_ENTRIES, the least recently used is dropped first."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._now = clock.monotonic
+        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        """Address -> (time, reviews left then)."""
+
+    def take(self, address: str) -> None:
+        """Count a review. Raises TooManyReviews."""
+        now = self._now()
+        since, left = self._left.pop(address, (now, REVIEW_BURST))
+        left = min(REVIEW_BURST, left + (now - since) * REVIEWS_PER_SECOND)
+        self._left[address] = (now, left - 1 if left >= 1 else left)
+        if len(self._left) > _CACHE_ENTRIES:
+            self._left.popitem(last=False)
+        if left < 1:
+            raise TooManyReviews
 
 
 class _TTLCache(Generic[_V]):
@@ -179,66 +202,3 @@ def _user(info: Mapping[str, Any]) -> AuthenticatedUser:
 
 def _matches(pattern: str, path: str) -> bool:
     return path.startswith(pattern[:-1]) if pattern.endswith("*") else path == pattern
-
-
-def server_context(
-    cert: Path | None = None, key: Path | None = None, client_ca: Path | None = None, minimum: str = ""
-) -> ssl.SSLContext:
-    """The TLS context of a server; without `cert` it uses a self-signed certificate, which clients cannot verify.
-
-    Raises OSError, ssl.SSLError for unusable files, ValueError for an unknown minimum version.
-    """
-    if minimum not in TLS_VERSIONS:
-        raise ValueError(f"unknown TLS version {minimum!r}: want {' or '.join(filter(None, TLS_VERSIONS))}")
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.minimum_version = TLS_VERSIONS[minimum]
-    if cert is not None:
-        context.load_cert_chain(cert, key)
-    else:
-        _load(context, self_signed((socket.gethostname(), "localhost", "127.0.0.1")))
-    if client_ca is not None:
-        context.load_verify_locations(client_ca)
-        context.verify_mode = ssl.CERT_OPTIONAL
-    return context
-
-
-def _load(context: ssl.SSLContext, pem: bytes) -> None:
-    """Load a key and certificate from memory: the `ssl` module accepts only file names."""
-    descriptor = os.memfd_create("self-signed")
-    try:
-        os.write(descriptor, pem)
-        context.load_cert_chain(f"/proc/self/fd/{descriptor}")
-    finally:
-        os.close(descriptor)
-
-
-def self_signed(names: Iterable[str]) -> bytes:
-    """A key and a certificate for these names and addresses, valid for one year, as PEM."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    unique = list(dict.fromkeys(names))
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, unique[0][:64])])
-    now = datetime.now(UTC)
-    cert = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(hours=1))
-        .not_valid_after(now + timedelta(days=365))
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectAlternativeName([_general(name) for name in unique]), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    private = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    return private + cert.public_bytes(serialization.Encoding.PEM)
-
-
-def _general(name: str) -> x509.GeneralName:
-    try:
-        return x509.IPAddress(ipaddress.ip_address(name))
-    except ValueError:
-        return x509.DNSName(name)

@@ -18,9 +18,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from control.delegated import AuthenticatedUser, DelegatedAuth, certified, self_signed, server_context
 from koordlet.app.http import HttpServer
+from koordlet.app.servertls import self_signed, server_context
 from koordlet.kube import ConnectionFailed
+from koordlet.kube.delegated import REVIEW_BURST, REVIEWS_PER_SECOND, AuthenticatedUser, DelegatedAuth, certified
 from tests.fakeclock import FakeClock
 
 USERS = {"good": {"username": "ada", "groups": ["devs"], "uid": "1", "extra": {"k": ["v"]}},
@@ -119,6 +120,16 @@ async def test_decisions_are_cached(call: Caller) -> None:
     await call.api.clock.advance(10)
     await call("/metrics", "good")
     assert len(call.api.reviews) == 6
+
+
+async def test_invented_tokens_are_limited_by_address(call: Caller) -> None:
+    statuses = [(await call("/metrics", f"invented-{number}"))[0] for number in range(int(REVIEW_BURST) + 5)]
+    assert statuses == [401] * int(REVIEW_BURST) + [429] * 5
+    assert len(call.api.reviews) == REVIEW_BURST
+    assert (await call("/healthz"))[0] == 200
+    await call.api.clock.advance(2 / REVIEWS_PER_SECOND)
+    assert (await call("/metrics", "good"))[0] == 200
+    assert (await call("/metrics", "good"))[0] == 200, "cached results cost nothing"
 
 
 async def test_requests_are_refused_while_the_api_server_is_unreachable(call: Caller) -> None:
