@@ -17,8 +17,7 @@ class PageOptions:
 
     page_authorization: str = flag(
         "auto",
-        "who may read pages other than health: delegated (HTTPS, callers that the API server authorizes), none (plain "
-        "HTTP, every caller), or auto (none on a loopback address, else delegated)",
+        "callers of pages other than health: authorized by the API server, all, or by address",
         choices=PAGE_AUTHORIZATION,
     )
     tls_cert_file: str = flag("", "certificate of the HTTPS pages; default: self-signed, generated at each start")

@@ -21,6 +21,7 @@ OWN_FILES = {
     "koordlet/app/flags.py": "the configuration file",
     "koordlet/app/heap.py": "the process's own mappings, for every binary; app imports no package of koordlet",
     "koordlet/app/http2/server.py": "the server's own socket",
+    "koordlet/app/servertls.py": "a self-signed certificate in memory",
     "koordlet/app/statelock.py": "the lock of the state directory",
     "koordlet/app/version.py": "the commit, in the package or the checkout",
     "koordlet/audit/logfile.py": "the audit log",
