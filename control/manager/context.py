@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 from control.manager.caches import Caches
 from control.manager.config import ConfigCache
 from control.manager.options import ManagerOptions
+from koordlet.api.names import KOORDINATOR_NAMESPACE
 from koordlet.app.clock import Clock
 from koordlet.app.gates import FeatureGates
 from koordlet.kube import Client, EventRecorder
@@ -34,6 +35,8 @@ class ManagerContext:
     framework: CollectorRegistry
     internal: CollectorRegistry
     external: CollectorRegistry
+    namespace: str = KOORDINATOR_NAMESPACE
+    """Where the components run, and so their accounts are."""
 
     @property
     def clock(self) -> Clock:

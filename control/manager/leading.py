@@ -9,7 +9,7 @@ import asyncio
 import os
 import socket
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from control.manager.context import COMPONENT, ManagerContext
 from control.manager.controller import ManagerController
@@ -34,12 +34,20 @@ async def run_controllers(context: ManagerContext, controllers: Sequence[Manager
             group.create_task(controller.run(), name=f"controller:{controller.name}")
 
 
-async def lead(context: ManagerContext, controllers: Sequence[ManagerController]) -> None:
-    """Acquire the lease, then run the controllers until cancelled. Raises LeadershipLost when the lease is lost."""
-    leading = ManagerMetrics.of(context.internal).is_leader
+async def lead(
+    context: ManagerContext, controllers: Sequence[ManagerController], on_change: Callable[[bool], None]
+) -> None:
+    """Acquire the lease, then run the controllers until cancelled. `on_change` is called with whether this replica
+    leads. Raises LeadershipLost when the lease is lost."""
+    is_leader = ManagerMetrics.of(context.internal).is_leader
     options = context.options
+
+    def leads(now: bool) -> None:
+        is_leader.set(int(now))
+        on_change(now)
+
     if not options.enable_leader_election:
-        leading.set(1)
+        leads(True)
         await run_controllers(context, controllers)
         return
     elector = LeaderElector(
@@ -50,9 +58,9 @@ async def lead(context: ManagerContext, controllers: Sequence[ManagerController]
         lease_duration=options.leader_elect_lease_duration,
         renew_deadline=options.leader_elect_renew_deadline,
         retry_period=options.leader_elect_retry_period,
-        on_started=lambda: leading.set(1),
-        on_lost=lambda: leading.set(0),
+        on_started=lambda: leads(True),
+        on_lost=lambda: leads(False),
         registry=context.framework,
     )
-    leading.set(0)
+    leads(False)
     await elector.run(lambda: run_controllers(context, controllers))

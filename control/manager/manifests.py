@@ -105,12 +105,12 @@ def _meta(name: str, *, namespaced: bool = True, labels: dict[str, str] | None =
 
 
 def namespace() -> list[Object]:
-    """Where everything namespaced lives; by its label the pod webhooks leave our own pods alone.
+    """Where everything namespaced lives; the pod webhooks exempt it by its name.
 
     koordlet and koord-device-daemon are privileged, so Pod Security admission must allow that here, whatever the
     cluster's default is. Manager and scheduler conform to the level `restricted`.
     """
-    labels = {"control-plane": ACCOUNT, **{f"pod-security.kubernetes.io/{mode}": "privileged" for mode in PSA_MODES}}
+    labels = {f"pod-security.kubernetes.io/{mode}": "privileged" for mode in PSA_MODES}
     meta = _meta(KOORDINATOR_NAMESPACE, namespaced=False, labels=labels)
     return [{"apiVersion": "v1", "kind": "Namespace", "metadata": meta}]
 

@@ -47,6 +47,9 @@ class ManagerOptions(PageOptions, LoggingOptions):
     leader_elect_retry_period: Duration = flag("2s", "pause between attempts to take or renew the lease", minimum=0.05)
     namespace: str = flag("", "watch only this namespace; empty: all")
     webhook_bind_address: str = flag("0.0.0.0", "address of the webhook server")
+    webhook_client_ca_file: str = flag(
+        "", "CA of the API servers' client certificates; webhook clients without one are refused"
+    )
     enable_pprof: bool = flag(False, "serve profiles")
     pprof_addr: str = flag("127.0.0.1:8090", "address of /debug/pprof/")
     sync_period: str = flag("", "interval between full resyncs of all objects; empty or 0: never")

@@ -15,7 +15,7 @@ from control.manager.quota.profile import QuotaProfileController
 from control.manager.recommender.controller import RecommenderController
 from control.manager.webhooks.mutatehooks import MutatePod, MutateReservation
 from control.manager.webhooks.objecthooks import MutateNodeStatus, ValidateConfigMap, ValidateNode
-from control.manager.webhooks.validatehooks import ValidateBinding, ValidatePod
+from control.manager.webhooks.validatehooks import ValidateBinding, ValidatePod, ValidatePodKeys
 from control.manager.webhookserver.admission import WebhookHandler
 
 CONTROLLERS: dict[str, Callable[[ManagerContext], ManagerController]] = {
@@ -32,6 +32,7 @@ WEBHOOKS: list[tuple[Callable[[ManagerContext], WebhookHandler], str]] = [
     (MutatePod, MutatePod.gate),
     (ValidatePod, ValidatePod.gate),
     (ValidateBinding, ValidateBinding.gate),
+    (ValidatePodKeys, ValidatePodKeys.gate),
     (MutateNodeStatus, MutateNodeStatus.gate),
     (ValidateNode, ValidateNode.gate),
     (ValidateConfigMap, ValidateConfigMap.gate),

@@ -15,6 +15,7 @@ import os
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from aiohttp.typedefs import Middleware
@@ -96,9 +97,13 @@ class Manager:
             registry=internal,
             strict_parity=options.strict_parity,
         )
-        self.context = ManagerContext(options, gates, client, caches, slo, events, framework, internal, external)
+        self.context = ManagerContext(
+            options, gates, client, caches, slo, events, framework, internal, external, self.env.namespace
+        )
         self.controllers = self._controllers()
         self.server: WebhookServer | None = None
+        self.leads = not options.enable_leader_election
+        self.rotation: Rotation | None = None
         if gates.enabled("WebhookFramework"):
             self.server = self._webhooks()
         self.pages: dict[str, HttpServer] = {}
@@ -128,7 +133,7 @@ class Manager:
             runner.add(Periodic("settle-heap", FREEZE_PERIOD_S, freeze_heap, jitter=0.2, registry=context.internal))
         if self.server is not None:
             self._serve_webhooks(self.server)
-        runner.spawn("controllers", lambda: lead(context, self.controllers))
+        runner.spawn("controllers", lambda: lead(context, self.controllers, self._on_leadership))
         log.info("Starting koord-manager", version=VERSION, gates=_enabled_gates(context.gates))
         return await runner.run()
 
@@ -140,12 +145,14 @@ class Manager:
         return [build(self.context) for name, build in CONTROLLERS.items() if selected(name, items)]
 
     def _webhooks(self) -> WebhookServer:
+        client_ca = self.context.options.webhook_client_ca_file
         server = WebhookServer(
             self.env.cert_dir,
             host=self.context.options.webhook_bind_address,
             port=self.env.port,
             registry=self.context.framework,
             clock=self.context.clock,
+            client_ca=Path(client_ca) if client_ca else None,
         )
         for build, gate in WEBHOOKS:
             if self.context.gates.enabled(gate):
@@ -194,12 +201,19 @@ class Manager:
             registry=context.framework,
         )
         self.runner.add_stop("webhook-client", client.close)
-        rotation = Rotation(client, self.env, server, registry=context.framework)
+        rotation = self.rotation = Rotation(
+            client, self.env, server, registry=context.framework, leads=lambda: self.leads
+        )
         ready = WebhookReady(rotation, server, self.env.cert_dir, context.clock)
         self.health.check("webhook-ready", ready.check)
         self.runner.add(rotation)
         self.runner.add(_StartStep("certificates", lambda: self._certificates(rotation)))
         self.runner.add(ready)
+
+    def _on_leadership(self, leads: bool) -> None:
+        self.leads = leads
+        if self.rotation is not None:
+            self.rotation.leadership_changed()
 
     async def _caches_synced(self) -> None:
         caches, config = self.context.caches, self.context.config

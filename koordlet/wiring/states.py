@@ -10,6 +10,7 @@ from pathlib import Path
 
 from koordlet.app.clock import SYSTEM_CLOCK
 from koordlet.kube import Client, ClientConfig, EventRecorder
+from koordlet.kube.config import SERVICE_ACCOUNT
 from koordlet.kube.credentials import TokenFile
 from koordlet.kube.securepages import SecurePages
 from koordlet.kube.serverversion import ServerVersionCheck
@@ -17,7 +18,7 @@ from koordlet.metricsadvisor.usage.allgroups import AllGroups
 from koordlet.statesinformer.nodeslo.condition import UPDATE_PERIOD_S, NodeSLOCondition
 from koordlet.statesinformer.pods.informer import PodsInformer
 from koordlet.statesinformer.pods.kubelet import REQUEST_BUCKETS_S, KubeletClient
-from koordlet.statesinformer.pods.kubelettls import context_source
+from koordlet.statesinformer.pods.kubelettls import KubeletVerification
 from koordlet.statesinformer.pods.model import PodMeta
 from koordlet.statesinformer.pods.taskids import sandbox_of, task_ids
 from koordlet.statesinformer.resourceviews import attach_resource_views
@@ -79,7 +80,9 @@ def cluster(context: WiringContext) -> Cluster:
     kubelet = KubeletClient(
         states.kubelet_url,
         _kubelet_headers(context, config),
-        tls=context_source(options.kubelet_certificate_authority, context.host.roots.var_lib_kubelet),
+        tls=KubeletVerification(
+            options.kubelet_certificate_authority, context.host.roots.var_lib_kubelet, SERVICE_ACCOUNT / "ca.crt"
+        ),
         timeout=options.kubelet_sync_timeout,
         duration=duration,
         on_own_delay=lambda seconds: context.registries.count("kubelet_own_delay_seconds_total", by=seconds),

@@ -103,6 +103,11 @@ _SCORES: Final = TenantRule("0 to 1000", _scores)
 _CONTAINER_SCORES: Final = TenantRule("0 to 1000 for each container", _scores_by_container)
 _DERIVED: Final = TenantRule("the batch resources of the pod's containers", _extended_resources)
 
+_QUOTAS: Final = TenantRule(
+    f"every value but `{names.SYSTEM_QUOTA}` and `{names.ROOT_QUOTA}`",
+    lambda text, _: text not in (names.SYSTEM_QUOTA, names.ROOT_QUOTA),
+)
+
 _SCHEDULER: Final[tuple[Component, ...]] = ("scheduler", "manager")
 _MANAGER: Final[tuple[Component, ...]] = ("manager",)
 
@@ -158,6 +163,12 @@ TRUSTED: Final[tuple[TrustedKey, ...]] = (
     _annotation(names.ANNOTATION_EVICTION_POLICY, "exempts the pod from evictions under pressure", _MANAGER),
     _annotation(names.ANNOTATION_CPU_QOS, "a higher CPU identity than that of the pod's class", _MANAGER),
     _annotation(names.ANNOTATION_RESCTRL, "a resctrl group, of which a node has only a few", _MANAGER),
+    _label(
+        names.LABEL_QUOTA_NAME,
+        "koordinator-system-quota and koordinator-root-quota: the pod is counted against no quota of a tenant",
+        _MANAGER,
+        _QUOTAS,
+    ),
     _annotation(
         names.ANNOTATION_EXTENDED_RESOURCE_SPEC, "shares, CPU quota and memory limit of batch pods", _MANAGER, _DERIVED
     ),

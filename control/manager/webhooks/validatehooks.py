@@ -20,6 +20,7 @@ from control.manager.webhooks.errors import MutationError, aggregate
 from control.manager.webhooks.lookup import Lookup
 from control.manager.webhooks.podvalidating import class_errors, forbidden_annotations
 from control.manager.webhooks.profiles import match
+from control.manager.webhookserver import registrations
 from control.manager.webhookserver.admission import (
     CREATE,
     UPDATE,
@@ -90,7 +91,7 @@ class TrustedKeys:
 
     def __init__(self, context: ManagerContext) -> None:
         options = context.options
-        self._users = TrustedUsers.read(options.trusted_key_users, options.trusted_key_groups, options.config_namespace)
+        self._users = TrustedUsers.read(options.trusted_key_users, options.trusted_key_groups, context.namespace)
         self._profiles = context.caches.informer(ClusterColocationProfile)
         self._namespaces = Lookup(context, Namespace)
 
@@ -203,6 +204,25 @@ class ValidatePod(WebhookHandler):
             return [f"quota {quota}: {len(quotas)} ElasticQuotas of this name, there must be one"]
         refusal = await evaluator.evaluate(pod, quotas[0], dry_run=dry_run)
         return [] if refusal is None else [refusal]
+
+
+class ValidatePodKeys(WebhookHandler):
+    """`/validate-pod-keys`: trusted keys in requests for subresources of pods, whose objects are whole pods."""
+
+    path, gate = "/validate-pod-keys", "PodValidatingWebhook"
+    resources = frozenset(("", "pods", one.removeprefix("pods/")) for one in registrations.POD_SUBRESOURCES.split())
+
+    def __init__(self, context: ManagerContext) -> None:
+        self._gate: Callable[[str], bool] = context.gates.enabled
+        self._trusted_keys = TrustedKeys(context)
+
+    async def handle(self, request: WebhookRequest) -> Response:
+        if request.operation != UPDATE or not self._gate("ValidatePodTrustedKeys"):
+            return AllowResponse()
+        pod, old = request.decode(Pod), request.decode_old(Pod)
+        pod.metadata.namespace = pod.metadata.namespace or request.namespace
+        errors = await self._trusted_keys.errors(request, pod, old)
+        return DenyResponse(aggregate(errors), code=403, reason="Forbidden") if errors else AllowResponse()
 
 
 class ValidateBinding(WebhookHandler):

@@ -15,7 +15,7 @@ import msgspec
 
 from control.manager.options import WebhookEnv
 from control.manager.webhookserver import registrations
-from control.manager.webhookserver.registrations import Webhook
+from control.manager.webhookserver.registrations import MATCH_CONDITIONS, Webhook
 from koordlet.api.encoding.base import Struct
 from koordlet.api.meta import ObjectMeta
 from koordlet.api.registry import ApiResource
@@ -73,7 +73,7 @@ def desired(kind: str, target: ConfigurationTarget) -> list[Webhook]:
 def patch(kind: str, configuration: WebhookConfiguration, target: ConfigurationTarget) -> dict[str, Any] | None:
     """The merge patch to the desired state; None when nothing differs."""
     webhooks = desired(kind, target)
-    if webhooks == configuration.webhooks and TEMPLATE not in configuration.metadata.annotations:
+    if _same(configuration.webhooks, webhooks) and TEMPLATE not in configuration.metadata.annotations:
         return None
     return {
         "metadata": {
@@ -82,6 +82,32 @@ def patch(kind: str, configuration: WebhookConfiguration, target: ConfigurationT
         },
         "webhooks": webhooks,
     }
+
+
+def bundle_patch(configuration: WebhookConfiguration, target: ConfigurationTarget) -> dict[str, Any] | None:
+    """The merge patch that only replaces the CA in the installed webhooks; None when nothing differs."""
+    bundle = base64.b64encode(target.bundle).decode()
+    webhooks = [
+        {**webhook, "clientConfig": {**webhook.get("clientConfig", {}), "caBundle": bundle}}
+        for webhook in configuration.webhooks
+    ]
+    if webhooks == configuration.webhooks:
+        return None
+    return {"metadata": {"resourceVersion": configuration.metadata.resource_version}, "webhooks": webhooks}
+
+
+def _same(installed: list[Webhook], wanted: list[Webhook]) -> bool:
+    """Equality, except that an API server may not know `matchConditions`."""
+    if len(installed) != len(wanted):
+        return False
+    return all(
+        one == other or (MATCH_CONDITIONS not in one and one == _without(other, MATCH_CONDITIONS))
+        for one, other in zip(installed, wanted, strict=True)
+    )
+
+
+def _without(webhook: Webhook, field: str) -> Webhook:
+    return {name: value for name, value in webhook.items() if name != field}
 
 
 def _client_config(service: Webhook, target: ConfigurationTarget) -> Webhook:

@@ -1,7 +1,8 @@
 """Limits of the webhook server: API servers rarely authenticate to webhooks, so anyone on the network can call it.
 
 `ConnectionLimit` bounds connections: the one that is idle longest is closed for a new one. `LargeReviews` bounds how
-many large reviews are read and parsed at a time, so that normal reviews wait for at most that many parses.
+many large reviews are read and parsed at a time, in all and for each address, so that normal reviews wait for at most
+one parse, and large ones of an API server not for a client that sends slowly.
 """
 
 from __future__ import annotations
@@ -22,39 +23,62 @@ HANDSHAKE_S: Final = 10.0
 LARGE_BODY_BYTES: Final = 128 * 1024
 """Reviews of common pods are below it: they hold a pod of at most some ten KiB once or twice."""
 MAX_LARGE_REVIEWS: Final = 1
-MAX_WAITING_LARGE_REVIEWS: Final = 32
+MAX_PLACES: Final = 8
+"""Large bodies in memory at a time, of at most 7 MiB each."""
+MAX_PLACES_PER_ADDRESS: Final = 2
+MAX_REQUESTS_PER_ADDRESS: Final = 16
+MAX_WAITING_LARGE_REVIEWS: Final = 128
+"""A waiting review costs a connection with an unread body."""
 MAX_REST_S: Final = 1.0
 
 
 class ServerBusy(Exception):
-    """Too many large reviews wait already."""
+    """Too many large reviews wait already, of all clients or of this one."""
 
 
 class LargeReviews:
-    """At most MAX_LARGE_REVIEWS large bodies are read and handled at a time; small ones never wait.
+    """Large bodies are read at MAX_PLACES places, few of them for one address, and handled one at a time. Small ones
+    never wait. A client that sends slowly holds a place of its address and delays no other address.
 
     After a large review its slot rests as long as the review took: large reviews get half of the event loop's time.
     """
 
     def __init__(self) -> None:
         self._slots = asyncio.Semaphore(MAX_LARGE_REVIEWS)
-        self.waiting = 0
+        self._places = asyncio.Semaphore(MAX_PLACES)
+        self._addresses: dict[str, AddressReviews] = {}
         self.active = 0
         self.most_active = 0
 
+    @property
+    def waiting(self) -> int:
+        """Large reviews that are not handled yet."""
+        return sum(one.requests for one in self._addresses.values()) - self.active
+
     @asynccontextmanager
-    async def admitted(self, content_length: int | None) -> AsyncIterator[None]:
-        """Wait for a slot if the body may be large. Raises ServerBusy."""
+    async def place(self, address: str, content_length: int | None) -> AsyncIterator[ReviewPlace]:
+        """Wait for a place to read the body if it may be large. Raises ServerBusy."""
         if content_length is not None and content_length <= LARGE_BODY_BYTES:
-            yield
+            yield ReviewPlace(None)
             return
-        if self.waiting >= MAX_WAITING_LARGE_REVIEWS:
-            raise ServerBusy(f"{self.waiting} large reviews are waiting")
-        self.waiting += 1
+        mine = self._addresses.setdefault(address, AddressReviews())
+        if mine.requests >= MAX_REQUESTS_PER_ADDRESS or self.waiting >= MAX_WAITING_LARGE_REVIEWS:
+            if not mine.requests:
+                del self._addresses[address]
+            raise ServerBusy(f"{mine.requests} large reviews of this address and {self.waiting} of all are waiting")
+        mine.requests += 1
         try:
-            await self._slots.acquire()
+            async with mine.places, self._places:
+                yield ReviewPlace(self)
         finally:
-            self.waiting -= 1
+            mine.requests -= 1
+            if not mine.requests:
+                del self._addresses[address]
+
+    @asynccontextmanager
+    async def handling(self) -> AsyncIterator[None]:
+        """Wait for a slot to handle a large review that was read."""
+        await self._slots.acquire()
         loop = asyncio.get_running_loop()
         started = loop.time()
         self.active += 1
@@ -64,6 +88,30 @@ class LargeReviews:
         finally:
             self.active -= 1
             loop.call_later(min(loop.time() - started, MAX_REST_S), self._slots.release)
+
+
+class AddressReviews:
+    """The large reviews of one address."""
+
+    def __init__(self) -> None:
+        self.places = asyncio.Semaphore(MAX_PLACES_PER_ADDRESS)
+        self.requests = 0
+
+
+class ReviewPlace:
+    """Where a body may be read; `reviews` is None for a small one."""
+
+    def __init__(self, reviews: LargeReviews | None) -> None:
+        self._reviews = reviews
+
+    @asynccontextmanager
+    async def handling(self) -> AsyncIterator[None]:
+        """While the review is parsed and handled."""
+        if self._reviews is None:
+            yield
+            return
+        async with self._reviews.handling():
+            yield
 
 
 class _Refused(asyncio.Protocol):

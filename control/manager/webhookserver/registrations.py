@@ -16,6 +16,16 @@ Webhook = dict[str, Any]
 CONFIG = "slo-controller-config"
 CONFIG_TYPE = "koordinator.sh/configmap-type"
 SERVICE_PORT = 443
+POD_SUBRESOURCES = "pods/status pods/ephemeralcontainers pods/resize"
+"""They accept or may accept labels and annotations of the pod."""
+MATCH_CONDITIONS = "matchConditions"
+"""A field that API servers before Kubernetes 1.27 drop."""
+_METADATA_CHANGES = " || ".join(
+    f"(has(object.metadata.{field}) ? object.metadata.{field} : {{}}) != "
+    f"(has(oldObject.metadata.{field}) ? oldObject.metadata.{field} : {{}})"
+    for field in ("labels", "annotations")
+)
+"""CEL: kubelets write the status of all pods all the time; only requests that change metadata are sent."""
 _NAMESPACE_NAME = "kubernetes.io/metadata.name"
 _SIGS = ("scheduling.sigs.k8s.io", "v1alpha1", "elasticquotas")
 _RESERVATIONS = ("scheduling.koordinator.sh", "v1alpha1", "reservations")
@@ -45,6 +55,11 @@ def validating(env: WebhookEnv) -> list[Webhook]:
         _webhook(env, "vpod", "/validate-pod", ("", "v1", "pods"), "CREATE UPDATE", namespaces=spared),
         _webhook(env, "vpodbinding", "/validate-pod-binding", ("", "v1", "pods/binding bindings"), "CREATE",
                  namespaces=spared),
+        {
+            **_webhook(env, "vpodsubresources", "/validate-pod-keys", ("", "v1", POD_SUBRESOURCES), "UPDATE",
+                       namespaces=spared),
+            MATCH_CONDITIONS: [{"name": "metadata-changes", "expression": _METADATA_CHANGES}],
+        },
         _webhook(env, "vnode", "/validate-node", ("", "v1", "nodes"), "CREATE UPDATE"),
         _webhook(env, "vconfigmap", "/validate-configmap", ("", "v1", "configmaps"), "CREATE UPDATE DELETE",
                  objects=config),
@@ -87,14 +102,10 @@ def _webhook(
 
 
 def _exempt(env: WebhookEnv) -> Webhook:
-    """Namespaces whose pods must start without the manager: the cluster's own, the manager's, and labelled ones."""
+    """Namespaces whose pods must start without the manager: the cluster's own and the manager's, by name. A label would
+    exempt a namespace whose administrator may write it."""
     names = sorted({"kube-system", env.namespace})
-    return {
-        "matchExpressions": [
-            {"key": _NAMESPACE_NAME, "operator": "NotIn", "values": names},
-            {"key": "control-plane", "operator": "DoesNotExist"},
-        ]
-    }
+    return {"matchExpressions": [{"key": _NAMESPACE_NAME, "operator": "NotIn", "values": names}]}
 
 
 def _label(key: str, operator: str, *values: str) -> Webhook:

@@ -2,17 +2,19 @@
 (spec 04 §1.7).
 
 Runs on every replica. One pass reads (or makes) the certificates, writes them to the server's directory and brings both
-webhook configurations to the desired state. A pass runs after every change of the Secret or of a configuration, and one
-minute after each success; failures are retried with back-off. The API server trusts a new CA before the first
-certificate signed by it is served: the bundle with both CAs is written first, the files `SETTLE_S` later. An empty
-configuration is filled when the Service has a ready endpoint: with failurePolicy Fail a webhook without one blocks
-writes.
+webhook configurations to the desired state: the CA on every replica, the list of webhooks on the leader, since replicas
+of two versions would undo each other's list during an upgrade. A pass runs after every change of the Secret or of a
+configuration, and one minute after each success; failures are retried with back-off. The API server trusts a new CA
+before the first certificate signed by it is served: the bundle with both CAs is written first, the files `SETTLE_S`
+later. An empty configuration is filled when the Service has a ready endpoint: with failurePolicy Fail a webhook without
+one blocks writes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -26,6 +28,7 @@ from control.manager.webhookserver.configurations import (
     VALIDATING,
     ConfigurationTarget,
     WebhookConfiguration,
+    bundle_patch,
     patch,
 )
 from control.manager.webhookserver.server import WebhookServer
@@ -75,10 +78,15 @@ class Rotation:
         server: WebhookServer,
         *,
         registry: CollectorRegistry | None = None,
+        leads: Callable[[], bool] = lambda: True,
     ) -> None:
+        """`leads`: whether this replica is the leader, which alone determines the lists of webhooks."""
         self.name = "webhook-certificates"
+        self._leads = leads
         self.files = FileStore(env.cert_dir)
         self.initialised = asyncio.Event()
+        self.registered = asyncio.Event()
+        """Set when this replica, as the leader, has brought the lists of webhooks to its version."""
         self._client = client
         self._env = env
         self._server = server
@@ -110,6 +118,10 @@ class Rotation:
         return informer
 
     def _changed(self, _: KubeObject) -> None:
+        self._queue.add(_KEY)
+
+    def leadership_changed(self) -> None:
+        """Run a pass soon: a new leader brings the lists of webhooks to its own version."""
         self._queue.add(_KEY)
 
     async def start(self) -> None:
@@ -144,7 +156,7 @@ class Rotation:
         served = self.files.current()
         if served is None or served.data() != certs.data():
             if self._serving and served is not None and served.ca_cert != certs.ca_cert:
-                await self._configure(certs.after(served.ca_cert, self._clock.now()).bundle)
+                await self._configure(certs.after(served.ca_cert, self._clock.now()).bundle, leads=False)
                 await self._clock.sleep(SETTLE_S)
             self.files.replace(certs)
             log.info("Wrote the webhook certificates", directory=str(self.files.directory))
@@ -152,10 +164,13 @@ class Rotation:
             await self._server.start()
             self._serving = True
         self._server.reload()
-        registered = await self._configure(certs.bundle)
+        leads = self._leads()
+        registered = await self._configure(certs.bundle, leads=leads)
         self.initialised.set()
         if not registered:
             return REGISTER_INTERVAL_S
+        if leads:
+            self.registered.set()
         self._metrics.checked.set(self._clock.now())
         return INTERVAL_S
 
@@ -183,14 +198,15 @@ class Rotation:
                 return certs
         raise SecretContention("the Secret of the webhook certificates was changed concurrently in every attempt")
 
-    async def _configure(self, bundle: bytes) -> bool:
+    async def _configure(self, bundle: bytes, *, leads: bool) -> bool:
         """Bring both configurations to the desired state; False if an empty one stays so until an endpoint is ready.
+        Replicas that do not lead only replace the CA: those of two versions would undo each other's lists.
         Raises KubeError (also when a configuration is missing)."""
         target = ConfigurationTarget(self._env, self._server.port, self._server.handlers.keys(), bundle)
         registered = True
         for informer, resource in zip(self._configurations, (MUTATING, VALIDATING), strict=True):
             configuration = await self._client.get(WebhookConfiguration, informer.object_name, resource=resource)
-            body = patch(resource.kind, configuration, target)
+            body = patch(resource.kind, configuration, target) if leads else bundle_patch(configuration, target)
             if body is None:
                 continue
             if not configuration.webhooks and not await self._reachable():

@@ -34,6 +34,7 @@ from control.manager.webhookserver.limits import HANDSHAKE_S, ConnectionLimit, L
 from control.manager.webhookserver.metrics import ServerMetrics
 from koordlet.api.encoding.times import Duration
 from koordlet.app.clock import SYSTEM_CLOCK, Clock
+from koordlet.app.connections import client_address
 from koordlet.app.http import ListenError
 from koordlet.app.logging import describe, get_logger
 from koordlet.app.periodic import Periodic
@@ -42,6 +43,8 @@ log = get_logger(__name__)
 
 MAX_BODY_BYTES = 7 * 1024 * 1024
 MAX_TIMEOUT_S = 10.0
+BODY_S = 5.0
+"""For the body of a review."""
 RELOAD_INTERVAL_S = 2.0
 KEEPALIVE_S = 120.0
 """Longer than an API server keeps an idle connection (90 s): a TLS handshake costs more than a whole request."""
@@ -58,8 +61,12 @@ class WebhookServer:
         port: int = 9876,
         registry: CollectorRegistry | None = None,
         clock: Clock = SYSTEM_CLOCK,
+        client_ca: Path | None = None,
     ) -> None:
+        """`client_ca`: signs the API servers' client certificates, without which only /healthz is served; None: every
+        client may call."""
         self.name = "webhook-server"
+        self._client_ca = client_ca
         self._cert = cert_dir / "tls.crt"
         self._key = cert_dir / "tls.key"
         self._host = host
@@ -74,7 +81,9 @@ class WebhookServer:
         self._connections = ConnectionLimit()
         self.large_reviews = LargeReviews()
         self.port = port
-        self.app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[self._connections.middleware])
+        self.app = web.Application(
+            client_max_size=MAX_BODY_BYTES, middlewares=[self._connections.middleware, self._authenticated]
+        )
         self.app.router.add_get("/healthz", _healthz)
         self.app.router.add_post("/convert", _convert)
         self._reload = Periodic(
@@ -98,8 +107,11 @@ class WebhookServer:
         self.app.router.add_routes(routes)
 
     async def start(self) -> None:
-        """Listen. Raises ListenError, OSError for unreadable certificates."""
+        """Listen. Raises ListenError, OSError for unreadable certificates of server or clients."""
         self._tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        if self._client_ca is not None:
+            self._tls.load_verify_locations(self._client_ca)
+            self._tls.verify_mode = ssl.CERT_OPTIONAL  # readiness is tested without one
         self.reload()
         runner = web.AppRunner(
             self.app, access_log=None, handle_signals=False, shutdown_timeout=5.0, keepalive_timeout=KEEPALIVE_S
@@ -145,6 +157,17 @@ class WebhookServer:
             self._loaded = version
             log.info("Loaded the webhook certificate", file=str(self._cert))
 
+    @web.middleware
+    async def _authenticated(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        """Refuses clients without a certificate, before their body is read, if there is an authority for them."""
+        transport = request.transport
+        known = transport is not None and transport.get_extra_info("peercert")
+        if known or self._client_ca is None or request.path == "/healthz":
+            return await handler(request)
+        return web.Response(status=401, text="a client certificate is required\n", headers={"Connection": "close"})
+
     def _route(self, handler: WebhookHandler) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         async def measured(request: web.Request) -> web.StreamResponse:
             started = self._clock.monotonic()
@@ -166,18 +189,20 @@ class WebhookServer:
         try:
             async with (
                 self._clock.timeout(_timeout_s(request)),
-                self.large_reviews.admitted(request.content_length),
+                self.large_reviews.place(_address(request), request.content_length) as place,
             ):
-                version, review = read_review(await _body(request))
-                uid = review.uid
-                response: Response = await handler.handle(review) if handler.serves(review) else AllowResponse()
+                body = await _body(request, self._clock)
+                async with place.handling():
+                    version, review = read_review(body)
+                    uid = review.uid
+                    response: Response = await handler.handle(review) if handler.serves(review) else AllowResponse()
         except BadReview as error:
             uid = uid_of_head(error.head)
             status, response = 200 if uid else error.code, DenyResponse(str(error), code=error.code)
         except UndecodableObject as error:
             response = DenyResponse(str(error), code=400)
         except ServerBusy as error:
-            log.warning("Refusing a large review", path=handler.path, err=error)
+            log.once("large-review", "Refusing a large review", path=handler.path, err=error)
             return web.Response(status=503, text=f"{handler.path}: {error}\n", headers={"Retry-After": "1"})
         except TimeoutError:
             log.error("Webhook timed out", path=handler.path, uid=uid)
@@ -186,11 +211,25 @@ class WebhookServer:
             self._metrics.panics.inc()
             log.exception("Webhook failed", path=handler.path, uid=uid, err=error)
             response = DenyResponse(f"{handler.path} failed: {describe(error)}", code=500, reason="InternalError")
-        body = write_review(version, uid, response)
-        return web.Response(status=status, body=body, content_type="application/json")
+        answer = write_review(version, uid, response)
+        return web.Response(status=status, body=answer, content_type="application/json")
 
 
-async def _body(request: web.Request) -> bytes:
+def _address(request: web.Request) -> str:
+    transport = request.transport
+    return client_address(transport.get_extra_info("peername") if transport is not None else None)
+
+
+async def _body(request: web.Request, clock: Clock) -> bytes:
+    """Raises BadReview, also if the client sends it too slowly."""
+    try:
+        async with clock.timeout(BODY_S):
+            return await _read(request)
+    except TimeoutError as error:
+        raise BadReview(f"the review did not arrive within {BODY_S:g} s", 408) from error
+
+
+async def _read(request: web.Request) -> bytes:
     """Raises BadReview."""
     if request.content_type != "application/json":
         raise BadReview(f"contentType={request.content_type}, expected application/json", 415)

@@ -11,7 +11,6 @@ against the kubelet's time limit; it is logged and counted separately.
 from __future__ import annotations
 
 import re
-import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from time import monotonic
 from typing import Any, Final
@@ -27,6 +26,7 @@ from koordlet.app.logging import get_logger
 from koordlet.app.patience import within
 from koordlet.kube.decode import ObjectDecoder, RawList
 from koordlet.statesinformer.pods.decodeallowance import DecodeAllowance
+from koordlet.statesinformer.pods.kubelettls import KubeletVerification
 
 REQUEST_BUCKETS_S = tuple(0.001 * 4**k for k in range(7))
 MAX_ANSWER_BYTES = 64 << 20
@@ -108,13 +108,13 @@ class KubeletClient:
         url: Callable[[], str],
         credentials: Callable[[], Awaitable[Mapping[str, str]]],
         *,
-        tls: Callable[[], ssl.SSLContext],
+        tls: KubeletVerification,
         timeout: float = 3.0,
         duration: Histogram | None = None,
         on_own_delay: Callable[[float], object] = lambda seconds: None,
     ) -> None:
         """`url` of the kubelet (KubeletError while unknown); `credentials`: headers for HTTPS requests; `tls`: verifies
-        the kubelet, called for each session. `timeout`: seconds; `on_own_delay` gets the seconds by which koordlet
+        the kubelet in each session. `timeout`: seconds; `on_own_delay` gets the seconds by which koordlet
         itself delayed an answer."""
         self._url = url
         self._credentials = credentials
@@ -197,7 +197,7 @@ class KubeletClient:
         except aiohttp.ClientConnectorCertificateError as error:
             await self.close()  # the kubelet may have a new certificate: the next session reads the files again
             self._session = None
-            raise KubeletError(f"kubelet {url}: {error.certificate_error}") from error
+            raise KubeletError(f"kubelet {url}: {error.certificate_error}: {self._tls.refused()}") from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise KubeletError(f"kubelet {url}: {error or type(error).__name__}") from error
         if own_delay > 0:

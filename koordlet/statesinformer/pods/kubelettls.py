@@ -7,7 +7,6 @@ files, which koordlet reads on the same node: most kubelets have a self-signed c
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -47,6 +46,33 @@ def kubelet_context(authority: Path | None, kubelet_dir: Path) -> ssl.SSLContext
     return context
 
 
-def context_source(authority: str, kubelet_dir: Path) -> Callable[[], ssl.SSLContext]:
-    """Makes a context from the current files, for each new session."""
-    return lambda: kubelet_context(Path(authority) if authority else None, kubelet_dir)
+class KubeletVerification:
+    """Makes a context from the current files for each new session. If the kubelet's own certificate files do not verify
+    it, as when `kubelet.crt` is left over from before the cluster issued certificates, the next session uses the
+    cluster's authority and the node's address."""
+
+    def __init__(self, authority: str, kubelet_dir: Path, cluster_authority: Path | None = None) -> None:
+        self._authority = Path(authority) if authority else None
+        self._kubelet_dir = kubelet_dir
+        self._cluster_authority = cluster_authority
+        self._use_cluster = False
+
+    def __call__(self) -> ssl.SSLContext:
+        """Raises OSError for certificates that cannot be read."""
+        if self._use_cluster:
+            return kubelet_context(self._cluster_authority, self._kubelet_dir)
+        return kubelet_context(self._authority, self._kubelet_dir)
+
+    def refused(self) -> str:
+        """The kubelet was not verified: take the other way for the next session. Returns what to do about it."""
+        way = "the cluster's authority" if self._use_cluster else self._way()
+        cluster = self._cluster_authority
+        if self._authority is None:
+            self._use_cluster = not self._use_cluster and cluster is not None and cluster.exists()
+        return f"not verified by {way}; --kubelet-certificate-authority names the authority of its certificate"
+
+    def _way(self) -> str:
+        if self._authority is not None:
+            return str(self._authority)
+        files = (self._kubelet_dir / name for name in OWN_CERTIFICATES)
+        return " and ".join(str(file) for file in files if file.exists())

@@ -179,8 +179,10 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 class Running:
     """A manager in this process."""
 
-    def __init__(self, manager: Manager) -> None:
+    def __init__(self, manager: Manager, *, alone: bool) -> None:
+        """`alone`: no other replica runs, so this one becomes the leader, which registers the webhooks."""
         self.manager = manager
+        self.alone = alone
         self.task = asyncio.create_task(manager.run(), name="manager")
 
     async def ready(self) -> Running:
@@ -191,6 +193,9 @@ class Running:
     async def _ready(self) -> bool:
         assert not self.task.done(), f"the manager ended: {self.task}"
         if self.manager.server is not None and "webhook-ready" not in self.manager.health._checks:
+            return False
+        rotation = self.manager.rotation
+        if rotation is not None and self.alone and not rotation.registered.is_set():
             return False
         results = await self.manager.health.ready()
         leads = self.manager.context.internal.get_sample_value("koordinator_manager_is_leader") is not None
@@ -215,12 +220,13 @@ FLAGS = (
 async def manager(cluster: Cluster) -> AsyncIterator[Callable[..., Awaitable[Running]]]:
     """`await manager("--flag")`: one that is ready; stopped with the test."""
     async with AsyncExitStack() as stack:
+        started: list[Running] = []
 
         async def start(*flags: str, wait: bool = True, name: str = "a", **environ: str) -> Running:
             options = read(ManagerOptions, [*FLAGS, *flags])
-            made = Running(
-                Manager(options, cluster.environ(name, **environ), config=await cluster.account())
-            )  # fmt: skip
+            replica = Manager(options, cluster.environ(name, **environ), config=await cluster.account())
+            made = Running(replica, alone=all(other.task.done() for other in started))
+            started.append(made)
             stack.push_async_callback(_stopped, made)
             return await made.ready() if wait else made
 

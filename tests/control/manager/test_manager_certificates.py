@@ -209,5 +209,4 @@ def test_pods_of_the_cluster_and_of_the_manager_are_exempt() -> None:
         if "pods" in entry["rules"][0]["resources"][0]:
             assert entry["namespaceSelector"]["matchExpressions"] == [
                 {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["kube-system", "ours"]},
-                {"key": "control-plane", "operator": "DoesNotExist"},
             ]

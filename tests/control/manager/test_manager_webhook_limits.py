@@ -18,6 +18,7 @@ from control.manager.webhookserver import server as server_module
 from control.manager.webhookserver.admission import AllowResponse, Response, WebhookHandler, WebhookRequest
 from control.manager.webhookserver.limits import ConnectionLimit
 from control.manager.webhookserver.server import WebhookServer
+from control.standalone.apiserver.tls import ensure_pki
 from control.standalone.kubelet.server.certs import serving_certificate
 
 CLIENTS = 6
@@ -90,6 +91,91 @@ async def test_a_normal_review_is_answered_while_large_ones_are_in_progress(serv
             handler.finish.set()
             assert await asyncio.gather(*attackers) == [200] * CLIENTS
         assert server.large_reviews.most_active == limits.MAX_LARGE_REVIEWS
+
+
+async def test_a_client_that_sends_slowly_delays_only_its_own_address(served: Any, until: Any) -> None:
+    """Two bodies that never end hold both places of their address; a large review of another address is handled."""
+    server, handler, url = served
+    handler.finish.set()
+    connector = aiohttp.TCPConnector(ssl=False, limit=0)
+    never = asyncio.Event()
+
+    async def endless() -> AsyncIterator[bytes]:
+        yield b"x" * 1000
+        await never.wait()
+
+    async with aiohttp.ClientSession(connector=connector) as session:
+        headers = {"Content-Type": "application/json"}
+        path = f"{url}/validate-pod"
+
+        async def post(body: Any) -> int:
+            async with session.post(path, data=body, headers=headers) as response:
+                return response.status
+
+        slow = [asyncio.create_task(post(endless())) for _ in range(limits.MAX_PLACES_PER_ADDRESS)]
+        async with asyncio.timeout(600):
+            await until(lambda: server.large_reviews.waiting == limits.MAX_PLACES_PER_ADDRESS, 600)
+            assert await post(review(100)) == 200
+            local = aiohttp.TCPConnector(ssl=False, local_addr=("127.0.0.2", 0))
+            async with (
+                aiohttp.ClientSession(connector=local) as other,
+                other.post(path, data=io.BytesIO(review(LARGE)), headers=headers) as response,
+            ):
+                assert response.status == 200
+            never.set()
+            await asyncio.gather(*slow)
+
+
+async def test_a_body_that_does_not_arrive_in_time_is_refused(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "BODY_S", 0.1)
+    _, _, url = served
+    never = asyncio.Event()
+
+    async def endless() -> AsyncIterator[bytes]:
+        yield b"x" * 1000
+        await never.wait()
+
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=False)) as session:
+        headers = {"Content-Type": "application/json"}
+        async with session.post(f"{url}/validate-pod", data=endless(), headers=headers) as response:
+            assert response.status == 408
+        never.set()
+
+
+async def test_refusals_are_logged_once(served: Any, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+    monkeypatch.setattr(limits, "MAX_REQUESTS_PER_ADDRESS", 0)
+    _, _, url = served
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=False)) as session:
+        for _ in range(3):
+            headers = {"Content-Type": "application/json"}
+            async with session.post(f"{url}/validate-pod", data=review(200_000), headers=headers) as response:
+                assert response.status == 503
+    assert sum("Refusing a large review" in record.getMessage() for record in caplog.records) <= 1
+
+
+async def test_clients_without_a_certificate_are_refused_before_their_body_is_read(tmp_path: Path) -> None:
+    pki = ensure_pki(tmp_path / "ca", ("127.0.0.1",))
+    cert, key = serving_certificate(tmp_path, "n", "127.0.0.1")
+    cert.rename(tmp_path / "tls.crt")
+    key.rename(tmp_path / "tls.key")
+    server, handler = WebhookServer(tmp_path, host="127.0.0.1", port=0, client_ca=pki.ca_file), Counting()
+    server.register(handler)
+    await server.start()
+    url = f"https://127.0.0.1:{server.port}"
+    known = ssl.create_default_context()
+    known.check_hostname, known.verify_mode = False, ssl.CERT_NONE
+    known.load_cert_chain(pki.kubelet_client_cert_file, pki.kubelet_client_key_file)
+    try:
+        for tls, status in ((False, 401), (known, 200)):
+            connector = aiohttp.TCPConnector(ssl=tls)
+            async with aiohttp.ClientSession(connector=connector) as session:
+                headers = {"Content-Type": "application/json"}
+                async with session.post(f"{url}/validate-pod", data=review(100), headers=headers) as response:
+                    assert response.status == status
+                async with session.get(f"{url}/healthz") as response:
+                    assert response.status == 200
+    finally:
+        await server.stop()
 
 
 async def test_more_large_reviews_than_may_wait_are_refused(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:

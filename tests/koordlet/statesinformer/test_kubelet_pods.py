@@ -20,7 +20,7 @@ from koordlet.statesinformer.pods.decodeallowance import BYTES_PER_ANSWER, MAX_B
 from koordlet.statesinformer.pods.earlytrigger import EarlyTrigger
 from koordlet.statesinformer.pods.informer import PodsInformer
 from koordlet.statesinformer.pods.kubelet import KubeletClient, KubeletError, kubelet_url
-from koordlet.statesinformer.pods.kubelettls import context_source
+from koordlet.statesinformer.pods.kubelettls import KubeletVerification
 from koordlet.statesinformer.pods.model import PodMeta, SubjectKind
 from koordlet.statesinformer.pods.pleg import Pleg
 from koordlet.statesinformer.states import kube_subjects
@@ -30,7 +30,7 @@ from koordlet.system.cpu.cpuset import CPUSet
 TOKEN = "s3cret"
 HASH = "f" * 64
 LARGE = 2 * BYTES_PER_ANSWER
-TLS = context_source("", Path("/nonexistent"))
+TLS = KubeletVerification("", Path("/nonexistent"))
 """Of a kubelet without certificate files: not verified."""
 
 

@@ -15,7 +15,7 @@ from control.standalone.apiserver.tls import ensure_pki, kubelet_serving_certifi
 from control.standalone.kubelet.server.certs import serving_certificate
 from koordlet.app.http import server_tls
 from koordlet.statesinformer.pods.kubelet import KubeletClient, KubeletError
-from koordlet.statesinformer.pods.kubelettls import context_source, kubelet_context
+from koordlet.statesinformer.pods.kubelettls import KubeletVerification, kubelet_context
 
 
 @asynccontextmanager
@@ -38,11 +38,11 @@ async def kubelet(cert: Path, key: Path) -> AsyncIterator[tuple[str, list[str]]]
         await runner.cleanup()
 
 
-def client(url: str, authority: str, kubelet_dir: Path) -> KubeletClient:
+def client(url: str, authority: str, kubelet_dir: Path, cluster: Path | None = None) -> KubeletClient:
     async def headers() -> dict[str, str]:
         return {"Authorization": "Bearer s3cret"}
 
-    return KubeletClient(lambda: url, headers, tls=context_source(authority, kubelet_dir), timeout=60.0)
+    return KubeletClient(lambda: url, headers, tls=KubeletVerification(authority, kubelet_dir, cluster), timeout=60.0)
 
 
 async def test_the_kubelets_own_certificate_verifies_it(tmp_path: Path) -> None:
@@ -101,6 +101,26 @@ async def test_an_authority_verifies_the_address(tmp_path: Path) -> None:
                 await made.pods()
             await made.close()
             assert bool(received) is not bool(message)
+
+
+async def test_a_certificate_left_over_does_not_hide_the_pods(tmp_path: Path) -> None:
+    """`kubelet.crt` is of before the cluster issued the kubelet's certificate; the cluster's authority verifies it."""
+    serving_certificate(tmp_path / "pki", "n1", "127.0.0.1")
+    pki = ensure_pki(tmp_path / "ca", ("127.0.0.1",))
+    issued = kubelet_serving_certificate(tmp_path / "ca", tmp_path / "issued", "n1", "127.0.0.1")
+    elsewhere = kubelet_serving_certificate(tmp_path / "ca", tmp_path / "elsewhere", "n2", "10.0.0.2")
+    for files, verified in ((issued, True), (elsewhere, False)):
+        async with kubelet(*files) as (url, received):
+            made = client(url, "", tmp_path, pki.ca_file)
+            with pytest.raises(KubeletError, match=r"not verified by .*kubelet\.crt; --kubelet-certificate-authority"):
+                await made.pods()
+            if verified:
+                assert await made.pods() == []
+            else:
+                with pytest.raises(KubeletError, match="not verified by the cluster's authority"):
+                    await made.pods()
+            await made.close()
+            assert bool(received) is verified
 
 
 async def test_an_authority_that_cannot_be_read_is_named(tmp_path: Path) -> None:
