@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,24 @@ def rule(group: str, resources: list[str], verbs: list[str], names: list[str] | 
     """One PolicyRule."""
     result: Object = {"apiGroups": [group], "resources": resources, "verbs": verbs}
     return {**result, "resourceNames": names} if names else result
+
+
+@dataclass(frozen=True)
+class Purpose:
+    """Rules of a role that serve one purpose; docs/security.md lists them."""
+
+    text: str
+    rules: tuple[Object, ...]
+
+
+def purpose(text: str, *rules: Object) -> Purpose:
+    """Rules with what they are for."""
+    return Purpose(text, rules)
+
+
+def rules_of(purposes: Iterable[Purpose]) -> list[Object]:
+    """The rules of all purposes, in order."""
+    return [one for each in purposes for one in each.rules]
 
 
 REVIEW_RULES: tuple[Object, ...] = (

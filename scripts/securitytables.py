@@ -9,8 +9,13 @@ import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from control.ctl.manifests import koordlet
 from control.ctl.manifests.capabilities import CAPABILITIES
+from control.descheduler.process import manifests as descheduler
+from control.manager import manifests as manager
 from control.manager.trust.keys import TENANT, TRUSTED
+from control.manifestfiles import Purpose
+from control.scheduler.process import manifests as scheduler
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "security.md"
@@ -43,9 +48,37 @@ def _capabilities() -> str:
     return table(("capability", "for", "used by", "without it"), rows)
 
 
+def _rights() -> str:
+    rows = [
+        (component, _of_purpose(purpose), purpose.text if scope == CLUSTER else f"{purpose.text} ({scope})")
+        for component, scope, purposes in ROLES
+        for purpose in purposes
+    ]
+    return table(("component", "rights", "used for"), rows)
+
+
+def _of_purpose(purpose: Purpose) -> str:
+    return "; ".join(
+        f"{', '.join(rule['verbs'])} `{'`, `'.join(rule['resources'])}`"
+        + (f" named {', '.join(f'`{name}`' for name in rule['resourceNames'])}" if rule.get("resourceNames") else "")
+        for rule in purpose.rules
+    )
+
+
+CLUSTER, NAMESPACE = "the cluster", "in its namespace"
+ROLES: tuple[tuple[str, str, Iterable[Purpose]], ...] = (
+    ("koordlet", CLUSTER, koordlet.purposes()),
+    ("koord-manager", CLUSTER, manager.PURPOSES),
+    ("koord-manager", NAMESPACE, manager.NAMESPACE_PURPOSES),
+    ("koord-scheduler", CLUSTER, scheduler.PURPOSES),
+    ("koord-scheduler", NAMESPACE, scheduler.NAMESPACE_PURPOSES),
+    ("koord-descheduler", CLUSTER, descheduler.PURPOSES),
+    ("koord-descheduler", NAMESPACE, descheduler.NAMESPACE_PURPOSES),
+)
 TABLES: dict[str, Callable[[], str]] = {
     "trusted keys": _trusted_keys,
     "tenant keys": _tenant_keys,
+    "rights": _rights,
     "capabilities": _capabilities,
 }
 

@@ -16,7 +16,7 @@ from control import manifestfiles
 from control.manager.context import COMPONENT
 from control.manager.options import FAILURE_POLICIES, WebhookEnv
 from control.manager.webhookserver.registrations import CONFIG, CONFIG_TYPE, SERVICE_PORT
-from control.manifestfiles import VIEWER, Object, rule
+from control.manifestfiles import VIEWER, Object, purpose, rule, rules_of
 from koordlet.api.names import KOORDINATOR_NAMESPACE
 from koordlet.api.priority import BANDS
 
@@ -29,44 +29,69 @@ _POLICY = "WEBHOOK_CONFIGURATION_FAILURE_POLICY_"
 _MODULE = "control.manager.manifests"
 
 
-RULES: list[Object] = [
-    # caches of controllers and webhooks; a Node is read before its objects are deleted
-    rule("", ["nodes"], ["get", "list", "watch"]),
-    # nodemetric and nodeslo
-    rule("slo.koordinator.sh", ["nodemetrics", "nodeslos"], ["list", "watch", "create", "patch", "delete"]),
-    # noderesource
-    rule("", ["nodes", "nodes/status"], ["patch"]),
-    rule("scheduling.koordinator.sh", ["devices"], ["list", "watch"]),
-    rule("topology.node.k8s.io", ["noderesourcetopologies"], ["get", "list", "watch", "patch"]),
-    # caches of the webhooks; one object is read when a cache does not have it yet
-    rule("", ["namespaces"], ["get", "list", "watch"]),
-    rule("scheduling.k8s.io", ["priorityclasses"], ["get", "list", "watch"]),
-    rule("config.koordinator.sh", ["clustercolocationprofiles"], ["list", "watch"]),
-    # quotaprofile, and pods that are counted against quotas
-    rule("scheduling.sigs.k8s.io", ["elasticquotas"], ["get", "list", "watch", "create", "patch"]),
-    rule("quota.koordinator.sh", ["elasticquotaprofiles"], ["list", "watch", "patch"]),
-    # colocationprofile
-    rule("", ["pods"], ["get", "list", "watch", "patch"]),
-    # recommender: who stands above a pod, what is recommended, and pods that are replaced for it
-    rule("apps", ["replicasets"], ["get", "list", "watch"]),
-    rule("batch", ["jobs"], ["get", "list", "watch"]),
-    rule("analysis.koordinator.sh", ["recommendations"], ["list", "watch"]),
-    rule("analysis.koordinator.sh", ["recommendations/status"], ["patch"]),
-    rule("", ["pods/eviction"], ["create"]),
-    # what is wrong with configuration, profiles, nodes; Events of cluster-scoped objects live in `default`
-    rule("", ["events"], ["create", "patch"]),
-    # the certificate reconciler
-    rule(
-        "admissionregistration.k8s.io", ["mutatingwebhookconfigurations"], ["get", "list", "watch", "patch"],
-        [DEFAULTS.mutating_name],
+PURPOSES = (
+    purpose(
+        "caches of controllers and webhooks; a Node is read before its objects are deleted",
+        rule("", ["nodes"], ["get", "list", "watch"]),
     ),
-    rule(
-        "admissionregistration.k8s.io", ["validatingwebhookconfigurations"], ["get", "list", "watch", "patch"],
-        [DEFAULTS.validating_name],
+    purpose(
+        "nodemetric and nodeslo",
+        rule("slo.koordinator.sh", ["nodemetrics", "nodeslos"], ["list", "watch", "create", "patch", "delete"]),
     ),
-    # callers of the metrics pages
-    *manifestfiles.REVIEW_RULES,
-]  # fmt: skip
+    purpose(
+        "noderesource",
+        rule("", ["nodes", "nodes/status"], ["patch"]),
+        rule("scheduling.koordinator.sh", ["devices"], ["list", "watch"]),
+        rule("topology.node.k8s.io", ["noderesourcetopologies"], ["get", "list", "watch", "patch"]),
+    ),
+    purpose(
+        "caches of the webhooks; one object is read when a cache does not have it yet",
+        rule("", ["namespaces"], ["get", "list", "watch"]),
+        rule("scheduling.k8s.io", ["priorityclasses"], ["get", "list", "watch"]),
+        rule("config.koordinator.sh", ["clustercolocationprofiles"], ["list", "watch"]),
+    ),
+    purpose(
+        "quotaprofile, and pods that are counted against quotas",
+        rule("scheduling.sigs.k8s.io", ["elasticquotas"], ["get", "list", "watch", "create", "patch"]),
+        rule("quota.koordinator.sh", ["elasticquotaprofiles"], ["list", "watch", "patch"]),
+    ),
+    purpose(
+        "colocationprofile",
+        rule("", ["pods"], ["get", "list", "watch", "patch"]),
+    ),
+    purpose(
+        "recommender: who stands above a pod, what is recommended, and pods that are replaced for it",
+        rule("apps", ["replicasets"], ["get", "list", "watch"]),
+        rule("batch", ["jobs"], ["get", "list", "watch"]),
+        rule("analysis.koordinator.sh", ["recommendations"], ["list", "watch"]),
+        rule("analysis.koordinator.sh", ["recommendations/status"], ["patch"]),
+        rule("", ["pods/eviction"], ["create"]),
+    ),
+    purpose(
+        "what is wrong with configuration, profiles, nodes; Events of cluster-scoped objects live in `default`",
+        rule("", ["events"], ["create", "patch"]),
+    ),
+    purpose(
+        "the certificate reconciler",
+        rule(
+            "admissionregistration.k8s.io",
+            ["mutatingwebhookconfigurations"],
+            ["get", "list", "watch", "patch"],
+            [DEFAULTS.mutating_name],
+        ),
+        rule(
+            "admissionregistration.k8s.io",
+            ["validatingwebhookconfigurations"],
+            ["get", "list", "watch", "patch"],
+            [DEFAULTS.validating_name],
+        ),
+    ),
+    purpose(
+        "callers of the metrics pages",
+        *manifestfiles.REVIEW_RULES,
+    ),
+)
+RULES: list[Object] = rules_of(PURPOSES)
 """The ClusterRole."""
 
 PAGES = ("/top", "/interference", "/enforcement", "/apis/v1/explain/*", "/apis/v1/plugins/*")
@@ -85,15 +110,27 @@ VIEW_NAMESPACE_RULES: list[Object] = [
 ]
 """The Role in Koordinator's namespace for the same users."""
 
-NAMESPACE_RULES: list[Object] = [
-    rule("", ["configmaps"], ["get", "list", "watch"]),
-    rule("coordination.k8s.io", ["leases"], ["create"]),
-    rule("coordination.k8s.io", ["leases"], ["get", "patch"], [COMPONENT]),
-    rule("", ["secrets"], ["create"]),
-    rule("", ["secrets"], ["get", "list", "watch", "patch"], [DEFAULTS.secret_name]),
-    # webhooks are registered when their Service has a ready endpoint
-    rule("discovery.k8s.io", ["endpointslices"], ["list"]),
-]
+NAMESPACE_PURPOSES = (
+    purpose(
+        "the configuration",
+        rule("", ["configmaps"], ["get", "list", "watch"]),
+    ),
+    purpose(
+        "leader election",
+        rule("coordination.k8s.io", ["leases"], ["create"]),
+        rule("coordination.k8s.io", ["leases"], ["get", "patch"], [COMPONENT]),
+    ),
+    purpose(
+        "the certificates of the webhook server",
+        rule("", ["secrets"], ["create"]),
+        rule("", ["secrets"], ["get", "list", "watch", "patch"], [DEFAULTS.secret_name]),
+    ),
+    purpose(
+        "webhooks are registered when their Service has a ready endpoint",
+        rule("discovery.k8s.io", ["endpointslices"], ["list"]),
+    ),
+)
+NAMESPACE_RULES: list[Object] = rules_of(NAMESPACE_PURPOSES)
 """The Role in the manager's own namespace."""
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 
 from control import manifestfiles
-from control.manifestfiles import HostPath, Object, rule
+from control.manifestfiles import HostPath, Object, Purpose, purpose, rule, rules_of
 
 ACCOUNT = "koordlet"
 PORT = 9316
@@ -24,29 +24,46 @@ _MODULE = "control.ctl.manifests.koordlet"
 
 
 def rules(node: str = "") -> list[Object]:
-    """The rules of the ClusterRole; with `node`, writes are restricted to objects of that name, which a DaemonSet's
-    role cannot do."""
+    """The rules of the ClusterRole."""
+    return rules_of(purposes(node))
+
+
+def purposes(node: str = "") -> list[Purpose]:
+    """The rules with what they are for; with `node`, writes are restricted to objects of that name, which a
+    DaemonSet's role cannot do."""
     own = [node] if node else None
     return [
-        # this node's objects: informers for one name each
-        rule("", ["nodes"], ["list", "watch"]),
-        rule("slo.koordinator.sh", ["nodeslos", "nodemetrics"], ["list", "watch"]),
-        # reports; on the Node, the condition about NodeSLO fields that are not in force
-        rule("slo.koordinator.sh", ["nodemetrics/status"], ["patch"], own),
-        rule("", ["nodes/status"], ["patch"], own),
-        rule("topology.node.k8s.io", ["noderesourcetopologies"], ["list", "watch", "create"]),
-        rule("topology.node.k8s.io", ["noderesourcetopologies"], ["get", "patch"], own),
-        rule("scheduling.koordinator.sh", ["devices"], ["list", "watch", "create"]),
-        rule("scheduling.koordinator.sh", ["devices"], ["get", "patch"], own),
-        # pods come from the kubelet, which checks these rights at the API server
-        rule("", list(KUBELET_PATHS), ["get"], own),
-        # gate BlkIOReconcile: the volume of a claim that a pod's disk limits name
-        rule("", ["persistentvolumeclaims"], ["get"]),
-        # events about pods, and evictions within disruption budgets
-        rule("", ["events"], ["create", "patch"]),
-        rule("", ["pods/eviction"], ["create"]),
-        # callers of the pages; those of `koordctl up` are only on its machine
-        *(() if node else manifestfiles.REVIEW_RULES),
+        purpose(
+            "this node's objects: informers for one name each",
+            rule("", ["nodes"], ["list", "watch"]),
+            rule("slo.koordinator.sh", ["nodeslos", "nodemetrics"], ["list", "watch"]),
+        ),
+        purpose(
+            "reports; on the Node, the condition about NodeSLO fields that are not in force",
+            rule("slo.koordinator.sh", ["nodemetrics/status"], ["patch"], own),
+            rule("", ["nodes/status"], ["patch"], own),
+            rule("topology.node.k8s.io", ["noderesourcetopologies"], ["list", "watch", "create"]),
+            rule("topology.node.k8s.io", ["noderesourcetopologies"], ["get", "patch"], own),
+            rule("scheduling.koordinator.sh", ["devices"], ["list", "watch", "create"]),
+            rule("scheduling.koordinator.sh", ["devices"], ["get", "patch"], own),
+        ),
+        purpose(
+            "pods come from the kubelet, which checks these rights at the API server",
+            rule("", list(KUBELET_PATHS), ["get"], own),
+        ),
+        purpose(
+            "gate BlkIOReconcile: the volume of a claim that a pod's disk limits name",
+            rule("", ["persistentvolumeclaims"], ["get"]),
+        ),
+        purpose(
+            "events about pods, and evictions within disruption budgets",
+            rule("", ["events"], ["create", "patch"]),
+            rule("", ["pods/eviction"], ["create"]),
+        ),
+        purpose(
+            "callers of the pages; those of `koordctl up` are only on its machine",
+            *(() if node else manifestfiles.REVIEW_RULES),
+        ),
     ]
 
 

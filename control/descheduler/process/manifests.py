@@ -13,7 +13,7 @@ import yaml
 from control import manifestfiles
 from control.descheduler.config.model import COMPONENT
 from control.descheduler.config.shipped import configuration
-from control.manifestfiles import Object, rule
+from control.manifestfiles import Object, purpose, rule, rules_of
 from koordlet.api.names import KOORDINATOR_NAMESPACE
 
 ACCOUNT = COMPONENT
@@ -24,42 +24,63 @@ SECURE_PORT = 10258
 _MODULE = "control.descheduler.process.manifests"
 _READ = ["list", "watch"]
 
-MIGRATION_RULES: list[Object] = [
-    # limits per workload
-    rule("apps", ["deployments", "replicasets", "statefulsets"], _READ),
-    rule("", ["replicationcontrollers"], _READ),
-    # jobs, and the capacity that they reserve
-    rule("scheduling.koordinator.sh", ["podmigrationjobs"], ["list", "watch", "create", "patch", "delete"]),
-    rule("scheduling.koordinator.sh", ["podmigrationjobs/status"], ["patch"]),
-    rule("scheduling.koordinator.sh", ["reservations"], ["get", "list", "watch", "create", "patch", "delete"]),
-    # the present pod, and the policies SoftEviction and Delete
-    rule("", ["pods"], ["get", "patch", "delete"]),
-]
+MIGRATION_PURPOSES = (
+    purpose(
+        "limits per workload",
+        rule("apps", ["deployments", "replicasets", "statefulsets"], _READ),
+        rule("", ["replicationcontrollers"], _READ),
+    ),
+    purpose(
+        "jobs, and the capacity that they reserve",
+        rule("scheduling.koordinator.sh", ["podmigrationjobs"], ["list", "watch", "create", "patch", "delete"]),
+        rule("scheduling.koordinator.sh", ["podmigrationjobs/status"], ["patch"]),
+        rule("scheduling.koordinator.sh", ["reservations"], ["get", "list", "watch", "create", "patch", "delete"]),
+    ),
+    purpose(
+        "the present pod, and the policies SoftEviction and Delete",
+        rule("", ["pods"], ["get", "patch", "delete"]),
+    ),
+)
+MIGRATION_RULES: list[Object] = rules_of(MIGRATION_PURPOSES)
 """The rights of the plugin MigrationController."""
 
-RULES: list[Object] = [
-    # inputs of decisions
-    rule("", ["nodes", "pods"], _READ),
-    rule("slo.koordinator.sh", ["nodemetrics"], _READ),
-    # inputs of DefaultEvictor, if its arguments name them
-    rule("policy", ["poddisruptionbudgets"], _READ),
-    rule("scheduling.k8s.io", ["priorityclasses"], _READ),
-    # results of decisions: evictions, deletion costs (ScaleDownBinPack), cordons (CustomPriority)
-    rule("", ["pods/eviction"], ["create"]),
-    rule("", ["pods", "nodes"], ["patch"]),
-    # authentication and authorization of callers of the secure port
-    rule("authentication.k8s.io", ["tokenreviews"], ["create"]),
-    rule("authorization.k8s.io", ["subjectaccessreviews"], ["create"]),
-    # reports to users
-    rule("", ["events"], ["create", "patch"]),
-    *MIGRATION_RULES,
-]
+PURPOSES = (
+    purpose(
+        "inputs of decisions",
+        rule("", ["nodes", "pods"], _READ),
+        rule("slo.koordinator.sh", ["nodemetrics"], _READ),
+    ),
+    purpose(
+        "inputs of DefaultEvictor, if its arguments name them",
+        rule("policy", ["poddisruptionbudgets"], _READ),
+        rule("scheduling.k8s.io", ["priorityclasses"], _READ),
+    ),
+    purpose(
+        "results of decisions: evictions, deletion costs (ScaleDownBinPack), cordons (CustomPriority)",
+        rule("", ["pods/eviction"], ["create"]),
+        rule("", ["pods", "nodes"], ["patch"]),
+    ),
+    purpose(
+        "authentication and authorization of callers of the secure port",
+        *manifestfiles.REVIEW_RULES,
+    ),
+    purpose(
+        "reports to users",
+        rule("", ["events"], ["create", "patch"]),
+    ),
+    *MIGRATION_PURPOSES,
+)
+RULES: list[Object] = rules_of(PURPOSES)
 """The ClusterRole. A test compares it with the requests of a descheduler that exercises every feature."""
 
-NAMESPACE_RULES: list[Object] = [
-    rule("coordination.k8s.io", ["leases"], ["create"]),
-    rule("coordination.k8s.io", ["leases"], ["get", "patch"], [COMPONENT]),
-]
+NAMESPACE_PURPOSES = (
+    purpose(
+        "leader election",
+        rule("coordination.k8s.io", ["leases"], ["create"]),
+        rule("coordination.k8s.io", ["leases"], ["get", "patch"], [COMPONENT]),
+    ),
+)
+NAMESPACE_RULES: list[Object] = rules_of(NAMESPACE_PURPOSES)
 """The Role in the descheduler's own namespace."""
 
 

@@ -168,7 +168,7 @@ class Rotation:
         registered = await self._configure(certs.bundle, leads=leads)
         self.initialised.set()
         if not registered:
-            return REGISTER_INTERVAL_S
+            return REGISTER_INTERVAL_S if leads else INTERVAL_S
         if leads:
             self.registered.set()
         self._metrics.checked.set(self._clock.now())
@@ -208,6 +208,7 @@ class Rotation:
             configuration = await self._client.get(WebhookConfiguration, informer.object_name, resource=resource)
             body = patch(resource.kind, configuration, target) if leads else bundle_patch(configuration, target)
             if body is None:
+                registered = registered and (leads or bool(configuration.webhooks))
                 continue
             if not configuration.webhooks and not await self._reachable():
                 registered = False

@@ -11,7 +11,7 @@ import sys
 import yaml
 
 from control import manifestfiles
-from control.manifestfiles import Object, rule
+from control.manifestfiles import Object, purpose, rule, rules_of
 from control.scheduler.config.shipped import SCHEDULER, configuration
 from koordlet.api.names import KOORDINATOR_NAMESPACE
 
@@ -22,40 +22,57 @@ PORT, SECURE_PORT = 10251, 10259
 _MODULE = "control.scheduler.process.manifests"
 _READ = ["list", "watch"]
 
-RULES: list[Object] = [
-    # inputs of decisions
-    rule("", ["nodes", "namespaces", "services", "replicationcontrollers"], _READ),
-    rule("apps", ["replicasets", "statefulsets"], _READ),
-    rule("policy", ["poddisruptionbudgets"], _READ),
-    rule("storage.k8s.io", ["storageclasses", "csinodes", "csidrivers", "csistoragecapacities"], _READ),
-    rule("slo.koordinator.sh", ["nodemetrics"], _READ),
-    rule("scheduling.koordinator.sh", ["clusternetworktopologies"], _READ),
-    rule("topology.node.k8s.io", ["noderesourcetopologies"], _READ),
-    # results of decisions: bindings, annotations, conditions, victims of preemption, volumes, the state of gangs
-    rule("", ["pods"], [*_READ, "patch", "delete"]),
-    rule("", ["pods/binding"], ["create"]),
-    rule("", ["pods/status"], ["patch"]),
-    rule("", ["persistentvolumes", "persistentvolumeclaims"], [*_READ, "patch"]),
-    rule("scheduling.sigs.k8s.io", ["podgroups"], [*_READ, "patch"]),
-    # the status of quotas, built-in quotas, pods of overused quotas
-    rule("scheduling.sigs.k8s.io", ["elasticquotas"], [*_READ, "create", "patch"]),
-    rule("", ["pods/eviction"], ["create"]),
-    # reservations: their bindings, conditions, ends, and garbage collection
-    rule("scheduling.koordinator.sh", ["reservations"], [*_READ, "get", "delete"]),
-    rule("scheduling.koordinator.sh", ["reservations/status"], ["patch"]),
-    # authentication and authorization of callers of the secure port
-    *manifestfiles.REVIEW_RULES,
-    # reports to users
-    rule("", ["events"], ["create", "patch"]),
-    rule("scheduling.koordinator.sh", ["scheduleexplanations"], [*_READ, "delete"]),
-    rule("scheduling.koordinator.sh", ["scheduleexplanations/status"], ["patch"]),
-]
+PURPOSES = (
+    purpose(
+        "inputs of decisions",
+        rule("", ["nodes", "namespaces", "services", "replicationcontrollers"], _READ),
+        rule("apps", ["replicasets", "statefulsets"], _READ),
+        rule("policy", ["poddisruptionbudgets"], _READ),
+        rule("storage.k8s.io", ["storageclasses", "csinodes", "csidrivers", "csistoragecapacities"], _READ),
+        rule("slo.koordinator.sh", ["nodemetrics"], _READ),
+        rule("scheduling.koordinator.sh", ["clusternetworktopologies"], _READ),
+        rule("topology.node.k8s.io", ["noderesourcetopologies"], _READ),
+    ),
+    purpose(
+        "results of decisions: bindings, annotations, conditions, victims of preemption, volumes, the state of gangs",
+        rule("", ["pods"], [*_READ, "patch", "delete"]),
+        rule("", ["pods/binding"], ["create"]),
+        rule("", ["pods/status"], ["patch"]),
+        rule("", ["persistentvolumes", "persistentvolumeclaims"], [*_READ, "patch"]),
+        rule("scheduling.sigs.k8s.io", ["podgroups"], [*_READ, "patch"]),
+    ),
+    purpose(
+        "the status of quotas, built-in quotas, pods of overused quotas",
+        rule("scheduling.sigs.k8s.io", ["elasticquotas"], [*_READ, "create", "patch"]),
+        rule("", ["pods/eviction"], ["create"]),
+    ),
+    purpose(
+        "reservations: their bindings, conditions, ends, and garbage collection",
+        rule("scheduling.koordinator.sh", ["reservations"], [*_READ, "get", "delete"]),
+        rule("scheduling.koordinator.sh", ["reservations/status"], ["patch"]),
+    ),
+    purpose(
+        "authentication and authorization of callers of the secure port",
+        *manifestfiles.REVIEW_RULES,
+    ),
+    purpose(
+        "reports to users",
+        rule("", ["events"], ["create", "patch"]),
+        rule("scheduling.koordinator.sh", ["scheduleexplanations"], [*_READ, "delete"]),
+        rule("scheduling.koordinator.sh", ["scheduleexplanations/status"], ["patch"]),
+    ),
+)
+RULES: list[Object] = rules_of(PURPOSES)
 """The ClusterRole. A test compares it with the requests of a scheduler that exercises every feature."""
 
-NAMESPACE_RULES: list[Object] = [
-    rule("coordination.k8s.io", ["leases"], ["create"]),
-    rule("coordination.k8s.io", ["leases"], ["get", "patch"], [SCHEDULER]),
-]
+NAMESPACE_PURPOSES = (
+    purpose(
+        "leader election",
+        rule("coordination.k8s.io", ["leases"], ["create"]),
+        rule("coordination.k8s.io", ["leases"], ["get", "patch"], [SCHEDULER]),
+    ),
+)
+NAMESPACE_RULES: list[Object] = rules_of(NAMESPACE_PURPOSES)
 """The Role in the scheduler's own namespace."""
 
 

@@ -18,6 +18,12 @@ from control.standalone.schema import fielderrors as fe
 Json = dict[str, Any]
 
 
+_TEXTS = ("user", "uid", "token", "namespace")
+_LISTS = ("groups", "audiences")
+_OBJECTS = ("resourceAttributes", "nonResourceAttributes", "extra")
+"""Fields of `spec`, over all kinds of reviews; a field that is null is absent."""
+
+
 class AccessReviews:
     """Implements `http.server.Reviews`: `await reviews.review(kind, namespace, body, user)` -> body with status."""
 
@@ -38,6 +44,7 @@ class AccessReviews:
         handler = self._handlers.get(kind.kind)
         if handler is None:
             raise errors.method_not_allowed()
+        _check_types(body)
         status = handler(namespace, body.get("spec") or {}, user)
         head = {"kind": kind.kind, "apiVersion": kind.served_as()}
         return {**head, "metadata": body.get("metadata") or {}, **_spec(kind, body), "status": status}
@@ -107,6 +114,28 @@ class AccessReviews:
                 return {"user": {}, "error": f"invalid bearer token: {error}"}
             token_user, shared = verified.user, list(verified.audiences)
         return {"authenticated": True, "user": user_info(authenticated(token_user)), "audiences": shared}
+
+
+def _check_types(body: Json) -> None:
+    """Raises StatusError 400 for a field of another type: these kinds are not checked by a schema."""
+    spec = body.get("spec") or {}
+    if not isinstance(spec, dict):
+        raise errors.bad_request("spec: must be an object")
+    for name, value in spec.items():
+        if value is None:
+            continue
+        if name in _TEXTS and not isinstance(value, str):
+            raise errors.bad_request(f"spec.{name}: must be a string")
+        if name in _LISTS and not _is_texts(value):
+            raise errors.bad_request(f"spec.{name}: must be a list of strings")
+        if name in _OBJECTS and not isinstance(value, dict):
+            raise errors.bad_request(f"spec.{name}: must be an object")
+    if not all(_is_texts(values) for values in (spec.get("extra") or {}).values()):
+        raise errors.bad_request("spec.extra: must be an object of lists of strings")
+
+
+def _is_texts(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
 
 
 def user_info(user: ApiUser) -> Json:

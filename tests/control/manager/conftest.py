@@ -222,10 +222,13 @@ async def manager(cluster: Cluster) -> AsyncIterator[Callable[..., Awaitable[Run
     async with AsyncExitStack() as stack:
         started: list[Running] = []
 
-        async def start(*flags: str, wait: bool = True, name: str = "a", **environ: str) -> Running:
+        async def start(
+            *flags: str, wait: bool = True, registered: bool = True, name: str = "a", **environ: str
+        ) -> Running:
+            """`registered`: also wait until the only replica has registered its webhooks."""
             options = read(ManagerOptions, [*FLAGS, *flags])
             replica = Manager(options, cluster.environ(name, **environ), config=await cluster.account())
-            made = Running(replica, alone=all(other.task.done() for other in started))
+            made = Running(replica, alone=registered and all(other.task.done() for other in started))
             started.append(made)
             stack.push_async_callback(_stopped, made)
             return await made.ready() if wait else made

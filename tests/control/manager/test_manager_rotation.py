@@ -174,7 +174,7 @@ async def test_webhooks_are_registered_when_the_service_has_a_ready_endpoint(
     ready = await cluster.get(static)
     waiting = {**ready, "endpoints": [{"addresses": ["127.0.0.1"], "conditions": {"ready": False}}]}
     await cluster.admin.raw("PUT", static, body=waiting)
-    running = await manager()
+    running = await manager(registered=False)
     checked = running.manager.context.framework.get_sample_value
     name = "koord_manager_webhook_certificate_checked_timestamp_seconds"
     for path in CONFIGURATIONS:

@@ -63,6 +63,26 @@ async def test_patches_with_values_of_another_type_are_rejected(http: Any, path:
     assert replaced.status in (400, 409, 422), replaced.text
 
 
+REVIEWS = {
+    "specification": "x",
+    "user": {"user": 1},
+    "token": {"token": ["a"]},
+    "groups": {"user": "a", "groups": "b"},
+    "audiences": {"token": "a", "audiences": [1]},
+    "extra": {"user": "a", "extra": {"k": "v"}},
+    "attributes": {"user": "a", "resourceAttributes": "b"},
+}
+
+
+@pytest.mark.parametrize("spec", REVIEWS.values(), ids=REVIEWS.keys())
+@pytest.mark.parametrize("path", ["authentication.k8s.io/v1/tokenreviews", "authorization.k8s.io/v1/subjectaccessreviews",
+                                  "authorization.k8s.io/v1/selfsubjectaccessreviews"])  # fmt: skip
+async def test_reviews_with_values_of_another_type_are_rejected(http: Any, path: str, spec: Any) -> None:
+    response = await http("POST", f"/apis/{path}", {"spec": spec})
+    assert response.status == 400, response.text
+    assert "spec" in response.body["message"]
+
+
 async def test_integer_keys_of_yaml_are_strings(http: Any) -> None:
     body = b"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a, labels: {1: x}}\n"
     created = await http("POST", CMS, body, content_type="application/yaml")
