@@ -17,6 +17,8 @@ log = get_logger(__name__)
 
 _MAX_HEAD_BYTES = 16384
 _REQUEST_TIMEOUT_S = 10.0
+_MAX_CONNECTIONS = 64
+"""For one more, the oldest is closed: silent clients must not keep probes out, nor use up descriptors."""
 _REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 503: "Service Unavailable"}
 
 
@@ -34,6 +36,8 @@ class MetricsPage:
         self._registry = registry
         self._healthy = healthy
         self._server: asyncio.AbstractServer | None = None
+        self._open: dict[asyncio.StreamWriter, None] = {}
+        """Connections, the oldest first."""
 
     async def start(self) -> None:
         try:
@@ -49,6 +53,11 @@ class MetricsPage:
             self._server.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._open) >= _MAX_CONNECTIONS:
+            oldest = next(iter(self._open))
+            del self._open[oldest]
+            oldest.transport.abort()
+        self._open[writer] = None
         try:
             async with asyncio.timeout(_REQUEST_TIMEOUT_S):
                 head = await reader.readuntil(b"\r\n\r\n")
@@ -62,6 +71,7 @@ class MetricsPage:
         except (OSError, EOFError, asyncio.LimitOverrunError, TimeoutError) as error:
             log.debug("Client of the metrics page disconnected", err=error)
         finally:
+            self._open.pop(writer, None)
             writer.close()
 
     async def _respond(self, head: bytes) -> tuple[int, str, bytes]:

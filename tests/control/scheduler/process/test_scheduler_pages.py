@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import ssl
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from control.component.errors import ConfigurationError
 from koordlet.api.names import KOORDINATOR_NAMESPACE
+from koordlet.app.connections import ConnectionLimits
 from koordlet.app.servertls import self_signed
 from tests.ports import free_port
 
@@ -76,6 +78,19 @@ async def test_without_authorization_pages_are_served_on_loopback_only(
     for path in ("/configz", "/metrics/resources", "/apis/v1/__services__"):
         assert (await running.page(path))[0] == status, path
     assert (await running.page("/metrics"))[0] == (await running.page("/healthz"))[0] == 200
+
+
+async def test_silent_clients_do_not_keep_probes_out(world: Any, scheduler: Any) -> None:
+    port = free_port()
+    await scheduler(f"--secure-port={port}", "--bind-address=127.0.0.1")
+    silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(ConnectionLimits().loopback + 8)]
+    connector = aiohttp.TCPConnector(ssl=False)
+    async with asyncio.timeout(120), aiohttp.ClientSession(connector=connector) as session:
+        async with session.get(f"https://127.0.0.1:{port}/healthz") as response:
+            assert response.status == 200
+        assert await silent[0][0].read() == b"", "the one that was silent longest made room"
+    for _, writer in silent:
+        writer.close()
 
 
 async def reader(world: Any) -> str:
