@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import ssl
 import statistics
 import sys
 import time
@@ -28,6 +27,7 @@ from koordlet.api.encoding.wire import WireError
 from koordlet.qosmanager.engine.view import PodView
 from koordlet.statesinformer.pods.informer import PodsInformer
 from koordlet.statesinformer.pods.kubelet import KubeletClient
+from koordlet.statesinformer.pods.kubelettls import KubeletVerification
 from koordlet.system.cgroup.naming import CgroupDriver
 from koordlet.system.cpu.cpuset import CPUSet
 from tests.scale.figures import Figure, report
@@ -97,7 +97,7 @@ class Rounds(KubeletClient):
     """A kubelet whose answers are given."""
 
     def __init__(self) -> None:
-        super().__init__(lambda: "", self._none, tls=ssl.create_default_context)
+        super().__init__(lambda: "", self._none, tls=KubeletVerification("", Path("/nonexistent")))
         self.body = b""
         self.informer = PodsInformer(self, lambda: CgroupDriver.CGROUPFS, online_cpus=CPUSet(range(4096)))
 
