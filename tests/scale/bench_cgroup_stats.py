@@ -67,7 +67,7 @@ def measure(host: Host, stats: CgroupStats, count: int, passes: int) -> list[Fig
             replace(one, cgroup_dir=f"{pods.parent}/{one.cgroup_dir}") for one in states.workloads.subjects
         )
         workloads = replace(states.workloads, subjects=subjects)
-        dirs = [one.cgroup_dir for one in subjects]
+        dirs = [subject.cgroup_dir for subject in subjects]
         with ReadCache() as one, ReadCache() as two:
             walk, files = AllGroups(stats), BatchReader(CgroupFS(host, one))
             by_walk = TickReader(host, CgroupFS(host, two), AllGroups(stats))

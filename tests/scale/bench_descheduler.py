@@ -206,10 +206,10 @@ def measured_pass(nodes: int, pods: int, rounds: int) -> list[Figure]:
     memory_mb = psutil.Process().memory_info().rss / 1e6
     plugin = made.world.plugin(LowNodeLoad, ARGS)
     times = [one_pass(made, plugin) for _ in range(rounds)]
-    cpu = [one[0] for one in times]
+    cpu = [time[0] for time in times]
     return [
         Figure("pass_cpu", statistics.median(cpu), "s", PASS_BUDGET_S, spread=max(cpu) - min(cpu)),
-        Figure("pass_elapsed", statistics.median(one[1] for one in times), "s"),
+        Figure("pass_elapsed", statistics.median(time[1] for time in times), "s"),
         Figure("resident_memory", memory_mb, "MB", MEMORY_BUDGET_MB),
         Figure("evictions_per_pass", len(made.world.evicted) / rounds, "pods"),
     ]

@@ -68,7 +68,7 @@ class Pressure(Collector):
 
 def samples(body: bytes) -> list[tuple[str, dict[str, str], float]]:
     families = text_string_to_metric_families(body.decode())
-    return [(one.name, one.labels, one.value) for family in families for one in family.samples]
+    return [(sample.name, sample.labels, sample.value) for family in families for sample in family.samples]
 
 
 def best_ms(call: Callable[[], object]) -> float:

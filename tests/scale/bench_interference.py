@@ -477,9 +477,9 @@ def perform(stage: Stage, kind: str, rng: random.Random, repeats: Counter[str]) 
 
 
 def figures(trials: list[Trial]) -> list[Figure]:
-    hurt = [one for one in trials if one.truth == NEIGHBOUR]
-    calm = [one for one in trials if one.truth != NEIGHBOUR]
-    own = [one for one in trials if one.truth == SELF]
+    hurt = [trial for trial in trials if trial.truth == NEIGHBOUR]
+    calm = [trial for trial in trials if trial.truth != NEIGHBOUR]
+    own = [trial for trial in trials if trial.truth == SELF]
     found = [one for one in hurt if one.said == NEIGHBOUR]
     times = sorted(one.seconds for one in found if one.seconds is not None)
     percent = 100.0
@@ -506,7 +506,7 @@ def matrix(trials: list[Trial]) -> str:
     heads = (*said, "culprit", "median s", "worst s")
     lines = [f"# {'scenario':<16}" + "".join(f"{name:>12}" for name in heads)]
     for kind in RUNS:
-        mine = [one for one in trials if one.scenario.kind == kind]
+        mine = [trial for trial in trials if trial.scenario.kind == kind]
         if not mine:
             continue
         counts = Counter(one.said for one in mine)
@@ -522,10 +522,11 @@ def save(seed: int, trials: list[Trial], repeats: Counter[str], undecided: int) 
     """Write the results so far below build/bench: every trial as JSON, and the table, which is returned."""
     rows = [
         {
-            **one.scenario.__dict__, "truth": one.truth, "said": one.said, "seconds": one.seconds, "lost": one.lost,
-            "resource": one.resource, "seen": one.seen, "culprit": one.worst, "culprit_right": one.culprit_right,
+            **trial.scenario.__dict__, "truth": trial.truth, "said": trial.said, "seconds": trial.seconds,
+            "lost": trial.lost, "resource": trial.resource, "seen": trial.seen, "culprit": trial.worst,
+            "culprit_right": trial.culprit_right,
         }
-        for one in trials
+        for trial in trials
     ]  # fmt: skip
     document = {"seed": seed, "repeated": dict(repeats), "undecided": undecided, "trials": rows}
     table = "\n".join(

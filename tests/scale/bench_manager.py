@@ -104,13 +104,13 @@ def metric(number: int, pods: list[dict[str, Any]], now: str, rng: random.Random
     windows = [{"usage": points, "duration": window} for window in WINDOWS]
     measured = [
         {
-            "name": one["metadata"]["name"],
-            "namespace": one["metadata"]["namespace"],
+            "name": pod["metadata"]["name"],
+            "namespace": pod["metadata"]["namespace"],
             "podUsage": usage(rng.random() * 3, rng.random() * 4e9),
-            "priority": one["spec"]["priorityClassName"],
-            "qos": one["metadata"]["labels"][LABEL_QOS_CLASS],
+            "priority": pod["spec"]["priorityClassName"],
+            "qos": pod["metadata"]["labels"][LABEL_QOS_CLASS],
         }
-        for one in pods
+        for pod in pods
     ]
     info = {
         "nodeUsage": usage(30, 9e10),

@@ -253,7 +253,9 @@ def passed(node: Node, calls: int) -> list[Figure]:
                 node.ways[way].ask("GET", path, took=times[way][kind] if turn >= WARM else None)
     for one in made:
         node.ways[DIRECT].ask("DELETE", f"/containers/{one}?force=1")
-    return [one for kind in kinds for one in figures(f"docker_passed_{kind}", [way[kind] for way in times], 0.4, 1.0)]
+    return [
+        figure for kind in kinds for figure in figures(f"docker_passed_{kind}", [way[kind] for way in times], 0.4, 1.0)
+    ]
 
 
 def hooked(node: Node, lives: int) -> list[Figure]:

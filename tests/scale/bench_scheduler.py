@@ -86,7 +86,7 @@ Between = Callable[[Bench, int, PodInfo], None]
 
 def place_all(bench: Bench, pods: list[Pod], between: Between | None = None) -> Result:
     """Place the pods sequentially; the first is not counted, as it fills the equivalence cache of its shape."""
-    infos = [bench.cluster.info(one) for one in pods]
+    infos = [bench.cluster.info(pod) for pod in pods]
     cycle: Cycle = bench.cycle
     seconds: list[float] = []
     failed = 0
@@ -282,8 +282,8 @@ def run(name: str, nodes: int, count: int, *, profile: bool) -> Iterator[Figure]
     if name == "volumes":
         bench.reports.put(*storage(len(pods)))
     if name == "quotas":
-        for one in quotas(len(pods)):
-            bench.reports.tell(one)
+        for quota in quotas(len(pods)):
+            bench.reports.tell(quota)
         begun = time.perf_counter()
         for waiting in pods:
             bench.reports.tell(waiting)

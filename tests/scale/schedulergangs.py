@@ -75,9 +75,9 @@ async def place(nodes: int, gangs: int, size: int, rng: random.Random) -> Placed
     pods = members(gangs, size)
     turns: list[float] = []
     begun, cpu = time.perf_counter(), time.process_time()
-    for one in pods:
-        loop.queue.add(bench.cluster.info(one))
-        plugin.events.pod_added(one)
+    for member in pods:
+        loop.queue.add(bench.cluster.info(member))
+        plugin.events.pod_added(member)
     while run := loop.queue.pop_run(64):
         for info in run:
             at = time.perf_counter()

@@ -232,7 +232,7 @@ class Soak:
 
 
 def figures(samples: Sequence[Sample], first: float, failed: int) -> list[Figure]:
-    warm = [one for one in samples if one.seconds >= WARM_UP] or list(samples)
+    warm = [sample for sample in samples if sample.seconds >= WARM_UP] or list(samples)
     grown, noise = flat("resident_mb", warm)
     files, files_noise = flat("open_files", warm)
     quiet = undisturbed(warm)
@@ -242,14 +242,14 @@ def figures(samples: Sequence[Sample], first: float, failed: int) -> list[Figure
         Figure("soak_cpu", float(np.mean([one.cpu_percent for one in warm])), "% of a core", CPU_BUDGET),
         Figure("soak_undisturbed_minutes", len(quiet), "min"),
         *([Figure("soak_cpu_undisturbed", float(np.mean(quiet)), "% of a core")] if quiet else []),
-        Figure("soak_resident_max", max(one.resident_mb for one in samples), "MB", MEMORY_BUDGET),
+        Figure("soak_resident_max", max(sample.resident_mb for sample in samples), "MB", MEMORY_BUDGET),
         Figure("soak_resident_growth_second_half", grown, "MB", noise),
         Figure("soak_open_files_growth_second_half", files, "descriptors", files_noise),
-        Figure("soak_open_files_max", max(one.open_files for one in samples), "descriptors"),
-        Figure("soak_threads_max", max(one.threads for one in samples), "threads"),
+        Figure("soak_open_files_max", max(sample.open_files for sample in samples), "descriptors"),
+        Figure("soak_threads_max", max(sample.threads for sample in samples), "threads"),
         Figure("soak_failed_fetches", failed, "fetches", 0),
-        Figure("soak_calibration", float(np.median([one.calibration for one in samples])), "ms"),
-        Figure("soak_probe_slots_max", max(one.slots for one in samples), "slots"),
+        Figure("soak_calibration", float(np.median([sample.calibration for sample in samples])), "ms"),
+        Figure("soak_probe_slots_max", max(sample.slots for sample in samples), "slots"),
     ]
 
 
@@ -261,14 +261,14 @@ def plot(samples: Sequence[Sample], pods: int, probes: str) -> str:
     return chart(
         f"koordlet for {samples[-1].seconds / 60:.0f} minutes, everything on",
         note,
-        [one.seconds / 60 for one in samples],
+        [sample.seconds / 60 for sample in samples],
         [
-            Panel("CPU, % of one core", [one.cpu_percent for one in samples], CPU_BUDGET),
-            Panel("resident memory, MB", [one.resident_mb for one in samples], MEMORY_BUDGET),
-            Panel("open descriptors", [one.open_files for one in samples]),
-            Panel("CPU time stolen by the hypervisor, %", [one.stolen_percent for one in samples]),
-            Panel("a fixed piece of Python on the same machine, ms", [one.calibration for one in samples]),
-            Panel("slots in use in the fullest probe", [one.slots for one in samples]),
+            Panel("CPU, % of one core", [sample.cpu_percent for sample in samples], CPU_BUDGET),
+            Panel("resident memory, MB", [sample.resident_mb for sample in samples], MEMORY_BUDGET),
+            Panel("open descriptors", [sample.open_files for sample in samples]),
+            Panel("CPU time stolen by the hypervisor, %", [sample.stolen_percent for sample in samples]),
+            Panel("a fixed piece of Python on the same machine, ms", [sample.calibration for sample in samples]),
+            Panel("slots in use in the fullest probe", [sample.slots for sample in samples]),
         ],
     )
 
@@ -298,7 +298,7 @@ def main() -> int:
             pods.remove()
     target = ROOT / "build/bench/soak-samples.json"
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(json.dumps([asdict(one) for one in soak.samples], indent=0) + "\n")
+    target.write_text(json.dumps([asdict(sample) for sample in soak.samples], indent=0) + "\n")
     options.svg.write_text(plot(soak.samples, options.pods, probes))
     return report("soak", figures(soak.samples, first, soak.failed))
 

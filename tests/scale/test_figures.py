@@ -42,7 +42,7 @@ def ways(noise: float, added: float) -> list[Took]:
 
 
 def verdicts(noise: float, added: float) -> dict[str, str]:
-    return {one.name: one.verdict for one in figures("x", ways(noise, added), 0.4, 1.0)}
+    return {figure.name: figure.verdict for figure in figures("x", ways(noise, added), 0.4, 1.0)}
 
 
 def test_a_difference_larger_than_the_noise_is_reported() -> None:

@@ -100,8 +100,8 @@ class Cluster:
         self.handle = Handle(self.table, self.shapes, self.counters)
         self.cycle_services: dict[str, Any] = {}
         """Keyword arguments for `Cycle`: queue, evictor, auditor."""
-        for one in nodes:
-            self.table.set_node(one)
+        for node in nodes:
+            self.table.set_node(node)
 
     def use(self, **services: Any) -> None:
         """Replace services: fields of `Handle`, or `queue`, `evictor`, `auditor`. Call it before plugins are
@@ -115,7 +115,7 @@ class Cluster:
 
     def put(self, *pods: Pod) -> list[PodInfo]:
         """Count pods on the nodes that they name."""
-        infos = [self.info(one) for one in pods]
+        infos = [self.info(pod) for pod in pods]
         for info in infos:
             self.table.add_pod(info, info.pod.spec.node_name)
         return infos

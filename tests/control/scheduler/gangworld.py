@@ -144,20 +144,20 @@ class GangWorld:
     # The API server
 
     def create(self, *pods: Pod) -> None:
-        for one in pods:
-            self.pods[one.metadata.key] = one
-            self.queue.add(self.cluster.info(one))
-            self.gangs.events.pod_added(one)
+        for pod in pods:
+            self.pods[pod.metadata.key] = pod
+            self.queue.add(self.cluster.info(pod))
+            self.gangs.events.pod_added(pod)
 
     def restore(self, pods: Iterable[Pod]) -> None:
         """Start with the pods that another scheduler left, in some order, bound or not."""
-        for one in pods:
-            if one.spec.node_name:
-                self.pods[one.metadata.key] = one
-                self.cache.set_pod(one)
-                self.gangs.events.pod_added(one)
+        for pod in pods:
+            if pod.spec.node_name:
+                self.pods[pod.metadata.key] = pod
+                self.cache.set_pod(pod)
+                self.gangs.events.pod_added(pod)
             else:
-                self.create(one)
+                self.create(pod)
 
     def bind(self, pod: PodInfo, node: str) -> PluginStatus:
         old = self.pods.get(pod.key)
@@ -221,9 +221,9 @@ class GangWorld:
         """Names of bound pods, of one gang or all."""
         label = "gang.scheduling.koordinator.sh/name"
         return sorted(
-            one.metadata.name
-            for one in self.pods.values()
-            if one.spec.node_name and (not gang or one.metadata.annotations.get(label) == gang)
+            pod.metadata.name
+            for pod in self.pods.values()
+            if pod.spec.node_name and (not gang or pod.metadata.annotations.get(label) == gang)
         )
 
     def parked(self) -> list[str]:
@@ -231,7 +231,7 @@ class GangWorld:
 
     def check(self) -> None:
         """Exactly the bound pods and the pods that are being bound are counted."""
-        bound = {one.metadata.uid for one in self.pods.values() if one.spec.node_name}
+        bound = {pod.metadata.uid for pod in self.pods.values() if pod.spec.node_name}
         counted = {uid for uid, info in self.cache.pods.items() if not info.assumed}
         assert counted == bound
         assert self.cache.assumed == {pod.uid for pod in self.waiting.waiting_pods()}

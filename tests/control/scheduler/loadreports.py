@@ -56,7 +56,7 @@ def metric(
             "status": {
                 **({} if at is None else {"updateTime": str(Time.from_unix(at))}),
                 **({} if bare else {"nodeMetric": info}),
-                "podsMetric": [dict(one) for one in pods],
+                "podsMetric": [dict(pod) for pod in pods],
                 **({} if extensions is None else {"extensions": dict(extensions)}),
             },
         },

@@ -116,7 +116,7 @@ def test_sums_come_back_to_nothing_and_never_overflow(amounts: list[tuple[str, s
         assert (
             outcome(made, cluster, pod("sane", cpu="2", spec={"nodeSelector": {"kubernetes.io/hostname": "b"}})) == "b"
         )
-        for one in infos:
-            cluster.table.remove_pod(one)
+        for info in infos:
+            cluster.table.remove_pod(info)
     assert not cluster.table.requested[:, 0].any()
     assert not cluster.table.nonzero[:, 0].any()

@@ -210,7 +210,7 @@ def test_a_gang_is_one_workload() -> None:
     scene.complete.add("ns/g")
     auditor.pod_added(members[1])
     auditor.pod_updated(members[1], members[1])
-    infos = [scene.cluster.info(one) for one in members]
+    infos = [scene.cluster.info(member) for member in members]
     for info in infos:
         info.attempts = 1
         auditor.attempt_failed(info)

@@ -58,7 +58,9 @@ def test_an_infeasible_pods_status_has_reasons_and_possible_victims() -> None:
     (part,) = found.detailed_explanation
     assert part.schedule_explanation is not None
     details = part.schedule_explanation.node_failed_details
-    assert [(one.failed_plugin, one.reason, one.preempt_might_help, one.failed_nodes) for one in details] == [
+    assert [
+        (detail.failed_plugin, detail.reason, detail.preempt_might_help, detail.failed_nodes) for detail in details
+    ] == [
         ("Cordon", "node(s) were unschedulable", False, ["c"]),
         ("Fits", "Insufficient cpu", True, ["a", "b"]),
     ]
@@ -97,7 +99,7 @@ class Api:
     def __init__(self, *questions: ScheduleExplanation) -> None:
         self.clock = FakeClock()
         self.registry = CollectorRegistry()
-        self.there = {one.metadata.uid: one for one in questions}
+        self.there = {question.metadata.uid: question for question in questions}
         self.written: list[tuple[str, dict[str, Any]]] = []
         self.failure: Exception | None = None
 
@@ -126,7 +128,7 @@ def question(name: str, key: str, *, ttl: str | None = None, created: str = "202
 
 
 def service(api: Any, pods: Sequence[PodInfo], cycle: Cycle) -> ExplanationController:
-    known = {one.key: one for one in pods}
+    known = {pod.key: pod for pod in pods}
     return ExplanationController(api, lambda key: (cycle.framework, [known[key]]) if key in known else None, api)
 
 

@@ -100,7 +100,7 @@ async def test_others_get_whole_nodes(service: Service) -> None:
     service.answers["filter"] = {"Nodes": {"items": [{"metadata": {"name": "b"}}]}}
     found = await (await service.extenders(FILTER)).query(cycle.framework, cluster.info(pod("p")))
     items = service.asked[0][1]["Nodes"]["items"]
-    assert sorted(one["metadata"]["name"] for one in items) == ["a", "b", "c"]
+    assert sorted(item["metadata"]["name"] for item in items) == ["a", "b", "c"]
     assert items[0]["status"]["allocatable"]["cpu"] == "8"
     assert found is not None
     assert found.allowed == {"b"}

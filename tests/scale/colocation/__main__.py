@@ -79,7 +79,7 @@ def undisturbed(found: list[Reading]) -> list[Reading]:
 
 def complete(readings: Rounds, rounds: int) -> bool:
     """Whether each phase has `count` undisturbed readings."""
-    return all(sum(one.disturbance <= 1 for one in found) >= rounds for found in readings.values())
+    return all(sum(one.disturbance <= 1 for one in reading) >= rounds for reading in readings.values())
 
 
 def words(reading: Reading) -> str:
@@ -100,20 +100,20 @@ def words(reading: Reading) -> str:
 
 def figures(readings: Rounds, repeated: int) -> list[Figure]:
     """Figures of the measured kinds, from undisturbed readings."""
-    disturbed = sum(one.disturbance > 1 for found in readings.values() for one in found)
+    disturbed = sum(one.disturbance > 1 for reading in readings.values() for one in reading)
     readings = {key: undisturbed(found) for key, found in readings.items()}
 
     def p99(kind: str, phase: str) -> float:
-        return median(one.percentile(99) for one in readings[kind, phase]) * 1e3
+        return median(reading.percentile(99) for reading in readings[kind, phase]) * 1e3
 
     def undelayed(kind: str, phase: str) -> float:
-        return median(percentile((x.latency for x in one.spared), 99) for one in readings[kind, phase]) * 1e3
+        return median(percentile((x.latency for x in reading.spared), 99) for reading in readings[kind, phase]) * 1e3
 
     def faults(phase: str) -> float:
-        return median(one.refaults for one in readings["memory", phase])
+        return median(reading.refaults for reading in readings["memory", phase])
 
     found = [
-        Figure("colocation_readings", min(len(found) for found in readings.values()), "a phase, at least"),
+        Figure("colocation_readings", min(len(reading) for reading in readings.values()), "a phase, at least"),
         Figure("colocation_repeated", repeated, "readings"),
         Figure("colocation_disturbed", disturbed, "readings"),
     ]
@@ -128,7 +128,7 @@ def figures(readings: Rounds, repeated: int) -> list[Figure]:
             ratio = undelayed(kind, phase) / max(undelayed(kind, ALONE), 1e-6)
             found.append(Figure(f"{name}_without_machine_stops", ratio, "x alone"))
     if ("cpu", ENFORCED) in readings:
-        used = 100 * median(one.batch_share for one in readings["cpu", ENFORCED])
+        used = 100 * median(reading.batch_share for reading in readings["cpu", ENFORCED])
         found.append(Figure("colocation_idle_cpu_used", used, "%", IDLE_USED, at_least=True))
     if ("memory", ENFORCED) in readings:
         bound = None
@@ -188,7 +188,7 @@ def main() -> int:
         return 1
     print(picture.bars(latencies(readings)) + "\n")
     if options.svg is not None:
-        least = min(len(undisturbed(found)) for found in readings.values())
+        least = min(len(undisturbed(reading)) for reading in readings.values())
         note = (
             f"p99 by the service's client, {LOAD:.0%} load; medians of {least} readings or more of "
             f"{options.seconds:g} s; kernel {platform.release().partition('-')[0]}, {os.cpu_count()} CPUs"

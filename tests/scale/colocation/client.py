@@ -53,7 +53,7 @@ def main() -> None:
             requests.append((*asked.popleft(), *answer, time.perf_counter()))
     now = time.perf_counter()  # without a response: takes at least until now
     requests += [(due, sent, now, now, 0.0, now) for due, sent in (*asked, *((due, now) for due in todo))]
-    json.dump([one for one in requests if one[0] >= counted], sys.stdout)
+    json.dump([request for request in requests if request[0] >= counted], sys.stdout)
 
 
 if __name__ == "__main__":

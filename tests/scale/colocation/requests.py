@@ -41,24 +41,24 @@ def parts(requests: Sequence[Request]) -> dict[str, list[float]]:
     response late. The rest is work, its own and that of earlier requests."""
     found: dict[str, list[float]] = {name: [] for name in PARTS}
     free = 0.0
-    for one in requests:
-        found["client"].append(max(one.sent - one.due, 0.0))
-        found["start"].append(max(one.began - max(one.sent, free), 0.0))
-        found["away"].append(max(one.ended - one.began - one.cpu, 0.0))
-        found["answer"].append(max(one.answered - one.ended, 0.0))
-        free = one.ended
+    for request in requests:
+        found["client"].append(max(request.sent - request.due, 0.0))
+        found["start"].append(max(request.began - max(request.sent, free), 0.0))
+        found["away"].append(max(request.ended - request.began - request.cpu, 0.0))
+        found["answer"].append(max(request.answered - request.ended, 0.0))
+        free = request.ended
     return found
 
 
 def spared(requests: Sequence[Request], stops: Sequence[Stop]) -> list[Request]:
     """Requests without a stop: neither in flight during one, nor queued behind one that was."""
     found, jammed = [], 0.0
-    for one in requests:
-        hit = one.due < jammed or any(begin < one.answered and end > one.due for begin, end in stops)
+    for request in requests:
+        hit = request.due < jammed or any(begin < request.answered and end > request.due for begin, end in stops)
         if hit:
-            jammed = max(jammed, one.answered)
+            jammed = max(jammed, request.answered)
         else:
-            found.append(one)
+            found.append(request)
     return found
 
 

@@ -108,7 +108,7 @@ class Reading:
 
     def percentile(self, percent: float) -> float:
         """Quantile of all latencies, in seconds."""
-        return requests.percentile((one.latency for one in self.requests), percent)
+        return requests.percentile((request.latency for request in self.requests), percent)
 
     @property
     def spared(self) -> list[Request]:
@@ -273,7 +273,7 @@ class Stage:
                 out, _ = client.communicate(timeout=seconds * 10 + 60)
             finally:
                 self._end(client)
-        asked = tuple(Request(*one) for one in json.loads(out))
+        asked = tuple(Request(*load) for load in json.loads(out))
         first = asked[0].due if asked else 0.0
         return asked, tuple((begin, end) for begin, end in stops if end > first)
 

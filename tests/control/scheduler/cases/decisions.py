@@ -87,13 +87,13 @@ class Board:
 
     def place(self, *pods: Pod) -> list[str]:
         """One after the other; "" for a pod without a node."""
-        found = []
-        for one in pods:
+        places = []
+        for pending in pods:
             try:
-                found.append(self.cycle.place(self.cluster.info(one)).node)
+                places.append(self.cycle.place(self.cluster.info(pending)).node)
             except FitError:
-                found.append("")
-        return found
+                places.append("")
+        return places
 
 
 def light(name: str = "", *, labels: Mapping[str, str] | None = None, on: str = "", **spec: Any) -> Pod:

@@ -30,7 +30,7 @@ def on_nodes(*terms: list[dict[str, Any]], wishes: Mapping[int, dict[str, Any]] 
     """`terms`: lists of expressions; `wishes`: weight -> expression."""
     found: dict[str, Any] = {}
     if terms:
-        found[REQUIRED] = {"nodeSelectorTerms": [{"matchExpressions": one} for one in terms]}
+        found[REQUIRED] = {"nodeSelectorTerms": [{"matchExpressions": term} for term in terms]}
     if wishes:
         found[PREFERRED] = [
             {"weight": weight, "preference": {"matchExpressions": [one]}} for weight, one in wishes.items()

@@ -76,7 +76,7 @@ def member(number: int, minimum: int, refused_at: str = "", cpu: str = "16") -> 
 
 
 def places(world: GangWorld) -> dict[str, str]:
-    return {one.metadata.name: one.spec.node_name for one in world.pods.values()}
+    return {pod.metadata.name: pod.spec.node_name for pod in world.pods.values()}
 
 
 def value(world: GangWorld, name: str, **labels: str) -> float:

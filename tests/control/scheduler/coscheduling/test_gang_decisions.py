@@ -71,8 +71,8 @@ class World:
         self.plugin = Coscheduling(CoschedulingArgs(**args), self.cluster.handle)
 
     def add(self, *pods: Pod) -> None:
-        for one in pods:
-            self.plugin.events.pod_added(one)
+        for member in pods:
+            self.plugin.events.pod_added(member)
 
     def enqueued(self, one: Pod) -> str:
         status = self.plugin.pre_enqueue(self.cluster.info(one))

@@ -62,7 +62,7 @@ def member(name: str, minimum: int, strategy: str, index: int | None = None, **m
 
 
 def places(world: GangWorld) -> dict[str, str]:
-    return {one.metadata.name: one.spec.node_name for one in world.pods.values()}
+    return {pod.metadata.name: pod.spec.node_name for pod in world.pods.values()}
 
 
 async def test_the_verified_gang(world: GangWorld) -> None:

@@ -69,7 +69,7 @@ class World(GangWorld):
             self.delete(key)
 
     def _through(self) -> None:
-        keys = [one.metadata.key for one in self.pods.values() if one.metadata.uid in self.busy]
+        keys = [pod.metadata.key for pod in self.pods.values() if pod.metadata.uid in self.busy]
         self.busy.clear()
         self.queue.activate(keys)
 
@@ -79,7 +79,7 @@ class World(GangWorld):
         }
 
     def where(self) -> dict[str, str]:
-        return {one.metadata.name: one.spec.node_name for one in self.pods.values()}
+        return {pod.metadata.name: pod.spec.node_name for pod in self.pods.values()}
 
 
 @pytest.fixture

@@ -105,7 +105,7 @@ async def all_fit_in_the_end(world: GangWorld, done: set[str]) -> None:
 
 
 def _names(world: GangWorld) -> list[str]:
-    return [one.metadata.name for one in world.pods.values()]
+    return [pod.metadata.name for pod in world.pods.values()]
 
 
 @settings(deadline=None)

@@ -138,8 +138,8 @@ def test_trees_from_labels() -> None:
     ]
     root = build(SPINES, nodes)
     assert root is not None
-    assert [one.name for one in root.leaves()] == ["a", "old", "lonely", "b"]
-    assert [[d.name for d in one.lineage()][1:-1] for one in root.leaves()] == [
+    assert [leave.name for leave in root.leaves()] == ["a", "old", "lonely", "b"]
+    assert [[d.name for d in leave.lineage()][1:-1] for leave in root.leaves()] == [
         ["b", "s1"],
         ["b", "s1"],
         ["lonely", "s1"],

@@ -35,9 +35,9 @@ class Server:
     async def list(self, kind: type, namespace: str, *, label_selector: Mapping[str, str]) -> list[Pod]:
         assert kind is Pod
         return [
-            one
-            for one in self.pods
-            if one.metadata.namespace == namespace and label_selector.items() <= one.metadata.labels.items()
+            pod
+            for pod in self.pods
+            if pod.metadata.namespace == namespace and label_selector.items() <= pod.metadata.labels.items()
         ]
 
     async def patch(self, what: type, name: str, namespace: str, /, *, body: Any, **more: Any) -> None:

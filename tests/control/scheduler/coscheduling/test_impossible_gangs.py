@@ -79,7 +79,7 @@ async def test_no_member_is_bound_and_other_pods_are_placed(make: Make, pods: li
     if not later:
         world.create(*singles)
     await world.pass_time(15)
-    assert set(world.bound()) == {one.metadata.name for one in singles}
+    assert set(world.bound()) == {single.metadata.name for single in singles}
     assert world.parked() == []
     assert world.gangs.rounds.current is None
     world.check()

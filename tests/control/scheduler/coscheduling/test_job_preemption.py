@@ -50,7 +50,7 @@ def info(name: str, priority: int = 0, job: str = "", **labels: str) -> PodInfo:
     ids=["ranks", "sum", "lowest is free", "without a label each for itself", "once a job, the highest", "two jobs"],
 )
 def test_cost(on: Mapping[int, list[tuple[str, int, str]]], expected: Mapping[int, int]) -> None:
-    assert costs({row: [info(*one) for one in pods] for row, pods in on.items()}) == expected
+    assert costs({row: [info(*pod) for pod in pods] for row, pods in on.items()}) == expected
 
 
 @pytest.mark.parametrize(

@@ -112,9 +112,11 @@ def existing(node: PlainNode, args: Any, *, prod: bool, kind: str, duration: int
         return {name: prod_usage[name] + prod_delta[name] for name in NAMES}
     base = info.node_usage.resources if info is not None else None
     if kind and info is not None:
-        windows = [one for one in info.aggregated_node_usages if kind in one.usage and one.usage[kind].resources]
+        windows = [
+            usage for usage in info.aggregated_node_usages if kind in usage.usage and usage.usage[kind].resources
+        ]
         if duration:
-            windows = [one for one in windows if one.duration.nanoseconds == duration]
+            windows = [window for window in windows if window.duration.nanoseconds == duration]
         windows.sort(key=lambda one: one.duration.nanoseconds)
         if windows:
             base = windows[-1].usage[kind].resources

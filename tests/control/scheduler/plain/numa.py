@@ -251,7 +251,7 @@ def _merged(node: PlainNode, request: _Request, policy: str) -> list[int] | None
         raise Rejected(", ".join(missing))
     best: tuple[bool, int, int, int] = (False, -len(ids), 0, -sum(1 << ids.index(zone) for zone in ids))
     choice, satisfied = tuple(ids), False
-    for combination in product(*(found for found in hints.values() if found)) if not missing else ():
+    for combination in product(*(hint for hint in hints.values() if hint)) if not missing else ():
         members = [
             set(chosen)
             for (chosen, _), found in zip(combination, hints.values(), strict=True)
@@ -262,7 +262,7 @@ def _merged(node: PlainNode, request: _Request, policy: str) -> list[int] | None
         merged = reduce(lambda a, b: a & b, members)
         if not merged:
             continue
-        preferred = all(members[0] == one for one in members) and all(
+        preferred = all(members[0] == member for member in members) and all(
             _preferred(chosen, found, policy) for (chosen, _), found in zip(combination, hints.values(), strict=True)
         )
         preferred = preferred and not _violated(node, request.pod, merged)

@@ -35,8 +35,10 @@ def ineligible(pod: Pod, codes: Mapping[str, str], pods: Sequence[Pod]) -> bool:
         return False
     for other in pods:
         leaving = other.metadata.deletion_timestamp is not None and any(
-            one.type == "DisruptionTarget" and one.status == "True" and one.reason == "PreemptionByScheduler"
-            for one in other.status.conditions
+            condition.type == "DisruptionTarget"
+            and condition.status == "True"
+            and condition.reason == "PreemptionByScheduler"
+            for condition in other.status.conditions
         )
         if other.spec.node_name == nominated and leaving and priority(other) < priority(pod):
             return True
@@ -48,7 +50,7 @@ def victims(
 ) -> tuple[list[Pod], int] | None:
     """(victims, most important first; budgets broken). None: nobody's leaving would help."""
     lower = [one for one in pods if one.spec.node_name == node and priority(one) < priority(pod)]
-    stay = [one for one in pods if one not in lower]
+    stay = [pod for pod in pods if pod not in lower]
     if not lower or not fits(node, stay):
         return None
     allowed = [budget.status.disruptions_allowed for budget in budgets]

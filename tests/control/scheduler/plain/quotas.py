@@ -41,7 +41,7 @@ class PlainQuotas:
         return pod.quota if pod.quota in self.quotas else DEFAULT
 
     def children(self, name: str) -> list[PlainQuota]:
-        return [one for one in self.quotas.values() if one.parent == name and one.name not in (DEFAULT, SYSTEM)]
+        return [quota for quota in self.quotas.values() if quota.parent == name and quota.name not in (DEFAULT, SYSTEM)]
 
     def attached(self, name: str) -> bool:
         seen = set()
@@ -63,7 +63,7 @@ class PlainQuotas:
         own = self.own(name, resource, assigned=True)
         if not self.attached(name):
             return own
-        below = [one for one in self.quotas.values() if one.parent == name and self.attached(one.name)]
+        below = [quota for quota in self.quotas.values() if quota.parent == name and self.attached(quota.name)]
         return own + sum(self.used(one.name, resource) for one in below)
 
     def minimum(self, name: str, resource: str) -> int:
@@ -93,11 +93,11 @@ class PlainQuotas:
         return self.level(self.children(parent), resource, total)[name]
 
     def level(self, quotas: Sequence[PlainQuota], resource: str, total: int) -> dict[str, int]:
-        minima = {one.name: self.minimum(one.name, resource) for one in quotas}
+        minima = {quota.name: self.minimum(quota.name, resource) for quota in quotas}
         everything = sum(minima.values())
         if self.scale_min and everything > total:
             minima = {name: total * minimum // everything for name, minimum in minima.items()}
-        wanted = {one.name: self.limited(one.name, resource) for one in quotas}
+        wanted = {quota.name: self.limited(quota.name, resource) for quota in quotas}
         given = {}
         hungry = []
         for one in sorted(quotas, key=lambda quota: quota.name):
@@ -138,9 +138,9 @@ class PlainQuotas:
         if not over and pod.non_preemptible:
             for resource in quota.max:
                 held = sum(
-                    one.request.get(resource, 0)
-                    for one in self.pods
-                    if one.assigned and one.non_preemptible and self.of(one) == name
+                    pod.request.get(resource, 0)
+                    for pod in self.pods
+                    if pod.assigned and pod.non_preemptible and self.of(pod) == name
                 )
                 minimum = quota.min
                 if resource in minimum and held + pod.request.get(resource, 0) > self.minimum(name, resource):

@@ -42,7 +42,11 @@ class Objects:
     pods: Sequence[Pod]
 
     def on(self, node: str) -> list[Reservation]:
-        return [one for one in self.reservations if one.status.node_name == node and one.status.phase == "Available"]
+        return [
+            reservation
+            for reservation in self.reservations
+            if reservation.status.node_name == node and reservation.status.phase == "Available"
+        ]
 
     def pods_on(self, node: str) -> list[Pod]:
         return [pod for pod in self.pods if pod.spec.node_name == node]
@@ -80,7 +84,9 @@ def is_owner(pod: Pod, owners: Iterable[Any]) -> bool:
 
 
 def tolerated(tolerations: Sequence[Mapping[str, str]], key: str) -> bool:
-    return any(one.get("operator") == "Exists" and one.get("key", key) == key for one in tolerations)
+    return any(
+        toleration.get("operator") == "Exists" and toleration.get("key", key) == key for toleration in tolerations
+    )
 
 
 def matches(objects: Objects, pod: Pod, one: Reservation) -> bool:
@@ -170,12 +176,12 @@ def reserve_pod_fits(objects: Objects, one: Reservation, node: Node) -> bool:
 def node_scores(objects: Objects, pod: Pod, nodes: Sequence[Node]) -> list[int]:
     """0 to 100 per feasible node; the reservation with the smallest order counts 1000 before scaling."""
     rooms = [taken(objects, pod, node)[1] for node in nodes]
-    scores = [0 if one is None else score(objects, pod, one) for one in rooms]
-    orders = [order(one) for one in rooms if one is not None and order(one)]
+    scores = [0 if room is None else score(objects, pod, room) for room in rooms]
+    orders = [order(room) for room in rooms if room is not None and order(room)]
     if orders:
         scores = [
             1000 if one is not None and order(one) == min(orders) else known
             for one, known in zip(rooms, scores, strict=True)
         ]
     highest = max(scores, default=0)
-    return [one * 100 // highest for one in scores] if highest else scores
+    return [score * 100 // highest for score in scores] if highest else scores

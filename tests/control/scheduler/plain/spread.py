@@ -27,7 +27,7 @@ def constraints(pod: Pod, world: World, action: str, defaults: Sequence[Constrai
         selector = world.default_selectors.get(pod.metadata.name)
         if selector is None or selector.is_empty():
             return []
-        found = [msgspec.structs.replace(one, label_selector=selector) for one in defaults]
+        found = [msgspec.structs.replace(default, label_selector=selector) for default in defaults]
     return [_with_keys(one, pod) for one in found if one.when_unsatisfiable == action]
 
 

@@ -29,9 +29,9 @@ def _named(objects: Sequence[Any], name: str) -> Any:
 
 
 def _claim(world: World, pod: Pod, name: str) -> PersistentVolumeClaim | None:
-    for one in world.storage.claims:
-        if one.metadata.namespace == pod.metadata.namespace and one.metadata.name == name:
-            return one
+    for claim in world.storage.claims:
+        if claim.metadata.namespace == pod.metadata.namespace and claim.metadata.name == name:
+            return claim
     return None
 
 
@@ -291,7 +291,7 @@ def _why_not_made(claim: PersistentVolumeClaim, node: Node, storage: Storage) ->
         return UNMATCHED
     allowed = not found.allowed_topologies
     for term in found.allowed_topologies:
-        pairs = [(one.key, one.values) for one in term.match_label_expressions]
+        pairs = [(expression.key, expression.values) for expression in term.match_label_expressions]
         if pairs and all(node.metadata.labels.get(key) in values for key, values in pairs):
             allowed = True
     if not allowed:

@@ -93,7 +93,7 @@ class PlainCycle:
         if found is not None:
             return found
         if self.extra is not None:
-            only = hints.only(pod, [one.metadata.name for one in world.nodes])
+            only = hints.only(pod, [node.metadata.name for node in world.nodes])
             if only is not None and name not in only:
                 return HINTED_ELSEWHERE
         nominated = [one for one in world.nominated if one.spec.node_name == name]

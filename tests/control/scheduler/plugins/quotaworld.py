@@ -109,8 +109,8 @@ class QuotaWorld:
         assert isinstance(plugin, ElasticQuotaPlugin)
         self.plugin = plugin
         self.objects.informer(PodDisruptionBudget)
-        for one in quotas:
-            self.put(one)
+        for quota in quotas:
+            self.put(quota)
 
     def put(self, quota: ElasticQuota) -> None:
         self.objects.informer(ElasticQuota).put(quota)

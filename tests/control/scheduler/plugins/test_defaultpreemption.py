@@ -38,7 +38,7 @@ class Evictions:
         self.victims += [victim.name for victim in victims]
 
     def clear_nominations(self, pods: Sequence[PodInfo]) -> None:
-        self.cleared += [one.name for one in pods]
+        self.cleared += [pod.name for pod in pods]
 
     def evicting_for(self, uid: str) -> bool:
         return bool(self.victims)

@@ -224,8 +224,8 @@ def preempting(*pods: Pod, limit: str = "4", **args: Any) -> tuple[QuotaWorld, E
         evictor=evictor,
         args=ElasticQuotaArgs(**args),
     )
-    for one in pods:
-        world.add(one)
+    for added in pods:
+        world.add(added)
     return world, evictor
 
 
@@ -547,7 +547,7 @@ def test_hints_ask_the_quota() -> None:
     gone = member("a", "4", on="n0")
     world.add(gone)
     info = world.add(member("a", "4"))
-    hints = {one.resource: one.hint for one in world.plugin.interests()}
+    hints = {interest.resource: interest.hint for interest in world.plugin.interests()}
     assert set(hints) == {"AssignedPod", "UnscheduledPod", "ElasticQuota", "Node"}
     hint = hints["AssignedPod"]
     assert hint is not None
@@ -560,7 +560,7 @@ def test_a_written_status_wakes_no_pod_and_rebuilds_no_tree() -> None:
     quota = quota_object("a", max="4")
     world = QuotaWorld(quota, gates=gates("ElasticQuotaGuaranteeUsage"))
     info = world.add(member("a", "4"))
-    hint = next(one.hint for one in world.plugin.interests() if one.resource == "ElasticQuota")
+    hint = next(interest.hint for interest in world.plugin.interests() if interest.resource == "ElasticQuota")
     assert hint is not None
     version = world.plugin.book.forest.version
     written = msgspec.structs.replace(

@@ -107,7 +107,7 @@ def test_it_follows_the_plain_rule(held: list[set[str]], wanted: list[str]) -> N
     world = World([imaged(name, by_name) for name, by_name in images.items()], images=images)
     cluster = Cluster(*world.nodes)
     asking = running(*wanted)
-    expected = {one.metadata.name: image_score(asking, one, world) for one in world.nodes}
+    expected = {node.metadata.name: image_score(asking, node, world) for node in world.nodes}
     got = scored(ImageLocality(None, cluster.handle), cluster, asking)
     assert (got or dict.fromkeys(expected, 0)) == expected
 

@@ -255,7 +255,7 @@ def test_terms_of_the_past_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_hints() -> None:
     cluster = Cluster()
-    told = {one.resource: one.hint for one in InterPodAffinity(None, cluster.handle).interests()}
+    told = {interest.resource: interest.hint for interest in InterPodAffinity(None, cluster.handle).interests()}
     pod_hint, node_hint = told["AssignedPod"], told["Node"]
     assert pod_hint
     assert node_hint
@@ -330,8 +330,8 @@ def test_it_follows_the_plain_rules_while_the_cluster_changes(data: st.DataObjec
     )
     wanted = data.draw(pods())
     for _ in range(data.draw(st.integers(1, 4))):
-        world = World([one for one in cluster.table.nodes if one], [one.pod for one in infos], namespaces)
-        expected = {one.metadata.name: inter_pod_affinity(wanted, one, world) for one in world.nodes}
+        world = World([node for node in cluster.table.nodes if node], [info.pod for info in infos], namespaces)
+        expected = {node.metadata.name: inter_pod_affinity(wanted, node, world) for node in world.nodes}
         assert filtered(plugin, cluster, wanted) == expected
         if world.nodes:
             plain = inter_pod_scores(wanted, world.nodes, world, hard_weight=plugin.args.hard_pod_affinity_weight)

@@ -478,7 +478,7 @@ def test_a_reused_row_has_no_old_data() -> None:
 
 def test_a_metric_wakes_pods_that_its_node_accepts() -> None:
     world = World(node("a", **BIG))
-    (metrics,) = [one for one in world.plugin.interests() if one.resource == "NodeMetric"]
+    (metrics,) = [interest for interest in world.plugin.interests() if interest.resource == "NodeMetric"]
     assert metrics.hint is not None
     info = world.cluster.info(pod())
     full, free = metric("a", "90", "1Gi"), metric("a", "1", "1Gi")
@@ -493,7 +493,7 @@ def test_a_metric_wakes_pods_that_its_node_accepts() -> None:
 
 def test_a_node_wakes_pods_that_it_accepts() -> None:
     world = World(node("a", **BIG), node("new", **BIG))
-    (nodes,) = [one for one in world.plugin.interests() if one.resource == "Node"]
+    (nodes,) = [interest for interest in world.plugin.interests() if interest.resource == "Node"]
     assert nodes.hint is not None
     world.plugin.set_metric(metric("a", "90", "1Gi"))
     info = world.cluster.info(pod())

@@ -81,8 +81,8 @@ def reports(draw: st.DrawFn, name: str, pods: list[PodInfo], now: float) -> Any:
         f"{draw(gigas)}Gi",
         at=draw(st.sampled_from((None, now, now - 30, now - 170, now - 180, now - 400))),
         pods=[
-            pod_usage(one.key, f"{draw(st.integers(0, 4000))}m", "1Gi", draw(KINDS))
-            for one in pods
+            pod_usage(pod.key, f"{draw(st.integers(0, 4000))}m", "1Gi", draw(KINDS))
+            for pod in pods
             if draw(st.booleans())
         ],
         aggregated={

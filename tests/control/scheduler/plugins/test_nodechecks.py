@@ -36,7 +36,7 @@ def hint(plugin: Plugin, resource: str) -> Any:
 
 
 def tolerating(*tolerations: Mapping[str, str], name: str = "") -> Pod:
-    return pod(name, spec={"tolerations": [dict(one) for one in tolerations]})
+    return pod(name, spec={"tolerations": [dict(toleration) for toleration in tolerations]})
 
 
 def taint(key: str, value: str, effect: str) -> dict[str, str]:
@@ -346,7 +346,7 @@ def test_plugins_follow_the_plain_rules(world: World, wanted: Pod, extra: Any) -
     taint_plugin = TaintToleration(None, cluster.handle)
 
     def expected(rule: Any, *more: Any) -> dict[str, Any]:
-        return {one.metadata.name: rule(wanted, one, world, *more) for one in world.nodes}
+        return {node.metadata.name: rule(wanted, node, world, *more) for node in world.nodes}
 
     assert filtered(NodeUnschedulable(None, cluster.handle), cluster, wanted) == expected(plain.node_unschedulable)
     assert filtered(NodeName(None, cluster.handle), cluster, wanted) == expected(plain.node_name)

@@ -21,8 +21,8 @@ TAKEN = ("Unschedulable", ("node(s) didn't have free ports for the requested pod
 def ported(*ports: str, on: str = "", sidecar: bool = False, init: bool = False) -> Pod:
     """Ports as `protocol/address/port`."""
     made = []
-    for one in ports:
-        protocol, address, number = one.split("/")
+    for port in ports:
+        protocol, address, number = port.split("/")
         made.append({"containerPort": 80, "hostPort": int(number), "protocol": protocol, "hostIP": address})
     container: dict[str, Any] = {"name": "c", "ports": made}
     if not (sidecar or init):
@@ -97,7 +97,7 @@ def test_it_follows_the_plain_rule_also_after_trials(
     plugin = NodePorts(None, cluster.handle)
     infos = cluster.put(*world.pods)
     asking = ported(*wanted)
-    expected = {one.metadata.name: node_ports(asking, one, world) for one in world.nodes}
+    expected = {node.metadata.name: node_ports(asking, node, world) for node in world.nodes}
     assert filtered(plugin, cluster, asking) == expected
     with cluster.table.what_if() as trial:
         gone = data.draw(st.sets(st.sampled_from(range(len(infos))))) if infos else set()

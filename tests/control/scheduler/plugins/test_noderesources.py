@@ -219,7 +219,7 @@ def test_fit_follows_the_plain_rules(world: World, wanted: Pod, kind: str, ignor
     cluster = Cluster(*world.nodes)
     cluster.put(*world.pods)
     curve = RequestedToCapacityRatioParam([UtilizationShapePoint(x, y) for x, y in CURVE])
-    given_strategy = ScoringStrategy(kind, [WeightedResource(*one) for one in WEIGHTS.items()], curve)
+    given_strategy = ScoringStrategy(kind, [WeightedResource(*weight) for weight in WEIGHTS.items()], curve)
     ignored = [GPU] if ignore else []
     plugin = fit(cluster, scoring_strategy=given_strategy, ignored_resources=ignored)
     verdicts = filtered(plugin, cluster, wanted)
@@ -230,7 +230,7 @@ def test_fit_follows_the_plain_rules(world: World, wanted: Pod, kind: str, ignor
         if got and expected:
             assert (got[0], sorted(got[1])) == (expected[0], sorted(expected[1]))
     assert scored(plugin, cluster, wanted) == {
-        one.metadata.name: plain.fit_score(wanted, one, world, kind, WEIGHTS, CURVE) for one in world.nodes
+        node.metadata.name: plain.fit_score(wanted, node, world, kind, WEIGHTS, CURVE) for node in world.nodes
     }
 
 
@@ -240,5 +240,5 @@ def test_balance_follows_the_plain_rules(world: World, wanted: Pod, names: tuple
     cluster.put(*world.pods)
     args = NodeResourcesBalancedAllocationArgs([WeightedResource(name, 1) for name in names])
     got = scored(NodeResourcesBalancedAllocation(args, cluster.handle), cluster, wanted)
-    expected = {one.metadata.name: plain.balanced_score(wanted, one, world, names) for one in world.nodes}
+    expected = {node.metadata.name: plain.balanced_score(wanted, node, world, names) for node in world.nodes}
     assert got == (None if None in expected.values() else expected)

@@ -238,9 +238,9 @@ def _bits(mask: int) -> list[int]:
 def read(bound: Pod) -> tuple[set[int], dict[int, dict[str, int]]]:
     status = RESOURCE_STATUS.get(bound.metadata.annotations)
     return set(parse_cpus(status.cpuset)), {
-        one.node: {
+        resource.node: {
             name: quantity.milli_value() if name == "cpu" else quantity.value()
-            for name, quantity in one.resources.items()
+            for name, quantity in resource.resources.items()
         }
-        for one in status.numa_node_resources
+        for resource in status.numa_node_resources
     }

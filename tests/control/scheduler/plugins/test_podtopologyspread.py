@@ -249,7 +249,7 @@ def test_a_gained_toleration_wakes_a_pod_whose_constraint_honours_taints() -> No
 def test_hints() -> None:
     cluster = Cluster()
     interests = PodTopologySpread(None, cluster.handle).interests()
-    told = {one.resource: one.hint for one in interests}
+    told = {interest.resource: interest.hint for interest in interests}
     waiting = cluster.info(spreading(constraint()))
     pod_hint, node_hint = told["AssignedPod"], told["Node"]
     assert pod_hint
@@ -323,8 +323,8 @@ def test_it_follows_the_plain_rules_while_the_cluster_changes(data: st.DataObjec
     wanted = spreading(*data.draw(st.lists(constraints, min_size=1, max_size=3)), labels=data.draw(labels),
                        nodeSelector=data.draw(st.sampled_from([{}, {}, {"rack": "1"}])))  # fmt: skip
     for _ in range(data.draw(st.integers(1, 4))):
-        world = World(list(known.values()), [one.pod for one in infos])
-        expected = {one.metadata.name: spread(wanted, one, world) for one in world.nodes}
+        world = World(list(known.values()), [info.pod for info in infos])
+        expected = {node.metadata.name: spread(wanted, node, world) for node in world.nodes}
         assert filtered(plugin, cluster, wanted) == expected
         assert scored(plugin, cluster, wanted) == spread_scores(wanted, world.nodes, world)
         match data.draw(st.sampled_from(["add", "remove", "node", "new"])):
@@ -355,8 +355,8 @@ def test_default_constraints_follow_the_plain_rules(data: st.DataObject) -> None
     objects.emit("add", service({"foo": ""}))
     wanted = pod("p", labels={"foo": ""})
     world = World(
-        [one for one in cluster.table.nodes if one],
-        [one.pod for one in infos],
+        [node for node in cluster.table.nodes if node],
+        [info.pod for info in infos],
         default_selectors={"p": LabelSelector(match_labels={"foo": ""})},
     )
     feasible = data.draw(st.lists(st.sampled_from(world.nodes), unique_by=lambda n: n.metadata.name, min_size=1))

@@ -539,7 +539,10 @@ def test_the_explanation_names_reservations_and_figures() -> None:
     info = world.waiting(world.pod("third"))
     assert info is not None
     report = explain(world.cycle.framework, info, "active")
-    assert [(one.name, one.node, one.left, one.result) for one in report.reservations] == [
+    assert [
+        (reservation.name, reservation.node, reservation.left, reservation.result)
+        for reservation in report.reservations
+    ] == [
         ("wide", "n1", "cpu:8,memory:1Gi", "fits"),
         ("closed", "n0", "cpu:4", "is unschedulable"),
         ("small", "n0", "cpu:1", "Insufficient cpu, requested: 2000, used: 3000, capacity: 4000"),

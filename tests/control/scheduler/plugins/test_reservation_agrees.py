@@ -228,12 +228,12 @@ class Histories(RuleBasedStateMachine):
             for one in objects.on(name):
                 room = world.book.rooms[one.metadata.uid]
                 assert room.used.get("cpu", 0) == objects.used(one)
-        known = {one.metadata.uid for one in objects.reservations}
+        known = {reservation.metadata.uid for reservation in objects.reservations}
         assert all(room.uid in known or room.owners for room in world.book.rooms.values())
         assert not any(room.lifted for room in world.book.rooms.values())
         counted = sum(map(len, world.cluster.table.pods))
         available = sum(len(objects.on(node.metadata.name)) for node in objects.nodes)
-        assert counted == available + sum(bool(one.spec.node_name) for one in objects.pods)
+        assert counted == available + sum(bool(pod.spec.node_name) for pod in objects.pods)
         assert len(world.cluster.table._adjustments) <= available
 
 

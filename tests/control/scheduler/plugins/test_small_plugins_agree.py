@@ -77,7 +77,7 @@ def built(world: World) -> Cluster:
 def test_fit_plus(world: World, wanted: Pod, resources: dict[str, tuple[str, int]]) -> None:
     args = NodeResourcesFitPlusArgs(resources={name: ResourcesType(*how) for name, how in resources.items()})
     cluster = built(world)
-    expected = {one.metadata.name: fit_plus_score(wanted, one, world, resources) for one in world.nodes}
+    expected = {node.metadata.name: fit_plus_score(wanted, node, world, resources) for node in world.nodes}
     assert scored(NodeResourcesFitPlus(args, cluster.handle), cluster, wanted) == expected
 
 
@@ -85,7 +85,7 @@ def test_fit_plus(world: World, wanted: Pod, resources: dict[str, tuple[str, int
 def test_scarce_resources(world: World, wanted: Pod, scarce: list[str]) -> None:
     cluster = built(world)
     plugin = ScarceResourceAvoidance(ScarceResourceAvoidanceArgs(resources=scarce), cluster.handle)
-    expected = {one.metadata.name: scarce_score(wanted, one, world, scarce) for one in world.nodes}
+    expected = {node.metadata.name: scarce_score(wanted, node, world, scarce) for node in world.nodes}
     assert scored(plugin, cluster, wanted) == expected
 
 

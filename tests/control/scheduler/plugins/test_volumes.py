@@ -585,4 +585,4 @@ def test_nodes_that_are_alike_answer_alike(
         matching.plan(plugin._storage, state.data["VolumeBinding"], cluster.table.node(row))  # type: ignore[attr-defined]
         for row in range(cluster.table.size)
     ]
-    assert [isinstance(found, str) for found in plans] == [bool(answer) for answer in together]
+    assert [isinstance(plan, str) for plan in plans] == [bool(answer) for answer in together]

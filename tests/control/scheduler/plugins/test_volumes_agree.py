@@ -45,8 +45,8 @@ def worlds(draw: st.DrawFn) -> tuple[World, Pod]:
     storage.claims = [
         *storage.claims, *(draw(claims(name, owner=draw(owners))) for name in made if draw(st.integers(0, 4))),
     ]  # fmt: skip
-    unbound = [one.metadata.key for one in storage.claims if not one.spec.volume_name]
-    free = [one.metadata.name for one in storage.volumes if one.spec.claim_ref is None]
+    unbound = [claim.metadata.key for claim in storage.claims if not claim.spec.volume_name]
+    free = [volume.metadata.name for volume in storage.volumes if volume.spec.claim_ref is None]
     if unbound and free and draw(st.booleans()):  # type: ignore[arg-type]
         storage.promised = {draw(st.sampled_from(free)): draw(st.sampled_from(unbound))}
     elif unbound and draw(st.integers(0, 3)) == 0:
@@ -57,7 +57,7 @@ def worlds(draw: st.DrawFn) -> tuple[World, Pod]:
 def expected(plugin: type[Plugin], wanted: Pod, world: World) -> dict[str, Said]:
     first, there = PLAIN[plugin]
     at_once = first(wanted, world) if first is not None else None
-    return {one.metadata.name: at_once or there(wanted, one, world) for one in world.nodes}
+    return {node.metadata.name: at_once or there(wanted, node, world) for node in world.nodes}
 
 
 @settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
@@ -83,15 +83,15 @@ def _reserves_as_planned(plugin: VolumeBinding, cluster: Cluster, wanted: Pod, w
     """What is noted for the node that is chosen is what the plain rules would take there."""
     assumed, info = plugin._storage.assumed, cluster.info(wanted)
     before = msgspec.json.encode((assumed.volumes, assumed.provisioned))
-    for one in world.nodes:
+    for candidate in world.nodes:
         state = CycleState()
         if not plugin.pre_filter(state, info).status.ok:
             return
-        why_not, matched, to_make = plain.placed(wanted, one, world)
-        status = plugin.reserve(state, info, cluster.table.rows[one.metadata.name])
+        why_not, matched, to_make = plain.placed(wanted, candidate, world)
+        status = plugin.reserve(state, info, cluster.table.rows[candidate.metadata.name])
         assert status.message == why_not
         found = {claim: volume for volume, claim in assumed.volumes.items() if claim in matched}
         assert found == matched
-        assert all(assumed.provisioned[claim] == one.metadata.name for claim in to_make)
-        plugin.unreserve(state, info, cluster.table.rows[one.metadata.name])
+        assert all(assumed.provisioned[claim] == candidate.metadata.name for claim in to_make)
+        plugin.unreserve(state, info, cluster.table.rows[candidate.metadata.name])
         assert msgspec.json.encode((assumed.volumes, assumed.provisioned)) == before

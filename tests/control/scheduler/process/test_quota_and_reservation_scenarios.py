@@ -114,8 +114,8 @@ async def test_a_restart_gives_the_same_pages(world: Any, scheduler: Any, until:
         _, room = await running.page("/apis/v1/plugins/Reservation/nodeReservations/n1")
         _, quotas = await running.page("/apis/v1/plugins/ElasticQuota/quotas?includePods=true")
         figures = json.loads(quotas)
-        for one in figures.values():
-            del one["runtimeVersion"]  # number of changes that the process saw
+        for figure in figures.values():
+            del figure["runtimeVersion"]  # number of changes that the process saw
         return json.loads(room), figures
 
     before = await pages(first)

@@ -41,7 +41,7 @@ async def test_the_life_of_a_reservation(world: Any, until: Any) -> None:
         found = await world.admin.get(Reservation, "room")
         assert found.status.node_name == "n1"
         assert {name: str(amount) for name, amount in found.status.allocatable.items()} == {"cpu": "3"}
-        assert [(one.type, one.status, one.reason) for one in found.status.conditions] == [
+        assert [(condition.type, condition.status, condition.reason) for condition in found.status.conditions] == [
             ("Scheduled", "True", "Scheduled"),
             ("Ready", "True", "Available"),
         ]
@@ -91,16 +91,16 @@ async def phase(world: Any, name: str, wanted: str) -> bool:
 
 async def unscheduled(world: Any, name: str) -> bool:
     status = (await world.admin.get(Reservation, name)).status
-    reasons = [(one.type, one.status, one.reason) for one in status.conditions]
+    reasons = [(condition.type, condition.status, condition.reason) for condition in status.conditions]
     return reasons == [("Scheduled", "False", "Unschedulable")] and status.phase == "Pending"
 
 
 async def told(world: Any, name: str, reason: str, text: str) -> bool:
     events = await world.admin.list(Event)
     return any(
-        (one.involved_object.kind, one.involved_object.name, one.reason, one.message)
+        (event.involved_object.kind, event.involved_object.name, event.reason, event.message)
         == ("Reservation", name, reason, text)
-        for one in events
+        for event in events
     )
 
 

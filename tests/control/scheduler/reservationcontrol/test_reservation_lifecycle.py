@@ -67,7 +67,7 @@ def owner(uid: str = "a", **requests: int) -> ConsumingPod:
 
 
 def ready(status: Any) -> Any:
-    return next(one for one in status.conditions if one.type == "Ready")
+    return next(condition for condition in status.conditions if condition.type == "Ready")
 
 
 EXPIRIES: dict[str, tuple[dict[str, Any], float | None]] = {
