@@ -39,6 +39,7 @@ def reserve_pod(reservation: Reservation) -> Pod:
         names.ANNOTATION_RESERVE_POD: names.TRUE,
         names.ANNOTATION_RESERVATION_NAME: meta.name,
     }
+    annotations.pop(names.ANNOTATION_RESERVATION_ALLOCATED, None)  # a reservation is no owner of another one
     if reservation.spec.pre_allocation:
         annotations[names.ANNOTATION_IS_PRE_ALLOCATION] = names.TRUE
     if node:

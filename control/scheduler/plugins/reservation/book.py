@@ -38,6 +38,7 @@ class ReservedRoom:
         "listed",
         "model",
         "owners",
+        "owners_here",
         "ports",
         "remaining",
         "room",
@@ -57,6 +58,8 @@ class ReservedRoom:
         """The row on which other pods see it; -1: none."""
         self.owners: dict[str, PodInfo] = {}
         """By uid: the pods that use it, wherever they are."""
+        self.owners_here = 0
+        """Number of owners on its node. An owner elsewhere takes no room of it."""
         self.used: Amounts = {}
         """What the owners on its node use, of the counted resources."""
         self.remaining: Amounts = {}
@@ -81,7 +84,7 @@ class ReservedRoom:
             model is not None
             and self.info is not None
             and model.matchable
-            and not (model.allocate_once and self.owners)
+            and not (model.allocate_once and self.owners_here)
         )
 
 
@@ -205,13 +208,16 @@ class ReservationBook:
             room.owners[pod.uid] = pod
         else:
             room.owners.pop(pod.uid, None)
+        here = row == room.row
+        room.owners_here += sign if here else 0
         model = room.model
-        if model is not None and row == room.row:
+        if model is not None and here:
             for name, amount in allocated((pod.requests,), model.restricted).items():
                 room.used[name] = room.used.get(name, 0) + sign * amount
             self._count(room)
+        self.version += 1
         if room.listed >= 0:
-            self._note(room, room.listed)
+            self._changed(room, room.listed)
         if sign < 0:
             self._forget(room)
 
@@ -223,11 +229,9 @@ class ReservationBook:
             room.listed = room.row
             self.by_row.setdefault(room.row, {})[room.uid] = room
             self._changed(room, room.row)
-        if model is None:
-            room.used = {}
-        else:
-            here = (pod.requests for pod in room.owners.values() if pod.row == room.row)
-            room.used = allocated(here, model.restricted)
+        here = [pod.requests for pod in room.owners.values() if pod.row == room.row]
+        room.owners_here = len(here)
+        room.used = {} if model is None else allocated(here, model.restricted)
         self._count(room)
 
     def _unlist(self, room: ReservedRoom) -> None:
@@ -291,9 +295,9 @@ def holds_room(pod: PodInfo) -> bool:
 
 
 def _allocated_uid(pod: PodInfo) -> str | None:
-    """The reservation of a bound pod; a pending pod's annotation is its author's."""
+    """The reservation of a bound pod; the annotation of a pending pod or of a Reservation is its author's."""
     annotations = pod.pod.metadata.annotations
-    if ALLOCATED.key not in annotations or not pod.pod.spec.node_name:
+    if pod.subject == RESERVATION or ALLOCATED.key not in annotations or not pod.pod.spec.node_name:
         return None
     try:
         named = ALLOCATED.get(annotations)

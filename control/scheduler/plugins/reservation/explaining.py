@@ -35,7 +35,7 @@ def _result(match: PodMatch, fitting: Fitting, room: ReservedRoom) -> str:
         judged = match.judge(room)
         if judged.mismatch is not None:
             return f"{judged.mismatch.value} {judged.taint}".strip()
-        return "is not offered: it is for one pod, which has used it" if room.owners else "is not offered"
+        return "is not offered: it is for one pod, which has used it" if room.owners_here else "is not offered"
     if not fitting.usable(match, room):
         return "reserves nothing that the pod requests"
     fit = fitting.with_room(match, room.row, room, rooms)

@@ -68,7 +68,7 @@ class Fitting:
         if model.policy == RESTRICTED:
             names = [name for name in model.restricted if self.compares(name)]
             fit.in_room = restricted_shortages(
-                match.pod.requests, names, model.amounts, room.used, model.inner_reserved, owners=len(room.owners)
+                match.pod.requests, names, model.amounts, room.used, model.inner_reserved, owners=room.owners_here
             )
         return fit
 

@@ -91,11 +91,7 @@ def tolerated(tolerations: Sequence[Mapping[str, str]], key: str) -> bool:
 
 def matches(objects: Objects, pod: Pod, one: Reservation) -> bool:
     """Whether the pod may use it."""
-    if one.spec.allocate_once is not False and any(
-        (annotation(owner, "reservation-allocated") or {}).get("uid") == one.metadata.uid
-        for owner in objects.pods
-        if owner.spec.node_name
-    ):
+    if one.spec.allocate_once is not False and objects.owners(one):
         return False
     if pod.metadata.labels.get(PREFIX + "reservation-ignored") == "true":
         return True

@@ -11,6 +11,8 @@ import pytest
 from control.scheduler.config.args import ReservationArgs
 from control.scheduler.cycle.failures import FitError
 from control.scheduler.explain.podreport import explain
+from control.scheduler.framework.plugin import CycleState
+from control.scheduler.plugins.defaultpreemption import DefaultPreemption
 from koordlet.api import names
 from koordlet.api.core import Node, Pod
 from koordlet.api.crs.reservation import Reservation
@@ -286,6 +288,40 @@ def test_a_pending_pod_cannot_claim_a_reservation_by_annotation() -> None:
     assert world.requested() == 10_000
 
 
+@pytest.mark.parametrize("in_template", [False, True])
+def test_a_reservation_is_no_owner_of_another_one(in_template: bool) -> None:
+    """Its annotation is its author's. It would take the room of the other reservation, and the node would be full."""
+    world = ReservationWorld(8)
+    world.schedule(reservation("r1", cpu=8, owners=WEB))
+    container = {"name": "c", "resources": {"requests": {"cpu": "6"}}}
+    template: dict[str, Any] = {"spec": {"schedulerName": "koord-scheduler", "containers": [container]}}
+    if in_template:
+        template["metadata"] = {"annotations": allocated("r1")}
+    annotations = {} if in_template else allocated("r1")
+    world.put(reservation("r2", cpu=6, node="n0", template=template, annotations=annotations))
+    assert world.requested() == 14_000
+    assert world.used("r1") == {}
+    room = world.book.rooms["uid-r1"]
+    assert (room.offered, room.owners) == (True, {})
+    before = world.page()
+    world.restart()
+    assert (world.requested(), world.page()) == (14_000, before)
+
+
+def test_an_owner_on_another_node_takes_no_room() -> None:
+    world = ReservationWorld(8, 8)
+    world.put(reservation(cpu=8, node="n0", owners=WEB, allocatePolicy="Restricted", extra={"pods": "1"}))
+    late = web(cpu=8, annotations=needs())
+    world.put(late)
+    version = world.book.version
+    world.put(web("elsewhere", cpu=2, node="n1", annotations=allocated("r1")))
+    assert world.book.version > version
+    assert world.book.rooms["uid-r1"].offered
+    assert world.requested("n0") == 8_000
+    assert world.retry(late) == "n0"
+    assert not world.book.rooms["uid-r1"].offered
+
+
 # Choice
 
 
@@ -458,6 +494,26 @@ def test_a_reservation_preempts_pods_and_is_never_a_victim() -> None:
     assert evictions.names == ["low"]
     text = world.schedule(important(pod("high", cpu=8)))
     assert text.endswith("preemption: 0/1 nodes are available: 1 Insufficient cpu.")
+
+
+@pytest.mark.parametrize("points", [POINTS, {**POINTS, "postFilter": ("DefaultPreemption",)}])
+def test_without_the_argument_no_pod_is_removed_for_a_reservation(points: Any) -> None:
+    evictions = Evictions()
+    world = ReservationWorld(8, points=points, evictor=evictions)
+    world.schedule(pod("low", cpu=6))
+    new = reservation("new", cpu=6, owners=WEB)
+    text = world.schedule(new)
+    assert text == "0/1 nodes are available: 1 Insufficient cpu."
+    assert evictions.names == []
+    info = world.waiting(new)
+    assert info is not None
+    with pytest.raises(FitError) as failure:
+        world.cycle.place(info)
+    preemption = world.cycle.framework.plugins["DefaultPreemption"]
+    assert isinstance(preemption, DefaultPreemption)
+    assert preemption.would_displace(CycleState(), info, failure.value) == []
+    assert "Insufficient cpu" in world.schedule(important(pod("high", cpu=6)))
+    assert evictions.names == ["low"]  # a pod still preempts
 
 
 # Pre-allocation
