@@ -11,11 +11,11 @@ from control.scheduler.cycle.failures import FitError
 from control.scheduler.framework.handle import Handle
 from control.scheduler.framework.plugin import CycleState, Plugin, PostFilterResult
 from control.scheduler.framework.runtime import PluginRuntime
-from control.scheduler.framework.status import SUCCESS, PluginStatus, unresolvable
+from control.scheduler.framework.status import SUCCESS, PluginStatus, unresolvable, unschedulable
 from control.scheduler.framework.victimpolicy import VictimPolicy
 from control.scheduler.plugins.defaultpreemption.preemption import MIN_CANDIDATES, MIN_CANDIDATES_PERCENT, Preemption
 from control.scheduler.plugins.defaultpreemption.victims import Victims
-from control.scheduler.state.pods import PodInfo
+from control.scheduler.state.pods import POD, PodInfo
 
 
 class DefaultPreemption(Plugin):
@@ -43,8 +43,10 @@ class DefaultPreemption(Plugin):
         return SUCCESS
 
     def post_filter(self, state: CycleState, pod: PodInfo, failure: FitError) -> PostFilterResult:
+        if pod.subject != POD:  # only the plugin of another subject may preempt for it
+            return PostFilterResult(unschedulable())
         return self._preemption.post_filter(state, pod, failure)
 
     def would_displace(self, state: CycleState, pod: PodInfo, failure: FitError) -> list[Victims]:
         """See `Preemption.would_displace`."""
-        return self._preemption.would_displace(state, pod, failure)
+        return self._preemption.would_displace(state, pod, failure) if pod.subject == POD else []
