@@ -68,11 +68,12 @@ class EquivalenceClass:
         skip = frozenset(state.skip_filter)
         nodes, pods = table.node_log.since(self._node_position), table.pod_log.since(self._pod_position)
         self._node_position, self._pod_position = table.node_log.end, table.pod_log.end
-        if skip != self._skip_filter or nodes is None or pods is None or len(nodes) + len(pods) > table.size // 2:
-            self._skip_filter = skip
+        known, self._skip_filter = self._skip_filter, None  # if a plugin raises, everything is evaluated again
+        if skip != known or nodes is None or pods is None or len(nodes) + len(pods) > table.size // 2:
             self._resize(table.size)
             self._filter(calls, state, pod, table.all, nodes_changed=True)
             self.version += 1
+            self._skip_filter = skip
             return
         if len(self.ok) < table.size:
             self._resize(table.size)
@@ -84,6 +85,7 @@ class EquivalenceClass:
                 self._filter_row(calls, state, pod, rows)
             else:
                 self._filter(calls, state, pod, rows, nodes_changed=False)
+        self._skip_filter = skip
 
     def _resize(self, size: int) -> None:
         def sized(array: Codes) -> Codes:
@@ -147,14 +149,14 @@ class EquivalenceClass:
         nodes = table.node_log.since(self._scored_node_position)
         pods = table.pod_log.since(self._scored_pod_position)
         self._scored_node_position, self._scored_pod_position = table.node_log.end, table.pod_log.end
+        known, self._skip_score = self._skip_score, None  # if a plugin raises, everything is evaluated again
         if (
-            skip != self._skip_score
+            skip != known
             or nodes is None
             or pods is None
             or len(self.base) != table.size
             or len(nodes) + len(pods) > table.size // 2
         ):
-            self._skip_score = skip
             self._reset_scores(calls)
             self._score(calls, state, pod, table.all, nodes_changed=True)
         else:
@@ -164,6 +166,7 @@ class EquivalenceClass:
                 self._score(calls, state, pod, _unique(pods), nodes_changed=False)
         for scorer in calls.row_scorers:
             self._score_missing_rows(state, pod, feasible, scorer)
+        self._skip_score = skip
 
     def _reset_scores(self, calls: Framework) -> None:
         size = self._table.size

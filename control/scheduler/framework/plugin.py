@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
 
@@ -50,6 +50,12 @@ class Reads(IntEnum):
     """On anything, including other rows and the pod itself. The plugin is called in every cycle."""
 
 
+MAX_REASONS: Final = 16384
+"""Distinct reasons of one plugin: texts may contain what tenants write, and results are columns of 16 bits."""
+OTHER_REASON: Final = "node(s) didn't fit for another reason"
+"""Stands for the texts of a plugin that already has `MAX_REASONS`."""
+
+
 class Reasons:
     """The reasons for which a plugin rejects nodes, numbered from 1."""
 
@@ -62,6 +68,8 @@ class Reasons:
         key = (code, texts)
         number = self._numbers.get(key)
         if number is None:
+            if len(self._statuses) >= MAX_REASONS and texts != (OTHER_REASON,):
+                return self.number(code, OTHER_REASON)
             number = self._numbers[key] = len(self._statuses)
             self._statuses.append(PluginStatus(code, texts))
         return number

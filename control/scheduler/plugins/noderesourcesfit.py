@@ -19,7 +19,7 @@ from control.scheduler.framework.plugin import MAX_SCORE, CycleState, EventInter
 from control.scheduler.framework.status import Code
 from control.scheduler.plugins import allocation, results
 from control.scheduler.plugins.allocation import ScoredResource
-from control.scheduler.state.columns import IntArray, Reasons16, Rows
+from control.scheduler.state.columns import IntArray, Reasons16, Rows, count
 from control.scheduler.state.credit import NO_ROOM, RowCredit, no_room
 from control.scheduler.state.pods import PodInfo, Shape
 from control.scheduler.state.table import PODS
@@ -27,6 +27,8 @@ from koordlet.api.core.podresources import pod_requests
 
 _MAX_CUSTOM_SCORE: Final = 10
 _UNRESOLVABLE: Final = 1
+MAX_REQUESTED_RESOURCES: Final = 48
+"""Resources that a pod may request. A set of shortages has one bit for each, in 64 bits."""
 _MAX_TABLE_CODES: Final = 1 << 12
 """Up to this shortage code the reasons are looked up in a dense table."""
 
@@ -41,6 +43,8 @@ class _Compiled:
     scored: list[ScoredResource]
     numbers: dict[int, int]
     """Set of shortages -> reason number."""
+    too_many: int
+    """The reason number of a pod that requests too many resources; 0 otherwise."""
 
 
 class NodeResourcesFit(Plugin):
@@ -77,6 +81,8 @@ class NodeResourcesFit(Plugin):
 
     def filter(self, state: CycleState, pod: PodInfo, rows: Rows) -> Reasons16:
         compiled = self._compiled(pod.shape)
+        if compiled.too_many:
+            return np.full(count(rows, self.table.size), compiled.too_many, np.int16)
         some = results.scalar_rows(rows)
         if some is not None:
             return results.reasons([self._lacks_row(compiled, row, state.credit) for row in some])
@@ -185,16 +191,20 @@ class NodeResourcesFit(Plugin):
     def _compiled(self, shape: Shape) -> _Compiled:
         compiled: _Compiled | None = shape.memo.get(self._memo)
         if compiled is None:
-            needs = [
-                (self.table.resource(name), amount)
+            wanted = [
+                (name, amount)
                 for name, amount in shape.requests.items()
                 if amount > 0 and name != "pods" and not self._is_ignored(name)
             ]
-            needs.sort()
-            by_column = {column: name for name, column in self.table.resources.items()}
-            names = [by_column[column] for column, _ in needs]
+            too_many = 0
+            if len(wanted) > MAX_REQUESTED_RESOURCES:
+                text = f"Too many resources requested, at most {MAX_REQUESTED_RESOURCES} are allowed"
+                too_many, wanted = self.reasons.number(Code.UNRESOLVABLE, text), []
+            needs = sorted((self.table.resource(name), amount, name) for name, amount in wanted)
             scored = allocation.measured(self.table, shape, self._resources, nonzero=True)
-            compiled = shape.memo[self._memo] = _Compiled(needs, names, scored, {})
+            compiled = shape.memo[self._memo] = _Compiled(
+                [need[:2] for need in needs], [name for _, _, name in needs], scored, {}, too_many
+            )
         return compiled
 
     def _is_ignored(self, name: str) -> bool:

@@ -27,7 +27,11 @@ from control.scheduler.state.columns import IntArray, LabelColumns, Mask, RowArr
 from control.scheduler.state.pods import PodInfo, Shape
 from koordlet.api.core import Node
 from koordlet.api.core.selectors import Taint
+from koordlet.app.logging import get_logger
 
+log = get_logger(__name__)
+
+MAX_RESOURCES: Final = 256
 CPU, MEMORY, STORAGE, PODS = range(4)
 _FIXED: Final = ("cpu", "memory", "ephemeral-storage", "pods")
 
@@ -140,13 +144,21 @@ class NodeTable:
         return column
 
     def resource(self, name: str) -> int:
-        """The column of a resource. A new resource gets a new column."""
+        """The column of a resource. A new resource gets a new column.
+
+        Pods may name any resource. Names after the first `MAX_RESOURCES` share the last column, of which nodes have 0.
+        """
         column = self.resources.get(name)
-        if column is None:
-            column = self.resources[name] = len(self.resources)
-            row = np.zeros((1, self.capacity), np.int64)
-            self.allocatable = np.concatenate((self.allocatable, row))
-            self.requested = np.concatenate((self.requested, row))
+        if column is not None:
+            return column
+        if len(self.resources) == MAX_RESOURCES:
+            log.once("resources", "Resources beyond the limit are not schedulable", resource=name, limit=MAX_RESOURCES)
+            return MAX_RESOURCES
+        column = self.resources[name] = len(self.resources)
+        # The last resource brings the shared column with it.
+        rows = np.zeros((2 if column == MAX_RESOURCES - 1 else 1, self.capacity), np.int64)
+        self.allocatable = np.concatenate((self.allocatable, rows))
+        self.requested = np.concatenate((self.requested, rows))
         return column
 
     def vector(self, shape: Shape) -> list[tuple[int, int]]:
@@ -248,7 +260,8 @@ class NodeTable:
         columns = [(self.resource(name), amount) for name, amount in allocatable.items()]
         self.allocatable[:, row] = 0
         for column, amount in columns:
-            self.allocatable[column, row] = min(amount, MAX_AMOUNT - 1)
+            if column < MAX_RESOURCES:
+                self.allocatable[column, row] = min(amount, MAX_AMOUNT - 1)
 
     def _taints(self, taints: list[Taint]) -> int:
         key = tuple((taint.key, taint.value, taint.effect) for taint in taints)

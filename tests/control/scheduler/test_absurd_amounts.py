@@ -17,7 +17,7 @@ from control.component.amounts import MAX_AMOUNT
 from control.scheduler.cycle.cycle import Cycle
 from control.scheduler.cycle.failures import FitError
 from control.scheduler.plugins.registry import PLUGINS
-from control.scheduler.state.table import CPU, MEMORY
+from control.scheduler.state.table import CPU, MAX_RESOURCES, MEMORY
 from koordlet.api.core import Node, Pod
 from koordlet.api.encoding import wire
 from tests.control.scheduler.build import Cluster, node, pod
@@ -120,3 +120,29 @@ def test_sums_come_back_to_nothing_and_never_overflow(amounts: list[tuple[str, s
             cluster.table.remove_pod(info)
     assert not cluster.table.requested[:, 0].any()
     assert not cluster.table.nonzero[:, 0].any()
+
+
+def _asking_for(names: list[str]) -> Pod:
+    return asking("1", **{name.replace("/", "__"): "1" for name in names})
+
+
+def test_a_pod_may_request_a_limited_number_of_resources() -> None:
+    placing, cluster = (made := cycle(node("a", cpu="4")))[1], made[0]
+    text = outcome(placing, cluster, _asking_for([f"x/r{at}" for at in range(48)]))
+    assert text == "0/1 nodes are available: 1 Too many resources requested, at most 48 are allowed."
+    assert len(cluster.table.resources) == 4
+
+
+def test_resources_that_pods_invent_take_a_limited_number_of_columns() -> None:
+    """Beyond it they are known to no node; pods and nodes with other resources are not affected."""
+    cluster, placing = cycle(node("a", cpu="400"))
+    texts = {
+        outcome(placing, cluster, _asking_for([f"x/r{at}" for at in range(first, first + 40)]))
+        for first in range(0, 400, 40)
+    }
+    assert len(texts) == 10
+    assert all(text.startswith("0/1 nodes are available: 1 Insufficient x/r") for text in texts)
+    assert len(cluster.table.resources) == MAX_RESOURCES == len(cluster.table.requested) - 1
+    cluster.put(pod("bound", on="a", x__late="5"))
+    assert cluster.table.requested[CPU, 0] == 1000
+    assert outcome(placing, cluster, asking("1")) == "a"

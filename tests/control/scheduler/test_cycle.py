@@ -13,9 +13,19 @@ from hypothesis import strategies as st
 from control.scheduler.cycle.cycle import Cycle
 from control.scheduler.cycle.failures import FitError
 from control.scheduler.cycle.placement import CycleFailed
-from control.scheduler.framework.plugin import CycleState, Plugin, PostFilterResult, PreFilterResult, Reads
+from control.scheduler.framework.plugin import (
+    OTHER_REASON,
+    CycleState,
+    Plugin,
+    PostFilterResult,
+    PreFilterResult,
+    Reads,
+    Reasons,
+)
 from control.scheduler.framework.status import Code, PluginStatus, unschedulable
 from control.scheduler.plugins.registry import PLUGINS
+from control.scheduler.plugins.results import passes
+from control.scheduler.state.columns import Reasons16, Rows
 from control.scheduler.state.pods import PodInfo
 from tests.control.scheduler.build import Cluster, node, pod
 from tests.control.scheduler.toys import TOYS, Guard, cycle_of, evaluated
@@ -303,3 +313,39 @@ def test_a_row_plugin_that_reads_the_cluster_runs_in_every_cycle() -> None:
         cycle.place(one)
     moody.refuses = False
     assert cycle.place(one).node == "b"
+
+
+class Fails(Plugin):
+    """Raises for pods with the label `fails`, like a plugin with a defect."""
+
+    name = "Fails"
+    reads = Reads.PODS
+
+    def filter(self, state: CycleState, pod: PodInfo, rows: Rows) -> Reasons16:
+        if pod.name == "fails":
+            raise RuntimeError("defect")
+        return passes(rows, self.table.size)
+
+
+def test_after_a_filter_failed_the_rows_are_evaluated_again() -> None:
+    """Otherwise the next pod of the shape would be placed on a row that is full by now."""
+    cluster = Cluster(node("a", cpu="4"))
+    cycle = cycle_of(cluster, {"filter": ("Fails", "Fits"), "score": ("Fits",)}, {**TOYS, "Fails": Fails})
+    cycle.place(cluster.info(pod("first", cpu="2")))
+    cycle.place(cluster.info(pod("other", cpu="1")))
+    with pytest.raises(Exception, match="defect"):
+        cycle.place(cluster.info(pod("fails", cpu="2")))
+    with pytest.raises(FitError):
+        cycle.place(cluster.info(pod("last", cpu="2")))
+    assert cluster.table.requested[0, 0] == 3000
+
+
+def test_the_number_of_distinct_reasons_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Texts contain what tenants write, and the numbers are 16 bits."""
+    monkeypatch.setattr("control.scheduler.framework.plugin.MAX_REASONS", 4)
+    reasons = Reasons()
+    numbers = {reasons.number(Code.UNSCHEDULABLE, f"Insufficient a.com/r{at}") for at in range(100)}
+    numbers |= {reasons.number(Code.UNRESOLVABLE, f"Insufficient a.com/r{at}") for at in range(100)}
+    assert max(numbers) == 5
+    assert reasons.status(4) == PluginStatus(Code.UNSCHEDULABLE, (OTHER_REASON,))
+    assert reasons.status(5) == PluginStatus(Code.UNRESOLVABLE, (OTHER_REASON,))
