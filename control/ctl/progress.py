@@ -57,10 +57,10 @@ class TerminalProgress:
         self.good(f"{text} [dim]({time.monotonic() - began:.1f} s)[/]", markup=True)
 
     def good(self, text: str, *, markup: bool = False) -> None:
-        self.console.print(f"[green]✓[/] {text if markup else escape(text)}", soft_wrap=True)
+        self.console.print(f"[green]✓[/] {text if markup else escape(text)}", soft_wrap=True, markup=True)
 
     def bad(self, text: str, *, markup: bool = False) -> None:
-        self.console.print(f"[red]✗[/] {text if markup else escape(text)}", soft_wrap=True)
+        self.console.print(f"[red]✗[/] {text if markup else escape(text)}", soft_wrap=True, markup=True)
 
     def say(self, text: str = "") -> None:
         self.console.print(text, markup=False, soft_wrap=True)

@@ -7,7 +7,7 @@ title, cursor), so each control character is replaced by U+FFFD before rich adds
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
@@ -29,7 +29,10 @@ def printable_lines(text: str) -> str:
 
 
 class SafeConsole(Console):
-    """A console that prints foreign text without its control characters."""
+    """A console that prints foreign text without its control characters, and does not take it for markup."""
+
+    def __init__(self, *, markup: bool = False, **options: Any) -> None:
+        super().__init__(markup=markup, **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):

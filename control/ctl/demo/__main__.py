@@ -101,7 +101,7 @@ def play(folder: Path, progress: TerminalProgress, *, once: bool, runtime: str =
             problems.append(f"interrupted by {signal_name}")
     finally:
         _signals(signal.SIG_IGN)  # a second Ctrl-C must not interrupt the cleanup
-        progress.console.print("\n[bold]Cleaning up[/]")
+        progress.console.print("\n[bold]Cleaning up[/]", markup=True)
         scenario.stop()
         kept = keep_logs(folder) if problems or sys.exc_info()[0] is not None else None
         problems += clean_up(folder, progress)
@@ -130,7 +130,7 @@ def main(once: bool, folder: Path, runtime: str) -> None:
     try:
         with alone(folder):
             if folder.exists():
-                progress.console.print("[bold]Cleaning up after an earlier run[/]")
+                progress.console.print("[bold]Cleaning up after an earlier run[/]", markup=True)
                 clean_up(folder, progress)
             problems = play(folder, progress, once=once, runtime=runtime)
     except CtlError as error:

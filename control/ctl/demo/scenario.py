@@ -365,7 +365,7 @@ class Scenario:
     # Helpers
 
     def _title(self, words: str) -> None:
-        self.progress.console.print(f"\n[bold]{words}[/]")
+        self.progress.console.print(f"\n[bold]{words}[/]", markup=True)
 
     def _show(self, *args: str) -> None:
         self.progress.say(f"$ kubectl {' '.join(args)}")

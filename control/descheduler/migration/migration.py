@@ -138,7 +138,7 @@ class Migration:
 
     async def start(self) -> None:
         """This process leads. Several profiles may call it; only the first call counts. A dry run moves nothing."""
-        if self._tasks or self._dry_run:
+        if self._tasks or self._dry_run or self.args.dry_run:
             return
         self.book.lead()
         queue = self._queue = WorkQueue("migration", clock=self._clock, registry=self._registry)
@@ -209,7 +209,7 @@ class Migration:
 
     async def _decide(self, job: PodMigrationJob, moving: MovingPods) -> None:
         pod = pod_of(self.view, job)
-        if pod is not None and controller_of(pod.metadata) is not None:
+        if pod is not None and controller_of(pod.metadata) is not None and not has_expired(job, self._clock.now()):
             await self.view.resolve(pod)
         verdict = arbitrate(job, self.view, self.rules(), moving, self._clock.now())
         match verdict.outcome:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import TypeVar
 
 import msgspec
 
@@ -16,13 +17,16 @@ from koordlet.api.encoding import wire
 from koordlet.api.encoding.base import Struct
 from koordlet.api.meta import ObjectMeta, OwnerReference
 from koordlet.app.logging import get_logger
-from koordlet.kube import Client, Forbidden, NotFound
+from koordlet.kube import Client, Forbidden, KubeError, NotFound
 
 log = get_logger(__name__)
+_T = TypeVar("_T")
 
 MAX_AGE_S = 30.0
 """Age from which on a number is fetched again."""
 MAX_ENTRIES = 4096
+RETRY_S = 30.0
+"""Pause after a failure of an API group, which one tenant's pod can name and which must not delay other jobs."""
 _API_VERSION = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?v[0-9]{1,3}((alpha|beta)[0-9]{1,3})?", re.ASCII)
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", re.ASCII)
 
@@ -58,6 +62,8 @@ class Scales:
         self._client = client
         self._known: dict[str, _Known] = {}
         self._plurals: dict[tuple[str, str], str | None] = {}
+        self._failures: dict[str, tuple[float, KubeError]] = {}
+        """API group and version -> time and error of the last failed request."""
 
     def replicas(self, namespace: str, owner: OwnerReference) -> int | None:
         """The last fetched number; None: never fetched, or the kind has none."""
@@ -70,7 +76,16 @@ class Scales:
         known = self._known.get(owner.uid)
         if known is not None and now - known.at < MAX_AGE_S:
             return
-        replicas = await self._request(namespace, owner)
+        failed_at, error = self._failures.get(owner.api_version, (-RETRY_S, None))
+        if error is not None and now - failed_at < RETRY_S:
+            raise error
+        try:
+            replicas = await self._request(namespace, owner)
+        except KubeError as failure:
+            if len(self._failures) >= MAX_ENTRIES:
+                self._failures.clear()
+            self._failures[owner.api_version] = (self._client.clock.monotonic(), failure)
+            raise
         if len(self._known) >= MAX_ENTRIES:
             self._known = {uid: each for uid, each in self._known.items() if now - each.at < MAX_AGE_S}
         self._known[owner.uid] = _Known(replicas, now)
@@ -89,7 +104,7 @@ class Scales:
         except Forbidden as error:
             log.warning("Counting the pods of a workload, its scale is not readable", kind=owner.kind, err=error)
             return None
-        scale: _Scale = wire.decode(body, _Scale, where=f"scale of {owner.kind} {namespace}/{owner.name}")
+        scale = _decoded(body, _Scale, f"scale of {owner.kind} {namespace}/{owner.name}")
         return scale.spec.replicas if scale.metadata.uid == owner.uid else None
 
     async def _plural(self, base: str, kind: str) -> str | None:
@@ -100,7 +115,7 @@ class Scales:
                 body = await self._client.raw("GET", base)
             except NotFound:
                 return None
-            listed: _ApiResourceList = wire.decode(body, _ApiResourceList, where=f"resources of {base}")
+            listed = _decoded(body, _ApiResourceList, f"resources of {base}")
             if len(self._plurals) >= MAX_ENTRIES:
                 self._plurals.clear()
             names = {each.name for each in listed.resources}
@@ -113,3 +128,12 @@ class Scales:
                 None,
             )
         return self._plurals[key]
+
+
+def _decoded(body: bytes, type: type[_T], where: str) -> _T:
+    """Raises KubeError: whatever serves an API group may answer nonsense, which is no reason to stop."""
+    try:
+        decoded: _T = wire.decode(body, type, where=where)
+    except wire.WireError as error:
+        raise KubeError(str(error)) from error
+    return decoded

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from sys import intern
+from typing import Final
 
 import msgspec
 
@@ -14,6 +15,9 @@ from control.component.amounts import MAX_AMOUNT, amounts
 from control.descheduler.state.delays import Delay, delays_of
 from koordlet.api.crs.nodemetric import NodeMetric
 from koordlet.api.meta import ObjectMeta
+
+MAX_SKEW_S: Final = 60.0
+"""By how much a node's clock may be ahead."""
 
 
 class ReportedLoad(msgspec.Struct):
@@ -32,8 +36,8 @@ class ReportedLoad(msgspec.Struct):
     """The services that co-located pods delay."""
 
     def fresh(self, now: float, max_age_s: float) -> bool:
-        """Whether it is complete and younger than `max_age_s`."""
-        return self.complete and self.updated is not None and now - self.updated < max_age_s
+        """Whether it is complete and younger than `max_age_s`. A time in the future is the node's wrong clock."""
+        return self.complete and self.updated is not None and -MAX_SKEW_S < now - self.updated < max_age_s
 
 
 def load_of(metric: NodeMetric) -> ReportedLoad:

@@ -46,6 +46,15 @@ def test_a_console_prints_no_foreign_control_characters(renderable: Any) -> None
     assert not control_characters(console.file.getvalue())  # type: ignore[attr-defined]
 
 
+def test_foreign_text_in_a_table_is_no_markup() -> None:
+    """A reason may contain what looks like a closing tag, which the library would refuse."""
+    table = Table("REASON")
+    table.add_row("Insufficient [/x] [red]cpu")
+    console = SafeConsole(file=io.StringIO(), width=200, highlight=False)
+    console.print(table)
+    assert "Insufficient [/x] [red]cpu" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
 def test_a_console_keeps_its_own_colours() -> None:
     console = SafeConsole(file=io.StringIO(), force_terminal=True, color_system="standard", highlight=False)
     console.print(Text("bad \x1b[2J", style="red"))

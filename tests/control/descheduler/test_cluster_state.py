@@ -60,6 +60,10 @@ def test_loads_are_sums_of_the_system_and_all_listed_pods() -> None:
     assert load.pods == {"default/a": {"cpu": 500}, "x/b": {"cpu": 1000, "memory": 5}}
     assert load.fresh(world.clock.now(), 10)
     assert not load.fresh(world.clock.now(), 9)
+    world.load("n1", age_s=-59)
+    assert load_of_node(world).fresh(world.clock.now(), 10)
+    world.load("n1", age_s=-61)  # the clock of the node is wrong
+    assert not load_of_node(world).fresh(world.clock.now(), 10)
     world.load("n1", age_s=None)
     assert not load_of_node(world).fresh(world.clock.now(), 1000)
     world.load("n1", info=False)

@@ -113,6 +113,13 @@ def test_a_node_is_drained_completely_or_not_at_all() -> None:
     assert client.patches == [("gold", True)]
 
 
+def test_a_node_without_pods_that_may_go_is_not_cordoned() -> None:
+    world, client = World(), RecordingNodes()
+    classes(world, gold="16", silver="4")
+    assert drained(world, {}, client) == []
+    assert client.patches == []
+
+
 def test_slots_for_pods_are_counted() -> None:
     world, client = World(), RecordingNodes()
     world.node("gold", "16", labels={"class": "gold"})

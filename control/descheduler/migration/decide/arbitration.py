@@ -58,7 +58,7 @@ def arbitrate(
             view.workload(pod)
         except WorkloadUnknown as error:
             return ArbitrationVerdict(Outcome.WAITING, f"its workload is unknown: {error}")
-    if reason := rules.forbidden(pod, view):
+    if reason := rules.unreservable(pod, job.spec.mode) or rules.forbidden(pod, view):
         return ArbitrationVerdict(Outcome.FORBIDDEN, reason)
     if reason := rules.over_limits(pod, view, moving):
         return ArbitrationVerdict(Outcome.WAITING, reason)

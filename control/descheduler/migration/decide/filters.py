@@ -34,10 +34,14 @@ class MigrationFilter:
         """All checks of a plugin's request, in the order of spec 07 §11.4. `moving`: all jobs that have not ended."""
         if moving.names(pod):
             return "a PodMigrationJob of the pod exists"
-        reserves = self.args.default_job_mode == MODE_RESERVATION_FIRST
+        return self.unreservable(pod) or self.forbidden(pod, view) or self.over_limits(pod, view, moving)
+
+    def unreservable(self, pod: Pod, mode: str = "") -> str:
+        """Whether the pod's scheduler would ignore the Reservation of a job in this mode; empty: the default mode."""
+        reserves = (mode or self.args.default_job_mode) == MODE_RESERVATION_FIRST
         if reserves and pod.spec.scheduler_name not in self.args.scheduler_names:
             return f"its scheduler {pod.spec.scheduler_name!r} does not support reservations"
-        return self.forbidden(pod, view) or self.over_limits(pod, view, moving)
+        return ""
 
     def forbidden(self, pod: Pod, view: ClusterView) -> str:
         """The checks that do not change with time."""

@@ -89,10 +89,10 @@ class CustomPriority(BalancePlugin):
             await self._evict(pod, f"evicting from {source.name} priority resource to lower priority resource")
 
     async def _drain(self, node: NodeRecord, source: EvictionClass, targets: TargetNodes) -> None:
-        """DrainNode: evict all pods if all of them find room, else none."""
+        """DrainNode: evict all pods if all of them find room, else none. A node without such pods is left alone."""
         pods = self._pods(node)
         remaining = targets.remaining.copy()
-        if not all(targets.place(pod, remaining) for pod in pods):
+        if not pods or not all(targets.place(pod, remaining) for pod in pods):
             return
         cordon = self._args.auto_cordon and not self._args.dry_run and not self._handle.dry_run
         cordoned = cordon and not node.unschedulable and await self._cordon(node.name, True)

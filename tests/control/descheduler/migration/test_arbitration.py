@@ -71,6 +71,18 @@ def test_verdicts() -> None:
         assert arbitrate(each, view, rules(), moving_of(view), NOW).outcome is outcome
 
 
+def test_jobs_that_reserve_need_a_scheduler_that_supports_reservations() -> None:
+    """Otherwise the pod would be evicted for room that its replacement ignores."""
+    candidate = pod("a", spec={"schedulerName": "default-scheduler"})
+    view = ListedView([candidate], [], {"uid-rs": 10})
+    for mode, outcome in (
+        ("", Outcome.FORBIDDEN),
+        ("ReservationFirst", Outcome.FORBIDDEN),
+        ("EvictDirectly", Outcome.PASSED),
+    ):
+        assert arbitrate(job(candidate, mode=mode), view, rules(), moving_of(view), NOW).outcome is outcome
+
+
 def test_without_arbitration_every_job_passes_until_its_time_is_over() -> None:
     bare = pod("bare", by="")
     view, off = ListedView([bare]), rules(arbitration_args=ArbitrationArgs(enabled=False))
