@@ -31,11 +31,11 @@ def owned_by(owners: Iterable[ReservationOwner], pod: Pod) -> bool:
 
 
 def owner_matches(owner: ReservationOwner, pod: Pod) -> bool:
-    """Whether one owner matches the pod. Raises SelectorError."""
+    """Whether one owner matches the pod."""
     return (
         (owner.object is None or _is_object(owner.object, pod))
         and (owner.controller is None or _is_controlled(owner.controller, pod))
-        and (owner.label_selector is None or owner.label_selector.matches(pod.metadata.labels))
+        and (owner.label_selector is None or owner.label_selector.holds(pod.metadata.labels))
     )
 
 

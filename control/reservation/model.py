@@ -29,11 +29,13 @@ from koordlet.api.crs.reservation import (
     ReservationOwner,
 )
 from koordlet.api.encoding.wire import WireError
-from koordlet.api.meta import SelectorError
+from koordlet.api.meta import LabelSelector, SelectorError
 from koordlet.api.resources import reserved_resources
 
 MAX_OWNERS: Final = 256
 """Entries of `spec.owners`; each is compared with pods."""
+MAX_OWNER_TERMS: Final = 256
+"""Labels, expressions and values in all selectors of `spec.owners`."""
 RESERVATION: Final = "Reservation"
 """The kind of a reservation that is an object of its own; the other kind is a pod in operating mode."""
 POD: Final = "Pod"
@@ -195,9 +197,11 @@ def template_requests(reservation: Reservation) -> Amounts:
 
 
 def allocatable_of(reservation: Reservation, note: Callable[[str], object] = lambda text: None) -> Amounts:
-    """What the reservation offers. `note(text)` receives the error of a malformed resize, which is ignored."""
+    """What the reservation offers: once it is available, its status, also if that is empty.
+
+    `note(text)` receives the error of a malformed resize, which is ignored."""
     status = reservation.status
-    if status.phase == AVAILABLE and status.node_name and status.allocatable:
+    if status.phase == AVAILABLE and status.node_name:
         return bounded(status.allocatable)
     try:
         return template_requests(reservation)
@@ -210,13 +214,23 @@ def _owners(owners: list[ReservationOwner], problems: _Problems) -> tuple[Reserv
     if len(owners) > MAX_OWNERS:
         problems.note(f"spec.owners: has {len(owners)} entries, at most {MAX_OWNERS} are allowed")
         return ()
+    terms = sum(_terms(owner.label_selector) for owner in owners if owner.label_selector is not None)
+    if terms > MAX_OWNER_TERMS:
+        what = "labels, expressions and values in selectors"
+        problems.note(f"spec.owners: has {terms} {what}, at most {MAX_OWNER_TERMS} are allowed")
+        return ()
     for at, owner in enumerate(owners):
         if owner.label_selector is not None:
             try:
-                owner.label_selector.matches({})
+                owner.label_selector.validate()
             except SelectorError as error:
                 problems.note(f"spec.owners[{at}].labelSelector: {error}")
     return tuple(owners)
+
+
+def _terms(selector: LabelSelector) -> int:
+    """Its labels, expressions and values."""
+    return len(selector.match_labels) + sum(1 + len(expression.values) for expression in selector.match_expressions)
 
 
 def _restricted(

@@ -110,23 +110,35 @@ class LabelSelectorRequirement(Struct):
 
     def matches(self, labels: Mapping[str, str]) -> bool:
         """Whether `labels` satisfy the expression. Raises SelectorError when it is invalid."""
+        self.validate()
+        return self.holds(labels)
+
+    def validate(self) -> None:
+        """Raises SelectorError when the expression is invalid."""
         if not is_label_key(self.key):
             raise SelectorError(f"matchExpressions[{self.key}]: {self.key!r} is not a valid label key")
         for value in self.values:
             if not is_label_value(value):
                 raise SelectorError(f"matchExpressions[{self.key}]: {value!r} is not a valid label value")
-        present = self.key in labels
         match self.operator:
             case "In" | "NotIn":
                 if not self.values:
                     raise SelectorError(f"matchExpressions[{self.key}]: {self.operator} needs values")
-                # A missing key satisfies NotIn, as in apimachinery.
-                return (present and labels[self.key] in self.values) == (self.operator == "In")
             case "Exists" | "DoesNotExist":
                 if self.values:
                     raise SelectorError(f"matchExpressions[{self.key}]: {self.operator} takes no values")
-                return present == (self.operator == "Exists")
-        raise SelectorError(f"matchExpressions[{self.key}]: {self.operator!r} is not a valid label selector operator")
+            case _:
+                raise SelectorError(
+                    f"matchExpressions[{self.key}]: {self.operator!r} is not a valid label selector operator"
+                )
+
+    def holds(self, labels: Mapping[str, str]) -> bool:
+        """Whether `labels` satisfy the expression, which must be valid."""
+        present = self.key in labels
+        if self.operator in ("In", "NotIn"):
+            # A missing key satisfies NotIn, as in apimachinery.
+            return (present and labels[self.key] in self.values) == (self.operator == "In")
+        return present == (self.operator == "Exists")
 
 
 class LabelSelector(Struct):
@@ -146,13 +158,24 @@ class LabelSelector(Struct):
         Raises SelectorError for an invalid label or expression even if an earlier part does not match, so that an
         invalid selector is always reported.
         """
+        self.validate()
+        return self.holds(labels)
+
+    def validate(self) -> None:
+        """Raises SelectorError for an invalid label or expression."""
         for key, value in self.match_labels.items():
             if not is_label_key(key):
                 raise SelectorError(f"matchLabels[{key}]: {key!r} is not a valid label key")
             if not is_label_value(value):
                 raise SelectorError(f"matchLabels[{key}]: {value!r} is not a valid label value")
-        expressions = [expression.matches(labels) for expression in self.match_expressions]
-        return all(labels.get(key) == value for key, value in self.match_labels.items()) and all(expressions)
+        for expression in self.match_expressions:
+            expression.validate()
+
+    def holds(self, labels: Mapping[str, str]) -> bool:
+        """Whether `labels` satisfy every part of the selector, which must be valid."""
+        return all(labels.get(key) == value for key, value in self.match_labels.items()) and all(
+            expression.holds(labels) for expression in self.match_expressions
+        )
 
     def is_empty(self) -> bool:
         """Whether the selector is `{}`."""

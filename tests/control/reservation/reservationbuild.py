@@ -34,7 +34,7 @@ def reservation(
     }
     status: dict[str, Any] = {"phase": phase or ("Available" if node else "Pending")}
     if node:
-        status |= {"nodeName": node, "allocatable": allocatable or requests}
+        status |= {"nodeName": node, "allocatable": requests if allocatable is None else allocatable}
     document = {
         "apiVersion": "scheduling.koordinator.sh/v1alpha1",
         "kind": "Reservation",

@@ -137,6 +137,15 @@ def test_a_resize_annotation_counts_before_binding() -> None:
     }
 
 
+@pytest.mark.parametrize("allocatable", [{}, {"cpu": "2"}])
+def test_only_the_status_counts_after_binding(allocatable: dict[str, str]) -> None:
+    """A later template or resize annotation takes no room. An operator resizes by the status (spec 06 §4.2)."""
+    size = {names.ANNOTATION_RESERVATION_RESIZE_ALLOCATABLE: '{"resources": {"cpu": "64"}}'}
+    one = reservation(cpu=32, node="n1", allocatable=allocatable, annotations=size)
+    assert parse(one).amounts == {name: int(amount) * 1000 for name, amount in allocatable.items()}
+    assert {name: str(amount) for name, amount in pod_requests(reserve_pod(one)).items()} == allocatable
+
+
 @pytest.mark.parametrize("of", [{"owners": []}, {"ttl": None}, {"phase": "Failed"}, {"phase": "Succeeded"}])
 def test_what_is_not_scheduled_is_a_terminated_pod(of: dict[str, Any]) -> None:
     assert is_terminated(reserve_pod(reservation(**of)))

@@ -9,7 +9,7 @@ import pytest
 
 from control.reservation.amounts import bounded
 from control.reservation.matching import Mismatch, conditions, matched, owned_by
-from control.reservation.model import MAX_OWNERS, parse
+from control.reservation.model import MAX_OWNER_TERMS, MAX_OWNERS, parse
 from koordlet.api import names
 from koordlet.api.core.podresources import pod_requests
 from koordlet.api.encoding.wire import WireError
@@ -55,6 +55,7 @@ def judged(annotations: dict[str, Any], node_labels: dict[str, str] | None = Non
     return matched(conditions(subject), requests, parse(reservation(node="n1", **of)), node_labels or {}).mismatch
 
 
+SELECTED_BY_256_VALUES = {"key": "a", "operator": "In", "values": [str(number) for number in range(MAX_OWNER_TERMS)]}
 TAINT = [{"key": "team", "value": "a", "effect": "NoSchedule"}]
 TOLERATES = [{"key": "team", "operator": "Exists"}]
 
@@ -119,11 +120,23 @@ def test_a_malformed_annotation_of_a_pod_is_named(key: str, text: str) -> None:
         conditions(pod(annotations={key: text}))
 
 
+def test_owners_with_the_most_terms() -> None:
+    owners = [{"labelSelector": {"matchLabels": {"app": f"a{number}"}}} for number in range(MAX_OWNER_TERMS)]
+    model = parse(reservation(node="n1", owners=owners))
+    assert not model.problem
+    assert owned_by(model.owners, pod(labels={"app": "a255"}))
+
+
 @pytest.mark.parametrize(
     ("of", "problem"),
     [
         ({"owners": [{"labelSelector": {"matchExpressions": [{"key": "a", "operator": "Near"}]}}]}, "spec.owners[0]"),
         ({"owners": [{}] * (MAX_OWNERS + 1)}, "spec.owners: has 257"),
+        (
+            {"owners": [{"labelSelector": {"matchExpressions": [SELECTED_BY_256_VALUES]}}]},
+            "spec.owners: has 257 labels",
+        ),
+        ({"owners": [{"labelSelector": {"matchLabels": {"a": "b", "c": "d"}}}] * 129}, "spec.owners: has 258 labels"),
         ({"owners": []}, "spec.owners"),
         ({"ttl": None}, "spec.ttl"),
         (

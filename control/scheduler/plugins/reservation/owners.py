@@ -10,10 +10,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from control.reservation.matching import owned_by
+from control.reservation.model import parse
 from control.scheduler.state.pods import PodInfo
 from control.scheduler.state.table import RowLog
 from koordlet.api.core import Pod
-from koordlet.api.crs.reservation import ReservationOwner
+from koordlet.api.crs.reservation import Reservation, ReservationOwner
 from koordlet.api.encoding import wire
 
 if TYPE_CHECKING:
@@ -81,6 +82,26 @@ class OwnerIndex:
                 if number not in found and owned_by(group.owners, pod.pod):
                     found[number] = group
         return tuple(found[number] for number in sorted(found)) if found else ()
+
+
+class EventOwners:
+    """The owners of the Reservations in the current event, which is compared with many waiting pods."""
+
+    MAX_KNOWN: Final = 2
+    """An event has an old and a new version."""
+
+    def __init__(self) -> None:
+        self._known: list[tuple[Reservation, tuple[ReservationOwner, ...]]] = []
+
+    def of(self, reservation: Reservation) -> tuple[ReservationOwner, ...]:
+        """Empty if the Reservation is malformed, because it matches no pod."""
+        for known, owners in self._known:
+            if known is reservation:
+                return owners
+        model = parse(reservation)
+        owners = () if model.problem else model.owners
+        self._known = [*self._known[1 - self.MAX_KNOWN :], (reservation, owners)]
+        return owners
 
 
 def key_of(owner: ReservationOwner) -> Key:
