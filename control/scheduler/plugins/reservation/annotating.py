@@ -10,7 +10,7 @@ from koordlet.api.annotations.reservation import ALLOCATED, without_allocated
 from koordlet.api.core import Pod
 from koordlet.api.encoding.wire import WireError
 from koordlet.app.logging import get_logger
-from koordlet.kube import KubeError, NotFound, PatchKind
+from koordlet.kube import Conflict, KubeError, NotFound, PatchKind
 
 log = get_logger(__name__)
 
@@ -23,10 +23,10 @@ class AllocatedWriter:
         self._pods = None if handle.objects is None else handle.objects.informer(Pod)
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def remove(self, pod: PodInfo, uid: str, node: str) -> None:
-        """Remove the annotation, unless it names another reservation than `uid` or the pod is on `node`."""
+    def remove(self, pod: PodInfo, uid: str) -> None:
+        """Remove the annotation, unless it names another reservation than `uid` or the pod is bound."""
         if self._client is not None:
-            task = asyncio.create_task(self._remove(pod, uid, node), name=f"unallocate:{pod.key}")
+            task = asyncio.create_task(self._remove(pod, uid), name=f"unallocate:{pod.key}")
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
@@ -36,16 +36,17 @@ class AllocatedWriter:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _remove(self, pod: PodInfo, uid: str, node: str) -> None:
+    async def _remove(self, pod: PodInfo, uid: str) -> None:
         live = None if self._pods is None else self._pods.get(pod.key)
-        if self._client is None or live is None or live.metadata.uid != pod.uid or live.spec.node_name == node:
+        if self._client is None or live is None or live.metadata.uid != pod.uid or live.spec.node_name:
             return
         try:
             if without_allocated(live.metadata.annotations, uid) is None:
                 return
-            body = {"metadata": {"uid": pod.uid, "annotations": {ALLOCATED.key: None}}}
+            version = live.metadata.resource_version
+            body = {"metadata": {"uid": pod.uid, "resourceVersion": version, "annotations": {ALLOCATED.key: None}}}
             await self._client.patch(Pod, pod.name, pod.namespace, body=body, kind=PatchKind.MERGE)
-        except NotFound:
+        except (Conflict, NotFound):  # it changed, perhaps it is bound now, or it is gone
             return
         except (KubeError, WireError) as failure:
             log.warning("Failed to remove the reservation of a pod that was not bound", pod=pod.key, err=failure)

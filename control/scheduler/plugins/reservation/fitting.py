@@ -38,9 +38,11 @@ def by_node(resource: str) -> str:
 class Fitting:
     """The rules of one profile."""
 
-    def __init__(self, book: ReservationBook, args: ReservationArgs) -> None:
+    def __init__(self, book: ReservationBook, args: ReservationArgs, *, skips_node_fit: bool = False) -> None:
+        """`skips_node_fit`: feature gate SkipReservationFitsNode."""
         self._book = book
         self._table = book.table
+        self._skips_node_fit = skips_node_fit
         self._ignored = frozenset(args.ignored_resources)
         self._ignored_groups = frozenset(args.ignored_resource_groups)
 
@@ -57,13 +59,12 @@ class Fitting:
         amounts = room.model.amounts if room.model is not None else {}
         return any(name in amounts for name in match.pod.requests)
 
-    def with_room(
-        self, match: PodMatch, row: int, room: ReservedRoom, matched: Sequence[ReservedRoom], *, on_node: bool = True
-    ) -> Fit:
-        """`matched`: all matching reservations of the row. `on_node`: whether the node must have enough, too."""
+    def with_room(self, match: PodMatch, row: int, room: ReservedRoom, matched: Sequence[ReservedRoom]) -> Fit:
+        """`matched`: all matching reservations of the row."""
         model = room.model
         if model is None:
             return Fit(by_node=["pods"])
+        on_node = not (self._skips_node_fit and len(matched) == 1)
         fit = Fit(by_node=self.short_on_node(match, row, matched, room) if on_node else [])
         if model.policy == RESTRICTED:
             names = [name for name in model.restricted if self.compares(name)]

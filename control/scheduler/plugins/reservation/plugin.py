@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from control.reservation.matching import NO_CONDITIONS, PodConditions, conditions, owned_by
-from control.reservation.model import RESERVATION, parse
+from control.reservation.model import RESERVATION
 from control.reservation.reservepod import reserve_pod
 from control.scheduler.config.args import ReservationArgs
 from control.scheduler.cycle.failures import FitError
@@ -47,6 +47,7 @@ from control.scheduler.plugins.reservation.explaining import considered
 from control.scheduler.plugins.reservation.failing import PREFIX, reasons
 from control.scheduler.plugins.reservation.fitting import Fitting, by_node
 from control.scheduler.plugins.reservation.match import MatchingRows, PodMatch
+from control.scheduler.plugins.reservation.owners import EventOwners
 from control.scheduler.plugins.reservation.subject import ReservationSubject
 from control.scheduler.state.columns import IntArray, Reasons16, RowArray, Rows
 from control.scheduler.state.pods import POD, PodInfo
@@ -80,11 +81,12 @@ class ReservationPlugin(Plugin):
         self.args: ReservationArgs
         self.subject = self._shared_subject(handle)
         self.book: ReservationBook = self.subject.book
-        self._fitting = Fitting(self.book, self.args)
-        self._rows = MatchingRows(self.book, handle.table)
         gates = handle.gates
+        skips_node_fit = gates is not None and gates.enabled("SkipReservationFitsNode")
+        self._fitting = Fitting(self.book, self.args, skips_node_fit=skips_node_fit)
+        self._rows = MatchingRows(self.book, handle.table)
+        self._event_owners = EventOwners()
         self._node_labels = gates is None or not gates.enabled("OmitNodeLabelsForReservation")
-        self._one_without_node_fit = gates is not None and gates.enabled("SkipReservationFitsNode")
         self._annotations = AllocatedWriter(handle)
         self._preemption = self._preempting(handle) if self.args.enable_preemption else None
         self._memo = results.memo_key(self.name, handle)
@@ -140,7 +142,7 @@ class ReservationPlugin(Plugin):
             return False
         if pod.subject != POD:
             return True
-        return any(one is not None and owned_by(parse(one).owners, pod.pod) for one in (old, new))
+        return any(one is not None and owned_by(self._event_owners.of(one), pod.pod) for one in (old, new))
 
     # PreFilter
 
@@ -229,13 +231,12 @@ class ReservationPlugin(Plugin):
         rooms = match.on(row)
         if not rooms:
             return self._no_match if match.required else 0
-        on_node = not (self._one_without_node_fit and len(rooms) == 1)
         texts: list[str] = []
         short_names: set[str] = set()
         for room in rooms:
             if not self._fitting.usable(match, room):
                 continue
-            fit = self._fitting.with_room(match, row, room, rooms, on_node=on_node)
+            fit = self._fitting.with_room(match, row, room, rooms)
             if fit.ok:
                 return 0
             short_names.update(fit.by_node)
@@ -326,6 +327,9 @@ class ReservationPlugin(Plugin):
             state.data[_taken(pod)] = best[0]
         elif match.required:
             return unschedulable(NO_MATCH)
+        elif not match.wanted.ignores and (rooms := match.on(row)):
+            short = self._fitting.short_on_node(match, row, rooms)  # what they hold is not for the pod now
+            return unschedulable(*map(by_node, short)) if short else SUCCESS
         return SUCCESS
 
     def reserve(self, state: CycleState, pod: PodInfo, row: int) -> PluginStatus:
@@ -340,7 +344,7 @@ class ReservationPlugin(Plugin):
         self.book.owners.release(pod)
         written: ReservedRoom | None = state.data.pop(_written(pod), None)
         if written is not None:
-            self._annotations.remove(pod, written.uid, self.table.names[row])
+            self._annotations.remove(pod, written.uid)
 
     async def pre_bind(self, state: CycleState, pod: PodInfo, row: int, changed: Pod) -> PluginStatus:
         if pod.subject != POD:

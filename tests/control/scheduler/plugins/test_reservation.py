@@ -12,10 +12,14 @@ from control.scheduler.config.args import ReservationArgs
 from control.scheduler.cycle.failures import FitError
 from control.scheduler.explain.podreport import explain
 from control.scheduler.framework.plugin import CycleState
+from control.scheduler.framework.status import Code
 from control.scheduler.plugins.defaultpreemption import DefaultPreemption
+from control.scheduler.plugins.reservation.owners import EventOwners
 from koordlet.api import names
 from koordlet.api.core import Node, Pod
 from koordlet.api.crs.reservation import Reservation
+from koordlet.api.gates import SCHEDULER
+from koordlet.app.gates import FeatureGates
 from tests.control.reservation.reservationbuild import pod, reservation
 from tests.control.scheduler.plugins.reservationworld import POINTS, ReservationWorld
 
@@ -441,6 +445,22 @@ def test_a_pod_is_woken_when_its_reservation_is_offered_again() -> None:
     assert world.retry(late) == "n0"
 
 
+def test_a_malformed_reservation_wakes_no_pod() -> None:
+    """The hint is called for every waiting shape, so the owners are parsed once per version."""
+    world = ReservationWorld(2)
+    world.put(web(cpu=4))
+    info = world.waiting(world.pod("p"))
+    assert info is not None
+    malformed = reservation(owners=[*WEB, {"labelSelector": {"matchExpressions": [{"key": "a", "operator": "Near"}]}}])
+    good = reservation("r2", owners=WEB)
+    hint = world.plugin._may_help
+    assert not hint(info, None, malformed)
+    assert hint(info, malformed, good)
+    owners = EventOwners()
+    assert owners.of(malformed) == ()
+    assert owners.of(good) is owners.of(good)
+
+
 # Preemption
 
 
@@ -514,6 +534,39 @@ def test_without_the_argument_no_pod_is_removed_for_a_reservation(points: Any) -
     assert preemption.would_displace(CycleState(), info, failure.value) == []
     assert "Insufficient cpu" in world.schedule(important(pod("high", cpu=6)))
     assert evictions.names == ["low"]  # a pod still preempts
+
+
+# Without the fit of the node
+
+
+def inner_reserved(cpu: int) -> dict[str, str]:
+    return {names.ANNOTATION_NODE_RESERVATION: json.dumps({"resources": {"cpu": str(cpu)}})}
+
+
+def test_the_gate_decides_alike_in_filter_and_choice() -> None:
+    """Else the pod would be bound without the reservation, beside all that the reservation holds."""
+    gates = FeatureGates(SCHEDULER)
+    gates.set("SkipReservationFitsNode=true")
+    world = ReservationWorld(8, gates=gates)
+    world.put(reservation(cpu=8, node="n0", owners=WEB, allocateOnce=False, annotations=inner_reserved(4)))
+    assert world.schedule(web(cpu=6)) == "n0"
+    assert world.owner_of("p") == "r1"
+    assert world.requested() == 8_000
+    assert "Insufficient cpu" in world.schedule(web("q", cpu=6))
+
+
+def test_a_pod_takes_no_room_of_a_reservation_that_it_does_not_use() -> None:
+    world = ReservationWorld(8)
+    world.put(reservation(cpu=8, node="n0", owners=WEB, allocateOnce=False))
+    late = web("late", cpu=6)
+    world.put(late)
+    info, state = world.waiting(late), CycleState()
+    assert info is not None
+    assert world.plugin.before_pre_filter(state, info).ok
+    assert world.plugin.nominate(state, info, 0).ok
+    assert world.schedule(web(cpu=6)) == "n0"
+    status = world.plugin.nominate(state, info, 0)
+    assert (status.code, status.reasons) == (Code.UNSCHEDULABLE, ("Insufficient cpu by node",))
 
 
 # Pre-allocation

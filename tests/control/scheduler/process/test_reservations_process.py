@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from types import SimpleNamespace
 from typing import Any
 
-from koordlet.api.core import Event, Pod
+from control.scheduler.plugins.reservation.annotating import AllocatedWriter
+from koordlet.api.core import Event, Node, Pod
 from koordlet.api.crs.reservation import Reservation
 from koordlet.api.names import (
     ANNOTATION_RESERVATION_AFFINITY,
     ANNOTATION_RESERVATION_ALLOCATED,
     ANNOTATION_RESERVATION_RESTRICTED_OPTIONS,
 )
+from tests.control.scheduler.build import Cluster
+from tests.control.scheduler.plugins.quotaworld import HeldObjects
 from tests.control.scheduler.process.lives import begin
 
 PAGE = "plugins/Reservation/nodeReservations/n1"
@@ -140,3 +145,33 @@ async def test_bad_reservations_harm_only_themselves(world: Any, scheduler: Any,
     assert ANNOTATION_RESERVATION_RESTRICTED_OPTIONS in problems["malformed"]
     assert "spec.owners[0].labelSelector" in problems["selector"]
     assert (await world.admin.get(Reservation, "ended")).status.node_name == ""
+
+
+async def test_the_annotation_of_a_pod_that_was_bound_since_stays(world: Any) -> None:
+    """Removing it is a late, background write, and its informer may know an old version of the pod."""
+    await world.node("n1", cpu="4")
+    allocated = {ANNOTATION_RESERVATION_ALLOCATED: json.dumps({"name": "r1", "uid": "uid-r1"})}
+    objects: Any = HeldObjects()
+    handle: Any = SimpleNamespace(client=world.admin, objects=objects)
+    writer, cluster = AllocatedWriter(handle), Cluster()
+
+    async def removed(name: str, *, bound: str = "") -> bool:
+        """`bound`: before the informer or after the informer read the pod."""
+        await world.pod(name, annotations=allocated)
+        known = await world.admin.get(Pod, name, "default")
+        if bound:
+            target = {"target": {"kind": Node.__name__, "name": "n1"}, "metadata": {"name": name}}
+            body = {"apiVersion": "v1", "kind": "Binding", **target}
+            await world.admin.raw("POST", f"/api/v1/namespaces/default/pods/{name}/binding", body=body)
+        if bound == "before":
+            known = await world.admin.get(Pod, name, "default")
+        objects.informer(Pod).put(known)
+        writer.remove(cluster.info(known), "uid-r1")
+        await asyncio.gather(*writer._tasks)
+        return (
+            ANNOTATION_RESERVATION_ALLOCATED not in (await world.admin.get(Pod, name, "default")).metadata.annotations
+        )
+
+    assert await removed("pending")
+    assert not await removed("late", bound="after")
+    assert not await removed("elsewhere", bound="before")
