@@ -43,6 +43,19 @@ async def test_every_query_has_data_and_every_rule_is_evaluated(
     quota = {"apiVersion": "scheduling.sigs.k8s.io/v1alpha1", "kind": "ElasticQuota", "metadata": {"name": "q"}}
     await world.admin.raw("POST", quotas, body={**quota, "spec": {"max": {"cpu": "1"}}})
     await world.pod("counted", cpu="10m", labels={"quota.scheduling.koordinator.sh/name": "q"})
+    reserving = [{"name": "c", "resources": {"requests": {"cpu": "100m"}}}]
+    template = {"spec": {"schedulerName": "koord-scheduler", "containers": reserving}}
+    reservation = {"template": template, "owners": [{"labelSelector": {"matchLabels": {"app": "reserved"}}}]}
+    await world.admin.raw(
+        "POST",
+        "/apis/scheduling.koordinator.sh/v1alpha1/reservations",
+        body={
+            "apiVersion": "scheduling.koordinator.sh/v1alpha1",
+            "kind": "Reservation",
+            "metadata": {"name": "r"},
+            "spec": {**reservation, "ttl": "1h"},
+        },
+    )
     prometheus = Prometheus("koord-scheduler", running.port, "/metrics", RULES, free_port(), tmp_path)
     every = queries(DASHBOARD, VARIABLES)
     waiting, number = dict(every), 0
