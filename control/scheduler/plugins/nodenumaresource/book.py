@@ -16,7 +16,13 @@ from control.numa.holdings import IDLE, SHARED, SINGLE, Holding, NodeHoldings
 from control.numa.report import NumaReport, read_report
 from control.scheduler.framework.handle import Handle
 from control.scheduler.plugins.nodenumaresource.annotation import RefusedAllocation, holding_of
-from control.scheduler.plugins.nodenumaresource.columns import BIND_CODES, NUMA_CODES, UNPUBLISHED, NumaColumns
+from control.scheduler.plugins.nodenumaresource.columns import (
+    BIND_CODES,
+    MAX_RESOURCES,
+    NUMA_CODES,
+    UNPUBLISHED,
+    NumaColumns,
+)
 from control.scheduler.plugins.nodenumaresource.ratios import INVALID, UNIT, amplify, ratios_of
 from control.scheduler.state.allocations import Allocations
 from control.scheduler.state.pods import POD, PodInfo
@@ -31,24 +37,11 @@ log = get_logger(__name__)
 
 MAX_REFS: Final = 1
 """How many pods may share a CPU."""
-MIN_PRUNED: Final = 1024
-"""uids that are kept at least before those of deleted pods are dropped."""
 STATUS_CODES: Final = {IDLE: 0, SINGLE: 1, SHARED: 2}
 EMPTY: Final = NumaReport()
 TOPOLOGY, RATIO, ALLOCATION = "topology", "ratio", "allocation"
 KINDS: Final = (TOPOLOGY, RATIO, ALLOCATION)
 """Kinds of malformed input."""
-
-
-class _Claim:
-    """What a bound or assumed pod of a row claims."""
-
-    __slots__ = ("holding", "order")
-
-    def __init__(self, pod: PodInfo, holding: Holding, *, own: bool) -> None:
-        self.holding = holding
-        self.order = (not own, pod.created, pod.uid)
-        """Of two pods with the same CPU the first counts: what this process allocated, then the older pod."""
 
 
 class NumaBook:
@@ -63,14 +56,11 @@ class NumaBook:
         book = cls._of.get(handle.table)
         if book is None:
             book = cls._of[handle.table] = cls(handle)
-        book.profiles.add(handle.profile)
         return book
 
     def __init__(self, handle: Handle) -> None:
         self._table: NodeTable = proxy(handle.table)
         self.columns = NumaColumns(handle.table)
-        self.profiles: set[str] = set()
-        """Only pods of these schedulers got CPUs from this scheduler."""
         self.deciders: dict[str, Callable[[PodInfo], Holding | None]] = {}
         """By profile: what a pod without a node would get on the row that it is counted on in a trial."""
         self.malformed: Counter[str] = Counter()
@@ -78,9 +68,6 @@ class NumaBook:
         self.reports: dict[str, NumaReport] = {}
         """By node. They may be older than the node."""
         self.holdings: dict[int, NodeHoldings] = {}
-        self._claims: dict[int, dict[str, _Claim]] = {}
-        self._own: set[str] = set()
-        """uids of pods whose allocation this process made."""
         self._ratios: dict[int, Mapping[str, int]] = {}
         """By row: ratios by which zone amounts are multiplied."""
         self.zone_ids: dict[int, tuple[int, ...]] = {}
@@ -123,9 +110,6 @@ class NumaBook:
 
     def assign(self, pod: PodInfo, holding: Holding) -> None:
         """The pod, which is counted, gets `holding`."""
-        if len(self._own) > 2 * len(self.allocations) + MIN_PRUNED:
-            self._own = {uid for uid in self._own if self.allocations.of(uid) is not None}
-        self._own.add(pod.uid)
         self.allocations.assign(pod, holding)
 
     def _read(self, pod: PodInfo) -> Holding | None:
@@ -136,41 +120,24 @@ class NumaBook:
         if names.ANNOTATION_RESOURCE_STATUS not in annotations or pod.subject != POD:
             return None
         try:
-            if pod.shape.scheduler not in self.profiles:
-                raise RefusedAllocation("the pod is not scheduled by this scheduler")
             return holding_of(annotations, pod.requests)
         except RefusedAllocation as error:
             self._refuse(ALLOCATION, f"pod {pod.key}", f"{names.ANNOTATION_RESOURCE_STATUS}: {error}")
             return None
 
     def _apply(self, row: int, pod: PodInfo, holding: Holding, sign: int) -> None:
-        claims = self._claims.setdefault(row, {})
-        accepted = self.holdings.setdefault(row, NodeHoldings())
+        """Whoever is right about a CPU that two bound pods claim, it is not free."""
+        holdings = self.holdings.setdefault(row, NodeHoldings())
         self._changed.add(row)
-        complete = len(accepted.pods) == len(claims)
         if sign > 0:
-            claims[pod.uid] = _Claim(pod, holding, own=pod.uid in self._own)
-            if not holding.cpus & accepted.cpus and complete:
-                accepted.add(pod.uid, holding)
-                return
-        else:
-            del claims[pod.uid]
-            if complete:
-                accepted.remove(pod.uid)
-                if not claims:
-                    del self._claims[row], self.holdings[row]
-                return
-        self.holdings[row] = self._resolved(claims)
-        if sign > 0 and pod.uid not in self.holdings[row].pods:
-            text = f"{names.ANNOTATION_RESOURCE_STATUS}: another pod of the node holds some of its CPUs"
-            self._refuse(ALLOCATION, f"pod {pod.key}", text)
-
-    def _resolved(self, claims: Mapping[str, _Claim]) -> NodeHoldings:
-        holdings = NodeHoldings()
-        for uid, claim in sorted(claims.items(), key=lambda one: one[1].order):
-            if not claim.holding.cpus & holdings.cpus:
-                holdings.add(uid, claim.holding)
-        return holdings
+            if holding.cpus & holdings.cpus:
+                text = f"{names.ANNOTATION_RESOURCE_STATUS}: another pod of the node holds some of its CPUs"
+                self._refuse(ALLOCATION, f"pod {pod.key}", text)
+            holdings.add(pod.uid, holding)
+            return
+        holdings.remove(pod.uid)
+        if not holdings.pods:
+            del self.holdings[row]
 
     def _refuse(self, kind: str, what: str, reason: str) -> None:
         self.malformed[kind] += 1
@@ -275,6 +242,9 @@ class NumaBook:
             )
             for name, total in zone.total.items():
                 index = columns.resource(name)
+                if index is None:
+                    self._refuse(TOPOLOGY, f"resource {name}", f"zones have more than {MAX_RESOURCES} resources")
+                    continue
                 columns.zone_total.data[at, index, row] = total
                 columns.zone_available.data[at, index, row] = max(0, zone.available[name])
 

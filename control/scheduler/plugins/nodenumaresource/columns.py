@@ -20,6 +20,8 @@ NUMA_CODES: Final = {BEST_EFFORT: BEST, RESTRICTED: RESTRICT, SINGLE_NUMA_NODE: 
 ANY, WHOLE, FIRST = range(3)
 """Index of `cpus`: free CPUs, CPUs on free cores, cores with a free CPU."""
 UNPUBLISHED: Final = -1
+MAX_RESOURCES: Final = 64
+"""Resources of zones that are kept; a node's report may name any."""
 
 
 class NumaColumns:
@@ -49,10 +51,12 @@ class NumaColumns:
         self.resources: dict[str, int] = {"cpu": 0, "memory": 1}
         """Index of each resource in `zone_total` and `zone_available`."""
 
-    def resource(self, name: str) -> int:
-        """The index of a resource. A new resource gets a new one."""
+    def resource(self, name: str) -> int | None:
+        """The index of a resource. A new resource gets a new one; None after `MAX_RESOURCES`."""
         index = self.resources.get(name)
         if index is None:
+            if len(self.resources) == MAX_RESOURCES:
+                return None
             index = self.resources[name] = len(self.resources)
             for matrix in (self.zone_total, self.zone_available):
                 matrix.widen(MAX_ZONES, len(self.resources))

@@ -17,14 +17,14 @@ from control.scheduler.cycle.failures import FitError
 from control.scheduler.cycle.placement import CycleFailed
 from control.scheduler.explain.podreport import explain
 from control.scheduler.framework.plugin import CycleState
-from control.scheduler.plugins.nodenumaresource.book import MIN_PRUNED
+from control.scheduler.plugins.nodenumaresource.columns import MAX_RESOURCES
 from control.scheduler.plugins.nodenumaresource.metrics import NumaCounters
 from control.scheduler.plugins.nodenumaresource.ratios import UNIT, amplify
 from control.scheduler.state.pods import PodInfo
 from koordlet.api import names
 from koordlet.api.core import Pod
 from tests.control.scheduler.build import node, pod
-from tests.control.scheduler.plugins.numaworld import NumaWorld, lsr, status_of, topology, world
+from tests.control.scheduler.plugins.numaworld import NumaWorld, lsr, topology, world
 
 FULL = {"requiredCPUBindPolicy": "FullPCPUs"}
 SPREAD = {"requiredCPUBindPolicy": "SpreadByPCPUs"}
@@ -188,12 +188,13 @@ def test_a_forged_status_of_a_bound_pod_does_not_count(status: str, more: dict[s
     assert made.plugin.book.malformed == {"allocation": 1}
 
 
-def test_a_status_of_a_pod_of_another_scheduler_does_not_count() -> None:
+def test_a_status_of_a_pod_of_another_scheduler_counts() -> None:
+    """Of a profile with another name, or of a second scheduler on the same nodes."""
     made = world()
     one = lsr("4", annotations={STATUS: '{"cpuset": "0-3"}'}, on="n0")
-    one.spec.scheduler_name = "default-scheduler"
+    one.spec.scheduler_name = "koord-scheduler-2"
     made.add(one)
-    assert made.page("n0")["availableCPUs"] == "0-15"
+    assert made.page("n0")["availableCPUs"] == "4-15"
 
 
 def test_the_status_of_a_pending_pod_counts_nowhere() -> None:
@@ -205,7 +206,8 @@ def test_the_status_of_a_pending_pod_counts_nowhere() -> None:
 
 
 @pytest.mark.parametrize("forged_first", [True, False])
-def test_of_two_pods_with_a_cpu_the_older_one_counts(forged_first: bool) -> None:
+def test_cpus_that_two_pods_claim_are_not_free_until_both_are_gone(forged_first: bool) -> None:
+    """Two leaders may have overlapped: each pod may run on what it claims."""
     made = world()
 
     def one(name: str, second: int, cpuset: str) -> Pod:
@@ -216,17 +218,11 @@ def test_of_two_pods_with_a_cpu_the_older_one_counts(forged_first: bool) -> None
     genuine, forged = one("genuine", 1, "0-3"), one("forged", 2, "2-5")
     for each in (forged, genuine) if forged_first else (genuine, forged):
         made.add(each)
-    assert made.page("n0")["availableCPUs"] == "4-15"
+    assert made.page("n0")["availableCPUs"] == "6-15"
     made.remove(genuine.metadata.uid)
     assert made.page("n0")["availableCPUs"] == "0-1,6-15"
-
-
-def test_what_this_process_allocated_comes_before_an_older_pod() -> None:
-    made = world()
-    bound = made.bind(made.place(lsr("4")))
-    assert status_of(bound) == {"cpuset": "0-3"}
-    made.add(lsr("4", on="n0", annotations={STATUS: '{"cpuset": "2-5"}'}))
-    assert made.page("n0")["availableCPUs"] == "4-15"
+    made.remove(forged.metadata.uid)
+    assert made.page("n0")["availableCPUs"] == "0-15"
 
 
 def test_a_topology_may_come_after_the_pods_and_before_the_node() -> None:
@@ -442,8 +438,10 @@ def test_an_explanation_names_policies_and_numa_nodes() -> None:
     assert "NodeNUMAResource on n0:\n  NUMA topology policy: SingleNUMANode of the node" in shown
 
 
-def test_uids_of_deleted_pods_are_dropped() -> None:
+def test_resources_of_zones_are_limited() -> None:
     made = world()
-    for _ in range(MIN_PRUNED + 50):
-        made.cycle.release(made.place(lsr("2")))
-    assert len(made.plugin.book._own) <= MIN_PRUNED + 1
+    columns = made.plugin.book.columns
+    indexes = {columns.resource(f"example.com/r{number}") for number in range(MAX_RESOURCES + 10)}
+    assert len(columns.resources) == MAX_RESOURCES
+    assert None in indexes
+    assert made.run(lsr("2")) == {"cpuset": "0-1"}
