@@ -1,7 +1,7 @@
 """The annotation resource-status: written when a pod is bound, read when it is bound already (spec 06 §2.3).
 
-A tenant may have written the annotation of a bound pod. So only pods of this scheduler count, and not more than the pod
-requests; `NumaBook` refuses CPUs that another pod holds.
+A tenant may have written the annotation of a bound pod. So it counts for not more than the pod requests. It counts
+also for pods of other schedulers, since a scheduler with another profile may have bound them.
 """
 
 from __future__ import annotations

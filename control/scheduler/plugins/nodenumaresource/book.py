@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, ClassVar, Final
 from weakref import WeakKeyDictionary, proxy
 
@@ -30,6 +31,7 @@ from control.scheduler.state.table import NodeTable
 from koordlet.api import names
 from koordlet.api.annotations.node import cpu_bind_policy, numa_topology_policy
 from koordlet.api.crs.topology import NodeResourceTopology
+from koordlet.api.encoding.quoting import quoted
 from koordlet.api.encoding.wire import WireError
 from koordlet.app.logging import get_logger
 
@@ -93,10 +95,22 @@ class NumaBook:
 
     def topology_seen(self, topology: NodeResourceTopology) -> None:
         name = topology.metadata.name
-        report = self.reports[name] = read_report(topology)
+        report = self.reports[name] = self._limited(read_report(topology))
         for error in report.errors:
             self._refuse(TOPOLOGY, f"NodeResourceTopology {name}", error)
         self._touch(name)
+
+    def _limited(self, report: NumaReport) -> NumaReport:
+        """The report without resources beyond the limit, so that columns and rooms have the same resources."""
+        named = {name for zone in report.zones for name in zone.total}
+        ignored = {name for name in sorted(named) if self.columns.resource(name) is None}
+        for name in sorted(ignored):
+            self._refuse(TOPOLOGY, f"resource {quoted(name)}", f"zones have more than {MAX_RESOURCES} resources")
+        if not ignored:
+            return report
+        kept = ({name: amount for name, amount in zone.total.items() if name not in ignored} for zone in report.zones)
+        zones = (replace(zone, total=total) for zone, total in zip(report.zones, kept, strict=True))
+        return replace(report, zones=tuple(zones))
 
     def topology_gone(self, topology: NodeResourceTopology) -> None:
         if self.reports.pop(topology.metadata.name, None) is not None:
@@ -126,7 +140,7 @@ class NumaBook:
             return None
 
     def _apply(self, row: int, pod: PodInfo, holding: Holding, sign: int) -> None:
-        """Whoever is right about a CPU that two bound pods claim, it is not free."""
+        """A CPU that two bound pods claim is not free."""
         holdings = self.holdings.setdefault(row, NodeHoldings())
         self._changed.add(row)
         if sign > 0:
@@ -241,10 +255,7 @@ class NumaBook:
                 (first & cpus).bit_count(),
             )
             for name, total in zone.total.items():
-                index = columns.resource(name)
-                if index is None:
-                    self._refuse(TOPOLOGY, f"resource {name}", f"zones have more than {MAX_RESOURCES} resources")
-                    continue
+                index = columns.resources[name]
                 columns.zone_total.data[at, index, row] = total
                 columns.zone_available.data[at, index, row] = max(0, zone.available[name])
 

@@ -82,7 +82,10 @@ class NumaFilter:
         self._decisions = decisions
         self._table = table
         self._reasons = reasons
-        self._texts: dict[tuple[object, ...], int] = {}
+        self._texts: dict[tuple[str, ...], int] = {}
+        """Reasons about hints -> number. A plugin's reasons are never freed."""
+        self._by_hints: dict[tuple[object, ...], int] = {}
+        """Hints -> number of their reasons."""
 
     def check(self, need: NumaNeed, rows: RowArray) -> Reasons16:
         """[row]: 0, or the number of the reason."""
@@ -167,7 +170,7 @@ class NumaFilter:
             name = choice.lacking()
             return number(Code.UNSCHEDULABLE, f"Insufficient NUMA {name}") if name else 0
         reasons = () if choice.merged is None else choice.merged.reasons
-        return number(Code.UNSCHEDULABLE, *reasons) if reasons else 0
+        return self._text(reasons) if reasons else 0
 
     def _lacks_amplified(self, need: NumaNeed, rows: RowArray, bind: Mask, ratio: IntArray) -> Mask:
         requested = self._table.requested[CPU, rows]
@@ -228,19 +231,27 @@ class NumaFilter:
                 for resource, name in enumerate(sets.resources)
                 if sets.published[resource][row]
             }
-            numbers.append(self._text(hints, id_lists[row], _POLICY_NAMES[int(binding.numa[at][row])]))
+            numbers.append(self._hints_text(hints, id_lists[row], _POLICY_NAMES[int(binding.numa[at][row])]))
         chosen_numbers: Reasons16 = np.array(numbers, np.int16)[inverse.reshape(-1)]
         return chosen_numbers
 
-    def _text(self, hints: Mapping[str, list[int]], ids: tuple[int, ...], policy: str) -> int:
+    def _hints_text(self, hints: Mapping[str, list[int]], ids: tuple[int, ...], policy: str) -> int:
         key = (tuple((name, *sets) for name, sets in hints.items()), ids, policy)
-        number = self._texts.get(key)
+        number = self._by_hints.get(key)
+        if number is None:
+            if len(self._by_hints) >= MAX_TEXTS:
+                self._by_hints.clear()
+            listed = {name: _zone_hints(sets, policy) for name, sets in hints.items()}
+            number = self._by_hints[key] = self._text(merge([listed], ids, policy, lambda zones: True).reasons)
+        return number
+
+    def _text(self, reasons: tuple[str, ...]) -> int:
+        """The number of reasons about hints, of which there are at most `MAX_TEXTS`."""
+        number = self._texts.get(reasons)
         if number is None:
             if len(self._texts) >= MAX_TEXTS:
                 return self._reasons.number(Code.UNSCHEDULABLE, UNALIGNED)
-            listed = {name: _zone_hints(sets, policy) for name, sets in hints.items()}
-            reasons = merge([listed], ids, policy, lambda zones: True).reasons
-            number = self._texts[key] = self._reasons.number(Code.UNSCHEDULABLE, *reasons)
+            number = self._texts[reasons] = self._reasons.number(Code.UNSCHEDULABLE, *reasons)
         return number
 
 

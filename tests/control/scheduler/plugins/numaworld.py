@@ -58,8 +58,9 @@ def topology(
     reserved: str = "",
     zones: bool = True,
     annotations: Mapping[str, str] | None = None,
+    more: Mapping[str, str] | None = None,
 ) -> NodeResourceTopology:
-    """`memory`: of each zone."""
+    """`memory`, `more` (further resources): of each zone."""
     cpus = shape[2] * shape[3]
     listed = [
         {
@@ -67,7 +68,7 @@ def topology(
             "type": "Node",
             "resources": [
                 {"name": key, "capacity": amount, "allocatable": amount, "available": amount}
-                for key, amount in (("cpu", str(cpus)), ("memory", memory))
+                for key, amount in {"cpu": str(cpus), "memory": memory, **(more or {})}.items()
             ],
         }
         for number in range(shape[0] * shape[1] if zones else 0)

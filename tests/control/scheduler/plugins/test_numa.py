@@ -17,6 +17,7 @@ from control.scheduler.cycle.failures import FitError
 from control.scheduler.cycle.placement import CycleFailed
 from control.scheduler.explain.podreport import explain
 from control.scheduler.framework.plugin import CycleState
+from control.scheduler.plugins.nodenumaresource import filtering
 from control.scheduler.plugins.nodenumaresource.columns import MAX_RESOURCES
 from control.scheduler.plugins.nodenumaresource.metrics import NumaCounters
 from control.scheduler.plugins.nodenumaresource.ratios import UNIT, amplify
@@ -445,3 +446,44 @@ def test_resources_of_zones_are_limited() -> None:
     assert len(columns.resources) == MAX_RESOURCES
     assert None in indexes
     assert made.run(lsr("2")) == {"cpuset": "0-1"}
+
+
+def test_a_resource_beyond_the_limit_is_ignored_on_every_path() -> None:
+    """Zones lack it, so it would refuse the pod. Filter for all rows, for one row and Reserve agree."""
+    made = world((2, 1, 4, 2))
+    for number in range(MAX_RESOURCES):
+        made.plugin.book.columns.resource(f"example.com/r{number}")
+    made.report(topology("n0", (2, 1, 4, 2), more={"example.com/late": "1"}))
+    made.report(topology("n0", (2, 1, 4, 2), more={"example.com/late": "1"}))
+    more: dict[str, Any] = {"example.com__late": "3"}
+    info, state = made.cluster.info(lsr("2", numa=SINGLE, **more)), CycleState()
+    assert prepare(made.cycle.framework, state, info).status.ok
+    rows = np.array([0], np.intp)
+    columns = made.plugin._filter.check(made.plugin._need(info), rows)
+    assert (columns.tolist(), made.plugin.filter(state, info, rows).tolist()) == ([0], [0])
+    assert made.plugin.reserve(state, info, 0).ok
+    assert len(made.plugin.book.columns.resources) == MAX_RESOURCES
+    made.page("n0")
+    assert made.plugin.book.malformed == {"topology": 2}
+
+
+@pytest.mark.parametrize("by_row", [True, False], ids=["one row", "columns"])
+def test_distinct_texts_about_hints_are_bounded(by_row: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tenant can ask for any mixture of resources, and reasons are never freed."""
+    monkeypatch.setattr(filtering, "MAX_TEXTS", 2)
+    gpus = {f"example.com/r{number}": "1" for number in range(5)}
+    made = world((2, 1, 4, 2), more=gpus)
+    messages = []
+    for name in gpus:
+        more: dict[str, Any] = {name.replace("/", "__"): "3"}
+        info, state = made.cluster.info(lsr("2", numa=SINGLE, **more)), CycleState()
+        assert prepare(made.cycle.framework, state, info).status.ok
+        rows = np.array([0], np.intp)
+        checked = (
+            made.plugin.filter(state, info, rows)
+            if by_row
+            else made.plugin._filter.check(made.plugin._need(info), rows)
+        )
+        messages.append(made.plugin.reasons.status(int(checked[0])).message)
+    assert ["example.com/r0" in messages[0], "example.com/r1" in messages[1]] == [True, True]
+    assert messages[2:] == [filtering.UNALIGNED] * 3
