@@ -275,6 +275,18 @@ class QuotaCluster:
                 continue
             return True
 
+    async def knows(self, quota: str) -> bool:
+        """Whether admission refuses a pod that the quota can never admit: the manager has seen the quota."""
+        body = pod_body("oversized", quota)
+        body["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "100000"
+        try:
+            await self.cluster.admin.raw(
+                "POST", f"/api/v1/namespaces/{self.space(quota)}/pods", body=body, params={"dryRun": "All"}
+            )
+        except ApiError as error:
+            return "exceeded quota" in str(error)
+        return False
+
     async def delete(self, pod: Pod) -> None:
         await self.cluster.admin.delete(Pod, pod.metadata.name, pod.metadata.namespace, grace_seconds=0)
 

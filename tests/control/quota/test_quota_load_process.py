@@ -10,6 +10,7 @@ import asyncio
 import os
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,8 @@ async def test_no_pod_is_admitted_that_the_tree_forbids_and_none_waits_that_it_a
         await world.plant()
         await world.start_scheduler()
         await until(lambda: world.submit("first", world.leaves[-1], dry_run=True))
+        for leaf in world.leaves:
+            await until(partial(world.knows, leaf))
         note(f"{len(world.quotas)} quotas, {world.cores} cores")
 
         # A burst of pods in random order: each leaf gets exactly what its max allows.
