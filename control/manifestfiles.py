@@ -138,6 +138,49 @@ def daemonset(container: Object, paths: Collection[HostPath], *, spec: Object, p
     return [{"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": meta, "spec": whole}]
 
 
+def config_map(name: str, key: str, document: Object) -> list[Object]:
+    """A ConfigMap with a configuration file."""
+    meta = {"name": name, "namespace": KOORDINATOR_NAMESPACE}
+    text = yaml.safe_dump(document, sort_keys=False, width=120)
+    return [{"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {key: text}}]
+
+
+def replicated(account: str, container: Object, *, config: str, secure_port: int) -> list[Object]:
+    """A Deployment of two replicas, one of which is the leader: a component of the control plane whose pages are all on
+    the secure port, and whose ConfigMap `config` is mounted at /config. `container`: name, args and resources; its
+    binary has the account's name."""
+    labels = {"koord-app": account}
+    probe = {"path": "/healthz", "port": secure_port, "scheme": "HTTPS"}
+    whole: Object = {
+        "name": container["name"],
+        "image": CONTROL_PLANE_IMAGE,
+        "imagePullPolicy": "IfNotPresent",
+        "command": [account],
+        "args": container["args"],
+        "env": [{"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}],
+        "ports": [{"name": "secure", "containerPort": secure_port, "protocol": "TCP"}],
+        "readinessProbe": {"httpGet": probe},
+        "livenessProbe": {"httpGet": probe, "initialDelaySeconds": 30},
+        "resources": container["resources"],
+        "securityContext": RESTRICTED,
+        "volumeMounts": [{"name": "config", "mountPath": "/config", "readOnly": True}],
+    }
+    pod = {
+        "serviceAccountName": account,
+        "priorityClassName": "system-cluster-critical",
+        **placement(labels),
+        "containers": [whole],
+        "volumes": [{"name": "config", "configMap": {"name": config}}],
+    }
+    spec = {
+        "replicas": 2,
+        "selector": {"matchLabels": labels},
+        "template": {"metadata": {"labels": labels}, "spec": pod},
+    }
+    meta = {"name": account, "namespace": KOORDINATOR_NAMESPACE, "labels": labels}
+    return [{"apiVersion": "apps/v1", "kind": "Deployment", "metadata": meta, "spec": spec}]
+
+
 def placement(labels: Mapping[str, str]) -> Object:
     """Pod fields that keep replicas apart: on other nodes and in other zones if there are any."""
     term = {"labelSelector": {"matchLabels": dict(labels)}, "topologyKey": "kubernetes.io/hostname"}

@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Protocol
 
 from prometheus_client import CollectorRegistry
 
 from control.component.errors import ConfigurationError
+from control.component.options import ComponentOptions
 from koordlet.app.clock import Clock
 from koordlet.app.periodic import Periodic
 from koordlet.app.servertls import RELOAD_PERIOD_S, ServerCertificate
 
 
-class CertificateFlags(Protocol):
-    """The flags of a component with a secure port."""
-
-    secure_port: int
-    tls_cert_file: str
-    tls_private_key_file: str
-    client_ca_file: str
-    tls_min_version: str
-
-
-def secure_certificate(options: CertificateFlags) -> ServerCertificate | None:
+def secure_certificate(options: ComponentOptions) -> ServerCertificate | None:
     """None without a secure port. Raises ConfigurationError for unusable files."""
     if not options.secure_port:
         return None

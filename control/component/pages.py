@@ -1,16 +1,59 @@
-"""/configz, and switches under /debug/flags (spec 05 §1.2)."""
+"""The servers of pages, /configz, and switches under /debug/flags (spec 05 §1.2)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import logging
+import ssl
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from aiohttp import web
+from aiohttp.typedefs import Middleware
+from prometheus_client import CollectorRegistry
 
+from control.component.slis import HealthSlis
 from koordlet.api.encoding.gosyntax import parse_bool
+from koordlet.app.connections import ConnectionLimits
+from koordlet.app.health import HealthChecks
+from koordlet.app.http import HttpServer
+from koordlet.app.logging import DEBUG_VERBOSITY
 
 Setter = Callable[[str], str]
 """Applies the new value, given as text, and returns the response. Raises ValueError for an unusable value."""
+
+
+@dataclass
+class ComponentPages:
+    """Makes the servers of a component: metrics, health and further pages, with limited connections."""
+
+    registry: CollectorRegistry
+    health: HealthChecks
+    slis: HealthSlis = field(default_factory=HealthSlis)
+
+    def server(
+        self,
+        address: str,
+        routes: Sequence[web.RouteDef],
+        tls: ssl.SSLContext | None = None,
+        middlewares: Sequence[Middleware] = (),
+    ) -> HttpServer:
+        """`address`: `host:port`, see `host_and_port`."""
+        return HttpServer(
+            address,
+            registries={"/metrics": self.registry, "/metrics/slis": self.slis.registry},
+            health=self.health,
+            routes=routes,
+            tls=tls,
+            middlewares=middlewares,
+            observed=self.slis.observe,
+            limits=ConnectionLimits(),
+        )
+
+
+def host_and_port(host: str, port: int) -> str:
+    """An address of a server; IPv6 addresses get brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def configz(document: Mapping[str, Any]) -> list[web.RouteDef]:
@@ -62,3 +105,8 @@ def boolean(name: str, put: Callable[[bool], object]) -> Setter:
         return f"successfully set {name} to {text}"
 
     return setter
+
+
+def set_verbosity(verbosity: int) -> None:
+    """For `/debug/flags/v`."""
+    logging.getLogger().setLevel(logging.DEBUG if verbosity >= DEBUG_VERBOSITY else logging.INFO)

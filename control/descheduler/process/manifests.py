@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import sys
 
-import yaml
-
 from control import manifestfiles
 from control.descheduler.config.model import COMPONENT
 from control.descheduler.config.shipped import configuration
 from control.manifestfiles import Object, purpose, rule, rules_of
-from koordlet.api.names import KOORDINATOR_NAMESPACE
 
 ACCOUNT = COMPONENT
 CONFIG = "descheduler-config"
@@ -84,11 +81,6 @@ NAMESPACE_RULES: list[Object] = rules_of(NAMESPACE_PURPOSES)
 """The Role in the descheduler's own namespace."""
 
 
-def _meta(name: str, labels: dict[str, str] | None = None) -> Object:
-    meta: Object = {"name": name, "namespace": KOORDINATOR_NAMESPACE}
-    return {**meta, "labels": labels} if labels else meta
-
-
 def rbac() -> list[Object]:
     """ServiceAccount, roles and bindings."""
     return manifestfiles.rbac(ACCOUNT, RULES, NAMESPACE_RULES)
@@ -96,48 +88,22 @@ def rbac() -> list[Object]:
 
 def config() -> list[Object]:
     """The ConfigMap with the configuration file."""
-    text = yaml.safe_dump(configuration(), sort_keys=False, width=120)
-    return [{"apiVersion": "v1", "kind": "ConfigMap", "metadata": _meta(CONFIG), "data": {CONFIG_KEY: text}}]
+    return manifestfiles.config_map(CONFIG, CONFIG_KEY, configuration())
 
 
 def deployment() -> list[Object]:
     """Two replicas, one of which is the leader."""
-    labels = {"koord-app": ACCOUNT}
-    probe = {"path": "/healthz", "port": SECURE_PORT, "scheme": "HTTPS"}
     container: Object = {
         "name": "descheduler",
-        "image": manifestfiles.CONTROL_PLANE_IMAGE,
-        "imagePullPolicy": "IfNotPresent",
-        "command": ["koord-descheduler"],
         "args": [
             f"--secure-port={SECURE_PORT}",
             "--v=2",
             "--feature-gates=",
             f"--config=/config/{CONFIG_KEY}",
         ],
-        "env": [{"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}],
-        "ports": [{"name": "secure", "containerPort": SECURE_PORT, "protocol": "TCP"}],
-        "readinessProbe": {"httpGet": probe},
-        "livenessProbe": {"httpGet": probe, "initialDelaySeconds": 30},
         "resources": {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"cpu": "1", "memory": "1Gi"}},
-        "securityContext": manifestfiles.RESTRICTED,
-        "volumeMounts": [{"name": "config", "mountPath": "/config", "readOnly": True}],
     }
-    spec = {
-        "replicas": 2,
-        "selector": {"matchLabels": labels},
-        "template": {
-            "metadata": {"labels": labels},
-            "spec": {
-                "serviceAccountName": ACCOUNT,
-                "priorityClassName": "system-cluster-critical",
-                **manifestfiles.placement(labels),
-                "containers": [container],
-                "volumes": [{"name": "config", "configMap": {"name": CONFIG}}],
-            },
-        },
-    }
-    return [{"apiVersion": "apps/v1", "kind": "Deployment", "metadata": _meta(ACCOUNT, labels), "spec": spec}]
+    return manifestfiles.replicated(ACCOUNT, container, config=CONFIG, secure_port=SECURE_PORT)
 
 
 def protection() -> list[Object]:

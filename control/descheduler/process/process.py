@@ -6,24 +6,18 @@ pass in progress between two API calls; evictions that were requested stay.
 
 from __future__ import annotations
 
-import logging
-import ssl
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TextIO
 
-import yaml
 from aiohttp import web
-from aiohttp.typedefs import Middleware
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 
+from control.component import configfile
 from control.component.certificate import reloaded, secure_certificate
+from control.component.connection import client_config, delegated_auth
 from control.component.election import lease_elector
-from control.component.errors import ConfigurationError
-from control.component.pages import configz, debug_flags, integer
-from control.component.slis import HealthSlis
+from control.component.pages import ComponentPages, configz, debug_flags, host_and_port, integer, set_verbosity
 from control.component.startup import StartupStep, caches_synced
 from control.descheduler.config.addresses import hosts_and_ports, is_local
 from control.descheduler.config.load import DeschedulerSettings, load, shown
@@ -39,21 +33,17 @@ from control.descheduler.process.options import DeschedulerOptions
 from control.descheduler.process.preview import printed
 from control.descheduler.state.cluster import ClusterState
 from control.descheduler.state.objects import descheduler_objects, follow
-from koordlet.api.encoding.times import Duration
 from koordlet.api.gates import DESCHEDULER
 from koordlet.app import pprof
 from koordlet.app.clock import SYSTEM_CLOCK, Clock
-from koordlet.app.connections import ConnectionLimits
 from koordlet.app.flags import unused
 from koordlet.app.gates import FeatureGates
 from koordlet.app.health import HealthChecks
 from koordlet.app.http import HttpServer
-from koordlet.app.logging import DEBUG_VERBOSITY, get_logger
+from koordlet.app.logging import get_logger
 from koordlet.app.periodic import Periodic
 from koordlet.app.runner import Runner
-from koordlet.app.version import user_agent
 from koordlet.kube import Client, ClientConfig, EventRecorder
-from koordlet.kube.delegated import DelegatedAuth
 from koordlet.kube.serverversion import ServerVersionCheck
 
 log = get_logger(__name__)
@@ -64,36 +54,20 @@ PLACEMENTS_PERIOD_S = 300.0
 
 def read_settings(options: DeschedulerOptions) -> DeschedulerSettings:
     """The configuration file with the flags applied. Raises ConfigurationError."""
-    text = ""
-    if options.config:
-        try:
-            text = Path(options.config).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigurationError([f"cannot read {options.config}: {error}"]) from error
-    settings = load(text, PLUGINS)
-    one = settings.configuration
+    settings = load(configfile.read_file(options.config), PLUGINS)
+    configuration = settings.configuration
     if not options.config:
-        host = f"[{options.address}]" if ":" in options.address else options.address
-        one.healthz_bind_address = one.metrics_bind_address = f"{host}:{options.port}"
-    lease = one.leader_election
-    if options.leader_elect:
-        lease.leader_elect = options.leader_elect == "true"
-    for name in ("lease_duration", "renew_deadline", "retry_period"):
-        value = getattr(options, f"leader_elect_{name}")
-        if value:
-            try:
-                setattr(lease, name, Duration(value))
-            except ValueError as error:
-                raise ConfigurationError([f"--leader-elect-{name.replace('_', '-')}: {error}"]) from error
-    for name in ("resource_name", "resource_namespace"):
-        setattr(lease, name, getattr(options, f"leader_elect_{name}") or getattr(lease, name))
-    one.client_connection.kubeconfig = options.kubeconfig or one.client_connection.kubeconfig
+        address = host_and_port(options.address, options.port)
+        configuration.healthz_bind_address = configuration.metrics_bind_address = address
+    configfile.apply_lease_flags(configuration.leader_election, options)
+    connection = configuration.client_connection
+    connection.kubeconfig = options.kubeconfig or connection.kubeconfig
     return settings
 
 
-def write_configuration(settings: DeschedulerSettings, path: str) -> None:
-    """The effective configuration as YAML (`--write-config-to`)."""
-    Path(path).write_text(yaml.safe_dump(shown(settings), sort_keys=False), encoding="utf-8")
+def write_configuration(options: DeschedulerOptions) -> None:
+    """`--write-config-to`. Raises ConfigurationError."""
+    configfile.write_file(shown(read_settings(options)), options.write_config_to)
 
 
 class Descheduler:
@@ -111,15 +85,7 @@ class Descheduler:
         self.runner = Runner(clock=clock)
         self.health = HealthChecks()
         one = self.settings.configuration
-        connection = one.client_connection
-        config = config or ClientConfig.load(connection.kubeconfig or None)
-        config = replace(
-            config,
-            user_agent=user_agent(COMPONENT),
-            qps=connection.qps,
-            burst=connection.burst,
-            server=options.master or config.server,
-        )
+        config = client_config(config, one.client_connection, options, COMPONENT)
         self.client = Client(config, clock=clock, registry=self.registry)
         # A separate rate limit: evictions must not delay the lease.
         self.lease_client = Client(replace(config, qps=0), clock=clock, registry=self.registry)
@@ -151,13 +117,13 @@ class Descheduler:
             interval_s=self.parts.interval_s,
             node_selector=one.node_selector,
         )
-        self.slis = HealthSlis()
+        self.pages = ComponentPages(self.registry, self.health)
         self.elector = None
         if not options.dry_run:
             self.elector = lease_elector(self.lease_client, one.leader_election, self.registry, self.health)
         self._certificate = secure_certificate(options)
         self.leading = False
-        self.pages: list[HttpServer] = []
+        self.servers: list[HttpServer] = []
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=self.registry)
 
@@ -244,48 +210,19 @@ class Descheduler:
             host, port = hosts_and_ports(address)
             if port:
                 # Pages accept PUT /debug/flags and show the configuration: without authorization only locally.
-                self.pages.append(self._pages(address, self._routes() if is_local(host) else []))
+                self.servers.append(self.pages.server(address, self._routes() if is_local(host) else []))
         certificate = self._certificate
         if certificate is not None:
-            host = f"[{self.options.bind_address}]" if ":" in self.options.bind_address else self.options.bind_address
-            gate = DelegatedAuth(
-                self.lease_client,
-                public=self.options.authorization_always_allow_paths,
-                token_seconds=self.options.authentication_token_webhook_cache_ttl,
-                allowed_seconds=self.options.authorization_webhook_cache_authorized_ttl,
-                denied_seconds=self.options.authorization_webhook_cache_unauthorized_ttl,
-            )
+            gate = delegated_auth(self.lease_client, self.options)
             routes = [*self._routes(), *(pprof.routes() if one.enable_profiling else [])]
-            address, tls = f"{host}:{self.options.secure_port}", certificate.context
-            self.pages.append(self._pages(address, routes, tls, (gate.middleware,)))
+            address = host_and_port(self.options.bind_address, self.options.secure_port)
+            self.servers.append(self.pages.server(address, routes, certificate.context, (gate.middleware,)))
             self.runner.add(reloaded(certificate, self.parts.clock, self.registry))
-        for server in self.pages:
+        for server in self.servers:
             self.runner.add(server)
-
-    def _pages(
-        self,
-        address: str,
-        routes: Sequence[web.RouteDef],
-        tls: ssl.SSLContext | None = None,
-        middlewares: Sequence[Middleware] = (),
-    ) -> HttpServer:
-        return HttpServer(
-            address,
-            registries={"/metrics": self.registry, "/metrics/slis": self.slis.registry},
-            health=self.health,
-            routes=routes,
-            tls=tls,
-            middlewares=middlewares,
-            observed=self.slis.observe,
-            limits=ConnectionLimits(),
-        )
 
     def _routes(self) -> list[web.RouteDef]:
         routes = [*configz(shown(self.settings))]
         if self.settings.configuration.enable_profiling:
-            routes += debug_flags({"v": integer("klog verbosity", _set_verbosity)})
+            routes += debug_flags({"v": integer("klog verbosity", set_verbosity)})
         return routes
-
-
-def _set_verbosity(verbosity: int) -> None:
-    logging.getLogger().setLevel(logging.DEBUG if verbosity >= DEBUG_VERBOSITY else logging.INFO)

@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import sys
 
-import yaml
-
 from control import manifestfiles
 from control.manifestfiles import Object, purpose, rule, rules_of
 from control.scheduler.config.shipped import SCHEDULER, configuration
-from koordlet.api.names import KOORDINATOR_NAMESPACE
 
 ACCOUNT = "koord-scheduler"
 CONFIG = "koord-scheduler-config"
@@ -76,13 +73,6 @@ NAMESPACE_RULES: list[Object] = rules_of(NAMESPACE_PURPOSES)
 """The Role in the scheduler's own namespace."""
 
 
-def _meta(name: str, *, namespaced: bool = True, labels: dict[str, str] | None = None) -> Object:
-    meta: Object = {"name": name}
-    if namespaced:
-        meta["namespace"] = KOORDINATOR_NAMESPACE
-    return {**meta, "labels": labels} if labels else meta
-
-
 def rbac() -> list[Object]:
     """ServiceAccount, roles and bindings."""
     return manifestfiles.rbac(ACCOUNT, RULES, NAMESPACE_RULES)
@@ -90,19 +80,13 @@ def rbac() -> list[Object]:
 
 def config() -> list[Object]:
     """The ConfigMap with the configuration file."""
-    text = yaml.safe_dump(configuration(), sort_keys=False, width=120)
-    return [{"apiVersion": "v1", "kind": "ConfigMap", "metadata": _meta(CONFIG), "data": {CONFIG: text}}]
+    return manifestfiles.config_map(CONFIG, CONFIG, configuration())
 
 
 def deployment() -> list[Object]:
     """Two replicas, one of which is the leader."""
-    labels = {"koord-app": ACCOUNT}
-    probe = {"path": "/healthz", "port": SECURE_PORT, "scheme": "HTTPS"}
     container: Object = {
         "name": "scheduler",
-        "image": manifestfiles.CONTROL_PLANE_IMAGE,
-        "imagePullPolicy": "IfNotPresent",
-        "command": ["koord-scheduler"],
         "args": [
             "--port=0",  # all pages are on the secure port, for authorized callers
             f"--secure-port={SECURE_PORT}",
@@ -111,31 +95,9 @@ def deployment() -> list[Object]:
             "--feature-gates=",
             f"--config=/config/{CONFIG}",
         ],
-        "env": [{"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}],
-        "ports": [
-            {"name": "secure", "containerPort": SECURE_PORT, "protocol": "TCP"},
-        ],
-        "readinessProbe": {"httpGet": probe},
-        "livenessProbe": {"httpGet": probe, "initialDelaySeconds": 30},
         "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"cpu": "1", "memory": "2Gi"}},
-        "securityContext": manifestfiles.RESTRICTED,
-        "volumeMounts": [{"name": "config", "mountPath": "/config", "readOnly": True}],
     }
-    spec = {
-        "replicas": 2,
-        "selector": {"matchLabels": labels},
-        "template": {
-            "metadata": {"labels": labels},
-            "spec": {
-                "serviceAccountName": ACCOUNT,
-                "priorityClassName": "system-cluster-critical",
-                **manifestfiles.placement(labels),
-                "containers": [container],
-                "volumes": [{"name": "config", "configMap": {"name": CONFIG}}],
-            },
-        },
-    }
-    return [{"apiVersion": "apps/v1", "kind": "Deployment", "metadata": _meta(ACCOUNT, labels=labels), "spec": spec}]
+    return manifestfiles.replicated(ACCOUNT, container, config=CONFIG, secure_port=SECURE_PORT)
 
 
 def protection() -> list[Object]:

@@ -8,23 +8,25 @@ decides again.
 from __future__ import annotations
 
 import ipaddress
-import logging
 import socket
-import ssl
-from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
-import yaml
 from aiohttp import web
-from aiohttp.typedefs import Middleware
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 
+from control.component import configfile
 from control.component.certificate import reloaded, secure_certificate
+from control.component.connection import client_config, delegated_auth
 from control.component.election import lease_elector
-from control.component.errors import ConfigurationError
-from control.component.pages import boolean, configz, debug_flags, integer
-from control.component.slis import HealthSlis
+from control.component.pages import (
+    ComponentPages,
+    boolean,
+    configz,
+    debug_flags,
+    host_and_port,
+    integer,
+    set_verbosity,
+)
 from control.component.startup import StartupStep, caches_synced
 from control.scheduler.config.load import SchedulerSettings, load, shown
 from control.scheduler.plugins.registry import PLUGINS
@@ -36,16 +38,14 @@ from control.scheduler.process.profiles import KNOWN_PLUGINS, implements
 from control.scheduler.process.services import Services
 from control.scheduler.process.syncbarrier import SyncBarrier
 from koordlet.api.core import Pod
-from koordlet.api.encoding.times import Duration
 from koordlet.api.gates import SCHEDULER
 from koordlet.app import pprof
 from koordlet.app.clock import SYSTEM_CLOCK, Clock
-from koordlet.app.connections import ConnectionLimits
 from koordlet.app.flags import unused
 from koordlet.app.gates import FeatureGates
 from koordlet.app.health import HealthChecks
 from koordlet.app.http import HttpServer
-from koordlet.app.logging import DEBUG_VERBOSITY, get_logger
+from koordlet.app.logging import get_logger
 from koordlet.app.runner import Runner
 from koordlet.app.servertls import ServerCertificate
 from koordlet.app.version import user_agent
@@ -87,30 +87,18 @@ _SUPPORTED_GATES = frozenset(
 
 def read_settings(options: SchedulerOptions) -> SchedulerSettings:
     """The configuration file with the flags applied. Raises ConfigurationError."""
-    text = ""
-    if options.config:
-        try:
-            text = Path(options.config).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigurationError([f"cannot read {options.config}: {error}"]) from error
-    settings = load(text, PLUGINS, implements, KNOWN_PLUGINS)
-    lease = settings.configuration.leader_election
-    if options.leader_elect:
-        lease.leader_elect = options.leader_elect == "true"
-    for name in ("lease_duration", "renew_deadline", "retry_period"):
-        value = getattr(options, f"leader_elect_{name}")
-        if value:
-            try:
-                setattr(lease, name, Duration(value))
-            except ValueError as error:
-                raise ConfigurationError([f"--leader-elect-{name.replace('_', '-')}: {error}"]) from error
-    for name in ("resource_name", "resource_namespace"):
-        setattr(lease, name, getattr(options, f"leader_elect_{name}") or getattr(lease, name))
+    settings = load(configfile.read_file(options.config), PLUGINS, implements, KNOWN_PLUGINS)
+    configfile.apply_lease_flags(settings.configuration.leader_election, options)
     connection = settings.configuration.client_connection
     connection.kubeconfig = options.kubeconfig or connection.kubeconfig
     connection.qps = options.kube_api_qps or connection.qps
     connection.burst = options.kube_api_burst or connection.burst
     return settings
+
+
+def write_configuration(options: SchedulerOptions) -> None:
+    """`--write-config-to`. Raises ConfigurationError."""
+    configfile.write_file(shown(read_settings(options)), options.write_config_to)
 
 
 class Scheduler:
@@ -129,22 +117,14 @@ class Scheduler:
         self.registry = CollectorRegistry()
         self.runner = Runner(clock=clock)
         self.health = HealthChecks()
-        connection = self.settings.configuration.client_connection
-        config = config or ClientConfig.load(connection.kubeconfig or None)
-        config = replace(
-            config,
-            user_agent=user_agent(COMPONENT),
-            qps=connection.qps,
-            burst=connection.burst,
-            server=options.master or config.server,
-        )
+        config = client_config(config, self.settings.configuration.client_connection, options, COMPONENT)
         self.client = Client(config, clock=clock, registry=self.registry)
         # Separate rate limits: thousands of bindings must not delay the lease, and Events must not delay bindings.
         self.lease_client = Client(replace(config, qps=0), clock=clock, registry=self.registry)
         self.event_client = Client(config, clock=clock, registry=self.registry)
         self.gate = self._gate(replace(config, qps=0))
         self._certificate = secure_certificate(options)
-        self.slis = HealthSlis()
+        self.pages = ComponentPages(self.registry, self.health)
         instance = f"{COMPONENT}-{socket.gethostname()}"
         self.events = EventRecorder(
             self.event_client, COMPONENT, instance, queue=MAX_QUEUED_EVENTS, senders=EVENT_SENDERS, series=True
@@ -167,7 +147,7 @@ class Scheduler:
             address = self.options.address
             # Pages show pods with their environment and accept PUT /debug/flags: without authorization only locally.
             routes = self._routes() if ipaddress.ip_address(address or "0.0.0.0").is_loopback else []
-            self.server = self._pages(address, self.options.port, routes)
+            self.server = self.pages.server(host_and_port(address, self.options.port), routes)
             runner.add(self.server)
         if self._certificate is not None:
             runner.add(self._secure_pages(self._certificate))
@@ -226,33 +206,12 @@ class Scheduler:
             timeout=options.sync_hard_timeout,
         )
 
-    def _pages(
-        self,
-        host: str,
-        port: int,
-        routes: Sequence[web.RouteDef],
-        tls: ssl.SSLContext | None = None,
-        middlewares: Sequence[Middleware] = (),
-    ) -> HttpServer:
-        address = f"[{host}]" if ":" in host else host
-        return HttpServer(
-            f"{address}:{port}",
-            registries={"/metrics": self.registry, "/metrics/slis": self.slis.registry},
-            health=self.health,
-            routes=routes,
-            tls=tls,
-            middlewares=middlewares,
-            observed=self.slis.observe,
-            limits=ConnectionLimits(),
-        )
-
     def _secure_pages(self, certificate: ServerCertificate) -> HttpServer:
         """All pages over TLS, for authorized callers, and profiles."""
         self.runner.add(reloaded(certificate, self.client.clock, self.registry))
         options, profiles = self.options, pprof.routes() if self._profiling else []
-        routes = [*self._routes(), *profiles]
-        middlewares = (self.gate.middleware,)
-        return self._pages(options.bind_address, options.secure_port, routes, certificate.context, middlewares)
+        address = host_and_port(options.bind_address, options.secure_port)
+        return self.pages.server(address, [*self._routes(), *profiles], certificate.context, (self.gate.middleware,))
 
     @property
     def _profiling(self) -> bool:
@@ -265,13 +224,7 @@ class Scheduler:
         if kubeconfig:
             config = replace(ClientConfig.load(kubeconfig), user_agent=user_agent(COMPONENT))
         self.gate_client = Client(config, clock=self.client.clock, registry=self.registry)
-        return DelegatedAuth(
-            self.gate_client,
-            public=options.authorization_always_allow_paths,
-            token_seconds=options.authentication_token_webhook_cache_ttl,
-            allowed_seconds=options.authorization_webhook_cache_authorized_ttl,
-            denied_seconds=options.authorization_webhook_cache_unauthorized_ttl,
-        )
+        return delegated_auth(self.gate_client, options)
 
     def _routes(self) -> list[web.RouteDef]:
         assembly = self.assembly
@@ -286,7 +239,7 @@ class Scheduler:
             debug = assembly.debug
             routes += debug_flags(
                 {
-                    "v": integer("klog verbosity", _set_verbosity),
+                    "v": integer("klog verbosity", set_verbosity),
                     "s": integer("debugTopNScores", debug.set_scores),
                     "f": boolean("debugFilterFailure", self._log_failures),
                     "d": boolean("debugDiagnosis", debug.set_diagnoses),
@@ -297,12 +250,3 @@ class Scheduler:
 
     def _log_failures(self, on: bool) -> None:
         self.assembly.reporter.log_failures = on
-
-
-def _set_verbosity(verbosity: int) -> None:
-    logging.getLogger().setLevel(logging.DEBUG if verbosity >= DEBUG_VERBOSITY else logging.INFO)
-
-
-def write_configuration(settings: SchedulerSettings, path: str) -> None:
-    """The effective configuration as YAML (`--write-config-to`)."""
-    Path(path).write_text(yaml.safe_dump(shown(settings), sort_keys=False), encoding="utf-8")
