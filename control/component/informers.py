@@ -9,10 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from control.slim import slimmed
-from koordlet.kube import Client, Informer
+from koordlet.api.registry import resource_for
+from koordlet.kube import Client, Informer, InformerSettings
+from koordlet.kube.decode import KubeObject
+
+T = TypeVar("T", bound=KubeObject)
 
 
 @dataclass(frozen=True)
@@ -29,17 +33,27 @@ class CachedKind:
 class InformerSet:
     """See the module text. A service for `Runner`."""
 
-    def __init__(self, client: Client, kinds: Mapping[type[Any], CachedKind]) -> None:
+    def __init__(
+        self,
+        client: Client,
+        kinds: Mapping[type[Any], CachedKind],
+        *,
+        namespace: str | None = None,
+        settings: InformerSettings = InformerSettings(),
+    ) -> None:
+        """`namespace`: the only one whose objects are kept, of namespaced kinds."""
         self.name = "informers"
         self._client = client
         self._kinds = kinds
+        self._namespace = namespace
+        self._settings = settings
         self._started = False
         self._informers: dict[type[Any], Informer[Any]] = {}
 
     def __iter__(self) -> Iterator[tuple[type[Any], Informer[Any]]]:
         return iter(self._informers.items())
 
-    def informer(self, kind: type[Any]) -> Informer[Any]:
+    def informer(self, kind: type[T]) -> Informer[T]:
         """The informer of a kind. Raises RuntimeError for a new kind once they are started."""
         informer = self._informers.get(kind)
         if informer is None:
@@ -49,10 +63,12 @@ class InformerSet:
             informer = self._informers[kind] = Informer(
                 self._client,
                 kept.decoded or kind,
+                self._namespace if resource_for(kind).namespaced else None,
                 resource=kind,
                 field_selector=kept.field_selector,
                 trim=kept.trim,
                 indexes=kept.indexes,
+                settings=self._settings,
             )
         return informer
 

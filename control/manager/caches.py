@@ -6,25 +6,21 @@ replica has the same set, so a new leader starts with warm caches. Cached object
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Iterable
+from typing import Any
 
 import msgspec
 
+from control.component.informers import CachedKind, InformerSet
 from control.slim import slimmed
 from koordlet.api import names
-from koordlet.api.core import Container, Job, Node, Pod, ReplicaSet
+from koordlet.api.core import Container, Job, Pod, ReplicaSet
 from koordlet.api.core.workloads import JobSpec, WorkloadSpec
 from koordlet.api.crs.analysis import Recommendation
 from koordlet.api.crs.nodemetric import NodeMetric
 from koordlet.api.crs.quota import ElasticQuota
 from koordlet.api.encoding.wire import WireError, decode
-from koordlet.api.registry import resource_for
-from koordlet.kube import Client, Informer, InformerSettings
-from koordlet.kube.decode import KubeObject
-
-T = TypeVar("T", bound=KubeObject)
+from koordlet.kube import Client, InformerSettings
 
 POD_BY_NODE = "spec.nodeName"
 POD_BY_QUOTA = "label.quotaName"
@@ -48,13 +44,6 @@ def quota_namespaces(quota: ElasticQuota) -> list[str]:
 def _quota_of(pod: Pod) -> Iterable[str]:
     name = pod.metadata.labels.get(names.LABEL_QUOTA_NAME)
     return [name] if name else []
-
-
-INDEXES: dict[type, dict[str, Callable[[Any], Iterable[str]]]] = {
-    Pod: {POD_BY_NODE: lambda pod: [pod.spec.node_name], POD_BY_QUOTA: _quota_of},
-    ElasticQuota: {QUOTA_BY_NAMESPACE: quota_namespaces, QUOTA_BY_NAME: lambda quota: [quota.metadata.name]},
-    Recommendation: {RECOMMENDATION_BY_NAMESPACE: lambda recommendation: [recommendation.metadata.namespace]},
-}
 
 
 def _trim_container(container: Container) -> Container:
@@ -82,56 +71,28 @@ def trim_metric(metric: NodeMetric) -> NodeMetric:
     return msgspec.structs.replace(metric, status=msgspec.structs.replace(metric.status, node_metric=info))
 
 
-TRIMS: dict[type, Callable[[Any], Any]] = {
-    Pod: lambda pod: slimmed(trim_pod(pod)),
-    NodeMetric: lambda metric: slimmed(trim_metric(metric)),
-    Node: slimmed,
+KINDS: dict[type[Any], CachedKind] = {
+    Pod: CachedKind(
+        lambda pod: slimmed(trim_pod(pod)),
+        indexes={POD_BY_NODE: lambda pod: [pod.spec.node_name], POD_BY_QUOTA: _quota_of},
+    ),
+    NodeMetric: CachedKind(lambda metric: slimmed(trim_metric(metric))),
     # only the owner references of these two are read
-    ReplicaSet: lambda replica_set: slimmed(msgspec.structs.replace(replica_set, spec=WorkloadSpec())),
-    Job: lambda job: slimmed(msgspec.structs.replace(job, spec=JobSpec())),
+    ReplicaSet: CachedKind(lambda replica_set: slimmed(msgspec.structs.replace(replica_set, spec=WorkloadSpec()))),
+    Job: CachedKind(lambda job: slimmed(msgspec.structs.replace(job, spec=JobSpec()))),
+    ElasticQuota: CachedKind(
+        indexes={QUOTA_BY_NAMESPACE: quota_namespaces, QUOTA_BY_NAME: lambda quota: [quota.metadata.name]}
+    ),
+    Recommendation: CachedKind(
+        indexes={RECOMMENDATION_BY_NAMESPACE: lambda recommendation: [recommendation.metadata.namespace]}
+    ),
 }
+"""The kinds of which not everything is kept, or that have indexes."""
 
 
-class Caches:
-    """Informers by kind. `informer(Node)` creates the informer on first use, which must be before `start`."""
+class Caches(InformerSet):
+    """The informers of the manager. `namespace`: see `InformerSet`."""
 
     def __init__(self, client: Client, *, namespace: str = "", resync_seconds: float | None = None) -> None:
-        self.name = "caches"
-        self._client = client
-        self._namespace = namespace or None
-        self._resync = resync_seconds
-        self._informers: dict[type, Informer[Any]] = {}
-        self._started = False
-
-    def informer(self, kind: type[T]) -> Informer[T]:
-        """The informer of a kind. Raises RuntimeError when it is first requested after `start`."""
-        informer = self._informers.get(kind)
-        if informer is None:
-            if self._started:
-                raise RuntimeError(f"the cache of {kind.__name__} was not requested before the start")
-            namespaced = resource_for(kind).namespaced
-            informer = self._informers[kind] = Informer(
-                self._client,
-                kind,
-                self._namespace if namespaced else None,
-                indexes=INDEXES.get(kind),
-                trim=TRIMS.get(kind),
-                settings=InformerSettings(resync_period_s=self._resync),
-            )
-        return informer
-
-    @property
-    def informers(self) -> Mapping[type, Informer[Any]]:
-        return self._informers
-
-    async def start(self) -> None:
-        self._started = True
-        for informer in self._informers.values():
-            await informer.start()
-
-    async def synced(self) -> None:
-        """Return when every cache holds its first complete list of objects."""
-        await asyncio.gather(*(informer.synced.wait() for informer in self._informers.values()))
-
-    async def stop(self) -> None:
-        await asyncio.gather(*(informer.stop() for informer in self._informers.values()))
+        settings = InformerSettings(resync_period_s=resync_seconds)
+        super().__init__(client, KINDS, namespace=namespace or None, settings=settings)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import os
 import ssl
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 from aiohttp.typedefs import Middleware
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 
+from control.component.startup import StartupStep
 from control.manager.caches import Caches
 from control.manager.config import ConfigCache
 from control.manager.context import COMPONENT, ManagerContext
@@ -128,7 +129,7 @@ class Manager:
         self.health.check(version.name, lambda: version.problem)
         for service in (version, context.events, context.config, context.caches):
             runner.add(service)
-        runner.add(_StartStep("caches-synced", self._caches_synced))
+        runner.add(StartupStep("caches-synced", self._caches_synced))
         if self._alone:
             runner.add(Periodic("settle-heap", FREEZE_PERIOD_S, freeze_heap, jitter=0.2, registry=context.internal))
         if self.server is not None:
@@ -207,7 +208,7 @@ class Manager:
         ready = WebhookReady(rotation, server, self.env.cert_dir, context.clock)
         self.health.check("webhook-ready", ready.check)
         self.runner.add(rotation)
-        self.runner.add(_StartStep("certificates", lambda: self._certificates(rotation)))
+        self.runner.add(StartupStep("certificates", lambda: self._certificates(rotation)))
         self.runner.add(ready)
 
     def _on_leadership(self, leads: bool) -> None:
@@ -221,8 +222,9 @@ class Manager:
             async with self.context.clock.timeout(CACHE_TIMEOUT_S):
                 await asyncio.gather(caches.synced(), config.informer.synced.wait())
         except TimeoutError as error:
-            informers = (*caches.informers.values(), config.informer)
-            reasons = "; ".join(f"{i.name}: {i.problem}" for i in informers if not i.synced.is_set())
+            informer = config.informer
+            late = caches.late() + ([] if informer.synced.is_set() else [f"{informer.name}: {informer.problem}"])
+            reasons = "; ".join(late)
             raise ManagerStartError(f"caches are not filled after {CACHE_TIMEOUT_S:g} s: {reasons}") from error
 
     async def _certificates(self, rotation: Rotation) -> None:
@@ -234,20 +236,6 @@ class Manager:
                 f"certificates and webhook configurations are not set up after {CERTIFICATE_TIMEOUT_S:g} s:"
                 f" {rotation.missing() or 'the log has the reason'}"
             ) from error
-
-
-class _StartStep:
-    """A step of the start sequence that has nothing to stop."""
-
-    def __init__(self, name: str, step: Callable[[], Awaitable[None]]) -> None:
-        self.name = name
-        self._step = step
-
-    async def start(self) -> None:
-        await self._step()
-
-    async def stop(self) -> None:
-        return None
 
 
 def _limited(config: ClientConfig, options: ManagerOptions) -> ClientConfig:

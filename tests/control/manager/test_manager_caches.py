@@ -55,7 +55,7 @@ async def test_indexes(cluster: Any) -> None:
     await caches.start()
     await caches.synced()
     assert not pods.list()
-    with pytest.raises(RuntimeError, match="the cache of Node was not requested before the start"):
+    with pytest.raises(RuntimeError, match="informer for Node requested after the start"):
         caches.informer(Node)
     await caches.stop()
 

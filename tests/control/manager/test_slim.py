@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from control.manager.caches import TRIMS
+from control.manager.caches import KINDS
 from control.slim import EMPTY_LIST, EMPTY_MAP, slimmed
 from koordlet.api.core import Node, Pod
 from koordlet.api.crs.nodemetric import NodeMetric
@@ -43,8 +43,8 @@ def test_empty_containers_and_repeated_texts_are_shared() -> None:
 
 
 def test_a_cached_report_keeps_nodes_and_pods_but_no_windows() -> None:
-    kept = TRIMS[NodeMetric](convert(METRIC, NodeMetric))
+    kept = KINDS[NodeMetric].trim(convert(METRIC, NodeMetric))
     assert kept.status.node_metric.aggregated_node_usages == []
     assert kept.status.node_metric.node_usage.resources
     assert [pod.name for pod in kept.status.pods_metric] == ["a"]
-    assert TRIMS[NodeMetric](NodeMetric()).status.node_metric is None
+    assert KINDS[NodeMetric].trim(NodeMetric()).status.node_metric is None
