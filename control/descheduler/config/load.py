@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from control.component.errors import ConfigurationError, duplicate, invalid, required
+from control.component.pluginargs import arguments_body, arguments_by_plugin
 from control.component.reading import Reader, parse
 from control.component.settings import check_connection, check_lease
 from control.descheduler.config.addresses import completed_address
@@ -171,7 +172,13 @@ def _profile(profile: DeschedulerProfileConfig, where: str, kinds: Kinds, errors
             errors.append(f"{path}: no evict plugin is enabled")
         if name == "evict" and len(plugins) > 1:
             errors.append(f"{path}: only one evict plugin can be enabled, but got {len(plugins)}: {', '.join(plugins)}")
-    args = _arguments(profile.plugin_config, where, kinds, errors)
+    args = arguments_by_plugin(
+        profile.plugin_config,
+        where,
+        kinds,
+        lambda entry, path: _decoded(entry, kinds[entry.name], path, errors),
+        errors,
+    )
     used = dict.fromkeys(name for names in enabled.values() for name in names)
     for name in used:
         if name not in args:
@@ -199,42 +206,17 @@ def _usable(plugin: str, name: str, path: str, kinds: Kinds, errors: list[str]) 
     return False
 
 
-def _arguments(
-    configs: Sequence[DeschedulerPluginConfig], where: str, kinds: Kinds, errors: list[str]
-) -> dict[str, PluginArgs]:
-    """The decoded and checked arguments of a profile, by plugin; those of disabled plugins too."""
-    args: dict[str, PluginArgs] = {}
-    for index, one in enumerate(configs):
-        path = f"{where}.pluginConfig[{index}]"
-        if not one.name:
-            errors.append(required(f"{path}.name"))
-        elif one.name in args:
-            errors.append(duplicate(path, one.name))
-        elif one.name not in kinds:
-            errors.append(f'{path}: plugin "{one.name}" does not exist')
-        else:
-            args[one.name] = _decoded(one, kinds[one.name], f"{path}.args", errors)
-    return args
-
-
 def _decoded(
     config: DeschedulerPluginConfig, kind: type[DeschedulerPlugin], path: str, errors: list[str]
 ) -> PluginArgs:
-    raw = {} if config.args is None else config.args
-    if not isinstance(raw, dict):
-        errors.append(invalid(path, raw, "must be an object"))
+    body = arguments_body(config, path, f"{config.name}Args", API_VERSION, errors)
+    if body is None:
         return kind.args_type()
-    expected = f"{config.name}Args"
-    if raw.get("kind", expected) != expected:
-        errors.append(f"{path}: args for plugin {config.name} were not of type {expected}, got {raw['kind']}")
-    if raw.get("apiVersion", API_VERSION) != API_VERSION:
-        errors.append(f'{path}: no kind "{expected}" is registered for version "{raw["apiVersion"]}"')
-    body = {key: value for key, value in raw.items() if key not in ("kind", "apiVersion")}
     if not kind.strict_args:
         known = {field.encode_name for field in msgspec.structs.fields(kind.args_type)}
         body = {key: value for key, value in body.items() if key in known}
     before = len(errors)
-    args: PluginArgs = Reader(errors).struct(body, kind.args_type, path)
+    args: PluginArgs = Reader(errors).struct(body, kind.args_type, f"{path}.args")
     if len(errors) == before:
-        errors += args.check(path)
+        errors += args.check(f"{path}.args")
     return args

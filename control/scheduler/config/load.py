@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from control.component.errors import ConfigurationError, duplicate, invalid, required
+from control.component.pluginargs import arguments_body, arguments_by_plugin
 from control.component.reading import Reader, parse
 from control.component.settings import check_connection, check_lease
 from control.scheduler.config.argchecks import check
@@ -235,7 +236,10 @@ def _profile(
                 f"{where}.plugins.bind: at least one bind plugin is needed for profile with scheduler name"
                 f' "{profile.scheduler_name}"'
             )
-    args = _arguments(profile.plugin_config, where, {*known, *promised}, errors)
+    takes_arguments = {*known, *promised, *ARGS}
+    args = arguments_by_plugin(
+        profile.plugin_config, where, takes_arguments, lambda entry, path: _decoded(entry, path, errors), errors
+    )
     for name in enabled.names():
         if name not in args and name in ARGS:
             args[name] = default_args(name)
@@ -250,41 +254,16 @@ def _profile(
     )
 
 
-def _arguments(configs: list[PluginConfig], where: str, known: set[str], errors: list[str]) -> dict[str, Any]:
-    """The decoded and validated arguments of a profile, by plugin."""
-    args: dict[str, Any] = {}
-    for index, one in enumerate(configs):
-        path = f"{where}.pluginConfig[{index}]"
-        if not one.name:
-            errors.append(required(f"{path}.name"))
-        elif one.name in args:
-            errors.append(duplicate(path, one.name))
-        elif one.name not in known and one.name not in ARGS:
-            errors.append(f'{path}: plugin "{one.name}" does not exist')
-        else:
-            args[one.name] = _decoded(one, path, errors)
-    return args
-
-
 def _decoded(config: PluginConfig, path: str, errors: list[str]) -> Any:
-    kind, raw = ARGS.get(config.name), config.args
+    kind = ARGS.get(config.name)
     if kind is None:
-        if raw:
+        if config.args:
             errors.append(f"{path}: plugin {config.name} takes no args")
         return None
-    if raw is None:
+    name = kind.__name__
+    body = arguments_body(config, path, name, API_VERSION, errors, shown_kind=f"{name}.{GROUP}")
+    if body is None or config.args is None:
         return kind()
-    if not isinstance(raw, dict):
-        errors.append(invalid(f"{path}.args", raw, "must be an object"))
-        return kind()
-    named_kind = raw.get("kind", kind.__name__)
-    if named_kind != kind.__name__:
-        expected = f"{kind.__name__}.{GROUP}"
-        errors.append(f"{path}: args for plugin {config.name} were not of type {expected}, got {named_kind}")
-    version = raw.get("apiVersion", API_VERSION)
-    if version != API_VERSION:
-        errors.append(f'{path}: no kind "{named_kind}" is registered for version "{version}"')
-    body = {key: value for key, value in raw.items() if key not in ("kind", "apiVersion")}
     before = len(errors)
     args = Reader(errors).struct(body, kind, f"{path}.args")
     if len(errors) == before:

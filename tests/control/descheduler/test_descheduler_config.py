@@ -191,7 +191,7 @@ profiles:
         'profiles[0].pluginConfig[1]: Duplicate value: "ToyBalance"',
         'profiles[1].plugins.balance.enabled[1]: Duplicate value: "ToyBalance"',
         "profiles[1].plugins.evict: only one evict plugin can be enabled, but got 2: MigrationController, Other",
-        "profiles[1].pluginConfig[0].args: args for plugin ToyBalance were not of type ToyBalanceArgs, got OtherArgs",
+        "profiles[1].pluginConfig[0]: args for plugin ToyBalance were not of type ToyBalanceArgs, got OtherArgs",
         'profiles[1].pluginConfig[0].args.number: Invalid value: "x": must be an integer',
         'profiles[1].pluginConfig[1]: plugin "Ghost" does not exist',
     ]
