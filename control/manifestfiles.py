@@ -65,7 +65,7 @@ def purpose(text: str, *rules: Object) -> Purpose:
 
 def rules_of(purposes: Iterable[Purpose]) -> list[Object]:
     """The rules of all purposes, in order."""
-    return [one for each in purposes for one in each.rules]
+    return [rule for each in purposes for rule in each.rules]
 
 
 REVIEW_RULES: tuple[Object, ...] = (
@@ -75,9 +75,11 @@ REVIEW_RULES: tuple[Object, ...] = (
 """For components that authorize the callers of their pages (`koordlet.kube.delegated`)."""
 
 
-def rbac(account: str, rules: list[Object], own_rules: list[Object] | None = None) -> list[Object]:
-    """A ServiceAccount in Koordinator's namespace with a ClusterRole of its name, and a Role there for `own_rules`."""
-    own = {"name": account, "namespace": KOORDINATOR_NAMESPACE}
+def rbac(
+    account: str, rules: list[Object], own_rules: list[Object] | None = None, *, namespace: str = KOORDINATOR_NAMESPACE
+) -> list[Object]:
+    """A ServiceAccount with a ClusterRole of its name, and a Role in its namespace for `own_rules`."""
+    own = {"name": account, "namespace": namespace}
     objects: list[Object] = [{"apiVersion": "v1", "kind": "ServiceAccount", "metadata": own}]
     for kind, meta, granted in (("ClusterRole", {"name": account}, rules), ("Role", own, own_rules)):
         if granted is not None:
@@ -104,23 +106,33 @@ class HostPath:
     kind: str = "Directory"
     propagation: str = ""
     """Mount propagation; "": none."""
+    read_only: bool = False
 
     @property
     def mount(self) -> Object:
         """The entry in `volumeMounts`."""
         result: Object = {"name": self.name, "mountPath": self.inside}
-        return {**result, "mountPropagation": self.propagation} if self.propagation else result
+        result |= {"mountPropagation": self.propagation} if self.propagation else {}
+        return {**result, "readOnly": True} if self.read_only else result
 
 
-def daemonset(container: Object, paths: Collection[HostPath], *, spec: Object, pod: Object) -> list[Object]:
-    """A DaemonSet with the container's name on every Linux node, in its network and pid namespaces; `spec` and `pod`
-    are the specific fields. It is exempt from hooks: the hook server may be the one that would have to respond."""
+def daemonset(
+    container: Object,
+    paths: Collection[HostPath],
+    *,
+    spec: Object,
+    pod: Object,
+    annotations: Mapping[str, str],
+) -> list[Object]:
+    """A DaemonSet with the container's name on every Linux node, in its network and pid namespaces; `spec`, `pod` and
+    the pods' `annotations` are specific. It is exempt from hooks: the hook server may be the one that would have to
+    respond."""
     labels = {"koord-app": container["name"]}
     whole = {
         "selector": {"matchLabels": labels},
         **spec,
         "template": {
-            "metadata": {"labels": {**labels, LABEL_SKIP_HOOK_SERVER: "true"}},
+            "metadata": {"labels": {**labels, LABEL_SKIP_HOOK_SERVER: "true"}, "annotations": dict(annotations)},
             "spec": {
                 **pod,
                 "priorityClassName": "system-node-critical",
@@ -129,8 +141,11 @@ def daemonset(container: Object, paths: Collection[HostPath], *, spec: Object, p
                 "dnsPolicy": "ClusterFirstWithHostNet",
                 "nodeSelector": {"kubernetes.io/os": "linux"},
                 "tolerations": [{"operator": "Exists"}],
-                "containers": [{**container, "volumeMounts": [one.mount for one in paths]}],
-                "volumes": [{"name": one.name, "hostPath": {"path": one.path, "type": one.kind}} for one in paths],
+                "containers": [{**container, "volumeMounts": [host_path.mount for host_path in paths]}],
+                "volumes": [
+                    {"name": host_path.name, "hostPath": {"path": host_path.path, "type": host_path.kind}}
+                    for host_path in paths
+                ],
             },
         },
     }

@@ -26,8 +26,8 @@ def read_file(path: str) -> str:
 
 def apply_lease_flags(lease: LeaderElection, options: ComponentOptions) -> None:
     """Override the leader election of the file with the flags. Raises ConfigurationError."""
-    if options.leader_elect:
-        lease.leader_elect = options.leader_elect == "true"
+    if options.leader_elect is not None:
+        lease.leader_elect = options.leader_elect
     for name in ("lease_duration", "renew_deadline", "retry_period"):
         value = getattr(options, f"leader_elect_{name}")
         if value:
@@ -40,5 +40,8 @@ def apply_lease_flags(lease: LeaderElection, options: ComponentOptions) -> None:
 
 
 def write_file(document: Mapping[str, Any], path: str) -> None:
-    """The effective configuration as YAML (`--write-config-to`)."""
-    Path(path).write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
+    """The effective configuration as YAML (`--write-config-to`). Raises ConfigurationError."""
+    try:
+        Path(path).write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError([f"cannot write {path}: {error.strerror}"]) from error

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from control.slim import slimmed
@@ -28,6 +28,8 @@ class CachedKind:
     """The type that objects are decoded as; None: the kind itself."""
     field_selector: str | None = None
     indexes: Mapping[str, Callable[[Any], Iterable[str]]] = field(default_factory=dict)
+    optional: bool = False
+    """See InformerSettings."""
 
 
 class InformerSet:
@@ -68,7 +70,7 @@ class InformerSet:
                 field_selector=kept.field_selector,
                 trim=kept.trim,
                 indexes=kept.indexes,
-                settings=self._settings,
+                settings=replace(self._settings, optional=kept.optional),
             )
         return informer
 

@@ -27,7 +27,7 @@ class ComponentOptions(LoggingOptions):
     port: int = flag(10251, "port of the HTTP pages; 0: disabled", minimum=0)
     address: str = flag("0.0.0.0", "IP address of the HTTP pages")
     feature_gates: dict[str, bool] = flag({}, "A=true,B=false; AllAlpha and AllBeta set all gates of a stage")
-    leader_elect: str = flag("", "true or false: work only while holding the lease")
+    leader_elect: bool | None = flag(None, "work only while holding the lease; default: as in the configuration")
     leader_elect_lease_duration: str = flag("", "duration of the lease (15s)")
     leader_elect_renew_deadline: str = flag("", "time limit for renewing the lease (10s)")
     leader_elect_retry_period: str = flag("", "interval between attempts to acquire or renew the lease (2s)")
@@ -75,5 +75,3 @@ class ComponentOptions(LoggingOptions):
                 raise FlagError(f'--{name}: "{address}" is not an IP address') from error
         if bool(self.tls_cert_file) != bool(self.tls_private_key_file):
             raise FlagError("--tls-cert-file and --tls-private-key-file: give both, or none")
-        if self.leader_elect not in ("", "true", "false"):
-            raise FlagError(f'--leader-elect: "{self.leader_elect}" is neither true nor false')

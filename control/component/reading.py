@@ -79,7 +79,7 @@ class Reader:
             case inspect.Metadata(type=inner):
                 return self._value(value, inner, path)
             case inspect.UnionType(types=types):
-                inner = next(one for one in types if not isinstance(one, inspect.NoneType))
+                inner = next(type_ for type_ in types if not isinstance(type_, inspect.NoneType))
                 return self._value(value, inner, path)
             case inspect.AnyType():
                 return value
@@ -88,13 +88,13 @@ class Reader:
             case inspect.ListType(item_type=item):
                 if not isinstance(value, list):
                     return self._wrong(path, value, "must be a list")
-                read = [self._value(one, item, f"{path}[{index}]") for index, one in enumerate(value)]
-                return [one for one in read if one is not _INVALID]
+                read = [self._value(element, item, f"{path}[{index}]") for index, element in enumerate(value)]
+                return [item for item in read if item is not _INVALID]
             case inspect.DictType(value_type=item):
                 if not isinstance(value, dict):
                     return self._wrong(path, value, "must be an object")
-                read_map = {str(key): self._value(one, item, f"{path}[{key}]") for key, one in value.items()}
-                return {key: one for key, one in read_map.items() if one is not _INVALID}
+                read_map = {str(key): self._value(element, item, f"{path}[{key}]") for key, element in value.items()}
+                return {key: item for key, item in read_map.items() if item is not _INVALID}
             case inspect.CustomType(cls=cls):
                 return self._custom(value, cls, path)
             case inspect.BoolType():

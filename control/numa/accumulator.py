@@ -139,7 +139,7 @@ class _Search:
             return
         if self.need <= layout.cpus_per_socket:
             groups = self._whole_cores(lambda core: core.socket, self.free)
-            by_size = sorted(groups.items(), key=lambda one: (self.sign * _size(one[1]), one[0]))
+            by_size = sorted(groups.items(), key=lambda group: (self.sign * _size(group[1]), group[0]))
             for _, cores in by_size:
                 if _size(cores) >= self.need:
                     self._keep(_cpus(cores)[: self.need])
@@ -152,8 +152,8 @@ class _Search:
             free = self.free & ~self.on_exclusive_nodes if restricted else self.free
             groups = self._whole_cores(lambda core: core.node, free)
 
-            def rank(one: tuple[int, list[Core]]) -> tuple[int, int, int]:
-                node, cores = one
+            def rank(group: tuple[int, list[Core]]) -> tuple[int, int, int]:
+                node, cores = group
                 socket = layout.sockets[layout.socket_of_node[node]]
                 return self.sign * _size(cores), self._free_on(socket), node
 
@@ -168,7 +168,7 @@ class _Search:
         layout = self.layout
         groups = self._whole_cores(lambda core: core.socket, self.free)
         remembered: list[list[Core]] = []
-        for _, cores in sorted(groups.items(), key=lambda one: (-_size(one[1]), one[0])):
+        for _, cores in sorted(groups.items(), key=lambda group: (-_size(group[1]), group[0])):
             if self.need and self.need >= _size(cores):
                 self._keep(_cpus(cores))
             else:
@@ -196,13 +196,13 @@ class _Search:
         layout = self.layout
         avoided = self.on_exclusive_cores | self.on_exclusive_nodes
 
-        def by_node(one: tuple[int, list[int]]) -> tuple[int, int, int]:
-            node = one[0]
+        def by_node(group: tuple[int, list[int]]) -> tuple[int, int, int]:
+            node = group[0]
             socket = layout.sockets[layout.socket_of_node[node]]
             return self._free_on(layout.nodes[node]), self._free_on(socket), node
 
-        def by_socket(one: tuple[int, list[int]]) -> tuple[int, int]:
-            return self.sign * len(one[1]), one[0]
+        def by_socket(group: tuple[int, list[int]]) -> tuple[int, int]:
+            return self.sign * len(group[1]), group[0]
 
         if self.need <= layout.cpus_per_node and self._take_from(layout.nodes, avoided, by_node):
             return
@@ -272,7 +272,7 @@ class _Search:
             if use == len(passes):
                 passes.append([])
             passes[use].append(cpu)
-        return [cpu for one in passes for cpu in one]
+        return [cpu for cpus_of_pass in passes for cpu in cpus_of_pass]
 
 
 def usable(layout: CoreLayout, available: int, required: str) -> int:
@@ -300,4 +300,4 @@ def _cpus(cores: Iterable[Core]) -> list[int]:
 
 def _spanned(mask: int, sets: Iterable[int]) -> int:
     """Mask of the sets that have some of the CPUs in `mask`."""
-    return 0 if not mask else union(one for one in sets if one & mask)
+    return 0 if not mask else union(member for member in sets if member & mask)

@@ -57,6 +57,8 @@ class NodeRoom:
     zones: Sequence[ZoneRoom] = ()
     """By id."""
     held: HeldCPUs = field(default_factory=HeldCPUs)
+    preferred: int = 0
+    """Mask of the CPUs that are taken first."""
 
     def publishes(self, resource: str) -> bool:
         return any(resource in zone.total for zone in self.zones)
@@ -119,11 +121,11 @@ def _cpus(node: NodeRoom, request: NumaRequest, split: Mapping[int, Mapping[str,
             here = available & layout.nodes.get(zone, 0)
             need = min(amounts.get("cpu", 0) // 1000, here.bit_count())
             if need:
-                chosen |= take(layout, here, need, request.rules, node.held)
+                chosen |= take(layout, here, need, request.rules, node.held, node.preferred)
         if chosen.bit_count() != request.cpus:
             raise AllocationFailed(NOT_ENOUGH_CPUS)
     else:
-        chosen = take(layout, available, request.cpus, request.rules, node.held)
+        chosen = take(layout, available, request.cpus, request.rules, node.held, node.preferred)
     if not satisfies(layout, chosen, required):
         raise AllocationFailed(f"insufficient CPUs to satisfy required cpu bind policy {required}")
     return chosen

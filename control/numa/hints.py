@@ -47,26 +47,52 @@ def subsets(count: int) -> tuple[int, ...]:
 
 
 def node_hints(
-    node: NodeRoom, request: NumaRequest, policy: str, score: Callable[[int], int]
+    node: NodeRoom, request: NumaRequest, policy: str, score: Callable[[int], int], *, largest: int = 0
 ) -> dict[str, list[ZoneHint]]:
-    """The hints of a node with zones. `score(zones)`: 0..100 for a set of zones.
+    """The hints of a node with zones. `score(zones)`: 0..100 for a set of zones. `largest`: the size up to which sets
+    are looked at; 0: all.
 
     A resource that a zone publishes and no set of zones can serve has an empty list."""
     published = [name for name in request.amounts if node.publishes(name)]
     rooms = {name: [room_for(node, request, zone, name) for zone in node.zones] for name in published}
     sets: dict[str, list[int]] = {name: [] for name in published}
+    scores: dict[int, int] = {}
     for chosen in subsets(len(node.zones)):
+        if largest and chosen.bit_count() > largest:
+            break
         members = list(numbers_of(chosen))
         # Exactly then a trial allocation succeeds, see `affinity`.
         if all(sum(room[at] for at in members) >= request.amounts[name] for name, room in rooms.items()):
             for name, room in rooms.items():
                 if all(room[at] > 0 for at in members):
                     sets[name].append(chosen)
+                    if chosen not in scores:
+                        scores[chosen] = score(chosen)
     hints: dict[str, list[ZoneHint]] = {}
     for name, served in sets.items():
-        smallest = min((one.bit_count() for one in served), default=0)
-        hints[name] = [ZoneHint(one, policy == RESTRICTED or one.bit_count() == smallest, score(one)) for one in served]
+        smallest = min((zones.bit_count() for zones in served), default=0)
+        hints[name] = [
+            ZoneHint(zones, policy == RESTRICTED or zones.bit_count() == smallest, scores[zones]) for zones in served
+        ]
     return hints
+
+
+def choose_with(
+    provided: Hints,
+    node: NodeRoom,
+    request: NumaRequest,
+    policy: str,
+    score: Callable[[int], int],
+    violates: Callable[[int], bool],
+) -> Merged:
+    """`merge` of the hints of a node and of another provider. One zone suffices or is refused under SingleNUMANode:
+    larger sets then only matter for the reasons."""
+    ids = [zone.id for zone in node.zones]
+    if policy == SINGLE_NUMA_NODE:
+        merged = merge([node_hints(node, request, policy, score, largest=1), provided], ids, policy, violates)
+        if not merged.reasons:
+            return merged
+    return merge([node_hints(node, request, policy, score), provided], ids, policy, violates)
 
 
 def choose(
@@ -88,7 +114,7 @@ def choose(
                 if common and not violates(chosen):
                     agreed.append(chosen)
         if agreed:
-            best = max((len(published) * score(one), -one) for one in agreed)
+            best = max((len(published) * score(agreed_zones), -agreed_zones) for agreed_zones in agreed)
             zones = -best[1]
             return Merged(None if policy == SINGLE_NUMA_NODE and zones == everything else zones, best[0])
         if (size == 1 and policy == SINGLE_NUMA_NODE) or (hinted and policy == BEST_EFFORT):
@@ -170,7 +196,7 @@ def _best(
     all_preferred = all(any(hint.preferred for hint in hints) for hints in indifferent)
     reachable = {everything}
     for hints in caring:
-        reachable = {zones & one for zones in reachable for one in hints if one is not None and zones & one}
+        reachable = {zones & hinted for zones in reachable for hinted in hints if hinted is not None and zones & hinted}
 
     def exact(zones: int) -> list[ZoneHint]:
         return [hints[zones] for hints in caring if zones in hints]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from control.numa.accumulator import HeldCPUs
@@ -24,13 +25,40 @@ class Holding:
     zones: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
     """Zone id -> amount by resource, cpu in milli-cores."""
     exclusive: str = ""
+    reservation: str = ""
+    """uid of the reservation that the pod uses."""
+
+    def __bool__(self) -> bool:
+        return bool(self.cpus or self.zones)
+
+
+def left_by(reserved: Holding, owners: Iterable[Holding]) -> Holding:
+    """What a reservation still holds beside its owners."""
+    cpus = reserved.cpus
+    zones = {zone: dict(amounts) for zone, amounts in reserved.zones.items()}
+    for owner in owners:
+        cpus &= ~owner.cpus
+        for zone, amounts in owner.zones.items():
+            left = zones.get(zone, {})
+            for name, amount in amounts.items():
+                if name in left:
+                    left[name] = max(0, left[name] - amount)
+    return replace(reserved, cpus=cpus, zones=zones)
 
 
 class NodeHoldings:
-    """The holdings on one node, by uid. They do not depend on the node's topology, which may arrive later."""
+    """The holdings on one node, by uid. They do not depend on the node's topology, which may arrive later.
+
+    A reservation counts with what its owners do not hold, so nothing counts twice, in any order of arrival.
+    """
 
     def __init__(self) -> None:
+        self.given: dict[str, Holding] = {}
+        """What each pod and reservation got."""
         self.pods: dict[str, Holding] = {}
+        """The same; reservations with what their owners left."""
+        self._owners: dict[str, dict[str, Holding]] = {}
+        """uid of a reservation -> the holdings of the pods that use it."""
         self.refs: dict[int, int] = {}
         """CPU -> number of pods that hold it."""
         self.cpus = 0
@@ -42,13 +70,62 @@ class NodeHoldings:
 
     def add(self, uid: str, holding: Holding) -> None:
         self.remove(uid)
-        self.pods[uid] = holding
-        self._count(holding, 1)
+        self.given[uid] = holding
+        if holding.reservation:
+            self._owners.setdefault(holding.reservation, {})[uid] = holding
+            self._recount(holding.reservation)
+        self._recount(uid)
 
     def remove(self, uid: str) -> None:
-        holding = self.pods.pop(uid, None)
+        holding = self.given.pop(uid, None)
+        if holding is None:
+            return
+        self._recount(uid)
+        if holding.reservation:
+            owners = self._owners[holding.reservation]
+            del owners[uid]
+            if not owners:
+                del self._owners[holding.reservation]
+            self._recount(holding.reservation)
+
+    def claimed_by_others(self, uid: str, holding: Holding) -> int:
+        """Mask of the CPUs of `holding` that are neither free nor shared between a reservation and its owner."""
+        own = union(owner.cpus for owner in self._owners.get(uid, {}).values())
+        reserved = self.pods.get(holding.reservation)
+        return holding.cpus & self.cpus & ~own & ~(0 if reserved is None else reserved.cpus)
+
+    def left(self, uids: Iterable[str]) -> Holding:
+        """What these reservations hold together beside their owners."""
+        cpus, zones = 0, dict[int, dict[str, int]]()
+        for holding in (self.pods[uid] for uid in uids if uid in self.pods):
+            cpus |= holding.cpus
+            for zone, amounts in holding.zones.items():
+                total = zones.setdefault(zone, {})
+                for name, amount in amounts.items():
+                    total[name] = total.get(name, 0) + amount
+        return Holding(cpus, zones)
+
+    @contextmanager
+    def without(self, uids: Collection[str]) -> Iterator[None]:
+        """Count nothing for these reservations until the block ends."""
+        known = {uid: self.given.pop(uid) for uid in uids if uid in self.given}
+        for uid in known:
+            self._recount(uid)
+        try:
+            yield
+        finally:
+            self.given.update(known)
+            for uid in known:
+                self._recount(uid)
+
+    def _recount(self, uid: str) -> None:
+        counted = self.pods.pop(uid, None)
+        if counted is not None:
+            self._count(counted, -1)
+        holding, owners = self.given.get(uid), self._owners.get(uid)
         if holding is not None:
-            self._count(holding, -1)
+            self.pods[uid] = left_by(holding, owners.values()) if owners else holding
+            self._count(self.pods[uid], 1)
 
     def _count(self, holding: Holding, sign: int) -> None:
         for cpu in numbers_of(holding.cpus):

@@ -31,6 +31,6 @@ def cpu_list(mask: int) -> str:
 def union(masks: Iterable[int]) -> int:
     """The numbers that are in any of the masks."""
     mask = 0
-    for one in masks:
-        mask |= one
+    for other in masks:
+        mask |= other
     return mask

@@ -138,7 +138,7 @@ class _Reader:
                 )
             if len(zones) == MAX_ZONES:
                 raise ValueError(f"zones: there are more than {MAX_ZONES} NUMA zones")
-            total = {one.name: _amount(one.name, one.allocatable) for one in zone.resources}
+            total = {resource.name: _amount(resource.name, resource.allocatable) for resource in zone.resources}
             if total.get("cpu"):
                 total["cpu"] = max(0, total["cpu"] - 1000 * (layout.nodes.get(number, 0) & reserved).bit_count())
             zones[number] = NumaZone(number, total)
@@ -150,7 +150,7 @@ def _layout(text: str | None) -> CoreLayout:
     """Nodes of one model share their layout. Raises WireError."""
     topology = CPU_TOPOLOGY.get({} if text is None else {names.ANNOTATION_CPU_TOPOLOGY: text})
     try:
-        return layout_of((one.id, one.core, one.socket, one.node) for one in topology.detail)
+        return layout_of((cpu.id, cpu.core, cpu.socket, cpu.node) for cpu in topology.detail)
     except LayoutError as error:
         raise WireError(str(error), where=f"annotation {names.ANNOTATION_CPU_TOPOLOGY}") from error
 

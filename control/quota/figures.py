@@ -17,7 +17,7 @@ class RuntimeRules:
     scale_min: bool = True
     """Minima are reduced where their sum exceeds what the parent has (§5.6)."""
     guarantee: bool = False
-    """What is used is guaranteed, and nothing is lent (§5.7)."""
+    """What is used is guaranteed, and no other quota may use the rest of the minimum (§5.7)."""
 
 
 class QuotaFigures:

@@ -212,7 +212,7 @@ class QuotaForest:
             label,
             namespace,
             exists=exists,
-            bound=lambda one: self._bound.get(one, []),
+            bound=lambda quota: self._bound.get(quota, []),
             default_disabled=self.rules.default_disabled,
         )
         quota = self._quotas.get(name)

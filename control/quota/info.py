@@ -64,10 +64,10 @@ class QuotaInfo:
         )
 
 
-def _list(one: Annotation[ResourceList], annotations: Mapping[str, str]) -> ResourceList:
+def _list(annotation: Annotation[ResourceList], annotations: Mapping[str, str]) -> ResourceList:
     """The resources of an annotation; none if it is missing or malformed."""
     try:
-        return one.get(annotations) or {}
+        return annotation.get(annotations) or {}
     except WireError:
         return {}
 

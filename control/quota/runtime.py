@@ -18,7 +18,7 @@ class Share(NamedTuple):
 
     @property
     def demand(self) -> int:
-        """The runtime if there is enough for everybody."""
+        """The runtime if the total is enough for all quotas."""
         if self.request > self.minimum:
             return self.request if self.weight > 0 else self.minimum
         return self.request if self.lends else self.minimum
@@ -27,33 +27,38 @@ class Share(NamedTuple):
 def distribute(total: int, shares: Sequence[Share]) -> dict[str, int]:
     """Name -> runtime.
 
-    Minima are given even if they exceed the total. The rest is distributed by weight among those who ask for more,
-    and what exceeds a request is distributed again. Units that a division leaves go to the largest remainders, among
-    equal ones to the first by name."""
-    runtimes = {one.name: one.minimum if one.request > one.minimum or not one.lends else one.request for one in shares}
+    Minima are given even if they exceed the total. The rest is distributed by weight among the quotas that request
+    more, and what exceeds a request is distributed again. Units that a division leaves go to the largest remainders,
+    among equal ones to the first by name."""
+    runtimes = {
+        share.name: share.minimum if share.request > share.minimum or not share.lends else share.request
+        for share in shares
+    }
     left = total - sum(runtimes.values())
-    sharing = sorted((one for one in shares if one.request > one.minimum and one.weight > 0), key=lambda one: one.name)
+    sharing = sorted(
+        (share for share in shares if share.request > share.minimum and share.weight > 0), key=lambda share: share.name
+    )
     while left > 0 and sharing:
         returned = 0
         unsatisfied = []
-        for one, part in zip(sharing, _parts(left, sharing), strict=True):
-            runtime = runtimes[one.name] + part
-            if runtime < one.request:
-                unsatisfied.append(one)
+        for share, part in zip(sharing, _parts(left, sharing), strict=True):
+            runtime = runtimes[share.name] + part
+            if runtime < share.request:
+                unsatisfied.append(share)
             else:
-                returned += runtime - one.request
-                runtime = one.request
-            runtimes[one.name] = runtime
+                returned += runtime - share.request
+                runtime = share.request
+            runtimes[share.name] = runtime
         left, sharing = returned, unsatisfied
     return runtimes
 
 
 def _parts(left: int, sharing: Sequence[Share]) -> list[int]:
     """`left` divided by weight."""
-    weights = sum(one.weight for one in sharing)
+    weights = sum(share.weight for share in sharing)
     parts, remainders = [], []
-    for one in sharing:
-        part, remainder = divmod(one.weight * left, weights)
+    for share in sharing:
+        part, remainder = divmod(share.weight * left, weights)
         parts.append(part)
         remainders.append(remainder)
     missing = left - sum(parts)

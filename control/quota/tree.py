@@ -138,7 +138,7 @@ class QuotaTree:
 
     def shared(self, name: str) -> int:
         """What the children of the root have together: the total without what default and system quota use."""
-        taken = sum(self.quotas[one].used.get(name, 0) for one in _OUTSIDE if one in self.quotas)
+        taken = sum(self.quotas[outside].used.get(name, 0) for outside in _OUTSIDE if outside in self.quotas)
         return max(self.total.get(name, 0) - taken, 0)
 
     def runtime(self, quota: QuotaFigures, name: str) -> int:

@@ -12,10 +12,17 @@ from enum import Enum
 from typing import Final
 
 from control.reservation.model import ReservationModel
-from koordlet.api.annotations.reservation import AFFINITY, EXACT_MATCH, ReservationAffinity, ignores_reservations
+from koordlet.api.annotations.reservation import (
+    AFFINITY,
+    ALLOCATED,
+    EXACT_MATCH,
+    ReservationAffinity,
+    ignores_reservations,
+)
 from koordlet.api.core import Pod
 from koordlet.api.core.selectors import Taint
 from koordlet.api.crs.reservation import ReservationControllerReference, ReservationOwner
+from koordlet.api.encoding.wire import WireError
 from koordlet.api.meta import ObjectReference, OwnerReference
 
 UNSCHEDULABLE_TAINT: Final = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
@@ -64,6 +71,21 @@ def _refers(wanted: ReservationControllerReference, reference: OwnerReference) -
         and wanted.api_version in ("", reference.api_version)
         and (wanted.controller is None or wanted.controller == bool(reference.controller))
     )
+
+
+def allocated_uid(pod: Pod, *, strict: bool = False) -> str:
+    """uid of the reservation that a bound pod uses, empty without one; the annotation of a pending pod is its author's.
+
+    A malformed annotation names none; with `strict` it raises WireError."""
+    if not pod.spec.node_name:
+        return ""
+    try:
+        named = ALLOCATED.get(pod.metadata.annotations)
+    except WireError:
+        if strict:
+            raise
+        return ""
+    return "" if named is None else named.uid
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +160,8 @@ def matched(
     for taint in model.taints:
         if taint.effect in _REPELLING and not any(toleration.tolerates(taint) for toleration in tolerations):
             return ReservationMatch(Mismatch.TAINT, f"{{{taint.key}: {taint.value}}}")
-    if affinity is not None and not affinity.matches(model.name, {**node_labels, **(model.labels or {})}):
+    selects = affinity is not None and affinity.selects
+    if selects and affinity is not None and not affinity.matches(model.name, {**node_labels, **(model.labels or {})}):
         return ReservationMatch(Mismatch.AFFINITY)
     return MATCHED if exactly(wanted.exact, requests, model.amounts) else ReservationMatch(Mismatch.EXACT)
 

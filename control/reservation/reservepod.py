@@ -18,6 +18,7 @@ from koordlet.api.core import Container, Pod
 from koordlet.api.core.pod import PodSpec, PodStatus, ResourceRequirements
 from koordlet.api.core.podresources import pod_requests
 from koordlet.api.crs.reservation import AVAILABLE, FAILED, SUCCEEDED, Reservation
+from koordlet.api.devicerequest import GPU_RESOURCES
 from koordlet.api.encoding.wire import WireError
 from koordlet.api.meta import ObjectMeta
 
@@ -25,6 +26,11 @@ DEFAULT_PRIORITY: Final = 2**31 - 1
 """The highest: a reserve pod is never a victim."""
 DEFAULT_SCHEDULER: Final = "default-scheduler"
 DEFAULT_NAMESPACE: Final = "default"
+_SHARES: Final = frozenset((names.ANNOTATION_RESOURCE_STATUS, names.ANNOTATION_DEVICE_ALLOCATED))
+"""What the scheduler gives: it counts from the Reservation's own annotations only, where the scheduler writes it."""
+TEMPLATE_GPU_RESOURCES: Final = "internal.scheduling.koordinator.sh/template-gpu-resources"
+"""Annotation of the pod: the GPU resources that the template requests. The offered amounts may have others, too (gate
+ResizePod), which do not select devices."""
 FAKE_CONTAINER: Final = "__internal_fake_container__"
 """Holds the amounts of a reservation whose size differs from its template."""
 
@@ -33,13 +39,17 @@ def reserve_pod(reservation: Reservation) -> Pod:
     """See the module text."""
     meta, template = reservation.metadata, reservation.spec.template
     node = template.spec.node_name
+    written = {key: text for key, text in template.metadata.annotations.items() if key not in _SHARES}
     annotations = {
-        **template.metadata.annotations,
+        **written,
         **meta.annotations,
         names.ANNOTATION_RESERVE_POD: names.TRUE,
         names.ANNOTATION_RESERVATION_NAME: meta.name,
     }
     annotations.pop(names.ANNOTATION_RESERVATION_ALLOCATED, None)  # a reservation is no owner of another one
+    gpus = GPU_RESOURCES & pod_requests(Pod(spec=template.spec)).keys()
+    if gpus:
+        annotations[TEMPLATE_GPU_RESOURCES] = ",".join(sorted(gpus))
     if reservation.spec.pre_allocation:
         annotations[names.ANNOTATION_IS_PRE_ALLOCATION] = names.TRUE
     if node:

@@ -35,18 +35,18 @@ def _within(path: str, value: int, low: int, high: int | None) -> Errors:
 
 def _weighted(path: str, resources: Sequence[a.WeightedResource], *, only: int | None = None) -> Errors:
     seen: set[str] = set()
-    for index, one in enumerate(resources):
+    for index, resource in enumerate(resources):
         where = f"{path}[{index}]"
-        if not one.name:
+        if not resource.name:
             yield required(f"{where}.name")
-        if one.name in seen:
-            yield duplicate(f"{where}.name", one.name)
-        seen.add(one.name)
-        if only is not None and one.weight != only:
-            yield invalid(f"{where}.weight", one.weight, f"must be {only}")
-        elif not 1 <= one.weight <= MAX_WEIGHT:
-            text = f"resource weight of {one.name} not in valid range [1, {MAX_WEIGHT}]"
-            yield invalid(f"{where}.weight", one.weight, text)
+        if resource.name in seen:
+            yield duplicate(f"{where}.name", resource.name)
+        seen.add(resource.name)
+        if only is not None and resource.weight != only:
+            yield invalid(f"{where}.weight", resource.weight, f"must be {only}")
+        elif not 1 <= resource.weight <= MAX_WEIGHT:
+            text = f"resource weight of {resource.name} not in valid range [1, {MAX_WEIGHT}]"
+            yield invalid(f"{where}.weight", resource.weight, text)
 
 
 def _strategy(path: str, strategy: a.ScoringStrategy, types: Sequence[str]) -> Errors:
@@ -120,18 +120,18 @@ def _node_affinity(args: a.NodeAffinityArgs, path: str) -> Errors:
     if args.added_affinity is not None:
         for where, term in _terms(args.added_affinity, f"{path}.addedAffinity"):
             for name, expressions in (("matchExpressions", term.match_expressions), ("matchFields", term.match_fields)):
-                for index, one in enumerate(expressions):
+                for index, expression in enumerate(expressions):
                     at = f"{where}.{name}[{index}]"
-                    if not one.key:
+                    if not expression.key:
                         yield required(f"{at}.key")
-                    if one.operator not in _OPERATORS:
-                        yield unsupported(f"{at}.operator", one.operator, _OPERATORS)
-                    elif one.operator in ("In", "NotIn") and not one.values:
+                    if expression.operator not in _OPERATORS:
+                        yield unsupported(f"{at}.operator", expression.operator, _OPERATORS)
+                    elif expression.operator in ("In", "NotIn") and not expression.values:
                         yield required(f"{at}.values", "must be specified when `operator` is 'In' or 'NotIn'")
-                    elif one.operator in ("Exists", "DoesNotExist") and one.values:
+                    elif expression.operator in ("Exists", "DoesNotExist") and expression.values:
                         text = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'"
                         yield f"{at}.values: Forbidden: {text}"
-                    elif one.operator in ("Gt", "Lt") and len(one.values) != 1:
+                    elif expression.operator in ("Gt", "Lt") and len(expression.values) != 1:
                         yield required(f"{at}.values", "must be specified single value when `operator` is 'Lt' or 'Gt'")
 
 
@@ -141,8 +141,8 @@ def _terms(affinity: NodeAffinity, path: str) -> Iterator[tuple[str, NodeSelecto
         where = f"{path}.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms"
         yield from ((f"{where}[{i}]", term) for i, term in enumerate(required_terms.node_selector_terms))
     where = f"{path}.preferredDuringSchedulingIgnoredDuringExecution"
-    for i, one in enumerate(affinity.preferred_during_scheduling_ignored_during_execution):
-        yield f"{where}[{i}].preference", one.preference
+    for i, preference in enumerate(affinity.preferred_during_scheduling_ignored_during_execution):
+        yield f"{where}[{i}].preference", preference.preference
 
 
 def _spread(args: a.PodTopologySpreadArgs, path: str) -> Errors:
@@ -151,19 +151,19 @@ def _spread(args: a.PodTopologySpreadArgs, path: str) -> Errors:
     elif args.defaulting_type == "System" and args.default_constraints:
         yield invalid(f"{path}.defaultingType", "System", "when .defaultConstraints are not empty")
     seen: set[tuple[str, str]] = set()
-    for index, one in enumerate(args.default_constraints):
+    for index, constraint in enumerate(args.default_constraints):
         where = f"{path}.defaultConstraints[{index}]"
-        if one.max_skew <= 0:
-            yield invalid(f"{where}.maxSkew", one.max_skew, "not in valid range (0, inf)")
-        if not one.topology_key:
+        if constraint.max_skew <= 0:
+            yield invalid(f"{where}.maxSkew", constraint.max_skew, "not in valid range (0, inf)")
+        if not constraint.topology_key:
             yield required(f"{where}.topologyKey", "can not be empty")
-        if one.when_unsatisfiable not in ("DoNotSchedule", "ScheduleAnyway"):
+        if constraint.when_unsatisfiable not in ("DoNotSchedule", "ScheduleAnyway"):
             known = ("DoNotSchedule", "ScheduleAnyway")
-            yield unsupported(f"{where}.whenUnsatisfiable", one.when_unsatisfiable, known)
-        if one.label_selector is not None:
+            yield unsupported(f"{where}.whenUnsatisfiable", constraint.when_unsatisfiable, known)
+        if constraint.label_selector is not None:
             text = "constraint must not define a selector, as they deduced for each pod"
             yield f"{where}.labelSelector: Forbidden: {text}"
-        key = (one.topology_key, one.when_unsatisfiable)
+        key = (constraint.topology_key, constraint.when_unsatisfiable)
         if key in seen:
             yield duplicate(where, f"{{{key[0]}, {key[1]}}}")
         seen.add(key)

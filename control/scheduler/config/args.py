@@ -48,27 +48,27 @@ class UtilizationShapePoint(Args, frozen=True):
 class RequestedToCapacityRatioParam(Args, frozen=True):
     """The score function of the strategy `RequestedToCapacityRatio`."""
 
-    shape: list[UtilizationShapePoint] = msgspec.field(default_factory=list)
+    shape: list[UtilizationShapePoint] = []
 
 
 class ScoringStrategy(Args, frozen=True):
     """How a score is computed from amounts. Koordinator's plugins do not support `RequestedToCapacityRatio`."""
 
     type: str = "LeastAllocated"
-    resources: list[WeightedResource] = msgspec.field(default_factory=list)
+    resources: list[WeightedResource] = []
     requested_to_capacity_ratio: RequestedToCapacityRatioParam | None = None
 
 
 class NodeResourcesFitArgs(Args, frozen=True):
     """Default resources: cpu 1, memory 1. A weight of 0 means 1."""
 
-    ignored_resources: list[str] = msgspec.field(default_factory=list)
-    ignored_resource_groups: list[str] = msgspec.field(default_factory=list)
+    ignored_resources: list[str] = []
+    ignored_resource_groups: list[str] = []
     scoring_strategy: ScoringStrategy = ScoringStrategy()
 
     def __post_init__(self) -> None:
         strategy = self.scoring_strategy
-        resources = [msgspec.structs.replace(one, weight=one.weight or 1) for one in strategy.resources]
+        resources = [msgspec.structs.replace(resource, weight=resource.weight or 1) for resource in strategy.resources]
         completed = msgspec.structs.replace(strategy, resources=resources or weights(cpu=1, memory=1))
         force_setattr(self, "scoring_strategy", completed)
 
@@ -76,10 +76,10 @@ class NodeResourcesFitArgs(Args, frozen=True):
 class NodeResourcesBalancedAllocationArgs(Args, frozen=True):
     """Default resources: cpu 1, memory 1. A weight of 0 means 1; no other weight is allowed."""
 
-    resources: list[WeightedResource] = msgspec.field(default_factory=list)
+    resources: list[WeightedResource] = []
 
     def __post_init__(self) -> None:
-        resources = [msgspec.structs.replace(one, weight=one.weight or 1) for one in self.resources]
+        resources = [msgspec.structs.replace(resource, weight=resource.weight or 1) for resource in self.resources]
         force_setattr(self, "resources", resources or weights(cpu=1, memory=1))
 
 
@@ -93,7 +93,7 @@ class PodTopologySpreadArgs(Args, frozen=True):
     """Defaults for pods without constraints. `defaulting_type` System: zone 5, hostname 3; List:
     `default_constraints`."""
 
-    default_constraints: list[TopologySpreadConstraint] = msgspec.field(default_factory=list)
+    default_constraints: list[TopologySpreadConstraint] = []
     defaulting_type: str = "System"
 
 
@@ -108,7 +108,7 @@ class VolumeBindingArgs(Args, frozen=True):
     """`bind_timeout_seconds`: how long PreBind waits for volumes. `shape`: score by used capacity; empty: no score."""
 
     bind_timeout_seconds: int = 600
-    shape: list[UtilizationShapePoint] = msgspec.field(default_factory=list)
+    shape: list[UtilizationShapePoint] = []
 
 
 class DefaultPreemptionArgs(Args, frozen=True):
@@ -131,7 +131,7 @@ class DynamicResourcesArgs(Args, frozen=True):
 class LoadAwareSchedulingAggregatedArgs(Args, frozen=True):
     """Percentiles instead of averages, for the filter (`usage…`) and the score. Duration 0: the longest available."""
 
-    usage_thresholds: dict[str, int] = msgspec.field(default_factory=dict)
+    usage_thresholds: dict[str, int] = {}
     usage_aggregation_type: str = ""
     usage_aggregated_duration: Duration = Duration("0")
     score_aggregation_type: str = ""
@@ -144,19 +144,19 @@ class LoadAwareSchedulingArgs(Args, frozen=True):
     filter_expired_node_metrics: bool = True
     node_metric_expiration_seconds: int = 180
     enable_schedule_when_node_metrics_expired: bool = False
-    resource_weights: dict[str, int] = msgspec.field(default_factory=dict)
+    resource_weights: dict[str, int] = {}
     dominant_resource_weight: int = 0
-    usage_thresholds: dict[str, int] = msgspec.field(default_factory=dict)
-    prod_usage_thresholds: dict[str, int] = msgspec.field(default_factory=dict)
+    usage_thresholds: dict[str, int] = {}
+    prod_usage_thresholds: dict[str, int] = {}
     prod_usage_include_sys: bool = False
     score_according_prod_usage: bool = False
     estimator: str = ""
-    estimated_scaling_factors: dict[str, int] = msgspec.field(default_factory=dict)
+    estimated_scaling_factors: dict[str, int] = {}
     estimated_seconds_after_pod_scheduled: int | None = None
     estimated_seconds_after_initialized: int | None = None
     allow_customize_estimation: bool = False
     aggregated: LoadAwareSchedulingAggregatedArgs | None = None
-    supported_resources: list[str] = msgspec.field(default_factory=list)
+    supported_resources: list[str] = []
 
     def __post_init__(self) -> None:
         if not self.resource_weights and not self.dominant_resource_weight:
@@ -167,7 +167,10 @@ class LoadAwareSchedulingArgs(Args, frozen=True):
 
 
 class CoschedulingArgs(Args, frozen=True):
-    """`default_timeout`: how long a gang waits at Permit. `skip_check_schedule_cycle` has no effect."""
+    """`default_timeout`: how long a gang waits at Permit. `skip_check_schedule_cycle` has no effect.
+
+    `non_strict_gangs_wait` is not Koordinator's: false lets members of NonStrict gangs lose their nodes at the end of a
+    round without enough members, as in Koordinator."""
 
     default_timeout: Duration = Duration("600s")
     controller_workers: int = 1
@@ -175,6 +178,7 @@ class CoschedulingArgs(Args, frozen=True):
     enable_preemption: bool = False
     aware_network_topology: bool = False
     default_match_policy: str = "once-satisfied"
+    non_strict_gangs_wait: bool = True
 
 
 # Koordinator: resources
@@ -193,8 +197,8 @@ class ReservationSelectorIndex(Args, frozen=True):
     """Labels that index reservations, so that not all of them are examined."""
 
     enabled: bool = False
-    key_prefixes: list[str] = msgspec.field(default_factory=list)
-    keys: list[str] = msgspec.field(default_factory=list)
+    key_prefixes: list[str] = []
+    keys: list[str] = []
 
 
 class ReservationArgs(Args, frozen=True):
@@ -209,8 +213,8 @@ class ReservationArgs(Args, frozen=True):
     disable_garbage_collection: bool = False
     resync_interval_seconds: int = 60
     pre_allocation_config: PreAllocationConfig = PreAllocationConfig()
-    ignored_resources: list[str] = msgspec.field(default_factory=list)
-    ignored_resource_groups: list[str] = msgspec.field(default_factory=list)
+    ignored_resources: list[str] = []
+    ignored_resource_groups: list[str] = []
     reservation_selector_index: ReservationSelectorIndex = ReservationSelectorIndex()
 
     def __post_init__(self) -> None:
@@ -256,7 +260,7 @@ class ElasticQuotaArgs(Args, frozen=True):
     disable_default_quota_preemption: bool = True
     enable_queue_hint: bool = False
     quota_snapshot_update_interval: Duration = Duration("120s")
-    hook_plugins: list[HookPluginConf] = msgspec.field(default_factory=list)
+    hook_plugins: list[HookPluginConf] = []
 
     def __post_init__(self) -> None:
         for name in ("default_quota_group_max", "system_quota_group_max"):
@@ -311,7 +315,7 @@ class DeviceShareArgs(Args, frozen=True):
     gpu_shared_resource_templates_config: GPUSharedResourceTemplatesConfig = msgspec.field(
         default_factory=GPUSharedResourceTemplatesConfig
     )
-    gpu_share_unsupported_models: list[GPUShareUnsupportedModel] = msgspec.field(default_factory=list)
+    gpu_share_unsupported_models: list[GPUShareUnsupportedModel] = []
 
 
 # Koordinator: small plugins
@@ -327,13 +331,13 @@ class ResourcesType(Args, frozen=True):
 class NodeResourcesFitPlusArgs(Args, frozen=True):
     """By resource name."""
 
-    resources: dict[str, ResourcesType] = msgspec.field(default_factory=dict)
+    resources: dict[str, ResourcesType] = {}
 
 
 class ScarceResourceAvoidanceArgs(Args, frozen=True):
     """Resources whose nodes are left to pods that request them."""
 
-    resources: list[str] = msgspec.field(default_factory=list)
+    resources: list[str] = []
 
 
 class SchedulingHintArgs(Args, frozen=True):

@@ -75,11 +75,11 @@ def load(
         for index in range(len(configuration.profiles))
     ]
     first = profiles[0]
-    for index, one in enumerate(profiles[1:], 1):
-        sort = one.enabled.points["queueSort"]
+    for index, profile in enumerate(profiles[1:], 1):
+        sort = profile.enabled.points["queueSort"]
         if sort != first.enabled.points["queueSort"]:
             errors.append(invalid(f"profiles[{index}].plugins.queueSort", list(sort), "must match for all profiles"))
-        elif any(one.args.get(name) != first.args.get(name) for name in sort):
+        elif any(profile.args.get(name) != first.args.get(name) for name in sort):
             errors.append(
                 invalid(f"profiles[{index}].pluginConfig", list(sort), "queueSort args must match for all profiles")
             )
@@ -91,10 +91,13 @@ def load(
 def shown(settings: SchedulerSettings) -> dict[str, Any]:
     """The effective configuration as JSON, for /configz: plugins expanded, all arguments with their defaults."""
     document: dict[str, Any] = msgspec.to_builtins(settings.configuration, enc_hook=wire.enc_hook)
-    for profile, one in zip(document["profiles"], settings.profiles, strict=True):
+    for profile, effective in zip(document["profiles"], settings.profiles, strict=True):
         points = {
-            point: {"enabled": [_ref(name, point, one.enabled.weights) for name in names], "disabled": [{"name": "*"}]}
-            for point, names in one.enabled.points.items()
+            point: {
+                "enabled": [_ref(name, point, effective.enabled.weights) for name in names],
+                "disabled": [{"name": "*"}],
+            }
+            for point, names in effective.enabled.points.items()
         }
         profile["plugins"] = points
         profile["pluginConfig"] = [
@@ -106,7 +109,7 @@ def shown(settings: SchedulerSettings) -> dict[str, Any]:
                     **msgspec.to_builtins(args, enc_hook=wire.enc_hook),
                 },
             }
-            for name, args in sorted(one.args.items())
+            for name, args in sorted(effective.args.items())
         ]
     return document
 
@@ -152,28 +155,30 @@ def check_configuration(configuration: Configuration) -> list[str]:
 
 def _check_extenders(extenders: Sequence[ExtenderConfig], errors: list[str]) -> None:
     managed: set[str] = set()
-    for index, one in enumerate(extenders):
+    for index, extender in enumerate(extenders):
         where = f"extenders[{index}]"
-        if not one.url_prefix.startswith(("http://", "https://")):
-            errors.append(invalid(f"{where}.urlPrefix", one.url_prefix, "must begin with http:// or https://"))
-        elif one.enable_https and not one.url_prefix.startswith("https://"):
-            errors.append(invalid(f"{where}.urlPrefix", one.url_prefix, "must begin with https:// with enableHTTPS"))
-        if one.prioritize_verb and one.weight <= 0:
-            errors.append(invalid(f"{where}.weight", one.weight, "must have a positive weight applied to it"))
-        if one.preempt_verb:
+        if not extender.url_prefix.startswith(("http://", "https://")):
+            errors.append(invalid(f"{where}.urlPrefix", extender.url_prefix, "must begin with http:// or https://"))
+        elif extender.enable_https and not extender.url_prefix.startswith("https://"):
+            errors.append(
+                invalid(f"{where}.urlPrefix", extender.url_prefix, "must begin with https:// with enableHTTPS")
+            )
+        if extender.prioritize_verb and extender.weight <= 0:
+            errors.append(invalid(f"{where}.weight", extender.weight, "must have a positive weight applied to it"))
+        if extender.preempt_verb:
             text = "this scheduler does not call extenders for preemption"
-            errors.append(invalid(f"{where}.preemptVerb", one.preempt_verb, text))
-        if one.tls_config is not None and one.tls_config.server_name:
+            errors.append(invalid(f"{where}.preemptVerb", extender.preempt_verb, text))
+        if extender.tls_config is not None and extender.tls_config.server_name:
             text = "only the host name in urlPrefix is verified"
-            errors.append(invalid(f"{where}.tlsConfig.serverName", one.tls_config.server_name, text))
-        for at, resource in enumerate(one.managed_resources):
+            errors.append(invalid(f"{where}.tlsConfig.serverName", extender.tls_config.server_name, text))
+        for at, resource in enumerate(extender.managed_resources):
             path = f"{where}.managedResources[{at}].name"
             if "/" not in resource.name or resource.name.startswith("kubernetes.io/"):
                 errors.append(invalid(path, resource.name, "is an invalid extended resource name"))
             elif resource.name in managed:
                 errors.append(duplicate(path, resource.name))
             managed.add(resource.name)
-    binders = sum(bool(one.bind_verb) for one in extenders)
+    binders = sum(bool(extender.bind_verb) for extender in extenders)
     if binders > 1:
         number = f"found {binders} extenders implementing bind"
         errors.append(invalid("extenders", number, "only one extender can implement bind"))
@@ -181,7 +186,12 @@ def _check_extenders(extenders: Sequence[ExtenderConfig], errors: list[str]) -> 
 
 def _ignore_managed_resources(args: dict[str, Any], extenders: Sequence[ExtenderConfig]) -> None:
     """Make NodeResourcesFit ignore the resources that extenders manage with `ignoredByScheduler`."""
-    ignored = [one.name for extender in extenders for one in extender.managed_resources if one.ignored_by_scheduler]
+    ignored = [
+        resource.name
+        for extender in extenders
+        for resource in extender.managed_resources
+        if resource.ignored_by_scheduler
+    ]
     fit = args.get("NodeResourcesFit")
     if ignored and isinstance(fit, NodeResourcesFitArgs):
         known = [*fit.ignored_resources, *(name for name in ignored if name not in fit.ignored_resources)]
@@ -204,12 +214,14 @@ def _profile(
     profile, where = configuration.profiles[index], f"profiles[{index}]"
     plugins = merged(profile.plugins)
     left_out: dict[str, None] = {}
-    named = {ref.name for _, one in (profile.plugins.sets() if profile.plugins else ()) for ref in one.enabled}
-    for point, one in plugins.sets():
-        for ref in list(one.enabled):
+    named = {
+        ref.name for _, plugin_set in (profile.plugins.sets() if profile.plugins else ()) for ref in plugin_set.enabled
+    }
+    for point, plugin_set in plugins.sets():
+        for ref in list(plugin_set.enabled):
             if ref.name in known:
                 continue
-            one.enabled.remove(ref)
+            plugin_set.enabled.remove(ref)
             if ref.name in promised or ref.name not in named:
                 if ref.name in named:
                     left_out[ref.name] = None

@@ -34,8 +34,8 @@ class PluginRef(_Config):
 class PluginSet(_Config):
     """The plugins enabled and disabled at one point. `*` in `disabled` stands for all default plugins."""
 
-    enabled: list[PluginRef] = msgspec.field(default_factory=list)
-    disabled: list[PluginRef] = msgspec.field(default_factory=list)
+    enabled: list[PluginRef] = []
+    disabled: list[PluginRef] = []
 
     def names(self) -> list[str]:
         return [ref.name for ref in self.enabled]
@@ -90,7 +90,7 @@ class Profile(_Config):
     scheduler_name: str = ""
     percentage_of_nodes_to_score: int | None = None
     plugins: ProfilePlugins | None = None
-    plugin_config: list[PluginConfig] = msgspec.field(default_factory=list)
+    plugin_config: list[PluginConfig] = []
 
 
 class SchedulerLease(LeaderElection):
@@ -133,7 +133,7 @@ class ExtenderConfig(_Config):
     tls_config: ExtenderTls | None = None
     http_timeout: Duration = msgspec.field(default=Duration("5s"), name="httpTimeout")
     node_cache_capable: bool = False
-    managed_resources: list[ManagedResource] = msgspec.field(default_factory=list)
+    managed_resources: list[ManagedResource] = []
     ignorable: bool = False
 
 
@@ -151,5 +151,5 @@ class Configuration(_Config):
     pod_initial_backoff_seconds: int = 1
     pod_max_backoff_seconds: int = 10
     delay_cache_until_active: bool = False
-    profiles: list[Profile] = msgspec.field(default_factory=list)
-    extenders: list[ExtenderConfig] = msgspec.field(default_factory=list)
+    profiles: list[Profile] = []
+    extenders: list[ExtenderConfig] = []

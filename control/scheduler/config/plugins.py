@@ -109,7 +109,7 @@ def merge_set(default: PluginSet, own: PluginSet) -> PluginSet:
         if ref.name in relisted:
             replaced.append(relisted[ref.name])
         enabled.append(relisted.get(ref.name, ref))
-    enabled += [ref for ref in own.enabled if not any(ref is one for one in replaced)]
+    enabled += [ref for ref in own.enabled if not any(ref is replacement for replacement in replaced)]
     return PluginSet(enabled, list(own.disabled))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from control.scheduler.config.model import API_VERSION, KIND
-from koordlet.api.names import KOORDINATOR_NAMESPACE
+from koordlet.api.names import KOORDINATOR_NAMESPACE, RESOURCE_GPU_SHARED
 
 SCHEDULER: Final = "koord-scheduler"
 
@@ -67,6 +67,8 @@ def configuration() -> dict[str, Any]:
                 "pluginConfig": [
                     _args(
                         "NodeResourcesFit",
+                        # The webhook adds it to pods, and nodes publish it only with a gate. DeviceShare reads it.
+                        ignoredResources=[RESOURCE_GPU_SHARED],
                         scoringStrategy={
                             "type": "LeastAllocated",
                             "resources": [{"name": name, "weight": 1} for name in _FIT_RESOURCES],

@@ -120,9 +120,9 @@ class InlineBatch:
             self._release(cycle, claimed, reason)
             return status
         bindings = JobBindingCounter(len(claimed), self._metrics)
-        first = next(one for one in claimed if one.pod.uid == pod.uid)
-        for one in claimed:
-            one.bindings = bindings
+        first = next(placement for placement in claimed if placement.pod.uid == pod.uid)
+        for placement in claimed:
+            placement.bindings = bindings
         first.job = tuple(claimed)
         return first
 
@@ -139,11 +139,11 @@ class InlineBatch:
         refusals: list[_Refusal] = []
         for row, members in by_row.items():
             begun = perf_counter()
-            self._claim_on(cycle, state, row, sorted(members, key=lambda one: one.key), claimed, refusals)
+            self._claim_on(cycle, state, row, sorted(members, key=lambda member: member.key), claimed, refusals)
             self._metrics.by_node.observe(perf_counter() - begun)
         if refusals:
             return _job_failure(claimed, refusals)
-        return None if any(one.pod.uid == trigger.uid for one in claimed) else error("no pods to schedule")
+        return None if any(placement.pod.uid == trigger.uid for placement in claimed) else error("no pods to schedule")
 
     def _claim_on(
         self,
@@ -213,7 +213,7 @@ def _permit(cycle: Cycle, claimed: Sequence[Placement]) -> PluginStatus | None:
             status = failure.status
             text = f"permit failed for pod {placement.pod.key}@{placement.node}: {status.message}"
             return unresolvable(text, plugin=status.plugin) if status.rejected else error(text, plugin=status.plugin)
-    waiting = sum(cycle.waiting.waiting(one.pod.uid) is not None for one in claimed)
+    waiting = sum(cycle.waiting.waiting(placement.pod.uid) is not None for placement in claimed)
     if waiting:
         return unresolvable(
             f"inline batch permit did not complete: {waiting} pods are still waiting after all pods were permitted"
@@ -223,8 +223,8 @@ def _permit(cycle: Cycle, claimed: Sequence[Placement]) -> PluginStatus | None:
 
 def _job_failure(claimed: Sequence[Placement], refusals: Sequence[_Refusal]) -> PluginStatus:
     """The status of the job: its first refusal by the pod's key, with the pods that were placed on the same node."""
-    first = min(refusals, key=lambda one: one.pod.key)
-    beside = sorted(one.pod.key for one in claimed if one.node == first.node)
+    first = min(refusals, key=lambda refusal: refusal.pod.key)
+    beside = sorted(placement.pod.key for placement in claimed if placement.node == first.node)
     text = (
         f"job failed due to job batch schedule failed, assumed {len(claimed)} pods, failed {len(refusals)} pods, "
         f"first failed pod {first.pod.key}@{first.node} failed due to {first.text}"

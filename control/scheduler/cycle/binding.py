@@ -6,13 +6,15 @@ When a step fails, the pod is unreserved in every plugin, forgotten, and requeue
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from time import perf_counter
 from typing import Protocol
 
 import msgspec
 
 from control.scheduler.cycle.cycle import Cycle
+from control.scheduler.cycle.expectednode import ExpectedNode
 from control.scheduler.cycle.extenders import Extenders
 from control.scheduler.cycle.placement import Placement
 from control.scheduler.framework.status import SUCCESS, Code, PluginStatus, error
@@ -22,6 +24,7 @@ from koordlet.app.logging import get_logger
 
 log = get_logger(__name__)
 
+Expect = Callable[[PodInfo, str], Awaitable[None]]
 CurrentPod = Callable[[PodInfo], "Pod | None"]
 """The last known version of a subject, or None; see `ScheduledKind.current`."""
 
@@ -57,13 +60,16 @@ class Binder:
         current: CurrentPod | None = None,
         timings: BindTimings | None = None,
         extenders: Extenders | None = None,
+        expect: Expect | None = None,
     ) -> None:
-        """Without `current` the pod is not checked again before it is bound."""
+        """Without `current` the pod is not checked again before it is bound. `expect(pod, node)` nominates a pod whose
+        PreBind takes time, see `expectednode`."""
         self._cycle = cycle
         self._outcomes = outcomes
         self._current = current
         self._timings = timings
         self._extenders = extenders
+        self._expect = expect
         self._tasks: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
@@ -120,7 +126,11 @@ class Binder:
         if original is None:
             return status
         placement.phase = "PreBind"
-        status = await self._prepare(placement, original)
+        if self._expect is None or pod.subject != POD:
+            status = await self._prepare(placement, original)
+        else:
+            async with ExpectedNode(partial(self._expect, pod, placement.node)):
+                status = await self._prepare(placement, original)
         if not status.ok:
             return status
         placement.phase = "Bind"

@@ -128,7 +128,7 @@ class Cycle:
         if state.plan and self._batch is not None:
             return self._place_job(self._batch, state, pod)
         cached = self._equivalence.of(pod, state.variant)
-        cached.filter(self._calls, state, pod)
+        cached.filter(self._calls, state, pod, rows)
         feasible = self._feasibility.rows(self._calls, state, pod, cached, rows)
         if not len(feasible):
             raise self._feasibility.failure(self._calls, state, pod, cached, rows, narrowed_by)
@@ -262,6 +262,12 @@ class Cycle:
             messages.append(result.status.message)
             nominated = nominated if result.nominated is None else result.nominated
             outcome = PostFilterResult(unschedulable(*filter(None, messages)), nominated)
+        if state.suggestion is not None:
+            failure.suggestion = state.suggestion
+            messages.append(state.suggestion.text)
+            if outcome is not None and not outcome.status.ok:
+                reasons = (*outcome.status.reasons, state.suggestion.text)
+                outcome = PostFilterResult(PluginStatus(outcome.status.code, reasons), outcome.nominated)
         failure.post_filter = tuple(filter(None, messages))
         if outcome is not None:
             failure.nominated = outcome.nominated

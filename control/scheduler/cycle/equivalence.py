@@ -1,8 +1,8 @@
 """The equivalence cache: filter and score results of every row for pods of one shape (spec 05 §15.2).
 
 For the first pod of a shape every row is evaluated. For the next pod only the rows that changed since are evaluated,
-usually the one row that the previous pod took. Results that depend on more than the row (`Reads.CLUSTER`) are not
-cached.
+usually the one row that the previous pod took. If PreFilter restricted the rows, others are left until they are needed.
+Results that depend on more than the row (`Reads.CLUSTER`) are not cached.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 
 from control.scheduler.cycle.failures import PASS, PASS_CODE, Codes
+from control.scheduler.cycle.leftrows import LeftRows
 from control.scheduler.framework.plugin import MAX_SCORE, CycleState, Reads
 from control.scheduler.framework.profile import FilterPlugin, Framework, ScorePlugin
 from control.scheduler.state.columns import IntArray, Mask, RowArray, Rows, count
@@ -57,26 +58,35 @@ class EquivalenceClass:
         """[feasible row]: sum of the normalized scores that depend on nodes only."""
         self.node_total_versions: tuple[int, int] | None = None
         """`raw_version` and `version` for which `node_total` was computed."""
+        self._unfiltered, self._unscored = LeftRows(), LeftRows()
         self._scored: dict[str, Mask] = {}
         """By plugin that scores one row at a time: [row] whether its raw score is known."""
 
     # Filters
 
-    def filter(self, calls: Framework, state: CycleState, pod: PodInfo) -> None:
-        """Bring `codes` and `ok` up to date."""
+    def filter(self, calls: Framework, state: CycleState, pod: PodInfo, wanted: RowArray | None) -> None:
+        """Bring `codes` and `ok` up to date, at the rows `wanted` (None: all) only."""
         table = self._table
         skip = frozenset(state.skip_filter)
         nodes, pods = table.node_log.since(self._node_position), table.pod_log.since(self._pod_position)
         self._node_position, self._pod_position = table.node_log.end, table.pod_log.end
         known, self._skip_filter = self._skip_filter, None  # if a plugin raises, everything is evaluated again
-        if skip != known or nodes is None or pods is None or len(nodes) + len(pods) > table.size // 2:
+        everything = skip != known or nodes is None or pods is None or len(nodes) + len(pods) > table.size // 2
+        if everything or len(self.ok) < table.size:
             self._resize(table.size)
+        if wanted is not None or (self._unfiltered and not everything):
+            self._filter_left(calls, state, pod, table.all if everything else nodes or [], pods or [], wanted)
+        elif everything:
+            self._unfiltered.clear()
             self._filter(calls, state, pod, table.all, nodes_changed=True)
             self.version += 1
-            self._skip_filter = skip
-            return
-        if len(self.ok) < table.size:
-            self._resize(table.size)
+        else:
+            self._filter_changed(calls, state, pod, nodes or [], pods or [])
+        self._skip_filter = skip
+
+    def _filter_changed(
+        self, calls: Framework, state: CycleState, pod: PodInfo, nodes: list[int], pods: list[int]
+    ) -> None:
         if nodes:
             self._filter(calls, state, pod, _unique(nodes), nodes_changed=True)
         if pods:
@@ -85,7 +95,23 @@ class EquivalenceClass:
                 self._filter_row(calls, state, pod, rows)
             else:
                 self._filter(calls, state, pod, rows, nodes_changed=False)
-        self._skip_filter = skip
+
+    def _filter_left(
+        self,
+        calls: Framework,
+        state: CycleState,
+        pod: PodInfo,
+        nodes: Rows | list[int],
+        pods: list[int],
+        wanted: RowArray | None,
+    ) -> None:
+        """Evaluate the wanted rows that changed, now or earlier, and leave the others."""
+        self._unfiltered.note(nodes, pods, self._table.size)
+        rows, nodes_changed = self._unfiltered.take(self._table.all if wanted is None else wanted)
+        if wanted is None:
+            self._unfiltered.clear()
+        if len(rows):
+            self._filter(calls, state, pod, rows, nodes_changed=nodes_changed)
 
     def _resize(self, size: int) -> None:
         def sized(array: Codes) -> Codes:
@@ -99,11 +125,11 @@ class EquivalenceClass:
         """`_filter` for the one row that the last pod took: plain integers are faster than arrays of length 1."""
         row = int(rows[0])
         code = int(self._node_codes[row])
-        for one in calls.pod_filters:
-            if one.plugin.name not in state.skip_filter:
-                reason = one.plugin.filter(state, pod, rows).item(0)
+        for filter_plugin in calls.pod_filters:
+            if filter_plugin.plugin.name not in state.skip_filter:
+                reason = filter_plugin.plugin.filter(state, pod, rows).item(0)
                 if reason:
-                    code = min(code, one.index << 16 | reason)
+                    code = min(code, filter_plugin.index << 16 | reason)
                     break
         ok = code == PASS_CODE and bool(self._table.valid[row])
         if ok and calls.row_filters:
@@ -143,21 +169,27 @@ class EquivalenceClass:
     # Scores
 
     def score(self, calls: Framework, state: CycleState, pod: PodInfo, feasible: RowArray) -> None:
-        """Bring `base` and `raw` up to date."""
+        """Bring `base` and `raw` up to date, at least at the `feasible` rows."""
         table = self._table
         skip = frozenset(state.skip_score)
         nodes = table.node_log.since(self._scored_node_position)
         pods = table.pod_log.since(self._scored_pod_position)
         self._scored_node_position, self._scored_pod_position = table.node_log.end, table.pod_log.end
         known, self._skip_score = self._skip_score, None  # if a plugin raises, everything is evaluated again
-        if (
+        wanted = None if feasible is self._feasible else feasible
+        everything = (
             skip != known
             or nodes is None
             or pods is None
             or len(self.base) != table.size
             or len(nodes) + len(pods) > table.size // 2
-        ):
+        )
+        if everything:
             self._reset_scores(calls)
+        if wanted is not None or (self._unscored and not everything):
+            self._score_left(calls, state, pod, table.all if everything else nodes or [], pods or [], wanted)
+        elif everything:
+            self._unscored.clear()
             self._score(calls, state, pod, table.all, nodes_changed=True)
         else:
             if nodes:
@@ -168,12 +200,29 @@ class EquivalenceClass:
             self._score_missing_rows(state, pod, feasible, scorer)
         self._skip_score = skip
 
+    def _score_left(
+        self,
+        calls: Framework,
+        state: CycleState,
+        pod: PodInfo,
+        nodes: Rows | list[int],
+        pods: list[int],
+        wanted: RowArray | None,
+    ) -> None:
+        """Score the wanted rows that changed, now or earlier, and leave the others."""
+        self._unscored.note(nodes, pods, self._table.size)
+        rows, nodes_changed = self._unscored.take(self._table.all if wanted is None else wanted)
+        if wanted is None:
+            self._unscored.clear()
+        if len(rows):
+            self._score(calls, state, pod, rows, nodes_changed=nodes_changed)
+
     def _reset_scores(self, calls: Framework) -> None:
         size = self._table.size
         self.base, self._node_sum = np.zeros(size, np.int64), np.zeros(size, np.int64)
-        normalized = [one for scorers in calls.normalized_scorers.values() for one in scorers]
-        self.raw = {one.plugin.name: np.zeros(size, np.int64) for one in (*normalized, *calls.row_scorers)}
-        self._scored = {one.plugin.name: np.zeros(size, np.bool_) for one in calls.row_scorers}
+        normalized = [scorer for scorers in calls.normalized_scorers.values() for scorer in scorers]
+        self.raw = {scorer.plugin.name: np.zeros(size, np.int64) for scorer in (*normalized, *calls.row_scorers)}
+        self._scored = {scorer.plugin.name: np.zeros(size, np.bool_) for scorer in calls.row_scorers}
 
     def _score(self, calls: Framework, state: CycleState, pod: PodInfo, rows: Rows, *, nodes_changed: bool) -> None:
         if nodes_changed:
@@ -227,13 +276,13 @@ class EquivalenceCache:
 def run_filters(state: CycleState, pod: PodInfo, rows: Rows, filters: tuple[FilterPlugin, ...], size: int) -> Codes:
     """Per row the code of the first of `filters` that rejects it, PASS if none does."""
     codes: Codes = np.full(count(rows, size), PASS, np.uint32)
-    for one in filters:
-        if one.plugin.name in state.skip_filter:
+    for filter_plugin in filters:
+        if filter_plugin.plugin.name in state.skip_filter:
             continue
-        reasons = one.plugin.filter(state, pod, rows)
+        reasons = filter_plugin.plugin.filter(state, pod, rows)
         if reasons.any():
             rejected = (reasons != 0) & (codes == PASS)
-            codes[rejected] = reasons[rejected].astype(np.uint32) | np.uint32(one.index << 16)
+            codes[rejected] = reasons[rejected].astype(np.uint32) | np.uint32(filter_plugin.index << 16)
     return codes
 
 

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import aiohttp
-from prometheus_client import CollectorRegistry, Counter
+from prometheus_client import CollectorRegistry
 
 from control.component.errors import ConfigurationError
 from control.scheduler.config.model import ExtenderConfig, ExtenderTls
@@ -30,7 +30,7 @@ from control.scheduler.state.pods import PodInfo
 from control.scheduler.state.table import NodeTable
 from koordlet.api.encoding import wire
 from koordlet.app.logging import get_logger
-from koordlet.app.metrics import MetricSet
+from koordlet.app.metrics import MetricSet, counter
 
 log = get_logger(__name__)
 
@@ -47,13 +47,7 @@ class ExtenderError(Exception):
 class ExtenderMetrics(MetricSet):
     """`result`: ok or error; `verb`: filter, prioritize, bind."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self.calls = Counter(
-            "scheduler_extender_requests_total",
-            "Requests to extenders.",
-            ["extender", "verb", "result"],
-            registry=registry,
-        )
+    calls = counter("scheduler_extender_requests_total", "Requests to extenders.", "extender", "verb", "result")
 
 
 class Extender:
@@ -181,14 +175,14 @@ class Extenders:
 
     def binder(self, pod: PodInfo) -> Extender | None:
         """The extender that binds the pod instead of the plugins."""
-        return next((one for one in self.all if one.config.bind_verb and one.interested(pod)), None)
+        return next((extender for extender in self.all if extender.config.bind_verb and extender.interested(pod)), None)
 
     async def query(self, framework: Framework, pod: PodInfo) -> ExtenderResult | None:
         """The results for the nodes that fit. None: no extender is interested, or no node fits.
 
         Raises ExtenderError when an extender that is not ignorable fails."""
-        filters = [one for one in self.all if one.config.filter_verb and one.interested(pod)]
-        scorers = [one for one in self.all if one.config.prioritize_verb and one.interested(pod)]
+        filters = [extender for extender in self.all if extender.config.filter_verb and extender.interested(pod)]
+        scorers = [extender for extender in self.all if extender.config.prioritize_verb and extender.interested(pod)]
         if not filters and not scorers:
             return None
         table = framework.handle.table

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from control.scheduler.framework.status import SUCCESS, Code, PluginStatus, unresolvable
+from control.scheduler.framework.suggestion import Suggestion
 from control.scheduler.state.columns import RowArray
 from control.scheduler.state.pods import PodInfo
 
@@ -47,11 +48,12 @@ class FitError(Exception):
         """The PreFilter plugins that restricted the rows. Their events may help, too."""
         self.overrides: dict[int, PluginStatus] = {}
         """Status by row, where it is not the code of a Filter plugin: nominated pods or extenders prevent the fit."""
+        self.suggestion: Suggestion | None = None
         self.post_filter: tuple[str, ...] = ()
         """The messages of the PostFilter plugins."""
         self.nominated: str | None = None
         """The nomination that PostFilter decided: a node, "" to remove it, None to keep it."""
-        self._plugins = [one.plugin for one in framework.filters]
+        self._plugins = [filter_plugin.plugin for filter_plugin in framework.filters]
 
     def of(self, code: int) -> PluginStatus:
         """The status that a code stands for."""

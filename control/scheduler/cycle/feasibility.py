@@ -32,6 +32,9 @@ class Feasibility:
         self._queue = queue
         self._foreign = framework.handle.foreign
         self._table = framework.handle.table
+        gates = framework.handle.gates
+        self._beside_only = gates is not None and gates.enabled("SkipFilterWithNominatedPods")
+        """Nodes with nominated pods are evaluated with these pods only."""
 
     def rows(
         self, calls: Framework, state: CycleState, pod: PodInfo, cached: EquivalenceClass, rows: RowArray | None
@@ -47,20 +50,32 @@ class Feasibility:
         ):
             return np.array([nominated], np.intp)
         feasible = cached.feasible if rows is None else rows[cached.ok[rows]]
-        if len(feasible) and any(one.plugin.name not in state.skip_filter for one in calls.cluster_filters):
+        if len(feasible) and any(
+            filter_plugin.plugin.name not in state.skip_filter for filter_plugin in calls.cluster_filters
+        ):
             passed = run_filters(state, pod, feasible, calls.cluster_filters, self._table.size) == PASS
             feasible = feasible if passed.all() else feasible[passed]
-        refused = [
-            row
-            for row, others in self._nominated_rows(state, pod).items()
-            if row in feasible and not self._fits_beside(calls, state, pod, row, others).ok
-        ]
-        if refused:
-            feasible = np.setdiff1d(feasible, np.array(refused, np.intp))
+        feasible = self._beside_nominated(calls, state, pod, feasible, rows)
         if extenders is not None:
             names, allowed = self._table.names, extenders.allowed
             feasible = feasible[np.fromiter((names[row] in allowed for row in feasible), np.bool_, len(feasible))]
         return feasible
+
+    def _beside_nominated(
+        self, calls: Framework, state: CycleState, pod: PodInfo, feasible: RowArray, rows: RowArray | None
+    ) -> RowArray:
+        """The feasible rows when pods are nominated. `feasible`: without these pods."""
+        refused: list[int] = []
+        accepted: list[int] = []
+        for row, nominated in self._nominated_rows(state, pod).items():
+            alone = row in feasible
+            if alone or (self._beside_only and (rows is None or row in rows)):
+                fits = self._fits_beside(calls, state, pod, row, nominated).ok
+                if fits != alone:
+                    (accepted if fits else refused).append(row)
+        if refused:
+            feasible = np.setdiff1d(feasible, np.array(refused, np.intp))
+        return np.union1d(feasible, np.array(accepted, np.intp)) if accepted else feasible
 
     def failure(
         self,
@@ -77,19 +92,19 @@ class Feasibility:
         codes: Codes = cached.codes[valid]
         if calls.cluster_filters:
             codes = np.minimum(codes, run_filters(state, pod, valid, calls.cluster_filters, table.size))
-        for one in calls.row_filters:  # called for survivors only, but the first plugin determines the reason
-            hidden = (codes < LEFT_OUT) & (codes >> np.uint32(16) > one.index)
+        for filter_plugin in calls.row_filters:  # called for survivors only, but the first plugin determines the reason
+            hidden = (codes < LEFT_OUT) & (codes >> np.uint32(16) > filter_plugin.index)
             if hidden.any():
-                own = run_filters(state, pod, valid[hidden], (one,), table.size)
+                own = run_filters(state, pod, valid[hidden], (filter_plugin,), table.size)
                 codes[hidden] = np.minimum(codes[hidden], own)
         if rows is not None:
             codes[~np.isin(valid, rows)] = LEFT_OUT
         failure = FitError(pod, self._framework, valid, codes)
         failure.left_out = excluded(narrowed_by)
         failure.narrowed_by = frozenset(narrowed_by)
-        for row, others in self._nominated_rows(state, pod).items():
+        for row, nominated in self._nominated_rows(state, pod).items():
             if rows is None or row in rows:  # kube-scheduler reports the status beside nominated pods first
-                status = self._fits_beside(calls, state, pod, row, others)
+                status = self._fits_beside(calls, state, pod, row, nominated)
                 if not status.ok:
                     failure.overrides[row] = status
         if state.extenders is not None:
@@ -101,21 +116,21 @@ class Feasibility:
 
     def fits(self, calls: Framework, state: CycleState, pod: PodInfo, row: int) -> PluginStatus:
         """The result of the Filter plugins for the row as the table is, with and without the pods nominated there."""
-        others = self._nominated_on(state, pod, self._table.names[row])
-        if others:
-            status = self._fits_beside(calls, state, pod, row, others)
-            if not status.ok:
+        nominated = self._nominated_on(state, pod, self._table.names[row])
+        if nominated:
+            status = self._fits_beside(calls, state, pod, row, nominated)
+            if not status.ok or self._beside_only:
                 return status
         return self._check(calls, state, pod, row)
 
     def _check(self, calls: Framework, state: CycleState, pod: PodInfo, row: int) -> PluginStatus:
         """The result of the Filter plugins for the row as the table is, without nominated pods."""
         rows = np.array([row], np.intp)
-        for one in calls.filters:
-            if one.plugin.name not in state.skip_filter:
-                reason = int(one.plugin.filter(state, pod, rows)[0])
+        for filter_plugin in calls.filters:
+            if filter_plugin.plugin.name not in state.skip_filter:
+                reason = int(filter_plugin.plugin.filter(state, pod, rows)[0])
                 if reason:
-                    return one.plugin.reasons.status(reason).by(one.plugin.name)
+                    return filter_plugin.plugin.reasons.status(reason).by(filter_plugin.plugin.name)
         return SUCCESS
 
     def _fits_beside(
@@ -131,17 +146,17 @@ class Feasibility:
     def _nominated_rows(self, state: CycleState, pod: PodInfo) -> dict[int, list[PodInfo]]:
         """Row -> the pods nominated to it that this pod must leave room for."""
         by_row: dict[int, list[PodInfo]] = {}
-        for node in {*self._queue.nominated_nodes(), *self._foreign.nodes()}:
-            row, others = self._table.row(node), self._nominated_on(state, pod, node)
-            if row is not None and others:
-                by_row[row] = others
+        for node in {*self._queue.nominations.nodes(), *self._foreign.nodes()}:
+            row, nominated = self._table.row(node), self._nominated_on(state, pod, node)
+            if row is not None and nominated:
+                by_row[row] = nominated
         return by_row
 
     def _nominated_on(self, state: CycleState, pod: PodInfo, node: str) -> list[PodInfo]:
         """The pods nominated to a node that this pod must leave room for."""
         own = [
             other
-            for other in self._queue.nominated_on(node)
+            for other in self._queue.nominations.on(node)
             if other.priority >= pod.priority
             and other.uid != pod.uid
             and other.row < 0

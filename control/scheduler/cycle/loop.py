@@ -13,13 +13,15 @@ from time import perf_counter
 
 from msgspec.structs import replace
 
-from control.scheduler.cycle.binding import Binder, BindTimings, CurrentPod
+from control.scheduler.cycle.binding import Binder, BindTimings, CurrentPod, Expect
 from control.scheduler.cycle.cycle import Cycle
 from control.scheduler.cycle.extenders import ExtenderError, Extenders
+from control.scheduler.cycle.failurefilters import FailureFilters
 from control.scheduler.cycle.failures import FitError
 from control.scheduler.cycle.nominationloss import nomination_after_loss
 from control.scheduler.cycle.placement import CycleFailed, Placement, refusal_text
-from control.scheduler.framework.plugin import ExtenderResult
+from control.scheduler.framework.plugin import AttemptFailure, ExtenderResult
+from control.scheduler.framework.runtime import Timed, untimed
 from control.scheduler.framework.status import Code, PluginStatus, error, unschedulable
 from control.scheduler.queue.changes import POD_DELETE
 from control.scheduler.queue.feed import Feed
@@ -53,6 +55,9 @@ class Reporter:
     def failed(self, pod: PodInfo, status: PluginStatus, message: str, nominated: str | None) -> None:
         """The pod was not scheduled. `nominated`: node for the pod's status, "" to remove it, None to keep it."""
 
+    def taken_over(self, pod: PodInfo) -> None:
+        """The pod was not scheduled, and a plugin handles that."""
+
     def abandoned(self, pod: PodInfo) -> None:
         """The attempt ended without a result to report, because the pod is gone or was bound by another scheduler."""
 
@@ -72,9 +77,12 @@ class Loop:
         extenders: Extenders | None = None,
         timings: Mapping[str, BindTimings] | None = None,
         taken: Callable[[float], object] | None = None,
+        expect: Expect | None = None,
+        timed: Timed = untimed,
     ) -> None:
         """`cycles` and `timings` by profile (scheduler name). `taken(seconds)` receives how long it took to remove a
-        pod from the queue that a plugin wanted to be next."""
+        pod from the queue that a plugin wanted to be next. `expect`: see `Binder`. `timed` measures
+        the calls of NextPod."""
         self.cycles = cycles
         self.cache = cache
         self.queue = queue
@@ -86,9 +94,12 @@ class Loop:
         self._failures = 0
         self._last_failed: deque[PodInfo] = deque(maxlen=RECENT_FAILURES)
         self.binders = {
-            name: Binder(cycle, self, current, (timings or {}).get(name), extenders) for name, cycle in cycles.items()
+            name: Binder(cycle, self, current, (timings or {}).get(name), extenders, expect)
+            for name, cycle in cycles.items()
         }
-        self._next_pod = next((c.framework.next_pod for c in cycles.values() if c.framework.next_pod is not None), None)
+        self._filters = {name: FailureFilters(cycle.framework) for name, cycle in cycles.items()}
+        wanting = next((c.framework.next_pod for c in cycles.values() if c.framework.next_pod is not None), None)
+        self._next_pod = None if wanting is None else timed(wanting, "NextPod", wanting.next_pod)
 
     async def run(self, feed: Feed) -> None:
         """Schedule until cancelled."""
@@ -120,7 +131,7 @@ class Loop:
 
     def _take_next(self, pod: PodInfo) -> PodInfo | None:
         """The pod that a plugin wants to be scheduled next, in the same attempt as `pod`."""
-        other = self._next_pod.next_pod() if self._next_pod is not None else None
+        other = self._next_pod() if self._next_pod is not None else None
         if other is not None:
             self._join(other, pod)
         return other
@@ -209,7 +220,7 @@ class Loop:
             self.queue.move(POD_DELETE, released, None)
         nominated = nomination_after_loss(status, placement.node)
         if nominated is None:
-            self.queue.renominate(placement.pod)
+            self.queue.nominations.restore(placement.pod)
         self._failed(placement.pod, status, refusal_text(status), _rejecting(status), nominated)
         if status.rejected and self._may_help_others(placement):
             self.queue.move(POD_DELETE, released, None, _outside_job(placement))
@@ -235,6 +246,17 @@ class Loop:
     ) -> None:
         self._failures += 1
         self._last_failed.append(pod)
+        failure = AttemptFailure(pod, status, message, frozenset(plugins), nominated)
+        filters = self._filters[pod.shape.scheduler]
+        if filters.take_over(failure):
+            self.queue.done(pod.uid)
+            self._reporter.taken_over(pod)
+        else:
+            self._handle(failure)
+        filters.after(failure)
+
+    def _handle(self, failure: AttemptFailure) -> None:
+        pod, status = failure.pod, failure.status
         if self._current is not None:
             now = self._current(pod)
             if now is None or now.metadata.uid != pod.uid or now.spec.node_name:
@@ -243,10 +265,10 @@ class Loop:
                 self._reporter.abandoned(pod)
                 return
         pending = {status.plugin} if status.code is Code.PENDING else ()
-        self.queue.requeue(pod, plugins, pending)
-        if nominated is not None:
-            self.queue.nominate(pod, nominated)
-        self._reporter.failed(pod, status, message, nominated)
+        self.queue.requeue(pod, failure.rejected_by, pending)
+        if failure.nominated is not None:
+            self.queue.nominations.set(pod, failure.nominated)
+        self._reporter.failed(pod, status, failure.message, failure.nominated)
 
     def _ended(self, cycle: Cycle, result: str, begun: float) -> None:
         self._reporter.attempt(cycle.framework.name, result, self._clock.monotonic() - begun)

@@ -57,8 +57,8 @@ def evaluations_by_plugin(framework: Framework, counts: CycleCounts) -> dict[tup
         called = framework.pre_filter if reached < 0 else framework.pre_filter[:reached]
         add("PreFilter", (plugin.name for plugin in called), no_filter, number)
         if reached < 0:
-            add("Filter", (one.plugin.name for one in framework.filters), no_filter, number)
+            add("Filter", (filter_plugin.plugin.name for filter_plugin in framework.filters), no_filter, number)
         if reached == SCORED:
             add("PreScore", (plugin.name for plugin in framework.pre_score), no_score, number)
-            add("Score", (one.plugin.name for one in framework.scorers), no_score, number)
+            add("Score", (scorer.plugin.name for scorer in framework.scorers), no_score, number)
     return totals

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,7 +11,10 @@ from control.scheduler.state.subjects import FailedAttempt
 from koordlet.api.core import Pod
 from koordlet.api.encoding.wire import Time
 from koordlet.app.clock import Clock
-from koordlet.kube import Client, PatchKind
+from koordlet.app.logging import get_logger
+from koordlet.kube import Client, KubeError, NotFound, PatchKind
+
+log = get_logger(__name__)
 
 
 class PodSubject:
@@ -32,20 +35,37 @@ class PodSubject:
         pod = self.current(info)
         if pod is None or pod.spec.node_name:
             return
-        status = self._changes(pod, failed)
+        status = self._changes(pod, info.expected or pod.status.nominated_node_name, failed)
         if status:
-            meta = pod.metadata
-            await self._client.patch(
-                Pod,
-                meta.name,
-                meta.namespace,
-                body={"metadata": {"uid": meta.uid}, "status": status},
-                kind=PatchKind.STRATEGIC,
-                subresource="status",
-            )
+            await self._patch(pod, status)
+            info.expected = ""
 
-    def _changes(self, pod: Pod, failed: FailedAttempt) -> dict[str, Any]:
-        """The changes of the status; {} if it says the same already."""
+    async def expect(self, info: PodInfo, node: str) -> None:
+        """Write the node of a pod whose binding takes time. A failure is logged."""
+        pod = self.current(info)
+        if pod is None or pod.spec.node_name or pod.status.nominated_node_name == node:
+            return
+        info.expected = node  # before the call, which may take effect although its result is lost
+        try:
+            await self._patch(pod, {"nominatedNodeName": node})
+        except NotFound:
+            return
+        except KubeError as error:
+            log.warning("Cannot nominate a pod to the node of its binding", pod=info.key, node=node, err=error)
+
+    async def _patch(self, pod: Pod, status: Mapping[str, Any]) -> None:
+        meta = pod.metadata
+        await self._client.patch(
+            Pod,
+            meta.name,
+            meta.namespace,
+            body={"metadata": {"uid": meta.uid}, "status": status},
+            kind=PatchKind.STRATEGIC,
+            subresource="status",
+        )
+
+    def _changes(self, pod: Pod, nominated: str, failed: FailedAttempt) -> dict[str, Any]:
+        """The changes of the status; {} if it is the same already. `nominated`: the node in it."""
         status: dict[str, Any] = {}
         known = pod.status.condition("PodScheduled")
         generation = pod.metadata.generation
@@ -64,6 +84,6 @@ class PodSubject:
                     "lastProbeTime": None,
                 }
             ]
-        if failed.nominated is not None and failed.nominated != pod.status.nominated_node_name:
+        if failed.nominated is not None and failed.nominated != nominated:
             status["nominatedNodeName"] = failed.nominated or None
         return status

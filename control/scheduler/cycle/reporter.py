@@ -117,6 +117,11 @@ class UserReporter(Reporter):
         self._due[pod.key] = (pod, FailedAttempt(reason, message, nominated))
         self._wake.set()
 
+    def taken_over(self, pod: PodInfo) -> None:
+        self._monitor.complete(pod)
+        if self._auditor is not None:
+            self._auditor.attempt_failed(pod)
+
     def _about(self, pod: PodInfo) -> Any:
         return self._subjects.of(pod).event_object(pod)
 

@@ -19,7 +19,6 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
-from prometheus_client import CollectorRegistry, Counter
 
 from control.scheduler.explain.jobreport import explain_job
 from control.scheduler.framework.profile import Framework
@@ -28,7 +27,7 @@ from koordlet.api.crs.explanation import ScheduleExplanation, ScheduleExplanatio
 from koordlet.api.encoding import wire
 from koordlet.api.encoding.wire import Time
 from koordlet.app.logging import get_logger
-from koordlet.app.metrics import MetricSet
+from koordlet.app.metrics import MetricSet, counter
 from koordlet.app.periodic import Periodic
 from koordlet.kube import Client, Informer, KubeError, NotFound
 
@@ -49,13 +48,7 @@ FindPods = Callable[[str], "tuple[Framework, Sequence[PodInfo]] | None"]
 class ExplanationMetrics(MetricSet):
     """`result`: written, expired, failed."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self.writes = Counter(
-            "scheduler_schedule_explanations_total",
-            "Writes and deletions of ScheduleExplanations.",
-            ["result"],
-            registry=registry,
-        )
+    writes = counter("scheduler_schedule_explanations_total", "Writes and deletions of ScheduleExplanations.", "result")
 
 
 class ExplanationController:
@@ -90,14 +83,14 @@ class ExplanationController:
         """Evaluate the objects that are due, and delete expired ones."""
         explanations = self._informer.list()
         now = self._client.clock.monotonic()
-        known = {one.metadata.uid for one in explanations}
+        known = {explanation.metadata.uid for explanation in explanations}
         self._evaluated = {uid: when for uid, when in self._evaluated.items() if uid in known}
         due = [
-            one
-            for one in explanations
-            if now - self._evaluated.get(one.metadata.uid, -MIN_INTERVAL_S) >= MIN_INTERVAL_S
+            explanation
+            for explanation in explanations
+            if now - self._evaluated.get(explanation.metadata.uid, -MIN_INTERVAL_S) >= MIN_INTERVAL_S
         ]
-        due.sort(key=lambda one: self._evaluated.get(one.metadata.uid, 0.0))
+        due.sort(key=lambda explanation: self._evaluated.get(explanation.metadata.uid, 0.0))
         for explanation in due[:MAX_PER_SWEEP]:
             self._evaluated[explanation.metadata.uid] = now
             try:

@@ -1,6 +1,6 @@
 """Debug output that flags and pages switch on at run time: score tables and diagnoses (spec 05 §7.1, §7.2).
 
-Switched off it costs one comparison per cycle. A score table calls every Score plugin once more.
+Switched off it costs one comparison per cycle. A score table calls every Score plugin a second time.
 """
 
 from __future__ import annotations
@@ -41,14 +41,18 @@ class DebugOutput(CycleObserver):
     def on_scored(self, cycle: Cycle, state: CycleState, pod: PodInfo, feasible: RowArray) -> None:
         if self.scores:
             best = rank_nodes(cycle.framework, state, pod, feasible, limit=self.scores)
-            for line in score_table(pod.key, best, (one.plugin.name for one in cycle.framework.scorers)):
+            for line in score_table(pod.key, best, (scorer.plugin.name for scorer in cycle.framework.scorers)):
                 log.info("Scores", pod=pod.key, row=line)
 
     def on_unschedulable(self, cycle: Cycle, state: CycleState, pod: PodInfo, failure: FitError) -> None:
         if not self.diagnoses.on:
             return
         of_job = state.of_job
-        waiting = () if of_job is None else [one for one in cycle.waiting.waiting_pods() if of_job(one)]
+        waiting = (
+            ()
+            if of_job is None
+            else [waiting_pod for waiting_pod in cycle.waiting.waiting_pods() if of_job(waiting_pod)]
+        )
         names = cycle.table.names
-        nodes = [names[one.row] for one in waiting if one.row >= 0]
+        nodes = [names[waiting_pod.row] for waiting_pod in waiting if waiting_pod.row >= 0]
         self.diagnoses.failed(pod, failure, names, state.data.get(QUESTIONED, ""), nodes)

@@ -33,9 +33,9 @@ def score_table(pod: str, scored: Sequence[ScoredNode], plugins: Iterable[str]) 
         _line(("#", "Pod", "Node", "Score", *columns)),
         _line(("---", "---", "---", "---:", *("---:" for _ in columns))),
     ]
-    for number, one in enumerate(scored):
-        scores = (str(one.scores.get(name, 0)) for name in columns)
-        lines.append(_line((str(number), pod, one.node, str(one.total), *scores)))
+    for number, node_score in enumerate(scored):
+        scores = (str(node_score.scores.get(name, 0)) for name in columns)
+        lines.append(_line((str(number), pod, node_score.node, str(node_score.total), *scores)))
     return lines
 
 
@@ -70,6 +70,13 @@ class PreemptionDiagnosis(_Json):
     failed_message: str = ""
 
 
+class SuggestedStep(_Json):
+    """What would help; `type` is one of `SuggestionType`."""
+
+    type: str
+    message: str
+
+
 class Diagnosis(_Json, kw_only=True):
     """One failed cycle."""
 
@@ -81,6 +88,7 @@ class Diagnosis(_Json, kw_only=True):
     is_root_cause_pod: bool
     schedule_diagnosis: ScheduleDiagnosis
     preemption_diagnosis: PreemptionDiagnosis
+    suggestion: SuggestedStep | None = None
 
 
 def group_refusals(statuses: Iterable[tuple[str, PluginStatus]]) -> list[RefusedNodes]:
@@ -107,8 +115,9 @@ def diagnose(
     pod: PodInfo, failure: FitError, nodes: Sequence[str], *, at: float, group: str = "", waiting: Sequence[str] = ()
 ) -> Diagnosis:
     """`nodes`: names by row. `at`: Unix seconds. `group`: the pod's gang group. `waiting`: see `schedule_diagnosis`."""
-    before = failure.pre_filter
+    before, advice = failure.pre_filter, failure.suggestion
     return Diagnosis(
+        suggestion=None if advice is None else SuggestedStep(advice.type, advice.message),
         timestamp=str(Time.of(datetime.fromtimestamp(at, UTC))),
         questioned_key=group or pod.key,
         nominated_node=failure.nominated or "",

@@ -100,7 +100,9 @@ def _detailed(framework: Framework, pods: Sequence[PodInfo], domain: str, rows: 
             feasible_scheduling_result=result.placed,
             node_failed_details=result.refused,
         ),
-        node_possible_victims=[_victims(names_of[one.row], one.pods) for one in result.victims[:MAX_VICTIM_NODES]],
+        node_possible_victims=[
+            _victims(names_of[victim.row], victim.pods) for victim in result.victims[:MAX_VICTIM_NODES]
+        ],
         preempt_explanation=after_preemption,
     )
 

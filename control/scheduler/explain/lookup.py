@@ -56,7 +56,7 @@ class PodLookup:
             plugin = framework.plugins.get(Coscheduling.name)
             if isinstance(plugin, Coscheduling):
                 keys += plugin.members(key)
-        pods = [info for one in dict.fromkeys(keys) if (info := self._known(one)) is not None]
+        pods = [info for pod_key in dict.fromkeys(keys) if (info := self._known(pod_key)) is not None]
         if not pods:  # a job: its pods carry its key in a label
             pods = [pod for pod in self._queue.pods() if pod.shape.labels.get(LABEL_QUESTIONED_OBJECT_KEY) == key]
         framework_of = self._frameworks.get(pods[0].shape.scheduler) if pods else None

@@ -77,4 +77,4 @@ def _refused(framework: Framework, pod: PodInfo, failure: FitError) -> list[Reje
         )
         for (plugin, reason, might_help), nodes in groups.items()
     ]
-    return sorted(refused, key=lambda one: (-one.count, one.plugin, one.reason))
+    return sorted(refused, key=lambda refusal: (-refusal.count, refusal.plugin, refusal.reason))

@@ -25,8 +25,9 @@ import numpy as np
 
 from control.scheduler.framework.runtime import PluginRuntime
 from control.scheduler.framework.status import SUCCESS, Code, PluginStatus
+from control.scheduler.framework.suggestion import Suggestion
 from control.scheduler.state.columns import IntArray, Reasons16, RowArray, Rows
-from control.scheduler.state.credit import RowCredit
+from control.scheduler.state.credit import Offer, RowCredit
 from control.scheduler.state.pods import PodInfo
 from control.scheduler.state.table import selected
 from koordlet.api.core import Pod
@@ -48,6 +49,19 @@ class Reads(IntEnum):
     `table.touch(row)`."""
     CLUSTER = 2
     """On anything, including other rows and the pod itself. The plugin is called in every cycle."""
+
+
+@dataclass(frozen=True)
+class AttemptFailure:
+    """An attempt that failed, in the cycle or in the binding."""
+
+    pod: PodInfo
+    status: PluginStatus
+    message: str
+    rejected_by: frozenset[str]
+    """The plugins whose events may help; none after an error."""
+    nominated: str | None
+    """What becomes of the nomination: a node, "" to remove it, None to keep it."""
 
 
 MAX_REASONS: Final = 16384
@@ -113,6 +127,8 @@ class CycleState:
     """Every member of the pod's job with the row that FindOneNode planned for it (spec 05 §12.1)."""
     credit: RowCredit | None = None
     """Room that the pod may use although the table counts it as used. Set before PreFilter."""
+    taken: Offer | None = None
+    """What the pod takes on the chosen row. Set by `nominate`."""
     variant: Hashable = None
     """Differs for pods of one shape whose results per row differ, e.g. because their names match different
     reservations. Results are cached per shape and variant. Set before PreFilter."""
@@ -120,6 +136,16 @@ class CycleState:
     """Reverts changes made for this cycle, e.g. `Trial.undo` of a restored reservation; see `run_undo`."""
     extenders: ExtenderResult | None = None
     """None: no extender was called for this pod."""
+
+    suggestion: Suggestion | None = None
+    """Set by `suggest`."""
+
+    def suggest(self, suggestion: Suggestion) -> bool:
+        """Add advice to the reasons of PostFilter. False: another one was set before and stays."""
+        if self.suggestion is not None:
+            return False
+        self.suggestion = suggestion
+        return True
 
     def run_undo(self) -> None:
         """Call and clear `undo`, last entry first. Done at the end of the synchronous part of the cycle."""
@@ -134,7 +160,7 @@ class ClusterEvent:
     resource: str
     action: str
     """Add, Update, Delete, or a part of an update: Allocatable, Label, Taint, Condition, Annotation; for pods Label,
-    ScaleDown, Toleration, GatesEliminated."""
+    ScaleDown, Toleration, GatesEliminated, GeneratedClaim."""
 
 
 Hint = Callable[[PodInfo, Any, Any], bool]
@@ -272,6 +298,10 @@ class Plugin:
         """The raw scores of the feasible `rows`, mapped to 0..100."""
         raise NotImplementedError
 
+    def refuses_offer(self, state: CycleState, pod: PodInfo, row: int, offer: Offer) -> str:
+        """Why the pod cannot get its share from the reservation, see `Offer`; empty if it can (spec 05 §5.1)."""
+        return ""
+
     def nominate(self, state: CycleState, pod: PodInfo, row: int) -> PluginStatus:
         """A node was chosen and the pod is not counted there yet: choose what it takes there, e.g. a reservation
         (spec 05 §5.2). Called before `resize_pod`."""
@@ -309,6 +339,17 @@ class Plugin:
     async def post_bind(self, state: CycleState, pod: PodInfo, row: int) -> None:
         """The pod is bound."""
 
+    # Failures
+
+    def take_over_failure(self, failure: AttemptFailure) -> bool:
+        """Whether this plugin handles a failed attempt instead of the scheduler (spec 05 §5.6). Then the pod gets no
+        condition and no Event, and only the plugin returns it to the queue (`runtime.queue.requeue`), now or later."""
+        return False
+
+    def after_failure(self, failure: AttemptFailure) -> bool:
+        """A failed attempt was handled. True: no further plugin is called."""
+        return False
+
     # Process
 
     def forgotten(self, pod: PodInfo) -> None:
@@ -336,5 +377,5 @@ def default_normalize(scores: IntArray, *, reverse: bool = False) -> IntArray:
     highest = int(scores.max(initial=0))
     if highest == 0:
         return np.full(len(scores), MAX_SCORE, np.int64) if reverse else scores
-    scaled: IntArray = scores * MAX_SCORE // highest
+    scaled: IntArray = scores if highest == MAX_SCORE else scores * MAX_SCORE // highest
     return MAX_SCORE - scaled if reverse else scaled

@@ -119,11 +119,11 @@ class Framework:
             FilterPlugin(called[name], index, by_row(name, "filter_row"))
             for index, name in enumerate(self._points.get("filter", ()))
         )
-        columns = [one for one in self.filters if not one.by_row]
-        self.node_filters = tuple(one for one in columns if one.plugin.reads is Reads.NODE)
-        self.pod_filters = tuple(one for one in columns if one.plugin.reads is Reads.PODS)
-        self.cluster_filters = tuple(one for one in columns if one.plugin.reads is Reads.CLUSTER)
-        self.row_filters = tuple(one for one in self.filters if one.by_row)
+        columns = [plugin for plugin in self.filters if not plugin.by_row]
+        self.node_filters = tuple(column for column in columns if column.plugin.reads is Reads.NODE)
+        self.pod_filters = tuple(column for column in columns if column.plugin.reads is Reads.PODS)
+        self.cluster_filters = tuple(column for column in columns if column.plugin.reads is Reads.CLUSTER)
+        self.row_filters = tuple(plugin for plugin in self.filters if plugin.by_row)
         self.post_filter = at("postFilter", "post_filter")
         self.after_post_filter = anywhere("after_post_filter")
 
@@ -137,17 +137,19 @@ class Framework:
             )
             for name in self._points.get("score", ())
         )
-        cached = [one for one in self.scorers if one.plugin.reads is not Reads.CLUSTER and not one.by_row]
+        cached = [scorer for scorer in self.scorers if scorer.plugin.reads is not Reads.CLUSTER and not scorer.by_row]
         self.final_scorers = {
-            reads: tuple(one for one in cached if one.plugin.reads is reads and not one.normalizes) for reads in Reads
+            reads: tuple(scorer for scorer in cached if scorer.plugin.reads is reads and not scorer.normalizes)
+            for reads in Reads
         }
         """By what they read: cached scorers whose raw score is final, so that only the weighted sum is cached."""
         self.normalized_scorers = {
-            reads: tuple(one for one in cached if one.plugin.reads is reads and one.normalizes) for reads in Reads
+            reads: tuple(scorer for scorer in cached if scorer.plugin.reads is reads and scorer.normalizes)
+            for reads in Reads
         }
         """By what they read: cached scorers whose raw scores are normalized over the feasible rows in each cycle."""
-        self.row_scorers = tuple(one for one in self.scorers if one.by_row)
-        self.cluster_scorers = tuple(one for one in self.scorers if one.plugin.reads is Reads.CLUSTER)
+        self.row_scorers = tuple(scorer for scorer in self.scorers if scorer.by_row)
+        self.cluster_scorers = tuple(scorer for scorer in self.scorers if scorer.plugin.reads is Reads.CLUSTER)
 
         self.nominate = anywhere("nominate")
         self.resize = anywhere("resize_pod")
@@ -158,4 +160,6 @@ class Framework:
         self.patchers = at("preBind", "apply_patch")
         self.bind = at("bind", "bind")
         self.post_bind = at("postBind", "post_bind")
+        self.take_over_failure = anywhere("take_over_failure")
+        self.after_failure = anywhere("after_failure")
         self.forgotten = anywhere("forgotten")

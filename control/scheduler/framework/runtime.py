@@ -8,29 +8,38 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from control.scheduler.framework.status import PluginStatus
+from control.scheduler.state.nominations import Nominations
 from control.scheduler.state.pods import PodInfo
 
 if TYPE_CHECKING:
-    from control.scheduler.framework.plugin import CycleState
+    from control.scheduler.framework.plugin import CycleState, Plugin
     from control.scheduler.framework.profile import Framework
+
+
+Timed = Callable[["Plugin", str, Callable[..., Any]], Callable[..., Any]]
+"""(plugin, extension point, method) -> the method with its duration measured."""
+
+
+def untimed(plugin: Plugin, point: str, method: Callable[..., Any]) -> Callable[..., Any]:
+    """A `Timed` that measures nothing."""
+    return method
 
 
 class PluginQueue(Protocol):
     """The part of the scheduling queue that plugins and cycles use."""
 
+    @property
+    def nominations(self) -> Nominations: ...
+
     def activate(self, keys: Iterable[str]) -> None:
         """Move waiting pods (`namespace/name`) to the active queue immediately."""
 
-    def nominate(self, pod: PodInfo, node: str) -> None:
-        """Record a nomination in memory; "" removes it."""
-
-    def nominated_on(self, node: str) -> Iterable[PodInfo]: ...
-
-    def nominated_nodes(self) -> Iterable[str]:
-        """Nodes that have nominated pods. Called in every cycle and usually empty, so it must be cheap."""
+    def requeue(self, pod: PodInfo, rejected_by: Iterable[str] = ()) -> object:
+        """Return a pod whose failed attempt a plugin took over. `rejected_by`: the plugins whose events may help; none:
+        after a backoff."""
 
     def pending(self, key: str) -> PodInfo | None:
         """A pod in the queue, by `namespace/name`."""
@@ -39,17 +48,14 @@ class PluginQueue(Protocol):
 class EmptyQueue:
     """A queue without pods, for cycles that run without one."""
 
+    def __init__(self) -> None:
+        self.nominations = Nominations()
+
     def activate(self, keys: Iterable[str]) -> None:
         return
 
-    def nominate(self, pod: PodInfo, node: str) -> None:
-        return
-
-    def nominated_on(self, node: str) -> Iterable[PodInfo]:
-        return ()
-
-    def nominated_nodes(self) -> Iterable[str]:
-        return ()
+    def requeue(self, pod: PodInfo, rejected_by: Iterable[str] = ()) -> object:
+        return None
 
     def pending(self, key: str) -> PodInfo | None:
         return None

@@ -42,7 +42,7 @@ class NodeResourcesBalancedAllocation(Plugin):
             return results.scores([self._score_row(resources, row, credit_at(row)) for row in some])
         if not resources:
             return np.full(len(self.table.allocatable[0, rows]), MAX_SCORE, np.int64)
-        pairs = [allocation.columns(self.table, one, rows, state.credit) for one in resources]
+        pairs = [allocation.columns(self.table, resource, rows, state.credit) for resource in resources]
         present = [alloc > 0 for alloc, _ in pairs]
         used = [np.minimum(used / np.maximum(alloc, 1), 1.0) for alloc, used in pairs]
         deviation = _deviation(used, present)
@@ -51,8 +51,8 @@ class NodeResourcesBalancedAllocation(Plugin):
 
     def _score_row(self, resources: list[ScoredResource], row: int, room: Mapping[int, int]) -> int:
         shares = []
-        for one in resources:
-            alloc, used = allocation.amounts(self.table, one, row, room)
+        for resource in resources:
+            alloc, used = allocation.amounts(self.table, resource, row, room)
             if alloc > 0:
                 shares.append(min(used / alloc, 1.0))
         return int((1 - deviation(shares)) * MAX_SCORE)
@@ -62,7 +62,7 @@ class NodeResourcesBalancedAllocation(Plugin):
         measured: list[ScoredResource] | None = shape.memo.get(self._memo)
         if measured is None:
             measured = allocation.measured(self.table, shape, self._resources, nonzero=False)
-            measured = shape.memo[self._memo] = measured if any(one.amount for one in measured) else []
+            measured = shape.memo[self._memo] = measured if any(resource.amount for resource in measured) else []
         return measured
 
 

@@ -129,7 +129,7 @@ class NodeAffinityPlugin(Plugin):
 
 def _preferred(affinity: Affinity | None) -> list[tuple[int, NodeSelectorTerm]]:
     terms = affinity.preferred_during_scheduling_ignored_during_execution if affinity else []
-    return [(one.weight, one.preference) for one in terms if one.weight]
+    return [(term.weight, term.preference) for term in terms if term.weight]
 
 
 def _score_node(preferred: list[tuple[int, NodeSelectorTerm]], node: Node | None) -> int:

@@ -123,8 +123,8 @@ def _pod_hint(pod: PodInfo, old: Any, new: Any) -> bool:
         return True
     freed = host_ports(gone)
     return any(
-        (one.protocol, one.number) == (other.protocol, other.number)
-        and (one.address == other.address or _ANY in (one.address, other.address))
-        for one in ports_of(pod.shape)
+        (wanted.protocol, wanted.number) == (other.protocol, other.number)
+        and (wanted.address == other.address or _ANY in (wanted.address, other.address))
+        for wanted in ports_of(pod.shape)
         for other in freed
     )

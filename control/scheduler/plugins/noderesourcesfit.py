@@ -151,8 +151,8 @@ class NodeResourcesFit(Plugin):
             return results.scores([self._score_row(compiled, row, credit_at(row)) for row in some])
         total: IntArray | int = 0
         weights: IntArray | int = 0
-        for one in compiled.scored:
-            alloc, used = allocation.columns(self.table, one, rows, state.credit)
+        for resource in compiled.scored:
+            alloc, used = allocation.columns(self.table, resource, rows, state.credit)
             present = alloc > 0
             if self._curve is None:
                 rated = np.where(present, self._rates(np.maximum(alloc, 1), used), 0)
@@ -160,8 +160,8 @@ class NodeResourcesFit(Plugin):
                 percent = np.where(used > alloc, 100, used * 100 // np.maximum(alloc, 1))
                 rated = np.where(present, self._curve[np.minimum(percent, 100)], 0)
                 present = rated > 0
-            total = total + rated * one.weight
-            weights = weights + present * one.weight
+            total = total + rated * resource.weight
+            weights = weights + present * resource.weight
         if isinstance(total, int) or isinstance(weights, int):
             return results.zeros(rows, self.table.size)
         return self._mean(total, weights)
@@ -174,14 +174,14 @@ class NodeResourcesFit(Plugin):
 
     def _score_row(self, compiled: _Compiled, row: int, room: Mapping[int, int]) -> int:
         total = weights = 0
-        for one in compiled.scored:
-            alloc, used = allocation.amounts(self.table, one, row, room)
+        for resource in compiled.scored:
+            alloc, used = allocation.amounts(self.table, resource, row, room)
             if alloc <= 0:
                 continue
             rated = self._rate(alloc, used)
             if rated or self._curve is None:
-                total += rated * one.weight
-                weights += one.weight
+                total += rated * resource.weight
+                weights += resource.weight
         if not weights:
             return 0
         return (2 * total + weights) // (2 * weights) if self._curve is not None else total // weights
@@ -262,7 +262,7 @@ def score_curve(shape: Sequence[UtilizationShapePoint]) -> list[int]:
     """[utilization 0..100]: the piecewise linear score 0..100, truncated towards zero like integer division in Go."""
     if not shape:
         return [0] * 101
-    points = [(one.utilization, one.score * MAX_SCORE // _MAX_CUSTOM_SCORE) for one in shape]
+    points = [(point.utilization, point.score * MAX_SCORE // _MAX_CUSTOM_SCORE) for point in shape]
 
     def at(utilization: int) -> int:
         for i, (x, y) in enumerate(points):

@@ -47,23 +47,23 @@ class NodeResourcesFitPlus(Plugin):
     def score(self, state: CycleState, pod: PodInfo, rows: Rows) -> IntArray:
         considered = self._considered(pod.shape)
         length = count(rows, self.table.size)
-        weights = sum(one.weight for one in considered)
+        weights = sum(resource.weight for resource in considered)
         if not weights:
             return np.full(length, 0 if considered else MAX_SCORE, np.int64)
         total = np.zeros(length, np.int64)
         table = self.table
-        for one in considered:
-            capacity = table.allocatable[one.column, rows]
-            used = (table.requested[one.column] if one.nonzero < 0 else table.nonzero[one.nonzero])[rows]
-            used_with_pod = used + one.request
+        for resource in considered:
+            capacity = table.allocatable[resource.column, rows]
+            used = (table.requested[resource.column] if resource.nonzero < 0 else table.nonzero[resource.nonzero])[rows]
+            used_with_pod = used + resource.request
             if state.credit is not None:
-                key = one.column if one.nonzero < 0 else nonzero_key(one.nonzero)
+                key = resource.column if resource.nonzero < 0 else nonzero_key(resource.nonzero)
                 used_with_pod -= state.credit.column(key, rows)
-            if one.most:
+            if resource.most:
                 part = np.minimum(used_with_pod, capacity)
             else:
                 part = np.maximum(capacity - used_with_pod, 0)
-            total += part * MAX_SCORE // np.maximum(capacity, 1) * one.weight
+            total += part * MAX_SCORE // np.maximum(capacity, 1) * resource.weight
         return total // weights
 
     def _considered(self, shape: Shape) -> tuple[_Considered, ...]:

@@ -121,6 +121,6 @@ def _select_names(table: NodeTable, requirement: NodeSelectorRequirement, rows: 
 def _among(ids: NDArray[Any], wanted: Iterable[int]) -> Mask:
     chosen = [number for number in wanted if number >= 0]
     if len(chosen) == 1:
-        one: Mask = ids == chosen[0]
-        return one
+        mask: Mask = ids == chosen[0]
+        return mask
     return np.isin(ids, chosen) if chosen else np.zeros(len(ids), np.bool_)

@@ -47,7 +47,7 @@ class NodeUnschedulable(Plugin):
 
 
 def tolerates(pod: Pod) -> bool:
-    return any(one.tolerates(_TAINT) for one in pod.spec.tolerations)
+    return any(toleration.tolerates(_TAINT) for toleration in pod.spec.tolerations)
 
 
 def _node_hint(pod: PodInfo, old: Any, new: Any) -> bool:

@@ -11,6 +11,8 @@ from control.scheduler.plugins.coscheduling import Coscheduling
 from control.scheduler.plugins.defaultbinder import DefaultBinder
 from control.scheduler.plugins.defaultprebind import DefaultPreBind
 from control.scheduler.plugins.defaultpreemption import DefaultPreemption
+from control.scheduler.plugins.deviceshare import DeviceShare
+from control.scheduler.plugins.dynamicresources import DynamicResources
 from control.scheduler.plugins.elasticquota import ElasticQuotaPlugin
 from control.scheduler.plugins.imagelocality import ImageLocality
 from control.scheduler.plugins.interferenceaware import InterferenceAware
@@ -30,9 +32,6 @@ from control.scheduler.plugins.scarceresourceavoidance import ScarceResourceAvoi
 from control.scheduler.plugins.schedulinggates import SchedulingGates
 from control.scheduler.plugins.schedulinghint import SchedulingHintPlugin
 from control.scheduler.plugins.tainttoleration import TaintToleration
-from control.scheduler.plugins.unsupported import (
-    UnsupportedResourceClaims,
-)
 from control.scheduler.plugins.volumes import NodeVolumeLimits, VolumeBinding, VolumeRestrictions, VolumeZone
 
 PLUGINS: Final[Mapping[str, type[Plugin]]] = {
@@ -42,7 +41,8 @@ PLUGINS: Final[Mapping[str, type[Plugin]]] = {
         DefaultBinder,
         DefaultPreBind,
         DefaultPreemption,
-        UnsupportedResourceClaims,
+        DeviceShare,
+        DynamicResources,
         ElasticQuotaPlugin,
         ImageLocality,
         InterPodAffinity,

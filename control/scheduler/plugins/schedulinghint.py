@@ -18,7 +18,7 @@ from koordlet.api.annotations.scheduling import SchedulingHint as Hint
 from koordlet.api.encoding.wire import WireError
 
 STATE: Final = "SchedulingHint"
-"""Key of the hint in `CycleState.data`. Other plugins read `extensions` of the hint."""
+"""Key of the hint in `CycleState.data`."""
 NO_HINT: Final = PreFilterResult(SKIP)
 
 
@@ -32,7 +32,7 @@ class SchedulingHintPlugin(Plugin):
         self.args: SchedulingHintArgs
 
     def before_pre_filter(self, state: CycleState, pod: PodInfo) -> PluginStatus:
-        hint = _hint(pod.shape)
+        hint = hint_of(pod.shape)
         if hint is None:
             return SUCCESS
         if isinstance(hint, str):
@@ -56,7 +56,14 @@ class SchedulingHintPlugin(Plugin):
         return [row for row in preferred if row is not None and (allowed is None or row in allowed)]
 
 
-def _hint(shape: Shape) -> Hint | str | None:
+def designates(shape: Shape, plugin: str) -> bool:
+    """Whether the pod's result annotation says what it is to get of a plugin: its hint has an extension for it (spec 06
+    §2.9). A malformed hint designates nothing."""
+    hint = hint_of(shape)
+    return isinstance(hint, Hint) and plugin in hint.extensions
+
+
+def hint_of(shape: Shape) -> Hint | str | None:
     """The hint, the error in it, or None."""
     if "SchedulingHint" not in shape.memo:
         parsed: Hint | str | None

@@ -67,10 +67,13 @@ class TaintToleration(Plugin):
         cached: _TaintResults | None = shape.memo.get(self._memo)
         if cached is None or len(cached.disliked) < len(sets):
             tolerations = shape.pod.spec.tolerations
-            soft = [one for one in tolerations if one.effect in ("", _AVOID)]
+            soft = [toleration for toleration in tolerations if toleration.effect in ("", _AVOID)]
             rejected = [0 if tolerated(taints, tolerations) else self._untolerated for taints in sets]
             disliked = [
-                sum(taint.effect == _AVOID and not any(one.tolerates(taint) for one in soft) for taint in taints)
+                sum(
+                    taint.effect == _AVOID and not any(toleration.tolerates(taint) for toleration in soft)
+                    for taint in taints
+                )
                 for taints in sets
             ]
             cached = _TaintResults(any(rejected), np.array(rejected, np.int16), np.array(disliked, np.int64))
@@ -80,7 +83,10 @@ class TaintToleration(Plugin):
 
 def tolerated(taints: Iterable[Taint], tolerations: Sequence[Toleration]) -> bool:
     """Whether a pod with these tolerations may be placed on a node with `taints`."""
-    return all(taint.effect not in _FORBID or any(one.tolerates(taint) for one in tolerations) for taint in taints)
+    return all(
+        taint.effect not in _FORBID or any(toleration.tolerates(taint) for toleration in tolerations)
+        for taint in taints
+    )
 
 
 def _node_hint(pod: PodInfo, old: Any, new: Any) -> bool:

@@ -31,7 +31,10 @@ from control.scheduler.explain.diagnosis import Diagnoses
 from control.scheduler.explain.lookup import PodLookup
 from control.scheduler.framework.handle import Handle
 from control.scheduler.framework.profile import Framework
+from control.scheduler.framework.timing import sampled
 from control.scheduler.framework.waitingpods import WaitingPods
+from control.scheduler.plugins.coscheduling.topologystatus import TopologyStatusWriter
+from control.scheduler.plugins.deviceshare import DeviceShare
 from control.scheduler.process.auditing import build_auditor
 from control.scheduler.process.metrics import BindingTimes, SchedulerMetrics, StateGauges
 from control.scheduler.process.options import SchedulerOptions, enabled
@@ -41,12 +44,13 @@ from control.scheduler.reservationcontrol import ReservationController
 from control.scheduler.state.cache import Cache
 from control.scheduler.state.eventhandlers import ClusterEventHandlers
 from control.scheduler.state.foreignnominations import ForeignNominations
-from control.scheduler.state.objects import ClusterObjects
+from control.scheduler.state.objects import TEMPLATES_CONFIG, ClusterObjects
 from control.scheduler.state.pods import PodInfo, Shapes
 from control.scheduler.state.selectors import PodCounters
 from control.scheduler.state.subjects import Subjects
 from control.scheduler.state.table import NodeTable
 from koordlet.api.core import Node, Pod
+from koordlet.api.crs.networktopology import ClusterNetworkTopology
 from koordlet.api.crs.reservation import Reservation
 from koordlet.app.gates import FeatureGates
 from koordlet.app.logging import get_logger
@@ -56,6 +60,14 @@ from koordlet.kube import Client, EventRecorder
 log = get_logger(__name__)
 
 SHAPES_PERIOD_S = 300.0
+
+
+def _templates_config(settings: SchedulerSettings) -> str:
+    """The name of the ConfigMap with templates of shared GPUs: that of the first profile with DeviceShare."""
+    configured = [profile.args[DeviceShare.name] for profile in settings.profiles if DeviceShare.name in profile.args]
+    return configured[0].gpu_shared_resource_templates_config.config_map_name if configured else TEMPLATES_CONFIG
+
+
 """How often shapes without pods are dropped: every ReplicaSet and Job has its own shape."""
 
 
@@ -85,9 +97,10 @@ class Assembly:
         self.cache = Cache(self.table, self.shapes)
         self.waiting = WaitingPods(self._clock)
         self.foreign = ForeignNominations()
-        self.objects = ClusterObjects(client, gates)
+        self.objects = ClusterObjects(client, gates, _templates_config(settings))
         pods = self.objects.informer(Pod)
-        self.subjects = Subjects(PodSubject(client, self._clock, pods.get))
+        pod_subject = PodSubject(client, self._clock, pods.get)
+        self.subjects = Subjects(pod_subject)
         handlers = ClusterEventHandlers(self.objects, self.cache, self.metrics.handled.observe)
 
         # Plugins and queue
@@ -111,10 +124,13 @@ class Assembly:
         )
         self.plugins = plugins_once(self.frameworks)
         self.reservations = self._reservation_controller(gates)
+        self.topology_status = self._topology_status()
         configuration = settings.configuration
         self.extenders = Extenders(configuration.extenders, registry) if configuration.extenders else None
         self.queue = SchedulingQueue(
-            queue_profiles(self.frameworks, with_extenders=self.extenders is not None),
+            queue_profiles(
+                self.frameworks, with_extenders=self.extenders is not None, timed=sampled(self.metrics.plugins.observe)
+            ),
             self._clock.monotonic,
             initial_backoff=configuration.pod_initial_backoff_seconds,
             max_backoff=configuration.pod_max_backoff_seconds,
@@ -167,6 +183,8 @@ class Assembly:
             extenders=self.extenders,
             timings={name: BindingTimes(self.metrics, name) for name in self.frameworks},
             taken=lambda seconds: self.metrics.next_pod.observe((), seconds),
+            expect=pod_subject.expect,
+            timed=sampled(self.metrics.plugins.observe),
         )
         self.lookup = PodLookup(self.frameworks, self.queue, self.cache, pods.get)
 
@@ -210,6 +228,12 @@ class Assembly:
             clean_owners=gates.enabled("CleanExpiredReservationAllocated"),
         )
 
+    def _topology_status(self) -> TopologyStatusWriter | None:
+        if not self.options.enable_network_topology_manager:
+            return None
+        objects = self.objects
+        return TopologyStatusWriter(self._client, objects.informer(ClusterNetworkTopology), objects.informer(Node))
+
     def _victims_deleted(self, pod: PodInfo, incomplete: bool) -> None:
         """All deletion calls for a preemptor have returned. It waits until a victim is gone, unless none may go any
         more, or an event came while PreEnqueue kept the pod out of the queue."""
@@ -232,6 +256,7 @@ class Assembly:
             ExplanationController(self._client, self.lookup.find),
             *controllers,
             *([self.reservations] if self.reservations is not None else []),
+            *([self.topology_status] if self.topology_status is not None else []),
         ]
         log.info("Scheduling begins", nodes=self.table.nodes_alive, pods=len(self.cache.pods), **self.queue.counts())
         try:

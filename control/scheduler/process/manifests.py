@@ -11,6 +11,7 @@ import sys
 from control import manifestfiles
 from control.manifestfiles import Object, purpose, rule, rules_of
 from control.scheduler.config.shipped import SCHEDULER, configuration
+from control.scheduler.state.objects import TEMPLATES_CONFIG
 
 ACCOUNT = "koord-scheduler"
 CONFIG = "koord-scheduler-config"
@@ -27,8 +28,9 @@ PURPOSES = (
         rule("policy", ["poddisruptionbudgets"], _READ),
         rule("storage.k8s.io", ["storageclasses", "csinodes", "csidrivers", "csistoragecapacities"], _READ),
         rule("slo.koordinator.sh", ["nodemetrics"], _READ),
-        rule("scheduling.koordinator.sh", ["clusternetworktopologies"], _READ),
+        rule("scheduling.koordinator.sh", ["clusternetworktopologies", "devices"], _READ),
         rule("topology.node.k8s.io", ["noderesourcetopologies"], _READ),
+        rule("", ["configmaps"], _READ, [TEMPLATES_CONFIG]),
     ),
     purpose(
         "results of decisions: bindings, annotations, conditions, victims of preemption, volumes, the state of gangs",
@@ -39,13 +41,23 @@ PURPOSES = (
         rule("scheduling.sigs.k8s.io", ["podgroups"], [*_READ, "patch"]),
     ),
     purpose(
+        "devices of resource claims",
+        rule("resource.k8s.io", ["resourceslices", "deviceclasses"], _READ),
+        rule("resource.k8s.io", ["resourceclaims"], [*_READ, "get", "patch"]),
+        rule("resource.k8s.io", ["resourceclaims/status"], ["patch"]),
+    ),
+    purpose(
+        "the status of the network topology (--enable-network-topology-manager)",
+        rule("scheduling.koordinator.sh", ["clusternetworktopologies/status"], ["patch"]),
+    ),
+    purpose(
         "the status of quotas, built-in quotas, pods of overused quotas",
         rule("scheduling.sigs.k8s.io", ["elasticquotas"], [*_READ, "create", "patch"]),
         rule("", ["pods/eviction"], ["create"]),
     ),
     purpose(
-        "reservations: their bindings, conditions, ends, and garbage collection",
-        rule("scheduling.koordinator.sh", ["reservations"], [*_READ, "get", "delete"]),
+        "reservations: their bindings, CPUs, conditions, ends, and garbage collection",
+        rule("scheduling.koordinator.sh", ["reservations"], [*_READ, "get", "patch", "delete"]),
         rule("scheduling.koordinator.sh", ["reservations/status"], ["patch"]),
     ),
     purpose(

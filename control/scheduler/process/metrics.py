@@ -13,7 +13,8 @@ from control.scheduler.cycle.pluginevaluations import PluginEvaluations
 from control.scheduler.framework.profile import Framework
 from control.scheduler.framework.status import PluginStatus
 from control.scheduler.framework.timing import PluginTimer, SecondsHistogram
-from koordlet.app.metrics import MetricSet, UnsuffixedCounter
+from koordlet.app.gates import FeatureGates
+from koordlet.app.metrics import MetricSet, unsuffixed_counter
 
 _PREFIX: Final = "scheduler_"
 
@@ -29,7 +30,11 @@ def exponential(first: float, factor: float, count: int) -> tuple[float, ...]:
 class SchedulerMetrics(MetricSet):
     """Counters and histograms; for gauges see `StateGauges`."""
 
+    timeouts = unsuffixed_counter(_PREFIX + "scheduling_timeout", "Scheduling attempts that took too long.", "profile")
+
     def __init__(self, registry: CollectorRegistry) -> None:
+        super().__init__(registry)
+
         def counter(name: str, text: str, *labels: str) -> Counter:
             return Counter(_PREFIX + name, text, labels, registry=registry)
 
@@ -65,9 +70,6 @@ class SchedulerMetrics(MetricSet):
         )
         self.feasible = histogram(
             "pod_scheduling_feasible_nodes", "Feasible nodes of a scheduled pod.", exponential(1, 2, 24)
-        )
-        self.timeouts = UnsuffixedCounter(
-            _PREFIX + "scheduling_timeout", "Scheduling attempts that took too long.", ["profile"], registry=registry
         )
         self.preemption_attempts = counter("preemption_attempts_total", "Preemption attempts.")
         self.preemption_victims = histogram("preemption_victims", "Victims of one preemption.", exponential(1, 2, 7))
@@ -165,3 +167,23 @@ class StateGauges(Collector):
             for values, value in sorted(read().items()):
                 family.add_metric(list(values), value)
             yield family
+
+
+class FeatureGateMetrics(Collector):
+    """The feature gates of this scheduler, in the form of Kubernetes' components."""
+
+    def __init__(self, registry: CollectorRegistry, gates: FeatureGates) -> None:
+        self._gates = gates
+        registry.register(self)
+
+    def describe(self) -> Iterator[Metric]:
+        return iter(())
+
+    def collect(self) -> Iterator[Metric]:
+        text = "Whether a feature gate is enabled, by stage (empty: GA)."
+        family = GaugeMetricFamily("kubernetes_feature_enabled", text, labels=("name", "stage"))
+        stages = self._gates.stages()
+        for name, enabled in self._gates.values().items():
+            stage = stages[name]
+            family.add_metric([name, "" if stage == "ga" else stage.upper()], float(enabled))
+        yield family

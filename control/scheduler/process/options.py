@@ -29,7 +29,7 @@ class SchedulerOptions(ComponentOptions):
     )
     controller_plugins: list[str] = flag(["*"], "plugins whose controllers run; -name excludes one, * means all others")
     enable_network_topology_manager: bool = flag(
-        False, "accepted, without effect: the network topology is read when a gang needs it", unused=True
+        False, "write the tree of network domains into the status of the ClusterNetworkTopology"
     )
     scheduler_monitor_period: Duration = flag(
         "10s", "how often attempts in progress are checked for timeouts", minimum=0.1

@@ -18,6 +18,7 @@ from control.component import configfile
 from control.component.certificate import reloaded, secure_certificate
 from control.component.connection import client_config, delegated_auth
 from control.component.election import lease_elector
+from control.component.metricsreset import reset_route
 from control.component.pages import (
     ComponentPages,
     boolean,
@@ -33,6 +34,7 @@ from control.scheduler.plugins.registry import PLUGINS
 from control.scheduler.process import podresources
 from control.scheduler.process.assembly import Assembly
 from control.scheduler.process.kubernetesgates import split_gates
+from control.scheduler.process.metrics import FeatureGateMetrics
 from control.scheduler.process.options import SchedulerOptions
 from control.scheduler.process.profiles import KNOWN_PLUGINS, implements
 from control.scheduler.process.services import Services
@@ -62,7 +64,10 @@ EVENT_SENDERS = 8
 
 _SUPPORTED_GATES = frozenset(
     (
+        "DevicePluginAdaption",
         "DynamicSchedulerCheck",
+        "ResizePod",
+        "SkipFilterWithNominatedPods",
         "OmitNodeLabelsForReservation",
         "SkipReservationFitsNode",
         "PriorityTransformer",
@@ -135,6 +140,7 @@ class Scheduler:
         )
         self.leading = False
         self.server: HttpServer | None = None
+        FeatureGateMetrics(self.registry, gates)
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=self.registry)
 
@@ -232,6 +238,7 @@ class Scheduler:
         pods = assembly.objects.informer(Pod)
         routes = [
             *configz(shown(self.settings)),
+            reset_route(self.registry),
             *services.routes(),
             *podresources.routes(pods.list, lambda: self.leading),
         ]

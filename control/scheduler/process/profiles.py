@@ -13,6 +13,7 @@ from control.scheduler.cycle.extenders import EXTENDER
 from control.scheduler.framework.handle import Handle
 from control.scheduler.framework.plugin import EventInterest, Plugin
 from control.scheduler.framework.profile import POINTS, Framework
+from control.scheduler.framework.runtime import Timed, untimed
 from control.scheduler.plugins.registry import PLUGINS
 from control.scheduler.queue import QueueProfile
 from koordlet.app.logging import get_logger
@@ -46,15 +47,17 @@ def build_frameworks(settings: SchedulerSettings, handle_of: Callable[[str], Han
     return frameworks
 
 
-def queue_profiles(frameworks: Mapping[str, Framework], *, with_extenders: bool) -> dict[str, QueueProfile]:
+def queue_profiles(
+    frameworks: Mapping[str, Framework], *, with_extenders: bool, timed: Timed = untimed
+) -> dict[str, QueueProfile]:
     """What the queue needs from the plugins of each profile."""
-    return {name: _queue_profile(framework, with_extenders) for name, framework in frameworks.items()}
+    return {name: _queue_profile(framework, with_extenders, timed) for name, framework in frameworks.items()}
 
 
-def _queue_profile(framework: Framework, with_extenders: bool) -> QueueProfile:
+def _queue_profile(framework: Framework, with_extenders: bool, timed: Timed) -> QueueProfile:
     if framework.sort is None:
         raise ValueError(f"profile {framework.name} has no queueSort plugin")
-    profile = QueueProfile.of(framework.sort, framework.pre_enqueue, framework.plugins.values())
+    profile = QueueProfile.of(framework.sort, framework.pre_enqueue, framework.plugins.values(), timed)
     if with_extenders:  # extenders declare no events, so any event may change their result
         profile = replace(profile, interests={**profile.interests, EXTENDER: [EventInterest("*")]})
     return profile

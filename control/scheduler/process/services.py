@@ -98,7 +98,7 @@ class Services:
         return amounts
 
     def _served(self, handler: Callable[..., Any]) -> Callable[[web.Request], Any]:
-        query = any(one.kind is Parameter.VAR_KEYWORD for one in signature(handler).parameters.values())
+        query = any(parameter.kind is Parameter.VAR_KEYWORD for parameter in signature(handler).parameters.values())
 
         async def respond(request: web.Request) -> web.Response:
             if not self._leads():

@@ -25,6 +25,8 @@ def pod_changes(old: PodInfo, new: PodInfo, resource: str) -> list[ClusterEvent]
         events.append(ClusterEvent(resource, "Toleration"))
     if before.spec.scheduling_gates and not after.spec.scheduling_gates:
         events.append(ClusterEvent(resource, "GatesEliminated"))
+    if before.status.resource_claim_statuses != after.status.resource_claim_statuses:
+        events.append(ClusterEvent(resource, "GeneratedClaim"))
     if not events and _changed(before, after):
         events.append(ClusterEvent(resource, "Update"))
     return events

@@ -12,6 +12,7 @@ from time import perf_counter
 from typing import Any, Final
 
 from control.scheduler.framework.plugin import ClusterEvent, EventInterest, Plugin
+from control.scheduler.framework.runtime import Timed, untimed
 from control.scheduler.framework.status import PluginStatus
 from control.scheduler.queue.record import QueuedPod
 from control.scheduler.state.pods import PodInfo
@@ -50,10 +51,13 @@ class QueueProfile:
     interests: Mapping[str, Sequence[EventInterest]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, sort: Plugin, gates: Iterable[Plugin], plugins: Iterable[Plugin]) -> QueueProfile:
+    def of(
+        cls, sort: Plugin, gates: Iterable[Plugin], plugins: Iterable[Plugin], timed: Timed = untimed
+    ) -> QueueProfile:
+        """`timed` measures the calls of PreEnqueue."""
         return cls(
             sort.sort_key,
-            [(plugin.name, plugin.pre_enqueue) for plugin in gates],
+            [(plugin.name, timed(plugin, "PreEnqueue", plugin.pre_enqueue)) for plugin in gates],
             {plugin.name: list(plugin.interests()) for plugin in plugins},
         )
 

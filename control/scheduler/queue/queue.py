@@ -16,9 +16,9 @@ from control.scheduler.queue.changes import pod_changes
 from control.scheduler.queue.inflight import InFlight, InFlightEvent
 from control.scheduler.queue.interests import HintTimed, Interests, QueueHint, QueueProfile
 from control.scheduler.queue.lane import Lane
-from control.scheduler.queue.nominations import Nominations
 from control.scheduler.queue.record import QueuedPod, QueuePlace
 from control.scheduler.queue.waiting import ANY_PLUGIN, UnschedulablePods
+from control.scheduler.state.nominations import Nominations
 from control.scheduler.state.pods import PodInfo
 
 BACKOFF_WINDOW_S: Final = 1.0
@@ -64,7 +64,7 @@ class SchedulingQueue:
         self._errors = Lane(QueuePlace.ERROR_BACKOFF)
         self._waiting = UnschedulablePods()
         self._inflight = InFlight()
-        self._nominations = Nominations()
+        self.nominations = Nominations()
 
     # Reading
 
@@ -115,7 +115,7 @@ class SchedulingQueue:
             self.delete(self._records[before].pod)  # an older pod of the same name, which was deleted
         record = self._records[pod.uid] = QueuedPod(pod, self._now())
         self._uids[pod.key] = pod.uid
-        self._nominations.replaced(None, pod)
+        self.nominations.replaced(None, pod)
         self._enter_active(record, "PodAdd")
 
     def update(self, old: PodInfo | None, new: PodInfo) -> None:
@@ -126,7 +126,7 @@ class SchedulingQueue:
             return
         before = record.pod
         new.attempts, new.first_attempt = before.attempts, before.first_attempt
-        self._nominations.replaced(old or before, new)
+        self.nominations.replaced(old or before, new)
         place = record.place
         if place is QueuePlace.OUT:
             record.pod = new
@@ -146,7 +146,7 @@ class SchedulingQueue:
     def delete(self, pod: PodInfo) -> None:
         """Remove a pod. An attempt in progress ends with `done` as usual and does not requeue it."""
         record = self._records.pop(pod.uid, None)
-        self._nominations.remove(pod.uid)
+        self.nominations.remove(pod.uid)
         if record is not None:
             self._leave(record)
             if self._uids.get(record.pod.key) == pod.uid:
@@ -296,23 +296,6 @@ class SchedulingQueue:
         for record in [record for record in self._waiting if record.timestamp < oldest]:
             self._waiting.remove(record)
             self._release(record, QueueHint.AFTER_BACKOFF, "UnschedulableTimeout")
-
-    # Nominations
-
-    def nominate(self, pod: PodInfo, node: str) -> None:
-        """Record a nomination in memory; "" removes it."""
-        self._nominations.set(pod, node)
-
-    def renominate(self, pod: PodInfo) -> None:
-        """The pod lost the node that it held: restore its previous nomination."""
-        self._nominations.set(pod, self._nominations.of(pod.uid) or pod.pod.status.nominated_node_name)
-
-    def nominated_on(self, node: str) -> Iterable[PodInfo]:
-        return self._nominations.by_node().get(node, ())
-
-    def nominated_nodes(self) -> Iterable[str]:
-        """Nodes that have nominated pods."""
-        return self._nominations.by_node().keys()
 
     # Places
 

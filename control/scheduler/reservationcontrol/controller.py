@@ -152,13 +152,13 @@ class ReservationController:
             return
         now, duration = self._clock.now(), float(self._args.gc_duration_seconds)
         due = [
-            one
-            for one in self._reservations.list()
-            if one.metadata.deletion_timestamp is None
-            and collectable(one, now, duration, node_exists=self._exists(one.status.node_name))
+            reservation
+            for reservation in self._reservations.list()
+            if reservation.metadata.deletion_timestamp is None
+            and collectable(reservation, now, duration, node_exists=self._exists(reservation.status.node_name))
         ]
-        for one in due[:MAX_DELETIONS]:
-            meta = one.metadata
+        for reservation in due[:MAX_DELETIONS]:
+            meta = reservation.metadata
             try:
                 await self._client.delete(Reservation, meta.name, uid=meta.uid, missing_ok=True)
             except Conflict:
@@ -166,7 +166,7 @@ class ReservationController:
             except KubeError as error:
                 log.warning("Cannot delete a Reservation", reservation=meta.name, err=error)
             else:
-                log.info("Deleted a Reservation that is over", reservation=meta.name, phase=one.status.phase)
+                log.info("Deleted a Reservation that is over", reservation=meta.name, phase=reservation.status.phase)
 
 
 def _abandoned(reservation: Reservation, uid: str) -> bool:

@@ -1,7 +1,7 @@
 """When a Reservation expires, what its status should be, and when it may be deleted (spec 06 §4.3, §4.8). Pure.
 
-Differences from Koordinator, as spec 06 §8 asks: a Reservation without a node expires, too, and a failed one is deleted
-for whatever reason it failed.
+Differences from Koordinator, as spec 06 §8 requires: a Reservation without a node expires, too, and a failed one is
+deleted for whatever reason it failed.
 """
 
 from __future__ import annotations
@@ -98,19 +98,21 @@ def _not_ready(
     at = Time.from_unix(now)
     result = []
     present = False
-    for one in conditions:
-        if one.type == CONDITION_READY:
+    for condition in conditions:
+        if condition.type == CONDITION_READY:
             present = True
-            transition = at if (renew and one.status == "True") or one.last_transition_time is None else None
-            one = msgspec.structs.replace(
-                one,
+            transition = (
+                at if (renew and condition.status == "True") or condition.last_transition_time is None else None
+            )
+            condition = msgspec.structs.replace(
+                condition,
                 status="False",
                 reason=reason,
                 message=message,
                 last_probe_time=at,
-                last_transition_time=transition or one.last_transition_time,
+                last_transition_time=transition or condition.last_transition_time,
             )
-        result.append(one)
+        result.append(condition)
     if not present:
         result.append(
             ReservationCondition(
@@ -138,9 +140,12 @@ def collectable(reservation: Reservation, now: float, gc_s: float, *, node_exist
 def _over_since(reservation: Reservation) -> float:
     """Unix seconds: of a succeeded one the last probe, of a failed one the last transition of a condition."""
     status, created = reservation.status, reservation.metadata.creation_timestamp
-    ready = [one for one in status.conditions if one.type == CONDITION_READY]
-    moments = [one.last_probe_time if status.phase == SUCCEEDED else one.last_transition_time for one in ready]
+    ready = [condition for condition in status.conditions if condition.type == CONDITION_READY]
+    moments = [
+        condition.last_probe_time if status.phase == SUCCEEDED else condition.last_transition_time
+        for condition in ready
+    ]
     if not ready:
-        moments = [one.last_transition_time for one in status.conditions]
+        moments = [condition.last_transition_time for condition in status.conditions]
     known = [moment.unix for moment in moments if moment is not None]
     return max(known) if known else (created.unix if created is not None else float("inf"))

@@ -45,8 +45,8 @@ class ReservationGauges(Collector):
             "Amounts of a Reservation; utilization is allocated divided by allocatable.",
             labels=["type", "name", "resource", "unit"],
         )
-        for one in self._reservations():
-            name, status = one.metadata.name, one.status
+        for reservation in self._reservations():
+            name, status = reservation.metadata.name, reservation.status
             for phase in PHASES:
                 phases.add_metric([name, phase], float(phase == (status.phase or PENDING)))
             _amounts(resources, name, status.allocatable, status.allocated)

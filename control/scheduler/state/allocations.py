@@ -6,7 +6,7 @@ at Reserve (`assign`), and the listener applies known allocations only:
     cpus = Allocations(read=from_annotation, apply=take_or_release)     # in the plugin's constructor
     table.listen(cpus)
     cpus.assign(pod, chosen)        # at Reserve: applied at once
-    cpus.release(pod)               # at Unreserve
+    cpus.unreserve(pod)             # at Unreserve
 
 In a trial the pod is removed and added again, and so is its allocation. Annotations are read only from pods that are
 bound: those of a pending pod are its owner's. When the API server confirms a binding, the annotation of the bound pod
@@ -51,8 +51,14 @@ class Allocations(Generic[A]):
         self._assigned[pod.uid] = allocation
         self._take(pod.row, pod, allocation)
 
+    def unreserve(self, pod: PodInfo) -> None:
+        """Release what was assigned, unless the pod is bound all the same: its binding was confirmed before the call
+        failed, or another scheduler bound it. A confirmed allocation lasts as long as the pod is counted."""
+        if pod.assumed:
+            self.release(pod)
+
     def release(self, pod: PodInfo) -> None:
-        """The pod does not get what was assigned. A confirmed allocation lasts as long as the pod is counted."""
+        """The pod does not get what was assigned."""
         if self._assigned.pop(pod.uid, None) is not None:
             self.pod_removed(pod.row, pod)
 

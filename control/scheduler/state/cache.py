@@ -32,7 +32,7 @@ class Cache:
         """Count a pod on the node that was chosen for it. Raises CacheError."""
         if pod.uid in self.pods:
             raise CacheError(f"pod {pod.key} is in the cache, so can't be assumed")
-        pod.assumed = True  # before the listeners of the table hear of the pod
+        pod.assumed = True  # before the listeners of the table are called with the pod
         try:
             self.table.add_pod(pod, node)
         except ValueError as failure:

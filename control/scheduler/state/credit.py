@@ -6,10 +6,11 @@ pods that are counted on it, so results can be cached like others that depend on
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, Protocol
 
-from control.scheduler.state.columns import IntArray, Rows
+from control.scheduler.state.columns import IntArray, Mask, RowArray, Rows
 
 NO_ROOM: Final[Mapping[int, int]] = {}
 
@@ -28,6 +29,27 @@ def nonzero_key(column: int) -> int:
     return ~column
 
 
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What a pod may use on a row: a matching reservation, or all of them if the pod ignores reservations.
+
+    A plugin that gives pods more than amounts of resources (CPUs, devices) lets the reserve pod hold its share like a
+    pod. It knows the shares by uid, answers `Plugin.refuses_offer`, and takes from the offer in `CycleState.taken` at
+    Reserve."""
+
+    uids: tuple[str, ...]
+    """Of the reservations, which are those of their reserve pods."""
+    restricted: frozenset[str] = frozenset()
+    """The resources of which the pod gets only what is left in the reservation."""
+    owned: bool = True
+    """The pod becomes an owner: what it gets counts as used in the reservation."""
+
+    @property
+    def owner_of(self) -> str:
+        """uid of the reservation that the pod uses; empty if it uses none."""
+        return self.uids[0] if self.owned else ""
+
+
 class RowCredit(Protocol):
     """The credit of one pod."""
 
@@ -36,6 +58,12 @@ class RowCredit(Protocol):
 
     def column(self, key: int, rows: Rows) -> IntArray:
         """[len(rows)]: the amounts of one key."""
+
+    def mask(self, rows: RowArray) -> Mask:
+        """[len(rows)]: whether the row has a matching reservation."""
+
+    def offers(self, row: int) -> Sequence[Offer]:
+        """What the pod may take on a row: its amounts fit, and no plugin refuses the offer."""
 
     def ports(self, row: int) -> Mapping[Port, int]:
         """Host ports that the row's reservations keep for the pod -> number of reservations."""

@@ -56,7 +56,7 @@ class ClusterEventHandlers:
 
         Call it before `route`, in the constructor of the plugin that schedules them. Only the first call for a kind
         has an effect, because all profiles share the cache and the queue."""
-        if any(one.kind is kind for one in self._followed):
+        if any(known.kind is kind for known in self._followed):
             return
         followed = _Followed(self, kind, as_pod, subject)
         self._followed.append(followed)

@@ -24,7 +24,7 @@ class ForeignNominations:
 
     def on(self, node: str, priority: int) -> list[PodInfo]:
         """The pods nominated to a node with a higher priority."""
-        return [one for one in self._nodes.get(node, {}).values() if one.priority > priority]
+        return [nomination for nomination in self._nodes.get(node, {}).values() if nomination.priority > priority]
 
     def nodes(self) -> Iterable[str]:
         """Nodes that have such pods."""

@@ -15,25 +15,29 @@ from control.scheduler.state.nodeimages import ImageNode, ImagePool
 from control.scheduler.state.resizing import ResizablePod, with_effective_requests
 from control.scheduler.state.transform import transform_device, transform_node, transform_pod, transform_quota
 from control.slim import slimmed
-from koordlet.api.core import Container, Node, Pod
+from koordlet.api.core import ConfigMap, Container, Node, Pod
+from koordlet.api.core.claims import DeviceClass, ResourceClaim, ResourceSlice
 from koordlet.api.core.pod import PodStatus
 from koordlet.api.crs.device import Device
 from koordlet.api.crs.quota import ElasticQuota
 from koordlet.app.gates import FeatureGates
 from koordlet.kube import Client
 
+TEMPLATES_CONFIG: Final = "gpu-shared-resource-templates"
 LIVING_PODS: Final = "status.phase!=Succeeded,status.phase!=Failed"
 
 
-def kept_kinds(gates: FeatureGates) -> dict[type[Any], CachedKind]:
-    """The kinds of which not everything is kept."""
+def kept_kinds(gates: FeatureGates, templates: str = TEMPLATES_CONFIG) -> dict[type[Any], CachedKind]:
+    """The kinds of which not everything is kept. `templates`: the name of the one ConfigMap that is read."""
     images = ImagePool()
     return {
         Pod: CachedKind(
             lambda pod: trim_pod(transform_pod(with_effective_requests(pod), gates)), ResizablePod, LIVING_PODS
         ),
         Node: CachedKind(lambda node: slimmed(images.trim(transform_node(node))), ImageNode),
+        ConfigMap: CachedKind(field_selector=f"metadata.name={templates}"),
         Device: CachedKind(lambda device: slimmed(transform_device(device))),
+        **{kind: CachedKind(optional=True) for kind in (ResourceClaim, ResourceSlice, DeviceClass)},
         ElasticQuota: CachedKind(lambda quota: slimmed(transform_quota(quota))),
     }
 
@@ -41,8 +45,8 @@ def kept_kinds(gates: FeatureGates) -> dict[type[Any], CachedKind]:
 class ClusterObjects(InformerSet):
     """The `Objects` of a running scheduler. A service for `Runner`."""
 
-    def __init__(self, client: Client, gates: FeatureGates) -> None:
-        super().__init__(client, kept_kinds(gates))
+    def __init__(self, client: Client, gates: FeatureGates, templates: str = TEMPLATES_CONFIG) -> None:
+        super().__init__(client, kept_kinds(gates, templates))
 
 
 def trim_pod(pod: Pod) -> Pod:
@@ -63,6 +67,7 @@ def trim_pod(pod: Pod) -> Pod:
         nominated_node_name=status.nominated_node_name,
         start_time=status.start_time,
         qos_class=status.qos_class,
+        resource_claim_statuses=status.resource_claim_statuses,
     )
     trimmed = Pod(metadata=pod.metadata, spec=spec, status=kept)
     slimmed(trimmed)

@@ -60,8 +60,10 @@ RESULT_ANNOTATIONS: Final = frozenset(
     )
 )
 """Annotations that the scheduler writes when it binds a pod. They are no part of the shape: otherwise each bound pod
-with CPUs or devices of its own would have a shape of its own. A plugin reads them from the pod."""
-_UNSHAPED_ANNOTATIONS: Final = REPLICA_ANNOTATIONS | RESULT_ANNOTATIONS
+with CPUs or devices of its own would have a shape of its own. A plugin reads them from the pod.
+
+Only of pods with a scheduling hint they are part of the shape, because the hint may say that they designate what the
+pod is to get (`plugins.schedulinghint.designates`)."""
 
 _encode = msgspec.json.Encoder(order="deterministic", enc_hook=wire.enc_hook).encode
 
@@ -96,7 +98,8 @@ class Shape:
         self.namespace: str = meta.namespace
         self.scheduler: str = spec.scheduler_name
         self.labels: Mapping[str, str] = meta.labels
-        self.annotations: Mapping[str, str] = {k: v for k, v in meta.annotations.items() if k not in RESULT_ANNOTATIONS}
+        results = _results(meta.annotations)
+        self.annotations: Mapping[str, str] = {k: v for k, v in meta.annotations.items() if k not in results}
         self.priority: int = spec.priority or 0
         owner = next((ref for ref in meta.owner_references if ref.controller), None)
         self.owner_kind: str = owner.kind if owner else ""
@@ -110,6 +113,11 @@ class Shape:
         """Data that plugins compiled for this shape, by a key of the plugin. Lives as long as the shape."""
 
 
+def subject_key(pod: Pod, subject: str) -> str:
+    """Unique among all subjects: no namespace has a capital letter."""
+    return pod.metadata.key if subject == POD else f"{subject}/{pod.metadata.name}"
+
+
 class PodInfo:
     """One pod. `row` is its node's row in the table while it is counted there (assumed or bound), else -1."""
 
@@ -117,6 +125,7 @@ class PodInfo:
         "assumed",
         "attempts",
         "created",
+        "expected",
         "first_attempt",
         "key",
         "name",
@@ -142,8 +151,7 @@ class PodInfo:
         self.uid: str = meta.uid
         self.namespace: str = meta.namespace
         self.name: str = meta.name
-        self.key: str = meta.key if subject == POD else f"{subject}/{meta.name}"
-        """Unique among all subjects: no namespace has a capital letter."""
+        self.key: str = subject_key(pod, subject)
         self.version: str = meta.resource_version
         self.row: int = -1
         self.assumed: bool = False
@@ -152,6 +160,8 @@ class PodInfo:
         self.created: float = meta.creation_timestamp.timestamp() if meta.creation_timestamp else 0.0
         start = pod.status.start_time
         self.start_time: float | None = start.timestamp() if start else None
+        self.expected: str = ""
+        """The node that this process wrote into `status.nominatedNodeName` while it bound the pod."""
         self.attempts: int = 0
         self.first_attempt: float | None = None
 
@@ -196,11 +206,11 @@ class Shapes:
         Gang annotations and other pods' selectors of labels are read only by plugins whose results are not cached
         (`Reads.CLUSTER`), quotas before any node is evaluated."""
         annotations, labels = pod.metadata.annotations, pod.metadata.labels
-        others = {key: value for key, value in annotations.items() if not key.startswith(names.DOMAIN_GANG)}
-        if len(others) == len(annotations) and names.LABEL_QUOTA_NAME not in labels:
+        unrelated = {key: value for key, value in annotations.items() if not key.startswith(names.DOMAIN_GANG)}
+        if len(unrelated) == len(annotations) and names.LABEL_QUOTA_NAME not in labels:
             return None
         labels = {key: value for key, value in labels.items() if key != names.LABEL_QUOTA_NAME}
-        meta = msgspec.structs.replace(pod.metadata, annotations=others, labels=labels)
+        meta = msgspec.structs.replace(pod.metadata, annotations=unrelated, labels=labels)
         return self._equivalence_ids.setdefault(shape_key(msgspec.structs.replace(pod, metadata=meta)), self._next)
 
     def keep(self, used: set[int]) -> None:
@@ -216,13 +226,14 @@ def shape_key(pod: Pod) -> bytes:
     owner = next(((ref.kind, ref.uid) for ref in meta.owner_references if ref.controller), ())
     volumes = [v for v in spec.volumes if v.persistent_volume_claim or v.ephemeral or v.csi or v.host_path or v.is_disk]
     named = meta.name if any(v.ephemeral for v in volumes) else ""  # the name of its claim contains the pod's name
+    results = _results(meta.annotations)
     return _encode(
         (
             meta.namespace,
             named,
             owner,
             {k: v for k, v in meta.labels.items() if k not in REPLICA_LABELS},
-            {k: v for k, v in meta.annotations.items() if k not in _UNSHAPED_ANNOTATIONS},
+            {k: v for k, v in meta.annotations.items() if k not in REPLICA_ANNOTATIONS and k not in results},
             spec.scheduler_name,
             spec.priority,
             spec.preemption_policy,
@@ -238,6 +249,12 @@ def shape_key(pod: Pod) -> bytes:
             volumes,
         )
     )
+
+
+def _results(annotations: Mapping[str, str]) -> frozenset[str]:
+    """The annotations that are results of the scheduler."""
+    hinted = names.ANNOTATION_SCHEDULING_HINT in annotations or names.ANNOTATION_SCHEDULING_HINT_OLD in annotations
+    return frozenset() if hinted else RESULT_ANNOTATIONS
 
 
 def _with_defaults(pod: Pod) -> Pod:

@@ -50,8 +50,8 @@ def with_effective_requests(pod: Pod) -> Pod:
         return pod
     condition = status.condition(_PENDING)
     infeasible = condition is not None and condition.reason == _INFEASIBLE
-    known = {one.name: one for one in (*status.container_statuses, *status.init_container_statuses)}
-    for container in (*pod.spec.containers, *(one for one in pod.spec.init_containers if one.is_sidecar)):
+    known = {entry.name: entry for entry in (*status.container_statuses, *status.init_container_statuses)}
+    for container in (*pod.spec.containers, *(init for init in pod.spec.init_containers if init.is_sidecar)):
         _raise_requests(container, known.get(container.name), infeasible=infeasible)
     return pod
 

@@ -97,12 +97,12 @@ class PodCounters:
 
     def drop_unused(self) -> None:
         """Drop counters without references. Called every few minutes."""
-        unused = [one for one in self._tallies if one.counter is None or one.counter() is None]
+        unused = [tally for tally in self._tallies if tally.counter is None or tally.counter() is None]
         if not unused:
             return
-        self._tallies = [one for one in self._tallies if one.counter is not None and one.counter() is not None]
-        for one in unused:
-            self._table.drop_column(one.column)
+        self._tallies = [tally for tally in self._tallies if tally.counter is not None and tally.counter() is not None]
+        for unused_tally in unused:
+            self._table.drop_column(unused_tally.column)
         self._generation += 1  # invalidates the memberships of all shapes
 
     def rebuild(self) -> None:

@@ -36,7 +36,7 @@ class ScheduledKind(Protocol):
         """The API object that Events are about."""
 
     async def report(self, info: PodInfo, failed: FailedAttempt) -> None:
-        """Write the failure into the status, unless it says so already or the subject has a node. Raises KubeError."""
+        """Write the failure into the status, unless it has it already or the subject has a node. Raises KubeError."""
 
 
 class Subjects:

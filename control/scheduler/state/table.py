@@ -195,7 +195,7 @@ class NodeTable:
 
     def drop_column(self, column: RowColumn) -> None:
         """Stop growing a column that is not used any more."""
-        self._columns = [one for one in self._columns if one is not column]
+        self._columns = [kept for kept in self._columns if kept is not column]
 
     def listen(self, listener: PodListener) -> None:
         """Call `listener` for pods from now on, and once for every pod that is already counted."""

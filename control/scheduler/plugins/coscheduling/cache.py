@@ -11,6 +11,7 @@ from control.scheduler.config.args import CoschedulingArgs
 from control.scheduler.plugins.coscheduling import params
 from control.scheduler.plugins.coscheduling.gang import Gang, GangGroup
 from control.scheduler.plugins.coscheduling.params import GangParameters
+from control.scheduler.state.pods import POD, subject_key
 from koordlet.api.core import Pod
 from koordlet.api.core.podresources import is_terminated
 from koordlet.api.crs.podgroup import PodGroup
@@ -53,32 +54,34 @@ class GangCache:
 
     # Pods
 
-    def pod_added(self, pod: Pod) -> list[str]:
+    def pod_added(self, pod: Pod, subject: str = POD) -> list[str]:
+        """`subject`: the kind of object that the pod stands for; also in the next two methods."""
         name = params.gang_id(pod)
         if not name or (is_terminated(pod) and not pod.spec.node_name):
             return []
-        gang = self._seen(name, pod)
+        key = subject_key(pod, subject)
+        gang = self._seen(name, key, pod)
         if not gang.complete:
             return self._with_freed([])
-        return self._with_freed(self._one_pending(gang) if pod.spec.node_name else [pod.metadata.key])
+        return self._with_freed(self._one_pending(gang) if pod.spec.node_name else [key])
 
-    def pod_updated(self, old: Pod, new: Pod) -> list[str]:
+    def pod_updated(self, old: Pod, new: Pod, subject: str = POD) -> list[str]:
         before, name = params.gang_id(old), params.gang_id(new)
         if before != name or old.metadata.uid != new.metadata.uid:
-            return self.pod_deleted(old) + self.pod_added(new)
+            return self.pod_deleted(old, subject) + self.pod_added(new, subject)
         if not name:
             return []
-        members, key = self._members.get(name, {}), new.metadata.key
+        members, key = self._members.get(name, {}), subject_key(new, subject)
         if key not in members:
-            return [] if is_terminated(new) else self.pod_added(new)
+            return [] if is_terminated(new) else self.pod_added(new, subject)
         if is_terminated(new):
             members[key] = new  # it keeps its state until it is deleted
         else:
-            self._seen(name, new)
+            self._seen(name, key, new)
         return self._with_freed([])
 
-    def pod_deleted(self, pod: Pod) -> list[str]:
-        name, key = params.gang_id(pod), pod.metadata.key
+    def pod_deleted(self, pod: Pod, subject: str = POD) -> list[str]:
+        name, key = params.gang_id(pod), subject_key(pod, subject)
         if not name:
             return []
         members = self._members.get(name, {})
@@ -101,8 +104,7 @@ class GangCache:
             return []
         return self._one_pending(gang) if gang.complete else []
 
-    def _seen(self, name: str, pod: Pod) -> Gang:
-        key = pod.metadata.key
+    def _seen(self, name: str, key: str, pod: Pod) -> Gang:
         self._members.setdefault(name, {})[key] = pod
         gang = self.gangs.get(name) or self._make(name, crd=params.needs_pod_group(pod))
         if gang.parameters is None and not gang.crd:
@@ -122,8 +124,8 @@ class GangCache:
         self._leave_waiting(gang, key)
         if not gang.group.once_satisfied:
             gang.group.once_satisfied = True
-            for one in self.gangs_of(gang.group):
-                self._freed.extend(one.in_order() if one.settled else ())
+            for member_gang in self.gangs_of(gang.group):
+                self._freed.extend(member_gang.in_order() if member_gang.settled else ())
         if gang.group.representative == key:
             gang.group.representative = ""
 
@@ -139,10 +141,12 @@ class GangCache:
         self._initialize(gang, params.of_pod_group(pod_group, self._args))
         return self._one_pending(gang) if gang.complete and not before else []
 
-    def pod_group_deleted(self, pod_group: PodGroup) -> None:
+    def pod_group_deleted(self, pod_group: PodGroup) -> Gang | None:
+        """The gang that does not exist any more; None if it was not known."""
         gang = self.gangs.get(f"{pod_group.metadata.namespace}/{pod_group.metadata.name}")
         if gang is not None:
             self._remove(gang)
+        return gang
 
     # Events of the cycle
 
@@ -209,7 +213,7 @@ class GangCache:
         if not gang.waiting:
             group = gang.group
             group.waiting_gang_ids.discard(gang.id)
-            if not group.waiting_gang_ids and not any(one.waiting for one in self.gangs_of(group)):
+            if not group.waiting_gang_ids and not any(member_gang.waiting for member_gang in self.gangs_of(group)):
                 group.binding_members = frozenset()
 
     def _with_freed(self, keys: list[str]) -> list[str]:

@@ -45,7 +45,7 @@ def why_not_enqueued(gang: Gang, key: str) -> str:
 
 def satisfied(cache: GangCache, gang: Gang, permitted: Callable[[str], bool]) -> bool:
     """Whether every gang of the group has enough members. `permitted`: see `GangRounds.permitted`."""
-    return all(_enough(cache.member(gang.group, one), permitted) for one in gang.group.gang_ids)
+    return all(_enough(cache.member(gang.group, gang_id), permitted) for gang_id in gang.group.gang_ids)
 
 
 def _enough(gang: Gang | None, permitted: Callable[[str], bool]) -> bool:
@@ -61,11 +61,11 @@ def _enough(gang: Gang | None, permitted: Callable[[str], bool]) -> bool:
 
 def _basic_problems(cache: GangCache, gang: Gang) -> list[str]:
     ids = gang.group.gang_ids
-    missing = [one for one in ids if one not in cache.gangs]
+    missing = [gang_id for gang_id in ids if gang_id not in cache.gangs]
     members = cache.gangs_of(gang.group)
-    raw = [one for one in ids if one in cache.gangs and not cache.gangs[one].initialized]
-    foreign = sorted(set(ids) - {*missing, *raw} - {one.id for one in members})
-    few = any(one.initialized and not one.complete for one in members)
+    raw = [gang_id for gang_id in ids if gang_id in cache.gangs and not cache.gangs[gang_id].initialized]
+    foreign = sorted(set(ids) - {*missing, *raw} - {member.id for member in members})
+    few = any(member.initialized and not member.complete for member in members)
     problems = []
     if foreign:
         problems.append(f"memberGangs {_listed(foreign)} of other namespaces don't name the group")

@@ -1,7 +1,10 @@
-"""Events of pods and PodGroups: they update the gang cache, activate members, and inform the PodGroup controller."""
+"""Events of pods, Reservations and PodGroups: they update the gang cache, activate members, and inform the PodGroup
+controller."""
 
 from __future__ import annotations
 
+from control.reservation.model import RESERVATION
+from control.reservation.reservepod import reserve_pod
 from control.scheduler.framework.handle import Handle
 from control.scheduler.framework.runtime import PluginRuntime
 from control.scheduler.plugins.coscheduling import params
@@ -10,6 +13,7 @@ from control.scheduler.plugins.coscheduling.podgroups import PodGroupController
 from control.scheduler.plugins.coscheduling.rounds import GangRounds
 from koordlet.api.core import Pod
 from koordlet.api.crs.podgroup import PodGroup
+from koordlet.api.crs.reservation import Reservation
 
 
 class GangEvents:
@@ -28,9 +32,16 @@ class GangEvents:
             if handle.client is not None:
                 self._controller = PodGroupController(handle.client, groups, workers=workers, clock=handle.clock)
 
+        self._handle = handle
+
     def connect(self, runtime: PluginRuntime) -> None:
         """See `Plugin.connect`."""
         self._runtime = runtime
+        objects = self._handle.objects
+        if objects is not None and self._handle.subjects.get(RESERVATION) is not None:
+            objects.informer(Reservation).add_handler(
+                self.reservation_added, self.reservation_updated, self.reservation_deleted
+            )
 
     async def start(self) -> None:
         if self._controller is not None:
@@ -53,16 +64,29 @@ class GangEvents:
         self.activate(self._gangs.pod_deleted(pod))
         self._queue_pod_group(pod)
 
+    def reservation_added(self, new: Reservation) -> None:
+        """A Reservation is a member like a pod, by the labels and annotations of its reserve pod."""
+        self.activate(self._gangs.pod_added(reserve_pod(new), RESERVATION))
+
+    def reservation_updated(self, old: Reservation, new: Reservation) -> None:
+        self.activate(self._gangs.pod_updated(reserve_pod(old), reserve_pod(new), RESERVATION))
+
+    def reservation_deleted(self, old: Reservation) -> None:
+        self._rounds.binding_ended(old.metadata.uid)
+        self.activate(self._gangs.pod_deleted(reserve_pod(old), RESERVATION))
+
     def pod_group_set(self, pod_group: PodGroup) -> None:
         self.activate(self._gangs.pod_group_set(pod_group))
         if self._controller is not None:
             self._controller.add(f"{pod_group.metadata.namespace}/{pod_group.metadata.name}")
 
     def pod_group_deleted(self, pod_group: PodGroup) -> None:
-        self._gangs.pod_group_deleted(pod_group)
+        gang = self._gangs.pod_group_deleted(pod_group)
+        if gang is not None:
+            self._rounds.gang_lost(gang)
 
     def activate(self, keys: list[str]) -> None:
-        """Move members (`namespace/name`) to the active queue."""
+        """Move members to the active queue."""
         if keys:
             self._runtime.queue.activate(keys)
 

@@ -26,12 +26,14 @@ class GangGroup:
     @property
     def one_namespace(self) -> bool:
         """Whether all its gangs are of one namespace."""
-        return len({one.partition("/")[0] for one in self.gang_ids}) <= 1
+        return len({gang_id.partition("/")[0] for gang_id in self.gang_ids}) <= 1
 
 
 @dataclass(eq=False)
 class Gang:
-    """Members by `namespace/name`. Every live member is in `children`, and in one of `pending`, `waiting`, `bound`."""
+    """Members by `namespace/name`, Reservations by `Reservation/name`.
+
+    Every live member is in `children`, and in one of `pending`, `waiting`, `bound`."""
 
     id: str
     group: GangGroup

@@ -20,6 +20,7 @@ from control.scheduler.framework.handle import Handle
 from control.scheduler.framework.plugin import CycleState, PostFilterResult
 from control.scheduler.framework.runtime import PluginRuntime
 from control.scheduler.framework.status import SUCCESS, Code, PluginStatus, error, unschedulable
+from control.scheduler.framework.suggestion import waiting_for_victims
 from control.scheduler.framework.victimpolicy import JobVictims
 from control.scheduler.plugins.coscheduling.jobplanner import (
     Choose,
@@ -98,6 +99,8 @@ class GangPreemption:
             frozenset(pod.uid for pod in pending) | frozenset(waiting.values()),
         )
         attempt = self._attempt(job, current, failure, waiting, choose)
+        if attempt.reason == TERMINATING:
+            state.suggest(waiting_for_victims())
         message = attempt.status.message or attempt.reason
         current.preemption = f"preemption already attempted by {trigger.key} with message {message}"
         seconds = self._handle.clock.monotonic() - begun
@@ -152,8 +155,8 @@ class GangPreemption:
             row = self._table.row(pod.nominated) if pod.nominated else None
             if row is None or (pod.uid == trigger.uid and failure.status(row).code is Code.UNRESOLVABLE):
                 continue
-            others = self._table.pods[row].values()
-            if self.evicting(pod) or any(self._policy.leaving(other, pod) for other in others):
+            present = self._table.pods[row].values()
+            if self.evicting(pod) or any(self._policy.leaving(other, pod) for other in present):
                 return TERMINATING
         return ""
 
@@ -164,10 +167,10 @@ class GangPreemption:
         if deleted:
             text = f"{handle.profile}: {self._policy.message}, preemptor: {current.group.id}, triggerPod: {trigger.key}"
             self._runtime.evictor.evict(deleted, by=trigger, message=text)
-        nominated = [other for row in plan.victims for other in queue.nominated_on(self._table.names[row])]
+        nominated = [other for row in plan.victims for other in queue.nominations.on(self._table.names[row])]
         lesser = [other for other in nominated if self._policy.yields(other, trigger) and not job.mine(other)]
         for other in lesser:  # on every row (spec 05 §17, D4)
-            queue.nominate(other, "")
+            queue.nominations.set(other, "")
         self._runtime.evictor.clear_nominations(lesser)
 
     def _nominate(
@@ -175,7 +178,7 @@ class GangPreemption:
     ) -> None:
         current.nominations = {pod.key: self._table.names[plan.rows[pod.uid]] for pod in job.members}
         for pod in job.members:
-            self._runtime.queue.nominate(pod, current.nominations[pod.key])
+            self._runtime.queue.nominations.set(pod, current.nominations[pod.key])
         for uid in waiting.values():
             self._handle.waiting.reject(
                 uid, JOB_SUCCESS, f'GangGroup "{current.group.id}" waits for its victims to leave'
@@ -184,6 +187,6 @@ class GangPreemption:
     def _cancel(self, current: GangRound, pending: Sequence[PodInfo], waiting: Mapping[str, str], message: str) -> None:
         current.nominations = {pod.key: "" for pod in pending}
         for pod in pending:
-            self._runtime.queue.nominate(pod, "")
+            self._runtime.queue.nominations.set(pod, "")
         for uid in waiting.values():
             self._handle.waiting.reject(uid, JOB_FAILURE, f"preemption: {message}")

@@ -85,7 +85,10 @@ def costs(victims: Mapping[int, Collection[PodInfo]]) -> dict[int, int]:
 
     Ranks number the distinct priorities of all potential victims, ascending from 0.
     """
-    ranks = {one: rank for rank, one in enumerate(sorted({pod.priority for pods in victims.values() for pod in pods}))}
+    ranks = {
+        candidate: rank
+        for rank, candidate in enumerate(sorted({pod.priority for pods in victims.values() for pod in pods}))
+    }
     cost_of = {}
     for row, pods in victims.items():
         highest: dict[str, int] = {}
@@ -184,12 +187,12 @@ class JobPlanner:
                     break
                 if row is None:
                     more = order[opened : max(FIRST_NODES, opened * GROWTH_FACTOR)]
-                    _remove_all((candidates[one] for one in more.tolist()), trial)
+                    _remove_all((candidates[candidate] for candidate in more.tolist()), trial)
                     opened += len(more)
             if row is None:
                 row, refused = self._first(job, pod, order)
             if row is None:
-                known = {one: status for one, status in refused.items() if candidates[one]}
+                known = {candidate: status for candidate, status in refused.items() if candidates[candidate]}
                 raise NotHelpful(text(self._table.nodes_alive, known, len(candidates) - len(cost)))
             trial.add(pod, row)
             placed[pod.uid] = row
@@ -220,9 +223,9 @@ class JobPlanner:
         if not len(allowed):
             return None, refused
         fits = self._runtime.fits
-        columns = tuple(one for one in self._runtime.profile.filters if not one.by_row)
+        columns = tuple(column for column in self._runtime.profile.filters if not column.by_row)
         codes = run_filters(state, pod, allowed, columns, self._table.size)
-        plugins = {one.index: one.plugin for one in columns}
+        plugins = {column.index: column.plugin for column in columns}
         for row, code in zip(allowed[codes != PASS].tolist(), codes[codes != PASS].tolist(), strict=True):
             plugin = plugins[code >> 16]
             refused[row] = plugin.reasons.status(code & 0xFFFF).by(plugin.name)

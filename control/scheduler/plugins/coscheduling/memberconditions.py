@@ -49,13 +49,25 @@ class MemberConditions:
 
     def write(self, pods: Sequence[Pod], failed: str, post_filter: str) -> None:
         """Write the condition of each pod, unless the feature gate is off or the condition is equal already."""
-        handle = self._handle
-        if handle.client is None or (handle.gates is not None and not handle.gates.enabled(GATE)):
-            return
-        text = message(handle.table.nodes_alive, failed, post_filter)
-        outdated = [pod for pod in pods if needed(pod, text)]
-        if outdated:
-            task = asyncio.get_running_loop().create_task(self._send(outdated, text))
+        gates = self._handle.gates
+        if gates is None or gates.enabled(GATE):
+            text = message(self._handle.table.nodes_alive, failed, post_filter)
+            self._start([(pod, text) for pod in pods if needed(pod, text)])
+
+    def correct(self, texts: Sequence[tuple[Pod, str]]) -> None:
+        """Write a new message into the conditions of pods that had failed."""
+        failed = [(pod, text, pod.status.condition(TYPE)) for pod, text in texts]
+        self._start(
+            [
+                (pod, text)
+                for pod, text, known in failed
+                if known is not None and known.reason == REASON and needed(pod, text)
+            ]
+        )
+
+    def _start(self, texts: Sequence[tuple[Pod, str]]) -> None:
+        if texts and self._handle.client is not None:
+            task = asyncio.get_running_loop().create_task(self._send(texts))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
@@ -64,10 +76,10 @@ class MemberConditions:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _send(self, pods: Sequence[Pod], text: str) -> None:
+    async def _send(self, texts: Sequence[tuple[Pod, str]]) -> None:
         client = self._handle.client
         assert client is not None
-        for pod in pods:
+        for pod, text in texts:
             meta, body = pod.metadata, patch(text, self._handle.clock.now())
             try:
                 await client.patch(

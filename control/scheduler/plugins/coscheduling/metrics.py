@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Gauge, Histogram
+from prometheus_client import CollectorRegistry
 
-from koordlet.app.metrics import MetricSet
+from koordlet.app.metrics import MetricSet, gauge, histogram
 
 IDLE_SERIES_S = 300.0
 _ROUND_BUCKETS_S = (0.1, 0.5, 1, 2, 3, 5, 7.5, 10, 12.5, 15, 20, 25, 30, 45, 60, 120)
@@ -13,30 +13,29 @@ _ROUND_BUCKETS_S = (0.1, 0.5, 1, 2, 3, 5, 7.5, 10, 12.5, 15, 20, 25, 30, 45, 60,
 class GangMetrics(MetricSet):
     """`reason`: why the round ended; `job_size`: number of members that were tried, in hundreds."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self.round_seconds = Histogram(
-            "scheduler_gang_schedule_cycle_duration_seconds",
-            "Duration of a scheduling round of a gang group.",
-            ["reason", "job_size"],
-            buckets=_ROUND_BUCKETS_S,
-            registry=registry,
-        )
-        self.waiting_groups = Gauge(
-            "scheduler_waiting_gang_group_number", "Gang groups with members held at Permit.", registry=registry
-        )
+    round_seconds = histogram(
+        "scheduler_gang_schedule_cycle_duration_seconds",
+        "Duration of a scheduling round of a gang group.",
+        "reason",
+        "job_size",
+        buckets=_ROUND_BUCKETS_S,
+    )
+    waiting_groups = gauge("scheduler_waiting_gang_group_number", "Gang groups with members held at Permit.")
 
 
 class PreemptionMetrics(MetricSet):
     """Durations of preemption for gangs. A series without observations for five minutes is dropped."""
 
+    _seconds = histogram(
+        "scheduler_job_preemption_duration_seconds",
+        "Duration of planning preemption for a gang group.",
+        "jobName",
+        "result",
+        buckets=[0.001 * 2**n for n in range(20)],
+    )
+
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._seconds = Histogram(
-            "scheduler_job_preemption_duration_seconds",
-            "Duration of planning preemption for a gang group.",
-            ["jobName", "result"],
-            buckets=[0.001 * 2**n for n in range(20)],
-            registry=registry,
-        )
+        super().__init__(registry)
         self._seen: dict[tuple[str, str], float] = {}
 
     def observe(self, job: str, result: str, seconds: float, now: float) -> None:

@@ -107,7 +107,7 @@ def _group(key: str, annotations: Mapping[str, str]) -> tuple[str, ...]:
     """The gangs of the group. With gangs of other namespaces the gang itself is always one of them, so that the group
     is never the own group of another tenant's gang."""
     ids, namespace = gang_annotations.groups(annotations, key), key.partition("/")[0]
-    if key not in ids and any(one.partition("/")[0] != namespace for one in ids):
+    if key not in ids and any(gang_id.partition("/")[0] != namespace for gang_id in ids):
         ids = [*ids, key]
     return tuple(sorted(ids))
 

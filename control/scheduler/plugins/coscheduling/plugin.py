@@ -10,7 +10,7 @@ waiting, or a member that arrives in the meantime would be bound without them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -21,6 +21,7 @@ from control.scheduler.cycle.nominationloss import JOB_REJECT
 from control.scheduler.framework.handle import Handle
 from control.scheduler.framework.plugin import (
     CycleState,
+    EventInterest,
     Plugin,
     PostFilterResult,
     PreFilterResult,
@@ -60,8 +61,8 @@ _MEMO: Final = "Coscheduling"
 
 
 class Coscheduling(Plugin):
-    """See the module text. It declares no interests: a failed pod is woken by the events of other plugins, and its
-    round brings the other members."""
+    """See the module text. A failed pod is woken by the events of the plugin that rejected it, and its round brings the
+    other members. Gangs that were planned as a whole have failed because of this plugin."""
 
     name: ClassVar[str] = "Coscheduling"
     reads: ClassVar[Reads] = Reads.CLUSTER
@@ -74,7 +75,7 @@ class Coscheduling(Plugin):
         if metrics is not None:
             groups = self.gangs.groups
             metrics.waiting_groups.set_function(lambda: sum(bool(group.waiting_gang_ids) for group in groups.values()))
-        self.rounds = GangRounds(self.gangs, handle, metrics)
+        self.rounds = GangRounds(self.gangs, handle, metrics, non_strict_waits=self.args.non_strict_gangs_wait)
         self.events = GangEvents(self.gangs, self.rounds, handle, workers=self.args.controller_workers)
         self.network = NetworkPlacement(handle) if self.args.aware_network_topology else None
         self._preemption = GangPreemption(handle, self.name) if self.args.enable_preemption else None
@@ -93,6 +94,25 @@ class Coscheduling(Plugin):
         await self.events.stop()
 
     # Queue
+
+    def interests(self) -> Sequence[EventInterest]:
+        """What may change a failed plan: nodes, released room and the layers of the network (spec 05 §10)."""
+        if self.network is None:
+            return ()
+        return (
+            EventInterest("Node", hint=self._planned_hint),
+            EventInterest("AssignedPod", frozenset({"Delete", "ScaleDown"}), self._planned_hint),
+            EventInterest("ClusterNetworkTopology", hint=self._layers_hint),
+        )
+
+    def _planned_hint(self, pod: PodInfo, old: Any, new: Any) -> bool:
+        gang = self._gang(pod)
+        return gang is not None and self._topology_spec(gang.group) is not None
+
+    def _layers_hint(self, pod: PodInfo, old: Any, new: Any) -> bool:
+        """Not for a new status, which the scheduler writes itself."""
+        same = old is not None and new is not None and old.spec == new.spec
+        return not same and self._planned_hint(pod, old, new)
 
     def pre_enqueue(self, pod: PodInfo) -> PluginStatus:
         name = self._gang_id(pod.shape)
@@ -159,15 +179,15 @@ class Coscheduling(Plugin):
             return NO_PLAN_NEEDED
         spec, gangs = self._topology_spec(current.group), self.gangs.gangs_of(current.group)
         keys = [key for gang in gangs for key in gang.in_order() if key != pod.key]
-        others = [member for key in keys if (member := self.rounds.pending(key)) is not None]
+        members = [member for key in keys if (member := self.rounds.pending(key)) is not None]
         if spec is None or not any(pod.key in gang.pending for gang in gangs):
             return error("no pending pods"), -1
         try:
-            current.plan = self.network.plan(state, [pod, *others], spec, rows)
+            current.plan = self.network.plan(state, [pod, *members], spec, rows)
         except NoPlan as failure:
             return unschedulable(str(failure)), -1
         row_of = self.table.rows
-        state.plan = [(member, row_of[current.plan[member.key]]) for member in (pod, *others)]
+        state.plan = [(member, row_of[current.plan[member.key]]) for member in (pod, *members)]
         return SUCCESS, row_of[current.plan[pod.key]]
 
     def pre_score(self, state: CycleState, pod: PodInfo, rows: RowArray) -> PluginStatus:
@@ -204,7 +224,7 @@ class Coscheduling(Plugin):
         group = gang.group
         if self.rounds.of(gang) is None:
             message = f'GangGroup "{group.id}" gets rejected due to member pod "{pod.key}" is unschedulable'
-        elif not gang.strict:
+        elif not gang.strict and self.args.non_strict_gangs_wait:
             return  # members with nodes keep them until the timeout at Permit (spec 05 §17, D5)
         else:
             message = self.rounds.note_failure(pod, failure, result)
@@ -275,7 +295,9 @@ class Coscheduling(Plugin):
         if gang is None:
             return None
         gangs = self.gangs.gangs_of(gang.group)
-        return gang.group.id, len(gangs) == len(gang.group.gang_ids) and all(one.complete for one in gangs)
+        return gang.group.id, len(gangs) == len(gang.group.gang_ids) and all(
+            member_gang.complete for member_gang in gangs
+        )
 
     def members(self, name: str) -> list[str]:
         """Keys of the members of a gang, or of a gang group (`namespace/a,namespace/b`); empty if it does not exist."""

@@ -15,6 +15,7 @@ from control.scheduler.framework.handle import Handle
 from control.scheduler.framework.plugin import PostFilterResult
 from control.scheduler.framework.runtime import PluginRuntime
 from control.scheduler.plugins.coscheduling.cache import GangCache
+from control.scheduler.plugins.coscheduling.decisions import why_not_tried
 from control.scheduler.plugins.coscheduling.gang import Gang, GangGroup
 from control.scheduler.plugins.coscheduling.memberconditions import MemberConditions
 from control.scheduler.plugins.coscheduling.metrics import GangMetrics, job_size
@@ -65,7 +66,11 @@ class GangRound:
 class GangRounds:
     """The current round, and the members that are held at Permit or released from there."""
 
-    def __init__(self, gangs: GangCache, handle: Handle, metrics: GangMetrics | None) -> None:
+    def __init__(
+        self, gangs: GangCache, handle: Handle, metrics: GangMetrics | None, *, non_strict_waits: bool = True
+    ) -> None:
+        """`non_strict_waits`: members of NonStrict gangs keep their nodes after a round without enough members."""
+        self._non_strict_waits = non_strict_waits
         self.current: GangRound | None = None
         self._gangs = gangs
         self._handle = handle
@@ -186,14 +191,25 @@ class GangRounds:
                 gang.children[key]
                 for gang in self._gangs.gangs_of(current.group)
                 for key in gang.in_order()
-                if key != pod.key and key not in current.attempted
-            ]
+                if key != pod.key and key not in current.attempted and key == gang.children[key].metadata.key
+            ]  # pods only
             self._conditions.write(untried, current.failed, result.status.message)
         return current.failed
 
+    def gang_lost(self, gang: Gang) -> None:
+        """The PodGroup was deleted: correct the conditions of members that had failed."""
+        nodes = self._handle.table.nodes_alive
+        self._conditions.correct(
+            [
+                (gang.children[key], f"0/{nodes} nodes are available: {why_not_tried(self._gangs, gang.id, key)}.")
+                for key in gang.in_order()
+                if key == gang.children[key].metadata.key
+            ]  # pods only
+        )
+
     def _reject_held(self, ended: GangRound) -> None:
         """A round ends without enough members: a strict group keeps no nodes."""
-        if all(gang.strict for gang in self._gangs.gangs_of(ended.group)):
+        if not self._non_strict_waits or all(gang.strict for gang in self._gangs.gangs_of(ended.group)):
             ended.group.waiting_gang_ids.clear()
             reason = ended.failed or f'GangGroup "{ended.group.id}" gets rejected: not enough members could be placed'
             self.reject(ended.group, JOB_REJECT, reason)

@@ -46,7 +46,7 @@ class NetworkDomain:
             yield from self.children[name].walk()
 
     def leaves(self) -> Iterator[NetworkDomain]:
-        return (one for one in self.walk() if one.leaf)
+        return (domain for domain in self.walk() if domain.leaf)
 
     def child(self, layer: str, name: str) -> NetworkDomain:
         """The child of that name, created if it is missing."""
@@ -58,7 +58,7 @@ class NetworkDomain:
 
 def layers(spec: Iterable[NetworkTopologyLayer]) -> list[NetworkTopologyLayer] | None:
     """From the topmost layer below the cluster to the one above nodes; None if a layer is missing or in a cycle."""
-    by_name = {one.topology_layer: one for one in spec}
+    by_name = {layer.topology_layer: layer for layer in spec}
     node = by_name.get(NODE_LAYER)
     if node is None:
         return None

@@ -32,8 +32,12 @@ class GatherRules:
     def of(cls, spec: NetworkTopologySpec) -> GatherRules:
         gather = spec.gather_strategy
         return cls(
-            {one.layer: one.pod_count_multiple for one in gather if one.pod_count_multiple > 1},
-            frozenset(one.layer for one in gather if one.strategy == MUST_GATHER),
+            {
+                layer_rule.layer: layer_rule.pod_count_multiple
+                for layer_rule in gather
+                if layer_rule.pod_count_multiple > 1
+            },
+            frozenset(layer_rule.layer for layer_rule in gather if layer_rule.strategy == MUST_GATHER),
         )
 
 
@@ -60,8 +64,8 @@ class TopologyPlanner:
             shares = self.distribute(candidate, desired)
             if sum(number for _, number in shares) >= desired:
                 return shares
-        offers = ";".join(sorted(f"topologyNode {one.layer}/{one.name}: {self.slots[one]}" for one in self.roots()))
-        text = f"no candidate topology nodes can accommodate job, desiredOfferSlot: {desired}, topology {offers}"
+        offers = sorted(f"topology topologyNode {root.layer}/{root.name}: {self.slots[root]}" for root in self.roots())
+        text = f"no candidate topology nodes can accommodate job, desiredOfferSlot: {desired}, {';'.join(offers)}"
         raise NoPlan(text)
 
     def constraints(self) -> str:
@@ -71,9 +75,9 @@ class TopologyPlanner:
 
     def roots(self) -> list[NetworkDomain]:
         """The domains where the search begins: those of the deepest layer with required gathering."""
-        bound = [one for one in self.root.walk() if one.layer in self._rules.must]
-        deepest = max((one.depth for one in bound), default=0)
-        return [one for one in bound if one.depth == deepest] or [self.root]
+        bound = [domain for domain in self.root.walk() if domain.layer in self._rules.must]
+        deepest = max((domain.depth for domain in bound), default=0)
+        return [domain for domain in bound if domain.depth == deepest] or [self.root]
 
     def distribute(self, domain: NetworkDomain, wanted: int) -> list[tuple[str, int]]:
         """The share of `wanted` members of each node below the domain, in the order of the visits."""
@@ -91,16 +95,16 @@ class TopologyPlanner:
         """The domains of the deepest level on which a domain can take all members, best first."""
         survivors: list[NetworkDomain] = []
         level = self.roots()
-        while level := [one for one in level if self.slots[one] >= desired]:
+        while level := [domain for domain in level if self.slots[domain] >= desired]:
             survivors = level
-            level = [child for one in level for child in one.children.values()]
+            level = [child for domain in level for child in domain.children.values()]
         return sorted(survivors, key=self._tightest)
 
     def _tightest(self, domain: NetworkDomain) -> Key:
         lineage = list(domain.lineage())
         return (
-            [-self._existing[one] for one in lineage],
-            [self.slots[one] for one in lineage],
+            [-self._existing[ancestor] for ancestor in lineage],
+            [self.slots[ancestor] for ancestor in lineage],
             self._cost[domain],
             domain.name,
         )
@@ -132,6 +136,6 @@ class TopologyPlanner:
 def neighbours_first(root: NetworkDomain, candidates: Sequence[str], existing: Mapping[str, int]) -> list[str]:
     """Candidate nodes, nearest to most neighbours first; nodes outside the tree last (spec 05 §10.4)."""
     planner = TopologyPlanner(root, dict.fromkeys(candidates, 1), GatherRules({}, frozenset()), existing)
-    leaves = {one.name: one for one in root.leaves()}
+    leaves = {leaf.name: leaf for leaf in root.leaves()}
     known = sorted((name for name in candidates if name in leaves), key=lambda name: planner._tightest(leaves[name]))
     return known + sorted(name for name in candidates if name not in leaves)

@@ -16,11 +16,13 @@ from control.scheduler.framework.handle import Handle
 from control.scheduler.framework.plugin import CycleState, PostFilterResult
 from control.scheduler.framework.runtime import PluginRuntime
 from control.scheduler.framework.status import SUCCESS, Code, PluginStatus, unschedulable
+from control.scheduler.framework.suggestion import waiting_for_victims
 from control.scheduler.framework.victimpolicy import VictimPolicy
 from control.scheduler.plugins.defaultpreemption.victims import Victims, best, minimal_victims
 from control.scheduler.state.pods import PodInfo
 from koordlet.api.core.workloads import PodDisruptionBudget
 
+TERMINATING: Final = "not eligible due to a terminating pod on the nominated node."
 NOT_HELPFUL: Final = "Preemption is not helpful for scheduling"
 MIN_CANDIDATES_PERCENT: Final = 10
 MIN_CANDIDATES: Final = 100
@@ -63,6 +65,8 @@ class Preemption:
         self.handle.observe_preemption(0)
         reason = self._ineligible(pod, failure)
         if reason:
+            if reason == TERMINATING:
+                state.suggest(waiting_for_victims(pod.nominated))
             return PostFilterResult(unschedulable(f"preemption: {reason}"))
         candidates, refused = self._candidates(state, pod, failure)
         if not candidates:
@@ -79,7 +83,7 @@ class Preemption:
         if self._belongs_to_another(failure) or self._ineligible(pod, failure):
             return []
         candidates, _ = self._candidates(state, pod, failure)
-        return sorted(candidates, key=lambda one: (one.rank, self.table.names[one.row]))
+        return sorted(candidates, key=lambda candidate: (candidate.rank, self.table.names[candidate.row]))
 
     def _belongs_to_another(self, failure: FitError) -> bool:
         """Whether only the plugin that rejected the pod may preempt for it. A dry run does not repeat PreFilter."""
@@ -95,7 +99,7 @@ class Preemption:
         if row is None or row not in failure.rows or failure.status(row).code is Code.UNRESOLVABLE:
             return ""
         if any(self.policy.leaving(other, pod) for other in self._on(row)):
-            return "not eligible due to a terminating pod on the nominated node."
+            return TERMINATING
         return ""
 
     def _candidates(
@@ -119,7 +123,7 @@ class Preemption:
                 refused[row] = outcome
             else:
                 candidates.append(outcome)
-                if len(candidates) >= enough and any(not one.violations for one in candidates):
+                if len(candidates) >= enough and any(not candidate.violations for candidate in candidates):
                     break
         return candidates, refused
 
@@ -161,9 +165,9 @@ class Preemption:
         deleted = [v for v in victims if not self.handle.waiting.reject(v.uid, self._owner, "preempted")]
         message = f"{self.handle.profile}: {self.policy.message}"
         self.runtime.evictor.evict(deleted, by=pod, message=message)
-        lesser = [other for other in queue.nominated_on(node) if self.policy.yields(other, pod)]
+        lesser = [other for other in queue.nominations.on(node) if self.policy.yields(other, pod)]
         for other in lesser:
-            queue.nominate(other, "")
+            queue.nominations.set(other, "")
         self.runtime.evictor.clear_nominations(lesser)
 
     def _why(self, failure: FitError, refused: dict[int, PluginStatus]) -> str:

@@ -45,7 +45,7 @@ def split_by_budget(
     """(pods whose removal violates a budget, the others). Each removal, in order, uses up allowed disruptions."""
     allowed = [budget.status.disruptions_allowed for budget in budgets]
     violating: list[PodInfo] = []
-    others: list[PodInfo] = []
+    within_budget: list[PodInfo] = []
     for pod in pods:
         violates = False
         for index, budget in enumerate(budgets):
@@ -58,8 +58,8 @@ def split_by_budget(
                 continue  # already counted when its disruption began
             allowed[index] -= 1
             violates |= allowed[index] < 0
-        (violating if violates else others).append(pod)
-    return violating, others
+        (violating if violates else within_budget).append(pod)
+    return violating, within_budget
 
 
 def _matches(selector: LabelSelector, labels: Mapping[str, str]) -> bool:
@@ -79,14 +79,14 @@ def minimal_victims(
 
     `fits_with(pod)` adds the pod back and returns whether the preemptor still fits; if not, it removes the pod again.
     """
-    violating, others = split_by_budget(by_importance(removed), budgets)
+    violating, within_budget = split_by_budget(by_importance(removed), budgets)
     victims: list[PodInfo] = []
     violations = 0
     for pod in violating:
         if not fits_with(pod):
             victims.append(pod)
             violations += 1
-    victims += [pod for pod in others if not fits_with(pod)]
+    victims += [pod for pod in within_budget if not fits_with(pod)]
     return Victims(row, tuple(by_importance(victims)), violations)
 
 

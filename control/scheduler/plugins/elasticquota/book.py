@@ -139,8 +139,8 @@ class QuotaBook:
         if self._keys.get(name) == quota.metadata.key:
             del self._keys[name]
             self._call(DELETE_QUOTA, self._remove, name)
-            others = [] if self._quotas is None else self._quotas.list()
-            for other in others:
+            listed = [] if self._quotas is None else self._quotas.list()
+            for other in listed:
                 if other.metadata.name == name and other.metadata.key != quota.metadata.key:
                     self.quota_seen(other)
 

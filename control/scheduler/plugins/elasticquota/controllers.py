@@ -90,7 +90,7 @@ class QuotaStatusWriter:
             async with slots:
                 await self._write(quota, output, body)
 
-        await asyncio.gather(*(write(*one) for one in due))
+        await asyncio.gather(*(write(*arguments) for arguments in due))
 
     def _due(self) -> list[tuple[ElasticQuota, QuotaOutput, dict[str, object]]]:
         """The objects to write, with what they should state."""

@@ -67,8 +67,8 @@ class QuotaHooks:
         """Raises what a factory raises: the scheduler does not start without a configured hook."""
         known = hookfactories.known() if configured else {}
         self._hooks: dict[str, QuotaHook] = {}
-        for one in configured:
-            self._hooks[one.key] = known[one.factory_key].load()(one.key, one.factory_args, handle)
+        for hook in configured:
+            self._hooks[hook.key] = known[hook.factory_key].load()(hook.key, hook.factory_args, handle)
         self._observe = observe
 
     def __bool__(self) -> bool:

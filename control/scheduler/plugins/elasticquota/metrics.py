@@ -7,7 +7,7 @@ from time import perf_counter
 from typing import ClassVar, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
 
-from prometheus_client import CollectorRegistry, Histogram
+from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -16,7 +16,7 @@ from control.quota.figures import QuotaFigures
 from control.quota.forest import QuotaForest
 from control.scheduler.framework.timing import SecondsHistogram
 from koordlet.api import names
-from koordlet.app.metrics import MetricSet
+from koordlet.app.metrics import MetricSet, histogram
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -27,13 +27,14 @@ _LABELS = ("name", "resource", "tree", "is_parent", "parent", "field")
 class QuotaMetrics(MetricSet):
     """Durations."""
 
+    status_seconds = histogram(
+        "scheduler_update_elastic_quota_status_duration_seconds",
+        "Duration of writing the status of one quota.",
+        buckets=[0.001 * 2**n for n in range(15)],
+    )
+
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.status_seconds = Histogram(
-            "scheduler_update_elastic_quota_status_duration_seconds",
-            "Duration of writing the status of one quota.",
-            buckets=[0.001 * 2**n for n in range(15)],
-            registry=registry,
-        )
+        super().__init__(registry)
         self.process = SecondsHistogram(
             registry,
             "scheduler_elastic_quota_process_latency",

@@ -40,7 +40,7 @@ def page(tree: QuotaTree, quota: QuotaFigures, version: int, *, pods: bool) -> d
     if pods:
         body["podCache"] = {
             pod.key: {"isAssigned": pod.assigned, "resource": amounts(pod.counted or {})}
-            for pod in sorted(quota.pods.values(), key=lambda one: one.key)
+            for pod in sorted(quota.pods.values(), key=lambda quota_pod: quota_pod.key)
         }
     return body
 
@@ -49,8 +49,8 @@ def pages(forest: QuotaForest, tree_id: str, *, pods: bool) -> dict[str, Any]:
     """Name -> page of every quota but the roots; of one tree, if `tree_id` is not empty."""
     return {
         quota.name: page(tree, quota, forest.version, pods=pods)
-        for one, tree in sorted(forest.trees().items())
-        if not tree_id or one == tree_id
+        for quota_pod, tree in sorted(forest.trees().items())
+        if not tree_id or quota_pod == tree_id
         for quota in sorted(tree.quotas.values(), key=lambda quota: quota.name)
     }
 

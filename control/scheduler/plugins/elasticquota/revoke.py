@@ -25,7 +25,7 @@ def to_revoke(used: Mapping[str, int], runtime: Mapping[str, int], pods: Sequenc
     suffice, all of them go. Otherwise those are kept, most important first, that fit nevertheless."""
     left: Amounts = dict(used)
     taken: list[Revocable] = []
-    for pod in sorted(pods, key=lambda one: (one.priority, -one.started, one.uid)):
+    for pod in sorted(pods, key=lambda candidate: (candidate.priority, -candidate.started, candidate.uid)):
         if not exceeding(left, runtime):
             break
         add_to(left, pod.counted, -1)

@@ -73,16 +73,16 @@ def patch(
     """A merge patch of what differs, conditional on the version that was read; {} if nothing does. A broken annotation
     is overwritten. `further`: annotations that hooks want."""
     annotations = {key: text for key, text in further.items() if quota.metadata.annotations.get(key) != text}
-    for one, amounts in output.annotations():
+    for stored, amounts in output.annotations():
         try:
-            present = one.get(quota.metadata.annotations)
+            present = stored.get(quota.metadata.annotations)
         except WireError:
             present = None
-            if one.key in quota.metadata.annotations:
-                annotations[one.key] = one.text(to_list(amounts))
+            if stored.key in quota.metadata.annotations:
+                annotations[stored.key] = stored.text(to_list(amounts))
                 continue
         if differs(amounts, present or {}):
-            annotations[one.key] = one.text(to_list(amounts))
+            annotations[stored.key] = stored.text(to_list(amounts))
     body: dict[str, Any] = {}
     if annotations:
         body["metadata"] = {"annotations": annotations}

@@ -91,7 +91,7 @@ class Owners:
         end = table.node_log.end
         if end == self._node_at:
             return
-        if len(self._list) >= self.MIN_TERMS_TO_COMPACT and 2 * sum(one.total == 0 for one in self._list) > len(
+        if len(self._list) >= self.MIN_TERMS_TO_COMPACT and 2 * sum(owned.total == 0 for owned in self._list) > len(
             self._list
         ):
             self._drop_unowned()
@@ -110,7 +110,7 @@ class Owners:
         if known is not None and known[0] == key and known[1] == len(self._list):
             return known[2]
         upto, matching = (known[1], known[2]) if known is not None and known[0] == key else (0, [])
-        matching.extend(one for one in self._list[upto:] if one.term.selects(shape, labels_of))
+        matching.extend(owned for owned in self._list[upto:] if owned.term.selects(shape, labels_of))
         shape.memo[self._matching_memo] = (key, len(self._list), matching)
         return matching
 
@@ -135,7 +135,7 @@ class Owners:
 
     def _drop_unowned(self) -> None:
         """Drop terms without owners: terms come and go with workloads."""
-        self._terms = {key: one for key, one in self._terms.items() if one.total}
+        self._terms = {key: term for key, term in self._terms.items() if term.total}
         self._list = list(self._terms.values())
         self.generation += 1
 

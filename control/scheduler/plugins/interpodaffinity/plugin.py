@@ -204,7 +204,7 @@ class InterPodAffinity(Plugin):
     def _against(self, shape: Shape) -> list[OwnedTerm]:
         """Required anti-affinity terms of existing pods that select pods of the shape."""
         self._owners.sync()
-        return [one for one in self._matching(shape) if one.placed and one.term.role is Role.FAR]
+        return [owned for owned in self._matching(shape) if owned.placed and owned.term.role is Role.FAR]
 
     def _labels_of(self, namespace: str) -> Mapping[str, str]:
         return self._namespaces.get(namespace, _NOTHING)
@@ -223,8 +223,8 @@ class InterPodAffinity(Plugin):
         """Whether a pod that the waiting pod requires was added, or one that excludes it was removed, or labels changed
         so."""
         before, after = results.as_pod(old), results.as_pod(new)
-        one = after or before
-        if one is None or one.metadata.uid == pod.uid:
+        changed_pod = after or before
+        if changed_pod is None or changed_pod.metadata.uid == pod.uid:
             return True
         terms = terms_of(pod.shape)
 
@@ -258,7 +258,7 @@ class InterPodAffinity(Plugin):
         if before is None:
             return True
         keys = {term.topology for term in (*terms.near, *terms.far)}
-        keys |= {one.term.topology for one in self._against(pod.shape)}
+        keys |= {owned.term.topology for owned in self._against(pod.shape)}
         return any(labels.get(key) != before.metadata.labels.get(key) for key in keys)
 
 
@@ -277,10 +277,10 @@ def _credit(tables: dict[str, IntArray], topology: str, sums: IntArray, weight: 
     tables[topology] = _joined(np.add, credit, tables.get(topology))
 
 
-def _joined(join: np.ufunc, one: NDArray[T], other: NDArray[T] | None) -> NDArray[T]:
+def _joined(join: np.ufunc, first: NDArray[T], other: NDArray[T] | None) -> NDArray[T]:
     """`join` of two arrays by domain of possibly different lengths."""
     if other is None:
-        return one
-    longer, shorter = (one, other) if len(one) >= len(other) else (other, one)
+        return first
+    longer, shorter = (first, other) if len(first) >= len(other) else (other, first)
     join(longer[: len(shorter)], shorter, out=longer[: len(shorter)])
     return longer

@@ -46,6 +46,8 @@ class LoadColumns:
         self._divisor = table.matrix(resources, dtype=np.int64, fill=1)
         self._has = table.matrix(resources, dtype=np.bool_, fill=False)
         self._expires = table.column(np.float64, NEVER)
+        self._cleared = table.column(np.bool_, True)
+        """[row]: whether `clear` would change nothing."""
         self.next_expiry = NEVER
         """The earliest time at which a report expires, or earlier."""
 
@@ -91,6 +93,9 @@ class LoadColumns:
 
     def clear(self, row: int) -> None:
         """The row has no usable data: every pod passes with score 0."""
+        if self._cleared.data.item(row):
+            return
+        self._cleared.data[row] = True
         self.room[:, :, row] = NO_BOUND
         self.left[:, :, row] = NOTHING_LEFT
         self.blocked[:, row] = 0
@@ -103,6 +108,7 @@ class LoadColumns:
         if report is None:
             self.clear(row)
             return
+        self._cleared.data[row] = False
         args, expired, usable = self._args, self._note_expiry(row, report, now), report.complete
         refuse = expired and args.filter_expired_node_metrics and not args.enable_schedule_when_node_metrics_expired
         self.blocked[0, row] = self._expired_reason if refuse and limits.usual else 0

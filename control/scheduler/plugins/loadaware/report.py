@@ -43,15 +43,15 @@ def read(metric: NodeMetric, tracked: Tracked, previous: LoadReport | None = Non
     status, info, policy = metric.status, metric.status.node_metric, metric.spec.metric_collect_policy
     aggregated: dict[tuple[str, int], Vector] = {}
     longest: dict[str, int] = {}
-    for one in info.aggregated_node_usages if info is not None else ():
-        duration = one.duration.nanoseconds
-        for kind, usage in one.usage.items():
+    for window in info.aggregated_node_usages if info is not None else ():
+        duration = window.duration.nanoseconds
+        for kind, usage in window.usage.items():
             if usage.resources:
                 vector = aggregated[(kind, duration)] = tracked.amounts(usage.resources)
                 if duration > longest.get(kind, -1):
                     longest[kind] = duration
                     aggregated[(kind, LONGEST)] = vector
-    measured = [one for one in status.pods_metric if one.pod_usage.resources]
+    measured = [pod_metric for pod_metric in status.pods_metric if pod_metric.pod_usage.resources]
     time = status.update_time.unix if status.update_time is not None else None
     return LoadReport(
         update_time=time if time is not None or previous is None else previous.update_time,
@@ -60,6 +60,11 @@ def read(metric: NodeMetric, tracked: Tracked, previous: LoadReport | None = Non
         usage=tracked.amounts(info.node_usage.resources) if info is not None else None,
         aggregated=aggregated,
         system=tracked.amounts(info.system_usage.resources) if info is not None else tracked.zero,
-        pods={f"{one.namespace}/{one.name}": tracked.amounts(one.pod_usage.resources) for one in measured},
-        prod=frozenset(f"{one.namespace}/{one.name}" for one in measured if one.priority == PROD),
+        pods={
+            f"{pod_metric.namespace}/{pod_metric.name}": tracked.amounts(pod_metric.pod_usage.resources)
+            for pod_metric in measured
+        },
+        prod=frozenset(
+            f"{pod_metric.namespace}/{pod_metric.name}" for pod_metric in measured if pod_metric.priority == PROD
+        ),
     )

@@ -54,10 +54,12 @@ def holding_of(annotations: Mapping[str, str], requests: Mapping[str, int]) -> H
         raise RefusedAllocation(f"{cpus.bit_count()} CPUs are more than the pod requests")
     zones: dict[int, dict[str, int]] = {}
     sums: dict[str, int] = {}
-    for one in status.numa_node_resources:
-        if not 0 <= one.node < MAX_ZONE_ID or one.node in zones:
-            raise RefusedAllocation(f"NUMA node {one.node} is repeated or not from 0 to {MAX_ZONE_ID - 1}")
-        zones[one.node] = amounts = {name: _amount(name, quantity) for name, quantity in one.resources.items()}
+    for resource in status.numa_node_resources:
+        if not 0 <= resource.node < MAX_ZONE_ID or resource.node in zones:
+            raise RefusedAllocation(f"NUMA node {resource.node} is repeated or not from 0 to {MAX_ZONE_ID - 1}")
+        zones[resource.node] = amounts = {
+            name: _amount(name, quantity) for name, quantity in resource.resources.items()
+        }
         for name, amount in amounts.items():
             sums[name] = sums.get(name, 0) + amount
             if amount < 0 or sums[name] > requests.get(name, 0):

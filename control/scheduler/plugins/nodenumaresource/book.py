@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final
 from weakref import WeakKeyDictionary, proxy
 
 from control.numa.affinity import NodeRoom, ZoneRoom
 from control.numa.holdings import IDLE, SHARED, SINGLE, Holding, NodeHoldings
 from control.numa.report import NumaReport, read_report
+from control.numa.reserved import within
+from control.reservation.matching import allocated_uid
 from control.scheduler.framework.handle import Handle
 from control.scheduler.plugins.nodenumaresource.annotation import RefusedAllocation, holding_of
 from control.scheduler.plugins.nodenumaresource.columns import (
@@ -24,12 +26,16 @@ from control.scheduler.plugins.nodenumaresource.columns import (
     UNPUBLISHED,
     NumaColumns,
 )
+from control.scheduler.plugins.nodenumaresource.needs import ProvidedHints
 from control.scheduler.plugins.nodenumaresource.ratios import INVALID, UNIT, amplify, ratios_of
+from control.scheduler.plugins.nodenumaresource.roomstates import NodePolicies, RoomState, RoomStates
 from control.scheduler.state.allocations import Allocations
-from control.scheduler.state.pods import POD, PodInfo
+from control.scheduler.state.credit import Offer
+from control.scheduler.state.pods import POD, PodInfo, Shape
 from control.scheduler.state.table import NodeTable
 from koordlet.api import names
 from koordlet.api.annotations.node import cpu_bind_policy, numa_topology_policy
+from koordlet.api.annotations.reservation import ignores_reservations
 from koordlet.api.crs.topology import NodeResourceTopology
 from koordlet.api.encoding.quoting import quoted
 from koordlet.api.encoding.wire import WireError
@@ -46,6 +52,14 @@ KINDS: Final = (TOPOLOGY, RATIO, ALLOCATION)
 """Kinds of malformed input."""
 
 
+@dataclass(frozen=True)
+class OfferedRoom:
+    """`status`: by position of the zone."""
+
+    room: NodeRoom
+    status: tuple[str, ...]
+
+
 class NumaBook:
     """See the module text. A `PodListener` through `allocations`."""
 
@@ -60,11 +74,25 @@ class NumaBook:
             book = cls._of[handle.table] = cls(handle)
         return book
 
+    @classmethod
+    def existing(cls, handle: Handle) -> NumaBook | None:
+        """None if no profile has the plugin."""
+        return cls._of.get(handle.table)
+
     def __init__(self, handle: Handle) -> None:
         self._table: NodeTable = proxy(handle.table)
         self.columns = NumaColumns(handle.table)
         self.deciders: dict[str, Callable[[PodInfo], Holding | None]] = {}
         """By profile: what a pod without a node would get on the row that it is counted on in a trial."""
+        self.affinities: dict[str, Callable[[PodInfo, int, Offer | None], frozenset[int] | None]] = {}
+        """By profile: the zones that all resources of a pod must be from on a row; None: any. With an offer: if the pod
+        takes it."""
+        self.decided: tuple[str, int, frozenset[int] | None] = ("", -1, None)
+        """(uid, row, zones) of the last decision by which a pod counts."""
+        self.providers: dict[str, Callable[[Shape], ProvidedHints | None]] = {}
+        """By profile: the hints of another plugin for pods of a shape; None: it does not care."""
+        self.before_sync: list[Callable[[], None]] = []
+        """Called by `sync`: providers call `forget` for rows whose reservations changed."""
         self.malformed: Counter[str] = Counter()
         """Kind of input -> how often it was malformed or refused."""
         self.reports: dict[str, NumaReport] = {}
@@ -77,11 +105,11 @@ class NumaBook:
         self.demanding = 0
         """Number of nodes with a CPU bind policy, a NUMA topology policy or a ratio: they concern every pod."""
         self._demands: set[int] = set()
-        self.choices: dict[int, dict[Any, Any]] = {}
-        """By row: what `decision` remembers; cleared when the row changes."""
-        self._rooms: dict[int, NodeRoom] = {}
+        self.offers: dict[int, dict[Any, Any]] = {}
+        """By row: what `decision` caches about reservations; cleared when the row changes."""
+        self._equal = RoomStates()
+        self._states: dict[int, RoomState] = {}
         """By row, as of the last `sync`."""
-        self._status: dict[int, list[str]] = {}
         self._changed: set[int] = set()
         self._node_position = 0
         self.allocations: Allocations[Holding] = Allocations(self._read, self._apply)
@@ -129,12 +157,15 @@ class NumaBook:
     def _read(self, pod: PodInfo) -> Holding | None:
         if not pod.pod.spec.node_name:  # a trial; the annotation would be its owner's
             decide = self.deciders.get(pod.shape.scheduler)
-            return None if decide is None or pod.subject != POD else decide(pod)
+            return None if decide is None else decide(pod)
         annotations = pod.pod.metadata.annotations
-        if names.ANNOTATION_RESOURCE_STATUS not in annotations or pod.subject != POD:
+        if names.ANNOTATION_RESOURCE_STATUS not in annotations:
             return None
         try:
-            return holding_of(annotations, pod.requests)
+            holding = holding_of(annotations, pod.requests)
+            if holding is None or pod.subject != POD:
+                return holding
+            return replace(holding, reservation=allocated_uid(pod.pod))
         except RefusedAllocation as error:
             self._refuse(ALLOCATION, f"pod {pod.key}", f"{names.ANNOTATION_RESOURCE_STATUS}: {error}")
             return None
@@ -144,13 +175,13 @@ class NumaBook:
         holdings = self.holdings.setdefault(row, NodeHoldings())
         self._changed.add(row)
         if sign > 0:
-            if holding.cpus & holdings.cpus:
+            if holdings.claimed_by_others(pod.uid, holding) and not ignores_reservations(pod.shape.labels):
                 text = f"{names.ANNOTATION_RESOURCE_STATUS}: another pod of the node holds some of its CPUs"
                 self._refuse(ALLOCATION, f"pod {pod.key}", text)
             holdings.add(pod.uid, holding)
             return
         holdings.remove(pod.uid)
-        if not holdings.pods:
+        if not holdings.given:
             del self.holdings[row]
 
     def _refuse(self, kind: str, what: str, reason: str) -> None:
@@ -161,6 +192,8 @@ class NumaBook:
 
     def sync(self) -> None:
         """Compute the rows that changed."""
+        for prepare in self.before_sync:
+            prepare()
         table, log_ = self._table, self._table.node_log
         if self._node_position != log_.end:
             rows = log_.since(self._node_position)
@@ -171,11 +204,22 @@ class NumaBook:
             for row in changed:
                 self._compute(row)
 
+    def forget(self, row: int) -> None:
+        """What reservations of the row give, by a provider, changed."""
+        self.offers.pop(row, None)
+
     def report(self, row: int) -> NumaReport:
         return self.reports.get(self._table.names[row], EMPTY)
 
-    def policies(self, row: int) -> tuple[str, str, str]:
-        """(CPU bind policy, NUMA topology policy, NUMA allocation strategy or "") of a node."""
+    def state(self, row: int) -> RoomState:
+        """Call `sync` before."""
+        return self._states[row]
+
+    def policies(self, row: int) -> NodePolicies:
+        """Call `sync` before."""
+        return self._states[row].policies
+
+    def _policies(self, row: int) -> NodePolicies:
         node = self._table.nodes[row]
         labels: Mapping[str, str] = {} if node is None else node.metadata.labels
         report = self.report(row)
@@ -188,7 +232,19 @@ class NumaBook:
 
     def room(self, row: int) -> NodeRoom:
         """What is free on a node. Call `sync` before."""
-        return self._rooms[row]
+        return self._states[row].room
+
+    def offered(self, row: int, offer: Offer) -> OfferedRoom | None:
+        """What a pod may use of a node through reservations; None if they hold neither CPUs nor zones there."""
+        holdings = self.holdings.get(row)
+        reserved = [] if holdings is None else [holdings.given[uid] for uid in offer.uids if uid in holdings.given]
+        if holdings is None or not any(reserved):
+            return None
+        left = holdings.left(offer.uids)
+        with holdings.without(offer.uids):
+            room = replace(self._room(row), preferred=left.cpus)
+            status = self._zone_status(row)
+        return OfferedRoom(within(room, reserved[0], left, offer.restricted) if offer.restricted else room, status)
 
     def _room(self, row: int) -> NodeRoom:
         report = self.report(row)
@@ -214,20 +270,21 @@ class NumaBook:
     def pod(self, row: int, uid: str) -> PodInfo:
         return self._table.pods[row][uid]
 
-    def zone_status(self, row: int) -> list[str]:
+    def zone_status(self, row: int) -> tuple[str, ...]:
         """By position of the zone. Call `sync` before."""
-        return self._status[row]
+        return self._states[row].status
 
-    def _zone_status(self, row: int) -> list[str]:
+    def _zone_status(self, row: int) -> tuple[str, ...]:
         report, holdings = self.report(row), self.holdings.get(row)
         status = {} if holdings is None else holdings.status(report.layout)
-        return [status.get(zone.id, IDLE) for zone in report.zones]
+        return tuple(status.get(zone.id, IDLE) for zone in report.zones)
 
     def _compute(self, row: int) -> None:
         columns = self.columns
-        self.choices.pop(row, None)
+        self.offers.pop(row, None)
         columns.ratio.data[row] = self._read_ratios(row)
-        bind, numa, _ = self.policies(row)
+        policies = self._policies(row)
+        bind, numa, _ = policies
         columns.bind_policy.data[row] = BIND_CODES.get(bind, 0)
         columns.numa_policy.data[row] = NUMA_CODES.get(numa, 0)
         if bind in BIND_CODES or numa or columns.ratio.data[row]:
@@ -235,8 +292,8 @@ class NumaBook:
         else:
             self._demands.discard(row)
         self.demanding = len(self._demands)
-        room = self._rooms[row] = self._room(row)
-        layout = room.layout
+        state = self._states[row] = self._equal.of(self._room(row), self._zone_status(row), policies)
+        room, layout = state.room, state.room.layout
         whole, first = layout.whole_cores(room.free), layout.first_of_cores(room.free)
         columns.cpus_per_core.data[row] = layout.cpus_per_core
         columns.cpus.data[:, row] = room.free.bit_count(), whole.bit_count(), first.bit_count()
@@ -245,8 +302,7 @@ class NumaBook:
         columns.zones.data[row] = len(room.zones)
         self.zone_ids[row] = tuple(zone.id for zone in room.zones)
         columns.zone_total.data[:, :, row] = UNPUBLISHED
-        status = self._status[row] = self._zone_status(row)
-        for at, (zone, code) in enumerate(zip(room.zones, status, strict=True)):
+        for at, (zone, code) in enumerate(zip(room.zones, state.status, strict=True)):
             columns.zone_status.data[at, row] = STATUS_CODES[code]
             cpus = zone.cpus
             columns.zone_cpus.data[at, :, row] = (

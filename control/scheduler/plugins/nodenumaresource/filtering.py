@@ -29,6 +29,7 @@ from control.scheduler.plugins.nodenumaresource.columns import (
     WHOLE,
 )
 from control.scheduler.plugins.nodenumaresource.decision import RowDecisions
+from control.scheduler.plugins.nodenumaresource.equalrows import equal_rows
 from control.scheduler.plugins.nodenumaresource.needs import NumaNeed
 from control.scheduler.plugins.nodenumaresource.ratios import UNIT
 from control.scheduler.plugins.nodenumaresource.zonesets import ZoneSets
@@ -119,7 +120,11 @@ class NumaFilter:
             reject((binding.numa > BEST) & empty, Code.UNRESOLVABLE, MISSING_ZONES)
             reject((binding.numa == BEST) & empty, Code.UNSCHEDULABLE, NO_ZONES)
             left = np.flatnonzero((binding.numa != 0) & (out == 0))
-            if len(left):
+            if len(left) and need.provider is not None:
+                first, kinds = equal_rows(self._book, rows[left], need.provider.keys(rows[left]))
+                some = [(int(rows[at]), int(binding.numa[at])) for at in left[first]]
+                out[left] = np.array([self._check_row_zones(need, row, numa) for row, numa in some], np.int16)[kinds]
+            elif len(left):
                 out[left] = self._check_zones(need, rows, binding, left)
         if bind.any():
             few = cpus > columns.cpus.data[binding.kind, rows]
@@ -166,10 +171,10 @@ class NumaFilter:
                 return number(Code.UNSCHEDULABLE, NO_ZONES)
             return number(Code.UNRESOLVABLE, MISSING_ZONES)
         choice = self._decisions.choice(need, row)
-        if numa == BEST:
-            name = choice.lacking()
-            return number(Code.UNSCHEDULABLE, f"Insufficient NUMA {name}") if name else 0
         reasons = () if choice.merged is None else choice.merged.reasons
+        name = choice.lacking() if numa == BEST and not reasons else ""
+        if name:
+            return number(Code.UNSCHEDULABLE, f"Insufficient NUMA {name}")
         return self._text(reasons) if reasons else 0
 
     def _lacks_amplified(self, need: NumaNeed, rows: RowArray, bind: Mask, ratio: IntArray) -> Mask:
@@ -216,7 +221,7 @@ class NumaFilter:
         ]
         id_lists = [self._book.zone_ids[row] for row in sets.rows.tolist()]
         id_numbers: dict[tuple[int, ...], int] = {}
-        ids = np.array([id_numbers.setdefault(one, len(id_numbers)) for one in id_lists], np.int64)
+        ids = np.array([id_numbers.setdefault(zone_ids, len(id_numbers)) for zone_ids in id_lists], np.int64)
         parts = [*(part.astype(np.uint8) for part in bits), np.array(sets.published, np.uint8)]
         packed = np.packbits(np.concatenate(parts), axis=0).T
         signature = np.concatenate(
@@ -281,5 +286,5 @@ def _violated_by_all(sets: ZoneSets) -> Mask:
 
 
 def _zone_hints(sets: list[int], policy: str) -> list[ZoneHint]:
-    smallest = min((one.bit_count() for one in sets), default=0)
-    return [ZoneHint(one, policy == RESTRICTED or one.bit_count() == smallest) for one in sets]
+    smallest = min((zones.bit_count() for zones in sets), default=0)
+    return [ZoneHint(zones, policy == RESTRICTED or zones.bit_count() == smallest) for zones in sets]

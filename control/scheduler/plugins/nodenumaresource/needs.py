@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from control.numa.accumulator import CPUSearchRules
 from control.numa.affinity import NumaRequest
-from control.numa.hints import REQUIRED
+from control.numa.hints import REQUIRED, Hints
+from control.numa.holdings import Holding
 from control.numa.report import POLICIES
+from control.scheduler.state.columns import IntArray, RowArray
+from control.scheduler.state.credit import Offer
 from control.scheduler.state.pods import Shape
 from koordlet.api import names
 from koordlet.api.annotations.node import BIND_FULL_PCPUS_ONLY, BIND_SPREAD_BY_PCPUS
@@ -36,6 +39,20 @@ _SINGLE_EXCLUSIVE: Final = ("", "Preferred", REQUIRED)
 _BY_NODE: Final = {BIND_FULL_PCPUS_ONLY: BIND_FULL_PCPUS, BIND_SPREAD_BY_PCPUS: BIND_SPREAD_BY_PCPUS}
 
 
+class ProvidedHints(Protocol):
+    """The hints of another plugin for pods of one shape."""
+
+    def hints(self, row: int, ids: Sequence[int], offer: Offer | None) -> tuple[Hints, tuple[str, ...]]:
+        """The hints, or why the node is refused under every policy. `ids`: of the row's zones; `offer`: what the pod
+        may use of reservations."""
+
+    def keys(self, rows: RowArray) -> IntArray:
+        """[row]: rows with equal keys have equal hints."""
+
+    def key(self, row: int) -> Hashable:
+        """`keys` for one row, without an offer. Keys of different times are equal only if the hints are."""
+
+
 @dataclass(frozen=True, eq=False)
 class NumaNeed:
     """See the module text. One per shape and profile; compared by identity."""
@@ -43,13 +60,28 @@ class NumaNeed:
     amounts: Mapping[str, int]
     """Requests that are not zero, cpu in milli-cores."""
     bind: bool = False
-    """The pod itself asks for CPUs of its own."""
+    """The pod itself requests CPUs of its own."""
     policy: str = ""
     required: bool = False
     """`policy` is a must."""
     exclusive: str = ""
     numa_policy: str = ""
     single_exclusive: str = ""
+    designated: Holding | None = None
+    """Exactly what the pod is to get."""
+    provider: ProvidedHints | None = None
+    """The hints of another plugin, which are merged with those of CPUs and zones."""
+
+    @property
+    def key(self) -> Hashable:
+        """Equal for needs that are decided alike."""
+        amounts = tuple(self.amounts.items())
+        binding = (self.bind, self.policy, self.required, self.exclusive)
+        designated: Hashable = None
+        if self.designated is not None:
+            zones = tuple((zone, tuple(held.items())) for zone, held in self.designated.zones.items())
+            designated = self.designated.cpus, zones
+        return amounts, binding, self.numa_policy, self.single_exclusive, self.provider, designated
 
     @property
     def cpu(self) -> int:

@@ -47,12 +47,12 @@ def page(book: NumaBook, row: int, name: str) -> dict[str, Any]:
             str(cpu): {**_position(book, row, cpu), "refCount": refs, "exclusivePolicy": exclusive.get(cpu, "")}
             for cpu, refs in sorted(holdings.refs.items())
         },
-        "allocatedPods": {} if holdings is None else {uid: _pod(book, row, uid) for uid in sorted(holdings.pods)},
+        "allocatedPods": {} if holdings is None else {uid: _pod(book, row, uid) for uid in sorted(holdings.given)},
     }
 
 
 def _pod(book: NumaBook, row: int, uid: str) -> dict[str, Any]:
-    pod, holding = book.pod(row, uid), book.holdings[row].pods[uid]
+    pod, holding = book.pod(row, uid), book.holdings[row].given[uid]
     return {
         "namespace": pod.namespace,
         "name": pod.name,

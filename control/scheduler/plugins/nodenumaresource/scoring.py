@@ -14,6 +14,7 @@ from control.scheduler.plugins.allocation import is_extended
 from control.scheduler.plugins.nodenumaresource.book import NumaBook
 from control.scheduler.plugins.nodenumaresource.columns import BEST, ONE_ZONE, UNPUBLISHED
 from control.scheduler.plugins.nodenumaresource.decision import RowDecisions
+from control.scheduler.plugins.nodenumaresource.equalrows import equal_rows
 from control.scheduler.plugins.nodenumaresource.filtering import RowBinding, amplified, amplified_use, zone_sets
 from control.scheduler.plugins.nodenumaresource.needs import NumaNeed
 from control.scheduler.plugins.nodenumaresource.ratios import amplify
@@ -23,6 +24,8 @@ from control.scheduler.state.table import CPU, NodeTable
 
 MAX: Final = 100
 MOST: Final = "MostAllocated"
+WHOLE_NODE: Final = -1
+"""Stands for the score of the node, where no zones were chosen."""
 
 Amounts = Callable[[WeightedResource], "tuple[IntArray, IntArray] | None"]
 """Resource -> (requested with the pod, capacity), None if it does not count."""
@@ -91,9 +94,15 @@ class NumaScore:
         numa = binding.numa
         zoned = np.flatnonzero(numa != 0)
         if len(zoned):
-            scores[zoned], unsettled = self._of_zones(need, rows, binding, zoned, scores[zoned])
-            for at in zoned[unsettled].tolist():
-                scores[at] = self._of_choice(need, int(rows[at]), decisions, int(scores[at]))
+            if need.provider is not None:
+                first, kinds = equal_rows(self._book, rows[zoned], need.provider.keys(rows[zoned]))
+                chosen = [self._of_choice(need, int(row), decisions, WHOLE_NODE) for row in rows[zoned[first]]]
+                of_rows = np.array(chosen, np.int64)[kinds]
+                scores[zoned] = np.where(of_rows == WHOLE_NODE, scores[zoned], of_rows)
+            else:
+                scores[zoned], unsettled = self._of_zones(need, rows, binding, zoned, scores[zoned])
+                for at in zoned[unsettled].tolist():
+                    scores[at] = self._of_choice(need, int(rows[at]), decisions, int(scores[at]))
         scores[binding.bind & (self._book.columns.cpus_per_core.data[rows] == 0)] = 0
         return scores
 

@@ -58,7 +58,9 @@ class ZoneSets:
     def sets(self, *, single: bool) -> Sequence[int]:
         """The sets of positions to look at, smaller ones and lower bits first."""
         every = subsets(self.count) if self.count else ()
-        return sorted((one for one in every if not single or one.bit_count() == 1), key=lambda s: (s.bit_count(), s))
+        return sorted(
+            (zones for zones in every if not single or zones.bit_count() == 1), key=lambda s: (s.bit_count(), s)
+        )
 
     def served(self, chosen: int) -> Mask:
         """[row]: the rooms of the zones suffice."""
@@ -70,10 +72,10 @@ class ZoneSets:
 
     def hint(self, chosen: int, resource: int, served: Mask) -> Mask:
         """[row]: the set is a hint for a resource (an index of `resources`)."""
-        found: Mask = served & self.published[resource]
+        mask: Mask = served & self.published[resource]
         for zone in numbers_of(chosen):
-            found &= self.room[resource][zone] > 0
-        return found
+            mask &= self.room[resource][zone] > 0
+        return mask
 
     def agreed(self, chosen: int) -> Mask:
         """[row]: the set is a hint for every published resource, and exclusivity allows it."""

@@ -53,8 +53,10 @@ def compile_constraints(
     all_keys: bool,
 ) -> tuple[Constraint, ...]:
     """`all_keys`: only nodes with the topology keys of all constraints are counted. Raises SelectorError."""
-    keys = [one.topology_key for one in constraints]
-    return tuple(_compile(table, topologies, counters, shape, one, keys if all_keys else []) for one in constraints)
+    keys = [constraint.topology_key for constraint in constraints]
+    return tuple(
+        _compile(table, topologies, counters, shape, constraint, keys if all_keys else []) for constraint in constraints
+    )
 
 
 def _compile(
@@ -116,12 +118,14 @@ class _Eligible:
 
     __slots__ = ("_columns", "_required", "_table", "_tolerations")
 
-    def __init__(self, table: NodeTable, shape: Shape, one: TopologySpreadConstraint, keys: Sequence[str]) -> None:
+    def __init__(
+        self, table: NodeTable, shape: Shape, constraint: TopologySpreadConstraint, keys: Sequence[str]
+    ) -> None:
         self._table = table
         self._columns = [table.labels.column(key) for key in keys]
-        required = RequiredNodes.of(shape.pod) if one.node_affinity_policy in (None, "", "Honor") else None
+        required = RequiredNodes.of(shape.pod) if constraint.node_affinity_policy in (None, "", "Honor") else None
         self._required = required if required and not required.anything else None
-        self._tolerations = shape.pod.spec.tolerations if one.node_taints_policy == "Honor" else None
+        self._tolerations = shape.pod.spec.tolerations if constraint.node_taints_policy == "Honor" else None
 
     def __call__(self) -> Mask:
         table = self._table

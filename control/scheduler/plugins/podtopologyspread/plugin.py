@@ -123,14 +123,14 @@ class PodTopologySpread(Plugin):
         complete = self._complete(compiled, rows)
         scored = rows if complete is None else rows[complete]
         weights = []
-        for one in compiled.soft:
-            one.domains.sync()
-            if one.key == HOSTNAME:
+        for constraint in compiled.soft:
+            constraint.domains.sync()
+            if constraint.key == HOSTNAME:
                 size = len(scored)
             elif len(scored) == self.table.nodes_alive:
-                size = one.domains.ids.distinct
+                size = constraint.domains.ids.distinct
             else:
-                size = int(np.count_nonzero(np.bincount(one.domains.ids.sync().take(scored))))
+                size = int(np.count_nonzero(np.bincount(constraint.domains.ids.sync().take(scored))))
             weights.append(math.log(size + 2))
         state.data[self.name] = _Scoring(weights, complete)
         return SUCCESS
@@ -176,9 +176,9 @@ class PodTopologySpread(Plugin):
     def _complete(self, compiled: _Compiled, rows: Rows) -> Mask | None:
         """[len(rows)]: whether the node has the topology keys of all soft constraints; None if all rows count."""
         complete: Mask | None = None
-        for one in compiled.soft if compiled.strict else ():
-            ids = one.domains.ids.sync()
-            if one.domains.ids.everywhere:
+        for constraint in compiled.soft if compiled.strict else ():
+            ids = constraint.domains.ids.sync()
+            if constraint.domains.ids.everywhere:
                 continue
             present = ids[rows] != 0
             complete = present if complete is None else complete & present
@@ -197,8 +197,8 @@ class PodTopologySpread(Plugin):
 
     def _compile(self, shape: Shape, version: int) -> _Compiled:
         constraints = self._constraints(shape)
-        hard = [one for one in constraints if one.when_unsatisfiable == HARD]
-        soft = [one for one in constraints if one.when_unsatisfiable == SOFT]
+        hard = [constraint for constraint in constraints if constraint.when_unsatisfiable == HARD]
+        soft = [constraint for constraint in constraints if constraint.when_unsatisfiable == SOFT]
         strict = bool(shape.pod.spec.topology_spread_constraints) or not self._system
         table, counters = self.table, self.handle.counters
         try:
@@ -218,18 +218,18 @@ class PodTopologySpread(Plugin):
         selector = self._workloads.selector(shape)
         if selector is None:
             return ()
-        return [msgspec.structs.replace(one, label_selector=selector) for one in self._defaults]
+        return [msgspec.structs.replace(default, label_selector=selector) for default in self._defaults]
 
     # Queueing hints
 
     def _pod_hint(self, pod: PodInfo, old: Any, new: Any) -> bool:
         """Whether a pod that the constraints count was added or removed, or its labels changed so."""
         before, after = results.as_pod(old), results.as_pod(new)
-        one = after or before
-        if one is None:
+        changed_pod = after or before
+        if changed_pod is None:
             return True
-        own = one.metadata.uid == pod.uid
-        if not own and one.metadata.namespace != pod.namespace:
+        own = changed_pod.metadata.uid == pod.uid
+        if not own and changed_pod.metadata.namespace != pod.namespace:
             return False
         constraints = self._constraints(pod.shape)
         if own and before is not None and after is not None and before.spec.tolerations != after.spec.tolerations:
@@ -248,10 +248,10 @@ class PodTopologySpread(Plugin):
         """Whether a node with all topology keys was added or removed, or moved to another domain."""
         before, after = results.as_node(old), results.as_node(new)
         constraints = self._constraints(pod.shape)
-        keys = [one.topology_key for one in constraints]
+        keys = [constraint.topology_key for constraint in constraints]
         if _place(before, keys) != _place(after, keys):
             return True
-        honoured = any(one.node_taints_policy == "Honor" for one in constraints)
+        honoured = any(constraint.node_taints_policy == "Honor" for constraint in constraints)
         return honoured and before is not None and after is not None and before.spec.taints != after.spec.taints
 
 

@@ -44,7 +44,7 @@ class WorkloadSelectors:
             if _covers(selector, shape.labels):
                 labels.update(selector)
         expressions: list[LabelSelectorRequirement] = []
-        owner = next((one for one in shape.pod.metadata.owner_references if one.controller), None)
+        owner = next((reference for reference in shape.pod.metadata.owner_references if reference.controller), None)
         if owner is not None and _API_VERSIONS.get(owner.kind) == owner.api_version:
             owner_selector = self._controllers.get((owner.kind, shape.namespace, owner.name))
             if owner_selector is not None and owner.kind == "ReplicationController":

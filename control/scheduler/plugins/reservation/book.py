@@ -12,6 +12,7 @@ from typing import Final
 
 from control.quota.amounts import Amounts
 from control.reservation.amounts import allocated, available
+from control.reservation.matching import allocated_uid
 from control.reservation.model import RESERVATION, ReservationModel
 from control.scheduler.plugins.nodeports import ports_of
 from control.scheduler.plugins.reservation.owners import OwnerGroup, OwnerIndex
@@ -41,6 +42,7 @@ class ReservedRoom:
         "owners_here",
         "ports",
         "remaining",
+        "revision",
         "room",
         "row",
         "uid",
@@ -50,6 +52,8 @@ class ReservedRoom:
     def __init__(self, uid: str) -> None:
         self.uid = uid
         self.model: ReservationModel | None = None
+        self.revision = 0
+        """Number of versions of `model`."""
         self.info: PodInfo | None = None
         """The reserve pod while it is counted, or lifted."""
         self.row = -1
@@ -104,7 +108,10 @@ class ReservationBook:
         """Rows on which a reservation or its figures changed; each group has such a log of its own."""
         self.version = 0
         """Grows with every change of a figure."""
-        self.owners: Allocations[str] = Allocations(_allocated_uid, self._use)
+        self.deciders: dict[str, Callable[[PodInfo], str]] = {}
+        """By profile: the uid of the reservation that a pod without a node would take on the row on which it is counted
+        in a trial; empty: none."""
+        self.owners: Allocations[str] = Allocations(self._read, self._use)
         """By uid of a pod: the uid of its reservation."""
         table.listen(self)
         table.listen(self.owners)
@@ -128,6 +135,7 @@ class ReservationBook:
         if model.problem and (before is None or before.problem != model.problem):
             log.warning("Ignoring a malformed reservation", reservation=model.name, problem=model.problem)
         room.model = model
+        room.revision += 1
         owners = () if model.problem else model.owners
         if room.group is None or room.group.owners != owners:
             self._note(room, room.listed)
@@ -200,6 +208,12 @@ class ReservationBook:
         return self.by_row.get(row, {}).values()
 
     # Figures
+
+    def _read(self, pod: PodInfo) -> str | None:
+        if holds_room(pod) or pod.pod.spec.node_name:
+            return _allocated_uid(pod)
+        decide = self.deciders.get(pod.shape.scheduler)
+        return (decide(pod) or None) if decide is not None and self.by_row else None
 
     def _use(self, row: int, pod: PodInfo, uid: str, sign: int) -> None:
         """A pod begins or ceases to use the reservation."""
@@ -295,13 +309,11 @@ def holds_room(pod: PodInfo) -> bool:
 
 
 def _allocated_uid(pod: PodInfo) -> str | None:
-    """The reservation of a bound pod; the annotation of a pending pod or of a Reservation is its author's."""
-    annotations = pod.pod.metadata.annotations
-    if pod.subject == RESERVATION or ALLOCATED.key not in annotations or not pod.pod.spec.node_name:
+    """The reservation of a bound pod; the annotation of a Reservation is its author's."""
+    if pod.subject == RESERVATION or ALLOCATED.key not in pod.pod.metadata.annotations:
         return None
     try:
-        named = ALLOCATED.get(annotations)
+        return allocated_uid(pod.pod, strict=True) or None
     except WireError as error:
         log.once(f"allocated:{pod.uid}", "Ignoring a malformed annotation", pod=pod.key, err=error)
         return None
-    return (named.uid or None) if named is not None else None

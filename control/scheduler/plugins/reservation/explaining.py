@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from control.quota.amounts import shown
 from control.scheduler.plugins.reservation.book import ReservedRoom
 from control.scheduler.plugins.reservation.fitting import Fitting, by_node
@@ -12,23 +14,25 @@ from koordlet.api.pages.placement import ConsideredReservation
 FITS = "fits"
 
 
-def considered(match: PodMatch, fitting: Fitting, table: NodeTable, limit: int) -> list[ConsideredReservation]:
+def considered(
+    match: PodMatch, fitting: Fitting, table: NodeTable, limit: int, refusal: Callable[[ReservedRoom], str]
+) -> list[ConsideredReservation]:
     """The reservations on nodes whose owners match, at most `limit`: those that fit first, then by name."""
-    found = [
+    rows = [
         ConsideredReservation(
             name=room.model.name,
             node=table.names[room.row],
             policy=room.model.policy or "Default",
             left=shown(room.remaining),
-            result=_result(match, fitting, room),
+            result=_result(match, fitting, room, refusal),
         )
         for room in match.owner_matched()
         if room.model is not None
     ]
-    return sorted(found, key=lambda one: (one.result != FITS, one.name))[:limit]
+    return sorted(rows, key=lambda considered: (considered.result != FITS, considered.name))[:limit]
 
 
-def _result(match: PodMatch, fitting: Fitting, room: ReservedRoom) -> str:
+def _result(match: PodMatch, fitting: Fitting, room: ReservedRoom, refusal: Callable[[ReservedRoom], str]) -> str:
     """`fits`, or why the pod cannot use the reservation."""
     rooms = match.on(room.row)
     if room not in rooms:
@@ -41,4 +45,4 @@ def _result(match: PodMatch, fitting: Fitting, room: ReservedRoom) -> str:
     fit = fitting.with_room(match, room.row, room, rooms)
     reasons = [short.text(figures=True).removeprefix("Reservation(s) ") for short in fit.in_room]
     reasons += map(by_node, fit.by_node)
-    return ", ".join(reasons) or FITS
+    return ", ".join(reasons) or refusal(room) or FITS

@@ -33,7 +33,7 @@ def reasons(match: PodMatch, failure: FitError) -> list[str]:
     if not total and not match.required:
         return []
     counted = [(named, NAMED)]
-    counted += [(mismatches[one], one.value) for one in _ORDER]
+    counted += [(mismatches[mismatch], mismatch.value) for mismatch in _ORDER]
     counted += [(count, f"{Mismatch.TAINT.value} {taint}") for taint, count in sorted(taints.items())]
     counted += [(count, f"{NODE_REASON} {reason}") for reason, count in _node_reasons(matched, failure)]
     counted.append((total, "matched owner total"))
@@ -46,9 +46,9 @@ def _node_reasons(matched: Counter[int], failure: FitError) -> list[tuple[str, i
         return []
     counts: Counter[str] = Counter()
     for row, number in matched.items():
-        given = failure.status(row).reasons
-        unexplained = number - sum(reason.startswith(PREFIX) for reason in given)
-        for reason in given:
+        reasons = failure.status(row).reasons
+        unexplained = number - sum(reason.startswith(PREFIX) for reason in reasons)
+        for reason in reasons:
             if unexplained > 0 and not reason.startswith(PREFIX):
                 counts[reason] += unexplained
     return sorted(counts.items())

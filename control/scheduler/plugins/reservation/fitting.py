@@ -6,28 +6,15 @@ Amounts are read from the table and the book as they are, so all of this also ho
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
-from control.reservation.amounts import Shortage, restricted_shortages, score
+from control.reservation.amounts import restricted_shortages, score
 from control.scheduler.config.args import ReservationArgs
 from control.scheduler.plugins.allocation import is_extended
 from control.scheduler.plugins.reservation.book import ReservationBook, ReservedRoom
+from control.scheduler.plugins.reservation.fit import Fit
 from control.scheduler.plugins.reservation.match import PodMatch
 from control.scheduler.state.table import PODS
 from koordlet.api.crs.reservation import RESTRICTED
-
-
-@dataclass(slots=True)
-class Fit:
-    """The result for one reservation, or for the node without one. Empty: it fits."""
-
-    by_node: list[str] = field(default_factory=list)
-    """Resources of which the node has too little, sorted; `pods` if it has too many."""
-    in_room: list[Shortage] = field(default_factory=list)
-
-    @property
-    def ok(self) -> bool:
-        return not self.by_node and not self.in_room
 
 
 def by_node(resource: str) -> str:
@@ -53,14 +40,24 @@ class Fitting:
         return resource not in self._ignored and resource.partition("/")[0] not in self._ignored_groups
 
     def usable(self, match: PodMatch, room: ReservedRoom) -> bool:
-        """Whether the reservation has anything that the pod requests, or the pod must have a reservation."""
+        """Whether the reservation has anything that the pod requests, or the pod must have a reservation.
+
+        An empty one is for pods without requests: one that descheduling makes for the replacement of such a pod.
+        """
         if match.required:
             return True
-        amounts = room.model.amounts if room.model is not None else {}
-        return any(name in amounts for name in match.pod.requests)
+        requests, amounts = match.pod.requests, room.model.amounts if room.model is not None else {}
+        return any(name in amounts for name in requests) or not (requests or amounts)
 
     def with_room(self, match: PodMatch, row: int, room: ReservedRoom, matched: Sequence[ReservedRoom]) -> Fit:
         """`matched`: all matching reservations of the row."""
+        fits = match.fits
+        fit = fits.get(room.uid)
+        if fit is None:
+            fit = fits[room.uid] = self._fit(match, row, room, matched)
+        return fit
+
+    def _fit(self, match: PodMatch, row: int, room: ReservedRoom, matched: Sequence[ReservedRoom]) -> Fit:
         model = room.model
         if model is None:
             return Fit(by_node=["pods"])
@@ -78,33 +75,33 @@ class Fitting:
     ) -> list[str]:
         """Resources of which the node has too little for the pod, with what is left in `room`."""
         table = self._table
-        lifted = [one.room for one in matched if one.lifted]
-        slots = table.requested.item(PODS, row) - (len(matched) - len(lifted)) + 1
+        lifted = [room.room for room in matched if room.lifted]
+        counted = match.pod.row == row  # in a trial
+        slots = table.requested.item(PODS, row) - (len(matched) - len(lifted)) + (not counted)
         short = ["pods"] if slots > table.allocatable.item(PODS, row) else []
         for name, amount in sorted(match.pod.requests.items()):
             if amount <= 0 or name == "pods" or not self.compares(name):
                 continue
             column = table.resource(name)
-            requested = table.requested.item(column, row) + sum(one.get(column, 0) for one in lifted)
+            requested = table.requested.item(column, row) - (amount if counted else 0)
+            if lifted:
+                requested += sum(amounts.get(column, 0) for amounts in lifted)
             left = 0 if room is None else room.remaining.get(name, 0)
             if amount > table.allocatable.item(column, row) - requested + left:
                 short.append(name)
         return short
 
     def candidates(self, match: PodMatch, row: int) -> list[ReservedRoom]:
-        """The reservations on a row that the pod may take."""
+        """The reservations on a row whose amounts fit the pod."""
         matched = match.on(row)
         return [room for room in matched if self.usable(match, room) and self.with_room(match, row, room, matched).ok]
 
-    def best(self, match: PodMatch, row: int) -> tuple[ReservedRoom, int] | None:
-        """(the reservation that the pod takes on a row, its score); None: it takes none."""
-        if match.wanted.ignores:
-            return None
-        rooms = self.candidates(match, row)
+    def best(self, match: PodMatch, rooms: Sequence[ReservedRoom]) -> tuple[ReservedRoom, int] | None:
+        """(the one of `rooms` that the pod takes, its score); None: it takes none."""
         if not rooms:
             return None
         rated = [(room, self.score(match, room)) for room in rooms]
-        return rated[0] if len(rated) == 1 else min(rated, key=lambda one: _rank(*one))
+        return rated[0] if len(rated) == 1 else min(rated, key=lambda rating: _rank(*rating))
 
     def score(self, match: PodMatch, room: ReservedRoom) -> int:
         """0 to 100."""

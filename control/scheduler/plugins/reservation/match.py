@@ -1,22 +1,24 @@
 """What one pod may use on each row: the reservations that match it, and their room as a credit (spec 06 §4.4, §4.5).
 
 The rows with matching reservations are kept per shape and set of owner groups, and only rows that changed are computed
-again. What is on a row is read when it is asked for, so it also holds in trials.
+again. The content of a row is read on demand, so it also holds in trials.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
 
 from control.reservation.matching import PodConditions, ReservationMatch, matched
 from control.scheduler.plugins.reservation.book import ReservationBook, ReservedRoom
+from control.scheduler.plugins.reservation.fit import Fit
 from control.scheduler.plugins.reservation.owners import OwnerGroup
+from control.scheduler.plugins.reservation.selectorindex import LabelIndex
 from control.scheduler.state.columns import IntArray, Mask, RowArray, Rows
-from control.scheduler.state.credit import NO_ROOM, Port
+from control.scheduler.state.credit import NO_ROOM, Offer, Port
 from control.scheduler.state.pods import PodInfo
 from control.scheduler.state.table import NodeTable
 
@@ -51,7 +53,12 @@ class PodMatch:
         """Row -> result of `on`."""
         self._credits: dict[int, Mapping[int, int]] = {}
         """Row -> result of `at`."""
+        self._fits: dict[str, Fit] = {}
+        self._fits_for = (-1, -1, -1)
+        """The version of the book and the ends of the table's logs for which `fits` is right."""
         self.known: KnownRows | None = None
+        self.offers: Callable[[int], Sequence[Offer]] = lambda row: ()
+        """See `RowCredit`."""
 
     def mask(self, rows: RowArray) -> Mask:
         """[len(rows)]: whether the row has matching reservations."""
@@ -74,7 +81,7 @@ class PodMatch:
         return room.group is not None and room.group.number in self._numbers
 
     def owner_matched(self) -> Iterable[ReservedRoom]:
-        """The reservations on nodes whose owners match, whatever the other conditions say."""
+        """The reservations on nodes whose owners match, regardless of the other conditions."""
         if self.wanted.ignores:
             return [room for rooms in self._book.by_row.values() for room in rooms.values()]
         return [room for group in self.groups for room in group.members.values() if room.placed]
@@ -87,10 +94,32 @@ class PodMatch:
         node = table.nodes[room.row] if self._node_labels else None
         return matched(self.wanted, self.pod.requests, model, node.metadata.labels if node is not None else NO_LABELS)
 
+    @property
+    def fits(self) -> dict[str, Fit]:
+        """By uid: what `Fitting.with_room` computed since the last change of the table or the book. Filter, Score and
+        the nomination of one cycle use the same."""
+        table = self._book.table
+        now = (self._book.version, table.pod_log.end, table.node_log.end)
+        if self._fits_for != now:
+            self._fits_for = now
+            self._fits.clear()
+        return self._fits
+
+    def rows_of(self, rows: Sequence[int]) -> Sequence[bool]:
+        """Whether each of a few rows may have matching reservations."""
+        known = self.known
+        if known is None or known.version != self._book.version:  # in a trial
+            return [True] * len(rows)
+        item = known.mask.item
+        return [item(row) for row in rows]
+
     def at(self, row: int) -> Mapping[int, int]:
         """See `RowCredit`."""
-        if self._version != self._book.version:
-            self._renew()
+        known, version = self.known, self._book.version
+        if self._version == version and known is not None and known.version == version and not known.mask.item(row):
+            return NO_ROOM
+        if self._empty(row):
+            return NO_ROOM
         credit = self._credits.get(row)
         if credit is None:
             credit = self._credits[row] = self._credit([room for room in self.on(row) if not room.lifted])
@@ -98,17 +127,21 @@ class PodMatch:
 
     def on(self, row: int) -> list[ReservedRoom]:
         """The matching reservations on a row."""
-        if self._version != self._book.version:
-            self._renew()
+        if self._empty(row):
+            return []
         rooms = self._rooms.get(row)
         if rooms is None:
             rooms = self._rooms[row] = self._matching(self._book.by_row.get(row, {}))
         return rooms
 
-    def _renew(self) -> None:
-        self._version = self._book.version
-        self._rooms.clear()
-        self._credits.clear()
+    def _empty(self, row: int) -> bool:
+        """Whether the row is known to have no matching reservation. What changed since it was read is read again."""
+        version, known = self._book.version, self.known
+        if self._version != version:
+            self._version = version
+            self._rooms.clear()
+            self._credits.clear()
+        return known is not None and known.version == version and not known.mask.item(row)
 
     def _credit(self, rooms: Sequence[ReservedRoom]) -> Mapping[int, int]:
         if len(rooms) <= 1:
@@ -174,9 +207,10 @@ class MatchingRows:
 
     MAX_KNOWN: Final = 256
 
-    def __init__(self, book: ReservationBook, table: NodeTable) -> None:
+    def __init__(self, book: ReservationBook, table: NodeTable, index: LabelIndex) -> None:
         self._book = book
         self._table = table
+        self._index = index
         self._known: OrderedDict[Hashable, KnownRows] = OrderedDict()
 
     def fill(self, match: PodMatch) -> None:
@@ -197,22 +231,34 @@ class MatchingRows:
         rows = self._changed(known, match)
         known.version = book.version
         if rows is None:
-            known.mask = np.zeros(table.size, np.bool_)
+            known.mask, known.rows = np.zeros(table.size, np.bool_), NO_ROWS
             known.columns.clear()
-            rows = {room.row for room in match.owner_matched()}
-        elif not rows:
-            return
-        if len(known.mask) < table.size:
+            rows = self._possible(match)
+        elif len(known.mask) < table.size:  # also without `rows`: filters and scores read every row of the table
             known.mask = np.concatenate((known.mask, np.zeros(table.size - len(known.mask), np.bool_)))
             known.columns.clear()
-        before = known.mask[list(rows)].tolist()
+        if not rows:
+            return
+        changed = False
         for row in rows:
-            known.mask[row] = bool(match.on(row))
-            room = match.at(row)
-            for key, column in known.columns.items():
-                column[row] = room.get(key, 0)
-        if before != known.mask[list(rows)].tolist() or not len(known.rows):
+            matching = bool(match.on(row))
+            if matching != known.mask.item(row):
+                known.mask[row], changed = matching, True
+            if known.columns:
+                room = match.at(row)
+                for key, column in known.columns.items():
+                    column[row] = room.get(key, 0)
+        if changed:
             known.rows = np.flatnonzero(known.mask)
+
+    def _possible(self, match: PodMatch) -> set[int]:
+        """The rows with reservations that may match."""
+        affinity, rooms = match.wanted.affinity, match.owner_matched()
+        if affinity is not None and affinity.name and not match.wanted.ignores:
+            return {room.row for room in rooms if room.model is not None and room.model.name == affinity.name}
+        rows = {room.row for room in rooms}
+        chosen = None if affinity is None else self._index.rows(affinity.reservation_selector)
+        return rows if chosen is None or match.wanted.ignores else rows.intersection(chosen)
 
     def _changed(self, known: KnownRows, match: PodMatch) -> set[int] | None:
         """The rows to compute again; None: all."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from control.reservation.matching import owned_by
 from control.reservation.model import parse
-from control.scheduler.state.pods import PodInfo
+from control.scheduler.state.pods import REPLICA_LABELS, PodInfo
 from control.scheduler.state.table import RowLog
 from koordlet.api.core import Pod
 from koordlet.api.crs.reservation import Reservation, ReservationOwner
@@ -23,18 +23,21 @@ if TYPE_CHECKING:
 Key = tuple[str, str, str]
 """(what is compared, name, value)"""
 ANY_POD: Final[Key] = ("", "", "")
+_MEMO: Final = "Reservation/owners"
 
 
 class OwnerGroup:
     """Reservations with equal owners, by uid. `log`: the rows on which one of them changed."""
 
-    __slots__ = ("keys", "log", "members", "number", "owners", "text")
+    __slots__ = ("by_shape", "keys", "log", "members", "number", "owners", "text")
 
     def __init__(self, number: int, text: bytes, owners: tuple[ReservationOwner, ...]) -> None:
         self.number = number
         self.text = text
         self.owners = owners
         self.keys = frozenset(key_of(owner) for owner in owners)
+        self.by_shape = all(map(_reads_shape, owners))
+        """Whether all pods of a shape match or none does."""
         self.members: dict[str, ReservedRoom] = {}
         self.log = RowLog()
 
@@ -46,6 +49,10 @@ class OwnerIndex:
         self._by_text: dict[bytes, OwnerGroup] = {}
         self._by_key: dict[Key, dict[int, OwnerGroup]] = {}
         self._next = 1
+        self._version = 0
+        """Grows when a group comes or goes."""
+        self._others = 0
+        """Number of groups that are not `by_shape`."""
 
     def __len__(self) -> int:
         return len(self._by_text)
@@ -57,6 +64,8 @@ class OwnerIndex:
         if group is None:
             group = self._by_text[text] = OwnerGroup(self._next, text, owners)
             self._next += 1
+            self._version += 1
+            self._others += not group.by_shape
             for key in group.keys:
                 self._by_key.setdefault(key, {})[group.number] = group
         group.members[member.uid] = member
@@ -66,6 +75,8 @@ class OwnerIndex:
         group.members.pop(member.uid, None)
         if not group.members:
             del self._by_text[group.text]
+            self._version += 1
+            self._others -= not group.by_shape
             for key in group.keys:
                 numbered = self._by_key[key]
                 del numbered[group.number]
@@ -76,12 +87,20 @@ class OwnerIndex:
         """The groups whose owners match the pod, by number."""
         if not self._by_key:
             return ()
-        found: dict[int, OwnerGroup] = {}
+        if self._others:
+            return self._compared(pod)
+        known: tuple[OwnerIndex, int, tuple[OwnerGroup, ...]] | None = pod.shape.memo.get(_MEMO)
+        if known is None or known[0] is not self or known[1] != self._version:
+            known = pod.shape.memo[_MEMO] = (self, self._version, self._compared(pod))
+        return known[2]
+
+    def _compared(self, pod: PodInfo) -> tuple[OwnerGroup, ...]:
+        groups: dict[int, OwnerGroup] = {}
         for key in _keys(pod.pod):
             for number, group in self._by_key.get(key, {}).items():
-                if number not in found and owned_by(group.owners, pod.pod):
-                    found[number] = group
-        return tuple(found[number] for number in sorted(found)) if found else ()
+                if number not in groups and owned_by(group.owners, pod.pod):
+                    groups[number] = group
+        return tuple(groups[number] for number in sorted(groups)) if groups else ()
 
 
 class EventOwners:
@@ -118,6 +137,17 @@ def key_of(owner: ReservationOwner) -> Key:
     if selector is not None and selector.match_labels:
         return ("label", *min(selector.match_labels.items()))
     return ANY_POD
+
+
+def _reads_shape(owner: ReservationOwner) -> bool:
+    """Whether the owner compares only labels that are equal for all pods of a shape."""
+    if owner.object is not None or owner.controller is not None:
+        return False
+    selector = owner.label_selector
+    if selector is None:
+        return True
+    compared = {*selector.match_labels, *(expression.key for expression in selector.match_expressions)}
+    return not compared & REPLICA_LABELS
 
 
 def _keys(pod: Pod) -> Iterator[Key]:

@@ -13,7 +13,6 @@ import numpy as np
 
 from control.reservation.matching import NO_CONDITIONS, PodConditions, conditions, owned_by
 from control.reservation.model import RESERVATION
-from control.reservation.reservepod import reserve_pod
 from control.scheduler.config.args import ReservationArgs
 from control.scheduler.cycle.failures import FitError
 from control.scheduler.framework.handle import Handle
@@ -40,34 +39,30 @@ from control.scheduler.framework.status import (
 from control.scheduler.framework.victimpolicy import ReservationVictims
 from control.scheduler.plugins import results
 from control.scheduler.plugins.defaultpreemption.preemption import Preemption
-from control.scheduler.plugins.reservation import pages, preallocation
+from control.scheduler.plugins.reservation import pages
 from control.scheduler.plugins.reservation.annotating import AllocatedWriter
 from control.scheduler.plugins.reservation.book import ReservationBook, ReservedRoom, holds_room
 from control.scheduler.plugins.reservation.explaining import considered
 from control.scheduler.plugins.reservation.failing import PREFIX, reasons
 from control.scheduler.plugins.reservation.fitting import Fitting, by_node
 from control.scheduler.plugins.reservation.match import MatchingRows, PodMatch
+from control.scheduler.plugins.reservation.offering import SCORE_BITS, Offering, everything, offer_of
 from control.scheduler.plugins.reservation.owners import EventOwners
-from control.scheduler.plugins.reservation.subject import ReservationSubject
+from control.scheduler.plugins.reservation.reservepods import ReservePods
+from control.scheduler.plugins.reservation.selectorindex import LabelIndex, SelectorIndexMetrics
+from control.scheduler.plugins.reservation.subject import shared_subject
 from control.scheduler.state.columns import IntArray, Reasons16, RowArray, Rows
 from control.scheduler.state.pods import POD, PodInfo
 from control.scheduler.state.table import selected
-from koordlet.api import names
 from koordlet.api.annotations.reservation import ALLOCATED, ReservationAllocated
 from koordlet.api.core import Pod
-from koordlet.api.crs.reservation import Reservation
 from koordlet.api.encoding.wire import WireError
 from koordlet.api.pages.placement import ConsideredReservation
 
 NO_MATCH: Final = "node(s) no reservations match reservation affinity"
 NO_ROOM: Final = "node(s) no reservation(s) to meet the requirements"
-OTHER_NODE: Final = "node(s) didn't match the nodeName specified by reservation"
-OTHER_POLICY: Final = "node(s) reservation allocate policy conflict"
 FIRST_BY_ORDER: Final = 1000
 """The score, before scaling, of the node with the smallest order."""
-_SCORE_BITS: Final = 7
-_MAX_ORDER: Final = 1 << 54
-"""Larger orders count as this one: a raw score holds the order above the bits of the score."""
 
 
 class ReservationPlugin(Plugin):
@@ -79,38 +74,24 @@ class ReservationPlugin(Plugin):
     def __init__(self, args: ReservationArgs | None, handle: Handle) -> None:
         super().__init__(args or ReservationArgs(), handle)
         self.args: ReservationArgs
-        self.subject = self._shared_subject(handle)
+        self.subject = shared_subject(handle)
         self.book: ReservationBook = self.subject.book
         gates = handle.gates
         skips_node_fit = gates is not None and gates.enabled("SkipReservationFitsNode")
         self._fitting = Fitting(self.book, self.args, skips_node_fit=skips_node_fit)
-        self._rows = MatchingRows(self.book, handle.table)
+        self._offering = Offering(self._fitting)
         self._event_owners = EventOwners()
         self._node_labels = gates is None or not gates.enabled("OmitNodeLabelsForReservation")
+        metrics = None if handle.client is None else SelectorIndexMetrics.of(handle.client.registry)
+        settings = self.args.reservation_selector_index
+        self._labels = LabelIndex(settings, self.book, node_labels=self._node_labels, metrics=metrics)
+        self._rows = MatchingRows(self.book, handle.table, self._labels)
         self._annotations = AllocatedWriter(handle)
+        self._reserve_pods = ReservePods(self.book, self._fitting, self.args, self.reasons, self._annotations)
         self._preemption = self._preempting(handle) if self.args.enable_preemption else None
         self._memo = results.memo_key(self.name, handle)
-        rejects = self.reasons.number
-        self._no_match = rejects(Code.UNRESOLVABLE, NO_MATCH)
-        self._other_node = rejects(Code.UNRESOLVABLE, OTHER_NODE)
-        self._other_policy = rejects(Code.UNRESOLVABLE, OTHER_POLICY)
-
-    def _shared_subject(self, handle: Handle) -> ReservationSubject:
-        """The book of the first profile; all profiles schedule over the same table."""
-        known = handle.subjects.get(RESERVATION)
-        if isinstance(known, ReservationSubject):
-            return known
-        book = ReservationBook(handle.table)
-        informer = None if handle.objects is None else handle.objects.informer(Reservation)
-        subject = ReservationSubject(book, handle.client, informer, handle.clock)
-        handle.subjects.add(RESERVATION, subject)
-        handle.follow(Reservation, reserve_pod, RESERVATION)
-        if informer is not None:  # after the handlers that count reserve pods
-            informer.add_handler(subject.seen, lambda _, new: subject.seen(new), subject.gone)
-        if handle.objects is not None:
-            pods = handle.objects.informer(Pod)
-            pods.add_handler(subject.pod_seen, subject.pod_changed, subject.pod_gone)
-        return subject
+        self.book.deciders[handle.profile] = self._on_trial
+        self._no_match = self.reasons.number(Code.UNRESOLVABLE, NO_MATCH)
 
     def _preempting(self, handle: Handle) -> Preemption:
         """Room that a victim used in a reservation returns to that reservation, because the book counts trials."""
@@ -126,6 +107,7 @@ class ReservationPlugin(Plugin):
         super().connect(runtime)
         if self._preemption is not None:
             self._preemption.connect(runtime)
+        self._offering.connect(runtime.profile.plugins.values())
 
     # Queue
 
@@ -142,7 +124,10 @@ class ReservationPlugin(Plugin):
             return False
         if pod.subject != POD:
             return True
-        return any(one is not None and owned_by(self._event_owners.of(one), pod.pod) for one in (old, new))
+        return any(
+            reservation is not None and owned_by(self._event_owners.of(reservation), pod.pod)
+            for reservation in (old, new)
+        )
 
     # PreFilter
 
@@ -152,26 +137,22 @@ class ReservationPlugin(Plugin):
             return error(wanted)
         if wanted is NO_CONDITIONS and not self.book.index:
             return SUCCESS
-        if not holds_room(pod):
-            match = self._match(state, pod)
-            state.variant = match.variant
-            if len(match.rows):
-                state.credit = match
-                if _looks_at_pods(pod):
-                    rooms = [room for row in match.rows.tolist() for room in match.on(row)]
-                    state.undo.append(self.book.lift(rooms))
+        if holds_room(pod):
+            self._reserve_pods.before_pre_filter(state, pod)
+            return SUCCESS
+        match = self._match(state, pod)
+        state.variant = match.variant
+        if len(match.rows):
+            state.credit = match
+            match.offers = lambda row: self._offering.offers(state, match, row)
+            if _looks_at_pods(pod):
+                rooms = [room for row in match.rows.tolist() for room in match.on(row)]
+                state.undo.append(self.book.lift(rooms))
         return SUCCESS
 
     def pre_filter(self, state: CycleState, pod: PodInfo) -> PreFilterResult:
         if holds_room(pod):
-            room = self.book.rooms.get(pod.uid)
-            if room is not None and room.model is not None:
-                cluster_mode = self.args.pre_allocation_config.enable_cluster_mode
-                refused = preallocation.refusal(room.model, cluster_mode=cluster_mode)
-                if refused:
-                    return PreFilterResult(unresolvable(refused))
-            wanted_node = pod.shape.annotations.get(names.ANNOTATION_RESERVATION_NODE)
-            return results.PASS_ALL if wanted_node or self.book.held else results.SKIP_FILTER
+            return self._reserve_pods.pre_filter(state, pod)
         match = self._known_match(state, pod)
         if match is None:
             return results.SKIP_FILTER
@@ -213,18 +194,20 @@ class ReservationPlugin(Plugin):
 
     def filter(self, state: CycleState, pod: PodInfo, rows: Rows) -> Reasons16:
         if holds_room(pod):
-            return self._filter_reserve_pod(pod, rows)
+            return self._reserve_pods.filter(state, pod, rows)
         match = self._match(state, pod)
         some = results.scalar_rows(rows)
         if some is not None:
-            return results.reasons([self._reject(match, row) for row in some])
+            none = self._no_match if match.required else 0
+            pairs = zip(some, match.rows_of(some), strict=True)
+            return results.reasons([self._reject(state, match, row) if possible else none for row, possible in pairs])
         chosen = selected(rows, self.table.size)
         numbers = np.full(len(chosen), self._no_match if match.required else 0, np.int16)
         for at in np.flatnonzero(match.mask(chosen)).tolist():
-            numbers[at] = self._reject(match, int(chosen[at]))
+            numbers[at] = self._reject(state, match, int(chosen[at]))
         return numbers
 
-    def _reject(self, match: PodMatch, row: int) -> int:
+    def _reject(self, state: CycleState, match: PodMatch, row: int) -> int:
         """0, or the reason why neither a reservation of the row nor the node itself fits (spec 06 §4.5)."""
         if match.wanted.ignores:
             return 0  # NodeResourcesFit decides
@@ -238,7 +221,10 @@ class ReservationPlugin(Plugin):
                 continue
             fit = self._fitting.with_room(match, row, room, rooms)
             if fit.ok:
-                return 0
+                refusal = self._offering.refusal(state, match, room)
+                if not refusal:
+                    return 0
+                texts.append(PREFIX + refusal)
             short_names.update(fit.by_node)
             texts += [short.text(figures=bool(match.wanted.name)) for short in fit.in_room]
         if match.required:
@@ -246,22 +232,6 @@ class ReservationPlugin(Plugin):
             return self.reasons.number(Code.UNSCHEDULABLE, *(texts or [NO_ROOM]))
         short = sorted(short_names) or self._fitting.short_on_node(match, row, rooms)
         return self.reasons.number(Code.UNSCHEDULABLE, *map(by_node, short)) if short else 0
-
-    def _filter_reserve_pod(self, pod: PodInfo, rows: Rows) -> Reasons16:
-        table = self.table
-        chosen = selected(rows, table.size)
-        numbers = np.zeros(len(chosen), np.int16)
-        node = pod.shape.annotations.get(names.ANNOTATION_RESERVATION_NODE)
-        if node:
-            numbers[chosen != table.rows.get(node, -1)] = self._other_node
-        own = self.book.rooms.get(pod.uid)  # a pending pod in operating mode, which is Aligned, has no entry
-        default = own is not None and own.model is not None and own.model.policy == ""
-        for at, row in enumerate(chosen.tolist()):
-            if not numbers[at] and row in self.book.held:
-                others = (room.model for room in self.book.held[row].values() if room.uid != pod.uid)
-                if any(model is not None and (model.policy == "") != default for model in others):
-                    numbers[at] = self._other_policy
-        return numbers
 
     # PostFilter
 
@@ -286,31 +256,35 @@ class ReservationPlugin(Plugin):
     # Score
 
     def pre_score(self, state: CycleState, pod: PodInfo, rows: RowArray) -> PluginStatus:
+        if holds_room(pod):
+            return SUCCESS if self._reserve_pods.scores(state) else SKIP
         match = self._known_match(state, pod)
         return SKIP if match is None or not len(match.rows) or match.wanted.ignores else SUCCESS
 
     def score(self, state: CycleState, pod: PodInfo, rows: Rows) -> IntArray:
         """[len(rows)]: the score of the reservation that the pod would take, below its order."""
+        if holds_room(pod):
+            return self._reserve_pods.score(state, selected(rows, self.table.size))
         match = self._match(state, pod)
         some = results.scalar_rows(rows)
         if some is not None:
-            return results.scores([self._rate(match, row) for row in some])
+            pairs = zip(some, match.rows_of(some), strict=True)
+            return results.scores(
+                [self._offering.rate(state, match, row) if possible else 0 for row, possible in pairs]
+            )
         chosen = selected(rows, self.table.size)
         scores = np.zeros(len(chosen), np.int64)
         for at in np.flatnonzero(match.mask(chosen)).tolist():
-            scores[at] = self._rate(match, int(chosen[at]))
+            scores[at] = self._offering.rate(state, match, int(chosen[at]))
         return scores
 
-    def _rate(self, match: PodMatch, row: int) -> int:
-        best = self._fitting.best(match, row) if match.on(row) else None
-        if best is None or best[0].model is None:
-            return 0
-        order = min(max(best[0].model.order, -_MAX_ORDER), _MAX_ORDER)
-        return (order << _SCORE_BITS) + best[1]
-
     def normalize(self, state: CycleState, pod: PodInfo, rows: RowArray, scores: IntArray) -> IntArray:
-        orders = scores >> _SCORE_BITS
-        plain: IntArray = scores & ((1 << _SCORE_BITS) - 1)
+        if holds_room(pod):
+            return scores
+        if scores.min(initial=0) >= 0 and scores.max(initial=0) <= MAX_SCORE:  # no order
+            return default_normalize(scores)
+        orders = scores >> SCORE_BITS
+        plain: IntArray = scores & ((1 << SCORE_BITS) - 1)
         ordered = orders != 0
         if ordered.any():
             plain[ordered & (orders == orders[ordered].min())] = FIRST_BY_ORDER
@@ -319,20 +293,27 @@ class ReservationPlugin(Plugin):
     # After the choice
 
     def nominate(self, state: CycleState, pod: PodInfo, row: int) -> PluginStatus:
+        if holds_room(pod):
+            return self._reserve_pods.nominate(state, row)
         match = self._known_match(state, pod)
         if match is None or (not len(match.rows) and not match.required):
             return SUCCESS
-        best = self._fitting.best(match, row)
+        if match.wanted.ignores:
+            if match.on(row):
+                state.taken = everything(match, row)
+            return SUCCESS
+        best = self._offering.best(state, match, row)
         if best is not None:
-            state.data[_taken(pod)] = best[0]
+            state.data[_taken(pod)], state.taken = best[0], offer_of(best[0])
         elif match.required:
             return unschedulable(NO_MATCH)
-        elif not match.wanted.ignores and (rooms := match.on(row)):
+        elif rooms := match.on(row):
             short = self._fitting.short_on_node(match, row, rooms)  # what they hold is not for the pod now
             return unschedulable(*map(by_node, short)) if short else SUCCESS
         return SUCCESS
 
     def reserve(self, state: CycleState, pod: PodInfo, row: int) -> PluginStatus:
+        self._reserve_pods.reserve(state, pod)
         room: ReservedRoom | None = state.data.get(_taken(pod))
         if room is not None:
             if not room.offered:
@@ -341,14 +322,15 @@ class ReservationPlugin(Plugin):
         return SUCCESS
 
     def unreserve(self, state: CycleState, pod: PodInfo, row: int) -> None:
-        self.book.owners.release(pod)
+        self._reserve_pods.unreserve(state, pod)
+        self.book.owners.unreserve(pod)
         written: ReservedRoom | None = state.data.pop(_written(pod), None)
         if written is not None:
             self._annotations.remove(pod, written.uid)
 
     async def pre_bind(self, state: CycleState, pod: PodInfo, row: int, changed: Pod) -> PluginStatus:
         if pod.subject != POD:
-            return SUCCESS
+            return await self._reserve_pods.pre_bind(state, pod)
         room: ReservedRoom | None = state.data.get(_taken(pod))
         model = None if room is None else room.model
         if room is None or model is None or model.terminal:
@@ -374,18 +356,31 @@ class ReservationPlugin(Plugin):
             return SKIP
         return await self.subject.bind(pod, node)
 
+    def _on_trial(self, pod: PodInfo) -> str:
+        """For nominated pods, and for gangs that are planned pod by pod."""
+        state = CycleState(trial=True)
+        best = self._offering.best(state, self._match(state, pod), pod.row)
+        return "" if best is None else best[0].uid
+
     # Process
 
     def considered(self, state: CycleState, pod: PodInfo, limit: int) -> list[ConsideredReservation]:
         """The reservations that a pod could use, after `state` was prepared for it."""
         match = self._known_match(state, pod)
-        return [] if match is None else considered(match, self._fitting, self.table, limit)
+        if match is None:
+            return []
+        return considered(
+            match, self._fitting, self.table, limit, lambda room: self._offering.refusal(state, match, room)
+        )
 
     async def stop(self) -> None:
         await self._annotations.stop()
 
     def routes(self) -> Mapping[str, Callable[..., Any]]:
-        return {"nodeReservations/{node}": lambda node: pages.on_node(self.book, self.table, node)}
+        return {
+            "nodeReservations/{node}": lambda node: pages.on_node(self.book, self.table, node),
+            "reservationSelectorIndex": lambda **query: self._labels.page(detail=query.get("detail") == "true"),
+        }
 
 
 def _taken(pod: PodInfo) -> str:

@@ -10,15 +10,16 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from control.quota.amounts import to_list
-from control.reservation.amounts import MAX_AMOUNT
-from control.reservation.model import parse, parse_pod, template_requests
+from control.quota.amounts import Amounts, to_list
+from control.reservation.amounts import MAX_AMOUNT, bounded
+from control.reservation.model import RESERVATION, parse, parse_pod, template_requests
 from control.reservation.reservepod import reserve_pod
+from control.scheduler.framework.handle import Handle
 from control.scheduler.framework.status import SUCCESS, PluginStatus, error
 from control.scheduler.plugins.reservation.book import ReservationBook
 from control.scheduler.state.pods import PodInfo
 from control.scheduler.state.subjects import FailedAttempt
-from koordlet.api.annotations.reservation import is_reservation_pod
+from koordlet.api.annotations.reservation import RESIZE_ALLOCATABLE, is_reservation_pod
 from koordlet.api.core import Pod
 from koordlet.api.core.podresources import is_terminated
 from koordlet.api.crs.reservation import (
@@ -59,6 +60,8 @@ class ReservationSubject:
         self._client = client
         self._informer = informer
         self._clock = clock
+        self._resized: dict[str, Amounts] = {}
+        """uid -> amounts that PreBind plugins wrote beside the requests, until the Reservation is bound."""
         self.unchanged: Reservation | None = None
         """The last version of a Reservation that changes nothing for scheduling, such as a new count of owners."""
 
@@ -85,6 +88,7 @@ class ReservationSubject:
     def gone(self, reservation: Reservation) -> None:
         """A Reservation was deleted."""
         self.book.remove(reservation.metadata.uid)
+        self._resized.pop(reservation.metadata.uid, None)
 
     def pod_seen(self, pod: Pod) -> None:
         """A pod was added or updated: in operating mode it is a reservation itself."""
@@ -118,7 +122,9 @@ class ReservationSubject:
             if live.status.node_name:
                 raise NothingToWrite(f"reservation is already on node {live.status.node_name}")
             amounts = template_requests(live)
-            if {name: min(amount, MAX_AMOUNT) for name, amount in info.requests.items()} != amounts:
+            resized = self._resized.pop(info.uid, {})
+            wanted = {name: min(amount, MAX_AMOUNT) for name, amount in {**info.requests, **resized}.items()}
+            if wanted != amounts:
                 raise NothingToWrite(CHANGED)
             now = self._now()
             conditions = [
@@ -146,7 +152,7 @@ class ReservationSubject:
                 raise NothingToWrite(NOT_ACTIVE)
             conditions = _with_failure(live.status.conditions, failed.message, self._now())
             if conditions is None:
-                raise NothingToWrite("the condition says so already")
+                raise NothingToWrite("the condition is up to date")
             return {"phase": live.status.phase or PENDING, "conditions": wire.to_builtins(conditions)}
 
         try:
@@ -167,6 +173,9 @@ class ReservationSubject:
         if self._client is None:
             return error("no API server to patch reservations at")
         body = {"metadata": {**metadata, "uid": info.uid}}
+        resize = RESIZE_ALLOCATABLE.get(metadata.get("annotations", {}))
+        if resize is not None:
+            self._resized[info.uid] = bounded(resize.resources)
         try:
             await self._client.patch(Reservation, info.name, body=body, kind=PatchKind.MERGE)
         except KubeError as failure:
@@ -200,6 +209,23 @@ class ReservationSubject:
         return Time.of(datetime.fromtimestamp(self._clock.now(), UTC))
 
 
+def shared_subject(handle: Handle) -> ReservationSubject:
+    """That of the first profile; all profiles schedule over the same table."""
+    known = handle.subjects.get(RESERVATION)
+    if isinstance(known, ReservationSubject):
+        return known
+    informer = None if handle.objects is None else handle.objects.informer(Reservation)
+    subject = ReservationSubject(ReservationBook(handle.table), handle.client, informer, handle.clock)
+    handle.subjects.add(RESERVATION, subject)
+    handle.follow(Reservation, reserve_pod, RESERVATION)
+    if informer is not None:  # after the handlers that count reserve pods
+        informer.add_handler(subject.seen, lambda _, new: subject.seen(new), subject.gone)
+    if handle.objects is not None:
+        pods = handle.objects.informer(Pod)
+        pods.add_handler(subject.pod_seen, subject.pod_changed, subject.pod_gone)
+    return subject
+
+
 def _condition(
     type_: str, status: str, reason: str, message: str, probed: Time, changed: Time | None
 ) -> ReservationCondition:
@@ -211,16 +237,19 @@ def _condition(
 def _with_failure(
     conditions: Sequence[ReservationCondition], message: str, now: Time
 ) -> list[ReservationCondition] | None:
-    """The conditions with Scheduled=False; None if that is what they say. If Scheduled is True, it was only probed."""
-    known = next((one for one in conditions if one.type == CONDITION_SCHEDULED), None)
-    others = [one for one in conditions if one.type != CONDITION_SCHEDULED]
+    """The conditions with Scheduled=False; None if they are unchanged. If Scheduled is True, it was only probed."""
+    known = next((condition for condition in conditions if condition.type == CONDITION_SCHEDULED), None)
+    unrelated = [condition for condition in conditions if condition.type != CONDITION_SCHEDULED]
     if known is None:
-        return [*others, _condition(CONDITION_SCHEDULED, "False", "Unschedulable", message, now, now)]
+        return [*unrelated, _condition(CONDITION_SCHEDULED, "False", "Unschedulable", message, now, now)]
     if known.status == "True":
-        return [*others, _condition(known.type, "True", known.reason, known.message, now, known.last_transition_time)]
+        return [
+            *unrelated,
+            _condition(known.type, "True", known.reason, known.message, now, known.last_transition_time),
+        ]
     if (known.reason, known.message) == ("Unschedulable", message):
         return None
     return [
-        *others,
+        *unrelated,
         _condition(CONDITION_SCHEDULED, "False", "Unschedulable", message, now, known.last_transition_time or now),
     ]

@@ -95,9 +95,6 @@ class Storage:
     def storage_class(self, claim: PersistentVolumeClaim) -> StorageClass | None:
         return self._get(StorageClass, class_name(claim))
 
-    def csi_node(self, node: str) -> CSINode | None:
-        return self._get(CSINode, node)
-
     def csi_nodes(self) -> list[CSINode]:
         return self._list(CSINode)
 
@@ -173,6 +170,8 @@ def could_hold(volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
     if capacity is None or capacity.value() < requested(claim) or volume.metadata.deletion_timestamp is not None:
         return False
     if (spec.volume_mode or "Filesystem") != (claim.spec.volume_mode or "Filesystem"):
+        return False
+    if (spec.volume_attributes_class_name or "") != (claim.spec.volume_attributes_class_name or ""):
         return False
     beta = volume.metadata.annotations.get(BETA_CLASS)
     return (beta if beta is not None else spec.storage_class_name) == class_name(claim)

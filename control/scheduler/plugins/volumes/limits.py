@@ -97,9 +97,9 @@ class NodeVolumeLimits(Plugin):
         if csi_nodes != self._csi_nodes or end != self._node_at:
             self._csi_nodes, self._node_at = csi_nodes, end
             self._by_driver.clear()
-            for one in csi_nodes:
-                row = table.rows.get(one.metadata.name)
-                for driver_entry in one.spec.drivers if row is not None else ():
+            for node in csi_nodes:
+                row = table.rows.get(node.metadata.name)
+                for driver_entry in node.spec.drivers if row is not None else ():
                     if driver_entry.allocatable is not None and driver_entry.allocatable.count is not None:
                         column = self._by_driver.setdefault(
                             driver_entry.name, np.full(table.size, _UNLIMITED, np.int64)

@@ -80,18 +80,20 @@ def deciding_labels(storage: Storage, claims: PodClaims) -> frozenset[str] | Non
             terms = affinity.required.node_selector_terms if affinity is not None and affinity.required else ()
             if any(term.match_fields for term in terms):
                 return None
-            keys.update(one.key for term in terms for one in term.match_expressions)
+            keys.update(expression.key for term in terms for expression in term.match_expressions)
         storage_class = storage.storage_class(claim)
         if storage_class is None:
             continue
-        keys.update(one.key for term in storage_class.allowed_topologies for one in term.match_label_expressions)
+        keys.update(
+            expression.key for term in storage_class.allowed_topologies for expression in term.match_label_expressions
+        )
         driver = storage.driver(storage_class.provisioner)
         if driver is not None and driver.spec.storage_capacity:
             for capacity in storage.capacities():
                 topology = capacity.node_topology
                 if topology is not None:
                     keys.update(topology.match_labels)
-                    keys.update(one.key for one in topology.match_expressions)
+                    keys.update(expression.key for expression in topology.match_expressions)
     return frozenset(keys)
 
 
@@ -147,7 +149,7 @@ def _allowed(storage_class: StorageClass, node: Node) -> bool:
     labels = node.metadata.labels
     return not terms or any(
         bool(term.match_label_expressions)
-        and all(labels.get(one.key) in one.values for one in term.match_label_expressions)
+        and all(labels.get(expression.key) in expression.values for expression in term.match_label_expressions)
         for term in terms
     )
 
@@ -156,11 +158,11 @@ def _has_room(storage: Storage, storage_class: StorageClass, claim: PersistentVo
     if "storage" not in claim.spec.resources.requests:
         return True
     size = requested(claim)
-    for one in storage.capacities():
-        if one.storage_class_name != storage_class.metadata.name or one.node_topology is None:
+    for capacity in storage.capacities():
+        if capacity.storage_class_name != storage_class.metadata.name or capacity.node_topology is None:
             continue
-        most = one.capacity if one.maximum_volume_size is None else one.maximum_volume_size
-        if most is not None and most.value() >= size and one.node_topology.matches(node.metadata.labels):
+        most = capacity.capacity if capacity.maximum_volume_size is None else capacity.maximum_volume_size
+        if most is not None and most.value() >= size and capacity.node_topology.matches(node.metadata.labels):
             return True
     return False
 

@@ -129,7 +129,7 @@ def _used(pod: PodInfo) -> _Used:
     """The claims and disks of the pod, cached in its shape; usually `_NOTHING`."""
     used: _Used | None = pod.shape.memo.get(_KEY)
     if used is None:
-        disks = [(disk, reads) for one in pod.shape.pod.spec.volumes for disk, reads in _disks(one)]
+        disks = [(disk, reads) for volume in pod.shape.pod.spec.volumes for disk, reads in _disks(volume)]
         used = _Used(named_claims(pod), tuple(dict.fromkeys(disks)))
         used = pod.shape.memo[_KEY] = used if used != _NOTHING else _NOTHING
     return used
@@ -144,7 +144,7 @@ def _disks(volume: Volume) -> list[tuple[Disk, bool]]:
     if volume.iscsi is not None:
         return [(("iscsi", volume.iscsi.iqn), volume.iscsi.read_only)]
     rbd = volume.rbd
-    return [] if rbd is None else [(("rbd", one, rbd.pool, rbd.image), rbd.read_only) for one in rbd.monitors]
+    return [] if rbd is None else [(("rbd", monitor, rbd.pool, rbd.image), rbd.read_only) for monitor in rbd.monitors]
 
 
 def _shares(pod: PodInfo, old: Any, new: Any) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable
 
 from control.scheduler.state.pods import PodInfo
 
@@ -41,10 +41,14 @@ class Nominations:
             else:
                 del self._nodes[node]
 
-    def of(self, uid: str) -> str:
-        """The node that a pod is nominated to, or ""."""
-        return self._of.get(uid, "")
+    def restore(self, pod: PodInfo) -> None:
+        """The pod lost the node that it held: restore its previous nomination."""
+        self.set(pod, self._of.get(pod.uid) or pod.pod.status.nominated_node_name)
 
-    def by_node(self) -> Mapping[str, Sequence[PodInfo]]:
-        """Node -> the pods nominated to it. The mapping is live."""
-        return self._nodes
+    def on(self, node: str) -> Iterable[PodInfo]:
+        """The pods nominated to a node."""
+        return self._nodes.get(node, ())
+
+    def nodes(self) -> Collection[str]:
+        """Nodes that have nominated pods. Called in every cycle and usually empty, so it must be cheap."""
+        return self._nodes.keys()

@@ -1,0 +1,45 @@
+"""The rows of an equivalence class whose results are not current, because no pod needed them since they changed."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from control.scheduler.state.columns import RowArray, Rows
+
+
+class LeftRows:
+    """Rows that changed and were not needed since."""
+
+    CURRENT: Final = 0
+    PODS: Final = 1
+    NODE: Final = 2
+    """Everything may have changed."""
+
+    def __init__(self) -> None:
+        self._changed: NDArray[np.int8] = np.empty(0, np.int8)
+        """[row]; empty while no row was ever left."""
+
+    def __bool__(self) -> bool:
+        return bool(self._changed.size)
+
+    def note(self, nodes: Rows | list[int], pods: list[int], size: int) -> None:
+        """Leave these rows. `size`: of the table."""
+        if len(self._changed) < size:
+            self._changed = np.concatenate((self._changed, np.zeros(size - len(self._changed), np.int8)))
+        self._changed[pods] |= self.PODS
+        self._changed[nodes] = self.NODE
+
+    def take(self, wanted: Rows) -> tuple[RowArray, bool]:
+        """(the `wanted` rows that were left, whether a node changed). They count as evaluated now."""
+        changed = self._changed[wanted]
+        left = np.flatnonzero(changed)
+        rows = left if isinstance(wanted, slice) else wanted[left]
+        nodes_changed = bool((changed >= self.NODE).any())
+        self._changed[rows] = self.CURRENT
+        return rows, nodes_changed
+
+    def clear(self) -> None:
+        self._changed = np.empty(0, np.int8)
