@@ -70,11 +70,11 @@ class DeschedulerSettings:
 
     @property
     def limits(self) -> EvictionLimits:
-        one = self.configuration
+        configuration = self.configuration
         return EvictionLimits(
-            one.max_no_of_pods_to_evict_per_node,
-            one.max_no_of_pods_to_evict_per_namespace,
-            one.max_no_of_pods_to_evict_total,
+            configuration.max_no_of_pods_to_evict_per_node,
+            configuration.max_no_of_pods_to_evict_per_namespace,
+            configuration.max_no_of_pods_to_evict_total,
         )
 
 
@@ -103,10 +103,10 @@ def load(text: str, kinds: Kinds) -> DeschedulerSettings:
 def shown(settings: DeschedulerSettings) -> dict[str, Any]:
     """The effective configuration as JSON, for /configz: plugins merged, all arguments with their defaults."""
     document: dict[str, Any] = msgspec.to_builtins(settings.configuration, enc_hook=wire.enc_hook)
-    for profile, one in zip(document["profiles"], settings.profiles, strict=True):
+    for profile, configuration in zip(document["profiles"], settings.profiles, strict=True):
         profile["plugins"] = {
             name: {"enabled": [{"name": plugin} for plugin in plugins], "disabled": [{"name": "*"}]}
-            for name, plugins in one.enabled.items()
+            for name, plugins in configuration.enabled.items()
         }
         profile["pluginConfig"] = [
             {
@@ -117,7 +117,7 @@ def shown(settings: DeschedulerSettings) -> dict[str, Any]:
                     **msgspec.to_builtins(args, enc_hook=wire.enc_hook),
                 },
             }
-            for name, args in sorted(one.args.items())
+            for name, args in sorted(configuration.args.items())
         ]
     return document
 

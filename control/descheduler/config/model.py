@@ -74,13 +74,19 @@ class DeschedulerLease(LeaderElection):
     resource_namespace: str = KOORDINATOR_NAMESPACE
 
 
+class DeschedulerConnection(ClientConnection):
+    """The connection with the descheduler's default of content types. JSON is used."""
+
+    accept_content_types: str = "application/vnd.kubernetes.protobuf,application/json"
+
+
 class DeschedulerConfiguration(_Config):
     """The configuration file."""
 
     api_version: str = API_VERSION
     kind: str = KIND
     leader_election: DeschedulerLease = msgspec.field(default_factory=DeschedulerLease)
-    client_connection: ClientConnection = msgspec.field(default_factory=ClientConnection)
+    client_connection: DeschedulerConnection = msgspec.field(default_factory=DeschedulerConnection)
     enable_profiling: bool = True
     enable_contention_profiling: bool | None = None
     healthz_bind_address: str = f"0.0.0.0:{DEFAULT_PORT}"

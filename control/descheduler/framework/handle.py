@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from control.component.informers import InformerSet
 from control.descheduler.framework.evictor import PluginEvictor
+from control.descheduler.framework.leasenote import LeaseNote
 from control.descheduler.framework.metrics import DeschedulerMetrics
 from control.descheduler.state.cluster import ClusterState
 from koordlet.api.meta import LabelSelector
@@ -21,6 +22,14 @@ from koordlet.app.gates import FeatureGates
 from koordlet.kube import Client, EventRecorder
 
 V = TypeVar("V")
+
+
+@dataclass(frozen=True)
+class LeaseReference:
+    """Which lease the leader holds."""
+
+    namespace: str
+    name: str
 
 
 @dataclass(frozen=True)
@@ -39,6 +48,8 @@ class ProcessParts:
     """`deschedulingInterval`; 0: one pass only."""
     preview: bool = False
     """One pass shows what would move (`--dry-run`): plugins do not wait for conditions to last."""
+    lease: LeaseReference | None = None
+    """The lease that this process holds while it leads; None: no leader election."""
     shared: dict[str, Any] = field(default_factory=dict)
     """Parts of plugins that all profiles share, see `PluginHandle.share`."""
 
@@ -90,6 +101,11 @@ class PluginHandle:
     def dry_run(self) -> bool:
         """The global dry run. `evictor` respects it; a plugin that writes otherwise must check it."""
         return self.process.dry_run
+
+    def lease_note(self, annotation: str, value: type[V]) -> LeaseNote[V] | None:
+        """Values of this type that the next leader can read; None without leader election."""
+        lease = self.process.lease
+        return LeaseNote(self.client, lease.namespace, lease.name, annotation, value) if lease is not None else None
 
     def share(self, key: str, make: Callable[[], V]) -> V:
         """The process-wide part `key`, constructed at the first call: one arbitrator for all profiles."""

@@ -33,9 +33,7 @@ class CachedView:
         self._book = book
         self._scales = scales
         self._informers = {key: objects.informer(kind) for key, kind in _KINDS.items()}
-        self._by_owner: dict[str, dict[str, Pod]] = {}
         self._sets_by_deployment: dict[str, set[str]] = {}
-        objects.informer(Pod).add_handler(self._add, self._update, self._drop)
         objects.informer(ReplicaSet).add_handler(self._link, lambda old, new: self._link(new), self._unlink)
 
     def pod(self, namespace: str, name: str) -> Pod | None:
@@ -43,7 +41,7 @@ class CachedView:
         return record.pod if record is not None else None
 
     def pods_of(self, owner_uid: str) -> Sequence[Pod]:
-        return list(self._by_owner.get(owner_uid, {}).values())
+        return [record.pod for record in self._state.owned_by(owner_uid)]
 
     def order(self, pod: Pod) -> tuple[object, ...]:
         record = self._state.pod_by_uid(pod.metadata.uid) or self._state.placements.record(pod)
@@ -57,18 +55,18 @@ class CachedView:
         if owner is None:
             return ReplicatedWorkload(0, ())
         namespace = pod.metadata.namespace
-        found = self._object(namespace, owner)
-        if found is None:
+        owning = self._object(namespace, owner)
+        if owning is None:
             pods = self.pods_of(owner.uid)
             replicas = self._scales.replicas(namespace, owner)
             return ReplicatedWorkload(len(pods) if replicas is None else replicas, pods)
-        if isinstance(found, ReplicaSet):
-            parent = controller_of(found.metadata)
+        if isinstance(owning, ReplicaSet):
+            parent = controller_of(owning.metadata)
             deployment = self._object(namespace, parent) if parent is not None else None
             if deployment is not None:
                 pods = [each for uid in self._replica_sets(deployment) for each in self.pods_of(uid)]
                 return ReplicatedWorkload(_replicas(deployment), pods)
-        return ReplicatedWorkload(_replicas(found), self.pods_of(owner.uid))
+        return ReplicatedWorkload(_replicas(owning), self.pods_of(owner.uid))
 
     async def resolve(self, pod: Pod) -> None:
         """Fetch the replicas of a workload whose kind is not cached. Raises KubeError."""
@@ -79,29 +77,13 @@ class CachedView:
     def _object(self, namespace: str, owner: OwnerReference) -> Any:
         """The cached workload; None for another kind, or if another object has the name now."""
         informer = self._informers.get((owner.api_version.rpartition("/")[0], owner.kind))
-        found = informer.get(f"{namespace}/{owner.name}") if informer is not None else None
-        return found if found is not None and found.metadata.uid == owner.uid else None
+        cached = informer.get(f"{namespace}/{owner.name}") if informer is not None else None
+        return cached if cached is not None and cached.metadata.uid == owner.uid else None
 
     def _replica_sets(self, deployment: Deployment) -> Iterator[str]:
         yield from sorted(self._sets_by_deployment.get(deployment.metadata.uid, ()))
 
     # Events
-
-    def _add(self, pod: Pod) -> None:
-        for owner in pod.metadata.owner_references:
-            self._by_owner.setdefault(owner.uid, {})[pod.metadata.uid] = pod
-
-    def _update(self, old: Pod, new: Pod) -> None:
-        self._drop(old)
-        self._add(new)
-
-    def _drop(self, pod: Pod) -> None:
-        for owner in pod.metadata.owner_references:
-            members = self._by_owner.get(owner.uid)
-            if members is not None:
-                members.pop(pod.metadata.uid, None)
-                if not members:
-                    del self._by_owner[owner.uid]
 
     def _link(self, replica_set: ReplicaSet) -> None:
         owner = controller_of(replica_set.metadata)

@@ -13,7 +13,7 @@ from koordlet.api.crs.migration import PodMigrationJob
 from koordlet.api.encoding.wire import Time
 from koordlet.api.meta import DeleteOptions, Preconditions
 from koordlet.api.names import ANNOTATION_EVICT_REASON, ANNOTATION_EVICT_TRIGGER, LABEL_EVICT_POLICY
-from koordlet.kube import Client, Conflict, EventRecorder, KubeError, NotFound, TooManyRequests
+from koordlet.kube import ApiError, Client, Conflict, EventRecorder, KubeError, NotFound, TooManyRequests
 from koordlet.kube.ratelimit import TokenBucket
 
 SOFT_EVICTION_ATTEMPTS = 5
@@ -22,6 +22,10 @@ NOT_SET = "NotSet"
 
 class EvictionFailed(Exception):
     """The eviction was refused or failed; the message is for the job's event. It is repeated with back-off."""
+
+
+class EvictionDenied(EvictionFailed):
+    """The pod is certainly not evicted by this request; after other failures it may be."""
 
 
 def policy_of(pod: Pod, job: PodMigrationJob, default: str) -> str:
@@ -72,18 +76,23 @@ class Evictors:
         }
 
     async def evict(self, job: PodMigrationJob, pod: Pod) -> None:
-        """Evict the pod with this UID. Returns when the API server has accepted it. Raises EvictionFailed."""
+        """Evict the pod with this UID. Returns when the API server has accepted it.
+
+        Raises EvictionDenied if the pod is certainly not evicted, else EvictionFailed.
+        """
         if not self._bucket.try_take():
-            raise EvictionFailed("TooManyEvictions: the descheduler's evictQPS is used up")
+            raise EvictionDenied("TooManyEvictions: the descheduler's evictQPS is used up")
         policy, meta = policy_of(pod, job, self._default), pod.metadata
         try:
             await self._by_policy[policy](job, pod)
         except TooManyRequests as error:
-            raise EvictionFailed(f"cannot evict pod {meta.key} now: {error.message or error}") from error
+            raise EvictionDenied(f"cannot evict pod {meta.key} now: {error.message or error}") from error
         except NotFound as error:
-            raise EvictionFailed(f"pod {meta.key} not found when evicting it") from error
+            raise EvictionDenied(f"pod {meta.key} not found when evicting it") from error
         except KubeError as error:
-            raise EvictionFailed(f"cannot evict pod {meta.key}: {error}") from error
+            is_refused = isinstance(error, ApiError) and error.status < 500
+            kind = EvictionDenied if is_refused else EvictionFailed
+            raise kind(f"cannot evict pod {meta.key}: {error}") from error
         message = f'Pod evicted from node "{pod.spec.node_name}" by the reason "{reason_of(job)}"'
         self._events.normal(pod, "Descheduled", message)
 

@@ -21,6 +21,8 @@ class JobBook:
         """UIDs of the jobs that may run"""
         self.changed: Callable[[str], object] = lambda uid: None
         self._jobs: dict[str, PodMigrationJob] = {}
+        self._uids: dict[str, str] = {}
+        """name -> UID of the newest job of that name"""
         self._active: list[PodMigrationJob] | None = None
         self.version = 0
         """grows with every change"""
@@ -32,6 +34,10 @@ class JobBook:
     def get(self, uid: str) -> PodMigrationJob | None:
         """The newest version of the job."""
         return self._jobs.get(uid)
+
+    def named(self, name: str) -> PodMigrationJob | None:
+        """The job with this name."""
+        return self._jobs.get(self._uids.get(name, ""))
 
     def active(self) -> Sequence[PodMigrationJob]:
         """The jobs that have not ended."""
@@ -65,6 +71,7 @@ class JobBook:
         if known is not None and _version(job) < _version(known):
             return
         self._jobs[uid] = job
+        self._uids[job.metadata.name] = uid
         self._active = None
         self.version += 1
         if is_terminal(job):
@@ -75,6 +82,8 @@ class JobBook:
         """The job was deleted."""
         uid = job.metadata.uid
         self._jobs.pop(uid, None)
+        if self._uids.get(job.metadata.name) == uid:
+            del self._uids[job.metadata.name]
         self._active = None
         self.version += 1
         self.passed.discard(uid)

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Gauge
-
-from koordlet.app.metrics import MetricSet
+from koordlet.app.metrics import MetricSet, gauge
 
 
 class MigrationMetrics(MetricSet):
     """The states of the jobs, set after each round of arbitration."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self.jobs = Gauge("descheduler_pod_migration_jobs", "PodMigrationJobs by phase.", ["phase"], registry=registry)
-        self.waiting = Gauge(
-            "descheduler_arbitration_waiting", "PodMigrationJobs that wait for arbitration.", registry=registry
-        )
+    jobs = gauge("descheduler_pod_migration_jobs", "PodMigrationJobs by phase.", "phase")
+    waiting = gauge("descheduler_arbitration_waiting", "PodMigrationJobs that wait for arbitration.")

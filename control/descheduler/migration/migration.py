@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from control.component.errors import ConfigurationError
 from control.descheduler.framework.handle import PluginHandle
@@ -23,18 +23,24 @@ from control.descheduler.migration.decide.args import MigrationControllerArgs
 from control.descheduler.migration.decide.filters import MigrationFilter
 from control.descheduler.migration.decide.lifetime import has_expired, is_scrap
 from control.descheduler.migration.decide.moving import MovingPods
-from control.descheduler.migration.decide.objectlimiter import ObjectLimiter
-from control.descheduler.migration.decide.pods import controller_of, quoted_key
+from control.descheduler.migration.decide.objectlimiter import ObjectLimiter, RecordedBucket
+from control.descheduler.migration.decide.pods import controller_of, controller_uid, quoted_key
 from control.descheduler.migration.decide.view import is_marked, pod_of
 from control.descheduler.migration.evictors import EvictionFailed, Evictors, trigger_of
 from control.descheduler.migration.executor import JobExecutor, ReservationFailed
 from control.descheduler.migration.jobbook import JobBook
 from control.descheduler.migration.metrics import MigrationMetrics
+from control.descheduler.migration.recordedlimits import RecordedLimits
 from control.descheduler.migration.scales import Scales
 from koordlet.api.core import Pod, PriorityClass
 from koordlet.api.crs.migration import PodMigrationJob
 from koordlet.api.crs.reservation import Reservation
-from koordlet.api.names import ANNOTATION_JOB_CREATED_BY, ANNOTATION_PASSED_ARBITRATION, TRUE
+from koordlet.api.names import (
+    ANNOTATION_EVICTION_LIMITS,
+    ANNOTATION_JOB_CREATED_BY,
+    ANNOTATION_PASSED_ARBITRATION,
+    TRUE,
+)
 from koordlet.app.logging import get_logger
 from koordlet.app.loopslice import yield_to_loop
 from koordlet.app.periodic import Periodic
@@ -47,6 +53,8 @@ SCAVENGE_PERIOD_S = 60.0
 MOVING_MAX_AGE_S = 1.0
 RETRY_MIN_S, RETRY_MAX_S = 1.0, 30.0
 PHASES = ("Pending", "Running", "Succeeded", "Failed", "Aborted")
+SHARED = "migration"
+"""Key of the part that all profiles share."""
 FORBIDDEN_TEXT = "is forbidden to migrate because it does not meet the requirements"
 
 
@@ -62,6 +70,8 @@ class Migration:
         self._client, self._clock, self._events = handle.client, handle.clock, handle.events
         self.view = CachedView(handle.state, handle.objects, self.book, Scales(handle.client))
         self.limiter = ObjectLimiter(args.object_limiters, args.max_migrating_per_workload)
+        note = handle.lease_note(ANNOTATION_EVICTION_LIMITS, RecordedBucket)
+        self._limits = RecordedLimits(self.limiter, handle.clock, note)
         self._evicted = handle.metrics.evicted
         self._metrics = MigrationMetrics.of(handle.registry)
         self._classes = handle.objects.informer(PriorityClass) if _names_class(args) else None
@@ -82,11 +92,14 @@ class Migration:
             handle.events,
             args,
             self.limiter,
+            self._limits,
             evictors,
             without_claims=handle.gates.enabled("DisablePVCReservation"),
             count=self._count_eviction,
         )
         self._queue: WorkQueue[str] | None = None
+        self.exempts: Callable[[PodMigrationJob], bool] = lambda job: False
+        """whether the pod of a job moves although it is not evictable; drains set it"""
         self._backoff: dict[str, ExponentialBackoff] = {}
         self._foreign: set[str] = set()
         """UIDs of ignored jobs of other processes, to log each once"""
@@ -130,9 +143,9 @@ class Migration:
         configured = self.args.priority_threshold
         if configured is None or self._classes is None:
             return configured.value if configured is not None else None
-        found = self._classes.get(configured.name)
+        priority_class = self._classes.get(configured.name)
         # Without the class no pod's priority is known to be below it, so none may move.
-        return found.value if found is not None else -(2**31)
+        return priority_class.value if priority_class is not None else -(2**31)
 
     # Running
 
@@ -140,7 +153,7 @@ class Migration:
         """This process leads. Several profiles may call it; only the first call counts. A dry run moves nothing."""
         if self._tasks or self._dry_run or self.args.dry_run:
             return
-        self.book.lead()
+        self.lead()
         queue = self._queue = WorkQueue("migration", clock=self._clock, registry=self._registry)
         self.book.changed = queue.add
         for job in self.book.active():
@@ -149,6 +162,14 @@ class Migration:
             self._tasks.append(asyncio.create_task(queue.work(self.reconcile), name=f"migration:{number}"))
         await self._arbitrator.start()
         await self._scavenger.start()
+
+    def lead(self) -> None:
+        """Adopt the jobs that an earlier leader started."""
+        self.book.lead()
+        self._limits.lead()
+        for job in self.book.active():
+            if self.book.may_run(job):
+                self.executor.adopt(job)
 
     async def stop(self) -> None:
         """This process stops leading."""
@@ -211,10 +232,12 @@ class Migration:
         pod = pod_of(self.view, job)
         if pod is not None and controller_of(pod.metadata) is not None and not has_expired(job, self._clock.now()):
             await self.view.resolve(pod)
-        verdict = arbitrate(job, self.view, self.rules(), moving, self._clock.now())
+        verdict = arbitrate(job, self.view, self.rules(), moving, self._clock.now(), exempt=self.exempts(job))
         match verdict.outcome:
             case Outcome.PASSED:
                 moving.add(job)
+                if pod is not None:
+                    self.executor.departures.note(job.metadata.uid, controller_uid(pod), pod.spec.node_name)
                 await self._pass(job)
             case Outcome.FORBIDDEN:
                 ref = job.spec.pod_ref
@@ -284,7 +307,7 @@ class Migration:
 
 def shared(args: MigrationControllerArgs, handle: PluginHandle) -> Migration:
     """The part of all profiles. Raises ConfigurationError if two profiles have different arguments."""
-    migration = handle.share("migration", lambda: Migration(args, handle))
+    migration = handle.share(SHARED, lambda: Migration(args, handle))
     if migration.args != args:
         raise ConfigurationError(
             [

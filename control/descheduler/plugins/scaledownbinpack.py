@@ -94,32 +94,35 @@ class ScaleDownBinPack(BalancePlugin):
         selector = args.node_selector
         selected = [node for node in nodes if selector is None or selector.matches(node.labels)]
         ranked = self.ranked(selected)
-        pods = [pod for one in ranked for pod in self.ordered(one)]
+        pods = [pod for ranked_node in ranked for pod in self.ordered(ranked_node)]
         if args.strategy == EVICT_DIRECTLY:
             await self._evict(pods)
             return
-        skipped = (pod for one in ranked for pod in one.skipped if self._may_annotate(pod))
+        skipped = (pod for ranked_node in ranked for pod in ranked_node.skipped if self._may_annotate(pod))
         await self._annotate([*enumerate(pods), *((MAX_COST, pod) for pod in skipped)])
 
     def ranked(self, nodes: Sequence[NodeRecord]) -> list[RankedNode]:
         """The nodes with eligible pods, in the order in which they are emptied."""
-        ranked = [one for node in nodes if (one := self._split(node)) is not None]
-        return sorted(ranked, key=lambda one: (one.score, len(one.eligible), one.node.name))
-
-    def ordered(self, one: RankedNode) -> list[PodRecord]:
-        """The eligible pods of a node: largest first, then newest first, then by name."""
-        allocatable = one.node.allocatable
+        ranked = [ranked_node for node in nodes if (ranked_node := self._split(node)) is not None]
         return sorted(
-            one.eligible,
+            ranked, key=lambda ranked_node: (ranked_node.score, len(ranked_node.eligible), ranked_node.node.name)
+        )
+
+    def ordered(self, ranked_node: RankedNode) -> list[PodRecord]:
+        """The eligible pods of a node: largest first, then newest first, then by name."""
+        allocatable = ranked_node.node.allocatable
+        return sorted(
+            ranked_node.eligible,
             key=lambda pod: (-self._size(pod.requests, allocatable), -pod.created, pod.namespace, pod.name),
         )
 
     def _split(self, node: NodeRecord) -> RankedNode | None:
         eligible, skipped, others = [], [], []
+        selects_all = any(rule.selector is None for rule in self._args.pod_selectors)  # spec 07 §9-1
         for pod in node.living_pods():
             if self._eligible(pod):
                 eligible.append(pod)
-            elif considered(pod, None, self._args.pod_selectors):
+            elif selects_all or considered(pod, None, self._args.pod_selectors):
                 skipped.append(pod)
             else:
                 others.append(pod)

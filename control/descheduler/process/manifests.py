@@ -2,15 +2,18 @@
 
 python -m control.descheduler.process.manifests --out deploy/descheduler           write them
 python -m control.descheduler.process.manifests --out deploy/descheduler --check   exit 1 if they differ
+python -m control.descheduler.process.manifests --rights --out deploy/descheduler-rights   the same for its features
 """
 
 from __future__ import annotations
 
 import sys
+from functools import partial
 
 from control import manifestfiles
 from control.descheduler.config.model import COMPONENT
 from control.descheduler.config.shipped import configuration
+from control.descheduler.process.rights import FEATURES, RightsFeature
 from control.manifestfiles import Object, purpose, rule, rules_of
 
 ACCOUNT = COMPONENT
@@ -20,26 +23,6 @@ SECURE_PORT = 10258
 
 _MODULE = "control.descheduler.process.manifests"
 _READ = ["list", "watch"]
-
-MIGRATION_PURPOSES = (
-    purpose(
-        "limits per workload",
-        rule("apps", ["deployments", "replicasets", "statefulsets"], _READ),
-        rule("", ["replicationcontrollers"], _READ),
-    ),
-    purpose(
-        "jobs, and the capacity that they reserve",
-        rule("scheduling.koordinator.sh", ["podmigrationjobs"], ["list", "watch", "create", "patch", "delete"]),
-        rule("scheduling.koordinator.sh", ["podmigrationjobs/status"], ["patch"]),
-        rule("scheduling.koordinator.sh", ["reservations"], ["get", "list", "watch", "create", "patch", "delete"]),
-    ),
-    purpose(
-        "the present pod, and the policies SoftEviction and Delete",
-        rule("", ["pods"], ["get", "patch", "delete"]),
-    ),
-)
-MIGRATION_RULES: list[Object] = rules_of(MIGRATION_PURPOSES)
-"""The rights of the plugin MigrationController."""
 
 PURPOSES = (
     purpose(
@@ -53,11 +36,6 @@ PURPOSES = (
         rule("scheduling.k8s.io", ["priorityclasses"], _READ),
     ),
     purpose(
-        "results of decisions: evictions, deletion costs (ScaleDownBinPack), cordons (CustomPriority)",
-        rule("", ["pods/eviction"], ["create"]),
-        rule("", ["pods", "nodes"], ["patch"]),
-    ),
-    purpose(
         "authentication and authorization of callers of the secure port",
         *manifestfiles.REVIEW_RULES,
     ),
@@ -65,10 +43,14 @@ PURPOSES = (
         "reports to users",
         rule("", ["events"], ["create", "patch"]),
     ),
-    *MIGRATION_PURPOSES,
+    purpose(
+        "its own rights: those that the configuration needs are named if they are missing",
+        rule("authorization.k8s.io", ["selfsubjectaccessreviews"], ["create"]),
+    ),
 )
 RULES: list[Object] = rules_of(PURPOSES)
-"""The ClusterRole. A test compares it with the requests of a descheduler that exercises every feature."""
+"""The ClusterRole; `rights.FEATURES` has those of features. A test compares all with the requests of a descheduler that
+exercises every feature."""
 
 NAMESPACE_PURPOSES = (
     purpose(
@@ -111,6 +93,14 @@ def protection() -> list[Object]:
     return manifestfiles.protection(ACCOUNT, (SECURE_PORT,))
 
 
+def feature_rbac(feature: RightsFeature) -> list[Object]:
+    """A ClusterRole with the rights of one feature, bound to the account."""
+    _, role, binding = manifestfiles.rbac(ACCOUNT, feature.rules)
+    name = f"{ACCOUNT}-{feature.name}"
+    reference = {**binding["roleRef"], "name": name}
+    return [{**role, "metadata": {"name": name}}, {**binding, "metadata": {"name": name}, "roleRef": reference}]
+
+
 FILES = {
     "rbac.yaml": rbac,
     "descheduler-config.yaml": config,
@@ -119,13 +109,23 @@ FILES = {
 }
 
 
+FEATURE_FILES = {f"{each.name}.yaml": partial(feature_rbac, each) for each in FEATURES}
+
+
 def texts() -> dict[str, str]:
     """File name -> content."""
     return manifestfiles.texts(FILES, _MODULE, ACCOUNT)
 
 
+def feature_texts() -> dict[str, str]:
+    """The same for deploy/descheduler-rights."""
+    return manifestfiles.texts(FEATURE_FILES, _MODULE, ACCOUNT)
+
+
 def main(argv: list[str]) -> int:
-    return manifestfiles.main(argv, texts(), _MODULE)
+    rights = "--rights" in argv
+    contents = feature_texts() if rights else texts()
+    return manifestfiles.main([each for each in argv if each != "--rights"], contents, _MODULE)
 
 
 if __name__ == "__main__":

@@ -9,28 +9,37 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from typing import TextIO
+from urllib.parse import urlsplit
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 
 from control.component import configfile
 from control.component.certificate import reloaded, secure_certificate
+from control.component.clientgonames import ClientGoNames, register_build_info
 from control.component.connection import client_config, delegated_auth
 from control.component.election import lease_elector
+from control.component.metricsreset import reset_route
 from control.component.pages import ComponentPages, configz, debug_flags, host_and_port, integer, set_verbosity
 from control.component.startup import StartupStep, caches_synced
 from control.descheduler.config.addresses import hosts_and_ports, is_local
 from control.descheduler.config.load import DeschedulerSettings, load, shown
 from control.descheduler.config.model import COMPONENT
-from control.descheduler.framework.evictor import EvictionProxy, PlannedEviction
-from control.descheduler.framework.handle import ProcessParts
+from control.descheduler.drain.controller import DrainController
+from control.descheduler.drain.effects import TRIGGER
+from control.descheduler.drain.pages import drain_routes
+from control.descheduler.framework.evictor import EvictionProxy, PlannedEviction, PluginEvictor
+from control.descheduler.framework.handle import LeaseReference, PluginHandle, ProcessParts
 from control.descheduler.framework.limiter import EvictionLimiter
 from control.descheduler.framework.metrics import DeschedulerMetrics
 from control.descheduler.framework.profile import DeschedulerProfile
+from control.descheduler.migration.decide.args import MigrationControllerArgs
+from control.descheduler.migration.migration import SHARED, Migration
 from control.descheduler.plugins.registry import PLUGINS
 from control.descheduler.process.loop import DeschedulingLoop
 from control.descheduler.process.options import DeschedulerOptions
 from control.descheduler.process.preview import printed
+from control.descheduler.process.rights import RightsCheck, needed
 from control.descheduler.state.cluster import ClusterState
 from control.descheduler.state.objects import descheduler_objects, follow
 from koordlet.api.gates import DESCHEDULER
@@ -84,8 +93,8 @@ class Descheduler:
         self.registry = CollectorRegistry()
         self.runner = Runner(clock=clock)
         self.health = HealthChecks()
-        one = self.settings.configuration
-        config = client_config(config, one.client_connection, options, COMPONENT)
+        configuration = self.settings.configuration
+        config = client_config(config, configuration.client_connection, options, COMPONENT)
         self.client = Client(config, clock=clock, registry=self.registry)
         # A separate rate limit: evictions must not delay the lease.
         self.lease_client = Client(replace(config, qps=0), clock=clock, registry=self.registry)
@@ -103,11 +112,13 @@ class Descheduler:
             clock,
             gates,
             self.registry,
-            one.dry_run or options.dry_run,
-            one.descheduling_interval.seconds,
+            configuration.dry_run or options.dry_run,
+            configuration.descheduling_interval.seconds,
             preview=options.dry_run,
+            lease=self._lease(),
         )
         self.profiles = [self._profile(index) for index in range(len(self.settings.profiles))]
+        self.drains = self._drains() if gates.enabled("DrainController") else None
         self.loop = DeschedulingLoop(
             self.profiles,
             self.state,
@@ -115,23 +126,38 @@ class Descheduler:
             clock,
             self.metrics,
             interval_s=self.parts.interval_s,
-            node_selector=one.node_selector,
+            node_selector=configuration.node_selector,
         )
         self.pages = ComponentPages(self.registry, self.health)
         self.elector = None
         if not options.dry_run:
-            self.elector = lease_elector(self.lease_client, one.leader_election, self.registry, self.health)
+            self.elector = lease_elector(self.lease_client, configuration.leader_election, self.registry, self.health)
         self._certificate = secure_certificate(options)
         self.leading = False
         self.servers: list[HttpServer] = []
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=self.registry)
+        ClientGoNames(self.registry, urlsplit(config.server).netloc)
+        register_build_info(self.registry)
+
+    def _lease(self) -> LeaseReference | None:
+        lease = self.settings.configuration.leader_election
+        if self.options.dry_run or not lease.leader_elect:
+            return None
+        return LeaseReference(lease.resource_namespace, lease.resource_name)
 
     def _profile(self, index: int) -> DeschedulerProfile:
         settings = self.settings.profiles[index]
         proxy = EvictionProxy(settings.name, self.limiter, dry_run=self.parts.dry_run, observe=self._observe)
         events = EventRecorder(self.client, settings.name)
         return DeschedulerProfile(settings, PLUGINS, self.parts, proxy, events)
+
+    def _drains(self) -> DrainController:
+        """Its jobs run in the migration controller of the profiles; without one, in one with default arguments."""
+        profile = self.profiles[0]
+        proxy = EvictionProxy(profile.name, self.limiter, dry_run=self.parts.dry_run)
+        handle = PluginHandle(self.parts, profile.name, TRIGGER, PluginEvictor(proxy, TRIGGER), profile.events)
+        return DrainController(handle, handle.share(SHARED, lambda: Migration(MigrationControllerArgs(), handle)))
 
     def _observe(self, eviction: PlannedEviction) -> None:
         if eviction.dry_run:
@@ -148,6 +174,10 @@ class Descheduler:
         version = ServerVersionCheck(self.client)
         self.health.check(version.name, lambda: version.problem)
         runner.add(version)
+        features = [] if self.parts.dry_run else needed(self.settings.profiles, drains=self.drains is not None)
+        rights = RightsCheck(self.client, features)
+        self.health.check(rights.name, lambda: rights.problem)
+        runner.add(rights)
         for profile in self.profiles:
             runner.add(profile.events)
         runner.add(self.objects)
@@ -194,18 +224,22 @@ class Descheduler:
         try:
             for profile in self.profiles:
                 await profile.start()
+            if self.drains is not None:
+                await self.drains.start()
             self.leading = True
             await self.loop.run()
         finally:
             self.leading = False
+            if self.drains is not None:
+                await self.drains.stop()
             for profile in reversed(self.profiles):
                 await profile.stop()
 
     # Pages
 
     def _serve(self) -> None:
-        one = self.settings.configuration
-        addresses = dict.fromkeys((one.healthz_bind_address, one.metrics_bind_address))
+        configuration = self.settings.configuration
+        addresses = dict.fromkeys((configuration.healthz_bind_address, configuration.metrics_bind_address))
         for address in addresses:
             host, port = hosts_and_ports(address)
             if port:
@@ -214,7 +248,7 @@ class Descheduler:
         certificate = self._certificate
         if certificate is not None:
             gate = delegated_auth(self.lease_client, self.options)
-            routes = [*self._routes(), *(pprof.routes() if one.enable_profiling else [])]
+            routes = [*self._routes(), *(pprof.routes() if configuration.enable_profiling else [])]
             address = host_and_port(self.options.bind_address, self.options.secure_port)
             self.servers.append(self.pages.server(address, routes, certificate.context, (gate.middleware,)))
             self.runner.add(reloaded(certificate, self.parts.clock, self.registry))
@@ -222,7 +256,8 @@ class Descheduler:
             self.runner.add(server)
 
     def _routes(self) -> list[web.RouteDef]:
-        routes = [*configz(shown(self.settings))]
+        routes = [*configz(shown(self.settings)), reset_route(self.registry)]
+        routes += drain_routes(self.drains.book) if self.drains else []
         if self.settings.configuration.enable_profiling:
             routes += debug_flags({"v": integer("klog verbosity", set_verbosity)})
         return routes

@@ -7,7 +7,7 @@
     state.ready_nodes(selector)      the nodes of a pass (spec 07 §3.4)
 
 A pass awaits API calls, so the state may change during a pass. Node records are updated in place; pod records are
-replaced. `state.current(record)` tells whether a pod still is what a plugin decided on.
+replaced. `state.current(record)` checks that a pod is still the one that a plugin decided on.
 """
 
 from __future__ import annotations

@@ -41,15 +41,15 @@ class Delay(msgspec.Struct, frozen=True):
 def delays_of(metric: NodeMetric) -> list[Delay]:
     """The services that are delayed in this report. An extension of another format is ignored: third parties may use
     the key."""
-    found: list[Delay] = []
+    delays: list[Delay] = []
     for pod in metric.status.pods_metric:
         document = (pod.extensions or {}).get(EXTENSION_KEY)
         if document is None or pod.qos not in _SERVICES:
             continue
         for brief in _briefs(document):
-            if brief.cause == _NEIGHBOUR and brief.state in _DELAYED and len(found) < MAX_DELAYS_PER_NODE:
-                found.append(_delay(f"{pod.namespace}/{pod.name}", brief))
-    return found
+            if brief.cause == _NEIGHBOUR and brief.state in _DELAYED and len(delays) < MAX_DELAYS_PER_NODE:
+                delays.append(_delay(f"{pod.namespace}/{pod.name}", brief))
+    return delays
 
 
 def _delay(victim: str, brief: Brief) -> Delay:

@@ -15,7 +15,7 @@ from control.descheduler.state.cluster import ClusterState
 from control.descheduler.state.loads import ReportedLoad, load_of
 from control.slim import slimmed
 from koordlet.api.core import Container, Deployment, Node, Pod, ReplicaSet, StatefulSet
-from koordlet.api.core.pod import ContainerStatus, PodStatus, PodTemplateSpec
+from koordlet.api.core.pod import ContainerStatus, PodStatus, PodTemplateSpec, ResourceRequirements
 from koordlet.api.crs.nodemetric import NodeMetric
 from koordlet.api.meta import ObjectMeta
 from koordlet.api.resources import without_deprecated
@@ -69,6 +69,9 @@ def trim_pod(pod: Pod) -> Pod:
     spec, status = pod.spec, pod.status
     spec.containers = [_trim_container(container) for container in spec.containers]
     spec.init_containers = [_trim_container(container) for container in spec.init_containers]
+    spec.overhead = without_deprecated(spec.overhead)
+    if spec.resources is not None:
+        spec.resources = _renamed(spec.resources)
     spec.service_account_name = spec.hostname = ""
     _trim_meta(pod.metadata)
     for condition in status.conditions:
@@ -104,13 +107,18 @@ def _trim_meta(meta: ObjectMeta) -> None:
 
 
 def _trim_container(container: Container) -> Container:
-    resources = msgspec.structs.replace(
-        container.resources,
-        requests=without_deprecated(container.resources.requests),
-        limits=without_deprecated(container.resources.limits),
-    )
     return Container(
-        name=container.name, image=container.image, resources=resources, restart_policy=container.restart_policy
+        name=container.name,
+        image=container.image,
+        resources=_renamed(container.resources),
+        restart_policy=container.restart_policy,
+    )
+
+
+def _renamed(resources: ResourceRequirements) -> ResourceRequirements:
+    """The same with the current names of resources."""
+    return msgspec.structs.replace(
+        resources, requests=without_deprecated(resources.requests), limits=without_deprecated(resources.limits)
     )
 
 

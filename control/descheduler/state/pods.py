@@ -13,7 +13,7 @@ import msgspec
 
 from control.component.amounts import amounts
 from koordlet.api import priority, qos
-from koordlet.api.annotations.scheduling import NEVER_EVICT_COST, eviction_cost
+from koordlet.api.annotations.scheduling import eviction_cost
 from koordlet.api.core import Pod, is_terminated, pod_qos_class
 from koordlet.api.core.podresources import pod_requests
 from koordlet.api.core.selectors import NodeSelectorTerm, Toleration
@@ -22,6 +22,8 @@ from koordlet.api.encoding.wire import WireError
 from koordlet.api.meta import OwnerReference
 
 DELETION_COST: Final = "controller.kubernetes.io/pod-deletion-cost"
+SYSTEM_CRITICAL_PRIORITY: Final = 2_000_000_000
+"""The priority of system-cluster-critical."""
 MIRROR: Final = "kubernetes.io/config.mirror"
 _SOURCE: Final = "kubernetes.io/config.source"
 _INT32: Final = range(-(2**31), 2**31)
@@ -121,11 +123,6 @@ class PodRecord:
         """The owner reference of its controller."""
         return next((owner for owner in self.pod.metadata.owner_references if owner.controller), None)
 
-    @property
-    def never_evict(self) -> bool:
-        """Whether its eviction cost forbids migration (spec 07 §4.2)."""
-        return self.order.eviction_cost == NEVER_EVICT_COST
-
     def __repr__(self) -> str:
         return f"PodRecord({self.key})"
 
@@ -171,10 +168,10 @@ def required_terms(pod: Pod) -> list[NodeSelectorTerm] | None:
 
 
 def deletion_cost(pod: Pod) -> int:
-    """`controller.kubernetes.io/pod-deletion-cost`; 0 if it is missing or not an int32."""
+    """`controller.kubernetes.io/pod-deletion-cost`; 0 if it is missing, not an int32, or has a leading zero."""
     text = pod.metadata.annotations.get(DELETION_COST, "")
     digits = text.removeprefix("-")
-    if not (digits.isdecimal() and digits.isascii()) or len(digits) > 10:
+    if not (digits.isdecimal() and digits.isascii()) or len(digits) > 10 or (text[0] == "0" and text != "0"):
         return 0
     cost = int(text)
     return cost if cost in _INT32 else 0

@@ -43,9 +43,16 @@ PASSED = ArbitrationVerdict(Outcome.PASSED)
 
 
 def arbitrate(
-    job: PodMigrationJob, view: ClusterView, rules: MigrationFilter, moving: MovingPods, now: float
+    job: PodMigrationJob,
+    view: ClusterView,
+    rules: MigrationFilter,
+    moving: MovingPods,
+    now: float,
+    *,
+    exempt: bool = False,
 ) -> ArbitrationVerdict:
-    """The verdict on one waiting job. `moving`: the jobs that passed already, in this round or before."""
+    """The verdict on one waiting job. `moving`: the jobs that passed already, in this round or before. `exempt`: the
+    pod moves although it is not evictable; the limits hold."""
     if has_expired(job, now):
         return ArbitrationVerdict(Outcome.EXPIRED)
     if not rules.args.arbitration_args.enabled:
@@ -58,7 +65,7 @@ def arbitrate(
             view.workload(pod)
         except WorkloadUnknown as error:
             return ArbitrationVerdict(Outcome.WAITING, f"its workload is unknown: {error}")
-    if reason := rules.unreservable(pod, job.spec.mode) or rules.forbidden(pod, view):
+    if reason := rules.unreservable(pod, job.spec.mode) or ("" if exempt else rules.forbidden(pod, view)):
         return ArbitrationVerdict(Outcome.FORBIDDEN, reason)
     if reason := rules.over_limits(pod, view, moving):
         return ArbitrationVerdict(Outcome.WAITING, reason)

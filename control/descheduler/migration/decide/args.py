@@ -119,6 +119,8 @@ class MigrationControllerArgs(PluginArgs):
     def __post_init__(self) -> None:
         if not self.object_limiters:  # only a map with entries replaces the default
             self.object_limiters = {WORKLOAD: DEFAULT_LIMIT}
+        if not self.scheduler_names:  # with none, no pod could be migrated by ReservationFirst
+            self.scheduler_names = ["koord-scheduler"]
 
     def check(self, path: str) -> list[str]:
         return [f"{path}.{text}" if path else text for text in _errors(self)]

@@ -23,19 +23,31 @@ RESERVATION_EXPIRED = "ReservationExpired"
 FORBIDDEN = "ForbiddenMigratePod"
 UNSCHEDULABLE = "Unschedulable"
 FAILED_CREATE_RESERVATION = "FailedCreateReservation"
+EVICTION_REQUESTED = "EvictionRequested"
 EVICTING = "Evicting"
 EVICT_COMPLETE = "EvictComplete"
 WAIT_FOR_BINDING = "WaitForPodBindReservation"
 WAIT_FOR_READY = "WaitForBoundPodReady"
 COMPLETE = "Complete"
 
-TRUE, FALSE = "True", "False"
+TRUE, FALSE, UNKNOWN = "True", "False", "Unknown"
 
 
 def is_true(status: PodMigrationJobStatus, type_: str) -> bool:
     """Whether the condition exists and is True."""
     condition = status.condition(type_)
     return condition is not None and condition.status == TRUE
+
+
+def is_requested(status: PodMigrationJobStatus) -> bool:
+    """Whether the eviction of the pod may have been sent, so that the job may be why the pod is gone."""
+    return status.condition(EVICTION) is not None
+
+
+def is_accepted(status: PodMigrationJobStatus) -> bool:
+    """Whether the server is known to have accepted the eviction of the pod."""
+    condition = status.condition(EVICTION)
+    return condition is not None and condition.status != UNKNOWN
 
 
 def with_condition(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from control.descheduler.migration.decide import conditions as c
+from control.descheduler.migration.decide.places import SiblingMove
 from control.descheduler.migration.decide.view import FAILED
 from koordlet.api.core import Pod
 from koordlet.api.crs.migration import PodMigrationJob, PodMigrationJobStatus
@@ -30,6 +31,8 @@ class Observed:
     """the first owner of the Reservation"""
     limited: bool = False
     """whether the object limiter has no room for the pod"""
+    siblings: tuple[SiblingMove, ...] = ()
+    """the other running jobs of the workload"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +72,19 @@ class EvictPod:
 
 
 @dataclass(frozen=True, slots=True)
+class UseReservation:
+    """Reference another Reservation; with `take_over` it becomes the job's own first."""
+
+    reservation: Reservation
+    take_over: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class DeleteReservation:
     """Delete the job's own Reservation, if there is one."""
 
 
-Action = SetPodUid | CreateReservation | OrderReservation | EvictPod | DeleteReservation
+Action = SetPodUid | CreateReservation | OrderReservation | EvictPod | UseReservation | DeleteReservation
 
 
 @dataclass(frozen=True, slots=True)

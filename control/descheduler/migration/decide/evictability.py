@@ -9,15 +9,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from control.descheduler.migration.decide.args import MigrationControllerArgs
-from koordlet.api.annotations.scheduling import NEVER_EVICT_COST, eviction_cost
+from control.descheduler.state.pods import (
+    SYSTEM_CRITICAL_PRIORITY,
+    cost_of_eviction,
+    is_daemon,
+    is_mirror,
+    is_static,
+)
+from koordlet.api.annotations.scheduling import NEVER_EVICT_COST
 from koordlet.api.core import Pod
-from koordlet.api.encoding.wire import WireError
 from koordlet.api.meta import LabelSelector
 from koordlet.api.names import ANNOTATION_DESCHEDULER_EVICT
-
-SYSTEM_CRITICAL_PRIORITY = 2_000_000_000
-_CONFIG_SOURCE = "kubernetes.io/config.source"
-_CONFIG_MIRROR = "kubernetes.io/config.mirror"
 
 
 def forced(pod: Pod) -> bool:
@@ -25,17 +27,9 @@ def forced(pod: Pod) -> bool:
     return ANNOTATION_DESCHEDULER_EVICT in pod.metadata.annotations
 
 
-def cost(pod: Pod) -> int:
-    """The pod's eviction cost; 0 without a valid one (spec 07 §4.2)."""
-    try:
-        return eviction_cost(pod.metadata.annotations)
-    except WireError:
-        return 0
-
-
 def never_evicted(pod: Pod) -> bool:
     """Whether the eviction cost forbids to move the pod."""
-    return cost(pod) == NEVER_EVICT_COST
+    return cost_of_eviction(pod) == NEVER_EVICT_COST
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +94,11 @@ class Evictability:
 
 def _kind_problems(pod: Pod) -> list[str]:
     problems = []
-    annotations = pod.metadata.annotations
-    if any(owner.kind == "DaemonSet" for owner in pod.metadata.owner_references):
+    if is_daemon(pod):
         problems.append("pod is a DaemonSet pod")
-    if _CONFIG_MIRROR in annotations:
+    if is_mirror(pod):
         problems.append("pod is a mirror pod")
-    if annotations.get(_CONFIG_SOURCE, "api") != "api":
+    if is_static(pod):
         problems.append("pod is a static pod")
     if pod.metadata.deletion_timestamp is not None:
         problems.append("pod is terminating")

@@ -51,6 +51,10 @@ class MovingPods:
         """Whether a job moves the pod or one of the same name."""
         return pod.metadata.uid in self._by_uid or _key(pod) in self._keys
 
+    def job_of(self, pod: Pod) -> str:
+        """The name of a job that moves the pod; empty without one."""
+        return next((job.metadata.name for job in self._own(pod)), "")
+
     def others(self, pod: Pod) -> int:
         """The jobs of other pods."""
         return self._total - len(self._own(pod))

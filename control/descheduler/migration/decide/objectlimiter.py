@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import msgspec
+
 from control.descheduler.migration.decide.args import NAMESPACE, WORKLOAD, ObjectLimit
 from control.descheduler.migration.decide.pods import controller_uid
 from control.descheduler.migration.decide.workloads import get_max
@@ -30,6 +32,16 @@ class _Bucket:
     def refill(self, now: float) -> None:
         self.tokens = min(self.capacity, self.tokens + max(now - self.at, 0.0) * self.rate)
         self.at = now
+
+
+class RecordedBucket(msgspec.Struct, frozen=True, array_like=True):
+    """A bucket as another process can read it."""
+
+    tokens: float
+    rate: float
+    """tokens per second"""
+    unix: float
+    """Unix seconds of `tokens`"""
 
 
 class ObjectLimiter:
@@ -69,6 +81,44 @@ class ObjectLimiter:
             bucket.rate, bucket.capacity = rate, capacity
             bucket.tokens = min(bucket.tokens, capacity) - 1
             bucket.used_at = now
+
+    def restore_token(self, pod: Pod, now: float) -> None:
+        """The eviction that was counted did not happen."""
+        for kind in self._limits:
+            bucket = self._buckets.get((kind, _key(kind, pod)))
+            if bucket is not None:
+                bucket.refill(now)
+                bucket.tokens = min(bucket.capacity, bucket.tokens + 1)
+
+    def recorded(self, now: float, unix: float, most: int) -> dict[str, RecordedBucket]:
+        """The buckets that are not full, at most `most`, the last used ones; `unix`: the time `now` in Unix seconds."""
+        for bucket in self._buckets.values():
+            bucket.refill(now)
+        partial = [(key, bucket) for key, bucket in self._buckets.items() if bucket.tokens < bucket.capacity]
+        partial.sort(key=lambda each: each[1].used_at, reverse=True)
+        return {
+            f"{kind}/{name}": RecordedBucket(round(bucket.tokens, 3), bucket.rate, round(unix, 3))
+            for (kind, name), bucket in partial[:most]
+        }
+
+    def restore(self, records: Mapping[str, RecordedBucket], now: float, unix: float) -> None:
+        """Continue the buckets of an earlier process; where this one has a bucket, too, the lower one counts."""
+        for key, record in records.items():
+            kind, _, name = key.partition("/")
+            limit = self._limits.get(kind)
+            if limit is None or not name or record.rate <= 0:
+                continue
+            capacity = float(limit.burst)
+            passed = max(
+                unix - record.unix, 0.0
+            )  # a time in the future, of a process with another clock, counts as now
+            tokens = min(capacity, record.tokens + passed * record.rate)
+            known = self._buckets.get((kind, name))
+            if known is None:
+                self._buckets[kind, name] = _Bucket(record.rate, capacity, tokens, now, now)
+            else:
+                known.refill(now)
+                known.tokens = min(known.tokens, tokens)
 
     def _most(self, kind: str, limit: ObjectLimit, replicas: int) -> int:
         if kind == WORKLOAD:

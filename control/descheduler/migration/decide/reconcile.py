@@ -10,6 +10,7 @@ from control.descheduler.migration.decide import conditions as c
 from control.descheduler.migration.decide import decision as d
 from control.descheduler.migration.decide.decision import Decision, Observed
 from control.descheduler.migration.decide.lifetime import has_expired
+from control.descheduler.migration.decide.places import consumed_instead, spare_place, would_return
 from control.descheduler.migration.decide.pods import controller_of, is_ready, quoted_key
 from control.descheduler.migration.decide.reservations import is_for_pending, is_unscheduled, may_consume
 from control.descheduler.migration.decide.view import RUNNING, SUCCEEDED, is_terminal, is_waiting
@@ -32,23 +33,18 @@ def next_step(seen: Observed, default_mode: str) -> Decision:
     ref = job.spec.pod_ref
     if not ref.namespace or not ref.name:
         return d.failed(seen, c.INVALID_POD_REF, "Abort job caused by invalid PodRef")
-    if not _has_begun(job) and _is_gone(seen):
+    if not c.is_requested(job.status) and _is_gone(seen):
         return _missing_pod(seen)
     if not ref.uid and seen.pod is not None:
         return Decision(d.SetPodUid(seen.pod.metadata.uid))
     if is_waiting(job):
         return Decision(status=c.with_phase(job.status, RUNNING, job.status.reason, job.status.message))
-    is_exempt = _has_begun(job) or ANNOTATION_DESCHEDULER_EVICT in job.metadata.annotations
+    is_exempt = c.is_accepted(job.status) or ANNOTATION_DESCHEDULER_EVICT in job.metadata.annotations
     if seen.limited and not is_exempt:
         return d.WAIT
     if (job.spec.mode or default_mode) == MODE_EVICT_DIRECTLY:
         return _evict(seen, None) or _finished(job.status, f"Pod {_pod(job)} has been evicted")
     return _reserve(seen)
-
-
-def _has_begun(job: PodMigrationJob) -> bool:
-    """Whether the pod may be gone without an error: its eviction was requested."""
-    return job.status.condition(c.EVICTION) is not None
 
 
 def _is_gone(seen: Observed) -> bool:
@@ -107,9 +103,9 @@ def _schedule(seen: Observed, reservation: Reservation) -> Decision:
     if phase == r.FAILED or not is_bound or not reservation.status.node_name:
         message = scheduled.message if scheduled is not None else ""
         return d.failed(seen, c.UNSCHEDULABLE, message or "the Reservation has no node", note=False)
-    if not c.is_true(job.status, c.RESERVATION_SCHEDULED):
+    if not c.is_true(job.status, c.RESERVATION_SCHEDULED) or job.status.node_name != reservation.status.node_name:
         return _scheduled(seen, reservation)
-    if seen.pod is not None and not _has_begun(job) and is_for_pending(reservation, seen.pod):
+    if seen.pod is not None and not c.is_requested(job.status) and is_for_pending(reservation, seen.pod):
         return _assign_pending(seen, seen.pod, reservation)
     return _evict(seen, reservation) or _bind(seen, reservation)
 
@@ -147,6 +143,10 @@ def _bind(seen: Observed, reservation: Reservation) -> Decision:
     """Steps F to H: the replacement consumes the Reservation and becomes ready."""
     job, name = seen.job, reservation.metadata.name
     owners = reservation.status.current_owners
+    if not c.is_true(job.status, c.RESERVATION_BOUND):
+        other = consumed_instead(job, reservation, seen.siblings)
+        if other is not None:
+            return Decision(d.UseReservation(other))
     if not owners:
         return d.waiting(seen, c.POD_BOUND_RESERVATION, c.WAIT_FOR_BINDING)
     new = f'"{owners[0].namespace}/{owners[0].name}"'
@@ -170,7 +170,11 @@ def _bind(seen: Observed, reservation: Reservation) -> Decision:
 
 
 def _evict(seen: Observed, reservation: Reservation | None) -> Decision | None:
-    """Step E; None when the pod is gone because of this job. `reservation`: None for EvictDirectly."""
+    """Step E; None when the pod is gone because of this job. `reservation`: None for EvictDirectly.
+
+    The request is recorded before it is sent: a process that was killed after it must not take the missing pod for the
+    deletion of another client.
+    """
     job = seen.job
     condition = job.status.condition(c.EVICTION)
     if condition is not None and condition.status == c.TRUE:
@@ -183,13 +187,25 @@ def _evict(seen: Observed, reservation: Reservation | None) -> Decision | None:
         return d.WAIT
     if seen.pod is None:  # `_is_gone` covers it
         return d.WAIT
-    if reservation is None:
-        return Decision(d.EvictPod(seen.pod))
-    if reservation.status.phase == r.SUCCEEDED or reservation.status.current_owners:
-        return d.failed(seen, c.FORBIDDEN, "Reservation is already bound by another Pod")
-    if reservation.status.phase != r.AVAILABLE or reservation.spec.unschedulable:
+    if reservation is not None:
+        if reservation.status.phase == r.SUCCEEDED or reservation.status.current_owners:
+            spare = spare_place(job, seen.pod, seen.siblings)
+            if spare is not None:
+                return Decision(d.UseReservation(spare, take_over=True))
+            return d.failed(seen, c.FORBIDDEN, "Reservation is already bound by another Pod")
+        if reservation.status.phase != r.AVAILABLE or reservation.spec.unschedulable:
+            return d.WAIT
+    if would_return(seen.pod, seen.siblings):
         return d.WAIT
-    return Decision(d.EvictPod(seen.pod, reservation.metadata.name))
+    if condition is None:
+        return _requested(seen, seen.pod)
+    return Decision(d.EvictPod(seen.pod, reservation.metadata.name if reservation is not None else ""))
+
+
+def _requested(seen: Observed, pod: Pod) -> Decision:
+    message = f'The eviction of Pod {_pod(seen.job)} from node "{pod.spec.node_name}" was requested'
+    status = c.with_condition(seen.job.status, c.EVICTION, c.UNKNOWN, c.EVICTION_REQUESTED, message, seen.now)
+    return Decision(status=status)
 
 
 def evicted(seen: Observed, pod: Pod, reason: str) -> Decision:

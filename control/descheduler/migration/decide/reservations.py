@@ -7,7 +7,7 @@ job: a job that references the Reservation of another user cannot delete it.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from control.descheduler.migration.decide.pods import controller_of
@@ -21,6 +21,7 @@ Json = dict[str, Any]
 API_VERSION = "scheduling.koordinator.sh/v1alpha1"
 CREATED_BY_LABEL = "app.kubernetes.io/created-by"
 COMPONENT = "koord-descheduler"
+MAX_AVOIDED_NODES = 100
 
 _SERVER_FIELDS = (
     "uid",
@@ -66,12 +67,19 @@ def is_unscheduled(pod: Pod) -> bool:
 
 
 def reservation_for(
-    job: PodMigrationJob, pod: Pod, document: Mapping[str, Any], now_ms: int, *, without_claims: bool = False
+    job: PodMigrationJob,
+    pod: Pod,
+    document: Mapping[str, Any],
+    now_ms: int,
+    *,
+    without_claims: bool = False,
+    leaving: Iterable[str] = (),
 ) -> Json:
     """The Reservation to create, as JSON.
 
     `document` is the pod as the API server returned it, so that fields that `Pod` does not have are kept.
-    `without_claims`: feature gate DisablePVCReservation. Raises ReservationImpossible.
+    `without_claims`: feature gate DisablePVCReservation. `leaving`: nodes that other pods of the workload leave; they
+    are excluded, since two pods could exchange their nodes. Raises ReservationImpossible.
     """
     template = copy.deepcopy(_template(job))
     metadata, spec = _object(template, "metadata"), _object(template, "spec")
@@ -81,13 +89,14 @@ def reservation_for(
         CREATED_BY_LABEL: COMPONENT,
         LABEL_RESERVATION_ORDER: str(now_ms),
     }
-    metadata["ownerReferences"] = [_owner_reference(job)]
+    metadata["ownerReferences"] = [owner_reference(job)]
     if not spec.get("template"):
-        spec["template"] = _pod_template(document)
+        spec["template"] = pod_template(document)
     pod_spec = _object(_object(spec, "template"), "spec")
     pod_spec.pop("nodeName", None)
     if pod.spec.node_name:
-        _avoid_node(pod_spec, pod.spec.node_name)
+        for node in list(dict.fromkeys((pod.spec.node_name, *leaving)))[:MAX_AVOIDED_NODES]:
+            avoid_node(pod_spec, node)
     if without_claims:
         pod_spec["volumes"] = [
             each
@@ -95,7 +104,7 @@ def reservation_for(
             if "persistentVolumeClaim" not in each and "ephemeral" not in each
         ]
     if not spec.get("owners"):
-        spec["owners"] = [_owner(pod)]
+        spec["owners"] = [owner_of(pod)]
     spec["allocateOnce"] = True
     if job.spec.ttl is not None and job.spec.ttl.nanoseconds > 0 and not spec.get("ttl") and not spec.get("expires"):
         spec["ttl"] = str(job.spec.ttl)
@@ -114,6 +123,11 @@ def is_for_pending(reservation: Reservation, pod: Pod) -> bool:
 def may_consume(reservation: Reservation, pod: Pod) -> bool:
     """Whether a replacement of the pod may consume the Reservation: same namespace, labels and controller."""
     return any(_matches(owner, pod) for owner in reservation.spec.owners)
+
+
+def consumers(reservation: Reservation) -> tuple[str, ...]:
+    """UIDs of the controllers whose pods may consume the Reservation."""
+    return tuple(owner.controller.uid for owner in reservation.spec.owners if owner.controller is not None)
 
 
 def _matches(owner: ReservationOwner, pod: Pod) -> bool:
@@ -153,14 +167,16 @@ def _template(job: PodMigrationJob) -> Json:
     return options.template if options is not None and options.template is not None else {}
 
 
-def _owner_reference(job: PodMigrationJob) -> Json:
+def owner_reference(job: PodMigrationJob) -> Json:
+    """The owner reference of the Reservation of the job."""
     owner = OwnerReference(
         api_version=API_VERSION, kind="PodMigrationJob", name=job.metadata.name, uid=job.metadata.uid
     )
     return {"apiVersion": owner.api_version, "kind": owner.kind, "name": owner.name, "uid": owner.uid}
 
 
-def _pod_template(document: Mapping[str, Any]) -> Json:
+def pod_template(document: Mapping[str, Any]) -> Json:
+    """The pod as the template of a Reservation: without what the server and the scheduler added."""
     metadata = {key: value for key, value in document.get("metadata", {}).items() if key not in _SERVER_FIELDS}
     annotations = metadata.get("annotations")
     if annotations:
@@ -168,7 +184,8 @@ def _pod_template(document: Mapping[str, Any]) -> Json:
     return copy.deepcopy({"metadata": metadata, "spec": document.get("spec", {})})
 
 
-def _owner(pod: Pod) -> Json:
+def owner_of(pod: Pod) -> Json:
+    """The owner of a Reservation that the pod, or its replacement, may consume. Raises ReservationImpossible."""
     meta = pod.metadata
     if is_unscheduled(pod):
         return {"object": {"kind": "Pod", "namespace": meta.namespace, "name": meta.name, "uid": meta.uid}}
@@ -188,13 +205,29 @@ def _owner(pod: Pod) -> Json:
     return {"controller": controller}
 
 
-def _avoid_node(spec: Json, node: str) -> None:
+def avoid_node(spec: Json, node: str) -> None:
     """Exclude the node in every term of the required node affinity (spec 07 §11.9)."""
-    field = {"key": "metadata.name", "operator": "NotIn", "values": [node]}
+    _require(spec, "matchFields", {"key": "metadata.name", "operator": "NotIn", "values": [node]})
+
+
+def avoid_label(spec: Json, label: str) -> None:
+    """Exclude nodes with the label in every term of the required node affinity."""
+    _require(spec, "matchExpressions", {"key": label, "operator": "DoesNotExist"})
+
+
+def prefer_without_label(spec: Json, label: str, weight: int) -> None:
+    """Prefer nodes without the label."""
+    affinity = _object(_object(spec, "affinity"), "nodeAffinity")
+    preferred = _objects(affinity, "preferredDuringSchedulingIgnoredDuringExecution")
+    term = {"matchExpressions": [{"key": label, "operator": "DoesNotExist"}]}
+    affinity["preferredDuringSchedulingIgnoredDuringExecution"] = [*preferred, {"weight": weight, "preference": term}]
+
+
+def _require(spec: Json, member: str, requirement: Json) -> None:
     affinity = _object(_object(spec, "affinity"), "nodeAffinity")
     required = _object(affinity, "requiredDuringSchedulingIgnoredDuringExecution")
     terms = _objects(required, "nodeSelectorTerms") or [{}]
-    required["nodeSelectorTerms"] = [{**term, "matchFields": [*_objects(term, "matchFields"), field]} for term in terms]
+    required["nodeSelectorTerms"] = [{**term, member: [*_objects(term, member), requirement]} for term in terms]
 
 
 def _object(parent: Json, key: str) -> Json:

@@ -61,24 +61,27 @@ class CustomPriorityArgs(PluginArgs):
         if len(self.eviction_order) < 2:
             errors.append(invalid(f"{path}.evictionOrder", len(self.eviction_order), "must have at least two classes"))
         names: set[str] = set()
-        for index, one in enumerate(self.eviction_order):
-            errors += _class_errors(one, f"{path}.evictionOrder[{index}]", names)
+        for index, eviction_class in enumerate(self.eviction_order):
+            errors += _class_errors(eviction_class, f"{path}.evictionOrder[{index}]", names)
         return errors
 
 
-def _class_errors(one: EvictionClass, path: str, names: set[str]) -> list[str]:
+def _class_errors(eviction_class: EvictionClass, path: str, names: set[str]) -> list[str]:
     errors = []
-    if not one.name:
+    if not eviction_class.name:
         errors.append(required(f"{path}.name"))
-    elif not _NAME.fullmatch(one.name):
-        errors.append(invalid(f"{path}.name", one.name, "must be a DNS label"))
-    elif one.name in names:
-        errors.append(duplicate(f"{path}.name", one.name))
-    names.add(one.name)
-    if one.node_selector is None:
+    elif not _NAME.fullmatch(eviction_class.name):
+        errors.append(invalid(f"{path}.name", eviction_class.name, "must be a DNS label"))
+    elif eviction_class.name in names:
+        errors.append(duplicate(f"{path}.name", eviction_class.name))
+    names.add(eviction_class.name)
+    if eviction_class.node_selector is None:
         errors.append(required(f"{path}.nodeSelector"))
-    errors += selector_errors(one.node_selector, f"{path}.nodeSelector")
-    for field, thresholds in (("keepThreshold", one.keep_threshold), ("rejectThreshold", one.reject_threshold)):
+    errors += selector_errors(eviction_class.node_selector, f"{path}.nodeSelector")
+    for field, thresholds in (
+        ("keepThreshold", eviction_class.keep_threshold),
+        ("rejectThreshold", eviction_class.reject_threshold),
+    ):
         errors += [
             invalid(f"{path}.{field}[{name}]", percent, "must be between 0 and 100")
             for name, percent in thresholds.items()

@@ -9,7 +9,7 @@ from control.descheduler.config.selection import considered
 from control.descheduler.framework.handle import PluginHandle
 from control.descheduler.framework.plugin import BalancePlugin
 from control.descheduler.plugins.custompriority.args import DRAIN_NODE, CustomPriorityArgs, EvictionClass
-from control.descheduler.plugins.custompriority.targets import TargetNodes
+from control.descheduler.plugins.custompriority.targets import TargetNodes, requested_on
 from control.descheduler.state.cluster import NodeRecord
 from control.descheduler.state.pods import PodRecord
 from koordlet.api.core import Node
@@ -41,7 +41,7 @@ class CustomPriority(BalancePlugin):
         selector = args.node_selector
         classes = self._classes([node for node in nodes if selector is None or selector.matches(node.labels)])
         for index, (source, members) in enumerate(classes[:-1]):
-            later = [(node, one) for one, targets in classes[index + 1 :] for node in targets]
+            later = [(node, eviction_class) for eviction_class, targets in classes[index + 1 :] for node in targets]
             targets = TargetNodes(later, node_fit=args.node_fit)
             for node in members:
                 if _kept(node, source):
@@ -54,13 +54,13 @@ class CustomPriority(BalancePlugin):
 
     def _classes(self, nodes: Sequence[NodeRecord]) -> list[ClassMembers]:
         """The classes that have nodes, in the order of eviction. A node belongs to the first class that selects it."""
-        members: list[ClassMembers] = [(one, []) for one in self._args.eviction_order]
+        members: list[ClassMembers] = [(eviction_class, []) for eviction_class in self._args.eviction_order]
         for node in nodes:
-            for one, chosen in members:
-                if one.node_selector is not None and one.node_selector.matches(node.labels):
+            for eviction_class, chosen in members:
+                if eviction_class.node_selector is not None and eviction_class.node_selector.matches(node.labels):
                     chosen.append(node)
                     break
-        return [(one, chosen) for one, chosen in members if chosen]
+        return [(eviction_class, chosen) for eviction_class, chosen in members if chosen]
 
     def _pods(self, node: NodeRecord) -> list[PodRecord]:
         """The pods that may go, smallest first. Requests are those of the regular containers."""
@@ -89,7 +89,11 @@ class CustomPriority(BalancePlugin):
             await self._evict(pod, f"evicting from {source.name} priority resource to lower priority resource")
 
     async def _drain(self, node: NodeRecord, source: EvictionClass, targets: TargetNodes) -> None:
-        """DrainNode: evict all pods if all of them find room, else none. A node without such pods is left alone."""
+        """DrainNode: evict all pods if all of them find room, else none. A node without such pods is left alone.
+
+        The first refused eviction ends the pass for the node, for example at a limit. A drain that has evicted a pod
+        is then in progress: the node stays cordoned, so that it gets no new pods until a later pass goes on.
+        """
         pods = self._pods(node)
         remaining = targets.remaining.copy()
         if not pods or not all(targets.place(pod, remaining) for pod in pods):
@@ -97,10 +101,11 @@ class CustomPriority(BalancePlugin):
         cordon = self._args.auto_cordon and not self._args.dry_run and not self._handle.dry_run
         cordoned = cordon and not node.unschedulable and await self._cordon(node.name, True)
         targets.remaining = remaining
-        for pod in pods:
+        for leaving, pod in enumerate(pods):
             if not await self._evict(pod, f"drain node {node.name} (sourcePriority={source.name})"):
-                if cordoned:
+                if cordoned and leaving == 0:
                     await self._cordon(node.name, False)
+                log.info("A drain waits", node=node.name, evicted=leaving, remaining=len(pods) - leaving)
                 return
 
     async def _evict(self, pod: PodRecord, reason: str) -> bool:
@@ -122,7 +127,7 @@ class CustomPriority(BalancePlugin):
 def _kept(node: NodeRecord, source: EvictionClass) -> bool:
     """Whether the node keeps its pods: it is below the class's threshold in every listed resource."""
     return bool(source.keep_threshold) and all(
-        node.requested.get(name, 0) < percent * 0.01 * node.allocatable.get(name, 0)
+        requested_on(node, name) < percent * 0.01 * node.allocatable.get(name, 0)
         for name, percent in source.keep_threshold.items()
     )
 
@@ -130,5 +135,5 @@ def _kept(node: NodeRecord, source: EvictionClass) -> bool:
 def _container_requests(pod: PodRecord) -> tuple[int, int]:
     """(milli-cores, bytes) of the regular containers."""
     containers = [container.resources.requests for container in pod.pod.spec.containers]
-    cpu = sum(one["cpu"].milli_value() for one in containers if "cpu" in one)
-    return cpu, sum(one["memory"].value() for one in containers if "memory" in one)
+    cpu = sum(requests["cpu"].milli_value() for requests in containers if "cpu" in requests)
+    return cpu, sum(requests["memory"].value() for requests in containers if "memory" in requests)

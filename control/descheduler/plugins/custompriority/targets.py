@@ -13,7 +13,7 @@ from control.descheduler.state.cluster import PODS, NodeRecord
 from control.descheduler.state.pods import PodRecord
 
 TRACKED: Final = ("cpu", "memory", PODS)
-"""Resources whose amounts are reserved on target nodes while a drain is planned."""
+"""Resources whose amounts are reserved on target nodes while a drain is planned, besides those with a threshold."""
 
 
 class TargetNodes:
@@ -22,47 +22,58 @@ class TargetNodes:
     def __init__(self, nodes: Sequence[tuple[NodeRecord, EvictionClass]], *, node_fit: bool) -> None:
         self._nodes = [node for node, _ in nodes]
         self._fit = FitTable(self._nodes) if node_fit else None
+        self._rejecting = [
+            (row, target_class.reject_threshold)
+            for row, (_, target_class) in enumerate(nodes)
+            if target_class.reject_threshold
+        ]
+        limited = (name for _, thresholds in self._rejecting for name in thresholds)
+        self._tracked = {name: at for at, name in enumerate(dict.fromkeys((*TRACKED, *limited)))}
+        """Resource -> its row in `remaining`."""
         self.remaining: Amounts = np.array(
-            [[_free(node, name) for node in self._nodes] for name in TRACKED], dtype=np.int64
-        ).reshape(len(TRACKED), len(self._nodes))
+            [
+                [node.allocatable.get(name, 0) - requested_on(node, name) for node in self._nodes]
+                for name in self._tracked
+            ],
+            dtype=np.int64,
+        ).reshape(len(self._tracked), len(self._nodes))
         """[tracked resource, target]: allocatable minus requests minus planned placements."""
-        self._rejecting = [(row, one.reject_threshold) for row, (_, one) in enumerate(nodes) if one.reject_threshold]
 
     def __len__(self) -> int:
         return len(self._nodes)
 
     def fits_any(self, pod: PodRecord) -> bool:
         """Whether the pod fits a target as it is now, without planned placements."""
-        return bool(self._allowed(pod).any())
+        return bool(self._allowed(pod, self.remaining).any())
 
     def place(self, pod: PodRecord, remaining: Amounts) -> bool:
         """Take the room of the pod from `remaining` on the first target that it fits; False if there is none."""
-        request = np.array([_request(pod, name) for name in TRACKED], dtype=np.int64)
-        mask = self._allowed(pod) & (remaining >= request[:, np.newaxis]).all(axis=0)
+        request = np.array([_request(pod, name) for name in self._tracked], dtype=np.int64)
+        mask = self._allowed(pod, remaining) & (remaining >= request[:, np.newaxis]).all(axis=0)
         target = int(mask.argmax())
         if not mask[target]:
             return False
         remaining[:, target] -= request
         return True
 
-    def _allowed(self, pod: PodRecord) -> FitMask:
+    def _allowed(self, pod: PodRecord, remaining: Amounts) -> FitMask:
         if self._fit is not None:
             mask = self._fit.mask(pod.placement).copy()
         else:
             mask = np.ones(len(self._nodes), dtype=np.bool_)
         for row, thresholds in self._rejecting:
-            node = self._nodes[row]
+            allocatable = self._nodes[row].allocatable
             mask[row] &= not any(
-                node.requested.get(name, 0) + pod.requests.get(name, 0) > percent * 0.01 * node.allocatable.get(name, 0)
+                allocatable.get(name, 0) - int(remaining[self._tracked[name], row]) + _request(pod, name)
+                > percent * 0.01 * allocatable.get(name, 0)
                 for name, percent in thresholds.items()
             )
         return mask
 
 
-def _free(node: NodeRecord, resource: str) -> int:
-    if resource == PODS:
-        return node.allocatable.get(PODS, 0) - len(node.living_pods())
-    return node.free(resource)
+def requested_on(node: NodeRecord, resource: str) -> int:
+    """What the pods of the node request; of `pods` their number."""
+    return len(node.living_pods()) if resource == PODS else node.requested.get(resource, 0)
 
 
 def _request(pod: PodRecord, resource: str) -> int:

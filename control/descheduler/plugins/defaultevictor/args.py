@@ -69,14 +69,14 @@ class DefaultEvictorArgs(PluginArgs):
         if self.no_eviction_policy not in (PREFERRED, MANDATORY):
             errors.append(unsupported(f"{path}.noEvictionPolicy", self.no_eviction_policy, [PREFERRED, MANDATORY]))
         where = f"{path}.podProtections"
-        for name, given, known in (
+        for name, values, known in (
             ("defaultDisabled", self.pod_protections.default_disabled, DEFAULT_PROTECTIONS),
             ("extraEnabled", self.pod_protections.extra_enabled, EXTRA_PROTECTIONS),
         ):
             errors += [
-                unsupported(f"{where}.{name}[{index}]", one, known)
-                for index, one in enumerate(given)
-                if one not in known
+                unsupported(f"{where}.{name}[{index}]", value, known)
+                for index, value in enumerate(values)
+                if value not in known
             ]
         if self.pod_protections.config:
             errors.append(invalid(f"{where}.config", self.pod_protections.config, "is not supported by this build"))

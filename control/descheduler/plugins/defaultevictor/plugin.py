@@ -63,10 +63,10 @@ class DefaultEvictor(EvictionFilterPlugin, EvictPlugin):
         threshold = self._args.priority_threshold
         if threshold is None or self._classes is None:
             return (threshold.value if threshold is not None else None), None
-        found = self._classes.get(threshold.name)
-        if found is None:
+        priority_class = self._classes.get(threshold.name)
+        if priority_class is None:
             return None, f"PriorityClass {threshold.name} does not exist"
-        return found.value, None
+        return priority_class.value, None
 
     def _has_budget(self, pod: PodRecord) -> bool:
         for budget in self._budgets.store if self._budgets is not None else ():
@@ -81,15 +81,19 @@ class DefaultEvictor(EvictionFilterPlugin, EvictPlugin):
         return False
 
     def _too_few_replicas(self, pod: PodRecord) -> str | None:
-        owners = {owner.uid for owner in pod.pod.metadata.owner_references}
-        if self._args.min_replicas <= 1 or not owners:
+        """Of a pod with several owners the size is not known."""
+        owners = pod.pod.metadata.owner_references
+        if self._args.min_replicas <= 1 or len(owners) != 1:
             return None
-        count = max(len(self._handle.state.owned_by(uid)) for uid in owners)
+        count = len(self._handle.state.owned_by(owners[0].uid))
         return f"owner has fewer than {self._args.min_replicas} pods" if count < self._args.min_replicas else None
 
     def _too_young(self, pod: PodRecord) -> str | None:
+        """A pod that no kubelet has started has no age."""
         age, started = self._args.min_pod_age, pod.pod.status.start_time
-        if age is None or started is None or self._handle.clock.now() - started.timestamp() >= age.seconds:
+        if age is None:
+            return None
+        if started is not None and self._handle.clock.now() - started.timestamp() >= age.seconds:
             return None
         return f"pod is younger than {age}"
 
@@ -97,10 +101,13 @@ class DefaultEvictor(EvictionFilterPlugin, EvictPlugin):
         """Request the eviction of exactly this pod; budgets are checked by the API server."""
         counted = self._handle.metrics.evicted
         labels = (options.plugin, pod.namespace, pod.node)
-        given = options.delete_options
+        delete_options = options.delete_options
         try:
             await self._handle.client.evict(
-                pod.name, pod.namespace, uid=pod.uid, grace_seconds=given.grace_period_seconds if given else None
+                pod.name,
+                pod.namespace,
+                uid=pod.uid,
+                grace_seconds=delete_options.grace_period_seconds if delete_options else None,
             )
         except KubeError as error:
             log.warning("Cannot evict pod", pod=pod.key, node=pod.node, why=_explained(error), err=error)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Final
 
 from control.descheduler.plugins.defaultevictor.args import (
     DAEMON_SETS,
@@ -13,10 +12,7 @@ from control.descheduler.plugins.defaultevictor.args import (
     SYSTEM_CRITICAL,
     WITH_CLAIMS,
 )
-from control.descheduler.state.pods import PodRecord, is_daemon, is_mirror, is_static
-
-SYSTEM_CRITICAL_PRIORITY: Final = 2_000_000_000
-"""The priority of system-cluster-critical."""
+from control.descheduler.state.pods import SYSTEM_CRITICAL_PRIORITY, PodRecord, is_daemon, is_mirror, is_static
 
 
 def immovable(pod: PodRecord) -> str | None:

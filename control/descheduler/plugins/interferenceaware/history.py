@@ -44,14 +44,14 @@ class DelayHistory:
 
     def lasting(self, now: float, persist_s: float) -> list[LastingDelay]:
         """Delays of valid reports that have lasted long enough, the one with the largest loss first."""
-        found = [
+        selected = [
             LastingDelay(node, delay, at - since)
             for node, (at, delays) in self._reports.items()
             if now - at < self._expiration_s
             for since, delay in delays.values()
             if at - since >= persist_s
         ]
-        return sorted(found, key=lambda each: (-each.delay.lost, each.node, each.delay.key))
+        return sorted(selected, key=lambda each: (-each.delay.lost, each.node, each.delay.key))
 
     def troubled_nodes(self, now: float) -> set[str]:
         """Nodes on which a service is delayed now."""

@@ -4,8 +4,9 @@ koordlet throttles best-effort culprits within seconds. A delay that every repor
 node cannot end. Then the main culprit moves, or the service if the culprit may not move or is not known. The
 scheduler's InterferenceAware plugin and node fit keep the pod off nodes with the same trouble. Off by default.
 
-Bounded: `maxMovesPerPass`; after a move the node and the pod's workload are left alone for `cooldownSeconds`, so that
-no workload moves back and forth. The evidence is the job's reason, an Event of the service and a log message.
+Bounded: `maxMovesPerPass`; after a move the node and the pod's workload are left alone for `cooldownSeconds`, also by
+the next leader, so that no workload moves back and forth. The evidence is the job's reason, an Event of the service and
+a log message.
 """
 
 from __future__ import annotations
@@ -18,14 +19,17 @@ from control.descheduler.framework.handle import PluginHandle
 from control.descheduler.framework.plugin import BalancePlugin
 from control.descheduler.plugins.interferenceaware.args import InterferenceMovesArgs
 from control.descheduler.plugins.interferenceaware.history import DelayHistory, LastingDelay
+from control.descheduler.plugins.interferenceaware.recentmoves import RecentMoves
 from control.descheduler.state.cluster import NodeRecord
 from control.descheduler.state.pods import PodRecord
+from koordlet.api.names import ANNOTATION_INTERFERENCE_MOVES
 from koordlet.app.logging import get_logger
+from koordlet.kube import KubeError
 
 log = get_logger(__name__)
 
 EVENT_REASON = "InterferencePersists"
-MAX_COOLDOWNS = 4096
+SHARED = "interference-moves"
 
 
 class InterferenceMoves(BalancePlugin):
@@ -38,15 +42,24 @@ class InterferenceMoves(BalancePlugin):
         self._args = args
         self._handle = handle
         self._history = DelayHistory(args.report_expiration_seconds)
-        self._quiet_until: dict[str, float] = {}
-        """node or workload -> monotonic time until which it is left alone"""
+        note = handle.lease_note(ANNOTATION_INTERFERENCE_MOVES, float)
+        self._moves = handle.share(SHARED, lambda: RecentMoves(handle.clock, note))
+        self._moves.keep_s = max(self._moves.keep_s, args.cooldown_seconds)
 
     async def balance(self, nodes: Sequence[NodeRecord]) -> None:
         if self._args.paused:
             return
         self._read_reports(nodes)
+        try:
+            await self._moves.read()
+            await self._move_all(nodes)
+        except KubeError as error:
+            log.warning("No pod moves because of interference: moves cannot be recorded", err=error)
+
+    async def _move_all(self, nodes: Sequence[NodeRecord]) -> None:
         moves = 0
-        lasting = self._history.lasting(self._handle.clock.now(), self._args.persist_seconds)
+        persist_s = 0 if self._handle.process.preview else self._args.persist_seconds
+        lasting = self._history.lasting(self._handle.clock.now(), persist_s)
         for each in lasting:
             if moves >= self._args.max_moves_per_pass:
                 return
@@ -61,7 +74,7 @@ class InterferenceMoves(BalancePlugin):
                 self._history.report(node.name, node.load.updated, sure)
 
     async def _move(self, lasting: LastingDelay, nodes: Sequence[NodeRecord]) -> bool:
-        """Move the culprit or the service. Whether one of them moves."""
+        """Move the culprit or the service. Whether one of them moves. Raises KubeError if it cannot be recorded."""
         calm = [node for node in nodes if node.name not in self._history.troubled_nodes(self._handle.clock.now())]
         refusals = []
         for pod, role in self._candidates(lasting):
@@ -70,12 +83,10 @@ class InterferenceMoves(BalancePlugin):
                 refusals.append(f"{role} {pod.key}: {refusal}")
                 continue
             reason = describe(lasting, pod)
-            if self._args.dry_run:
-                log.info("Dry run: would move a pod because of interference", pod=pod.key, reason=reason)
-            elif not await self._handle.evictor.evict(pod, reason):
+            if not await self._evict(lasting, pod, reason):
                 refusals.append(f"{role} {pod.key}: not evicted")
                 continue
-            self._remember(lasting, pod, reason)
+            self._report(lasting, pod, reason)
             return True
         log.info("Nothing moves although a service is delayed", victim=lasting.delay.victim, why="; ".join(refusals))
         return False
@@ -83,14 +94,14 @@ class InterferenceMoves(BalancePlugin):
     def _candidates(self, lasting: LastingDelay) -> list[tuple[PodRecord, str]]:
         """The pods that may move, in order of preference."""
         state, delay = self._handle.state, lasting.delay
-        found = []
+        candidates = []
         culprit = state.pods.get(delay.culprit)
         if culprit is not None and culprit.key != delay.victim and delay.share >= self._args.min_culprit_share:
-            found.append((culprit, "culprit"))
+            candidates.append((culprit, "culprit"))
         victim = state.pods.get(delay.victim)
         if victim is not None and self._args.move_victims:
-            found.append((victim, "service"))
-        return found
+            candidates.append((victim, "service"))
+        return candidates
 
     def _refusal(self, pod: PodRecord, lasting: LastingDelay, calm: Sequence[NodeRecord]) -> str | None:
         if pod.node != lasting.node:
@@ -103,19 +114,30 @@ class InterferenceMoves(BalancePlugin):
             return "it fits no other node without interference"
         return self._handle.evictor.filter(pod)
 
-    def _remember(self, lasting: LastingDelay, pod: PodRecord, reason: str) -> None:
-        now = self._handle.clock.monotonic()
-        if len(self._quiet_until) >= MAX_COOLDOWNS:
-            self._quiet_until = {key: until for key, until in self._quiet_until.items() if until > now}
-        for key in (lasting.node, _workload(pod)):
-            self._quiet_until[key] = now + self._args.cooldown_seconds
+    async def _evict(self, lasting: LastingDelay, pod: PodRecord, reason: str) -> bool:
+        """Record the move, then request it."""
+        keys, evictor = (lasting.node, _workload(pod)), self._handle.evictor
+        if self._args.dry_run:
+            evictor.pretend(pod, reason)
+            self._moves.add(keys)
+            return True
+        if self._handle.dry_run:
+            self._moves.add(keys)
+            return await evictor.evict(pod, reason)
+        before = await self._moves.record(keys)
+        if await evictor.evict(pod, reason):
+            return True
+        await self._moves.undo(before)
+        return False
+
+    def _report(self, lasting: LastingDelay, pod: PodRecord, reason: str) -> None:
         victim = self._handle.state.pods.get(lasting.delay.victim)
-        if victim is not None:
+        if victim is not None and not self._handle.process.preview:
             verb = "would move" if self._args.dry_run or self._handle.dry_run else "moves"
             self._handle.events.warning(victim.pod, EVENT_REASON, f"koord-descheduler {verb} pod {pod.key}: {reason}")
 
     def _is_quiet(self, key: str) -> bool:
-        return self._quiet_until.get(key, float("-inf")) > self._handle.clock.monotonic()
+        return self._moves.within(key, self._args.cooldown_seconds)
 
 
 def describe(lasting: LastingDelay, pod: PodRecord) -> str:
@@ -123,11 +145,15 @@ def describe(lasting: LastingDelay, pod: PodRecord) -> str:
     delay = lasting.delay
     text = (
         f"pod {delay.victim} (container {delay.container}) has lost {delay.lost:.0%} of its time to "
-        f"co-located pods ({delay.resource}) for {lasting.seconds / 60:.0f} minutes on node {lasting.node}"
+        f"co-located pods ({delay.resource}) for {_duration(lasting.seconds)} on node {lasting.node}"
     )
     if delay.culprit:
         text += f"; {delay.culprit} causes {delay.share:.0%} of it"
     return text + ("" if pod.key == delay.culprit else "; the delayed pod itself moves")
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds / 60:.0f} minutes" if seconds >= 120 else f"{seconds:.0f} seconds"
 
 
 def _workload(pod: PodRecord) -> str:

@@ -102,10 +102,10 @@ class LowNodeLoadArgs(PluginArgs):
         errors += namespace_errors(self.evictable_namespaces, f"{path}.evictableNamespaces")
         errors += selector_errors(self.node_selector, f"{path}.nodeSelector")
         errors += pod_selector_errors(self.pod_selectors, f"{path}.podSelectors")
-        first, *others = self.pools()
+        first, *further = self.pools()
         errors += first.condition.errors(f"{path}.anomalyCondition")
         errors += _threshold_errors(first, path)
-        for index, pool in enumerate(others):
+        for index, pool in enumerate(further):
             where = f"{path}.nodePools[{index}]"
             errors += selector_errors(pool.selector, f"{where}.nodeSelector")
             errors += pool.condition.errors(f"{where}.anomalyCondition")
@@ -167,7 +167,7 @@ def _pool(own: NodePoolArgs, default: NodePool) -> NodePool:
 
 def completed_weights(weights: Mapping[str, int], *thresholds: Percentages) -> dict[str, int]:
     """Weights of all resources with thresholds and of cpu and memory; missing ones and those up to 0 are 1."""
-    names = {"cpu", "memory", *weights, *(name for one in thresholds for name in one)}
+    names = {"cpu", "memory", *weights, *(name for percents in thresholds for name in percents)}
     return {name: weights[name] if weights.get(name, 0) > 0 else 1 for name in sorted(names)}
 
 

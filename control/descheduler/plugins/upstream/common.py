@@ -69,13 +69,13 @@ def statuses(pod: PodRecord, *, init: bool) -> Iterator[ContainerStatus]:
 
 def reasons_of(pod: PodRecord, *, init: bool) -> set[str]:
     """The pod's own reason, and those of its waiting and terminated containers."""
-    found = {pod.pod.status.reason}
+    reasons = {pod.pod.status.reason}
     for status in statuses(pod, init=init):
         if status.state.waiting is not None:
-            found.add(status.state.waiting.reason)
+            reasons.add(status.state.waiting.reason)
         if status.state.terminated is not None:
-            found.add(status.state.terminated.reason)
-    return found - {""}
+            reasons.add(status.state.terminated.reason)
+    return reasons - {""}
 
 
 def has_owner_of(pod: PodRecord, kinds: Collection[str]) -> bool:

@@ -54,7 +54,7 @@ class RemoveDuplicates(UpstreamPlugin, BalancePlugin):
         if not owners or has_owner_of(pod, self._args.exclude_owner_kinds):
             return None
         images = sorted(container.image for container in pod.pod.spec.containers)
-        return tuple(sorted((pod.namespace, one.kind, one.name) for one in owners)), tuple(images)
+        return tuple(sorted((pod.namespace, owner.kind, owner.name) for owner in owners)), tuple(images)
 
 
 def _possible(rule: PlacementRule, node: NodeRecord) -> bool:

@@ -78,11 +78,11 @@ class PodLifeTime(UpstreamPlugin, DeschedulePlugin):
         if not args.states:
             return True
         status = pod.pod.status
-        found = {status.phase, status.reason}
+        states = {status.phase, status.reason}
         for container in statuses(pod, init=args.including_init_containers):
             if container.state.waiting is not None:
-                found.add(container.state.waiting.reason)
-        return not found.isdisjoint(args.states)
+                states.add(container.state.waiting.reason)
+        return not states.isdisjoint(args.states)
 
 
 class RemovePodsHavingTooManyRestartsArgs(NamespacedArgs):
@@ -115,7 +115,7 @@ class RemovePodsHavingTooManyRestarts(UpstreamPlugin, DeschedulePlugin):
         args: RemovePodsHavingTooManyRestartsArgs = self._args
         for node in nodes:
             for pod in self.pods_of(node):
-                restarts = sum(one.restart_count for one in statuses(pod, init=args.including_init_containers))
+                restarts = sum(status.restart_count for status in statuses(pod, init=args.including_init_containers))
                 if restarts >= args.pod_restart_threshold and self._in_state(pod):
                     await self.evict(pod, f"containers have restarted {restarts} times")
 
@@ -124,9 +124,9 @@ class RemovePodsHavingTooManyRestarts(UpstreamPlugin, DeschedulePlugin):
         if not args.states:
             return True
         waiting = {
-            one.state.waiting.reason
-            for one in statuses(pod, init=args.including_init_containers)
-            if one.state.waiting is not None
+            status.state.waiting.reason
+            for status in statuses(pod, init=args.including_init_containers)
+            if status.state.waiting is not None
         }
         return not {pod.pod.status.phase, *waiting}.isdisjoint(args.states)
 
@@ -163,5 +163,9 @@ class RemoveFailedPods(UpstreamPlugin, DeschedulePlugin):
         init = args.including_init_containers
         if args.reasons and reasons_of(pod, init=init).isdisjoint(args.reasons):
             return False
-        codes = {one.state.terminated.exit_code for one in statuses(pod, init=init) if one.state.terminated is not None}
+        codes = {
+            status.state.terminated.exit_code
+            for status in statuses(pod, init=init)
+            if status.state.terminated is not None
+        }
         return not args.exit_codes or not codes.isdisjoint(args.exit_codes)

@@ -102,9 +102,9 @@ class RemovePodsViolatingNodeAffinity(UpstreamPlugin, DeschedulePlugin):
             return False
         terms = affinity.node_affinity.preferred_during_scheduling_ignored_during_execution
 
-        def weight(one: NodeRecord) -> int:
-            fields = {"metadata.name": one.name}
-            return sum(term.weight for term in terms if term.preference.matches(one.labels, fields))
+        def weight(node: NodeRecord) -> int:
+            fields = {"metadata.name": node.name}
+            return sum(term.weight for term in terms if term.preference.matches(node.labels, fields))
 
         own = weight(node)
         return any(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, floor
+from typing import TypeAlias
 
 import msgspec
 
@@ -20,6 +21,9 @@ from koordlet.api.encoding import wire
 from koordlet.api.meta import SelectorError
 
 KNOWN = ("DoNotSchedule", "ScheduleAnyway")
+
+NodeValues: TypeAlias = dict[str, str]
+"""Node -> value of one topology key; nodes without the label are left out."""
 
 
 class RemovePodsViolatingTopologySpreadConstraintArgs(NamespacedArgs):
@@ -54,9 +58,13 @@ class RemovePodsViolatingTopologySpreadConstraint(UpstreamPlugin, BalancePlugin)
         args: RemovePodsViolatingTopologySpreadConstraintArgs = self._args
         fit, rows = FitTable(nodes), {node.name: row for row, node in enumerate(nodes)}
         leaving: dict[str, PodRecord] = {}
+        values: dict[str, NodeValues] = {}
         for pods in self._by_namespace(nodes).values():
             for constraint in _distinct(pods, args.constraints):
-                domains = self._domains(constraint, pods, nodes)
+                key = constraint.topology_key
+                if key not in values:
+                    values[key] = {node.name: value for node in nodes if (value := node.labels.get(key))}
+                domains = self._domains(constraint, pods, values[key])
                 for pod in moves(domains, constraint.max_skew):
                     if not args.topology_balance_node_fit or _fits_another(pod, fit, rows):
                         leaving.setdefault(pod.uid, pod)
@@ -66,19 +74,18 @@ class RemovePodsViolatingTopologySpreadConstraint(UpstreamPlugin, BalancePlugin)
 
     def _by_namespace(self, nodes: Sequence[NodeRecord]) -> dict[str, list[PodRecord]]:
         namespaces = self._args.namespaces
-        found: dict[str, list[PodRecord]] = {}
+        by_namespace: dict[str, list[PodRecord]] = {}
         for node in nodes:
             for pod in node.living_pods():
                 if considered(pod, namespaces, []) and not pod.terminating:
-                    found.setdefault(pod.namespace, []).append(pod)
-        return dict(sorted(found.items()))
+                    by_namespace.setdefault(pod.namespace, []).append(pod)
+        return dict(sorted(by_namespace.items()))
 
     def _domains(
-        self, constraint: TopologySpreadConstraint, pods: Sequence[PodRecord], nodes: Sequence[NodeRecord]
+        self, constraint: TopologySpreadConstraint, pods: Sequence[PodRecord], values: NodeValues
     ) -> list[SpreadDomain]:
         """All domains, also empty ones. Pods that may not go are at the front, then those of high priority."""
-        values = {node.name: node.labels.get(constraint.topology_key) for node in nodes}
-        domains = {value: SpreadDomain(value, []) for value in sorted({one for one in values.values() if one})}
+        domains = {value: SpreadDomain(value, []) for value in sorted(set(values.values()))}
         for pod in pods:
             value = values.get(pod.node)
             if value and _matches(constraint, pod):
@@ -120,12 +127,12 @@ def moves(domains: Sequence[SpreadDomain], max_skew: int) -> list[PodRecord]:
 
 def _distinct(pods: Iterable[PodRecord], kinds: Sequence[str]) -> list[TopologySpreadConstraint]:
     """The different constraints of these pods, in the order of their first pods."""
-    found: dict[bytes, TopologySpreadConstraint] = {}
+    by_content: dict[bytes, TopologySpreadConstraint] = {}
     for pod in pods:
         for constraint in pod.pod.spec.topology_spread_constraints:
             if constraint.when_unsatisfiable in kinds:
-                found.setdefault(wire.encode(constraint), constraint)
-    return list(found.values())
+                by_content.setdefault(wire.encode(constraint), constraint)
+    return list(by_content.values())
 
 
 def _matches(constraint: TopologySpreadConstraint, pod: PodRecord) -> bool:

@@ -59,7 +59,8 @@ class LowNodeUtilizationArgs(UtilizationArgs):
         errors += [
             invalid(f"{path}.thresholds[{name}]", percent, f"must not be greater than targetThresholds[{name}]")
             for name, percent in self.thresholds.items()
-            if name in self.target_thresholds and percent > self.target_thresholds[name]
+            if not self.use_deviation_thresholds  # both are distances from the average then
+            and percent > self.target_thresholds.get(name, percent)
         ]
         if self.metrics_utilization:
             text = "is not available: use LowNodeLoad for measured usage"
@@ -128,15 +129,14 @@ def requested_by(pod: PodRecord, name: str) -> int:
 class _Utilization(UpstreamPlugin):
     """What both plugins do with sources and targets."""
 
-    def _removable(self, node: NodeRecord, targets: Sequence[RequestedNode]) -> list[PodRecord]:
+    def _removable(self, node: NodeRecord, targets: FitTable) -> list[PodRecord]:
         namespaces: NamespaceRule | None = self._args.evictable_namespaces
-        fit = FitTable([target.node for target in targets])
         pods = [
             pod
             for pod in node.living_pods()
             if considered(pod, namespaces, [])
             and self._handle.evictor.filter(pod) is None
-            and fit.mask(pod.placement).any()
+            and targets.mask(pod.placement).any()
         ]
         return sorted(pods, key=by_priority)
 
@@ -156,14 +156,25 @@ class LowNodeUtilization(_Utilization, BalancePlugin):
         resources = tuple(dict.fromkeys((*ALWAYS, *args.thresholds)))
         measured = [RequestedNode(node, resources) for node in nodes]
         low, target = self._bounds(measured, resources)
-        under = [one for one in measured if not one.node.unschedulable and one.under(low)]
-        names = {one.node.name for one in under}
-        over = [one for one in measured if one.node.name not in names and one.over(target)]
+        under = [
+            measured_node
+            for measured_node in measured
+            if not measured_node.node.unschedulable and measured_node.under(low)
+        ]
+        names = {measured_node.node.name for measured_node in under}
+        over = [
+            measured_node
+            for measured_node in measured
+            if measured_node.node.name not in names and measured_node.over(target)
+        ]
         if not over or not self._usable(len(under), len(measured)):
             return
-        budget = {name: sum(one.room(name, target[name]) for one in under) for name in resources}
-        for one in sorted(over, key=lambda one: (-one.total_percent(), one.node.name)):
-            await self._relieve(one, under, target, budget)
+        budget = {name: sum(measured_node.room(name, target[name]) for measured_node in under) for name in resources}
+        targets = FitTable([measured_node.node for measured_node in under])
+        for measured_node in sorted(
+            over, key=lambda measured_node: (-measured_node.total_percent(), measured_node.node.name)
+        ):
+            await self._relieve(measured_node, targets, target, budget)
 
     def _bounds(self, nodes: Sequence[RequestedNode], resources: Sequence[str]) -> tuple[Percents, Percents]:
         """(thresholds, target thresholds); a resource that is not named has no effect."""
@@ -179,24 +190,24 @@ class LowNodeUtilization(_Utilization, BalancePlugin):
             if name not in args.thresholds:
                 low[name] = target[name] = 100.0
                 continue
-            average = sum(one.percent(name) for one in nodes) / len(nodes)
+            average = sum(measured_node.percent(name) for measured_node in nodes) / len(nodes)
             low[name] = min(max(average - args.thresholds[name], 0.0), 100.0)
             target[name] = min(max(average + args.target_thresholds[name], 0.0), 100.0)
         return low, target
 
     async def _relieve(
-        self, one: RequestedNode, targets: Sequence[RequestedNode], high: Percents, budget: dict[str, float]
+        self, measured_node: RequestedNode, targets: FitTable, high: Percents, budget: dict[str, float]
     ) -> None:
         limits: PodsPerNode | None = self._args.eviction_limits
         evicted = 0
-        for pod in self._removable(one.node, targets):
-            if not one.over(high) or any(left <= 0 for left in budget.values()):
+        for pod in self._removable(measured_node.node, targets):
+            if not measured_node.over(high) or any(left <= 0 for left in budget.values()):
                 return
             if limits is not None and limits.node is not None and evicted >= limits.node:
                 return
             if await self.evict(pod, "node is over its target thresholds by requests"):
                 evicted += 1
-                _moved(pod, one, budget)
+                _moved(pod, measured_node, budget)
 
 
 class HighNodeUtilization(_Utilization, BalancePlugin):
@@ -209,18 +220,25 @@ class HighNodeUtilization(_Utilization, BalancePlugin):
         args: HighNodeUtilizationArgs = self._args
         resources = tuple(dict.fromkeys((*ALWAYS, *args.thresholds)))
         measured = [RequestedNode(node, resources) for node in nodes]
-        under = [one for one in measured if one.under(args.thresholds)]
-        names = {one.node.name for one in under}
-        targets = [one for one in measured if one.node.name not in names and not one.node.unschedulable]
+        under = [measured_node for measured_node in measured if measured_node.under(args.thresholds)]
+        names = {measured_node.node.name for measured_node in under}
+        targets = [
+            measured_node
+            for measured_node in measured
+            if measured_node.node.name not in names and not measured_node.node.unschedulable
+        ]
         if not targets or not self._usable(len(under), len(measured)):
             return
-        budget = {name: sum(one.room(name, 100.0) for one in targets) for name in resources}
-        for one in sorted(under, key=lambda one: (one.total_percent(), one.node.name)):
-            for pod in self._removable(one.node, targets):
+        budget = {name: sum(measured_node.room(name, 100.0) for measured_node in targets) for name in resources}
+        fit = FitTable([measured_node.node for measured_node in targets])
+        for measured_node in sorted(
+            under, key=lambda measured_node: (measured_node.total_percent(), measured_node.node.name)
+        ):
+            for pod in self._removable(measured_node.node, fit):
                 if any(left <= 0 for left in budget.values()):
                     return
                 if self._counts(pod) and await self.evict(pod, "node is under its thresholds by requests"):
-                    _moved(pod, one, budget)
+                    _moved(pod, measured_node, budget)
 
     def _counts(self, pod: PodRecord) -> bool:
         """With OnlyThresholdingResources: whether the pod requests one of the resources with a threshold."""
