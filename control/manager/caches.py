@@ -15,7 +15,7 @@ from control.component.informers import CachedKind, InformerSet
 from control.slim import slimmed
 from koordlet.api import names
 from koordlet.api.core import Container, Job, Pod, ReplicaSet
-from koordlet.api.core.workloads import JobSpec, WorkloadSpec
+from koordlet.api.core.workloads import JobSpec, JobStatus, WorkloadSpec
 from koordlet.api.crs.analysis import Recommendation
 from koordlet.api.crs.nodemetric import NodeMetric
 from koordlet.api.crs.quota import ElasticQuota
@@ -71,15 +71,22 @@ def trim_metric(metric: NodeMetric) -> NodeMetric:
     return msgspec.structs.replace(metric, status=msgspec.structs.replace(metric.status, node_metric=info))
 
 
+def trim_job(job: Job) -> Job:
+    """A job without template and status, unless it names a queue."""
+    if names.ANNOTATION_QUEUE_NAME in job.metadata.annotations:
+        return job
+    return msgspec.structs.replace(job, spec=JobSpec(), status=JobStatus())
+
+
 KINDS: dict[type[Any], CachedKind] = {
     Pod: CachedKind(
         lambda pod: slimmed(trim_pod(pod)),
         indexes={POD_BY_NODE: lambda pod: [pod.spec.node_name], POD_BY_QUOTA: _quota_of},
     ),
     NodeMetric: CachedKind(lambda metric: slimmed(trim_metric(metric))),
-    # only the owner references of these two are read
+    # of these two only owner references are read, and all of jobs that wait in a queue
     ReplicaSet: CachedKind(lambda replica_set: slimmed(msgspec.structs.replace(replica_set, spec=WorkloadSpec()))),
-    Job: CachedKind(lambda job: slimmed(msgspec.structs.replace(job, spec=JobSpec()))),
+    Job: CachedKind(lambda job: slimmed(trim_job(job))),
     ElasticQuota: CachedKind(
         indexes={QUOTA_BY_NAMESPACE: quota_namespaces, QUOTA_BY_NAME: lambda quota: [quota.metadata.name]}
     ),

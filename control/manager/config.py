@@ -11,22 +11,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client import CollectorRegistry
 
 from koordlet.api.core import ConfigMap, Node
-from koordlet.api.sloconfig import colocation, configmap, interference
+from koordlet.api.sloconfig import colocation, configmap, profile
 from koordlet.api.sloconfig.colocation import ColocationStrategy
 from koordlet.api.sloconfig.configmap import UNREAD, SLOConfig
 from koordlet.api.sloconfig.extensions import ExtensionPlugin, merge_extensions
 from koordlet.app.logging import get_logger
-from koordlet.app.metrics import MetricSet
+from koordlet.app.metrics import MetricSet, counter, gauge
 from koordlet.kube import Client, EventRecorder, ObjectInformer
 
 log = get_logger(__name__)
 
 EVENT_INVALID = "ColocationCfgInvalid"
 """Event reason for a document that parses but holds values out of bounds; Koordinator sends no event for it."""
-EXTENSIONS: tuple[ExtensionPlugin, ...] = (interference.PLUGIN,)
+EXTENSIONS: tuple[ExtensionPlugin, ...] = (profile.INTERFERENCE_PLUGIN,)
 
 Listener = Callable[[SLOConfig, SLOConfig], object]
 
@@ -34,14 +34,12 @@ Listener = Callable[[SLOConfig, SLOConfig], object]
 class ConfigMetrics(MetricSet):
     """Loads of the ConfigMap, and its invalid keys."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self.loads = Counter("koord_manager_config_loads_total", "Loads of the SLO ConfigMap.", registry=registry)
-        self.bad = Gauge(
-            "koord_manager_config_key_bad",
-            "1 while a key of the SLO ConfigMap is invalid and its last good value is in force.",
-            ["key"],
-            registry=registry,
-        )
+    loads = counter("koord_manager_config_loads_total", "Loads of the SLO ConfigMap.")
+    bad = gauge(
+        "koord_manager_config_key_bad",
+        "1 while a key of the SLO ConfigMap is invalid and its last good value is in force.",
+        "key",
+    )
 
 
 class ConfigCache:

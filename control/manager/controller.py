@@ -17,11 +17,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-
 from control.manager.context import ManagerContext
 from koordlet.app.loopslice import yield_to_loop
-from koordlet.app.metrics import MetricSet
+from koordlet.app.metrics import MetricSet, counter, gauge, histogram
 from koordlet.app.periodic import is_cancelled
 from koordlet.kube import WorkQueue
 
@@ -31,28 +29,15 @@ _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
 class ControllerMetrics(MetricSet):
     """The metric families of controller-runtime, for its dashboards."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        labels = ["controller"]
-        self.total = Counter(
-            "controller_runtime_reconcile_total", "Reconciles by result.", [*labels, "result"], registry=registry
-        )
-        self.errors = Counter(
-            "controller_runtime_reconcile_errors_total", "Reconciles that failed.", labels, registry=registry
-        )
-        self.seconds = Histogram(
-            "controller_runtime_reconcile_time_seconds",
-            "Duration of a reconcile.",
-            labels,
-            buckets=_BUCKETS,
-            registry=registry,
-        )
-        self.active = Gauge("controller_runtime_active_workers", "Reconciles in progress.", labels, registry=registry)
-        self.workers = Gauge(
-            "controller_runtime_max_concurrent_reconciles",
-            "Maximum number of concurrent reconciles.",
-            labels,
-            registry=registry,
-        )
+    total = counter("controller_runtime_reconcile_total", "Reconciles by result.", "controller", "result")
+    errors = counter("controller_runtime_reconcile_errors_total", "Reconciles that failed.", "controller")
+    seconds = histogram(
+        "controller_runtime_reconcile_time_seconds", "Duration of a reconcile.", "controller", buckets=_BUCKETS
+    )
+    active = gauge("controller_runtime_active_workers", "Reconciles in progress.", "controller")
+    workers = gauge(
+        "controller_runtime_max_concurrent_reconciles", "Maximum number of concurrent reconciles.", "controller"
+    )
 
 
 class ManagerController(ABC):

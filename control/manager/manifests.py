@@ -4,8 +4,8 @@
     python -m control.manager.manifests --out deploy/manager --check   exit 1 if they differ
 
 `koordctl up` takes them from here, since an installed package has no deploy folder. `RULES` grants each controller and
-webhook what it asks for and nothing else; a test runs the whole process under them and fails on a refusal as well as
-on a verb that nobody uses.
+webhook what it requests and nothing else; a test runs the whole process under them and fails on a refusal as well as
+on a verb that no client uses.
 """
 
 from __future__ import annotations
@@ -68,6 +68,13 @@ PURPOSES = (
         rule("", ["pods/eviction"], ["create"]),
     ),
     purpose(
+        "queue and queuejobs (feature gate JobQueueing): jobs that wait for their quota are suspended and resumed",
+        rule("scheduling.x-k8s.io", ["queues"], ["list", "watch"]),
+        rule("scheduling.x-k8s.io", ["queueunits"], ["list", "watch", "create", "patch"]),
+        rule("scheduling.x-k8s.io", ["queues/status", "queueunits/status"], ["patch"]),
+        rule("batch", ["jobs"], ["patch"]),
+    ),
+    purpose(
         "what is wrong with configuration, profiles, nodes; Events of cluster-scoped objects live in `default`",
         rule("", ["events"], ["create", "patch"]),
     ),
@@ -94,9 +101,10 @@ PURPOSES = (
 RULES: list[Object] = rules_of(PURPOSES)
 """The ClusterRole."""
 
-PAGES = ("/top", "/interference", "/enforcement", "/apis/v1/explain/*", "/apis/v1/plugins/*")
+PAGES = ("/top", "/interference", "/enforcement", "/events", "/apis/v1/explain/*", "/apis/v1/plugins/*")
 PAGE_RULES: list[Object] = [{"nonResourceURLs": list(PAGES), "verbs": ["get"]}]
-"""The ClusterRole of the account: the pages that koordctl reads, and nothing of the API."""
+"""The ClusterRole of the account, and of people who read pages by themselves: nothing of the API."""
+VIEW_PAGES = f"{VIEWER}-pages"
 VIEW_RULES: list[Object] = [
     rule("", ["nodes", "pods"], ["get", "list"]),
     rule("slo.koordinator.sh", ["nodemetrics"], ["get", "list"]),
@@ -104,11 +112,15 @@ VIEW_RULES: list[Object] = [
 """The ClusterRole that is bound to users of `kubectl koord`."""
 VIEW_NAMESPACE_RULES: list[Object] = [
     rule("", ["pods"], ["get", "list"]),
-    rule("", ["pods/portforward"], ["get", "create"]),
+    rule("", ["pods/proxy"], ["get"]),
     rule("", ["serviceaccounts/token"], ["create"], [VIEWER]),
     rule("coordination.k8s.io", ["leases"], ["get"]),
 ]
-"""The Role in Koordinator's namespace for the same users."""
+"""The Role in Koordinator's namespace for the same users. deploy/koordlet-policy limits `pods/proxy` to the pages."""
+PORT_FORWARD = "koordinator-portforward"
+PORT_FORWARD_RULES: list[Object] = [rule("", ["pods/portforward"], ["get", "create"])]
+"""A Role for clusters whose API server does not reach the ports of pods. Powerful: koordlet's pods use the network of
+their nodes, so it reaches every port of the nodes' loopback addresses."""
 
 NAMESPACE_PURPOSES = (
     purpose(
@@ -174,12 +186,12 @@ def rbac() -> list[Object]:
 
 def config(data: dict[str, str] | None = None) -> list[Object]:
     """slo-controller-config; with the label by which its webhook finds it."""
-    given = data or {
+    content = data or {
         "colocation-config": '{"enable": true}',
         "resource-threshold-config": '{"clusterStrategy": {"enable": true}}',
     }
     meta = _meta(CONFIG, labels={CONFIG_TYPE: CONFIG})
-    return [{"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": given}]
+    return [{"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": content}]
 
 
 def webhooks() -> list[Object]:
@@ -274,16 +286,17 @@ def view() -> list[Object]:
     own = {"name": name, "namespace": namespace}
     return [
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": own, "automountServiceAccountToken": False},
-        {"apiVersion": version, "kind": "ClusterRole", "metadata": {"name": f"{name}-pages"}, "rules": PAGE_RULES},
+        {"apiVersion": version, "kind": "ClusterRole", "metadata": {"name": VIEW_PAGES}, "rules": PAGE_RULES},
         {
             "apiVersion": version,
             "kind": "ClusterRoleBinding",
-            "metadata": {"name": f"{name}-pages"},
-            "roleRef": {**role_ref, "name": f"{name}-pages"},
+            "metadata": {"name": VIEW_PAGES},
+            "roleRef": {**role_ref, "name": VIEW_PAGES},
             "subjects": subjects,
         },
         {"apiVersion": version, "kind": "ClusterRole", "metadata": {"name": name}, "rules": VIEW_RULES},
         {"apiVersion": version, "kind": "Role", "metadata": own, "rules": VIEW_NAMESPACE_RULES},
+        {"apiVersion": version, "kind": "Role", "metadata": {**own, "name": PORT_FORWARD}, "rules": PORT_FORWARD_RULES},
     ]
 
 

@@ -19,7 +19,10 @@ from koordlet.app.pageoptions import PageOptions
 
 log = get_logger(__name__)
 
-CONTROLLERS = ("colocationprofile", "nodemetric", "noderesource", "nodeslo", "quotaprofile", "recommender")
+CONTROLLERS = (
+    *("colocationprofile", "nodemetric", "noderesource", "nodeslo", "peers", "queue", "queuejobs", "quotaprofile"),
+    "recommender",
+)
 NODERESOURCE_PLUGINS = (
     "MidResource",
     "BatchResource",
@@ -80,6 +83,15 @@ class ManagerOptions(PageOptions, LoggingOptions):
     )
     colocation_profile_update_pod_qps: float = flag(10.0, "pod updates per second by the profile controller")
     colocation_profile_update_pod_qps_burst: int = flag(100, "burst of pod updates by the profile controller")
+    peer_comparison_interval: Duration = flag(
+        "30s", "interval between comparisons of replicas (gate PeerComparison)", minimum=0.1
+    )
+    job_queue_start_timeout: Duration = flag(
+        "10m", "time from the admission of a queued job until a pod is ready (gate JobQueueing)", minimum=0.1
+    )
+    job_queue_backoff: Duration = flag(
+        "1m", "backoff of a job that was not running in time; doubled each time, up to 1h", minimum=0.1
+    )
     recommender_sample_interval: Duration = flag("1m", "interval between usage samples of workloads", minimum=0.1)
     recommender_cpu_percentile: float = flag(0.95, "share of CPU samples that a recommendation covers", minimum=0)
     recommender_memory_percentile: float = flag(0.98, "share of memory samples that a recommendation covers", minimum=0)
@@ -160,6 +172,8 @@ FAILURE_POLICIES = {
     "NODE_STATUS": "nodes/status",
     "CONFIGMAPS": "configmaps",
     "RESERVATIONS": "reservations",
+    "PODMIGRATIONJOBS": "podmigrationjobs",
+    "DRAINNODES": "drainnodes drainnodegroups",
     "ELASTICQUOTAS": "elasticquotas",
 }
 """Suffix of WEBHOOK_CONFIGURATION_FAILURE_POLICY_… -> resource of the webhooks whose failurePolicy it sets."""

@@ -10,9 +10,14 @@ from control.manager.controller import ManagerController
 from control.manager.nodemetric import NodeMetricController
 from control.manager.noderesource.controller import NodeResourceController
 from control.manager.nodeslo import NodeSLOController
+from control.manager.peers.controller import PeersController
+from control.manager.queueing.jobcontroller import QueuedJobsController
+from control.manager.queueing.queuecontroller import QueueController
 from control.manager.quota.hooks import MutateQuota, ValidateQuota
 from control.manager.quota.profile import QuotaProfileController
 from control.manager.recommender.controller import RecommenderController
+from control.manager.webhooks.drains import ValidateDrain
+from control.manager.webhooks.migrationjobs import ValidateMigrationJob
 from control.manager.webhooks.mutatehooks import MutatePod, MutateReservation
 from control.manager.webhooks.objecthooks import MutateNodeStatus, ValidateConfigMap, ValidateNode
 from control.manager.webhooks.validatehooks import ValidateBinding, ValidatePod, ValidatePodKeys
@@ -23,6 +28,9 @@ CONTROLLERS: dict[str, Callable[[ManagerContext], ManagerController]] = {
     "nodemetric": NodeMetricController,
     "noderesource": NodeResourceController,
     "nodeslo": NodeSLOController,
+    "peers": PeersController,
+    "queue": QueueController,
+    "queuejobs": QueuedJobsController,
     "quotaprofile": QuotaProfileController,
     "recommender": RecommenderController,
 }
@@ -37,6 +45,8 @@ WEBHOOKS: list[tuple[Callable[[ManagerContext], WebhookHandler], str]] = [
     (ValidateNode, ValidateNode.gate),
     (ValidateConfigMap, ValidateConfigMap.gate),
     (MutateReservation, MutateReservation.gate),
+    (ValidateMigrationJob, ValidateMigrationJob.gate),
+    (ValidateDrain, ValidateDrain.gate),
     (MutateQuota, MutateQuota.gate),
     (ValidateQuota, ValidateQuota.gate),
 ]

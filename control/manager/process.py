@@ -21,13 +21,14 @@ from urllib.parse import urlsplit
 from aiohttp.typedefs import Middleware
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 
+from control.component.clientgonames import ClientGoNames
 from control.component.startup import StartupStep
 from control.manager.caches import Caches
 from control.manager.config import ConfigCache
 from control.manager.context import COMPONENT, ManagerContext
 from control.manager.controller import ManagerController
 from control.manager.leading import lead
-from control.manager.metrics import ClientGoNames, ManagerMetrics
+from control.manager.metrics import ManagerMetrics
 from control.manager.options import ManagerOptions, WebhookEnv, selected
 from control.manager.parts import CONTROLLERS, WEBHOOKS
 from control.manager.quota.hooks import routes as quota_routes
@@ -136,6 +137,8 @@ class Manager:
             self._serve_webhooks(self.server)
         runner.spawn("controllers", lambda: lead(context, self.controllers, self._on_leadership))
         log.info("Starting koord-manager", version=VERSION, gates=_enabled_gates(context.gates))
+        for gate in changed_without_effect(context.gates):
+            log.warning("Feature gate has no effect in koord-manager", gate=gate)
         return await runner.run()
 
     def _controllers(self) -> list[ManagerController]:
@@ -250,3 +253,8 @@ def _limited(config: ClientConfig, options: ManagerOptions) -> ClientConfig:
 
 def _enabled_gates(gates: FeatureGates) -> str:
     return ",".join(name for name, on in gates.values().items() if on)
+
+
+def changed_without_effect(gates: FeatureGates) -> list[str]:
+    """Gates that were set to another value than their default, and that no code of koord-manager reads."""
+    return [name for name in api_gates.MANAGER_WITHOUT_EFFECT if gates.enabled(name) != api_gates.MANAGER[name].default]

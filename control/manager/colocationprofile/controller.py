@@ -12,7 +12,6 @@ from __future__ import annotations
 import random
 
 import msgspec
-from prometheus_client import CollectorRegistry, Counter
 
 from control.manager.caches import POD_BY_NODE
 from control.manager.colocationprofile.decide import managed, profile_patch, selects
@@ -27,7 +26,7 @@ from koordlet.api.meta import SelectorError
 from koordlet.api.registry import resource_for
 from koordlet.app.clock import Clock
 from koordlet.app.logging import get_logger
-from koordlet.app.metrics import MetricSet
+from koordlet.app.metrics import MetricSet, counter
 from koordlet.kube import Conflict, KubeError, NotFound
 from koordlet.kube.ratelimit import TokenBucket
 
@@ -40,13 +39,11 @@ MAX_ATTEMPTS = 3
 class ProfileMetrics(MetricSet):
     """Metrics on the internal registry."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self.pods = Counter(
-            "koord_manager_colocation_profile_pods_total",
-            "Pending pods processed for a profile, by result: patched, unchanged, throttled, failed.",
-            ["result"],
-            registry=registry,
-        )
+    pods = counter(
+        "koord_manager_colocation_profile_pods_total",
+        "Pending pods processed for a profile, by result: patched, unchanged, throttled, failed.",
+        "result",
+    )
 
 
 class AppliedProfiles:

@@ -41,6 +41,10 @@ FULL: Final = (100, 100)
 MID_RESOURCE, BATCH_RESOURCE = "MidResource", "BatchResource"
 NORMALIZATION, AMPLIFICATION = "CPUNormalization", "ResourceAmplification"
 GPU, RDMA = "GPUDeviceResource", "RDMADeviceResource"
+STATUS_PLUGINS: Final = frozenset((MID_RESOURCE, BATCH_RESOURCE, GPU, RDMA))
+"""The plug-ins with amounts in the Node's status."""
+META_PLUGINS: Final = frozenset((NORMALIZATION, AMPLIFICATION, GPU))
+"""The plug-ins with annotations or labels of the Node."""
 
 Failed = Callable[[str, str, Exception], object]
 """(plug-in, node name, error)"""

@@ -22,8 +22,15 @@ from control.manager.config import EVENT_INVALID
 from control.manager.context import ManagerContext
 from control.manager.controller import ManagerController
 from control.manager.metrics import FAILED, SUCCEEDED, ManagerMetrics
-from control.manager.noderesource.calculate import Calculator, EnabledPlugins, NodeResult
-from control.manager.noderesource.decide import NodeDecision, Synced, decide, new_zones, overdue
+from control.manager.noderesource.calculate import (
+    BATCH_RESOURCE,
+    META_PLUGINS,
+    STATUS_PLUGINS,
+    Calculator,
+    EnabledPlugins,
+    NodeResult,
+)
+from control.manager.noderesource.decide import NodeDecision, Synced, decide, is_reported, new_zones, overdue
 from control.manager.noderesource.metrics import NodeResourceMetrics, NodeSeries, OvercommitCollector, amount_rows
 from control.manager.noderesource.table import OvercommitTable
 from control.manager.options import NODERESOURCE_PLUGINS, selected
@@ -209,6 +216,7 @@ class NodeResourceController(ManagerController):
             decisions.append((result, decision))
             self._exported[name] = _series(result, now)
         self._count_plugins(results)
+        self._count_checks(decisions)
         return decisions
 
     async def reconcile(self, key: str) -> float | None:
@@ -298,7 +306,9 @@ class NodeResourceController(ManagerController):
             return  # the object was deleted meanwhile, with its zones
         except KubeError:
             self._steps.labels(FAILED, "updateNodeResourceTopology").inc()
+            self._plugin_steps.labels(BATCH_RESOURCE, FAILED, "NodePreUpdate").inc()
             raise
+        self._plugin_steps.labels(BATCH_RESOURCE, SUCCEEDED, "NodePreUpdate").inc()
         self._synced[key] = replace(self._synced[key], topology=clock.monotonic())
 
     def _plugin_failed(self, plugin: str, node: str, error: Exception) -> None:
@@ -313,6 +323,19 @@ class NodeResourceController(ManagerController):
             self._plugin_steps.labels(plugin, SUCCEEDED, "ResourceCalculate").inc(max(len(results) - reset - failed, 0))
             self._plugin_steps.labels(plugin, SUCCEEDED, "ResourceReset").inc(reset)
             self._plugin_steps.labels(plugin, FAILED, "ResourceCalculate").inc(failed)
+
+    def _count_checks(self, decisions: Sequence[tuple[NodeResult, NodeDecision]]) -> None:
+        """The stages in which plug-ins put their results into the desired Node and compare it with the current one."""
+        checked = [decision for result, decision in decisions if is_reported(result.node)]
+        unread = sum(bool(decision.problem) for decision in checked)
+        for plugin in self.calculator.plugins.enabled:
+            failed = unread if plugin == BATCH_RESOURCE else 0
+            self._plugin_steps.labels(plugin, SUCCEEDED, "NodePrepare").inc(len(checked) - failed)
+            self._plugin_steps.labels(plugin, FAILED, "NodePrepare").inc(failed)
+            if plugin in STATUS_PLUGINS:
+                self._plugin_steps.labels(plugin, SUCCEEDED, "NodeStatusCheck").inc(len(checked))
+            if plugin in META_PLUGINS:
+                self._plugin_steps.labels(plugin, SUCCEEDED, "NodeStatusCheckMeta").inc(len(checked))
 
 
 _REASONS: Final = {

@@ -63,7 +63,7 @@ def decide(
     Without `with_explanation` the status patch lacks the explanation, which is expensive to build.
     """
     node = result.node
-    if not node.status.capacity or not node.status.allocatable:
+    if not is_reported(node):
         return NodeDecision({}, {}, False, synced)
     prepared = prepare(node, result.plan)
     untouched = result.reason == DISABLED and not _has_overcommit(node)
@@ -85,6 +85,11 @@ def decide(
         confirmed=Synced(confirmed, now if renewed and not rewrite else synced.topology),
         problem=prepared.problem,
     )
+
+
+def is_reported(node: Node) -> bool:
+    """Whether the Node's kubelet has reported resources; before that nothing is written."""
+    return bool(node.status.capacity and node.status.allocatable)
 
 
 def _zones_changed(topology: NodeResourceTopology, result: NodeResult, *, refresh: bool) -> bool:

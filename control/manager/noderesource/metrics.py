@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
@@ -18,7 +17,7 @@ from koordlet.api import names
 from koordlet.api.pages.overcommit import OVERCOMMIT_REASONS
 from koordlet.app.clock import Clock
 from koordlet.app.exposition import MetricTable
-from koordlet.app.metrics import MetricSet
+from koordlet.app.metrics import MetricSet, counter, histogram
 
 EXPIRY_S: Final = 300.0
 """A node is exported for this time after its last calculation."""
@@ -51,24 +50,17 @@ def amount_rows(node: str, batch: Sequence[int], mid: Sequence[int]) -> tuple[tu
 class NodeResourceMetrics(MetricSet):
     """Calculation passes and writes."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self.seconds = Histogram(
-            "koord_manager_lending_pass_seconds",
-            "Duration of one calculation pass of batch and mid resources.",
-            buckets=(0.001, 0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5),
-            registry=registry,
-        )
-        self.nodes = Counter(
-            "koord_manager_lending_nodes_worked_out_total",
-            "Calculations of a node's batch and mid resources.",
-            registry=registry,
-        )
-        self.writes = Counter(
-            "koord_manager_lending_writes_total",
-            "Writes of batch and mid resources by target: status, metadata, zones.",
-            ["what"],
-            registry=registry,
-        )
+    seconds = histogram(
+        "koord_manager_lending_pass_seconds",
+        "Duration of one calculation pass of batch and mid resources.",
+        buckets=(0.001, 0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5),
+    )
+    nodes = counter("koord_manager_lending_nodes_worked_out_total", "Calculations of a node's batch and mid resources.")
+    writes = counter(
+        "koord_manager_lending_writes_total",
+        "Writes of batch and mid resources by target: status, metadata, zones.",
+        "what",
+    )
 
 
 class OvercommitCollector(Collector):

@@ -14,8 +14,6 @@ import random
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
-from prometheus_client import CollectorRegistry, Counter
-
 from control.manager.context import ManagerContext
 from control.manager.quota.usage import Account, masked, max_retries, pod_usage, transformed
 from control.quota.lists import total
@@ -25,7 +23,7 @@ from koordlet.api.crs.quota import ElasticQuota
 from koordlet.api.encoding.wire import WireError
 from koordlet.api.resources import ResourceList
 from koordlet.app.logging import get_logger
-from koordlet.app.metrics import MetricSet
+from koordlet.app.metrics import MetricSet, counter
 from koordlet.kube import Conflict, KubeError
 
 log = get_logger(__name__)
@@ -39,19 +37,16 @@ TIMED_OUT = "Internal error occurred: resource quota evaluation timed out"
 class EvaluationMetrics(MetricSet):
     """Metrics on the internal registry."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self.pods = Counter(
-            "koord_manager_quota_evaluations_total",
-            "Pods evaluated against a quota at admission, by result: allowed, refused, timed_out.",
-            ["result"],
-            registry=registry,
-        )
-        self.writes = Counter(
-            "koord_manager_quota_writes_total",
-            "Writes of a quota's used sum, by result: written, conflict, failed.",
-            ["result"],
-            registry=registry,
-        )
+    pods = counter(
+        "koord_manager_quota_evaluations_total",
+        "Pods evaluated against a quota at admission, by result: allowed, refused, timed_out.",
+        "result",
+    )
+    writes = counter(
+        "koord_manager_quota_writes_total",
+        "Writes of a quota's used sum, by result: written, conflict, failed.",
+        "result",
+    )
 
 
 @dataclass(eq=False)

@@ -75,8 +75,8 @@ def _parsed(key: str, text: str | None) -> bool:
         return True
     if scores is None:
         return True
-    found = [*scores.by_container.values(), *([] if scores.for_others is None else [scores.for_others])]
-    return all(score in TENANT_SCORES for score in found)
+    containers = [*scores.by_container.values(), *([] if scores.for_others is None else [scores.for_others])]
+    return all(score in TENANT_SCORES for score in containers)
 
 
 def _extended_resources(text: str | None, pod: Pod) -> bool:

@@ -67,7 +67,7 @@ class _ProfileHandler(WebhookHandler):
             gates=self._context.gates.enabled,
             rand=lambda: self._rng.randrange(100),
             matched=matched,
-            priority_classes={name: found for name, found in classes.items() if found is not None},
+            priority_classes={name: known for name, known in classes.items() if known is not None},
             strict_parity=self._context.options.strict_parity,
         )
 

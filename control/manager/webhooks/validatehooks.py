@@ -210,7 +210,9 @@ class ValidatePodKeys(WebhookHandler):
     """`/validate-pod-keys`: trusted keys in requests for subresources of pods, whose objects are whole pods."""
 
     path, gate = "/validate-pod-keys", "PodValidatingWebhook"
-    resources = frozenset(("", "pods", one.removeprefix("pods/")) for one in registrations.POD_SUBRESOURCES.split())
+    resources = frozenset(
+        ("", "pods", subresource.removeprefix("pods/")) for subresource in registrations.POD_SUBRESOURCES.split()
+    )
 
     def __init__(self, context: ManagerContext) -> None:
         self._gate: Callable[[str], bool] = context.gates.enabled

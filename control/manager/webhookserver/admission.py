@@ -205,8 +205,8 @@ def uid_of_head(head: bytes) -> str:
     The API server treats an answer without this uid as a failed call, and with failurePolicy Ignore it stores the
     object. The author of the object must not be able to cause that by its size or shape.
     """
-    found = _UID.search(head[:HEAD_BYTES])
-    return "" if found is None else found[1].decode()
+    match = _UID.search(head[:HEAD_BYTES])
+    return "" if match is None else match[1].decode()
 
 
 def write_review(version: str, uid: str, response: Response) -> bytes:

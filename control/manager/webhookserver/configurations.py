@@ -101,8 +101,8 @@ def _same(installed: list[Webhook], wanted: list[Webhook]) -> bool:
     if len(installed) != len(wanted):
         return False
     return all(
-        one == other or (MATCH_CONDITIONS not in one and one == _without(other, MATCH_CONDITIONS))
-        for one, other in zip(installed, wanted, strict=True)
+        actual == other or (MATCH_CONDITIONS not in actual and actual == _without(other, MATCH_CONDITIONS))
+        for actual, other in zip(installed, wanted, strict=True)
     )
 
 

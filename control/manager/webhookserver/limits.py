@@ -53,7 +53,7 @@ class LargeReviews:
     @property
     def waiting(self) -> int:
         """Large reviews that are not handled yet."""
-        return sum(one.requests for one in self._addresses.values()) - self.active
+        return sum(address.requests for address in self._addresses.values()) - self.active
 
     @asynccontextmanager
     async def place(self, address: str, content_length: int | None) -> AsyncIterator[ReviewPlace]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import Histogram
 
 from koordlet.app.clock import SYSTEM_CLOCK, Clock
-from koordlet.app.metrics import MetricSet
+from koordlet.app.metrics import MetricSet, counter, gauge, histogram
 
 MUTATE, VALIDATE = "mutate", "validate"
 _LATENCY = (0.0005, 0.001, 0.0025, *Histogram.DEFAULT_BUCKETS)
@@ -25,26 +25,25 @@ class AdmissionOutcome:
 class WebhookMetrics(MetricSet):
     """Metrics on the internal registry."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self.duration = Histogram(
-            "koord_manager_webhook_webhook_duration_milliseconds",
-            "Duration of a webhook plug-in in milliseconds.",
-            ["webhook_type", "object_type", "operation", "plugin_name", "status"],
-            buckets=_BUCKETS,
-            registry=registry,
-        )
-        self.shared_weight = Gauge(
-            "koord_manager_webhook_quota_shared_weight",
-            "Defaulted shared weight of a quota.",
-            ["elasticquota_name", "resource_name"],
-            registry=registry,
-        )
-        self.bindings = Counter(
-            "koord_manager_webhook_binding_admission_decisions_total",
-            "Decisions of binding admission.",
-            ["decision"],
-            registry=registry,
-        )
+    duration = histogram(
+        "koord_manager_webhook_webhook_duration_milliseconds",
+        "Duration of a webhook plug-in in milliseconds.",
+        "webhook_type",
+        "object_type",
+        "operation",
+        "plugin_name",
+        "status",
+        buckets=_BUCKETS,
+    )
+    shared_weight = gauge(
+        "koord_manager_webhook_quota_shared_weight",
+        "Defaulted shared weight of a quota.",
+        "elasticquota_name",
+        "resource_name",
+    )
+    bindings = counter(
+        "koord_manager_webhook_binding_admission_decisions_total", "Decisions of binding admission.", "decision"
+    )
 
     @contextmanager
     def plugin(
@@ -67,28 +66,11 @@ class WebhookMetrics(MetricSet):
 class ServerMetrics(MetricSet):
     """Metrics on the framework registry, with controller-runtime's names."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self.requests = Counter(
-            "controller_runtime_webhook_requests_total",
-            "Admission requests by HTTP status.",
-            ["webhook", "code"],
-            registry=registry,
-        )
-        self.latency = Histogram(
-            "controller_runtime_webhook_latency_seconds",
-            "Duration of an admission request.",
-            ["webhook"],
-            buckets=_LATENCY,
-            registry=registry,
-        )
-        self.in_flight = Gauge(
-            "controller_runtime_webhook_requests_in_flight",
-            "Admission requests in progress.",
-            ["webhook"],
-            registry=registry,
-        )
-        self.panics = Counter(
-            "controller_runtime_webhook_panics_total",
-            "Handlers that raised an exception; answered with 500.",
-            registry=registry,
-        )
+    requests = counter(
+        "controller_runtime_webhook_requests_total", "Admission requests by HTTP status.", "webhook", "code"
+    )
+    latency = histogram(
+        "controller_runtime_webhook_latency_seconds", "Duration of an admission request.", "webhook", buckets=_LATENCY
+    )
+    in_flight = gauge("controller_runtime_webhook_requests_in_flight", "Admission requests in progress.", "webhook")
+    panics = counter("controller_runtime_webhook_panics_total", "Handlers that raised an exception; answered with 500.")

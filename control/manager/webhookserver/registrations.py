@@ -28,6 +28,8 @@ _METADATA_CHANGES = " || ".join(
 """CEL: kubelets write the status of all pods all the time; only requests that change metadata are sent."""
 _NAMESPACE_NAME = "kubernetes.io/metadata.name"
 _SIGS = ("scheduling.sigs.k8s.io", "v1alpha1", "elasticquotas")
+_JOBS = ("scheduling.koordinator.sh", "v1alpha1", "podmigrationjobs")
+_DRAINS = ("scheduling.koordinator.sh", "v1alpha1", "drainnodes drainnodegroups")
 _RESERVATIONS = ("scheduling.koordinator.sh", "v1alpha1", "reservations")
 
 
@@ -63,6 +65,8 @@ def validating(env: WebhookEnv) -> list[Webhook]:
         _webhook(env, "vnode", "/validate-node", ("", "v1", "nodes"), "CREATE UPDATE"),
         _webhook(env, "vconfigmap", "/validate-configmap", ("", "v1", "configmaps"), "CREATE UPDATE DELETE",
                  objects=config),
+        _webhook(env, "vpodmigrationjob", "/validate-podmigrationjob", _JOBS, "CREATE UPDATE"),
+        _webhook(env, "vdrain", "/validate-drain", _DRAINS, "CREATE UPDATE"),
         _webhook(env, "velasticquota", quota, _SIGS, "CREATE UPDATE DELETE"),
     ]  # fmt: skip
 

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client import CollectorRegistry
 
 from control.manager.options import WebhookEnv
 from control.manager.webhookserver.certificates import Certificates, make, problem
@@ -35,7 +35,7 @@ from control.manager.webhookserver.server import WebhookServer
 from koordlet.api.core import Secret
 from koordlet.api.registry import ApiResource
 from koordlet.app.logging import get_logger
-from koordlet.app.metrics import MetricSet
+from koordlet.app.metrics import MetricSet, counter, gauge
 from koordlet.kube import Client, ObjectInformer, WorkQueue
 from koordlet.kube.decode import KubeObject
 
@@ -53,15 +53,11 @@ _KEY = "webhook"
 class RotationMetrics(MetricSet):
     """Metrics on the framework registry."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self.rotations = Counter(
-            "koord_manager_webhook_certificates_made_total", "Generated webhook certificates.", registry=registry
-        )
-        self.checked = Gauge(
-            "koord_manager_webhook_certificate_checked_timestamp_seconds",
-            "Unix time of the last successful check of the webhook certificate and configurations.",
-            registry=registry,
-        )
+    rotations = counter("koord_manager_webhook_certificates_made_total", "Generated webhook certificates.")
+    checked = gauge(
+        "koord_manager_webhook_certificate_checked_timestamp_seconds",
+        "Unix time of the last successful check of the webhook certificate and configurations.",
+    )
 
 
 class SecretContention(Exception):
@@ -224,5 +220,5 @@ class Rotation:
         path = f"/apis/discovery.k8s.io/v1/namespaces/{self._env.namespace}/endpointslices"
         selector = f"kubernetes.io/service-name={self._env.service_name}"
         slices = json.loads(await self._client.raw("GET", path, params={"labelSelector": selector}))["items"]
-        endpoints = (endpoint for one in slices for endpoint in one.get("endpoints") or ())
+        endpoints = (endpoint for slice_ in slices for endpoint in slice_.get("endpoints") or ())
         return any((endpoint.get("conditions") or {}).get("ready", True) for endpoint in endpoints)

@@ -1,0 +1,316 @@
+"""The controller `queue`: admits queued jobs when their ElasticQuota has room (spec 05 §14).
+
+A pass runs at most once a second, if a quota, a pod, a node, a queue or a unit changed. It writes Enqueued, Reserved
+and Dequeued; the job extension writes the other phases. Nothing is kept in memory that the objects do not say.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from typing import Any, Final
+
+from control.manager.context import ManagerContext
+from control.manager.controller import ManagerController
+from control.manager.queueing.admit import QueueOrder, QueueVerdict, WaitingJob, admit, virtual_pod
+from control.manager.queueing.demand import QueueDemand
+from control.manager.queueing.metrics import QueueingMetrics
+from control.manager.queueing.permitted import NotPermitted, permitted
+from control.manager.queueing.unitstates import UnitStates
+from control.quota.amounts import Amounts, add_to, from_list
+from koordlet.api.core import Namespace, Node, Pod, PriorityClass
+from koordlet.api.crs.queueing import (
+    ADMITTED,
+    CHECK_READY,
+    DEQUEUED,
+    ENQUEUED,
+    PRIORITY,
+    RESERVED,
+    TIMEOUT_BACKOFF,
+    Queue,
+    QueueItem,
+    QueueStatus,
+    QueueUnit,
+    QueueUnitAdmission,
+    QueueUnitCheck,
+)
+from koordlet.api.crs.quota import ElasticQuota
+from koordlet.api.encoding.wire import Time, to_builtins
+from koordlet.api.meta import SelectorError
+from koordlet.app.logging import get_logger
+from koordlet.app.loopslice import yield_to_loop
+from koordlet.kube import Conflict, KubeError, NotFound
+
+log = get_logger(__name__)
+
+GATE: Final = "JobQueueing"
+PASS: Final = "pass"
+PASS_INTERVAL_S: Final = 1.0
+MAX_LISTED: Final = 1000
+"""Units in the status of a Queue."""
+MAX_MESSAGES: Final = 50
+"""Messages of waiting units that one pass writes: they change with every admission."""
+
+
+class QueueController(ManagerController):
+    """See the module docstring."""
+
+    name = "queue"
+
+    def __init__(self, context: ManagerContext) -> None:
+        super().__init__(context)
+        self._enabled = context.gates.enabled(GATE)
+        self._counters = QueueingMetrics.of(context.internal)
+        self._counted: dict[str, tuple[str, Amounts, bool]] = {}
+        """uid of a unit -> how the forest counts it: quota, request, admitted."""
+        if self._enabled:
+            self._demand = QueueDemand(context.gates)
+            self._queues = context.caches.informer(Queue)
+            self._units = context.caches.informer(QueueUnit)
+            self._quotas = context.caches.informer(ElasticQuota)
+            self._pods = context.caches.informer(Pod)
+            self._nodes = context.caches.informer(Node)
+            self._namespaces = context.caches.informer(Namespace)
+            self._classes = context.caches.informer(PriorityClass)
+            self._states = UnitStates(context.client, self._units)
+
+    def watch(self) -> None:
+        if not self._enabled:
+            return
+        demand = self._demand
+        self._nodes.add_handler(demand.node_seen, lambda _, new: demand.node_seen(new), demand.node_gone)
+        self._quotas.add_handler(demand.quota_seen, lambda _, new: demand.quota_seen(new), demand.quota_gone)
+        self._pods.add_handler(demand.pod_seen, demand.pod_changed, demand.pod_gone)
+        for informer in (self._queues, self._units, self._namespaces, self._classes):
+            informer.add_handler(self._touched, lambda _, new: self._touched(new), self._touched)
+        self.queue.add(PASS)
+
+    def _touched(self, _: object) -> None:
+        self._demand.changed = True
+
+    async def reconcile(self, key: str) -> float | None:
+        if self._demand.changed:
+            self._demand.changed = False
+            try:
+                await self._pass()
+            except BaseException:
+                self._demand.changed = True
+                raise
+        return PASS_INTERVAL_S
+
+    async def _pass(self) -> None:
+        units = self._states.list()
+        queues = {
+            queue.metadata.name: queue
+            for queue in self._queues.list()
+            if queue.metadata.namespace == self.context.namespace
+        }
+        self._demand.count_as_whole({_consumer(unit) for unit in units if unit.spec.consumer_ref is not None})
+        waiting = self._waiting(units, queues)
+        self._count(units, waiting)
+        by_key = {unit.metadata.key: unit for unit in units}
+        budget = MAX_MESSAGES
+        orders = {name: _order(name, queues.get(name)) for name in waiting}
+        for name in sorted(waiting, key=lambda each: (-orders[each].priority, each)):
+            items = []
+            for verdict in admit(self._demand.forest, orders[name], waiting[name]):
+                budget -= await self._publish(by_key[verdict.job.key], queues.get(name), verdict, budget > 0)
+                if not verdict.quota:
+                    items.append(verdict)
+                await yield_to_loop()
+            if name in queues:
+                await self._list(queues[name], items, units)
+        for name in queues.keys() - waiting.keys():
+            await self._list(queues[name], [], units)
+        for unit in units:
+            if unit.status.phase == RESERVED:
+                await self._check(unit, queues.get(unit.spec.queue))
+        self._measure(queues)
+
+    # Reading
+
+    def _waiting(self, units: list[QueueUnit], queues: dict[str, Queue]) -> dict[str, list[WaitingJob]]:
+        """The enqueued units by queue."""
+        waiting: dict[str, list[WaitingJob]] = defaultdict(list)
+        for unit in units:
+            if unit.status.phase not in ("", ENQUEUED):
+                continue
+            meta, queue = unit.metadata, queues.get(unit.spec.queue)
+            namespace = self._namespaces.get(meta.namespace)
+            quotas: tuple[str, ...] = ()
+            problem = ""
+            try:
+                quotas = permitted(
+                    unit.spec.queue,
+                    queue.metadata.annotations if queue is not None else None,
+                    namespace.metadata.annotations if namespace is not None else {},
+                )
+            except NotPermitted as error:
+                problem = str(error)
+            created = meta.creation_timestamp.unix if meta.creation_timestamp is not None else 0.0
+            waiting[unit.spec.queue].append(
+                WaitingJob(meta.uid, meta.key, created, self._priority(unit, queue), _asked(unit), quotas, problem)
+            )
+        return waiting
+
+    def _priority(self, unit: QueueUnit, queue: Queue | None) -> int:
+        if unit.spec.priority is not None:
+            return unit.spec.priority
+        name = unit.spec.priority_class_name or (queue.spec.priority_class_name if queue is not None else "")
+        priority_class = self._classes.get(name) if name else None
+        return priority_class.value if priority_class is not None else 0
+
+    def _count(self, units: list[QueueUnit], waiting: dict[str, list[WaitingJob]]) -> None:
+        """Bring the jobs in the forest to the state of the objects."""
+        forest = self._demand.forest
+        wanted = {
+            unit.metadata.uid: (unit.metadata.key, unit.status.quota, _admitted(unit), True)
+            for unit in units
+            if unit.status.phase in ADMITTED
+        }
+        for jobs in waiting.values():
+            wanted.update({job.uid: (job.key, job.quotas[0], job.request, False) for job in jobs if job.quotas})
+        for uid in self._counted.keys() - wanted.keys():
+            forest.drop_pod(f"job:{uid}")
+        for uid, (key, quota, request, admitted) in wanted.items():
+            forest.set_pod(virtual_pod(uid, key, quota, request))
+            forest.assign(f"job:{uid}", admitted)
+        self._counted = {uid: (quota, request, admitted) for uid, (_, quota, request, admitted) in wanted.items()}
+
+    # Writing
+
+    async def _publish(self, unit: QueueUnit, queue: Queue | None, verdict: QueueVerdict, may_report: bool) -> bool:
+        """Write a verdict; returns whether a message was written."""
+        now = self.context.clock.now()
+        if not verdict.quota:
+            same = unit.status.phase == ENQUEUED and unit.status.message == verdict.message
+            if same or (unit.status.phase == ENQUEUED and not may_report):
+                return False
+            await self._write(
+                unit, phase=ENQUEUED, message=verdict.message, admissions=[], admissionChecks=[], quota=""
+            )
+            return True
+        checks = _checks(unit, queue)
+        phase = RESERVED if checks else DEQUEUED
+        written = await self._write(
+            unit,
+            phase=phase,
+            message="",
+            quota=verdict.quota,
+            lastAllocateTime=Time.from_unix(now),
+            admissions=_admissions(unit),
+            admissionChecks=[QueueUnitCheck(name=name, state="Pending") for name in checks],
+        )
+        if written:
+            self._counters.admissions.labels(self._label(unit)).inc()
+            self._counters.wait_seconds.observe(max(now - verdict.job.created, 0.0))
+            log.info("Admitted a queued job", unit=verdict.job.key, queue=unit.spec.queue, quota=verdict.quota)
+        return False
+
+    async def _check(self, unit: QueueUnit, queue: Queue | None) -> None:
+        """Dequeue a reserved unit whose checks have all passed."""
+        ready = {check.name for check in unit.status.admission_checks if check.state == CHECK_READY}
+        if set(_checks(unit, queue)) <= ready:
+            await self._write(unit, phase=DEQUEUED)
+
+    async def _write(self, unit: QueueUnit, **fields: Any) -> bool:
+        try:
+            await self._states.patch(unit, self.context.clock.now(), **fields)
+        except (Conflict, NotFound):
+            self._demand.changed = True  # another writer was first, or the unit is gone: the next pass decides again
+            return False
+        return True
+
+    async def _list(self, queue: Queue, waiting: list[QueueVerdict], units: list[QueueUnit]) -> None:
+        """The waiting units of a queue in its status."""
+        active = [_item(verdict.job.key, verdict.job.priority, verdict.position) for verdict in waiting[:MAX_LISTED]]
+        backoff = [
+            _item(unit.metadata.key, self._priority(unit, queue), 0)
+            for unit in units
+            if unit.spec.queue == queue.metadata.name and unit.status.phase == TIMEOUT_BACKOFF
+        ][:MAX_LISTED]
+        desired = QueueStatus(queue_item_details={"active": active, "backoff": backoff})
+        if queue.status == desired or (not active and not backoff and not queue.status.queue_item_details):
+            return
+        meta = queue.metadata
+        body = {"status": to_builtins(desired)}
+        try:
+            await self.context.client.patch(Queue, meta.name, meta.namespace, body=body, subresource="status")
+        except NotFound:
+            return  # the queue was deleted in the meantime
+        except KubeError as error:
+            log.warning("Cannot write the status of a Queue", queue=meta.key, err=error)
+
+    def _measure(self, queues: dict[str, Queue]) -> None:
+        counts = Counter((self._label(unit), unit.status.phase or ENQUEUED) for unit in self._states.list())
+        self._counters.units.clear()
+        for labels, number in counts.items():
+            self._counters.units.labels(*labels).set(number)
+
+    def _label(self, unit: QueueUnit) -> str:
+        name = unit.spec.queue
+        known = self._queues.get(f"{self.context.namespace}/{name}") or self._demand.forest.info(name)
+        return name if known is not None else "unknown"
+
+
+def _order(name: str, queue: Queue | None) -> QueueOrder:
+    if queue is None:
+        return QueueOrder(name)
+    by_priority = queue.spec.queue_policy == PRIORITY
+    return QueueOrder(
+        name, by_priority, blocking=not by_priority or queue.spec.blocking is not False,
+        priority=queue.spec.priority or 0,
+    )  # fmt: skip
+
+
+def _consumer(unit: QueueUnit) -> str:
+    reference = unit.spec.consumer_ref
+    return f"{unit.metadata.namespace}/{reference.uid if reference is not None else ''}"
+
+
+def _asked(unit: QueueUnit) -> Amounts:
+    """What the unit requests: `request`, or the sum of its pod sets."""
+    return from_list(unit.spec.request) or _total(_admissions(unit))
+
+
+def _admitted(unit: QueueUnit) -> Amounts:
+    """What the unit was admitted with, whatever its spec says now."""
+    return _total(unit.status.admissions)
+
+
+def _total(admissions: list[QueueUnitAdmission]) -> Amounts:
+    total: Amounts = {}
+    for admission in admissions:
+        add_to(total, from_list(admission.resources))
+    return total
+
+
+def _admissions(unit: QueueUnit) -> list[QueueUnitAdmission]:
+    """All pods of all sets. A unit that states its request only as a whole is one set."""
+    if unit.spec.request:
+        count = sum(pods.count for pods in unit.spec.pod_sets)
+        return [QueueUnitAdmission(name="all", replicas=count, resources=unit.spec.request)]
+    return [
+        QueueUnitAdmission(
+            name=pods.name,
+            replicas=pods.count,
+            resources={name: amount * pods.count for name, amount in pods.request.items()},
+        )
+        for pods in unit.spec.pod_sets
+    ]
+
+
+def _checks(unit: QueueUnit, queue: Queue | None) -> list[str]:
+    """The checks of the queue that the unit needs. A malformed selector selects every unit."""
+    needed = []
+    for check in queue.spec.admission_checks if queue is not None else ():
+        try:
+            if check.label_selector is None or check.label_selector.matches(unit.metadata.labels):
+                needed.append(check.name)
+        except SelectorError:
+            needed.append(check.name)
+    return needed
+
+
+def _item(key: str, priority: int, position: int) -> QueueItem:
+    namespace, _, name = key.partition("/")
+    return QueueItem(name=name, namespace=namespace, priority=priority, position=position)
