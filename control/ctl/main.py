@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from control.ctl.cluster.choice import Where, cluster_options, has_kubeconfig, sources
+from control.ctl.draincommands import drain_command
 from control.ctl.errors import CtlError
 from control.ctl.migratecommands import migrate
 from control.ctl.movecommands import kubeconfig_path, migrations_command
@@ -26,12 +27,14 @@ from control.ctl.progress import TerminalProgress
 from control.ctl.terminal import SafeConsole
 from control.ctl.views.clusterstatus import component_table, fetch_components
 from control.ctl.views.cpumap import cpu_page, fetch_cpus
+from control.ctl.views.devicemap import device_page, fetch_devices
 from control.ctl.views.koordletclient import DEFAULT_URL
 from control.ctl.views.output import FORMATS, formatted
 from control.ctl.views.overcommit import fetch_node, overcommit_of
 from control.ctl.views.overcommit import page as node_page
 from control.ctl.views.reservations import details, fetch_reservations, reservation_table
 from koordlet.api.pages.nodecpus import NodeCPUPage
+from koordlet.api.pages.nodedevices import NodeDevicePage
 from koordlet.app.clock import SYSTEM_CLOCK
 from koordlet.app.version import version_line
 
@@ -73,6 +76,11 @@ def cli() -> None:
 @click.option("--report-interval", type=click.IntRange(30), help="Seconds between NodeMetric reports.  [default: 60]")
 @click.option(
     "--aggregate-duration", type=click.IntRange(60), help="Seconds over which NodeMetric averages.  [default: 300]"
+)
+@click.option(
+    "--bare/--no-bare",
+    default=None,
+    help="Without manager, scheduler and koordlet: a node on which they are installed as pods, from deploy/embedded.",
 )
 @click.option("--without", default="", help="Parts not to start: apiserver, manager, scheduler, kubelet, koordlet.")
 def up(state_dir: Path, without: str, **options: Any) -> None:
@@ -164,12 +172,12 @@ def node_command(
     name: str, output: str, scheduler_url: str | None, kubeconfig: str | None, context: str | None, state_dir: Path
 ) -> None:
     """Show how a node's capacity is used: prod, reserved, overcommitted to batch and mid pods, and the formulas with
-    numbers. Show its cores by NUMA node, and which pods hold them.
+    numbers. Show its cores by NUMA node, its devices by PCIe switch, and which pods hold them.
 
     The first part is what koord-manager wrote, the second what the scheduler knows. Exit status 1 when there is no
     such Node.
     """
-    path = kubeconfig if context is not None else kubeconfig_path(kubeconfig, state_dir)
+    path = kubeconfig_path(kubeconfig, state_dir, context)
     overcommit = overcommit_of(asyncio.run(fetch_node(path, name, context)))
     if output != "text":
         click.echo(formatted(overcommit, output))
@@ -177,30 +185,34 @@ def node_command(
     console = SafeConsole(highlight=False)
     for line in node_page(overcommit, SYSTEM_CLOCK.now()):
         console.print(line, soft_wrap=True)
-    cpus = asyncio.run(_cpus(Where(state_dir, None, scheduler_url, kubeconfig, context), name))
+    cpus, devices = asyncio.run(_held(Where(state_dir, None, scheduler_url, kubeconfig, context), name))
     for text_line in [f"No map of CPUs: {cpus}"] if isinstance(cpus, str) else cpu_page(cpus):
+        console.print(text_line, soft_wrap=True)
+    for text_line in device_page(devices) if devices is not None else ():
         console.print(text_line, soft_wrap=True)
 
 
-async def _cpus(where: Where, node: str) -> NodeCPUPage | str:
+async def _held(where: Where, node: str) -> tuple[NodeCPUPage | str, NodeDevicePage | None]:
+    """The CPUs and devices of a node, as the scheduler knows them."""
     try:
         async with sources(where) as pages, pages.scheduler() as scheduler:
-            return await fetch_cpus(scheduler.url, node, scheduler.session)
+            cpus = await fetch_cpus(scheduler.url, node, scheduler.session)
+            return cpus, await fetch_devices(scheduler.url, node, scheduler.session)
     except CtlError as error:
-        return error.message
+        return error.message, None
 
 
 @cli.command("reservation")
 @click.argument("name", default="")
 @click.option("-o", "--output", type=click.Choice(["table", *FORMATS]), default="table", help="Output format.")
-@click.option("--kubeconfig", help="kubeconfig to use.  [default: that of `up`, KUBECONFIG]")
+@cluster_options
 @state_dir_option
-def reservation_command(name: str, output: str, kubeconfig: str | None, state_dir: Path) -> None:
+def reservation_command(name: str, output: str, kubeconfig: str | None, context: str | None, state_dir: Path) -> None:
     """Show Reservations: node, phase, what each offers, what its owner pods use, what remains, and when it expires.
 
     With NAME, also its conditions and its owner pods. Exit status 1 when there is no such Reservation.
     """
-    reservations = asyncio.run(fetch_reservations(kubeconfig_path(kubeconfig, state_dir), name))
+    reservations = asyncio.run(fetch_reservations(kubeconfig_path(kubeconfig, state_dir, context), name, context))
     if output != "table":
         click.echo(formatted(reservations, output))
         return
@@ -214,7 +226,7 @@ def reservation_command(name: str, output: str, kubeconfig: str | None, state_di
         console.print(line, markup=False, soft_wrap=True)
 
 
-for command in (top, explain, quota, migrations_command, migrate):
+for command in (top, explain, quota, migrations_command, drain_command, migrate):
     cli.add_command(command)
 
 

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import click
 
+from control.ctl.cluster.choice import cluster_options
 from control.ctl.node.parts import Layout
 from control.ctl.terminal import SafeConsole
 from control.ctl.views.migrations import fetch_migrations, migration_page, migrations_table, summaries
-from koordlet.api.encoding.wire import encode
+from control.ctl.views.output import FORMATS, formatted
 from koordlet.app.clock import SYSTEM_CLOCK
 
 UNCUT_COLUMNS = 1000
@@ -20,8 +21,8 @@ STATE_DIR = Path("/var/lib/koord")
 @click.command("migrations")
 @click.argument("name", default="")
 @click.option("-a", "--all", "ended", is_flag=True, help="Show ended migrations, too.")
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", help="Output format.")
-@click.option("--kubeconfig", help="kubeconfig to use.  [default: that of `up`, KUBECONFIG]")
+@click.option("-o", "--output", type=click.Choice(["table", *FORMATS]), default="table", help="Output format.")
+@cluster_options
 @click.option(
     "--state-dir",
     type=click.Path(path_type=Path, file_okay=False, resolve_path=True),
@@ -29,29 +30,33 @@ STATE_DIR = Path("/var/lib/koord")
     show_default=True,
     help="Directory of the node's state and logs.",
 )
-def migrations_command(name: str, ended: bool, output: str, kubeconfig: str | None, state_dir: Path) -> None:
+def migrations_command(
+    name: str, ended: bool, output: str, kubeconfig: str | None, context: str | None, state_dir: Path
+) -> None:
     """Show which pods koord-descheduler moves, why, and how far each migration is.
 
     With NAME, all steps of one PodMigrationJob. Exit status 1 when there is no such job.
     """
-    jobs = asyncio.run(fetch_migrations(kubeconfig_path(kubeconfig, state_dir), name))
+    jobs = asyncio.run(fetch_migrations(kubeconfig_path(kubeconfig, state_dir, context), name, context))
     now = SYSTEM_CLOCK.now()
-    found = summaries(jobs, now, ended=ended or bool(name))
-    if output == "json":
-        click.echo(encode(found))
+    migrations = summaries(jobs, now, ended=ended or bool(name))
+    if output != "table":
+        click.echo(formatted(migrations, output))
         return
     console = SafeConsole(highlight=False)
     if name:
         for line in migration_page(jobs[0], now):
             console.print(line, soft_wrap=True)
-    elif found:
+    elif migrations:
         uncut = SafeConsole(file=console.file, width=UNCUT_COLUMNS, color_system="auto", highlight=False)
-        uncut.print(migrations_table(found))
+        uncut.print(migrations_table(migrations))
     else:
         console.print("No pod is being moved.")
 
 
-def kubeconfig_path(kubeconfig: str | None, state_dir: Path) -> str | None:
-    """The chosen file, else that of `koordctl up`; None: the usual places."""
+def kubeconfig_path(kubeconfig: str | None, state_dir: Path, context: str | None = None) -> str | None:
+    """The chosen file, else that of `koordctl up`; None: the usual places, also where a context is chosen."""
+    if context is not None:
+        return kubeconfig
     admin = Layout(state_dir).admin_kubeconfig
     return kubeconfig or (str(admin) if admin.exists() else None)

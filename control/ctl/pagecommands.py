@@ -242,7 +242,7 @@ def quota(
 ) -> None:
     """Show the tree of ElasticQuotas: min, max, request, used, and what each may use now (runtime).
 
-    With NAME, only this quota and those below it. A quota that uses all that it may use, and asks for more, is
+    With NAME, only this quota and those below it. A quota that uses all that it may use, and requests more, is
     highlighted. The figures are the scheduler's. Exit status 1 when there is no such quota.
     """
     where = Where(state_dir, scheduler_url=scheduler_url, kubeconfig=kubeconfig, context=context)

@@ -12,9 +12,9 @@ from typing import Any, Final
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-_CONTROLS: Final = (*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+CONTROLS: Final = (*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A))
 """C0 and C1 controls, and the characters that change the direction of text."""
-_REPLACED: Final = dict.fromkeys(_CONTROLS, "\N{REPLACEMENT CHARACTER}")
+_REPLACED: Final = dict.fromkeys(CONTROLS, "\N{REPLACEMENT CHARACTER}")
 _LINES: Final = {code: text for code, text in _REPLACED.items() if chr(code) not in "\n\t"}
 
 

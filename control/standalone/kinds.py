@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 ALL_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
-READ_VERBS = ("get", "list", "watch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +139,8 @@ BUILTIN: tuple[ResourceKind, ...] = (
           categories=("api-extensions",), **_CLUSTER),
     _kind("apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions", "crd crds",
           status=True, generation=True, unconditional_update=False, categories=("api-extensions",), **_CLUSTER),
-    _kind("apiregistration.k8s.io", "v1", "APIService", "apiservices", status=True, verbs=READ_VERBS,
-          categories=("api-extensions",), **_CLUSTER),
+    _kind("apiregistration.k8s.io", "v1", "APIService", "apiservices", status=True,
+          unconditional_update=False, categories=("api-extensions",), **_CLUSTER),
     _kind("apps", "v1", "ControllerRevision", "controllerrevisions"),
     _kind("apps", "v1", "DaemonSet", "daemonsets", "ds", status=True, generation=True, categories=_ALL),
     _kind("apps", "v1", "Deployment", "deployments", "deploy", status=True, generation=True, scale=_SCALE,

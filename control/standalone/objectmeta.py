@@ -148,7 +148,7 @@ def _owner_errors(owners: list[Any]) -> list[FieldError]:
 def label_value_problem(value: str) -> str:
     """Why this cannot be the value of a label; "" when it can."""
     if len(value) > 63:
-        return "must be no more than 63 characters"
+        return "must be no more than 63 bytes"
     if _VALUE_RE.fullmatch(value):
         return ""
     return (
@@ -175,7 +175,7 @@ def key_errors(field: str, key: str) -> list[FieldError]:
             f"validation is '{_SUBDOMAIN}')"
         )
     if len(name) > 63:
-        problems.append("name part must be no more than 63 characters")
+        problems.append("name part must be no more than 63 bytes")
     if not name:
         problems.append("name part must be non-empty")
     if not _KEY_NAME_RE.fullmatch(name):

@@ -1,7 +1,6 @@
-"""Interfaces of the policies that registry and HTTP layer use: schemas, patches, admission, authentication, rights.
+"""Interfaces of the policies that registry and HTTP layer use: schemas, admission, authentication, rights.
 
-Protocols with permissive defaults, so that the core can run and be tested alone; `apiserver.policy` passes the
-implementations (control.standalone.schema, .patch, .admission, .auth). Types only, no behaviour.
+`apiserver.policy` passes the implementations (control.standalone.schema, .admission, .auth). Types only, no behaviour.
 """
 
 from __future__ import annotations
@@ -92,32 +91,6 @@ class Schemas(Protocol):
         ...
 
 
-class Patcher(Protocol):
-    def json(self, doc: Json, ops: Any) -> Json: ...
-
-    def merge(self, doc: Json, patch: Any) -> Json: ...
-
-    def strategic(self, doc: Json, patch: Json, schema: Any) -> Json: ...
-
-    def apply(
-        self,
-        live: Json | None,
-        applied: Json,
-        manager: str,
-        force: bool,
-        schema: Any,
-        subresource: str,
-        api_version: str,
-        now: str,
-    ) -> tuple[Json, list[Any]]: ...
-
-    def track(
-        self, live: Json | None, new: Json, manager: str, operation: str, schema: Any, subresource: str, now: str
-    ) -> None:
-        """Update new.metadata.managedFields after a write other than apply."""
-        ...
-
-
 class Admission(Protocol):
     async def mutate(self, request: AdmissionAttributes) -> None: ...
 
@@ -136,37 +109,3 @@ class Authorizer(Protocol):
     def authorize(self, attributes: AuthzAttributes) -> tuple[bool, str]:
         """(allowed, reason)."""
         ...
-
-
-class OpenSchemas:
-    """Has no schema and accepts everything."""
-
-    def unknown_fields(self, kind: ResourceKind, version: str, obj: Json, old: Json | None = None) -> list[str]:
-        return []
-
-    def default(self, kind: ResourceKind, version: str, obj: Json) -> None:
-        return None
-
-    def complete(self, kind: ResourceKind, version: str, obj: Json) -> None:
-        return None
-
-    def zero(self, kind: ResourceKind, version: str) -> Json:
-        return {}
-
-    def validate(
-        self, kind: ResourceKind, version: str, obj: Json, old: Json | None, subresource: str
-    ) -> list[FieldError]:
-        return []
-
-    def merge_schema(self, kind: ResourceKind, version: str) -> Any:
-        return None
-
-
-class OpenAdmission:
-    """Admits everything unchanged."""
-
-    async def mutate(self, request: AdmissionAttributes) -> None:
-        return None
-
-    async def validate(self, request: AdmissionAttributes) -> None:
-        return None

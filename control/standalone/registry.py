@@ -21,15 +21,14 @@ import msgspec
 from control.standalone import deletion, errors, objectmeta, strategy
 from control.standalone.deletion import DeletionOptions
 from control.standalone.kinds import Kinds, ResourceKind
-from control.standalone.patch import conflict_error
+from control.standalone.patch import patches
+from control.standalone.patch.apply import ApplyError, server_side_apply
+from control.standalone.patch.managed_fields import ManagedFieldsError, update_on_write
 from control.standalone.policyinterfaces import (
     SYSTEM,
     Admission,
     AdmissionAttributes,
     ApiUser,
-    OpenAdmission,
-    OpenSchemas,
-    Patcher,
     Schemas,
 )
 from control.standalone.selectors import Matcher, compile_matcher
@@ -76,17 +75,15 @@ class ObjectRegistry:
         self,
         store: ObjectStore,
         kinds: Kinds,
+        schemas: Schemas,
+        admission: Admission,
         *,
-        schemas: Schemas | None = None,
-        admission: Admission | None = None,
-        patcher: Patcher | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
         self.store = store
         self.kinds = kinds
-        self.schemas: Schemas = schemas or OpenSchemas()
-        self.admission: Admission = admission or OpenAdmission()
-        self.patcher = patcher
+        self.schemas = schemas
+        self.admission: Admission = admission
         self.now = now
 
     def kind(self, key: str) -> ResourceKind:
@@ -248,7 +245,6 @@ class ObjectRegistry:
         options = options or WriteOptions()
         if patch_kind == "apply":
             return await self._apply(kind, ns, name, body, user, options)
-        patcher = self._patcher()
         schema = self.schemas.merge_schema(kind, options.version or kind.versions[0])
         if patch_kind == "strategic" and kind.custom:
             raise errors.unsupported_media_type(
@@ -257,10 +253,10 @@ class ObjectRegistry:
 
         def change(live: Json) -> Json:
             if patch_kind == "json":
-                return patcher.json(live, body)
+                return patches.json(live, body)
             if patch_kind == "merge":
-                return patcher.merge(live, body)
-            return patcher.strategic(live, body, schema)
+                return patches.merge(live, body)
+            return patches.strategic(live, body, schema)
 
         return await self.modify(key, ns, name, change, user, options)
 
@@ -310,6 +306,7 @@ class ObjectRegistry:
             strategy.isolate(kind, options.subresource, old, new)
         self._structure(kind, new, options, old)
         strategy.isolate(kind, options.subresource, old, new)
+        rewritten = strategy.rewrites_managers(old, new)
         tracked = not options.applying and options.subresource != "binding"
         if tracked and (old["metadata"].get("managedFields") or new["metadata"].get("managedFields")):
             self._track(kind, old, new, options)  # an object whose managers were cleared gets none by updates
@@ -326,7 +323,7 @@ class ObjectRegistry:
         request.obj = new
         await self.admission.validate(request)
         cleared = "managedFields" in old["metadata"] and not managers
-        if strategy.same(old, new, with_managers=options.applying or cleared):
+        if strategy.same(old, new, with_managers=options.applying or cleared or rewritten):
             await self.store.committed()  # the state returned may have been written in this turn of the loop
             return strategy.to_version(kind, old, options.version)
         if options.dry_run:
@@ -344,7 +341,6 @@ class ObjectRegistry:
     ) -> Json:
         if problem := objectmeta.shape_error(body):
             raise errors.bad_request(problem)
-        patcher = self._patcher()
         version = options.version or kind.versions[0]
         self._check_applied(kind, version, name, body)
         schema = self.schemas.merge_schema(kind, version)
@@ -354,18 +350,13 @@ class ObjectRegistry:
             body = {k: v for k, v in body.items() if k != "status"}
 
         def merged(live: Json | None) -> Json:
-            obj, conflicts = patcher.apply(
-                live,
-                body,
-                options.field_manager,
-                options.force,
-                schema,
-                options.subresource,
-                kind.served_as(version),
-                now,
-            )
+            manager, subresource, served = options.field_manager, options.subresource, kind.served_as(version)
+            try:
+                obj, conflicts = server_side_apply(live, body, manager, options.force, schema, subresource, served, now)
+            except ApplyError as error:
+                raise errors.bad_request(str(error)) from error
             if conflicts and not options.force:
-                raise conflict_error(conflicts)
+                raise patches.conflict_error(conflicts)
             return obj
 
         if self.store.entry(kind.stored_as, ns if kind.namespaced else None, name) is None:
@@ -555,8 +546,6 @@ class ObjectRegistry:
             raise errors.invalid(kind.group, kind.kind, obj["metadata"].get("name") or "", field_errors)
 
     def _track(self, kind: ResourceKind, live: Json | None, new: Json, options: WriteOptions) -> None:
-        if self.patcher is None:
-            return
         version = options.version or kind.versions[0]
         schema = self.schemas.merge_schema(kind, version)
         now = objectmeta.timestamp(self.now())
@@ -564,12 +553,11 @@ class ObjectRegistry:
             live = self.schemas.zero(kind, version)
             if kind.status and "status" in new:  # a new object's status is not written by its creator
                 live = {**live, "status": new["status"]}
-        self.patcher.track(live, new, options.field_manager, "Update", schema, options.subresource, now)
-
-    def _patcher(self) -> Patcher:
-        if self.patcher is None:
-            raise errors.unsupported_media_type("none (the server was built without patch support)")
-        return self.patcher
+        try:
+            result = update_on_write(live, new, options.field_manager, "Update", schema, options.subresource, now)
+        except ManagedFieldsError as error:
+            raise errors.of_reason("Invalid", str(error)) from error
+        new["metadata"] = result["metadata"]
 
 
 def _authorize_create(options: WriteOptions) -> None:

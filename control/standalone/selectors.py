@@ -206,14 +206,14 @@ def _checked(requirement: Requirement) -> Requirement:
 
 
 def _requirement(part: str, whole: str) -> Requirement:
-    if found := _IN.match(part):
-        values = frozenset(v.strip() for v in found["values"].split(","))
-        return _checked(Requirement(found["key"], found["op"], values))
-    if found := _COMPARE.match(part):
-        op = {"=": "in", "==": "in", "!=": "notin", ">": "gt", "<": "lt"}[found["op"]]
-        return _checked(Requirement(found["key"], op, frozenset([found["value"]])))
-    if found := _EXISTS.match(part):
-        return _checked(Requirement(found["key"], "absent" if found["not"] else "exists"))
+    if match := _IN.match(part):
+        values = frozenset(v.strip() for v in match["values"].split(","))
+        return _checked(Requirement(match["key"], match["op"], values))
+    if match := _COMPARE.match(part):
+        op = {"=": "in", "==": "in", "!=": "notin", ">": "gt", "<": "lt"}[match["op"]]
+        return _checked(Requirement(match["key"], op, frozenset([match["value"]])))
+    if match := _EXISTS.match(part):
+        return _checked(Requirement(match["key"], "absent" if match["not"] else "exists"))
     raise errors.bad_request(
         f"unable to parse requirement: found '{part}' in selector \"{whole}\", expected: a key, an operator and values"
     )

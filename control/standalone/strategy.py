@@ -172,6 +172,11 @@ def same(old: Json, new: Json, *, with_managers: bool) -> bool:
     return not with_managers or _managers(old) == _managers(new)
 
 
+def rewrites_managers(old: Json, new: Json) -> bool:
+    """Whether a client itself sets other managers, as kubectl does when it goes over to server-side apply."""
+    return bool(_managers(new)) and _managers(old) != _managers(new)
+
+
 def _managers(obj: Json) -> list[Json]:
     return [{k: v for k, v in m.items() if k != "time"} for m in obj["metadata"].get("managedFields") or []]
 
@@ -180,7 +185,11 @@ def immutable_errors(kind: ResourceKind, old: Json, new: Json) -> list[FieldErro
     field_errors = []
     for name in kind.immutable_fields:
         if old.get(name) != new.get(name):
-            field_errors.append(FieldError("FieldValueInvalid", name, "Invalid value: field is immutable"))
+            if kind.kind == "PriorityClass":
+                text = "Forbidden: may not be changed in an update."
+                field_errors.append(FieldError("FieldValueForbidden", name, text))
+            else:
+                field_errors.append(FieldError("FieldValueInvalid", name, "Invalid value: field is immutable"))
     if old.get("immutable") is True and kind.key in ("/configmaps", "/secrets"):
         for name in ("data", "binaryData", "immutable"):
             if old.get(name) != new.get(name):
@@ -256,6 +265,21 @@ def _job(obj: Json) -> None:
     spec.setdefault("selector", {"matchLabels": {"batch.kubernetes.io/controller-uid": uid}})
 
 
+def _api_service(obj: Json) -> None:
+    """An APIService without a Service is served here."""
+    spec = obj.get("spec")
+    obj["status"] = {}
+    if isinstance(spec, dict) and spec.get("service") is None:
+        condition = {
+            "type": "Available",
+            "status": "True",
+            "lastTransitionTime": obj["metadata"].get("creationTimestamp"),
+            "reason": "Local",
+            "message": "Local APIServices are always available",
+        }
+        obj["status"] = {"conditions": [condition]}
+
+
 def _crd(obj: Json) -> None:
     """Add the finalizer that keeps a deleted CRD until its objects are deleted."""
     finalizers = obj["metadata"].setdefault("finalizers", [])
@@ -278,6 +302,7 @@ _ON_CREATE: dict[str, Callable[[Json], None]] = {
     "/persistentvolumes": _pending,
     "/persistentvolumeclaims": _pending,
     "batch/jobs": _job,
+    "apiregistration.k8s.io/apiservices": _api_service,
     CRD: _crd,
 }
 _ON_WRITE: dict[str, Callable[[Json], None]] = {CRD: _crd_names}

@@ -16,7 +16,7 @@ import asyncio
 import socket
 import ssl
 import tempfile
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +25,7 @@ from typing import Final
 import aiohttp
 
 from control.ctl.errors import CtlError
+from control.standalone.streams.relay import until_one_ends
 from koordlet.kube import ClientConfig
 
 SUBPROTOCOL: Final = "v4.channel.k8s.io"
@@ -87,7 +88,7 @@ class Forwarder:
                 proxy=config.proxy,
             )
         except aiohttp.WSServerHandshakeError as error:
-            hint = "Ask for the Role koordinator-view (docs/koordctl.md)." if error.status == 403 else ""
+            hint = "Ask for the Role koordinator-portforward (docs/koordctl.md)." if error.status == 403 else ""
             raise CtlError(f"the API server does not forward to {port.where}: HTTP {error.status}", hint) from error
 
     async def _forward(
@@ -97,14 +98,14 @@ class Forwarder:
         writer: asyncio.StreamWriter,
     ) -> None:
         if not self._port.tls:
-            await _both(_to_pod(reader, websocket), self._from_pod(websocket, writer))
+            await until_one_ends(_to_pod(reader, websocket), self._from_pod(websocket, writer))
             return
         near, far = socket.socketpair()
         far_reader, far_writer = await asyncio.open_connection(sock=far)
         try:
-            await _both(
+            await until_one_ends(
                 self._encrypted(near, reader, writer),
-                _both(_to_pod(far_reader, websocket), self._from_pod(websocket, far_writer)),
+                until_one_ends(_to_pod(far_reader, websocket), self._from_pod(websocket, far_writer)),
             )
         finally:
             far_writer.transport.abort()
@@ -118,7 +119,7 @@ class Forwarder:
                 sock=near, ssl=_unverified(), server_hostname=self._port.pod
             )
         try:
-            await _both(_copy(reader, tls_writer), _copy(tls_reader, writer))
+            await until_one_ends(_copy(reader, tls_writer), _copy(tls_reader, writer))
         finally:
             tls_writer.transport.abort()
             await _ended(tls_writer)
@@ -155,19 +156,6 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
     while data := await reader.read(_READ_BYTES):
         writer.write(data)
         await writer.drain()
-
-
-async def _both(first: Coroutine[object, object, None], second: Coroutine[object, object, None]) -> None:
-    """Run both until one ends; raises its error."""
-    tasks = [asyncio.ensure_future(first), asyncio.ensure_future(second)]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _unverified() -> ssl.SSLContext:

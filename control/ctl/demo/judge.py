@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from control.ctl import text
 from control.ctl.demo.kernelfiles import AverageUsage
 from control.ctl.views.interference import active, headline
 from control.ctl.views.toptable import culprit_name, is_self, worst
+from koordlet.api.crs.migration import PodMigrationJob
 from koordlet.api.crs.nodemetric import ResourceMap
 from koordlet.api.pages.interference import PodInterferenceReport
 from koordlet.api.pages.top import Top, TopRow
@@ -20,6 +22,9 @@ MEMORY_FLOOR_BYTES = float(1 << 20)
 """A few pages more or less of a small process are no difference."""
 FOREIGN_WORK_CORES = 0.5
 """Cores of work outside Kubernetes from which on it may be the worst culprit instead of the demo's pods."""
+
+RECOVERED_PERCENT = 50
+"""A service has recovered when it waits at most this share of what it waited before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,3 +148,31 @@ def interference_explained(
 def own_trouble_explained(explained: PodInterferenceReport) -> DemoResult:
     """Whether koordlet reports own trouble of the pod."""
     return DemoResult(bool(active(explained, "self")), f"{explained.pod}: {headline(explained)}")
+
+
+def neighbour_moved(jobs: Sequence[PodMigrationJob], pods: Sequence[dict[str, Any]], node: str) -> DemoResult:
+    """Whether a PodMigrationJob with a Reservation has succeeded, and all pods of the neighbour run on the node."""
+    if not jobs:
+        return DemoResult(False, "no PodMigrationJob exists")
+    job = jobs[0]
+    reserved = job.spec.reservation_options is not None and job.status.node_name == node
+    places = ", ".join(f"{pod['metadata']['name']} on {pod['spec'].get('nodeName') or 'no node'}" for pod in pods)
+    running = [pod["spec"].get("nodeName") == node and pod["status"].get("phase") == "Running" for pod in pods]
+    good = len(jobs) == 1 and job.status.phase == "Succeeded" and reserved and running == [True]
+    return DemoResult(good, f"{len(jobs)} job, {job.status.phase or 'Pending'} {job.status.status}: {places}".rstrip())
+
+
+def recovered(before: Top, after: Top, victim: str, neighbour: str, *, shared: bool = False) -> DemoResult:
+    """Whether the victim waits at most half as long as before, and not for the neighbour, whose pods have its name as
+    a prefix.
+
+    With `shared`, on a machine with foreign work, it may wait for that instead.
+    """
+    rows = find(before, victim), find(after, victim)
+    if rows[0] is None or rows[1] is None or rows[0].sched is None or rows[1].sched is None:
+        return DemoResult(False, f"koordlet does not show the waiting of pod {victim}")
+    was, now = rows[0].sched.wait, rows[1].sched.wait
+    blamed = [each.pod for each in rows[1].sched.culprits if each.pod.startswith(f"{neighbour}-")]
+    good = not blamed and (now * 100 <= was * RECOVERED_PERCENT or (shared and has_foreign_work(after)))
+    words = f"{victim} waits {text.percent(now)} % of the time, before the move {text.percent(was)} %"
+    return DemoResult(good, words + (f"; {blamed[0]} still delays it" if blamed else "") + _busy(after))

@@ -12,11 +12,10 @@ from pathlib import Path
 from control.ctl.demo import colocation, judge, overcommit, workload
 from control.ctl.demo.judge import DemoResult
 from control.ctl.demo.kernelfiles import Sampler, average, find_group, find_pod
+from control.ctl.demo.neighbour import NeighbourMove
+from control.ctl.demo.stage import AGGREGATE_S, REPORT_PERIOD_S, TOP_TIMEOUT_S, DemoStage
 from control.ctl.errors import CtlError
 from control.ctl.node.containers import AUTO
-from control.ctl.node.parts import Layout
-from control.ctl.node.state import NodeSettings
-from control.ctl.node.up import up
 from control.ctl.pagecommands import print_explanation, print_placement, print_top
 from control.ctl.progress import TerminalProgress
 from control.ctl.views.koordletclient import KoordletUnreachable, fetch_explanation, fetch_top
@@ -32,16 +31,12 @@ from koordlet.api.pages.top import Top
 from koordlet.app.clock import SYSTEM_CLOCK
 from koordlet.kube import Client, ClientConfig
 
-REPORT_PERIOD_S, AGGREGATE_S = 30, 60
-TOP_TIMEOUT_S = 45.0
-"""Longest wait for latency figures: two windows of 10 s, the start, and a margin."""
 PROFILE_TIMEOUT_S = 20.0
 """Longest time until the manager applies a new profile."""
 OVERCOMMIT_COLUMNS = "custom-columns=NODE:.metadata.name," + ",".join(
     f"{name.upper()}:.status.allocatable.kubernetes\\.io/{name}"
     for name in ("batch-cpu", "batch-memory", "mid-cpu", "mid-memory")
 )
-PIN_DIR = "/sys/fs/bpf/koordlet-demo"
 METRIC_COLUMNS = (
     "NODE:.metadata.name,CPU:.status.nodeMetric.nodeUsage.resources.cpu,"
     "MEMORY:.status.nodeMetric.nodeUsage.resources.memory,SYSTEM-CPU:.status.nodeMetric.systemUsage.resources.cpu,"
@@ -49,18 +44,12 @@ METRIC_COLUMNS = (
 )
 
 
-class Scenario:
+class Scenario(DemoStage):
     """One run; `failures`: the failed checks."""
 
     def __init__(self, folder: Path, progress: TerminalProgress, runtime: str = AUTO) -> None:
-        self.folder = folder
-        self.progress = progress
-        self.runtime = runtime
-        self.state_dir = folder / "state"
-        self.layout = Layout(self.state_dir)
-        self.failures: list[str] = []
+        super().__init__(folder, progress, runtime)
         self.sampler: Sampler | None = None
-        self.settings = NodeSettings(node_name="")
         self._watched_from = 0.0
 
     def run(self) -> None:
@@ -75,37 +64,23 @@ class Scenario:
         self.show_explanation()
         self.show_colocation()
         self.show_overcommit()
+        self.stop()  # the sampled pods end in the next step
+        NeighbourMove(self).show()
 
     def stop(self) -> None:
         if self.sampler is not None:
             self.sampler.stop()
+            self.sampler = None
 
     # Steps
 
     def bring_up(self) -> None:
-        self._title("A Kubernetes API server and this machine as its node")
-        self._up(without=["koordlet"])
-
-    def _up(self, without: list[str]) -> None:
-        options: dict[str, object] = {
-            "apiserver_port": 0,
-            "kubelet_port": 0,
-            "koordlet_port": 0,
-            "manager_port": 0,
-            "webhook_port": 0,
-            "scheduler_port": 0,
-            "runtimeproxy_port": 0,
-            "runtime": self.runtime,
-            "bpf_pin_dir": PIN_DIR,
-            "report_interval": REPORT_PERIOD_S,
-            "aggregate_duration": AGGREGATE_S,
-        }
-        self.settings = asyncio.run(up(self.state_dir, options, without=without, progress=self.progress))
-        self.kubectl = workload.Kubectl(self.layout.admin_kubeconfig, self.folder / "kubectl-cache")
+        self.title("A Kubernetes API server and this machine as its node")
+        self.up(without=["koordlet"])
 
     def start_pods(self) -> None:
         shared, other = workload.cores()
-        self._title(f"A latency-sensitive pod and two batch pods on core {shared}, and one with a CPU quota")
+        self.title(f"A latency-sensitive pod and two batch pods on core {shared}, and one with a CPU quota")
         folder = self.folder / "workload"
         workload.write(folder, workload.rendered(self.settings.node_name, shared, other))
         with self.progress.step("kubectl apply -f deploy/demo") as step:
@@ -121,37 +96,37 @@ class Scenario:
             step.done(", ".join(workload.PODS))
 
     def watch(self) -> None:
-        self._title("koordlet observes the pods with eBPF")
+        self.title("koordlet observes the pods with eBPF")
         pods = self.kubectl.get("pods", "-n", workload.NAMESPACE)["items"]
         files = {pod["metadata"]["name"]: find_pod(pod["metadata"]["uid"]) for pod in pods}
         missing = [name for name, paths in files.items() if paths is None]
         if missing:
-            raise CtlError(f"no kubepods cgroup of {', '.join(missing)} exists", self._logs("kubelet"))
+            raise CtlError(f"no kubepods cgroup of {', '.join(missing)} exists", self.logs("kubelet"))
         self.sampler = Sampler({name: paths for name, paths in files.items() if paths is not None})
         self._watched_from = time.monotonic()
-        self._up(without=[])
+        self.up(without=[])
 
     def show_cluster(self) -> None:
-        self._title("The Kubernetes objects")
-        self._show("get", "nodes,pods", "-A", "-o", "wide")
+        self.title("The Kubernetes objects")
+        self.show("get", "nodes,pods", "-A", "-o", "wide")
         node = self.kubectl.get("node", self.settings.node_name)
         ready = {c["type"]: c["status"] for c in node["status"]["conditions"]}.get("Ready")
-        self._judge(DemoResult(ready == "True", f"node {self.settings.node_name} is Ready: {ready}"))
+        self.judge(DemoResult(ready == "True", f"node {self.settings.node_name} is Ready: {ready}"))
         pods = self.kubectl.get("pods", "-n", workload.NAMESPACE)["items"]
         phases = {pod["metadata"]["name"]: pod["status"].get("phase") for pod in pods}
         good = sorted(phases) == sorted(workload.PODS) and set(phases.values()) == {"Running"}
-        self._judge(DemoResult(good, f"{len(phases)} pods, phases: {', '.join(sorted(set(phases.values())))}"))
+        self.judge(DemoResult(good, f"{len(phases)} pods, phases: {', '.join(sorted(set(phases.values())))}"))
 
     def show_processes(self) -> None:
         assert self.sampler is not None
-        self._title("The pods' processes run in the kubelet's cgroups")
+        self.title("The pods' processes run in the kubelet's cgroups")
         for name, files in sorted(self.sampler.pods.items()):
             pids = [pid for procs in files.cpu.glob("*/cgroup.procs") for pid in procs.read_text().split()]
             comms = sorted({Path(f"/proc/{pid}/comm").read_text().strip() for pid in pids})
-            self._judge(DemoResult(len(pids) >= 2, f"{name}: {', '.join(comms)} in {files.cpu}"))
+            self.judge(DemoResult(len(pids) >= 2, f"{name}: {', '.join(comms)} in {files.cpu}"))
 
     def show_top(self) -> None:
-        self._title("Which containers wait for the CPU, and which culprits delay them")
+        self.title("Which containers wait for the CPU, and which culprits delay them")
         url = self.settings.koordlet_url
 
         def verdicts(top: Top, *, shared: bool = False) -> list[DemoResult]:
@@ -167,7 +142,7 @@ class Scenario:
         print_top(top, self.progress.console, namespace=workload.NAMESPACE)
         self.progress.say()
         for verdict in verdicts(top, shared=True):
-            self._judge(verdict)
+            self.judge(verdict)
 
     def _until(self, url: str, good: Callable[[Top], bool], note: Callable[[str], None]) -> Top:
         """Poll until the data are `good`, or return the last data at the timeout."""
@@ -186,17 +161,17 @@ class Scenario:
             time.sleep(1.0)
 
     def show_metrics(self) -> None:
-        self._title("NodeMetric compared with the kernel's files")
+        self.title("NodeMetric compared with the kernel's files")
         with self.progress.step(f"a report over {AGGREGATE_S} s of complete samples") as step:
             metric, seen = asyncio.run(self._report(step.note))
             step.done(f"updated {metric.status.update_time}")
-        self._show("get", "nodemetric", "-o", "wide")
-        self._show("get", "nodemetric", "-o", f"custom-columns={METRIC_COLUMNS}")
+        self.show("get", "nodemetric", "-o", "wide")
+        self.show("get", "nodemetric", "-o", f"custom-columns={METRIC_COLUMNS}")
         assert self.sampler is not None
         start = seen - AGGREGATE_S
         info = metric.status.node_metric
         if info is None:
-            self._judge(DemoResult(False, "NodeMetric has no nodeMetric"))
+            self.judge(DemoResult(False, "NodeMetric has no nodeMetric"))
             return
         verdicts = judge.compare("node", info.node_usage, average(self.sampler.samples, start, seen))
         reported = {pod.name: pod.pod_usage for pod in metric.status.pods_metric}
@@ -207,10 +182,10 @@ class Scenario:
             else:
                 verdicts.append(DemoResult(False, f"pod {name}: not in NodeMetric"))
         for verdict in verdicts:
-            self._judge(verdict)
+            self.judge(verdict)
 
     def show_explanation(self) -> None:
-        self._title("What interferes with web, and what to do about it")
+        self.title("What interferes with web, and what to do about it")
         url = self.settings.koordlet_url
 
         def explained() -> tuple[PodInterferenceReport, PodInterferenceReport]:
@@ -243,10 +218,10 @@ class Scenario:
         print_explanation(web, self.progress.console)
         self.progress.say()
         for verdict in verdicts(shared):
-            self._judge(verdict)
+            self.judge(verdict)
 
     def show_colocation(self) -> None:
-        self._title(
+        self.title(
             "A ClusterColocationProfile makes a pod best effort; the scheduler places it on overcommitted capacity"
         )
         folder = self.folder / "colocation"
@@ -258,46 +233,46 @@ class Scenario:
         self.kubectl.run("patch", *config, "--type=merge", "-p", change)
         self.kubectl.run("apply", "-f", str(folder / "profile.yaml"))
         name = self.settings.node_name
-        self._judge(
-            self._wait(lambda: colocation.offers_batch_resources(self.kubectl.get("node", name)), 2 * REPORT_PERIOD_S)
+        self.judge(
+            self.wait(lambda: colocation.offers_batch_resources(self.kubectl.get("node", name)), 2 * REPORT_PERIOD_S)
         )
         # A dry run shows when the manager applies the profile.
         dry_run = ("create", "--dry-run=server", "-o", "json", "-f", pod)
-        self._wait(lambda: colocation.admitted(json.loads(self.kubectl.run(*dry_run))), PROFILE_TIMEOUT_S)
+        self.wait(lambda: colocation.admitted(json.loads(self.kubectl.run(*dry_run))), PROFILE_TIMEOUT_S)
         self.kubectl.run("apply", "-f", pod)
         self.kubectl.run("wait", "-n", workload.NAMESPACE, "--for=condition=Ready", "pod/report", "--timeout=60s")
-        self._show("get", "pod", "report", "-n", workload.NAMESPACE, "-o", "wide")
+        self.show("get", "pod", "report", "-n", workload.NAMESPACE, "-o", "wide")
         stored = self.kubectl.get("pod", "report", "-n", workload.NAMESPACE)
-        self._judge(colocation.admitted(stored))
-        self._judge(colocation.scheduled(stored, self.settings.node_name))
+        self.judge(colocation.admitted(stored))
+        self.judge(colocation.scheduled(stored, self.settings.node_name))
         address = self.settings.scheduler_url
         placement = asyncio.run(fetch_placement(address, workload.NAMESPACE, "report"))
         if placement is None:
-            raise CtlError("the scheduler does not know the pod that it placed", self._logs("scheduler"))
+            raise CtlError("the scheduler does not know the pod that it placed", self.logs("scheduler"))
         self.progress.say(f"$ koordctl explain pod report -n {workload.NAMESPACE} --scheduler-url={address}")
         print_placement(placement, self.progress.console)
         self.progress.say()
         cpu, memory = (find_group(stored["metadata"]["uid"], name) for name in ("cpu", "memory"))
         if cpu is None or memory is None:
-            raise CtlError("no kubepods cgroup of report exists", self._logs("kubelet"))
+            raise CtlError("no kubepods cgroup of report exists", self.logs("kubelet"))
         # koordlet writes its batch resources there.
-        self._judge(self._wait(lambda: colocation.placed(stored, cpu, memory), TOP_TIMEOUT_S))
+        self.judge(self.wait(lambda: colocation.placed(stored, cpu, memory), TOP_TIMEOUT_S))
 
     def show_overcommit(self) -> None:
-        self._title("Overcommitted resources follow the node's load")
-        self._judge(self._wait(self._follows, REPORT_PERIOD_S))
+        self.title("Overcommitted resources follow the node's load")
+        self.judge(self.wait(self._follows, REPORT_PERIOD_S))
         folder = self.folder / "overcommit"
         first, other = workload.cores()
         workload.write(folder, workload.rendered(self.settings.node_name, first, other, workload.OVERCOMMIT))
         self.kubectl.run("apply", "-f", str(folder))
         self.kubectl.run("wait", "-n", workload.NAMESPACE, "--for=condition=Ready", "pod/rush", "--timeout=60s")
-        self._judge(self._wait(self._follows, REPORT_PERIOD_S))
+        self.judge(self.wait(self._follows, REPORT_PERIOD_S))
         with self.progress.step("a report with the usage of rush") as step:
-            measured = self._wait(self._measured, 3 * REPORT_PERIOD_S)
+            measured = self.wait(self._measured, 3 * REPORT_PERIOD_S)
             step.done(measured.text)
-        self._judge(self._wait(self._follows, REPORT_PERIOD_S))
+        self.judge(self.wait(self._follows, REPORT_PERIOD_S))
         name = self.settings.node_name
-        self._show("get", "node", name, "-o", OVERCOMMIT_COLUMNS)
+        self.show("get", "node", name, "-o", OVERCOMMIT_COLUMNS)
         self.progress.say(f"$ koordctl node {name} --state-dir={self.state_dir}")
         for line in node_page(overcommit_of(self._objects()[0]), SYSTEM_CLOCK.now()):
             self.progress.console.print(line, soft_wrap=True)
@@ -318,13 +293,6 @@ class Scenario:
         metric = self._objects()[1]
         return DemoResult(overcommit.reports(metric, "rush"), f"updated {metric.status.update_time}")
 
-    def _wait(self, check: Callable[[], DemoResult], seconds: float) -> DemoResult:
-        """Poll until the check passes; returns the last result."""
-        deadline = time.monotonic() + seconds
-        while not (verdict := check()).ok and time.monotonic() < deadline:
-            time.sleep(0.5)
-        return verdict
-
     async def _report(self, note: Callable[[str], None]) -> tuple[NodeMetric, float]:
         """The first report whose window was sampled completely, and the monotonic time at which it was read."""
         needed = self._watched_from + AGGREGATE_S + 1
@@ -344,7 +312,7 @@ class Scenario:
                 await asyncio.sleep(0.25)
         raise CtlError(
             f"koordlet sent no report within {deadline - self._watched_from:.0f} s ({len(updates)} before that)",
-            self._logs("koordlet"),
+            self.logs("koordlet"),
         )
 
     # Commands
@@ -361,22 +329,3 @@ class Scenario:
             f"  curl -s {url}/metrics | grep koordlet_sched_latency",
             f"  tail -f {self.state_dir}/logs/koordlet.log",
         ]
-
-    # Helpers
-
-    def _title(self, words: str) -> None:
-        self.progress.console.print(f"\n[bold]{words}[/]", markup=True)
-
-    def _show(self, *args: str) -> None:
-        self.progress.say(f"$ kubectl {' '.join(args)}")
-        self.progress.say(self.kubectl.run(*args).rstrip())
-
-    def _judge(self, verdict: DemoResult) -> None:
-        if verdict.ok:
-            self.progress.good(verdict.text)
-        else:
-            self.progress.bad(verdict.text)
-            self.failures.append(verdict.text)
-
-    def _logs(self, part: str) -> str:
-        return f"See {self.state_dir}/logs/{part}.log."

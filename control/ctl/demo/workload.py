@@ -19,11 +19,14 @@ COLOCATION = MANIFESTS / "colocation"
 """A profile and a pod that it matches, applied when the node offers batch resources."""
 OVERCOMMIT = MANIFESTS / "overcommit"
 """A service that starts later, so that the node must overcommit less."""
+MOVE = MANIFESTS / "move"
+"""The neighbour of web that koord-descheduler moves to the second node."""
 NAMESPACE = "demo"
 VICTIM = "web"
 METER = "meter"
 BATCH = ("batch-0", "batch-1")
 PODS = (VICTIM, *BATCH, METER)
+NEIGHBOUR = "crunch"
 
 
 def cores() -> tuple[int, int]:
@@ -32,24 +35,34 @@ def cores() -> tuple[int, int]:
     return mine[-1], mine[0]
 
 
-def rendered(node: str, shared: int, other: int, folder: Path = MANIFESTS) -> dict[str, list[dict[str, Any]]]:
-    """File name -> objects, with cores and node name filled in ("": the scheduler chooses the node)."""
+def rendered(
+    node: str, shared: int, other: int, folder: Path = MANIFESTS, *, first_node: str = ""
+) -> dict[str, list[dict[str, Any]]]:
+    """File name -> objects, with cores and node name filled in ("": the scheduler chooses the node). `first_node`: on
+    which the pods of a Deployment use the shared core."""
     files = sorted(folder.glob("*.yaml"))
     if not files:
         raise CtlError(f"no manifests in {folder}", "The demo runs from a checkout: git clone, then `make demo`.")
-    values = {"DEMO_CPU": str(shared), "DEMO_OTHER_CPU": str(other)}
+    values = {"DEMO_CPU": str(shared), "DEMO_OTHER_CPU": str(other), "DEMO_NODE": first_node}
     out = {}
     for path in files:
         objects = [obj for obj in yaml.safe_load_all(path.read_text()) if obj]
         for obj in objects:
-            if obj["kind"] == "Pod":
-                if node:
-                    obj["spec"]["nodeName"] = node
-                for container in obj["spec"]["containers"]:
-                    for variable in container.get("env", []):
-                        variable["value"] = values.get(variable["name"], variable.get("value"))
+            if obj["kind"] == "Pod" and node:
+                obj["spec"]["nodeName"] = node
+            for container in _containers(obj):
+                for variable in container.get("env", []):
+                    if variable["name"] in values:
+                        variable["value"] = values[variable["name"]]
         out[path.name] = objects
     return out
+
+
+def _containers(obj: dict[str, Any]) -> list[dict[str, Any]]:
+    spec = obj.get("spec") or {}
+    spec = spec["template"]["spec"] if obj["kind"] == "Deployment" else spec
+    containers: list[dict[str, Any]] = spec.get("containers", [])
+    return containers
 
 
 def write(folder: Path, files: dict[str, list[dict[str, Any]]]) -> None:

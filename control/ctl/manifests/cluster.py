@@ -13,6 +13,9 @@ from collections.abc import Iterator
 import yaml
 
 from control.ctl.manifests import koordlet as agent
+from control.descheduler.config import model as descheduling
+from control.descheduler.process import manifests as descheduler
+from control.descheduler.process import rights
 from control.manager import manifests as manager
 from control.manifestfiles import Object, rbac, rule
 from control.scheduler.config import shipped
@@ -22,7 +25,10 @@ from koordlet.api.encoding import crdgen
 from koordlet.api.encoding.wire import Duration, to_builtins
 
 KUBELET, KOORDLET, MANAGER, SCHEDULER = "koord-kubelet", agent.ACCOUNT, manager.ACCOUNT, scheduler.ACCOUNT
+SECOND_KUBELET, DESCHEDULER = "koord-second-kubelet", descheduler.ACCOUNT
 """ServiceAccounts in the namespace koordinator-system; also the names of roles and bindings."""
+BARE_NAMESPACE = "kube-system"
+"""The kubelet's account on a bare node."""
 
 
 def _kubelet_rules(node: str) -> list[Object]:
@@ -32,6 +38,7 @@ def _kubelet_rules(node: str) -> list[Object]:
         rule("", ["pods"], ["get", "list", "watch", "delete"]),
         rule("", ["pods/status"], ["patch"]),
         rule("", ["configmaps", "secrets"], ["get"]),
+        rule("", ["serviceaccounts/token"], ["create"]),
         rule("", ["events"], ["create", "patch"]),
         rule("events.k8s.io", ["events"], ["create", "patch"]),
         rule("coordination.k8s.io", ["leases"], ["create"]),
@@ -42,7 +49,7 @@ def _kubelet_rules(node: str) -> list[Object]:
 
 
 def crds() -> list[Object]:
-    """The definitions of all thirteen kinds."""
+    """The definitions of all custom kinds."""
     return list(crdgen.documents().values())
 
 
@@ -54,6 +61,19 @@ def base(node: str) -> Iterator[Object]:
     yield from scheduler.rbac()
     yield from agent.rbac(node)
     yield from rbac(KUBELET, _kubelet_rules(node))
+
+
+def bare(node: str) -> list[Object]:
+    """The stand-in kubelet's account and rights, outside of the namespace that an installation creates and removes."""
+    return rbac(KUBELET, _kubelet_rules(node), namespace=BARE_NAMESPACE)
+
+
+def second(node: str) -> Iterator[Object]:
+    """Accounts and rights of a second node, and of the descheduler that moves pods to it."""
+    yield from rbac(SECOND_KUBELET, _kubelet_rules(node))
+    yield from descheduler.rbac()
+    for feature in (rights.EVICTION, rights.MIGRATION):
+        yield from descheduler.feature_rbac(feature)
 
 
 def configuration(*, report_seconds: int, aggregate_seconds: int) -> Object:
@@ -70,6 +90,33 @@ def scheduler_configuration() -> str:
     """The scheduler's configuration file of deploy/scheduler, for a single replica without leader election."""
     document = shipped.configuration()
     document["leaderElection"]["leaderElect"] = False  # it is the only replica: a new one need not wait for a lease
+    return yaml.safe_dump(document, sort_keys=False)
+
+
+def descheduler_configuration(address: str) -> str:
+    """The descheduler's configuration file for two nodes: the plugin InterferenceAware moves culprits by
+    PodMigrationJobs. It does not wait as long as by default, also moves the only pod of a workload, and accepts that
+    other work on the machine is among the culprits.
+    """
+    moves = {"persistSeconds": 20, "minCulpritShare": 0.2, "minConfidence": 0.3, "moveVictims": False}
+    document = {
+        "apiVersion": descheduling.API_VERSION,
+        "kind": descheduling.KIND,
+        "leaderElection": {"leaderElect": False},  # it is the only replica
+        "healthzBindAddress": address,
+        "metricsBindAddress": address,
+        "deschedulingInterval": "2s",
+        "profiles": [
+            {
+                "name": DESCHEDULER,
+                "plugins": {"balance": {"enabled": [{"name": "InterferenceAware"}]}},
+                "pluginConfig": [
+                    {"name": "InterferenceAware", "args": moves},
+                    {"name": "MigrationController", "args": {"skipEvictionGates": ["ExpectedReplicas"]}},
+                ],
+            }
+        ],
+    }
     return yaml.safe_dump(document, sort_keys=False)
 
 

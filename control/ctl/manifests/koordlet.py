@@ -14,6 +14,7 @@ import sys
 
 from control import manifestfiles
 from control.manifestfiles import HostPath, Object, Purpose, purpose, rule, rules_of
+from koordlet.system.capabilities import CAPABILITIES
 
 ACCOUNT = "koordlet"
 PORT = 9316
@@ -75,11 +76,14 @@ def rbac(node: str = "") -> list[Object]:
 _HOST_PATHS = (
     HostPath("cgroup", "/sys/fs/cgroup", "/host-cgroup"),
     HostPath("sys", "/sys", "/host-sys"),
-    # other processes' mounts appear here, and koordlet's bpf and resctrl mounts appear on the node
-    HostPath("sys-fs", "/sys/fs", "/host-sys-fs", propagation="Bidirectional"),
+    # the node's bpf and resctrl mounts appear here
+    HostPath("sys-fs", "/sys/fs", "/host-sys-fs", propagation="HostToContainer"),
+    # /proc/sys of a container is read-only
+    HostPath("proc-sys", "/proc/sys", "/host-proc-sys"),
+    HostPath("dev", "/dev", "/host-dev", read_only=True),
     HostPath("var-run", "/var/run", "/host-var-run"),
     HostPath("run", "/run", "/host-run"),
-    HostPath("kubelet", "/var/lib/kubelet", "/var/lib/kubelet", propagation="Bidirectional"),
+    HostPath("kubelet", "/var/lib/kubelet", "/var/lib/kubelet", propagation="HostToContainer"),
     HostPath("hookserver", "/etc/runtime/hookserver.d", "/host-etc-hookserver", "DirectoryOrCreate"),
     HostPath("var-run-koordlet", "/var/run/koordlet", "/host-var-run-koordlet", "DirectoryOrCreate"),
     HostPath("vgpu", "/usr/local/vgpu", "/usr/local/vgpu", "DirectoryOrCreate"),
@@ -89,12 +93,23 @@ _HOST_PATHS = (
 )
 
 
-def daemonset() -> list[Object]:
-    """The DaemonSet, for every Linux node.
+CONFINED: Object = {
+    "runAsUser": 0,
+    "allowPrivilegeEscalation": False,
+    "readOnlyRootFilesystem": True,
+    "capabilities": {"drop": ["ALL"], "add": [each.name for each in CAPABILITIES]},
+    "seccompProfile": {"type": "RuntimeDefault"},
+    "seLinuxOptions": {"type": "spc_t"},
+}
+"""The securityContext: capabilities instead of `privileged`. The SELinux type is that of privileged containers: others
+are kept from the node's files. It has no effect on nodes without SELinux."""
+UNCONFINED_APPARMOR = {f"container.apparmor.security.beta.kubernetes.io/{ACCOUNT}": "unconfined"}
+"""AppArmor's default profile for containers refuses mounts and other processes' /proc entries. The annotation is for
+all versions of Kubernetes; the field `appArmorProfile` exists since 1.30, and the API server sets it."""
 
-    `privileged`: needed for /proc/sys, mounts visible on the node, BPF, HTB classes on the node's interface and other
-    processes' /proc entries; with a list of capabilities, /proc/sys would remain read-only.
-    """
+
+def daemonset() -> list[Object]:
+    """The DaemonSet, for every Linux node."""
     probe = {"port": PORT, "host": "127.0.0.1", "scheme": "HTTPS"}
     container: Object = {
         "name": ACCOUNT,
@@ -103,6 +118,8 @@ def daemonset() -> list[Object]:
         "command": ["koordlet"],
         "args": [
             f"--addr=:{PORT}",
+            "--proc-sys-root-dir=/host-proc-sys",
+            "--dev-root-dir=/host-dev",
             "--bpf-pin-dir=/host-sys-fs/bpf/koordlet",
             "--state-dir=/host-var-run-koordlet",
             "--pod-resources-proxy-path=/host-var-run-koordlet/pod-resources",
@@ -117,7 +134,7 @@ def daemonset() -> list[Object]:
         "livenessProbe": {"httpGet": {"path": "/healthz", **probe}, "initialDelaySeconds": 30, "periodSeconds": 10},
         # docs/install.md: the BPF maps of a node with 64 CPUs count as memory of this container
         "resources": {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"cpu": "500m", "memory": "512Mi"}},
-        "securityContext": {"privileged": True, "runAsUser": 0},
+        "securityContext": CONFINED,
     }
     return manifestfiles.daemonset(
         container,
@@ -128,6 +145,7 @@ def daemonset() -> list[Object]:
         },
         # kernel settings are restored at the end, parents after children
         pod={"serviceAccountName": ACCOUNT, "terminationGracePeriodSeconds": 30},
+        annotations=UNCONFINED_APPARMOR,
     )
 
 

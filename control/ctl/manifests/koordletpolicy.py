@@ -1,10 +1,13 @@
-"""The ValidatingAdmissionPolicy that restricts a koordlet's writes to the objects of its own node (docs/security.md).
+"""ValidatingAdmissionPolicies: a koordlet writes objects of its own node only, and `pods/proxy` in Koordinator's
+namespace reaches the components' pages only (docs/security.md).
 
     python -m control.ctl.manifests.koordletpolicy --out deploy/koordlet-policy           write it
     python -m control.ctl.manifests.koordletpolicy --out deploy/koordlet-policy --check   exit 1 if it differs
 
 A role of a DaemonSet cannot name the node. The API server knows it from the token: a token of a pod has the name of the
-pod's node as a claim (Kubernetes 1.30 and newer). Data; no I/O except writing deploy/.
+pod's node as a claim (Kubernetes 1.30 and newer). Nor can a role name a port: koordlet's pods use the network of their
+nodes, so without the second policy a user of the Role koordinator-view could send GET requests to every port of the
+nodes' addresses. Data; no I/O except writing deploy/.
 """
 
 from __future__ import annotations
@@ -12,11 +15,14 @@ from __future__ import annotations
 import sys
 
 from control import manifestfiles
+from control.ctl.cluster.pods import KOORDLET_PORT, SCHEDULER_PORT
 from control.ctl.manifests.koordlet import ACCOUNT
 from control.manifestfiles import Object
 from koordlet.api.names import KOORDINATOR_NAMESPACE
 
 NAME = "koordlet-own-node"
+PAGES_NAME = "koordinator-pages"
+PAGE_PORTS = (KOORDLET_PORT, SCHEDULER_PORT)
 USER = f"system:serviceaccount:{KOORDINATOR_NAMESPACE}:{ACCOUNT}"
 NODE_CLAIM = "authentication.kubernetes.io/node-name"
 
@@ -58,19 +64,45 @@ def policy() -> list[Object]:
             }
         ],
     }
-    binding = {"policyName": NAME, "validationActions": ["Deny", "Audit"]}
-    return [
-        {"apiVersion": _GROUP, "kind": "ValidatingAdmissionPolicy", "metadata": {"name": NAME}, "spec": spec},
-        {
-            "apiVersion": _GROUP,
-            "kind": "ValidatingAdmissionPolicyBinding",
-            "metadata": {"name": NAME},
-            "spec": binding,
+    return _with_binding(NAME, spec)
+
+
+def pages() -> list[Object]:
+    """The policy of `pods/proxy` and its binding. Users who may forward ports anyway are not restricted."""
+    rules = [{"apiGroups": [""], "apiVersions": ["*"], "operations": ["CONNECT"], "resources": ["pods/proxy"]}]
+    may_forward = (
+        "authorizer.group('').resource('pods').subresource('portforward').namespace(request.namespace)"
+        ".check('create').allowed()"
+    )
+    ports = [str(port) for port in PAGE_PORTS]
+    spec: Object = {
+        "failurePolicy": "Fail",
+        "matchConstraints": {
+            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": KOORDINATOR_NAMESPACE}},
+            "resourceRules": rules,
         },
+        "matchConditions": [{"name": "no-right-to-forward-ports", "expression": f"!{may_forward}"}],
+        "validations": [
+            {
+                "expression": f"request.name.matches('^https:[^:]+:({'|'.join(ports)})$')",
+                "message": f"pods/proxy in this namespace is for the pages at the HTTPS ports {' and '.join(ports)}",
+                "reason": "Forbidden",
+            }
+        ],
+    }
+    return _with_binding(PAGES_NAME, spec)
+
+
+def _with_binding(name: str, spec: Object) -> list[Object]:
+    kind, meta = "ValidatingAdmissionPolicy", {"name": name}
+    binding = {"policyName": name, "validationActions": ["Deny", "Audit"]}
+    return [
+        {"apiVersion": _GROUP, "kind": kind, "metadata": meta, "spec": spec},
+        {"apiVersion": _GROUP, "kind": f"{kind}Binding", "metadata": meta, "spec": binding},
     ]
 
 
-FILES = {"policy.yaml": policy}
+FILES = {"policy.yaml": policy, "pages.yaml": pages}
 
 
 def texts() -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What `koordctl migrate check` says about each part of an installation of Koordinator."""
+"""The result of `koordctl migrate check` for each part of an installation of Koordinator."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from control.component.errors import ConfigurationError
 from control.ctl.migrate.model import MigrationItem
+from control.descheduler.process.rights import FEATURES
 from control.manager.options import WebhookEnv
 from control.scheduler.config.load import load
 from control.scheduler.plugins.registry import PLUGINS
@@ -15,10 +16,13 @@ from koordlet.api.encoding.crdgen import documents
 from koordlet.api.names import KOORDINATOR_NAMESPACE
 from koordlet.api.sloconfig import configmap
 from koordlet.api.sloconfig.documents import KEYS
+from koordlet.api.sloconfig.profile import PROFILE_KEY
 
 ACCOUNTS: Final = ("koordlet", "koord-manager", "koord-scheduler", "koord-descheduler")
 DOMAINS: Final = (".koordinator.sh", "scheduling.sigs.k8s.io", "topology.node.k8s.io")
-OWN_BINDINGS: Final = frozenset((*ACCOUNTS, "koordinator-view-pages"))
+OWN_BINDINGS: Final = frozenset(
+    (*ACCOUNTS, "koordinator-view-pages", *(f"koord-descheduler-{each.name}" for each in FEATURES))
+)
 
 
 def check_crds(installed: Iterable[Mapping[str, Any]]) -> Iterator[MigrationItem]:
@@ -56,6 +60,8 @@ def check_slo_config(data: Mapping[str, str] | None) -> Iterator[MigrationItem]:
             yield MigrationItem("config", key, "action", by_key[key].message, "Correct the key.")
         elif key in KEYS:
             yield MigrationItem("config", key, "same", "is read as before")
+        elif key == PROFILE_KEY:
+            yield MigrationItem("config", key, "same", "is a key of this system: it selects strategies")
         else:
             yield MigrationItem("config", key, "differs", "belongs to an extension, which this system does not have")
 

@@ -96,9 +96,17 @@ async def prepare(admin: Path, settings: NodeSettings, agents: list[Agent], *, m
     node = settings.node_name
     try:
         async with Client(config) as client:
+            if settings.bare:
+                for obj in manifests.bare(node):
+                    await apply(client, obj)
+                (kubelet,) = (agent for agent in agents if agent.account == manifests.KUBELET)
+                await _credentials(client, admin, kubelet, manifests.BARE_NAMESPACE)
+                return
             crds = manifests.crds()
             await asyncio.gather(*(apply(client, crd) for crd in crds))
             for obj in manifests.base(node):
+                await apply(client, obj)
+            for obj in manifests.second(settings.second_node) if settings.second_node else ():
                 await apply(client, obj)
             await _established(client, crds)
             seconds = {
@@ -136,9 +144,9 @@ async def _is_established(client: Client, crd: Object) -> bool:
     return any(c.get("type") == "Established" and c.get("status") == "True" for c in conditions)
 
 
-async def _credentials(client: Client, admin: Path, agent: Agent) -> None:
+async def _credentials(client: Client, admin: Path, agent: Agent, namespace: str = KOORDINATOR_NAMESPACE) -> None:
     """Request a token for the agent's account; write token file and kubeconfig."""
-    path = f"/api/v1/namespaces/{KOORDINATOR_NAMESPACE}/serviceaccounts/{agent.account}/token"
+    path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{agent.account}/token"
     request = {
         "apiVersion": "authentication.k8s.io/v1",
         "kind": "TokenRequest",

@@ -26,6 +26,8 @@ PROCESS = "process"
 RUNTIMES = (AUTO, CONTAINERD, PROCESS)
 MAX_SOCKET_PATH_BYTES = 107
 """Longest path of a unix socket."""
+HOOK_SERVERS = Path("/etc/runtime/hookserver.d")
+"""Where koordlet's DaemonSet registers, and koord-runtime-proxy looks by default."""
 REQUEST_TIMEOUT_S = 3.0
 IMPORT_TIMEOUT_S = 20.0
 TTRPC = ".ttrpc"
@@ -39,9 +41,9 @@ def proxy_socket(state_dir: Path) -> Path:
     return state_dir / "proxy.sock"
 
 
-def hook_servers(state_dir: Path) -> Path:
-    """Directory paths koordlet registers its hook server."""
-    return state_dir / "hookservers"
+def hook_servers(state_dir: Path, settings: NodeSettings) -> Path:
+    """Directory in which koordlet registers its hook server; of a bare node that of koordlet's DaemonSet."""
+    return HOOK_SERVERS if settings.bare else state_dir / "hookservers"
 
 
 def endpoint(state_dir: Path, settings: NodeSettings) -> str:
@@ -157,7 +159,7 @@ def proxy_flags(state_dir: Path, settings: NodeSettings) -> list[str]:
     return [
         f"--koord-runtimeproxy-endpoint={proxy_socket(state_dir)}",
         f"--remote-runtime-service-endpoint={folder(state_dir).socket}",
-        f"--hook-server-dir={hook_servers(state_dir)}",
+        f"--hook-server-dir={hook_servers(state_dir, settings)}",
         f"--metrics-addr=127.0.0.1:{settings.runtimeproxy_port}",
     ]
 

@@ -57,11 +57,10 @@ def down(state_dir: Path, *, purge: bool = False, progress: TerminalProgress) ->
     with Lock(state_dir):
         supervisor = Supervisor(state_dir)
         settings = supervisor.state.settings
-        made = _own_cgroups(
-            preflight.made_by_kubelet(layout.kubelet_root), state_dir
-        )  # before the kubelet removes its record
+        recorded = [path for root in layout.kubelet_roots for path in preflight.made_by_kubelet(root)]
+        made = _own_cgroups(recorded, state_dir)  # before the kubelets remove their records
         for part in reversed(PARTS):
-            if part.runtime and not supervisor.running(part.name):
+            if (part.runtime or part.second) and not supervisor.running(part.name):
                 continue  # not used, or already gone; its leftovers are removed below
             with progress.step(part.name) as step:
                 orderly = supervisor.stop(part.name, part.stop_seconds)
@@ -81,7 +80,8 @@ def clean(state_dir: Path, made: list[str], pin_dir: str) -> str:
     cleared = containers.clear(state_dir, _tree())
     if made and remove_cgroups(made):
         done.append("cgroups and their processes")
-        _forget_cgroups(Layout(state_dir).kubelet_root)
+        for root in Layout(state_dir).kubelet_roots:
+            _forget_cgroups(root)
     if cleared:
         done.append("containerd's mounts and shims")
     strays = _wait_strays(state_dir)

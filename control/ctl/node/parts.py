@@ -10,15 +10,27 @@ from pathlib import Path
 import aiohttp
 
 from control.ctl.errors import CtlError
-from control.ctl.manifests.cluster import KOORDLET, KUBELET, MANAGER, SCHEDULER, scheduler_configuration
+from control.ctl.manifests.cluster import (
+    DESCHEDULER,
+    KOORDLET,
+    KUBELET,
+    MANAGER,
+    SCHEDULER,
+    SECOND_KUBELET,
+    descheduler_configuration,
+    scheduler_configuration,
+)
 from control.ctl.node import cluster, containers
 from control.ctl.node.state import NodeSettings
 from control.ctl.views.koordletclient import KoordletUnreachable, fetch_ready, fetch_top
 from control.standalone.apiserver.tls import PkiError, kubelet_serving_certificate
 from koordlet.api.core import Node
+from koordlet.api.names import KOORDINATOR_NAMESPACE
 from koordlet.kube import Client, ClientConfig, KubeError
 
 REQUEST_TIMEOUT_S = 3.0
+SECOND_CGROUP_ROOT = "koord-second-node"
+"""Parent directory of the second node's kubepods cgroups."""
 PODS = "pods"
 """koordlet's check that fails while the node has no pod, as on every new node."""
 
@@ -45,6 +57,23 @@ class Layout:
     def kubelet_certificates(self) -> Path:
         return self.root / "kubelet-certificates"
 
+    @property
+    def second_kubelet_root(self) -> Path:
+        return self.root / "second-kubelet"
+
+    @property
+    def second_kubelet_certificates(self) -> Path:
+        return self.root / "second-kubelet-certificates"
+
+    @property
+    def kubelet_roots(self) -> tuple[Path, Path]:
+        """Of both nodes, whether or not there is a second one."""
+        return self.kubelet_root, self.second_kubelet_root
+
+    @property
+    def descheduler_config(self) -> Path:
+        return self.root / "descheduler" / "config.yaml"
+
     def kubeconfig(self, account: str) -> Path:
         return self.root / "kubeconfig" / f"{account}.kubeconfig"
 
@@ -52,9 +81,11 @@ class Layout:
     def scheduler_config(self) -> Path:
         return self.root / "scheduler" / "config.yaml"
 
-    @property
-    def agents(self) -> list[cluster.Agent]:
-        return [cluster.Agent(account, self.kubeconfig(account)) for account in (MANAGER, SCHEDULER, KUBELET, KOORDLET)]
+    def agents(self, settings: NodeSettings) -> list[cluster.Agent]:
+        """The accounts that need a kubeconfig."""
+        second = (SECOND_KUBELET, DESCHEDULER) if settings.second_node else ()
+        accounts = (MANAGER, SCHEDULER, KUBELET, KOORDLET, *second)
+        return [cluster.Agent(account, self.kubeconfig(account)) for account in accounts]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +100,7 @@ class Part:
     ready_seconds: float
     stop_seconds: float
     environ: Callable[[Layout, NodeSettings], Mapping[str, str]] = lambda _, __: {}
-    files: Callable[[Layout], Mapping[Path, str]] = lambda _: {}
+    files: Callable[[Layout, NodeSettings], Mapping[Path, str]] = lambda _, __: {}
     """Files written before the start."""
     before: Callable[[Layout, NodeSettings], None] = lambda _, __: None
     """Called before the start."""
@@ -77,6 +108,8 @@ class Part:
     """Called once when the part is ready after a start."""
     runtime: str = ""
     """Only started with this container runtime; "": always."""
+    second: bool = False
+    """Only started with a second node."""
 
 
 def _module(name: str, *flags: str) -> list[str]:
@@ -124,22 +157,51 @@ def _scheduler(layout: Layout, settings: NodeSettings) -> list[str]:
     )
 
 
+def _descheduler(layout: Layout, _: NodeSettings) -> list[str]:
+    return _module(
+        "control.descheduler",
+        f"--kubeconfig={layout.kubeconfig(DESCHEDULER)}",
+        f"--config={layout.descheduler_config}",
+        "--secure-port=0",
+    )
+
+
 def _kubelet(layout: Layout, settings: NodeSettings) -> list[str]:
     return _module(
         "control.standalone.kubelet",
         f"--kubeconfig={layout.kubeconfig(KUBELET)}",
         f"--node-name={settings.node_name}",
         f"--root-dir={layout.kubelet_root}",
+        f"--port={settings.kubelet_port}",
+        f"--container-runtime-endpoint={containers.endpoint(layout.root, settings)}",
+        *_kubelet_flags(layout, settings, layout.kubelet_certificates),
+    )
+
+
+def _second_kubelet(layout: Layout, settings: NodeSettings) -> list[str]:
+    """Its pods are plain processes: two kubelets cannot share a container runtime."""
+    return _module(
+        "control.standalone.kubelet",
+        f"--kubeconfig={layout.kubeconfig(SECOND_KUBELET)}",
+        f"--node-name={settings.second_node}",
+        f"--root-dir={layout.second_kubelet_root}",
+        f"--port={settings.second_kubelet_port}",
+        f"--cgroup-root={SECOND_CGROUP_ROOT}",
+        *_kubelet_flags(layout, settings, layout.second_kubelet_certificates),
+    )
+
+
+def _kubelet_flags(layout: Layout, settings: NodeSettings, certificates: Path) -> list[str]:
+    return [
         f"--owner-dir={layout.root}",
         f"--owner-pin-dir={settings.bpf_pin_dir}",
         f"--cgroup-driver={settings.cgroup_driver}",
-        f"--port={settings.kubelet_port}",
-        f"--tls-cert-file={layout.kubelet_certificates / 'kubelet.crt'}",
-        f"--tls-private-key-file={layout.kubelet_certificates / 'kubelet.key'}",
+        f"--tls-cert-file={certificates / 'kubelet.crt'}",
+        f"--tls-private-key-file={certificates / 'kubelet.key'}",
         f"--client-ca-file={layout.pki / 'ca.crt'}",
-        f"--container-runtime-endpoint={containers.endpoint(layout.root, settings)}",
         "--cleanup-on-exit",
-    )
+        *([f"--privileged-namespaces={KOORDINATOR_NAMESPACE}"] if settings.bare else ()),
+    ]
 
 
 def _runtimeproxy(layout: Layout, settings: NodeSettings) -> list[str]:
@@ -157,10 +219,10 @@ def _koordlet(layout: Layout, settings: NodeSettings) -> list[str]:
         f"--prediction-checkpoint-filepath={layout.root / 'koordlet/predictions'}",
         f"--runtime-hooks-addr={layout.root / 'koordlet/hooks.sock'}",
         f"--runtime-hooks-host-endpoint={layout.root / 'koordlet/hooks.sock'}",
-        f"--runtime-hooks-config-path={containers.hook_servers(layout.root)}",
+        f"--runtime-hooks-config-path={containers.hook_servers(layout.root, settings)}",
         f"--bpf-pin-dir={settings.bpf_pin_dir}",
         f"--probes={settings.probes}",
-        "--feature-gates=CPICollector=true,ColdPageCollector=true",
+        "--feature-gates=CPICollector=true,ColdPageCollector=true,GPUEnvInject=true",
     )
 
 
@@ -208,19 +270,23 @@ async def _not_ok(url: str) -> str | None:
         return str(error) or type(error).__name__
 
 
-def _kubelet_before(layout: Layout, settings: NodeSettings) -> None:
+async def _descheduler_problem(_: Layout, settings: NodeSettings) -> str | None:
+    return await _not_ok(f"{settings.descheduler_url}/readyz")
+
+
+def _certify(layout: Layout, certificates: Path, node: str) -> None:
     try:
-        kubelet_serving_certificate(layout.pki, layout.kubelet_certificates, settings.node_name, "127.0.0.1")
+        kubelet_serving_certificate(layout.pki, certificates, node, "127.0.0.1")
     except PkiError as error:
         raise CtlError(f"cannot issue the kubelet's certificate: {error}") from error
 
 
-async def _kubelet_problem(layout: Layout, settings: NodeSettings) -> str | None:
+async def _kubelet_problem(layout: Layout, node_name: str) -> str | None:
     """Through the API server, which verifies the kubelet: no credential of the administrator reaches the kubelet."""
     try:
         async with Client(ClientConfig.load(layout.admin_kubeconfig, timeout=REQUEST_TIMEOUT_S)) as client:
-            node = await client.get(Node, settings.node_name)
-            await client.raw("GET", f"/api/v1/nodes/{settings.node_name}/proxy/healthz", accept="*/*")
+            node = await client.get(Node, node_name)
+            await client.raw("GET", f"/api/v1/nodes/{node_name}/proxy/healthz", accept="*/*")
     except KubeError as error:
         return str(error) or type(error).__name__
     ready = next((c for c in node.status.conditions if c.type == "Ready"), None)
@@ -249,7 +315,7 @@ PARTS = (
         _scheduler_problem,
         60.0,
         15.0,
-        files=lambda layout: {layout.scheduler_config: scheduler_configuration()},
+        files=lambda layout, _: {layout.scheduler_config: scheduler_configuration()},
     ),
     Part(
         "containerd",
@@ -271,7 +337,15 @@ PARTS = (
         15.0,
         runtime=containers.CONTAINERD,
     ),
-    Part("kubelet", _kubelet, lambda s: s.kubelet_port, _kubelet_problem, 60.0, 40.0, before=_kubelet_before),
+    Part(
+        "kubelet",
+        _kubelet,
+        lambda s: s.kubelet_port,
+        lambda layout, settings: _kubelet_problem(layout, settings.node_name),
+        60.0,
+        40.0,
+        before=lambda layout, settings: _certify(layout, layout.kubelet_certificates, settings.node_name),
+    ),
     Part(
         "koordlet",
         _koordlet,
@@ -281,10 +355,42 @@ PARTS = (
         15.0,
         lambda _, __: {"agent_mode": "hostMode"},
     ),
+    Part(
+        "second-kubelet",
+        _second_kubelet,
+        lambda s: s.second_kubelet_port,
+        lambda layout, settings: _kubelet_problem(layout, settings.second_node),
+        60.0,
+        40.0,
+        before=lambda layout, settings: _certify(layout, layout.second_kubelet_certificates, settings.second_node),
+        second=True,
+    ),
+    Part(
+        "descheduler",
+        _descheduler,
+        lambda s: s.descheduler_port,
+        _descheduler_problem,
+        60.0,
+        15.0,
+        files=lambda layout, settings: {
+            layout.descheduler_config: descheduler_configuration(f"127.0.0.1:{settings.descheduler_port}")
+        },
+        second=True,
+    ),
 )
-NAMES = tuple(part.name for part in PARTS)
+NAMES = tuple(part.name for part in PARTS if not part.second)
+"""The parts of a single node."""
+INSTALLED = ("manager", "scheduler", "koordlet")
+"""What an installation from deploy/ brings, and a bare node lacks."""
 
 
 def of(settings: NodeSettings) -> list[Part]:
     """The parts of a node with these settings, in start order."""
-    return [part for part in PARTS if part.runtime in ("", settings.runtime)]
+    left_out = INSTALLED if settings.bare else ()
+    return [
+        part
+        for part in PARTS
+        if part.runtime in ("", settings.runtime)
+        and part.name not in left_out
+        and (settings.second_node or not part.second)
+    ]

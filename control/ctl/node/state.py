@@ -37,10 +37,16 @@ class NodeSettings(msgspec.Struct, frozen=True):
     probes: str = "auto"
     report_interval: int = 60
     aggregate_duration: int = 300
+    second_node: str = ""
+    """Name of a second node on this machine, for the demo; empty: none."""
+    second_kubelet_port: int = 0
+    descheduler_port: int = 0
     runtime: str = "auto"
     """Container runtime: "containerd" or "process"; "auto" is not decided yet."""
     runtime_reason: str = ""
     """Why "auto" did not choose containerd."""
+    bare: bool = False
+    """Only the parts of a cluster before an installation: manager, scheduler and koordlet are installed as pods."""
 
     @property
     def koordlet_url(self) -> str:
@@ -49,6 +55,10 @@ class NodeSettings(msgspec.Struct, frozen=True):
     @property
     def scheduler_url(self) -> str:
         return f"http://127.0.0.1:{self.scheduler_port}"
+
+    @property
+    def descheduler_url(self) -> str:
+        return f"http://127.0.0.1:{self.descheduler_port}"
 
     @property
     def manager_url(self) -> str:
@@ -68,8 +78,8 @@ class UpState(msgspec.Struct):
     """The content of state.json."""
 
     settings: NodeSettings | None = None
-    parts: dict[str, PartRecord] = msgspec.field(default_factory=dict)
-    starting: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
+    parts: dict[str, PartRecord] = {}
+    starting: dict[str, tuple[str, ...]] = {}
     """Command lines of parts whose start was begun and not recorded yet."""
     boot_id: str = ""
 

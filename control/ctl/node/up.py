@@ -16,7 +16,7 @@ import msgspec
 
 from control.ctl.errors import CtlError
 from control.ctl.node import cluster, containers, preflight, reclaim
-from control.ctl.node.parts import NAMES, PARTS, Layout, Part, of
+from control.ctl.node.parts import PARTS, Layout, Part, of
 from control.ctl.node.state import Lock, NodeSettings
 from control.ctl.node.supervisor import Supervisor
 from control.ctl.progress import ProgressStep, TerminalProgress
@@ -31,6 +31,9 @@ PORTS = (
     "scheduler_port",
     "runtimeproxy_port",
 )
+SECOND_PORTS = ("second_kubelet_port", "descheduler_port")
+ADDABLE = ("second_node", *SECOND_PORTS)
+"""Settings that only add parts: they may be set while others run."""
 
 
 def settle(
@@ -52,13 +55,14 @@ def settle(
     if running and known is not None:
         for name in msgspec.structs.asdict(desired):
             old, new = getattr(known, name), getattr(desired, name)
-            if old != new:
+            if old != new and (old or name not in ADDABLE):
                 option = name.replace("_", "-").replace("apiserver-port", "port")
                 raise CtlError(
                     f"--{option} {new} differs from {old}, which {', '.join(sorted(running))} use",
                     "Run `koordctl down` first, or omit the option.",
                 )
-    free = [name for name in PORTS if getattr(desired, name) == 0]
+    ports = (*PORTS, *SECOND_PORTS) if desired.second_node else PORTS
+    free = [name for name in ports if getattr(desired, name) == 0]
     return msgspec.structs.replace(desired, **dict(zip(free, preflight.free_ports(len(free)), strict=True)))
 
 
@@ -66,13 +70,13 @@ async def up(
     state_dir: Path, options: Mapping[str, object], *, without: Collection[str] = (), progress: TerminalProgress
 ) -> NodeSettings:
     """Bring the node up; returns its settings. Raises CtlError."""
-    preflight.refuse_unknown_parts(without, [part.name for part in PARTS if not part.runtime])
+    preflight.refuse_unknown_parts(without, [part.name for part in PARTS if not part.runtime and not part.second])
     wanted = [part for part in PARTS if part.name not in without]
     preflight.refuse(preflight.PreflightFacts(os.geteuid()), {part.name for part in wanted})
     layout = Layout(state_dir)
     with Lock(state_dir):
         supervisor = Supervisor(state_dir)
-        running = {name for name in NAMES if supervisor.running(name) is not None}
+        running = {part.name for part in PARTS if supervisor.running(part.name) is not None}
         if "apiserver" in without and not {"apiserver"} & running and wanted:
             raise CtlError(
                 "manager, scheduler, kubelet and koordlet need the API server",
@@ -83,6 +87,8 @@ async def up(
         if any(part.name == "kubelet" for part in missing):
             for line in reclaim.reclaim(state_dir):
                 progress.good(line)
+        if settings.bare:
+            settings = msgspec.structs.replace(settings, runtime=containers.CONTAINERD)
         undecided = settings.runtime == containers.AUTO
         if "kubelet" not in without:
             settings = decide(settings, "kubelet" in running, containers.unusable(state_dir))
@@ -101,9 +107,10 @@ async def up(
             if part.name == "apiserver":
                 with progress.step("base objects") as step:
                     managed = "manager" in running or "manager" not in without
-                    await cluster.prepare(layout.admin_kubeconfig, settings, layout.agents, manager=managed)
+                    await cluster.prepare(layout.admin_kubeconfig, settings, layout.agents(settings), manager=managed)
                     own = "configuration, webhooks" if managed else "NodeMetric, NodeSLO"
-                    step.done(f"CRDs, priority classes, service accounts and rights, {own}")
+                    base = f"CRDs, priority classes, service accounts and rights, {own}"
+                    step.done("the kubelet's account and rights" if settings.bare else base)
         if "kubelet" not in without:
             progress.good(containers.describe_runtime(settings))
     return settings
@@ -141,7 +148,7 @@ async def _bring_up(
 ) -> None:
     known = supervisor.running(part.name)
     if not known:
-        for path, text in part.files(layout).items():
+        for path, text in part.files(layout, settings).items():
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
         part.before(layout, settings)

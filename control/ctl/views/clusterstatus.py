@@ -35,7 +35,8 @@ async def fetch_components(kubeconfig: str | None, context: str | None) -> list[
         pods = await cluster.pods.pods()
         if not pods:
             raise CtlError(
-                f"namespace {cluster.pods.namespace} has no pods of the system", "docs/install.md says how to install."
+                f"namespace {cluster.pods.namespace} has no pods of the system",
+                "docs/install.md describes the installation.",
             )
     return components_of(pods)
 

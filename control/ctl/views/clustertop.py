@@ -22,7 +22,7 @@ from koordlet.api.pages.top import Top, TopRow
 from koordlet.kube import KubeError
 
 MAX_NODES: Final = 100
-"""koordlets that one command asks."""
+"""koordlets that one command queries."""
 CONCURRENT: Final = 8
 COLUMNS: Final = ("NODE", "CPU", "CPU%", "MEM", "MEM%", "BATCH CPU", "BATCH MEM", "REPORTED")
 

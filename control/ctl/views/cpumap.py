@@ -76,7 +76,11 @@ def _legend(page: NodeCPUPage) -> dict[str, tuple[str, str, str]]:
     legend = dict(zip(LETTERS, ordered, strict=False))
     rest = ordered[len(LETTERS) :]
     if rest:
-        legend[MORE] = (f"{len(rest)} more pods", format_cpus(cpu for one in rest for cpu in parse_cpus(one[1])), "")
+        legend[MORE] = (
+            f"{len(rest)} more pods",
+            format_cpus(cpu for pod_cpus in rest for cpu in parse_cpus(pod_cpus[1])),
+            "",
+        )
     return legend
 
 
@@ -94,7 +98,7 @@ def _cores(
 ) -> Iterator[str]:
     """Cores as one mark per CPU, several cores per line."""
     cores: dict[int, list[int]] = {}
-    for cpu in sorted(cpus, key=lambda one: (one.core_id, one.cpu_id)):
+    for cpu in sorted(cpus, key=lambda page_cpu: (page_cpu.core_id, page_cpu.cpu_id)):
         cores.setdefault(cpu.core_id, []).append(cpu.cpu_id)
 
     def mark(cpu: int) -> str:

@@ -137,13 +137,13 @@ def headline(explained: PodInterferenceReport) -> str:
     return "No interference and no own trouble in koordlet's history."
 
 
-def throttle_words(one: ThrottledPodReport) -> str:
+def throttle_words(report: ThrottledPodReport) -> str:
     """`40 % of 950m left (quota 38000 us), at the floor`."""
-    had = {"cpu": f"{one.had}m", "io": f"{text.size(one.had)}/s", "network": "its class"}
-    words = f"{one.percent} % of {had.get(one.resource, text.size(one.had))} left ({one.left})"
-    if one.problem:
-        return f"{words}, but {one.problem}"
-    return f"{words}, at the floor" if one.floor else words
+    had = {"cpu": f"{report.had}m", "io": f"{text.size(report.had)}/s", "network": "its class"}
+    words = f"{report.percent} % of {had.get(report.resource, text.size(report.had))} left ({report.left})"
+    if report.problem:
+        return f"{words}, but {report.problem}"
+    return f"{words}, at the floor" if report.floor else words
 
 
 def own_words(verdict: VerdictReport) -> str:
@@ -192,7 +192,7 @@ def _container(container: ContainerInterferenceReport, step: float, now: float) 
         yield Text(f"  {'':<28}the last {span}; a block is the maximum of its interval, full height is 100 %", "dim")
     if container.hypervisor >= NOTABLE_SHARE:
         yield Text(f"  {'cpu':<8} {HYPERVISOR:<18} now {text.percent(container.hypervisor)} %", style="yellow")
-    for verdict in sorted(container.verdicts, key=lambda one: -one.score):
+    for verdict in sorted(container.verdicts, key=lambda verdict: -verdict.score):
         if verdict.state in ALARMS:
             yield from _verdict(verdict, now)
     if container.changes:

@@ -16,6 +16,7 @@ from urllib.parse import quote
 import aiohttp
 
 from control.ctl.errors import CtlError
+from control.ctl.views.bounded import read_bounded
 from control.ctl.views.httperrors import describe
 from koordlet.api.encoding.wire import WireError, decode
 from koordlet.api.pages.enforcement import Enforcement
@@ -40,13 +41,15 @@ async def _get(url: str, path: str, session: aiohttp.ClientSession | None) -> tu
     headers["Accept"] = "application/json"
     try:
         if session is not None:
-            async with session.get(address, headers=headers, timeout=TIMEOUT, ssl=tls) as response:
-                return _allowed(url, response.status), await response.read()
+            async with session.get(
+                address, headers=headers, timeout=TIMEOUT, ssl=tls, allow_redirects=False
+            ) as response:
+                return _allowed(url, response.status), await read_bounded(response)
         async with (
             aiohttp.ClientSession(timeout=TIMEOUT) as own,
-            own.get(address, headers=headers, ssl=tls) as response,
+            own.get(address, headers=headers, ssl=tls, allow_redirects=False) as response,
         ):
-            return _allowed(url, response.status), await response.read()
+            return _allowed(url, response.status), await read_bounded(response)
     except aiohttp.InvalidURL as error:
         raise KoordletUnreachable(f"{url!r} is not a URL", "Give --koordlet-url as http://HOST:PORT.") from error
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
@@ -73,7 +76,7 @@ def _allowed(url: str, status: int) -> int:
     if status in (401, 403):
         raise KoordletUnreachable(
             f"koordlet at {url} refuses the request with HTTP {status}",
-            "Set KOORDLET_TOKEN to a token of an account with the ClusterRole koordinator-pages-reader.",
+            "Set KOORDLET_TOKEN to a token of an account with the ClusterRole koordinator-view-pages.",
         )
     return status
 
@@ -128,7 +131,7 @@ async def fetch_ready(url: str, session: aiohttp.ClientSession | None = None) ->
     status, body = await _get(url, "/readyz", session)
     try:
         checks = json.loads(body)["checks"]
-        return {str(name): None if one["ok"] else str(one["reason"]) for name, one in checks.items()}
+        return {str(name): None if check["ok"] else str(check["reason"]) for name, check in checks.items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         message = f"{url}/readyz responds with HTTP {status} without checks: is it a koordlet?"
         raise KoordletUnreachable(message, HINT) from error

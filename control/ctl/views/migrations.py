@@ -41,10 +41,10 @@ class MigrationSummary(Struct):
     age_seconds: float | None = None
 
 
-async def fetch_migrations(kubeconfig: str | None, name: str = "") -> list[PodMigrationJob]:
+async def fetch_migrations(kubeconfig: str | None, name: str = "", context: str | None = None) -> list[PodMigrationJob]:
     """All jobs, or the one of that name. Raises CtlError."""
     try:
-        config = ClientConfig.load(kubeconfig, user_agent="koordctl", timeout=REQUEST_TIMEOUT_S)
+        config = ClientConfig.load(kubeconfig, context=context, user_agent="koordctl", timeout=REQUEST_TIMEOUT_S)
         async with Client(config) as client:
             return [await client.get(PodMigrationJob, name)] if name else await client.list(PodMigrationJob)
     except NotFound as error:
@@ -58,10 +58,10 @@ async def fetch_migrations(kubeconfig: str | None, name: str = "") -> list[PodMi
 def summaries(jobs: Sequence[PodMigrationJob], now: float, *, ended: bool = True) -> list[MigrationSummary]:
     """Running jobs first, then waiting, then ended ones; newest first. Without `ended` only those that still run."""
     order = {"Running": 0, "Waiting": 1}
-    found = [summary_of(job, now) for job in jobs]
+    migrations = [summary_of(job, now) for job in jobs]
     if not ended:
-        found = [each for each in found if each.phase not in ENDED]
-    return sorted(found, key=lambda each: (order.get(each.phase, 2), each.age_seconds or 0.0, each.name))
+        migrations = [each for each in migrations if each.phase not in ENDED]
+    return sorted(migrations, key=lambda each: (order.get(each.phase, 2), each.age_seconds or 0.0, each.name))
 
 
 def summary_of(job: PodMigrationJob, now: float) -> MigrationSummary:
@@ -86,37 +86,42 @@ def summary_of(job: PodMigrationJob, now: float) -> MigrationSummary:
     )
 
 
-def migrations_table(found: Sequence[MigrationSummary]) -> Table:
+def migrations_table(migrations: Sequence[MigrationSummary]) -> Table:
     """One line per job."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("NAME", "POD", "PHASE", "STEP", "PROGRESS", "TO", "NEW POD", "AGE", "WHY", "MESSAGE"):
         table.add_column(column)
-    for one in found:
-        why = one.reason or one.trigger or ABSENT
+    for summary in migrations:
+        why = summary.reason or summary.trigger or ABSENT
         table.add_row(
-            one.name,
-            one.pod,
-            Text(one.phase, style=STYLES.get(one.phase, "")),
-            one.step or ABSENT,
-            f"{one.steps_done}/{one.steps}",
-            one.to_node or ABSENT,
-            one.new_pod or ABSENT,
-            age(one.age_seconds),
+            summary.name,
+            summary.pod,
+            Text(summary.phase, style=STYLES.get(summary.phase, "")),
+            summary.step or ABSENT,
+            f"{summary.steps_done}/{summary.steps}",
+            summary.to_node or ABSENT,
+            summary.new_pod or ABSENT,
+            age(summary.age_seconds),
             why,
-            one.message or ABSENT,
+            summary.message or ABSENT,
         )
     return table
 
 
 def migration_page(job: PodMigrationJob, now: float) -> Iterator[Text]:
     """One job with all its conditions, oldest change first."""
-    one = summary_of(job, now)
-    yield Text.assemble((one.name, "bold"), f" moves pod {one.pod}: {one.phase}, {one.steps_done} of {one.steps} steps")
-    yield Text(f"  requested by {one.trigger or 'a user'}" + (f" because {one.reason}" if one.reason else ""))
-    if one.to_node:
-        yield Text(f"  to node {one.to_node}" + (f", as pod {one.new_pod}" if one.new_pod else ""))
-    if one.message:
-        yield Text(f"  {one.message}", style=STYLES.get(one.phase, ""))
+    summary = summary_of(job, now)
+    yield Text.assemble(
+        (summary.name, "bold"),
+        f" moves pod {summary.pod}: {summary.phase}, {summary.steps_done} of {summary.steps} steps",
+    )
+    yield Text(
+        f"  requested by {summary.trigger or 'a user'}" + (f" because {summary.reason}" if summary.reason else "")
+    )
+    if summary.to_node:
+        yield Text(f"  to node {summary.to_node}" + (f", as pod {summary.new_pod}" if summary.new_pod else ""))
+    if summary.message:
+        yield Text(f"  {summary.message}", style=STYLES.get(summary.phase, ""))
     for condition in sorted(job.status.conditions, key=_changed_at):
         text = " ".join(part for part in (condition.reason, condition.message) if part)
         yield Text(

@@ -87,8 +87,14 @@ def _reservations(considered: list[ConsideredReservation]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("RESERVATION", "NODE", "POLICY", "LEFT", "RESULT"):
         table.add_column(name, overflow="fold")
-    for one in considered:
-        table.add_row(one.name, one.node, one.policy, one.left, one.result)
+    for considered_reservation in considered:
+        table.add_row(
+            considered_reservation.name,
+            considered_reservation.node,
+            considered_reservation.policy,
+            considered_reservation.left,
+            considered_reservation.result,
+        )
     return table
 
 

@@ -14,6 +14,9 @@ from koordlet.api.pages.quotas import PageAmounts, QuotaPage
 
 COLUMNS = ("MIN", "MAX", "REQUEST", "USED", "RUNTIME", "GUARANTEED")
 ABSENT = "-"
+UNLIMITED = "unlimited"
+_LARGEST = f"{2**63 - 1}"
+"""The built-in quotas' maximum, in units or thousandths of a core."""
 
 Quotas = Mapping[str, QuotaPage]
 
@@ -27,7 +30,7 @@ async def fetch_quotas(url: str, name: str = "", session: aiohttp.ClientSession 
         return quotas
     if name not in quotas:
         raise CtlError(f"there is no ElasticQuota {name}", "List all with `koordctl quota`.")
-    return {one.name: one for one in quotas.values() if _below(quotas, one, name)}
+    return {quota.name: quota for quota in quotas.values() if _below(quotas, quota, name)}
 
 
 def quota_table(quotas: Quotas) -> Table:
@@ -49,7 +52,7 @@ def quota_table(quotas: Quotas) -> Table:
 def lines(quotas: Quotas) -> Iterator[tuple[int, QuotaPage]]:
     """(depth, quota) from the roots down, by tree and name. Quotas in a cycle, or below a missing parent, are roots."""
     below: dict[str, list[QuotaPage]] = {}
-    for quota in sorted(quotas.values(), key=lambda one: (one.tree, one.name)):
+    for quota in sorted(quotas.values(), key=lambda quota: (quota.tree, quota.name)):
         known = quota.parent_name in quotas and quota.parent_name != quota.name
         below.setdefault(quota.parent_name if known else ROOT_QUOTA, []).append(quota)
     seen: set[str] = set()
@@ -73,12 +76,13 @@ def cells(quota: QuotaPage, resource: str) -> list[str]:
         quota.runtime,
         quota.guaranteed,
     )
-    return [amounts.get(resource, ABSENT) for amounts in lists]
+    texts = [amounts.get(resource, ABSENT) for amounts in lists]
+    return [UNLIMITED if text.removesuffix("m") == _LARGEST else text for text in texts]
 
 
 def _over(quota: QuotaPage, resource: str) -> bool:
-    """Whether the quota uses all that it may use and asks for more."""
-    used, runtime, request = (one.get(resource, "") for one in (quota.used, quota.runtime, quota.request))
+    """Whether the quota uses all that it may use and requests more."""
+    used, runtime, request = (amounts.get(resource, "") for amounts in (quota.used, quota.runtime, quota.request))
     return used == runtime != request
 
 

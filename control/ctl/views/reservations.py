@@ -25,13 +25,14 @@ MAX_LISTED_OWNERS: Final = 50
 _STYLES: Final = {PENDING: "yellow", FAILED: "red", SUCCEEDED: "dim"}
 
 
-async def fetch_reservations(kubeconfig: str | None, name: str = "") -> list[Reservation]:
+async def fetch_reservations(kubeconfig: str | None, name: str = "", context: str | None = None) -> list[Reservation]:
     """All of them by name, or only the one that is named. Raises CtlError."""
     try:
-        async with Client(ClientConfig.load(kubeconfig, user_agent="koordctl", timeout=REQUEST_TIMEOUT_S)) as client:
+        config = ClientConfig.load(kubeconfig, context=context, user_agent="koordctl", timeout=REQUEST_TIMEOUT_S)
+        async with Client(config) as client:
             if name:
                 return [await client.get(Reservation, name)]
-            return sorted(await client.list(Reservation), key=lambda one: one.metadata.name)
+            return sorted(await client.list(Reservation), key=lambda reservation: reservation.metadata.name)
     except NotFound as error:
         missing = f"there is no Reservation {name}" if name else "the cluster has no Reservations"
         hint = "List all with `koordctl reservation`." if name else "Install the CRDs of deploy/crds."
@@ -49,11 +50,11 @@ def reservation_table(reservations: Sequence[Reservation], now: float) -> Table:
         table.add_column(column)
     for column in ("ALLOCATABLE", "ALLOCATED", "REMAINING", "OWNERS", "AGE", "EXPIRES"):
         table.add_column(column, justify="right")
-    for one in reservations:
-        style = _STYLES.get(phase(one))
-        head = [one.metadata.name, one.status.node_name or ABSENT, phase(one)]
-        tail = [str(len(one.status.current_owners)), age(one, now), expires(one, now)]
-        for row in resource_rows(one) or [[ABSENT] * 4]:
+    for reservation in reservations:
+        style = _STYLES.get(phase(reservation))
+        head = [reservation.metadata.name, reservation.status.node_name or ABSENT, phase(reservation)]
+        tail = [str(len(reservation.status.current_owners)), age(reservation, now), expires(reservation, now)]
+        for row in resource_rows(reservation) or [[ABSENT] * 4]:
             table.add_row(*head, *row, *tail, style=style)
             head, tail = [""] * len(head), [""] * len(tail)
     return table
@@ -101,10 +102,11 @@ def details(reservation: Reservation, now: float) -> Iterator[str]:
     yield f"Policy {spec.allocate_policy or 'Default'}, {once}" + (", no new pods" if model.unschedulable else "")
     if model.problem:
         yield f"Invalid: {model.problem}"
-    for one in status.conditions:
-        since = one.last_transition_time or one.last_probe_time
+    for condition in status.conditions:
+        since = condition.last_transition_time or condition.last_probe_time
         when = f" since {text.age(now - since.unix)}" if since is not None else ""
-        yield f"{one.type}={one.status}{when}: {': '.join(part for part in (one.reason, one.message) if part)}"
+        shown = ": ".join(filter(None, (condition.reason, condition.message)))
+        yield f"{condition.type}={condition.status}{when}: {shown}"
     for owner in status.current_owners[:MAX_LISTED_OWNERS]:
         yield f"Owner {owner.namespace}/{owner.name}"
     if len(status.current_owners) > MAX_LISTED_OWNERS:

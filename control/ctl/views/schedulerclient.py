@@ -8,6 +8,7 @@ from typing import TypeVar
 import aiohttp
 
 from control.ctl.errors import CtlError
+from control.ctl.views.bounded import read_bounded
 from control.ctl.views.httperrors import describe
 from koordlet.api.encoding.wire import WireError, decode
 
@@ -26,8 +27,8 @@ async def fetch_page(url: str, path: str, kind: type[T], session: aiohttp.Client
     address = url.rstrip("/") + path
     hint = "Start one with `koordctl up`, or give --scheduler-url as http://HOST:PORT of the replica that leads."
     try:
-        async with _session(session) as client, client.get(address, timeout=TIMEOUT) as response:
-            status, body = response.status, await response.read()
+        async with _session(session) as client, client.get(address, timeout=TIMEOUT, allow_redirects=False) as response:
+            status, body = response.status, await read_bounded(response)
     except aiohttp.InvalidURL as error:
         raise CtlError(f"{url!r} is not a URL", hint) from error
     except (aiohttp.ClientError, TimeoutError, OSError) as error:

@@ -169,9 +169,9 @@ def details(row: TopRow) -> list[str]:
     if not sched.culprits:
         return [*lines, "no culprits"]
     lines += [
-        f"  {text.percent(one.share):>5}%  {text.seconds(one.wait):>7}/s  {culprit_name(row, one)}"
-        f"{f' [{one.qos}]' if one.qos else ''}"
-        for one in sched.culprits
+        f"  {text.percent(culprit.share):>5}%  {text.seconds(culprit.wait):>7}/s  {culprit_name(row, culprit)}"
+        f"{f' [{culprit.qos}]' if culprit.qos else ''}"
+        for culprit in sched.culprits
     ]
     return lines
 

@@ -15,6 +15,8 @@ from control.standalone.registry import ObjectRegistry, WriteOptions
 
 Json = dict[str, Any]
 
+AUTOMANAGED = "kube-aggregator.kubernetes.io/automanaged"
+"""Label of the APIServices that the server itself creates."""
 NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
 _OPTIONS = WriteOptions(field_manager="kube-apiserver")
 _PRIORITIES = {
@@ -91,20 +93,16 @@ async def _put(registry: ObjectRegistry, key: str, body: Json) -> None:
 
 
 async def sync_api_services(registry: ObjectRegistry) -> None:
-    """Create an APIService for each served group version; delete those of groups that aren't served."""
+    """Create an APIService for each served group version; delete those of groups that aren't served any more."""
     key = "apiregistration.k8s.io/apiservices"
     desired = api_services(registry.kinds)
     for obj in registry.list(key):
-        if obj["metadata"]["name"] not in desired:
+        automatic = AUTOMANAGED in (obj["metadata"].get("labels") or {})
+        if automatic and obj["metadata"]["name"] not in desired:
             await registry.delete(key, None, obj["metadata"]["name"])
     for name, body in desired.items():
-        if registry.find(key, None, name) is not None:
-            continue
-        status = body.pop("status")
-        created = await registry.create(key, None, body, options=_OPTIONS)
-        created["status"] = status
-        options = WriteOptions(subresource="status", field_manager="kube-apiserver")
-        await registry.update(key, None, name, created, options=options)
+        if registry.find(key, None, name) is None:
+            await registry.create(key, None, body, options=_OPTIONS)
 
 
 def api_services(kinds: Kinds) -> dict[str, Json]:
@@ -113,20 +111,13 @@ def api_services(kinds: Kinds) -> dict[str, Json]:
         versions = sorted({v for k in members for v in k.versions}, key=version_priority)
         for rank, version in enumerate(versions):
             name = f"{version}.{group}"
-            condition = {
-                "type": "Available",
-                "status": "True",
-                "reason": "Local",
-                "message": "Local APIServices are always available",
-            }
             services[name] = {
-                "metadata": {"name": name, "labels": {"kube-aggregator.kubernetes.io/automanaged": "onstart"}},
+                "metadata": {"name": name, "labels": {AUTOMANAGED: "onstart"}},
                 "spec": {
                     "group": group,
                     "version": version,
                     "groupPriorityMinimum": 18000 if not group else 1000,
                     "versionPriority": 100 - rank,
                 },
-                "status": {"conditions": [condition]},
             }
     return services

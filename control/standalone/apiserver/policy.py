@@ -1,4 +1,4 @@
-"""Builds the policy implementations: schemas, patches, authentication, authorization, admission, controllers."""
+"""Builds the policy implementations: schemas, authentication, authorization, admission, controllers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from control.standalone.controllers import build as build_controllers
 from control.standalone.http.server import OpenAPIDocs, Reviews
 from control.standalone.http.subresources import EvictionGate, TokenIssuer
 from control.standalone.kinds import Kinds
-from control.standalone.patch import Patches
 from control.standalone.policyinterfaces import ApiUser, Authenticator, Authorizer
 from control.standalone.registry import ObjectRegistry
 from control.standalone.schema import KindSchemas
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class ServerPolicies:
     registry: ObjectRegistry
-    """The objects, with schemas, admission and patches."""
+    """The objects, with schemas and admission."""
     authenticator: Authenticator
     authorizer: Authorizer
     reviews: Reviews | None
@@ -58,7 +57,7 @@ def build_policy(
     accounts = ServiceAccountTokens(Signer.from_pem(pki.sa_key_file.read_bytes()), store.get)
     rbac = RBAC(store)
     admission = AdmissionChain(store, rbac, config.webhook_hosts)
-    registry = ObjectRegistry(store, kinds, schemas=schemas, admission=admission, patcher=Patches())
+    registry = ObjectRegistry(store, kinds, schemas, admission)
     return ServerPolicies(
         registry,
         Authentication(static, accounts, config.anonymous),

@@ -27,6 +27,7 @@ from control.standalone.apiserver.kubeconfig import write_kubeconfig
 from control.standalone.apiserver.policy import ServerPolicies, build_policy
 from control.standalone.apiserver.tls import SERVICE_IP, Pki, ensure_pki
 from control.standalone.crds import CrdController
+from control.standalone.http.connect import PodStreams
 from control.standalone.http.discovery import Discovery
 from control.standalone.http.health import ServerHealth
 from control.standalone.http.kubelet import KubeletProxy
@@ -148,6 +149,7 @@ class ApiServer:
             for site in list(self._runner.sites):
                 await site.stop()
             await stop_all(self.registry, self._watches)
+            await self._streams.close()
             transports = [c.transport for c in self._runner.server.connections] if self._runner.server else []
             await self._runner.cleanup()
             for transport in transports:
@@ -177,17 +179,23 @@ class ApiServer:
         self._audit = RequestAuditLog(config.audit_log)
         resources = ResourceHandlers(self.registry, self._watches, policy.authorizer)
         self._kubelet = KubeletProxy(self.registry, self.pki.kubelet_context(config.kubelet_ca))
+        self._streams = PodStreams(self.registry, self._kubelet, policy.authorizer)
         health = ServerHealth()
         health.add("store", lambda: self.store.healthy)
         health.add("poststarthook/bootstrap", lambda: None if self._ready else "not finished", ready_only=True)
         health.add("shutdown", lambda: "stopping" if self._stopped else None, ready_only=True)
-        metrics = Metrics(self.store, self.kinds, lambda: resources.open_watches)
+        metrics = Metrics(self.store, self.kinds, lambda: resources.open_watches + self._streams.open)
         self.metrics = metrics
         handlers = RequestHandlers(
             self.registry,
             resources,
             SubresourceHandlers(
-                self.registry, resources, self._kubelet, gate=policy.eviction_gate, issue=policy.issue_token
+                self.registry,
+                resources,
+                self._kubelet,
+                self._streams,
+                gate=policy.eviction_gate,
+                issue=policy.issue_token,
             ),
             Discovery(self.kinds),
             health,

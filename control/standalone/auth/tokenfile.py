@@ -34,10 +34,10 @@ class StaticTokens:
         self._users.append((token.encode(), user))
 
     def find(self, token: str) -> ApiUser | None:
-        given = token.encode(errors="surrogateescape")
+        candidate = token.encode(errors="surrogateescape")
         matching_user = None
         for known, user in self._users:
-            if hmac.compare_digest(known, given):
+            if hmac.compare_digest(known, candidate):
                 matching_user = user
         return matching_user
 

@@ -13,7 +13,7 @@ import json
 import os
 import tarfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,9 @@ from control.standalone.containerd.config import BUSYBOX
 from koordlet.app import atomicfile
 
 _NAMES = """
-awk basename cat chmod cp cut date dd df dirname du echo env false find free grep head hostname id kill ln ls md5sum
-mkdir mknod mount mv nc nproc od pidof ps pwd readlink rm sed seq sh sleep sort stat tail tee test timeout top touch tr
-true umount uname uniq usleep vi wc wget which xargs yes
+awk basename cat chmod cp cut date dd df dirname du echo env false find free grep gzip head hostname id kill less ln ls
+md5sum mkdir mknod mount mv nc nproc od pidof printf ps pwd readlink rm sed seq sh sha256sum sleep sort stat stty tail
+tar tee test timeout top touch tr true tty umount uname uniq usleep vi wc wget which xargs yes
 """
 APPLETS = tuple(_NAMES.split())
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
@@ -39,6 +39,9 @@ class Image:
     layer: bytes
     command: Sequence[str] = ()
     entrypoint: Sequence[str] = ()
+    user: str = ""
+    """"" is root."""
+    labels: Mapping[str, str] = field(default_factory=dict)
     env: Sequence[str] = ("PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",)
 
 
@@ -134,7 +137,13 @@ def _config(image: Image, layer: str) -> dict[str, Any]:
         "created": _EPOCH,
         "architecture": ARCHITECTURES.get(machine, machine),
         "os": "linux",
-        "config": {"Env": list(image.env), "Cmd": list(image.command), "Entrypoint": list(image.entrypoint)},
+        "config": {
+            "Env": list(image.env),
+            "Cmd": list(image.command),
+            "Entrypoint": list(image.entrypoint),
+            **({"User": image.user} if image.user else {}),
+            **({"Labels": dict(image.labels)} if image.labels else {}),
+        },
         "rootfs": {"type": "layers", "diff_ids": [f"sha256:{layer}"]},
         "history": [{"created": _EPOCH, "created_by": "control.standalone.containerd"}],
     }

@@ -15,6 +15,7 @@ from control.standalone.controllers.base import EmbeddedController
 from control.standalone.controllers.daemonset import DaemonSetController
 from control.standalone.controllers.deployment import DeploymentController
 from control.standalone.controllers.disruption import DisruptionController, eviction_gate
+from control.standalone.controllers.endpoints import EndpointSlices
 from control.standalone.controllers.garbage import GarbageCollector
 from control.standalone.controllers.job import JobController
 from control.standalone.controllers.namespaces import NamespaceDefaults, NamespaceDeletion
@@ -44,4 +45,5 @@ def build(
         DaemonSetController(registry),
         StatefulSetController(registry),
         JobController(registry),
+        EndpointSlices(registry),
     ]

@@ -45,23 +45,30 @@ class NodeLifecycle(EmbeddedController):
         self._grace = grace
         self._observed: dict[str, tuple[tuple[Any, Any], float]] = {}
         """Node -> ((renewTime, lastHeartbeatTime), monotonic time at which they changed)."""
+        self._marked: set[str] = set()
+        """Nodes without heartbeats whose pods were marked as not ready: without a kubelet no pod becomes ready
+        there."""
 
     def watches(self) -> dict[str, Mapper]:
         return {NODE: itself, LEASES: _node_of_lease}
 
     def prepare(self) -> None:
         self._observed.clear()
+        self._marked.clear()
 
     async def reconcile(self, key: Key) -> float | None:
         name = key[1]
         node = self.registry.find(NODE, None, name)
         if node is None:
             self._observed.pop(name, None)
+            self._marked.discard(name)
             return None
         silent = self._monotonic() - self._last_seen(name, node)
         if silent >= self._grace:
             await self._mark_unknown(name, node)
             node = self.registry.find(NODE, None, name) or node
+        else:
+            self._marked.discard(name)
         await self._set_taints(name, desired_taints(node))
         return max(0.5, self._grace - silent) if silent < self._grace else self._grace
 
@@ -96,9 +103,12 @@ class NodeLifecycle(EmbeddedController):
             return obj
 
         await ignore_missing(self.registry.modify(NODE, None, name, change, SYSTEM, _STATUS))
+        if name in self._marked:  # reading all pods once per node and interval took most of a large cluster's CPU time
+            return
         for pod in self.registry.store.list(POD):
             if (pod.get("spec") or {}).get("nodeName") == name and conditions.is_true(pod, "Ready"):
                 await self._pod_not_ready(pod, now)
+        self._marked.add(name)
 
     async def _pod_not_ready(self, pod: Json, now: str) -> None:
         def change(obj: Json) -> Json | None:

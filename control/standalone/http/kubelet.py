@@ -16,9 +16,11 @@ import aiohttp
 from aiohttp import web
 
 from control.standalone import errors
+from control.standalone.http.connectoptions import container_of, node_of
 from control.standalone.http.requestinfo import RequestInfo
 from control.standalone.kinds import NODE, POD
 from control.standalone.registry import ObjectRegistry
+from control.standalone.streams.upgrade import CONNECT_SECONDS, Endpoint
 
 Json = dict[str, Any]
 
@@ -26,7 +28,6 @@ _LOG_PARAMETERS = (
     "follow", "previous", "sinceSeconds", "sinceTime", "timestamps", "tailLines", "limitBytes", "stream",
 )  # fmt: skip
 _HOP_HEADERS = {"connection", "keep-alive", "transfer-encoding", "content-length", "upgrade", "te", "trailer"}
-CONNECT_SECONDS = 10.0
 
 
 class KubeletProxy:
@@ -44,14 +45,8 @@ class KubeletProxy:
     async def logs(self, request: web.BaseRequest, info: RequestInfo) -> web.StreamResponse:
         """pods/NAME/log: the kubelet's /containerLogs."""
         pod = self._registry.get(POD, info.namespace, info.name)
-        spec = pod.get("spec") or {}
-        container = request.query.get("container") or _only_container(spec, info.name)
-        known = [c["name"] for f in ("containers", "initContainers", "ephemeralContainers") for c in spec.get(f) or []]
-        if container not in known:
-            raise errors.bad_request(f"container {container} is not valid for pod {info.name}")
-        node = spec.get("nodeName")
-        if not node:
-            raise errors.bad_request(f"pod {info.name} does not have a host assigned")
+        container = container_of(pod, request.query.get("container", ""))
+        node = node_of(pod)
         query = {k: request.query[k] for k in _LOG_PARAMETERS if k in request.query}
         path = f"/containerLogs/{info.namespace}/{info.name}/{container}"
         return await self._forward(request, node, path, urlencode(query))
@@ -61,7 +56,8 @@ class KubeletProxy:
         return await self._forward(request, info.name, "/" + info.rest, request.query_string)
 
     async def _forward(self, request: web.BaseRequest, node: str, path: str, query: str) -> web.StreamResponse:
-        base = self._address(node)
+        endpoint = self.endpoint(node)
+        base = f"https://{endpoint.authority}"
         url = f"{base}{path}" + (f"?{query}" if query else "")
         headers = {k: v for k, v in request.headers.items() if k.lower() in ("accept", "content-type")}
         try:
@@ -71,7 +67,7 @@ class KubeletProxy:
                 headers=headers,
                 data=await request.read(),
                 ssl=self._tls,
-                server_hostname=node.partition(":")[0],
+                server_hostname=endpoint.server_name,
                 allow_redirects=False,
             ) as response:
                 if response.status >= 400:
@@ -83,7 +79,8 @@ class KubeletProxy:
                 503, "ServiceUnavailable", f'error trying to reach the kubelet of node "{node}" at {base}: {error}'
             ) from error
 
-    def _address(self, name: str) -> str:
+    def endpoint(self, name: str) -> Endpoint:
+        """Where the kubelet of a node listens; `name` may be `node` or `node:port`. Raises StatusError."""
         name, _, port = name.partition(":")
         node = self._registry.get(NODE, None, name)
         status = node.get("status") or {}
@@ -94,7 +91,10 @@ class KubeletProxy:
             raise errors.StatusError(
                 503, "ServiceUnavailable", f'node "{name}" does not report the address of its kubelet'
             )
-        return f"https://[{host}]:{endpoint}" if ":" in host else f"https://{host}:{endpoint}"
+        number = str(endpoint)
+        if not number.isdecimal() or len(number) > 5 or not 1 <= int(number) <= 65535:
+            raise errors.bad_request(f"invalid port {number[:32]!r} of node {name}")
+        return Endpoint(str(host), int(number), self._tls, name)
 
     def _client(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -122,11 +122,3 @@ def _kubelet_error(status: int, text: str, node: str) -> errors.StatusError:
     return errors.StatusError(
         status, reasons.get(status, "InternalError"), text or f"the kubelet of {node} answered {status}"
     )
-
-
-def _only_container(spec: Json, pod: str) -> str:
-    names = [c["name"] for c in spec.get("containers") or []]
-    if len(names) == 1:
-        return str(names[0])
-    listed = " ".join(names)
-    raise errors.bad_request(f"a container name must be specified for pod {pod}, choose one of: [{listed}]")

@@ -9,6 +9,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
+from control.standalone.http.connectoptions import CONNECTS
 from control.standalone.kinds import Kinds
 from control.standalone.store import ObjectStore
 
@@ -17,7 +18,7 @@ _LABELS = ("verb", "group", "version", "resource", "subresource")
 
 
 class Metrics:
-    def __init__(self, store: ObjectStore, kinds: Kinds, open_watches: Callable[[], int]) -> None:
+    def __init__(self, store: ObjectStore, kinds: Kinds, open_streams: Callable[[], int]) -> None:
         self.registry = CollectorRegistry()
         self.requests = Counter(
             "apiserver_request",
@@ -27,20 +28,20 @@ class Metrics:
         )
         self.latency = Histogram(
             "apiserver_request_duration_seconds",
-            "Duration of requests, without watches.",
+            "Duration of requests, without watches and streams.",
             _LABELS,
             buckets=_BUCKETS,
             registry=self.registry,
         )
         self.inflight = Gauge("apiserver_current_inflight_requests", "Requests in progress.", registry=self.registry)
-        watches = Gauge("apiserver_longrunning_requests", "Open watches.", registry=self.registry)
-        watches.set_function(open_watches)
+        watches = Gauge("apiserver_longrunning_requests", "Open watches and streams to pods.", registry=self.registry)
+        watches.set_function(open_streams)
         self.registry.register(_StoreCollector(store, kinds))
         ProcessCollector(registry=self.registry)
 
     def observe(self, labels: tuple[str, str, str, str, str], code: int, seconds: float) -> None:
         self.requests.labels(*labels, str(code)).inc()
-        if labels[0] != "watch":
+        if labels[0] != "watch" and labels[4] not in CONNECTS:
             self.latency.labels(*labels).observe(seconds)
 
     def text(self) -> bytes:

@@ -30,6 +30,7 @@ from control.standalone.kinds import ResourceKind
 from control.standalone.policyinterfaces import ANONYMOUS, ApiUser, Authenticator, Authorizer, AuthzAttributes
 from control.standalone.registry import ObjectRegistry
 from control.standalone.store import StoreError
+from control.standalone.streams.takeover import UPGRADED
 from koordlet.app.logging import get_logger
 
 Json = dict[str, Any]
@@ -101,7 +102,7 @@ class RequestDispatcher:
             log.error("The store failed during a request", path=request.path, err=error)
             response = error_response(request, errors.internal(str(error)))
         except asyncio.CancelledError:
-            code = 499  # the client disconnected
+            code = 101 if UPGRADED in request else 499  # the client disconnected
             raise
         except web.HTTPException as error:
             code = error.status

@@ -15,6 +15,8 @@ from aiohttp import web
 from control.standalone import errors
 from control.standalone.deletion import DeletionOptions
 from control.standalone.http.columns import selector_text
+from control.standalone.http.connect import PodStreams
+from control.standalone.http.connectoptions import CONNECTS
 from control.standalone.http.jsonpath import compile_path
 from control.standalone.http.kubelet import KubeletProxy
 from control.standalone.http.negotiate import decode_json
@@ -22,6 +24,7 @@ from control.standalone.http.requestinfo import RequestInfo
 from control.standalone.http.resources import PATCHES, ResourceHandlers, body_object, created, read_body, write_options
 from control.standalone.http.responses import json_response
 from control.standalone.kinds import POD, ResourceKind, ScaleSpec
+from control.standalone.patch import patches
 from control.standalone.policyinterfaces import ApiUser
 from control.standalone.registry import ObjectRegistry
 
@@ -44,6 +47,7 @@ class SubresourceHandlers:
         registry: ObjectRegistry,
         resources: ResourceHandlers,
         kubelet: KubeletProxy,
+        streams: PodStreams,
         *,
         gate: EvictionGate = no_budgets,
         issue: TokenIssuer | None = None,
@@ -51,6 +55,7 @@ class SubresourceHandlers:
         self._registry = registry
         self._resources = resources
         self._kubelet = kubelet
+        self._streams = streams
         self._gate = gate
         self._issue = issue
 
@@ -70,7 +75,9 @@ class SubresourceHandlers:
             return await self._kubelet.logs(request, info)
         if info.subresource == "proxy" and kind.key == "/nodes":
             return await self._kubelet.node(request, info)
-        if info.subresource in ("exec", "attach", "portforward", "proxy"):
+        if info.subresource in CONNECTS:
+            return await self._streams.handle(request, info, user)
+        if info.subresource == "proxy":
             message = f"{kind.plural}/{info.subresource} is not served by this API server"
             raise errors.StatusError(501, "NotImplemented", message)
         raise errors.method_not_allowed()
@@ -188,14 +195,13 @@ class SubresourceHandlers:
 
     async def _scale_patch(self, request: web.BaseRequest) -> Callable[[Json], Json]:
         content_type = request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
-        patcher = self._registry.patcher
         patch_kind = PATCHES.get(content_type)
         body: Any = decode_json(await read_body(request))
-        if patcher is None or patch_kind in (None, "apply"):
+        if patch_kind in (None, "apply"):
             raise errors.unsupported_media_type(", ".join(list(PATCHES)[:3]))
         if patch_kind == "json":
-            return lambda scale: patcher.json(scale, body)
-        return lambda scale: patcher.merge(scale, body)
+            return lambda scale: patches.json(scale, body)
+        return lambda scale: patches.merge(scale, body)
 
 
 def scale_of(kind: ResourceKind, obj: Mapping[str, Any]) -> Json:

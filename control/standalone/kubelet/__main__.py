@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TextIO
+from urllib.parse import urlsplit
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 
@@ -128,6 +129,12 @@ async def _clean(options: KubeletOptions) -> int:
     return 1 if remaining else 0
 
 
+def service_environment(server: str) -> list[tuple[str, str]]:
+    """The variables by which clients in pods find the API server: its own address, as there is no service network."""
+    parts = urlsplit(server)
+    return [("KUBERNETES_SERVICE_HOST", parts.hostname or ""), ("KUBERNETES_SERVICE_PORT", str(parts.port or 443))]
+
+
 def _names(options: KubeletOptions) -> CgroupNames:
     return CgroupNames(Driver(options.cgroup_driver), options.cgroup_root)
 
@@ -188,6 +195,8 @@ async def _serve(options: KubeletOptions, node: str) -> int:
             options.node_labels,
             options.status_period,
             options.lease_seconds,
+            service_environment(config.server),
+            frozenset(options.privileged_namespaces),
         ),
         api,
         source,

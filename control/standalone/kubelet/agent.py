@@ -8,7 +8,7 @@ its list is complete. An unavailable API server never stops running pods.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -20,10 +20,12 @@ from control.standalone.kubelet.node.status import NodeResources, labels, lease,
 from control.standalone.kubelet.pods.admission import admit
 from control.standalone.kubelet.pods.backoff import CrashLoopBackoff
 from control.standalone.kubelet.pods.environ import DownwardNodeInfo, Lookup
+from control.standalone.kubelet.pods.security import reaches_node
 from control.standalone.kubelet.pods.spec import ParsedPod
 from control.standalone.kubelet.pods.state import PodStore
 from control.standalone.kubelet.pods.status import PhaseDecision
 from control.standalone.kubelet.pods.statusmanager import StatusManager
+from control.standalone.kubelet.pods.volumes import TokenWish
 from control.standalone.kubelet.pods.worker import PodWorker
 from control.standalone.kubelet.pods.workercontext import ApiUnavailable, PodWorkerContext
 from control.standalone.kubelet.runtimes.runtime import ContainerRuntime, RuntimeContainer, RuntimeFailure
@@ -57,6 +59,9 @@ class NodeConfig:
     extra_labels: Mapping[str, str]
     status_period: float
     lease_seconds: int
+    service_env: Sequence[tuple[str, str]] = ()
+    privileged_namespaces: Collection[str] = ()
+    """Only pods there may use the node's files, namespaces and more capabilities."""
 
 
 class Kubelet:
@@ -99,7 +104,11 @@ class Kubelet:
             clock=clock,
             backoff=CrashLoopBackoff(),
             node=DownwardNodeInfo(
-                config.name, config.ip, allocatable["cpu"].milli_value(), allocatable["memory"].value()
+                config.name,
+                config.ip,
+                allocatable["cpu"].milli_value(),
+                allocatable["memory"].value(),
+                config.service_env if runtime.isolates else (),
             ),
             memory_capacity=config.machine.memory,
             host=self,
@@ -207,6 +216,14 @@ class Kubelet:
                 raise ApiUnavailable(f"failed to get {kind} {namespace}/{name}: {error}") from error
         return lambda kind, name: data[kind, name]
 
+    async def token(self, pod: ParsedPod, wish: TokenWish) -> str:
+        reference = {"namespace": pod.namespace, "name": pod.name, "uid": pod.uid}
+        try:
+            return await self._api.account_token(reference, pod.service_account, wish.audience, wish.seconds)
+        except KubeError as error:
+            account = f"{pod.namespace}/{pod.service_account}"
+            raise ApiUnavailable(f"failed to get a token of ServiceAccount {account}: {error}") from error
+
     async def finalize(self, worker: PodWorker) -> None:
         if worker.gone:
             return
@@ -230,9 +247,15 @@ class Kubelet:
 
     def _admit(self, worker: PodWorker) -> PhaseDecision | None:
         assert worker.spec is not None
-        others = [w.spec for w in self.workers.values() if w is not worker and w.admitted and w.spec and not w.finished]
+        reached = reaches_node(worker.spec) if self.runtime.isolates else None
+        if reached is not None and worker.namespace not in self.config.privileged_namespaces:
+            message = f"{reached} is allowed in the namespaces of --privileged-namespaces only"
+            return PhaseDecision("PrivilegesNotAllowed", f"Pod was rejected: {message}")
+        admitted = [
+            w.spec for w in self.workers.values() if w is not worker and w.admitted and w.spec and not w.finished
+        ]
         node_labels = (self.node.get("metadata") or {}).get("labels") or self._labels()
-        return admit(worker.raw, worker.spec, others, self._allocatable(), node_labels)
+        return admit(worker.raw, worker.spec, admitted, self._allocatable(), node_labels)
 
     def _allocatable(self) -> dict[str, Quantity]:
         """The kubelet's own resources, plus those that others (koord-manager, device plug-ins) put into the status."""

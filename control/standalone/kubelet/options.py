@@ -32,6 +32,9 @@ class KubeletOptions(LoggingOptions):
     address: str = flag("", "the node's InternalIP; empty: the bind address", name="node-ip")
     read_only_port: int = flag(0, "port of plain-HTTP /pods, /stats, /metrics; 0: off", minimum=0)
     healthz_port: int = flag(0, "port of plain-HTTP /healthz; 0: off", minimum=0)
+    privileged_namespaces: list[str] = flag(
+        [], "pods there may use hostPath, hostPID, hostIPC, privileged and more capabilities; nowhere else"
+    )
     max_pods: int = flag(110, "number of pods that the node accepts", minimum=1)
     kube_reserved: dict[str, str] = flag({}, "resources not allocatable to pods: cpu=200m,memory=500Mi")
     system_reserved: dict[str, str] = flag({}, "resources not allocatable to pods: cpu=200m,memory=500Mi")

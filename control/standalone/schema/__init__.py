@@ -12,23 +12,30 @@ from the CRD (`ResourceKind.crd`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
 
 from control.standalone import errors
 from control.standalone.errors import FieldError
-from control.standalone.kinds import Kinds, ResourceKind
+from control.standalone.kinds import NODE, POD, Kinds, ResourceKind
 from control.standalone.schema import defaults, structural, validation, zeros
 from control.standalone.schema.builtin import Builtins
 from control.standalone.schema.custom import complete, version_schema
 from control.standalone.schema.decode import DecodeError, decode
 from control.standalone.schema.openapi import OpenAPI
+from control.standalone.schema.validation_pod import validate_ephemeral_containers, validate_resize
 from control.standalone.schema.walk import UNKNOWN, Schema
 
 Json = dict[str, Any]
 _encode = msgspec.json.Encoder().encode
+
+_PARTS: dict[tuple[str, str], Callable[[Json, Json | None], Iterator[FieldError]]] = {
+    (POD, "ephemeralcontainers"): validate_ephemeral_containers,
+    (POD, "resize"): validate_resize,
+}
+"""(Kind, subresource) -> what validates the part that the subresource writes."""
 
 __all__ = ["KindSchemas", "OpenAPI", "Schema"]
 
@@ -91,10 +98,11 @@ class KindSchemas:
     ) -> list[FieldError]:
         if kind.custom:
             return structural.validate(obj, self._custom_schema(kind, version))
-        if subresource and subresource != "status":
-            return []  # the subresource has validated its own part, and the other fields have not changed
-        if subresource == "status" and kind.key != "/nodes":
-            return []
+        part = _PARTS.get((kind.key, subresource))
+        if part is not None:
+            return list(part(obj, old))
+        if subresource and (kind.key, subresource) != (NODE, "status"):
+            return []  # the handler has validated its part, and the other fields have not changed
         return validation.validate(kind.key, obj, old)
 
     @property

@@ -336,6 +336,14 @@ def _limit_range(obj: Json) -> None:
 
 
 _ADM = "admissionregistration.k8s.io"
+
+
+def _api_service(obj: Json) -> None:
+    service = (obj.get("spec") or {}).get("service")
+    if isinstance(service, dict):
+        service.setdefault("port", 443)
+
+
 _BY_KEY: dict[str, Callable[[Json], None]] = {
     "/pods": _pod,
     "/podtemplates": _template,
@@ -363,5 +371,6 @@ _BY_KEY: dict[str, Callable[[Json], None]] = {
     f"{_ADM}/mutatingwebhookconfigurations": _mutating_webhooks,
     f"{_ADM}/validatingwebhookconfigurations": _webhooks,
     "apiextensions.k8s.io/customresourcedefinitions": _crd,
+    "apiregistration.k8s.io/apiservices": _api_service,
     "storage.k8s.io/storageclasses": _storage_class,
 }

@@ -44,8 +44,10 @@ def too_long(path: str, limit: int) -> FieldError:
 
 
 def too_many(path: str, actual: int, limit: int) -> FieldError:
-    return FieldError("FieldValueTooMany", path, f"Too many: {actual}: must have at most {limit} items")
+    return FieldError(
+        "FieldValueTooMany", path, f"Too many: {actual}: must have at most {limit} item{'s'[: limit != 1]}"
+    )
 
 
-def not_found(path: str, value: Any) -> FieldError:
-    return FieldError("FieldValueNotFound", path, f"Not found: {show(value)}")
+def not_found(path: str, value: Any, detail: str = "") -> FieldError:
+    return FieldError("FieldValueNotFound", path, f"Not found: {show(value)}" + (f": {detail}" if detail else ""))

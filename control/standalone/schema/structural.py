@@ -167,7 +167,7 @@ def _string(value: str, raw: Mapping[str, Any], path: str) -> Iterator[FieldErro
             if not matches:
                 yield fe.invalid(path, value, f"{path} in body should match '{pattern}'")
     if (name := raw.get("format")) is not None and not conforms(value, str(name)):
-        yield fe.invalid(path, value, f"{path} in body must be of type {name}: {fe.show(value)}")
+        yield fe.type_invalid(path, value, f"{path} in body must be of type {name}: {fe.show(value)}")
 
 
 _RANGES = {"int32": (-(2**31), 2**31 - 1), "int64": (-(2**63), 2**63 - 1)}

@@ -9,29 +9,34 @@ from __future__ import annotations
 
 import base64
 import binascii
-import re
+import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from control.standalone.errors import FieldError
 from control.standalone.schema import fielderrors as fe
+from control.standalone.schema.configkeys import config_key_problem
 from control.standalone.schema.crd import check_crd
-from control.standalone.schema.validation_pod import (
-    LABEL,
-    LABEL_MESSAGE,
-    pod_spec,
-    quantities,
-    validate_pod,
+from control.standalone.schema.validation_apiservice import validate_api_service
+from control.standalone.schema.validation_pod import pod_spec, quantities, validate_pod
+from control.standalone.schema.validation_probes import NON_NEGATIVE
+from control.standalone.schema.validation_selectors import label_selector, taints
+from control.standalone.schema.validation_service import validate_service
+from control.standalone.schema.validation_workloads import (
+    immutable,
+    int_or_percent,
+    not_over_all,
+    template_metadata,
+    validate_cron_job,
+    validate_job,
+    validate_workload,
 )
-from control.standalone.schema.validation_podparts import NON_NEGATIVE
 
 Json = Mapping[str, Any]
 
 MAX_DATA_BYTES = 1024 * 1024
 MAX_USER_PRIORITY = 1_000_000_000
 SYSTEM_PRIORITIES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
-_CONFIG_KEY = re.compile(r"[-._a-zA-Z0-9]+")
-_PERCENT = re.compile(r"\d+%")
 _RBAC = "rbac.authorization.k8s.io"
 
 
@@ -41,24 +46,14 @@ def validate(key: str, obj: Json, old: Json | None) -> list[FieldError]:
     return list(function(obj, old)) if function is not None else []
 
 
-def _immutable(path: str, value: Any) -> FieldError:
-    return fe.invalid(path, value, "field is immutable")
-
-
 def _data(obj: Json, *fields: str) -> Iterator[FieldError]:
     size = 0
-    seen: set[str] = set()
     for field in fields:
         for key, value in (obj.get(field) or {}).items():
-            if not _CONFIG_KEY.fullmatch(key) or key in (".", ".."):
-                message = (
-                    "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  "
-                    "or 'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')"
-                )
-                yield fe.invalid(f"{field}[{key}]", key, message)
-            if key in seen:
-                yield fe.invalid(f"{field}[{key}]", key, "duplicate of key present in data")
-            seen.add(key)
+            if why := config_key_problem(key):
+                yield fe.invalid(f"{field}[{key}]", key, why)
+            if field == "data" and key in (obj.get("binaryData") or {}):
+                yield fe.invalid(f"{field}[{key}]", key, "duplicate of key present in binaryData")
             if field == "binaryData" or obj.get("kind") == "Secret":
                 try:
                     size += len(base64.b64decode(value, validate=True))
@@ -67,7 +62,7 @@ def _data(obj: Json, *fields: str) -> Iterator[FieldError]:
             else:
                 size += len(value.encode())
     if size > MAX_DATA_BYTES:
-        yield fe.too_long("data" if obj.get("kind") == "Secret" else "", MAX_DATA_BYTES)
+        yield fe.too_long("data" if obj.get("kind") == "Secret" else "[]", MAX_DATA_BYTES)
 
 
 def _config_map(obj: Json, old: Json | None) -> Iterator[FieldError]:
@@ -81,30 +76,34 @@ _SECRET_KEYS = {
     "kubernetes.io/ssh-auth": ("ssh-privatekey",),
 }
 
+_TOKEN_SECRET, _TOKEN_ACCOUNT = "kubernetes.io/service-account-token", "kubernetes.io/service-account.name"
+
+
+def _is_json(encoded: str) -> bool:
+    try:
+        return isinstance(json.loads(base64.b64decode(encoded)), dict)
+    except ValueError:  # binascii.Error is one, too
+        return False
+
 
 def _secret(obj: Json, old: Json | None) -> Iterator[FieldError]:
     yield from _data(obj, "data")
     for key in _SECRET_KEYS.get(str(obj.get("type")), ()):
         if key not in (obj.get("data") or {}):
             yield fe.required(f"data[{key}]")
+    if obj.get("type") == _TOKEN_SECRET and not ((obj.get("metadata") or {}).get("annotations") or {}).get(
+        _TOKEN_ACCOUNT
+    ):
+        yield fe.required(f"metadata.annotations[{_TOKEN_ACCOUNT}]")
+    for name, key in ((name, keys[0]) for name, keys in _SECRET_KEYS.items() if keys[0].startswith(".docker")):
+        if obj.get("type") == name and key in (obj.get("data") or {}) and not _is_json(obj["data"][key]):
+            yield fe.invalid(f"data[{key}]", "<secret contents redacted>", "not a JSON object")
     if old is not None and obj.get("type") != old.get("type"):
-        yield _immutable("type", obj.get("type"))
+        yield immutable("type", obj.get("type"))
 
 
 def _node(obj: Json, old: Json | None) -> Iterator[FieldError]:
-    seen: set[tuple[Any, Any]] = set()
-    for at, taint in enumerate((obj.get("spec") or {}).get("taints") or ()):
-        path = f"spec.taints[{at}]"
-        if not taint.get("key"):
-            yield fe.required(f"{path}.key")
-        effect = taint.get("effect")
-        if not effect:
-            yield fe.required(f"{path}.effect")
-        elif effect not in ("NoSchedule", "PreferNoSchedule", "NoExecute"):
-            yield fe.not_supported(f"{path}.effect", effect, ("NoSchedule", "PreferNoSchedule", "NoExecute"))
-        if (taint.get("key"), effect) in seen:
-            yield fe.duplicate(path, taint)
-        seen.add((taint.get("key"), effect))
+    yield from taints((obj.get("spec") or {}).get("taints"), "metadata.taints")
     status = obj.get("status") or {}
     capacity, allocatable = status.get("capacity"), status.get("allocatable")
     yield from quantities(capacity, "status.capacity")
@@ -124,28 +123,22 @@ def _lease(obj: Json, old: Json | None) -> Iterator[FieldError]:
         yield fe.invalid("spec.leaseTransitions", transitions, NON_NEGATIVE)
 
 
-def _int_or_percent(value: Any, path: str) -> Iterator[FieldError]:
-    if isinstance(value, int) and value < 0:
-        yield fe.invalid(path, value, NON_NEGATIVE)
-    elif isinstance(value, str) and not _PERCENT.fullmatch(value):
-        message = (
-            "a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%',  or '93%', "
-            "regex used for validation is '[0-9]+%')"
-        )
-        yield fe.invalid(path, value, message)
-
-
 def _pdb(obj: Json, old: Json | None) -> Iterator[FieldError]:
     spec = obj.get("spec") or {}
     low, high = spec.get("minAvailable"), spec.get("maxUnavailable")
     if low is not None and high is not None:
-        yield fe.invalid("spec", spec, "minAvailable and maxUnavailable cannot be both set")
-    yield from _int_or_percent(low, "spec.minAvailable")
-    yield from _int_or_percent(high, "spec.maxUnavailable")
+        shown = {
+            "MinAvailable": low, "Selector": spec.get("selector"), "MaxUnavailable": high,
+            "UnhealthyPodEvictionPolicy": spec.get("unhealthyPodEvictionPolicy"),
+        }  # fmt: skip
+        yield fe.invalid("spec", shown, "minAvailable and maxUnavailable cannot be both set")
+    for value, field in ((low, "minAvailable"), (high, "maxUnavailable")):
+        yield from int_or_percent(value, f"spec.{field}")
+        yield from not_over_all(value, f"spec.{field}")
     policy = spec.get("unhealthyPodEvictionPolicy")
     if policy not in (None, "IfHealthyBudget", "AlwaysAllow"):
         yield fe.not_supported("spec.unhealthyPodEvictionPolicy", policy, ("AlwaysAllow", "IfHealthyBudget"))
-    yield from _selector(spec.get("selector"), "spec.selector")
+    yield from label_selector(spec.get("selector"), "spec.selector")
 
 
 def _priority_class(obj: Json, old: Json | None) -> Iterator[FieldError]:
@@ -185,7 +178,7 @@ def _role(obj: Json, old: Json | None) -> Iterator[FieldError]:
 
 def _role_binding(obj: Json, old: Json | None) -> Iterator[FieldError]:
     ref = obj.get("roleRef") or {}
-    kinds = ("ClusterRole",) if obj.get("kind") == "ClusterRoleBinding" else ("ClusterRole", "Role")
+    kinds = ("ClusterRole",) if obj.get("kind") == "ClusterRoleBinding" else ("Role", "ClusterRole")
     if ref.get("apiGroup") != _RBAC:
         yield fe.not_supported("roleRef.apiGroup", ref.get("apiGroup", ""), (_RBAC,))
     if ref.get("kind") not in kinds:
@@ -198,107 +191,9 @@ def _role_binding(obj: Json, old: Json | None) -> Iterator[FieldError]:
             yield fe.required(f"{path}.name")
         kind = subject.get("kind")
         if kind not in ("ServiceAccount", "User", "Group"):
-            yield fe.not_supported(f"{path}.kind", kind or "", ("Group", "ServiceAccount", "User"))
+            yield fe.not_supported(f"{path}.kind", kind or "", ("ServiceAccount", "User", "Group"))
         elif kind == "ServiceAccount" and not subject.get("namespace") and obj.get("kind") == "ClusterRoleBinding":
             yield fe.required(f"{path}.namespace")
-
-
-def _selector(selector: Any, path: str) -> Iterator[FieldError]:
-    for at, requirement in enumerate((selector or {}).get("matchExpressions") or ()):
-        where = f"{path}.matchExpressions[{at}]"
-        operator = requirement.get("operator")
-        if operator in ("In", "NotIn"):
-            if not requirement.get("values"):
-                yield fe.required(f"{where}.values", "must be specified when `operator` is 'In' or 'NotIn'")
-        elif operator in ("Exists", "DoesNotExist"):
-            if requirement.get("values"):
-                message = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'"
-                yield fe.forbidden(f"{where}.values", message)
-        else:
-            yield fe.invalid(f"{where}.operator", operator or "", "not a valid selector operator")
-
-
-def _workload(obj: Json, old: Json | None) -> Iterator[FieldError]:
-    """Deployment, ReplicaSet, DaemonSet, StatefulSet: the selector matches the template, restartPolicy is Always."""
-    spec = obj.get("spec") or {}
-    replicas = spec.get("replicas")
-    if replicas is not None and replicas < 0:
-        yield fe.invalid("spec.replicas", replicas, NON_NEGATIVE)
-    selector = spec.get("selector") or {}
-    template = spec.get("template") or {}
-    if "selector" not in spec:
-        yield fe.required("spec.selector")
-    elif not selector.get("matchLabels") and not selector.get("matchExpressions"):
-        yield fe.invalid("spec.selector", selector, f"empty selector is invalid for {str(obj.get('kind')).lower()}")
-    yield from _selector(selector, "spec.selector")
-    labels = (template.get("metadata") or {}).get("labels") or {}
-    if not labels or any(labels.get(key) != value for key, value in (selector.get("matchLabels") or {}).items()):
-        yield fe.invalid("spec.template.metadata.labels", labels or None, "`selector` does not match template `labels`")
-    if old is not None and (old.get("spec") or {}).get("selector") != selector:
-        yield _immutable("spec.selector", selector)
-    pod = template.get("spec") or {}
-    yield from pod_spec(pod, "spec.template.spec")
-    if pod.get("restartPolicy") not in (None, "Always"):
-        yield fe.not_supported("spec.template.spec.restartPolicy", pod["restartPolicy"], ("Always",))
-
-
-def _job(obj: Json, old: Json | None) -> Iterator[FieldError]:
-    yield from _job_spec(obj.get("spec") or {}, "spec")
-    if old is not None:
-        before, after = old.get("spec") or {}, obj.get("spec") or {}
-        for field in ("selector", "completionMode"):
-            if before.get(field) != after.get(field):
-                yield _immutable(f"spec.{field}", after.get(field))
-        if not before.get("suspend") and before.get("template") != after.get("template"):
-            yield _immutable("spec.template", "")
-
-
-def _job_spec(spec: Json, path: str) -> Iterator[FieldError]:
-    for field in ("parallelism", "completions", "backoffLimit", "activeDeadlineSeconds", "ttlSecondsAfterFinished"):
-        if (value := spec.get(field)) is not None and value < 0:
-            yield fe.invalid(f"{path}.{field}", value, NON_NEGATIVE)
-    pod = (spec.get("template") or {}).get("spec") or {}
-    yield from pod_spec(pod, f"{path}.template.spec")
-    policy = pod.get("restartPolicy")
-    if not policy or policy == "Always":
-        yield fe.required(f"{path}.template.spec.restartPolicy", 'valid values: "OnFailure", "Never"')
-    elif policy not in ("OnFailure", "Never"):
-        yield fe.not_supported(f"{path}.template.spec.restartPolicy", policy, ("OnFailure", "Never"))
-
-
-def _cron_job(obj: Json, old: Json | None) -> Iterator[FieldError]:
-    spec = obj.get("spec") or {}
-    if not spec.get("schedule"):
-        yield fe.required("spec.schedule")
-    yield from _job_spec((spec.get("jobTemplate") or {}).get("spec") or {}, "spec.jobTemplate.spec")
-
-
-def _service(obj: Json, old: Json | None) -> Iterator[FieldError]:
-    spec = obj.get("spec") or {}
-    kind = spec.get("type")
-    if kind not in ("ClusterIP", "ExternalName", "LoadBalancer", "NodePort"):
-        yield fe.not_supported("spec.type", kind, ("ClusterIP", "ExternalName", "LoadBalancer", "NodePort"))
-    ports = spec.get("ports") or ()
-    if not ports and kind != "ExternalName" and spec.get("clusterIP") != "None":
-        yield fe.required("spec.ports")
-    names: set[str] = set()
-    for at, port in enumerate(ports):
-        path = f"spec.ports[{at}]"
-        number = port.get("port")
-        if not isinstance(number, int) or not 0 < number < 65536:
-            yield fe.invalid(f"{path}.port", number, "must be between 1 and 65535, inclusive")
-        name = port.get("name")
-        if not name:
-            if len(ports) > 1:
-                yield fe.required(f"{path}.name")
-        elif not LABEL.fullmatch(name):
-            yield fe.invalid(f"{path}.name", name, LABEL_MESSAGE)
-        elif name in names:
-            yield fe.duplicate(f"{path}.name", name)
-        names.add(str(name))
-    before = ((old or {}).get("spec") or {}).get("clusterIP")
-    if before and kind != "ExternalName" and spec.get("clusterIP") != before:
-        yield fe.invalid("spec.clusterIPs[0]", [spec.get("clusterIP")], "may not change once set")
 
 
 def _webhooks(obj: Json, old: Json | None) -> Iterator[FieldError]:
@@ -309,6 +204,16 @@ def _webhooks(obj: Json, old: Json | None) -> Iterator[FieldError]:
             yield fe.required(f"{path}.name")
         elif name.count(".") < 2:
             yield fe.invalid(f"{path}.name", name, "should be a domain with at least three segments separated by dots")
+        for field, supported in (
+            ("failurePolicy", ("Fail", "Ignore")),
+            ("matchPolicy", ("Equivalent", "Exact")),
+            ("sideEffects", ("None", "NoneOnDryRun")),
+        ):
+            if webhook.get(field, "" if field == "sideEffects" else None) not in (None, *supported):
+                yield fe.not_supported(f"{path}.{field}", webhook.get(field, ""), supported)
+        seconds = webhook.get("timeoutSeconds")
+        if seconds is not None and not 1 <= seconds <= 30:
+            yield fe.invalid(f"{path}.timeoutSeconds", seconds, "the timeout value must be between 1 and 30 seconds")
         config = webhook.get("clientConfig") or {}
         if bool(config.get("url")) == bool(config.get("service")):
             yield fe.required(f"{path}.clientConfig", "exactly one of url or service is required")
@@ -318,14 +223,6 @@ def _webhooks(obj: Json, old: Json | None) -> Iterator[FieldError]:
             yield fe.required(f"{path}.admissionReviewVersions", "must specify one of v1, v1beta1")
         elif "v1" not in webhook["admissionReviewVersions"]:
             yield fe.invalid(f"{path}.admissionReviewVersions", webhook["admissionReviewVersions"], "must include at least one of v1, v1beta1")  # fmt: skip # noqa: E501
-        if webhook.get("sideEffects") not in ("None", "NoneOnDryRun"):
-            yield fe.not_supported(f"{path}.sideEffects", webhook.get("sideEffects", ""), ("None", "NoneOnDryRun"))
-        for field, supported in (("failurePolicy", ("Fail", "Ignore")), ("matchPolicy", ("Equivalent", "Exact"))):
-            if webhook.get(field) not in (None, *supported):
-                yield fe.not_supported(f"{path}.{field}", webhook[field], supported)
-        seconds = webhook.get("timeoutSeconds")
-        if seconds is not None and not 1 <= seconds <= 30:
-            yield fe.invalid(f"{path}.timeoutSeconds", seconds, "the timeout value must be between 1 and 30 seconds")
 
 
 def _crd(obj: Json, old: Json | None) -> Iterator[FieldError]:
@@ -338,7 +235,7 @@ def _crd(obj: Json, old: Json | None) -> Iterator[FieldError]:
             ("spec.names.kind", (before.get("names") or {}).get("kind"), (after.get("names") or {}).get("kind")),
         ):
             if old_value != new_value:
-                yield _immutable(field, new_value)
+                yield immutable(field, new_value)
 
 
 def _present(*paths: str) -> Callable[[Json, Json | None], Iterator[FieldError]]:
@@ -357,7 +254,13 @@ def _present(*paths: str) -> Callable[[Json, Json | None], Iterator[FieldError]]
 
 
 def _pod_template(obj: Json, old: Json | None) -> Iterator[FieldError]:
+    yield from template_metadata((obj.get("template") or {}).get("metadata") or {}, "template")
     yield from pod_spec((obj.get("template") or {}).get("spec") or {}, "template.spec")
+
+
+def _quota(obj: Json, old: Json | None) -> Iterator[FieldError]:
+    for name, amount in ((obj.get("spec") or {}).get("hard") or {}).items():
+        yield from quantities({name: amount}, "spec.hard")
 
 
 _ADM = "admissionregistration.k8s.io"
@@ -372,7 +275,8 @@ _BY_KEY: dict[str, Callable[[Json, Json | None], Iterator[FieldError]]] = {
     "networking.k8s.io/ingressclasses": _present("spec.controller"),
     "storage.k8s.io/storageclasses": _present("provisioner"),
     "/nodes": _node,
-    "/services": _service,
+    "/services": validate_service,
+    "/resourcequotas": _quota,
     "coordination.k8s.io/leases": _lease,
     "policy/poddisruptionbudgets": _pdb,
     "scheduling.k8s.io/priorityclasses": _priority_class,
@@ -380,13 +284,14 @@ _BY_KEY: dict[str, Callable[[Json, Json | None], Iterator[FieldError]]] = {
     f"{_RBAC}/clusterroles": _role,
     f"{_RBAC}/rolebindings": _role_binding,
     f"{_RBAC}/clusterrolebindings": _role_binding,
-    "apps/deployments": _workload,
-    "apps/replicasets": _workload,
-    "apps/daemonsets": _workload,
-    "apps/statefulsets": _workload,
-    "batch/jobs": _job,
-    "batch/cronjobs": _cron_job,
+    "apps/deployments": validate_workload,
+    "apps/replicasets": validate_workload,
+    "apps/daemonsets": validate_workload,
+    "apps/statefulsets": validate_workload,
+    "batch/jobs": validate_job,
+    "batch/cronjobs": validate_cron_job,
     f"{_ADM}/mutatingwebhookconfigurations": _webhooks,
     f"{_ADM}/validatingwebhookconfigurations": _webhooks,
     "apiextensions.k8s.io/customresourcedefinitions": _crd,
+    "apiregistration.k8s.io/apiservices": validate_api_service,
 }

@@ -6,6 +6,7 @@ Covers the common mistakes: names, images, ports, resources, mounts, policies. E
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -14,10 +15,21 @@ import msgspec
 
 from control.standalone.errors import FieldError
 from control.standalone.kinds import BUILTIN, NODE
-from control.standalone.objectmeta import name_error
+from control.standalone.objectmeta import key_errors, name_error
 from control.standalone.schema import fielderrors as fe
+from control.standalone.schema import validation_selectors as selectors
 from control.standalone.schema.structural import QUANTITY_MESSAGE, parse_quantity
-from control.standalone.schema.validation_podparts import NON_NEGATIVE, container_parts, host_path, spec_parts
+from control.standalone.schema.validation_env import environment
+from control.standalone.schema.validation_probes import (
+    DEFAULT_GRACE_SECONDS,
+    NON_NEGATIVE,
+    PORT_RANGE,
+    not_of_init_containers,
+    port_name,
+    probes_and_hooks,
+)
+from control.standalone.schema.validation_security import container_security, pod_security
+from control.standalone.schema.validation_volumes import mounts, volume_source
 
 Json = Mapping[str, Any]
 _encode = msgspec.json.Encoder(order="sorted").encode
@@ -29,8 +41,15 @@ LABEL_MESSAGE = (
     "'[a-z0-9]([-a-z0-9]*[a-z0-9])?')"
 )
 NODE_KIND = next(kind for kind in BUILTIN if kind.key == NODE)
-_STANDARD_RESOURCES = frozenset({"cpu", "memory", "ephemeral-storage", "storage"})
-_PORT_RANGE = "must be between 1 and 65535, inclusive"
+_CONTAINER_RESOURCES = frozenset({"cpu", "memory", "ephemeral-storage", "storage"})
+_QUOTA_RESOURCES = frozenset(
+    {"pods", "services", "replicationcontrollers", "resourcequotas", "secrets", "configmaps", "persistentvolumeclaims"}
+)
+_RESTART_POLICIES = ("Always", "Never", "OnFailure")
+IP_MESSAGE = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"
+_NOT_EPHEMERAL = (
+    "ports", "livenessProbe", "readinessProbe", "startupProbe", "lifecycle", "resources", "resizePolicy",
+)  # fmt: skip
 UPDATE_MESSAGE = (
     "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,"
     "`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),"
@@ -59,31 +78,98 @@ def pod_spec(spec: Json, path: str) -> Iterator[FieldError]:
         sources = [key for key in volume if key != "name"]
         for source in sources[1:]:
             yield fe.forbidden(f"{where}.{source}", "may not specify more than 1 volume type")
-        yield from host_path(volume, where)
-    containers = spec.get("containers") or ()
-    if not containers:
+        yield from volume_source(volume, where)
+    yield from _claims(spec, path)
+    if not spec.get("containers"):
         yield fe.required(f"{path}.containers")
     names: set[str] = set()
-    for group in ("initContainers", "containers"):
+    for group in ("containers", "initContainers"):
         for at, container in enumerate(spec.get(group) or ()):
-            yield from _container(container, f"{path}.{group}[{at}]", names, volumes)
+            yield from _container(container, f"{path}.{group}[{at}]", names, volumes, spec)
     for at, container in enumerate(spec.get("initContainers") or ()):
-        policy = container.get("restartPolicy")
-        if policy not in (None, "Always", "Never", "OnFailure"):
-            yield fe.not_supported(f"{path}.initContainers[{at}].restartPolicy", policy, ("Always",))
+        if container.get("restartPolicy") != "Always":
+            yield from not_of_init_containers(container, f"{path}.initContainers[{at}]")
+    yield from _host_ports(spec, path)
     yield from _policies(spec, path)
     yield from quantities(spec.get("overhead"), f"{path}.overhead")
     for at, toleration in enumerate(spec.get("tolerations") or ()):
-        yield from _toleration(toleration, f"{path}.tolerations[{at}]")
-    yield from spec_parts(spec, path)
-    if (host := spec.get("hostname")) and not LABEL.fullmatch(host):
-        yield fe.invalid(f"{path}.hostname", host, LABEL_MESSAGE)
+        yield from selectors.toleration(toleration, f"{path}.tolerations[{at}]")
+    yield from selectors.labels(spec.get("nodeSelector"), f"{path}.nodeSelector")
+    yield from selectors.affinity(spec.get("affinity") or {}, f"{path}.affinity")
+    yield from selectors.spread(spec.get("topologySpreadConstraints") or [], f"{path}.topologySpreadConstraints")
+    yield from pod_security(spec, path)
+    yield from _names_and_addresses(spec, path)
     gates: set[str] = set()
     for at, gate in enumerate(spec.get("schedulingGates") or ()):
-        name = gate.get("name")
+        name = str(gate.get("name") or "")
+        yield from key_errors(f"{path}.schedulingGates[{at}]", name)
         if name in gates:
-            yield fe.duplicate(f"{path}.schedulingGates[{at}]", gate.get("name"))
-        gates.add(str(name))
+            yield fe.duplicate(f"{path}.schedulingGates[{at}]", name)
+        gates.add(name)
+
+
+def _claims(spec: Json, path: str) -> Iterator[FieldError]:
+    names: set[str] = set()
+    for at, claim in enumerate(spec.get("resourceClaims") or ()):
+        where = f"{path}.resourceClaims[{at}]"
+        yield from _label(claim.get("name"), f"{where}.name", names)
+        sources = [claim.get(field) for field in ("resourceClaimName", "resourceClaimTemplateName")]
+        if sources.count(None) != 1:
+            problem = "must specify one of" if sources.count(None) == 2 else "at most one of"
+            message = f"{problem}: `resourceClaimName`, `resourceClaimTemplateName`"
+            if sources.count(None) == 0:
+                message = "at most one of `resourceClaimName` or `resourceClaimTemplateName` may be specified"
+            shown = {
+                "Name": claim.get("name"),
+                "ResourceClaimName": sources[0],
+                "ResourceClaimTemplateName": sources[1],
+            }
+            yield fe.invalid(where, shown, message)
+
+
+def _names_and_addresses(spec: Json, path: str) -> Iterator[FieldError]:
+    for field in ("hostname", "subdomain"):
+        if (name := spec.get(field)) and not LABEL.fullmatch(name):
+            yield fe.invalid(f"{path}.{field}", name, LABEL_MESSAGE)
+    for at, alias in enumerate(spec.get("hostAliases") or ()):
+        yield from address(alias.get("ip") or "", f"{path}.hostAliases[{at}].ip")
+    dns = spec.get("dnsConfig")
+    if spec.get("dnsPolicy") == "None":
+        if not dns:
+            yield fe.required(f"{path}.dnsConfig", "must provide `dnsConfig` when `dnsPolicy` is None")
+        elif not dns.get("nameservers"):
+            message = "must provide at least one DNS nameserver when `dnsPolicy` is None"
+            yield fe.required(f"{path}.dnsConfig.nameservers", message)
+    for at, server in enumerate((dns or {}).get("nameservers") or ()):
+        yield from address(server, f"{path}.dnsConfig.nameservers[{at}]")
+    for at, gate in enumerate(spec.get("readinessGates") or ()):
+        yield from key_errors(f"{path}.readinessGates[{at}].conditionType", str(gate.get("conditionType") or ""))
+    system = (spec.get("os") or {}).get("name")
+    if system not in (None, "linux", "windows"):
+        yield fe.not_supported(f"{path}.os", system, ("linux", "windows"))
+
+
+def address(value: str, path: str) -> Iterator[FieldError]:
+    try:
+        ipaddress.ip_address(value)
+    except ValueError:
+        yield fe.invalid(path, value, IP_MESSAGE)
+
+
+def _host_ports(spec: Json, path: str) -> Iterator[FieldError]:
+    for group in ("containers", "initContainers"):
+        taken: set[str] = set()
+        for i, container in enumerate(spec.get(group) or ()):
+            for at, port in enumerate(container.get("ports") or ()):
+                where = f"{path}.{group}[{i}].ports[{at}].hostPort"
+                number = port.get("hostPort")
+                if number:
+                    name = f"{port.get('protocol') or 'TCP'}/{port.get('hostIP') or ''}/{number}"
+                    if name in taken:
+                        yield fe.duplicate(where, name)
+                    taken.add(name)
+                if spec.get("hostNetwork") and number and number != port.get("containerPort"):
+                    yield fe.invalid(where, number, "must match `containerPort` when `hostNetwork` is true")
 
 
 def _policies(spec: Json, path: str) -> Iterator[FieldError]:
@@ -111,38 +197,43 @@ def _label(name: Any, path: str, seen: set[str]) -> Iterator[FieldError]:
     seen.add(str(name))
 
 
-def _container(container: Json, path: str, names: set[str], volumes: set[str]) -> Iterator[FieldError]:
+def _container(container: Json, path: str, names: set[str], volumes: set[str], spec: Json) -> Iterator[FieldError]:
     yield from _label(container.get("name"), f"{path}.name", names)
     image = container.get("image")
     if not image:
         yield fe.required(f"{path}.image")
     elif image != image.strip():
         yield fe.invalid(f"{path}.image", image, "must not have leading or trailing whitespace")
-    pull = container.get("imagePullPolicy")
-    if pull is not None and pull not in ("Always", "IfNotPresent", "Never"):
-        yield fe.not_supported(f"{path}.imagePullPolicy", pull, ("Always", "IfNotPresent", "Never"))
+    grace = spec.get("terminationGracePeriodSeconds")
+    yield from probes_and_hooks(container, path, DEFAULT_GRACE_SECONDS if grace is None else grace)
+    for field, supported in (
+        ("terminationMessagePolicy", ("File", "FallbackToLogsOnError")),
+        ("imagePullPolicy", ("Always", "IfNotPresent", "Never")),
+        ("restartPolicy", _RESTART_POLICIES),
+    ):
+        if container.get(field) not in (None, *supported):
+            yield fe.not_supported(f"{path}.{field}", container[field], supported)
     yield from _ports(container, path)
-    yield from container_parts(container, path)
-    for at, env in enumerate(container.get("env") or ()):
-        if not env.get("name"):
-            yield fe.required(f"{path}.env[{at}].name")
-        if env.get("value") and env.get("valueFrom"):
-            message = "may not be specified when `value` is not empty"
-            yield fe.invalid(f"{path}.env[{at}].valueFrom", "", message)
-    paths: set[str] = set()
-    for at, mount in enumerate(container.get("volumeMounts") or ()):
-        where = f"{path}.volumeMounts[{at}]"
-        if not mount.get("name"):
-            yield fe.required(f"{where}.name")
-        elif mount["name"] not in volumes:
-            yield fe.not_found(f"{where}.name", mount["name"])
-        target = mount.get("mountPath")
-        if not target:
-            yield fe.required(f"{where}.mountPath")
-        elif target in paths:
-            yield fe.invalid(f"{where}.mountPath", target, "must be unique")
-        paths.add(str(target))
+    yield from environment(container, path)
+    yield from mounts(container, path, volumes)
     yield from resources(container.get("resources") or {}, f"{path}.resources")
+    declared = {claim.get("name") for claim in spec.get("resourceClaims") or ()}
+    for at, claim in enumerate((container.get("resources") or {}).get("claims") or ()):
+        if claim.get("name") not in declared:
+            which = ": " + ", ".join(sorted(map(str, declared))) if declared else " which is empty"
+            message = f"must be one of the names in pod.spec.resourceClaims{which}"
+            yield fe.not_found(f"{path}.resources.claims[{at}]", claim.get("name"), message)
+    for policy in container.get("resizePolicy") or ():
+        for field, supported in (
+            ("resourceName", ("cpu", "memory")),
+            ("restartPolicy", ("NotRequired", "RestartContainer")),
+        ):
+            if policy.get(field) not in supported:
+                yield fe.not_supported(f"{path}.resizePolicy", policy.get(field) or "", supported)
+    host_users = spec.get("hostUsers") is not False
+    yield from container_security(
+        container.get("securityContext") or {}, f"{path}.securityContext", host_users=host_users
+    )
 
 
 def _ports(container: Json, path: str) -> Iterator[FieldError]:
@@ -153,16 +244,17 @@ def _ports(container: Json, path: str) -> Iterator[FieldError]:
         if number is None or number == 0:
             yield fe.required(f"{where}.containerPort")
         elif not 0 < number < 65536:
-            yield fe.invalid(f"{where}.containerPort", number, _PORT_RANGE)
+            yield fe.invalid(f"{where}.containerPort", number, PORT_RANGE)
         host = port.get("hostPort")
         if host and not 0 < host < 65536:
-            yield fe.invalid(f"{where}.hostPort", host, _PORT_RANGE)
+            yield fe.invalid(f"{where}.hostPort", host, PORT_RANGE)
         if port.get("protocol") not in (None, "TCP", "UDP", "SCTP"):
             yield fe.not_supported(f"{where}.protocol", port["protocol"], ("SCTP", "TCP", "UDP"))
         if name := port.get("name"):
             if name in names:
                 yield fe.duplicate(f"{where}.name", name)
             names.add(name)
+            yield from port_name(str(name), f"{where}.name")
 
 
 def quantities(amounts: Any, path: str) -> Iterator[FieldError]:
@@ -180,9 +272,14 @@ def resources(requirements: Json, path: str) -> Iterator[FieldError]:
     for part, amounts in (("limits", limits), ("requests", requests)):
         yield from quantities(amounts, f"{path}.{part}")
         for name, amount in amounts.items():
-            if "/" not in name and name not in _STANDARD_RESOURCES and not name.startswith("hugepages-"):
-                yield fe.invalid(f"{path}.{part}[{name}]", name, "must be a standard resource type or fully qualified")
-                yield fe.invalid(f"{path}.{part}[{name}]", name, "must be a standard resource for containers")
+            where = f"{path}.{part}[{name}]"
+            if problems := key_errors(where, name):
+                yield from problems
+                yield fe.invalid(where, name, "doesn't follow extended resource name standard")
+            elif "/" not in name and name not in _CONTAINER_RESOURCES and not name.startswith("hugepages-"):
+                if name not in _QUOTA_RESOURCES:
+                    yield fe.invalid(where, name, "must be a standard resource type or fully qualified")
+                yield fe.invalid(where, name, "must be a standard resource for containers")
             elif is_extended(name):
                 quantity = parse_quantity(str(amount))
                 if quantity is not None and quantity.milli_value() % 1000:
@@ -200,27 +297,14 @@ def resources(requirements: Json, path: str) -> Iterator[FieldError]:
         elif request > limit:
             message = f"must be less than or equal to {name} limit of {limit}"
             yield fe.invalid(f"{path}.requests", str(request), message)
+    named = {*limits, *requests}
+    if any(name.startswith("hugepages-") for name in named) and not named & {"cpu", "memory"}:
+        yield fe.forbidden(path, "HugePages require cpu or memory")
 
 
 def is_extended(name: str) -> bool:
     """Extended resources have a domain other than kubernetes.io, integer amounts and no overcommit."""
     return "/" in name and "kubernetes.io/" not in name and not name.startswith("requests.")
-
-
-def _toleration(toleration: Json, path: str) -> Iterator[FieldError]:
-    operator = toleration.get("operator") or "Equal"
-    if operator not in ("Equal", "Exists", "Lt", "Gt"):
-        yield fe.not_supported(f"{path}.operator", operator, ("Equal", "Exists"))
-    if not toleration.get("key") and operator != "Exists":
-        message = 'operator must be Exists when `key` is empty, which means "match all values and all keys"'
-        yield fe.invalid(f"{path}.operator", operator, message)
-    if operator == "Exists" and toleration.get("value"):
-        yield fe.invalid(f"{path}.operator", toleration["value"], "value must be empty when `operator` is 'Exists'")
-    effect = toleration.get("effect")
-    if effect and effect not in ("NoSchedule", "PreferNoSchedule", "NoExecute"):
-        yield fe.not_supported(f"{path}.effect", effect, ("NoSchedule", "PreferNoSchedule", "NoExecute"))
-    if toleration.get("tolerationSeconds") is not None and effect != "NoExecute":
-        yield fe.invalid(f"{path}.effect", effect or "", "effect must be 'NoExecute' when `tolerationSeconds` is set")
 
 
 def _pod_update(new: Json, old: Json) -> Iterator[FieldError]:
@@ -232,6 +316,43 @@ def _pod_update(new: Json, old: Json) -> Iterator[FieldError]:
         yield fe.forbidden("spec.schedulingGates", "only deletion is allowed, but found new scheduling gates")
     if _frozen(new, gated=bool(old_gates)) != _frozen(old, gated=bool(old_gates)):
         yield fe.forbidden("spec", UPDATE_MESSAGE)
+
+
+def validate_ephemeral_containers(pod: Json, old: Json | None) -> Iterator[FieldError]:
+    """The subresource pods/ephemeralcontainers: containers are added, and never changed or removed."""
+    spec, before = pod.get("spec") or {}, (old or {}).get("spec") or {}
+    path, volumes = "spec.ephemeralContainers", {str(volume.get("name")) for volume in spec.get("volumes") or ()}
+    names = {str(each.get("name")) for group in ("initContainers", "containers") for each in spec.get(group) or ()}
+    targets = frozenset(names)
+    for at, container in enumerate(spec.get("ephemeralContainers") or ()):
+        where = f"{path}[{at}]"
+        yield from _container(container, where, names, volumes, spec)
+        for field in _NOT_EPHEMERAL:
+            if container.get(field):
+                yield fe.forbidden(f"{where}.{field}", "cannot be set for an Ephemeral Container")
+        if (target := container.get("targetContainerName")) and target not in targets:
+            yield fe.not_found(f"{where}.targetContainerName", target)
+    present = {each.get("name"): each for each in spec.get("ephemeralContainers") or ()}
+    for container in before.get("ephemeralContainers") or ():
+        name = container["name"]
+        if name not in present:
+            yield fe.forbidden(path, f'existing ephemeral containers "{name}" may not be removed\n')
+        elif present[name] != container:
+            yield fe.forbidden(path, f'existing ephemeral containers "{name}" may not be changed\n')
+
+
+def validate_resize(pod: Json, old: Json | None) -> Iterator[FieldError]:
+    """The subresource pods/resize: only the containers' resources change."""
+    spec, before = pod.get("spec") or {}, (old or {}).get("spec") or {}
+    for group in ("initContainers", "containers"):
+        for at, container in enumerate(spec.get(group) or ()):
+            yield from resources(container.get("resources") or {}, f"spec.{group}[{at}].resources")
+        if _without_resources(spec.get(group)) != _without_resources(before.get(group)):
+            yield fe.forbidden("spec", "only cpu and memory resources are mutable")
+
+
+def _without_resources(containers: Iterable[Json] | None) -> list[Json]:
+    return [{key: value for key, value in each.items() if key != "resources"} for each in containers or ()]
 
 
 def _only_seconds_differ(old: Iterable[Json], new: Iterable[Json]) -> bool:

@@ -92,6 +92,18 @@ class NodeApi:
         except (binascii.Error, UnicodeDecodeError) as error:
             raise KubeError(f"secret {namespace}/{name}: data is not base64 of text") from error
 
+    async def account_token(self, pod: Mapping[str, str], account: str, audience: str, seconds: int) -> str:
+        """A token of a ServiceAccount that is valid while the pod (namespace, name, uid) exists."""
+        reference = {"apiVersion": "v1", "kind": "Pod", "name": pod["name"], "uid": pod["uid"]}
+        spec = {"expirationSeconds": seconds, "boundObjectRef": reference}
+        body = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenRequest",
+            "spec": {**spec, "audiences": [audience]} if audience else spec,
+        }
+        path = f"/api/v1/namespaces/{pod['namespace']}/serviceaccounts/{account}/token"
+        return str((await self._call("POST", path, body))["status"]["token"])
+
     async def token_review(self, token: str) -> dict[str, Any]:
         """`status` of a TokenReview: {"authenticated": …, "user": {…}}."""
         body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token}}

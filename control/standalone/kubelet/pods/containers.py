@@ -17,11 +17,14 @@ from control.standalone.kubelet.cgroups.values import container_values, oom_scor
 from control.standalone.kubelet.pods.changesignal import ChangeSignal
 from control.standalone.kubelet.pods.environ import EnvError, command_line, environment, sources
 from control.standalone.kubelet.pods.probes import ContainerProber, ProbeResult, run_handler
+from control.standalone.kubelet.pods.security import container_security, sandbox_security
 from control.standalone.kubelet.pods.spec import ContainerSpec, ParsedPod, qos_class
 from control.standalone.kubelet.pods.status import CONTAINER_ID_SCHEME, ContainerRecord
+from control.standalone.kubelet.pods.volumes import PodVolumes
 from control.standalone.kubelet.pods.workercontext import ApiUnavailable, PodWorkerContext
 from control.standalone.kubelet.runtimes.runtime import (
     SANDBOX_NAME,
+    UNRESTRICTED,
     ContainerConfig,
     RuntimeContainer,
     RuntimeFailure,
@@ -56,6 +59,7 @@ class PodContainers:
         self._gated: set[str] = set()
         """Containers with a readiness probe."""
         self._probers: dict[str, tuple[str, ContainerProber]] = {}
+        self._volumes = PodVolumes(context.store.folder(uid), context.host, context.node, context.clock)
         self._deadline: float | None = None
         """While the whole pod is being terminated: monotonic time of SIGKILL."""
 
@@ -88,10 +92,11 @@ class PodContainers:
             by_name.setdefault(info.name, []).append(info)
         sandboxes = by_name.pop(SANDBOX_NAME, [])
         self.sandbox = next((s for s in sandboxes if s.running), sandboxes[0] if sandboxes else None)
-        statuses = [*(old.get("initContainerStatuses") or []), *(old.get("containerStatuses") or [])]
+        parts = ("initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses")
+        statuses = [status for part in parts for status in old.get(part) or []]
         known = {s.get("name"): s for s in statuses}
         self._gated = {c.name for c in spec.all_containers() if c.readiness is not None}
-        for container in spec.all_containers():
+        for container in spec.every_container():
             record = self.records[container.name] = ContainerRecord()
             status = known.get(container.name, {})
             attempts = sorted(by_name.get(container.name, []), key=lambda i: i.attempt)
@@ -109,6 +114,11 @@ class PodContainers:
                 self._probe(container, record, adopted=True)
             else:
                 record.ended_at = monotonic - max(0.0, now - (record.current.finished_at or 0) / 1e9)
+
+    def track(self, spec: ParsedPod) -> None:
+        """Ephemeral containers may be added to a running pod."""
+        for container in spec.ephemeral_containers:
+            self.records.setdefault(container.name, ContainerRecord())
 
     async def ensure_sandbox(self, spec: ParsedPod) -> None:
         path = self._context.cgroups.ensure_pod(spec)
@@ -134,8 +144,13 @@ class PodContainers:
                 labels=spec.labels,
                 annotations=spec.annotations,
                 log_dir=self._context.store.folder(self._uid) / "logs",
+                security=sandbox_security(spec) if self._context.runtime.isolates else UNRESTRICTED,
             )
         )
+
+    async def renew_tokens(self, spec: ParsedPod) -> float | None:
+        """Renew the account tokens in volumes that are due; the time of the next renewal. Raises ApiUnavailable."""
+        return await self._volumes.renew(spec) if self._context.runtime.isolates else None
 
     async def start(self, spec: ParsedPod, container: ContainerSpec, record: ContainerRecord) -> float | None:
         """Start one container, or return the monotonic time until which it has to wait."""
@@ -151,9 +166,12 @@ class PodContainers:
             lookup = await context.host.lookup(spec.namespace, sources(container))
             env = environment(spec, container, context.node, lookup)
             argv = command_line(container, env)
+            target = self._target(container)
+            mounts = await self._volumes.mounts(spec, container) if context.runtime.isolates else []
+            security = container_security(spec, container) if context.runtime.isolates else UNRESTRICTED
         except RuntimeFailure as error:
             return self._wait_for(container, record, error.reason, str(error))
-        except (EnvError, ApiUnavailable) as error:
+        except (EnvError, ApiUnavailable, OSError) as error:
             return self._wait_for(container, record, "CreateContainerConfigError", str(error))
         attempt = record.restarts + 1 if record.current is not None else record.restarts
         if record.current is not None:
@@ -178,6 +196,12 @@ class PodContainers:
             user=container.user,
             group=container.group,
             has_program=bool(container.command),
+            stdin=container.stdin,
+            stdin_once=container.stdin_once,
+            tty=container.tty,
+            target=target,
+            mounts=mounts,
+            security=security,
         )
         try:
             info = await context.runtime.start(config)
@@ -201,6 +225,15 @@ class PodContainers:
         if container.sidecar:
             self._signal.notify_change()  # the next init container may start
         return None
+
+    def _target(self, container: ContainerSpec) -> str:
+        """The id of the container whose processes an ephemeral one sees; "" for its own only."""
+        record = self.records.get(container.target)
+        if not container.target:
+            return ""
+        if record is None or record.current is None or not record.running:
+            raise RuntimeFailure("CreateContainerError", f"target container {container.target} does not run")
+        return record.current.id
 
     def log_path(self, container: str, attempt: int) -> Path:
         return self._context.store.folder(self._uid) / "logs" / container / f"{attempt}.log"
@@ -316,7 +349,7 @@ class PodContainers:
 
     async def stop_all(self, spec: ParsedPod, grace: float) -> None:
         """Stop the main containers together, then the sidecars in reverse order within the remaining grace period."""
-        running = [c for c in spec.all_containers() if self.records[c.name].running]
+        running = [c for c in spec.every_container() if self.records[c.name].running]
         if not running:
             return
         self._deadline = self._context.clock.monotonic() + grace

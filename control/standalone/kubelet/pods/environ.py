@@ -8,7 +8,7 @@ env in order; a variable may refer to those defined before it; an unknown `$(VAR
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +39,8 @@ class DownwardNodeInfo:
     ip: str
     allocatable_milli: int
     allocatable_memory: int
+    service_env: Sequence[tuple[str, str]] = ()
+    """Variables of every container: how pods reach the API server."""
 
 
 def expand(text: str, values: Mapping[str, str]) -> str:
@@ -55,7 +57,8 @@ def expand(text: str, values: Mapping[str, str]) -> str:
     return _VAR.sub(replace, text)
 
 
-def _field(pod: ParsedPod, node: DownwardNodeInfo, path: str) -> str:
+def field_value(pod: ParsedPod, node: DownwardNodeInfo, path: str) -> str:
+    """A field of the downward API; raises `EnvError` for one that it does not have."""
     plain = {
         "metadata.name": pod.name,
         "metadata.namespace": pod.namespace,
@@ -131,7 +134,7 @@ def sources(container: ContainerSpec) -> set[tuple[str, str]]:
 
 def environment(pod: ParsedPod, container: ContainerSpec, node: DownwardNodeInfo, lookup: Lookup) -> dict[str, str]:
     """The container's variables, in order of definition; raises `EnvError`."""
-    out: dict[str, str] = {}
+    out: dict[str, str] = dict(node.service_env)
     total = 0
     for entry in container.env_from:
         prefix = str(entry.get("prefix") or "")
@@ -150,7 +153,7 @@ def environment(pod: ParsedPod, container: ContainerSpec, node: DownwardNodeInfo
         value_from = entry.get("valueFrom") or {}
         value: str | None
         if value_from.get("fieldRef"):
-            value = _field(pod, node, str(value_from["fieldRef"].get("fieldPath", "")))
+            value = field_value(pod, node, str(value_from["fieldRef"].get("fieldPath", "")))
         elif value_from.get("resourceFieldRef"):
             value = _resource(pod, container, node, value_from["resourceFieldRef"])
         elif value_from.get("configMapKeyRef"):

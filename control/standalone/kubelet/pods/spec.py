@@ -9,10 +9,11 @@ behaves the same.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from control.standalone.kubelet.cgroups.naming import QosClass
+from koordlet.api.core.podresources import total
 from koordlet.api.encoding.quantity import Quantity, QuantityError
 
 RESTART_POLICIES = ("Always", "OnFailure", "Never")
@@ -69,6 +70,14 @@ class ContainerSpec:
     sidecar: bool
     user: int | None
     group: int | None
+    stdin: bool = False
+    stdin_once: bool = False
+    tty: bool = False
+    target: str = ""
+    """Of an ephemeral container: the container whose processes it sees."""
+    security: Mapping[str, Any] = field(default_factory=dict)
+    """securityContext, with the pod's values where the container has none."""
+    mounts: tuple[Mapping[str, Any], ...] = ()
 
     def request(self, resource: str) -> Quantity | None:
         return self.requests.get(resource)
@@ -96,6 +105,11 @@ class ParsedPod:
     priority: int
     priority_class: str
     readiness_gates: tuple[str, ...]
+    ephemeral_containers: tuple[ContainerSpec, ...] = ()
+    host_pid: bool = False
+    host_ipc: bool = False
+    volumes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """By name."""
 
     @property
     def full_name(self) -> str:
@@ -111,10 +125,15 @@ class ParsedPod:
         return self.critical and self.priority_class == "system-node-critical"
 
     def all_containers(self) -> tuple[ContainerSpec, ...]:
+        """Those that have resources and count for the pod's phase."""
         return self.init_containers + self.containers
 
+    def every_container(self) -> tuple[ContainerSpec, ...]:
+        """Also ephemeral containers."""
+        return self.all_containers() + self.ephemeral_containers
+
     def find(self, name: str) -> ContainerSpec | None:
-        return next((c for c in self.all_containers() if c.name == name), None)
+        return next((c for c in self.every_container() if c.name == name), None)
 
 
 def _map(value: object, field: str) -> Mapping[str, Any]:
@@ -131,6 +150,10 @@ def _list(value: object, field: str) -> list[Any]:
     if not isinstance(value, list):
         raise MalformedPod(field, f"expected a list, got {type(value).__name__}")
     return value
+
+
+def _maps(value: object, field: str) -> tuple[Mapping[str, Any], ...]:
+    return tuple(_map(item, f"{field}[{i}]") for i, item in enumerate(_list(value, field)))
 
 
 def _int(value: object, field: str, default: int, minimum: int = 0) -> int:
@@ -240,10 +263,8 @@ def _container(raw: object, field: str, pod_security: Mapping[str, Any]) -> Cont
         image=str(spec.get("image") or ""),
         command=_strings(spec.get("command"), f"{field}.command"),
         args=_strings(spec.get("args"), f"{field}.args"),
-        env=tuple(_map(e, f"{field}.env[{i}]") for i, e in enumerate(_list(spec.get("env"), f"{field}.env"))),
-        env_from=tuple(
-            _map(e, f"{field}.envFrom[{i}]") for i, e in enumerate(_list(spec.get("envFrom"), f"{field}.envFrom"))
-        ),
+        env=_maps(spec.get("env"), f"{field}.env"),
+        env_from=_maps(spec.get("envFrom"), f"{field}.envFrom"),
         working_dir=spec.get("workingDir") or None,
         requests=requests,
         limits=limits,
@@ -256,6 +277,12 @@ def _container(raw: object, field: str, pod_security: Mapping[str, Any]) -> Cont
         sidecar=restart == "Always",
         user=_opt_int(security.get("runAsUser"), f"{field}.securityContext.runAsUser"),
         group=_opt_int(security.get("runAsGroup"), f"{field}.securityContext.runAsGroup"),
+        stdin=spec.get("stdin") is True,
+        stdin_once=spec.get("stdinOnce") is True,
+        tty=spec.get("tty") is True,
+        target=str(spec.get("targetContainerName") or ""),
+        security=security,
+        mounts=_maps(spec.get("volumeMounts"), f"{field}.volumeMounts"),
     )
 
 
@@ -277,8 +304,12 @@ def parse_pod(raw: Mapping[str, Any]) -> ParsedPod:
         _container(c, f"spec.initContainers[{i}]", security)
         for i, c in enumerate(_list(spec.get("initContainers"), "spec.initContainers"))
     )
+    ephemerals = tuple(
+        _container(c, f"spec.ephemeralContainers[{i}]", security)
+        for i, c in enumerate(_list(spec.get("ephemeralContainers"), "spec.ephemeralContainers"))
+    )
     seen: set[str] = set()
-    for container in inits + containers:
+    for container in inits + containers + ephemerals:
         if container.name in seen:
             raise MalformedPod("spec.containers", f"Duplicate value: {container.name!r}")
         seen.add(container.name)
@@ -308,6 +339,10 @@ def parse_pod(raw: Mapping[str, Any]) -> ParsedPod:
         priority=_int(spec.get("priority"), "spec.priority", 0, -(2**31)),
         priority_class=str(spec.get("priorityClassName") or ""),
         readiness_gates=tuple(str(_map(g, "spec.readinessGates").get("conditionType")) for g in gates),
+        ephemeral_containers=ephemerals,
+        host_pid=bool(spec.get("hostPID")),
+        host_ipc=bool(spec.get("hostIPC")),
+        volumes={str(volume.get("name")): volume for volume in _maps(spec.get("volumes"), "spec.volumes")},
     )
 
 
@@ -327,43 +362,13 @@ def qos_class(pod: ParsedPod) -> QosClass:
     return QosClass.GUARANTEED if guaranteed else QosClass.BURSTABLE
 
 
-def _sum(pod: ParsedPod, side: str) -> dict[str, Quantity]:
-    """Sum of containers and sidecars, or the peak while init containers run if that is higher, plus overhead."""
-
-    def add(into: dict[str, Quantity], more: Mapping[str, Quantity]) -> None:
-        for name, amount in more.items():
-            into[name] = into[name] + amount if name in into else amount
-
-    def raise_to(into: dict[str, Quantity], other: Mapping[str, Quantity]) -> None:
-        for name, amount in other.items():
-            if name not in into or into[name] < amount:
-                into[name] = amount
-
-    total: dict[str, Quantity] = {}
-    for container in pod.containers:
-        add(total, getattr(container, side))
-    sidecars: dict[str, Quantity] = {}
-    peak: dict[str, Quantity] = {}
-    for container in pod.init_containers:
-        amounts = getattr(container, side)
-        if container.sidecar:
-            add(total, amounts)
-            add(sidecars, amounts)
-            raise_to(peak, sidecars)
-        else:
-            at_start = dict(amounts)
-            add(at_start, sidecars)
-            raise_to(peak, at_start)
-    raise_to(total, peak)
-    for name, amount in pod.overhead.items():
-        if side == "requests" or name in total:  # overhead increases an existing limit, it does not create one
-            total[name] = total[name] + amount if name in total else amount
-    return total
-
-
 def pod_requests(pod: ParsedPod) -> dict[str, Quantity]:
-    return _sum(pod, "requests")
+    """Of containers and sidecars, or the peak while init containers run if that is higher, plus overhead."""
+    inits = [(container.requests, container.sidecar) for container in pod.init_containers]
+    return total([container.requests for container in pod.containers], inits, pod.overhead, overhead_for_all=True)
 
 
 def pod_limits(pod: ParsedPod) -> dict[str, Quantity]:
-    return _sum(pod, "limits")
+    """As `pod_requests`; overhead increases an existing limit, it does not create one."""
+    inits = [(container.limits, container.sidecar) for container in pod.init_containers]
+    return total([container.limits for container in pod.containers], inits, pod.overhead, overhead_for_all=False)

@@ -252,6 +252,11 @@ def pod_status(
         for status, spec in zip(out["initContainerStatuses"], pod.init_containers, strict=True):
             if not spec.sidecar:
                 status["ready"] = records[spec.name].exit_code == 0
+    if pod.ephemeral_containers:
+        out["ephemeralContainerStatuses"] = [
+            {**container_status(c, records[c.name], "ContainerCreating"), "ready": False}
+            for c in pod.ephemeral_containers
+        ]
     if decision is not None:
         out |= {"reason": decision.reason, "message": decision.message}
     return out

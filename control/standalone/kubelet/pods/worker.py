@@ -114,6 +114,8 @@ class PodWorker:
         if (old.get("spec"), _lasting(old)) != (self.raw.get("spec"), _lasting(self.raw)):
             try:
                 self.spec = parse_pod(self.raw) if self.spec is not None else None
+                if self.spec is not None:
+                    self._containers.track(self.spec)
             except MalformedPod as error:  # continue with the last valid spec
                 self._emit_event("Warning", "InvalidPod", str(error))
             self._unsaved = True
@@ -193,7 +195,7 @@ class PodWorker:
             self.final = True
             self._publish()
             return None
-        again = await self._progress(spec)
+        again = _sooner(await self._progress(spec), await self._containers.renew_tokens(spec))
         self._publish()
         if spec.active_deadline is not None:
             left = self.start_time + spec.active_deadline - self._context.clock.now()
@@ -203,7 +205,7 @@ class PodWorker:
     async def _progress(self, spec: ParsedPod) -> float | None:
         """Start the containers that should run; returns the earliest time that one of them waits for."""
         await self._containers.ensure_sandbox(spec)
-        again: float | None = None
+        again = await self._start_ephemeral(spec)
         for container in spec.init_containers:
             record = self.records[container.name]
             if record.kill is not None:
@@ -229,6 +231,15 @@ class PodWorker:
             again = _sooner(again, await self._containers.start(spec, container, record))
         if finished(spec, self.records):
             return self._context.clock.monotonic()
+        return again
+
+    async def _start_ephemeral(self, spec: ParsedPod) -> float | None:
+        """Ephemeral containers run once, whatever the others do."""
+        again: float | None = None
+        for container in spec.ephemeral_containers:
+            record = self.records[container.name]
+            if record.current is None and not record.restarts:
+                again = _sooner(again, await self._containers.start(spec, container, record))
         return again
 
     @staticmethod

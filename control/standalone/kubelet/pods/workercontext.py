@@ -16,6 +16,8 @@ from control.standalone.kubelet.runtimes.runtime import ContainerRuntime
 from koordlet.app.clock import Clock
 
 if TYPE_CHECKING:
+    from control.standalone.kubelet.pods.spec import ParsedPod
+    from control.standalone.kubelet.pods.volumes import TokenWish
     from control.standalone.kubelet.pods.worker import PodWorker
 
 
@@ -31,8 +33,12 @@ class KubeletInterface(Protocol):
     def publish(self, worker: PodWorker) -> None:
         """The pod's `status` may have changed."""
 
-    async def lookup(self, namespace: str, wanted: set[tuple[str, str]]) -> Lookup:
+    async def lookup(self, namespace: str, references: set[tuple[str, str]]) -> Lookup:
         """Fetch ConfigMaps and Secrets; raises `ApiUnavailable`."""
+        ...
+
+    async def token(self, pod: ParsedPod, wish: TokenWish) -> str:
+        """A token of the pod's account, bound to the pod; raises `ApiUnavailable`."""
         ...
 
     async def finalize(self, worker: PodWorker) -> None:

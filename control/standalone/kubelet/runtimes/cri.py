@@ -34,6 +34,7 @@ from control.standalone.kubelet.runtimes.runtime import (
     RuntimeContainer,
     RuntimeFailure,
     SandboxConfig,
+    StreamRequest,
 )
 from koordlet.api.cri import api_pb2 as cri
 from koordlet.app.logging import get_logger
@@ -64,6 +65,7 @@ class CriRuntime:
 
     name = "containerd"
     version = ""
+    isolates = True
 
     def __init__(
         self, client: CriClient, tree: CgroupTree, log_max_bytes: int, log_files: int, poll: float = POLL_SECONDS
@@ -277,6 +279,22 @@ class CriRuntime:
             return ExecResult(127, error.details.encode()[:EXEC_OUTPUT_LIMIT_BYTES])
         return ExecResult(response.exit_code, (response.stdout + response.stderr)[:EXEC_OUTPUT_LIMIT_BYTES])
 
+    async def stream_url(self, request: StreamRequest) -> str:
+        client, asked = self._client, request
+        flags = {"stdin": asked.stdin, "stdout": asked.stdout, "stderr": asked.stderr, "tty": asked.tty}
+        try:
+            if asked.pod_uid:
+                pod = (s for s in self._sandboxes.values() if s.pod_uid == asked.pod_uid and not s.stopped)
+                sandbox = next(pod, None)
+                if sandbox is None:
+                    raise RuntimeFailure("ContainerNotRunning", "the pod's sandbox does not run")
+                return await client.port_forward(sandbox.id, asked.ports)
+            if asked.command is not None:
+                return await client.exec(asked.container_id, asked.command, **flags)
+            return await client.attach(asked.container_id, **flags)
+        except CriError as error:
+            raise RuntimeFailure("StreamError", str(error)) from error
+
     def signal(self, container_id: str, number: int) -> None:
         """Send SIGTERM, the only signal that CRI supports (StopContainer); no effect on an exited container."""
         if number != signal.SIGTERM:
@@ -411,7 +429,7 @@ class CriRuntime:
                 exit_code=137,
                 signal=int(signal.SIGKILL),
                 reason="ContainerStatusUnknown",
-                message="The container could not be located when it was asked for",
+                message="The container could not be located when its status was queried",
             )
         current = self._infos.get(container_id)
         if ended.running or current is None or not current.running:

@@ -63,6 +63,9 @@ _METHODS: Mapping[str, _Method] = {
     "UpdateContainerResources": _Method(RUNTIME, None),
     "ReopenContainerLog": _Method(RUNTIME, None),
     "ExecSync": _Method(RUNTIME, cri.ExecSyncResponse),
+    "Exec": _Method(RUNTIME, cri.StreamResponse),
+    "Attach": _Method(RUNTIME, cri.StreamResponse),
+    "PortForward": _Method(RUNTIME, cri.StreamResponse),
     "ImageStatus": _Method(IMAGES, cri.ImageStatusResponse),
     "ListImages": _Method(IMAGES, cri.ListImagesResponse),
     "PullImage": _Method(IMAGES, cri.PullImageResponse),
@@ -165,6 +168,24 @@ class CriClient:
         seconds = max(1, round(limit)) if limit else 0
         request = cri.ExecSyncRequest(container_id=container, cmd=command, timeout=seconds)
         return await self.call("ExecSync", request, seconds + self._seconds)
+
+    async def exec(
+        self, container: str, command: Sequence[str], *, stdin: bool, stdout: bool, stderr: bool, tty: bool
+    ) -> str:
+        """A URL of the runtime's streaming server, where the command starts when a client connects."""
+        request = cri.ExecRequest(
+            container_id=container, cmd=command, stdin=stdin, stdout=stdout, stderr=stderr, tty=tty
+        )
+        return str((await self.call("Exec", request)).url)
+
+    async def attach(self, container: str, *, stdin: bool, stdout: bool, stderr: bool, tty: bool) -> str:
+        """A URL, as `exec` returns."""
+        request = cri.AttachRequest(container_id=container, stdin=stdin, stdout=stdout, stderr=stderr, tty=tty)
+        return str((await self.call("Attach", request)).url)
+
+    async def port_forward(self, sandbox: str, ports: Sequence[int]) -> str:
+        """A URL, as `exec` returns."""
+        return str((await self.call("PortForward", cri.PortForwardRequest(pod_sandbox_id=sandbox, port=ports))).url)
 
     async def events(self) -> AsyncIterator[Any]:
         """ContainerEventResponse without end; UNIMPLEMENTED when the runtime is older than containerd 1.7."""

@@ -8,16 +8,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from control.standalone.containerd.config import may_protect
 from control.standalone.containerd.hostimage import HOST_IMAGE, HostMount
 from control.standalone.containerd.slices import expand
 from control.standalone.kubelet.cgroups.values import PERIOD_US, CgroupValues
-from control.standalone.kubelet.runtimes.runtime import ContainerConfig, SandboxConfig
+from control.standalone.kubelet.runtimes.runtime import (
+    UNRESTRICTED,
+    ContainerConfig,
+    ContainerSecurity,
+    PathMount,
+    SandboxConfig,
+)
 from koordlet.api.cri import api_pb2 as cri
 from koordlet.api.hooks.api_pb2 import LinuxContainerResources
 
 POD_NAME, POD_NAMESPACE, POD_UID = (f"io.kubernetes.pod.{word}" for word in ("name", "namespace", "uid"))
 CONTAINER_NAME = "io.kubernetes.container.name"
 RESTARTS = "io.kubernetes.container.restartCount"
+_PROPAGATION = {
+    "": cri.PROPAGATION_PRIVATE,
+    "HostToContainer": cri.PROPAGATION_HOST_TO_CONTAINER,
+    "Bidirectional": cri.PROPAGATION_BIDIRECTIONAL,
+}
+_SECCOMP = {"RuntimeDefault": cri.SecurityProfile.RuntimeDefault, "Unconfined": cri.SecurityProfile.Unconfined}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +41,12 @@ class SwapAccounting:
     accounted: bool
 
 
-def namespaces() -> Any:
-    """No CNI: every pod uses the host's network, as with the process runtime. Each container has a PID namespace."""
-    return cri.NamespaceOption(network=cri.NODE, pid=cri.CONTAINER, ipc=cri.POD)
+def namespaces(target: str = "", security: ContainerSecurity = UNRESTRICTED) -> Any:
+    """No CNI: every pod uses the host's network, as with the process runtime. Each container has a PID namespace, or
+    that of the container `target`, or the host's."""
+    pid = cri.TARGET if target else cri.NODE if security.host_pid else cri.CONTAINER
+    ipc = cri.NODE if security.host_ipc else cri.POD
+    return cri.NamespaceOption(network=cri.NODE, pid=pid, ipc=ipc, target_id=target)
 
 
 def sandbox(config: SandboxConfig, attempt: int) -> Any:
@@ -49,7 +65,9 @@ def sandbox(config: SandboxConfig, attempt: int) -> Any:
         annotations=config.annotations,
         linux=cri.LinuxPodSandboxConfig(
             cgroup_parent=parent(config.cgroup),
-            security_context=cri.LinuxSandboxSecurityContext(namespace_options=namespaces()),
+            security_context=cri.LinuxSandboxSecurityContext(
+                namespace_options=namespaces(security=config.security), privileged=config.security.privileged
+            ),
         ),
     )
 
@@ -79,8 +97,11 @@ def container(config: ContainerConfig, pod: Any, swap: SwapAccounting, mounts: S
         working_dir=config.cwd or "",
         envs=[cri.KeyValue(key=key, value=value) for key, value in config.env.items()],
         mounts=[
-            cri.Mount(container_path=mount.path, host_path=mount.path, readonly=True)
-            for mount in (mounts if config.image == HOST_IMAGE else ())
+            *(
+                cri.Mount(container_path=mount.path, host_path=mount.path, readonly=True)
+                for mount in (mounts if config.image == HOST_IMAGE else ())
+            ),
+            *(_mount(mount) for mount in config.mounts),
         ],
         labels={
             CONTAINER_NAME: config.name,
@@ -90,14 +111,42 @@ def container(config: ContainerConfig, pod: Any, swap: SwapAccounting, mounts: S
         },
         annotations={RESTARTS: str(config.attempt)},
         log_path=str(config.log_path.relative_to(pod.log_directory)),
+        stdin=config.stdin,
+        stdin_once=config.stdin_once,
+        tty=config.tty,
         linux=cri.LinuxContainerConfig(
             resources=resources(config.values, config.oom_score_adj, swap),
-            security_context=cri.LinuxContainerSecurityContext(
-                namespace_options=namespaces(),
+            security_context=_security(
+                config,
                 run_as_user=cri.Int64Value(value=user) if user is not None else None,
                 run_as_group=cri.Int64Value(value=config.group) if config.group is not None else None,
             ),
         ),
+    )
+
+
+def _mount(mount: PathMount) -> Any:
+    return cri.Mount(
+        container_path=mount.path,
+        host_path=mount.source,
+        readonly=mount.read_only,
+        propagation=_PROPAGATION[mount.propagation],
+    )
+
+
+def _security(config: ContainerConfig, **user: Any) -> Any:
+    security = config.security
+    profile = _SECCOMP.get(security.seccomp)
+    # runc cannot start a container with a capability that it lacks; SYS_RESOURCE is the one that containers often lack.
+    add = [name for name in security.add if name != "SYS_RESOURCE" or may_protect()]
+    return cri.LinuxContainerSecurityContext(
+        namespace_options=namespaces(config.target, security),
+        privileged=security.privileged,
+        capabilities=cri.Capability(add_capabilities=add, drop_capabilities=security.drop),
+        readonly_rootfs=security.read_only_root,
+        no_new_privs=security.no_new_privileges,
+        seccomp=cri.SecurityProfile(profile_type=profile) if profile is not None else None,
+        **user,
     )
 
 

@@ -33,6 +33,7 @@ from control.standalone.kubelet.runtimes.runtime import (
     RuntimeContainer,
     RuntimeFailure,
     SandboxConfig,
+    StreamRequest,
 )
 from koordlet.app.logging import get_logger
 from koordlet.version import VERSION
@@ -51,6 +52,7 @@ class ProcessRuntime:
 
     name = "process"
     version = VERSION
+    isolates = False
 
     def __init__(self, root: Path, tree: CgroupTree, log_max_bytes: int, log_files: int) -> None:
         self._root = root
@@ -325,6 +327,9 @@ class ProcessRuntime:
         self._unwatch(container_id)
         shutil.rmtree(self._root / container_id, ignore_errors=True)
         del self._infos[container_id], self._ended[container_id]
+
+    async def stream_url(self, request: StreamRequest) -> str:
+        raise RuntimeFailure("NotImplemented", "exec, attach and port-forward need a container runtime (CRI)")
 
     async def exec(self, container_id: str, argv: Sequence[str], seconds: float) -> ExecResult:
         info = self._infos.get(container_id)

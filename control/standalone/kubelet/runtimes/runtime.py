@@ -29,6 +29,34 @@ class RuntimeFailure(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class PathMount:
+    """A path of the node in a container. `propagation`: HostToContainer, Bidirectional, or empty for none."""
+
+    source: str
+    path: str
+    read_only: bool
+    propagation: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerSecurity:
+    """What a container may do. Capabilities have no prefix; `seccomp`: RuntimeDefault, Unconfined, or empty."""
+
+    privileged: bool = False
+    add: tuple[str, ...] = ()
+    drop: tuple[str, ...] = ()
+    read_only_root: bool = False
+    no_new_privileges: bool = False
+    seccomp: str = ""
+    host_pid: bool = False
+    host_ipc: bool = False
+
+
+UNRESTRICTED = ContainerSecurity()
+"""The runtime's defaults."""
+
+
+@dataclass(frozen=True, slots=True)
 class SandboxConfig:
     """A pod's data for its sandbox. Hooks of the runtime use the labels and annotations."""
 
@@ -40,6 +68,8 @@ class SandboxConfig:
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
     log_dir: Path = Path("/dev")
+    security: ContainerSecurity = UNRESTRICTED
+    """Its namespaces, and whether a container is privileged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +90,13 @@ class ContainerConfig:
     group: int | None = None
     has_program: bool = True
     """False: `argv` are arguments of the image's own program."""
+    stdin: bool = False
+    stdin_once: bool = False
+    tty: bool = False
+    target: str = ""
+    """Id of the container whose PID namespace it joins. Plain processes see all processes anyway."""
+    mounts: Sequence[PathMount] = ()
+    security: ContainerSecurity = UNRESTRICTED
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +129,25 @@ class ExecResult:
     timed_out: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class StreamRequest:
+    """A stream to a container (exec with a command, else attach), or to ports of a pod (`pod_uid`)."""
+
+    container_id: str = ""
+    command: Sequence[str] | None = None
+    stdin: bool = False
+    stdout: bool = False
+    stderr: bool = False
+    tty: bool = False
+    pod_uid: str = ""
+    ports: Sequence[int] = ()
+
+
 class ContainerRuntime(Protocol):
     name: str
     version: str
+    isolates: bool
+    """Containers have a file system and namespaces of their own: volumes and securityContext apply."""
 
     def on_exit(self, callback: Callable[[RuntimeContainer], None]) -> None: ...
 
@@ -122,6 +175,9 @@ class ContainerRuntime(Protocol):
         """Kill the container if it runs, and remove it with its cgroup."""
 
     async def exec(self, container_id: str, argv: Sequence[str], seconds: float) -> ExecResult: ...
+
+    async def stream_url(self, request: StreamRequest) -> str:
+        """Where the runtime serves this stream, once. Raise `RuntimeFailure`; reason NotImplemented: it serves none."""
 
     async def close(self) -> None:
         """Stop watching; containers keep running."""

@@ -128,8 +128,8 @@ class KubeletAuth:
         raise AuthError(403, f"Forbidden (user={user.name}, verb={verb}, resource=nodes, subresource(s)=[{listed}])")
 
     async def _caller(self, authorization: str | None, peer_cert: Any) -> TokenUser:
-        if peer_cert and (found := certificate_user(peer_cert)) is not None:
-            return TokenUser(found.name, "", found.groups)
+        if peer_cert and (user := certificate_user(peer_cert)) is not None:
+            return TokenUser(user.name, "", user.groups)
         scheme, _, token = (authorization or "").partition(" ")
         token = token.strip()
         if scheme.lower() != "bearer" or not token:

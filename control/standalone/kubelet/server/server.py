@@ -1,7 +1,7 @@
-"""The kubelet's HTTP endpoints: /pods, /configz, /containerLogs, /stats/summary, /metrics, /healthz.
+"""The kubelet's HTTP endpoints: /pods, /configz, /containerLogs, /stats/summary, /metrics, /healthz, and streams.
 
 The main port requires TLS and a client certificate or bearer token for all of them, also /healthz, as a real kubelet
-without anonymous access. The read-only port (off by default) serves the same without logs and /configz.
+without anonymous access. The read-only port (off by default) serves the same without logs, /configz and streams.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from control.standalone.kubelet.pods.logs import LogQuery, stamp_seconds, stream
 from control.standalone.kubelet.pods.status import container_status
 from control.standalone.kubelet.server.auth import AuthError, KubeletAuth
 from control.standalone.kubelet.server.stats import summary
+from control.standalone.kubelet.server.streaming import PATHS, StreamEndpoints
 from koordlet.app.clock import Clock
 from koordlet.app.health import HealthChecks
 from koordlet.app.http import HttpServer
@@ -41,7 +42,10 @@ def subresources(path: str) -> tuple[str, ...]:
     return _SUBRESOURCES.get("/" + path.strip("/").split("/")[0], ("proxy",))
 
 
-def verb(method: str) -> str:
+def verb(method: str, path: str = "") -> str:
+    """The verb that a caller needs. A stream needs `create`, also over WebSocket, whose request is a GET."""
+    if "/" + path.strip("/").split("/")[0] in PATHS:
+        return "create"
     return {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}.get(method, "get")
 
 
@@ -53,7 +57,7 @@ def guard(auth: KubeletAuth) -> Any:
         try:
             peer_cert = request.transport.get_extra_info("peercert") if request.transport is not None else None
             header = request.headers.get("Authorization")
-            await auth.check(header, verb(request.method), subresources(request.path), peer_cert)
+            await auth.check(header, verb(request.method, request.path), subresources(request.path), peer_cert)
         except AuthError as error:
             return web.Response(status=error.status, text=f"{error}\n")
         return await handler(request)
@@ -68,6 +72,7 @@ class KubeletEndpoints:
         self._kubelet = kubelet
         self._configuration = configuration
         self._clock = clock
+        self._streams = StreamEndpoints(kubelet)
 
     def open_routes(self) -> list[web.RouteDef]:
         """The routes that the read-only port serves, too."""
@@ -81,6 +86,7 @@ class KubeletEndpoints:
             *self.open_routes(),
             web.get("/configz", self.configz),
             web.get("/containerLogs/{namespace}/{pod}/{container}", self.logs),
+            *self._streams.routes(),
         ]
 
     async def pods(self, request: web.Request) -> web.Response:

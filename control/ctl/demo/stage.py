@@ -1,0 +1,79 @@
+"""What all steps of the demo use: the node, kubectl, and how results are shown and recorded."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from control.ctl.demo.judge import DemoResult
+from control.ctl.demo.workload import Kubectl
+from control.ctl.node.parts import Layout
+from control.ctl.node.state import NodeSettings
+from control.ctl.node.up import up
+from control.ctl.progress import TerminalProgress
+
+REPORT_PERIOD_S, AGGREGATE_S = 30, 60
+TOP_TIMEOUT_S = 45.0
+"""Longest wait for latency figures: two windows of 10 s, the start, and a margin."""
+PIN_DIR = "/sys/fs/bpf/koordlet-demo"
+
+
+class DemoStage:
+    """`failures`: the failed checks."""
+
+    def __init__(self, folder: Path, progress: TerminalProgress, runtime: str) -> None:
+        self.folder = folder
+        self.progress = progress
+        self.runtime = runtime
+        self.state_dir = folder / "state"
+        self.layout = Layout(self.state_dir)
+        self.failures: list[str] = []
+        self.settings = NodeSettings(node_name="")
+        self.kubectl: Kubectl
+
+    def up(self, without: list[str], *, second_node: str | None = None) -> None:
+        """Start the parts that do not run yet."""
+        options: dict[str, object] = {
+            "apiserver_port": 0,
+            "kubelet_port": 0,
+            "koordlet_port": 0,
+            "manager_port": 0,
+            "webhook_port": 0,
+            "scheduler_port": 0,
+            "runtimeproxy_port": 0,
+            "runtime": self.runtime,
+            "bpf_pin_dir": PIN_DIR,
+            "report_interval": REPORT_PERIOD_S,
+            "aggregate_duration": AGGREGATE_S,
+            "second_node": second_node,
+        }
+        self.settings = asyncio.run(up(self.state_dir, options, without=without, progress=self.progress))
+        self.kubectl = Kubectl(self.layout.admin_kubeconfig, self.folder / "kubectl-cache")
+
+    def wait(self, check: Callable[[], DemoResult], seconds: float) -> DemoResult:
+        """Poll until the check passes; returns the last result."""
+        deadline = time.monotonic() + seconds
+        while not (verdict := check()).ok and time.monotonic() < deadline:
+            time.sleep(0.5)
+        return verdict
+
+    def title(self, words: str) -> None:
+        self.progress.console.print(f"\n[bold]{words}[/]", markup=True)
+
+    def show(self, *args: str) -> None:
+        """Run kubectl and show its output."""
+        self.progress.say(f"$ kubectl {' '.join(args)}")
+        self.progress.say(self.kubectl.run(*args).rstrip())
+
+    def judge(self, verdict: DemoResult) -> None:
+        """Show a result and record a failure."""
+        if verdict.ok:
+            self.progress.good(verdict.text)
+        else:
+            self.progress.bad(verdict.text)
+            self.failures.append(verdict.text)
+
+    def logs(self, part: str) -> str:
+        return f"See {self.state_dir}/logs/{part}.log."
